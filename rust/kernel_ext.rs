@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Safe abstractions that the `kernel` crate does not have yet: RDMA core,
+//! TCP sockets and their callbacks, user memory, bottom-half locking.
+//!
+//! This crate is the only place of riwarp with unsafe code and with bindings.
+//! Paths mirror those of the `kernel` crate, so that moving a module upstream
+//! is a move and not a rewrite.
+
+#[allow(dead_code)]
+const __LOG_PREFIX: &[u8] = b"riwarp\0";
+
+mod bindings;
+
+pub mod crc32c;
+pub mod mm;
+pub mod net;
+pub mod rcu_map;
+pub mod rdma;
+pub mod sync;
+pub mod workqueue;
