@@ -26,6 +26,6 @@
 
 pub(crate) use kernel::bindings::*;
 use kernel::ffi;
-use pin_init::Zeroable;
+use pin_init::MaybeZeroable;
 
 include!(env!("RIWARP_BINDINGS"));
