@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! DDP segment headers: tagged (14 octets) and untagged (18 octets), and the numbers in them.
+//!
+//! Every segment begins with the two control octets, [`Control`], which DDP and RDMAP share. They are
+//! judged first; only then is it known which header follows, and that header is made of them and of the
+//! octets behind them, which cannot be wrong in themselves.
+//!
+//! Pure, any context.
+//!
+//! RFC 5041, section 4 (draft numbering: DDP-12..31); RFC 5040, sections 4.1 and 4.2.
+
+use crate::{
+    bytes::{
+        put,
+        put_u32,
+        put_u64,
+        take_u32,
+        take_u64, //
+    },
+    fault::Fault,
+    rdmap::{
+        Extensions,
+        Opcode, //
+    },
+    stag::{
+        Stag,
+        TaggedOffset, //
+    }, //
+};
+
+/// Whether a segment goes to a buffer that it names itself or to the next one of a queue (DDP-12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// T = 1: the header has an STag and a tagged offset.
+    Tagged,
+    /// T = 0: the header has a queue number, a message sequence number and a message offset.
+    Untagged,
+}
+
+/// Whether a segment is the final one of its message: the L bit (DDP-13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// More segments of the message follow.
+    No,
+    /// The message ends here.
+    Yes,
+}
+
+impl Last {
+    /// Returns whether the message ends here.
+    #[inline]
+    pub const fn is_last(self) -> bool {
+        matches!(self, Self::Yes)
+    }
+}
+
+/// A message sequence number: per queue and direction, 1 for the first message, modulo 2^32 (DDP-29).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Msn(u32);
+
+impl Msn {
+    /// The number of the first message of every queue.
+    pub const FIRST: Self = Self(1);
+
+    /// Makes a number from its wire value.
+    #[inline]
+    pub const fn new(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// Returns the wire value.
+    #[inline]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the number of the next message; 0 follows 2^32 - 1.
+    #[inline]
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+
+    /// Returns this number and moves on to the next one.
+    #[inline]
+    pub fn advance(&mut self) -> Self {
+        let this = *self;
+        *self = this.next();
+        this
+    }
+}
+
+/// The number of an untagged queue (RFC 5040, section 3.1; RFC 7306, section 10.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueNumber(u32);
+
+impl QueueNumber {
+    /// Send kinds and Immediate Data.
+    pub const SEND: Self = Self(0);
+    /// Read and Atomic Requests.
+    pub const READ: Self = Self(1);
+    /// The Terminate message.
+    pub const TERMINATE: Self = Self(2);
+    /// Atomic Responses.
+    pub const ATOMIC: Self = Self(3);
+
+    /// Makes a number from its wire value, which may name a queue that does not exist.
+    #[inline]
+    pub const fn new(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// Returns the wire value.
+    #[inline]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+/// The two octets at the start of every segment, with version numbers and reserved bits left out.
+///
+/// A value is always consistent: the model is the one of the opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// The RDMAP message; it decides the T bit.
+    pub opcode: Opcode,
+    /// The L bit.
+    pub last: Last,
+}
+
+impl Control {
+    /// Length in octets.
+    pub const LEN: usize = 2;
+
+    const TAGGED: u8 = 0x80;
+    const LAST: u8 = 0x40;
+    const DDP_VERSION_MASK: u8 = 0x03;
+    const DDP_VERSION: u8 = 1;
+    const RDMAP_VERSION_MASK: u8 = 0xc0;
+    const RDMAP_VERSION: u8 = 1 << 6;
+    const OPCODE_MASK: u8 = 0x0f;
+
+    /// Judges the two octets. Reserved bits are not looked at (DDP-18, RDMAP-25).
+    ///
+    /// # Errors
+    ///
+    /// In this order (DDP-86): [`Fault::TaggedVersion`] or [`Fault::UntaggedVersion`] by the T bit,
+    /// [`Fault::RdmapVersion`], [`Fault::OpcodeReserved`], [`Fault::OpcodeModel`].
+    #[inline]
+    pub const fn decode(octets: &[u8; Self::LEN], extensions: Extensions) -> Result<Self, Fault> {
+        let [ddp, rdmap] = *octets;
+        let tagged = ddp & Self::TAGGED != 0;
+        // DDP-19, -20: the version is 1 in every segment.
+        if ddp & Self::DDP_VERSION_MASK != Self::DDP_VERSION {
+            return Err(if tagged {
+                Fault::TaggedVersion
+            } else {
+                Fault::UntaggedVersion
+            });
+        }
+        // RDMAP-24, EXT-6: so is RDMAP's.
+        if rdmap & Self::RDMAP_VERSION_MASK != Self::RDMAP_VERSION {
+            return Err(Fault::RdmapVersion);
+        }
+        let Some(opcode) = Opcode::from_wire(rdmap & Self::OPCODE_MASK, extensions) else {
+            return Err(Fault::OpcodeReserved);
+        };
+        // RDMAP-23, EXT-9: each opcode goes with one value of the T bit.
+        if tagged != matches!(opcode.model(), Model::Tagged) {
+            return Err(Fault::OpcodeModel);
+        }
+        let last = if ddp & Self::LAST == 0 {
+            Last::No
+        } else {
+            Last::Yes
+        };
+        Ok(Self { opcode, last })
+    }
+
+    /// Returns the two octets; reserved bits are 0.
+    #[inline]
+    pub const fn encode(self) -> [u8; Self::LEN] {
+        let mut ddp = Self::DDP_VERSION;
+        if matches!(self.opcode.model(), Model::Tagged) {
+            ddp |= Self::TAGGED;
+        }
+        if self.last.is_last() {
+            ddp |= Self::LAST;
+        }
+        [ddp, Self::RDMAP_VERSION | self.opcode.to_wire()]
+    }
+}
+
+/// The header of a tagged segment: RDMA Write and Read Response (DDP-21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaggedHeader {
+    /// The two control octets.
+    pub control: Control,
+    /// The buffer at the data sink.
+    pub stag: Stag,
+    /// Where in it the first payload octet of this segment goes.
+    pub to: TaggedOffset,
+}
+
+impl TaggedHeader {
+    /// Length in octets.
+    pub const LEN: usize = 14;
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Control::decode`], and [`Fault::OpcodeModel`] for the header of an untagged segment.
+    #[inline]
+    pub fn decode(octets: &[u8; Self::LEN], extensions: Extensions) -> Result<Self, Fault> {
+        let control = Control::decode(&crate::bytes::take::<0, 2, 14>(octets), extensions)?;
+        match control.opcode.model() {
+            Model::Tagged => Ok(Self::after(control, octets)),
+            Model::Untagged => Err(Fault::OpcodeModel),
+        }
+    }
+
+    /// Reads what follows control octets that were judged before.
+    #[inline]
+    pub(crate) fn after(control: Control, octets: &[u8; Self::LEN]) -> Self {
+        Self {
+            control,
+            stag: Stag::new(take_u32::<2, 14>(octets)),
+            to: TaggedOffset::new(take_u64::<6, 14>(octets)),
+        }
+    }
+
+    /// Returns the octets of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut octets = [0; Self::LEN];
+        put::<0, 2, 14>(&mut octets, self.control.encode());
+        put_u32::<2, 14>(&mut octets, self.stag.raw());
+        put_u64::<6, 14>(&mut octets, self.to.raw());
+        octets
+    }
+}
+
+/// The header of an untagged segment (DDP-25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UntaggedHeader {
+    /// The two control octets.
+    pub control: Control,
+    /// The STag to invalidate; means something for the two Send with Invalidate kinds only, and is
+    /// [`Stag::ZERO`] when others are sent (RDMAP-22, -26).
+    pub invalidate: Stag,
+    /// The queue.
+    pub queue: QueueNumber,
+    /// The message in the queue.
+    pub msn: Msn,
+    /// Distance in octets from the message's first octet to this segment's first (DDP-36).
+    pub offset: u32,
+}
+
+impl UntaggedHeader {
+    /// Length in octets.
+    pub const LEN: usize = 18;
+
+    /// Reads a header. The queue number is not judged here.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Control::decode`], and [`Fault::OpcodeModel`] for the header of a tagged segment.
+    #[inline]
+    pub fn decode(octets: &[u8; Self::LEN], extensions: Extensions) -> Result<Self, Fault> {
+        let control = Control::decode(&crate::bytes::take::<0, 2, 18>(octets), extensions)?;
+        match control.opcode.model() {
+            Model::Untagged => Ok(Self::after(control, octets)),
+            Model::Tagged => Err(Fault::OpcodeModel),
+        }
+    }
+
+    /// Reads what follows control octets that were judged before.
+    #[inline]
+    pub(crate) fn after(control: Control, octets: &[u8; Self::LEN]) -> Self {
+        Self {
+            control,
+            invalidate: Stag::new(take_u32::<2, 18>(octets)),
+            queue: QueueNumber::new(take_u32::<6, 18>(octets)),
+            msn: Msn::new(take_u32::<10, 18>(octets)),
+            offset: take_u32::<14, 18>(octets),
+        }
+    }
+
+    /// Returns the octets of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut octets = [0; Self::LEN];
+        put::<0, 2, 18>(&mut octets, self.control.encode());
+        put_u32::<2, 18>(&mut octets, self.invalidate.raw());
+        put_u32::<6, 18>(&mut octets, self.queue.raw());
+        put_u32::<10, 18>(&mut octets, self.msn.raw());
+        put_u32::<14, 18>(&mut octets, self.offset);
+        octets
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Everything that can go wrong on a stream, and the one table that says how it is reported.
+//!
+//! A [`Fault`] is what a check returns; [`Fault::code`] is what the Terminate message says about it, and
+//! [`ErrorCode::quoting`] which of the offending headers go along. Several faults may share a code: the
+//! variant says which rule was broken, for counters and traces.
+//!
+//! Pure, any context.
+//!
+//! RFC 5040, sections 4.8 and 7.1; RFC 5041, section 7.2; RFC 5044, section 8; RFC 6581, section 8;
+//! RFC 7306, section 8.
+
+/// A reason to end the stream.
+///
+/// Ordered by layer, error type and code of the Terminate message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    // RDMAP, Local Catastrophic.
+    /// A local failure that no incoming message caused, or the consumer asked for a Terminate
+    /// (RDMAP-140).
+    Local,
+
+    // RDMAP, Remote Protection.
+    /// The source STag of a Read or Atomic Request is unknown, revoked or wrongly keyed (RDMAP-153).
+    SourceInvalidStag,
+    /// The source range of a Read or Atomic Request lies outside the region (RDMAP-155, -156).
+    SourceBounds,
+    /// The source region lacks the remote read or remote atomic right (RDMAP-158).
+    SourceNoRight,
+    /// The source region belongs to another protection domain or stream (RDMAP-154).
+    SourceNotAssociated,
+    /// Source offset plus size exceeds 64 bits (RDMAP-157).
+    SourceWrap,
+    /// A Send with Invalidate names an STag that exists but may not be invalidated on this stream
+    /// (RDMAP-93, -166).
+    InvalidateForbidden,
+
+    // RDMAP, Remote Operation.
+    /// The RDMAP version is not 1 (RDMAP-24).
+    RdmapVersion,
+    /// The opcode is unassigned, or belongs to an extension that is off (RDMAP-27, EXT-4).
+    OpcodeReserved,
+    /// The opcode does not go with the T bit (RDMAP-23).
+    OpcodeModel,
+    /// Another message begins, or the opcode changes, inside an unfinished message (DDP-22, -44).
+    OpcodeInterleaved,
+    /// A Read Response came though the oldest outstanding request is none, or not a Read (RDMAP-75).
+    ResponseUnsolicited,
+    /// An Atomic Request carries an operation other than FetchAdd and CmpSwap (EXT-39).
+    AtomicOperation,
+    /// The first FPDU of a peer-to-peer connection is not the agreed RTR (MPA-40).
+    NotRtr,
+    /// The header of a Read Request, an Atomic message or a Terminate is not exactly as long as it must
+    /// be, or is spread over segments (RDMAP-28, EXT-13).
+    HeaderLength,
+    /// Immediate Data is not exactly 8 octets in one segment (EXT-71).
+    ImmediateLength,
+    /// The target of an atomic operation is not aligned to 8 octets (EXT-25, -77).
+    AtomicUnaligned,
+    /// An Atomic Response does not carry the identifier of the request it answers (EXT-20).
+    AtomicIdentifier,
+    /// A Read Response ends before all octets of the Read were placed (RDMAP-77).
+    ResponseShort,
+    /// A Send with Invalidate names an STag that does not exist (RDMAP-93).
+    InvalidateUnknown,
+
+    // DDP, Local Catastrophic.
+    /// A local failure while placing data.
+    LocalPlacement,
+
+    // DDP, Tagged Buffer.
+    /// The STag of a Write is unknown, revoked or wrongly keyed (DDP-76).
+    TaggedInvalidStag,
+    /// The region under the STag of a Write does not allow it (DDP-77); DDP has no code for rights.
+    TaggedNoRight,
+    /// A Read Response names another STag than the request (RDMAP-77).
+    ResponseStag,
+    /// The segment lies outside the region (DDP-78, -79).
+    TaggedBounds,
+    /// A Read Response lies outside the sink of the Read, or brings more than was asked for (RDMAP-77).
+    ResponseBounds,
+    /// The region belongs to another protection domain or stream (DDP-88, -89).
+    TaggedNotAssociated,
+    /// Tagged offset plus payload exceeds 64 bits (DDP-80).
+    TaggedWrap,
+    /// The DDP version of a tagged segment is not 1 (DDP-19).
+    TaggedVersion,
+
+    // DDP, Untagged Buffer.
+    /// The queue number does not exist or is not the one of the opcode (DDP-69, RDMAP-60, EXT-10).
+    InvalidQueue,
+    /// No receive buffer is posted for the message (DDP-70, RDMAP-89, EXT-66).
+    NoBuffer,
+    /// More Read and Atomic Requests than the inbound depth allows (RDMAP-129, -152).
+    ReadDepth,
+    /// An Atomic Response came though no Atomic Request waits for one (EXT-46).
+    AtomicUnsolicited,
+    /// The message sequence number is not the next one of its queue (DDP-74).
+    MsnRange,
+    /// The message offset lies outside the buffer, or is not 0 where it must be (DDP-72, RDMAP-150).
+    MessageOffset,
+    /// The last segment of a Send does not end where its other segments say it must (DDP-15, -37).
+    MessageIncomplete,
+    /// The message does not fit into its buffer (DDP-73, RDMAP-82).
+    MessageTooLong,
+    /// The DDP version of an untagged segment is not 1 (DDP-19).
+    UntaggedVersion,
+
+    // LLP, MPA.
+    /// The CRC of an FPDU is wrong (MPA-20).
+    Crc,
+    /// Markers and lengths disagree on where an FPDU begins (MPA-27).
+    Marker,
+    /// The ULPDU is too short for its DDP header (DDP-31, MPA-27, MPA-31).
+    UlpduTooShort,
+    /// A local failure after the Reply of an enhanced start-up (MPA-46).
+    LocalStartup,
+    /// The Responder wants more inbound Reads than the Initiator can serve (MPA-38).
+    InsufficientIrd,
+    /// The Reply offers no RTR kind that the Initiator can send (MPA-43).
+    NoMatchingRtr,
+}
+
+impl Fault {
+    /// Every fault, in order.
+    pub const ALL: [Self; 44] = [
+        Self::Local,
+        Self::SourceInvalidStag,
+        Self::SourceBounds,
+        Self::SourceNoRight,
+        Self::SourceNotAssociated,
+        Self::SourceWrap,
+        Self::InvalidateForbidden,
+        Self::RdmapVersion,
+        Self::OpcodeReserved,
+        Self::OpcodeModel,
+        Self::OpcodeInterleaved,
+        Self::ResponseUnsolicited,
+        Self::AtomicOperation,
+        Self::NotRtr,
+        Self::HeaderLength,
+        Self::ImmediateLength,
+        Self::AtomicUnaligned,
+        Self::AtomicIdentifier,
+        Self::ResponseShort,
+        Self::InvalidateUnknown,
+        Self::LocalPlacement,
+        Self::TaggedInvalidStag,
+        Self::TaggedNoRight,
+        Self::ResponseStag,
+        Self::TaggedBounds,
+        Self::ResponseBounds,
+        Self::TaggedNotAssociated,
+        Self::TaggedWrap,
+        Self::TaggedVersion,
+        Self::InvalidQueue,
+        Self::NoBuffer,
+        Self::ReadDepth,
+        Self::AtomicUnsolicited,
+        Self::MsnRange,
+        Self::MessageOffset,
+        Self::MessageIncomplete,
+        Self::MessageTooLong,
+        Self::UntaggedVersion,
+        Self::Crc,
+        Self::Marker,
+        Self::UlpduTooShort,
+        Self::LocalStartup,
+        Self::InsufficientIrd,
+        Self::NoMatchingRtr,
+    ];
+
+    /// Returns what a Terminate message says about this fault: **the** table of the crate.
+    #[inline]
+    pub const fn code(self) -> ErrorCode {
+        let (layer, etype, code) = match self {
+            Self::Local => (0, 0, 0xff),
+
+            Self::SourceInvalidStag => (0, 1, 0x00),
+            Self::SourceBounds => (0, 1, 0x01),
+            Self::SourceNoRight => (0, 1, 0x02),
+            Self::SourceNotAssociated => (0, 1, 0x03),
+            Self::SourceWrap => (0, 1, 0x04),
+            Self::InvalidateForbidden => (0, 1, 0x09),
+
+            Self::RdmapVersion => (0, 2, 0x05),
+            Self::OpcodeReserved => (0, 2, 0x06),
+            Self::OpcodeModel => (0, 2, 0x06),
+            Self::OpcodeInterleaved => (0, 2, 0x06),
+            Self::ResponseUnsolicited => (0, 2, 0x06),
+            Self::AtomicOperation => (0, 2, 0x06),
+            Self::NotRtr => (0, 2, 0x06),
+            Self::HeaderLength => (0, 2, 0x07),
+            Self::ImmediateLength => (0, 2, 0x07),
+            Self::AtomicUnaligned => (0, 2, 0x07),
+            Self::AtomicIdentifier => (0, 2, 0x07),
+            Self::ResponseShort => (0, 2, 0x07),
+            Self::InvalidateUnknown => (0, 2, 0x09),
+
+            Self::LocalPlacement => (1, 0, 0x00),
+
+            Self::TaggedInvalidStag => (1, 1, 0x00),
+            Self::TaggedNoRight => (1, 1, 0x00),
+            Self::ResponseStag => (1, 1, 0x00),
+            Self::TaggedBounds => (1, 1, 0x01),
+            Self::ResponseBounds => (1, 1, 0x01),
+            Self::TaggedNotAssociated => (1, 1, 0x02),
+            Self::TaggedWrap => (1, 1, 0x03),
+            Self::TaggedVersion => (1, 1, 0x04),
+
+            Self::InvalidQueue => (1, 2, 0x01),
+            Self::NoBuffer => (1, 2, 0x02),
+            Self::ReadDepth => (1, 2, 0x02),
+            Self::AtomicUnsolicited => (1, 2, 0x02),
+            Self::MsnRange => (1, 2, 0x03),
+            Self::MessageOffset => (1, 2, 0x04),
+            Self::MessageIncomplete => (1, 2, 0x04),
+            Self::MessageTooLong => (1, 2, 0x05),
+            Self::UntaggedVersion => (1, 2, 0x06),
+
+            Self::Crc => (2, 0, 0x02),
+            Self::Marker => (2, 0, 0x03),
+            Self::UlpduTooShort => (2, 0, 0x03),
+            Self::LocalStartup => (2, 0, 0x05),
+            Self::InsufficientIrd => (2, 0, 0x06),
+            Self::NoMatchingRtr => (2, 0, 0x07),
+        };
+        ErrorCode { layer, etype, code }
+    }
+}
+
+/// The three numbers that classify an error in a Terminate message.
+///
+/// Those of an incoming Terminate are kept as they came, whatever they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ErrorCode {
+    /// 0 RDMAP, 1 DDP, 2 LLP (MPA); 4 bits.
+    pub layer: u8,
+    /// Error type inside the layer; 4 bits.
+    pub etype: u8,
+    /// Error code inside the type.
+    pub code: u8,
+}
+
+impl ErrorCode {
+    /// Returns which parts of the offending segment go with this error
+    /// (RFC 5040, section 4.8, figure 10, and section 7.1; RDMAP-40).
+    #[inline]
+    pub const fn quoting(self) -> Quoting {
+        match (self.layer, self.etype) {
+            // RDMAP-142: every RDMAP error of a Read Request sends its header back.
+            (0, 1 | 2) => Quoting::SegmentAndRead,
+            (1, 1 | 2) => Quoting::Segment,
+            // RDMAP-44: nothing goes with a Local Catastrophic error; LLP errors have no DDP header.
+            _ => Quoting::Nothing,
+        }
+    }
+}
+
+/// Which parts of the offending segment a Terminate message carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quoting {
+    /// None: M, D and R are 0.
+    Nothing,
+    /// DDP Segment Length and DDP header: M and D are 1.
+    Segment,
+    /// The same, and the RDMAP header if the segment was a Read Request: then R is 1 too.
+    SegmentAndRead,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_lists_every_fault_once_and_in_order() {
+        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+            assert_eq!(fault as usize, place);
+        }
+        assert_eq!(Fault::ALL.last(), Some(&Fault::NoMatchingRtr));
+    }
+
+    #[test]
+    fn codes_never_decrease_from_fault_to_fault() {
+        let number = |fault: Fault| {
+            let ErrorCode { layer, etype, code } = fault.code();
+            (layer, etype, code)
+        };
+        assert!(Fault::ALL
+            .windows(2)
+            .all(|pair| number(pair[0]) <= number(pair[1])));
+    }
+
+    #[test]
+    fn no_code_is_outside_the_tables_of_the_rfcs() {
+        for fault in Fault::ALL {
+            let ErrorCode { layer, etype, code } = fault.code();
+            let listed = match (layer, etype) {
+                (0, 0) => true,
+                (0, 1) => matches!(code, 0..=4 | 9 | 0xff),
+                (0, 2) => matches!(code, 5..=9 | 0xff),
+                (1, 0) => code == 0,
+                (1, 1) => matches!(code, 0..=4),
+                (1, 2) => matches!(code, 1..=6),
+                // 1 and 4 are never sent.
+                (2, 0) => matches!(code, 2 | 3 | 5..=7),
+                _ => false,
+            };
+            assert!(listed, "{fault:?}");
+        }
+    }
+}

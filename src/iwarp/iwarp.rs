@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The protocol core of riwarp: RDMAP over DDP over MPA, as functions of octets and numbers.
+//!
+//! # What a layer is
+//!
+//! | layer | says | here |
+//! |---|---|---|
+//! | RDMAP, RFC 5040 and 7306 | what is to be done: Send, Write, Read, Terminate, atomics | [`rdmap`], [`atomic`], [`terminate`], [`readq`] |
+//! | DDP, RFC 5041 | where the octets go: a tagged buffer or the next one of a queue | [`ddp`], [`stag`], [`order`] |
+//! | MPA, RFC 5044 and 6581 | where a segment begins and ends in the TCP stream, and how a stream starts | [`mpa`] |
+//!
+//! # What enters and leaves
+//!
+//! The core does no input or output, has no clock, allocates nothing and knows no kernel. Its parts are
+//! values that take their input by argument and give their output by value:
+//!
+//! * [`segment::Segmenter`] makes FPDU headers out of a message: the way out;
+//! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
+//! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
+//! * [`state`] says what becomes of a queue pair, and what is to be done about it;
+//! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
+//!
+//! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and lengths.
+//!
+//! # Two builds
+//!
+//! The kernel's build system and cargo (tests/Cargo.toml) compile this same file. Only `core` is used.
+//! Row IDs such as `(DDP-36)` are those of docs/conformance.md.
+
+#![cfg_attr(not(MODULE), no_std)]
+#![forbid(unsafe_code)]
+#![warn(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "a test that panics has failed, which is what it is for"
+    )
+)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod atomic;
+pub mod bytes;
+#[cfg(not(MODULE))]
+pub mod crc;
+pub mod ddp;
+pub mod fault;
+pub mod mpa;
+pub mod order;
+pub mod rdmap;
+pub mod readq;
+pub mod receiver;
+pub mod segment;
+pub mod stag;
+pub mod state;
+pub mod terminate;

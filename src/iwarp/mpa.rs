@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! MPA framing: how long an FPDU is, and how large a ULPDU may be.
+//!
+//! ```text
+//! | ULPDU_Length, 2 | ULPDU | pad, 0 to 3 | CRC, 4 |
+//! ```
+//!
+//! Lengths only: the octets are moved, and their CRC is computed, by the driver. Start-up frames and
+//! their negotiation are in [`start`] and [`negotiate`].
+//!
+//! Pure functions, any context.
+//!
+//! RFC 5044, section 4.
+
+pub mod negotiate;
+pub mod start;
+
+/// Length in octets of the ULPDU_Length field.
+pub const LENGTH_LEN: usize = 2;
+
+/// Length in octets of the CRC field; it is there even if CRCs are off (MPA-16).
+pub const CRC_LEN: usize = 4;
+
+/// Length in octets of the shortest FPDU, that of an empty ULPDU (MPA-13).
+pub const FPDU_MIN: u32 = 8;
+
+/// The least MULPDU, in octets, whatever the segment size of TCP (MPA-28).
+pub const MULPDU_MIN: u16 = 128;
+
+/// The greatest MULPDU, in octets: what the 16-bit length field can say without leaving the alignment
+/// to 4 octets.
+pub const MULPDU_MAX: u16 = 65534;
+
+/// Whether Markers are in one direction of a stream (MPA-23).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Markers {
+    /// None.
+    #[default]
+    Off,
+    /// One every 512 octets.
+    On,
+}
+
+/// Whether the CRCs of a stream are generated and checked (MPA-14).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Crc {
+    /// The fields are there, their contents mean nothing.
+    Off,
+    /// The rule, unless an administrator says otherwise (MPA-15).
+    #[default]
+    On,
+}
+
+/// Returns how many octets of zeros follow a ULPDU of `ulpdu_len` octets: 0 to 3 (MPA-12).
+#[inline]
+pub const fn pad_len(ulpdu_len: u16) -> u8 {
+    match ulpdu_len & 3 {
+        0 => 2,
+        1 => 1,
+        2 => 0,
+        _ => 3,
+    }
+}
+
+/// Returns the length in octets of the FPDU around a ULPDU of `ulpdu_len` octets, Markers not counted
+/// (MPA-11). It is a multiple of 4, from 8 to 65544.
+#[inline]
+pub const fn fpdu_len(ulpdu_len: u16) -> u32 {
+    // CAST: both casts widen; `From` is not const.
+    // NO-OVERFLOW: at most 2 + 65535 + 3 + 4.
+    (ulpdu_len as u32)
+        .saturating_add(const { (LENGTH_LEN + CRC_LEN) as u32 })
+        .saturating_add(pad_len(ulpdu_len) as u32)
+}
+
+/// Returns the greatest ULPDU whose FPDU fits into one TCP segment of `emss` octets (MPA-28).
+///
+/// The result is between [`MULPDU_MIN`] and [`MULPDU_MAX`]. With a smaller `emss` FPDUs do not fit into
+/// one segment; with a larger one, the length field is the limit.
+#[inline]
+pub const fn mulpdu(emss: u32, markers: Markers) -> u16 {
+    let markers = match markers {
+        Markers::Off => 0,
+        Markers::On => emss.div_ceil(512).saturating_mul(4),
+    };
+    let room = emss.saturating_sub(markers.saturating_add(6).saturating_add(emss & 3));
+    // CAST: of the three results one is between the limits, the other two are the limits.
+    if room < MULPDU_MIN as u32 {
+        MULPDU_MIN
+    } else if room > MULPDU_MAX as u32 {
+        MULPDU_MAX
+    } else {
+        room as u16
+    }
+}
+
+/// Returns the octets of the CRC field: least significant octet first, unlike every other field
+/// (MPA-17).
+///
+/// `crc` is the finished CRC32c of the FPDU's octets before the field, length, pad and Markers included
+/// (MPA-18).
+#[inline]
+pub const fn crc_trailer(crc: u32) -> [u8; CRC_LEN] {
+    crc.to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fpdus_are_padded_to_four_octets() {
+        for len in 0..=u16::MAX {
+            let total = u32::from(len) + 2 + u32::from(pad_len(len)) + 4;
+            assert!(pad_len(len) <= 3);
+            assert_eq!(fpdu_len(len), total);
+            assert_eq!(total % 4, 0);
+        }
+        assert_eq!(fpdu_len(0), FPDU_MIN);
+    }
+
+    #[test]
+    fn mulpdu_of_the_examples() {
+        assert_eq!(mulpdu(1460, Markers::On), 1442);
+        assert_eq!(mulpdu(1460, Markers::Off), 1454);
+        assert_eq!(mulpdu(100, Markers::Off), 128);
+    }
+
+    #[test]
+    fn mulpdu_fills_a_segment_and_never_more() {
+        for emss in 0..70_000 {
+            let plain = mulpdu(emss, Markers::Off);
+            let marked = mulpdu(emss, Markers::On);
+            for len in [plain, marked] {
+                assert!((MULPDU_MIN..=MULPDU_MAX).contains(&len));
+            }
+            assert!(marked <= plain);
+            if plain > MULPDU_MIN && plain < MULPDU_MAX {
+                assert!(fpdu_len(plain) <= emss && emss - fpdu_len(plain) < 4);
+            }
+            if marked > MULPDU_MIN && marked < MULPDU_MAX {
+                assert!(fpdu_len(marked) + 4 * emss.div_ceil(512) <= emss);
+            }
+        }
+        assert_eq!(mulpdu(u32::MAX, Markers::Off), MULPDU_MAX);
+        assert_eq!(mulpdu(u32::MAX, Markers::On), MULPDU_MAX);
+        assert_eq!(fpdu_len(MULPDU_MAX), 65540);
+    }
+}

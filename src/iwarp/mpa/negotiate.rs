@@ -1,0 +1,667 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Start-up: who says what, and what both ends have agreed on.
+//!
+//! The Initiator sends [`Initiator::request`] and gives what comes back to [`Initiator::handle_reply`];
+//! the Responder gives what comes to [`Responder::handle_request`] and sends [`Responder::accept`] or
+//! [`Responder::reject`]. Both handlers look at whatever has arrived so far, from the first octet of the
+//! frame on, and may be called again with more: [`Progress::NeedMore`] says how many octets there must be
+//! at least, and never more than the frame has, so a reader that takes exactly the frame leaves the first
+//! FPDU alone.
+//!
+//! A [`StartError`] means: close at once, send nothing. A [`Reply::Failed`] means: enter full operation
+//! and send the Terminate of the fault. Time-outs are the driver's (MPA-8).
+//!
+//! Pure; process context.
+//!
+//! RFC 5044, section 7.1; RFC 6581, sections 6 to 10 (draft numbering: MPA-1..10, -14, -15, -32..48).
+
+use crate::{
+    ddp::{
+        Last,
+        Msn, //
+    },
+    fault::Fault,
+    mpa::{
+        start::{
+            Enhanced,
+            Frame,
+            FrameKind,
+            PrivateData,
+            Revision,
+            RtrKinds,
+            StartError,
+            StartHeader,
+            WireDepth,
+            ENHANCED_LEN,
+            FRAME_LEN, //
+        },
+        Crc,
+        Markers, //
+    },
+    rdmap::{
+        ReadRequest,
+        SendKind,
+        Solicited, //
+    },
+    receiver::{
+        Room,
+        Segment, //
+    },
+    segment::Message,
+    stag::{
+        Stag,
+        TaggedOffset, //
+    }, //
+};
+
+/// What one end wants of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The revision to ask for, and the greatest one to accept.
+    pub revision: Revision,
+    /// Whether to ask for CRCs (MPA-15).
+    pub crc: Crc,
+    /// Whether to ask the peer to insert Markers (MPA-23).
+    pub markers: Markers,
+    /// Whether an Initiator asks for peer-to-peer set-up; needs revision 2.
+    pub peer_to_peer: PeerToPeer,
+    /// The RTR kinds that this end can send as Initiator, or take as Responder. A Responder with none
+    /// counts as one that takes Write and Read, since it has to mark something (MPA-39).
+    pub rtr: RtrKinds,
+}
+
+/// Whether either end may be the first to send (RFC 6581, section 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerToPeer {
+    /// The Initiator's ULP sends first.
+    #[default]
+    Off,
+    /// The Initiator sends an RTR by itself, after which both may.
+    On,
+}
+
+impl Default for Config {
+    /// Revision 2, CRCs on (MPA-15), no Markers, RTR by Write or Read if asked for.
+    fn default() -> Self {
+        Self {
+            revision: Revision::Two,
+            crc: Crc::On,
+            markers: Markers::Off,
+            peer_to_peer: PeerToPeer::Off,
+            rtr: RtrKinds::WRITE.union(RtrKinds::READ),
+        }
+    }
+}
+
+/// Read queue depths as an end has or wants them, in requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depths {
+    /// How many of the peer's Reads (and Atomics) may be unanswered.
+    pub ird: u16,
+    /// How many of our own may be.
+    pub ord: u16,
+}
+
+/// What the peer said about its depths; `None` inside means that MPA does not negotiate that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerDepths {
+    /// How many Reads the peer takes.
+    pub ird: Option<u16>,
+    /// How many Reads the peer would like to send.
+    pub ord: Option<u16>,
+}
+
+impl PeerDepths {
+    const fn new(enhanced: &Enhanced) -> Self {
+        Self {
+            ird: enhanced.ird.get(),
+            ord: enhanced.ord.get(),
+        }
+    }
+}
+
+/// How far a handler got with what has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress<T> {
+    /// At least this many octets, counted from the start of the frame, have to be there.
+    NeedMore(usize),
+    /// The frame is complete.
+    Done(T),
+}
+
+/// The rules of the stream that both ends have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRules {
+    /// Whether CRCs are generated and checked, in both directions (MPA-14).
+    pub crc: Crc,
+    /// Whether the peer wants Markers in what we send (MPA-23).
+    pub send_markers: Markers,
+    /// Whether Markers will be in what we receive.
+    pub receive_markers: Markers,
+    /// The depths from now on: exact limits (RDMAP-128, -129).
+    pub depths: Depths,
+    /// What the peer said, for the ULP; `None` without enhanced data.
+    pub peer_depths: Option<PeerDepths>,
+}
+
+/// Checks that no more octets have come than the frame has: nothing may follow a Request before the
+/// Reply, nor a Reply before the Initiator's first FPDU (MPA-7).
+///
+/// `frame_len` is that of [`Request`] or [`Reply`], `available` the number of octets that have arrived.
+///
+/// # Errors
+///
+/// [`StartError::Excess`].
+pub const fn check_excess(frame_len: usize, available: usize) -> Result<(), StartError> {
+    if available > frame_len {
+        Err(StartError::Excess)
+    } else {
+        Ok(())
+    }
+}
+
+/// One RTR kind: what the Initiator of a peer-to-peer connection sends first (MPA-40, -42).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rtr {
+    /// A zero-length Send.
+    Send,
+    /// A zero-length RDMA Write.
+    Write,
+    /// A zero-length RDMA Read; takes one place of ORD and IRD, and number 1 of the Read queue.
+    Read,
+}
+
+impl Rtr {
+    /// Chooses the kind to send: Write before Read, for it is not answered, and Send last.
+    fn choose(common: RtrKinds) -> Option<Self> {
+        [
+            (RtrKinds::WRITE, Self::Write),
+            (RtrKinds::READ, Self::Read),
+            (RtrKinds::SEND, Self::Send),
+        ]
+        .into_iter()
+        .find(|(kind, _)| common.contains(*kind))
+        .map(|(_, rtr)| rtr)
+    }
+
+    /// Returns the message, the first of the stream. Its payload is empty, and no STag in it means
+    /// anything.
+    pub const fn message(self) -> Message {
+        const NOWHERE: Stag = Stag::new(1);
+        const NOTHING: TaggedOffset = TaggedOffset::new(0);
+        match self {
+            Self::Send => Message::Send {
+                kind: SendKind {
+                    solicited: Solicited::No,
+                    invalidate: None,
+                },
+                msn: Msn::FIRST,
+            },
+            Self::Write => Message::Write {
+                stag: NOWHERE,
+                to: NOTHING,
+            },
+            Self::Read => Message::ReadRequest {
+                request: ReadRequest {
+                    sink_stag: NOWHERE,
+                    sink_to: NOTHING,
+                    len: 0,
+                    source_stag: NOWHERE,
+                    source_to: NOTHING,
+                },
+                msn: Msn::FIRST,
+            },
+        }
+    }
+}
+
+impl RtrKinds {
+    /// Checks that the first segment of a stream is an RTR of one of these kinds (MPA-41), and returns
+    /// which one. A Read is still to be admitted and answered like any other; a Send is not to reach the
+    /// ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a zero-length FULPDU.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::NotRtr`].
+    pub fn expect(self, first: &Segment) -> Result<Rtr, Fault> {
+        let (kind, rtr) = match first {
+            Segment::Empty => (Self::SEND, Rtr::Send),
+            Segment::Send(send) if send.payload.len == 0 && send.last == Last::Yes => {
+                (Self::SEND, Rtr::Send)
+            }
+            Segment::Write(write) if write.payload.len == 0 && write.last == Last::Yes => {
+                (Self::WRITE, Rtr::Write)
+            }
+            Segment::ReadRequest(queued) => match queued.admit(Room::Free) {
+                Ok(request) if request.len == 0 => (Self::READ, Rtr::Read),
+                Ok(_) => return Err(Fault::NotRtr),
+                Err(fault) => return Err(fault),
+            },
+            Segment::Send(_)
+            | Segment::Write(_)
+            | Segment::ReadResponse(_)
+            | Segment::Terminate(_)
+            | Segment::Immediate(_)
+            | Segment::AtomicRequest(_)
+            | Segment::AtomicResponse(_) => return Err(Fault::NotRtr),
+        };
+        if self.contains(kind) {
+            Ok(rtr)
+        } else {
+            Err(Fault::NotRtr)
+        }
+    }
+}
+
+/// A frame whose fixed part, enhanced data and private data have all arrived.
+struct Arrived {
+    header: StartHeader,
+    enhanced: Option<Enhanced>,
+    frame_len: usize,
+    private_data: PrivateData,
+}
+
+impl Arrived {
+    /// Reads a frame out of its first `octets`.
+    fn read(octets: &[u8], kind: FrameKind) -> Result<Progress<Self>, StartError> {
+        let Some((front, rest)) = octets.split_first_chunk::<FRAME_LEN>() else {
+            kind.check_key(octets)?;
+            return Ok(Progress::NeedMore(FRAME_LEN));
+        };
+        let header = StartHeader::decode(front, kind)?;
+        // NO-OVERFLOW: at most 20 + 512.
+        let frame_len = FRAME_LEN.saturating_add(usize::from(header.private_len));
+        if octets.len() < frame_len {
+            return Ok(Progress::NeedMore(frame_len));
+        }
+        let enhanced = if header.enhanced {
+            // `decode` has seen to it that the four octets are part of the frame.
+            let octets = rest
+                .first_chunk::<ENHANCED_LEN>()
+                .ok_or(StartError::EnhancedLength)?;
+            Some(Enhanced::decode(octets))
+        } else {
+            None
+        };
+        // CAST: 20 and 4.
+        let hidden = if header.enhanced {
+            const { ENHANCED_LEN as u16 }
+        } else {
+            0
+        };
+        Ok(Progress::Done(Self {
+            header,
+            enhanced,
+            frame_len,
+            private_data: PrivateData {
+                offset: const { FRAME_LEN as u16 }.saturating_add(hidden),
+                len: header.private_len.saturating_sub(hidden),
+            },
+        }))
+    }
+}
+
+/// The active side of a start-up.
+#[derive(Clone, Copy, Debug)]
+pub struct Initiator {
+    config: Config,
+    depths: Depths,
+}
+
+/// A complete Reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Length of the frame in octets; what lies behind it belongs to the stream.
+    pub frame_len: usize,
+    /// The private data of the peer's ULP, whatever the verdict.
+    pub private_data: PrivateData,
+    /// What comes of it.
+    pub verdict: Verdict,
+}
+
+/// What a Reply amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The stream is up.
+    Accepted {
+        /// Its rules.
+        rules: StreamRules,
+        /// What to send before anything else, if peer-to-peer set-up is agreed; without, the ULP of
+        /// this side has to send first (MPA-9).
+        rtr: Option<Rtr>,
+    },
+    /// The peer's ULP refused: close (MPA-4).
+    Rejected,
+    /// The peer accepted, but the stream cannot be used: enter full operation by these rules, send a
+    /// Terminate for the fault, close.
+    Failed {
+        /// The rules for the Terminate.
+        rules: StreamRules,
+        /// [`Fault::InsufficientIrd`] or [`Fault::NoMatchingRtr`] (MPA-38, -43).
+        fault: Fault,
+    },
+}
+
+impl Initiator {
+    /// Begins a start-up. Depths above [`WireDepth::MAX`] are lowered to that. Peer-to-peer set-up is
+    /// not asked for without an RTR kind.
+    pub fn new(config: Config, depths: Depths) -> Self {
+        let mut this = Self { config, depths };
+        this.depths.ird = depths.ird.min(WireDepth::MAX);
+        this.depths.ord = depths.ord.min(WireDepth::MAX);
+        if this.peer_to_peer() && config.rtr == RtrKinds::READ {
+            // MPA-45: the Read that starts the stream takes a place.
+            this.depths.ord = this.depths.ord.max(1);
+        }
+        this
+    }
+
+    /// Returns the same start-up in revision 1, for a second attempt on a new connection after the peer
+    /// closed the first one on the Request; `None` if the first was in revision 1 (MPA-47). A getter.
+    pub fn fallback(&self) -> Option<Self> {
+        let mut this = *self;
+        this.config.revision = Revision::One;
+        (self.config.revision == Revision::Two).then_some(this)
+    }
+
+    fn peer_to_peer(&self) -> bool {
+        self.config.revision == Revision::Two
+            && self.config.peer_to_peer == PeerToPeer::On
+            && !self.config.rtr.is_empty()
+    }
+
+    /// Returns the Request: the first octets on the connection (MPA-1). A getter.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::PrivateDataTooLong`] for more than 508 octets in revision 2, 512 in revision 1.
+    pub fn request(&self, private_data: &[u8]) -> Result<Frame, StartError> {
+        let peer_to_peer = self.peer_to_peer();
+        let enhanced = (self.config.revision == Revision::Two).then_some(Enhanced {
+            peer_to_peer,
+            rtr: if peer_to_peer {
+                self.config.rtr
+            } else {
+                RtrKinds::NONE
+            },
+            ird: WireDepth::new(self.depths.ird),
+            ord: WireDepth::new(self.depths.ord),
+        });
+        let header = StartHeader {
+            kind: FrameKind::Request,
+            markers: self.config.markers,
+            crc: self.config.crc,
+            rejected: false,
+            revision: self.config.revision,
+            enhanced: false,
+            private_len: 0,
+        };
+        Frame::new(header, enhanced, private_data)
+    }
+
+    /// Judges what has come back so far, from the first octet of the Reply on.
+    ///
+    /// A Reply of a lower revision than the Request, or without enhanced data, is taken as it is: then
+    /// nothing is negotiated and there is no RTR (MPA-34).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Reply above the Request's
+    /// revision.
+    pub fn handle_reply(&self, octets: &[u8]) -> Result<Progress<Reply>, StartError> {
+        let arrived = match Arrived::read(octets, FrameKind::Reply)? {
+            Progress::Done(arrived) => arrived,
+            Progress::NeedMore(len) => return Ok(Progress::NeedMore(len)),
+        };
+        if arrived.header.revision > self.config.revision {
+            return Err(StartError::Revision);
+        }
+        let verdict = if arrived.header.rejected {
+            Verdict::Rejected
+        } else {
+            self.judge(&arrived)
+        };
+        Ok(Progress::Done(Reply {
+            frame_len: arrived.frame_len,
+            private_data: arrived.private_data,
+            verdict,
+        }))
+    }
+
+    fn judge(&self, arrived: &Arrived) -> Verdict {
+        let mut rules = rules(&self.config, &arrived.header, self.depths);
+        let Some(enhanced) = arrived.enhanced else {
+            return Verdict::Accepted { rules, rtr: None };
+        };
+        let peer = PeerDepths::new(&enhanced);
+        rules.peer_depths = Some(peer);
+        // MPA-36, -37: a depth that the peer leaves open stays as it is.
+        if let Some(ird) = peer.ird {
+            rules.depths.ord = rules.depths.ord.min(ird);
+        }
+        if peer.ord.is_some_and(|ord| ord > rules.depths.ird) {
+            // MPA-38.
+            let fault = Fault::InsufficientIrd;
+            return Verdict::Failed { rules, fault };
+        }
+        if !self.peer_to_peer() {
+            return Verdict::Accepted { rules, rtr: None };
+        }
+        let offered = if enhanced.peer_to_peer {
+            enhanced.rtr
+        } else {
+            RtrKinds::NONE
+        };
+        match Rtr::choose(self.config.rtr.intersection(offered)) {
+            // MPA-43.
+            None => Verdict::Failed {
+                rules,
+                fault: Fault::NoMatchingRtr,
+            },
+            Some(rtr) => {
+                if rtr == Rtr::Read {
+                    // MPA-45.
+                    rules.depths.ord = rules.depths.ord.max(1);
+                }
+                Verdict::Accepted {
+                    rules,
+                    rtr: Some(rtr),
+                }
+            }
+        }
+    }
+}
+
+/// The passive side of a start-up.
+#[derive(Clone, Copy, Debug)]
+pub struct Responder {
+    config: Config,
+}
+
+/// A complete Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Length of the frame in octets; nothing may lie behind it ([`check_excess`]).
+    pub frame_len: usize,
+    /// The private data of the peer's ULP.
+    pub private_data: PrivateData,
+    /// The peer's depths, for the ULP to choose its own by; `None` without enhanced data.
+    pub peer_depths: Option<PeerDepths>,
+    header: StartHeader,
+    enhanced: Option<Enhanced>,
+}
+
+/// A start-up that the Responder's ULP accepted.
+///
+/// Whatever the kind, nothing may be sent behind the Reply before the first FPDU of the Initiator has
+/// come and been found valid (MPA-9).
+#[derive(Clone, Copy, Debug)]
+pub struct Accepted {
+    /// The Reply to send.
+    pub reply: Frame,
+    /// The rules of the stream.
+    pub rules: StreamRules,
+    /// The kinds of which the first FPDU must be one ([`RtrKinds::expect`]); none without peer-to-peer
+    /// set-up: then the first FPDU is the ULP's.
+    pub rtr: RtrKinds,
+}
+
+impl Responder {
+    /// Begins a start-up. `peer_to_peer` of the configuration is the Initiator's affair.
+    pub fn new(mut config: Config) -> Self {
+        if config.rtr.is_empty() {
+            config.rtr = RtrKinds::WRITE.union(RtrKinds::READ);
+        }
+        Self { config }
+    }
+
+    /// Judges what has arrived so far, from the first octet of the Request on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Request above the configured
+    /// revision.
+    pub fn handle_request(&self, octets: &[u8]) -> Result<Progress<Request>, StartError> {
+        let arrived = match Arrived::read(octets, FrameKind::Request)? {
+            Progress::Done(arrived) => arrived,
+            Progress::NeedMore(len) => return Ok(Progress::NeedMore(len)),
+        };
+        if arrived.header.revision > self.config.revision {
+            return Err(StartError::Revision);
+        }
+        Ok(Progress::Done(Request {
+            frame_len: arrived.frame_len,
+            private_data: arrived.private_data,
+            peer_depths: arrived.enhanced.as_ref().map(PeerDepths::new),
+            header: arrived.header,
+            enhanced: arrived.enhanced,
+        }))
+    }
+
+    /// Accepts a Request with the depths that the ULP chose. A getter.
+    ///
+    /// The depths are lowered to what the peer can use of them (MPA-36), and `ird` is raised to 1 if the
+    /// stream may start with a Read (MPA-45).
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::PrivateDataTooLong`] for more than 508 octets beside enhanced data, 512 otherwise.
+    pub fn accept(
+        &self,
+        request: &Request,
+        depths: Depths,
+        private_data: &[u8],
+    ) -> Result<Accepted, StartError> {
+        let mut rules = rules(
+            &self.config,
+            &request.header,
+            Depths {
+                ird: depths.ird.min(WireDepth::MAX),
+                ord: depths.ord.min(WireDepth::MAX),
+            },
+        );
+        let enhanced = request.enhanced.map(|asked| self.agree(&asked, &mut rules));
+        let reply = self.frame(request, Outcome::Accepted, enhanced, private_data)?;
+        Ok(Accepted {
+            reply,
+            rules,
+            rtr: enhanced.map_or(RtrKinds::NONE, |enhanced| enhanced.rtr),
+        })
+    }
+
+    /// Refuses a Request on behalf of the ULP and returns the Reply to send before the connection is
+    /// closed (MPA-4). A getter.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::PrivateDataTooLong`], as in [`Self::accept`].
+    pub fn reject(&self, request: &Request, private_data: &[u8]) -> Result<Frame, StartError> {
+        let enhanced = request.enhanced.map(|asked| {
+            self.agree(
+                &asked,
+                &mut rules(&self.config, &request.header, Depths::default()),
+            )
+        });
+        self.frame(request, Outcome::Rejected, enhanced, private_data)
+    }
+
+    /// Answers enhanced data, and brings the rules in line with the answer.
+    fn agree(&self, asked: &Enhanced, rules: &mut StreamRules) -> Enhanced {
+        // MPA-39: the common kinds, or those we have if there is none.
+        let rtr = match (asked.peer_to_peer, self.config.rtr.intersection(asked.rtr)) {
+            (false, _) => RtrKinds::NONE,
+            (true, RtrKinds::NONE) => self.config.rtr,
+            (true, common) => common,
+        };
+        let peer = PeerDepths::new(asked);
+        rules.peer_depths = Some(peer);
+        // MPA-36: no more than the Initiator takes, and no more than it wants.
+        rules.depths.ord = rules.depths.ord.min(peer.ird.unwrap_or(u16::MAX));
+        rules.depths.ird = rules.depths.ird.min(peer.ord.unwrap_or(u16::MAX));
+        if rtr.contains(RtrKinds::READ) {
+            // MPA-45.
+            rules.depths.ird = rules.depths.ird.max(1);
+        }
+        Enhanced {
+            peer_to_peer: asked.peer_to_peer,
+            rtr,
+            // MPA-37: what the Initiator leaves open is left open.
+            ird: match peer.ord {
+                Some(_) => WireDepth::new(rules.depths.ird),
+                None => WireDepth::OPEN,
+            },
+            ord: match peer.ird {
+                Some(_) => WireDepth::new(rules.depths.ord),
+                None => WireDepth::OPEN,
+            },
+        }
+    }
+
+    fn frame(
+        &self,
+        request: &Request,
+        outcome: Outcome,
+        enhanced: Option<Enhanced>,
+        private_data: &[u8],
+    ) -> Result<Frame, StartError> {
+        let header = StartHeader {
+            kind: FrameKind::Reply,
+            markers: self.config.markers,
+            crc: either(self.config.crc, request.header.crc),
+            rejected: outcome == Outcome::Rejected,
+            // MPA-33: in the revision of the Request.
+            revision: request.header.revision,
+            enhanced: false,
+            private_len: 0,
+        };
+        Frame::new(header, enhanced, private_data)
+    }
+}
+
+/// What the Responder's ULP decided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Accepted,
+    Rejected,
+}
+
+/// MPA-14: one end that wants CRCs is enough.
+fn either(ours: Crc, theirs: Crc) -> Crc {
+    if ours == Crc::On || theirs == Crc::On {
+        Crc::On
+    } else {
+        Crc::Off
+    }
+}
+
+/// What follows from the fixed part of the peer's frame.
+fn rules(config: &Config, theirs: &StartHeader, depths: Depths) -> StreamRules {
+    StreamRules {
+        crc: either(config.crc, theirs.crc),
+        send_markers: theirs.markers,
+        receive_markers: config.markers,
+        depths,
+        peer_depths: None,
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMAP messages: opcodes, which model and queue each uses, and the headers of those that have one.
+//!
+//! | opcode | message | model | queue | header | payload |
+//! |---|---|---|---|---|---|
+//! | 0x0 | RDMA Write | tagged | | | yes |
+//! | 0x1 | RDMA Read Request | untagged | 1 | 28 | |
+//! | 0x2 | RDMA Read Response | tagged | | | yes |
+//! | 0x3 to 0x6 | Send, with Invalidate, with Solicited Event, with both | untagged | 0 | | yes |
+//! | 0x7 | Terminate ([`crate::terminate`]) | untagged | 2 | 4 to 52 | |
+//! | 0x8, 0x9 | Immediate Data, with Solicited Event | untagged | 0 | 8 | |
+//! | 0xa | Atomic Request ([`crate::atomic`]) | untagged | 1 | 52 | |
+//! | 0xb | Atomic Response | untagged | 3 | 12 | |
+//!
+//! Pure, any context.
+//!
+//! RFC 5040, section 4; RFC 7306, section 4.
+
+use crate::{
+    bytes::{
+        put_u32,
+        put_u64,
+        take_u32,
+        take_u64, //
+    },
+    ddp::{
+        Model,
+        QueueNumber, //
+    },
+    stag::{
+        Stag,
+        TaggedOffset, //
+    }, //
+};
+
+/// Whether the messages of RFC 7306, atomic operations and Immediate Data, are understood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extensions {
+    /// Opcodes 0x8 to 0xb are reserved (EXT-4).
+    #[default]
+    Off,
+    /// They are those of RFC 7306.
+    Rfc7306,
+}
+
+/// Whether the receiver is to raise an event for the message: the "with Solicited Event" kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Solicited {
+    /// An ordinary message.
+    #[default]
+    No,
+    /// The receiver's consumer may have armed an event for it.
+    Yes,
+}
+
+/// The kind of an RDMAP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// RDMA Write.
+    Write = 0x0,
+    /// RDMA Read Request.
+    ReadRequest = 0x1,
+    /// RDMA Read Response.
+    ReadResponse = 0x2,
+    /// Send.
+    Send = 0x3,
+    /// Send with Invalidate.
+    SendInvalidate = 0x4,
+    /// Send with Solicited Event.
+    SendSolicited = 0x5,
+    /// Send with Solicited Event and Invalidate.
+    SendSolicitedInvalidate = 0x6,
+    /// Terminate.
+    Terminate = 0x7,
+    /// Immediate Data.
+    Immediate = 0x8,
+    /// Immediate Data with Solicited Event.
+    ImmediateSolicited = 0x9,
+    /// Atomic Request.
+    AtomicRequest = 0xa,
+    /// Atomic Response.
+    AtomicResponse = 0xb,
+}
+
+impl Opcode {
+    /// Returns the message of an opcode, `None` for a reserved one (RDMAP-27).
+    #[inline]
+    pub const fn from_wire(opcode: u8, extensions: Extensions) -> Option<Self> {
+        let assigned = match opcode {
+            0x0 => Self::Write,
+            0x1 => Self::ReadRequest,
+            0x2 => Self::ReadResponse,
+            0x3 => Self::Send,
+            0x4 => Self::SendInvalidate,
+            0x5 => Self::SendSolicited,
+            0x6 => Self::SendSolicitedInvalidate,
+            0x7 => Self::Terminate,
+            0x8..=0xb => match extensions {
+                Extensions::Off => return None,
+                Extensions::Rfc7306 => match opcode {
+                    0x8 => Self::Immediate,
+                    0x9 => Self::ImmediateSolicited,
+                    0xa => Self::AtomicRequest,
+                    _ => Self::AtomicResponse,
+                },
+            },
+            _ => return None,
+        };
+        Some(assigned)
+    }
+
+    /// Returns the wire value, 0 to 15.
+    #[inline]
+    pub const fn to_wire(self) -> u8 {
+        // CAST: the representation is u8.
+        self as u8
+    }
+
+    /// Returns the model, and so the T bit (RDMAP-23).
+    #[inline]
+    pub const fn model(self) -> Model {
+        match self {
+            Self::Write | Self::ReadResponse => Model::Tagged,
+            Self::ReadRequest
+            | Self::Send
+            | Self::SendInvalidate
+            | Self::SendSolicited
+            | Self::SendSolicitedInvalidate
+            | Self::Terminate
+            | Self::Immediate
+            | Self::ImmediateSolicited
+            | Self::AtomicRequest
+            | Self::AtomicResponse => Model::Untagged,
+        }
+    }
+
+    /// Returns the queue of an untagged message, `None` for a tagged one (RDMAP-2, EXT-10).
+    #[inline]
+    pub const fn queue(self) -> Option<QueueNumber> {
+        match self {
+            Self::Write | Self::ReadResponse => None,
+            Self::Send
+            | Self::SendInvalidate
+            | Self::SendSolicited
+            | Self::SendSolicitedInvalidate
+            | Self::Immediate
+            | Self::ImmediateSolicited => Some(QueueNumber::SEND),
+            Self::ReadRequest | Self::AtomicRequest => Some(QueueNumber::READ),
+            Self::Terminate => Some(QueueNumber::TERMINATE),
+            Self::AtomicResponse => Some(QueueNumber::ATOMIC),
+        }
+    }
+}
+
+/// Which of the four kinds a Send is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendKind {
+    /// Whether it is one "with Solicited Event".
+    pub solicited: Solicited,
+    /// The STag to invalidate at the receiver, if it is one "with Invalidate".
+    pub invalidate: Option<Stag>,
+}
+
+impl SendKind {
+    /// Returns the kind's opcode.
+    #[inline]
+    pub const fn opcode(self) -> Opcode {
+        match (self.solicited, self.invalidate) {
+            (Solicited::No, None) => Opcode::Send,
+            (Solicited::No, Some(_)) => Opcode::SendInvalidate,
+            (Solicited::Yes, None) => Opcode::SendSolicited,
+            (Solicited::Yes, Some(_)) => Opcode::SendSolicitedInvalidate,
+        }
+    }
+
+    /// Returns the Invalidate STag field: zero for the kinds without (RDMAP-26).
+    #[inline]
+    pub const fn invalidate_field(self) -> Stag {
+        match self.invalidate {
+            Some(stag) => stag,
+            None => Stag::ZERO,
+        }
+    }
+}
+
+/// The header of an RDMA Read Request (RDMAP-30).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// The buffer at the requester; the responder copies it into the Response unseen (RDMAP-31).
+    pub sink_stag: Stag,
+    /// Where in it the first octet goes; any value (RDMAP-32).
+    pub sink_to: TaggedOffset,
+    /// How many octets are wanted, 0 to 2^32 - 1.
+    pub len: u32,
+    /// The buffer at the responder.
+    pub source_stag: Stag,
+    /// Where in it the first octet comes from.
+    pub source_to: TaggedOffset,
+}
+
+impl ReadRequest {
+    /// Length of the RDMAP header in octets; nothing follows it.
+    pub const LEN: usize = 28;
+
+    /// Reads a header; every value is legal.
+    #[inline]
+    pub fn decode(octets: &[u8; Self::LEN]) -> Self {
+        Self {
+            sink_stag: Stag::new(take_u32::<0, 28>(octets)),
+            sink_to: TaggedOffset::new(take_u64::<4, 28>(octets)),
+            len: take_u32::<12, 28>(octets),
+            source_stag: Stag::new(take_u32::<16, 28>(octets)),
+            source_to: TaggedOffset::new(take_u64::<20, 28>(octets)),
+        }
+    }
+
+    /// Returns the octets of the header.
+    #[inline]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut octets = [0; Self::LEN];
+        put_u32::<0, 28>(&mut octets, self.sink_stag.raw());
+        put_u64::<4, 28>(&mut octets, self.sink_to.raw());
+        put_u32::<12, 28>(&mut octets, self.len);
+        put_u32::<16, 28>(&mut octets, self.source_stag.raw());
+        put_u64::<20, 28>(&mut octets, self.source_to.raw());
+        octets
+    }
+
+    /// Returns the request as it stands after `sent` octets of its Response have gone out
+    /// (RFC 5040, section 4.8; RDMAP-47).
+    #[inline]
+    #[must_use]
+    pub const fn after(&self, sent: u32) -> Self {
+        Self {
+            sink_stag: self.sink_stag,
+            sink_to: self.sink_to.wrapping_add(sent),
+            len: self.len.saturating_sub(sent),
+            source_stag: self.source_stag,
+            source_to: self.source_to.wrapping_add(sent),
+        }
+    }
+}
+
+/// Immediate Data: eight octets that go to the receiver's completion (EXT-61, -64).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Immediate {
+    /// The octets, opaque.
+    pub data: [u8; Self::LEN],
+    /// Whether the message is the one "with Solicited Event" (EXT-73).
+    pub solicited: Solicited,
+}
+
+impl Immediate {
+    /// Length in octets; nothing follows (EXT-69).
+    pub const LEN: usize = 8;
+
+    /// Returns the opcode of the kind.
+    #[inline]
+    pub const fn opcode(&self) -> Opcode {
+        match self.solicited {
+            Solicited::No => Opcode::Immediate,
+            Solicited::Yes => Opcode::ImmediateSolicited,
+        }
+    }
+}

@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The opening table: the headers of one complete FPDU in, a verdict out.
+//!
+//! The driver waits until a whole FPDU has arrived, verifies its CRC (MPA-20), and hands over the front
+//! of the ULPDU; the payload itself is never seen here. A [`Receiver`] judges in the order of DDP-86: DDP
+//! version, RDMAP version, opcode, opcode against T bit, header length, opcode against an unfinished
+//! message, queue number, message sequence number. What needs memory or buffers is the driver's:
+//!
+//! * [`Segment::Write`] goes to [`crate::stag::check_tagged`];
+//! * [`Segment::ReadResponse`] goes to [`crate::readq`];
+//! * [`Segment::Send`] takes a receive buffer if `first`, then goes to
+//!   [`crate::order::SendProgress::accept`];
+//! * [`Segment::Immediate`], [`Segment::ReadRequest`], [`Segment::AtomicRequest`] and
+//!   [`Segment::AtomicResponse`] are got at by [`Queued::admit`], which gives the message away only
+//!   against an answer to whether its queue has room.
+//!
+//! After a fault nothing may be handed in any more (DDP-83, MPA-21); the headers for the Terminate are
+//! kept by [`crate::terminate::Quoted::from_segment`].
+//!
+//! Pure; made for softirq: no allocation, no waiting, work bounded by the header's length.
+//!
+//! RFC 5040, sections 4 and 5; RFC 5041, sections 4, 5 and 7; RFC 7306.
+
+use crate::{
+    atomic::{
+        AtomicRequest,
+        AtomicResponse, //
+    },
+    ddp::{
+        Control,
+        Last,
+        Model,
+        Msn,
+        QueueNumber,
+        TaggedHeader,
+        UntaggedHeader, //
+    },
+    fault::Fault,
+    rdmap::{
+        Extensions,
+        Immediate,
+        Opcode,
+        ReadRequest,
+        SendKind,
+        Solicited, //
+    },
+    stag::{
+        Stag,
+        TaggedOffset, //
+    },
+    terminate::Terminate, //
+};
+
+/// How many octets of a ULPDU the receiver looks at, at most: an Atomic Request or the longest Terminate.
+pub const RECEIVE_HEADER_MAX: usize = UntaggedHeader::LEN + Terminate::LEN_MAX;
+
+/// Where the payload lies in a ULPDU, in octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// Its first octet; add [`crate::mpa::LENGTH_LEN`] for the place in the FPDU.
+    pub offset: u16,
+    /// How many octets.
+    pub len: u16,
+}
+
+impl Payload {
+    /// What follows `HEADER` octets of header; the caller has seen that they are there.
+    #[inline]
+    const fn after<const HEADER: usize>(ulpdu_len: u16) -> Self {
+        const { assert!(HEADER <= UntaggedHeader::LEN) };
+        // CAST: checked by the assertion.
+        let offset = const { HEADER as u16 };
+        Self {
+            offset,
+            len: ulpdu_len.saturating_sub(offset),
+        }
+    }
+}
+
+/// A segment of an RDMA Write or Read Response. STag and offset have not been checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaggedSegment {
+    /// The buffer.
+    pub stag: Stag,
+    /// Where in it the payload goes.
+    pub to: TaggedOffset,
+    /// The payload; may be empty, then `stag` and `to` mean nothing (DDP-41).
+    pub payload: Payload,
+    /// Whether the message ends here.
+    pub last: Last,
+}
+
+/// A segment of a Send. Buffer and offset have not been checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendSegment {
+    /// Whether the message begins here, so that the next receive buffer is to be taken (RDMAP-80); an
+    /// empty message takes one too (RDMAP-89).
+    pub first: bool,
+    /// Its number in the queue.
+    pub msn: Msn,
+    /// Where in the message the payload goes, in octets.
+    pub offset: u32,
+    /// The payload; may be empty.
+    pub payload: Payload,
+    /// Which of the four kinds; the STag to invalidate is the one of the last segment.
+    pub kind: SendKind,
+    /// Whether the message ends here.
+    pub last: Last,
+}
+
+/// Whether an untagged queue has a buffer for one more message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// None.
+    Full,
+    /// At least one.
+    Free,
+}
+
+/// A message without payload that waits for a place in its queue.
+///
+/// The place is asked about before the message's offset and length are judged (DDP-86), so the message
+/// comes out of [`Self::admit`] only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Queued<T> {
+    msn: Msn,
+    without_room: Fault,
+    message: Result<T, Fault>,
+}
+
+impl<T> Queued<T> {
+    /// Returns the message's number in its queue.
+    #[inline]
+    pub const fn msn(&self) -> Msn {
+        self.msn
+    }
+
+    /// Gives out the message.
+    ///
+    /// For [`Segment::Immediate`] `room` tells whether a receive buffer is posted, of any size
+    /// (EXT-66); for a Read or Atomic Request, whether fewer than the negotiated inbound number are
+    /// unanswered; for an Atomic Response, whether an Atomic Request waits for one.
+    ///
+    /// # Errors
+    ///
+    /// In this order: [`Fault::NoBuffer`], [`Fault::ReadDepth`] or [`Fault::AtomicUnsolicited`] if there
+    /// is no room; [`Fault::MessageOffset`] for an offset other than 0; [`Fault::HeaderLength`] or
+    /// [`Fault::ImmediateLength`] for a message of the wrong length or in several segments;
+    /// [`Fault::AtomicOperation`].
+    #[inline]
+    pub fn admit(self, room: Room) -> Result<T, Fault> {
+        match room {
+            Room::Full => Err(self.without_room),
+            Room::Free => self.message,
+        }
+    }
+}
+
+/// What a complete FPDU turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// An FPDU without ULPDU: nothing to do (MPA-13).
+    Empty,
+    /// A segment of an RDMA Write.
+    Write(TaggedSegment),
+    /// An RDMA Read Request.
+    ReadRequest(Queued<ReadRequest>),
+    /// A segment of an RDMA Read Response.
+    ReadResponse(TaggedSegment),
+    /// A segment of a Send.
+    Send(SendSegment),
+    /// The peer has ended the stream.
+    Terminate(Terminate),
+    /// Immediate Data.
+    Immediate(Queued<Immediate>),
+    /// An Atomic Request.
+    AtomicRequest(Queued<AtomicRequest>),
+    /// An Atomic Response.
+    AtomicResponse(Queued<AtomicResponse>),
+}
+
+/// The receiving half of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Receiver {
+    extensions: Extensions,
+    /// The message whose last segment has not come yet.
+    open: Option<Opcode>,
+    /// The next number, or that of the open Send.
+    send: Msn,
+    read: Msn,
+    terminate: Msn,
+    atomic: Msn,
+}
+
+impl Receiver {
+    /// Begins a stream: every queue is at its first number (DDP-29).
+    #[inline]
+    pub const fn new(extensions: Extensions) -> Self {
+        Self {
+            extensions,
+            open: None,
+            send: Msn::FIRST,
+            read: Msn::FIRST,
+            terminate: Msn::FIRST,
+            atomic: Msn::FIRST,
+        }
+    }
+
+    /// Begins a stream whose Send and Read queues are at the given numbers, so that tests reach the wrap.
+    #[cfg(not(MODULE))]
+    pub const fn with_numbers(extensions: Extensions, send: Msn, read: Msn) -> Self {
+        let mut receiver = Self::new(extensions);
+        receiver.send = send;
+        receiver.read = read;
+        receiver
+    }
+
+    /// Returns whether a message has begun and not ended: the stream must not end here (MPA-30).
+    #[inline]
+    pub const fn is_mid_message(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Judges one FPDU, all of whose octets have arrived and whose CRC is right or not in use.
+    ///
+    /// `ulpdu_len` is its ULPDU_Length; `header` is the front of the ULPDU, the lesser of `ulpdu_len` and
+    /// [`RECEIVE_HEADER_MAX`] octets. More octets are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// The first fault in the order given in the [module](self)'s description. A ULPDU that is too short
+    /// for its control octets or its DDP header is [`Fault::UlpduTooShort`]. [`Fault::Local`] means that
+    /// `header` was shorter than it has to be.
+    #[inline]
+    pub fn handle_fpdu(&mut self, header: &[u8], ulpdu_len: u16) -> Result<Segment, Fault> {
+        let len = usize::from(ulpdu_len);
+        let Some(header) = header.get(..len.min(RECEIVE_HEADER_MAX)) else {
+            return Err(Fault::Local);
+        };
+        if ulpdu_len == 0 {
+            return Ok(Segment::Empty);
+        }
+        // MPA-31, DDP-31: every read is bounded by the length that the peer gave.
+        let control = header
+            .first_chunk::<{ Control::LEN }>()
+            .ok_or(Fault::UlpduTooShort)?;
+        let control = Control::decode(control, self.extensions)?;
+        match control.opcode.model() {
+            Model::Tagged => {
+                let octets = header.first_chunk().ok_or(Fault::UlpduTooShort)?;
+                let header = TaggedHeader::after(control, octets);
+                self.handle_tagged(&header, ulpdu_len)
+            }
+            Model::Untagged => {
+                let (octets, body) = header.split_first_chunk().ok_or(Fault::UlpduTooShort)?;
+                let header = UntaggedHeader::after(control, octets);
+                self.handle_untagged(&header, body, ulpdu_len)
+            }
+        }
+    }
+
+    #[inline]
+    fn handle_tagged(&mut self, header: &TaggedHeader, ulpdu_len: u16) -> Result<Segment, Fault> {
+        let Control { opcode, last } = header.control;
+        self.check_order(opcode)?;
+        self.open = match last {
+            Last::No => Some(opcode),
+            Last::Yes => None,
+        };
+        let segment = TaggedSegment {
+            stag: header.stag,
+            to: header.to,
+            payload: Payload::after::<{ TaggedHeader::LEN }>(ulpdu_len),
+            last,
+        };
+        Ok(if opcode == Opcode::Write {
+            Segment::Write(segment)
+        } else {
+            Segment::ReadResponse(segment)
+        })
+    }
+
+    #[inline]
+    fn handle_untagged(
+        &mut self,
+        header: &UntaggedHeader,
+        body: &[u8],
+        ulpdu_len: u16,
+    ) -> Result<Segment, Fault> {
+        let kind = |solicited, invalidate| SendKind {
+            solicited,
+            invalidate,
+        };
+        match header.control.opcode {
+            Opcode::Send => self.handle_send(header, kind(Solicited::No, None), ulpdu_len),
+            Opcode::SendInvalidate => {
+                let kind = kind(Solicited::No, Some(header.invalidate));
+                self.handle_send(header, kind, ulpdu_len)
+            }
+            Opcode::SendSolicited => {
+                self.handle_send(header, kind(Solicited::Yes, None), ulpdu_len)
+            }
+            Opcode::SendSolicitedInvalidate => {
+                let kind = kind(Solicited::Yes, Some(header.invalidate));
+                self.handle_send(header, kind, ulpdu_len)
+            }
+            Opcode::ReadRequest => {
+                let msn = self.check_whole(header, QueueNumber::READ)?;
+                let whole = Whole::new(header, body, ulpdu_len);
+                Ok(Segment::ReadRequest(Queued {
+                    msn,
+                    without_room: Fault::ReadDepth,
+                    message: whole.body(Fault::HeaderLength).map(ReadRequest::decode),
+                }))
+            }
+            Opcode::Terminate => self.handle_terminate(header, body, ulpdu_len),
+            Opcode::Immediate => self.handle_immediate(header, body, ulpdu_len, Solicited::No),
+            Opcode::ImmediateSolicited => {
+                self.handle_immediate(header, body, ulpdu_len, Solicited::Yes)
+            }
+            Opcode::AtomicRequest => {
+                let msn = self.check_whole(header, QueueNumber::READ)?;
+                let whole = Whole::new(header, body, ulpdu_len);
+                Ok(Segment::AtomicRequest(Queued {
+                    msn,
+                    without_room: Fault::ReadDepth,
+                    message: whole
+                        .body(Fault::HeaderLength)
+                        .and_then(AtomicRequest::decode),
+                }))
+            }
+            Opcode::AtomicResponse => {
+                let msn = self.check_whole(header, QueueNumber::ATOMIC)?;
+                let whole = Whole::new(header, body, ulpdu_len);
+                Ok(Segment::AtomicResponse(Queued {
+                    msn,
+                    without_room: Fault::AtomicUnsolicited,
+                    message: whole.body(Fault::HeaderLength).map(AtomicResponse::decode),
+                }))
+            }
+            // The model of these is the other one, so they never come here.
+            Opcode::Write | Opcode::ReadResponse => Err(Fault::OpcodeModel),
+        }
+    }
+
+    #[inline]
+    fn handle_send(
+        &mut self,
+        header: &UntaggedHeader,
+        kind: SendKind,
+        ulpdu_len: u16,
+    ) -> Result<Segment, Fault> {
+        let Control { opcode, last } = header.control;
+        self.check_order(opcode)?;
+        check_queue(header, QueueNumber::SEND)?;
+        let first = self.open.is_none();
+        if header.msn != self.send {
+            // DDP-44: the next message may not begin before the open one has ended.
+            return Err(if !first && header.msn == self.send.next() {
+                Fault::OpcodeInterleaved
+            } else {
+                Fault::MsnRange
+            });
+        }
+        self.open = match last {
+            Last::No => Some(opcode),
+            Last::Yes => {
+                self.send.advance();
+                None
+            }
+        };
+        Ok(Segment::Send(SendSegment {
+            first,
+            msn: header.msn,
+            offset: header.offset,
+            payload: Payload::after::<{ UntaggedHeader::LEN }>(ulpdu_len),
+            kind,
+            last,
+        }))
+    }
+
+    #[inline]
+    fn handle_immediate(
+        &mut self,
+        header: &UntaggedHeader,
+        body: &[u8],
+        ulpdu_len: u16,
+        solicited: Solicited,
+    ) -> Result<Segment, Fault> {
+        let msn = self.check_whole(header, QueueNumber::SEND)?;
+        let whole = Whole::new(header, body, ulpdu_len);
+        Ok(Segment::Immediate(Queued {
+            msn,
+            without_room: Fault::NoBuffer,
+            // EXT-71: exactly 8 octets, in one segment.
+            message: whole.body(Fault::ImmediateLength).map(|data| Immediate {
+                data: *data,
+                solicited,
+            }),
+        }))
+    }
+
+    /// RDMAP-96: a Terminate is taken at any point, inside another message too.
+    fn handle_terminate(
+        &mut self,
+        header: &UntaggedHeader,
+        body: &[u8],
+        ulpdu_len: u16,
+    ) -> Result<Segment, Fault> {
+        check_queue(header, QueueNumber::TERMINATE)?;
+        if header.msn != self.terminate {
+            return Err(Fault::MsnRange);
+        }
+        self.terminate.advance();
+        if header.offset != 0 {
+            return Err(Fault::MessageOffset);
+        }
+        if !header.control.last.is_last() || usize::from(ulpdu_len) > RECEIVE_HEADER_MAX {
+            return Err(Fault::HeaderLength);
+        }
+        Ok(Segment::Terminate(Terminate::decode(body)?))
+    }
+
+    /// Checks queue and number of a message that is one segment, and returns the number.
+    #[inline]
+    fn check_whole(&mut self, header: &UntaggedHeader, queue: QueueNumber) -> Result<Msn, Fault> {
+        self.check_order(header.control.opcode)?;
+        check_queue(header, queue)?;
+        let expected = match queue {
+            QueueNumber::SEND => &mut self.send,
+            QueueNumber::READ => &mut self.read,
+            _ => &mut self.atomic,
+        };
+        if header.msn != *expected {
+            return Err(Fault::MsnRange);
+        }
+        Ok(expected.advance())
+    }
+
+    /// Checks that no other message is unfinished: the segments of two messages do not interleave, and
+    /// the opcode of a message does not change (DDP-22, -44).
+    #[inline]
+    fn check_order(&self, opcode: Opcode) -> Result<(), Fault> {
+        match self.open {
+            Some(open) if open != opcode => Err(Fault::OpcodeInterleaved),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Checks that a message came to the queue of its opcode (DDP-69).
+#[inline]
+fn check_queue(header: &UntaggedHeader, queue: QueueNumber) -> Result<(), Fault> {
+    if header.queue == queue {
+        Ok(())
+    } else {
+        Err(Fault::InvalidQueue)
+    }
+}
+
+/// A message that has to be one segment with an RDMAP header of fixed length.
+struct Whole<'a> {
+    offset: u32,
+    last: Last,
+    body: &'a [u8],
+    ulpdu_len: u16,
+}
+
+impl<'a> Whole<'a> {
+    #[inline]
+    const fn new(header: &UntaggedHeader, body: &'a [u8], ulpdu_len: u16) -> Self {
+        Self {
+            offset: header.offset,
+            last: header.control.last,
+            body,
+            ulpdu_len,
+        }
+    }
+
+    /// Returns the RDMAP header, if it begins at 0, is `LEN` octets long and ends the message.
+    ///
+    /// RDMAP-28, -150; EXT-12, -13.
+    #[inline]
+    fn body<const LEN: usize>(&self, wrong_length: Fault) -> Result<&'a [u8; LEN], Fault> {
+        if self.offset != 0 {
+            return Err(Fault::MessageOffset);
+        }
+        if !self.last.is_last()
+            || usize::from(self.ulpdu_len) != const { UntaggedHeader::LEN + LEN }
+        {
+            return Err(wrong_length);
+        }
+        self.body.first_chunk().ok_or(wrong_length)
+    }
+}

@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The cutting room: one message in, one plan per FPDU out.
+//!
+//! A [`Segmenter`] knows the message and how much of it has been cut; it never sees payload. Each
+//! [`Plan`] holds the finished header octets, length field included, and says which octets of the
+//! message's payload follow, how many octets of padding, and whether the message ends there. The driver
+//! copies `plan.header()`, the payload, the padding, and appends the CRC.
+//!
+//! A segmenter is small and `Copy`: it may be kept across a full socket buffer and resumed with another
+//! MULPDU (DDP-1); what was cut stays as it was cut (DDP-2).
+//!
+//! Pure, any context.
+//!
+//! RFC 5041, section 5.1 (draft numbering: DDP-32..45).
+
+use crate::{
+    atomic::{
+        AtomicRequest,
+        AtomicResponse, //
+    },
+    bytes::{
+        put,
+        put_u16, //
+    },
+    ddp::{
+        Control,
+        Last,
+        Msn,
+        QueueNumber,
+        TaggedHeader,
+        UntaggedHeader, //
+    },
+    mpa::{
+        fpdu_len,
+        pad_len,
+        LENGTH_LEN,
+        MULPDU_MIN, //
+    },
+    rdmap::{
+        Immediate,
+        Opcode,
+        ReadRequest,
+        SendKind, //
+    },
+    stag::{
+        Stag,
+        TaggedOffset, //
+    },
+    terminate::Terminate, //
+};
+
+/// Greatest length in octets of what stands in an FPDU before payload or padding, ULPDU_Length included:
+/// an Atomic Request, or a Terminate that quotes a Read Request.
+pub const PLAN_HEADER_MAX: usize = LENGTH_LEN + UntaggedHeader::LEN + AtomicRequest::LEN;
+
+/// An RDMAP message to be sent.
+///
+/// The payload is not part of it; its length goes to [`Segmenter::new`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// RDMA Write, with payload.
+    Write {
+        /// The buffer at the peer.
+        stag: Stag,
+        /// Where in it the first octet goes.
+        to: TaggedOffset,
+    },
+    /// RDMA Read Request.
+    ReadRequest {
+        /// The RDMAP header.
+        request: ReadRequest,
+        /// Its number among Read and Atomic Requests.
+        msn: Msn,
+    },
+    /// RDMA Read Response, with payload.
+    ReadResponse {
+        /// The sink STag of the request.
+        stag: Stag,
+        /// The sink offset of the request.
+        to: TaggedOffset,
+    },
+    /// One of the four Sends, with payload.
+    Send {
+        /// Which of the four, and the STag to invalidate.
+        kind: SendKind,
+        /// Its number among Sends and Immediate Data.
+        msn: Msn,
+    },
+    /// Terminate; there is one per stream, so its number is 1 (RDMAP-95).
+    Terminate(Terminate),
+    /// Immediate Data.
+    Immediate {
+        /// The octets and the kind.
+        immediate: Immediate,
+        /// Its number among Sends and Immediate Data.
+        msn: Msn,
+    },
+    /// Atomic Request.
+    AtomicRequest {
+        /// The RDMAP header.
+        request: AtomicRequest,
+        /// Its number among Read and Atomic Requests.
+        msn: Msn,
+    },
+    /// Atomic Response.
+    AtomicResponse {
+        /// The RDMAP header.
+        response: AtomicResponse,
+        /// Its number among Atomic Responses.
+        msn: Msn,
+    },
+}
+
+impl Message {
+    /// Returns whether ULP payload follows the headers (RDMAP-28, EXT-13).
+    #[inline]
+    pub const fn has_payload(&self) -> bool {
+        match self {
+            Self::Write { .. } | Self::ReadResponse { .. } | Self::Send { .. } => true,
+            Self::ReadRequest { .. }
+            | Self::Terminate(_)
+            | Self::Immediate { .. }
+            | Self::AtomicRequest { .. }
+            | Self::AtomicResponse { .. } => false,
+        }
+    }
+}
+
+/// One FPDU, all but its payload and its CRC.
+///
+/// On the wire: [`Self::header`], then [`Self::payload_len`] octets of the message's payload from
+/// [`Self::payload_offset`] on, then [`Self::pad_len`] octets of zeros, then the CRC.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    header: [u8; PLAN_HEADER_MAX],
+    /// At most `PLAN_HEADER_MAX`.
+    header_len: u8,
+    pad_len: u8,
+    ulpdu_len: u16,
+    payload_len: u16,
+    payload_offset: u32,
+    last: Last,
+}
+
+impl Plan {
+    /// Returns the octets before the payload: ULPDU_Length, DDP header, RDMAP header.
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        self.header
+            .get(..usize::from(self.header_len))
+            .unwrap_or_default()
+    }
+
+    /// Returns where in the message's payload this FPDU begins, in octets.
+    #[inline]
+    pub const fn payload_offset(&self) -> u32 {
+        self.payload_offset
+    }
+
+    /// Returns how many octets of payload this FPDU carries.
+    #[inline]
+    pub const fn payload_len(&self) -> u16 {
+        self.payload_len
+    }
+
+    /// Returns how many octets of zeros follow the payload, 0 to 3.
+    #[inline]
+    pub const fn pad_len(&self) -> u8 {
+        self.pad_len
+    }
+
+    /// Returns whether the message ends with this FPDU.
+    #[inline]
+    pub const fn is_last(&self) -> bool {
+        self.last.is_last()
+    }
+
+    /// Returns the length in octets of the whole FPDU, CRC included, Markers not counted.
+    #[inline]
+    pub const fn fpdu_len(&self) -> u32 {
+        fpdu_len(self.ulpdu_len)
+    }
+
+    #[inline]
+    const fn new(cut: Cut) -> Self {
+        Self {
+            header: [0; PLAN_HEADER_MAX],
+            header_len: 0,
+            pad_len: 0,
+            ulpdu_len: 0,
+            payload_len: cut.len,
+            payload_offset: cut.offset,
+            last: cut.last,
+        }
+    }
+
+    /// Puts a tagged header.
+    #[inline]
+    fn tagged(&mut self, opcode: Opcode, stag: Stag, to: TaggedOffset) {
+        let header = TaggedHeader {
+            control: Control {
+                opcode,
+                last: self.last,
+            },
+            stag,
+            to: to.wrapping_add(self.payload_offset),
+        };
+        put::<LENGTH_LEN, { TaggedHeader::LEN }, PLAN_HEADER_MAX>(
+            &mut self.header,
+            header.encode(),
+        );
+        self.close::<{ LENGTH_LEN + TaggedHeader::LEN }>();
+    }
+
+    /// Puts an untagged header; [`Self::close`] is still due.
+    #[inline]
+    fn untagged(&mut self, opcode: Opcode, queue: QueueNumber, msn: Msn, invalidate: Stag) {
+        let header = UntaggedHeader {
+            control: Control {
+                opcode,
+                last: self.last,
+            },
+            invalidate,
+            queue,
+            msn,
+            // DDP-36: the distance from the first octet of the message.
+            offset: self.payload_offset,
+        };
+        put::<LENGTH_LEN, { UntaggedHeader::LEN }, PLAN_HEADER_MAX>(
+            &mut self.header,
+            header.encode(),
+        );
+    }
+
+    /// Puts the RDMAP header of an untagged message, `LEN` octets.
+    #[inline]
+    fn body<const LEN: usize>(&mut self, octets: [u8; LEN]) {
+        put::<{ LENGTH_LEN + UntaggedHeader::LEN }, LEN, PLAN_HEADER_MAX>(&mut self.header, octets);
+    }
+
+    /// Fills in the lengths; the header is `LEN` octets long.
+    #[inline]
+    fn close<const LEN: usize>(&mut self) {
+        const { assert!(LEN <= PLAN_HEADER_MAX && PLAN_HEADER_MAX <= 255) };
+        // CAST: checked by the assertion.
+        self.close_with(const { LEN as u8 });
+    }
+
+    #[inline]
+    fn close_with(&mut self, header_len: u8) {
+        // NO-OVERFLOW: the payload was cut so that headers and payload are at most MULPDU.
+        let ulpdu_len = u16::from(header_len)
+            .saturating_sub(LENGTH_LEN_16)
+            .saturating_add(self.payload_len);
+        self.header_len = header_len;
+        self.ulpdu_len = ulpdu_len;
+        self.pad_len = pad_len(ulpdu_len);
+        put_u16::<0, PLAN_HEADER_MAX>(&mut self.header, ulpdu_len);
+    }
+}
+
+/// The part of the payload that goes into one segment.
+#[derive(Clone, Copy)]
+struct Cut {
+    offset: u32,
+    len: u16,
+    last: Last,
+}
+
+/// Cuts one message into FPDUs.
+#[derive(Clone, Copy, Debug)]
+pub struct Segmenter {
+    message: Message,
+    payload_len: u32,
+    cut: u32,
+    done: bool,
+}
+
+impl Segmenter {
+    /// Begins a message with `payload_len` octets of payload; the length of a DDP message is below 2^32
+    /// (DDP-33).
+    ///
+    /// For messages without payload ([`Message::has_payload`]) `payload_len` is ignored.
+    #[inline]
+    pub const fn new(message: Message, payload_len: u32) -> Self {
+        let payload_len = if message.has_payload() {
+            payload_len
+        } else {
+            0
+        };
+        Self {
+            message,
+            payload_len,
+            cut: 0,
+            done: false,
+        }
+    }
+
+    /// Returns the message.
+    #[inline]
+    pub const fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Returns how many octets of payload have not been cut yet; 0 does not mean that the message is
+    /// done, see [`Self::is_done`].
+    #[inline]
+    pub const fn remaining(&self) -> u32 {
+        self.payload_len.saturating_sub(self.cut)
+    }
+
+    /// Returns whether the last FPDU of the message has been cut.
+    #[inline]
+    pub const fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Cuts the next FPDU, whose ULPDU is at most `mulpdu` octets long (DDP-32), or returns `None` when
+    /// the message is done.
+    ///
+    /// A message without payload octets is exactly one FPDU (DDP-40). A `mulpdu` below [`MULPDU_MIN`]
+    /// counts as that (MPA-28), so that every message without payload fits.
+    #[inline]
+    pub fn next(&mut self, mulpdu: u16) -> Option<Plan> {
+        if self.done {
+            return None;
+        }
+        let plan = match self.message {
+            Message::Write { stag, to } => {
+                let mut plan = self.cut::<{ TaggedHeader::LEN }>(mulpdu);
+                plan.tagged(Opcode::Write, stag, to);
+                plan
+            }
+            Message::ReadResponse { stag, to } => {
+                let mut plan = self.cut::<{ TaggedHeader::LEN }>(mulpdu);
+                plan.tagged(Opcode::ReadResponse, stag, to);
+                plan
+            }
+            Message::Send { kind, msn } => {
+                let mut plan = self.cut::<{ UntaggedHeader::LEN }>(mulpdu);
+                plan.untagged(
+                    kind.opcode(),
+                    QueueNumber::SEND,
+                    msn,
+                    kind.invalidate_field(),
+                );
+                plan.close::<{ LENGTH_LEN + UntaggedHeader::LEN }>();
+                plan
+            }
+            Message::ReadRequest { .. }
+            | Message::Terminate(_)
+            | Message::Immediate { .. }
+            | Message::AtomicRequest { .. }
+            | Message::AtomicResponse { .. } => self.whole(),
+        };
+        self.done = plan.is_last();
+        Some(plan)
+    }
+
+    /// Takes the next part of the payload, behind `HEADER` octets of DDP header.
+    #[inline]
+    fn cut<const HEADER: usize>(&mut self, mulpdu: u16) -> Plan {
+        // CAST: a DDP header is 14 or 18 octets long.
+        let room = mulpdu
+            .max(MULPDU_MIN)
+            .saturating_sub(const { HEADER as u16 });
+        let remaining = self.remaining();
+        let len = u16::try_from(remaining).map_or(room, |remaining| remaining.min(room));
+        let last = if u32::from(len) == remaining {
+            Last::Yes
+        } else {
+            Last::No
+        };
+        let offset = self.cut;
+        self.cut = self.cut.saturating_add(u32::from(len));
+        Plan::new(Cut { offset, len, last })
+    }
+
+    /// Makes the only FPDU of a message without payload.
+    fn whole(&self) -> Plan {
+        const DDP: usize = LENGTH_LEN + UntaggedHeader::LEN;
+        let mut plan = Plan::new(Cut {
+            offset: 0,
+            len: 0,
+            last: Last::Yes,
+        });
+        match self.message {
+            Message::ReadRequest { request, msn } => {
+                plan.untagged(Opcode::ReadRequest, QueueNumber::READ, msn, Stag::ZERO);
+                plan.body(request.encode());
+                plan.close::<{ DDP + ReadRequest::LEN }>();
+            }
+            Message::Terminate(terminate) => {
+                plan.untagged(
+                    Opcode::Terminate,
+                    QueueNumber::TERMINATE,
+                    Msn::FIRST,
+                    Stag::ZERO,
+                );
+                let octets = terminate.encode();
+                plan.body(octets.padded());
+                // NO-OVERFLOW: 20 octets and 52.
+                plan.close_with(octets.len().saturating_add(const { DDP as u8 }));
+            }
+            Message::Immediate { immediate, msn } => {
+                plan.untagged(immediate.opcode(), QueueNumber::SEND, msn, Stag::ZERO);
+                plan.body(immediate.data);
+                plan.close::<{ DDP + Immediate::LEN }>();
+            }
+            Message::AtomicRequest { request, msn } => {
+                plan.untagged(Opcode::AtomicRequest, QueueNumber::READ, msn, Stag::ZERO);
+                plan.body(request.encode());
+                plan.close::<{ DDP + AtomicRequest::LEN }>();
+            }
+            Message::AtomicResponse { response, msn } => {
+                plan.untagged(Opcode::AtomicResponse, QueueNumber::ATOMIC, msn, Stag::ZERO);
+                plan.body(response.encode());
+                plan.close::<{ DDP + AtomicResponse::LEN }>();
+            }
+            // `next` cuts these.
+            Message::Write { .. } | Message::ReadResponse { .. } | Message::Send { .. } => {}
+        }
+        plan
+    }
+}
+
+// CAST: 2.
+const LENGTH_LEN_16: u16 = LENGTH_LEN as u16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn lengths(message: Message, payload_len: u32, mulpdu: u16) -> Vec<(u32, u16, bool)> {
+        let mut segmenter = Segmenter::new(message, payload_len);
+        core::iter::from_fn(|| segmenter.next(mulpdu))
+            .map(|plan| (plan.payload_offset(), plan.payload_len(), plan.is_last()))
+            .collect()
+    }
+
+    const SEND: Message = Message::Send {
+        kind: SendKind {
+            solicited: crate::rdmap::Solicited::No,
+            invalidate: None,
+        },
+        msn: Msn::FIRST,
+    };
+
+    const WRITE: Message = Message::Write {
+        stag: Stag::new(7),
+        to: TaggedOffset::new(16384),
+    };
+
+    #[test]
+    fn cuts_the_untagged_example_of_the_rfc() {
+        assert_eq!(
+            lengths(SEND, 2048, 1500),
+            [(0, 1482, false), (1482, 566, true)]
+        );
+    }
+
+    #[test]
+    fn cuts_the_tagged_example_of_the_rfc() {
+        assert_eq!(
+            lengths(WRITE, 2048, 1500),
+            [(0, 1486, false), (1486, 562, true)]
+        );
+        let mut segmenter = Segmenter::new(WRITE, 2048);
+        segmenter.next(1500);
+        let plan = segmenter.next(1500).unwrap();
+        assert_eq!(plan.header()[8..16], 17870u64.to_be_bytes());
+    }
+
+    #[test]
+    fn zero_length_messages_are_one_segment() {
+        assert_eq!(lengths(SEND, 0, 1500), [(0, 0, true)]);
+        assert_eq!(lengths(WRITE, 0, 1500), [(0, 0, true)]);
+    }
+
+    #[test]
+    fn a_message_that_just_fits_is_not_followed_by_an_empty_segment() {
+        assert_eq!(lengths(SEND, 110, 128), [(0, 110, true)]);
+        assert_eq!(lengths(SEND, 111, 128), [(0, 110, false), (110, 1, true)]);
+        assert_eq!(
+            lengths(WRITE, 228, 128),
+            [(0, 114, false), (114, 114, true)]
+        );
+    }
+
+    #[test]
+    fn a_tiny_mulpdu_counts_as_the_least_one() {
+        for mulpdu in 0..=MULPDU_MIN {
+            assert_eq!(lengths(SEND, 111, mulpdu).len(), 2);
+        }
+    }
+
+    #[test]
+    fn the_longest_message_is_cut_to_its_end() {
+        let mut segmenter = Segmenter::new(WRITE, u32::MAX);
+        let mut next = 0u32;
+        while let Some(plan) = segmenter.next(u16::MAX) {
+            assert_eq!(plan.payload_offset(), next);
+            next = next.checked_add(plan.payload_len().into()).unwrap();
+        }
+        assert_eq!(next, u32::MAX);
+        assert!(segmenter.is_done());
+    }
+
+    #[test]
+    fn resumes_with_another_mulpdu() {
+        let mut segmenter = Segmenter::new(SEND, 300);
+        assert_eq!(segmenter.next(128).unwrap().payload_len(), 110);
+        let copy = segmenter;
+        assert_eq!(segmenter.remaining(), 190);
+        let plan = segmenter.next(1454).unwrap();
+        assert_eq!((plan.payload_offset(), plan.payload_len()), (110, 190));
+        assert!(segmenter.is_done() && !copy.is_done());
+        assert!(segmenter.next(1454).is_none());
+    }
+
+    #[test]
+    fn is_small() {
+        assert!(core::mem::size_of::<Segmenter>() <= 128);
+        assert!(core::mem::size_of::<Plan>() <= 88);
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Steering Tags, tagged offsets, and the one check between a peer and local memory.
+//!
+//! In go what the driver found under an STag ([`RegionView`]) and what the peer wants; out comes the
+//! offset into the region, or the [`Fault`] to report. The order of the checks is fixed (DDP-86): STag,
+//! protection domain or stream, rights, 64-bit wrap, bounds.
+//!
+//! Pure functions, any context; called once per incoming segment.
+//!
+//! RFC 5041, sections 7.1 and 8.2; RFC 5040, section 7.2 (draft numbering: DDP-75..80, RDMAP-153..158).
+
+use crate::fault::Fault;
+
+/// A Steering Tag: 24 bits of index, which find the region, and 8 bits of key, which the consumer
+/// chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stag(u32);
+
+impl Stag {
+    /// The STag field of messages that carry none (RDMAP-26).
+    pub const ZERO: Self = Self(0);
+
+    /// Greatest index, 2^24 - 1.
+    pub const INDEX_MAX: u32 = 0x00ff_ffff;
+
+    /// Makes an STag from its wire value.
+    #[inline]
+    pub const fn new(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// Makes an STag from an index of at most 24 bits and a key; bits of `index` above
+    /// [`Self::INDEX_MAX`] are dropped.
+    #[inline]
+    pub const fn from_parts(index: u32, key: u8) -> Self {
+        let [_, a, b, c] = index.to_be_bytes();
+        Self(u32::from_be_bytes([a, b, c, key]))
+    }
+
+    /// Returns the upper 24 bits.
+    #[inline]
+    pub const fn index(self) -> u32 {
+        self.0 >> 8
+    }
+
+    /// Returns the lower 8 bits.
+    #[inline]
+    pub const fn key(self) -> u8 {
+        let [_, _, _, key] = self.0.to_be_bytes();
+        key
+    }
+
+    /// Returns the wire value.
+    #[inline]
+    pub const fn raw(self) -> u32 {
+        self.0
+    }
+}
+
+/// A Tagged Offset: an address in octets inside the space that an STag names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaggedOffset(u64);
+
+impl TaggedOffset {
+    /// Makes an offset from its wire value, any 64-bit number.
+    #[inline]
+    pub const fn new(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// Returns the wire value.
+    #[inline]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the offset `octets` further on, modulo 2^64. A sink catches a wrap by itself
+    /// (RDMAP-35), so a source may produce it.
+    #[inline]
+    pub const fn wrapping_add(self, octets: u32) -> Self {
+        // CAST: u32 to u64 loses nothing; `From` is not const.
+        Self(self.0.wrapping_add(octets as u64))
+    }
+}
+
+/// A set of rights to a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Access(u8);
+
+impl Access {
+    /// No right at all.
+    pub const NONE: Self = Self(0);
+    /// The local side may place data: the sink of an RDMA Read, a receive buffer.
+    pub const LOCAL_WRITE: Self = Self(1 << 0);
+    /// The peer may write with RDMA Write.
+    pub const REMOTE_WRITE: Self = Self(1 << 1);
+    /// The peer may read with RDMA Read.
+    pub const REMOTE_READ: Self = Self(1 << 2);
+    /// The peer may use atomic operations.
+    pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+
+    /// Returns the rights of either set.
+    #[inline]
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Returns whether every right of `needed` is in this set.
+    #[inline]
+    pub const fn contains(self, needed: Self) -> bool {
+        self.0 & needed.0 == needed.0
+    }
+
+    /// Returns whether the set holds no right.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Whether a region may be used on the stream at hand (DDP-88, -89, -91; RDMAP-160, -161).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Association {
+    /// Its protection domain is the stream's, and it is bound to no other stream.
+    Ours,
+    /// It belongs to another protection domain or to another stream.
+    Foreign,
+}
+
+/// What the check has to know about the region that an STag's index leads to.
+///
+/// A snapshot by value: the driver fills it from its own table under its own locking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionView {
+    /// The region's current STag, key included.
+    pub stag: Stag,
+    /// Tagged offset of its first octet.
+    pub base: u64,
+    /// Its length in octets.
+    pub len: u64,
+    /// The rights given at registration.
+    pub access: Access,
+    /// Whether it may be used on this stream.
+    pub association: Association,
+    /// False while it is registered but revoked: allocated and not yet registered by a work request,
+    /// invalidated, or about to go.
+    pub valid: bool,
+}
+
+/// Why an access was refused; one family of codes is chosen by the message that asked.
+enum Refusal {
+    InvalidStag,
+    NotAssociated,
+    NoRight,
+    Wrap,
+    Bounds,
+}
+
+/// Checks a non-empty tagged segment against the region under its STag, and returns the offset of its
+/// first octet from the start of the region.
+///
+/// For RDMA Writes `needed` is [`Access::REMOTE_WRITE`]; for the local half of a Read Response it is
+/// [`Access::LOCAL_WRITE`]. `region` is `None` if nothing is registered under the index of `stag`.
+///
+/// A segment without payload is **not** checked at all (RFC 5041, section 5.2; DDP-41): the result is
+/// `Ok(0)` and no memory may be touched. Such a segment needs no look-up either.
+///
+/// # Errors
+///
+/// In this order: [`Fault::TaggedInvalidStag`] for an unknown, revoked or wrongly keyed STag,
+/// [`Fault::TaggedNotAssociated`], [`Fault::TaggedNoRight`], [`Fault::TaggedWrap`] and
+/// [`Fault::TaggedBounds`] (DDP-76..80).
+#[inline]
+pub fn check_tagged(
+    region: Option<&RegionView>,
+    stag: Stag,
+    to: TaggedOffset,
+    len: u32,
+    needed: Access,
+) -> Result<u64, Fault> {
+    check(region, stag, to, len, needed).map_err(|refusal| match refusal {
+        Refusal::InvalidStag => Fault::TaggedInvalidStag,
+        Refusal::NotAssociated => Fault::TaggedNotAssociated,
+        Refusal::NoRight => Fault::TaggedNoRight,
+        Refusal::Wrap => Fault::TaggedWrap,
+        Refusal::Bounds => Fault::TaggedBounds,
+    })
+}
+
+/// Checks the source of an RDMA Read ([`Access::REMOTE_READ`]) or the target of an atomic operation
+/// ([`Access::REMOTE_ATOMIC`], 8 octets) against the region under its STag, and returns the offset of
+/// its first octet from the start of the region.
+///
+/// A Read of length 0 is **not** checked at all (RFC 5040, section 5.2.1; RDMAP-70): the result is
+/// `Ok(0)`, and a zero-length Response is due.
+///
+/// # Errors
+///
+/// In this order: [`Fault::SourceInvalidStag`], [`Fault::SourceNotAssociated`],
+/// [`Fault::SourceNoRight`], [`Fault::SourceWrap`] and [`Fault::SourceBounds`] (RDMAP-153..158,
+/// EXT-59).
+#[inline]
+pub fn check_source(
+    region: Option<&RegionView>,
+    stag: Stag,
+    to: TaggedOffset,
+    len: u32,
+    needed: Access,
+) -> Result<u64, Fault> {
+    check(region, stag, to, len, needed).map_err(|refusal| match refusal {
+        Refusal::InvalidStag => Fault::SourceInvalidStag,
+        Refusal::NotAssociated => Fault::SourceNotAssociated,
+        Refusal::NoRight => Fault::SourceNoRight,
+        Refusal::Wrap => Fault::SourceWrap,
+        Refusal::Bounds => Fault::SourceBounds,
+    })
+}
+
+#[inline]
+fn check(
+    region: Option<&RegionView>,
+    stag: Stag,
+    to: TaggedOffset,
+    len: u32,
+    needed: Access,
+) -> Result<u64, Refusal> {
+    if len == 0 {
+        return Ok(0);
+    }
+    let region = match region {
+        Some(region) if region.valid && region.stag == stag => region,
+        Some(_) | None => return Err(Refusal::InvalidStag),
+    };
+    if region.association == Association::Foreign {
+        return Err(Refusal::NotAssociated);
+    }
+    if !region.access.contains(needed) {
+        return Err(Refusal::NoRight);
+    }
+    let len = u64::from(len);
+    if to.raw().checked_add(len).is_none() {
+        return Err(Refusal::Wrap);
+    }
+    let offset = to.raw().checked_sub(region.base).ok_or(Refusal::Bounds)?;
+    match region.len.checked_sub(offset) {
+        Some(room) if len <= room => Ok(offset),
+        Some(_) | None => Err(Refusal::Bounds),
+    }
+}
