@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+/* For rust/rdma.rs and rust/rdma/. */
+#include <linux/device.h>
+#include <linux/sysfs.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_netlink.h>
+#include <rdma/uverbs_ioctl.h>
+
+void riwarp_helper_attribute_group_set(struct attribute_group *group,
+				       struct attribute **attrs);
+void riwarp_helper_attribute_group_set(struct attribute_group *group,
+				       struct attribute **attrs)
+{
+	group->attrs = attrs;
+}
+
+struct attribute *
+riwarp_helper_device_attribute_init(struct device_attribute *attr,
+				    const char *name,
+				    ssize_t (*show)(struct device *,
+						    struct device_attribute *,
+						    char *),
+				    ssize_t (*store)(struct device *,
+						     struct device_attribute *,
+						     const char *, size_t));
+struct attribute *
+riwarp_helper_device_attribute_init(struct device_attribute *attr,
+				    const char *name,
+				    ssize_t (*show)(struct device *,
+						    struct device_attribute *,
+						    char *),
+				    ssize_t (*store)(struct device *,
+						     struct device_attribute *,
+						     const char *, size_t))
+{
+	sysfs_attr_init(&attr->attr);
+	attr->attr.name = name;
+	attr->attr.mode = store ? 0644 : 0444;
+	attr->show = show;
+	attr->store = store;
+	return &attr->attr;
+}
+
+void riwarp_helper_ib_device_get_device(struct ib_device *device);
+void riwarp_helper_ib_device_get_device(struct ib_device *device)
+{
+	get_device(&device->dev);
+}
+
+void riwarp_helper_ib_device_put_device(struct ib_device *device);
+void riwarp_helper_ib_device_put_device(struct ib_device *device)
+{
+	put_device(&device->dev);
+}
+
+bool riwarp_helper_ib_device_try_get(struct ib_device *device);
+bool riwarp_helper_ib_device_try_get(struct ib_device *device)
+{
+	return ib_device_try_get(device);
+}
+
+struct ib_device *riwarp_helper_rdma_device_to_ibdev(struct device *dev);
+struct ib_device *riwarp_helper_rdma_device_to_ibdev(struct device *dev)
+{
+	return rdma_device_to_ibdev(dev);
+}
+
+struct ib_ucontext *riwarp_helper_rdma_udata_to_ucontext(struct ib_udata *udata);
+struct ib_ucontext *riwarp_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
+{
+	return rdma_udata_to_uverbs_attr_bundle(udata)->context;
+}
+
+struct ib_udata *
+riwarp_helper_uverbs_attr_bundle_to_udata(struct uverbs_attr_bundle *attrs);
+struct ib_udata *
+riwarp_helper_uverbs_attr_bundle_to_udata(struct uverbs_attr_bundle *attrs)
+{
+	return &attrs->driver_udata;
+}
+
+u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *entry);
+u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *entry)
+{
+	return rdma_user_mmap_get_offset(entry);
+}

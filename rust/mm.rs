@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that the driver places octets in and takes octets from.
+//!
+//! * [`umem`]: memory of a process, pinned;
+//! * [`place`]: copies between such memory, the receive path and the send path;
+//! * [`shared_ring`]: memory that a process and the driver share.
+
+pub mod place;
+pub mod shared_ring;
+pub mod umem;

@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Where octets live, and the copies between there and the wire.
+//!
+//! A [`Memory`] is one of three: the pinned pages of a process ([`PageList`]), the pages that a kernel consumer
+//! registered fast ([`KernelPages`]), or a window of kernel virtual addresses. Offsets count from its first octet. All
+//! of them find the longest contiguous run at an offset, so that copies are few and long.
+//!
+//! The memory is shared with its owner, who may read and write it at any time; so no reference to it is ever made,
+//! octets are copied by raw copies, and no decision is taken on what was read.
+//!
+//! Bounds are checked here: nothing outside the list is ever touched (RFC 5040, section 8.1.2, is met one floor up, by
+//! the access check of the region; this is the second lock on the same door).
+//!
+//! Context: any. Nothing here sleeps or allocates, except that dropping the pages of a process may sleep.
+
+use super::umem::Umem;
+use crate::net::Inbound;
+use crate::net::TxBatch;
+use crate::rdma::types::KernelOwned;
+use core::marker::PhantomData;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::Arc;
+
+/// Memory that octets are placed in and taken from.
+pub enum Memory {
+    /// Pinned pages of a process.
+    Pages(PageList),
+    /// Pages that a kernel consumer registered fast.
+    KernelPages(Arc<KernelPages>),
+    /// A window of kernel virtual addresses.
+    KernelVirtual(KernelWindow),
+}
+
+/// A window of kernel virtual addresses of a kernel consumer.
+pub struct KernelWindow {
+    base: usize,
+    len: u64,
+}
+
+/// The pinned pages of a process.
+///
+/// # Invariants
+///
+/// The pieces are sorted by `offset`, the first is at 0, each ends where the next begins, the last at `len`. Each is
+/// contiguous memory of the kernel's map that stays valid as long as `owner`.
+pub struct PageList {
+    pieces: KVVec<Piece>,
+    len: u64,
+    writable: bool,
+    /// The piece that the last look-up ended at: mere hint, any value is allowed.
+    hint: Atomic<u32>,
+    owner: Option<Umem>,
+}
+
+#[derive(Clone, Copy)]
+struct Piece {
+    offset: u64,
+    start: usize,
+}
+
+/// The pages that a kernel consumer registered fast; the room for them is made once.
+///
+/// The consumer may map anew only while the region is invalid; should it do so all the same, readers see addresses of
+/// the old list and of the new one mixed, all of which it passed itself.
+pub struct KernelPages {
+    pages: KVVec<Atomic<u64>>,
+    used: Atomic<u32>,
+    /// Offset of the first octet in the first page.
+    skip: Atomic<u64>,
+    len: Atomic<u64>,
+    page_shift: Atomic<u32>,
+}
+
+/// A contiguous run of octets.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    start: *mut u8,
+    len: usize,
+    _life: PhantomData<&'a Memory>,
+}
+
+impl Memory {
+    /// A window of `len` octets of kernel virtual addresses, of which offset 0 is `base`.
+    ///
+    /// The region that is all of kernel memory begins at 0 and has a length of `u64::MAX`: its offsets are addresses.
+    pub fn kernel_virtual(_proof: KernelOwned, base: u64, len: u64) -> Result<Self> {
+        let base = usize::try_from(base)?;
+        Ok(Self::KernelVirtual(KernelWindow { base, len }))
+    }
+
+    /// How many octets there are.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Pages(list) => list.len,
+            Self::KernelPages(pages) => pages.len.load(Relaxed),
+            Self::KernelVirtual(window) => window.len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether octets may be placed here at all.
+    pub fn is_writable(&self) -> bool {
+        match self {
+            Self::Pages(list) => list.writable,
+            Self::KernelPages(_) | Self::KernelVirtual(_) => true,
+        }
+    }
+
+    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, and if `max` is 0.
+    #[inline]
+    pub fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        if max == 0 {
+            return None;
+        }
+        match self {
+            Self::Pages(list) => list.run(offset, max),
+            Self::KernelPages(pages) => pages.run(offset, max),
+            Self::KernelVirtual(window) => window.run(offset, max),
+        }
+    }
+
+    /// Calls `f` for each run of `len` octets at `offset`, in order.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if they are not all inside; runs before the end have been seen then. What `f` returns.
+    #[inline]
+    fn runs(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
+        let mut at = offset;
+        let mut left = len;
+        while left > 0 {
+            let run = self.run(at, left).ok_or(EFAULT)?;
+            f(run)?;
+            left -= run.len;
+            at = at.wrapping_add(run.len as u64); // CAST: `usize` is 64 bits.
+        }
+        Ok(())
+    }
+
+    /// Whether `len` octets at `offset` are inside.
+    #[inline]
+    fn covers(&self, offset: u64, len: usize) -> bool {
+        match offset.checked_add(len as u64) /* CAST: `usize` is 64 bits. */ {
+            Some(end) => end <= self.len(),
+            None => false,
+        }
+    }
+
+    /// Places `len` octets of the receive queue, from `pos` on, at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they do not fit; nothing is placed then.
+    /// * `EACCES` if the memory may only be read.
+    /// * What the receive queue says if it has too few.
+    pub fn copy_from_inbound(
+        &self,
+        offset: u64,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+    ) -> Result {
+        if !self.is_writable() {
+            return Err(EACCES);
+        }
+        if !self.covers(offset, len) {
+            return Err(EFAULT);
+        }
+        let mut at = offset;
+        inbound.for_each_chunk(pos, len, |chunk| {
+            self.put(at, chunk)?;
+            at = at.wrapping_add(chunk.len() as u64); // CAST: `usize` is 64 bits.
+            Ok(())
+        })
+    }
+
+    /// Appends `len` octets from `offset` on to a batch.
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they are not all inside; the batch is as it was then.
+    /// * `ENOMEM` if the batch cannot grow; it may hold a part of them then ([`TxBatch::rewind`]).
+    pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
+        if !self.covers(offset, len) {
+            return Err(EFAULT);
+        }
+        self.runs(offset, len, |run| {
+            // SAFETY: The run is valid memory for as long as `self` is borrowed.
+            unsafe { batch.put_raw(run.start, run.len) }
+        })
+    }
+
+    /// Copies octets in from a private buffer.
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they do not fit; nothing is copied then.
+    /// * `EACCES` if the memory may only be read.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
+        if !self.is_writable() {
+            return Err(EACCES);
+        }
+        if !self.covers(offset, bytes.len()) {
+            return Err(EFAULT);
+        }
+        self.put(offset, bytes)
+    }
+
+    /// Copies octets out to a private buffer.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if they are not all inside.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result {
+        if !self.covers(offset, buffer.len()) {
+            return Err(EFAULT);
+        }
+        let mut done = 0;
+        self.runs(offset, buffer.len(), |run| {
+            let target = buffer
+                .get_mut(done..done + run.len)
+                .ok_or(EFAULT)?
+                .as_mut_ptr();
+            // SAFETY: The run is valid for reads, the target was just cut to its length, and is private.
+            unsafe { core::ptr::copy_nonoverlapping(run.start, target, run.len) };
+            done += run.len;
+            Ok(())
+        })
+    }
+
+    /// Copies `bytes` to `offset`, without a look at the rights.
+    #[inline]
+    fn put(&self, offset: u64, bytes: &[u8]) -> Result {
+        let mut done = 0;
+        self.runs(offset, bytes.len(), |run| {
+            let source = bytes.get(done..done + run.len).ok_or(EFAULT)?.as_ptr();
+            // SAFETY: The run is valid for writes, the source was just cut to its length; it is no memory of the
+            // consumer's, so they do not overlap.
+            unsafe { core::ptr::copy_nonoverlapping(source, run.start, run.len) };
+            done += run.len;
+            Ok(())
+        })
+    }
+
+    /// Replaces the 64 bits at `offset` by what `f` makes of them, atomically, and returns what they were.
+    ///
+    /// Atomic towards every processor and device that uses atomics of its own. `f` may be called several times.
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they are not inside, or not one run.
+    /// * `EINVAL` if their address is not a multiple of 8.
+    /// * `EACCES` if the memory may only be read.
+    pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
+        if !self.is_writable() {
+            return Err(EACCES);
+        }
+        let run = self.run(offset, 8).filter(|run| run.len == 8).ok_or(EFAULT)?;
+        if run.start.addr() % 8 != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: The run is valid and aligned; all others that write here race by their own choice.
+        let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
+        let mut old = word.load(Relaxed);
+        loop {
+            match word.cmpxchg(old, f(old), Full) {
+                Ok(old) => return Ok(old),
+                Err(found) => old = found,
+            }
+        }
+    }
+}
+
+impl PageList {
+    /// An empty list with room for `pieces`.
+    pub(super) fn with_capacity(pieces: usize, writable: bool) -> Result<Self> {
+        Ok(Self {
+            pieces: KVVec::with_capacity(pieces, GFP_KERNEL)?,
+            len: 0,
+            writable,
+            hint: Atomic::new(0),
+            owner: None,
+        })
+    }
+
+    /// Appends a piece, or makes the last one longer if they adjoin.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be `len` octets of contiguous memory that stay valid as long as the owner that will be given.
+    pub(super) unsafe fn push(&mut self, start: *mut u8, len: usize) -> Result {
+        let start = start.expose_provenance();
+        // CAST: `usize` is 64 bits.
+        let adjoins = match self.pieces.last() {
+            Some(last) => last.start.checked_add((self.len - last.offset) as usize) == Some(start),
+            None => false,
+        };
+        if !adjoins {
+            let offset = self.len;
+            self.pieces.push(Piece { offset, start }, GFP_KERNEL)?;
+        }
+        // INVARIANT: The last piece ends at the new length.
+        self.len = self.len.checked_add(len as u64).ok_or(EOVERFLOW)?;
+        Ok(())
+    }
+
+    /// Gives the list its owner.
+    pub(super) fn own(&mut self, owner: Umem) {
+        self.owner = Some(owner);
+    }
+
+    /// How many contiguous pieces there are.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    #[inline]
+    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        if offset >= self.len {
+            return None;
+        }
+        let index = self.find(offset);
+        let piece = self.pieces.get(index)?;
+        let end = self.pieces.get(index + 1).map_or(self.len, |next| next.offset);
+        let within = offset.checked_sub(piece.offset)?;
+        let left = end.checked_sub(offset)?;
+        // CAST: `usize` is 64 bits.
+        let len = (left as usize).min(max);
+        let start = core::ptr::with_exposed_provenance_mut(piece.start.checked_add(within as usize)?);
+        Some(Run {
+            start,
+            len,
+            _life: PhantomData,
+        })
+    }
+
+    /// The piece that `offset` lies in, which must be inside the list.
+    #[inline]
+    fn find(&self, offset: u64) -> usize {
+        if self.pieces.len() == 1 {
+            return 0;
+        }
+        // CAST: 32 bits fit.
+        let hint = self.hint.load(Relaxed) as usize;
+        let covers = |index: usize| match (self.pieces.get(index), self.pieces.get(index + 1)) {
+            (Some(piece), Some(next)) => piece.offset <= offset && offset < next.offset,
+            (Some(piece), None) => piece.offset <= offset,
+            (None, _) => false,
+        };
+        if covers(hint) {
+            return hint;
+        }
+        let index = if covers(hint + 1) {
+            hint + 1
+        } else {
+            // The first piece is at 0, so at least one is not above `offset`.
+            self.pieces
+                .partition_point(|piece| piece.offset <= offset)
+                .saturating_sub(1)
+        };
+        // CAST: A hint may be cut.
+        self.hint.store(index as u32, Relaxed);
+        index
+    }
+}
+
+impl KernelPages {
+    /// Makes room for `max` pages.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if `max` is 0.
+    /// * `ENOMEM` if there is no room.
+    pub fn try_new(_proof: KernelOwned, max: u32) -> Result<Arc<Self>> {
+        if max == 0 {
+            return Err(EINVAL);
+        }
+        // CAST: 32 bits fit.
+        let mut pages = KVVec::with_capacity(max as usize, GFP_KERNEL)?;
+        for _ in 0..max {
+            pages.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        let this = Self {
+            pages,
+            used: Atomic::new(0),
+            skip: Atomic::new(0),
+            len: Atomic::new(0),
+            page_shift: Atomic::new(12),
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
+    }
+
+    /// Forgets all pages.
+    pub(crate) fn clear(&self) {
+        self.len.store(0, Relaxed);
+        self.used.store(0, Relaxed);
+    }
+
+    /// Appends a page of a kernel consumer.
+    pub(crate) fn push(&self, page: u64) -> Result {
+        let used = self.used.load(Relaxed);
+        // CAST: 32 bits fit.
+        let slot = self.pages.get(used as usize).ok_or(ENOMEM)?;
+        slot.store(page, Relaxed);
+        self.used.store(used + 1, Relaxed);
+        Ok(())
+    }
+
+    /// Sets where in the pages the octets are, after all pages are appended.
+    pub(crate) fn finish(&self, iova: u64, len: u64, page_size: u32) {
+        let page_size = page_size.max(1);
+        self.page_shift.store(page_size.trailing_zeros(), Relaxed);
+        self.skip.store(iova & u64::from(page_size - 1), Relaxed);
+        self.len.store(len, Relaxed);
+    }
+
+    #[inline]
+    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        let len = self.len.load(Relaxed);
+        let left = len.checked_sub(offset).filter(|left| *left > 0)?;
+        // CAST: `usize` is 64 bits.
+        let max = (left as usize).min(max);
+        let shift = self.page_shift.load(Relaxed);
+        let page_size = 1usize.checked_shl(shift)?;
+        let place = self.skip.load(Relaxed).checked_add(offset)?;
+        // CAST: As above; the second is less than the page size.
+        let mut index = place.checked_shr(shift)? as usize;
+        let within = place as usize & (page_size - 1);
+        let used = self.used.load(Relaxed) as usize; // CAST: 32 bits fit.
+
+        let first = self.pages.get(index).filter(|_| index < used)?.load(Relaxed);
+        let start = (first as usize).checked_add(within)?;
+        let mut found = page_size - within;
+        let mut next = first.checked_add(page_size as u64)?;
+        while found < max {
+            index += 1;
+            let Some(page) = self.pages.get(index).filter(|_| index < used) else {
+                break;
+            };
+            if page.load(Relaxed) != next {
+                break;
+            }
+            found += page_size;
+            next = next.wrapping_add(page_size as u64);
+        }
+        Some(Run {
+            start: core::ptr::with_exposed_provenance_mut(start),
+            len: found.min(max),
+            _life: PhantomData,
+        })
+    }
+}
+
+impl KernelWindow {
+    #[inline]
+    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        let left = self.len.checked_sub(offset).filter(|left| *left > 0)?;
+        // CAST: `usize` is 64 bits.
+        let len = (left as usize).min(max);
+        let start = self.base.checked_add(offset as usize)?;
+        start.checked_add(len)?;
+        Some(Run {
+            start: core::ptr::with_exposed_provenance_mut(start),
+            len,
+            _life: PhantomData,
+        })
+    }
+}
+
+impl Run<'_> {
+    /// How many octets it has.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none (it never does).
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.start
+    }
+}

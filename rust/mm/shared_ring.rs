@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that a process and the driver share.
+//!
+//! The driver makes it, the process maps it (see [`crate::rdma::mmap`]). Everything read from it may change under the
+//! reader's eyes, so nothing hands out a reference: entries are copied out once and the copy is checked; single
+//! fields that order the others are loaded with acquire and stored with release.
+//!
+//! All offsets are checked against the length; what lies outside is `None` or `EINVAL`, never a fault.
+//!
+//! Context: making and dropping: process. Access: any.
+
+use crate::bindings;
+use core::mem::size_of;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Release;
+
+/// Zeroed, page-aligned memory that can be mapped into processes.
+///
+/// # Invariants
+///
+/// `start` is a live `vmalloc_user` allocation of `len` octets; `len` is a non-zero multiple of the page size.
+pub struct SharedMem {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: The memory belongs to no thread; every access is one that may race.
+unsafe impl Send for SharedMem {}
+// SAFETY: As above.
+unsafe impl Sync for SharedMem {}
+
+impl SharedMem {
+    /// Allocates at least `len` octets, all zero.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if `len` is 0.
+    /// * `ENOMEM` if it is absurdly large, or memory is short.
+    pub fn try_new(len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(ENOMEM)?;
+        // SAFETY: Any size may be asked for; what cannot be had is null.
+        let start = unsafe { bindings::vmalloc_user_noprof(len) };
+        let start = NonNull::new(start.cast::<u8>()).ok_or(ENOMEM)?;
+        // INVARIANT: Just allocated with that length.
+        Ok(Self { start, len })
+    }
+
+    /// How many octets there are; a multiple of the page size.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true; there is at least one page.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where it begins.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// A pointer to `size` octets at `offset`, if they are all inside and aligned to `align`.
+    #[inline]
+    fn at(&self, offset: usize, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(size)?;
+        if end > self.len || offset % align != 0 {
+            return None;
+        }
+        // SAFETY: `offset` is inside the allocation.
+        Some(unsafe { self.start.add(offset) })
+    }
+
+    /// Copies a value out; `None` if it would lie outside or is not aligned to 8.
+    ///
+    /// Each word is read exactly once. Words may come from different moments; the copy itself never changes.
+    #[inline]
+    pub fn copy_out<E: FromBytes>(&self, offset: usize) -> Option<E> {
+        let source = self.at(offset, size_of::<E>(), 8)?;
+        let mut value = MaybeUninit::<E>::uninit();
+        // SAFETY: The source is inside the allocation, the destination is a local of that size.
+        unsafe { copy_racy(value.as_mut_ptr().cast(), source.as_ptr(), size_of::<E>()) };
+        // SAFETY: All octets are written, and any octets are a value by `FromBytes`.
+        Some(unsafe { value.assume_init() })
+    }
+
+    /// Copies a value in.
+    ///
+    /// The process sees its words in no particular order; publish by a `store_*_release` after it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it would lie outside or is not aligned to 8.
+    #[inline]
+    pub fn copy_in<E: IntoBytes + Immutable>(&self, offset: usize, value: &E) -> Result {
+        let target = self.at(offset, size_of::<E>(), 8).ok_or(EINVAL)?;
+        let source = value.as_bytes().as_ptr();
+        // SAFETY: The target is inside the allocation, the source is a value of that size.
+        unsafe { copy_racy(target.as_ptr(), source, size_of::<E>()) };
+        Ok(())
+    }
+
+    /// Copies octets out, from anywhere.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they would lie outside.
+    pub fn copy_bytes_out(&self, offset: usize, buffer: &mut [u8]) -> Result {
+        let source = self.at(offset, buffer.len(), 1).ok_or(EINVAL)?;
+        // SAFETY: The source is inside the allocation, the destination has that length.
+        unsafe { copy_racy(buffer.as_mut_ptr(), source.as_ptr(), buffer.len()) };
+        Ok(())
+    }
+
+    /// Loads an octet with acquire order; `None` outside.
+    #[inline]
+    pub fn load_u8_acquire(&self, offset: usize) -> Option<u8> {
+        let at = self.at(offset, 1, 1)?;
+        // SAFETY: Inside the allocation; all access to it may race with a process.
+        let value = unsafe { Atomic::<i8>::from_ptr(at.as_ptr().cast()) }.load(Acquire);
+        // CAST: The same eight bits.
+        Some(value as u8)
+    }
+
+    /// Loads 16 bits in the machine's order with acquire order; `None` outside or unaligned.
+    #[inline]
+    pub fn load_u16_acquire(&self, offset: usize) -> Option<u16> {
+        let at = self.at(offset, 2, 2)?;
+        // SAFETY: As in `load_u8_acquire`, and aligned.
+        let value = unsafe { Atomic::<i16>::from_ptr(at.as_ptr().cast()) }.load(Acquire);
+        // CAST: The same sixteen bits.
+        Some(value as u16)
+    }
+
+    /// Loads 32 bits in the machine's order with acquire order; `None` outside or unaligned.
+    #[inline]
+    pub fn load_u32_acquire(&self, offset: usize) -> Option<u32> {
+        let at = self.at(offset, 4, 4)?;
+        // SAFETY: As in `load_u8_acquire`, and aligned.
+        Some(unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) }.load(Acquire))
+    }
+
+    /// Stores an octet with release order.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it lies outside.
+    #[inline]
+    pub fn store_u8_release(&self, offset: usize, value: u8) -> Result {
+        let at = self.at(offset, 1, 1).ok_or(EINVAL)?;
+        // CAST: The same eight bits.
+        // SAFETY: As in `load_u8_acquire`.
+        unsafe { Atomic::<i8>::from_ptr(at.as_ptr().cast()) }.store(value as i8, Release);
+        Ok(())
+    }
+
+    /// Stores 16 bits with release order.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they lie outside or are unaligned.
+    #[inline]
+    pub fn store_u16_release(&self, offset: usize, value: u16) -> Result {
+        let at = self.at(offset, 2, 2).ok_or(EINVAL)?;
+        // CAST: The same sixteen bits.
+        // SAFETY: As in `load_u8_acquire`, and aligned.
+        unsafe { Atomic::<i16>::from_ptr(at.as_ptr().cast()) }.store(value as i16, Release);
+        Ok(())
+    }
+
+    /// Stores 32 bits with release order.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they lie outside or are unaligned.
+    #[inline]
+    pub fn store_u32_release(&self, offset: usize, value: u32) -> Result {
+        let at = self.at(offset, 4, 4).ok_or(EINVAL)?;
+        // SAFETY: As in `load_u8_acquire`, and aligned.
+        unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) }.store(value, Release);
+        Ok(())
+    }
+
+    /// Swaps 32 bits and returns what was there, as a full barrier; `None` outside or unaligned.
+    #[inline]
+    pub fn swap_u32(&self, offset: usize, value: u32) -> Option<u32> {
+        let at = self.at(offset, 4, 4)?;
+        // SAFETY: As in `load_u8_acquire`, and aligned.
+        let word = unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) };
+        Some(word.xchg(value, kernel::sync::atomic::Full))
+    }
+}
+
+impl Drop for SharedMem {
+    fn drop(&mut self) {
+        // SAFETY: By the type's invariant this is a live allocation of `vmalloc_user`. Mappings of it hold the pages.
+        unsafe { bindings::vfree(self.start.as_ptr().cast()) };
+    }
+}
+
+/// Copies memory of which one side may be changed by a process meanwhile.
+///
+/// # Safety
+///
+/// `from` must be readable and `to` writable for `len` octets, and they may not overlap. One of them is private.
+#[inline]
+unsafe fn copy_racy(to: *mut u8, from: *const u8, len: usize) {
+    let mut done = 0;
+    if to.addr() % 8 == 0 && from.addr() % 8 == 0 {
+        while len - done >= 8 {
+            // SAFETY: By the caller's promise, and both are aligned. Volatile: read once, at this width.
+            let word = unsafe { from.add(done).cast::<u64>().read_volatile() };
+            // SAFETY: As above.
+            unsafe { to.add(done).cast::<u64>().write_volatile(word) };
+            done += 8;
+        }
+    }
+    while done < len {
+        // SAFETY: By the caller's promise.
+        let octet = unsafe { from.add(done).read_volatile() };
+        // SAFETY: As above.
+        unsafe { to.add(done).write_volatile(octet) };
+        done += 1;
+    }
+}

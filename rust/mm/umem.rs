@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of a process, pinned.
+//!
+//! What enters: an address range of the current process. What leaves: a [`Umem`], whose pages stay where they are
+//! until it is dropped, and from it a [`PageList`] that the data path copies to and from.
+//!
+//! Context: process; pinning and dropping may sleep.
+//!
+//! C header: `include/rdma/ib_umem.h`.
+
+use super::place::PageList;
+use crate::bindings;
+use crate::rdma::types::Access;
+use core::ptr::NonNull;
+use kernel::error::from_err_ptr;
+use kernel::ffi::c_int;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+
+/// Pinned memory of a process.
+///
+/// # Invariants
+///
+/// `raw` is a live `ib_umem`.
+pub struct Umem {
+    raw: NonNull<bindings::ib_umem>,
+}
+
+// SAFETY: An `ib_umem` may be released by any thread: it holds its `mm` itself.
+unsafe impl Send for Umem {}
+// SAFETY: Through a shared reference it is only read, and it never changes.
+unsafe impl Sync for Umem {}
+
+impl Umem {
+    /// Pins `len` octets at `start` of the current process.
+    ///
+    /// # Safety
+    ///
+    /// `device` must be a registered device, and stay one until the value is dropped: that is, a memory region of
+    /// this device must own it.
+    ///
+    /// # Errors
+    ///
+    /// See [`RegUserMr::pin`](crate::rdma::mr::RegUserMr::pin).
+    pub(crate) unsafe fn pin(
+        device: NonNull<bindings::ib_device>,
+        start: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Self> {
+        if len == 0 || start.checked_add(len).is_none() {
+            return Err(EINVAL);
+        }
+        let len = usize::try_from(len)?;
+        // CAST: Flags in an int; every bit keeps its place.
+        let access = access.bits() as c_int;
+        // SAFETY: The device is valid by the caller's promise; the range is checked inside.
+        let raw = unsafe {
+            bindings::ib_umem_get_attr_or_va(
+                device.as_ptr(),
+                core::ptr::null(),
+                0,
+                start,
+                len,
+                access,
+            )
+        };
+        let raw = from_err_ptr(raw)?;
+        // INVARIANT: `ib_umem_get_attr_or_va` returned it.
+        NonNull::new(raw).map(|raw| Self { raw }).ok_or(EFAULT)
+    }
+
+    /// How long the memory is.
+    pub fn len(&self) -> usize {
+        // SAFETY: Live by the type's invariant.
+        unsafe { (*self.raw.as_ptr()).length }
+    }
+
+    /// Whether it is empty (it never is).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Turns the memory into a list of its pages, for the data path.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there is no room for the list.
+    pub fn into_pages(self) -> Result<PageList> {
+        // SAFETY: Live by the type's invariant.
+        let umem = unsafe { &*self.raw.as_ptr() };
+        // CAST: An offset within a page.
+        let mut skip = umem.address as usize & (PAGE_SIZE - 1);
+        let writable = umem.writable() != 0;
+        let mut left = umem.length;
+        let mut entry = umem.sgt_append.sgt.sgl;
+        let mut list = PageList::with_capacity(entries_of(umem), writable)?;
+
+        while left > 0 {
+            let Some(sg) = NonNull::new(entry) else {
+                return Err(EFAULT);
+            };
+            // SAFETY: The entry is one of the table's.
+            let length = unsafe { (*sg.as_ptr()).length };
+            // CAST: 32 bits fit.
+            let length = (length as usize).saturating_sub(skip).min(left);
+            // SAFETY: As above; its pages are pinned and have an address, since all memory is mapped on 64 bits.
+            let start = unsafe { riwarp_helper_sg_virt(sg.as_ptr()) };
+            // SAFETY: `skip` is within the first page.
+            let start = unsafe { start.cast::<u8>().add(skip) };
+            // SAFETY: The pages of the entry are contiguous in the kernel's map of all memory and stay pinned as long
+            // as the umem lives, which the list will own.
+            unsafe { list.push(start, length)? };
+            left -= length;
+            skip = 0;
+            // SAFETY: As above; null after the last.
+            entry = unsafe { bindings::sg_next(sg.as_ptr()) };
+        }
+        list.own(self);
+        Ok(list)
+    }
+}
+
+/// How many entries the table has.
+fn entries_of(umem: &bindings::ib_umem) -> usize {
+    // CAST: 32 bits fit.
+    umem.sgt_append.sgt.orig_nents as usize
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: Live by the type's invariant, and nothing refers to its pages any more.
+        unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
+    }
+}
+
+extern "C" {
+    fn riwarp_helper_sg_virt(sg: *mut bindings::scatterlist) -> *mut kernel::ffi::c_void;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA core for iWARP drivers.
+//!
+//! The map of the rooms:
+//!
+//! * [`ops`]: the trait [`Driver`](ops::Driver), what a driver implements;
+//! * [`device`], [`settings`]: the device, its registration, its port events; its files in sysfs;
+//! * [`object`]: links from the driver's objects back to those that the consumers hold;
+//! * [`wr`]: work requests in, completions out;
+//! * [`mr`]: registration of memory;
+//! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
+//! * [`iw_cm`]: the iWARP connection manager;
+//! * [`link`]: `rdma link add`;
+//! * [`types`]: attributes as plain values.
+//!
+//! C headers: `include/rdma/ib_verbs.h`, `include/rdma/iw_cm.h`, `include/rdma/rdma_netlink.h`.
+
+pub mod device;
+pub mod iw_cm;
+pub mod link;
+pub mod mmap;
+pub mod mr;
+pub mod object;
+pub mod ops;
+pub mod settings;
+pub mod types;
+pub mod udata;
+pub mod wr;

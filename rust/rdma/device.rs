@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device: its registration, its events, its settings.
+//!
+//! What enters: a name, a network interface, and the driver's device object. What leaves: an RDMA device in the
+//! namespace of that interface. (As long as RDMA devices are shared among namespaces, `rdma system`, `ib_core` puts
+//! all of them in the first one.)
+//!
+//! # Lives
+//!
+//! An `ib_device` is unregistered by whoever comes first: the driver by dropping the [`Registration`], the
+//! administrator by `rdma link delete`, or anybody by `ib_unregister_driver()` for its driver number. All ways end in
+//! `ops.dealloc_driver`, once, after which no callback runs; there the [`DeviceLink`] dies and the driver's object is
+//! handed back ([`Driver::dealloc_driver`]). The memory of the `ib_device` itself is counted; the [`Registration`]
+//! holds a reference, so it may be dropped before, during or after any of that.
+//!
+//! Context: process, without the RTNL lock (network code is called inside), unless said otherwise.
+//!
+//! C header: `include/rdma/ib_verbs.h`.
+
+use super::ops::table;
+use super::ops::Driver;
+use super::settings::SettingGroup;
+use super::types::LinkSpeed;
+use super::types::PortEvent;
+use crate::bindings;
+use crate::net::NetDevice;
+use crate::sync::Gate;
+use core::mem::offset_of;
+use core::ptr::addr_of_mut;
+use core::ptr::NonNull;
+use kernel::error::to_result;
+use kernel::ffi::c_char;
+use kernel::prelude::*;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Release;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+use kernel::types::Opaque;
+
+/// `struct ib_device` with our tail.
+///
+/// # Invariants
+///
+/// `base` is at offset 0. `tail` is `Some` from before the device gets its operations until `ops.dealloc_driver`.
+#[repr(C)]
+struct DeviceObject<T: Driver> {
+    base: bindings::ib_device,
+    tail: Option<DeviceTail<T>>,
+}
+
+struct DeviceTail<T: Driver> {
+    data: Arc<T::Device>,
+    link: DeviceLink,
+    /// Freed with the device's memory, since sysfs refers to it until then.
+    settings: SettingGroup<T>,
+    counters: Counters,
+}
+
+/// The names of the counters as the core wants them.
+pub(super) struct Counters(KVec<bindings::rdma_stat_desc>);
+
+// SAFETY: The names are static.
+unsafe impl Send for Counters {}
+// SAFETY: As above.
+unsafe impl Sync for Counters {}
+
+impl Counters {
+    fn try_new(names: &'static [&'static CStr]) -> Result<Self> {
+        let mut descs = KVec::with_capacity(names.len(), GFP_KERNEL)?;
+        for name in names {
+            descs.push(
+                bindings::rdma_stat_desc {
+                    name: name.as_char_ptr(),
+                    flags: 0,
+                    priv_: core::ptr::null(),
+                },
+                GFP_KERNEL,
+            )?;
+        }
+        Ok(Self(descs))
+    }
+
+    /// The names.
+    pub(super) fn descs(&self) -> &[bindings::rdma_stat_desc] {
+        &self.0
+    }
+}
+
+/// The driver's object of a device.
+///
+/// # Safety
+///
+/// `device` must be a device of `T` whose operations are set and whose `dealloc_driver` has not run, and stay so for
+/// `'a`.
+pub(super) unsafe fn device_data<'a, T: Driver>(
+    device: *mut bindings::ib_device,
+) -> ArcBorrow<'a, T::Device> {
+    // SAFETY: By the caller's promise.
+    unsafe { tail::<T>(device) }.data.as_arc_borrow()
+}
+
+/// The names of the counters of a device.
+///
+/// # Safety
+///
+/// As for [`device_data`].
+pub(super) unsafe fn device_counters<'a, T: Driver>(
+    device: *mut bindings::ib_device,
+) -> &'a Counters {
+    // SAFETY: By the caller's promise.
+    unsafe { &tail::<T>(device).counters }
+}
+
+/// # Safety
+///
+/// As for [`device_data`].
+unsafe fn tail<'a, T: Driver>(device: *mut bindings::ib_device) -> &'a DeviceTail<T> {
+    let this = device.cast::<DeviceObject<T>>();
+    // SAFETY: By the caller's promise the tail is initialised and not written to.
+    let tail: &'a Option<DeviceTail<T>> = unsafe { &*addr_of_mut!((*this).tail) };
+    // SAFETY: It is `Some` by the type's invariant.
+    unsafe { tail.as_ref().unwrap_unchecked() }
+}
+
+/// A device of `ib_core`, borrowed for the time of a verb.
+#[repr(transparent)]
+pub struct IbDevice(Opaque<bindings::ib_device>);
+
+impl IbDevice {
+    /// # Safety
+    ///
+    /// `raw` must be a registered device, or one being registered, for `'a`.
+    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
+        // SAFETY: By the caller's promise; the type is transparent.
+        unsafe { &*raw.cast() }
+    }
+
+    /// The speed of the port's network interface, as `ethtool` has it.
+    ///
+    /// Context: process; takes the RTNL lock.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the port has no interface.
+    pub fn eth_speed(&self, port: u32) -> Result<LinkSpeed> {
+        let mut speed = LinkSpeed::default();
+        // SAFETY: The device is registered or being so, and its port number is checked inside.
+        to_result(unsafe {
+            bindings::ib_get_eth_speed(
+                self.0.get(),
+                port,
+                &mut speed.active_speed,
+                &mut speed.active_width,
+            )
+        })?;
+        Ok(speed)
+    }
+}
+
+/// The way from the driver's device object to `ib_core`.
+#[derive(Clone)]
+pub struct DeviceLink(Arc<DeviceInner>);
+
+struct DeviceInner {
+    gate: Gate<DevicePtr>,
+    /// Whether `ops.dealloc_driver` has run or is running.
+    gone: Atomic<bool>,
+}
+
+struct DevicePtr(NonNull<bindings::ib_device>);
+
+// SAFETY: The pointer is only used while its gate is held, for calls that are allowed anywhere.
+unsafe impl Send for DevicePtr {}
+// SAFETY: As above.
+unsafe impl Sync for DevicePtr {}
+
+impl DeviceLink {
+    /// Tells all users of the device of an event of a port, or of the whole device.
+    ///
+    /// Before the device is registered and once it is being unregistered nothing happens.
+    ///
+    /// Context: any.
+    pub fn event(&self, event: PortEvent, port: u32) {
+        let Some(device) = self.0.gate.enter() else {
+            return;
+        };
+        let device = device.0.as_ptr();
+        // An event is delivered later, from a work item. The core waits for such items only after the last of these
+        // references is gone, so without one the item could find the device freed.
+        // SAFETY: The device is valid while the gate is open.
+        if !unsafe { riwarp_helper_ib_device_try_get(device) } {
+            return;
+        }
+        let mut raw = bindings::ib_event {
+            device,
+            event: event.to_raw(),
+            ..Default::default()
+        };
+        raw.element.port_num = port;
+        // SAFETY: The event is copied; it may be raised in any context.
+        unsafe { bindings::ib_dispatch_event(&raw) };
+        // SAFETY: The reference is ours.
+        unsafe { bindings::ib_device_put(device) };
+    }
+
+    /// Whether the device has not been given back to the driver yet.
+    pub fn is_alive(&self) -> bool {
+        !self.0.gone.load(Acquire)
+    }
+}
+
+/// What identifies a device, besides its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// The number of the node, in network order.
+    pub node_guid: [u8; 8],
+    /// A line for people; cut at 63 octets.
+    pub node_desc: &'static CStr,
+    /// How many completion vectors consumers may spread their queues on.
+    pub comp_vectors: u32,
+}
+
+/// A registered device; dropping it unregisters it.
+///
+/// # Invariants
+///
+/// `device` is a device of `T`, and a reference to its memory is ours.
+pub struct Registration<T: Driver> {
+    device: NonNull<DeviceObject<T>>,
+    link: DeviceLink,
+    data: Arc<T::Device>,
+}
+
+// SAFETY: Unregistering is allowed on any thread.
+unsafe impl<T: Driver> Send for Registration<T> {}
+// SAFETY: Shared references lead to the driver's object and to nothing else.
+unsafe impl<T: Driver> Sync for Registration<T> {}
+
+impl<T: Driver> Registration<T> {
+    /// Makes a device and registers it. `name` may hold a `%d`.
+    ///
+    /// `make` makes the driver's object; verbs are called on it before this function returns. If registering fails
+    /// after `make` succeeded, [`Driver::dealloc_driver`] is called as at any other end.
+    ///
+    /// # Errors
+    ///
+    /// * `ENFILE` if the name is taken.
+    /// * What `make` returns, or the queries that registering makes.
+    pub fn try_new(
+        name: &CStr,
+        netdev: &NetDevice,
+        identity: &Identity,
+        make: impl FnOnce(DeviceLink) -> Result<Arc<T::Device>>,
+    ) -> Result<Self> {
+        const { assert!(offset_of!(DeviceObject<T>, base) == 0) };
+
+        let net = netdev.net().ok_or(ENODEV)?;
+        // SAFETY: The namespace is held until the end of this function.
+        let raw = unsafe {
+            bindings::_ib_alloc_device(core::mem::size_of::<DeviceObject<T>>(), net.as_raw())
+        };
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // Until the operations are set this frees the memory and calls nobody.
+        // SAFETY: The device is new, and not registered.
+        let undo = kernel::types::ScopeGuard::new(|| unsafe {
+            bindings::ib_dealloc_device(raw.as_ptr())
+        });
+
+        let inner = DeviceInner {
+            gate: Gate::new(DevicePtr(raw)),
+            gone: Atomic::new(false),
+        };
+        let link = DeviceLink(Arc::new(inner, GFP_KERNEL)?);
+        let settings = SettingGroup::try_new()?;
+        let counters = Counters::try_new(T::COUNTERS)?;
+        let data = make(link.clone())?;
+
+        let tail = DeviceTail {
+            data: data.clone(),
+            link: link.clone(),
+            settings,
+            counters,
+        };
+        let device = raw.cast::<DeviceObject<T>>();
+        // INVARIANT: The tail is `Some` before the operations are set.
+        // SAFETY: The memory is that of a `DeviceObject`, and its tail holds nothing.
+        unsafe { addr_of_mut!((*device.as_ptr()).tail).write(Some(tail)) };
+        // SAFETY: The device is new, and nobody else knows of it.
+        unsafe { describe::<T>(raw.as_ptr(), netdev, identity) };
+
+        // From here on this calls `ops.dealloc_driver` as well.
+        // SAFETY: The device is not registered yet. The reference that `_ib_alloc_device` left is `ib_core`'s.
+        unsafe { riwarp_helper_ib_device_get_device(raw.as_ptr()) };
+        // INVARIANT: The reference was just taken.
+        let this = Self { device, link, data };
+        // SAFETY: The device is complete; without a DMA device its addresses are kernel virtual ones.
+        let status = unsafe {
+            bindings::ib_register_device(raw.as_ptr(), name.as_char_ptr(), core::ptr::null_mut())
+        };
+        if let Err(error) = to_result(status) {
+            // In this order: the guard makes the link dead, so that dropping `this` only gives the reference back.
+            drop(undo);
+            drop(this);
+            return Err(error);
+        }
+        undo.dismiss();
+        Ok(this)
+    }
+
+    /// The driver's object.
+    pub fn device(&self) -> &Arc<T::Device> {
+        &self.data
+    }
+
+    /// The way to `ib_core`.
+    pub fn link(&self) -> &DeviceLink {
+        &self.link
+    }
+
+    /// Takes over the new name of the network interface, which the connection manager uses for port mapping.
+    pub fn set_interface_name(&self, netdev: &NetDevice) {
+        // SAFETY: The memory is held; the connection manager reads the name without a lock, so it may see a mixture,
+        // as with every driver. It is always terminated, since the last octet never changes.
+        unsafe { write_interface_name(self.device.as_ptr().cast(), netdev) };
+    }
+}
+
+impl<T: Driver> Drop for Registration<T> {
+    fn drop(&mut self) {
+        let raw = self.device.as_ptr().cast::<bindings::ib_device>();
+        // Whoever is called from inside `ops.dealloc_driver` may not wait for its end. If another thread is on its way
+        // there, unregistering waits for it and then finds nothing to do.
+        if self.link.is_alive() {
+            // SAFETY: The memory is held, and the device was registered; `ib_core` takes several callers.
+            unsafe { bindings::ib_unregister_device(raw) };
+        }
+        // SAFETY: The reference is ours.
+        unsafe { riwarp_helper_ib_device_put_device(raw) };
+    }
+}
+
+/// Fills in a new device.
+///
+/// # Safety
+///
+/// `raw` must be a device of `T`, not registered, with its tail filled in, known to nobody else.
+unsafe fn describe<T: Driver>(
+    raw: *mut bindings::ib_device,
+    netdev: &NetDevice,
+    identity: &Identity,
+) {
+    // SAFETY: By the caller's promise.
+    let group = unsafe { tail::<T>(raw) }.settings.as_raw();
+    let ops = bindings::ib_device_ops {
+        device_group: group,
+        ..table::<T>()
+    };
+    // SAFETY: By the caller's promise; the table is copied.
+    unsafe { bindings::ib_set_device_ops(raw, &ops) };
+
+    // SAFETY: By the caller's promise.
+    let device = unsafe { &mut *raw };
+    // CAST: Small constants of C.
+    device.node_type = bindings::rdma_node_type_RDMA_NODE_RNIC as u8;
+    device.phys_port_cnt = 1;
+    device.num_comp_vectors = i32::try_from(identity.comp_vectors).unwrap_or(1);
+    device.node_guid = u64::from_ne_bytes(identity.node_guid);
+    copy_name(&mut device.node_desc, identity.node_desc.to_bytes());
+    // CAST: As above.
+    device.iw_driver_flags = bindings::iw_flags_IW_F_NO_PORT_MAP as u32;
+    if T::USER_POST_SEND {
+        device.uverbs_cmd_mask |=
+            1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
+    }
+    // SAFETY: By the caller's promise.
+    unsafe { write_interface_name(raw, netdev) };
+}
+
+/// Writes the name of the network interface.
+///
+/// # Safety
+///
+/// `raw` must be valid.
+unsafe fn write_interface_name(raw: *mut bindings::ib_device, netdev: &NetDevice) {
+    // SAFETY: By the caller's promise.
+    let target = unsafe { &mut (*raw).iw_ifname };
+    copy_name(target, netdev.name().as_bytes());
+}
+
+/// Copies a name into a C array, which stays terminated.
+fn copy_name(target: &mut [c_char], name: &[u8]) {
+    let room = target.len().saturating_sub(1);
+    let (text, rest) = target.split_at_mut(name.len().min(room));
+    for (to, from) in text.iter_mut().zip(name) {
+        *to = *from;
+    }
+    rest.fill(0);
+}
+
+/// `ops.dealloc_driver`.
+///
+/// # Safety
+///
+/// As `ib_core` calls it: once, when no other operation runs or will run.
+pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib_device) {
+    let this = raw.cast::<DeviceObject<T>>();
+    // SAFETY: By the caller's promise nothing else uses the tail.
+    let tail = unsafe { (*addr_of_mut!((*this).tail)).take() };
+    let Some(tail) = tail else {
+        return;
+    };
+    // ORDERING: Release: pairs with the acquire in `is_alive`; who sees the device gone sees it closed.
+    tail.link.0.gate.close();
+    tail.link.0.gone.store(true, Release);
+    T::dealloc_driver(tail.data);
+    // The settings are dropped here: sysfs let go of them before.
+}
+
+extern "C" {
+    fn riwarp_helper_ib_device_get_device(device: *mut bindings::ib_device);
+    fn riwarp_helper_ib_device_put_device(device: *mut bindings::ib_device);
+    fn riwarp_helper_ib_device_try_get(device: *mut bindings::ib_device) -> bool;
+}

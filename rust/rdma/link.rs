@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A link type: `rdma link add NAME type TYPE netdev DEV`.
+//!
+//! The module that offers the type says so in its `module!` by the alias `rdma-link-TYPE`, so that the tool loads it.
+//! `rdma link delete` needs nothing here: `ib_core` unregisters the device
+//! (see [`Registration`](super::device::Registration)), if it has
+//! [`KernelCaps::ALLOW_USER_UNREG`](super::types::KernelCaps::ALLOW_USER_UNREG).
+//!
+//! Context: process; no lock is held but the one that keeps the link type from being unregistered.
+//!
+//! C header: `include/rdma/rdma_netlink.h`.
+
+use crate::bindings;
+use crate::net::NetDevice;
+use core::marker::PhantomData;
+use core::marker::PhantomPinned;
+use kernel::error::from_result;
+use kernel::ffi::c_char;
+use kernel::ffi::c_int;
+use kernel::prelude::*;
+use kernel::types::Opaque;
+
+/// A driver that can add devices by a link type.
+pub trait LinkType: 'static {
+    /// The name of the type.
+    const NAME: &'static CStr;
+
+    /// Adds a device on a network interface. `name` may hold a `%d`.
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
+}
+
+/// The registration of a link type; dropping it waits for a `newlink` under way.
+///
+/// # Invariants
+///
+/// `ops` is registered from the end of `new` to the drop.
+#[pin_data(PinnedDrop)]
+pub struct LinkRegistration<T: LinkType> {
+    #[pin]
+    ops: Opaque<bindings::rdma_link_ops>,
+    #[pin]
+    _pin: PhantomPinned,
+    _type: PhantomData<fn() -> T>,
+}
+
+// SAFETY: Registering and unregistering may happen on different threads.
+unsafe impl<T: LinkType> Send for LinkRegistration<T> {}
+// SAFETY: Nothing can be done through a shared reference.
+unsafe impl<T: LinkType> Sync for LinkRegistration<T> {}
+
+impl<T: LinkType> LinkRegistration<T> {
+    /// Registers the type.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // INVARIANT: Registered at the end of the only step that could see it unregistered.
+            ops <- Opaque::ffi_init(|ops: *mut bindings::rdma_link_ops| {
+                let content = bindings::rdma_link_ops {
+                    type_: T::NAME.as_ptr(),
+                    newlink: Some(newlink::<T>),
+                    ..Default::default()
+                };
+                // SAFETY: `ops` is pinned memory of that type.
+                unsafe { ops.write(content) };
+                // SAFETY: It is pinned and stays until it is unregistered in `drop`.
+                unsafe { bindings::rdma_link_register(ops) };
+            }),
+            _pin: PhantomPinned,
+            _type: PhantomData,
+        })
+    }
+}
+
+#[pinned_drop]
+impl<T: LinkType> PinnedDrop for LinkRegistration<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered by the type's invariant.
+        unsafe { bindings::rdma_link_unregister(self.ops.get()) };
+    }
+}
+
+/// `rdma_link_ops.newlink`.
+///
+/// # Safety
+///
+/// As nldev calls it: `name` is a string, `netdev` is held.
+unsafe extern "C" fn newlink<T: LinkType>(
+    name: *const c_char,
+    netdev: *mut bindings::net_device,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let name = unsafe { CStr::from_char_ptr(name) };
+        // SAFETY: By the caller's promise; this takes a reference of its own.
+        let netdev = unsafe { NetDevice::from_raw(netdev) };
+        T::newlink(name, &netdev)?;
+        Ok(0)
+    })
+}

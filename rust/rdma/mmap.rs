@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that a process maps through its uverbs file.
+//!
+//! The driver shares a [`SharedMem`] while it makes an object ([`Udata::share`](super::udata::Udata::share)) and gets
+//! a key for the response; the provider library hands the key to `mmap()` as offset. The keys belong to the verb
+//! object: they are withdrawn when it is destroyed, or when making it fails. What is mapped already stays mapped; the
+//! pages live until the last mapping is gone, whatever happens to the [`SharedMem`].
+//!
+//! Context: process.
+//!
+//! C header: `include/rdma/ib_verbs.h` (`rdma_user_mmap_entry`).
+
+use crate::bindings;
+use crate::mm::shared_ring::SharedMem;
+use core::ptr::addr_of_mut;
+use core::ptr::NonNull;
+use kernel::error::to_result;
+use kernel::ffi::c_int;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// An entry of a process's table of mappable memory.
+///
+/// # Invariants
+///
+/// `base` is at offset 0. The structure belongs to the C reference count in `base`.
+#[repr(C)]
+struct Entry {
+    base: bindings::rdma_user_mmap_entry,
+    memory: Arc<SharedMem>,
+}
+
+/// The entries that belong to one verb object.
+///
+/// # Invariants
+///
+/// Every pointer is an inserted entry whose first reference is ours. The user context they were inserted in exists as
+/// long as this value: it lives in a verb object of that context, or on the stack of a verb.
+pub(super) struct Mappings {
+    entries: KVec<NonNull<bindings::rdma_user_mmap_entry>>,
+}
+
+// SAFETY: The entries may be removed by any thread.
+unsafe impl Send for Mappings {}
+// SAFETY: Nothing can be done through a shared reference.
+unsafe impl Sync for Mappings {}
+
+impl Mappings {
+    /// No entries.
+    pub(super) const fn new() -> Self {
+        Self { entries: KVec::new() }
+    }
+
+    /// Adds memory to the table of `context` and returns its key.
+    ///
+    /// # Safety
+    ///
+    /// `context` must be valid and outlive this value.
+    pub(super) unsafe fn insert(
+        &mut self,
+        context: NonNull<bindings::ib_ucontext>,
+        memory: Arc<SharedMem>,
+    ) -> Result<u64> {
+        // Room first, so that nothing can fail once the entry is in.
+        self.entries.reserve(1, GFP_KERNEL)?;
+        let length = memory.len();
+        let entry = KBox::new(
+            Entry {
+                base: bindings::rdma_user_mmap_entry::default(),
+                memory,
+            },
+            GFP_KERNEL,
+        )?;
+        let entry = KBox::into_raw(entry);
+        // SAFETY: `entry` points to a live `Entry`.
+        let base = unsafe { addr_of_mut!((*entry).base) };
+        // SAFETY: `context` is valid by the caller's promise; `base` is ours and not inserted yet.
+        let status =
+            unsafe { bindings::rdma_user_mmap_entry_insert(context.as_ptr(), base, length) };
+        if let Err(error) = to_result(status) {
+            // SAFETY: The entry was not inserted, so it is still only ours.
+            drop(unsafe { KBox::from_raw(entry) });
+            return Err(error);
+        }
+        // SAFETY: The entry is inserted and our reference keeps it alive.
+        let key = unsafe { riwarp_helper_rdma_user_mmap_get_offset(base) };
+        // SAFETY: `base` came from a box.
+        let base = unsafe { NonNull::new_unchecked(base) };
+        // INVARIANT: Inserted just now, with our reference.
+        self.entries.push(base, GFP_KERNEL)?;
+        Ok(key)
+    }
+}
+
+impl Drop for Mappings {
+    fn drop(&mut self) {
+        for entry in self.entries.iter() {
+            // SAFETY: By the type's invariant it is inserted, the reference is ours, and the context exists.
+            unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr()) };
+        }
+    }
+}
+
+/// `ops.mmap`: maps what the offset stands for.
+///
+/// # Safety
+///
+/// As `ib_uverbs_mmap()` calls it: both are valid, and the mapping is being made.
+pub(super) unsafe extern "C" fn mmap(
+    context: *mut bindings::ib_ucontext,
+    vma: *mut bindings::vm_area_struct,
+) -> c_int {
+    // SAFETY: Both are valid by the caller's promise.
+    let base = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
+    let Some(base) = NonNull::new(base) else {
+        return EINVAL.to_errno();
+    };
+    // SAFETY: All entries of our contexts are `Entry` with `base` at offset 0; we hold a reference.
+    let memory = unsafe { &(*base.as_ptr().cast::<Entry>()).memory };
+    // SAFETY: `vma` is being made, and the memory is one `vmalloc_user` allocation, of exactly the size of the entry.
+    let status = unsafe { bindings::remap_vmalloc_range(vma, memory.as_ptr().cast(), 0) };
+    // SAFETY: The reference is that of `rdma_user_mmap_entry_get`.
+    unsafe { bindings::rdma_user_mmap_entry_put(base.as_ptr()) };
+    status
+}
+
+/// `ops.mmap_free`: the last reference to an entry is gone.
+///
+/// # Safety
+///
+/// `base` must be an inserted entry of ours that nobody refers to.
+pub(super) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_entry) {
+    // SAFETY: Entries come from `KBox::into_raw` in `insert`; `base` is at offset 0.
+    drop(unsafe { KBox::from_raw(base.cast::<Entry>()) });
+}
+
+extern "C" {
+    fn riwarp_helper_rdma_user_mmap_get_offset(entry: *const bindings::rdma_user_mmap_entry) -> u64;
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The objects that consumers hold, and the links from the driver's objects back to them.
+//!
+//! `ib_core` makes and frees the C structures. It asks the driver only for their size, so each can be the head of a
+//! larger structure: [`Object`], whose tail holds one reference to the driver's object. The tail is written by the
+//! trampoline of `create_*` after the driver succeeded, and emptied by that of `destroy_*`.
+//!
+//! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) is what the driver gets to report events to the consumer. It is
+//! counted and may outlive the C structure: once that is being destroyed the link is dead and does nothing. A link is
+//! closed by the trampolines, which wait for every report that is under way; so no handler of a consumer runs after
+//! `ib_destroy_*` returned.
+//!
+//! Context: everything on a link may be called from any context; handlers run with bottom halves disabled.
+//!
+//! C header: `include/rdma/ib_verbs.h`.
+
+use super::mmap::Mappings;
+use super::ops::Driver;
+use super::types::QpEvent;
+use super::types::SrqEvent;
+use crate::bindings;
+use crate::sync::Baton;
+use crate::sync::Completion;
+use crate::sync::Gate;
+use crate::sync::Next;
+use core::mem::offset_of;
+use core::ptr::addr_of_mut;
+use core::ptr::NonNull;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+
+/// A C structure with our tail.
+///
+/// # Invariants
+///
+/// `base` is at offset 0. Between a successful `create_*` and `destroy_*`, `tail` is `Some`.
+#[repr(C)]
+pub(super) struct Object<B, D, L = ()> {
+    base: B,
+    tail: Option<Tail<D, L>>,
+}
+
+/// What we add to a C structure.
+pub(super) struct Tail<D, L> {
+    /// The driver's object.
+    pub(super) data: Arc<D>,
+    /// The link that the driver has as well.
+    pub(super) link: L,
+    /// The memory that was shared with the process when the object was made.
+    pub(super) mappings: Mappings,
+}
+
+impl<B, D, L> Object<B, D, L> {
+    /// How much `ib_core` has to allocate.
+    pub(super) const SIZE: usize = {
+        // INVARIANT: `base` is at offset 0.
+        assert!(offset_of!(Self, base) == 0);
+        core::mem::size_of::<Self>()
+    };
+
+    /// Fills in the tail of a new structure.
+    ///
+    /// # Safety
+    ///
+    /// `base` must be the head of an allocation of [`Self::SIZE`] octets whose tail holds nothing.
+    pub(super) unsafe fn fill(base: *mut B, tail: Tail<D, L>) {
+        let this = base.cast::<Self>();
+        // SAFETY: By the caller's promise the allocation is large enough and nothing is overwritten.
+        // INVARIANT: The tail is `Some` from here on.
+        unsafe { addr_of_mut!((*this).tail).write(Some(tail)) };
+    }
+
+    /// The tail of a live structure.
+    ///
+    /// # Safety
+    ///
+    /// `base` must have been filled and not emptied since, and must stay so for `'a`.
+    pub(super) unsafe fn tail<'a>(base: *mut B) -> &'a Tail<D, L> {
+        let this = base.cast::<Self>();
+        // SAFETY: By the caller's promise the tail is initialised, and nothing writes to it for `'a`.
+        let tail: &'a Option<Tail<D, L>> = unsafe { &*addr_of_mut!((*this).tail) };
+        // SAFETY: It is `Some` by the type's invariant.
+        unsafe { tail.as_ref().unwrap_unchecked() }
+    }
+
+    /// The driver's object of a live structure.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::tail`].
+    pub(super) unsafe fn data<'a>(base: *mut B) -> ArcBorrow<'a, D>
+    where
+        D: 'a,
+        L: 'a,
+    {
+        // SAFETY: The caller's promise is the same.
+        unsafe { Self::tail(base) }.data.as_arc_borrow()
+    }
+
+    /// Takes the tail out.
+    ///
+    /// # Safety
+    ///
+    /// `base` must have been filled and not emptied since, and nothing may use the structure any more.
+    pub(super) unsafe fn empty(base: *mut B) -> Tail<D, L> {
+        let this = base.cast::<Self>();
+        // SAFETY: By the caller's promise the tail is initialised and nothing else refers to it.
+        let tail = unsafe { (*addr_of_mut!((*this).tail)).take() };
+        // SAFETY: It was `Some` by the type's invariant.
+        unsafe { tail.unwrap_unchecked() }
+    }
+}
+
+/// `struct ib_ucontext` with our tail.
+pub(super) type UContextObject<T> = Object<bindings::ib_ucontext, <T as Driver>::UContext>;
+/// `struct ib_pd` with our tail.
+pub(super) type PdObject<T> = Object<bindings::ib_pd, <T as Driver>::Pd>;
+/// `struct ib_cq` with our tail.
+pub(super) type CqObject<T> = Object<bindings::ib_cq, <T as Driver>::Cq, CqLink>;
+/// `struct ib_qp` with our tail.
+pub(super) type QpObject<T> = Object<bindings::ib_qp, <T as Driver>::Qp, QpLink>;
+/// `struct ib_srq` with our tail.
+pub(super) type SrqObject<T> = Object<bindings::ib_srq, <T as Driver>::Srq, SrqLink>;
+/// `struct ib_mr` with our tail; the only one that we allocate ourselves.
+pub(super) type MrObject<T> =
+    Object<bindings::ib_mr, <T as Driver>::Mr, Option<Arc<crate::mm::place::KernelPages>>>;
+
+/// A pointer to a C object, behind a gate.
+struct Target<B>(NonNull<B>);
+
+// SAFETY: The pointer is only used while its gate is held, and only for calls that `ib_core` allows from any context
+// and thread.
+unsafe impl<B> Send for Target<B> {}
+// SAFETY: As above.
+unsafe impl<B> Sync for Target<B> {}
+
+/// The identity of a queue pair, as completions carry it.
+///
+/// Only a number: it says nothing about whether the queue pair still exists. A driver that keeps completions of a
+/// destroyed queue pair for a kernel consumer must take them out of the queue before `destroy_qp` returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpId(pub(super) usize);
+
+/// The way from the driver's completion queue to its consumer.
+#[derive(Clone)]
+pub struct CqLink(Arc<CqInner>);
+
+struct CqInner {
+    gate: Gate<Target<bindings::ib_cq>>,
+    baton: Baton<()>,
+}
+
+impl CqLink {
+    /// Makes the link of a completion queue that is being created.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must stay valid until [`Self::close`] returned.
+    pub(super) unsafe fn new(cq: NonNull<bindings::ib_cq>) -> Result<Self> {
+        let inner = CqInner {
+            gate: Gate::new(Target(cq)),
+            baton: Baton::new(()),
+        };
+        Ok(Self(Arc::new(inner, GFP_KERNEL)?))
+    }
+
+    /// Calls the consumer's completion handler.
+    ///
+    /// Never two at once for one queue: who finds a call under way has the handler called once more after it. The
+    /// handler may poll the queue and arm it again, so the caller may hold no lock that `poll_cq` or `req_notify_cq`
+    /// take, and may not be inside a verb that a kernel consumer called.
+    ///
+    /// Context: any.
+    pub fn notify(&self) {
+        self.0.baton.run(|()| {
+            if let Some(cq) = self.0.gate.enter() {
+                let cq = cq.0.as_ptr();
+                // SAFETY: The gate is open, so `cq` is valid by the promise in `new`.
+                let handler = unsafe { (*cq).comp_handler };
+                // SAFETY: As above; the context was set before the queue could be armed.
+                let context = unsafe { (*cq).cq_context };
+                if let Some(handler) = handler {
+                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it in any context,
+                    // and the baton keeps it to one call at a time.
+                    unsafe { handler(cq, context) };
+                }
+            }
+            Next::Done
+        });
+    }
+
+    /// Tells the consumer that the queue overran or failed (`IB_EVENT_CQ_ERR`).
+    ///
+    /// Context: any.
+    pub fn error(&self) {
+        let Some(cq) = self.0.gate.enter() else {
+            return;
+        };
+        let cq = cq.0.as_ptr();
+        // SAFETY: The gate is open, so `cq` is valid by the promise in `new`.
+        let (handler, context, device) =
+            unsafe { ((*cq).event_handler, (*cq).cq_context, (*cq).device) };
+        let mut event = bindings::ib_event {
+            device,
+            event: bindings::ib_event_type_IB_EVENT_CQ_ERR,
+            ..Default::default()
+        };
+        event.element.cq = cq;
+        if let Some(handler) = handler {
+            // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
+            unsafe { handler(&mut event, context) };
+        }
+    }
+
+    /// Whether the consumer still holds the queue.
+    pub fn is_alive(&self) -> bool {
+        self.0.gate.is_open()
+    }
+
+    /// Ends the link; no handler runs once this returned.
+    pub(super) fn close(&self) {
+        self.0.gate.close();
+    }
+}
+
+/// The way from the driver's shared receive queue to its consumer.
+#[derive(Clone)]
+pub struct SrqLink(Arc<Gate<Target<bindings::ib_srq>>>);
+
+impl SrqLink {
+    /// Makes the link of a shared receive queue that is being created.
+    ///
+    /// # Safety
+    ///
+    /// `srq` must stay valid until [`Self::close`] returned.
+    pub(super) unsafe fn new(srq: NonNull<bindings::ib_srq>) -> Result<Self> {
+        Ok(Self(Arc::new(Gate::new(Target(srq)), GFP_KERNEL)?))
+    }
+
+    /// Tells the consumer of an event.
+    ///
+    /// Context: any; the caller may hold no lock that `post_srq_recv` or `modify_srq` take.
+    pub fn event(&self, event: SrqEvent) {
+        let Some(srq) = self.0.enter() else {
+            return;
+        };
+        let srq = srq.0.as_ptr();
+        // SAFETY: The gate is open, so `srq` is valid by the promise in `new`.
+        let (handler, context, device) =
+            unsafe { ((*srq).event_handler, (*srq).srq_context, (*srq).device) };
+        let mut event = bindings::ib_event {
+            device,
+            event: event.to_raw(),
+            ..Default::default()
+        };
+        event.element.srq = srq;
+        if let Some(handler) = handler {
+            // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
+            unsafe { handler(&mut event, context) };
+        }
+    }
+
+    /// Whether the consumer still holds the queue.
+    pub fn is_alive(&self) -> bool {
+        self.0.is_open()
+    }
+
+    /// Ends the link; no handler runs once this returned.
+    pub(super) fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// The way from the driver's queue pair to its consumer.
+#[derive(Clone)]
+pub struct QpLink(Arc<QpInner>);
+
+#[pin_data]
+struct QpInner {
+    gate: Gate<Target<bindings::ib_qp>>,
+    id: QpId,
+    /// References of the connection manager, and one of our own.
+    users: Atomic<i32>,
+    #[pin]
+    unused: Completion,
+}
+
+impl QpLink {
+    /// Makes the link of a queue pair that is being created.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must stay valid until [`Self::close`] returned.
+    pub(super) unsafe fn new(qp: NonNull<bindings::ib_qp>) -> Result<Self> {
+        let inner = Arc::pin_init(
+            pin_init!(QpInner {
+                gate: Gate::new(Target(qp)),
+                id: QpId(qp.as_ptr().addr()),
+                users: Atomic::new(1),
+                unused <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
+    }
+
+    /// Tells the consumer of an event.
+    ///
+    /// Context: any; the caller may hold no lock that a verb on the queue pair takes.
+    pub fn event(&self, event: QpEvent) {
+        let Some(qp) = self.0.gate.enter() else {
+            return;
+        };
+        let qp = qp.0.as_ptr();
+        // SAFETY: The gate is open, so `qp` is valid by the promise in `new`.
+        let (handler, context, device) =
+            unsafe { ((*qp).event_handler, (*qp).qp_context, (*qp).device) };
+        let mut event = bindings::ib_event {
+            device,
+            event: event.to_raw(),
+            ..Default::default()
+        };
+        event.element.qp = qp;
+        if let Some(handler) = handler {
+            // SAFETY: The handler is the consumer's own for this queue pair; it does not keep the event.
+            unsafe { handler(&mut event, context) };
+        }
+    }
+
+    /// The identity that completions carry.
+    pub fn id(&self) -> QpId {
+        self.0.id
+    }
+
+    /// Whether the consumer still holds the queue pair.
+    pub fn is_alive(&self) -> bool {
+        self.0.gate.is_open()
+    }
+
+    /// The C object, if it still exists; used right away by the connection manager, which keeps it alive itself.
+    pub(super) fn raw(&self) -> Option<NonNull<bindings::ib_qp>> {
+        self.0.gate.enter().map(|qp| qp.0)
+    }
+
+    /// Counts a reference of the connection manager.
+    pub(super) fn add_user(&self) {
+        self.0.users.fetch_add(1, Full);
+    }
+
+    /// Gives a reference of the connection manager back.
+    pub(super) fn remove_user(&self) {
+        // ORDERING: Full: whatever the connection manager did with the queue pair comes before its end.
+        if self.0.users.fetch_sub(1, Full) == 1 {
+            self.0.unused.complete_all();
+        }
+    }
+
+    /// Gives our own reference back and waits until the connection manager has none.
+    ///
+    /// Context: process, may sleep.
+    pub(super) fn wait_unused(&self) {
+        self.remove_user();
+        self.0.unused.wait();
+    }
+
+    /// Ends the link; no handler runs once this returned.
+    pub(super) fn close(&self) {
+        self.0.gate.close();
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attributes of queues, from C and back.
+
+use super::super::types::*;
+use crate::bindings;
+use kernel::prelude::*;
+
+/// Sizes of a queue pair, from C.
+pub(super) fn caps_from_raw(raw: &bindings::ib_qp_cap) -> QpCaps {
+    QpCaps {
+        max_send_wr: raw.max_send_wr,
+        max_recv_wr: raw.max_recv_wr,
+        max_send_sge: raw.max_send_sge,
+        max_recv_sge: raw.max_recv_sge,
+        max_inline_data: raw.max_inline_data,
+        max_rdma_ctxs: raw.max_rdma_ctxs,
+    }
+}
+
+/// Sizes of a queue pair, to C.
+pub(super) fn caps_to_raw(caps: &QpCaps, raw: &mut bindings::ib_qp_cap) {
+    raw.max_send_wr = caps.max_send_wr;
+    raw.max_recv_wr = caps.max_recv_wr;
+    raw.max_send_sge = caps.max_send_sge;
+    raw.max_recv_sge = caps.max_recv_sge;
+    raw.max_inline_data = caps.max_inline_data;
+    raw.max_rdma_ctxs = caps.max_rdma_ctxs;
+}
+
+/// Attributes of a shared receive queue, from C.
+pub(super) fn srq_from_raw(raw: &bindings::ib_srq_attr) -> SrqAttr {
+    SrqAttr {
+        max_wr: raw.max_wr,
+        max_sge: raw.max_sge,
+        srq_limit: raw.srq_limit,
+    }
+}
+
+/// Attributes of a shared receive queue, to C.
+pub(super) fn srq_to_raw(attr: &SrqAttr) -> bindings::ib_srq_attr {
+    bindings::ib_srq_attr {
+        max_wr: attr.max_wr,
+        max_sge: attr.max_sge,
+        srq_limit: attr.srq_limit,
+    }
+}
+
+/// Attributes of a queue pair, from C: those that `mask` names, the others at rest.
+///
+/// The connection manager passes structures of which only what the mask names is initialised, so nothing else may be
+/// read.
+///
+/// # Safety
+///
+/// `raw` must be valid where `mask` says so.
+pub(super) unsafe fn qp_from_raw(
+    raw: *const bindings::ib_qp_attr,
+    mask: QpAttrMask,
+) -> Result<QpAttr> {
+    let mut attr = QpAttr::default();
+
+    /// Copies a field if the mask names it.
+    macro_rules! take {
+        ($flag:ident, $to:ident, $from:ident) => {
+            if mask.contains(QpAttrMask::$flag) {
+                // SAFETY: By the caller's promise.
+                attr.$to = unsafe { (*raw).$from };
+            }
+        };
+        ($flag:ident, $to:ident, $from:ident, $kind:ident) => {
+            if mask.contains(QpAttrMask::$flag) {
+                // SAFETY: By the caller's promise.
+                attr.$to = $kind::from_raw(unsafe { (*raw).$from }).ok_or(EINVAL)?;
+            }
+        };
+    }
+    take!(STATE, qp_state, qp_state, QpState);
+    take!(CUR_STATE, cur_qp_state, cur_qp_state, QpState);
+    take!(PATH_MTU, path_mtu, path_mtu, Mtu);
+    take!(QKEY, qkey, qkey);
+    take!(RQ_PSN, rq_psn, rq_psn);
+    take!(SQ_PSN, sq_psn, sq_psn);
+    take!(DEST_QPN, dest_qp_num, dest_qp_num);
+    take!(PKEY_INDEX, pkey_index, pkey_index);
+    take!(EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify, en_sqd_async_notify);
+    take!(MAX_QP_RD_ATOMIC, max_rd_atomic, max_rd_atomic);
+    take!(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, max_dest_rd_atomic);
+    take!(MIN_RNR_TIMER, min_rnr_timer, min_rnr_timer);
+    take!(PORT, port_num, port_num);
+    take!(TIMEOUT, timeout, timeout);
+    take!(RETRY_CNT, retry_cnt, retry_cnt);
+    take!(RNR_RETRY, rnr_retry, rnr_retry);
+    if mask.contains(QpAttrMask::ACCESS_FLAGS) {
+        // SAFETY: By the caller's promise.
+        attr.access = Access::from_raw(unsafe { (*raw).qp_access_flags });
+    }
+    if mask.contains(QpAttrMask::CAP) {
+        // SAFETY: By the caller's promise.
+        attr.caps = caps_from_raw(unsafe { &(*raw).cap });
+    }
+    if mask.contains(QpAttrMask::AV) {
+        // SAFETY: By the caller's promise.
+        attr.path = path_from_raw(unsafe { &(*raw).ah_attr });
+    }
+    Ok(attr)
+}
+
+/// Attributes of a queue pair, to C.
+pub(super) fn qp_to_raw(attr: &QpAttr, raw: &mut bindings::ib_qp_attr) {
+    raw.qp_state = attr.qp_state.to_raw();
+    raw.cur_qp_state = attr.cur_qp_state.to_raw();
+    raw.path_mtu = attr.path_mtu.to_raw();
+    raw.path_mig_state = bindings::ib_mig_state_IB_MIG_MIGRATED;
+    raw.qkey = attr.qkey;
+    raw.rq_psn = attr.rq_psn;
+    raw.sq_psn = attr.sq_psn;
+    raw.dest_qp_num = attr.dest_qp_num;
+    // CAST: A set of flags in an int; every bit keeps its place.
+    raw.qp_access_flags = attr.access.bits() as i32;
+    caps_to_raw(&attr.caps, &mut raw.cap);
+    path_to_raw(&attr.path, &mut raw.ah_attr);
+    raw.pkey_index = attr.pkey_index;
+    raw.en_sqd_async_notify = attr.en_sqd_async_notify;
+    raw.sq_draining = attr.sq_draining;
+    raw.max_rd_atomic = attr.max_rd_atomic;
+    raw.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    raw.min_rnr_timer = attr.min_rnr_timer;
+    raw.port_num = attr.port_num;
+    raw.timeout = attr.timeout;
+    raw.retry_cnt = attr.retry_cnt;
+    raw.rnr_retry = attr.rnr_retry;
+}
+
+/// A path, from C.
+fn path_from_raw(raw: &bindings::rdma_ah_attr) -> Path {
+    // SAFETY: All variants of the union are 16 octets of plain data.
+    let dgid = Gid(unsafe { raw.grh.dgid.raw });
+    Path {
+        dgid,
+        flow_label: raw.grh.flow_label,
+        sgid_index: raw.grh.sgid_index,
+        hop_limit: raw.grh.hop_limit,
+        traffic_class: raw.grh.traffic_class,
+        port_num: raw.port_num,
+        sl: raw.sl,
+        static_rate: raw.static_rate,
+        has_grh: u32::from(raw.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH != 0,
+    }
+}
+
+/// A path, to C.
+fn path_to_raw(path: &Path, raw: &mut bindings::rdma_ah_attr) {
+    raw.grh.dgid.raw = path.dgid.0;
+    raw.grh.flow_label = path.flow_label;
+    raw.grh.sgid_index = path.sgid_index;
+    raw.grh.hop_limit = path.hop_limit;
+    raw.grh.traffic_class = path.traffic_class;
+    raw.port_num = path.port_num;
+    raw.sl = path.sl;
+    raw.static_rate = path.static_rate;
+    // CAST: A small flag.
+    raw.ah_flags = if path.has_grh {
+        bindings::ib_ah_flags_IB_AH_GRH as u8
+    } else {
+        0
+    };
+}

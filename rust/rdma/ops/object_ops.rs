@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The trampolines of user contexts, protection domains and memory regions.
+//!
+//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its verbs run goes without
+//! saying.
+
+use super::super::device::device_data;
+use super::super::mmap::Mappings;
+use super::super::mr::MapSg;
+use super::super::mr::RegUserMr;
+use super::super::object::MrObject;
+use super::super::object::PdObject;
+use super::super::object::Tail;
+use super::super::object::UContextObject;
+use super::super::types::Access;
+use super::super::types::KernelOwned;
+use super::super::types::Owner;
+use super::super::udata::Udata;
+use super::Driver;
+use super::MrCreated;
+use crate::bindings;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use kernel::error::from_result;
+use kernel::ffi::c_int;
+use kernel::ffi::c_uint;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// Says who makes an object.
+///
+/// # Safety
+///
+/// `udata` must be that of the call that makes it: null if and only if the caller is in the kernel.
+pub(super) unsafe fn owner(udata: *const bindings::ib_udata) -> Owner {
+    if udata.is_null() {
+        // SAFETY: By the caller's promise.
+        Owner::Kernel(unsafe { KernelOwned::new_unchecked() })
+    } else {
+        Owner::User
+    }
+}
+
+/// `ops.alloc_ucontext`.
+///
+/// # Safety
+///
+/// `context` is a new object of the size we asked for, `udata` is valid.
+pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
+    context: *mut bindings::ib_ucontext,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let dev = unsafe { device_data::<T>((*context).device) };
+        // SAFETY: By the caller's promise.
+        let mut udata = unsafe { Udata::new(udata, None) };
+        let data = T::alloc_ucontext(dev, &mut udata)?;
+        let tail = Tail {
+            data,
+            link: (),
+            mappings: Mappings::new(),
+        };
+        // SAFETY: By the caller's promise.
+        unsafe { UContextObject::<T>::fill(context, tail) };
+        Ok(0)
+    })
+}
+
+/// `ops.dealloc_ucontext`.
+///
+/// # Safety
+///
+/// `context` was filled, and is used no more.
+pub(super) unsafe extern "C" fn dealloc_ucontext<T: Driver>(context: *mut bindings::ib_ucontext) {
+    // SAFETY: By the caller's promise.
+    let tail = unsafe { UContextObject::<T>::empty(context) };
+    T::dealloc_ucontext(tail.data);
+}
+
+/// `ops.alloc_pd`.
+///
+/// # Safety
+///
+/// `pd` is a new object of the size we asked for, `udata` null or valid.
+pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let dev = unsafe { device_data::<T>((*pd).device) };
+        let mut mappings = Mappings::new();
+        // SAFETY: By the caller's promise.
+        let owner = unsafe { owner(udata) };
+        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
+        let data = T::alloc_pd(dev, owner, &mut udata)?;
+        let tail = Tail {
+            data,
+            link: (),
+            mappings,
+        };
+        // SAFETY: By the caller's promise.
+        unsafe { PdObject::<T>::fill(pd, tail) };
+        Ok(0)
+    })
+}
+
+/// `ops.dealloc_pd`.
+///
+/// # Safety
+///
+/// `pd` was filled, and is used no more.
+pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the caller's promise.
+    let tail = unsafe { PdObject::<T>::empty(pd) };
+    T::dealloc_pd(tail.data);
+    0
+}
+
+/// Makes room for the C object of a region, zeroed as `ib_core` expects it.
+fn new_region<T: Driver>() -> Result<KBox<MaybeUninit<MrObject<T>>>> {
+    Ok(KBox::new_uninit(GFP_KERNEL | __GFP_ZERO)?)
+}
+
+/// Finishes the C object of a region, once nothing can fail any more.
+fn finish_region<T: Driver>(
+    room: KBox<MaybeUninit<MrObject<T>>>,
+    created: MrCreated<T>,
+    mappings: Mappings,
+) -> *mut bindings::ib_mr {
+    let raw = KBox::into_raw(room).cast::<bindings::ib_mr>();
+    let tail = Tail {
+        data: created.mr,
+        link: created.pages,
+        mappings,
+    };
+    // SAFETY: The object is new and of the right size; a zeroed `ib_mr` is a value.
+    unsafe { MrObject::<T>::fill(raw, tail) };
+    // SAFETY: As above.
+    unsafe {
+        (*raw).lkey = created.lkey;
+        (*raw).rkey = created.rkey;
+    }
+    raw
+}
+
+/// An error as C has it in a pointer.
+fn error_ptr(error: Error) -> *mut bindings::ib_mr {
+    error.to_ptr()
+}
+
+/// `ops.reg_user_mr`.
+///
+/// # Safety
+///
+/// `pd` was filled and belongs to the caller's context, `udata` is valid.
+pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    start: u64,
+    length: u64,
+    iova: u64,
+    access: c_int,
+    dmah: *mut bindings::ib_dmah,
+    udata: *mut bindings::ib_udata,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        if !dmah.is_null() {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: By the caller's promise.
+        let device = NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?;
+        let request = RegUserMr {
+            device,
+            start,
+            length,
+            iova,
+            access: Access::from_raw(access),
+            _life: PhantomData,
+        };
+        let room = new_region::<T>()?;
+        let mut mappings = Mappings::new();
+        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
+        // SAFETY: By the caller's promise.
+        let created = T::reg_user_mr(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
+        let raw = finish_region(room, created, mappings);
+        // SAFETY: Just made.
+        unsafe {
+            (*raw).iova = iova;
+            (*raw).length = length;
+        }
+        Ok(raw)
+    };
+    make().unwrap_or_else(error_ptr)
+}
+
+/// `ops.get_dma_mr`, which only the kernel calls.
+///
+/// # Safety
+///
+/// `pd` was filled.
+pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    access: c_int,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        // SAFETY: By the caller's promise.
+        let (pd, proof) = unsafe { kernel_pd::<T>(pd) }?;
+        let room = new_region::<T>()?;
+        // SAFETY: As above.
+        let pd = unsafe { PdObject::<T>::data(pd) };
+        let created = T::get_dma_mr(pd, proof, Access::from_raw(access))?;
+        Ok(finish_region(room, created, Mappings::new()))
+    };
+    make().unwrap_or_else(error_ptr)
+}
+
+/// `ops.alloc_mr`, which only the kernel calls.
+///
+/// # Safety
+///
+/// `pd` was filled.
+pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    kind: bindings::ib_mr_type,
+    max_pages: u32,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        if kind != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: By the caller's promise.
+        let (pd, proof) = unsafe { kernel_pd::<T>(pd) }?;
+        let room = new_region::<T>()?;
+        // SAFETY: As above.
+        let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, max_pages)?;
+        Ok(finish_region(room, created, Mappings::new()))
+    };
+    make().unwrap_or_else(error_ptr)
+}
+
+/// A protection domain of a kernel consumer, with the proof that it is one.
+///
+/// # Safety
+///
+/// `pd` was filled.
+unsafe fn kernel_pd<T: Driver>(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, KernelOwned)> {
+    // SAFETY: By the caller's promise.
+    if !unsafe { (*pd).uobject }.is_null() {
+        return Err(EPERM);
+    }
+    // SAFETY: It has no user object.
+    Ok((pd, unsafe { KernelOwned::new_unchecked() }))
+}
+
+/// `ops.map_mr_sg`.
+///
+/// # Safety
+///
+/// `mr` was made by [`alloc_mr`], `list` has `entries` entries, `offset` is null or valid; nobody else maps it now.
+pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
+    mr: *mut bindings::ib_mr,
+    list: *mut bindings::scatterlist,
+    entries: c_int,
+    offset: *mut c_uint,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let tail = unsafe { MrObject::<T>::tail(mr) };
+        let mut sg = MapSg {
+            mr: NonNull::new(mr).ok_or(EINVAL)?,
+            list,
+            entries,
+            offset,
+            pages: tail.link.as_deref().ok_or(EINVAL)?,
+            set_page: set_page::<T>,
+        };
+        T::map_mr_sg(tail.data.as_arc_borrow(), &mut sg)
+    })
+}
+
+/// Takes one page over, for `ib_sg_to_pages()`.
+///
+/// # Safety
+///
+/// `mr` was made by [`alloc_mr`].
+unsafe extern "C" fn set_page<T: Driver>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let pages = unsafe { MrObject::<T>::tail(mr) }.link.as_deref().ok_or(EINVAL)?;
+        pages.push(page)?;
+        Ok(0)
+    })
+}
+
+/// `ops.dereg_mr`.
+///
+/// # Safety
+///
+/// `mr` was made by one of the functions above, and is used no more if this succeeds.
+pub(super) unsafe extern "C" fn dereg_mr<T: Driver>(
+    mr: *mut bindings::ib_mr,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        T::dereg_mr(unsafe { MrObject::<T>::data(mr) })?;
+        // SAFETY: By the caller's promise nothing uses it any more; it came from a box of that type.
+        drop(unsafe { KBox::from_raw(mr.cast::<MrObject<T>>()) });
+        Ok(0)
+    })
+}
+
+/// A counted reference of a driver's protection domain.
+///
+/// # Safety
+///
+/// `pd` was filled.
+pub(super) unsafe fn pd_of<T: Driver>(pd: *mut bindings::ib_pd) -> Arc<T::Pd> {
+    // SAFETY: By the caller's promise.
+    unsafe { PdObject::<T>::data(pd) }.into()
+}

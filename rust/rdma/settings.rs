@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Settings and readings of a device as files in sysfs, under `/sys/class/infiniband/<device>/`.
+//!
+//! A driver lists them in [`Driver::SETTINGS`]; each is a file with one value.
+//!
+//! Context: process, may sleep. A callback may not unregister the device: that waits for the callback.
+//!
+//! C header: `include/linux/sysfs.h`.
+
+use super::device::device_data;
+use super::ops::Driver;
+use crate::bindings;
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::offset_of;
+use core::ptr::addr_of_mut;
+use kernel::error::from_result;
+use kernel::ffi::c_char;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::str::Formatter;
+use kernel::sync::ArcBorrow;
+
+/// Writes the value of a setting; a newline is added.
+pub type Show<T> =
+    for<'a> fn(ArcBorrow<'a, <T as Driver>::Device>, &mut dyn fmt::Write) -> fmt::Result;
+
+/// Takes a new value over, given without white space around it.
+///
+/// # Errors
+///
+/// `EINVAL` if it is none; the setting is as it was then.
+pub type Store<T> = for<'a> fn(ArcBorrow<'a, <T as Driver>::Device>, &str) -> Result;
+
+/// A file of a device in sysfs.
+pub struct Setting<T: Driver> {
+    /// Its name.
+    pub name: &'static CStr,
+    /// Reads it.
+    pub show: Show<T>,
+    /// Writes it; `None` if it can only be read.
+    pub store: Option<Store<T>>,
+}
+
+/// The settings of a driver, as sysfs wants them.
+///
+/// # Invariants
+///
+/// `group.attrs` points to `pointers`, which end in null and point to the heads of `files`.
+pub(super) struct SettingGroup<T: Driver> {
+    group: KBox<bindings::attribute_group>,
+    _pointers: KVec<*mut bindings::attribute>,
+    _files: KVec<File<T>>,
+    _type: PhantomData<fn() -> T>,
+}
+
+// SAFETY: Everything in it is constant once made.
+unsafe impl<T: Driver> Send for SettingGroup<T> {}
+// SAFETY: As above.
+unsafe impl<T: Driver> Sync for SettingGroup<T> {}
+
+/// # Invariants
+///
+/// `head` is at offset 0.
+#[repr(C)]
+struct File<T: Driver> {
+    head: bindings::device_attribute,
+    setting: &'static Setting<T>,
+}
+
+impl<T: Driver> SettingGroup<T> {
+    pub(super) fn try_new() -> Result<Self> {
+        const { assert!(offset_of!(File<T>, head) == 0) };
+
+        let mut files = KVec::with_capacity(T::SETTINGS.len(), GFP_KERNEL)?;
+        let mut pointers = KVec::with_capacity(T::SETTINGS.len() + 1, GFP_KERNEL)?;
+        for setting in T::SETTINGS {
+            let head = bindings::device_attribute::default();
+            files.push(File { head, setting }, GFP_KERNEL)?;
+        }
+        // The files stay where they are from here on.
+        for file in files.iter_mut() {
+            let head = addr_of_mut!(file.head);
+            let store: Option<StoreFn> = match file.setting.store {
+                Some(_) => Some(store::<T>),
+                None => None,
+            };
+            // SAFETY: The attribute is ours and not in use yet; the name is static.
+            let attr = unsafe {
+                riwarp_helper_device_attribute_init(
+                    head,
+                    file.setting.name.as_char_ptr(),
+                    Some(show::<T>),
+                    store,
+                )
+            };
+            pointers.push(attr, GFP_KERNEL)?;
+        }
+        pointers.push(core::ptr::null_mut(), GFP_KERNEL)?;
+        let mut group = KBox::new(bindings::attribute_group::default(), GFP_KERNEL)?;
+        // SAFETY: The group is ours; the list lives as long as it does.
+        unsafe { riwarp_helper_attribute_group_set(&mut *group, pointers.as_mut_ptr()) };
+        // INVARIANT: As just built.
+        Ok(Self {
+            group,
+            _pointers: pointers,
+            _files: files,
+            _type: PhantomData,
+        })
+    }
+
+    pub(super) fn as_raw(&self) -> *const bindings::attribute_group {
+        &*self.group
+    }
+}
+
+/// `device_attribute.show`.
+///
+/// # Safety
+///
+/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` a page.
+unsafe extern "C" fn show<T: Driver>(
+    dev: *mut bindings::device,
+    attr: *mut bindings::device_attribute,
+    buffer: *mut c_char,
+) -> isize {
+    // SAFETY: By the caller's promise; `head` is at offset 0.
+    let setting = unsafe { (*attr.cast::<File<T>>()).setting };
+    // SAFETY: By the caller's promise.
+    let dev = unsafe { device_data::<T>(riwarp_helper_rdma_device_to_ibdev(dev)) };
+    // SAFETY: By the caller's promise.
+    let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, PAGE_SIZE) };
+    let mut writer = Formatter::new(buffer);
+    let done = (setting.show)(dev, &mut writer).and_then(|()| fmt::Write::write_str(&mut writer, "\n"));
+    match done {
+        // CAST: At most a page.
+        Ok(()) => writer.bytes_written() as isize,
+        Err(fmt::Error) => EIO.to_errno() as isize,
+    }
+}
+
+/// `device_attribute.store`.
+///
+/// # Safety
+///
+/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` as long as it says.
+unsafe extern "C" fn store<T: Driver>(
+    dev: *mut bindings::device,
+    attr: *mut bindings::device_attribute,
+    buffer: *const c_char,
+    len: usize,
+) -> isize {
+    // SAFETY: By the caller's promise; `head` is at offset 0.
+    let setting = unsafe { (*attr.cast::<File<T>>()).setting };
+    // SAFETY: By the caller's promise.
+    let dev = unsafe { device_data::<T>(riwarp_helper_rdma_device_to_ibdev(dev)) };
+    // SAFETY: By the caller's promise.
+    let buffer = unsafe { core::slice::from_raw_parts(buffer, len) };
+    from_result(|| {
+        let text = core::str::from_utf8(buffer).map_err(|_| EINVAL)?;
+        let store = setting.store.ok_or(EACCES)?;
+        store(dev, text.trim())?;
+        // CAST: At most a page.
+        Ok(len as isize)
+    })
+}
+
+type ShowFn = unsafe extern "C" fn(
+    *mut bindings::device,
+    *mut bindings::device_attribute,
+    *mut c_char,
+) -> isize;
+type StoreFn = unsafe extern "C" fn(
+    *mut bindings::device,
+    *mut bindings::device_attribute,
+    *const c_char,
+    usize,
+) -> isize;
+
+extern "C" {
+    fn riwarp_helper_attribute_group_set(
+        group: *mut bindings::attribute_group,
+        attrs: *mut *mut bindings::attribute,
+    );
+    fn riwarp_helper_device_attribute_init(
+        attr: *mut bindings::device_attribute,
+        name: *const c_char,
+        show: Option<ShowFn>,
+        store: Option<StoreFn>,
+    ) -> *mut bindings::attribute;
+    fn riwarp_helper_rdma_device_to_ibdev(dev: *mut bindings::device) -> *mut bindings::ib_device;
+}

@@ -1,0 +1,653 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests on their way in, completions on their way out.
+//!
+//! What enters: the linked lists that a kernel consumer hands to `post_send`, `post_recv` and `post_srq_recv`, seen as
+//! iterators of read-only views. What leaves: completions, written one by one into the array of `poll_cq`.
+//!
+//! Context: any, hard interrupt included. Nothing here sleeps, allocates or locks.
+//!
+//! A process posts through memory that it shares with the driver; what arrives of it here is only the doorbell, a post
+//! without a list. A process that sends a list all the same gets `EINVAL` before the driver sees it, since the
+//! addresses in such a list are anything but kernel addresses.
+//!
+//! C header: `include/rdma/ib_verbs.h`.
+
+use super::object::MrObject;
+use super::object::QpId;
+use super::ops::Driver;
+use super::types::bit_set;
+use super::types::c_enum;
+use super::types::Access;
+use super::types::KernelOwned;
+use crate::bindings;
+use core::marker::PhantomData;
+use kernel::prelude::*;
+use kernel::sync::ArcBorrow;
+
+bit_set! {
+    /// Flags of a send work request (`enum ib_send_flags`).
+    pub struct SendFlags(u32) {
+        /// Waits for the Reads before it.
+        FENCE = bindings::ib_send_flags_IB_SEND_FENCE;
+        /// Makes a completion.
+        SIGNALED = bindings::ib_send_flags_IB_SEND_SIGNALED;
+        /// Raises the peer's notification.
+        SOLICITED = bindings::ib_send_flags_IB_SEND_SOLICITED;
+        /// The payload is copied while posting.
+        INLINE = bindings::ib_send_flags_IB_SEND_INLINE;
+    }
+}
+
+/// One piece of a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Where it begins.
+    pub addr: u64,
+    /// How long it is.
+    pub length: u32,
+    /// The key of the region it lies in.
+    pub lkey: u32,
+}
+
+/// What a send work request asks for.
+pub enum SendOp<'a, T: Driver> {
+    /// RDMA Write.
+    Write {
+        /// Where the peer's buffer begins.
+        remote_addr: u64,
+        /// The key of the peer's region.
+        rkey: u32,
+    },
+    /// RDMA Write, then immediate data.
+    WriteWithImm {
+        /// Where the peer's buffer begins.
+        remote_addr: u64,
+        /// The key of the peer's region.
+        rkey: u32,
+        /// The four octets as they go on the wire.
+        imm: [u8; 4],
+    },
+    /// Send.
+    Send,
+    /// Send with immediate data.
+    SendWithImm {
+        /// The four octets as they go on the wire.
+        imm: [u8; 4],
+    },
+    /// Send that invalidates one of the peer's keys.
+    SendWithInv {
+        /// The peer's key.
+        rkey: u32,
+    },
+    /// RDMA Read.
+    Read {
+        /// Where the peer's buffer begins.
+        remote_addr: u64,
+        /// The key of the peer's region.
+        rkey: u32,
+    },
+    /// RDMA Read that invalidates the local key when it is done.
+    ReadWithInv {
+        /// Where the peer's buffer begins.
+        remote_addr: u64,
+        /// The key of the peer's region.
+        rkey: u32,
+        /// The local key.
+        invalidate: u32,
+    },
+    /// Compare and swap; the masks are all ones in the unmasked form.
+    CompareSwap {
+        /// Where the peer's word is.
+        remote_addr: u64,
+        /// The key of the peer's region.
+        rkey: u32,
+        /// What the word must be.
+        compare: u64,
+        /// What it becomes.
+        swap: u64,
+        /// Which bits are compared.
+        compare_mask: u64,
+        /// Which bits are swapped.
+        swap_mask: u64,
+    },
+    /// Fetch and add; the boundary mask is zero in the unmasked form.
+    FetchAdd {
+        /// Where the peer's word is.
+        remote_addr: u64,
+        /// The key of the peer's region.
+        rkey: u32,
+        /// What is added.
+        add: u64,
+        /// Where no carry passes.
+        boundary: u64,
+    },
+    /// Invalidates a local key.
+    LocalInv {
+        /// The key.
+        key: u32,
+    },
+    /// Fast registration: makes a mapped region valid.
+    RegMr {
+        /// The region.
+        mr: ArcBorrow<'a, T::Mr>,
+        /// Its new key.
+        key: u32,
+        /// Its rights.
+        access: Access,
+    },
+    /// An operation that has no form here; the number is that of `enum ib_wr_opcode`.
+    Unknown(u32),
+}
+
+/// A send work request of a kernel consumer.
+///
+/// # Invariants
+///
+/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer, whose `sg_list` holds
+/// `num_sge` entries and which is embedded in the larger structure that its opcode stands for.
+pub struct SendWr<'a, T: Driver> {
+    raw: &'a bindings::ib_send_wr,
+    _type: PhantomData<fn() -> T>,
+}
+
+/// The list of one `post_send` call.
+///
+/// An iterator. If the driver refuses a request, it returns the error right after it took that request: the one taken
+/// last is the one reported as bad.
+pub struct SendWrs<'a, T: Driver> {
+    next: *const bindings::ib_send_wr,
+    last: *const bindings::ib_send_wr,
+    doorbell: bool,
+    _type: PhantomData<(&'a bindings::ib_send_wr, fn() -> T)>,
+}
+
+/// A receive work request of a kernel consumer.
+///
+/// # Invariants
+///
+/// As for [`SendWr`].
+pub struct RecvWr<'a> {
+    raw: &'a bindings::ib_recv_wr,
+}
+
+/// The list of one `post_recv` or `post_srq_recv` call; used like [`SendWrs`].
+pub struct RecvWrs<'a> {
+    next: *const bindings::ib_recv_wr,
+    last: *const bindings::ib_recv_wr,
+    _type: PhantomData<&'a bindings::ib_recv_wr>,
+}
+
+c_enum! {
+    /// How a work request ended.
+    pub enum WcStatus {
+        /// Well.
+        Success = bindings::ib_wc_status_IB_WC_SUCCESS;
+        /// The message did not fit the buffer, or the buffer not its region.
+        LocalLength = bindings::ib_wc_status_IB_WC_LOC_LEN_ERR;
+        /// The queue pair is inconsistent.
+        LocalQpOperation = bindings::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
+        /// A local region is invalid or grants too little.
+        LocalProtection = bindings::ib_wc_status_IB_WC_LOC_PROT_ERR;
+        /// The queue pair went to error before the request was done.
+        Flushed = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
+        /// A window could not be bound.
+        MwBind = bindings::ib_wc_status_IB_WC_MW_BIND_ERR;
+        /// The peer answered with nonsense.
+        BadResponse = bindings::ib_wc_status_IB_WC_BAD_RESP_ERR;
+        /// A local region refused an incoming message.
+        LocalAccess = bindings::ib_wc_status_IB_WC_LOC_ACCESS_ERR;
+        /// The peer found the request malformed.
+        RemoteInvalidRequest = bindings::ib_wc_status_IB_WC_REM_INV_REQ_ERR;
+        /// The peer's region refused.
+        RemoteAccess = bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR;
+        /// The peer failed to carry it out.
+        RemoteOperation = bindings::ib_wc_status_IB_WC_REM_OP_ERR;
+        /// The peer did not answer.
+        RetryExceeded = bindings::ib_wc_status_IB_WC_RETRY_EXC_ERR;
+        /// The peer had no receive posted for too long.
+        RnrRetryExceeded = bindings::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR;
+        /// The peer gave up.
+        RemoteAborted = bindings::ib_wc_status_IB_WC_REM_ABORT_ERR;
+        /// Something that cannot be told apart.
+        General = bindings::ib_wc_status_IB_WC_GENERAL_ERR;
+    }
+}
+
+c_enum! {
+    /// What kind of work request ended.
+    pub enum WcOpcode {
+        /// Send, in all its forms.
+        Send = bindings::ib_wc_opcode_IB_WC_SEND;
+        /// RDMA Write, in all its forms.
+        Write = bindings::ib_wc_opcode_IB_WC_RDMA_WRITE;
+        /// RDMA Read, in all its forms.
+        Read = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
+        /// Compare and swap.
+        CompareSwap = bindings::ib_wc_opcode_IB_WC_COMP_SWAP;
+        /// Fetch and add.
+        FetchAdd = bindings::ib_wc_opcode_IB_WC_FETCH_ADD;
+        /// Local invalidate.
+        LocalInv = bindings::ib_wc_opcode_IB_WC_LOCAL_INV;
+        /// Fast registration.
+        RegMr = bindings::ib_wc_opcode_IB_WC_REG_MR;
+        /// Masked compare and swap.
+        MaskedCompareSwap = bindings::ib_wc_opcode_IB_WC_MASKED_COMP_SWAP;
+        /// Masked fetch and add.
+        MaskedFetchAdd = bindings::ib_wc_opcode_IB_WC_MASKED_FETCH_ADD;
+        /// A receive.
+        Recv = bindings::ib_wc_opcode_IB_WC_RECV;
+        /// A receive used up by immediate data.
+        RecvRdmaWithImm = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;
+    }
+}
+
+/// What a message brought besides its payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WcExtra {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data, as it was on the wire.
+    Immediate([u8; 4]),
+    /// It invalidated this local key.
+    Invalidated(u32),
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Wc {
+    /// The consumer's number of the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Octets received or read.
+    pub byte_len: u32,
+    /// More of the message.
+    pub extra: WcExtra,
+    /// The queue pair it was posted to.
+    pub qp: QpId,
+    /// A code of the driver's own, for error statuses.
+    pub vendor_err: u32,
+}
+
+/// Where `poll_cq` writes completions.
+///
+/// # Invariants
+///
+/// `raw` points to `room` structures that may be written for `'a`; `used <= room`.
+pub struct WcSink<'a> {
+    raw: *mut bindings::ib_wc,
+    room: usize,
+    used: usize,
+    _life: PhantomData<&'a mut bindings::ib_wc>,
+}
+
+impl<'a, T: Driver> SendWrs<'a, T> {
+    /// The doorbell of a process.
+    pub(super) fn doorbell() -> Self {
+        Self {
+            next: core::ptr::null(),
+            last: core::ptr::null(),
+            doorbell: true,
+            _type: PhantomData,
+        }
+    }
+
+    /// The list of a kernel consumer.
+    ///
+    /// # Safety
+    ///
+    /// `list` must be a list as `ib_post_send()` takes it, of a kernel consumer, valid for `'a`.
+    pub(super) unsafe fn new(list: *const bindings::ib_send_wr) -> Self {
+        Self {
+            next: list,
+            last: list,
+            doorbell: false,
+            _type: PhantomData,
+        }
+    }
+
+    /// Whether a process rang: there is no list, its requests are in the shared queue.
+    pub fn is_doorbell(&self) -> bool {
+        self.doorbell
+    }
+
+    /// Proof that the addresses in the list are kernel addresses; `None` for a doorbell.
+    pub fn owner(&self) -> Option<KernelOwned> {
+        // SAFETY: By the contract of `new` the list is a kernel consumer's.
+        (!self.doorbell).then(|| unsafe { KernelOwned::new_unchecked() })
+    }
+
+    /// The request that was taken last, or the first if none was.
+    pub(super) fn bad(&self) -> *const bindings::ib_send_wr {
+        self.last
+    }
+}
+
+impl<'a, T: Driver> Iterator for SendWrs<'a, T> {
+    type Item = SendWr<'a, T>;
+
+    #[inline]
+    fn next(&mut self) -> Option<SendWr<'a, T>> {
+        // SAFETY: Null, or a request of the list by the contract of `new`.
+        let raw = unsafe { self.next.as_ref() }?;
+        self.last = self.next;
+        self.next = raw.next;
+        // INVARIANT: By the contract of `new`.
+        Some(SendWr {
+            raw,
+            _type: PhantomData,
+        })
+    }
+}
+
+impl<'a, T: Driver> SendWr<'a, T> {
+    /// The consumer's number of the request.
+    #[inline]
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: All variants of the union are 64 bits of plain data.
+        unsafe { self.raw.__bindgen_anon_1.wr_id }
+    }
+
+    /// Its flags.
+    #[inline]
+    pub fn flags(&self) -> SendFlags {
+        // CAST: A set of flags in an int; every bit keeps its place.
+        SendFlags::from_bits(self.raw.send_flags as u32)
+    }
+
+    /// The pieces of its local buffer.
+    #[inline]
+    pub fn sges(&self) -> Sges<'a> {
+        // SAFETY: By the type's invariant.
+        unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
+    }
+
+    /// What it asks for.
+    #[inline]
+    pub fn op(&self) -> SendOp<'a, T> {
+        // SAFETY: The union is 32 bits of plain data, whichever variant was written.
+        let (imm, invalidate) = unsafe { (self.raw.ex.imm_data, self.raw.ex.invalidate_rkey) };
+        let imm = imm.to_ne_bytes();
+        match self.raw.opcode {
+            bindings::ib_wr_opcode_IB_WR_SEND => SendOp::Send,
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => SendOp::SendWithImm { imm },
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => SendOp::SendWithInv { rkey: invalidate },
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
+                let (remote_addr, rkey) = self.rdma();
+                SendOp::Write { remote_addr, rkey }
+            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
+                let (remote_addr, rkey) = self.rdma();
+                SendOp::WriteWithImm {
+                    remote_addr,
+                    rkey,
+                    imm,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ => {
+                let (remote_addr, rkey) = self.rdma();
+                SendOp::Read { remote_addr, rkey }
+            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV => {
+                let (remote_addr, rkey) = self.rdma();
+                SendOp::ReadWithInv {
+                    remote_addr,
+                    rkey,
+                    invalidate,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
+                let wr = self.atomic();
+                SendOp::CompareSwap {
+                    remote_addr: wr.remote_addr,
+                    rkey: wr.rkey,
+                    compare: wr.compare_add,
+                    swap: wr.swap,
+                    compare_mask: u64::MAX,
+                    swap_mask: u64::MAX,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_CMP_AND_SWP => {
+                let wr = self.atomic();
+                SendOp::CompareSwap {
+                    remote_addr: wr.remote_addr,
+                    rkey: wr.rkey,
+                    compare: wr.compare_add,
+                    swap: wr.swap,
+                    compare_mask: wr.compare_add_mask,
+                    swap_mask: wr.swap_mask,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+                let wr = self.atomic();
+                SendOp::FetchAdd {
+                    remote_addr: wr.remote_addr,
+                    rkey: wr.rkey,
+                    add: wr.compare_add,
+                    boundary: 0,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_FETCH_AND_ADD => {
+                let wr = self.atomic();
+                SendOp::FetchAdd {
+                    remote_addr: wr.remote_addr,
+                    rkey: wr.rkey,
+                    add: wr.compare_add,
+                    boundary: wr.compare_add_mask,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv { key: invalidate },
+            bindings::ib_wr_opcode_IB_WR_REG_MR => self.reg_mr(),
+            other => SendOp::Unknown(other),
+        }
+    }
+
+    /// Copies the payload of a request with [`SendFlags::INLINE`] and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the request has no such flag, or its payload does not fit.
+    pub fn copy_inline(&self, buffer: &mut [u8]) -> Result<usize> {
+        if !self.flags().contains(SendFlags::INLINE) {
+            return Err(EINVAL);
+        }
+        let mut done = 0usize;
+        for sge in self.sges() {
+            let len = usize::try_from(sge.length)?;
+            let end = done.checked_add(len).ok_or(EINVAL)?;
+            let target = buffer.get_mut(done..end).ok_or(EINVAL)?;
+            let source = core::ptr::with_exposed_provenance::<u8>(usize::try_from(sge.addr)?);
+            // SAFETY: By the type's invariant the consumer is in the kernel, and inline payload is named by its
+            // kernel address. The target was just cut to the length, and is private.
+            unsafe { core::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), len) };
+            done = end;
+        }
+        Ok(done)
+    }
+
+    /// The remote end of an RDMA request.
+    #[inline]
+    fn rdma(&self) -> (u64, u32) {
+        let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_rdma_wr>();
+        // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
+        unsafe { ((*wr).remote_addr, (*wr).rkey) }
+    }
+
+    /// The rest of an atomic request.
+    #[inline]
+    fn atomic(&self) -> &bindings::ib_atomic_wr {
+        let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_atomic_wr>();
+        // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
+        unsafe { &*wr }
+    }
+
+    /// The rest of a fast registration.
+    fn reg_mr(&self) -> SendOp<'a, T> {
+        let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
+        // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
+        let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
+        // SAFETY: A kernel consumer names a region of its own, made by this driver, and keeps it until the request
+        // completes.
+        let mr = unsafe { MrObject::<T>::data(mr) };
+        SendOp::RegMr {
+            mr,
+            key,
+            access: Access::from_raw(access),
+        }
+    }
+}
+
+impl<'a> RecvWrs<'a> {
+    /// The list of a kernel consumer.
+    ///
+    /// # Safety
+    ///
+    /// `list` must be a list as `ib_post_recv()` takes it, of a kernel consumer, valid for `'a`.
+    pub(super) unsafe fn new(list: *const bindings::ib_recv_wr) -> Self {
+        Self {
+            next: list,
+            last: list,
+            _type: PhantomData,
+        }
+    }
+
+    /// The request that was taken last, or the first if none was.
+    pub(super) fn bad(&self) -> *const bindings::ib_recv_wr {
+        self.last
+    }
+}
+
+impl<'a> Iterator for RecvWrs<'a> {
+    type Item = RecvWr<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<RecvWr<'a>> {
+        // SAFETY: Null, or a request of the list by the contract of `new`.
+        let raw = unsafe { self.next.as_ref() }?;
+        self.last = self.next;
+        self.next = raw.next;
+        // INVARIANT: By the contract of `new`.
+        Some(RecvWr { raw })
+    }
+}
+
+impl<'a> RecvWr<'a> {
+    /// The consumer's number of the request.
+    #[inline]
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: All variants of the union are 64 bits of plain data.
+        unsafe { self.raw.__bindgen_anon_1.wr_id }
+    }
+
+    /// The pieces of its buffer.
+    #[inline]
+    pub fn sges(&self) -> Sges<'a> {
+        // SAFETY: By the type's invariant.
+        unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
+    }
+}
+
+/// The pieces of a work request.
+#[derive(Clone)]
+pub struct Sges<'a>(core::slice::Iter<'a, bindings::ib_sge>);
+
+impl<'a> Sges<'a> {
+    /// # Safety
+    ///
+    /// `list` must be `count` entries that are valid and constant for `'a`, if `count` is above 0.
+    unsafe fn new(list: *const bindings::ib_sge, count: kernel::ffi::c_int) -> Self {
+        let count = usize::try_from(count).unwrap_or(0);
+        if count == 0 || list.is_null() {
+            return Self([].iter());
+        }
+        // SAFETY: By the caller's promise.
+        Self(unsafe { core::slice::from_raw_parts(list, count) }.iter())
+    }
+}
+
+impl Iterator for Sges<'_> {
+    type Item = Sge;
+
+    #[inline]
+    fn next(&mut self) -> Option<Sge> {
+        self.0.next().map(|sge| Sge {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Sges<'_> {}
+
+impl WcSink<'_> {
+    /// A sink for `room` completions.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must point to that many structures, to be written only through the sink while it lives.
+    pub(super) unsafe fn new(raw: *mut bindings::ib_wc, room: usize) -> Self {
+        Self {
+            raw,
+            room,
+            used: 0,
+            _life: PhantomData,
+        }
+    }
+
+    /// How many more it takes.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.room - self.used
+    }
+
+    /// How many were pushed.
+    #[inline]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Hands a completion over; `false` if there was no room.
+    #[inline]
+    pub fn push(&mut self, wc: &Wc) -> bool {
+        if self.used >= self.room {
+            return false;
+        }
+        let mut raw = bindings::ib_wc {
+            status: wc.status.to_raw(),
+            opcode: wc.opcode.to_raw(),
+            vendor_err: wc.vendor_err,
+            byte_len: wc.byte_len,
+            qp: core::ptr::with_exposed_provenance_mut(wc.qp.0),
+            port_num: 1,
+            ..Default::default()
+        };
+        raw.__bindgen_anon_1.wr_id = wc.wr_id;
+        match wc.extra {
+            WcExtra::None => {}
+            WcExtra::Immediate(octets) => {
+                raw.ex.imm_data = u32::from_ne_bytes(octets);
+                // CAST: A small flag.
+                raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
+            }
+            WcExtra::Invalidated(rkey) => {
+                raw.ex.invalidate_rkey = rkey;
+                // CAST: A small flag.
+                raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
+            }
+        }
+        // SAFETY: `used` is below `room`, so by the type's invariant the structure may be written.
+        unsafe { self.raw.add(self.used).write(raw) };
+        // INVARIANT: It was below `room`.
+        self.used += 1;
+        true
+    }
+}
