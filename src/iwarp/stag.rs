@@ -218,6 +218,43 @@ pub fn check_source(
     })
 }
 
+/// Whether the peer may invalidate a region with a Send: fast-registered memory and windows bound to one
+/// stream may be, what several streams share may not (RDMAP-166).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteInvalidation {
+    /// It may not.
+    Forbidden,
+    /// It may.
+    Allowed,
+}
+
+/// Checks the STag that a Send with Invalidate brings, at the delivery of the message (RDMAP-91..93). On
+/// success the driver invalidates the region; on a fault nothing changes.
+///
+/// `region` is `None` if nothing is registered under the index of `stag`. The key has to match too.
+///
+/// # Errors
+///
+/// [`Fault::InvalidateUnknown`] for an unknown, revoked or wrongly keyed STag, then
+/// [`Fault::InvalidateForbidden`] for a foreign region or one that may not be invalidated.
+#[inline]
+pub fn check_invalidate(
+    region: Option<&RegionView>,
+    stag: Stag,
+    permission: RemoteInvalidation,
+) -> Result<(), Fault> {
+    let region = match region {
+        Some(region) if region.valid && region.stag == stag => region,
+        Some(_) | None => return Err(Fault::InvalidateUnknown),
+    };
+    match (region.association, permission) {
+        (Association::Ours, RemoteInvalidation::Allowed) => Ok(()),
+        (Association::Foreign, _) | (_, RemoteInvalidation::Forbidden) => {
+            Err(Fault::InvalidateForbidden)
+        }
+    }
+}
+
 #[inline]
 fn check(
     region: Option<&RegionView>,
