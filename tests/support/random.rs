@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A seeded source of numbers, so that a failing test fails again.
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Begins a sequence.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: u32) -> u32 {
+        u32::try_from(self.next_u64() % u64::from(end)).unwrap()
+    }
+
+    /// `len` octets.
+    pub fn octets(&mut self, len: usize) -> Vec<u8> {
+        core::iter::repeat_with(|| self.next_u64().to_le_bytes())
+            .flatten()
+            .take(len)
+            .collect()
+    }
+
+    /// One of several values.
+    pub fn choose<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(u32::try_from(values.len()).unwrap()) as usize]
+    }
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the tests of the protocol core share.
+//!
+//! * [`frame`] builds octets by hand, from the figures of the RFCs and without the core's encoders;
+//! * [`wire`] cuts a stream of octets into FPDUs;
+//! * [`end`] is one end of a stream: a small driver around the core, with memory of its own;
+//! * [`random`] is a seeded source of numbers.
+
+pub mod end;
+pub mod frame;
+pub mod random;
+pub mod wire;

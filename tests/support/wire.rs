@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A stream of octets and the FPDUs in it, as the driver finds them in TCP's receive queue.
+
+use iwarp::{
+    crc::crc32c,
+    mpa::{
+        crc_trailer,
+        fpdu_len,
+        CRC_LEN,
+        LENGTH_LEN, //
+    }, //
+};
+
+/// One direction of a connection: octets go in as they are cut by TCP, whole FPDUs come out.
+#[derive(Debug, Default)]
+pub struct Wire {
+    octets: Vec<u8>,
+}
+
+/// A complete FPDU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fpdu {
+    /// The ULPDU.
+    pub ulpdu: Vec<u8>,
+    /// Whether the CRC is right.
+    pub intact: bool,
+}
+
+impl Wire {
+    /// An empty stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds octets at the end.
+    pub fn push(&mut self, octets: &[u8]) {
+        self.octets.extend(octets);
+    }
+
+    /// Takes the next FPDU off the front, if all of it is there.
+    pub fn pop(&mut self) -> Option<Fpdu> {
+        let length = *self.octets.first_chunk::<LENGTH_LEN>()?;
+        let ulpdu_len = u16::from_be_bytes(length);
+        let fpdu_len = usize::try_from(fpdu_len(ulpdu_len)).unwrap();
+        if self.octets.len() < fpdu_len {
+            return None;
+        }
+        let fpdu: Vec<u8> = self.octets.drain(..fpdu_len).collect();
+        let (body, trailer) = fpdu.split_at(fpdu_len - CRC_LEN);
+        Some(Fpdu {
+            ulpdu: body[LENGTH_LEN..][..usize::from(ulpdu_len)].to_vec(),
+            intact: trailer == crc_trailer(crc32c(body)),
+        })
+    }
+
+    /// Whether no octet is left over.
+    pub fn is_empty(&self) -> bool {
+        self.octets.is_empty()
+    }
+}
