@@ -165,7 +165,7 @@ impl Memory {
     ///
     /// * `EFAULT` if they do not fit; nothing is placed then.
     /// * `EACCES` if the memory may only be read.
-    /// * What the receive queue says if it has too few.
+    /// * `EINVAL` if the receive queue has too few.
     pub fn copy_from_inbound(
         &self,
         offset: u64,
@@ -180,11 +180,20 @@ impl Memory {
             return Err(EFAULT);
         }
         let mut at = offset;
-        inbound.for_each_chunk(pos, len, |chunk| {
-            self.put(at, chunk)?;
-            at = at.wrapping_add(chunk.len() as u64); // CAST: `usize` is 64 bits.
+        let mut placed = Ok(());
+        let complete = inbound.for_each_chunk(pos, len, |chunk, len| {
+            if placed.is_ok() {
+                // SAFETY: The queue vouches for the chunk during this call; it is no memory of the consumer's.
+                placed = unsafe { self.put(at, chunk, len) };
+                at = at.wrapping_add(len as u64); // CAST: `usize` is 64 bits.
+            }
+        });
+        placed?;
+        if complete {
             Ok(())
-        })
+        } else {
+            Err(EINVAL)
+        }
     }
 
     /// Appends `len` octets from `offset` on to a batch.
@@ -192,14 +201,14 @@ impl Memory {
     /// # Errors
     ///
     /// * `EFAULT` if they are not all inside; the batch is as it was then.
-    /// * `ENOMEM` if the batch cannot grow; it may hold a part of them then ([`TxBatch::rewind`]).
+    /// * What the batch says if it cannot grow; it may hold a part of them then ([`TxBatch::rewind`]).
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if !self.covers(offset, len) {
             return Err(EFAULT);
         }
         self.runs(offset, len, |run| {
             // SAFETY: The run is valid memory for as long as `self` is borrowed.
-            unsafe { batch.put_raw(run.start, run.len) }
+            unsafe { batch.append_raw(run.start, run.len) }
         })
     }
 
@@ -216,7 +225,8 @@ impl Memory {
         if !self.covers(offset, bytes.len()) {
             return Err(EFAULT);
         }
-        self.put(offset, bytes)
+        // SAFETY: A slice is valid for its length, and this one is private.
+        unsafe { self.put(offset, bytes.as_ptr(), bytes.len()) }
     }
 
     /// Copies octets out to a private buffer.
@@ -241,14 +251,19 @@ impl Memory {
         })
     }
 
-    /// Copies `bytes` to `offset`, without a look at the rights.
+    /// Copies `len` octets at `source` to `offset`, without a look at the rights.
+    ///
+    /// # Safety
+    ///
+    /// `source` must be readable for `len` octets, and none of them be part of `self`.
     #[inline]
-    fn put(&self, offset: u64, bytes: &[u8]) -> Result {
+    unsafe fn put(&self, offset: u64, source: *const u8, len: usize) -> Result {
         let mut done = 0;
-        self.runs(offset, bytes.len(), |run| {
-            let source = bytes.get(done..done + run.len).ok_or(EFAULT)?.as_ptr();
-            // SAFETY: The run is valid for writes, the source was just cut to its length; it is no memory of the
-            // consumer's, so they do not overlap.
+        self.runs(offset, len, |run| {
+            // SAFETY: The runs together are as long as the source, so this is inside.
+            let source = unsafe { source.add(done) };
+            // SAFETY: The run is valid for writes, the source for reads, and they do not overlap by the caller's
+            // promise.
             unsafe { core::ptr::copy_nonoverlapping(source, run.start, run.len) };
             done += run.len;
             Ok(())

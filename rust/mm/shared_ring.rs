@@ -19,6 +19,7 @@ use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Release;
+use zerocopy::Immutable;
 
 /// Zeroed, page-aligned memory that can be mapped into processes.
 ///

@@ -12,7 +12,8 @@
 //! administrator by `rdma link delete`, or anybody by `ib_unregister_driver()` for its driver number. All ways end in
 //! `ops.dealloc_driver`, once, after which no callback runs; there the [`DeviceLink`] dies and the driver's object is
 //! handed back ([`Driver::dealloc_driver`]). The memory of the `ib_device` itself is counted; the [`Registration`]
-//! holds a reference, so it may be dropped before, during or after any of that.
+//! holds a reference, so it may be dropped before, during or after any of that, but not inside `dealloc_driver`: the
+//! drop waits until whoever is unregistering the device is through.
 //!
 //! Context: process, without the RTNL lock (network code is called inside), unless said otherwise.
 //!
@@ -198,7 +199,8 @@ impl DeviceLink {
             event: event.to_raw(),
             ..Default::default()
         };
-        raw.element.port_num = port;
+        // SAFETY: The union is plain data; this is the variant for events of a port.
+        unsafe { *raw.element.port_num.as_mut() = port };
         // SAFETY: The event is copied; it may be raised in any context.
         unsafe { bindings::ib_dispatch_event(&raw) };
         // SAFETY: The reference is ours.
@@ -222,7 +224,9 @@ pub struct Identity {
     pub comp_vectors: u32,
 }
 
-/// A registered device; dropping it unregisters it.
+/// A registered device; dropping it unregisters it, and waits for others who do the same.
+///
+/// Context of the drop: process, without the RTNL lock, not inside [`Driver::dealloc_driver`].
 ///
 /// # Invariants
 ///
@@ -330,12 +334,11 @@ impl<T: Driver> Registration<T> {
 impl<T: Driver> Drop for Registration<T> {
     fn drop(&mut self) {
         let raw = self.device.as_ptr().cast::<bindings::ib_device>();
-        // Whoever is called from inside `ops.dealloc_driver` may not wait for its end. If another thread is on its way
-        // there, unregistering waits for it and then finds nothing to do.
-        if self.link.is_alive() {
-            // SAFETY: The memory is held, and the device was registered; `ib_core` takes several callers.
-            unsafe { bindings::ib_unregister_device(raw) };
-        }
+        // If another thread is on its way through here, or has been, this waits for it and then finds nothing to do.
+        // So no operation of the driver is still on its way out when this returns.
+        // SAFETY: The memory is held, its locks work until it is freed; `ib_core` takes several callers, and a device
+        // that is not registered.
+        unsafe { bindings::ib_unregister_device(raw) };
         // SAFETY: The reference is ours.
         unsafe { riwarp_helper_ib_device_put_device(raw) };
     }
@@ -363,7 +366,7 @@ unsafe fn describe<T: Driver>(
     // SAFETY: By the caller's promise.
     let device = unsafe { &mut *raw };
     // CAST: Small constants of C.
-    device.node_type = bindings::rdma_node_type_RDMA_NODE_RNIC as u8;
+    device.node_type = bindings::RDMA_NODE_RNIC as u8;
     device.phys_port_cnt = 1;
     device.num_comp_vectors = i32::try_from(identity.comp_vectors).unwrap_or(1);
     device.node_guid = u64::from_ne_bytes(identity.node_guid);

@@ -15,6 +15,7 @@ use crate::bindings;
 use crate::net::NetDevice;
 use core::marker::PhantomData;
 use core::marker::PhantomPinned;
+use core::ptr::NonNull;
 use kernel::error::from_result;
 use kernel::ffi::c_char;
 use kernel::ffi::c_int;
@@ -56,7 +57,7 @@ impl<T: LinkType> LinkRegistration<T> {
             // INVARIANT: Registered at the end of the only step that could see it unregistered.
             ops <- Opaque::ffi_init(|ops: *mut bindings::rdma_link_ops| {
                 let content = bindings::rdma_link_ops {
-                    type_: T::NAME.as_ptr(),
+                    type_: T::NAME.as_char_ptr(),
                     newlink: Some(newlink::<T>),
                     ..Default::default()
                 };
@@ -92,7 +93,7 @@ unsafe extern "C" fn newlink<T: LinkType>(
         // SAFETY: By the caller's promise.
         let name = unsafe { CStr::from_char_ptr(name) };
         // SAFETY: By the caller's promise; this takes a reference of its own.
-        let netdev = unsafe { NetDevice::from_raw(netdev) };
+        let netdev = unsafe { NetDevice::from_raw(NonNull::new(netdev).ok_or(ENODEV)?) };
         T::newlink(name, &netdev)?;
         Ok(0)
     })

@@ -209,7 +209,8 @@ impl CqLink {
             event: bindings::ib_event_type_IB_EVENT_CQ_ERR,
             ..Default::default()
         };
-        event.element.cq = cq;
+        // SAFETY: The union is plain data; this is the variant for this kind of event.
+        unsafe { *event.element.cq.as_mut() = cq };
         if let Some(handler) = handler {
             // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
             unsafe { handler(&mut event, context) };
@@ -257,7 +258,8 @@ impl SrqLink {
             event: event.to_raw(),
             ..Default::default()
         };
-        event.element.srq = srq;
+        // SAFETY: The union is plain data; this is the variant for this kind of event.
+        unsafe { *event.element.srq.as_mut() = srq };
         if let Some(handler) = handler {
             // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
             unsafe { handler(&mut event, context) };
@@ -324,7 +326,8 @@ impl QpLink {
             event: event.to_raw(),
             ..Default::default()
         };
-        event.element.qp = qp;
+        // SAFETY: The union is plain data; this is the variant for this kind of event.
+        unsafe { *event.element.qp.as_mut() = qp };
         if let Some(handler) = handler {
             // SAFETY: The handler is the consumer's own for this queue pair; it does not keep the event.
             unsafe { handler(&mut event, context) };

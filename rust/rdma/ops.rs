@@ -104,7 +104,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// The device is unregistered, by whomever; no callback runs or will run.
     ///
     /// Called once, also when the registration itself was dropped or failed. The driver takes the device off its
-    /// lists here. The [`Registration`](super::device::Registration) may be dropped in here.
+    /// lists here. The [`Registration`](super::device::Registration) may not be dropped in here.
     fn dealloc_driver(dev: Arc<Self::Device>);
 
     /// Opens the device for a process.

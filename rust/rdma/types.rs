@@ -8,7 +8,6 @@
 //! C header: `include/rdma/ib_verbs.h`.
 
 use crate::bindings;
-use kernel::prelude::*;
 
 /// Defines a set of bits of a C enumeration as a small copyable type.
 macro_rules! bit_set {

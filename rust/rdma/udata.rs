@@ -18,6 +18,7 @@ use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use zerocopy::Immutable;
 
 /// The private channel of one uverbs call; empty if the caller is in the kernel.
 pub struct Udata<'a, T: Driver> {

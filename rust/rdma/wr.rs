@@ -29,13 +29,13 @@ bit_set! {
     /// Flags of a send work request (`enum ib_send_flags`).
     pub struct SendFlags(u32) {
         /// Waits for the Reads before it.
-        FENCE = bindings::ib_send_flags_IB_SEND_FENCE;
+        FENCE = bindings::ib_send_flags_IB_SEND_FENCE as u32; // CAST: A small flag.
         /// Makes a completion.
-        SIGNALED = bindings::ib_send_flags_IB_SEND_SIGNALED;
+        SIGNALED = bindings::ib_send_flags_IB_SEND_SIGNALED as u32; // CAST: A small flag.
         /// Raises the peer's notification.
-        SOLICITED = bindings::ib_send_flags_IB_SEND_SOLICITED;
+        SOLICITED = bindings::ib_send_flags_IB_SEND_SOLICITED as u32; // CAST: A small flag.
         /// The payload is copied while posting.
-        INLINE = bindings::ib_send_flags_IB_SEND_INLINE;
+        INLINE = bindings::ib_send_flags_IB_SEND_INLINE as u32; // CAST: A small flag.
     }
 }
 
@@ -349,7 +349,7 @@ impl<'a, T: Driver> SendWr<'a, T> {
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: All variants of the union are 64 bits of plain data.
-        unsafe { self.raw.__bindgen_anon_1.wr_id }
+        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
     }
 
     /// Its flags.
@@ -370,8 +370,8 @@ impl<'a, T: Driver> SendWr<'a, T> {
     #[inline]
     pub fn op(&self) -> SendOp<'a, T> {
         // SAFETY: The union is 32 bits of plain data, whichever variant was written.
-        let (imm, invalidate) = unsafe { (self.raw.ex.imm_data, self.raw.ex.invalidate_rkey) };
-        let imm = imm.to_ne_bytes();
+        let invalidate = unsafe { *self.raw.ex.invalidate_rkey.as_ref() };
+        let imm = invalidate.to_ne_bytes();
         match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => SendOp::Send,
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => SendOp::SendWithImm { imm },
@@ -540,7 +540,7 @@ impl<'a> RecvWr<'a> {
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: All variants of the union are 64 bits of plain data.
-        unsafe { self.raw.__bindgen_anon_1.wr_id }
+        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
     }
 
     /// The pieces of its buffer.
@@ -630,16 +630,19 @@ impl WcSink<'_> {
             port_num: 1,
             ..Default::default()
         };
-        raw.__bindgen_anon_1.wr_id = wc.wr_id;
+        // SAFETY: The union is 64 bits of plain data.
+        unsafe { *raw.__bindgen_anon_1.wr_id.as_mut() = wc.wr_id };
         match wc.extra {
             WcExtra::None => {}
             WcExtra::Immediate(octets) => {
-                raw.ex.imm_data = u32::from_ne_bytes(octets);
+                // SAFETY: The union is 32 bits of plain data.
+                unsafe { *raw.ex.imm_data.as_mut() = u32::from_ne_bytes(octets) };
                 // CAST: A small flag.
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
             }
             WcExtra::Invalidated(rkey) => {
-                raw.ex.invalidate_rkey = rkey;
+                // SAFETY: As above.
+                unsafe { *raw.ex.invalidate_rkey.as_mut() = rkey };
                 // CAST: A small flag.
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
             }

@@ -221,8 +221,8 @@ unsafe extern "C" fn query_gid<T: Driver>(
         let index = usize::try_from(index)?;
         // SAFETY: By the caller's promise.
         let from = T::query_gid(unsafe { device_data::<T>(device) }, port, index)?;
-        // SAFETY: By the caller's promise.
-        unsafe { (*gid).raw = from.0 };
+        // SAFETY: By the caller's promise; the union is 16 octets of plain data.
+        unsafe { *(*gid).raw.as_mut() = from.0 };
         Ok(0)
     })
 }
