@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: GPL-2.0
+/* For rust/net.rs and rust/net/. */
+#include <linux/inetdevice.h>
+#include <linux/mm.h>
+#include <linux/netdevice.h>
+#include <linux/rculist.h>
+#include <linux/skbuff.h>
+#include <net/addrconf.h>
+#include <net/if_inet6.h>
+#include <net/inet_sock.h>
+#include <net/ipv6.h>
+#include <net/net_namespace.h>
+#include <net/sock.h>
+#include <net/tcp.h>
+
+/* Network devices and namespaces. */
+
+const unsigned char *riwarp_helper_dev_addr(const struct net_device *dev);
+const unsigned char *riwarp_helper_dev_addr(const struct net_device *dev)
+{
+	return dev->dev_addr;
+}
+
+unsigned int riwarp_helper_dev_addr_len(const struct net_device *dev);
+unsigned int riwarp_helper_dev_addr_len(const struct net_device *dev)
+{
+	return dev->addr_len;
+}
+
+struct net *riwarp_helper_dev_get_net(const struct net_device *dev);
+struct net *riwarp_helper_dev_get_net(const struct net_device *dev)
+{
+	guard(rcu)();
+	return maybe_get_net(dev_net_rcu(dev));
+}
+
+void riwarp_helper_dev_hold(struct net_device *dev);
+void riwarp_helper_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+int riwarp_helper_dev_ifindex(const struct net_device *dev);
+int riwarp_helper_dev_ifindex(const struct net_device *dev)
+{
+	return READ_ONCE(dev->ifindex);
+}
+
+unsigned int riwarp_helper_dev_mtu(const struct net_device *dev);
+unsigned int riwarp_helper_dev_mtu(const struct net_device *dev)
+{
+	return READ_ONCE(dev->mtu);
+}
+
+const char *riwarp_helper_dev_name(const struct net_device *dev);
+const char *riwarp_helper_dev_name(const struct net_device *dev)
+{
+	return dev->name;
+}
+
+struct net *riwarp_helper_dev_net(const struct net_device *dev);
+struct net *riwarp_helper_dev_net(const struct net_device *dev)
+{
+	return read_pnet(&dev->nd_net);
+}
+
+void riwarp_helper_dev_put(struct net_device *dev);
+void riwarp_helper_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+bool riwarp_helper_dev_running(const struct net_device *dev);
+bool riwarp_helper_dev_running(const struct net_device *dev)
+{
+	return netif_running(dev) && netif_carrier_ok(dev);
+}
+
+unsigned short riwarp_helper_dev_type(const struct net_device *dev);
+unsigned short riwarp_helper_dev_type(const struct net_device *dev)
+{
+	return dev->type;
+}
+
+void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
+		void (*f)(void *arg, const struct in6_addr *addr), void *arg);
+void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
+		void (*f)(void *arg, const struct in6_addr *addr), void *arg)
+{
+	const struct inet6_ifaddr *ifa;
+	struct inet6_dev *idev;
+
+	guard(rcu)();
+	idev = __in6_dev_get(dev);
+	if (!idev)
+		return;
+	read_lock_bh(&idev->lock);
+	list_for_each_entry(ifa, &idev->addr_list, if_list)
+		if (!(ifa->flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED)))
+			f(arg, &ifa->addr);
+	read_unlock_bh(&idev->lock);
+}
+
+void riwarp_helper_for_each_in_addr(const struct net_device *dev,
+		void (*f)(void *arg, __be32 addr), void *arg);
+void riwarp_helper_for_each_in_addr(const struct net_device *dev,
+		void (*f)(void *arg, __be32 addr), void *arg)
+{
+	const struct in_ifaddr *ifa;
+	struct in_device *idev;
+
+	guard(rcu)();
+	idev = __in_dev_get_rcu(dev);
+	if (!idev)
+		return;
+	in_dev_for_each_ifa_rcu(ifa, idev)
+		f(arg, ifa->ifa_local);
+}
+
+struct net_device *riwarp_helper_in6_ifaddr_dev(const struct inet6_ifaddr *ifa);
+struct net_device *riwarp_helper_in6_ifaddr_dev(const struct inet6_ifaddr *ifa)
+{
+	return ifa->idev->dev;
+}
+
+const struct in6_addr *riwarp_helper_in6_ifaddr_addr(const struct inet6_ifaddr *ifa);
+const struct in6_addr *riwarp_helper_in6_ifaddr_addr(const struct inet6_ifaddr *ifa)
+{
+	return &ifa->addr;
+}
+
+struct net_device *riwarp_helper_in_ifaddr_dev(const struct in_ifaddr *ifa);
+struct net_device *riwarp_helper_in_ifaddr_dev(const struct in_ifaddr *ifa)
+{
+	return ifa->ifa_dev->dev;
+}
+
+__be32 riwarp_helper_in_ifaddr_local(const struct in_ifaddr *ifa);
+__be32 riwarp_helper_in_ifaddr_local(const struct in_ifaddr *ifa)
+{
+	return ifa->ifa_local;
+}
+
+struct net *riwarp_helper_get_net(struct net *net);
+struct net *riwarp_helper_get_net(struct net *net)
+{
+	return get_net(net);
+}
+
+struct net *riwarp_helper_init_net(void);
+struct net *riwarp_helper_init_net(void)
+{
+	return &init_net;
+}
+
+struct net *riwarp_helper_maybe_get_net(struct net *net);
+struct net *riwarp_helper_maybe_get_net(struct net *net)
+{
+	return maybe_get_net(net);
+}
+
+struct net_device *riwarp_helper_notifier_dev(void *info);
+struct net_device *riwarp_helper_notifier_dev(void *info)
+{
+	return netdev_notifier_info_to_dev(info);
+}
+
+void riwarp_helper_put_net(struct net *net);
+void riwarp_helper_put_net(struct net *net)
+{
+	put_net(net);
+}
+
+/* Sockets. */
+
+void riwarp_helper_lock_sock(struct sock *sk);
+void riwarp_helper_lock_sock(struct sock *sk)
+{
+	lock_sock(sk);
+}
+
+bool riwarp_helper_bh_trylock_sock(struct sock *sk);
+bool riwarp_helper_bh_trylock_sock(struct sock *sk)
+{
+	return spin_trylock(&sk->sk_lock.slock);
+}
+
+void riwarp_helper_bh_unlock_sock(struct sock *sk);
+void riwarp_helper_bh_unlock_sock(struct sock *sk)
+{
+	bh_unlock_sock(sk);
+}
+
+int riwarp_helper_ip6_sock_set_v6only(struct sock *sk);
+int riwarp_helper_ip6_sock_set_v6only(struct sock *sk)
+{
+	return ip6_sock_set_v6only(sk);
+}
+
+void riwarp_helper_ip6_sock_set_tclass(struct sock *sk, int val);
+void riwarp_helper_ip6_sock_set_tclass(struct sock *sk, int val)
+{
+	WRITE_ONCE(inet6_sk(sk)->tclass, val);
+}
+
+void riwarp_helper_sk_callback_read_lock(struct sock *sk);
+void riwarp_helper_sk_callback_read_lock(struct sock *sk)
+{
+	read_lock_bh(&sk->sk_callback_lock);
+}
+
+void riwarp_helper_sk_callback_read_unlock(struct sock *sk);
+void riwarp_helper_sk_callback_read_unlock(struct sock *sk)
+{
+	read_unlock_bh(&sk->sk_callback_lock);
+}
+
+void riwarp_helper_sk_callback_write_lock(struct sock *sk);
+void riwarp_helper_sk_callback_write_lock(struct sock *sk)
+{
+	write_lock_bh(&sk->sk_callback_lock);
+}
+
+void riwarp_helper_sk_callback_write_unlock(struct sock *sk);
+void riwarp_helper_sk_callback_write_unlock(struct sock *sk)
+{
+	write_unlock_bh(&sk->sk_callback_lock);
+}
+
+void riwarp_helper_sk_clear_nospace(struct sock *sk);
+void riwarp_helper_sk_clear_nospace(struct sock *sk)
+{
+	clear_bit(SOCK_NOSPACE, &sk->sk_socket->flags);
+}
+
+bool riwarp_helper_sk_owned_by_user(const struct sock *sk);
+bool riwarp_helper_sk_owned_by_user(const struct sock *sk)
+{
+	return sock_owned_by_user_nocheck(sk);
+}
+
+struct net *riwarp_helper_sk_net(const struct sock *sk);
+struct net *riwarp_helper_sk_net(const struct sock *sk)
+{
+	return sock_net(sk);
+}
+
+int riwarp_helper_sk_net_refcnt(const struct sock *sk);
+int riwarp_helper_sk_net_refcnt(const struct sock *sk)
+{
+	return sk->sk_net_refcnt;
+}
+
+void riwarp_helper_sk_setup(struct sock *sk, int rcvbuf);
+void riwarp_helper_sk_setup(struct sock *sk, int rcvbuf)
+{
+	sk->sk_allocation = GFP_ATOMIC;
+	sk->sk_use_task_frag = false;
+	sock_set_flag(sk, SOCK_URGINLINE);
+	WRITE_ONCE(sk->sk_rcvbuf, max(sk->sk_rcvbuf, rcvbuf));
+}
+
+bool riwarp_helper_sk_stream_is_writeable(const struct sock *sk);
+bool riwarp_helper_sk_stream_is_writeable(const struct sock *sk)
+{
+	return __sk_stream_is_writeable(sk, 1);
+}
+
+int riwarp_helper_tcp_inq(struct sock *sk);
+int riwarp_helper_tcp_inq(struct sock *sk)
+{
+	return tcp_inq(sk);
+}
+
+/* Socket buffers and pages. */
+
+struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order);
+struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order)
+{
+	return alloc_pages((sleep ? GFP_KERNEL : GFP_ATOMIC) | __GFP_COMP |
+			   __GFP_NOWARN | __GFP_NORETRY, order);
+}
+
+int riwarp_helper_page_ref_count(const struct page *page);
+int riwarp_helper_page_ref_count(const struct page *page)
+{
+	return page_ref_count(page);
+}
+
+void *riwarp_helper_page_to_virt(const struct page *page);
+void *riwarp_helper_page_to_virt(const struct page *page)
+{
+	return page_to_virt(page);
+}
+
+void riwarp_helper_put_page(struct page *page);
+void riwarp_helper_put_page(struct page *page)
+{
+	put_page(page);
+}
+
+void *riwarp_helper_skb_frag_address(const skb_frag_t *frag);
+void *riwarp_helper_skb_frag_address(const skb_frag_t *frag)
+{
+	return skb_frag_address_safe(frag);
+}
+
+struct skb_shared_info *riwarp_helper_skb_shinfo(const struct sk_buff *skb);
+struct skb_shared_info *riwarp_helper_skb_shinfo(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb);
+}
+
+u32 riwarp_helper_tcp_skb_seq(const struct sk_buff *skb);
+u32 riwarp_helper_tcp_skb_seq(const struct sk_buff *skb)
+{
+	return TCP_SKB_CB(skb)->seq +
+	       !!(TCP_SKB_CB(skb)->tcp_flags & TCPHDR_SYN);
+}

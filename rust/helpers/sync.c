@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+/* For rust/sync.rs, rust/sync/ and rust/rcu_map.rs. */
+#include <linux/bottom_half.h>
+#include <linux/irqflags.h>
+#include <linux/processor.h>
+#include <linux/spinlock.h>
+
+void riwarp_helper_cpu_relax(void);
+void riwarp_helper_cpu_relax(void)
+{
+	cpu_relax();
+}
+
+bool riwarp_helper_irqs_disabled(void);
+bool riwarp_helper_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
+void riwarp_helper_local_bh_disable(void);
+void riwarp_helper_local_bh_disable(void)
+{
+	local_bh_disable();
+}
+
+void riwarp_helper_local_bh_enable(void);
+void riwarp_helper_local_bh_enable(void)
+{
+	local_bh_enable();
+}
+
+void riwarp_helper_spin_lock_bh(spinlock_t *lock);
+void riwarp_helper_spin_lock_bh(spinlock_t *lock)
+{
+	spin_lock_bh(lock);
+}
+
+int riwarp_helper_spin_trylock_bh(spinlock_t *lock);
+int riwarp_helper_spin_trylock_bh(spinlock_t *lock)
+{
+	return spin_trylock_bh(lock);
+}
+
+void riwarp_helper_spin_unlock_bh(spinlock_t *lock);
+void riwarp_helper_spin_unlock_bh(spinlock_t *lock)
+{
+	spin_unlock_bh(lock);
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Addresses of sockets: IPv4 or IPv6 with a port.
+//!
+//! What enters and leaves are the kernel's `struct sockaddr_*`, or addresses of `core::net`.
+
+use crate::bindings;
+use core::fmt;
+use core::mem::size_of;
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
+use core::net::SocketAddr;
+use core::net::SocketAddrV4;
+use core::net::SocketAddrV6;
+use core::ptr;
+use kernel::ffi::c_int;
+use kernel::prelude::*;
+use pin_init::zeroed;
+
+/// Which protocol carries a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// `AF_INET`.
+    V4,
+    /// `AF_INET6`.
+    V6,
+}
+
+impl Family {
+    pub(crate) fn as_raw(self) -> c_int {
+        // CAST: The constants are small.
+        match self {
+            Family::V4 => bindings::AF_INET as c_int,
+            Family::V6 => bindings::AF_INET6 as c_int,
+        }
+    }
+}
+
+/// An IP address and a port; for IPv6 also a scope.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SockAddr(SocketAddr);
+
+impl SockAddr {
+    /// Makes one of an address and a port.
+    pub const fn new(ip: IpAddr, port: u16) -> Self {
+        Self(SocketAddr::new(ip, port))
+    }
+
+    /// The wildcard address of a family, with port 0.
+    pub const fn unspecified(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+            Family::V6 => Self::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+        }
+    }
+
+    /// Reads the kernel's form.
+    ///
+    /// # Errors
+    ///
+    /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
+    pub fn from_raw(raw: &bindings::__kernel_sockaddr_storage) -> Result<Self> {
+        // SAFETY: A `sockaddr_storage` is as large and as aligned as any `sockaddr_*`.
+        unsafe { Self::from_ptr(ptr::from_ref(raw).cast()) }
+    }
+
+    /// Reads the kernel's form.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be valid for reads of a `struct sockaddr_in` or `sockaddr_in6`, if its family
+    /// says so, else of a `struct sockaddr`.
+    ///
+    /// # Errors
+    ///
+    /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
+    pub(crate) unsafe fn from_ptr(raw: *const bindings::sockaddr) -> Result<Self> {
+        // SAFETY: By the contract of this function; every address begins with its family.
+        let family = unsafe { raw.cast::<bindings::sa_family_t>().read_unaligned() };
+        if u32::from(family) == bindings::AF_INET {
+            // SAFETY: By the contract of this function, for this family.
+            let raw = unsafe { raw.cast::<bindings::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
+            Ok(Self(SocketAddr::V4(SocketAddrV4::new(
+                ip,
+                u16::from_be(raw.sin_port),
+            ))))
+        } else if u32::from(family) == bindings::AF_INET6 {
+            // SAFETY: By the contract of this function, for this family.
+            let raw = unsafe { raw.cast::<bindings::sockaddr_in6>().read_unaligned() };
+            let ip = ipv6_from_raw(&raw.sin6_addr);
+            Ok(Self(SocketAddr::V6(SocketAddrV6::new(
+                ip,
+                u16::from_be(raw.sin6_port),
+                u32::from_be(raw.sin6_flowinfo),
+                raw.sin6_scope_id,
+            ))))
+        } else {
+            Err(EAFNOSUPPORT)
+        }
+    }
+
+    /// Gives the kernel's form.
+    pub fn to_raw(&self) -> bindings::__kernel_sockaddr_storage {
+        let mut raw: bindings::__kernel_sockaddr_storage = zeroed();
+        match self.0 {
+            SocketAddr::V4(addr) => {
+                let mut sin: bindings::sockaddr_in = zeroed();
+                // CAST: The constant is small.
+                sin.sin_family = bindings::AF_INET as bindings::sa_family_t;
+                sin.sin_port = addr.port().to_be();
+                sin.sin_addr.s_addr = u32::from_ne_bytes(addr.ip().octets());
+                // SAFETY: A `sockaddr_storage` is as large and as aligned as any `sockaddr_*`.
+                unsafe {
+                    ptr::from_mut(&mut raw)
+                        .cast::<bindings::sockaddr_in>()
+                        .write(sin)
+                };
+            }
+            SocketAddr::V6(addr) => {
+                let mut sin6: bindings::sockaddr_in6 = zeroed();
+                // CAST: The constant is small.
+                sin6.sin6_family = bindings::AF_INET6 as bindings::sa_family_t;
+                sin6.sin6_port = addr.port().to_be();
+                sin6.sin6_flowinfo = addr.flowinfo().to_be();
+                sin6.sin6_scope_id = addr.scope_id();
+                sin6.sin6_addr.in6_u.u6_addr8 = addr.ip().octets();
+                // SAFETY: As above.
+                unsafe {
+                    ptr::from_mut(&mut raw)
+                        .cast::<bindings::sockaddr_in6>()
+                        .write(sin6)
+                };
+            }
+        }
+        raw
+    }
+
+    /// The length of the kernel's form.
+    pub(crate) fn raw_len(&self) -> c_int {
+        // CAST: The sizes are small.
+        match self.0 {
+            SocketAddr::V4(_) => size_of::<bindings::sockaddr_in>() as c_int,
+            SocketAddr::V6(_) => size_of::<bindings::sockaddr_in6>() as c_int,
+        }
+    }
+
+    /// The protocol of the address.
+    pub fn family(&self) -> Family {
+        match self.0 {
+            SocketAddr::V4(_) => Family::V4,
+            SocketAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// The IP address.
+    pub fn ip(&self) -> IpAddr {
+        self.0.ip()
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.0.port()
+    }
+
+    /// Changes the port.
+    pub fn set_port(&mut self, port: u16) {
+        self.0.set_port(port);
+    }
+
+    /// The index of the device that an IPv6 address belongs to; 0 if none is said.
+    pub fn scope_id(&self) -> u32 {
+        match self.0 {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(addr) => addr.scope_id(),
+        }
+    }
+
+    /// Changes the scope of an IPv6 address; does nothing to an IPv4 address.
+    pub fn set_scope_id(&mut self, scope_id: u32) {
+        if let SocketAddr::V6(addr) = &mut self.0 {
+            addr.set_scope_id(scope_id);
+        }
+    }
+
+    /// Says whether it stands for all addresses of the host.
+    pub fn is_unspecified(&self) -> bool {
+        self.0.ip().is_unspecified()
+    }
+
+    /// Says whether it is an address of the host's to itself.
+    pub fn is_loopback(&self) -> bool {
+        self.0.ip().is_loopback()
+    }
+
+    /// Says whether it is an IPv6 address that is valid on one link only, so that it needs a scope.
+    pub fn is_link_local(&self) -> bool {
+        match self.0 {
+            SocketAddr::V4(_) => false,
+            SocketAddr::V6(addr) => addr.ip().is_unicast_link_local(),
+        }
+    }
+
+    /// Compares the addresses without their ports.
+    pub fn same_ip(&self, other: &Self) -> bool {
+        self.0.ip() == other.0.ip()
+    }
+}
+
+impl fmt::Debug for SockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for SockAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+pub(super) fn ipv6_from_raw(raw: &bindings::in6_addr) -> Ipv6Addr {
+    // SAFETY: All views of the union are plain octets.
+    Ipv6Addr::from(unsafe { raw.in6_u.u6_addr8 })
+}

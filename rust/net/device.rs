@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Network devices and the namespaces they live in.
+//!
+//! C headers: `include/linux/netdevice.h`, `include/net/net_namespace.h`.
+
+use super::addr::ipv6_from_raw;
+use super::addr::SockAddr;
+use crate::bindings;
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+use core::ptr;
+use core::ptr::NonNull;
+use kernel::ffi::c_char;
+use kernel::ffi::c_int;
+use kernel::ffi::c_uchar;
+use kernel::ffi::c_uint;
+use kernel::ffi::c_ushort;
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+
+type RawDevice = bindings::net_device;
+
+extern "C" {
+    fn riwarp_helper_dev_addr(dev: *const RawDevice) -> *const c_uchar;
+    fn riwarp_helper_dev_addr_len(dev: *const RawDevice) -> c_uint;
+    fn riwarp_helper_dev_get_net(dev: *const RawDevice) -> *mut bindings::net;
+    fn riwarp_helper_dev_hold(dev: *mut RawDevice);
+    fn riwarp_helper_dev_ifindex(dev: *const RawDevice) -> c_int;
+    fn riwarp_helper_dev_mtu(dev: *const RawDevice) -> c_uint;
+    fn riwarp_helper_dev_name(dev: *const RawDevice) -> *const c_char;
+    fn riwarp_helper_dev_net(dev: *const RawDevice) -> *mut bindings::net;
+    fn riwarp_helper_dev_put(dev: *mut RawDevice);
+    fn riwarp_helper_dev_running(dev: *const RawDevice) -> bool;
+    fn riwarp_helper_dev_type(dev: *const RawDevice) -> c_ushort;
+    fn riwarp_helper_for_each_in6_addr(
+        dev: *const RawDevice,
+        f: unsafe extern "C" fn(*mut c_void, *const bindings::in6_addr),
+        arg: *mut c_void,
+    );
+    fn riwarp_helper_for_each_in_addr(
+        dev: *const RawDevice,
+        f: unsafe extern "C" fn(*mut c_void, u32),
+        arg: *mut c_void,
+    );
+    fn riwarp_helper_get_net(net: *mut bindings::net) -> *mut bindings::net;
+    fn riwarp_helper_init_net() -> *mut bindings::net;
+    fn riwarp_helper_put_net(net: *mut bindings::net);
+}
+
+/// A network device, counted.
+///
+/// The count holds up the device's removal: let go when [`super::NetdevEvent::Unregister`] comes.
+///
+/// # Invariants
+///
+/// The pointer is a valid `struct net_device`, and this value owns one count of it.
+pub struct NetDevice(NonNull<RawDevice>);
+
+// SAFETY: A `struct net_device` may be used by any thread; the count is safe to change from any.
+unsafe impl Send for NetDevice {}
+// SAFETY: What is read here is read once and may change at any time, as in C.
+unsafe impl Sync for NetDevice {}
+
+impl NetDevice {
+    /// Counts a reference to a device.
+    ///
+    /// # Safety
+    ///
+    /// `dev` must be a valid device for the call.
+    pub(crate) unsafe fn from_raw(dev: NonNull<RawDevice>) -> Self {
+        // SAFETY: By the contract of this function.
+        unsafe { riwarp_helper_dev_hold(dev.as_ptr()) };
+        // INVARIANT: Counted just now.
+        Self(dev)
+    }
+
+    /// Borrows a device without counting.
+    ///
+    /// # Safety
+    ///
+    /// `dev` must stay valid as long as the result is used.
+    pub(crate) unsafe fn borrow_raw(dev: NonNull<RawDevice>) -> ManuallyDrop<Self> {
+        // INVARIANT: The count is the one of whoever keeps the device valid; it is never given up
+        // here.
+        ManuallyDrop::new(Self(dev))
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut RawDevice {
+        self.0.as_ptr()
+    }
+
+    /// The name, as it is now.
+    pub fn name(&self) -> DeviceName {
+        let mut name = DeviceName {
+            octets: [0; DeviceName::SIZE],
+            len: 0,
+        };
+        // SAFETY: By the type invariant the device is valid, and so is its name.
+        let src = unsafe { riwarp_helper_dev_name(self.as_raw()) }.cast::<u8>();
+        for (i, octet) in name
+            .octets
+            .iter_mut()
+            .enumerate()
+            .take(DeviceName::SIZE - 1)
+        {
+            // SAFETY: The array has `SIZE` octets. The name may be changed at the same time; any
+            // mixture will do.
+            *octet = unsafe { src.add(i).read_volatile() };
+            if *octet == 0 {
+                break;
+            }
+            // NO-OVERFLOW: `i` is below `SIZE`.
+            name.len = i.wrapping_add(1);
+        }
+        name
+    }
+
+    /// The number of the device in its namespace.
+    pub fn ifindex(&self) -> u32 {
+        // SAFETY: By the type invariant the device is valid.
+        let ifindex = unsafe { riwarp_helper_dev_ifindex(self.as_raw()) };
+        // CAST: Numbers of devices are positive.
+        ifindex as u32
+    }
+
+    /// The largest packet that goes out in one piece.
+    pub fn mtu(&self) -> u32 {
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { riwarp_helper_dev_mtu(self.as_raw()) }
+    }
+
+    /// Says whether the device is up and its cable is in.
+    pub fn is_running(&self) -> bool {
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { riwarp_helper_dev_running(self.as_raw()) }
+    }
+
+    /// What kind of link it is.
+    pub fn link_type(&self) -> LinkType {
+        // SAFETY: By the type invariant the device is valid.
+        let kind = unsafe { riwarp_helper_dev_type(self.as_raw()) };
+        match u32::from(kind) {
+            bindings::ARPHRD_ETHER => LinkType::Ethernet,
+            bindings::ARPHRD_LOOPBACK => LinkType::Loopback,
+            bindings::ARPHRD_NONE => LinkType::None,
+            _ => LinkType::Other(kind),
+        }
+    }
+
+    /// The hardware address, as it is now.
+    pub fn hw_addr(&self) -> HwAddr {
+        let mut addr = HwAddr {
+            octets: [0; HwAddr::SIZE],
+            len: 0,
+        };
+        // SAFETY: By the type invariant the device is valid.
+        let len = unsafe { riwarp_helper_dev_addr_len(self.as_raw()) };
+        // CAST: The length is an `unsigned char`.
+        addr.len = HwAddr::SIZE.min(len as usize);
+        // SAFETY: As above.
+        let src = unsafe { riwarp_helper_dev_addr(self.as_raw()) };
+        // SAFETY: The address has room for `MAX_ADDR_LEN`, which is `SIZE`. It may be changed at
+        // the same time; any mixture will do.
+        unsafe { ptr::copy_nonoverlapping(src, addr.octets.as_mut_ptr(), addr.len) };
+        addr
+    }
+
+    /// The namespace that the device is in now; `None` if that is about to go.
+    ///
+    /// The result keeps the namespace alive: use it and let it go, do not store it.
+    pub fn net(&self) -> Option<NetRef> {
+        // SAFETY: By the type invariant the device is valid.
+        let net = unsafe { riwarp_helper_dev_get_net(self.as_raw()) };
+        // INVARIANT: The helper counted a reference.
+        NonNull::new(net).map(NetRef)
+    }
+
+    /// Tells apart which namespace the device is in now.
+    pub fn net_id(&self) -> NetId {
+        // SAFETY: By the type invariant the device is valid.
+        NetId(unsafe { riwarp_helper_dev_net(self.as_raw()) }.addr())
+    }
+
+    /// Calls `f` for each address of the device that is ready for use: IPv4 first. `f` must not
+    /// sleep.
+    pub fn for_each_addr(&self, mut f: impl FnMut(SockAddr)) {
+        // The one that is known to the callbacks has to be thin.
+        let mut f: &mut dyn FnMut(SockAddr) = &mut f;
+        let arg = (&raw mut f).cast::<c_void>();
+        // SAFETY: By the type invariant the device is valid; the callback takes `arg` as what it
+        // is.
+        unsafe { riwarp_helper_for_each_in_addr(self.as_raw(), in_addr_callback, arg) };
+        // SAFETY: As above.
+        unsafe { riwarp_helper_for_each_in6_addr(self.as_raw(), in6_addr_callback, arg) };
+    }
+
+    /// Says whether both are the same device.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+/// # Safety
+///
+/// `arg` points to a `&mut dyn FnMut(SockAddr)` that nobody else uses.
+unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
+    // SAFETY: By the contract of this function.
+    let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
+    f(SockAddr::new(
+        IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes())),
+        0,
+    ));
+}
+
+/// # Safety
+///
+/// `arg` points to a `&mut dyn FnMut(SockAddr)` that nobody else uses, `addr` to an address.
+unsafe extern "C" fn in6_addr_callback(arg: *mut c_void, addr: *const bindings::in6_addr) {
+    // SAFETY: By the contract of this function.
+    let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
+    // SAFETY: By the contract of this function.
+    f(SockAddr::new(
+        IpAddr::V6(ipv6_from_raw(unsafe { &*addr })),
+        0,
+    ));
+}
+
+impl Clone for NetDevice {
+    fn clone(&self) -> Self {
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { Self::from_raw(self.0) }
+    }
+}
+
+impl Drop for NetDevice {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this value owns a count.
+        unsafe { riwarp_helper_dev_put(self.as_raw()) };
+    }
+}
+
+/// The name of a network device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DeviceName {
+    octets: [u8; Self::SIZE],
+    len: usize,
+}
+
+impl DeviceName {
+    /// The room for a name, its end mark included (`IFNAMSIZ`).
+    pub const SIZE: usize = 16;
+
+    /// The name without its end mark.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.octets.get(..self.len).unwrap_or_default()
+    }
+
+    /// The name as a C string.
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.octets).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(core::str::from_utf8(self.as_bytes()).unwrap_or("?"))
+    }
+}
+
+/// A hardware address; empty for a device that has none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HwAddr {
+    octets: [u8; Self::SIZE],
+    len: usize,
+}
+
+impl HwAddr {
+    /// The room for an address (`MAX_ADDR_LEN`).
+    pub const SIZE: usize = 32;
+
+    /// The octets.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.octets.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// The kind of link behind a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkType {
+    /// `ARPHRD_ETHER`.
+    Ethernet,
+    /// `ARPHRD_LOOPBACK`.
+    Loopback,
+    /// `ARPHRD_NONE`: a tunnel without hardware addresses.
+    None,
+    /// Another `ARPHRD_*`.
+    Other(u16),
+}
+
+/// A network namespace, kept alive.
+///
+/// While this value exists the namespace does not go away, whoever deletes it. So it is for the
+/// length of a call or two.
+///
+/// # Invariants
+///
+/// The pointer is a valid `struct net`, and this value owns one count of it.
+pub struct NetRef(NonNull<bindings::net>);
+
+// SAFETY: A namespace may be used and let go by any thread.
+unsafe impl Send for NetRef {}
+// SAFETY: As above; the count is atomic.
+unsafe impl Sync for NetRef {}
+
+impl NetRef {
+    /// The first namespace, which never goes away.
+    pub fn init_net() -> Self {
+        // SAFETY: Gives the address of a static.
+        let net = unsafe { riwarp_helper_init_net() };
+        // SAFETY: The namespace is static, so its count may be raised.
+        let net = unsafe { riwarp_helper_get_net(net) };
+        // SAFETY: The address of a static is not null. INVARIANT: Counted just now.
+        Self(unsafe { NonNull::new_unchecked(net) })
+    }
+
+    /// Takes over a count.
+    ///
+    /// # Safety
+    ///
+    /// `net` must be valid, and the caller must own a count of it that it gives up.
+    #[expect(dead_code, reason = "for namespaces that come with a request")]
+    pub(crate) unsafe fn from_raw(net: NonNull<bindings::net>) -> Self {
+        Self(net)
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut bindings::net {
+        self.0.as_ptr()
+    }
+
+    /// Tells apart which namespace it is.
+    pub fn id(&self) -> NetId {
+        NetId(self.0.addr().get())
+    }
+}
+
+impl Clone for NetRef {
+    fn clone(&self) -> Self {
+        // SAFETY: By the type invariant the namespace is valid and counted.
+        unsafe { riwarp_helper_get_net(self.as_raw()) };
+        // INVARIANT: Counted just now.
+        Self(self.0)
+    }
+}
+
+impl Drop for NetRef {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this value owns a count.
+        unsafe { riwarp_helper_put_net(self.as_raw()) };
+    }
+}
+
+/// Tells namespaces apart while they exist, without keeping them alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetId(pub(super) usize);

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What happens to network devices, their addresses and the namespaces they live in.
+//!
+//! Each registration is a value: it is in force as long as the value lives. C headers:
+//! `include/linux/notifier.h`, `include/linux/netdevice.h`, `include/linux/inetdevice.h`,
+//! `include/net/addrconf.h`, `include/net/net_namespace.h`.
+
+use super::addr::ipv6_from_raw;
+use super::addr::SockAddr;
+use super::device::NetDevice;
+use super::device::NetId;
+use crate::bindings;
+use core::marker::PhantomData;
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
+use core::ptr::NonNull;
+use kernel::error::to_result;
+use kernel::ffi::c_int;
+use kernel::ffi::c_ulong;
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+use kernel::types::Opaque;
+
+extern "C" {
+    fn riwarp_helper_in6_ifaddr_addr(ifa: *const c_void) -> *const bindings::in6_addr;
+    fn riwarp_helper_in6_ifaddr_dev(ifa: *const c_void) -> *mut bindings::net_device;
+    fn riwarp_helper_in_ifaddr_dev(ifa: *const c_void) -> *mut bindings::net_device;
+    fn riwarp_helper_in_ifaddr_local(ifa: *const c_void) -> u32;
+    fn riwarp_helper_notifier_dev(info: *mut c_void) -> *mut bindings::net_device;
+}
+
+/// `NOTIFY_DONE`: nothing to say to the caller.
+const NOTIFY_DONE: c_int = 0;
+
+/// What happened to a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetdevEvent {
+    /// Its carrier or other state changed.
+    Change,
+    /// It has another hardware address.
+    ChangeAddr,
+    /// It has another MTU.
+    ChangeMtu,
+    /// It has another name.
+    ChangeName,
+    /// It was taken down.
+    Down,
+    /// It is about to be taken down.
+    GoingDown,
+    /// Its hardware was restarted.
+    Reboot,
+    /// It is new in its namespace.
+    Register,
+    /// It leaves its namespace. All references to it must be given up soon.
+    Unregister,
+    /// It was taken up.
+    Up,
+    /// Another `NETDEV_*`.
+    Other(u64),
+}
+
+impl NetdevEvent {
+    fn from_raw(event: c_ulong) -> Self {
+        // CAST: The constants are small; `c_ulong` has 64 bits.
+        const UP: c_ulong = bindings::netdev_cmd_NETDEV_UP as c_ulong;
+        const DOWN: c_ulong = bindings::netdev_cmd_NETDEV_DOWN as c_ulong;
+        const REBOOT: c_ulong = bindings::netdev_cmd_NETDEV_REBOOT as c_ulong;
+        const CHANGE: c_ulong = bindings::netdev_cmd_NETDEV_CHANGE as c_ulong;
+        const REGISTER: c_ulong = bindings::netdev_cmd_NETDEV_REGISTER as c_ulong;
+        const UNREGISTER: c_ulong = bindings::netdev_cmd_NETDEV_UNREGISTER as c_ulong;
+        const CHANGEMTU: c_ulong = bindings::netdev_cmd_NETDEV_CHANGEMTU as c_ulong;
+        const CHANGEADDR: c_ulong = bindings::netdev_cmd_NETDEV_CHANGEADDR as c_ulong;
+        const GOING_DOWN: c_ulong = bindings::netdev_cmd_NETDEV_GOING_DOWN as c_ulong;
+        const CHANGENAME: c_ulong = bindings::netdev_cmd_NETDEV_CHANGENAME as c_ulong;
+        match event {
+            UP => Self::Up,
+            DOWN => Self::Down,
+            REBOOT => Self::Reboot,
+            CHANGE => Self::Change,
+            REGISTER => Self::Register,
+            UNREGISTER => Self::Unregister,
+            CHANGEMTU => Self::ChangeMtu,
+            CHANGEADDR => Self::ChangeAddr,
+            GOING_DOWN => Self::GoingDown,
+            CHANGENAME => Self::ChangeName,
+            other => Self::Other(other as u64),
+        }
+    }
+}
+
+/// Who wants to know what happens to network devices.
+pub trait NetdevEvents: 'static {
+    /// Called for each event of each device in each namespace.
+    ///
+    /// Context: process, may sleep; the RTNL is held.
+    fn netdev_event(event: NetdevEvent, dev: &NetDevice);
+}
+
+/// Events of network devices go to `T` as long as this value lives.
+///
+/// # Invariants
+///
+/// `block` is registered.
+pub struct NetdevNotifier<T: NetdevEvents> {
+    block: KBox<Opaque<bindings::notifier_block>>,
+    _to: PhantomData<T>,
+}
+
+// SAFETY: May be unregistered by any thread.
+unsafe impl<T: NetdevEvents> Send for NetdevNotifier<T> {}
+// SAFETY: Nothing can be done with a shared reference.
+unsafe impl<T: NetdevEvents> Sync for NetdevNotifier<T> {}
+
+impl<T: NetdevEvents> NetdevNotifier<T> {
+    /// Registers. `T` is told of all devices that are there already, by [`NetdevEvent::Register`]
+    /// and [`NetdevEvent::Up`], before this returns.
+    ///
+    /// Context: process, sleeps; the RTNL must not be held.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> Result<Self> {
+        let block = new_block(Self::call)?;
+        // SAFETY: The block is initialised and stays where it is until it is unregistered.
+        to_result(unsafe { bindings::register_netdevice_notifier(block.get()) })?;
+        // INVARIANT: Registered just now.
+        Ok(Self {
+            block,
+            _to: PhantomData,
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only called by the notifier chain of network devices, with its arguments.
+    unsafe extern "C" fn call(
+        _block: *mut bindings::notifier_block,
+        event: c_ulong,
+        info: *mut c_void,
+    ) -> c_int {
+        // SAFETY: By the contract of this function, `info` is what the chain of network devices
+        // passes.
+        let dev = unsafe { riwarp_helper_notifier_dev(info) };
+        if let Some(dev) = NonNull::new(dev) {
+            // SAFETY: The device is valid for the call.
+            let dev = unsafe { NetDevice::borrow_raw(dev) };
+            T::netdev_event(NetdevEvent::from_raw(event), &dev);
+        }
+        NOTIFY_DONE
+    }
+}
+
+impl<T: NetdevEvents> Drop for NetdevNotifier<T> {
+    /// `T` is told of all devices that are still there by [`NetdevEvent::Unregister`].
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is registered.
+        unsafe { bindings::unregister_netdevice_notifier(self.block.get()) };
+    }
+}
+
+/// Who wants to know which addresses devices have.
+pub trait AddrEvents: 'static {
+    /// Called when `addr` (port 0) was added to or removed from `dev`, IPv4 or IPv6.
+    ///
+    /// Context: process or softirq (IPv6); must not sleep.
+    fn addr_event(added: bool, dev: &NetDevice, addr: &SockAddr);
+}
+
+/// Events of addresses go to `T` as long as this value lives.
+///
+/// # Invariants
+///
+/// `v4` and `v6` are registered.
+pub struct AddrNotifier<T: AddrEvents> {
+    v4: KBox<Opaque<bindings::notifier_block>>,
+    v6: KBox<Opaque<bindings::notifier_block>>,
+    _to: PhantomData<T>,
+}
+
+// SAFETY: May be unregistered by any thread.
+unsafe impl<T: AddrEvents> Send for AddrNotifier<T> {}
+// SAFETY: Nothing can be done with a shared reference.
+unsafe impl<T: AddrEvents> Sync for AddrNotifier<T> {}
+
+impl<T: AddrEvents> AddrNotifier<T> {
+    /// Registers. Addresses that are there already cause no event. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> Result<Self> {
+        let v4 = new_block(Self::call_v4)?;
+        let v6 = new_block(Self::call_v6)?;
+        // SAFETY: The block is initialised and stays where it is until it is unregistered.
+        to_result(unsafe { bindings::register_inetaddr_notifier(v4.get()) })?;
+        // SAFETY: As above.
+        if let Err(error) = to_result(unsafe { bindings::register_inet6addr_notifier(v6.get()) }) {
+            // SAFETY: Registered just now.
+            unsafe { bindings::unregister_inetaddr_notifier(v4.get()) };
+            return Err(error);
+        }
+        // INVARIANT: Both were registered just now.
+        Ok(Self {
+            v4,
+            v6,
+            _to: PhantomData,
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only called by the notifier chain of IPv4 addresses, with its arguments.
+    unsafe extern "C" fn call_v4(
+        _block: *mut bindings::notifier_block,
+        event: c_ulong,
+        ifa: *mut c_void,
+    ) -> c_int {
+        // SAFETY: By the contract of this function, `ifa` is a `struct in_ifaddr`.
+        let dev = unsafe { riwarp_helper_in_ifaddr_dev(ifa) };
+        // SAFETY: As above.
+        let ip = Ipv4Addr::from(unsafe { riwarp_helper_in_ifaddr_local(ifa) }.to_ne_bytes());
+        // SAFETY: The device of an address is valid while the chain is called.
+        unsafe { Self::dispatch(event, dev, IpAddr::V4(ip)) }
+    }
+
+    /// # Safety
+    ///
+    /// Only called by the notifier chain of IPv6 addresses, with its arguments.
+    unsafe extern "C" fn call_v6(
+        _block: *mut bindings::notifier_block,
+        event: c_ulong,
+        ifa: *mut c_void,
+    ) -> c_int {
+        // SAFETY: By the contract of this function, `ifa` is a `struct inet6_ifaddr`.
+        let dev = unsafe { riwarp_helper_in6_ifaddr_dev(ifa) };
+        // SAFETY: As above.
+        let ip = ipv6_from_raw(unsafe { &*riwarp_helper_in6_ifaddr_addr(ifa) });
+        // SAFETY: The device of an address is valid while the chain is called.
+        unsafe { Self::dispatch(event, dev, IpAddr::V6(ip)) }
+    }
+
+    /// # Safety
+    ///
+    /// `dev` must be null or valid for the call.
+    unsafe fn dispatch(event: c_ulong, dev: *mut bindings::net_device, ip: IpAddr) -> c_int {
+        let added = match NetdevEvent::from_raw(event) {
+            NetdevEvent::Up => true,
+            NetdevEvent::Down => false,
+            _ => return NOTIFY_DONE,
+        };
+        if let Some(dev) = NonNull::new(dev) {
+            // SAFETY: By the contract of this function.
+            let dev = unsafe { NetDevice::borrow_raw(dev) };
+            T::addr_event(added, &dev, &SockAddr::new(ip, 0));
+        }
+        NOTIFY_DONE
+    }
+}
+
+impl<T: AddrEvents> Drop for AddrNotifier<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is registered.
+        unsafe { bindings::unregister_inetaddr_notifier(self.v4.get()) };
+        // SAFETY: As above.
+        unsafe { bindings::unregister_inet6addr_notifier(self.v6.get()) };
+    }
+}
+
+/// Who has something in network namespaces that must be gone before they are.
+pub trait NetnsExit: 'static {
+    /// Called when a namespace is about to go away, with all its devices and protocols still
+    /// working, and before RDMA core moves its devices elsewhere. Sockets of the namespace must be
+    /// closed when this returns.
+    ///
+    /// Also called for each namespace when the registration ends. Context: process, may sleep; no
+    /// locks held.
+    fn netns_exit(net: NetId);
+}
+
+/// Ends of network namespaces are told to `T` as long as this value lives.
+///
+/// # Invariants
+///
+/// `ops` is registered.
+pub struct NetnsNotifier<T: NetnsExit> {
+    ops: KBox<Opaque<bindings::pernet_operations>>,
+    _to: PhantomData<T>,
+}
+
+// SAFETY: May be unregistered by any thread.
+unsafe impl<T: NetnsExit> Send for NetnsNotifier<T> {}
+// SAFETY: Nothing can be done with a shared reference.
+unsafe impl<T: NetnsExit> Sync for NetnsNotifier<T> {}
+
+impl<T: NetnsExit> NetnsNotifier<T> {
+    /// Registers. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> Result<Self> {
+        let ops = bindings::pernet_operations {
+            pre_exit: Some(Self::pre_exit),
+            ..Default::default()
+        };
+        let ops = KBox::new(Opaque::new(ops), GFP_KERNEL)?;
+        // SAFETY: `ops` is initialised and stays where it is until it is unregistered.
+        to_result(unsafe { bindings::register_pernet_device(ops.get()) })?;
+        // INVARIANT: Registered just now.
+        Ok(Self {
+            ops,
+            _to: PhantomData,
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Only called by the network core, with a namespace.
+    unsafe extern "C" fn pre_exit(net: *mut bindings::net) {
+        T::netns_exit(NetId(net.addr()));
+    }
+}
+
+impl<T: NetnsExit> Drop for NetnsNotifier<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is registered.
+        unsafe { bindings::unregister_pernet_device(self.ops.get()) };
+    }
+}
+
+type Call = unsafe extern "C" fn(*mut bindings::notifier_block, c_ulong, *mut c_void) -> c_int;
+
+fn new_block(call: Call) -> Result<KBox<Opaque<bindings::notifier_block>>> {
+    let block = bindings::notifier_block {
+        notifier_call: Some(call),
+        ..Default::default()
+    };
+    Ok(KBox::new(Opaque::new(block), GFP_KERNEL)?)
+}

@@ -1,0 +1,522 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The receiving end of a socket: what has come in order and was not taken yet, looked at where it
+//! lies.
+//!
+//! What enters is a locked socket; what leaves are copies and checksums of octets at any position
+//! after the read position, and the word how far the read position moves on. Octets that are not
+//! consumed stay in TCP, which is how an incomplete message waits and how the peer is held back.
+//!
+//! TCP's receive queue is a list of socket buffers, each of which is a list of pieces (itself, and
+//! those of its fragment list), each of which is a linear part and some fragments of pages. A
+//! [`Cursor`] knows where in all that a position is. A few of them are remembered: messages are
+//! looked at in steps that go forwards, and back to their start.
+//!
+//! The memory may be written by others meanwhile: a packet of this host's own may be made of pages
+//! that an application has mapped. So it is only ever copied or summed through raw pointers.
+//!
+//! C headers: `include/linux/skbuff.h`, `include/net/tcp.h`.
+
+use super::batch::TxBatch;
+use super::socket::send_locked;
+use super::socket::state_of;
+use super::socket::More;
+use super::socket::TcpState;
+use crate::bindings;
+use crate::crc32c;
+use core::marker::PhantomData;
+use core::ptr;
+use kernel::ffi::c_int;
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+use kernel::types::NotThreadSafe;
+
+type Sk = bindings::sock;
+type Skb = bindings::sk_buff;
+
+extern "C" {
+    fn riwarp_helper_sk_owned_by_user(sk: *const Sk) -> bool;
+    fn riwarp_helper_skb_frag_address(frag: *const bindings::skb_frag_t) -> *mut c_void;
+    fn riwarp_helper_skb_shinfo(skb: *const Skb) -> *mut bindings::skb_shared_info;
+    fn riwarp_helper_tcp_inq(sk: *mut Sk) -> c_int;
+    fn riwarp_helper_tcp_skb_seq(skb: *const Skb) -> u32;
+}
+
+/// How the socket is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Locked {
+    /// It is owned by a thread that just works off what came meanwhile, maybe in the middle of
+    /// sending.
+    Backlog,
+    /// It is not: it listens.
+    No,
+    /// It is owned by the caller.
+    Owner,
+    /// Its spin lock is held by a softirq, and nobody owns it.
+    Softirq,
+}
+
+/// In-order octets that wait in TCP's receive queue.
+///
+/// Positions count from the read position, which [`Inbound::consume`] moves. Context: that of the
+/// callback or of [`super::Socket::with_inbound`].
+///
+/// # Invariants
+///
+/// `sk` is a valid TCP socket, locked as `locked` says while this value lives. `available` octets
+/// from `seq` on are in its receive queue, which nobody else changes. The cursors of `known` point
+/// into that queue.
+pub struct Inbound<'a> {
+    sk: *mut Sk,
+    locked: Locked,
+    /// TCP's number of the octet at position 0.
+    seq: u32,
+    available: u32,
+    /// Where the farthest access ended, and where the last two began.
+    known: [Option<Cursor>; 3],
+    _socket: PhantomData<&'a mut Sk>,
+    _not_send: NotThreadSafe,
+}
+
+impl Inbound<'_> {
+    /// The view that a callback gets.
+    ///
+    /// # Safety
+    ///
+    /// `sk` must be a valid TCP socket that is locked in one way or the other, or that listens,
+    /// while the result lives.
+    pub(super) unsafe fn of_callback(sk: *mut Sk) -> Self {
+        // SAFETY: By the contract of this function, the socket is valid.
+        let locked = if unsafe { state_of(sk) } == TcpState::Listen {
+            Locked::No
+        // SAFETY: As above. Since the socket is locked, it is the spin lock if nobody owns it.
+        } else if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
+            Locked::Backlog
+        } else {
+            Locked::Softirq
+        };
+        // SAFETY: By the contract of this function.
+        unsafe { Self::new(sk, locked) }
+    }
+
+    /// The view of who has locked the socket.
+    ///
+    /// # Safety
+    ///
+    /// `sk` must be a valid TCP socket that the caller owns while the result lives.
+    pub(super) unsafe fn of_owner(sk: *mut Sk) -> Self {
+        // SAFETY: By the contract of this function, the socket is valid.
+        let locked = if unsafe { state_of(sk) } == TcpState::Listen {
+            Locked::No
+        } else {
+            Locked::Owner
+        };
+        // SAFETY: By the contract of this function.
+        unsafe { Self::new(sk, locked) }
+    }
+
+    /// # Safety
+    ///
+    /// As the type invariants say.
+    unsafe fn new(sk: *mut Sk, locked: Locked) -> Self {
+        let mut this = Self {
+            sk,
+            locked,
+            seq: 0,
+            available: 0,
+            known: [None; 3],
+            _socket: PhantomData,
+            _not_send: NotThreadSafe,
+        };
+        this.refresh();
+        this
+    }
+
+    /// Finds out anew what is there, and forgets all cursors.
+    fn refresh(&mut self) {
+        self.known = [None; 3];
+        if self.locked == Locked::No {
+            return;
+        }
+        // SAFETY: By the type invariant this is a TCP socket; the lock that is held keeps the
+        // value.
+        self.seq = unsafe { (*self.sk.cast::<bindings::tcp_sock>()).copied_seq };
+        // SAFETY: As above.
+        let available = unsafe { riwarp_helper_tcp_inq(self.sk) };
+        // INVARIANT: TCP counts what it has put into the queue, less a mark of the end.
+        self.available = u32::try_from(available).unwrap_or(0);
+    }
+
+    /// How many octets there are. More may come after the present call.
+    #[inline]
+    pub fn available(&self) -> usize {
+        // CAST: `usize` has 64 bits.
+        self.available as usize
+    }
+
+    /// Says whether nothing comes after the octets that are there: the peer has ended the stream,
+    /// or it broke.
+    pub fn eof(&self) -> bool {
+        if self.locked == Locked::No {
+            return false;
+        }
+        // SAFETY: By the type invariant the socket is valid.
+        let shutdown = unsafe { (&raw const (*self.sk).sk_shutdown).read_volatile() };
+        u32::from(shutdown) & bindings::RCV_SHUTDOWN != 0
+    }
+
+    /// Says whether this is a softirq, and not work that process context does.
+    pub fn in_softirq(&self) -> bool {
+        self.locked == Locked::Softirq
+    }
+
+    /// Copies octets out; `false` if they are not all there.
+    pub fn peek(&mut self, pos: usize, buf: &mut [u8]) -> bool {
+        let len = buf.len();
+        let mut to = buf.as_mut_ptr();
+        self.for_each_chunk(pos, len, |from, n| {
+            // SAFETY: All pieces together have the length of `buf`, of which `to` is the part that
+            // is not written yet; `from` is readable for `n` octets, and nothing of `buf`.
+            unsafe { ptr::copy_nonoverlapping(from, to, n) };
+            // SAFETY: As above.
+            to = unsafe { to.add(n) };
+        })
+    }
+
+    /// Continues a CRC32c over octets that are there. If they are not all there, the result does
+    /// not match anything.
+    pub fn crc32c(&mut self, pos: usize, len: usize, seed: u32) -> u32 {
+        let mut crc = seed;
+        let all = self.for_each_chunk(pos, len, |from, n| {
+            // SAFETY: `from` is readable for `n` octets.
+            crc = unsafe { crc32c::update_raw(crc, from, n) };
+        });
+        if all {
+            crc
+        } else {
+            !crc
+        }
+    }
+
+    /// Calls `f` for each piece of memory that `len` octets at `pos` lie in, in order; `false` if
+    /// they are not all there, and then `f` may have been called for some.
+    ///
+    /// The pointer is readable for the length that goes with it, during the call; others may write
+    /// there.
+    pub(crate) fn for_each_chunk(
+        &mut self,
+        pos: usize,
+        len: usize,
+        mut f: impl FnMut(*const u8, usize),
+    ) -> bool {
+        if pos
+            .checked_add(len)
+            .is_none_or(|end| end > self.available())
+        {
+            return false;
+        }
+        if len == 0 {
+            return true;
+        }
+        // CAST: Both are at most `available`, which has 32 bits.
+        let (pos, mut left) = (pos as u32, len as u32);
+        let Some(start) = self.seek(pos) else {
+            return false;
+        };
+        let mut cursor = start;
+        while left > 0 {
+            // SAFETY: By the type invariant the cursor points into the queue.
+            let Some((from, n)) = (unsafe { cursor.run(self) }) else {
+                return false;
+            };
+            let n = n.min(left);
+            // CAST: `usize` has 64 bits.
+            f(from, n as usize);
+            cursor.skip(n);
+            // NO-OVERFLOW: `n` is at most `left`.
+            left = left.wrapping_sub(n);
+        }
+        self.remember(start, cursor);
+        true
+    }
+
+    /// Finds a position that is available, from the nearest place that is known.
+    fn seek(&mut self, pos: u32) -> Option<Cursor> {
+        let nearest = self
+            .known
+            .iter()
+            .flatten()
+            .filter(|c| c.pos <= pos)
+            .max_by_key(|c| c.pos);
+        let mut cursor = match nearest {
+            Some(cursor) => *cursor,
+            // SAFETY: By the type invariant the queue is that of a valid socket and does not
+            // change.
+            None => unsafe { Cursor::first(self) }?,
+        };
+        while cursor.pos < pos {
+            // NO-OVERFLOW: Just compared.
+            let left = pos.wrapping_sub(cursor.pos);
+            // SAFETY: By the type invariant the cursor points into the queue.
+            let (_, n) = unsafe { cursor.run(self) }?;
+            cursor.skip(n.min(left));
+        }
+        Some(cursor)
+    }
+
+    /// Keeps the ends of an access in mind.
+    fn remember(&mut self, start: Cursor, end: Cursor) {
+        // INVARIANT: Both point into the queue.
+        let [front, last, before] = &mut self.known;
+        if front.as_ref().is_none_or(|front| front.pos < end.pos) {
+            *front = Some(end);
+        }
+        let is_known = |c: &Option<Cursor>| c.as_ref().is_some_and(|c| c.pos == start.pos);
+        if !is_known(last) && !is_known(before) {
+            *before = last.replace(start);
+        }
+    }
+
+    /// Moves the read position on, and lets TCP have the memory back; it may tell the peer that
+    /// there is room.
+    pub fn consume(&mut self, n: usize) {
+        let n = n.min(self.available());
+        if n > 0 {
+            // The cursors may point to what is freed now.
+            self.known = [None; 3];
+            // SAFETY: By the type invariant this is a valid TCP socket that is locked.
+            unsafe { bindings::tcp_read_done(self.sk, n) };
+            self.refresh();
+        }
+    }
+
+    /// Asks TCP not to call `data_ready` before there are so many octets, unless it has no more
+    /// room or the stream ends.
+    pub fn set_lowat(&mut self, octets: u32) {
+        // Never more than a part of the room that there is (see `RCVBUF` in socket.rs).
+        let octets = octets.clamp(1, 1 << 17);
+        // SAFETY: By the type invariant the socket is valid and locked. (The function that sets the
+        // value for user space would call `data_ready` from here.)
+        // CAST: Clamped above.
+        unsafe { (&raw mut (*self.sk).sk_rcvlowat).write_volatile(octets as c_int) };
+    }
+
+    /// Sends without leaving the receive path; as [`super::Socket::send_batch`], but never sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if this is not the time: somebody may be in the middle of sending. Otherwise those
+    /// of `send_batch`.
+    pub fn try_send_batch(&mut self, batch: &mut TxBatch, more: More) -> Result<usize> {
+        match self.locked {
+            // SAFETY: By the type invariant the socket is valid, and locked in one of the ways that
+            // are asked for.
+            Locked::Owner | Locked::Softirq => unsafe { send_locked(self.sk, batch, more) },
+            Locked::Backlog | Locked::No => Err(EBUSY),
+        }
+    }
+}
+
+/// A place in the receive queue.
+///
+/// # Invariants
+///
+/// Either `piece` is `skb` or a member of its fragment list; `part` is 0 for its linear part, or
+/// the number of a fragment plus 1; `off` is at most the length of that part.
+#[derive(Clone, Copy)]
+struct Cursor {
+    /// The position, from the read position.
+    pos: u32,
+    /// The member of the queue.
+    skb: *mut Skb,
+    piece: *mut Skb,
+    part: u32,
+    off: u32,
+}
+
+impl Cursor {
+    /// The place of position 0.
+    ///
+    /// # Safety
+    ///
+    /// The receive queue must not change while the result is used.
+    unsafe fn first(inbound: &Inbound<'_>) -> Option<Self> {
+        // SAFETY: By the invariants of `Inbound`, the socket is valid.
+        let skb = unsafe { queue_of(inbound.sk) };
+        let mut cursor = Self {
+            pos: 0,
+            skb,
+            piece: ptr::null_mut(),
+            part: 0,
+            off: 0,
+        };
+        // SAFETY: The head of the queue stands for a member with nothing in it.
+        unsafe { cursor.next_skb(inbound) }.then_some(cursor)
+    }
+
+    /// The memory at the place: where, and for how many octets, which is at least 1. `None` at the
+    /// end of the queue.
+    ///
+    /// # Safety
+    ///
+    /// The cursor must point into the receive queue of `inbound`.
+    #[inline]
+    unsafe fn run(&mut self, inbound: &Inbound<'_>) -> Option<(*const u8, u32)> {
+        loop {
+            // SAFETY: By the type invariant this is a part of a valid piece.
+            let (from, len) = unsafe { part_of(self.piece, self.part) };
+            // NO-OVERFLOW: By the type invariant.
+            let left = len.wrapping_sub(self.off);
+            if left > 0 {
+                if from.is_null() {
+                    // Memory of a device, which the CPU cannot read.
+                    return None;
+                }
+                // SAFETY: The part has more than `off` octets.
+                // CAST: `usize` has 64 bits.
+                return Some((unsafe { from.add(self.off as usize) }, left));
+            }
+            // SAFETY: By the contract of this function.
+            if !unsafe { self.next_part(inbound) } {
+                return None;
+            }
+        }
+    }
+
+    /// Moves on inside of what [`Cursor::run`] gave.
+    #[inline]
+    fn skip(&mut self, n: u32) {
+        // INVARIANT: `n` is at most what the part has left.
+        self.off = self.off.wrapping_add(n);
+        self.pos = self.pos.wrapping_add(n);
+    }
+
+    /// Goes to the start of the next part; `false` at the end of the queue.
+    ///
+    /// # Safety
+    ///
+    /// The cursor must point into the receive queue of `inbound`.
+    unsafe fn next_part(&mut self, inbound: &Inbound<'_>) -> bool {
+        // SAFETY: By the type invariant the piece is valid.
+        let shinfo = unsafe { riwarp_helper_skb_shinfo(self.piece) };
+        // SAFETY: A valid piece has its shared information.
+        let (frags, frag_list) = unsafe { ((*shinfo).nr_frags, (*shinfo).frag_list) };
+        if self.part < u32::from(frags) {
+            // INVARIANT: There is one more fragment.
+            self.part = self.part.wrapping_add(1);
+            self.off = 0;
+            return true;
+        }
+        let next = if self.piece == self.skb {
+            frag_list
+        } else {
+            // SAFETY: By the type invariant the piece is a valid member of a fragment list.
+            unsafe { next_of(self.piece) }
+        };
+        if next.is_null() {
+            // SAFETY: By the contract of this function.
+            return unsafe { self.next_skb(inbound) };
+        }
+        // INVARIANT: `next` is a member of the fragment list of `skb`.
+        self.piece = next;
+        self.part = 0;
+        self.off = 0;
+        true
+    }
+
+    /// Goes to the next member of the queue, and there to where the position is; `false` at the end
+    /// of the queue.
+    ///
+    /// # Safety
+    ///
+    /// The cursor must point into the receive queue of `inbound`.
+    unsafe fn next_skb(&mut self, inbound: &Inbound<'_>) -> bool {
+        loop {
+            // SAFETY: By the contract of this function, `skb` is a member of the queue, or its
+            // head.
+            let next = unsafe { next_of(self.skb) };
+            // SAFETY: By the invariants of `Inbound`, the socket is valid.
+            if next == unsafe { queue_of(inbound.sk) } {
+                return false;
+            }
+            // INVARIANT: The start of a member of the queue.
+            (self.skb, self.piece, self.part, self.off) = (next, next, 0, 0);
+            // Members may overlap: TCP keeps a packet that repeats what is there already, if
+            // something new follows.
+            // SAFETY: `next` is valid, and in TCP's queue.
+            let start = unsafe { riwarp_helper_tcp_skb_seq(next) };
+            let mut repeated = inbound.seq.wrapping_add(self.pos).wrapping_sub(start);
+            // SAFETY: `next` is valid.
+            if repeated >= unsafe { (*next).len } {
+                continue;
+            }
+            // The octets of this member that lie before the position.
+            while repeated > 0 {
+                // SAFETY: By the type invariant this is a part of a valid piece.
+                let (_, len) = unsafe { part_of(self.piece, self.part) };
+                let n = len.min(repeated);
+                // INVARIANT: At most the length of the part.
+                self.off = n;
+                // NO-OVERFLOW: `n` is at most `repeated`.
+                repeated = repeated.wrapping_sub(n);
+                // SAFETY: By the contract of this function. More octets of this member follow,
+                // since it has more than `repeated`; so this does not come back here.
+                if repeated > 0 && !unsafe { self.next_part(inbound) } {
+                    return false;
+                }
+            }
+            return true;
+        }
+    }
+}
+
+/// The head of a receive queue, as a member of it.
+///
+/// # Safety
+///
+/// `sk` must be valid.
+#[inline]
+unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
+    // SAFETY: By the contract of this function.
+    unsafe { &raw mut (*sk).sk_receive_queue }.cast()
+}
+
+/// The member after `skb`, of a queue or fragment list.
+///
+/// # Safety
+///
+/// `skb` must be a valid member, or the head of a queue, which begins as its members do.
+#[inline]
+unsafe fn next_of(skb: *mut Skb) -> *mut Skb {
+    // SAFETY: By the contract of this function.
+    unsafe { (*skb).__bindgen_anon_1.__bindgen_anon_1.next }
+}
+
+/// Where a part of a piece is, and how long.
+///
+/// # Safety
+///
+/// `piece` must be valid, and have the part.
+#[inline]
+unsafe fn part_of(piece: *mut Skb, part: u32) -> (*const u8, u32) {
+    let Some(frag) = part.checked_sub(1) else {
+        // SAFETY: By the contract of this function.
+        let skb = unsafe { &*piece };
+        // NO-OVERFLOW: `data_len` is the part of `len` that is not linear.
+        return (skb.data, skb.len.wrapping_sub(skb.data_len));
+    };
+    // SAFETY: By the contract of this function.
+    let shinfo = unsafe { riwarp_helper_skb_shinfo(piece) };
+    // SAFETY: A valid piece has its shared information, with as many fragments as the contract
+    // says.
+    // CAST: `usize` has 64 bits.
+    let frag = unsafe {
+        (&raw const (*shinfo).frags)
+            .cast::<bindings::skb_frag_t>()
+            .add(frag as usize)
+    };
+    // SAFETY: As above.
+    let from = unsafe { riwarp_helper_skb_frag_address(frag) };
+    // SAFETY: As above.
+    (from.cast_const().cast(), unsafe { (*frag).len })
+}

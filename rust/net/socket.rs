@@ -1,0 +1,618 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! TCP sockets of the kernel's own: made, connected, written to, read from, closed; nothing here
+//! waits for the peer.
+//!
+//! A socket does not hold its network namespace, so that deleting a namespace is not held up by
+//! connections; its owner closes it in time (see [`super::NetnsExit`]). What TCP still has to do
+//! for a socket that was closed in an orderly way (deliver the rest, see it acknowledged) does hold
+//! the namespace, as it does for user space.
+//!
+//! C headers: `include/linux/net.h`, `include/net/sock.h`, `include/net/tcp.h`.
+
+use super::addr::Family;
+use super::addr::SockAddr;
+use super::batch::TxBatch;
+use super::device::NetId;
+use super::device::NetRef;
+use super::hooks::Callbacks;
+use super::skb::Inbound;
+use crate::bindings;
+use core::mem::size_of;
+use core::ptr;
+use core::ptr::NonNull;
+use kernel::error::to_result;
+use kernel::ffi::c_int;
+use kernel::ffi::c_uint;
+use kernel::prelude::*;
+
+extern "C" {
+    fn riwarp_helper_bh_trylock_sock(sk: *mut bindings::sock) -> bool;
+    fn riwarp_helper_bh_unlock_sock(sk: *mut bindings::sock);
+    fn riwarp_helper_ip6_sock_set_tclass(sk: *mut bindings::sock, val: c_int);
+    fn riwarp_helper_ip6_sock_set_v6only(sk: *mut bindings::sock) -> c_int;
+    fn riwarp_helper_local_bh_disable();
+    fn riwarp_helper_local_bh_enable();
+    fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
+    fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
+    fn riwarp_helper_put_net(net: *mut bindings::net);
+    fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
+    fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
+    fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
+    fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
+}
+
+// CAST: The constants are small.
+const NONBLOCK: c_int = bindings::O_NONBLOCK as c_int;
+const DONTWAIT: c_uint = bindings::MSG_DONTWAIT | bindings::MSG_NOSIGNAL;
+
+/// The room that TCP has for what was received, in the kernel's terms (which count each packet's
+/// overhead): the largest FPDU, 64 KiB and its framing, fits several times, whatever packets it
+/// comes in.
+const RCVBUF: c_int = 1 << 20;
+
+/// The state of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "the names are those of RFC 9293, section 3.3.2"
+)]
+pub enum TcpState {
+    Listen,
+    SynSent,
+    SynReceived,
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+    TimeWait,
+    Closed,
+}
+
+impl TcpState {
+    fn from_raw(state: u8) -> Self {
+        // CAST: The constants are small.
+        const ESTABLISHED: u8 = bindings::BPF_TCP_ESTABLISHED as u8;
+        const SYN_SENT: u8 = bindings::BPF_TCP_SYN_SENT as u8;
+        const SYN_RECV: u8 = bindings::BPF_TCP_SYN_RECV as u8;
+        const FIN_WAIT1: u8 = bindings::BPF_TCP_FIN_WAIT1 as u8;
+        const FIN_WAIT2: u8 = bindings::BPF_TCP_FIN_WAIT2 as u8;
+        const TIME_WAIT: u8 = bindings::BPF_TCP_TIME_WAIT as u8;
+        const CLOSE_WAIT: u8 = bindings::BPF_TCP_CLOSE_WAIT as u8;
+        const LAST_ACK: u8 = bindings::BPF_TCP_LAST_ACK as u8;
+        const LISTEN: u8 = bindings::BPF_TCP_LISTEN as u8;
+        const CLOSING: u8 = bindings::BPF_TCP_CLOSING as u8;
+        const NEW_SYN_RECV: u8 = bindings::BPF_TCP_NEW_SYN_RECV as u8;
+        match state {
+            ESTABLISHED => Self::Established,
+            SYN_SENT => Self::SynSent,
+            SYN_RECV | NEW_SYN_RECV => Self::SynReceived,
+            FIN_WAIT1 => Self::FinWait1,
+            FIN_WAIT2 => Self::FinWait2,
+            TIME_WAIT => Self::TimeWait,
+            CLOSE_WAIT => Self::CloseWait,
+            LAST_ACK => Self::LastAck,
+            LISTEN => Self::Listen,
+            CLOSING => Self::Closing,
+            // `TCP_CLOSE`, `TCP_BOUND_INACTIVE` and what does not exist.
+            _ => Self::Closed,
+        }
+    }
+
+    /// Says whether octets can still be sent.
+    pub fn can_send(self) -> bool {
+        matches!(self, Self::Established | Self::CloseWait)
+    }
+}
+
+/// How far a connection attempt got at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connecting {
+    /// The connection is there.
+    Done,
+    /// Under way: `state_change` will tell, and [`Socket::error`] why not.
+    Pending,
+}
+
+/// Whether the caller will send more at once, so that a last packet that is not full may wait for
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// This is the end for now: send all.
+    No,
+    /// The next send follows at once.
+    Yes,
+}
+
+/// A TCP socket. Dropping it closes it, in an orderly way unless octets were received that nobody
+/// took.
+///
+/// Methods whose context is "process" take the socket lock and may sleep. While they release it,
+/// callbacks of [`super::Hooked`] may run inside them.
+///
+/// # Invariants
+///
+/// `raw` is a TCP socket of the kernel's own with a `struct sock`; this value owns it. `callbacks`
+/// are those that TCP gives to a new socket.
+pub struct Socket {
+    raw: NonNull<bindings::socket>,
+    callbacks: Callbacks,
+}
+
+// SAFETY: Sockets may be used and closed by any thread.
+unsafe impl Send for Socket {}
+// SAFETY: The functions used on a socket lock it, or read single values.
+unsafe impl Sync for Socket {}
+
+impl Socket {
+    /// Makes a socket in a namespace. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, `EAFNOSUPPORT` and what else making a socket gives.
+    pub fn new_tcp(net: &NetRef, family: Family) -> Result<Self> {
+        let mut raw = ptr::null_mut();
+        // CAST: The constants are small.
+        let (kind, proto) = (
+            bindings::sock_type_SOCK_STREAM as c_int,
+            bindings::IPPROTO_TCP as c_int,
+        );
+        // SAFETY: The namespace is valid by the invariants of `NetRef`; `raw` may be written to.
+        to_result(unsafe {
+            bindings::sock_create_kern(net.as_raw(), family.as_raw(), kind, proto, &mut raw)
+        })?;
+        let raw = NonNull::new(raw).ok_or(EINVAL)?;
+        // SAFETY: The socket is new; nobody else knows it.
+        let callbacks = unsafe { Callbacks::read(sk_of(raw)) };
+        // INVARIANT: As made above.
+        let socket = Self { raw, callbacks };
+        socket.setup();
+        Ok(socket)
+    }
+
+    /// What each socket gets, made or accepted.
+    fn setup(&self) {
+        // SAFETY: The socket is valid. Nagle's algorithm would hold back the last packet of a
+        // batch.
+        unsafe { bindings::tcp_sock_set_nodelay(self.sk()) };
+        self.locked(|sk| {
+            // Memory must come without waiting, since softirqs send too and memory may be freed by
+            // what is sent here.
+            // SAFETY: The socket is valid and locked.
+            unsafe { riwarp_helper_sk_setup(sk, RCVBUF) };
+        });
+    }
+
+    /// Gives the socket a local address. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it has one.
+    pub fn bind(&self, addr: &SockAddr) -> Result {
+        let mut raw = addr.to_raw();
+        // SAFETY: The socket is valid; the address has the length that is given.
+        to_result(unsafe {
+            bindings::kernel_bind(self.raw.as_ptr(), (&raw mut raw).cast(), addr.raw_len())
+        })
+    }
+
+    /// Waits for connections from now on. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE`, `EINVAL` if it is connected.
+    pub fn listen(&self, backlog: u16) -> Result {
+        // SAFETY: The socket is valid.
+        to_result(unsafe { bindings::kernel_listen(self.raw.as_ptr(), backlog.into()) })
+    }
+
+    /// Takes a connection that waits. The result has the callbacks that TCP gives, whatever the
+    /// listener has. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if none waits, `ECONNABORTED` if it is gone already, `EINVAL` if the socket does
+    /// not listen, `ENOMEM`.
+    pub fn accept(&self) -> Result<Socket> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: The socket is valid; `raw` may be written to.
+        to_result(unsafe { bindings::kernel_accept(self.raw.as_ptr(), &mut raw, NONBLOCK) })?;
+        let raw = NonNull::new(raw).ok_or(ECONNABORTED)?;
+        // INVARIANT: A TCP socket, and nobody else has it. Both sockets are of the same kind, so
+        // that the callbacks are too.
+        let child = Self {
+            raw,
+            callbacks: self.callbacks,
+        };
+        // A child begins with a copy of the listener's callbacks, but without its data.
+        // SAFETY: The socket is valid, and no hook was installed on it.
+        unsafe { self.callbacks.restore(child.sk()) };
+        child.setup();
+        Ok(child)
+    }
+
+    /// Begins to connect. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `ENETUNREACH`, `EADDRNOTAVAIL`, `EISCONN`, `ECONNREFUSED` and others that are known at once.
+    pub fn connect_nonblock(&self, addr: &SockAddr) -> Result<Connecting> {
+        let mut raw = addr.to_raw();
+        // SAFETY: The socket is valid; the address has the length that is given.
+        let ret = unsafe {
+            bindings::kernel_connect(
+                self.raw.as_ptr(),
+                (&raw mut raw).cast(),
+                addr.raw_len(),
+                NONBLOCK,
+            )
+        };
+        match to_result(ret) {
+            Ok(()) => Ok(Connecting::Done),
+            Err(error) if error == EINPROGRESS => Ok(Connecting::Pending),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ties the socket to a device; 0 unties it. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`.
+    pub fn set_bound_dev(&self, ifindex: u32) -> Result {
+        let ifindex = c_int::try_from(ifindex).map_err(|_| ENODEV)?;
+        // SAFETY: The socket is valid and not locked by the caller.
+        to_result(unsafe { bindings::sock_bindtoindex(self.sk(), ifindex, true) })
+    }
+
+    /// Lets the socket be bound where connections still linger. Context: process.
+    pub fn set_reuseaddr(&self) {
+        // SAFETY: The socket is valid.
+        unsafe { bindings::sock_set_reuseaddr(self.sk()) };
+    }
+
+    /// Keeps an IPv6 socket from taking IPv4 connections. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is bound, or not IPv6.
+    pub fn set_v6only(&self) -> Result {
+        if self.family() != Family::V6 {
+            return Err(EINVAL);
+        }
+        // SAFETY: The socket is valid and IPv6.
+        to_result(unsafe { riwarp_helper_ip6_sock_set_v6only(self.sk()) })
+    }
+
+    /// Sets the type of service (IPv4) or traffic class (IPv6). Context: process.
+    pub fn set_tos(&self, tos: u8) {
+        match self.family() {
+            // SAFETY: The socket is valid and IPv4.
+            Family::V4 => unsafe { bindings::ip_sock_set_tos(self.sk(), tos.into()) },
+            // SAFETY: The socket is valid and IPv6.
+            Family::V6 => {
+                self.locked(|sk| unsafe { riwarp_helper_ip6_sock_set_tclass(sk, tos.into()) })
+            }
+        }
+    }
+
+    /// Gives a connection up when what was sent is not acknowledged for so long. Context: process.
+    pub fn set_user_timeout(&self, millis: u32) {
+        let millis = c_int::try_from(millis).unwrap_or(c_int::MAX);
+        // SAFETY: The socket is valid. A value that is not negative is always taken.
+        unsafe { bindings::tcp_sock_set_user_timeout(self.sk(), millis) };
+    }
+
+    /// Sets how often the opening packet is repeated before a connection attempt fails. Context:
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is 0 or above 127.
+    pub fn set_syn_retries(&self, retries: u8) -> Result {
+        // SAFETY: The socket is valid.
+        to_result(unsafe { bindings::tcp_sock_set_syncnt(self.sk(), retries.into()) })
+    }
+
+    /// The address on this side. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EAFNOSUPPORT` should not happen.
+    pub fn local_addr(&self) -> Result<SockAddr> {
+        let mut raw = bindings::__kernel_sockaddr_storage::default();
+        // SAFETY: The socket is valid; there is room for any address.
+        to_result(unsafe {
+            bindings::kernel_getsockname(self.raw.as_ptr(), (&raw mut raw).cast())
+        })?;
+        SockAddr::from_raw(&raw)
+    }
+
+    /// The address on the other side. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTCONN`.
+    pub fn peer_addr(&self) -> Result<SockAddr> {
+        let mut raw = bindings::__kernel_sockaddr_storage::default();
+        // SAFETY: The socket is valid; there is room for any address.
+        to_result(unsafe {
+            bindings::kernel_getpeername(self.raw.as_ptr(), (&raw mut raw).cast())
+        })?;
+        SockAddr::from_raw(&raw)
+    }
+
+    /// Sends a copy of some octets; gives how many TCP took. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
+    /// connection.
+    pub fn send(&self, buf: &[u8]) -> Result<usize> {
+        let mut msg = bindings::msghdr {
+            msg_flags: DONTWAIT,
+            ..Default::default()
+        };
+        let mut vec = bindings::kvec {
+            iov_base: buf.as_ptr().cast_mut().cast(),
+            iov_len: buf.len(),
+        };
+        // SAFETY: The socket is valid; the vector describes `buf`, which is only read.
+        let ret = unsafe {
+            bindings::kernel_sendmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len())
+        };
+        to_len(ret)
+    }
+
+    /// Takes octets that were received, at most as many as `buf` holds. `Ok(0)` is the end of the
+    /// stream. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if there are none yet, `EINVAL` if `buf` is empty, or what happened to the
+    /// connection.
+    pub fn recv(&self, buf: &mut [u8]) -> Result<usize> {
+        self.receive(buf, bindings::MSG_DONTWAIT)
+    }
+
+    /// As [`Socket::recv`], but leaves the octets there.
+    pub fn peek(&self, buf: &mut [u8]) -> Result<usize> {
+        self.receive(buf, bindings::MSG_DONTWAIT | bindings::MSG_PEEK)
+    }
+
+    fn receive(&self, buf: &mut [u8], flags: c_uint) -> Result<usize> {
+        if buf.is_empty() {
+            return Err(EINVAL);
+        }
+        let mut msg = bindings::msghdr::default();
+        let mut vec = bindings::kvec {
+            iov_base: buf.as_mut_ptr().cast(),
+            iov_len: buf.len(),
+        };
+        // CAST: The flags are small.
+        let flags = flags as c_int;
+        // SAFETY: The socket is valid; the vector describes `buf`.
+        let ret = unsafe {
+            bindings::kernel_recvmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len(), flags)
+        };
+        to_len(ret)
+    }
+
+    /// Gives all that waits in a batch to TCP, without copying it; gives how many octets TCP took,
+    /// which the batch then forgets. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
+    /// connection.
+    pub fn send_batch(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
+        batch.send_with(more, |msg, _len| {
+            // SAFETY: The socket is valid; the message describes memory of the batch.
+            unsafe { bindings::sock_sendmsg(self.raw.as_ptr(), msg) }
+        })
+    }
+
+    /// As [`Socket::send_batch`], where sleeping is not allowed.
+    ///
+    /// Context: process or softirq, interrupts enabled; not from a callback of the same socket
+    /// (there, [`Inbound::try_send_batch`]).
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if somebody has the socket locked.
+    pub fn try_send_batch_atomic(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
+        let sk = self.sk();
+        // SAFETY: Undone below, on the same CPU.
+        unsafe { riwarp_helper_local_bh_disable() };
+        // SAFETY: The socket is valid; bottom halves are off.
+        let ret = if unsafe { riwarp_helper_bh_trylock_sock(sk) } {
+            // SAFETY: The socket is valid and its spin lock held.
+            let ret = if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
+                Err(EBUSY)
+            } else {
+                // SAFETY: The spin lock is held and nobody owns the socket.
+                unsafe { send_locked(sk, batch, more) }
+            };
+            // SAFETY: Locked above.
+            unsafe { riwarp_helper_bh_unlock_sock(sk) };
+            ret
+        } else {
+            Err(EBUSY)
+        };
+        // SAFETY: Disabled above.
+        unsafe { riwarp_helper_local_bh_enable() };
+        ret
+    }
+
+    /// How many octets TCP puts into a full packet now (EMSS in RFC 5044). Context: any.
+    pub fn emss(&self) -> u32 {
+        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
+        unsafe { (&raw const (*self.tp()).mss_cache).read_volatile() }
+    }
+
+    /// How many octets TCP took that the peer has not acknowledged. Context: any.
+    pub fn unacked(&self) -> u32 {
+        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
+        let write_seq = unsafe { (&raw const (*self.tp()).write_seq).read_volatile() };
+        // SAFETY: As above.
+        let snd_una = unsafe { (&raw const (*self.tp()).snd_una).read_volatile() };
+        write_seq.wrapping_sub(snd_una)
+    }
+
+    /// Ends the stream to the peer, after all that was sent. Runs the `state_change` of a hook.
+    /// Context: process.
+    pub fn shutdown_write(&self) {
+        // SAFETY: The socket is valid. An error says that there was no connection.
+        unsafe {
+            bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
+        };
+    }
+
+    /// As [`Socket::shutdown_write`], and takes no more octets from the peer.
+    pub fn shutdown_both(&self) {
+        // SAFETY: As above.
+        unsafe {
+            bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_RDWR)
+        };
+    }
+
+    /// Ends the connection at once by a reset; [`Socket::error`] is `ECONNABORTED` then. Runs the
+    /// `state_change` of a hook. Context: process.
+    pub fn abort(&self) {
+        // SAFETY: The socket is a valid TCP socket. An error says that it was closed before.
+        unsafe { bindings::tcp_abort(self.sk(), ECONNABORTED.to_errno().wrapping_neg()) };
+    }
+
+    /// The state of the connection, as it is now. Context: any.
+    pub fn state(&self) -> TcpState {
+        // SAFETY: The socket is valid.
+        unsafe { state_of(self.sk()) }
+    }
+
+    /// What happened to the connection, as a positive error number; 0 if nothing did. Context: any.
+    pub fn error(&self) -> i32 {
+        // SAFETY: The socket is valid; the value may change at any time.
+        unsafe { (&raw const (*self.sk()).sk_err).read_volatile() }
+    }
+
+    /// The protocol of the socket.
+    pub fn family(&self) -> Family {
+        // SAFETY: The socket is valid, and its family never changes.
+        let family = unsafe { (*self.sk()).__sk_common.skc_family };
+        if u32::from(family) == bindings::AF_INET6 {
+            Family::V6
+        } else {
+            Family::V4
+        }
+    }
+
+    /// Tells apart which namespace the socket is in.
+    pub fn net_id(&self) -> NetId {
+        // SAFETY: The socket is valid.
+        NetId(unsafe { riwarp_helper_sk_net(self.sk()) }.addr())
+    }
+
+    /// Looks at what was received, with the socket locked. Context: process.
+    pub fn with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> R {
+        // SAFETY: The socket is valid and locked by this call, for as long as the view lives.
+        self.locked(|sk| f(&mut unsafe { Inbound::of_owner(sk) }))
+    }
+
+    fn locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
+        // SAFETY: The socket is valid. Context: process.
+        unsafe { riwarp_helper_lock_sock(self.sk()) };
+        let ret = f(self.sk());
+        // SAFETY: Locked above.
+        unsafe { bindings::release_sock(self.sk()) };
+        ret
+    }
+
+    #[inline]
+    pub(super) fn sk(&self) -> *mut bindings::sock {
+        // SAFETY: By the type invariant the socket is valid.
+        unsafe { sk_of(self.raw) }
+    }
+
+    #[inline]
+    fn tp(&self) -> *const bindings::tcp_sock {
+        self.sk().cast_const().cast()
+    }
+
+    pub(super) fn callbacks(&self) -> Callbacks {
+        self.callbacks
+    }
+}
+
+impl Drop for Socket {
+    /// Context: process.
+    fn drop(&mut self) {
+        let sk = self.sk();
+        let lingers = !matches!(self.state(), TcpState::Listen | TcpState::Closed);
+        // A socket of the kernel's that does not hold its namespace loses its timers when closed,
+        // and with them the rest of the stream if a packet is lost. In a namespace that is going
+        // away nothing can be delivered any more.
+        // SAFETY: The socket is valid.
+        if lingers && unsafe { riwarp_helper_sk_net_refcnt(sk) } == 0 {
+            // SAFETY: The socket keeps the memory of its namespace valid.
+            let net = unsafe { riwarp_helper_maybe_get_net(riwarp_helper_sk_net(sk)) };
+            if !net.is_null() {
+                // SAFETY: The socket is valid, does not count its namespace, and the namespace is
+                // alive. Only the owner of the socket does this.
+                unsafe { bindings::sk_net_refcnt_upgrade(sk) };
+                // SAFETY: Counted above.
+                unsafe { riwarp_helper_put_net(net) };
+            }
+        }
+        // SAFETY: By the type invariant this value owns the socket.
+        unsafe { bindings::sock_release(self.raw.as_ptr()) };
+    }
+}
+
+/// # Safety
+///
+/// `raw` must be a valid socket with a `struct sock`.
+#[inline]
+unsafe fn sk_of(raw: NonNull<bindings::socket>) -> *mut bindings::sock {
+    // SAFETY: By the contract of this function.
+    unsafe { (*raw.as_ptr()).sk }.cast()
+}
+
+/// # Safety
+///
+/// `sk` must be valid.
+pub(super) unsafe fn state_of(sk: *mut bindings::sock) -> TcpState {
+    // SAFETY: By the contract of this function; the value may change at any time.
+    TcpState::from_raw(unsafe { (&raw const (*sk).__sk_common.skc_state).read_volatile() })
+}
+
+/// Sends a batch with the socket locked.
+///
+/// # Safety
+///
+/// `sk` must be a valid TCP socket. Either the caller owns it, or holds its spin lock while nobody
+/// owns it.
+pub(super) unsafe fn send_locked(
+    sk: *mut bindings::sock,
+    batch: &mut TxBatch,
+    more: More,
+) -> Result<usize> {
+    batch.send_with(more, |msg, len| {
+        // SAFETY: By the contract of this function; `MSG_DONTWAIT` is set, so that this does not
+        // sleep; memory comes without waiting (see `Socket::setup`).
+        unsafe { bindings::tcp_sendmsg_locked(sk, msg, len) }
+    })
+}
+
+/// Reads the result of a function that gives a length or a negative error number.
+pub(super) fn to_len(ret: c_int) -> Result<usize> {
+    to_result(ret)?;
+    // CAST: Not negative.
+    Ok(ret as usize)
+}
+
+// Addresses are handed to C functions that write as much as their family takes.
+const _: () = assert!(
+    size_of::<bindings::__kernel_sockaddr_storage>() >= size_of::<bindings::sockaddr_in6>()
+);

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A table from numbers to shared objects, which hands the numbers out and is searched without a
+//! lock.
+//!
+//! Look-ups take any context, softirq included; insertion and removal take process context. The
+//! map's own reference to a removed object is dropped in process context, after all look-ups that
+//! could still see it have ended. So an object that was looked up with bottom halves off and let go
+//! before they are on again is never dropped for good in softirq.
+//!
+//! C header: `include/linux/xarray.h`.
+
+use crate::bindings;
+use crate::workqueue::Flags;
+use crate::workqueue::OwnedQueue;
+use crate::workqueue::Placement;
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr;
+use core::ptr::NonNull;
+use kernel::container_of;
+use kernel::error::to_result;
+use kernel::ffi::c_ulong;
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::rcu;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+use kernel::types::Opaque;
+
+/// A new number follows the last one by 1 up to this; a power of two.
+const STRIDE: u32 = 16;
+
+/// A table from numbers to `Arc<T>`.
+///
+/// # Examples
+///
+/// ```ignore
+/// let regions = KBox::pin_init(RcuMap::new(1..1 << 24), GFP_KERNEL)?;
+/// let region = regions.insert(|id| Ok(Arc::new(Region::new(id), GFP_KERNEL)?))?;
+/// assert!(regions.get(region.id()).is_some());
+/// regions.remove(region.id());
+/// ```
+///
+/// # Invariants
+///
+/// Every entry of `xa` is reserved (and empty for all readers) or a pointer from `Arc<T>::into_raw`
+/// that owns one reference. That reference is dropped no earlier than one RCU grace period after
+/// the entry was erased.
+#[pin_data(PinnedDrop)]
+pub struct RcuMap<T: Send + Sync + 'static> {
+    #[pin]
+    xa: Opaque<bindings::xarray>,
+    limit: Range<u32>,
+    /// The number given last; a hint, so that it may be written by several at once.
+    last: Atomic<u32>,
+    /// Where references are dropped.
+    queue: OwnedQueue,
+    _value: PhantomData<Arc<T>>,
+}
+
+// SAFETY: The map owns `Arc<T>`, which is `Send` for such `T`.
+unsafe impl<T: Send + Sync> Send for RcuMap<T> {}
+// SAFETY: `xa` is locked by the functions that write it and read under RCU; what it gives out is
+// `Arc<T>`, which is `Sync`.
+unsafe impl<T: Send + Sync> Sync for RcuMap<T> {}
+
+impl<T: Send + Sync + 'static> RcuMap<T> {
+    /// Makes an empty map that hands out numbers of `limit`, beginning somewhere in it. Context:
+    /// process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `limit` is empty, `ENOMEM`.
+    pub fn new(limit: Range<u32>) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || {
+            let width = limit
+                .end
+                .checked_sub(limit.start)
+                .filter(|w| *w > 0)
+                .ok_or(EINVAL)?;
+            // RFC 5040, section 8.1.1.8 (RDMAP-167): numbers that a peer sees should be hard to
+            // predict.
+            // SAFETY: Any bound but zero is allowed.
+            let offset = unsafe { bindings::__get_random_u32_below(width) };
+            let flags = Flags {
+                placement: Placement::Unbound,
+                highpri: false,
+                mem_reclaim: false,
+            };
+            let queue = OwnedQueue::try_new(c"riwarp_free", flags)?;
+            Ok(try_pin_init!(Self {
+                xa <- Opaque::ffi_init(|slot| {
+                    // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
+                    unsafe { bindings::xa_init_flags(slot, bindings::XA_FLAGS_ALLOC) }
+                }),
+                // NO-OVERFLOW: `offset` is below the width of the range; wrapping for the
+                // compiler's sake.
+                last: Atomic::new(limit.start.wrapping_add(offset)),
+                limit,
+                queue,
+                _value: PhantomData,
+            }? Error))
+        })
+    }
+
+    /// Puts in what `make` makes of the number that it is given. Context: process, sleeps.
+    ///
+    /// Until this returns, the number is taken but leads nowhere.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if all numbers are taken, `ENOMEM`, or what `make` returns.
+    pub fn insert(&self, make: impl FnOnce(u32) -> Result<Arc<T>>) -> Result<Arc<T>> {
+        let id = self.reserve()?;
+        let value = match make(id) {
+            Ok(value) => value,
+            Err(error) => {
+                // SAFETY: The array is initialised. The entry is the reserved one and owns nothing.
+                unsafe { bindings::xa_erase(self.xa.get(), index_of(id)) };
+                return Err(error);
+            }
+        };
+        let raw = Arc::into_raw(value.clone()).cast_mut();
+        // INVARIANT: The entry takes the reference over. Storing over a reserved entry needs no
+        // memory and cannot fail.
+        // SAFETY: The array is initialised. The pointer is aligned to 4 at least, since it lies
+        // behind a `refcount_t`.
+        let old = unsafe { bindings::xa_store(self.xa.get(), index_of(id), raw.cast(), 0) };
+        // SAFETY: Only looks at the value of the pointer.
+        let error = unsafe { bindings::xa_err(old) };
+        if let Err(error) = to_result(error) {
+            // SAFETY: The reference from above was not taken over.
+            drop(unsafe { Arc::from_raw(raw.cast_const()) });
+            // SAFETY: As above.
+            unsafe { bindings::xa_erase(self.xa.get(), index_of(id)) };
+            return Err(error);
+        }
+        Ok(value)
+    }
+
+    /// Looks a number up. Context: any.
+    pub fn get(&self, id: u32) -> Option<Arc<T>> {
+        self.with(id, |value| value.into())
+    }
+
+    /// Looks a number up and lends the object to `f`, without counting a reference. `f` must not
+    /// sleep. Context: any.
+    #[inline]
+    pub fn with<R>(&self, id: u32, f: impl FnOnce(ArcBorrow<'_, T>) -> R) -> Option<R> {
+        let _rcu = rcu::read_lock();
+        // SAFETY: The array is initialised.
+        let raw = unsafe { bindings::xa_load(self.xa.get(), index_of(id)) };
+        let raw = NonNull::new(raw.cast::<T>())?;
+        // SAFETY: By the type invariant this comes from `Arc::into_raw`, and the reference behind
+        // it stays until the end of the read-side section, which `_rcu` keeps open longer than the
+        // borrow lives.
+        Some(f(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }))
+    }
+
+    /// Takes an object out; `None` if there is none by that number. Context: process, sleeps.
+    ///
+    /// Look-ups that run at the same time may still find it. The map's reference is dropped later,
+    /// in process context.
+    pub fn remove(&self, id: u32) -> Option<()> {
+        // SAFETY: The array is initialised.
+        let raw = unsafe { bindings::xa_erase(self.xa.get(), index_of(id)) };
+        let raw = NonNull::new(raw.cast::<T>())?;
+        self.retire(raw);
+        Some(())
+    }
+
+    /// Calls `f` for each object, in the order of the numbers. Objects that come or go meanwhile
+    /// may be left out. Context: process; `f` may sleep and may change the map.
+    pub fn for_each(&self, mut f: impl FnMut(&Arc<T>)) {
+        let mut index: c_ulong = 0;
+        let mut next = self.find(&mut index, bindings::xa_find);
+        while let Some(value) = next {
+            f(&value);
+            next = self.find(&mut index, bindings::xa_find_after);
+        }
+    }
+
+    /// Says whether there is no object. Context: any.
+    pub fn is_empty(&self) -> bool {
+        let mut index: c_ulong = 0;
+        self.find(&mut index, bindings::xa_find).is_none()
+    }
+
+    /// Waits until the references of all objects removed so far are dropped. Context: process,
+    /// sleeps; not from the drop of an object.
+    pub fn flush(&self) {
+        // First the grace periods end, which fills the queue; then the queue.
+        rcu::rcu_barrier();
+        self.queue.flush();
+    }
+
+    fn reserve(&self) -> Result<u32> {
+        // NO-OVERFLOW: `limit` is not empty; wrapping for the compiler's sake.
+        let max = self.limit.end.wrapping_sub(1);
+        let limit = bindings::xa_limit {
+            min: self.limit.start,
+            max,
+        };
+        // SAFETY: Always safe to call.
+        let step = unsafe { bindings::get_random_u32() } % STRIDE;
+        // Beyond the end of the range the search begins at its start.
+        let mut next = self.last.load(Relaxed).wrapping_add(step).wrapping_add(1);
+        if next > max {
+            next = self.limit.start;
+        }
+        let mut id = 0;
+        // SAFETY: The array is initialised.
+        unsafe { bindings::xa_lock(self.xa.get()) };
+        // SAFETY: The array is locked; the other pointers are valid for the call. The lock may be
+        // dropped to allocate.
+        let ret = unsafe {
+            bindings::__xa_alloc_cyclic(
+                self.xa.get(),
+                &mut id,
+                ptr::null_mut(),
+                limit,
+                &mut next,
+                bindings::GFP_KERNEL,
+            )
+        };
+        // SAFETY: Locked above.
+        unsafe { bindings::xa_unlock(self.xa.get()) };
+        to_result(ret).map_err(|error| if error == EBUSY { ENOSPC } else { error })?;
+        self.last.store(id, Relaxed);
+        Ok(id)
+    }
+
+    fn find(
+        &self,
+        index: &mut c_ulong,
+        finder: unsafe extern "C" fn(
+            *mut bindings::xarray,
+            *mut c_ulong,
+            c_ulong,
+            bindings::xa_mark_t,
+        ) -> *mut c_void,
+    ) -> Option<Arc<T>> {
+        let _rcu = rcu::read_lock();
+        // SAFETY: `finder` is `xa_find` or `xa_find_after`; the array is initialised.
+        let raw = unsafe { finder(self.xa.get(), index, c_ulong::MAX, bindings::XA_PRESENT) };
+        let raw = NonNull::new(raw.cast::<T>())?;
+        // SAFETY: As in `with`.
+        Some(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }.into())
+    }
+
+    /// Drops an erased entry's reference after a grace period.
+    fn retire(&self, raw: NonNull<T>) {
+        let init = pin_init!(Retired {
+            rwork <- Opaque::ffi_init(|slot: *mut bindings::rcu_work| {
+                // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
+                let work = unsafe { &raw mut (*slot).work };
+                let key = kernel::static_lock_class!();
+                // SAFETY: `work` is valid for writes; name and key live for ever.
+                unsafe {
+                    bindings::init_work_with_key(
+                        work,
+                        Some(Retired::<T>::run),
+                        false,
+                        c"RcuMap::retire".as_char_ptr(),
+                        key.as_ptr(),
+                    )
+                }
+            }),
+            value: raw,
+        });
+        match KBox::pin_init(init, GFP_KERNEL | __GFP_NOWARN) {
+            Ok(retired) => {
+                // SAFETY: The box is not moved out of; it goes to `Retired::run` as it is.
+                let retired = KBox::into_raw(unsafe { Pin::into_inner_unchecked(retired) });
+                // SAFETY: The item is initialised, never enqueued before, and stays where it is
+                // until it has run. The queue outlives it: the map's drop waits for the grace
+                // period and for the queue.
+                unsafe {
+                    bindings::queue_rcu_work(
+                        self.queue.as_raw(),
+                        Opaque::cast_into(&raw const (*retired).rwork),
+                    )
+                };
+            }
+            Err(_) => {
+                // Without memory for the item the caller, who may sleep, waits in person.
+                rcu::synchronize_rcu();
+                // SAFETY: By the type invariant the erased entry owned a reference, and a grace
+                // period has gone by.
+                drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
+            }
+        }
+    }
+}
+
+#[pinned_drop]
+impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
+    fn drop(self: Pin<&mut Self>) {
+        let mut index: c_ulong = 0;
+        loop {
+            // SAFETY: The array is initialised. Nobody else uses it any more.
+            let raw = unsafe {
+                bindings::xa_find(
+                    self.xa.get(),
+                    &mut index,
+                    c_ulong::MAX,
+                    bindings::XA_PRESENT,
+                )
+            };
+            let Some(raw) = NonNull::new(raw.cast::<T>()) else {
+                break;
+            };
+            // SAFETY: As above.
+            unsafe { bindings::xa_erase(self.xa.get(), index) };
+            // SAFETY: By the type invariant the entry owned a reference. `self` is borrowed
+            // exclusively: no look-up can run, so that there is nothing to wait for.
+            drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
+        }
+        self.flush();
+        // SAFETY: The array is initialised and used no more.
+        unsafe { bindings::xa_destroy(self.xa.get()) };
+    }
+}
+
+/// The array's form of a number.
+#[inline]
+fn index_of(id: u32) -> c_ulong {
+    // CAST: `c_ulong` has 64 bits.
+    id as c_ulong
+}
+
+/// A reference that waits for its grace period.
+#[pin_data]
+struct Retired<T> {
+    #[pin]
+    rwork: Opaque<bindings::rcu_work>,
+    /// From `Arc::into_raw`, owned.
+    value: NonNull<T>,
+}
+
+impl<T: Send + Sync + 'static> Retired<T> {
+    /// Context: process.
+    ///
+    /// # Safety
+    ///
+    /// Only called by the work queue, with the item that [`RcuMap::retire`] enqueued.
+    unsafe extern "C" fn run(work: *mut bindings::work_struct) {
+        // SAFETY: By the contract of this function, `work` lies in a `struct rcu_work`.
+        let rwork = unsafe { container_of!(work, bindings::rcu_work, work) };
+        // SAFETY: That lies in a `Retired<T>`; `Opaque` is transparent.
+        let retired =
+            unsafe { container_of!(rwork.cast::<Opaque<bindings::rcu_work>>(), Self, rwork) };
+        // SAFETY: `retire` made it from a box and gave it to this call alone.
+        let retired = unsafe { KBox::from_raw(retired) };
+        // SAFETY: `value` owns a reference, and a grace period has gone by.
+        drop(unsafe { Arc::from_raw(retired.value.as_ptr().cast_const()) });
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Exclusive work without waiting: one flag says who works; whoever finds it taken marks it and
+//! leaves, and the holder looks again before it lets go.
+//!
+//! What enters is a request to work on a value, from any context; what leaves is the word whether
+//! it was done here. Since nobody ever waits, a softirq may meet a holder that it interrupted on
+//! its own CPU.
+
+use core::cell::UnsafeCell;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::atomic::Release;
+
+/// A value that one context at a time works on, again for everybody who asked meanwhile.
+///
+/// # Examples
+///
+/// ```ignore
+/// let sender = Baton::new(Sender::new());
+/// // From any context, any number of times at once:
+/// match sender.run(|s| s.transmit_some()) {
+///     Ran::Here | Ran::Elsewhere => {}
+///     Ran::Yielded => queue.enqueue(work),
+/// }
+/// ```
+///
+/// # Invariants
+///
+/// `state` is [`FREE`], [`HELD`] or [`ASKED`]. The value is only touched by the one call of
+/// [`Baton::run`] that changed `state` from [`FREE`], until that call stores [`FREE`] again.
+pub struct Baton<T> {
+    state: Atomic<i32>,
+    value: UnsafeCell<T>,
+}
+
+/// Nobody works.
+const FREE: i32 = 0;
+/// Somebody works.
+const HELD: i32 = 1;
+/// Somebody works and has to look again.
+const ASKED: i32 = 2;
+
+/// What the holder wants after one round of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another round, whether anybody asked or not.
+    Again,
+    /// Nothing, unless somebody asked meanwhile.
+    Done,
+    /// To stop here even if somebody asked: the caller of [`Baton::run`] sees to it that it is
+    /// called again.
+    Yield,
+}
+
+/// What became of a call of [`Baton::run`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a yielded round has to be asked for again"]
+pub enum Ran {
+    /// The present holder works (again) for this call, some time after it was made.
+    Elsewhere,
+    /// The work was done in this call.
+    Here,
+    /// The work was begun in this call and stopped by [`Next::Yield`].
+    Yielded,
+}
+
+// SAFETY: The value goes where the baton goes.
+unsafe impl<T: Send> Send for Baton<T> {}
+// SAFETY: By the type invariant the value is used by one thread at a time; hence `Send` is enough.
+unsafe impl<T: Send> Sync for Baton<T> {}
+
+impl<T: Send> Baton<T> {
+    /// Makes one that is free.
+    pub const fn new(value: T) -> Self {
+        // INVARIANT: Nobody works on a new value.
+        Self {
+            state: Atomic::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Runs `f`, again while others ask, or leaves it to the present holder.
+    ///
+    /// Everything that the caller wrote before this call is seen by the round that works for it,
+    /// wherever that round runs. `f` must not call `run` on the same baton and expect work to be
+    /// done inside: it gets [`Ran::Elsewhere`], and the round is repeated.
+    ///
+    /// Context: any; the context of `f` is that of the caller.
+    pub fn run(&self, mut f: impl FnMut(&mut T) -> Next) -> Ran {
+        if !self.take_or_ask() {
+            return Ran::Elsewhere;
+        }
+        loop {
+            // SAFETY: By the type invariant nobody else touches the value until this call stores
+            // `FREE`.
+            let next = f(unsafe { &mut *self.value.get() });
+            match next {
+                Next::Again => {
+                    // ORDERING: acquires what those who asked wrote before; pairs with `Full` in
+                    // `take_or_ask`.
+                    self.state.xchg(HELD, Acquire);
+                }
+                Next::Done => {
+                    // ORDERING: pairs with `Full` of the next taker in `take_or_ask`.
+                    if self.state.cmpxchg(HELD, FREE, Release).is_ok() {
+                        return Ran::Here;
+                    }
+                    // ORDERING: as above, for what was asked meanwhile.
+                    self.state.xchg(HELD, Acquire);
+                }
+                Next::Yield => {
+                    // ORDERING: pairs with `Full` of the next taker in `take_or_ask`.
+                    self.state.store(FREE, Release);
+                    return Ran::Yielded;
+                }
+            }
+        }
+    }
+
+    /// Asks the present holder for another round, if there is one; says whether there is.
+    ///
+    /// For those who cannot do the work themselves: on `false` nobody was asked, and the caller
+    /// finds somebody who calls [`Baton::run`]. Context: any.
+    pub fn ask(&self) -> bool {
+        let mut seen = self.state.load(Relaxed);
+        while seen != FREE {
+            // ORDERING: As in `take_or_ask`.
+            match self.state.cmpxchg(seen, ASKED, Full) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+
+    /// Gives the value of a baton that nobody else can reach.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// Takes the baton if it is free; otherwise leaves a mark for the holder. Says whether it was
+    /// taken.
+    fn take_or_ask(&self) -> bool {
+        let mut seen = self.state.load(Relaxed);
+        loop {
+            let (new, taken) = if seen == FREE {
+                (HELD, true)
+            } else {
+                (ASKED, false)
+            };
+            // ORDERING: A mark is always written, even over a mark: only by reading this very write
+            // does the holder's `xchg` see what was written before the call. Taking acquires what
+            // the last holder wrote.
+            match self.state.cmpxchg(seen, new, Full) {
+                Ok(_) => return taken,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}

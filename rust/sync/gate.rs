@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Values that can be taken back from users in softirq: whoever closes the gate waits until all are
+//! out.
+//!
+//! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer was revoked, no placement may be in
+//! flight any more.
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ops::Deref;
+use kernel::ffi::c_int;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::atomic::Release;
+use kernel::types::NotThreadSafe;
+
+extern "C" {
+    fn riwarp_helper_cpu_relax();
+    fn riwarp_helper_irqs_disabled() -> bool;
+    fn riwarp_helper_local_bh_disable();
+    fn riwarp_helper_local_bh_enable();
+}
+
+/// A value that any context may use until it is taken out.
+///
+/// Entering is one atomic addition. Users run with bottom halves off and must not sleep, so that
+/// the wait in [`Gate::close`] is short and never for somebody on the same CPU.
+///
+/// # Invariants
+///
+/// `users` is the number of guards, plus [`UPDATING`] while a call of [`Gate::update`] is under
+/// way, plus [`CLOSED`] after the gate was closed; never both. The value is initialised and only
+/// read by guards until the first close has seen `users` equal to [`CLOSED`]; that call moves it
+/// out, and nobody touches it after. While `users` is [`UPDATING`], the call that added it has the
+/// value for itself.
+pub struct Gate<T> {
+    users: Atomic<c_int>,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+/// Added to the number of users of a closed gate.
+const CLOSED: c_int = 1 << 30;
+/// Added to the number of users while the value is being changed; more than there can be users.
+const UPDATING: c_int = 1 << 29;
+
+// SAFETY: The value goes where the gate goes.
+unsafe impl<T: Send> Send for Gate<T> {}
+// SAFETY: Guards share the value, hence `Sync`; `close` moves it to another thread, hence `Send`.
+unsafe impl<T: Send + Sync> Sync for Gate<T> {}
+
+impl<T: Send + Sync> Gate<T> {
+    /// Makes one that is open.
+    pub const fn new(value: T) -> Self {
+        // INVARIANT: No users, not closed, the value is there.
+        Self {
+            users: Atomic::new(0),
+            value: UnsafeCell::new(MaybeUninit::new(value)),
+        }
+    }
+
+    /// Gives access to the value, unless the gate was closed.
+    ///
+    /// Bottom halves stay off while the guard lives; whoever holds it must not sleep.
+    ///
+    /// Context: process or softirq; also with interrupts disabled, if they stay so for the life of
+    /// the guard.
+    pub fn enter(&self) -> Option<GateGuard<'_, T>> {
+        if !self.is_open() {
+            return None;
+        }
+        // The guard undoes all of this, in the case of a closed gate too.
+        let guard = GateGuard {
+            gate: self,
+            _bh: BottomHalvesOff::new(),
+        };
+        // ORDERING: the use of the value comes after; pairs with `Full` in `close`: either this
+        // call sees the mark, or `close` sees this user.
+        if self.users.fetch_add(1, Full) >= UPDATING {
+            return None;
+        }
+        Some(guard)
+    }
+
+    /// Changes the value while nobody uses it, and says whether it did: not if the gate is closed.
+    ///
+    /// Spins until all guards are gone and other changes are done; meanwhile [`Gate::enter`] gives
+    /// `None`. `f` runs with bottom halves off, must not sleep, and must be short. Must not be
+    /// called by somebody who holds a guard of the same gate, nor from `f`.
+    ///
+    /// Context: as for [`Gate::enter`].
+    pub fn update(&self, f: impl FnOnce(&mut T)) -> bool {
+        // Bottom halves stay off until the end, so that nobody on this CPU waits for this call in
+        // vain.
+        let _bh = BottomHalvesOff::new();
+        if !self.claim(UPDATING) {
+            return false;
+        }
+        // SAFETY: By the type invariant the value is there, and only for this call as long as
+        // `users` is `UPDATING`, apart from those that added themselves too late and turn back
+        // without a look at it.
+        f(unsafe { (*self.value.get()).assume_init_mut() });
+        // ORDERING: the change comes before; pairs with `Full` in `enter`.
+        self.users.fetch_sub(UPDATING, Release);
+        true
+    }
+
+    /// Adds `mark` and waits until nobody is inside; `false` if the gate is closed.
+    fn claim(&self, mark: c_int) -> bool {
+        let mut seen = self.users.load(Relaxed);
+        loop {
+            if seen >= CLOSED {
+                return false;
+            }
+            if seen >= UPDATING {
+                // SAFETY: Tells the CPU that this is a loop that waits.
+                unsafe { riwarp_helper_cpu_relax() };
+                seen = self.users.load(Relaxed);
+                continue;
+            }
+            // NO-OVERFLOW: `seen` is below `UPDATING`, and twice `CLOSED` does not exceed the
+            // range.
+            match self.users.cmpxchg(seen, seen.wrapping_add(mark), Full) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+        // ORDERING: pairs with `Release` in the guard's drop.
+        while self.users.load(Acquire) != mark {
+            // SAFETY: Tells the CPU that this is a loop that waits.
+            unsafe { riwarp_helper_cpu_relax() };
+        }
+        true
+    }
+
+    /// Takes the value out, once nobody uses it any more. Gives `None` if another call did or does
+    /// so.
+    ///
+    /// Spins until all guards are gone. Must not be called by somebody who holds a guard of the
+    /// same gate, nor in hard interrupt context.
+    ///
+    /// Context: process or softirq.
+    pub fn close(&self) -> Option<T> {
+        if !self.claim(CLOSED) {
+            return None;
+        }
+        // SAFETY: By the type invariant the value is still there: only the call that added `CLOSED`
+        // gets here, once. Later users see the mark and turn back.
+        Some(unsafe { (*self.value.get()).assume_init_read() })
+    }
+
+    /// Says whether the gate is open. It may be closed a moment later. Context: any.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.users.load(Relaxed) < CLOSED
+    }
+}
+
+impl<T> Drop for Gate<T> {
+    fn drop(&mut self) {
+        if *self.users.get_mut() < CLOSED {
+            // SAFETY: By the type invariant the value is there as long as the gate was not closed.
+            unsafe { self.value.get_mut().assume_init_drop() };
+        }
+    }
+}
+
+/// Access to the value of a [`Gate`].
+///
+/// # Invariants
+///
+/// Counted in `gate.users`.
+pub struct GateGuard<'a, T> {
+    gate: &'a Gate<T>,
+    /// Dropped last, after the count is gone.
+    _bh: BottomHalvesOff,
+}
+
+impl<T> Deref for GateGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: By the invariants this guard is counted and was made before the gate was closed;
+        // the value stays until the count is gone.
+        unsafe { (*self.gate.value.get()).assume_init_ref() }
+    }
+}
+
+impl<T> Drop for GateGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // ORDERING: the uses of the value come before; pairs with `Acquire` in `Gate::close`.
+        self.gate.users.fetch_sub(1, Release);
+    }
+}
+
+/// Keeps bottom halves off this CPU as long as it lives.
+///
+/// # Invariants
+///
+/// If `disabled`, bottom halves were disabled for this value, on this CPU.
+struct BottomHalvesOff {
+    disabled: bool,
+    _not_send: NotThreadSafe,
+}
+
+impl BottomHalvesOff {
+    #[inline]
+    fn new() -> Self {
+        // With interrupts disabled bottom halves are off anyway, and enabling them would be wrong.
+        // SAFETY: Reads a flag of the CPU.
+        let disabled = !unsafe { riwarp_helper_irqs_disabled() };
+        if disabled {
+            // SAFETY: May be called in process and softirq context; undone by the drop.
+            unsafe { riwarp_helper_local_bh_disable() };
+        }
+        // INVARIANT: Just done.
+        Self {
+            disabled,
+            _not_send: NotThreadSafe,
+        }
+    }
+}
+
+impl Drop for BottomHalvesOff {
+    #[inline]
+    fn drop(&mut self) {
+        if self.disabled {
+            // SAFETY: By the invariant they were disabled for this value, on this CPU, since the
+            // value is not `Send`.
+            unsafe { riwarp_helper_local_bh_enable() };
+        }
+    }
+}

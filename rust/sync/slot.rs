@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The place of the one object that callbacks without a context of their own have to find.
+//!
+//! Some interfaces of the kernel (link types, notifiers) call a plain function. A module keeps the
+//! object that such a function needs in a static [`Slot`], from the time that it registers the
+//! function to the time that it unregisters it.
+
+use core::ptr;
+use core::ptr::NonNull;
+use kernel::prelude::*;
+use kernel::sync::atomic::Acquire;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Full;
+use kernel::sync::rcu;
+use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+
+/// A place for an `Arc<T>` that is filled and emptied while others look.
+///
+/// # Examples
+///
+/// ```ignore
+/// static DRIVER: Slot<MyDriver> = Slot::empty();
+///
+/// let filled = DRIVER.fill(driver)?;
+/// assert!(DRIVER.get().is_some());
+/// drop(filled);
+/// assert!(DRIVER.get().is_none());
+/// ```
+///
+/// # Invariants
+///
+/// `value` is null or comes from `Arc<T>::into_raw` and owns one reference, which is dropped no
+/// earlier than one RCU grace period after the pointer was taken out.
+pub struct Slot<T: Send + Sync + 'static> {
+    value: Atomic<*mut T>,
+}
+
+impl<T: Send + Sync + 'static> Slot<T> {
+    /// Makes one with nothing in it.
+    pub const fn empty() -> Self {
+        // INVARIANT: The pointer is null.
+        Self {
+            value: Atomic::new(ptr::null_mut()),
+        }
+    }
+
+    /// Puts a value in, until the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there is a value already.
+    pub fn fill(&'static self, value: Arc<T>) -> Result<Filled<T>> {
+        let raw = Arc::into_raw(value).cast_mut();
+        // ORDERING: Full: the value is complete before it can be seen; pairs with `Acquire` in
+        // `get`.
+        if self.value.cmpxchg(ptr::null_mut(), raw, Full).is_err() {
+            // SAFETY: From `into_raw` above, and nobody else has it.
+            drop(unsafe { Arc::from_raw(raw.cast_const()) });
+            return Err(EBUSY);
+        }
+        // INVARIANT: The slot was filled just now, by this call.
+        Ok(Filled { slot: self })
+    }
+
+    /// Returns the value, if there is one. Context: any.
+    pub fn get(&self) -> Option<Arc<T>> {
+        let _rcu = rcu::read_lock();
+        // ORDERING: pairs with `Full` in `fill`.
+        let raw = NonNull::new(self.value.load(Acquire))?;
+        // SAFETY: By the type invariant the pointer comes from `Arc::into_raw`, and the reference
+        // behind it stays until the end of the read-side section.
+        Some(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }.into())
+    }
+}
+
+/// A slot that is filled. Dropping it empties the slot; context: process, sleeps.
+///
+/// # Invariants
+///
+/// The value in `slot` was put there for this object.
+pub struct Filled<T: Send + Sync + 'static> {
+    slot: &'static Slot<T>,
+}
+
+impl<T: Send + Sync + 'static> Drop for Filled<T> {
+    fn drop(&mut self) {
+        let raw = self.slot.value.xchg(ptr::null_mut(), Full);
+        // By the type's invariant it is not null.
+        if let Some(raw) = NonNull::new(raw) {
+            rcu::synchronize_rcu();
+            // SAFETY: By the slot's invariant this owns a reference. It was taken out above, and a
+            // grace period is over.
+            drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
+        }
+    }
+}
