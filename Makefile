@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# For people; Kbuild is for the kernel's build system.
+#
+#   make [KDIR=...]     builds riwarp.ko for a kernel whose build tree has the Rust side
+#   make install        installs it for the running kernel
+#
+# Everything below needs only a Debian (12 or later), root, and its package mirror. It makes a small
+# Debian of its own with the kernel, the compilers and the RDMA programs (minutes, the first time;
+# qemu/README.md), builds there, and boots the result in QEMU.
+#
+#   make demo           two machines talk RDMA through riwarp
+#   make test           all tests; closes with "N passed, N failed"
+#   make check          formatting, lints, and the tests that need no kernel
+#   make bench          riwarp against its siblings
+#   make kdir           the kernel tree to build against, and nothing more
+#   make modules        riwarp.ko for that kernel
+#   make fmt            formats the Rust sources
+#   make clean          removes what builds leave in the checkout
+#   make distclean      ... and what was made outside of it
+
+KDIR ?= /lib/modules/$(shell uname -r)/build
+CACHE = $${RIWARP_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/riwarp}
+
+all:
+	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
+
+install: all
+	$(MAKE) -C $(KDIR) M=$(CURDIR) modules_install
+	depmod
+
+kdir:
+	@qemu/setup host root kdir
+
+modules:
+	@qemu/setup
+
+demo test bench: modules
+demo:
+	@tests/demo
+test:
+	@tests/run-all
+bench:
+	@tests/bench
+
+check: kdir
+	@tests/check
+
+fmt: kdir
+	@qemu/chroot rustfmt --edition 2021 $$(git ls-files '*.rs')
+
+# Kbuild cleans; which kernel tree it cleans for does not matter.
+clean:
+	@if [ -e $(KDIR)/Makefile ]; then $(MAKE) -C $(KDIR) M=$(CURDIR) clean; \
+	else qemu/chroot make -C /kdir M=/riwarp clean; fi
+	@rm -rf tests/target
+
+distclean: clean
+	@cd $(CACHE) && rm -rf boot-* home layer-* log modules-* root-* run siw-* *.lock
+
+.PHONY: all install kdir modules demo test bench check fmt clean distclean
