@@ -5,9 +5,11 @@
 //! * [`frame`] builds octets by hand, from the figures of the RFCs and without the core's encoders;
 //! * [`wire`] cuts a stream of octets into FPDUs;
 //! * [`end`] is one end of a stream: a small driver around the core, with memory of its own;
+//! * [`hostile`] hands segments to an end and looks at its Terminate;
 //! * [`random`] is a seeded source of numbers.
 
 pub mod end;
 pub mod frame;
+pub mod hostile;
 pub mod random;
 pub mod wire;
