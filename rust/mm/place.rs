@@ -507,10 +507,4 @@ impl Run<'_> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-
-    /// Where it begins.
-    #[inline]
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.start
-    }
 }

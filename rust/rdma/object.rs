@@ -51,6 +51,7 @@ pub(super) struct Tail<D, L> {
     /// The link that the driver has as well.
     pub(super) link: L,
     /// The memory that was shared with the process when the object was made.
+    #[expect(dead_code, reason = "it is kept to be dropped with the object")]
     pub(super) mappings: Mappings,
 }
 
@@ -176,7 +177,8 @@ impl CqLink {
     ///
     /// Context: any.
     pub fn notify(&self) {
-        self.0.baton.run(|()| {
+        // No round yields, so whoever runs it, it runs.
+        let _ = self.0.baton.run(|()| {
             if let Some(cq) = self.0.gate.enter() {
                 let cq = cq.0.as_ptr();
                 // SAFETY: The gate is open, so `cq` is valid by the promise in `new`.

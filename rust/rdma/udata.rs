@@ -28,15 +28,6 @@ pub struct Udata<'a, T: Driver> {
 }
 
 impl<'a, T: Driver> Udata<'a, T> {
-    /// The channel of a call whose caller is in the kernel.
-    pub(super) fn kernel() -> Self {
-        Self {
-            raw: core::ptr::null_mut(),
-            mappings: None,
-            _type: PhantomData,
-        }
-    }
-
     /// The channel of a call; memory that is shared goes to `mappings`, if there are any.
     ///
     /// # Safety
