@@ -83,8 +83,7 @@ fn an_empty_send_takes_a_buffer() {
 #[test]
 fn rejects_sends_longer_than_the_buffer() {
     // DDP-73, RDMAP-82.
-    let mut end = receiving();
-    accepts(&mut end, &send(1, &[1; 8]));
+    accepts(&mut receiving(), &send(1, &[1; 8]));
     refuses(receiving(), &send(1, &[1; 9]), (1, 2, 5));
     let empty_buffer = || {
         let mut end = end();
