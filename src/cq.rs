@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The completion queue.
+//!
+//! What enters: completions, one by one, from the transmitter and the receiver of any number of
+//! queue pairs. What leaves: entries in the ring that a process has mapped, or `ib_wc` for a kernel
+//! consumer that polls; and the call of the completion handler.
+//!
+//! [`Cq::post`] cannot fail for its caller: a queue that is full raises its own error event and
+//! drops what comes after. Posting and telling are two steps, so that a batch of completions pays
+//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks are
+//! given back, somebody calls [`Cq::announce`].
+//!
+//! Context: any. The queue's lock is the innermost of the driver.
+
+use core::cmp;
+
+use iwarp::stag::Stag;
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::Full,
+        barrier::smp_mb,
+        Arc,
+        ArcBorrow,
+        SpinLockIrq, //
+    }, //
+};
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    rdma::{
+        object::CqLink,
+        ops::{
+            CqCreated,
+            CqInit,
+            Missed, //
+        },
+        types::{
+            NotifyOn,
+            NotifyRequest, //
+        },
+        udata::Udata,
+        wr::{
+            Wc,
+            WcExtra,
+            WcSink, //
+        }, //
+    }, //
+};
+
+use crate::{
+    abi::siw,
+    device::{
+        Device,
+        Reservation,
+        Resource,
+        MAX_CQE, //
+    },
+    sq::empty_ring,
+    wr::Completion,
+    Riwarp, //
+};
+
+/// What completions since the last announcement would raise.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum News {
+    /// Nothing new.
+    None,
+    /// Something, but nothing solicited.
+    Plain,
+    /// A solicited completion or an error.
+    Solicited,
+}
+
+/// Where completions wait to be polled.
+enum Ring {
+    /// Mapped by a process, which polls and arms without a call.
+    User(Arc<SharedMem>),
+    /// Private to the kernel.
+    Kernel {
+        slots: KVVec<Option<Completion>>,
+        /// Completions taken so far, modulo 2^32.
+        taken: u32,
+        /// What the consumer asked for last, if it was not told yet.
+        armed: Option<NotifyOn>,
+    },
+}
+
+struct Inner {
+    ring: Ring,
+    /// Completions posted so far, modulo 2^32.
+    posted: u32,
+    news: News,
+    overflown: bool,
+}
+
+/// A completion queue.
+#[pin_data]
+pub(crate) struct Cq {
+    link: CqLink,
+    /// Entries; a power of two.
+    entries: u32,
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+    _reservation: Reservation,
+}
+
+impl Cq {
+    /// Makes a completion queue.
+    ///
+    /// Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for creation flags, `EINVAL` for a size beyond the device's, `ENOMEM`.
+    pub(crate) fn create(
+        device: ArcBorrow<'_, Device>,
+        init: CqInit,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<CqCreated<Riwarp>> {
+        if init.flags != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        if init.entries == 0 || init.entries > MAX_CQE {
+            return Err(EINVAL);
+        }
+        let entries = init.entries.next_power_of_two();
+        let ring = if init.owner.is_user() {
+            let memory = Arc::new(SharedMem::try_new(Self::ring_len(entries))?, GFP_KERNEL)?;
+            let cq_key = udata.share(memory.clone())?;
+            udata.respond(&siw::CreateCqResponse {
+                cq_id: 0,
+                num_cqe: entries,
+                cq_key,
+            })?;
+            Ring::User(memory)
+        } else {
+            Ring::Kernel {
+                slots: empty_ring(entries as usize)?,
+                taken: 0,
+                armed: None,
+            }
+        };
+        let device: Arc<Device> = device.into();
+        let reservation = device.reserve(Resource::Cq)?;
+        let cq = Arc::pin_init(
+            pin_init!(Self {
+                link: init.link,
+                entries,
+                inner <- new_spinlock_irq!(Inner {
+                    ring,
+                    posted: 0,
+                    news: News::None,
+                    overflown: false,
+                }),
+                _reservation: reservation,
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(CqCreated { cq, entries })
+    }
+
+    /// Takes the queue out of service; no queue pair refers to it any more.
+    pub(crate) fn destroy(_cq: Arc<Self>) {}
+
+    /// Octets of the shared ring for that many entries, which is a power of two.
+    pub(crate) fn ring_len(entries: u32) -> usize {
+        entries as usize * siw::CQE_LEN + siw::CQ_CTRL_LEN
+    }
+
+    /// Appends a completion. Call [`Cq::announce`] when the batch is complete.
+    ///
+    /// Context: any; the locks of queue pairs may be held.
+    pub(crate) fn post(&self, completion: &Completion) {
+        let mut overflow = false;
+        {
+            let mut inner = self.inner.lock();
+            let inner = &mut *inner;
+            if inner.overflown {
+                return;
+            }
+            let index = inner.posted & self.entries.wrapping_sub(1);
+            let stored = match &mut inner.ring {
+                Ring::User(memory) => post_user(memory, index, completion),
+                Ring::Kernel { slots, .. } => match slots.get_mut(index as usize) {
+                    Some(slot @ None) => {
+                        *slot = Some(*completion);
+                        true
+                    }
+                    _ => false,
+                },
+            };
+            if stored {
+                inner.posted = inner.posted.wrapping_add(1);
+                let news = if completion.solicited {
+                    News::Solicited
+                } else {
+                    News::Plain
+                };
+                inner.news = cmp::max(inner.news, news);
+            } else {
+                inner.overflown = true;
+                overflow = true;
+            }
+        }
+        if overflow {
+            self.link.error();
+        }
+    }
+
+    /// Calls the consumer if it is armed for what was posted since the last call.
+    ///
+    /// Context: softirq or process, no lock of the driver held.
+    pub(crate) fn announce(&self) {
+        {
+            let mut inner = self.inner.lock();
+            let inner = &mut *inner;
+            let news = core::mem::replace(&mut inner.news, News::None);
+            if news == News::None || !inner.ring.disarm_for(news, self.entries) {
+                return;
+            }
+        }
+        self.link.notify();
+    }
+
+    /// Hands completions to a kernel consumer, as many as the sink takes. A queue that a process
+    /// polls by itself has none to hand out.
+    pub(crate) fn poll(&self, sink: &mut WcSink<'_>) {
+        let mut inner = self.inner.lock();
+        let Ring::Kernel { slots, taken, .. } = &mut inner.ring else {
+            return;
+        };
+        while sink.room() > 0 {
+            let index = *taken & self.entries.wrapping_sub(1);
+            let Some(completion) = slots.get_mut(index as usize).and_then(Option::take) else {
+                return;
+            };
+            *taken = taken.wrapping_add(1);
+            sink.push(&to_wc(&completion));
+        }
+    }
+
+    /// Arms the queue of a kernel consumer; says whether completions are there already, if that was
+    /// asked. A process arms its queue without a call.
+    pub(crate) fn req_notify(&self, request: NotifyRequest) -> Missed {
+        let mut inner = self.inner.lock();
+        let Ring::Kernel {
+            slots,
+            taken,
+            armed,
+        } = &mut inner.ring
+        else {
+            return Missed::No;
+        };
+        // A request for any completion is not weakened by a later one for solicited ones.
+        if *armed != Some(NotifyOn::Next) {
+            *armed = Some(request.on);
+        }
+        let index = *taken & self.entries.wrapping_sub(1);
+        let waiting = matches!(slots.get(index as usize), Some(Some(_)));
+        if request.report_missed && waiting {
+            Missed::Yes
+        } else {
+            Missed::No
+        }
+    }
+}
+
+impl Ring {
+    /// Takes back the consumer's request if `news` answers it; whether it did.
+    fn disarm_for(&mut self, news: News, entries: u32) -> bool {
+        match self {
+            Ring::User(memory) => {
+                let at = entries as usize * siw::CQE_LEN;
+                // ORDERING: the consumer arms and then polls once more; we publish and then look
+                // whether it has armed. Each side needs its store before its load.
+                smp_mb(Full);
+                let Some(armed) = memory.load_u32_acquire(at) else {
+                    return false;
+                };
+                let due = armed & siw::NOTIFY_NEXT != 0
+                    || (news == News::Solicited && armed & siw::NOTIFY_SOLICITED != 0);
+                if due {
+                    let _ = memory.store_u32_release(at, 0);
+                }
+                due
+            }
+            Ring::Kernel { armed, .. } => {
+                let due = match armed {
+                    Some(NotifyOn::Next) => true,
+                    Some(NotifyOn::Solicited) => news == News::Solicited,
+                    None => false,
+                };
+                if due {
+                    *armed = None;
+                }
+                due
+            }
+        }
+    }
+}
+
+/// Writes an entry into the mapped ring; false if the process has not polled the old one yet.
+fn post_user(memory: &SharedMem, index: u32, completion: &Completion) -> bool {
+    let at = index as usize * siw::CQE_LEN;
+    let flags_at = at + siw::FLAGS_AT;
+    if memory.load_u8_acquire(flags_at) != Some(0) {
+        return false;
+    }
+    let (entry, flags) = siw::encode_cqe(completion);
+    memory.copy_in(at, &entry).is_ok() && memory.store_u8_release(flags_at, flags).is_ok()
+}
+
+fn to_wc(completion: &Completion) -> Wc {
+    Wc {
+        wr_id: completion.id,
+        status: completion.status,
+        opcode: completion.opcode,
+        byte_len: completion.bytes,
+        extra: completion
+            .invalidated
+            .map_or(WcExtra::None, |stag: Stag| WcExtra::Invalidated(stag.raw())),
+        qp: completion.qp,
+        vendor_err: 0,
+    }
+}

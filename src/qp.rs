@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pair: its state, its queues, and the stream that it owns while it has one.
+//!
+//! What enters: the verbs, the connection manager's word that a stream is up or has ended, and the
+//! callbacks of the stream's socket. What leaves: completions, asynchronous events, and orders to the
+//! connection (close).
+//!
+//! A queue pair lives through [`Phase`]s, in one direction only:
+//!
+//! | phase | entered by | what happens in it |
+//! |---|---|---|
+//! | `Idle` | create, reset | receives may be posted; no stream |
+//! | `Rts` | [`Qp::attach`] | both directions run |
+//! | `Closing` | modify to SQD | what is posted goes out, then a FIN |
+//! | `Terminate` | a fault, here or there | the Terminate goes out at the next FPDU boundary |
+//! | `Error` | the end of the stream, modify to ERR | everything is flushed, also what comes later |
+//!
+//! All flushing is done by the transmitter, which is one context at a time.
+//!
+//! RFC 5040, sections 5.4, 6 and 7.
+
+use iwarp::{
+    fault::Fault,
+    stag::Stag,
+    terminate::{
+        Quoted,
+        Terminate, //
+    }, //
+};
+use kernel::{
+    impl_has_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc,
+        Mutex,
+        SpinLockIrq, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+use kernel_ext::{
+    rdma::{
+        object::QpLink,
+        types::{
+            QpAttr,
+            QpCaps,
+            QpEvent,
+            QpState, //
+        },
+        wr::{
+            WcOpcode,
+            WcStatus, //
+        }, //
+    },
+    sync::{
+        Baton,
+        SpinLockBh, //
+    }, //
+};
+
+use crate::{
+    abi::siw::BadEntry,
+    conn::{
+        Close,
+        Conn, //
+    },
+    context::{
+        Pd,
+        PdId, //
+    },
+    cq::Cq,
+    device::{
+        Device,
+        Reservation, //
+    },
+    readq::InboundReads,
+    rq::RecvQueue,
+    rx::Rx,
+    sq::{
+        Origin,
+        SendQueue, //
+    },
+    srq::Srq,
+    tx::{
+        Tx,
+        TxStream, //
+    },
+    wr::{
+        Completion,
+        RecvWr, //
+    }, //
+};
+
+mod stream;
+mod verbs;
+
+/// Where a queue pair is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Idle,
+    Rts,
+    Closing,
+    Terminate,
+    Error,
+}
+
+impl Phase {
+    const ALL: [Self; 5] = [
+        Self::Idle,
+        Self::Rts,
+        Self::Closing,
+        Self::Terminate,
+        Self::Error,
+    ];
+
+    fn from_raw(raw: u32) -> Self {
+        Self::ALL.get(raw as usize).copied().unwrap_or(Self::Error)
+    }
+}
+
+/// Where receive work requests come from.
+enum Receives {
+    Own(Arc<RecvQueue>),
+    Shared(Arc<Srq>),
+}
+
+/// What the verbs set and report, under the state lock.
+struct Attrs {
+    /// The state that the consumer set; the phase says more once there was a stream.
+    state: QpState,
+    stored: QpAttr,
+}
+
+/// What the stream's callbacks need too.
+struct Inner {
+    conn: Option<Arc<Conn>>,
+    /// The first fault's message (RDMAP-144), until the transmitter takes it.
+    terminate: Option<Terminate>,
+    /// A new stream, until the transmitter takes it.
+    tx: Option<KBox<TxStream>>,
+}
+
+/// A queue pair.
+#[pin_data]
+pub(crate) struct Qp {
+    number: u32,
+    caps: QpCaps,
+    user: bool,
+    link: QpLink,
+    device: Arc<Device>,
+    pd: Arc<Pd>,
+    recv_cq: Arc<Cq>,
+    receives: Receives,
+    phase: Atomic<u32>,
+    /// The initiator's first FPDU has been seen, or need not be waited for.
+    may_send: Atomic<bool>,
+    /// The transmitter holds a request back until a Read is answered.
+    waiting_for_reads: Atomic<bool>,
+    /// How the oldest request ends that is flushed: a [`WcStatus`], plus 1.
+    first_status: Atomic<u32>,
+    /// The consumer of the shared receive queue has been told that nothing more is taken.
+    last_wqe_told: Atomic<bool>,
+    #[pin]
+    attrs: Mutex<Attrs>,
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+    #[pin]
+    pub(crate) sq: SendQueue,
+    #[pin]
+    pub(crate) inbound_reads: InboundReads,
+    #[pin]
+    pub(crate) rx: SpinLockBh<Rx>,
+    pub(crate) tx: Baton<Tx>,
+    #[pin]
+    tx_work: Work<Qp, TX>,
+    #[pin]
+    rx_work: Work<Qp, RX>,
+    _reservation: Reservation,
+}
+
+const TX: u64 = 0;
+const RX: u64 = 1;
+
+impl_has_work! {
+    impl HasWork<Self, TX> for Qp { self.tx_work }
+    impl HasWork<Self, RX> for Qp { self.rx_work }
+}
+
+impl WorkItem<TX> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.transmit();
+    }
+}
+
+impl WorkItem<RX> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let conn = this.inner.lock().conn.clone();
+        if let Some(conn) = conn {
+            conn.socket()
+                .with_inbound(|inbound| this.data_ready(inbound));
+        }
+    }
+}
+
+// What the parts of a queue pair ask of it. Context: any, unless a function says otherwise.
+impl Qp {
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn link(&self) -> &QpLink {
+        &self.link
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd.id()
+    }
+
+    pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        Origin {
+            qpn: self.number,
+            qp: self.link.id(),
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        // ORDERING: pairs with the full barrier in `enter` and `attach`: who sees a phase sees what
+        // was prepared for it.
+        Phase::from_raw(self.phase.load(Acquire))
+    }
+
+    /// Goes on to a later phase; does nothing in that phase or a later one. Returns whether it did.
+    pub(crate) fn enter(&self, target: Phase) {
+        let mut now = self.phase.load(Relaxed);
+        while now < target as u32 {
+            match self.phase.cmpxchg(now, target as u32, Full) {
+                Ok(_) => return,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    fn conn(&self) -> Option<Arc<Conn>> {
+        self.inner.lock().conn.clone()
+    }
+
+    pub(crate) fn may_send(&self) -> bool {
+        self.may_send.load(Relaxed)
+    }
+
+    /// The initiator's first FPDU has come (MPA-9).
+    pub(crate) fn allow_sending(self: &Arc<Self>) {
+        if self.may_send.xchg(true, Full) {
+            return;
+        }
+        self.kick();
+    }
+
+    pub(crate) fn set_waiting_for_reads(&self, waiting: bool) {
+        self.waiting_for_reads.xchg(waiting, Full);
+    }
+
+    /// Whether the transmitter has to be told that a Read is answered.
+    pub(crate) fn stops_waiting_for_reads(&self) -> bool {
+        self.waiting_for_reads.xchg(false, Full) || self.phase() == Phase::Closing
+    }
+
+    /// Says how the oldest unfinished request ends when all are flushed; the first word counts.
+    pub(crate) fn set_first_status(&self, status: WcStatus) {
+        let _ = self.first_status.cmpxchg(0, status.to_raw() + 1, Relaxed);
+    }
+
+    /// Takes the next receive work request.
+    pub(crate) fn take_receive(&self) -> Option<Result<RecvWr, BadEntry>> {
+        match &self.receives {
+            Receives::Own(queue) => queue.take(),
+            Receives::Shared(srq) => srq.take(),
+        }
+    }
+
+    /// A message of the peer, or something in its name, is at fault.
+    pub(crate) fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
+        let terminate = Terminate::for_fault(fault, quoted);
+        let event = match (terminate.code.layer, terminate.code.etype) {
+            (0, 1) | (1, 1) => QpEvent::AccessError,
+            (0, 2) | (1, 2) => QpEvent::RequestError,
+            _ => QpEvent::Fatal,
+        };
+        self.terminate(terminate);
+        self.link.event(event);
+    }
+
+    /// Ends the stream with a Terminate; of several only the first goes out (RDMAP-144).
+    pub(crate) fn terminate(self: &Arc<Self>, terminate: Terminate) {
+        {
+            let mut inner = self.inner.lock();
+            if self.phase() < Phase::Terminate {
+                inner.terminate = Some(terminate);
+                self.enter(Phase::Terminate);
+            }
+        }
+        self.kick();
+    }
+
+    /// The transmitter's stream; a new one is picked up first.
+    pub(crate) fn take_new_tx<'a>(&self, tx: &'a mut Tx) -> Option<&'a mut KBox<TxStream>> {
+        let new = self.inner.lock().tx.take();
+        if new.is_some() {
+            tx.stream = new;
+        }
+        tx.stream.as_mut()
+    }
+
+    pub(crate) fn take_terminate(&self) -> Option<Terminate> {
+        self.inner.lock().terminate.take()
+    }
+
+    /// The peer's Terminate has arrived (RDMAP-97).
+    pub(crate) fn peer_terminated(self: &Arc<Self>) {
+        self.enter(Phase::Error);
+        self.link.event(QpEvent::Fatal);
+        if let Some(conn) = self.conn() {
+            conn.close(Close::Graceful);
+        }
+        self.kick();
+    }
+
+    /// Invalidates a region on behalf of the local consumer.
+    pub(crate) fn invalidate_local(&self, stag: Stag) -> Result<(), WcStatus> {
+        self.device
+            .region(stag)
+            .ok_or(WcStatus::LocalQpOperation)?
+            .invalidate_local(self.pd(), stag)
+    }
+
+    /// Invalidates a region on behalf of the peer (RDMAP-91..93).
+    pub(crate) fn invalidate_remote(&self, stag: Stag) -> Result<(), Fault> {
+        let region = self.device.region(stag).ok_or(Fault::InvalidateUnknown)?;
+        if region.invalidate_remote(self.pd(), stag) {
+            Ok(())
+        } else {
+            Err(Fault::InvalidateForbidden)
+        }
+    }
+
+    /// Tells the consumers of both completion queues what was posted since the last time.
+    ///
+    /// Context: softirq or process, no lock held.
+    pub(crate) fn announce(&self) {
+        self.sq.cq().announce();
+        if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {
+            self.recv_cq.announce();
+        }
+    }
+
+    pub(crate) fn enqueue_tx(self: &Arc<Self>) {
+        // An item that is queued already will see what there is.
+        let _ = self
+            .device
+            .tx_queue
+            .enqueue::<Arc<Self>, TX>(self.clone());
+    }
+
+    pub(crate) fn enqueue_rx(self: &Arc<Self>) {
+        let _ = self
+            .device
+            .tx_queue
+            .enqueue::<Arc<Self>, RX>(self.clone());
+    }
+
+    /// Ends all work requests. Returns whether more may have been posted meanwhile.
+    ///
+    /// Context: process; the transmitter's.
+    pub(crate) fn flush(&self) -> bool {
+        let raw = self.first_status.xchg(0, Relaxed);
+        let first = raw.checked_sub(1).and_then(WcStatus::from_raw);
+        if let Some(wr) = self.stop_rx() {
+            self.flush_receive(wr.id);
+        }
+        self.inbound_reads.clear();
+        let mut more = self.sq.flush(first, self.origin());
+        match &self.receives {
+            Receives::Own(queue) => more |= self.flush_receives(queue),
+            Receives::Shared(_) => {
+                if !self.last_wqe_told.xchg(true, Relaxed) {
+                    self.link.event(QpEvent::LastWqeReached);
+                }
+            }
+        }
+        more
+    }
+
+    /// Flushes at most as many receives as the queue is long; returns whether there may be more.
+    fn flush_receives(&self, queue: &RecvQueue) -> bool {
+        for _ in 0..=self.caps.max_recv_wr {
+            match queue.take() {
+                Some(Ok(wr)) => self.flush_receive(wr.id),
+                Some(Err(bad)) => self.flush_receive(bad.id),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn flush_receive(&self, id: u64) {
+        let origin = self.origin();
+        self.recv_cq.post(&Completion {
+            id,
+            status: WcStatus::Flushed,
+            opcode: WcOpcode::Recv,
+            bytes: 0,
+            invalidated: None,
+            qpn: origin.qpn,
+            qp: origin.qp,
+            solicited: true,
+        });
+    }
+}

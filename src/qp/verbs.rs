@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a consumer does with a queue pair: create, modify, query, destroy, post.
+//!
+//! Context: process, unless a function says otherwise.
+
+use iwarp::{
+    fault::Fault,
+    terminate::Terminate, //
+};
+use kernel::{
+    new_mutex,
+    new_spinlock_irq,
+    new_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    new_spinlock_bh,
+    rdma::{
+        ops::{
+            QpCreated,
+            QpInit,
+            QpReport, //
+        },
+        types::{
+            QpAttr,
+            QpAttrMask,
+            QpCaps,
+            QpState,
+            QpType,
+            SignalPolicy, //
+        },
+        udata::Udata,
+        wr::{
+            RecvWrs,
+            SendWrs, //
+        }, //
+    },
+    sync::Baton, //
+};
+
+use crate::{
+    abi::{
+        self,
+        siw::{
+            CreateQpResponse,
+            INVALID_KEY, //
+        }, //
+    },
+    conn::Close,
+    device::{
+        Device,
+        Resource,
+        MAX_IRD,
+        MAX_ORD,
+        MAX_QP_WR, //
+    },
+    readq::InboundReads,
+    rq::RecvQueue,
+    rx::Rx,
+    sq::SendQueue,
+    tx::Tx,
+    wr::{
+        MAX_INLINE,
+        MAX_SGE, //
+    },
+    Riwarp, //
+};
+
+use super::{
+    Attrs,
+    Inner,
+    Phase,
+    Qp,
+    Receives, //
+};
+
+impl Qp {
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for another service than RC or for creation flags, `EINVAL` for sizes beyond the
+    /// device's, `ENOMEM`.
+    pub(crate) fn create(
+        device: ArcBorrow<'_, Device>,
+        init: QpInit<Riwarp>,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<QpCreated<Riwarp>> {
+        if init.qp_type != QpType::Rc || init.create_flags != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let caps = init.caps;
+        let max_sge = MAX_SGE as u32;
+        if caps.max_send_wr == 0
+            || caps.max_send_wr > MAX_QP_WR
+            || caps.max_recv_wr > MAX_QP_WR
+            || caps.max_send_sge > max_sge
+            || caps.max_recv_sge > max_sge
+            || caps.max_inline_data > MAX_INLINE as u32
+        {
+            return Err(EINVAL);
+        }
+        let device: Arc<Device> = device.into();
+        let reservation = device.reserve(Resource::Qp)?;
+        let send_entries = caps.max_send_wr.next_power_of_two();
+        let recv_entries = match (&init.srq, caps.max_recv_wr) {
+            (Some(_), _) | (None, 0) => 0,
+            (None, wrs) => wrs.next_power_of_two(),
+        };
+        let caps = QpCaps {
+            max_send_wr: send_entries,
+            max_recv_wr: recv_entries,
+            max_inline_data: MAX_INLINE as u32,
+            ..caps
+        };
+
+        let user = init.owner.is_user();
+        let mut response = CreateQpResponse {
+            qp_id: 0,
+            num_sqe: send_entries,
+            num_rqe: recv_entries,
+            pad: 0,
+            sq_key: INVALID_KEY,
+            rq_key: INVALID_KEY,
+        };
+        let mut share = |len| -> Result<(Arc<SharedMem>, u64)> {
+            let ring = Arc::new(SharedMem::try_new(len)?, GFP_KERNEL)?;
+            let key = udata.share(ring.clone())?;
+            Ok((ring, key))
+        };
+        let mut send_ring = None;
+        let mut recv_ring = None;
+        if user {
+            let (ring, key) = share(SendQueue::ring_len(send_entries))?;
+            send_ring = Some(ring);
+            response.sq_key = key;
+            if recv_entries != 0 {
+                let (ring, key) = share(RecvQueue::ring_len(recv_entries))?;
+                recv_ring = Some(ring);
+                response.rq_key = key;
+            }
+        }
+        let receives = match init.srq {
+            Some(srq) => Receives::Shared(srq),
+            None => Receives::Own(Arc::pin_init(
+                RecvQueue::new(recv_entries, recv_ring)?,
+                GFP_KERNEL,
+            )?),
+        };
+        let signal_all = init.signal == SignalPolicy::All;
+        let sq = SendQueue::new(send_entries, signal_all, init.send_cq, send_ring)?;
+
+        let (link, pd, recv_cq) = (init.link, init.pd, init.recv_cq);
+        let owner = device.clone();
+        let qp = device.qps.insert(|number| {
+            Arc::pin_init(
+                pin_init!(Self {
+                    number,
+                    caps,
+                    user,
+                    link,
+                    device: owner,
+                    pd,
+                    recv_cq,
+                    receives,
+                    phase: Atomic::new(Phase::Idle as u32),
+                    may_send: Atomic::new(false),
+                    waiting_for_reads: Atomic::new(false),
+                    first_status: Atomic::new(0),
+                    last_wqe_told: Atomic::new(false),
+                    attrs <- new_mutex!(Attrs {
+                        state: QpState::Reset,
+                        stored: QpAttr::default(),
+                    }),
+                    inner <- new_spinlock_irq!(Inner {
+                        conn: None,
+                        terminate: None,
+                        tx: None,
+                    }),
+                    sq <- sq,
+                    inbound_reads <- InboundReads::new(),
+                    rx <- new_spinlock_bh!(Rx::default()),
+                    tx: Baton::new(Tx::default()),
+                    tx_work <- new_work!("Qp::tx_work"),
+                    rx_work <- new_work!("Qp::rx_work"),
+                    _reservation: reservation,
+                }),
+                GFP_KERNEL,
+            )
+        })?;
+        response.qp_id = qp.number;
+        if user {
+            if let Err(e) = udata.respond(&response) {
+                device.qps.remove(qp.number);
+                return Err(e);
+            }
+        }
+        Ok(QpCreated {
+            number: qp.number,
+            caps,
+            qp,
+        })
+    }
+
+    /// Changes attributes and state.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for a connection by address vector.
+    pub(crate) fn modify(qp: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        let qp: Arc<Self> = qp.into();
+        qp.modify_attrs(attr, mask)?;
+        // What the change left to be sent or flushed. A consumer in the kernel may wait for the
+        // flushed completions on the thread that we are on.
+        if mask.contains(QpAttrMask::STATE) {
+            qp.transmit();
+        }
+        Ok(())
+    }
+
+    fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        let mut attrs = self.attrs.lock();
+        if mask.contains(QpAttrMask::AV) {
+            return Err(EOPNOTSUPP);
+        }
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC)
+            && u32::from(attr.max_rd_atomic) > MAX_ORD
+            || mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC)
+                && u32::from(attr.max_dest_rd_atomic) > MAX_IRD
+        {
+            return Err(EINVAL);
+        }
+        if mask.contains(QpAttrMask::STATE) {
+            self.modify_state(&mut attrs, attr.qp_state)?;
+        }
+        let stored = &mut attrs.stored;
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
+            stored.access = attr.access;
+        }
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            stored.max_rd_atomic = attr.max_rd_atomic;
+        }
+        if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+            stored.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+        }
+        if mask.contains(QpAttrMask::PORT) {
+            stored.port_num = attr.port_num;
+        }
+        Ok(())
+    }
+
+    fn modify_state(self: &Arc<Self>, attrs: &mut Attrs, target: QpState) -> Result {
+        let phase = self.phase();
+        match target {
+            QpState::Reset => {
+                if matches!(phase, Phase::Rts | Phase::Closing | Phase::Terminate) {
+                    return Err(EINVAL);
+                }
+                self.reset()?;
+                attrs.state = QpState::Reset;
+            }
+            QpState::Init | QpState::Rtr => {
+                // The connection manager brings the stream; these say only that it may.
+                if phase == Phase::Idle {
+                    attrs.state = target;
+                } else if phase != Phase::Rts {
+                    return Err(EINVAL);
+                }
+            }
+            QpState::Rts => {
+                if phase != Phase::Rts {
+                    return Err(EINVAL);
+                }
+            }
+            QpState::Sqd => match phase {
+                Phase::Rts => self.enter(Phase::Closing),
+                Phase::Idle => return Err(EINVAL),
+                Phase::Closing | Phase::Terminate | Phase::Error => {}
+            },
+            QpState::Sqe => match phase {
+                Phase::Rts | Phase::Closing => {
+                    self.terminate(Terminate::for_fault(Fault::Local, None));
+                }
+                Phase::Idle => return Err(EINVAL),
+                Phase::Terminate | Phase::Error => {}
+            },
+            QpState::Err => {
+                self.enter(Phase::Error);
+                if let Some(conn) = self.conn() {
+                    conn.close(Close::Graceful);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Back to the beginning; nothing of the old stream is left.
+    fn reset(self: &Arc<Self>) -> Result {
+        let conn = self.inner.lock().conn.take();
+        if let Some(conn) = conn {
+            conn.detach_qp();
+        }
+        self.transmit();
+        self.inner.lock().terminate = None;
+        self.may_send.store(false, Relaxed);
+        self.waiting_for_reads.store(false, Relaxed);
+        self.first_status.store(0, Relaxed);
+        self.last_wqe_told.store(false, Relaxed);
+        self.phase.store(Phase::Idle as u32, Release);
+        Ok(())
+    }
+
+    /// Reports attributes and state.
+    pub(crate) fn query(&self, _mask: QpAttrMask) -> Result<QpReport> {
+        let attrs = self.attrs.lock();
+        let state = match self.phase() {
+            Phase::Idle => attrs.state,
+            Phase::Rts => QpState::Rts,
+            Phase::Closing => QpState::Sqd,
+            Phase::Terminate => QpState::Sqe,
+            Phase::Error => QpState::Err,
+        };
+        Ok(QpReport {
+            signal: self.sq.signal_policy(),
+            attr: QpAttr {
+                qp_state: state,
+                cur_qp_state: state,
+                caps: self.caps,
+                ..attrs.stored
+            },
+        })
+    }
+
+    /// Takes the queue pair out of service; its connection is told to end.
+    pub(crate) fn destroy(qp: Arc<Self>) {
+        qp.enter(Phase::Error);
+        let conn = qp.inner.lock().conn.take();
+        if let Some(conn) = conn {
+            conn.detach_qp();
+        }
+        qp.transmit();
+        qp.device.qps.remove(qp.number);
+    }
+
+    /// Posts send work requests, or rings the doorbell of a process.
+    ///
+    /// Context: any; a doorbell: process.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a request that cannot be posted here, `ENOMEM` for a full queue. What was posted
+    /// before the one at fault stays posted.
+    pub(crate) fn post_send(qp: ArcBorrow<'_, Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
+        let qp: Arc<Self> = qp.into();
+        if wrs.is_doorbell() {
+            qp.transmit();
+            return Ok(());
+        }
+        let result = wrs.try_for_each(|wr| {
+            if qp.user || qp.phase() == Phase::Idle {
+                return Err(EINVAL);
+            }
+            qp.sq.post(abi::kernel::send(&wr)?)
+        });
+        qp.kick();
+        result
+    }
+
+    /// Posts receive work requests of a kernel consumer.
+    ///
+    /// Context: any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::post_send`].
+    pub(crate) fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
+        let Receives::Own(queue) = &self.receives else {
+            return Err(EINVAL);
+        };
+        let result = wrs.try_for_each(|wr| queue.post(abi::kernel::recv(&wr)?));
+        if self.phase() == Phase::Error {
+            Arc::from(self).kick();
+        }
+        result
+    }
+}

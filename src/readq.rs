@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The inbound read queue: Read Requests of the peer that have not been answered.
+//!
+//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76) and
+//! frees a place when the last octet of the Response has been cut. Exactly as many places as the
+//! negotiated IRD exist (RDMAP-129); they are made before the stream starts, so that taking one
+//! cannot fail in softirq.
+//!
+//! What is outstanding in the other direction is kept by [`crate::sq`].
+//!
+//! Context: any, unless a function says otherwise.
+
+use iwarp::{
+    rdmap::ReadRequest,
+    readq::Depth,
+    receiver::Room,
+    terminate::Quoted, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+use crate::{
+    mr::Region,
+    sq::empty_ring, //
+};
+
+/// A Read Request of the peer, its source checked when it arrived.
+pub(crate) struct InboundRead {
+    pub(crate) request: ReadRequest,
+    /// Where the octets come from; [`None`] for a Read of zero octets, whose source is not looked at
+    /// (RDMAP-70).
+    pub(crate) source: Option<Arc<Region>>,
+    /// The headers as they arrived, should the source go away meanwhile.
+    pub(crate) quoted: Option<Quoted>,
+}
+
+struct Inner {
+    slots: KVVec<Option<InboundRead>>,
+    depth: Depth,
+}
+
+/// The inbound read queue of a stream.
+#[pin_data]
+pub(crate) struct InboundReads {
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+}
+
+impl InboundReads {
+    /// Makes a queue without places.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- new_spinlock_irq!(Inner {
+                slots: KVVec::new(),
+                depth: Depth::new(0),
+            }),
+        })
+    }
+
+    /// Empties the queue and makes `ird` places.
+    ///
+    /// Context: process.
+    pub(crate) fn start(&self, ird: u16) -> Result {
+        let slots = empty_ring(usize::from(ird))?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            inner.depth = Depth::new(ird);
+            core::mem::replace(&mut inner.slots, slots)
+        };
+        Ok(())
+    }
+
+    /// Whether the peer may have one more Read outstanding.
+    pub(crate) fn room(&self) -> Room {
+        self.inner.lock().depth.room()
+    }
+
+    /// Whether a request waits for its answer or is being answered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inner.lock().depth.used() == 0
+    }
+
+    /// Puts a request in; false, and nothing done, if there is no room.
+    pub(crate) fn put(&self, read: InboundRead) -> bool {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let slot = inner
+            .depth
+            .try_take()
+            .and_then(|at| inner.slots.get_mut(usize::from(at)));
+        match slot {
+            Some(slot) => {
+                *slot = Some(read);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes the oldest request out to be answered; its place stays taken until
+    /// [`InboundReads::answered`].
+    pub(crate) fn take(&self) -> Option<InboundRead> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let at = inner.depth.oldest()?;
+        inner.slots.get_mut(usize::from(at))?.take()
+    }
+
+    /// Frees the place of the request that was taken out last.
+    pub(crate) fn answered(&self) {
+        self.inner.lock().depth.release();
+    }
+
+    /// Drops all requests.
+    ///
+    /// Context: process.
+    pub(crate) fn clear(&self) {
+        loop {
+            let _drop_outside_lock = {
+                let mut inner = self.inner.lock();
+                let inner = &mut *inner;
+                let Some(at) = inner.depth.release() else {
+                    return;
+                };
+                inner.slots.get_mut(usize::from(at)).and_then(Option::take)
+            };
+        }
+    }
+}

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The send queue: from a posted work request to its completion.
+//!
+//! What enters: requests that a process stored in the ring it has mapped, or that a kernel consumer
+//! posted. The transmitter takes them one by one; what it took stays on the list of pending
+//! requests until it is done. What leaves: completions, **strictly in submission order** across all
+//! kinds of requests (RFC 5040, section 5.5, rule 15; RDMAP-118): a Send behind a Read waits for
+//! the Read's response although TCP took its octets long ago.
+//!
+//! A Send or Write is done when TCP has accepted its last octet, a Read when its Response was
+//! delivered. So a pending request knows where in the octet stream it ends.
+//!
+//! Context: any, unless a function says otherwise. The transmitter calls `take`, `sent`, `accepted`;
+//! the receiver calls the functions about Reads.
+
+use iwarp::{
+    fault::Fault,
+    readq::{
+        Depth,
+        ReadPlacement,
+        ReadState, //
+    },
+    receiver::{
+        Room,
+        TaggedSegment, //
+    },
+    stag::Stag, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::Full,
+        barrier::smp_mb,
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    rdma::{
+        types::SignalPolicy,
+        wr::{
+            WcOpcode,
+            WcStatus, //
+        }, //
+    }, //
+};
+
+use crate::{
+    abi::siw::{
+        self,
+        BadEntry, //
+    },
+    cq::Cq,
+    sge::Slice,
+    wr::{
+        Completion,
+        SendWr, //
+    }, //
+};
+
+/// Names a pending request: its position in submission order, modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+/// What [`SendQueue::take`] found.
+pub(crate) enum Taken {
+    /// A request, now pending.
+    Wr(SendWr, Slot),
+    /// An entry that nobody can have posted in good faith, now pending.
+    Bad(BadEntry, Slot),
+    /// Nothing is posted, or as many requests are pending as the queue is long.
+    Nothing,
+}
+
+/// What a pending request waits for.
+#[derive(Clone, Copy)]
+enum Progress {
+    /// The transmitter has it.
+    Taken,
+    /// TCP has to accept the octets of the stream up to this one.
+    Sent(u64),
+    /// The peer has to respond.
+    Reading,
+    /// It is over.
+    Done(WcStatus),
+}
+
+#[derive(Clone, Copy)]
+struct Pending {
+    id: u64,
+    opcode: WcOpcode,
+    bytes: u32,
+    signalled: bool,
+    progress: Progress,
+}
+
+/// An RDMA Read whose Response has not been delivered.
+struct OutstandingRead {
+    state: ReadState,
+    sink: Option<Slice>,
+    invalidate: Option<Stag>,
+    /// [`None`] for the ready-to-receive Read, which nobody posted.
+    slot: Option<Slot>,
+}
+
+enum Ring {
+    /// Mapped by a process: an entry is ours while its VALID flag is set.
+    User(Arc<SharedMem>),
+    /// Private to the kernel.
+    Kernel(KVVec<Option<SendWr>>),
+}
+
+struct Inner {
+    ring: Ring,
+    /// Requests taken from the ring so far, modulo 2^32.
+    taken: u32,
+    /// Requests posted so far, modulo 2^32; kernel rings only.
+    posted: u32,
+    /// A ring of its own, as long as the queue; the requests `done..taken` live in it.
+    pending: KVVec<Pending>,
+    /// Requests completed so far, modulo 2^32.
+    done: u32,
+    /// Octets of the stream that TCP has accepted.
+    accepted: u64,
+    /// A ring of outstanding Reads, as long as the negotiated ORD.
+    reads: KVVec<Option<OutstandingRead>>,
+    depth: Depth,
+}
+
+/// The send queue of a queue pair.
+#[pin_data]
+pub(crate) struct SendQueue {
+    /// Entries; a power of two.
+    entries: u32,
+    /// Every request makes a completion, asked for or not.
+    signal_all: bool,
+    cq: Arc<Cq>,
+    #[pin]
+    inner: SpinLockIrq<Inner>,
+}
+
+/// What a completion says of its queue pair.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) qpn: u32,
+    pub(crate) qp: kernel_ext::rdma::object::QpId,
+}
+
+impl SendQueue {
+    /// Makes the queue; `ring` holds [`SendQueue::ring_len`] octets and is mapped by a process.
+    /// Without it the queue belongs to a kernel consumer.
+    pub(crate) fn new(
+        entries: u32,
+        signal_all: bool,
+        cq: Arc<Cq>,
+        ring: Option<Arc<SharedMem>>,
+    ) -> Result<impl PinInit<Self>> {
+        let ring = match ring {
+            Some(ring) => Ring::User(ring),
+            None => Ring::Kernel(empty_ring(entries as usize)?),
+        };
+        let nothing = Pending {
+            id: 0,
+            opcode: WcOpcode::Send,
+            bytes: 0,
+            signalled: false,
+            progress: Progress::Taken,
+        };
+        let pending = KVVec::from_elem(nothing, entries as usize, GFP_KERNEL)?;
+        Ok(pin_init!(Self {
+            entries,
+            signal_all,
+            cq,
+            inner <- new_spinlock_irq!(Inner {
+                ring,
+                taken: 0,
+                posted: 0,
+                pending,
+                done: 0,
+                accepted: 0,
+                reads: KVVec::new(),
+                depth: Depth::new(0),
+            }),
+        }))
+    }
+
+    /// Octets of the shared ring for that many entries.
+    pub(crate) fn ring_len(entries: u32) -> usize {
+        entries as usize * siw::SQE_LEN
+    }
+
+    /// Which requests make a completion.
+    pub(crate) fn signal_policy(&self) -> SignalPolicy {
+        if self.signal_all {
+            SignalPolicy::All
+        } else {
+            SignalPolicy::OnRequest
+        }
+    }
+
+    /// The queue that completions go to.
+    pub(crate) fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
+    /// Makes room for `ord` outstanding Reads and starts the octet stream anew.
+    ///
+    /// Context: process; before the transmitter runs.
+    pub(crate) fn start(&self, ord: u16) -> Result {
+        let reads = empty_ring(usize::from(ord))?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            inner.accepted = 0;
+            inner.depth = Depth::new(ord);
+            core::mem::replace(&mut inner.reads, reads)
+        };
+        Ok(())
+    }
+
+    /// Posts the request of a kernel consumer.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if as many are posted or pending as the queue is long; then nothing has changed.
+    pub(crate) fn post(&self, wr: SendWr) -> Result {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        if inner.posted.wrapping_sub(inner.done) >= self.entries {
+            return Err(ENOMEM);
+        }
+        let index = self.index(inner.posted);
+        match &mut inner.ring {
+            Ring::User(_) => return Err(EINVAL),
+            Ring::Kernel(slots) => match slots.get_mut(index) {
+                Some(slot @ None) => *slot = Some(wr),
+                _ => return Err(ENOMEM),
+            },
+        }
+        inner.posted = inner.posted.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Takes the oldest posted request; it is pending from now on.
+    pub(crate) fn take(&self) -> Taken {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        if inner.taken.wrapping_sub(inner.done) >= self.entries {
+            return Taken::Nothing;
+        }
+        let index = self.index(inner.taken);
+        let taken = match &mut inner.ring {
+            Ring::User(memory) => take_user(memory, index),
+            Ring::Kernel(slots) => slots.get_mut(index).and_then(Option::take).map(Ok),
+        };
+        let Some(taken) = taken else {
+            return Taken::Nothing;
+        };
+        let slot = Slot(inner.taken);
+        let pending = match &taken {
+            Ok(wr) => Pending {
+                id: wr.id,
+                opcode: wr.op.wc_opcode(),
+                // A longer message is refused by the transmitter.
+                bytes: u32::try_from(wr.payload.len()).unwrap_or(u32::MAX),
+                signalled: wr.signalled || self.signal_all,
+                progress: Progress::Taken,
+            },
+            Err(bad) => Pending {
+                id: bad.id,
+                opcode: bad.opcode,
+                bytes: 0,
+                signalled: true,
+                progress: Progress::Taken,
+            },
+        };
+        if let Some(place) = inner.pending.get_mut(index) {
+            *place = pending;
+        }
+        inner.taken = inner.taken.wrapping_add(1);
+        match taken {
+            Ok(wr) => Taken::Wr(wr, slot),
+            Err(bad) => Taken::Bad(bad, slot),
+        }
+    }
+
+    /// The last octet of the request is `end` octets into the stream.
+    pub(crate) fn sent(&self, slot: Slot, end: u64) {
+        self.inner.lock().progress(self, slot, Progress::Sent(end));
+    }
+
+    /// The request is over. Completes what is complete now.
+    pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: Origin) {
+        let mut inner = self.inner.lock();
+        inner.progress(self, slot, Progress::Done(status));
+        inner.complete(self, origin);
+    }
+
+    /// TCP has accepted the stream up to `position`. Completes what is complete now.
+    pub(crate) fn accepted(&self, position: u64, origin: Origin) {
+        let mut inner = self.inner.lock();
+        inner.accepted = position;
+        inner.complete(self, origin);
+    }
+
+    /// Whether another Read may be outstanding; exactly the negotiated ORD may (RDMAP-128).
+    pub(crate) fn may_read(&self) -> bool {
+        self.inner.lock().depth.room() == Room::Free
+    }
+
+    /// Whether no Read is outstanding, which a fenced request waits for.
+    pub(crate) fn no_reads(&self) -> bool {
+        self.inner.lock().depth.used() == 0
+    }
+
+    /// Whether every request that was taken is complete.
+    pub(crate) fn is_idle(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.taken == inner.done
+    }
+
+    /// Notes a Read whose Request goes out now. Reserve with [`SendQueue::may_read`] first: only
+    /// the transmitter adds Reads, so the room cannot go away in between.
+    pub(crate) fn read_sent(
+        &self,
+        slot: Option<Slot>,
+        state: ReadState,
+        sink: Option<Slice>,
+        invalidate: Option<Stag>,
+    ) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        if let Some(slot) = slot {
+            inner.progress(self, slot, Progress::Reading);
+        }
+        let place = inner
+            .depth
+            .try_take()
+            .and_then(|at| inner.reads.get_mut(usize::from(at)));
+        if let Some(place) = place {
+            *place = Some(OutstandingRead {
+                state,
+                sink,
+                invalidate,
+                slot,
+            });
+        }
+    }
+
+    /// Checks a segment of a Read Response against the oldest outstanding Read. Returns where its
+    /// octets go; there is no sink for a Read of zero octets.
+    ///
+    /// # Errors
+    ///
+    /// The fault to report: there is no such Read, or the segment does not answer it (RDMAP-77).
+    pub(crate) fn read_response(
+        &self,
+        segment: &TaggedSegment,
+    ) -> Result<(ReadPlacement, Option<Slice>), Fault> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let read = inner
+            .depth
+            .oldest()
+            .and_then(|at| inner.reads.get_mut(usize::from(at)))
+            .and_then(Option::as_mut)
+            .ok_or(Fault::ResponseUnsolicited)?;
+        let placement = read.state.accept(segment)?;
+        Ok((placement, read.sink.clone()))
+    }
+
+    /// The oldest outstanding Read is over; returns its slot and the local STag to invalidate, which
+    /// must happen before [`SendQueue::finish`] is called for the slot.
+    pub(crate) fn read_done(&self) -> Option<(Option<Slot>, Option<Stag>)> {
+        let read = {
+            let mut inner = self.inner.lock();
+            let inner = &mut *inner;
+            let at = inner.depth.release()?;
+            inner.reads.get_mut(usize::from(at))?.take()?
+        };
+        Some((read.slot, read.invalidate))
+    }
+
+    /// Ends everything: pending requests complete with an error, then those that are only posted.
+    ///
+    /// The oldest request that is not done gets `first`, if that is known; all others are flushed.
+    /// Returns whether more may have been posted meanwhile: one call ends at most as many requests as
+    /// the queue is long, so that a process which posts on and on cannot hold the caller.
+    ///
+    /// Context: process; the transmitter's.
+    #[must_use]
+    pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: Origin) -> bool {
+        // The regions of outstanding Reads are let go without the lock.
+        while self.read_done().is_some() {}
+        for _ in 0..=self.entries {
+            {
+                let mut inner = self.inner.lock();
+                let inner = &mut *inner;
+                while inner.done != inner.taken {
+                    let slot = Slot(inner.done);
+                    let over = matches!(
+                        inner.pending.get(self.index(inner.done)),
+                        Some(Pending {
+                            progress: Progress::Done(_),
+                            ..
+                        })
+                    );
+                    if !over {
+                        let status = first.take().unwrap_or(WcStatus::Flushed);
+                        inner.progress(self, slot, Progress::Done(status));
+                    }
+                    inner.complete_one(self, origin);
+                }
+            }
+            match self.take() {
+                Taken::Wr(_wr, _) => {}
+                Taken::Bad(..) => {}
+                Taken::Nothing => return false,
+            }
+        }
+        true
+    }
+
+    fn index(&self, position: u32) -> usize {
+        (position & self.entries.wrapping_sub(1)) as usize
+    }
+}
+
+impl Inner {
+    fn progress(&mut self, queue: &SendQueue, slot: Slot, progress: Progress) {
+        // A slot that was flushed meanwhile is not among the pending ones any more.
+        if slot.0.wrapping_sub(self.done) >= self.taken.wrapping_sub(self.done) {
+            return;
+        }
+        if let Some(pending) = self.pending.get_mut(queue.index(slot.0)) {
+            pending.progress = progress;
+        }
+    }
+
+    /// Completes requests in order until one is not over.
+    fn complete(&mut self, queue: &SendQueue, origin: Origin) {
+        while self.done != self.taken && self.complete_one(queue, origin) {}
+    }
+
+    /// Completes the oldest pending request if it is over; whether it was.
+    fn complete_one(&mut self, queue: &SendQueue, origin: Origin) -> bool {
+        let Some(pending) = self.pending.get(queue.index(self.done)).copied() else {
+            return false;
+        };
+        let status = match pending.progress {
+            Progress::Taken | Progress::Reading => return false,
+            Progress::Sent(end) if end > self.accepted => return false,
+            Progress::Sent(_) => WcStatus::Success,
+            Progress::Done(status) => status,
+        };
+        self.done = self.done.wrapping_add(1);
+        if pending.signalled || status != WcStatus::Success {
+            queue.cq.post(&Completion {
+                id: pending.id,
+                status,
+                opcode: pending.opcode,
+                bytes: pending.bytes,
+                invalidated: None,
+                qpn: origin.qpn,
+                qp: origin.qp,
+                solicited: status != WcStatus::Success,
+            });
+        }
+        true
+    }
+}
+
+/// Makes a ring of `entries` empty slots.
+///
+/// Context: process.
+pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
+    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL)?;
+    for _ in 0..entries {
+        slots.push(None, GFP_KERNEL)?;
+    }
+    Ok(slots)
+}
+
+fn take_user(memory: &SharedMem, index: usize) -> Option<Result<SendWr, BadEntry>> {
+    let at = index * siw::SQE_LEN;
+    let flags_at = at + siw::FLAGS_AT;
+    if memory.load_u16_acquire(flags_at)? & siw::VALID == 0 {
+        return None;
+    }
+    let entry: [u8; siw::SQE_LEN] = memory.copy_out(at)?;
+    memory.store_u16_release(flags_at, 0).ok()?;
+    // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings
+    // no bell. We hand this one back and then look at the next. Each side needs its store before
+    // its load, or the next entry is seen by nobody.
+    smp_mb(Full);
+    Some(siw::decode_sqe(&entry))
+}

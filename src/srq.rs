@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The shared receive queue: a ring of receive work requests for many queue pairs.
+//!
+//! A consumer that shares one queue among its streams learns that it runs low by the limit event,
+//! which is raised once each time it is armed (RDMAP-178).
+//!
+//! Context: any, unless a function says otherwise.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    rdma::{
+        object::SrqLink,
+        ops::{
+            SrqCreated,
+            SrqInit, //
+        },
+        types::{
+            SrqAttr,
+            SrqAttrMask,
+            SrqEvent, //
+        },
+        udata::Udata,
+        wr::RecvWrs, //
+    }, //
+};
+
+use crate::{
+    abi::{
+        self,
+        siw::{
+            BadEntry,
+            CreateSrqResponse, //
+        }, //
+    },
+    device::{
+        Device,
+        Reservation,
+        Resource,
+        MAX_SRQ_WR, //
+    },
+    rq::RecvQueue,
+    wr::{
+        RecvWr,
+        MAX_SGE, //
+    },
+    Riwarp, //
+};
+
+/// A shared receive queue.
+#[pin_data]
+pub(crate) struct Srq {
+    link: SrqLink,
+    /// The sizes that the consumer was given.
+    max_wr: u32,
+    max_sge: u32,
+    /// The event is raised when fewer requests than this are left; 0 when it is not armed.
+    limit: Atomic<u32>,
+    #[pin]
+    queue: RecvQueue,
+    _reservation: Reservation,
+}
+
+impl Srq {
+    /// Makes a shared receive queue.
+    ///
+    /// Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for another type than the plain one, `EINVAL` for sizes beyond the device's,
+    /// `ENOMEM`.
+    pub(crate) fn create(
+        device: ArcBorrow<'_, Device>,
+        init: SrqInit<Riwarp>,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<SrqCreated<Riwarp>> {
+        if init.srq_type != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let attr = init.attr;
+        if attr.max_wr == 0
+            || attr.max_wr > MAX_SRQ_WR
+            || attr.max_sge > MAX_SGE as u32
+            || attr.srq_limit > attr.max_wr
+        {
+            return Err(EINVAL);
+        }
+        let entries = attr.max_wr.next_power_of_two();
+        let device: Arc<Device> = device.into();
+        let reservation = device.reserve(Resource::Srq)?;
+        let attr = SrqAttr {
+            max_wr: entries,
+            ..attr
+        };
+        let queue = if init.owner.is_user() {
+            let ring = Arc::new(
+                SharedMem::try_new(RecvQueue::ring_len(entries))?,
+                GFP_KERNEL,
+            )?;
+            let srq_key = udata.share(ring.clone())?;
+            udata.respond(&CreateSrqResponse {
+                num_rqe: entries,
+                pad: 0,
+                srq_key,
+            })?;
+            Some(ring)
+        } else {
+            None
+        };
+        let queue = RecvQueue::new(entries, queue)?;
+        let srq = Arc::pin_init(
+            pin_init!(Self {
+                link: init.link,
+                max_wr: entries,
+                max_sge: attr.max_sge,
+                limit: Atomic::new(attr.srq_limit),
+                queue <- queue,
+                _reservation: reservation,
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(SrqCreated { srq, attr })
+    }
+
+    /// Takes the queue out of service; no queue pair refers to it any more.
+    pub(crate) fn destroy(_srq: Arc<Self>) {}
+
+    /// Takes the oldest request, and raises the limit event if that leaves too few.
+    pub(crate) fn take(&self) -> Option<Result<RecvWr, BadEntry>> {
+        let taken = self.queue.take();
+        let limit = self.limit.load(Relaxed);
+        if limit != 0
+            && !self.queue.holds(limit)
+            && self.limit.cmpxchg(limit, 0, Relaxed).is_ok()
+        {
+            self.link.event(SrqEvent::LimitReached);
+        }
+        taken
+    }
+
+    /// Posts receive work requests of a kernel consumer.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a request that cannot be posted here, `ENOMEM` for a full queue. What was posted
+    /// before the one at fault stays posted.
+    pub(crate) fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
+        wrs.try_for_each(|wr| self.queue.post(abi::kernel::recv(&wr)?))
+    }
+
+    /// Arms the limit event.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a new size, `EINVAL` for a limit beyond the size.
+    pub(crate) fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result {
+        if mask.contains(SrqAttrMask::MAX_WR) {
+            return Err(EOPNOTSUPP);
+        }
+        if mask.contains(SrqAttrMask::LIMIT) {
+            if attr.srq_limit > self.max_wr {
+                return Err(EINVAL);
+            }
+            self.limit.store(attr.srq_limit, Relaxed);
+            // Armed too late: the consumer must not wait for a request to be taken first.
+            if attr.srq_limit != 0
+                && !self.queue.holds(attr.srq_limit)
+                && self.limit.cmpxchg(attr.srq_limit, 0, Relaxed).is_ok()
+            {
+                self.link.event(SrqEvent::LimitReached);
+            }
+        }
+        Ok(())
+    }
+
+    /// The sizes and the limit as they stand.
+    pub(crate) fn query(&self) -> SrqAttr {
+        SrqAttr {
+            max_wr: self.max_wr,
+            max_sge: self.max_sge,
+            srq_limit: self.limit.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The sender: from work requests and Read Requests of the peer to octets that TCP has accepted.
+//!
+//! One context at a time transmits for a queue pair; a [`Baton`](kernel_ext::sync::Baton) says who.
+//! Whoever finds it taken asks the holder for another round and leaves. A round has these rooms:
+//!
+//! * *sorting*: the next message is chosen, in turn from the peer's Read Requests and from the send
+//!   queue; its keys become regions; fence and ORD are asked;
+//! * *cutting*: [`Segmenter`] plans one FPDU after the other, none longer than a TCP segment;
+//! * *packing*: header, payload, padding and CRC of many FPDUs go into one batch of private pages.
+//!   Payload is copied once, and the CRC is made over the copy: what goes out matches its CRC
+//!   whatever the application does to its buffer meanwhile (MPA-22);
+//! * *post office*: one call hands the batch to TCP, by reference. Nothing waits for buffer space:
+//!   what TCP does not take stays, and `write_space` brings the transmitter back.
+//!
+//! Context: process. RFC 5040, sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
+
+
+use iwarp::{
+    ddp::Msn,
+    fault::Fault,
+    mpa::{
+        self,
+        negotiate::Rtr,
+        Crc,
+        Markers, //
+    },
+    segment::{
+        Message,
+        Segmenter, //
+    },
+    terminate::Terminate, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::{
+        More,
+        TxBatch, //
+    },
+    sync::{
+        Next,
+        Ran, //
+    }, //
+};
+
+use crate::{
+    conn::{
+        Close,
+        Conn,
+        StreamParams, //
+    },
+    qp::{
+        Phase,
+        Qp, //
+    },
+    readq::InboundRead,
+    sge::{
+        RegionCache,
+        Slices, //
+    },
+    sq::Slot,
+    wr::{
+        Inline,
+        SendWr, //
+    }, //
+};
+
+mod choose;
+mod pack;
+
+use pack::Failed;
+
+/// Octets after which a batch goes to TCP.
+const BATCH_LEN: usize = 64 * 1024;
+
+/// Batches that one caller sends before it leaves the rest to the work item.
+const BUDGET: u32 = 64;
+
+/// The transmitter's state. Whoever holds the queue pair's baton has it.
+#[derive(Default)]
+pub(crate) struct Tx {
+    pub(crate) stream: Option<KBox<TxStream>>,
+}
+
+/// What there is while a stream is attached.
+pub(crate) struct TxStream {
+    conn: Arc<Conn>,
+    batch: TxBatch,
+    /// Octets of the stream that were put into batches.
+    appended: u64,
+    /// Octets of the stream that TCP has accepted.
+    accepted: u64,
+    crc: Crc,
+    send_msn: Msn,
+    read_msn: Msn,
+    /// The message that is being cut.
+    current: Option<Outgoing>,
+    /// A request that was taken from the send queue and has to wait for Reads.
+    held: Option<(SendWr, Slot)>,
+    /// The ready-to-receive message that goes out first.
+    rtr: Option<Rtr>,
+    /// Whose turn it is when both the peer and the consumer want something.
+    turn: Turn,
+    cache: RegionCache,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Responses,
+    Requests,
+}
+
+/// A message on its way out.
+struct Outgoing {
+    segmenter: Segmenter,
+    source: Source,
+    job: Job,
+}
+
+/// Where the payload of a message comes from.
+enum Source {
+    /// There is none.
+    Nothing,
+    /// The consumer's regions.
+    Slices(Slices),
+    /// The work request itself.
+    Inline(Inline),
+    /// The region that the peer reads.
+    Remote(InboundRead),
+}
+
+/// What the end of a message means.
+#[derive(Clone, Copy)]
+enum Job {
+    /// The request is done once TCP has accepted the octets.
+    Complete(Slot),
+    /// A Read of the peer is answered.
+    Answer,
+    /// Nobody waits for it.
+    Nothing,
+}
+/// How [`TxStream`] was filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    /// There may be more to send.
+    Full,
+    /// Nothing more can be sent now.
+    Drained,
+}
+
+impl Qp {
+    /// Sends what there is to send, or asks the present transmitter to.
+    ///
+    /// Context: process, no lock held.
+    pub(crate) fn transmit(self: &Arc<Self>) {
+        match self.tx.run(|tx| self.round(tx)) {
+            Ran::Here | Ran::Elsewhere => {}
+            Ran::Yielded => self.enqueue_tx(),
+        }
+        self.announce();
+    }
+
+    /// As [`Qp::transmit`], from where nothing may be sent: the present transmitter, if there is one,
+    /// or the work item does it.
+    ///
+    /// Context: any.
+    pub(crate) fn kick(self: &Arc<Self>) {
+        if !self.tx.ask() {
+            self.enqueue_tx();
+        }
+    }
+
+    /// Prepares the transmitter's side of a stream.
+    ///
+    /// Context: process.
+    pub(crate) fn new_tx(conn: &Arc<Conn>, params: &StreamParams) -> Result<KBox<TxStream>> {
+        let stream = TxStream {
+            conn: conn.clone(),
+            batch: TxBatch::new(),
+            appended: 0,
+            accepted: 0,
+            crc: if params.crc { Crc::On } else { Crc::Off },
+            send_msn: Msn::FIRST,
+            read_msn: Msn::FIRST,
+            current: None,
+            held: None,
+            rtr: params.send_rtr,
+            turn: Turn::Responses,
+            cache: RegionCache::default(),
+        };
+        Ok(KBox::new(stream, GFP_KERNEL)?)
+    }
+
+    fn round(self: &Arc<Self>, tx: &mut Tx) -> Next {
+        match self.phase() {
+            Phase::Idle => Next::Done,
+            Phase::Rts | Phase::Closing => {
+                let stream = self.take_new_tx(tx);
+                stream.map_or(Next::Done, |stream| self.send_round(stream))
+            }
+            Phase::Terminate => {
+                if let Some(stream) = self.take_new_tx(tx) {
+                    self.send_terminate(stream);
+                }
+                self.enter(Phase::Error);
+                Next::Again
+            }
+            Phase::Error => {
+                // The connection outlives the transmitter's interest in it.
+                self.take_new_tx(tx);
+                tx.stream = None;
+                if self.flush() {
+                    Next::Yield
+                } else {
+                    Next::Done
+                }
+            }
+        }
+    }
+
+    fn send_round(self: &Arc<Self>, stream: &mut TxStream) -> Next {
+        for _ in 0..BUDGET {
+            let filled = self.fill(stream);
+            if stream.batch.is_empty() {
+                let done = filled == Filled::Drained && stream.current.is_none();
+                if self.phase() == Phase::Closing && done && self.sq.is_idle() {
+                    stream.conn.close(Close::Graceful);
+                }
+                return self.next_after_sending();
+            }
+            let more = match filled {
+                Filled::Full => More::Yes,
+                Filled::Drained => More::No,
+            };
+            match stream.conn.socket().send_batch(&mut stream.batch, more) {
+                Ok(octets) => {
+                    stream.accepted += octets as u64;
+                    self.sq.accepted(stream.accepted, self.origin());
+                    self.sq.cq().announce();
+                }
+                Err(e) if e == EAGAIN => return self.next_after_sending(),
+                // The connection is gone; its callbacks say so.
+                Err(_) => {
+                    stream.conn.close(Close::Abort);
+                    return self.next_after_sending();
+                }
+            }
+            if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
+                return Next::Again;
+            }
+        }
+        Next::Yield
+    }
+
+    /// Goes round again if the phase has changed under us.
+    fn next_after_sending(&self) -> Next {
+        match self.phase() {
+            Phase::Rts | Phase::Closing | Phase::Idle => Next::Done,
+            Phase::Terminate | Phase::Error => Next::Again,
+        }
+    }
+
+    /// Fills the batch.
+    fn fill(self: &Arc<Self>, stream: &mut TxStream) -> Filled {
+        // MPA-28: it follows the segment size, from batch to batch.
+        let mulpdu = mpa::mulpdu(stream.conn.socket().emss(), Markers::Off);
+        while stream.batch.len() < BATCH_LEN {
+            if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
+                return Filled::Drained;
+            }
+            if stream.current.is_none() && !self.next_message(stream) {
+                return Filled::Drained;
+            }
+            match self.cut(stream, mulpdu) {
+                Ok(()) => {}
+                Err(Failed::Local(slot, status)) => {
+                    stream.current = None;
+                    self.sq.finish(slot, status, self.origin());
+                    // RDMAP-140: a Terminate instead of the message.
+                    self.terminate(Terminate::for_fault(Fault::Local, None));
+                    return Filled::Drained;
+                }
+                Err(Failed::Remote(fault, read, sent)) => {
+                    stream.current = None;
+                    let quoted = read.quoted.map(|quoted| quoted.after(sent));
+                    self.terminate(Terminate::for_fault(fault, quoted.as_ref()));
+                    return Filled::Drained;
+                }
+                Err(Failed::Memory) => {
+                    // What is in the batch goes out; its pages come back with the acknowledgements.
+                    if stream.batch.is_empty() {
+                        self.enqueue_tx();
+                    }
+                    return Filled::Drained;
+                }
+            }
+        }
+        Filled::Full
+    }
+
+    /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.
+    fn send_terminate(&self, stream: &mut TxStream) {
+        stream.current = None;
+        if let Some(terminate) = self.take_terminate() {
+            let outgoing = Outgoing {
+                segmenter: Segmenter::new(Message::Terminate(terminate), 0),
+                source: Source::Nothing,
+                job: Job::Nothing,
+            };
+            stream.current = Some(outgoing);
+            let mulpdu = mpa::mulpdu(stream.conn.socket().emss(), Markers::Off);
+            if self.cut(stream, mulpdu).is_ok() {
+                self.device().stats.terminates_sent.inc();
+            }
+        }
+        while !stream.batch.is_empty() {
+            match stream
+                .conn
+                .socket()
+                .send_batch(&mut stream.batch, More::No)
+            {
+                Ok(octets) => stream.accepted += octets as u64,
+                Err(_) => break,
+            }
+        }
+        self.sq.accepted(stream.accepted, self.origin());
+        stream.conn.close(Close::Graceful);
+    }
+}

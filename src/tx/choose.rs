@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The sorting room: which message goes out next.
+//!
+//! Read Requests of the peer and the send queue take turns. A request becomes a message here: its
+//! keys become regions, and fence and ORD are asked; what needs no message is done on the spot.
+//!
+//! Context: process; the transmitter's.
+
+use iwarp::{
+    fault::Fault,
+    mpa::negotiate::Rtr,
+    rdmap::{
+        ReadRequest,
+        SendKind,
+        Solicited, //
+    },
+    readq::ReadState,
+    segment::{
+        Message,
+        Segmenter, //
+    },
+    stag::{
+        Stag,
+        TaggedOffset, //
+    },
+    terminate::Terminate, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::rdma::wr::WcStatus;
+
+use crate::{
+    mr::LocalUse,
+    qp::{
+        Phase,
+        Qp, //
+    },
+    sge::Slices,
+    sq::{
+        Slot,
+        Taken, //
+    },
+    wr::{
+        Payload,
+        SendOp,
+        SendWr, //
+    }, //
+};
+
+use super::{
+    Job,
+    Outgoing,
+    Source,
+    Turn,
+    TxStream, //
+};
+
+impl Qp {
+    /// Chooses the next message; false if there is none that may go out now.
+    pub(super) fn next_message(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+        if let Some(rtr) = stream.rtr.take() {
+            stream.current = Some(self.rtr(stream, rtr));
+            return true;
+        }
+        // MPA-9: a responder is silent until the initiator's first FPDU.
+        if !self.may_send() {
+            return false;
+        }
+        let found = match stream.turn {
+            Turn::Responses => self.next_response(stream) || self.next_request(stream),
+            Turn::Requests => self.next_request(stream) || self.next_response(stream),
+        };
+        stream.turn = match stream.turn {
+            Turn::Responses => Turn::Requests,
+            Turn::Requests => Turn::Responses,
+        };
+        found
+    }
+
+    fn next_response(&self, stream: &mut TxStream) -> bool {
+        let Some(read) = self.inbound_reads.take() else {
+            return false;
+        };
+        let message = Message::ReadResponse {
+            stag: read.request.sink_stag,
+            to: read.request.sink_to,
+        };
+        stream.current = Some(Outgoing {
+            segmenter: Segmenter::new(message, read.request.len),
+            source: Source::Remote(read),
+            job: Job::Answer,
+        });
+        true
+    }
+
+    /// Takes requests from the send queue until one becomes a message.
+    fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+        while matches!(self.phase(), Phase::Rts | Phase::Closing) {
+            let (wr, slot) = match stream.held.take() {
+                Some(held) => held,
+                None => match self.sq.take() {
+                    Taken::Wr(wr, slot) => (wr, slot),
+                    Taken::Bad(bad, slot) => {
+                        self.refuse(slot, bad.status);
+                        return false;
+                    }
+                    Taken::Nothing => return false,
+                },
+            };
+            if self.must_wait(&wr) {
+                stream.held = Some((wr, slot));
+                return false;
+            }
+            match self.begin(stream, wr, slot) {
+                Ok(Some(outgoing)) => {
+                    stream.current = Some(outgoing);
+                    return true;
+                }
+                // It was done on the spot.
+                Ok(None) => {}
+                Err(status) => {
+                    self.refuse(slot, status);
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the request has to wait until outstanding Reads are answered.
+    fn must_wait(&self, wr: &SendWr) -> bool {
+        let waits = || {
+            (wr.fence && !self.sq.no_reads())
+                || (matches!(wr.op, SendOp::Read { .. }) && !self.sq.may_read())
+        };
+        if !waits() {
+            return false;
+        }
+        // A Response may come in between: say that we wait, then look again.
+        self.set_waiting_for_reads(true);
+        let wait = waits();
+        if !wait {
+            self.set_waiting_for_reads(false);
+        }
+        wait
+    }
+
+    /// Turns a request into a message, or does it.
+    fn begin(
+        &self,
+        stream: &mut TxStream,
+        wr: SendWr,
+        slot: Slot,
+    ) -> Result<Option<Outgoing>, WcStatus> {
+        // DDP-33: a message is shorter than 2^32 octets.
+        let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
+        let message = match wr.op {
+            SendOp::Send { invalidate } => Message::Send {
+                kind: SendKind {
+                    solicited: if wr.solicited {
+                        Solicited::Yes
+                    } else {
+                        Solicited::No
+                    },
+                    invalidate,
+                },
+                msn: stream.send_msn,
+            },
+            SendOp::Write { stag, to } => Message::Write {
+                stag,
+                to: TaggedOffset::new(to),
+            },
+            SendOp::Read {
+                stag,
+                to,
+                invalidate_local,
+            } => {
+                return self
+                    .begin_read(stream, &wr, slot, len, (stag, to), invalidate_local)
+                    .map(Some)
+            }
+            SendOp::RegMr {
+                region,
+                key,
+                access,
+            } => {
+                region.register(self.pd(), Stag::new(key), access)?;
+                self.sq.finish(slot, WcStatus::Success, self.origin());
+                return Ok(None);
+            }
+            SendOp::LocalInv { stag } => {
+                self.invalidate_local(stag)?;
+                self.sq.finish(slot, WcStatus::Success, self.origin());
+                return Ok(None);
+            }
+        };
+        let source = match &wr.payload {
+            Payload::Inline(inline) => Source::Inline(*inline),
+            Payload::Sges(list) => Source::Slices(Slices::resolve(
+                list,
+                self.device(),
+                self.pd(),
+                LocalUse::Source,
+                &mut stream.cache,
+            )?),
+        };
+        if matches!(message, Message::Send { .. }) {
+            stream.send_msn = stream.send_msn.next();
+        }
+        Ok(Some(Outgoing {
+            segmenter: Segmenter::new(message, len),
+            source,
+            job: Job::Complete(slot),
+        }))
+    }
+
+    fn begin_read(
+        &self,
+        stream: &mut TxStream,
+        wr: &SendWr,
+        slot: Slot,
+        len: u32,
+        (stag, to): (Stag, u64),
+        invalidate_local: bool,
+    ) -> Result<Outgoing, WcStatus> {
+        let Payload::Sges(list) = &wr.payload else {
+            return Err(WcStatus::LocalQpOperation);
+        };
+        // RDMAP-78: a Response writes one tagged buffer.
+        let ([] | [_]) = list.as_slice() else {
+            return Err(WcStatus::LocalLength);
+        };
+        let sink = Slices::resolve(
+            list,
+            self.device(),
+            self.pd(),
+            LocalUse::Sink,
+            &mut stream.cache,
+        )?
+        .into_first();
+        let request = ReadRequest {
+            sink_stag: sink.as_ref().map_or(Stag::ZERO, |sink| sink.key()),
+            sink_to: TaggedOffset::new(sink.as_ref().map_or(0, |sink| sink.addr())),
+            len,
+            source_stag: stag,
+            source_to: TaggedOffset::new(to),
+        };
+        let invalidate = match (invalidate_local, list.as_slice()) {
+            (true, [sge]) => Some(Stag::new(sge.lkey)),
+            _ => None,
+        };
+        // The Response may come as soon as the Request is out, so the Read is noted before.
+        self.sq
+            .read_sent(Some(slot), ReadState::new(&request), sink, invalidate);
+        Ok(stream.read_request(request))
+    }
+
+    /// The ready-to-receive message (MPA-40); its consumers never see it (MPA-42).
+    fn rtr(&self, stream: &mut TxStream, rtr: Rtr) -> Outgoing {
+        let message = match rtr {
+            Rtr::Write => Message::Write {
+                stag: Stag::ZERO,
+                to: TaggedOffset::new(0),
+            },
+            Rtr::Read => {
+                let request = ReadRequest {
+                    sink_stag: Stag::ZERO,
+                    sink_to: TaggedOffset::new(0),
+                    len: 0,
+                    source_stag: Stag::ZERO,
+                    source_to: TaggedOffset::new(0),
+                };
+                self.sq
+                    .read_sent(None, ReadState::new(&request), None, None);
+                return stream.read_request(request);
+            }
+            Rtr::Send => {
+                let msn = stream.send_msn;
+                stream.send_msn = msn.next();
+                Message::Send {
+                    kind: SendKind::default(),
+                    msn,
+                }
+            }
+        };
+        Outgoing {
+            segmenter: Segmenter::new(message, 0),
+            source: Source::Nothing,
+            job: Job::Nothing,
+        }
+    }
+
+    /// Ends a request that cannot be carried out, and with it the stream.
+    pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+        self.sq.finish(slot, status, self.origin());
+        self.terminate(Terminate::for_fault(Fault::Local, None));
+    }
+
+}
+
+impl TxStream {
+    fn read_request(&mut self, request: ReadRequest) -> Outgoing {
+        let msn = self.read_msn;
+        self.read_msn = msn.next();
+        Outgoing {
+            segmenter: Segmenter::new(Message::ReadRequest { request, msn }, 0),
+            source: Source::Nothing,
+            // The Response completes it, not TCP.
+            job: Job::Nothing,
+        }
+    }
+}
