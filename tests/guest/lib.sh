@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# What the guest scripts share: reporting, time limits, two ends to connect, and pairs of programs.
+# Sourced by scripts that have said `set -eu`. Every wait in here is bounded.
+#
+# A script prints one line per case on its standard output:
+#
+#     ok NAME
+#     not ok NAME: why
+#     skip NAME: why
+#
+# Everything else goes to a log per case, shown with `# ` in front when the case fails. `finish`
+# gives the script its exit status.
+#
+# Environment: TYPE (link type under test, riwarp), TOPOLOGY (netns, self, siw-server, siw-client),
+# ONLY (a glob: run only the cases whose name matches), VERBOSE=1 (show every log).
+
+TYPE=${TYPE:-riwarp}
+ONLY=${ONLY:-*}
+VERBOSE=${VERBOSE:-0}
+GUEST_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+VERBS_DIR=${VERBS_DIR:-$GUEST_DIR/build}
+SCRIPT=$(basename "$0"); SCRIPT=${SCRIPT%.*}
+TMP=$(mktemp -d "/tmp/$SCRIPT.XXXXXX")
+PORT=${PORT:-7000}
+FAILED=0
+CASES=0
+
+# --- reporting ------------------------------------------------------------------------------------
+
+ok() { printf 'ok %s\n' "$1"; }
+skip() { printf 'skip %s: %s\n' "$1" "$2"; }
+not_ok() { printf 'not ok %s: %s\n' "$1" "$2"; FAILED=$((FAILED + 1)); }
+
+# Says why the running case cannot be run here; for use inside a case.
+skip_case() { echo "$*"; exit 75; }
+
+# Says what went wrong in the running case; for use inside a case.
+die() { echo "$*"; exit 1; }
+
+# try NAME SECONDS COMMAND...: runs a case (a function or a command) as a process group of its own,
+# kills what is left of the group afterwards, and reports. Exit status 75 means skip.
+# PORT is fresh in every case: PORT .. PORT+9 may be used.
+try() {
+	local name=$SCRIPT/$1 limit=$2 log pid dog rc=0
+	shift 2
+	# shellcheck disable=SC2254
+	case $name in $ONLY) ;; *) return 0 ;; esac
+	CASES=$((CASES + 1))
+	PORT=$((PORT + 10))
+	log=$TMP/case-$CASES.log
+	set -m
+	( set -eu; "$@" ) >"$log" 2>&1 </dev/null &
+	pid=$!
+	( sleep "$limit"; : >"$log.late"; kill -KILL -- "-$pid" ) >/dev/null 2>&1 </dev/null &
+	dog=$!
+	set +m
+	wait "$pid" 2>/dev/null || rc=$?
+	kill -KILL -- "-$dog" 2>/dev/null || true
+	wait "$dog" 2>/dev/null || true
+	kill -KILL -- "-$pid" 2>/dev/null || true
+	if [ -e "$log.late" ]; then
+		not_ok "$name" "not done after $limit s; last words: $(last_line "$log")"
+	elif [ "$rc" = 0 ]; then
+		ok "$name"
+	elif [ "$rc" = 75 ]; then
+		skip "$name" "$(last_line "$log")"
+	else
+		not_ok "$name" "$(last_line "$log")"
+	fi
+	if [ -e "$log.late" ] || { [ "$rc" != 0 ] && [ "$rc" != 75 ]; } || [ "$VERBOSE" = 1 ]; then
+		tail -n 60 "$log" | sed 's/^/# /'
+	fi
+}
+
+last_line() { grep -av '^[[:space:]]*$' "$1" | tail -n 1 | cut -c1-200; }
+
+# relay PROGRAM...: passes on the ok/not ok/skip lines of a test program that reports by itself,
+# with the script's name in front, and counts them. A program that ends badly without having said
+# `not ok`, that says nothing, or that is not done in LIMIT seconds is a failure.
+relay() {
+	local limit=$1 out=$TMP/relay.log rc=0 bad good name
+	shift
+	name=$SCRIPT/$(basename "$1")
+	# shellcheck disable=SC2254
+	case $name in $ONLY) ;; *) return 0 ;; esac
+	PORT=$((PORT + 10))
+	PORT=$PORT timeout -k 2 "$limit" "$@" >"$out" 2>"$out.err" </dev/null || rc=$?
+	sed -n -E "s,^(ok|not ok|skip) ,&$SCRIPT/,p" "$out"
+	bad=$(grep -c '^not ok ' "$out" || true)
+	good=$(grep -c -E '^(ok|skip) ' "$out" || true)
+	FAILED=$((FAILED + bad))
+	if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
+		not_ok "$name" "not done after $limit s"
+	elif [ "$rc" != 0 ] && [ "$bad" = 0 ]; then
+		not_ok "$name" "exit status $rc: $(last_line "$out.err")"
+	elif [ "$rc" = 0 ] && [ "$good" = 0 ]; then
+		not_ok "$name" "reported nothing"
+	elif [ "$bad" = 0 ]; then
+		[ "$VERBOSE" = 1 ] || return 0
+	fi
+	{ grep -v -E '^(ok|not ok|skip) ' "$out"; cat "$out.err"; } | tail -n 60 | sed 's/^/# /'
+}
+
+# Ends a script: takes down what it set up and gives the exit status.
+finish() {
+	ends_down
+	rm -rf "$TMP"
+	exit $((FAILED > 0))
+}
+
+# --- waiting --------------------------------------------------------------------------------------
+
+# eventually SECONDS COMMAND...: repeats a command until it succeeds.
+eventually() {
+	local end
+	end=$(($(date +%s) + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ "$(date +%s)" -lt "$end" ] || return 1
+		sleep 0.05
+	done
+}
+
+# wait_listen NETNS PORT [SECONDS]: waits until something listens there. NETNS `-` is the initial one.
+wait_listen() {
+	local where=$1 hex limit=${3:-15} look
+	hex=$(printf ':%04X 0*:0000 0A' "$2")
+	look="until grep -qE '$hex' /proc/net/tcp /proc/net/tcp6; do sleep 0.03; done"
+	if [ "$where" = - ]; then
+		timeout "$limit" bash -c "$look" || { echo "nothing listens on port $2"; return 1; }
+	else
+		timeout "$limit" ip netns exec "$where" bash -c "$look" ||
+			{ echo "nothing listens on port $2 in $where"; return 1; }
+	fi
+}
+
+# --- links and ends -------------------------------------------------------------------------------
+#
+# A test connects an end A (the client) to an end B (the server). For X in A, B:
+# NS_X the namespace (`-` for the initial one), DEV_X the RDMA device, NET_X the netdev,
+# IP4_X and IP6_X its addresses, TYPE_X the link type.
+
+ENDS_COUNT=0
+NETNS_MADE=()
+LINKS_MADE=()
+NETDEVS_MADE=()
+ADDRESSES_MADE=()
+
+# in_ns NETNS COMMAND...
+in_ns() {
+	local where=$1
+	shift
+	if [ "$where" = - ]; then "$@"; else ip netns exec "$where" "$@"; fi
+}
+
+# ip_ns NETNS ARGUMENTS OF ip...
+ip_ns() {
+	local where=$1
+	shift
+	if [ "$where" = - ]; then ip "$@"; else ip -n "$where" "$@"; fi
+}
+
+netns_add() {
+	ip netns add "$1"
+	NETNS_MADE+=("$1")
+	ip -n "$1" link set lo up
+}
+
+netns_del() {
+	local i
+	ip netns del "$1"
+	for i in "${!NETNS_MADE[@]}"; do
+		[ "${NETNS_MADE[i]}" != "$1" ] || unset 'NETNS_MADE[i]'
+	done
+}
+
+link_state_is() { in_ns "$1" rdma link show "$2/1" 2>/dev/null | grep -q "state $3"; }
+link_exists() { in_ns "$1" rdma link show "$2/1" >/dev/null 2>&1; }
+link_is_gone() { ! link_exists "$@"; }
+
+# link_add NETNS NAME TYPE NETDEV: makes a device and waits until it is active.
+link_add() {
+	in_ns "$1" rdma link add "$2" type "$3" netdev "$4" || return 1
+	LINKS_MADE+=("$1 $2")
+	eventually 10 link_state_is "$1" "$2" ACTIVE ||
+		{ echo "device $2 did not become active"; return 1; }
+}
+
+# link_del NETNS NAME
+link_del() {
+	local i
+	in_ns "$1" rdma link del "$2" || return 1
+	for i in "${!LINKS_MADE[@]}"; do
+		[ "${LINKS_MADE[i]}" != "$1 $2" ] || unset 'LINKS_MADE[i]'
+	done
+}
+
+# address_add NETNS NETDEV ADDRESS: without duplicate address detection, so usable at once.
+address_add() {
+	case $3 in
+	*:*) ip_ns "$1" addr add "$3" dev "$2" nodad ;;
+	*) ip_ns "$1" addr add "$3" dev "$2" ;;
+	esac
+	ADDRESSES_MADE+=("$1 $2 $3")
+}
+
+# veth_ends NETNS_A NETNS_B MTU: two namespaces (or the initial one) joined by a veth pair.
+veth_ends() {
+	local n=$ENDS_COUNT x ns dev
+	NS_A=$1 NS_B=$2 NET_A=va$n NET_B=vb$n
+	IP4_A=10.71.$n.1 IP4_B=10.71.$n.2 IP6_A=fd71:$n::1 IP6_B=fd71:$n::2
+	ip link add "$NET_A" type veth peer name "$NET_B"
+	NETDEVS_MADE+=("$NET_A")
+	[ "$NS_A" = - ] || { netns_add "$NS_A"; ip link set "$NET_A" netns "$NS_A"; }
+	[ "$NS_B" = - ] || { netns_add "$NS_B"; ip link set "$NET_B" netns "$NS_B"; }
+	for x in A B; do
+		ns=NS_$x dev=NET_$x
+		ns=${!ns} dev=${!dev}
+		ip_ns "$ns" link set "$dev" mtu "$3" up
+	done
+	address_add "$NS_A" "$NET_A" "$IP4_A/24"
+	address_add "$NS_B" "$NET_B" "$IP4_B/24"
+	address_add "$NS_A" "$NET_A" "$IP6_A/64"
+	address_add "$NS_B" "$NET_B" "$IP6_B/64"
+}
+
+# load_modules MODULE...: also what user space needs, which udev would load on a whole system.
+load_modules() {
+	modprobe -a ib_uverbs rdma_ucm "$@" || { echo "cannot load $*"; return 1; }
+}
+
+# ends_up [TOPOLOGY [MTU]]: makes the two ends.
+#   netns       two namespaces, each with a device of TYPE on its end of a veth pair
+#   self        one device of TYPE in the initial namespace, both ends on it; what it sends to its
+#               own address goes through lo, whose MTU is set (65536)
+#   siw-server  TYPE in a namespace as A, siw in the initial namespace as B
+#   siw-client  siw in the initial namespace as A, TYPE in a namespace as B
+ends_up() {
+	local topology=${1:-${TOPOLOGY:-netns}} mtu=${2:-1500} n
+	ENDS_COUNT=$((ENDS_COUNT + 1))
+	n=$ENDS_COUNT
+	TYPE_A=$TYPE TYPE_B=$TYPE
+	load_modules "$TYPE" || return 1
+	case $topology in
+	netns) veth_ends "ria$n" "rib$n" "$mtu" ;;
+	siw-server)
+		load_modules siw || return 1
+		veth_ends "ria$n" - "$mtu"
+		TYPE_B=siw
+		;;
+	siw-client)
+		load_modules siw || return 1
+		veth_ends - "rib$n" "$mtu"
+		TYPE_A=siw
+		;;
+	self)
+		NS_A=- NS_B=- NET_A=va$n NET_B=va$n
+		IP4_A=10.71.$n.1 IP6_A=fd71:$n::1
+		IP4_B=$IP4_A IP6_B=$IP6_A
+		ip link add "$NET_A" type veth peer name "vb$n"
+		NETDEVS_MADE+=("$NET_A")
+		ip link set "$NET_A" up
+		ip link set "vb$n" up
+		address_add - "$NET_A" "$IP4_A/24"
+		address_add - "$NET_A" "$IP6_A/64"
+		ip link set lo mtu "${2:-65536}"
+		DEV_A=${TYPE}a DEV_B=${TYPE}a
+		link_add - "$DEV_A" "$TYPE" "$NET_A"
+		return
+		;;
+	*) echo "no such topology: $topology"; return 1 ;;
+	esac
+	DEV_A=${TYPE_A}a DEV_B=${TYPE_B}b
+	link_add "$NS_A" "$DEV_A" "$TYPE_A" "$NET_A"
+	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
+}
+
+# Takes down what ends_up and its parts made. Says nothing about what is gone already.
+ends_down() {
+	local x
+	for x in "${LINKS_MADE[@]}"; do
+		# shellcheck disable=SC2086
+		set -- $x
+		in_ns "$1" rdma link del "$2" 2>/dev/null || true
+	done
+	for x in "${ADDRESSES_MADE[@]}"; do
+		# shellcheck disable=SC2086
+		set -- $x
+		ip_ns "$1" addr del "$3" dev "$2" 2>/dev/null || true
+	done
+	for x in "${NETDEVS_MADE[@]}"; do ip link del "$x" 2>/dev/null || true; done
+	for x in "${NETNS_MADE[@]}"; do ip netns del "$x" 2>/dev/null || true; done
+	LINKS_MADE=() ADDRESSES_MADE=() NETDEVS_MADE=() NETNS_MADE=()
+}
+
+# --- pairs of programs ----------------------------------------------------------------------------
+
+# start NETNS LOG COMMAND...: starts a program in the background; STARTED is its process id.
+start() {
+	local where=$1 log=$2
+	shift 2
+	(
+		if [ "$where" = - ]; then exec "$@"; else exec ip netns exec "$where" "$@"; fi
+	) >"$log" 2>&1 </dev/null &
+	STARTED=$!
+}
+
+# pair SECONDS SERVER... -- CLIENT...: runs a server at end B that listens on PORT and a client at
+# end A. Both must succeed. Their output stays in SERVER_OUT and CLIENT_OUT.
+pair() {
+	local limit=$1 server=() server_pid rc=0
+	shift
+	while [ "$1" != -- ]; do server+=("$1"); shift; done
+	shift
+	SERVER_OUT=$TMP/server.$BASHPID CLIENT_OUT=$TMP/client.$BASHPID
+	start "$NS_B" "$SERVER_OUT" timeout -k 1 "$limit" "${server[@]}"
+	server_pid=$STARTED
+	if ! wait_listen "$NS_B" "$PORT"; then
+		kill "$server_pid" 2>/dev/null || true
+		echo "server ${server[0]} did not listen: $(last_line "$SERVER_OUT")"
+		return 1
+	fi
+	in_ns "$NS_A" timeout -k 1 "$limit" "$@" >"$CLIENT_OUT" 2>&1 </dev/null || rc=$?
+	if [ "$rc" != 0 ]; then
+		kill "$server_pid" 2>/dev/null || true
+		wait "$server_pid" 2>/dev/null || true
+		sed 's/^/server: /' "$SERVER_OUT"
+		sed 's/^/client: /' "$CLIENT_OUT"
+		echo "client $1: $(exit_reason "$rc" "$CLIENT_OUT")"
+		return 1
+	fi
+	wait "$server_pid" || rc=$?
+	if [ "$rc" != 0 ]; then
+		sed 's/^/client: /' "$CLIENT_OUT"
+		sed 's/^/server: /' "$SERVER_OUT"
+		echo "server ${server[0]}: $(exit_reason "$rc" "$SERVER_OUT")"
+		return 1
+	fi
+}
+
+exit_reason() {
+	case $1 in
+	124 | 137) echo "not done in time, last words: $(last_line "$2")" ;;
+	*) echo "exit status $1: $(last_line "$2")" ;;
+	esac
+}
+
+# rping_pair 4|6 COUNT [OPTIONS of both ends...]
+rping_pair() {
+	local family=$1 count=$2 address
+	shift 2
+	if [ "$family" = 4 ]; then address=$IP4_B; else address=$IP6_B; fi
+	pair 60 rping -s -a "$address" -p "$PORT" -C "$count" "$@" -- \
+		rping -c -a "$address" -p "$PORT" -C "$count" "$@"
+}
+
+# perftest_pair TOOL [OPTIONS of both ends...]: one run of a perftest program over rdma_cm.
+perftest_pair() {
+	local tool=$1
+	shift
+	pair "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_B" -p "$PORT" "$@" -- \
+		"$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
+}
+
+# The rows of figures in a perftest program's output: lines that start with a message size.
+perftest_rows() { grep -E '^ *[0-9]+ +[0-9]+ +' "$CLIENT_OUT" || true; }
+
+# perftest_bw [SIZE]: the average bandwidth in MiB/s that CLIENT_OUT gives (for that size).
+perftest_bw() { perftest_rows | awk -v s="${1:-}" '(s == "" || $1 == s) { print $4; exit }'; }
+
+# perftest_lat [SIZE]: the typical (median) latency in microseconds.
+perftest_lat() { perftest_rows | awk -v s="${1:-}" '(s == "" || $1 == s) { print $5; exit }'; }

@@ -1,0 +1,740 @@
+// SPDX-License-Identifier: GPL-2.0
+/* See common.h. */
+
+#include "common.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <time.h>
+
+struct sockaddr_storage test_addr;
+
+static const char *program;
+static char reason[512];
+static bool failed, skipped;
+static int failures;
+static int port_base = 7000;
+
+/* --- cases ------------------------------------------------------------------------------------ */
+
+void test_begin(int argc, char **argv)
+{
+	const char *host = argc > 1 ? argv[1] : "127.0.0.1";
+	const char *port = getenv("PORT");
+	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *res;
+	const char *slash = strrchr(argv[0], '/');
+
+	program = slash ? slash + 1 : argv[0];
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (port)
+		port_base = atoi(port);
+	if (getaddrinfo(host, NULL, &hints, &res)) {
+		printf("not ok %s: bad address %s\n", program, host);
+		exit(1);
+	}
+	memcpy(&test_addr, res->ai_addr, res->ai_addrlen);
+	freeaddrinfo(res);
+}
+
+int test_end(void)
+{
+	return failures ? 1 : 0;
+}
+
+void test_run(const char *name, void (*fn)(void))
+{
+	const char *only = getenv("CASE");
+
+	if (only && strcmp(only, name))
+		return;
+	failed = skipped = false;
+	reason[0] = 0;
+	fn();
+	if (failed) {
+		printf("not ok %s/%s: %s\n", program, name, reason);
+		failures++;
+	} else if (skipped) {
+		printf("skip %s/%s: %s\n", program, name, reason);
+	} else {
+		printf("ok %s/%s\n", program, name);
+	}
+}
+
+void test_fail(const char *file, int line, const char *what, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	if (failed) /* the first reason counts */
+		return;
+	failed = true;
+	n = snprintf(reason, sizeof(reason), "%s:%d: ", file, line);
+	va_start(ap, fmt);
+	n += vsnprintf(reason + n, sizeof(reason) - n, fmt, ap);
+	va_end(ap);
+	if (what[0] && n < (int)sizeof(reason))
+		snprintf(reason + n, sizeof(reason) - n, " [%s]", what);
+}
+
+void test_skip(const char *fmt, ...)
+{
+	va_list ap;
+
+	skipped = true;
+	va_start(ap, fmt);
+	vsnprintf(reason, sizeof(reason), fmt, ap);
+	va_end(ap);
+}
+
+bool test_failed(void)
+{
+	return failed;
+}
+
+int test_cannot_start(void)
+{
+	printf("not ok %s: %s\n", program, reason[0] ? reason : strerror(errno));
+	return 1;
+}
+
+/* --- addresses and time ----------------------------------------------------------------------- */
+
+void addr_with_port(struct sockaddr_storage *out, int port)
+{
+	*out = test_addr;
+	if (out->ss_family == AF_INET6)
+		((struct sockaddr_in6 *)out)->sin6_port = htons(port);
+	else
+		((struct sockaddr_in *)out)->sin_port = htons(port);
+}
+
+int next_port(void)
+{
+	static int used;
+
+	return port_base + used++;
+}
+
+int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000LL + ts.tv_nsec / 1000000;
+}
+
+void sleep_ms(int ms)
+{
+	struct timespec ts = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+
+	nanosleep(&ts, NULL);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* Regions that nobody has freed yet. */
+static struct region kept[128];
+
+bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access)
+{
+	r->mr = NULL;
+	r->len = len;
+	r->buf = mmap(NULL, len ? len : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		      0);
+	if (r->buf == MAP_FAILED) {
+		fail("mmap of %zu: %s", len, strerror(errno));
+		return false;
+	}
+	r->mr = ibv_reg_mr(pd, r->buf, len, access);
+	if (!r->mr) {
+		fail("ibv_reg_mr of %zu, access %#x: %s", len, access, strerror(errno));
+		munmap(r->buf, len ? len : 1);
+		return false;
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		if (!kept[i].mr) {
+			kept[i] = *r;
+			break;
+		}
+	return true;
+}
+
+bool region_release(struct region *r)
+{
+	struct ibv_mr *mr = r->mr;
+	int rc;
+
+	r->mr = NULL;
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		if (kept[i].mr == mr)
+			memset(&kept[i], 0, sizeof(kept[i]));
+	rc = ibv_dereg_mr(mr);
+	if (rc)
+		fail("ibv_dereg_mr: %s", strerror(rc));
+	return !rc;
+}
+
+void region_free(struct region *r)
+{
+	struct region gone = *r;
+
+	memset(r, 0, sizeof(*r));
+	if (!gone.mr)
+		return;
+	region_release(&gone);
+	munmap(gone.buf, gone.len ? gone.len : 1);
+}
+
+static uint8_t pattern_at(size_t i, uint32_t seed)
+{
+	uint32_t x = (uint32_t)i * 2654435761u ^ seed * 40503u;
+
+	return (uint8_t)(x >> 24 ^ x >> 13 ^ x);
+}
+
+void pattern_fill(uint8_t *buf, size_t len, uint32_t seed)
+{
+	for (size_t i = 0; i < len; i++)
+		buf[i] = pattern_at(i, seed);
+}
+
+ssize_t pattern_differs(const uint8_t *buf, size_t len, uint32_t seed)
+{
+	for (size_t i = 0; i < len; i++)
+		if (buf[i] != pattern_at(i, seed))
+			return (ssize_t)i;
+	return -1;
+}
+
+ssize_t not_all(const uint8_t *buf, size_t len, uint8_t value)
+{
+	for (size_t i = 0; i < len; i++)
+		if (buf[i] != value)
+			return (ssize_t)i;
+	return -1;
+}
+
+struct ibv_sge sge_of(const struct region *r, size_t off, size_t len)
+{
+	return (struct ibv_sge){
+		.addr = (uintptr_t)r->buf + off,
+		.length = (uint32_t)len,
+		.lkey = r->mr->lkey,
+	};
+}
+
+/* --- connections ------------------------------------------------------------------------------ */
+
+static bool readable(int fd, int ms)
+{
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+	int64_t end = now_ms() + ms;
+	int rc;
+
+	do {
+		int64_t left = end - now_ms();
+
+		rc = poll(&pfd, 1, left > 0 ? (int)left : 0);
+	} while (rc < 0 && errno == EINTR);
+	return rc > 0;
+}
+
+struct rdma_cm_event *cm_event(struct rdma_event_channel *ch, int ms)
+{
+	struct rdma_cm_event *ev;
+
+	if (!readable(ch->fd, ms) || rdma_get_cm_event(ch, &ev))
+		return NULL;
+	return ev;
+}
+
+bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *ev = cm_event(ch, SOON);
+	enum rdma_cm_event_type got;
+	int status;
+
+	if (!ev) {
+		fail("no %s within %d ms", rdma_event_str(type), SOON);
+		return false;
+	}
+	got = ev->event;
+	status = ev->status;
+	rdma_ack_cm_event(ev);
+	if (got != type) {
+		fail("%s (status %d) instead of %s", rdma_event_str(got), status,
+		     rdma_event_str(type));
+		return false;
+	}
+	return true;
+}
+
+struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port)
+{
+	struct sockaddr_storage dst, src = test_addr;
+	struct rdma_cm_id *id;
+
+	addr_with_port(&dst, port);
+	if (rdma_create_id(ch, &id, NULL, RDMA_PS_TCP)) {
+		fail("rdma_create_id: %s", strerror(errno));
+		return NULL;
+	}
+	if (rdma_resolve_addr(id, (void *)&src, (void *)&dst, 2000)) {
+		fail("rdma_resolve_addr: %s", strerror(errno));
+	} else if (cm_expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED)) {
+		if (rdma_resolve_route(id, 2000))
+			fail("rdma_resolve_route: %s", strerror(errno));
+		else if (cm_expect(ch, RDMA_CM_EVENT_ROUTE_RESOLVED))
+			return id;
+	}
+	rdma_destroy_id(id);
+	return NULL;
+}
+
+struct ibv_context *test_context(void)
+{
+	static struct rdma_event_channel *ch;
+	static struct rdma_cm_id *id;
+
+	if (!ch)
+		ch = rdma_create_event_channel();
+	if (!ch) {
+		fail("rdma_create_event_channel: %s", strerror(errno));
+		return NULL;
+	}
+	if (!id)
+		id = cm_resolved_id(ch, 1);
+	return id ? id->verbs : NULL;
+}
+
+static int or_default(int value, int otherwise)
+{
+	return value ? value : otherwise;
+}
+
+static bool end_make_qp(struct end *e, const struct pair_opts *o)
+{
+	struct ibv_context *ctx = e->id->verbs;
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = o->sig_all,
+		.cap = {
+			.max_send_wr = or_default(o->sq_depth, 64),
+			.max_recv_wr = or_default(o->rq_depth, 64),
+			.max_send_sge = or_default(o->send_sge, 4),
+			.max_recv_sge = or_default(o->recv_sge, 4),
+			.max_inline_data = o->inline_data,
+		},
+	};
+	int depth = or_default(o->cq_depth, 256);
+
+	e->pd = ibv_alloc_pd(ctx);
+	if (!e->pd) {
+		fail("ibv_alloc_pd: %s", strerror(errno));
+		return false;
+	}
+	if (o->channels) {
+		e->send_channel = ibv_create_comp_channel(ctx);
+		e->recv_channel = ibv_create_comp_channel(ctx);
+		if (!e->send_channel || !e->recv_channel) {
+			fail("ibv_create_comp_channel: %s", strerror(errno));
+			return false;
+		}
+	}
+	e->send_cq = ibv_create_cq(ctx, depth, NULL, e->send_channel, 0);
+	e->recv_cq = ibv_create_cq(ctx, depth, NULL, e->recv_channel, 0);
+	if (!e->send_cq || !e->recv_cq) {
+		fail("ibv_create_cq of %d: %s", depth, strerror(errno));
+		return false;
+	}
+	if (o->srq) {
+		e->srq = o->srq(e->pd);
+		if (!e->srq)
+			return false;
+		attr.srq = e->srq;
+		attr.cap.max_recv_wr = 0;
+		attr.cap.max_recv_sge = 0;
+	}
+	attr.send_cq = e->send_cq;
+	attr.recv_cq = e->recv_cq;
+	if (rdma_create_qp(e->id, e->pd, &attr)) {
+		fail("rdma_create_qp: %s", strerror(errno));
+		return false;
+	}
+	e->qp = e->id->qp;
+	return true;
+}
+
+bool pair_open(struct pair *p, const struct pair_opts *opts)
+{
+	static const struct pair_opts defaults;
+	struct pair_opts o = opts ? *opts : defaults, oa;
+	struct rdma_conn_param param = {
+		.initiator_depth = or_default(o.depth, 16),
+		.responder_resources = or_default(o.depth, 16),
+		.retry_count = 7,
+		.rnr_retry_count = 7,
+	};
+	struct sockaddr_storage addr;
+	struct rdma_cm_event *ev;
+	int port = next_port();
+
+	memset(p, 0, sizeof(*p));
+	oa = o;
+	oa.srq = NULL;
+	addr_with_port(&addr, port);
+	p->listen_events = rdma_create_event_channel();
+	p->a.events = rdma_create_event_channel();
+	p->b.events = rdma_create_event_channel();
+	if (!p->listen_events || !p->a.events || !p->b.events) {
+		fail("rdma_create_event_channel: %s", strerror(errno));
+		return false;
+	}
+	if (rdma_create_id(p->listen_events, &p->listen, NULL, RDMA_PS_TCP) ||
+	    rdma_bind_addr(p->listen, (void *)&addr) || rdma_listen(p->listen, 8)) {
+		fail("listening on port %d: %s", port, strerror(errno));
+		return false;
+	}
+	p->a.id = cm_resolved_id(p->a.events, port);
+	if (!p->a.id || !end_make_qp(&p->a, &oa))
+		return false;
+	if (rdma_connect(p->a.id, &param)) {
+		fail("rdma_connect: %s", strerror(errno));
+		return false;
+	}
+	ev = cm_event(p->listen_events, SOON);
+	if (!ev || ev->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
+		fail("no connect request but %s", ev ? rdma_event_str(ev->event) : "nothing");
+		if (ev)
+			rdma_ack_cm_event(ev);
+		return false;
+	}
+	p->b.id = ev->id;
+	rdma_ack_cm_event(ev);
+	if (rdma_migrate_id(p->b.id, p->b.events)) {
+		fail("rdma_migrate_id: %s", strerror(errno));
+		return false;
+	}
+	if (!end_make_qp(&p->b, &o))
+		return false;
+	if (rdma_accept(p->b.id, &param)) {
+		fail("rdma_accept: %s", strerror(errno));
+		return false;
+	}
+	return cm_expect(p->a.events, RDMA_CM_EVENT_ESTABLISHED) &&
+	       cm_expect(p->b.events, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+static void drain_events(struct rdma_event_channel *ch)
+{
+	struct rdma_cm_event *ev;
+
+	while (ch && (ev = cm_event(ch, 0)))
+		rdma_ack_cm_event(ev);
+}
+
+static void end_close(struct end *e)
+{
+	drain_events(e->events);
+	if (e->id && e->qp)
+		rdma_destroy_qp(e->id);
+	if (e->id)
+		rdma_destroy_id(e->id);
+	if (e->srq && ibv_destroy_srq(e->srq))
+		fail("ibv_destroy_srq: %s", strerror(errno));
+	if (e->send_cq && ibv_destroy_cq(e->send_cq))
+		fail("ibv_destroy_cq: %s", strerror(errno));
+	if (e->recv_cq && ibv_destroy_cq(e->recv_cq))
+		fail("ibv_destroy_cq: %s", strerror(errno));
+	if (e->send_channel)
+		ibv_destroy_comp_channel(e->send_channel);
+	if (e->recv_channel)
+		ibv_destroy_comp_channel(e->recv_channel);
+	if (e->pd && ibv_dealloc_pd(e->pd))
+		fail("ibv_dealloc_pd: %s", strerror(errno));
+	if (e->events)
+		rdma_destroy_event_channel(e->events);
+	memset(e, 0, sizeof(*e));
+}
+
+void pair_close(struct pair *p)
+{
+	struct ibv_context *ctx = p->a.id ? p->a.id->verbs : NULL;
+
+	if (ctx)
+		async_forget(ctx);
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		region_free(&kept[i]);
+	end_close(&p->a);
+	end_close(&p->b);
+	drain_events(p->listen_events);
+	if (p->listen)
+		rdma_destroy_id(p->listen);
+	if (p->listen_events)
+		rdma_destroy_event_channel(p->listen_events);
+	memset(p, 0, sizeof(*p));
+}
+
+void with_pair(const struct pair_opts *opts, void (*body)(struct pair *p))
+{
+	struct pair p;
+
+	if (pair_open(&p, opts))
+		body(&p);
+	pair_close(&p);
+}
+
+enum ibv_qp_state qp_state(struct ibv_qp *qp)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	if (ibv_query_qp(qp, &attr, IBV_QP_STATE, &init))
+		return IBV_QPS_UNKNOWN;
+	return attr.qp_state;
+}
+
+bool qp_reaches(struct ibv_qp *qp, enum ibv_qp_state state, int ms)
+{
+	int64_t end = now_ms() + ms;
+
+	while (qp_state(qp) != state) {
+		if (now_ms() >= end) {
+			fail("QP in state %d, not %d, after %d ms", qp_state(qp), state, ms);
+			return false;
+		}
+		sleep_ms(2);
+	}
+	return true;
+}
+
+/* --- work ------------------------------------------------------------------------------------- */
+
+static int positive(int rc)
+{
+	return rc < 0 ? (rc == -1 ? errno : -rc) : rc;
+}
+
+bool post_recv_sges(struct end *e, uint64_t wr_id, struct ibv_sge *sge, int n)
+{
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = sge, .num_sge = n }, *bad;
+	int rc = e->srq ? ibv_post_srq_recv(e->srq, &wr, &bad) : ibv_post_recv(e->qp, &wr, &bad);
+
+	if (rc)
+		fail("posting receive %llu: %s", (unsigned long long)wr_id, strerror(positive(rc)));
+	return !rc;
+}
+
+bool post_recv(struct end *e, uint64_t wr_id, const struct region *r, size_t off, size_t len)
+{
+	struct ibv_sge sge = sge_of(r, off, len);
+
+	return post_recv_sges(e, wr_id, &sge, 1);
+}
+
+int try_send(struct end *e, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return positive(ibv_post_send(e->qp, wr, &bad));
+}
+
+bool post_send(struct end *e, struct ibv_send_wr *wr)
+{
+	int rc = try_send(e, wr);
+
+	if (rc)
+		fail("posting send %llu: %s", (unsigned long long)wr->wr_id, strerror(rc));
+	return !rc;
+}
+
+struct ibv_send_wr wr_make(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
+			   int num_sge)
+{
+	return (struct ibv_send_wr){
+		.wr_id = wr_id,
+		.opcode = op,
+		.send_flags = flags,
+		.sg_list = sge,
+		.num_sge = num_sge,
+	};
+}
+
+struct ibv_send_wr wr_rdma(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
+			   int num_sge, uint64_t raddr, uint32_t rkey)
+{
+	struct ibv_send_wr wr = wr_make(op, wr_id, flags, sge, num_sge);
+
+	wr.wr.rdma.remote_addr = raddr;
+	wr.wr.rdma.rkey = rkey;
+	return wr;
+}
+
+bool poll_wc(struct ibv_cq *cq, struct ibv_wc *wc, int ms)
+{
+	int64_t end = now_ms() + ms;
+	int n;
+
+	for (int spins = 0;; spins++) {
+		n = ibv_poll_cq(cq, 1, wc);
+		if (n)
+			return n > 0;
+		if (now_ms() >= end)
+			return false;
+		if (spins > 100)
+			sleep_ms(1);
+	}
+}
+
+bool expect_wc(struct ibv_cq *cq, struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_status status)
+{
+	if (!poll_wc(cq, wc, SOON)) {
+		fail("no completion of work request %llu", (unsigned long long)wr_id);
+		return false;
+	}
+	if (wc->wr_id != wr_id || wc->status != status) {
+		fail("completion of %llu with '%s' instead of %llu with '%s'",
+		     (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status),
+		     (unsigned long long)wr_id, ibv_wc_status_str(status));
+		return false;
+	}
+	return true;
+}
+
+bool expect_no_wc(struct ibv_cq *cq, int ms)
+{
+	struct ibv_wc wc;
+
+	if (poll_wc(cq, &wc, ms)) {
+		fail("unexpected completion of %llu with '%s'", (unsigned long long)wc.wr_id,
+		     ibv_wc_status_str(wc.status));
+		return false;
+	}
+	return true;
+}
+
+bool channel_fires(struct ibv_comp_channel *ch, int ms)
+{
+	struct ibv_cq *cq;
+	void *ctx;
+
+	if (!readable(ch->fd, ms) || ibv_get_cq_event(ch, &cq, &ctx))
+		return false;
+	ibv_ack_cq_events(cq, 1);
+	return true;
+}
+
+bool exchange_works(struct pair *p)
+{
+	struct region src = { 0 }, dst = { 0 };
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	bool good = false;
+	const size_t len = 5000;
+
+	if (!region_make(&src, p->a.pd, len, 0) ||
+	    !region_make(&dst, p->b.pd, len, IBV_ACCESS_LOCAL_WRITE))
+		goto out;
+	pattern_fill(src.buf, len, 99);
+	if (!post_recv(&p->b, 77, &dst, 0, len))
+		goto out;
+	sge = sge_of(&src, 0, len);
+	wr = wr_make(IBV_WR_SEND, 78, IBV_SEND_SIGNALED, &sge, 1);
+	if (!post_send(&p->a, &wr) || !expect_wc(p->a.send_cq, &wc, 78, IBV_WC_SUCCESS) ||
+	    !expect_wc(p->b.recv_cq, &wc, 77, IBV_WC_SUCCESS))
+		goto out;
+	if (wc.byte_len != len || pattern_differs(dst.buf, len, 99) >= 0) {
+		fail("a plain Send of %zu octets did not arrive intact", len);
+		goto out;
+	}
+	good = true;
+out:
+	region_free(&src);
+	region_free(&dst);
+	return good;
+}
+
+/* --- asynchronous events ---------------------------------------------------------------------- */
+
+static struct {
+	enum ibv_event_type type;
+	const void *element;
+} seen[256];
+static size_t num_seen;
+
+static void async_collect(struct ibv_context *ctx, int ms)
+{
+	struct ibv_async_event ev;
+
+	while (readable(ctx->async_fd, ms)) {
+		if (ibv_get_async_event(ctx, &ev))
+			return;
+		if (num_seen < ARRAY_SIZE(seen)) {
+			seen[num_seen].type = ev.event_type;
+			seen[num_seen].element = ev.element.qp;
+			num_seen++;
+		}
+		ibv_ack_async_event(&ev);
+		ms = 0;
+	}
+}
+
+bool async_seen(struct ibv_context *ctx, enum ibv_event_type type, const void *element, int ms)
+{
+	int64_t end = now_ms() + ms;
+
+	for (;;) {
+		int64_t left = end - now_ms();
+
+		async_collect(ctx, 0);
+		for (size_t i = 0; i < num_seen; i++)
+			if (seen[i].type == type && seen[i].element == element)
+				return true;
+		if (left <= 0)
+			return false;
+		async_collect(ctx, (int)left);
+	}
+}
+
+bool async_qp_error(struct ibv_context *ctx, const struct ibv_qp *qp, int ms)
+{
+	int64_t end = now_ms() + ms;
+
+	for (;;) {
+		int64_t left = end - now_ms();
+
+		async_collect(ctx, 0);
+		for (size_t i = 0; i < num_seen; i++)
+			if (seen[i].element == qp && (seen[i].type == IBV_EVENT_QP_FATAL ||
+						      seen[i].type == IBV_EVENT_QP_REQ_ERR ||
+						      seen[i].type == IBV_EVENT_QP_ACCESS_ERR))
+				return true;
+		if (left <= 0)
+			return false;
+		async_collect(ctx, (int)left);
+	}
+}
+
+void async_forget(struct ibv_context *ctx)
+{
+	async_collect(ctx, 0);
+	num_seen = 0;
+}
+
+const char *async_list(struct ibv_context *ctx)
+{
+	static char text[512];
+	size_t n = 0;
+
+	async_collect(ctx, 0);
+	text[0] = 0;
+	for (size_t i = 0; i < num_seen && n < sizeof(text); i++)
+		n += snprintf(text + n, sizeof(text) - n, "%s%s", i ? ", " : "",
+			      ibv_event_type_str(seen[i].type));
+	return text[0] ? text : "none";
+}

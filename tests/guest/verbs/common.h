@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the verbs test programs share: cases with a verdict, connections between two ends in one
+ * process, and waits that always end.
+ *
+ * A program is called with the address of its device (default 127.0.0.1) and takes its port from
+ * the environment variable PORT. It prints `ok PROGRAM/CASE`, `not ok PROGRAM/CASE: why` or
+ * `skip PROGRAM/CASE: why` for each case.
+ */
+#ifndef RIWARP_TESTS_COMMON_H
+#define RIWARP_TESTS_COMMON_H
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+/* How long to wait for what must come, and for what must not come, in milliseconds. */
+#define SOON 10000
+#define QUIET 150
+
+/* --- cases ------------------------------------------------------------------------------------ */
+
+void test_begin(int argc, char **argv);
+int test_end(void);
+
+/* Runs a case: a function that returns early after the first failed check. */
+#define RUN(case_fn) test_run(#case_fn, case_fn)
+void test_run(const char *name, void (*fn)(void));
+
+void test_fail(const char *file, int line, const char *what, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+bool test_failed(void);
+/* Reports that the program cannot start, with the last failure's reason. */
+int test_cannot_start(void);
+
+/* check(condition, "format", ...): leaves the case with a reason unless the condition holds. */
+#define check(cond, ...)                                                       \
+	do {                                                                   \
+		if (!(cond)) {                                                 \
+			test_fail(__FILE__, __LINE__, #cond, __VA_ARGS__);     \
+			return;                                                \
+		}                                                              \
+	} while (0)
+
+/* For helpers with a verdict of their own: they have called test_fail and returned false. */
+#define must(call)                                                             \
+	do {                                                                   \
+		if (!(call))                                                   \
+			return;                                                \
+	} while (0)
+
+#define fail(...) test_fail(__FILE__, __LINE__, "", __VA_ARGS__)
+
+/* --- addresses and time ----------------------------------------------------------------------- */
+
+extern struct sockaddr_storage test_addr; /* the device's address, port 0 */
+void addr_with_port(struct sockaddr_storage *out, int port);
+int next_port(void);
+int64_t now_ms(void);
+void sleep_ms(int ms);
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+struct region {
+	uint8_t *buf;
+	size_t len;
+	struct ibv_mr *mr;
+};
+
+#define ALL_RIGHTS                                                             \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+/*
+ * Page-aligned memory, registered. False (and the case has failed) on error. What is not freed by
+ * region_free is freed by pair_close.
+ */
+bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access);
+void region_free(struct region *r);
+/* Ends the registration but leaves the memory where it is. */
+bool region_release(struct region *r);
+/* A pattern that differs at every offset and for every seed. */
+void pattern_fill(uint8_t *buf, size_t len, uint32_t seed);
+/* The offset of the first octet that differs from the pattern, or -1. */
+ssize_t pattern_differs(const uint8_t *buf, size_t len, uint32_t seed);
+/* The offset of the first octet that is not `value`, or -1. */
+ssize_t not_all(const uint8_t *buf, size_t len, uint8_t value);
+struct ibv_sge sge_of(const struct region *r, size_t off, size_t len);
+
+/* --- connections ------------------------------------------------------------------------------ */
+
+/* What a pair is to look like; zero means the default given behind each field. */
+struct pair_opts {
+	int sq_depth;	/* 64 */
+	int rq_depth;	/* 64 */
+	int send_sge;	/* 4 */
+	int recv_sge;	/* 4 */
+	int inline_data; /* 0 */
+	int cq_depth;	/* 256 */
+	int depth;	/* IRD and ORD asked for, 16 */
+	bool sig_all;
+	bool channels; /* CQs get completion channels */
+	struct ibv_srq *(*srq)(struct ibv_pd *pd); /* makes an SRQ for end b */
+};
+
+struct end {
+	struct rdma_event_channel *events;
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *send_channel;
+	struct ibv_comp_channel *recv_channel;
+	struct ibv_cq *send_cq;
+	struct ibv_cq *recv_cq;
+	struct ibv_srq *srq;
+	struct ibv_qp *qp;
+};
+
+/* Two connected ends: `a` has connected, `b` has accepted. Each has its own PD and CQs. */
+struct pair {
+	struct rdma_event_channel *listen_events;
+	struct rdma_cm_id *listen;
+	struct end a;
+	struct end b;
+};
+
+bool pair_open(struct pair *p, const struct pair_opts *opts);
+void pair_close(struct pair *p);
+
+/*
+ * PAIR_CASE(name, .field = value, ...) { ... } defines a case whose body is given a connected pair
+ * as `p`, made with these options and closed behind it.
+ */
+#define PAIR_CASE(name, ...)                                                   \
+	static void name##_body(struct pair *p);                               \
+	static void name(void)                                                 \
+	{                                                                      \
+		struct pair_opts opts = { __VA_ARGS__ };                       \
+									       \
+		with_pair(&opts, name##_body);                                 \
+	}                                                                      \
+	static void name##_body(struct pair *p)
+void with_pair(const struct pair_opts *opts, void (*body)(struct pair *p));
+
+/* Waits for the next event of a channel; the caller acknowledges it. NULL after `ms`. */
+struct rdma_cm_event *cm_event(struct rdma_event_channel *ch, int ms);
+/* Waits for an event of this type and acknowledges it. */
+bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type);
+
+/* Makes an id whose route to the device is resolved; NULL (and the case has failed) on error. */
+struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port);
+/* The first device's context, resolved through the test address. */
+struct ibv_context *test_context(void);
+
+enum ibv_qp_state qp_state(struct ibv_qp *qp);
+bool qp_reaches(struct ibv_qp *qp, enum ibv_qp_state state, int ms);
+
+/* --- work ------------------------------------------------------------------------------------- */
+
+bool post_recv(struct end *e, uint64_t wr_id, const struct region *r, size_t off, size_t len);
+bool post_recv_sges(struct end *e, uint64_t wr_id, struct ibv_sge *sge, int n);
+/* The errno of posting, 0 if it was accepted. Negative errnos of a provider are made positive. */
+int try_send(struct end *e, struct ibv_send_wr *wr);
+bool post_send(struct end *e, struct ibv_send_wr *wr);
+/* A work request with one SGE. */
+struct ibv_send_wr wr_make(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
+			   int num_sge);
+struct ibv_send_wr wr_rdma(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
+			   int num_sge, uint64_t raddr, uint32_t rkey);
+
+/* Takes one completion; false after `ms` without failing the case. */
+bool poll_wc(struct ibv_cq *cq, struct ibv_wc *wc, int ms);
+/* Takes one completion which must have this id and status. */
+bool expect_wc(struct ibv_cq *cq, struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_status status);
+bool expect_no_wc(struct ibv_cq *cq, int ms);
+/* Waits on a completion channel; the event is acknowledged. */
+bool channel_fires(struct ibv_comp_channel *ch, int ms);
+
+/* Sends `len` octets a -> b through fresh work requests and checks what arrives. */
+bool exchange_works(struct pair *p);
+
+/* --- asynchronous events ---------------------------------------------------------------------- */
+
+/* Waits until an event of this type for this object was seen (events are kept). */
+bool async_seen(struct ibv_context *ctx, enum ibv_event_type type, const void *element, int ms);
+/* True if any event that tells of an error of this QP was seen. */
+bool async_qp_error(struct ibv_context *ctx, const struct ibv_qp *qp, int ms);
+void async_forget(struct ibv_context *ctx);
+/* Names of what was seen, for messages. */
+const char *async_list(struct ibv_context *ctx);
+
+#endif

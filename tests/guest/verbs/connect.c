@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Connections that do not come about: the right event, with the right status, in bounded time. */
+
+#include "common.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+/* The longest that start-up may take until it gives up. */
+#define GIVE_UP 20000
+
+struct attempt {
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	enum rdma_cm_event_type event;
+	int status;
+};
+
+static bool attempt_start(struct attempt *t, int port)
+{
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+
+	memset(t, 0, sizeof(*t));
+	t->ch = rdma_create_event_channel();
+	t->id = cm_resolved_id(t->ch, port);
+	if (!t->id)
+		return false;
+	t->pd = ibv_alloc_pd(t->id->verbs);
+	t->cq = ibv_create_cq(t->id->verbs, 8, NULL, NULL, 0);
+	attr.send_cq = attr.recv_cq = t->cq;
+	if (!t->pd || !t->cq || rdma_create_qp(t->id, t->pd, &attr)) {
+		fail("preparing a QP: %s", strerror(errno));
+		return false;
+	}
+	if (rdma_connect(t->id, &param)) {
+		fail("rdma_connect: %s", strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+static bool attempt_result(struct attempt *t, int ms)
+{
+	struct rdma_cm_event *ev = cm_event(t->ch, ms);
+
+	if (!ev) {
+		fail("no result after %d ms", ms);
+		return false;
+	}
+	t->event = ev->event;
+	t->status = ev->status;
+	rdma_ack_cm_event(ev);
+	return true;
+}
+
+static void attempt_end(struct attempt *t)
+{
+	if (t->id && t->id->qp)
+		rdma_destroy_qp(t->id);
+	if (t->id)
+		rdma_destroy_id(t->id);
+	if (t->cq)
+		ibv_destroy_cq(t->cq);
+	if (t->pd)
+		ibv_dealloc_pd(t->pd);
+	if (t->ch)
+		rdma_destroy_event_channel(t->ch);
+}
+
+#define EXPECT_EVENT(t, ev)                                                                        \
+	check((t)->event == (ev), "%s (status %d)", rdma_event_str((t)->event), (t)->status)
+
+/* --- a plain TCP peer that says what it likes ------------------------------------------------- */
+
+struct tcp_peer {
+	int listener;
+	const void *say;
+	size_t len;
+	bool close_after;
+	pthread_t thread;
+};
+
+static void *tcp_peer_run(void *arg)
+{
+	struct tcp_peer *peer = arg;
+	uint8_t sink[4096];
+	int fd = accept(peer->listener, NULL, NULL);
+	struct timeval tv = { .tv_sec = 30 };
+
+	if (fd < 0)
+		return NULL;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+	if (recv(fd, sink, sizeof(sink), 0) > 0 && peer->len)
+		if (send(fd, peer->say, peer->len, MSG_NOSIGNAL) < 0)
+			perror("send");
+	if (!peer->close_after)
+		while (recv(fd, sink, sizeof(sink), 0) > 0)
+			;
+	close(fd);
+	return NULL;
+}
+
+static bool tcp_peer_start(struct tcp_peer *peer, int port, const void *say, size_t len)
+{
+	struct sockaddr_storage addr;
+	int one = 1;
+
+	addr_with_port(&addr, port);
+	memset(peer, 0, sizeof(*peer));
+	peer->say = say;
+	peer->len = len;
+	peer->listener = socket(addr.ss_family, SOCK_STREAM, 0);
+	setsockopt(peer->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (peer->listener < 0 || bind(peer->listener, (void *)&addr, sizeof(addr)) ||
+	    listen(peer->listener, 4) ||
+	    pthread_create(&peer->thread, NULL, tcp_peer_run, peer)) {
+		fail("TCP listener: %s", strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+static void tcp_peer_end(struct tcp_peer *peer)
+{
+	shutdown(peer->listener, SHUT_RDWR);
+	pthread_join(peer->thread, NULL);
+	close(peer->listener);
+}
+
+/* --- cases ------------------------------------------------------------------------------------ */
+
+static void refused_body(struct attempt *t)
+{
+	int64_t start = now_ms();
+
+	must(attempt_start(t, next_port()));
+	must(attempt_result(t, SOON));
+	check(t->event == RDMA_CM_EVENT_REJECTED || t->event == RDMA_CM_EVENT_UNREACHABLE ||
+		      t->event == RDMA_CM_EVENT_CONNECT_ERROR,
+	      "%s", rdma_event_str(t->event));
+	check(t->status, "with status 0");
+	check(now_ms() - start < 5000, "only after %lld ms", (long long)(now_ms() - start));
+}
+
+static void nobody_listens(void)
+{
+	struct attempt t = { 0 };
+
+	refused_body(&t);
+	attempt_end(&t);
+}
+
+/* Connects to a TCP peer with these words and gives the event. */
+static bool answered_with(struct attempt *t, const void *say, size_t len, bool close_after, int ms)
+{
+	struct tcp_peer peer;
+	int port = next_port();
+	bool good;
+
+	if (!tcp_peer_start(&peer, port, say, len))
+		return false;
+	peer.close_after = close_after;
+	good = attempt_start(t, port) && attempt_result(t, ms);
+	attempt_end(t);
+	tcp_peer_end(&peer);
+	return good;
+}
+
+static bool is_failure(enum rdma_cm_event_type ev)
+{
+	return ev == RDMA_CM_EVENT_REJECTED || ev == RDMA_CM_EVENT_UNREACHABLE ||
+	       ev == RDMA_CM_EVENT_CONNECT_ERROR;
+}
+
+static void silent_peer(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, NULL, 0, false, GIVE_UP));
+	EXPECT_EVENT(&t, RDMA_CM_EVENT_UNREACHABLE);
+	check(t.status == -ETIMEDOUT, "status %d", t.status);
+}
+
+static void half_an_answer(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, "MPA ID Re", 9, false, GIVE_UP));
+	EXPECT_EVENT(&t, RDMA_CM_EVENT_UNREACHABLE);
+	check(t.status == -ETIMEDOUT, "status %d", t.status);
+}
+
+static void rubbish_for_an_answer(void)
+{
+	static const char text[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+	struct attempt t;
+
+	must(answered_with(&t, text, sizeof(text) - 1, false, SOON));
+	check(is_failure(t.event), "%s", rdma_event_str(t.event));
+	check(t.status && t.status != -ECONNREFUSED, "status %d", t.status);
+}
+
+static void closed_instead_of_an_answer(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, NULL, 0, true, SOON));
+	check(is_failure(t.event), "%s", rdma_event_str(t.event));
+	check(t.status, "status 0");
+}
+
+static void closed_in_the_answer(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, "MPA ID Rep Frame\x40", 17, true, SOON));
+	check(is_failure(t.event), "%s", rdma_event_str(t.event));
+	check(t.status, "status 0");
+}
+
+/* A Request for an answer: both sides took the initiative. */
+static void a_request_for_an_answer(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, "MPA ID Req Frame\x40\x01\0\0", 20, false, SOON));
+	check(is_failure(t.event), "%s", rdma_event_str(t.event));
+}
+
+/* An announcement of more private data than there may be. */
+static void too_much_private_data_announced(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, "MPA ID Rep Frame\x40\x01\x02\x01", 20, false, SOON));
+	check(is_failure(t.event), "%s", rdma_event_str(t.event));
+}
+
+/* A rejection by MPA: with private data, and known as such. */
+static void rejected_by_the_peer(void)
+{
+	struct attempt t;
+
+	must(answered_with(&t, "MPA ID Rep Frame\x60\x01\0\x04nope", 24, false, SOON));
+	EXPECT_EVENT(&t, RDMA_CM_EVENT_REJECTED);
+	check(t.status == -ECONNREFUSED, "status %d", t.status);
+}
+
+/* One peer that never answers does not hold up another connection. */
+static void a_silent_peer_delays_nobody(void)
+{
+	struct tcp_peer peer;
+	struct attempt t = { 0 };
+	struct pair p;
+	int port = next_port();
+	int64_t start;
+
+	must(tcp_peer_start(&peer, port, NULL, 0));
+	if (attempt_start(&t, port)) {
+		start = now_ms();
+		if (pair_open(&p, NULL) && exchange_works(&p) && now_ms() - start > 3000)
+			fail("%lld ms for another connection", (long long)(now_ms() - start));
+		pair_close(&p);
+	}
+	attempt_end(&t); /* gives up the attempt in the middle */
+	tcp_peer_end(&peer);
+}
+
+/* Two listeners on one address and port: the second is told. */
+static void address_in_use(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *one, *two;
+	int rc;
+
+	addr_with_port(&addr, next_port());
+	check(!rdma_create_id(ch, &one, NULL, RDMA_PS_TCP) &&
+		      !rdma_create_id(ch, &two, NULL, RDMA_PS_TCP),
+	      "rdma_create_id");
+	check(!rdma_bind_addr(one, (void *)&addr) && !rdma_listen(one, 1), "first: %s",
+	      strerror(errno));
+	rc = rdma_bind_addr(two, (void *)&addr);
+	if (!rc)
+		rc = rdma_listen(two, 1);
+	check(rc && errno == EADDRINUSE, "second listener: %d, %s", rc, strerror(errno));
+	rdma_destroy_id(two);
+	rdma_destroy_id(one);
+	rdma_destroy_event_channel(ch);
+}
+
+/* A plain TCP listener has the port: the RDMA listener is told. */
+static void port_taken_by_tcp(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *id;
+	int fd, rc;
+
+	addr_with_port(&addr, next_port());
+	fd = socket(addr.ss_family, SOCK_STREAM, 0);
+	check(!bind(fd, (void *)&addr, sizeof(addr)) && !listen(fd, 1), "TCP: %s",
+	      strerror(errno));
+	check(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
+	rc = rdma_bind_addr(id, (void *)&addr);
+	if (!rc)
+		rc = rdma_listen(id, 1);
+	check(rc && errno == EADDRINUSE, "%d, %s", rc, strerror(errno));
+	rdma_destroy_id(id);
+	close(fd);
+	rdma_destroy_event_channel(ch);
+}
+
+/* A port can be listened on again as soon as its listener is gone, again and again. */
+static void listen_again(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *id;
+
+	addr_with_port(&addr, next_port());
+	for (int i = 0; i < 50; i++) {
+		check(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
+		check(!rdma_bind_addr(id, (void *)&addr), "bind %d: %s", i, strerror(errno));
+		check(!rdma_listen(id, 4), "listen %d: %s", i, strerror(errno));
+		rdma_destroy_id(id);
+	}
+	rdma_destroy_event_channel(ch);
+}
+
+/* Requests that nobody accepts go away with their listener. */
+static void listener_goes_with_requests_waiting(void)
+{
+	struct rdma_event_channel *lch = rdma_create_event_channel();
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *lid;
+	struct rdma_cm_event *ev;
+	struct attempt t[4];
+	int port = next_port();
+
+	memset(t, 0, sizeof(t));
+	addr_with_port(&addr, port);
+	check(!rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) &&
+		      !rdma_bind_addr(lid, (void *)&addr) && !rdma_listen(lid, 8),
+	      "listening: %s", strerror(errno));
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		must(attempt_start(&t[i], port));
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+		ev = cm_event(lch, SOON);
+		check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "request %zu", i);
+		rdma_ack_cm_event(ev);
+	}
+	rdma_destroy_id(lid);
+	rdma_destroy_event_channel(lch);
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+		/* The waiting requests may be refused at once or time out. */
+		must(attempt_result(&t[i], GIVE_UP));
+		check(is_failure(t[i].event), "%s", rdma_event_str(t[i].event));
+		attempt_end(&t[i]);
+	}
+}
+
+/* An acceptor that takes its time does not lose the connection. */
+static void a_slow_acceptor(void)
+{
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	struct rdma_event_channel *lch = rdma_create_event_channel();
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *lid, *child;
+	struct rdma_cm_event *ev;
+	struct attempt t;
+	int port = next_port();
+
+	addr_with_port(&addr, port);
+	check(!rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) &&
+		      !rdma_bind_addr(lid, (void *)&addr) && !rdma_listen(lid, 8),
+	      "listening: %s", strerror(errno));
+	must(attempt_start(&t, port));
+	ev = cm_event(lch, SOON);
+	check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "no request");
+	child = ev->id;
+	rdma_ack_cm_event(ev);
+	sleep_ms(3000);
+	attr.send_cq = attr.recv_cq = t.cq;
+	check(!rdma_create_qp(child, t.pd, &attr), "rdma_create_qp: %s", strerror(errno));
+	check(!rdma_accept(child, &param), "rdma_accept: %s", strerror(errno));
+	must(attempt_result(&t, SOON));
+	EXPECT_EVENT(&t, RDMA_CM_EVENT_ESTABLISHED);
+	must(cm_expect(lch, RDMA_CM_EVENT_ESTABLISHED));
+	rdma_destroy_qp(child);
+	rdma_destroy_id(child);
+	attempt_end(&t);
+	rdma_destroy_id(lid);
+	rdma_destroy_event_channel(lch);
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(nobody_listens);
+	RUN(silent_peer);
+	RUN(half_an_answer);
+	RUN(rubbish_for_an_answer);
+	RUN(closed_instead_of_an_answer);
+	RUN(closed_in_the_answer);
+	RUN(a_request_for_an_answer);
+	RUN(too_much_private_data_announced);
+	RUN(rejected_by_the_peer);
+	RUN(a_silent_peer_delays_nobody);
+	RUN(address_in_use);
+	RUN(port_taken_by_tcp);
+	RUN(listen_again);
+	RUN(listener_goes_with_requests_waiting);
+	RUN(a_slow_acceptor);
+	return test_end();
+}

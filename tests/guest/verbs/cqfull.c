@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A completion queue that overflows: its owner is told, its QPs end, nobody else notices. */
+
+#include "common.h"
+
+static struct region src, dst;
+
+static void overflow(struct pair *p, struct pair *bystander)
+{
+	struct ibv_context *ctx = p->a.id->verbs;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	int room = p->a.send_cq->cqe, rc = 0;
+
+	must(region_make(&src, p->a.pd, 4096, IBV_ACCESS_LOCAL_WRITE));
+	must(region_make(&dst, p->b.pd, 4096, ALL_RIGHTS));
+	/* Completions that nobody takes, more than there is room for. */
+	for (int i = 0; i < 4 * room + 16 && !rc; i++) {
+		sge = sge_of(&src, 0, 8);
+		wr = wr_rdma(IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, &sge, 1,
+			     (uintptr_t)dst.buf, dst.mr->rkey);
+		for (int64_t end = now_ms() + 1000; now_ms() < end;) {
+			rc = try_send(&p->a, &wr);
+			if (rc != ENOMEM) /* the queue may be busy for a moment */
+				break;
+			sleep_ms(1);
+		}
+	}
+	check(async_seen(ctx, IBV_EVENT_CQ_ERR, p->a.send_cq, SOON), "seen only: %s",
+	      async_list(ctx));
+	must(exchange_works(bystander));
+}
+
+static void an_overflow_is_reported(void)
+{
+	struct pair_opts small = { .cq_depth = 4, .sq_depth = 64 };
+	struct pair p = { 0 }, bystander = { 0 };
+
+	if (pair_open(&bystander, NULL) && pair_open(&p, &small))
+		overflow(&p, &bystander);
+	pair_close(&p);
+	pair_close(&bystander);
+}
+
+/* The queue holds as many completions as it says. */
+PAIR_CASE(as_many_as_promised, .cq_depth = 64)
+{
+	struct ibv_context *ctx = p->a.id->verbs;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	int room = p->a.send_cq->cqe;
+
+	check(room >= 64, "asked for 64, made %d", room);
+	must(region_make(&src, p->a.pd, 4096, IBV_ACCESS_LOCAL_WRITE));
+	must(region_make(&dst, p->b.pd, 4096, ALL_RIGHTS));
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < room; i++) {
+			sge = sge_of(&src, 0, 8);
+			wr = wr_rdma(IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, &sge, 1,
+				     (uintptr_t)dst.buf, dst.mr->rkey);
+			must(post_send(&p->a, &wr));
+			sleep_ms(0);
+		}
+		sleep_ms(50);
+		for (int i = 0; i < room; i++)
+			must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+	}
+	check(!async_seen(ctx, IBV_EVENT_CQ_ERR, p->a.send_cq, 0), "a CQ error");
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(an_overflow_is_reported);
+	RUN(as_many_as_promised);
+	return test_end();
+}

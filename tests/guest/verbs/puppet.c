@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A verbs program on strings: does what it is told on standard input and says what happens on
+ * standard output. hostile.py plays against it.
+ *
+ * Each command is one line and is answered by one line that starts with `= ` (or `- ` with a
+ * reason). What happens by itself is told in lines that start with `! `.
+ *
+ *	set KEY VALUE			for connections made from now on: recvs, recv_len, ird, ord,
+ *					pd (0 or 1), auto (0 nothing, 1 accept, 2 reject)
+ *	data HEX|-			private data for the next accepts, rejects and connects
+ *	listen PORT			= ok
+ *	connect PORT			= C
+ *	accept C / reject C
+ *	mr LEN ACCESS PD		= M ADDR KEY
+ *	dereg M
+ *	fill M BYTE
+ *	poke M OFF HEX / peek M OFF LEN
+ *	odd M BYTE			= the offset of the first octet that is not BYTE, or -1
+ *	recv C N			post N more receives of recv_len
+ *	send C LEN FLAGS		flags: - or letters: s solicited, f fence, u unsignalled
+ *	sendinv C LEN KEY
+ *	badsend C			a Send with a key that does not exist
+ *	write C M OFF LEN ADDR KEY FLAGS
+ *	read C M OFF LEN ADDR KEY FLAGS
+ *	state C				= the number of the QP's state
+ *	disconnect C / destroy C
+ *	quit
+ *
+ * Events: request C HEX IRD ORD, established C, disconnected C, rejected C STATUS HEX,
+ * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (the first octets received),
+ * event C NAME.
+ */
+
+#include "common.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <stdarg.h>
+
+#define MAX_CONNS 512
+#define MAX_MRS 64
+#define SEND_LEN (4 << 20)
+
+struct conn {
+	struct rdma_cm_id *id;
+	struct ibv_cq *cq;
+	struct ibv_mr *recv_mr;
+	uint8_t *recv_buf;
+	int recv_len;
+	int recv_slots;
+	int recv_next;
+	bool gone;
+};
+
+static struct rdma_event_channel *events;
+static struct rdma_cm_id *listener;
+static struct ibv_context *ctx;
+static struct ibv_pd *pds[2];
+static struct ibv_mr *mrs[MAX_MRS];
+static size_t num_mrs;
+static struct conn conns[MAX_CONNS];
+static size_t num_conns;
+static uint8_t *send_buf;
+static struct ibv_mr *send_mrs[2];
+static uint8_t private_data[255];
+static size_t private_len;
+
+static struct {
+	int recvs, recv_len, ird, ord, pd, automatic;
+} set = { .recvs = 4, .recv_len = 4096, .ird = 4, .ord = 4, .automatic = 1 };
+
+static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+	fflush(stdout);
+}
+
+static const char *hex(const void *data, size_t len)
+{
+	static char text[2 * 4096 + 1];
+	const uint8_t *p = data;
+
+	if (len > 4096)
+		len = 4096;
+	for (size_t i = 0; i < len; i++)
+		sprintf(text + 2 * i, "%02x", p[i]);
+	text[2 * len] = 0;
+	return len ? text : "-";
+}
+
+static size_t unhex(const char *text, uint8_t *out, size_t max)
+{
+	size_t n = 0;
+	unsigned int x;
+
+	while (n < max && sscanf(text + 2 * n, "%2x", &x) == 1)
+		out[n++] = x;
+	return n;
+}
+
+static bool context_ready(struct ibv_context *verbs)
+{
+	if (ctx)
+		return true;
+	ctx = verbs;
+	send_buf = aligned_alloc(4096, SEND_LEN);
+	pattern_fill(send_buf, SEND_LEN, 1);
+	for (int i = 0; i < 2; i++) {
+		pds[i] = ibv_alloc_pd(ctx);
+		send_mrs[i] = pds[i] ? ibv_reg_mr(pds[i], send_buf, SEND_LEN,
+						  IBV_ACCESS_LOCAL_WRITE) :
+				       NULL;
+		if (!send_mrs[i])
+			return false;
+	}
+	return true;
+}
+
+/* --- connections ------------------------------------------------------------------------------ */
+
+static struct conn *conn_at(long i)
+{
+	return i >= 0 && (size_t)i < num_conns && conns[i].id ? &conns[i] : NULL;
+}
+
+static long conn_of(const struct rdma_cm_id *id)
+{
+	for (size_t i = 0; i < num_conns; i++)
+		if (conns[i].id == id)
+			return (long)i;
+	return -1;
+}
+
+static long conn_add(struct rdma_cm_id *id)
+{
+	if (num_conns == MAX_CONNS)
+		return -1;
+	memset(&conns[num_conns], 0, sizeof(conns[0]));
+	conns[num_conns].id = id;
+	return (long)num_conns++;
+}
+
+static int post_recvs(struct conn *c, int n)
+{
+	int rc = 0;
+
+	while (n-- > 0 && !rc) {
+		int slot = c->recv_next++ % c->recv_slots;
+		struct ibv_sge sge = {
+			.addr = (uintptr_t)c->recv_buf + (size_t)slot * c->recv_len,
+			.length = c->recv_len,
+			.lkey = c->recv_mr->lkey,
+		};
+		struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+		rc = ibv_post_recv(c->id->qp, &wr, &bad);
+	}
+	return rc;
+}
+
+static bool conn_qp(struct conn *c)
+{
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 256,
+			 .max_recv_wr = 256,
+			 .max_send_sge = 1,
+			 .max_recv_sge = 1 },
+	};
+
+	c->cq = ibv_create_cq(ctx, 1024, NULL, NULL, 0);
+	attr.send_cq = attr.recv_cq = c->cq;
+	if (!c->cq || rdma_create_qp(c->id, pds[set.pd], &attr))
+		return false;
+	c->recv_len = set.recv_len;
+	c->recv_slots = 64;
+	c->recv_buf = aligned_alloc(4096, 64 * (((size_t)set.recv_len + 4096) & ~4095UL));
+	c->recv_mr = ibv_reg_mr(pds[set.pd], c->recv_buf, 64 * (size_t)set.recv_len + 1,
+				IBV_ACCESS_LOCAL_WRITE);
+	return c->recv_mr && !post_recvs(c, set.recvs);
+}
+
+static struct rdma_conn_param conn_param(void)
+{
+	return (struct rdma_conn_param){
+		.private_data = private_data,
+		.private_data_len = (uint8_t)private_len,
+		.initiator_depth = set.ord,
+		.responder_resources = set.ird,
+	};
+}
+
+static int do_accept(struct conn *c)
+{
+	struct rdma_conn_param param = conn_param();
+
+	if (!conn_qp(c))
+		return errno ? errno : EIO;
+	return rdma_accept(c->id, &param) ? errno : 0;
+}
+
+static int do_reject(struct conn *c)
+{
+	return rdma_reject(c->id, private_data, (uint8_t)private_len) ? errno : 0;
+}
+
+static void conn_destroy(struct conn *c)
+{
+	if (c->id->qp)
+		rdma_destroy_qp(c->id);
+	rdma_destroy_id(c->id);
+	if (c->cq)
+		ibv_destroy_cq(c->cq);
+	if (c->recv_mr)
+		ibv_dereg_mr(c->recv_mr);
+	free(c->recv_buf);
+	memset(c, 0, sizeof(*c));
+}
+
+/* --- what happens by itself ------------------------------------------------------------------- */
+
+static void on_cm_event(void)
+{
+	struct rdma_cm_event *ev;
+	struct rdma_conn_param param;
+	struct rdma_cm_id *id;
+	uint8_t data[256];
+	enum rdma_cm_event_type type;
+	int status, rc;
+	long c;
+
+	if (rdma_get_cm_event(events, &ev))
+		return;
+	type = ev->event;
+	status = ev->status;
+	id = ev->id;
+	param = ev->param.conn;
+	memcpy(data, param.private_data, param.private_data ? param.private_data_len : 0);
+	rdma_ack_cm_event(ev);
+	c = conn_of(id);
+	switch (type) {
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+		c = conn_add(id);
+		if (c < 0 || !context_ready(id->verbs)) {
+			say("! full");
+			break;
+		}
+		say("! request %ld %s %u %u", c, hex(data, param.private_data_len),
+		    param.responder_resources, param.initiator_depth);
+		if (set.automatic == 1 && (rc = do_accept(&conns[c])))
+			say("! error %ld %d", c, rc);
+		if (set.automatic == 2 && (rc = do_reject(&conns[c])))
+			say("! error %ld %d", c, rc);
+		break;
+	case RDMA_CM_EVENT_ESTABLISHED:
+		say("! established %ld %s", c, hex(data, param.private_data_len));
+		break;
+	case RDMA_CM_EVENT_DISCONNECTED:
+		say("! disconnected %ld", c);
+		break;
+	case RDMA_CM_EVENT_REJECTED:
+		say("! rejected %ld %d %s", c, status, hex(data, param.private_data_len));
+		break;
+	case RDMA_CM_EVENT_UNREACHABLE:
+		say("! unreachable %ld %d", c, status);
+		break;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+		say("! error %ld %d", c, status);
+		break;
+	default:
+		say("! cm %ld %s", c, rdma_event_str(type));
+	}
+}
+
+static void on_async_event(void)
+{
+	struct ibv_async_event ev;
+	long c = -1;
+
+	if (ibv_get_async_event(ctx, &ev))
+		return;
+	for (size_t i = 0; i < num_conns; i++)
+		if (conns[i].id && (ev.element.qp == conns[i].id->qp ||
+				    (void *)ev.element.cq == conns[i].cq))
+			c = (long)i;
+	ibv_ack_async_event(&ev);
+	switch (ev.event_type) {
+	case IBV_EVENT_QP_FATAL: say("! event %ld QP_FATAL", c); break;
+	case IBV_EVENT_QP_REQ_ERR: say("! event %ld QP_REQ_ERR", c); break;
+	case IBV_EVENT_QP_ACCESS_ERR: say("! event %ld QP_ACCESS_ERR", c); break;
+	default: say("! event %ld other %s", c, ibv_event_type_str(ev.event_type));
+	}
+}
+
+static void on_completions(void)
+{
+	struct ibv_wc wc;
+
+	for (size_t i = 0; i < num_conns; i++) {
+		struct conn *c = &conns[i];
+
+		while (c->id && c->cq && ibv_poll_cq(c->cq, 1, &wc) > 0) {
+			bool recv = wc.status == IBV_WC_SUCCESS ? wc.opcode == IBV_WC_RECV :
+								  wc.wr_id < 1000;
+			const uint8_t *at = c->recv_buf + wc.wr_id * c->recv_len;
+
+			say("! wc %zu %s %llu %s %u %s", i, recv ? "recv" : "send",
+			    (unsigned long long)wc.wr_id,
+			    wc.status == IBV_WC_SUCCESS	     ? "success" :
+			    wc.status == IBV_WC_WR_FLUSH_ERR ? "flushed" :
+			    wc.status == IBV_WC_LOC_LEN_ERR  ? "loc_len" :
+			    wc.status == IBV_WC_LOC_PROT_ERR ? "loc_prot" :
+			    wc.status == IBV_WC_REM_ACCESS_ERR ? "rem_access" :
+			    wc.status == IBV_WC_REM_INV_REQ_ERR ? "rem_inv_req" :
+								  "other",
+			    wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0,
+			    recv && wc.status == IBV_WC_SUCCESS ?
+				    hex(at, wc.byte_len < 64 ? wc.byte_len : 64) :
+				    "-");
+		}
+	}
+}
+
+/* --- commands --------------------------------------------------------------------------------- */
+
+static int flags_of(const char *letters)
+{
+	int flags = strchr(letters, 'u') ? 0 : IBV_SEND_SIGNALED;
+
+	if (strchr(letters, 's'))
+		flags |= IBV_SEND_SOLICITED;
+	if (strchr(letters, 'f'))
+		flags |= IBV_SEND_FENCE;
+	return flags;
+}
+
+static uint64_t next_id = 1000;
+
+static int post(struct conn *c, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+	int rc;
+
+	wr->wr_id = next_id++;
+	rc = ibv_post_send(c->id->qp, wr, &bad);
+	return rc < 0 ? -rc : rc;
+}
+
+static int do_listen(int port)
+{
+	struct sockaddr_storage addr;
+
+	addr_with_port(&addr, port);
+	if (rdma_create_id(events, &listener, NULL, RDMA_PS_TCP) ||
+	    rdma_bind_addr(listener, (void *)&addr) || rdma_listen(listener, 128))
+		return errno;
+	return context_ready(listener->verbs) ? 0 : EIO;
+}
+
+static long do_connect(int port)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id = ch ? cm_resolved_id(ch, port) : NULL;
+	struct rdma_conn_param param = conn_param();
+	long c;
+
+	if (!id || !context_ready(id->verbs) || (c = conn_add(id)) < 0 || !conn_qp(&conns[c]) ||
+	    rdma_migrate_id(id, events) || rdma_connect(id, &param))
+		return -1;
+	rdma_destroy_event_channel(ch);
+	return c;
+}
+
+static void result(int rc)
+{
+	if (rc)
+		say("- %s", strerror(rc));
+	else
+		say("= ok");
+}
+
+static bool command(char *line)
+{
+	char word[32] = "", text[1100] = "", flags[16] = "-";
+	unsigned long long a = 0, b = 0, d = 0, e = 0;
+	unsigned int key;
+	long i = 0, m = 0;
+	struct conn *c;
+
+	sscanf(line, "%31s", word);
+	line += strlen(word);
+	if (!strcmp(word, "quit"))
+		return false;
+	if (!strcmp(word, "set")) {
+		sscanf(line, "%31s %ld", text, &i);
+		if (!strcmp(text, "recvs"))
+			set.recvs = (int)i;
+		else if (!strcmp(text, "recv_len"))
+			set.recv_len = (int)i;
+		else if (!strcmp(text, "ird"))
+			set.ird = (int)i;
+		else if (!strcmp(text, "ord"))
+			set.ord = (int)i;
+		else if (!strcmp(text, "pd"))
+			set.pd = i ? 1 : 0;
+		else if (!strcmp(text, "auto"))
+			set.automatic = (int)i;
+		else
+			return say("- no such setting"), true;
+		say("= ok");
+	} else if (!strcmp(word, "data")) {
+		sscanf(line, "%1099s", text);
+		private_len = text[0] == '-' ? 0 : unhex(text, private_data, sizeof(private_data));
+		say("= %zu", private_len);
+	} else if (!strcmp(word, "listen")) {
+		result(do_listen(atoi(line)));
+	} else if (!strcmp(word, "connect")) {
+		i = do_connect(atoi(line));
+		if (i < 0)
+			say("- %s", strerror(errno));
+		else
+			say("= %ld", i);
+	} else if (!strcmp(word, "mr")) {
+		size_t len;
+		uint8_t *buf;
+
+		sscanf(line, "%llu %lld %ld", &a, (long long *)&b, &m);
+		len = (a + 4095) & ~4095ULL;
+		buf = aligned_alloc(4096, len);
+		memset(buf, 0, len);
+		if (num_mrs == MAX_MRS || !buf ||
+		    !(mrs[num_mrs] = ibv_reg_mr(pds[m ? 1 : 0], buf, a, (int)b)))
+			return say("- %s", strerror(errno)), true;
+		say("= %zu %llu %u", num_mrs, (unsigned long long)(uintptr_t)buf,
+		    mrs[num_mrs]->rkey);
+		num_mrs++;
+	} else if (!strcmp(word, "dereg") || !strcmp(word, "fill") || !strcmp(word, "poke") ||
+		   !strcmp(word, "peek") || !strcmp(word, "odd")) {
+		sscanf(line, "%ld", &m);
+		if (m < 0 || (size_t)m >= num_mrs || !mrs[m])
+			return say("- no such region"), true;
+		if (!strcmp(word, "dereg")) {
+			result(ibv_dereg_mr(mrs[m]));
+			mrs[m] = NULL;
+		} else if (!strcmp(word, "fill")) {
+			sscanf(line, "%*d %lld", (long long *)&a);
+			memset(mrs[m]->addr, (int)a, mrs[m]->length);
+			say("= ok");
+		} else if (!strcmp(word, "odd")) {
+			sscanf(line, "%*d %lld", (long long *)&a);
+			say("= %zd", not_all(mrs[m]->addr, mrs[m]->length, (uint8_t)a));
+		} else if (!strcmp(word, "poke")) {
+			sscanf(line, "%*d %llu %1099s", &a, text);
+			if (a < mrs[m]->length)
+				unhex(text, (uint8_t *)mrs[m]->addr + a, mrs[m]->length - a);
+			say("= ok");
+		} else {
+			sscanf(line, "%*d %llu %llu", &a, &b);
+			say("= %s", a + b <= mrs[m]->length ?
+					    hex((uint8_t *)mrs[m]->addr + a, b) :
+					    "out of range");
+		}
+	} else {
+		sscanf(line, "%ld", &i);
+		c = conn_at(i);
+		if (!c)
+			return say("- no such connection or command"), true;
+		if (!strcmp(word, "accept")) {
+			result(do_accept(c));
+		} else if (!strcmp(word, "reject")) {
+			result(do_reject(c));
+		} else if (!strcmp(word, "recv")) {
+			sscanf(line, "%*d %ld", &m);
+			result(post_recvs(c, (int)m));
+		} else if (!strcmp(word, "send") || !strcmp(word, "sendinv") ||
+			   !strcmp(word, "badsend")) {
+			struct ibv_sge sge = { .addr = (uintptr_t)send_buf,
+					       .lkey = send_mrs[c->id->qp->pd == pds[1]]->lkey };
+			struct ibv_send_wr wr;
+
+			sscanf(line, "%*d %llu %15s", &a, flags);
+			sge.length = (uint32_t)a;
+			wr = wr_make(IBV_WR_SEND, 0, flags_of(flags), &sge, a ? 1 : 0);
+			if (word[0] == 'b') {
+				sge.length = 16;
+				sge.lkey ^= 0x5a5a00;
+				wr.num_sge = 1;
+			}
+			if (!strcmp(word, "sendinv")) {
+				wr.opcode = IBV_WR_SEND_WITH_INV;
+				wr.send_flags = IBV_SEND_SIGNALED;
+				wr.invalidate_rkey = (uint32_t)strtoul(flags, NULL, 0);
+			}
+			result(post(c, &wr));
+		} else if (!strcmp(word, "write") || !strcmp(word, "read")) {
+			struct ibv_send_wr wr;
+			struct ibv_sge sge;
+
+			sscanf(line, "%*d %ld %llu %llu %llu %u %15s", &m, &d, &e, &b, &key, flags);
+			if (m < 0 || (size_t)m >= num_mrs || !mrs[m])
+				return say("- no such region"), true;
+			sge = (struct ibv_sge){ .addr = (uintptr_t)mrs[m]->addr + d,
+						.length = (uint32_t)e,
+						.lkey = mrs[m]->lkey };
+			wr = wr_rdma(word[0] == 'w' ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, 0,
+				     flags_of(flags), &sge, 1, b, key);
+			result(post(c, &wr));
+		} else if (!strcmp(word, "state")) {
+			say("= %d", c->id->qp ? (int)qp_state(c->id->qp) : -1);
+		} else if (!strcmp(word, "disconnect")) {
+			result(rdma_disconnect(c->id) ? errno : 0);
+		} else if (!strcmp(word, "destroy")) {
+			conn_destroy(c);
+			say("= ok");
+		} else {
+			say("- no such command");
+		}
+	}
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	static char input[65536];
+	size_t have = 0;
+
+	test_begin(argc, argv);
+	events = rdma_create_event_channel();
+	if (!events) {
+		say("- no event channel: %s", strerror(errno));
+		return 1;
+	}
+	say("= ready");
+	for (;;) {
+		struct pollfd fds[3] = {
+			{ .fd = 0, .events = POLLIN },
+			{ .fd = events->fd, .events = POLLIN },
+			{ .fd = ctx ? ctx->async_fd : -1, .events = POLLIN },
+		};
+		char *end;
+		ssize_t n;
+
+		poll(fds, 3, 2);
+		if (fds[1].revents)
+			on_cm_event();
+		if (fds[2].revents)
+			on_async_event();
+		on_completions();
+		if (!fds[0].revents)
+			continue;
+		n = read(0, input + have, sizeof(input) - 1 - have);
+		if (n <= 0)
+			return 0;
+		have += (size_t)n;
+		input[have] = 0;
+		while ((end = strchr(input, '\n'))) {
+			*end = 0;
+			if (!command(input))
+				return 0;
+			have -= (size_t)(end + 1 - input);
+			memmove(input, end + 1, have + 1);
+		}
+	}
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Shared receive queues: receives, the limit event, the last request of a queue pair. */
+
+#include "common.h"
+
+static struct region src, dst;
+
+#define SRQ_DEPTH 64
+
+static struct ibv_srq *srq_make(struct ibv_pd *pd)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = SRQ_DEPTH, .max_sge = 2 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+
+	if (!srq)
+		fail("ibv_create_srq: %s", strerror(errno));
+	return srq;
+}
+
+static bool prepare(struct pair *p)
+{
+	return region_make(&src, p->a.pd, 65536, 0) &&
+	       region_make(&dst, p->b.pd, 65536, ALL_RIGHTS);
+}
+
+static bool send_signed(struct end *from, int i)
+{
+	struct ibv_sge sge = sge_of(&src, i * 16, 16);
+	struct ibv_send_wr wr = wr_make(IBV_WR_SEND, i, IBV_SEND_SIGNALED, &sge, 1);
+	struct ibv_wc wc;
+
+	return post_send(from, &wr) && expect_wc(from->send_cq, &wc, i, IBV_WC_SUCCESS);
+}
+
+PAIR_CASE(receives, .srq = srq_make)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	pattern_fill(src.buf, src.len, 1);
+	for (int round = 0; round < 4; round++) {
+		memset(dst.buf, 0, dst.len);
+		for (int i = 0; i < SRQ_DEPTH; i++)
+			must(post_recv(&p->b, i, &dst, i * 16, 16));
+		for (int i = 0; i < SRQ_DEPTH; i++)
+			must(send_signed(&p->a, i));
+		for (int i = 0; i < SRQ_DEPTH; i++) {
+			must(expect_wc(p->b.recv_cq, &wc, i, IBV_WC_SUCCESS));
+			check(wc.byte_len == 16 && wc.qp_num == p->b.qp->qp_num,
+			      "byte_len %u, qp_num %u", wc.byte_len, wc.qp_num);
+		}
+		check(pattern_differs(dst.buf, SRQ_DEPTH * 16, 1) < 0, "data differs");
+	}
+}
+
+static bool arm(struct ibv_srq *srq, int limit)
+{
+	struct ibv_srq_attr attr = { .srq_limit = limit };
+	int rc = ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT);
+
+	if (rc)
+		fail("ibv_modify_srq with limit %d: %s", limit, strerror(rc));
+	return !rc;
+}
+
+/* The event comes once, when fewer than `limit` receives are left; then it has to be armed anew. */
+PAIR_CASE(limit_event, .srq = srq_make)
+{
+	struct ibv_context *ctx = p->a.id->verbs;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	for (int i = 0; i < 16; i++)
+		must(post_recv(&p->b, i, &dst, i * 16, 16));
+	must(arm(p->b.srq, 10));
+	check(!async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, QUIET), "event while full");
+	for (int i = 0; i < 6; i++) { /* 10 are left: not fewer than the limit */
+		must(send_signed(&p->a, i));
+		must(expect_wc(p->b.recv_cq, &wc, i, IBV_WC_SUCCESS));
+	}
+	check(!async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, QUIET),
+	      "event with 10 receives left and a limit of 10");
+	must(send_signed(&p->a, 6));
+	check(async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON), "no event below");
+	async_forget(ctx);
+	for (int i = 7; i < 10; i++)
+		must(send_signed(&p->a, i));
+	check(!async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, QUIET),
+	      "a second event without arming");
+	for (int i = 0; i < 10; i++)
+		must(post_recv(&p->b, 100 + i, &dst, i * 16, 16));
+	must(arm(p->b.srq, 16));
+	must(send_signed(&p->a, 10));
+	check(async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON),
+	      "no event after arming anew");
+}
+
+/* Armed above what is there, the event comes at once (or with the next receive at the latest). */
+PAIR_CASE(limit_above_the_fill, .srq = srq_make)
+{
+	struct ibv_context *ctx = p->a.id->verbs;
+	bool soon;
+
+	must(prepare(p));
+	for (int i = 0; i < 4; i++)
+		must(post_recv(&p->b, i, &dst, i * 16, 16));
+	must(arm(p->b.srq, 8));
+	soon = async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, QUIET);
+	must(send_signed(&p->a, 0));
+	check(soon || async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON), "no event");
+}
+
+/* A consumer of an SRQ learns from this event that a broken QP takes no more from it. */
+PAIR_CASE(last_wqe_after_disconnect, .srq = srq_make)
+{
+	struct ibv_context *ctx = p->a.id->verbs;
+
+	must(prepare(p));
+	for (int i = 0; i < 4; i++)
+		must(post_recv(&p->b, i, &dst, i * 16, 16));
+	must(send_signed(&p->a, 0));
+	check(!rdma_disconnect(p->a.id), "rdma_disconnect: %s", strerror(errno));
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+	check(async_seen(ctx, IBV_EVENT_QP_LAST_WQE_REACHED, p->b.qp, SOON), "seen only: %s",
+	      async_list(ctx));
+}
+
+PAIR_CASE(last_wqe_after_modify, .srq = srq_make)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_context *ctx = p->a.id->verbs;
+
+	must(prepare(p));
+	must(post_recv(&p->b, 0, &dst, 0, 16));
+	check(!ibv_modify_qp(p->b.qp, &attr, IBV_QP_STATE), "ibv_modify_qp: %s", strerror(errno));
+	check(async_seen(ctx, IBV_EVENT_QP_LAST_WQE_REACHED, p->b.qp, SOON), "seen only: %s",
+	      async_list(ctx));
+}
+
+/* Receives of an SRQ belong to nobody: a QP that breaks does not flush them, others use them. */
+PAIR_CASE(receives_outlive_a_queue_pair, .srq = srq_make)
+{
+	must(prepare(p));
+	must(post_recv(&p->b, 1, &dst, 0, 16));
+	must(post_recv(&p->b, 2, &dst, 16, 16));
+	check(!rdma_disconnect(p->a.id), "rdma_disconnect: %s", strerror(errno));
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	must(expect_no_wc(p->b.recv_cq, QUIET));
+}
+
+PAIR_CASE(overfull_is_refused, .srq = srq_make)
+{
+	int rc = 0, n = 0;
+
+	must(prepare(p));
+	while (!rc && n < 10 * SRQ_DEPTH) {
+		struct ibv_sge sge = sge_of(&dst, 0, 16);
+		struct ibv_recv_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+		rc = ibv_post_srq_recv(p->b.srq, &wr, &bad);
+		n += !rc;
+	}
+	check(n >= SRQ_DEPTH, "only %d receives fit", n);
+	check(rc == ENOMEM || rc == -ENOMEM, "%d receives taken, then %d", n, rc);
+}
+
+PAIR_CASE(a_limit_above_the_size_is_refused, .srq = srq_make)
+{
+	struct ibv_srq_attr attr = { .srq_limit = 1000000 };
+
+	check(ibv_modify_srq(p->b.srq, &attr, IBV_SRQ_LIMIT) == EINVAL, "taken");
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(receives);
+	RUN(limit_event);
+	RUN(limit_above_the_fill);
+	RUN(last_wqe_after_disconnect);
+	RUN(last_wqe_after_modify);
+	RUN(receives_outlive_a_queue_pair);
+	RUN(overfull_is_refused);
+	RUN(a_limit_above_the_size_is_refused);
+	return test_end();
+}
