@@ -243,7 +243,10 @@ impl State {
 
             // Graceful end by the consumer (RDMAP-131, DDP-57).
             (Self::Rts, Event::Modify(VerbsState::Sqd)) => (Self::Closing, A::SHUTDOWN),
-            (Self::Closing, Event::Modify(VerbsState::Sqd)) => (Self::Closing, A::NONE),
+            // The peer or a fault was faster; what was asked for is happening anyway.
+            (Self::Closing | Self::Terminating | Self::Error, Event::Modify(VerbsState::Sqd)) => {
+                (self, A::NONE)
+            }
 
             // Abortive end by the consumer: a Terminate without cause.
             (Self::Rts | Self::Closing, Event::Modify(VerbsState::Sqe)) => {
@@ -263,10 +266,7 @@ impl State {
                 Self::Reset | Self::Init | Self::Closing | Self::Terminating | Self::Error,
                 Event::Modify(VerbsState::Rts),
             )
-            | (
-                Self::Reset | Self::Init | Self::Rtr | Self::Terminating | Self::Error,
-                Event::Modify(VerbsState::Sqd),
-            )
+            | (Self::Reset | Self::Init | Self::Rtr, Event::Modify(VerbsState::Sqd))
             | (
                 Self::Reset | Self::Init | Self::Rtr | Self::Error,
                 Event::Modify(VerbsState::Sqe),
