@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The connection manager: the life of one TCP connection, from start-up to release.
+//!
+//! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]),
+//! callbacks of the socket, and what the queue pair wants ([`Conn::close`], [`Conn::first_fpdu`],
+//! [`Conn::detach_qp`]). What leaves: MPA start-up frames, events of the iWARP connection manager,
+//! and the stream, which belongs to its queue pair once start-up is done.
+//!
+//! # One actor per connection
+//!
+//! Whatever enters only leaves a note ([`Wants`], [`Desk`]) and queues the connection's work item.
+//! All decisions are taken by [`Conn::step`], one step at a time, on a queue that runs any number
+//! of items at once: a peer that is slow, or a start-up that waits, holds up nobody else. `actor`
+//! and `stream` hold the steps.
+//!
+//! # Who keeps whom alive
+//!
+//! * The table of the device ([`Conns`]) holds each connection until it is released. The iWARP
+//!   connection manager has a number only ([`Invitation`]); if it forgets a request, or comes too
+//!   late, nothing leaks and nothing dangles.
+//! * The socket holds a [`Bell`], which holds the connection, which holds the socket. The ring is
+//!   opened by unhooking, at release.
+//! * The connection holds its queue pair, behind a [`Gate`], and the queue pair the connection, from
+//!   [`Qp::bind`] on. The ring is opened by closing the gate: before `stream_ended` or `unbind`, which
+//!   make the queue pair let go, and in [`Conn::detach_qp`].
+//! * A queued work item and the running timer hold a reference each. The timer is cancelled at
+//!   release.
+//!
+//! The last reference must go in process context, for it closes the socket: softirq code borrows a
+//! connection that somebody else keeps alive, or hands its reference to a work item. A device waits
+//! for all its connections to be gone ([`Conns::shut_down`]) before its queues go.
+//!
+//! # Locks
+//!
+//! The actor's mutex is taken by a step, by [`connect`] while it makes the connection, and by
+//! [`Conn::detach_qp`], which is a step too. Nobody takes it with a lock of a queue pair or a socket
+//! held, so that a step may call into both: actor > queue pair, actor > socket. The desk's mutex and
+//! the table's are innermost: nothing is called with them held. Callbacks of the socket take none of
+//! these; what they need is atomic or behind the gate. Events of the iWARP connection manager may be
+//! raised with the actor's mutex held, since the connection manager queues them and calls nothing back.
+//!
+//! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
+
+use iwarp::mpa::{
+    negotiate::Rtr,
+    start::RtrKinds, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc,
+        ArcBorrow,
+        Mutex,
+        SetOnce, //
+    },
+    workqueue::{
+        impl_has_delayed_work,
+        impl_has_work,
+        new_delayed_work,
+        new_work,
+        DelayedWork,
+        Work,
+        WorkItem, //
+    }, //
+};
+use kernel_ext::{
+    net::{
+        Hooked,
+        Inbound,
+        Socket,
+        SocketEvents,
+        TcpState, //
+    },
+    sync::Gate, //
+};
+
+use crate::{
+    device::Device,
+    qp::Qp, //
+};
+
+use self::{
+    actor::Actor,
+    table::Seat, //
+};
+
+mod actor;
+mod calls;
+mod frames;
+mod stream;
+mod table;
+
+pub(crate) use self::{
+    actor::{
+        plain,
+        HalfOpen, //
+    },
+    calls::{
+        accept,
+        connect,
+        reject,
+        Invitation, //
+    },
+    table::Conns, //
+};
+use self::calls::Desk;
+
+/// How a queue pair wants its stream to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// The stream is reset at once.
+    Abort,
+    /// All octets that TCP accepted go out, then a FIN; the peer's FIN is awaited for a bounded
+    /// time, during which what arrives still goes to the queue pair (DDP-57, -62).
+    Graceful,
+}
+
+/// How a stream ended, as told to its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The peer's FIN came between two FPDUs.
+    Graceful,
+    /// Reset, timed out, closed here at once, or the peer's FIN came inside an FPDU (MPA-30).
+    Lost,
+}
+
+/// What start-up agreed on.
+pub(crate) struct StreamParams {
+    /// Whether CRCs are made and checked.
+    pub(crate) crc: bool,
+    /// Whether the peer wants Markers in what we send.
+    pub(crate) markers: bool,
+    /// How many Reads the peer may have outstanding.
+    pub(crate) ird: u16,
+    /// How many Reads we may have outstanding.
+    pub(crate) ord: u16,
+    /// Whether this end opened the connection.
+    pub(crate) initiator: bool,
+    /// The ready-to-receive message that goes out before all else.
+    pub(crate) send_rtr: Option<Rtr>,
+    /// The kinds of ready-to-receive message of which the peer's first FPDU must be one; none if it
+    /// is the first of the peer's ULP.
+    pub(crate) expect_rtr: RtrKinds,
+    /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
+    pub(crate) wait_first_fpdu: bool,
+}
+
+/// One TCP connection.
+#[pin_data]
+pub(crate) struct Conn {
+    /// Never changes hands: closed with the last reference.
+    socket: Hooked<Bell>,
+    /// The queue pair, from the moment one is bound until it is to be left alone.
+    qp: SetOnce<Gate<Arc<Qp>>>,
+    /// Who gets what arrives: a [`Route`].
+    route: Atomic<u32>,
+    wants: Wants,
+    #[pin]
+    desk: Mutex<Desk>,
+    #[pin]
+    actor: Mutex<Actor>,
+    #[pin]
+    work: Work<Conn, STEP>,
+    #[pin]
+    timer: DelayedWork<Conn, TIMER>,
+    /// The timer has run out since the last step.
+    rang: Atomic<bool>,
+    /// Dropped last, when the socket is closed.
+    seat: Seat,
+}
+
+/// The work item of a step.
+const STEP: u64 = 0;
+/// The work item of the timer.
+const TIMER: u64 = 1;
+
+impl_has_work! {
+    impl HasWork<Self, 0> for Conn { self.work }
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, 1> for Conn { self.timer }
+}
+
+impl WorkItem<STEP> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.step();
+    }
+}
+
+impl WorkItem<TIMER> for Conn {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.rang.xchg(true, Full);
+        // Not the step itself: it may be running.
+        this.kick();
+    }
+}
+
+/// Who gets what arrives on the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    /// The start-up: octets stay in TCP until a step takes them.
+    StartUp = 0,
+    /// The queue pair.
+    Qp = 1,
+    /// Nobody: octets are thrown away.
+    Nobody = 2,
+}
+
+/// What others want of a connection, left for the next step. Nothing is ever unwanted again.
+struct Wants {
+    /// [`Close::Graceful`].
+    graceful: Atomic<bool>,
+    /// [`Close::Abort`].
+    abort: Atomic<bool>,
+    /// The queue pair goes and knows no connection any more.
+    orphan: Atomic<bool>,
+    /// The device goes.
+    kill: Atomic<bool>,
+    /// The peer's first FPDU has come.
+    first_fpdu: Atomic<bool>,
+}
+
+impl Wants {
+    const fn new() -> Self {
+        Self {
+            graceful: Atomic::new(false),
+            abort: Atomic::new(false),
+            orphan: Atomic::new(false),
+            kill: Atomic::new(false),
+            first_fpdu: Atomic::new(false),
+        }
+    }
+}
+
+/// Leaves a note. The work item is queued after that, by the caller.
+fn want(note: &Atomic<bool>) {
+    // ORDERING: Pairs with `is_wanted` in the step that sees it; queueing orders it before a new step.
+    note.store(true, Release);
+}
+
+/// Looks for a note.
+fn is_wanted(note: &Atomic<bool>) -> bool {
+    // ORDERING: Pairs with `want`.
+    note.load(Acquire)
+}
+
+impl Conn {
+    /// Makes a connection around a socket and hooks it. It does nothing yet but keep its octets and
+    /// listen to its callbacks; the first step comes with [`Conn::kick`].
+    ///
+    /// Context: process.
+    fn new(device: Arc<Device>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
+        let seat = Seat::take(device)?;
+        let bell = Arc::new(Bell::new(), GFP_KERNEL)?;
+        let socket = Hooked::new(socket, bell.clone())?;
+        let conn = Arc::pin_init(
+            pin_init!(Self {
+                socket,
+                qp: SetOnce::new(),
+                route: Atomic::new(Route::StartUp as u32),
+                wants: Wants::new(),
+                desk <- new_mutex!(Desk::Closed, "riwarp::Conn::desk"),
+                actor <- new_mutex!(actor, "riwarp::Conn::actor"),
+                work <- new_work!("riwarp::Conn::work"),
+                timer <- new_delayed_work!("riwarp::Conn::timer"),
+                rang: Atomic::new(false),
+                seat,
+            }),
+            GFP_KERNEL,
+        )?;
+        // What rang before this was lost; the first step looks at everything.
+        bell.conn.populate(conn.clone());
+        if let Err(error) = conn.seat.sit(&conn) {
+            conn.socket.unhook();
+            return Err(error);
+        }
+        Ok(conn)
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.seat.device()
+    }
+
+    /// The socket, for the transmitter.
+    ///
+    /// Context: any; its methods name theirs.
+    #[inline]
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// The queue pair wants the stream to end. May be called again; [`Close::Abort`] after
+    /// [`Close::Graceful`] resets what is still open.
+    ///
+    /// Context: any.
+    pub(crate) fn close(self: &Arc<Self>, how: Close) {
+        match how {
+            Close::Abort => want(&self.wants.abort),
+            Close::Graceful => want(&self.wants.graceful),
+        }
+        self.kick();
+    }
+
+    /// The queue pair found the peer's first FPDU valid.
+    ///
+    /// Context: any.
+    pub(crate) fn first_fpdu(self: &Arc<Self>) {
+        want(&self.wants.first_fpdu);
+        self.kick();
+    }
+
+    /// Takes the queue pair from the connection: when this returns, nothing of the connection calls
+    /// it any more, and the iWARP connection manager has got all events that it waits for.
+    ///
+    /// A stream that is open is reset. One that is being closed in an orderly way is left to end
+    /// that way by itself, so that the peer gets what was sent.
+    ///
+    /// Context: process; no lock is held that [`Qp::bind`], [`Qp::attach`], [`Qp::unbind`] or
+    /// [`Qp::stream_ended`] take.
+    pub(crate) fn detach_qp(self: &Arc<Self>) {
+        want(&self.wants.orphan);
+        drop(self.take_qp());
+        // Waits for a step that is under way with a reference of its own, and then does what follows.
+        self.step();
+    }
+
+    /// Queues a step, unless one is queued already.
+    ///
+    /// Context: any.
+    fn kick(self: &Arc<Self>) {
+        // An item that is queued already will see what the caller has left.
+        let _ = self
+            .device()
+            .conn_queue
+            .enqueue::<Arc<Self>, STEP>(self.clone());
+    }
+
+    /// Begins to pass on to the queue pair what arrives, or ends it.
+    fn set_route(&self, route: Route) {
+        // ORDERING: Pairs with the acquire in `route`.
+        self.route.store(route as u32, Release);
+    }
+
+    fn route(&self) -> Route {
+        // ORDERING: Pairs with the release in `set_route`: who sees `Qp` sees a queue pair.
+        match self.route.load(Acquire) {
+            0 => Route::StartUp,
+            1 => Route::Qp,
+            _ => Route::Nobody,
+        }
+    }
+
+    /// The queue pair, while it may be called.
+    ///
+    /// Context: process. The reference may be the last one by the time it is dropped.
+    fn qp(&self) -> Option<Arc<Qp>> {
+        Some(self.qp.as_ref()?.enter()?.clone())
+    }
+
+    /// Takes the queue pair out, once its callbacks have ended; gives it the first time.
+    ///
+    /// Context: process.
+    fn take_qp(&self) -> Option<Arc<Qp>> {
+        self.qp.as_ref()?.close()
+    }
+
+    /// Gives what has arrived to whom it belongs.
+    ///
+    /// Context: softirq, or process with the socket locked.
+    fn feed(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
+        match self.route() {
+            Route::StartUp => self.kick(),
+            Route::Qp => {
+                if let Some(qp) = self.qp.as_ref().and_then(Gate::enter) {
+                    qp.data_ready(inbound);
+                }
+            }
+            Route::Nobody => inbound.consume(inbound.available()),
+        }
+    }
+}
+
+/// What the callbacks of a socket ring: leads to the connection.
+pub(crate) struct Bell {
+    conn: SetOnce<Arc<Conn>>,
+}
+
+impl Bell {
+    const fn new() -> Self {
+        Self {
+            conn: SetOnce::new(),
+        }
+    }
+}
+
+impl SocketEvents for Bell {
+    #[inline]
+    fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>) {
+        if let Some(conn) = self.conn.as_ref() {
+            conn.feed(inbound);
+        }
+    }
+
+    fn write_space(self: ArcBorrow<'_, Self>) {
+        let Some(conn) = self.conn.as_ref() else {
+            return;
+        };
+        match conn.route() {
+            Route::StartUp => conn.kick(),
+            Route::Qp => {
+                if let Some(qp) = conn.qp.as_ref().and_then(Gate::enter) {
+                    qp.write_space();
+                }
+            }
+            Route::Nobody => {}
+        }
+    }
+
+    fn state_change(self: ArcBorrow<'_, Self>, _state: TcpState) {
+        if let Some(conn) = self.conn.as_ref() {
+            conn.kick();
+        }
+    }
+}

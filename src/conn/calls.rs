@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests of the iWARP connection manager: connect, accept, reject.
+//!
+//! What enters: a request with its private data. What leaves: a connection that begins, or an answer
+//! on the [`Desk`] of one that waits for it; and at once the error of a request that cannot be. A
+//! request that succeeded is followed by its event in bounded time, whatever the peer does.
+//!
+//! Context: process. Nothing waits for the peer; the connection manager has one thread for all.
+
+use iwarp::mpa::{
+    negotiate::{
+        Config,
+        Depths,
+        Initiator,
+        PeerToPeer,
+        Request,
+        Responder,
+        StreamRules, //
+    },
+    start::{
+        Frame,
+        Revision,
+        RtrKinds, //
+    },
+    Crc,
+    Markers, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    net::Socket,
+    rdma::iw_cm::{
+        CmId,
+        ConnParam, //
+    },
+    sync::Gate, //
+};
+
+use crate::{
+    device::{
+        Device,
+        MAX_IRD,
+        MAX_ORD, //
+    },
+    settings::MpaRevision,
+    Riwarp, //
+};
+
+use super::{
+    actor::{
+        Actor,
+        Phase, //
+    },
+    Conn, //
+};
+
+/// What the connection manager keeps of a connection that waits for its answer.
+pub(crate) struct Invitation {
+    pub(super) number: u64,
+}
+
+/// Where the consumer's answer to a peer's request is left for the connection's next step.
+pub(super) enum Desk {
+    /// Here it is.
+    Answered(Answer),
+    /// A caller prepares an answer.
+    Busy,
+    /// No answer is expected: not yet, or not any more.
+    Closed,
+    /// The consumer was asked.
+    Open(Asked),
+}
+
+/// What the consumer was asked.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) responder: Responder,
+    pub(super) request: Request,
+}
+
+/// What the consumer wants.
+pub(super) enum Answer {
+    /// The connection. Its queue pair is bound.
+    Accept {
+        id: CmId<Riwarp>,
+        reply: KBox<Frame>,
+        rules: StreamRules,
+        rtr: RtrKinds,
+    },
+    /// No connection.
+    Refuse(KBox<Frame>),
+}
+
+impl Desk {
+    /// Takes the question away to answer it. The caller puts an answer in its place, whatever happens.
+    fn take_question(&mut self) -> Option<Asked> {
+        match self {
+            Self::Open(asked) => {
+                let asked = *asked;
+                *self = Self::Busy;
+                Some(asked)
+            }
+            Self::Answered(_) | Self::Busy | Self::Closed => None,
+        }
+    }
+
+    /// Takes the answer away, if there is one.
+    pub(super) fn take_answer(&mut self) -> Option<Answer> {
+        match core::mem::replace(self, Self::Closed) {
+            Self::Answered(answer) => Some(answer),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Expects no answer any more. Gives `false` if one is here or being prepared.
+    pub(super) fn close(&mut self) -> bool {
+        match self {
+            Self::Answered(_) | Self::Busy => false,
+            Self::Closed | Self::Open(_) => {
+                *self = Self::Closed;
+                true
+            }
+        }
+    }
+}
+
+/// Begins a connection.
+///
+/// # Errors
+///
+/// * `EINVAL`: no such queue pair, a queue pair that cannot connect now, more Reads than the device can
+///   do, more private data than the MPA Request can carry, or addresses of two families.
+/// * `EISCONN`: the queue pair has a connection.
+/// * `ENODEV`: the device is going.
+/// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
+pub(crate) fn connect(
+    dev: ArcBorrow<'_, Device>,
+    id: CmId<Riwarp>,
+    param: &ConnParam<'_>,
+) -> Result {
+    let mut local = id.local_addr()?;
+    let remote = id.remote_addr()?;
+    if local.family() != remote.family() {
+        return Err(EINVAL);
+    }
+    let qp = dev.qps.get(param.qpn).ok_or(EINVAL)?;
+    let initiator = Initiator::new(config(&dev, Role::Initiator), depths(param)?);
+    let request = initiator
+        .request(param.private_data)
+        .map_err(|_| EINVAL)?;
+    let request = KBox::new(request, GFP_KERNEL)?;
+
+    let socket = Socket::new_tcp(&dev.net()?, local.family())?;
+    if let Some(tos) = id.tos() {
+        socket.set_tos(tos);
+    }
+    // The connection manager's port numbers are its own, and TCP does not know them: with one of
+    // them, a connection could find its place taken. TCP chooses.
+    local.set_port(0);
+    socket.bind(&local)?;
+
+    let conn = Conn::new(dev.into(), socket, Actor::new(Phase::Released))?;
+    // Steps wait until it is known whether this call is one that events follow.
+    let mut actor = conn.actor.lock();
+    let begun = qp.bind(&conn).and_then(|()| {
+        conn.qp.populate(Gate::new(qp));
+        conn.socket.connect_nonblock(&remote)
+    });
+    match begun {
+        Ok(_) => {
+            conn.device().stats.connects.inc();
+            actor.begin_connecting(id, initiator, request);
+            drop(actor);
+            // It may be there already, and its callback came too early.
+            conn.kick();
+            Ok(())
+        }
+        Err(error) => {
+            conn.abandon(&mut actor);
+            Err(error)
+        }
+    }
+}
+
+/// Accepts a connection that a peer asked for. If this fails, the peer is refused.
+///
+/// # Errors
+///
+/// * `ECONNRESET`: the peer has gone away, or waited too long.
+/// * `EINVAL`, `EISCONN`: as for [`connect`].
+pub(crate) fn accept(
+    dev: ArcBorrow<'_, Device>,
+    id: CmId<Riwarp>,
+    invitation: Arc<Invitation>,
+    param: &ConnParam<'_>,
+) -> Result {
+    let conn = dev.conns.find(invitation.number).ok_or(ECONNRESET)?;
+    let asked = conn.desk.lock().take_question().ok_or(ECONNRESET)?;
+    let result = match conn.prepare(&asked, param) {
+        Ok((reply, rules, rtr)) => {
+            *conn.desk.lock() = Desk::Answered(Answer::Accept {
+                id,
+                reply,
+                rules,
+                rtr,
+            });
+            Ok(())
+        }
+        Err(error) => {
+            // The caller hears of the first error.
+            let _ = conn.refuse(&asked, &[]);
+            Err(error)
+        }
+    };
+    conn.kick();
+    result
+}
+
+/// Refuses a connection that a peer asked for.
+///
+/// # Errors
+///
+/// * `ECONNRESET`: the peer has gone away, or waited too long.
+/// * `EINVAL`: more private data than the MPA Reply can carry; the peer is refused without it.
+pub(crate) fn reject(
+    dev: ArcBorrow<'_, Device>,
+    invitation: Arc<Invitation>,
+    private_data: &[u8],
+) -> Result {
+    let conn = dev.conns.find(invitation.number).ok_or(ECONNRESET)?;
+    let asked = conn.desk.lock().take_question().ok_or(ECONNRESET)?;
+    let result = conn.refuse(&asked, private_data);
+    conn.kick();
+    result
+}
+
+impl Conn {
+    /// Does all of an accept that can fail.
+    fn prepare(
+        self: &Arc<Self>,
+        asked: &Asked,
+        param: &ConnParam<'_>,
+    ) -> Result<(KBox<Frame>, StreamRules, RtrKinds)> {
+        let accepted = asked
+            .responder
+            .accept(&asked.request, depths(param)?, param.private_data)
+            .map_err(|_| EINVAL)?;
+        let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
+        let qp = self.device().qps.get(param.qpn).ok_or(EINVAL)?;
+        qp.bind(self)?;
+        self.qp.populate(Gate::new(qp));
+        Ok((reply, accepted.rules, accepted.rtr))
+    }
+
+    /// Puts a refusal on the desk. Without memory for one the desk is closed, and the next step finds
+    /// nothing to wait for.
+    fn refuse(&self, asked: &Asked, private_data: &[u8]) -> Result {
+        let reject = |data| {
+            let frame = asked.responder.reject(&asked.request, data);
+            Ok(KBox::new(frame.map_err(|_| EINVAL)?, GFP_KERNEL)?)
+        };
+        let (frame, result) = match reject(private_data) {
+            Ok(frame) => (Ok(frame), Ok(())),
+            Err(error) => (reject(&[]), Err(error)),
+        };
+        *self.desk.lock() = match frame {
+            Ok(frame) => Desk::Answered(Answer::Refuse(frame)),
+            Err(_) => Desk::Closed,
+        };
+        result
+    }
+}
+
+/// Which side of a start-up a configuration is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The side that opens the connection.
+    Initiator,
+    /// The side that listens.
+    Responder,
+}
+
+/// What the device's settings mean for a start-up.
+pub(super) fn config(device: &Device, role: Role) -> Config {
+    let settings = &device.settings;
+    let revision = match (role, settings.mpa_rev()) {
+        (Role::Initiator, MpaRevision::One) => Revision::One,
+        // The setting is about Requests; a Request of either revision is answered.
+        (Role::Initiator, MpaRevision::Two) | (Role::Responder, _) => Revision::Two,
+    };
+    Config {
+        revision,
+        crc: if settings.crc() { Crc::On } else { Crc::Off },
+        markers: Markers::Off,
+        peer_to_peer: if settings.peer_to_peer() {
+            PeerToPeer::On
+        } else {
+            PeerToPeer::Off
+        },
+        ..Config::default()
+    }
+}
+
+/// The depths that a consumer asks for, if the device has them.
+fn depths(param: &ConnParam<'_>) -> Result<Depths> {
+    if param.ird > MAX_IRD || param.ord > MAX_ORD {
+        return Err(EINVAL);
+    }
+    Ok(Depths {
+        ird: u16::try_from(param.ird)?,
+        ord: u16::try_from(param.ord)?,
+    })
+}

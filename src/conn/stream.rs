@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The steps of a connection whose stream carries RDMA messages, and of its end.
+//!
+//! What enters: the queue pair's wishes, the state of the TCP connection, the clock. What leaves: the
+//! queue pair's `stream_ended`, ESTABLISHED, DISCONNECT and CLOSE for the iWARP connection manager, a
+//! FIN or a reset for the peer.
+//!
+//! | who ends first | what happens |
+//! |---|---|
+//! | the queue pair, orderly | FIN behind what it sent; its receiver goes on until the peer's FIN (DDP-57, -61, -62) |
+//! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60) |
+//! | the peer, inside an FPDU | lost (MPA-30) |
+//! | either, by a reset | lost |
+//!
+//! After a FIN of ours what comes is read, if only to throw it away, until the peer's FIN: a socket
+//! that is closed with octets unread resets the connection, and a Terminate that is still under way
+//! would be lost (RDMAP-135). Each wait has a time limit.
+//!
+//! RFC 5041, section 8.2; RFC 5040, section 6.2. Context: process, the actor's mutex held.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::net::TcpState;
+
+use super::{
+    actor::{
+        give_up,
+        Actor,
+        Phase,
+        Turn, //
+    },
+    is_wanted,
+    Conn,
+    Ended,
+    Route, //
+};
+
+/// A stream that the queue pair has.
+pub(super) struct Open {
+    /// The depths that an ESTABLISHED still has to report.
+    unreported: Option<(u16, u16)>,
+}
+
+impl Open {
+    /// One that the iWARP connection manager knows of.
+    pub(super) const fn reported() -> Self {
+        Self { unreported: None }
+    }
+
+    /// One that it does not know of yet, with the depths of this end.
+    pub(super) const fn unreported(ird: u16, ord: u16) -> Self {
+        Self {
+            unreported: Some((ird, ord)),
+        }
+    }
+
+    /// Tells the iWARP connection manager, once.
+    pub(super) fn report(&mut self, actor: &Actor) {
+        if let (Some((ird, ord)), Some(id)) = (self.unreported.take(), &actor.id) {
+            // As the peer sees it: our Reads use its inbound queue. Room for the event is kept.
+            let _ = id.established(ord.into(), ird.into());
+        }
+    }
+}
+
+/// A connection whose FIN was sent.
+pub(super) struct Closing {
+    /// The peer has acknowledged everything; it is about its FIN now.
+    delivered: bool,
+}
+
+/// How a stream can stand after all that has come was given to the queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tail {
+    /// The end has come, inside an FPDU or message.
+    Cut,
+    /// The end has not come.
+    Going,
+    /// The end has come where one may be.
+    Whole,
+}
+
+/// What becomes of the TCP connection at the end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parting {
+    /// It is at its end already: what is left to be delivered, TCP delivers.
+    Done,
+    /// A FIN has to go out yet.
+    Fin,
+    /// Ours has gone out; the peer's is awaited.
+    Linger,
+    /// It is reset.
+    Reset,
+}
+
+/// How much time a phase has, in milliseconds.
+mod limit {
+    /// What the queue pair owes after the peer's FIN.
+    pub(super) const OWED: u32 = 2_000;
+    /// Between two looks at that.
+    pub(super) const OWED_LOOK: u32 = 4;
+    /// All octets and the FIN acknowledged.
+    pub(super) const DELIVERY: u32 = 20_000;
+    /// The peer's FIN after that.
+    pub(super) const FIN: u32 = 2_000;
+}
+
+impl Conn {
+    pub(super) fn open(self: &Arc<Self>, actor: &mut Actor, mut open: Open) -> Turn {
+        if self.is_cut_off() {
+            return self.end(actor, Ended::Lost, Parting::Reset);
+        }
+        if open.unreported.is_some() {
+            if is_wanted(&self.wants.first_fpdu) {
+                // MPA-41: the peer's ready-to-receive message is here and valid.
+                open.report(actor);
+                actor.no_limit();
+            } else if actor.is_overdue() {
+                self.device().stats.mpa_timeouts.inc();
+                return self.end(actor, Ended::Lost, Parting::Reset);
+            }
+        }
+        if is_wanted(&self.wants.graceful) {
+            return self.begin_closing(actor);
+        }
+        match self.socket.state() {
+            TcpState::Established => Turn::Wait(Phase::Open(open)),
+            TcpState::CloseWait => match self.drain() {
+                Tail::Going => Turn::Wait(Phase::Open(open)),
+                Tail::Cut => self.end(actor, Ended::Lost, Parting::Reset),
+                Tail::Whole => {
+                    if let Some(id) = &actor.id {
+                        // Refused, and rightly, if nobody knows yet that the connection was up.
+                        let _ = id.disconnect();
+                    }
+                    actor.limit(limit::OWED);
+                    Turn::Again(Phase::HalfClosed)
+                }
+            },
+            TcpState::SynSent
+            | TcpState::SynReceived
+            | TcpState::FinWait1
+            | TcpState::FinWait2
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait
+            | TcpState::Listen
+            | TcpState::Closed => self.end(actor, Ended::Lost, Parting::Done),
+        }
+    }
+
+    /// Sends the FIN that the queue pair wants behind its octets.
+    fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+        self.socket.shutdown_write();
+        actor.limit(limit::DELIVERY);
+        Turn::Again(Phase::Closing(Closing { delivered: false }))
+    }
+
+    pub(super) fn half_closed(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+        if is_wanted(&self.wants.kill) {
+            return self.end(actor, Ended::Lost, Parting::Reset);
+        }
+        if !matches!(self.socket.state(), TcpState::CloseWait) {
+            return self.end(actor, Ended::Lost, Parting::Done);
+        }
+        let owes = self.qp().is_some_and(|qp| qp.owes());
+        let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
+        if owes && !stopped && !actor.is_overdue() {
+            actor.look_again(limit::OWED_LOOK);
+            return Turn::Wait(Phase::HalfClosed);
+        }
+        self.end(actor, Ended::Graceful, Parting::Fin)
+    }
+
+    pub(super) fn closing(self: &Arc<Self>, actor: &mut Actor, mut closing: Closing) -> Turn {
+        if is_wanted(&self.wants.kill) {
+            return self.end(actor, Ended::Lost, Parting::Reset);
+        }
+        match self.await_fin(actor, &mut closing) {
+            // The FIN has to be awaited without the queue pair: what was sent is to arrive.
+            None if self.is_cut_off() => self.end(actor, Ended::Lost, Parting::Linger),
+            None => Turn::Wait(Phase::Closing(closing)),
+            Some(Parting::Done) if self.socket.error() == 0 => match self.drain() {
+                Tail::Whole => self.end(actor, Ended::Graceful, Parting::Done),
+                Tail::Cut | Tail::Going => self.end(actor, Ended::Lost, Parting::Done),
+            },
+            Some(parting) => self.end(actor, Ended::Lost, parting),
+        }
+    }
+
+    pub(super) fn lingering(self: &Arc<Self>, actor: &mut Actor, mut closing: Closing) -> Turn {
+        if is_wanted(&self.wants.kill) {
+            return self.reset(actor);
+        }
+        match self.await_fin(actor, &mut closing) {
+            None => Turn::Wait(Phase::Lingering(closing)),
+            Some(Parting::Reset) => self.reset(actor),
+            Some(Parting::Done | Parting::Fin | Parting::Linger) => self.release(actor),
+        }
+    }
+
+    /// Looks whether the peer's FIN is here after ours was sent, and how to part if there is nothing
+    /// more to be awaited.
+    fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<Parting> {
+        match self.socket.state() {
+            TcpState::Established | TcpState::FinWait1 => {
+                actor.is_overdue().then_some(Parting::Reset)
+            }
+            TcpState::FinWait2 => {
+                if !closing.delivered {
+                    closing.delivered = true;
+                    actor.limit(limit::FIN);
+                }
+                actor.is_overdue().then_some(Parting::Done)
+            }
+            TcpState::SynSent
+            | TcpState::SynReceived
+            | TcpState::CloseWait
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait
+            | TcpState::Listen
+            | TcpState::Closed => Some(Parting::Done),
+        }
+    }
+
+    /// Ends the sending half, and throws away what comes until the peer's FIN. The queue pair has
+    /// nothing to do with the connection any more.
+    pub(super) fn linger(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+        self.set_route(Route::Nobody);
+        self.socket.shutdown_write();
+        self.socket
+            .with_inbound(|inbound| inbound.consume(inbound.available()));
+        actor.limit(limit::DELIVERY);
+        Turn::Again(Phase::Lingering(Closing { delivered: false }))
+    }
+
+    /// Ends a stream that could not be reported, or not answered for.
+    pub(super) fn fail_open(self: &Arc<Self>, actor: &mut Actor, error: Error) -> Turn {
+        if let Some(id) = actor.id.take() {
+            give_up(&id, error, &[]);
+        }
+        self.end(actor, Ended::Lost, Parting::Reset)
+    }
+
+    /// Ends a stream: the queue pair first, so that it is in error when CLOSE is raised.
+    fn end(self: &Arc<Self>, actor: &mut Actor, how: Ended, parting: Parting) -> Turn {
+        self.set_route(Route::Nobody);
+        if let Some(qp) = self.take_qp() {
+            qp.stream_ended(how);
+        }
+        if let Some(id) = actor.id.take() {
+            give_up(&id, ECONNRESET, &[]);
+        }
+        if how == Ended::Lost {
+            self.device().stats.aborts.inc();
+        }
+        match parting {
+            Parting::Done => self.release(actor),
+            Parting::Fin => {
+                self.socket.shutdown_write();
+                self.release(actor)
+            }
+            Parting::Linger => self.linger(actor),
+            Parting::Reset => self.reset(actor),
+        }
+    }
+
+    /// Whether the queue pair wants nothing of the stream any more, not even its rest.
+    fn is_cut_off(&self) -> bool {
+        let wants = &self.wants;
+        is_wanted(&wants.abort) || is_wanted(&wants.orphan) || is_wanted(&wants.kill)
+    }
+
+    /// Gives the queue pair all that has come, and says how the stream stands then.
+    fn drain(self: &Arc<Self>) -> Tail {
+        loop {
+            let (before, after, eof) = self.socket.with_inbound(|inbound| {
+                let before = inbound.available();
+                self.feed(inbound);
+                (before, inbound.available(), inbound.eof())
+            });
+            if !eof {
+                return Tail::Going;
+            }
+            // The receiver has a budget, and may leave more than an incomplete FPDU.
+            if after != 0 && after != before {
+                continue;
+            }
+            let whole = self.qp().is_none_or(|qp| qp.is_between_messages());
+            return if after == 0 && whole {
+                Tail::Whole
+            } else {
+                Tail::Cut
+            };
+        }
+    }
+}

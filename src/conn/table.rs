@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! All connections of a device, by number.
+//!
+//! What enters: connections as they are made and released, and the end of the device. What leaves:
+//! a connection by its number, and, at the end, the certainty that none is left.
+//!
+//! Numbers are never used twice, so that one that is kept too long finds nothing.
+//!
+//! Context: process.
+
+use kernel::{
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        Arc,
+        CondVar,
+        Mutex, //
+    }, //
+};
+
+use crate::device::Device;
+
+use super::{
+    want,
+    Conn, //
+};
+
+/// The connections of a device.
+#[pin_data]
+pub(crate) struct Conns {
+    #[pin]
+    inner: Mutex<ConnsInner>,
+    /// The last connection is gone.
+    #[pin]
+    empty: CondVar,
+}
+
+struct ConnsInner {
+    /// Those that are not released yet.
+    table: RBTree<u64, Arc<Conn>>,
+    /// The number of the next one.
+    next: u64,
+    /// How many there are, released or not.
+    alive: usize,
+    /// No more are admitted.
+    closed: bool,
+}
+
+impl Conns {
+    /// Makes an empty table.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- new_mutex!(
+                ConnsInner {
+                    table: RBTree::new(),
+                    next: 0,
+                    alive: 0,
+                    closed: false,
+                },
+                "riwarp::Conns::inner"
+            ),
+            empty <- new_condvar!("riwarp::Conns::empty"),
+        })
+    }
+
+    /// Finds a connection that is not released yet.
+    pub(crate) fn find(&self, number: u64) -> Option<Arc<Conn>> {
+        self.inner.lock().table.get(&number).cloned()
+    }
+
+    /// Ends all connections at once, and returns when the last one is gone: its socket is closed and
+    /// nothing of it is queued.
+    ///
+    /// For the end of a device, after its queue pairs; whatever still holds a connection must let go
+    /// by itself.
+    ///
+    /// Context: process, without the rtnl, and not from an item of the connections' queue.
+    pub(crate) fn shut_down(&self) {
+        self.inner.lock().closed = true;
+        self.for_each(|conn| {
+            want(&conn.wants.kill);
+            conn.kick();
+        });
+        let mut inner = self.inner.lock();
+        while inner.alive > 0 {
+            self.empty.wait(&mut inner);
+        }
+    }
+
+    /// Calls `f` for each connection, in the order of their numbers and without the lock.
+    fn for_each(&self, mut f: impl FnMut(&Arc<Conn>)) {
+        let mut from = 0;
+        loop {
+            let found = {
+                let inner = self.inner.lock();
+                let found = inner
+                    .table
+                    .cursor_lower_bound(&from)
+                    .map(|cursor| (*cursor.current().0, cursor.current().1.clone()));
+                found
+            };
+            let Some((number, conn)) = found else {
+                return;
+            };
+            f(&conn);
+            from = number.saturating_add(1);
+        }
+    }
+}
+
+/// A connection's place in the table. Dropping it gives it up.
+pub(super) struct Seat {
+    device: Arc<Device>,
+    number: u64,
+}
+
+impl Seat {
+    /// Takes a place; the connection is not found in it yet.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the device is going.
+    pub(super) fn take(device: Arc<Device>) -> Result<Self> {
+        let number = {
+            let mut inner = device.conns.inner.lock();
+            if inner.closed {
+                return Err(ENODEV);
+            }
+            let number = inner.next;
+            // NO-OVERFLOW: nobody makes 2^64 connections.
+            inner.next = number.wrapping_add(1);
+            inner.alive = inner.alive.saturating_add(1);
+            number
+        };
+        Ok(Self { device, number })
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The number of the place.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Lets the connection be found, until [`Seat::leave`].
+    ///
+    /// # Errors
+    ///
+    /// * `ENODEV` if the device is going.
+    /// * `ENOMEM`.
+    pub(super) fn sit(&self, conn: &Arc<Conn>) -> Result {
+        let node = RBTreeNode::new(self.number, conn.clone(), GFP_KERNEL)?;
+        let mut inner = self.device.conns.inner.lock();
+        if inner.closed {
+            drop(inner);
+            return Err(ENODEV);
+        }
+        inner.table.insert(node);
+        Ok(())
+    }
+
+    /// Takes the connection out of the table; nothing happens if it is not there.
+    pub(super) fn leave(&self) {
+        let conn = self.device.conns.inner.lock().table.remove(&self.number);
+        // The caller has a reference of its own.
+        drop(conn);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut inner = self.device.conns.inner.lock();
+        inner.alive = inner.alive.saturating_sub(1);
+        if inner.alive == 0 {
+            self.device.conns.empty.notify_all();
+        }
+    }
+}
