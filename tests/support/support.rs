@@ -6,10 +6,12 @@
 //! * [`wire`] cuts a stream of octets into FPDUs;
 //! * [`end`] is one end of a stream: a small driver around the core, with memory of its own;
 //! * [`hostile`] hands segments to an end and looks at its Terminate;
-//! * [`random`] is a seeded source of numbers.
+//! * [`random`] is a seeded source of numbers;
+//! * [`start`] builds start-up frames and runs the two roles.
 
 pub mod end;
 pub mod frame;
 pub mod hostile;
 pub mod random;
+pub mod start;
 pub mod wire;

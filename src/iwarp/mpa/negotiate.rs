@@ -16,11 +16,11 @@
 //!
 //! RFC 5044, section 7.1; RFC 6581, sections 6 to 10 (draft numbering: MPA-1..10, -14, -15, -32..48).
 
+mod rtr;
+
+pub use rtr::Rtr;
+
 use crate::{
-    ddp::{
-        Last,
-        Msn, //
-    },
     fault::Fault,
     mpa::{
         start::{
@@ -38,20 +38,6 @@ use crate::{
         },
         Crc,
         Markers, //
-    },
-    rdmap::{
-        ReadRequest,
-        SendKind,
-        Solicited, //
-    },
-    receiver::{
-        Room,
-        Segment, //
-    },
-    segment::Message,
-    stag::{
-        Stag,
-        TaggedOffset, //
     }, //
 };
 
@@ -158,99 +144,6 @@ pub const fn check_excess(frame_len: usize, available: usize) -> Result<(), Star
         Err(StartError::Excess)
     } else {
         Ok(())
-    }
-}
-
-/// One RTR kind: what the Initiator of a peer-to-peer connection sends first (MPA-40, -42).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rtr {
-    /// A zero-length Send.
-    Send,
-    /// A zero-length RDMA Write.
-    Write,
-    /// A zero-length RDMA Read; takes one place of ORD and IRD, and number 1 of the Read queue.
-    Read,
-}
-
-impl Rtr {
-    /// Chooses the kind to send: Write before Read, for it is not answered, and Send last.
-    fn choose(common: RtrKinds) -> Option<Self> {
-        [
-            (RtrKinds::WRITE, Self::Write),
-            (RtrKinds::READ, Self::Read),
-            (RtrKinds::SEND, Self::Send),
-        ]
-        .into_iter()
-        .find(|(kind, _)| common.contains(*kind))
-        .map(|(_, rtr)| rtr)
-    }
-
-    /// Returns the message, the first of the stream. Its payload is empty, and no STag in it means
-    /// anything.
-    pub const fn message(self) -> Message {
-        const NOWHERE: Stag = Stag::new(1);
-        const NOTHING: TaggedOffset = TaggedOffset::new(0);
-        match self {
-            Self::Send => Message::Send {
-                kind: SendKind {
-                    solicited: Solicited::No,
-                    invalidate: None,
-                },
-                msn: Msn::FIRST,
-            },
-            Self::Write => Message::Write {
-                stag: NOWHERE,
-                to: NOTHING,
-            },
-            Self::Read => Message::ReadRequest {
-                request: ReadRequest {
-                    sink_stag: NOWHERE,
-                    sink_to: NOTHING,
-                    len: 0,
-                    source_stag: NOWHERE,
-                    source_to: NOTHING,
-                },
-                msn: Msn::FIRST,
-            },
-        }
-    }
-}
-
-impl RtrKinds {
-    /// Checks that the first segment of a stream is an RTR of one of these kinds (MPA-41), and returns
-    /// which one. A Read is still to be admitted and answered like any other; a Send is not to reach the
-    /// ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a zero-length FULPDU.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault::NotRtr`].
-    pub fn expect(self, first: &Segment) -> Result<Rtr, Fault> {
-        let (kind, rtr) = match first {
-            Segment::Empty => (Self::SEND, Rtr::Send),
-            Segment::Send(send) if send.payload.len == 0 && send.last == Last::Yes => {
-                (Self::SEND, Rtr::Send)
-            }
-            Segment::Write(write) if write.payload.len == 0 && write.last == Last::Yes => {
-                (Self::WRITE, Rtr::Write)
-            }
-            Segment::ReadRequest(queued) => match queued.admit(Room::Free) {
-                Ok(request) if request.len == 0 => (Self::READ, Rtr::Read),
-                Ok(_) => return Err(Fault::NotRtr),
-                Err(fault) => return Err(fault),
-            },
-            Segment::Send(_)
-            | Segment::Write(_)
-            | Segment::ReadResponse(_)
-            | Segment::Terminate(_)
-            | Segment::Immediate(_)
-            | Segment::AtomicRequest(_)
-            | Segment::AtomicResponse(_) => return Err(Fault::NotRtr),
-        };
-        if self.contains(kind) {
-            Ok(rtr)
-        } else {
-            Err(Fault::NotRtr)
-        }
     }
 }
 

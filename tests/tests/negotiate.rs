@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Start-up: frames, revisions, CRCs and Markers. Depths and peer-to-peer set-up are in
+//! negotiate_rtr.rs.
+
+use iwarp::mpa::{
+    negotiate::{
+        check_excess,
+        Config,
+        Initiator,
+        PeerDepths,
+        Progress,
+        Responder,
+        Verdict, //
+    },
+    start::{
+        RtrKinds,
+        StartError, //
+    },
+    Crc,
+    Markers, //
+};
+use iwarp_support::start::{
+    accept,
+    accepted,
+    config,
+    depths,
+    enhanced,
+    frame,
+    peer_to_peer,
+    reply,
+    request,
+    revision_1,
+    C,
+    M,
+    R,
+    REPLY,
+    REQUEST,
+    S, //
+};
+
+fn request_error(octets: &[u8]) -> StartError {
+    Responder::new(config()).handle_request(octets).unwrap_err()
+}
+
+fn reply_error(octets: &[u8]) -> StartError {
+    Initiator::new(config(), depths(1, 1))
+        .handle_reply(octets)
+        .unwrap_err()
+}
+
+// Frames.
+
+#[test]
+fn rejects_wrong_keys_as_soon_as_they_show() {
+    // MPA-2.
+    let good = frame(REQUEST, C, 1, &[]);
+    for at in 0..16 {
+        let mut octets = good.clone();
+        octets[at] ^= 0x20;
+        for len in at + 1..=20 {
+            assert_eq!(request_error(&octets[..len]), StartError::Key);
+        }
+        assert!(Responder::new(config())
+            .handle_request(&octets[..at])
+            .is_ok());
+    }
+}
+
+#[test]
+fn rejects_the_frame_of_the_own_role() {
+    // MPA-2, -10.
+    assert_eq!(request_error(&frame(REPLY, C, 1, &[])), StartError::Role);
+    assert_eq!(reply_error(&frame(REQUEST, C, 1, &[])), StartError::Role);
+    // The keys differ in their tenth octet.
+    assert_eq!(reply_error(&REQUEST[..10]), StartError::Role);
+    assert!(Initiator::new(config(), depths(1, 1))
+        .handle_reply(&REQUEST[..9])
+        .is_ok());
+}
+
+#[test]
+fn rejects_unknown_revisions() {
+    // MPA-2.
+    for revision in (0..=u8::MAX).filter(|revision| !matches!(revision, 1 | 2)) {
+        let octets = frame(REQUEST, C, revision, &[]);
+        assert_eq!(request_error(&octets), StartError::Revision);
+        let octets = frame(REPLY, C, revision, &[]);
+        assert_eq!(reply_error(&octets), StartError::Revision);
+    }
+}
+
+#[test]
+fn rejects_revisions_above_the_own() {
+    let error = Responder::new(revision_1())
+        .handle_request(&enhanced(REQUEST, C, 1, 1, &[]))
+        .unwrap_err();
+    assert_eq!(error, StartError::Revision);
+    let error = Initiator::new(revision_1(), depths(1, 1))
+        .handle_reply(&enhanced(REPLY, C, 1, 1, &[]))
+        .unwrap_err();
+    assert_eq!(error, StartError::Revision);
+}
+
+#[test]
+fn rejects_too_much_private_data_before_it_comes() {
+    // MPA-5.
+    let mut octets = frame(REQUEST, C, 1, &[]);
+    octets[18..].copy_from_slice(&513u16.to_be_bytes());
+    assert_eq!(request_error(&octets), StartError::PrivateDataLength);
+    octets[18..].copy_from_slice(&u16::MAX.to_be_bytes());
+    assert_eq!(request_error(&octets), StartError::PrivateDataLength);
+}
+
+#[test]
+fn rejects_enhanced_frames_without_enhanced_data() {
+    // MPA-35, in the Request and in the Reply.
+    for len in 0..4 {
+        let octets = frame(REQUEST, C | S, 2, &vec![0; len]);
+        assert_eq!(request_error(&octets), StartError::EnhancedLength);
+        for flags in [C | S, C | S | R] {
+            let octets = frame(REPLY, flags, 2, &vec![0; len]);
+            assert_eq!(reply_error(&octets), StartError::EnhancedLength);
+        }
+    }
+}
+
+#[test]
+fn asks_for_exactly_the_octets_of_the_frame() {
+    // MPA-6: any chunking; what is asked for never reaches behind the frame.
+    let private_data: Vec<u8> = (0..=255).collect();
+    for octets in [
+        frame(REQUEST, C, 1, &[]),
+        frame(REQUEST, C, 1, &private_data),
+        enhanced(REQUEST, C, 8, 4, &[]),
+        enhanced(REQUEST, C, 8, 4, &private_data),
+    ] {
+        let responder = Responder::new(config());
+        for len in 0..octets.len() {
+            let expected = if len < 20 { 20 } else { octets.len() };
+            assert_eq!(
+                responder.handle_request(&octets[..len]).unwrap(),
+                Progress::NeedMore(expected)
+            );
+        }
+        let request = request(config(), &octets);
+        assert_eq!(request.frame_len, octets.len());
+        // MPA-7: more than the frame is told apart.
+        assert_eq!(check_excess(request.frame_len, octets.len()), Ok(()));
+        let excess = check_excess(request.frame_len, octets.len() + 1);
+        assert_eq!(excess, Err(StartError::Excess));
+        let mut longer = octets.clone();
+        longer.push(0);
+        let Ok(Progress::Done(same)) = responder.handle_request(&longer) else {
+            panic!("the frame is complete");
+        };
+        assert_eq!(same, request);
+    }
+}
+
+#[test]
+fn private_data_of_every_length_arrives_without_the_enhanced_data() {
+    // MPA-5, -32.
+    for len in 0..=512 {
+        let data: Vec<u8> = (0..=255).cycle().take(len).collect();
+        let plain = Initiator::new(revision_1(), depths(1, 1)).request(&data);
+        let octets = plain.unwrap().as_octets().to_vec();
+        assert_eq!(octets, frame(REQUEST, C, 1, &data));
+        let arrived = request(config(), &octets);
+        assert_eq!(arrived.private_data.of(&octets), data);
+        assert_eq!(arrived.peer_depths, None);
+
+        let rich = Initiator::new(config(), depths(1, 2)).request(&data);
+        if len > 508 {
+            assert_eq!(rich.unwrap_err(), StartError::PrivateDataTooLong);
+            continue;
+        }
+        let octets = rich.unwrap().as_octets().to_vec();
+        assert_eq!(octets, enhanced(REQUEST, C, 1, 2, &data));
+        let arrived = request(config(), &octets);
+        assert_eq!(arrived.private_data.of(&octets), data);
+        let (ird, ord) = (Some(1), Some(2));
+        assert_eq!(arrived.peer_depths, Some(PeerDepths { ird, ord }));
+
+        let responder = Responder::new(config());
+        let answer = responder.accept(&arrived, depths(2, 1), &data).unwrap();
+        let octets = answer.reply.as_octets();
+        assert_eq!(octets, enhanced(REPLY, C, 2, 1, &data));
+        let judged = reply(config(), depths(1, 2), octets);
+        assert_eq!(judged.private_data.of(octets), data);
+        assert_eq!(judged.frame_len, octets.len());
+    }
+    let initiator = Initiator::new(revision_1(), depths(1, 1));
+    let error = initiator.request(&[0; 513]).unwrap_err();
+    assert_eq!(error, StartError::PrivateDataTooLong);
+    let arrived = request(config(), &enhanced(REQUEST, C, 1, 1, &[]));
+    let responder = Responder::new(config());
+    for len in [509, 512, 513, 10_000] {
+        let data = vec![0; len];
+        let error = responder.accept(&arrived, depths(1, 1), &data).unwrap_err();
+        assert_eq!(error, StartError::PrivateDataTooLong);
+        let error = responder.reject(&arrived, &data).unwrap_err();
+        assert_eq!(error, StartError::PrivateDataTooLong);
+    }
+}
+
+#[test]
+fn reserved_flags_are_neither_checked_nor_echoed() {
+    // MPA-3, -4: the R flag of a Request neither.
+    for flags in [0x0f, R, R | 0x0f, S, 0x3f] {
+        let octets = accept(config(), depths(1, 1), &frame(REQUEST, C | flags, 1, &[]));
+        assert_eq!(octets.reply.as_octets(), frame(REPLY, C, 1, &[]));
+    }
+    let octets = accept(
+        config(),
+        depths(1, 1),
+        &enhanced(REQUEST, C | R | 0x0f, 1, 1, &[]),
+    );
+    assert_eq!(octets.reply.as_octets(), enhanced(REPLY, C, 1, 1, &[]));
+    let judged = reply(config(), depths(1, 1), &frame(REPLY, C | 0x0f, 1, &[]));
+    accepted(judged.verdict);
+}
+
+#[test]
+fn a_rejection_carries_private_data() {
+    // MPA-4.
+    for octets in [
+        frame(REQUEST, C, 1, b"question"),
+        enhanced(REQUEST, C, 9, 9, b"question"),
+    ] {
+        let arrived = request(config(), &octets);
+        let frame = Responder::new(config()).reject(&arrived, b"no").unwrap();
+        let judged = reply(config(), depths(3, 3), frame.as_octets());
+        assert_eq!(judged.verdict, Verdict::Rejected);
+        assert_eq!(judged.private_data.of(frame.as_octets()), b"no");
+        assert_eq!(frame.as_octets()[16] & R, R);
+    }
+}
+
+// Revisions.
+
+#[test]
+fn answers_in_the_revision_of_the_request() {
+    // MPA-33, -34.
+    let answer = |octets: &[u8]| {
+        let answer = accept(config(), depths(7, 7), octets);
+        assert_eq!(answer.rtr, RtrKinds::NONE);
+        answer
+    };
+    let plain = answer(&frame(REQUEST, C, 1, &[]));
+    assert_eq!(plain.reply.as_octets(), frame(REPLY, C, 1, &[]));
+    assert_eq!(plain.rules.depths, depths(7, 7));
+    let no_s = answer(&frame(REQUEST, C, 2, &[]));
+    assert_eq!(no_s.reply.as_octets(), frame(REPLY, C, 2, &[]));
+    assert_eq!(no_s.rules.depths, depths(7, 7));
+    let rich = answer(&enhanced(REQUEST, C, 3, 4, &[]));
+    assert_eq!(rich.reply.as_octets(), enhanced(REPLY, C, 4, 3, &[]));
+    assert_eq!(rich.rules.depths, depths(4, 3));
+}
+
+#[test]
+fn takes_a_plain_reply_as_it_is() {
+    // MPA-34.
+    for octets in [frame(REPLY, C, 1, &[]), frame(REPLY, C, 2, &[1, 2, 3, 4])] {
+        for config in [config(), peer_to_peer(RtrKinds::WRITE)] {
+            let judged = reply(config, depths(5, 6), &octets);
+            let (rules, rtr) = accepted(judged.verdict);
+            assert_eq!((rules.depths, rtr), (depths(5, 6), None));
+            assert_eq!(rules.peer_depths, None);
+            assert_eq!(judged.private_data.of(&octets), &octets[20..]);
+        }
+    }
+}
+
+#[test]
+fn falls_back_to_revision_1_once() {
+    // MPA-47.
+    let initiator = Initiator::new(peer_to_peer(RtrKinds::WRITE), depths(5, 6));
+    let second = initiator.fallback().unwrap();
+    let octets = second.request(b"again").unwrap();
+    assert_eq!(octets.as_octets(), frame(REQUEST, C, 1, b"again"));
+    assert!(second.fallback().is_none());
+}
+
+// CRCs and Markers.
+
+#[test]
+fn either_end_switches_crcs_on() {
+    // MPA-14, -15, -48.
+    assert_eq!(Config::default().crc, Crc::On);
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let crc = |on| if on { Crc::On } else { Crc::Off };
+        let flag = |on| if on { C } else { 0 };
+        let config = Config {
+            crc: crc(ours),
+            ..config()
+        };
+        let agreed = ours || theirs;
+
+        let octets = frame(REQUEST, flag(theirs), 1, &[]);
+        let answer = accept(config, depths(1, 1), &octets);
+        assert_eq!(answer.rules.crc, crc(agreed));
+        assert_eq!(answer.reply.as_octets()[16], flag(agreed));
+
+        let sent = Initiator::new(config, depths(1, 1)).request(&[]).unwrap();
+        assert_eq!(sent.as_octets()[16], flag(ours) | S);
+        for octets in [
+            frame(REPLY, flag(theirs), 1, &[]),
+            enhanced(REPLY, flag(theirs), 1, 1, &[]),
+        ] {
+            let judged = reply(config, depths(1, 1), &octets);
+            assert_eq!(accepted(judged.verdict).0.crc, crc(agreed));
+        }
+    }
+}
+
+#[test]
+fn each_end_asks_for_its_own_markers() {
+    // MPA-23, -24.
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let markers = |on| if on { Markers::On } else { Markers::Off };
+        let flag = |on| if on { M } else { 0 };
+        let config = Config {
+            markers: markers(ours),
+            ..config()
+        };
+        let octets = frame(REQUEST, C | flag(theirs), 1, &[]);
+        let answer = accept(config, depths(1, 1), &octets);
+        assert_eq!(answer.reply.as_octets()[16], C | flag(ours));
+        let sent = Initiator::new(config, depths(1, 1)).request(&[]).unwrap();
+        assert_eq!(sent.as_octets()[16], C | S | flag(ours));
+        let judged = reply(
+            config,
+            depths(1, 1),
+            &frame(REPLY, C | flag(theirs), 1, &[]),
+        );
+        for rules in [answer.rules, accepted(judged.verdict).0] {
+            assert_eq!(rules.send_markers, markers(theirs));
+            assert_eq!(rules.receive_markers, markers(ours));
+        }
+    }
+}
