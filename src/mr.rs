@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions: what an STag stands for.
+//!
+//! What enters: registrations (of a process's memory, of all kernel memory, of page lists by work
+//! request) and their ends. What leaves: a [`Region`] that the data path looks up by STag, checks
+//! against what a peer or a work request wants, and enters for the time of one copy.
+//!
+//! Everything that a check and the copy after it rely on (STag, range, rights, memory) is one value
+//! behind a gate, [`Body`]. Whoever is inside sees one consistent state; whoever changes it or ends
+//! the region waits until all are out and lets nobody in meanwhile. So once deregistration or an
+//! invalidation has returned, nothing is placed in the memory any more, and nothing is read from it
+//! (RFC 5040, section 8.1.1; RDMAP-165).
+//!
+//! Context: registration and deregistration in process context, the rest in any but hard interrupt.
+
+use core::ops::Deref;
+
+use iwarp::stag::{
+    Access,
+    Association,
+    RegionView,
+    Stag, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    mm::place::{
+        KernelPages,
+        Memory, //
+    },
+    random,
+    rdma::{
+        mr::{
+            MapSg,
+            RegUserMr, //
+        },
+        ops::MrCreated,
+        types::{
+            Access as VerbsAccess,
+            KernelOwned, //
+        },
+        udata::Udata,
+        wr::WcStatus, //
+    },
+    sync::{
+        Gate,
+        GateGuard, //
+    }, //
+};
+
+use crate::{
+    context::{
+        Pd,
+        PdId, //
+    },
+    device::{
+        Device,
+        Reservation,
+        Resource, //
+    },
+    Riwarp, //
+};
+
+/// Most pages of a region for fast registration.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 256;
+
+/// What a region is made of, which decides what may be done to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Pinned memory of a process, from registration to deregistration.
+    User,
+    /// All of kernel memory.
+    Dma,
+    /// Pages of a kernel consumer, made valid and invalid by work requests.
+    FastReg,
+}
+
+/// What a local work request does with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LocalUse {
+    /// Takes octets from it.
+    Source,
+    /// Places octets in it.
+    Sink,
+}
+
+/// A memory region.
+pub(crate) struct Region {
+    kind: Kind,
+    pd: PdId,
+    /// Copy of the body's STag, for look-ups from outside.
+    stag: Atomic<u32>,
+    gate: Gate<Body>,
+}
+
+/// The state of a region: constant as long as somebody is inside.
+pub(crate) struct Body {
+    stag: Stag,
+    base: u64,
+    len: u64,
+    access: Access,
+    /// False for a region for fast registration that is not registered.
+    valid: bool,
+    memory: Memory,
+}
+
+/// The inside of a region. Bottom halves are off; no sleeping.
+pub(crate) struct Entered<'a>(GateGuard<'a, Body>);
+
+impl Deref for Entered<'_> {
+    type Target = Body;
+
+    #[inline]
+    fn deref(&self) -> &Body {
+        &self.0
+    }
+}
+
+impl Body {
+    /// Where the octets are. Offsets into it count from the region's first address.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Says where in the region an address is, if it is inside or just behind its end.
+    #[inline]
+    pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
+        addr.checked_sub(self.base)
+            .filter(|offset| *offset <= self.len)
+    }
+}
+
+impl Region {
+    fn new(kind: Kind, pd: PdId, body: Body) -> Result<Arc<Self>> {
+        let region = Self {
+            kind,
+            pd,
+            stag: Atomic::new(body.stag.raw()),
+            gate: Gate::new(body),
+        };
+        Ok(Arc::new(region, GFP_KERNEL)?)
+    }
+
+    /// The current STag. Context: any.
+    #[inline]
+    pub(crate) fn stag(&self) -> Stag {
+        // ORDERING: Only a filter; checks use the STag of the body.
+        Stag::new(self.stag.load(Relaxed))
+    }
+
+    /// Enters the region for the time of one copy; [`None`] once it is deregistered.
+    ///
+    /// The check that the copy relies on belongs inside, on the value returned here.
+    #[inline]
+    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
+        self.gate.enter().map(Entered)
+    }
+
+    /// What the checks of the protocol have to know, as seen from a stream of domain `pd`.
+    ///
+    /// Good for one answer; for a check that is followed by a copy use [`Entered::view`].
+    pub(crate) fn view(&self, pd: PdId) -> RegionView {
+        match self.enter() {
+            Some(inside) => self.view_inside(&inside, pd),
+            None => RegionView {
+                stag: self.stag(),
+                base: 0,
+                len: 0,
+                access: Access::NONE,
+                association: self.association(pd),
+                valid: false,
+            },
+        }
+    }
+
+    /// As [`Region::view`], from the inside: holds as long as `inside` lives.
+    #[inline]
+    pub(crate) fn view_inside(&self, inside: &Entered<'_>, pd: PdId) -> RegionView {
+        RegionView {
+            stag: inside.stag,
+            base: inside.base,
+            len: inside.len,
+            access: inside.access,
+            association: self.association(pd),
+            valid: inside.valid,
+        }
+    }
+
+    #[inline]
+    fn association(&self, pd: PdId) -> Association {
+        if self.pd == pd {
+            Association::Ours
+        } else {
+            Association::Foreign
+        }
+    }
+
+    /// Checks an element of a work request's scatter/gather list, and returns its offset in the
+    /// region. An element without octets is not checked.
+    ///
+    /// # Errors
+    ///
+    /// [`WcStatus::LocalProtection`] if the key is wrong or not valid now, the region belongs to
+    /// another domain, the range is not inside it, or it may not be written and `usage` is
+    /// [`LocalUse::Sink`].
+    pub(crate) fn check_local(
+        &self,
+        key: Stag,
+        pd: PdId,
+        addr: u64,
+        len: u32,
+        usage: LocalUse,
+    ) -> Result<u64, WcStatus> {
+        match self.enter() {
+            Some(inside) => self.check_local_inside(&inside, key, pd, addr, len, usage),
+            None if len == 0 => Ok(0),
+            None => Err(WcStatus::LocalProtection),
+        }
+    }
+
+    /// As [`Region::check_local`], from the inside: holds as long as `inside` lives.
+    #[inline]
+    pub(crate) fn check_local_inside(
+        &self,
+        inside: &Entered<'_>,
+        key: Stag,
+        pd: PdId,
+        addr: u64,
+        len: u32,
+        usage: LocalUse,
+    ) -> Result<u64, WcStatus> {
+        if len == 0 {
+            return Ok(0);
+        }
+        let granted = match usage {
+            LocalUse::Source => true,
+            LocalUse::Sink => inside.access.contains(Access::LOCAL_WRITE),
+        };
+        if !inside.valid || inside.stag != key || self.pd != pd || !granted {
+            return Err(WcStatus::LocalProtection);
+        }
+        let offset = inside.offset(addr).ok_or(WcStatus::LocalProtection)?;
+        match inside.len.checked_sub(offset) {
+            Some(room) if u64::from(len) <= room => Ok(offset),
+            Some(_) | None => Err(WcStatus::LocalProtection),
+        }
+    }
+
+    /// Registers the pages that were mapped last: the work request REG_MR.
+    ///
+    /// # Errors
+    ///
+    /// [`WcStatus::LocalQpOperation`] if the region is not for fast registration, belongs to another
+    /// domain, is deregistered, or `key` has another index; [`WcStatus::LocalProtection`] if it is
+    /// registered already or the rights make no sense.
+    pub(crate) fn register(
+        &self,
+        pd: PdId,
+        key: Stag,
+        access: VerbsAccess,
+    ) -> Result<(), WcStatus> {
+        if self.kind != Kind::FastReg || self.pd != pd || key.index() != self.stag().index() {
+            return Err(WcStatus::LocalQpOperation);
+        }
+        let access = to_rights(access).map_err(|_| WcStatus::LocalProtection)?;
+        let mut refused = false;
+        let open = self.gate.update(|body| {
+            refused = body.valid;
+            if !refused {
+                body.stag = key;
+                body.access = access;
+                body.valid = true;
+                self.stag.store(key.raw(), Relaxed);
+            }
+        });
+        match (open, refused) {
+            (true, false) => Ok(()),
+            (true, true) => Err(WcStatus::LocalProtection),
+            (false, _) => Err(WcStatus::LocalQpOperation),
+        }
+    }
+
+    /// Takes the registration back on behalf of the local consumer: LOCAL_INV, or a Read that
+    /// invalidates its sink. Returns when no copy is in flight any more. A region that is not
+    /// registered stays so: mapping new pages has invalidated it before.
+    ///
+    /// # Errors
+    ///
+    /// [`WcStatus::LocalQpOperation`] if `key` is not its key, or it cannot be invalidated.
+    pub(crate) fn invalidate_local(&self, pd: PdId, key: Stag) -> Result<(), WcStatus> {
+        self.invalidate(pd, key)
+            .map(|_was_valid| ())
+            .ok_or(WcStatus::LocalQpOperation)
+    }
+
+    /// Takes the registration back on behalf of the peer: a Send with Invalidate. Returns when no
+    /// copy is in flight any more, and says whether it did so.
+    ///
+    /// Only a region for fast registration is tied to one use; memory that a process registered may
+    /// serve many streams, so no peer can take it away (RFC 5040, section 8.1.1; RDMAP-166).
+    pub(crate) fn invalidate_remote(&self, pd: PdId, stag: Stag) -> bool {
+        self.invalidate(pd, stag) == Some(true)
+    }
+
+    /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate.
+    fn invalidate(&self, pd: PdId, stag: Stag) -> Option<bool> {
+        if self.kind != Kind::FastReg || self.pd != pd {
+            return None;
+        }
+        let mut was_valid = None;
+        self.gate.update(|body| {
+            if body.stag == stag {
+                was_valid = Some(body.valid);
+                body.valid = false;
+            }
+        });
+        was_valid
+    }
+}
+
+/// The rights that the verbs' flags stand for.
+///
+/// # Errors
+///
+/// * `EOPNOTSUPP` for what the device does not offer: windows, addresses from zero, paging on demand,
+///   flushes.
+/// * `EINVAL` for a peer's right to write without the local one.
+fn to_rights(flags: VerbsAccess) -> Result<Access> {
+    const RIGHTS: [(VerbsAccess, Access); 4] = [
+        (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
+        (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
+        (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
+        (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    let mut rights = Access::NONE;
+    let mut rest = flags.without(OPTIONAL).without(VerbsAccess::HUGETLB);
+    for (flag, right) in RIGHTS {
+        if rest.contains(flag) {
+            rights = rights.union(right);
+            rest = rest.without(flag);
+        }
+    }
+    if !rest.is_empty() {
+        return Err(EOPNOTSUPP);
+    }
+    let remote_write = VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC;
+    if flags.intersects(remote_write) && !flags.contains(VerbsAccess::LOCAL_WRITE) {
+        return Err(EINVAL);
+    }
+    Ok(rights)
+}
+
+/// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
+const OPTIONAL: VerbsAccess = VerbsAccess::from_bits(0x3ff0_0000);
+
+/// What a consumer holds of a region.
+pub(crate) struct Mr {
+    pub(crate) region: Arc<Region>,
+    device: Arc<Device>,
+    /// The room for the pages of a region for fast registration.
+    pages: Option<Arc<KernelPages>>,
+    _reservation: Reservation,
+}
+
+impl Mr {
+    /// Registers memory of a process.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
+    /// * `EOPNOTSUPP` as [`to_rights`].
+    /// * `ENOMEM` if the device has all regions that it can have, the process has pinned all that it
+    ///   may, or memory is short.
+    /// * `EFAULT` if the memory is not there, or not writable although the rights need it.
+    pub(crate) fn register_user(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegUserMr<'_>,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<MrCreated<Riwarp>> {
+        let access = to_rights(request.access)?;
+        if request.length == 0 || request.iova.checked_add(request.length).is_none() {
+            return Err(EINVAL);
+        }
+        // The request of this ABI: one octet of key, and padding. A library that leaves the octet 0
+        // takes the key from the answer like everything else.
+        let asked: [u8; 8] = udata.copy_in(1)?;
+        let [asked, ..] = asked;
+        let memory = Memory::Pages(request.pin()?.into_pages()?);
+        let mr = Self::insert(
+            pd,
+            Kind::User,
+            (asked != 0).then_some(asked),
+            Body {
+                stag: Stag::ZERO,
+                base: request.iova,
+                len: request.length,
+                access,
+                valid: true,
+                memory,
+            },
+            None,
+        )?;
+        // The answer: the STag, and padding.
+        udata.respond(&[mr.region.stag().raw(), 0])?;
+        Ok(mr.created())
+    }
+
+    /// Makes the region that is all of kernel memory. Its domain belongs to a kernel consumer; the
+    /// rights are those it asks for.
+    pub(crate) fn dma(
+        pd: ArcBorrow<'_, Pd>,
+        proof: KernelOwned,
+        access: VerbsAccess,
+    ) -> Result<MrCreated<Riwarp>> {
+        let body = Body {
+            stag: Stag::ZERO,
+            base: 0,
+            len: u64::MAX,
+            access: to_rights(access)?,
+            valid: true,
+            memory: Memory::kernel_virtual(proof, 0, u64::MAX)?,
+        };
+        Ok(Self::insert(pd, Kind::Dma, None, body, None)?.created())
+    }
+
+    /// Makes a region for fast registration of up to `max_pages` pages.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if that is none or more than [`MAX_FAST_REG_PAGES`].
+    pub(crate) fn fast_reg(
+        pd: ArcBorrow<'_, Pd>,
+        proof: KernelOwned,
+        max_pages: u32,
+    ) -> Result<MrCreated<Riwarp>> {
+        if max_pages == 0 || max_pages > MAX_FAST_REG_PAGES {
+            return Err(EINVAL);
+        }
+        let pages = KernelPages::try_new(proof, max_pages)?;
+        let body = Body {
+            stag: Stag::ZERO,
+            base: 0,
+            len: 0,
+            access: Access::NONE,
+            valid: false,
+            memory: Memory::KernelPages(pages.clone()),
+        };
+        Ok(Self::insert(pd, Kind::FastReg, None, body, Some(pages))?.created())
+    }
+
+    /// Takes over a new list of pages and invalidates the old registration, if it still was valid.
+    /// The new pages are not accessible before [`Region::register`].
+    ///
+    /// Context: any but hard interrupt; does not sleep.
+    pub(crate) fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32> {
+        let mut result = Err(EINVAL);
+        self.region.gate.update(|body| {
+            body.valid = false;
+            result = sg.map().map(|mapped| {
+                body.base = mapped.iova;
+                body.len = mapped.length;
+                mapped.entries
+            });
+        });
+        result
+    }
+
+    /// Ends the region: afterwards its STag leads nowhere and nobody is inside. The memory of a
+    /// process is unpinned before this returns.
+    ///
+    /// Context: process, sleeps.
+    pub(crate) fn deregister(&self) {
+        // Streams may still hold the region itself; what is inside goes now. The index is given back
+        // by the one call that closed the gate, since afterwards it may be another region's.
+        if let Some(body) = self.region.gate.close() {
+            self.device.regions.remove(body.stag.index());
+        }
+    }
+
+    /// Puts a new region into the device's table. Without a `key` it gets one that nobody can foresee
+    /// (RFC 5040, section 8.1.1; RDMAP-167).
+    fn insert(
+        pd: ArcBorrow<'_, Pd>,
+        kind: Kind,
+        key: Option<u8>,
+        body: Body,
+        pages: Option<Arc<KernelPages>>,
+    ) -> Result<Arc<Self>> {
+        let device = pd.device.clone();
+        let reservation = device.reserve(Resource::Mr)?;
+        let [unforeseen] = random::octets();
+        let key = key.unwrap_or(unforeseen);
+        let region = device.regions.insert(|index| {
+            let stag = Stag::from_parts(index, key);
+            Region::new(kind, pd.id(), Body { stag, ..body })
+        })?;
+        // From here on the drop of the value undoes everything.
+        let mr = Self {
+            region,
+            device: device.clone(),
+            pages,
+            _reservation: reservation,
+        };
+        Ok(Arc::new(mr, GFP_KERNEL)?)
+    }
+
+    fn created(self: Arc<Self>) -> MrCreated<Riwarp> {
+        let key = self.region.stag().raw();
+        MrCreated {
+            lkey: key,
+            rkey: key,
+            pages: self.pages.clone(),
+            mr: self,
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        self.deregister();
+    }
+}
