@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device: one network interface seen through RDMA verbs.
+//!
+//! What enters: the questions of `ib_core` about what the device can do and how its port is, and
+//! what happens to the interface. What leaves: true answers, and events of the port. The device also
+//! holds what its objects share: the tables of regions and queue pairs, the settings, the counters.
+//!
+//! Its life: made by `registry`, ended by whoever unregisters it. [`Device::shut_down`] runs when the
+//! last verb is over; it ends what is left of the connections and waits for everything that still
+//! refers to the device from a queue, so that the references to the interface go soon after.
+//!
+//! Context: process, unless a function says otherwise.
+
+use core::net::IpAddr;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    }, //
+};
+use kernel_ext::{
+    net::{
+        LinkType,
+        NetDevice,
+        NetRef,
+        NetdevEvent, //
+    },
+    random,
+    rcu_map::RcuMap,
+    rdma::{
+        device::{
+            DeviceLink,
+            IbDevice, //
+        },
+        types::{
+            AtomicCap,
+            DeviceAttr,
+            DeviceCaps,
+            Gid,
+            KernelCaps,
+            LinkSpeed,
+            Mtu,
+            PhysState,
+            PortAttr,
+            PortEvent,
+            PortImmutable,
+            PortState, //
+        }, //
+    },
+    workqueue::OwnedQueue, //
+};
+
+use crate::{
+    conn::Conns,
+    context::PdId,
+    mr::{
+        Region,
+        MAX_FAST_REG_PAGES, //
+    },
+    qp::Qp,
+    registry::Ticket,
+    settings::Settings,
+    stag,
+    stats::Stats,
+    wr::MAX_SGE, //
+};
+
+/// The only port.
+pub(crate) const PORT: u32 = 1;
+/// Most queue pairs of a device.
+pub(crate) const MAX_QP: u32 = 1 << 16;
+/// Most entries of a send or receive queue.
+pub(crate) const MAX_QP_WR: u32 = 1 << 15;
+/// Most completion queues.
+pub(crate) const MAX_CQ: u32 = 1 << 16;
+/// Most entries of a completion queue.
+pub(crate) const MAX_CQE: u32 = 1 << 20;
+/// Most shared receive queues.
+pub(crate) const MAX_SRQ: u32 = 1 << 16;
+/// Most entries of a shared receive queue.
+pub(crate) const MAX_SRQ_WR: u32 = 1 << 17;
+/// Most memory regions.
+pub(crate) const MAX_MR: u32 = 1 << 20;
+/// Most protection domains.
+pub(crate) const MAX_PD: u32 = 1 << 16;
+/// Most RDMA Reads that a peer may have outstanding on a queue pair.
+pub(crate) const MAX_IRD: u32 = 128;
+/// Most RDMA Reads that a queue pair may have outstanding.
+pub(crate) const MAX_ORD: u32 = 128;
+/// Elements of the sink of an RDMA Read: the request names one buffer (RFC 5040, section 4.4).
+pub(crate) const MAX_READ_SGE: u32 = 1;
+
+/// What there is a limited number of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// Completion queues.
+    Cq,
+    /// Memory regions.
+    Mr,
+    /// Protection domains.
+    Pd,
+    /// Queue pairs.
+    Qp,
+    /// Shared receive queues.
+    Srq,
+}
+
+impl Resource {
+    const COUNT: usize = 5;
+
+    fn limit(self) -> u32 {
+        match self {
+            Self::Cq => MAX_CQ,
+            Self::Mr => MAX_MR,
+            Self::Pd => MAX_PD,
+            Self::Qp => MAX_QP,
+            Self::Srq => MAX_SRQ,
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Cq => 0,
+            Self::Mr => 1,
+            Self::Pd => 2,
+            Self::Qp => 3,
+            Self::Srq => 4,
+        }
+    }
+}
+
+/// One of a limited number; dropping it gives it back.
+pub(crate) struct Reservation {
+    device: Arc<Device>,
+    resource: Resource,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(used) = self.device.used.get(self.resource.index()) {
+            used.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// What a new device starts from.
+pub(crate) struct Parts {
+    pub(crate) netdev: NetDevice,
+    pub(crate) guid: Guid,
+    pub(crate) link: DeviceLink,
+    pub(crate) settings: Settings,
+    pub(crate) tx_queue: Arc<OwnedQueue>,
+    pub(crate) conn_queue: Arc<OwnedQueue>,
+    pub(crate) ticket: Ticket,
+}
+
+/// A device.
+#[pin_data]
+pub(crate) struct Device {
+    /// The interface below.
+    pub(crate) netdev: NetDevice,
+    /// From an STag's index to its region.
+    #[pin]
+    pub(crate) regions: RcuMap<Region>,
+    /// From a number to its queue pair.
+    #[pin]
+    pub(crate) qps: RcuMap<Qp>,
+    /// All connections.
+    #[pin]
+    pub(crate) conns: Conns,
+    pub(crate) settings: Settings,
+    pub(crate) stats: Stats,
+    guid: Guid,
+    link: DeviceLink,
+    /// How many of each [`Resource`] are in use.
+    used: [Atomic<u32>; Resource::COUNT],
+    /// How many protection domains there ever were.
+    pds: Atomic<u64>,
+    /// No verb runs any more; the interface is not to be given out.
+    going: Atomic<bool>,
+    /// The state of the port that was reported last.
+    active: Atomic<bool>,
+    /// For transmitters: bound to a CPU, high priority.
+    pub(crate) tx_queue: Arc<OwnedQueue>,
+    /// For connections: any CPU, many at once.
+    pub(crate) conn_queue: Arc<OwnedQueue>,
+    /// Dropped last: tells the module that nothing of this device is left.
+    _ticket: Ticket,
+}
+
+impl Device {
+    /// Makes a device that is not registered yet.
+    pub(crate) fn new(parts: Parts) -> Result<Arc<Self>> {
+        let active = parts.netdev.is_running();
+        Arc::try_pin_init(
+            try_pin_init!(Self {
+                netdev: parts.netdev,
+                regions <- RcuMap::new(stag::INDICES),
+                // Number 0 and 1 are special in other RDMA networks.
+                qps <- RcuMap::new(2..1 << 24),
+                conns <- Conns::new(),
+                settings: parts.settings,
+                stats: Stats::new(),
+                guid: parts.guid,
+                link: parts.link,
+                used: [const { Atomic::new(0) }; Resource::COUNT],
+                pds: Atomic::new(0),
+                going: Atomic::new(false),
+                active: Atomic::new(active),
+                tx_queue: parts.tx_queue,
+                conn_queue: parts.conn_queue,
+                _ticket: parts.ticket,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The network namespace of the interface, for the time of a call: it is not to be kept.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the namespace is about to go.
+    pub(crate) fn net(&self) -> Result<NetRef> {
+        self.netdev.net().ok_or(ENODEV)
+    }
+
+    /// Takes one of a limited number.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if all are in use.
+    pub(crate) fn reserve(self: &Arc<Self>, resource: Resource) -> Result<Reservation> {
+        let used = self.used.get(resource.index()).ok_or(EINVAL)?;
+        let mut seen = used.load(Relaxed);
+        loop {
+            if seen >= resource.limit() {
+                return Err(ENOMEM);
+            }
+            match used.cmpxchg(seen, seen + 1, Relaxed) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+        Ok(Reservation {
+            device: self.clone(),
+            resource,
+        })
+    }
+
+    /// A number that no protection domain of this device ever had.
+    pub(crate) fn next_pd_id(&self) -> PdId {
+        PdId::new(self.pds.fetch_add(1, Relaxed))
+    }
+
+    /// Whether the device is being taken down; nothing new is to begin.
+    ///
+    /// Context: any.
+    pub(crate) fn is_going(&self) -> bool {
+        // ORDERING: Pairs with the release in `shut_down`.
+        self.going.load(Acquire)
+    }
+
+    /// Ends what is left after the last verb, and waits for it.
+    ///
+    /// Context: process, without rtnl, not from an item of the device's queues.
+    pub(crate) fn shut_down(&self) {
+        self.going.store(true, Release);
+        self.conns.shut_down();
+        // Transmitters that were still waiting for their turn find their queue pair gone.
+        self.tx_queue.flush();
+        // The tables drop their references later, and from these hangs the device.
+        self.qps.flush();
+        self.regions.flush();
+    }
+
+    /// What the device can do.
+    pub(crate) fn attributes(&self) -> DeviceAttr {
+        // CAST: A small constant.
+        let max_sge = MAX_SGE as u32;
+        DeviceAttr {
+            sys_image_guid: self.guid.octets(),
+            max_mr_size: u64::MAX,
+            page_size_cap: PAGE_SIZES,
+            max_qp: MAX_QP,
+            max_qp_wr: MAX_QP_WR,
+            device_caps: DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT,
+            kernel_caps: KernelCaps::ALLOW_USER_UNREG,
+            max_send_sge: max_sge,
+            max_recv_sge: max_sge,
+            max_sge_rd: MAX_READ_SGE,
+            max_cq: MAX_CQ,
+            max_cqe: MAX_CQE,
+            max_mr: MAX_MR,
+            max_pd: MAX_PD,
+            max_qp_rd_atom: MAX_IRD,
+            max_qp_init_rd_atom: MAX_ORD,
+            max_res_rd_atom: MAX_QP.saturating_mul(MAX_IRD),
+            atomic_cap: AtomicCap::None,
+            max_srq: MAX_SRQ,
+            max_srq_wr: MAX_SRQ_WR,
+            max_srq_sge: max_sge,
+            max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
+            ..DeviceAttr::default()
+        }
+    }
+
+    /// How the port is.
+    pub(crate) fn port(&self, ib: &IbDevice) -> PortAttr {
+        let mtu = self.netdev.mtu();
+        let (state, phys_state) = if self.netdev.is_running() {
+            (PortState::Active, PhysState::LinkUp)
+        } else {
+            (PortState::Down, PhysState::Disabled)
+        };
+        // An interface without a cable has no speed, and asking would be logged each time.
+        let speed = match self.netdev.link_type() {
+            LinkType::Ethernet => ib.eth_speed(PORT).unwrap_or_default(),
+            LinkType::Loopback | LinkType::None | LinkType::Other(_) => LinkSpeed::default(),
+        };
+        PortAttr {
+            state,
+            phys_state,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: Mtu::from_octets(mtu),
+            phys_mtu: mtu,
+            gid_tbl_len: GID_TABLE_LEN,
+            max_msg_sz: u32::MAX,
+            speed,
+            port_cap_flags: PORT_CM_SUP,
+        }
+    }
+
+    /// What never changes about the port.
+    pub(crate) fn port_immutable(&self) -> PortImmutable {
+        PortImmutable {
+            gid_tbl_len: GID_TABLE_LEN,
+            pkey_tbl_len: 0,
+        }
+    }
+
+    /// An entry of the GID table. The low half is never zero, since programs take such a GID for that
+    /// of a dead port.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` beyond the end of the table.
+    pub(crate) fn gid(&self, index: usize) -> Result<Gid> {
+        if index != 0 {
+            return Err(EINVAL);
+        }
+        let mut first = None;
+        self.netdev.for_each_addr(|addr| {
+            if let (None, IpAddr::V4(ip)) = (first, addr.ip()) {
+                first = Some(ip);
+            }
+        });
+        Ok(match first {
+            Some(ip) => Gid(ip.to_ipv6_mapped().octets()),
+            None => Guid::from_hw_addr(&self.netdev)
+                .unwrap_or(self.guid)
+                .link_local(),
+        })
+    }
+
+    /// The interface, as long as the device is in service.
+    pub(crate) fn netdev_in_service(&self) -> Option<NetDevice> {
+        (!self.is_going()).then(|| self.netdev.clone())
+    }
+
+    /// Passes on what happened to the interface. It is `registry` that sees to its end.
+    ///
+    /// Context: any.
+    pub(crate) fn netdev_event(&self, event: NetdevEvent) {
+        match event {
+            NetdevEvent::Up | NetdevEvent::Down | NetdevEvent::Change => self.report_state(),
+            NetdevEvent::ChangeAddr => self.link.event(PortEvent::GidChange, PORT),
+            NetdevEvent::ChangeMtu
+            | NetdevEvent::ChangeName
+            | NetdevEvent::GoingDown
+            | NetdevEvent::Reboot
+            | NetdevEvent::Register
+            | NetdevEvent::Unregister
+            | NetdevEvent::Other(_) => {}
+        }
+    }
+
+    /// The addresses of the interface changed.
+    ///
+    /// Context: any.
+    pub(crate) fn addr_event(&self) {
+        self.link.event(PortEvent::GidChange, PORT);
+    }
+
+    /// Reports the state of the port if it is another than the one reported last.
+    fn report_state(&self) {
+        let active = self.netdev.is_running();
+        if self.active.xchg(active, Relaxed) == active {
+            return;
+        }
+        let event = if active {
+            PortEvent::PortActive
+        } else {
+            PortEvent::PortError
+        };
+        self.link.event(event, PORT);
+    }
+}
+
+/// A number that identifies the device among others, in the form of an EUI-64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guid([u8; 8]);
+
+impl Guid {
+    /// Makes it from the hardware address of an interface, or at random if that has none.
+    pub(crate) fn of(netdev: &NetDevice) -> Self {
+        Self::from_hw_addr(netdev).unwrap_or_else(|| {
+            // Neither for a group nor universal: nobody else's (RFC 4291, appendix A).
+            let [first, rest @ ..] = random::octets::<8>();
+            let [b, c, d, e, f, g, h] = rest;
+            Self([first & !3, b, c, d, e, f, g, h])
+        })
+    }
+
+    /// Makes it from the hardware address that an interface has now.
+    fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
+        let addr = netdev.hw_addr();
+        match *addr.as_bytes() {
+            [0, 0, 0, 0, 0, 0] => None,
+            // The universal/local bit is inverted in an EUI-64 (RFC 4291, appendix A).
+            [a, b, c, d, e, f] => Some(Self([a ^ 2, b, c, 0xff, 0xfe, d, e, f])),
+            _ => None,
+        }
+    }
+
+    /// The octets in network order.
+    pub(crate) fn octets(self) -> [u8; 8] {
+        self.0
+    }
+
+    /// A GID made of nothing else.
+    fn link_local(self) -> Gid {
+        let mut gid = [0; 16];
+        if let Some((prefix, interface)) = gid.split_first_chunk_mut::<8>() {
+            *prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+            interface.copy_from_slice(&self.0);
+        }
+        Gid(gid)
+    }
+}
+
+/// Whether a device can be made on an interface: it must carry TCP and have an MTU of its own.
+pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
+    match netdev.link_type() {
+        LinkType::Ethernet | LinkType::Loopback | LinkType::None => true,
+        LinkType::Other(kind) => kind == ARPHRD_IEEE802,
+    }
+}
+
+/// `ARPHRD_IEEE802`.
+const ARPHRD_IEEE802: u16 = 6;
+const GID_TABLE_LEN: u32 = 1;
+/// `IB_PORT_CM_SUP`: connections are made by a connection manager.
+const PORT_CM_SUP: u32 = 1 << 16;
+/// Pages of 4 KiB and any larger power of two.
+const PAGE_SIZES: u64 = !0xfff;

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! All devices of the module: how they come and how they go.
+//!
+//! What enters: `rdma link add`, events of network interfaces and namespaces, and the word of
+//! `ib_core` that a device is unregistered. What leaves: devices, one per interface.
+//!
+//! A device goes when its interface leaves its namespace or is removed, when its namespace ends, by
+//! `rdma link delete`, when the module goes, or because somebody unregisters all devices of its driver
+//! number. Whoever comes first marks the [`Entry`] as doomed. What has to wait is done by an item on
+//! the registry's own queue, because events of interfaces arrive under rtnl, under which nothing may
+//! be unregistered. Dropping the registration waits until the other ways are through, so nobody runs
+//! in this module when its last entry is gone.
+//!
+//! Lock order: an entry's `state` (mutex) before `entries` (spin lock, innermost).
+
+use kernel::{
+    impl_has_work,
+    new_mutex,
+    new_spinlock_irq,
+    new_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc,
+        Mutex,
+        SpinLockIrq, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+use kernel_ext::{
+    net::{
+        AddrEvents,
+        NetDevice,
+        NetId,
+        NetdevEvent,
+        NetdevEvents,
+        NetnsExit,
+        SockAddr, //
+    },
+    rdma::{
+        device::{
+            Identity,
+            Registration, //
+        },
+        link::LinkType, //
+    },
+    sync::{
+        Completion,
+        Slot, //
+    },
+    workqueue::{
+        Flags,
+        OwnedQueue,
+        Placement, //
+    }, //
+};
+
+use crate::{
+    device::{
+        self,
+        Device,
+        Guid,
+        Parts, //
+    },
+    settings::{
+        MpaRevision,
+        Settings, //
+    },
+    Riwarp, //
+};
+
+/// The registry, for callbacks that get no context of ours. Filled while the module is in service.
+pub(crate) static REGISTRY: Slot<Registry> = Slot::empty();
+
+/// What the module's parameters say about new devices.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults {
+    pub(crate) crc: bool,
+    pub(crate) mpa_rev: MpaRevision,
+}
+
+/// All devices.
+#[pin_data]
+pub(crate) struct Registry {
+    #[pin]
+    entries: SpinLockIrq<KVec<Arc<Entry>>>,
+    defaults: Defaults,
+    tx_queue: Arc<OwnedQueue>,
+    conn_queue: Arc<OwnedQueue>,
+    /// Runs the ends of devices.
+    reaper: OwnedQueue,
+    census: Arc<Census>,
+}
+
+/// A device in the registry.
+#[pin_data]
+struct Entry {
+    device: Arc<Device>,
+    /// The device is going or gone; its interface is free for another one.
+    doomed: Atomic<bool>,
+    #[pin]
+    state: Mutex<State>,
+    #[pin]
+    work: Work<Entry>,
+    /// Happens when the entry has left the registry.
+    #[pin]
+    over: Completion,
+    registry: Arc<Registry>,
+}
+
+enum State {
+    /// `newlink` is about to bring the registration.
+    Making,
+    Registered(Registration<Riwarp>),
+    /// The registration was taken away to be dropped, or never came.
+    Over,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Entry { self.work }
+}
+
+impl WorkItem for Entry {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.end();
+    }
+}
+
+impl Registry {
+    /// Makes an empty registry.
+    pub(crate) fn new(defaults: Defaults) -> Result<Arc<Self>> {
+        let queue = |name: &CStr, placement, highpri, mem_reclaim| {
+            OwnedQueue::try_new(
+                name,
+                Flags {
+                    placement,
+                    highpri,
+                    mem_reclaim,
+                },
+            )
+        };
+        let tx_queue = queue(c"riwarp_tx", Placement::PerCpu, true, true)?;
+        let conn_queue = queue(c"riwarp_conn", Placement::Unbound, false, true)?;
+        let reaper = queue(c"riwarp_reap", Placement::Unbound, false, false)?;
+        Arc::try_pin_init(
+            try_pin_init!(Self {
+                entries <- new_spinlock_irq!(KVec::new()),
+                defaults,
+                tx_queue: Arc::new(tx_queue, GFP_KERNEL)?,
+                conn_queue: Arc::new(conn_queue, GFP_KERNEL)?,
+                reaper,
+                census: Census::new()?,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Makes a device on an interface.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if the interface cannot carry it.
+    /// * `EEXIST` if the interface has one.
+    /// * `ENFILE` if the name is taken.
+    fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice) -> Result {
+        if !device::is_suitable(netdev) {
+            pr_debug!(
+                "{}: not an Ethernet, tunnel or loopback interface\n",
+                netdev.name().as_c_str()
+            );
+            return Err(EINVAL);
+        }
+        let guid = Guid::of(netdev);
+        let identity = Identity {
+            node_guid: guid.octets(),
+            node_desc: c"riwarp software iWARP",
+            comp_vectors: kernel::cpu::nr_cpu_ids(),
+        };
+        let mut made = None;
+        let result = Registration::try_new(name, netdev, &identity, |link| {
+            let device = Device::new(Parts {
+                netdev: netdev.clone(),
+                guid,
+                link,
+                settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
+                tx_queue: self.tx_queue.clone(),
+                conn_queue: self.conn_queue.clone(),
+                ticket: Ticket::new(&self.census),
+            })?;
+            let entry = Entry::new(self.clone(), device.clone())?;
+            self.enter(entry.clone())?;
+            made = Some(entry);
+            Ok(device)
+        });
+        match (result, made) {
+            (Ok(registration), Some(entry)) => {
+                entry.settle(registration);
+                Ok(())
+            }
+            (Ok(_), None) => Err(EINVAL),
+            (Err(error), made) => {
+                if let Some(entry) = made {
+                    entry.cancel();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts an entry in, unless its interface has one already.
+    fn enter(&self, entry: Arc<Entry>) -> Result {
+        let mut entries = self.entries.lock();
+        if entries
+            .iter()
+            .any(|other| other.is_on(&entry.device.netdev) && !other.is_doomed())
+        {
+            return Err(EEXIST);
+        }
+        entries.push(entry, GFP_ATOMIC)?;
+        Ok(())
+    }
+
+    /// Takes an entry out.
+    fn leave(&self, entry: &Entry) {
+        let _drop_outside_lock = {
+            let mut entries = self.entries.lock();
+            let found = entries
+                .iter()
+                .position(|other| core::ptr::eq(&**other, entry));
+            found.and_then(|index| entries.remove(index).ok())
+        };
+    }
+
+    /// Finds an entry. Context: process, since the result may be the last reference in the end.
+    fn find(&self, mut wanted: impl FnMut(&Entry) -> bool) -> Option<Arc<Entry>> {
+        let entries = self.entries.lock();
+        entries.iter().find(|entry| wanted(entry)).cloned()
+    }
+
+    /// Calls `f` with the entry of an interface, if there is one that is not doomed.
+    ///
+    /// The lock is held meanwhile, so that the caller, who may be in softirq, never drops the last
+    /// reference to a device. Context: any.
+    fn with_netdev(&self, netdev: &NetDevice, f: impl FnOnce(&Arc<Entry>)) {
+        let entries = self.entries.lock();
+        let entry = entries
+            .iter()
+            .find(|entry| entry.is_on(netdev) && !entry.is_doomed());
+        if let Some(entry) = entry {
+            f(entry);
+        }
+    }
+
+    /// Ends devices, and returns when they are gone.
+    ///
+    /// Context: process, without rtnl.
+    fn end_all(&self, mut which: impl FnMut(&Device) -> bool) {
+        while let Some(entry) = self.find(|entry| which(&entry.device)) {
+            entry.doom();
+            entry.end();
+            // Somebody else may have been faster to take the registration.
+            entry.over.wait();
+        }
+    }
+
+    /// Ends everything. Afterwards no device is left, and nobody runs in their name.
+    pub(crate) fn shut_down(&self) {
+        self.end_all(|_| true);
+        self.census.wait_empty();
+        self.conn_queue.flush();
+        self.tx_queue.flush();
+        self.reaper.flush();
+    }
+
+    /// `ib_core` has unregistered a device, on whosever behalf.
+    pub(crate) fn device_gone(&self, device: &Device) {
+        if let Some(entry) = self.find(|entry| core::ptr::eq(&*entry.device, device)) {
+            entry.doom();
+            entry.end_later();
+        }
+    }
+}
+
+impl Entry {
+    fn new(registry: Arc<Registry>, device: Arc<Device>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                device,
+                doomed: Atomic::new(false),
+                state <- new_mutex!(State::Making),
+                work <- new_work!("Entry::work"),
+                over <- Completion::new(),
+                registry,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn is_on(&self, netdev: &NetDevice) -> bool {
+        self.device.netdev.is_same(netdev)
+    }
+
+    fn is_doomed(&self) -> bool {
+        self.doomed.load(Acquire)
+    }
+
+    /// Marks the device as going. Context: any.
+    fn doom(&self) {
+        self.doomed.store(true, Release);
+    }
+
+    /// Lets the reaper end the device. Context: any.
+    fn end_later(self: &Arc<Self>) {
+        // An item that is waiting already will do.
+        let _ = self.registry.reaper.enqueue(self.clone());
+    }
+
+    /// Takes over the registration of the new device.
+    fn settle(self: &Arc<Self>, registration: Registration<Riwarp>) {
+        *self.state.lock() = State::Registered(registration);
+        // Whoever doomed the device before that looked at the state under its lock, found no
+        // registration, and left the rest to this call.
+        if self.is_doomed() {
+            self.end_later();
+        }
+    }
+
+    /// The device could not be registered.
+    fn cancel(&self) {
+        *self.state.lock() = State::Over;
+        self.doom();
+        self.registry.leave(self);
+        self.over.complete_all();
+    }
+
+    /// Unregisters the device, waits until all that happens to it is over, and takes the entry out.
+    ///
+    /// Context: process, without rtnl, not inside `ib_core`'s unregistration.
+    fn end(&self) {
+        let registration = {
+            let mut state = self.state.lock();
+            match core::mem::replace(&mut *state, State::Over) {
+                State::Making => {
+                    // `settle` finds the mark and comes back.
+                    *state = State::Making;
+                    return;
+                }
+                State::Registered(registration) => registration,
+                State::Over => return,
+            }
+        };
+        drop(registration);
+        self.registry.leave(self);
+        self.over.complete_all();
+    }
+}
+
+impl LinkType for Riwarp {
+    const NAME: &'static CStr = c"riwarp";
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        REGISTRY.get().ok_or(ENODEV)?.add(name, netdev)
+    }
+}
+
+impl NetdevEvents for Riwarp {
+    fn netdev_event(event: NetdevEvent, netdev: &NetDevice) {
+        let Some(registry) = REGISTRY.get() else {
+            return;
+        };
+        registry.with_netdev(netdev, |entry| match event {
+            // Also when the interface moves to another namespace: the device does not follow.
+            NetdevEvent::Unregister => {
+                entry.doom();
+                entry.end_later();
+            }
+            _ => entry.device.netdev_event(event),
+        });
+    }
+}
+
+impl AddrEvents for Riwarp {
+    fn addr_event(_added: bool, netdev: &NetDevice, _addr: &SockAddr) {
+        if let Some(registry) = REGISTRY.get() {
+            registry.with_netdev(netdev, |entry| entry.device.addr_event());
+        }
+    }
+}
+
+impl NetnsExit for Riwarp {
+    fn netns_exit(net: NetId) {
+        if let Some(registry) = REGISTRY.get() {
+            registry.end_all(|device| device.netdev.net_id() == net);
+        }
+    }
+}
+
+/// Counts the devices that exist in memory, and the module.
+#[pin_data]
+struct Census {
+    present: Atomic<i32>,
+    #[pin]
+    empty: Completion,
+}
+
+impl Census {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                present: Atomic::new(1),
+                empty <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn leave(&self) {
+        if self.present.fetch_sub(1, Full) == 1 {
+            self.empty.complete_all();
+        }
+    }
+
+    /// Gives back the module's own count and waits for all others. To be called once.
+    fn wait_empty(&self) {
+        self.leave();
+        self.empty.wait();
+    }
+}
+
+/// One count of the census.
+pub(crate) struct Ticket(Arc<Census>);
+
+impl Ticket {
+    fn new(census: &Arc<Census>) -> Self {
+        census.present.fetch_add(1, Full);
+        Self(census.clone())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}

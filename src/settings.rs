@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What can be set per device while it runs: files under `/sys/class/infiniband/<device>/`.
+//!
+//! A new value is in force for connections that begin afterwards. Values of new devices come from
+//! the module's parameters.
+//!
+//! | file | values | meaning |
+//! |---|---|---|
+//! | `crc` | 0, 1 | ask peers for CRCs (RFC 5044, section 4.4); a peer's wish is always met |
+//! | `mpa_rev` | 1, 2 | the MPA revision of requests (RFC 5044; RFC 6581) |
+//! | `peer_to_peer` | 0, 1 | offer that either side may send first (RFC 6581, section 4) |
+//!
+//! Context: process; reading any.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+use kernel_ext::rdma::settings::Setting;
+
+use crate::Riwarp;
+
+/// A revision of the MPA start-up frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MpaRevision {
+    /// RFC 5044.
+    One,
+    /// RFC 6581.
+    Two,
+}
+
+impl MpaRevision {
+    /// The number in the frames; [`None`] for one that is not spoken here.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::One),
+            2 => Some(Self::Two),
+            _ => None,
+        }
+    }
+
+    /// The number in the frames.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+/// The settings of one device.
+pub(crate) struct Settings {
+    crc: Atomic<bool>,
+    mpa_rev: Atomic<u32>,
+    peer_to_peer: Atomic<bool>,
+}
+
+impl Settings {
+    /// Those of a new device.
+    pub(crate) fn new(crc: bool, mpa_rev: MpaRevision) -> Self {
+        Self {
+            crc: Atomic::new(crc),
+            mpa_rev: Atomic::new(mpa_rev.number().into()),
+            peer_to_peer: Atomic::new(true),
+        }
+    }
+
+    /// Whether to ask peers for CRCs.
+    pub(crate) fn crc(&self) -> bool {
+        self.crc.load(Relaxed)
+    }
+
+    /// The revision of MPA Requests.
+    pub(crate) fn mpa_rev(&self) -> MpaRevision {
+        match self.mpa_rev.load(Relaxed) {
+            1 => MpaRevision::One,
+            _ => MpaRevision::Two,
+        }
+    }
+
+    /// Whether to offer the peer-to-peer model in MPA Requests.
+    pub(crate) fn peer_to_peer(&self) -> bool {
+        self.peer_to_peer.load(Relaxed)
+    }
+}
+
+/// The files.
+pub(crate) const FILES: &[Setting<Riwarp>] = &[
+    Setting {
+        name: c"crc",
+        show: |device, out| write!(out, "{}", u8::from(device.settings.crc())),
+        store: Some(|device, text| {
+            device.settings.crc.store(parse_bool(text)?, Relaxed);
+            Ok(())
+        }),
+    },
+    Setting {
+        name: c"mpa_rev",
+        show: |device, out| write!(out, "{}", device.settings.mpa_rev().number()),
+        store: Some(|device, text| {
+            let number = text.parse().map_err(|_| EINVAL)?;
+            let revision = MpaRevision::from_number(number).ok_or(EINVAL)?;
+            device
+                .settings
+                .mpa_rev
+                .store(revision.number().into(), Relaxed);
+            Ok(())
+        }),
+    },
+    Setting {
+        name: c"peer_to_peer",
+        show: |device, out| write!(out, "{}", u8::from(device.settings.peer_to_peer())),
+        store: Some(|device, text| {
+            device
+                .settings
+                .peer_to_peer
+                .store(parse_bool(text)?, Relaxed);
+            Ok(())
+        }),
+    },
+];
+
+fn parse_bool(text: &str) -> Result<bool> {
+    match text {
+        "1" | "y" | "Y" | "on" => Ok(true),
+        "0" | "n" | "N" | "off" => Ok(false),
+        _ => Err(EINVAL),
+    }
+}

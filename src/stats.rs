@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the device counts, by name.
+//!
+//! What enters: one call per event or per batch, from wherever it happens. What leaves: the
+//! counters of the port, in `/sys/class/infiniband/<device>/ports/1/hw_counters` and in
+//! `rdma statistic show`.
+//!
+//! Context: any.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+
+/// A count of something since the device was made.
+pub(crate) struct Counter(Atomic<u64>);
+
+impl Counter {
+    const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Counts one more.
+    #[inline]
+    pub(crate) fn inc(&self) {
+        self.add(1);
+    }
+
+    /// Counts `n` more.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        // ORDERING: A statistic orders nothing.
+        self.0.add(n, Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Defines [`Stats`] with a public field and a public name per counter.
+macro_rules! counters {
+    ($( $(#[$doc:meta])* $field:ident = $name:literal, )*) => {
+        /// The counters of a device.
+        pub(crate) struct Stats {
+            $( $(#[$doc])* pub(crate) $field: Counter, )*
+        }
+
+        impl Stats {
+            /// All zero.
+            pub(crate) const fn new() -> Self {
+                Self { $( $field: Counter::new(), )* }
+            }
+
+            /// Names of the counters, in the order of [`Stats::read`].
+            pub(crate) const NAMES: &'static [&'static CStr] = &[ $( $name, )* ];
+
+            /// Writes the counts into `values`, as many as there is room for.
+            pub(crate) fn read(&self, values: &mut [u64]) {
+                let counts = [ $( self.$field.get(), )* ];
+                for (value, count) in values.iter_mut().zip(counts) {
+                    *value = count;
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// FPDUs that TCP accepted.
+    tx_fpdus = c"tx_fpdus",
+    /// Octets of these, framing included.
+    tx_bytes = c"tx_bytes",
+    /// Calls into TCP that these took.
+    tx_batches = c"tx_batches",
+    /// Times that TCP had no room.
+    tx_stalls = c"tx_stalls",
+    /// FPDUs that were received and accepted.
+    rx_fpdus = c"rx_fpdus",
+    /// Octets of these, framing included.
+    rx_bytes = c"rx_bytes",
+    /// Rounds of the receiver that its budget ended.
+    rx_budget_ends = c"rx_budget_ends",
+    /// FPDUs with a wrong CRC.
+    crc_errors = c"crc_errors",
+    /// Faults of peers, wrong CRCs among them.
+    rx_faults = c"rx_faults",
+    /// RDMA Read Requests that were answered.
+    rx_read_requests = c"rx_read_requests",
+    /// Terminate messages sent.
+    terminates_sent = c"terminates_sent",
+    /// Terminate messages received.
+    terminates_received = c"terminates_received",
+    /// Connections that were begun from here.
+    connects = c"connects",
+    /// Connections that peers asked for with a valid MPA Request.
+    connect_requests = c"connect_requests",
+    /// Connections that reached RDMA mode.
+    established = c"established",
+    /// MPA Requests and Replies that were malformed or unacceptable.
+    mpa_errors = c"mpa_errors",
+    /// Requests that a peer rejected.
+    mpa_rejects = c"mpa_rejects",
+    /// Start-ups that ran out of time.
+    mpa_timeouts = c"mpa_timeouts",
+    /// Incoming connections that were closed because a listener had too many half open.
+    backlog_drops = c"backlog_drops",
+    /// Connections that ended without an orderly close.
+    aborts = c"aborts",
+}
