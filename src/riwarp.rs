@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! riwarp: a software iWARP RDMA device on top of the kernel's TCP.
+//!
+//! The map of the driver:
+//!
+//! * [`registry`], [`device`], [`driver`]: devices, how they come and go, and `ib_core`'s door;
+//! * [`context`], [`mr`], [`stag`]: protection domains, memory regions, and their keys;
+//! * [`qp`], [`cq`], [`srq`], [`rq`], [`sq`]: queues;
+//! * [`tx`], [`rx`], [`readq`]: the stream out and in;
+//! * [`conn`], [`listen`]: connections;
+//! * [`wr`], [`sge`], [`abi`]: work requests in the driver's own form and in those of user space;
+//! * [`settings`], [`stats`]: what can be set and seen from outside.
+//!
+//! The protocol itself is in crate `iwarp`, everything unsafe in crate `kernel_ext`.
+
+#![deny(unsafe_code)]
+
+use kernel::prelude::*;
+use kernel_ext::{
+    net::{
+        self,
+        AddrNotifier,
+        NetdevNotifier,
+        NetnsNotifier, //
+    },
+    rdma::link::LinkRegistration,
+    sync::Filled, //
+};
+
+use crate::{
+    listen::{
+        Porch,
+        PORCH, //
+    },
+    registry::{
+        Defaults,
+        Registry,
+        REGISTRY, //
+    },
+    settings::MpaRevision, //
+};
+
+mod abi;
+mod conn;
+mod context;
+mod cq;
+mod device;
+mod driver;
+mod listen;
+mod mr;
+mod qp;
+mod readq;
+mod registry;
+mod rq;
+mod rx;
+mod settings;
+mod sge;
+mod sq;
+mod srq;
+mod stag;
+mod stats;
+mod tx;
+mod wr;
+
+module! {
+    type: Module,
+    name: "riwarp",
+    authors: ["The riwarp developers"],
+    description: "Software iWARP RDMA device",
+    license: "GPL v2",
+    alias: ["rdma-link-riwarp"],
+    params: {
+        crc: bool {
+            default: true,
+            description: "New devices ask their peers for CRCs (default: yes)",
+        },
+        mpa_rev: u8 {
+            default: 2,
+            description: "Revision of the MPA requests of new devices, 1 or 2 (default: 2)",
+        },
+    },
+}
+
+/// The driver, as `ib_core` and the network know it.
+pub(crate) struct Riwarp;
+
+/// The loaded module. Its parts are dropped from first to last: nothing new comes in, what there is
+/// ends, and then what everything stood on.
+#[pin_data]
+struct Module {
+    #[pin]
+    _link: LinkRegistration<Riwarp>,
+    _netns: NetnsNotifier<Riwarp>,
+    _netdevs: NetdevNotifier<Riwarp>,
+    _addrs: AddrNotifier<Riwarp>,
+    _service: Service,
+}
+
+impl kernel::InPlaceModule for Module {
+    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(|| {
+            let defaults = defaults()?;
+            let service = Service::begin(defaults)?;
+            let addrs = AddrNotifier::new()?;
+            let netdevs = NetdevNotifier::new()?;
+            let netns = NetnsNotifier::new()?;
+            Ok(try_pin_init!(Self {
+                _netns: netns,
+                _netdevs: netdevs,
+                _addrs: addrs,
+                _service: service,
+                // Last, since devices can be made from here on.
+                _link <- LinkRegistration::new(),
+            }? Error))
+        })
+    }
+}
+
+/// What the parameters say.
+///
+/// # Errors
+///
+/// `EINVAL` if one has a value that it cannot have.
+fn defaults() -> Result<Defaults> {
+    let mpa_rev = module_parameters::mpa_rev.value();
+    let Some(mpa_rev) = MpaRevision::from_number(mpa_rev) else {
+        pr_err!("mpa_rev={}: there are only revisions 1 and 2\n", mpa_rev);
+        return Err(EINVAL);
+    };
+    Ok(Defaults {
+        crc: module_parameters::crc.value(),
+        mpa_rev,
+    })
+}
+
+/// The registry in service: callbacks find it.
+struct Service {
+    _filled: Filled<Registry>,
+    _porch: Filled<Porch>,
+}
+
+impl Service {
+    fn begin(defaults: Defaults) -> Result<Self> {
+        Ok(Self {
+            _filled: REGISTRY.fill(Registry::new(defaults)?)?,
+            _porch: PORCH.fill(Porch::new()?)?,
+        })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(registry) = REGISTRY.get() {
+            registry.shut_down();
+            net::synchronize_callbacks();
+        }
+    }
+}
