@@ -184,9 +184,12 @@ impl Qp {
         aftermath: &mut Aftermath,
     ) {
         let available = inbound.available();
+        let stats = &self.device().stats;
+        let mut fpdus = 0;
         let mut pos = 0;
         while !stream.stopped {
             if pos >= BUDGET {
+                stats.rx_budget_ends.inc();
                 aftermath.again = true;
                 break;
             }
@@ -199,13 +202,14 @@ impl Qp {
             };
             match self.accept(stream, inbound, pos, &fpdu, header, aftermath) {
                 Ok(()) => {
+                    fpdus += 1;
                     if core::mem::replace(&mut stream.untouched, false) {
                         aftermath.first_fpdu = Some(stream.conn.clone());
                     }
                 }
                 Err(fault) => {
                     stream.stopped = true;
-                    self.device().stats.rx_faults.inc();
+                    stats.rx_faults.inc();
                     // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
                     let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                     self.fault(fault, quoted.as_ref());
@@ -213,6 +217,8 @@ impl Qp {
             }
             pos += fpdu.len;
         }
+        stats.rx_fpdus.add(fpdus);
+        stats.rx_bytes.add(pos as u64);
         if stream.stopped {
             pos = available;
         }
@@ -245,6 +251,7 @@ impl Qp {
             }
             Segment::ReadRequest(request) => {
                 self.take_read_request(stream, request, header, fpdu.ulpdu_len)?;
+                self.device().stats.rx_read_requests.inc();
                 aftermath.kick = true;
                 Ok(())
             }

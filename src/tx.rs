@@ -223,6 +223,7 @@ impl Qp {
     }
 
     fn send_round(self: &Arc<Self>, stream: &mut TxStream) -> Next {
+        let stats = &self.device().stats;
         for _ in 0..BUDGET {
             let filled = self.fill(stream);
             if stream.batch.is_empty() {
@@ -239,10 +240,15 @@ impl Qp {
             match stream.conn.socket().send_batch(&mut stream.batch, more) {
                 Ok(octets) => {
                     stream.accepted += octets as u64;
+                    stats.tx_bytes.add(octets as u64);
+                    stats.tx_batches.inc();
                     self.sq.accepted(stream.accepted, self.origin());
                     self.sq.cq().announce();
                 }
-                Err(e) if e == EAGAIN => return self.next_after_sending(),
+                Err(e) if e == EAGAIN => {
+                    stats.tx_stalls.inc();
+                    return self.next_after_sending();
+                }
                 // The connection is gone; its callbacks say so.
                 Err(_) => {
                     stream.conn.close(Close::Abort);

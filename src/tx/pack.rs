@@ -84,6 +84,7 @@ impl Qp {
         }
         // NO-OVERFLOW: 2^64 octets are not sent in one life.
         stream.appended += (stream.batch.len() - len) as u64;
+        self.device().stats.tx_fpdus.inc();
         if plan.is_last() {
             match current.job {
                 Job::Complete(slot) => self.sq.sent(slot, stream.appended),
