@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: GPL-2.0
+#
 # Shared by the scripts beside it: where the caches are, how a step shows its progress.
 # shellcheck shell=bash
 
