@@ -266,6 +266,12 @@ bool riwarp_helper_sk_stream_is_writeable(const struct sock *sk)
 	return __sk_stream_is_writeable(sk, 1);
 }
 
+void riwarp_helper_tcp_open_window(struct sock *sk);
+void riwarp_helper_tcp_open_window(struct sock *sk)
+{
+	tcp_sk(sk)->rcv_ssthresh = max(tcp_sk(sk)->rcv_ssthresh, tcp_sk(sk)->window_clamp);
+}
+
 int riwarp_helper_tcp_inq(struct sock *sk);
 int riwarp_helper_tcp_inq(struct sock *sk)
 {

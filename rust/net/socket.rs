@@ -39,6 +39,7 @@ extern "C" {
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
+    fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
 }
 
@@ -256,11 +257,12 @@ impl Socket {
         }
     }
 
-    /// Ties the socket to a device; 0 unties it. Context: process.
+    /// Ties the socket to a device, by its number in the namespace; 0 unties it. Context: process.
     ///
     /// # Errors
     ///
-    /// `ENODEV`.
+    /// `ENODEV` for a number that no device can have. Whether there is such a device is not
+    /// checked.
     pub fn set_bound_dev(&self, ifindex: u32) -> Result {
         let ifindex = c_int::try_from(ifindex).map_err(|_| ENODEV)?;
         // SAFETY: The socket is valid and not locked by the caller.
@@ -444,6 +446,20 @@ impl Socket {
         // SAFETY: Disabled above.
         unsafe { riwarp_helper_local_bh_enable() };
         ret
+    }
+
+    /// Offers the peer all of the receive buffer from the next acknowledgement on, instead of letting
+    /// the window grow with the traffic.
+    ///
+    /// A peer that sends FPDUs as long as a large segment needs a window for one more while the last one
+    /// waits for its end; TCP would send the rest of it with the persist timer only.
+    ///
+    /// Context: process. For an established connection.
+    pub fn open_window(&self) {
+        self.locked(|sk| {
+            // SAFETY: The socket is valid and locked.
+            unsafe { riwarp_helper_tcp_open_window(sk) };
+        });
     }
 
     /// How many octets TCP puts into a full packet now (EMSS in RFC 5044). Context: any.

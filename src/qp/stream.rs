@@ -72,6 +72,7 @@ impl Qp {
             }
             self.sq.start(params.ord)?;
             self.inbound_reads.start(params.ird)?;
+            conn.socket().open_window();
             let tx = Self::new_tx(conn, params)?;
             self.start_rx(conn, params);
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
