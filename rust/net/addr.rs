@@ -5,7 +5,6 @@
 //! What enters and leaves are the kernel's `struct sockaddr_*`, or addresses of `core::net`.
 
 use crate::bindings;
-use core::fmt;
 use core::mem::size_of;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
@@ -15,6 +14,7 @@ use core::net::SocketAddrV4;
 use core::net::SocketAddrV6;
 use core::ptr;
 use kernel::ffi::c_int;
+use kernel::fmt;
 use kernel::prelude::*;
 use pin_init::zeroed;
 
@@ -210,13 +210,13 @@ impl SockAddr {
 
 impl fmt::Debug for SockAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        core::fmt::Display::fmt(&self.0, f)
     }
 }
 
 impl fmt::Display for SockAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        core::fmt::Display::fmt(&self.0, f)
     }
 }
 

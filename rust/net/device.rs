@@ -7,7 +7,6 @@
 use super::addr::ipv6_from_raw;
 use super::addr::SockAddr;
 use crate::bindings;
-use core::fmt;
 use core::mem::ManuallyDrop;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
@@ -19,6 +18,7 @@ use kernel::ffi::c_uchar;
 use kernel::ffi::c_uint;
 use kernel::ffi::c_ushort;
 use kernel::ffi::c_void;
+use kernel::fmt;
 use kernel::prelude::*;
 
 type RawDevice = bindings::net_device;

@@ -68,7 +68,8 @@ pub trait SocketEvents: Send + Sync + 'static {
     fn write_space(self: ArcBorrow<'_, Self>);
 
     /// The connection is in another state or met an error ([`Socket::error`]). May be called more
-    /// often than that.
+    /// often than that. Octets that came before the end of the stream may still be waiting, and
+    /// `data_ready` follows for them.
     fn state_change(self: ArcBorrow<'_, Self>, state: TcpState);
 }
 

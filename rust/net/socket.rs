@@ -448,11 +448,11 @@ impl Socket {
         ret
     }
 
-    /// Offers the peer all of the receive buffer from the next acknowledgement on, instead of letting
-    /// the window grow with the traffic.
+    /// Offers the peer all of the receive buffer from the next acknowledgement on, instead of
+    /// letting the window grow with the traffic.
     ///
-    /// A peer that sends FPDUs as long as a large segment needs a window for one more while the last one
-    /// waits for its end; TCP would send the rest of it with the persist timer only.
+    /// A peer that sends FPDUs as long as a large segment needs a window for one more while the
+    /// last one waits for its end; TCP would send the rest of it with the persist timer only.
     ///
     /// Context: process. For an established connection.
     pub fn open_window(&self) {
