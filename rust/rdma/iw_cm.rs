@@ -11,8 +11,9 @@
 //!   C object when the last reference is gone. Events that come after the consumer gave the object up are dropped by
 //!   the connection manager.
 //! * The queue pair named in `connect` and `accept` is referenced by the connection manager from before the call until
-//!   it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed). `destroy_qp` waits for that, inside
-//!   `kernel_ext`. So a connection must come to its end once its queue pair goes.
+//!   it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed). Destroying the queue pair waits for that,
+//!   inside `kernel_ext`, after [`Driver::destroy_qp`]. What the connection owes then is raised there, so that the wait
+//!   ends even while the consumer's object lives on, as it does in a process that is killed: its queue pairs go first.
 //! * A listener's CONNECT_REQUEST carries the driver's connection as an `Arc`. The connection manager makes a child
 //!   object that owns this reference and hands it back in `accept` or `reject`, exactly one of which follows. There is
 //!   one exception: if the connection manager finds no memory for the child it forgets the request. Therefore the
@@ -23,7 +24,7 @@
 //!
 //! The connection manager answers a wrong order with a BUG(), and an event that never comes by waiting for ever in
 //! `rdma_destroy_id()`. So [`CmId`] keeps the order itself: an event out of order is refused with `EINVAL`, and what is
-//! owed when a [`CmId`] is dropped is raised then.
+//! owed when a [`CmId`] is dropped is raised then. (One that is dropped before its call returned makes the call fail.)
 //!
 //! | after | exactly one of | then |
 //! |---|---|---|
@@ -50,6 +51,7 @@
 //! C header: `include/rdma/iw_cm.h`.
 
 use super::device::device_data;
+use super::object::QpLink;
 use super::object::QpObject;
 use super::ops::Driver;
 use crate::bindings;
@@ -112,19 +114,26 @@ pub struct Request<'a> {
 
 /// An endpoint of the connection manager: a connection or a listener.
 ///
-/// # Invariants
-///
-/// `raw` is valid, and a reference to it is ours.
+/// Dropping it raises what is owed (see the [module](self)).
 pub struct CmId<T: Driver> {
-    raw: NonNull<bindings::iw_cm_id>,
-    cell: Arc<PhaseCell>,
+    endpoint: Endpoint,
     _type: PhantomData<fn() -> T>,
 }
 
+/// What a [`CmId`] stands for, also known to the queue pair of the connection.
+///
+/// # Invariants
+///
+/// `raw` is valid, and a reference to it is ours.
+pub(super) struct Endpoint {
+    raw: NonNull<bindings::iw_cm_id>,
+    cell: Arc<PhaseCell>,
+}
+
 // SAFETY: The C object is counted atomically, and its event handler takes its own lock.
-unsafe impl<T: Driver> Send for CmId<T> {}
+unsafe impl Send for Endpoint {}
 // SAFETY: As above.
-unsafe impl<T: Driver> Sync for CmId<T> {}
+unsafe impl Sync for Endpoint {}
 
 /// Where an endpoint stands; decides which events are in order.
 ///
@@ -138,6 +147,8 @@ struct PhaseCell {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// The [`CmId`] was dropped before the call that gave it returned.
+    Abandoned,
     /// `accept` has not returned yet and raised nothing.
     AcceptCall,
     /// `accept` returned 0: ESTABLISHED is owed.
@@ -168,48 +179,29 @@ impl PhaseCell {
 }
 
 impl<T: Driver> CmId<T> {
-    /// Takes a reference.
-    ///
-    /// # Safety
-    ///
-    /// `raw` must be valid during the call.
-    unsafe fn new(raw: NonNull<bindings::iw_cm_id>, cell: Arc<PhaseCell>) -> Self {
-        // SAFETY: Valid by the caller's promise; the function pointers are set for life.
-        if let Some(add_ref) = unsafe { (*raw.as_ptr()).add_ref } {
-            // SAFETY: As above.
-            unsafe { add_ref(raw.as_ptr()) };
-        }
-        // INVARIANT: The reference was just taken.
-        Self {
-            raw,
-            cell,
-            _type: PhantomData,
-        }
-    }
-
     /// The local address the consumer named, after port mapping.
     pub fn local_addr(&self) -> Result<SockAddr> {
-        // SAFETY: Valid by the type's invariant; the address does not change once the driver has the object.
-        SockAddr::from_raw(unsafe { &(*self.raw.as_ptr()).m_local_addr })
+        // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver has the object.
+        SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_local_addr })
     }
 
     /// The remote address the consumer named, after port mapping.
     pub fn remote_addr(&self) -> Result<SockAddr> {
         // SAFETY: As in `local_addr`.
-        SockAddr::from_raw(unsafe { &(*self.raw.as_ptr()).m_remote_addr })
+        SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_remote_addr })
     }
 
     /// The type of service, if the consumer set one.
     pub fn tos(&self) -> Option<u8> {
-        // SAFETY: Valid by the type's invariant.
-        let id = unsafe { self.raw.as_ref() };
+        // SAFETY: Valid by the invariant of `Endpoint`.
+        let id = unsafe { self.endpoint.raw.as_ref() };
         id.tos_set().then_some(id.tos)
     }
 
     /// Whether an IPv6 listener shall take no IPv4.
     pub fn is_v6_only(&self) -> bool {
-        // SAFETY: Valid by the type's invariant.
-        unsafe { self.raw.as_ref() }.afonly()
+        // SAFETY: Valid by the invariant of `Endpoint`.
+        unsafe { self.endpoint.raw.as_ref() }.afonly()
     }
 
     /// Reports how `connect` ended.
@@ -232,7 +224,7 @@ impl<T: Driver> CmId<T> {
                 Phase::Done
             }
         };
-        self.raise(&[Phase::ConnectCall, Phase::Connecting], next, &mut event)
+        self.endpoint.raise(&[Phase::ConnectCall, Phase::Connecting], next, &mut event)
     }
 
     /// Reports that an accepted connection is up.
@@ -245,7 +237,7 @@ impl<T: Driver> CmId<T> {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_ESTABLISHED);
         event.ird = depth(ird);
         event.ord = depth(ord);
-        self.raise(
+        self.endpoint.raise(
             &[Phase::AcceptCall, Phase::Accepting],
             Phase::Established,
             &mut event,
@@ -259,7 +251,7 @@ impl<T: Driver> CmId<T> {
     /// `EINVAL` if the connection is not up, or it was reported already.
     pub fn disconnect(&self) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_DISCONNECT);
-        self.raise(&[Phase::Established], Phase::Disconnected, &mut event)
+        self.endpoint.raise(&[Phase::Established], Phase::Disconnected, &mut event)
     }
 
     /// Reports that the connection is gone; the queue pair is in error by then.
@@ -268,12 +260,7 @@ impl<T: Driver> CmId<T> {
     ///
     /// `EINVAL` if the connection was not up, or it was reported already.
     pub fn close(&self) -> Result {
-        let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CLOSE);
-        self.raise(
-            &[Phase::Established, Phase::Disconnected],
-            Phase::Done,
-            &mut event,
-        )
+        self.endpoint.close()
     }
 
     /// Reports a peer that wants to connect. The connection comes back in `accept` or `reject`.
@@ -283,7 +270,7 @@ impl<T: Driver> CmId<T> {
     /// * `EINVAL` if this is no listener, or the private data is too long.
     /// * `ENOMEM` if the backlog is full or memory is short.
     pub fn connect_request(&self, request: &Request<'_>, conn: Arc<T::Conn>) -> Result {
-        if *self.cell.phase.lock() != Phase::Listening {
+        if *self.endpoint.cell.phase.lock() != Phase::Listening {
             return Err(EINVAL);
         }
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REQUEST);
@@ -294,10 +281,50 @@ impl<T: Driver> CmId<T> {
         event.ord = depth(request.ord);
         let conn = Arc::into_raw(conn).cast_mut();
         event.provider_data = conn.cast();
-        self.send(&mut event).inspect_err(|_| {
+        self.endpoint.send(&mut event).inspect_err(|_| {
             // SAFETY: The event was not taken, so the reference is still ours.
             drop(unsafe { Arc::from_raw(conn) });
         })
+    }
+}
+
+impl<T: Driver> CmId<T> {
+    /// Tells the queue pair of the connection that begins.
+    fn attach(&self, qp: Option<QpLink>) -> Result {
+        qp.ok_or(EINVAL)?.attach(self.endpoint.clone())
+    }
+}
+
+impl<T: Driver> Drop for CmId<T> {
+    fn drop(&mut self) {
+        self.endpoint.settle();
+    }
+}
+
+impl Endpoint {
+    /// Takes a reference.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be valid during the call.
+    unsafe fn new(raw: NonNull<bindings::iw_cm_id>, cell: Arc<PhaseCell>) -> Self {
+        // SAFETY: Valid by the caller's promise; the function pointers are set for life.
+        if let Some(add_ref) = unsafe { (*raw.as_ptr()).add_ref } {
+            // SAFETY: As above.
+            unsafe { add_ref(raw.as_ptr()) };
+        }
+        // INVARIANT: The reference was just taken.
+        Self { raw, cell }
+    }
+
+    /// See [`CmId::close`].
+    fn close(&self) -> Result {
+        let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CLOSE);
+        self.raise(
+            &[Phase::Established, Phase::Disconnected],
+            Phase::Done,
+            &mut event,
+        )
     }
 
     /// Raises an event if it is in order.
@@ -320,11 +347,20 @@ impl<T: Driver> CmId<T> {
         to_result(unsafe { handler(self.raw.as_ptr(), event) })
     }
 
-    /// Raises what is still owed, since nobody can do so later.
+    /// Raises what is still owed, since nobody will do so later.
     ///
     /// The connection manager has kept room for one event of each kind since `connect` or `accept`, and these need no
     /// memory, so they cannot fail.
-    fn settle(&self) {
+    ///
+    /// Context: any.
+    pub(super) fn settle(&self) {
+        {
+            let mut phase = self.cell.phase.lock();
+            if matches!(*phase, Phase::AcceptCall | Phase::ConnectCall) {
+                // Nothing is owed yet: the result of the call tells the consumer.
+                *phase = Phase::Abandoned;
+            }
+        }
         let mut reply = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
         reply.status = ECONNRESET.to_errno();
         let _ = self.raise(&[Phase::Connecting], Phase::Done, &mut reply);
@@ -334,10 +370,15 @@ impl<T: Driver> CmId<T> {
     }
 }
 
-impl<T: Driver> Drop for CmId<T> {
+impl Clone for Endpoint {
+    fn clone(&self) -> Self {
+        // SAFETY: Valid by the type's invariant.
+        unsafe { Self::new(self.raw, self.cell.clone()) }
+    }
+}
+
+impl Drop for Endpoint {
     fn drop(&mut self) {
-        // While the call that gave the value still runs nothing is owed: its result tells the consumer.
-        self.settle();
         // SAFETY: Valid by the type's invariant.
         if let Some(rem_ref) = unsafe { (*self.raw.as_ptr()).rem_ref } {
             // SAFETY: The reference is ours.
@@ -364,7 +405,11 @@ impl Call {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         let cell = PhaseCell::new(phase)?;
         // SAFETY: The caller's promise is the same.
-        let id = unsafe { CmId::new(raw, cell.clone()) };
+        let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
+        let id = CmId {
+            endpoint,
+            _type: PhantomData,
+        };
         Ok((Self { cell }, id))
     }
 
@@ -374,6 +419,8 @@ impl Call {
         let owed = match *phase {
             Phase::AcceptCall => Phase::Accepting,
             Phase::ConnectCall => Phase::Connecting,
+            // Nobody could ever raise the event that a success would owe.
+            Phase::Abandoned => return result.and(Err(ECONNRESET)),
             // An event was raised; with an error the connection manager would not expect it.
             _ => return Ok(()),
         };
@@ -446,6 +493,7 @@ pub(super) unsafe extern "C" fn connect<T: Driver>(
         let dev = unsafe { device_data::<T>((*raw).device) };
         // SAFETY: Valid by the caller's promise.
         let param = unsafe { param_from_raw(param) };
+        id.attach(T::qp_link(dev, param.qpn))?;
         call.end(T::connect(dev, id, &param))?;
         Ok(0)
     })
@@ -476,6 +524,10 @@ pub(super) unsafe extern "C" fn accept<T: Driver>(
         };
         // SAFETY: Valid by the caller's promise.
         let param = unsafe { param_from_raw(param) };
+        if let Err(error) = id.attach(T::qp_link(dev, param.qpn)) {
+            let _ = T::reject(dev, conn, &[]);
+            return Err(error);
+        }
         call.end(T::accept(dev, id, conn, &param))?;
         Ok(0)
     })

@@ -15,6 +15,7 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
+use super::iw_cm::Endpoint;
 use super::mmap::Mappings;
 use super::ops::Driver;
 use super::types::QpEvent;
@@ -30,8 +31,10 @@ use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
+use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
+use kernel::sync::SpinLockIrq;
 
 /// A C structure with our tail.
 ///
@@ -291,6 +294,18 @@ struct QpInner {
     users: Atomic<i32>,
     #[pin]
     unused: Completion,
+    #[pin]
+    connection: SpinLockIrq<Connection>,
+}
+
+/// What is known of a queue pair's connection.
+enum Connection {
+    /// None was begun.
+    None,
+    /// The one that was begun last.
+    Begun(Endpoint),
+    /// None may begin any more.
+    Over,
 }
 
 impl QpLink {
@@ -306,6 +321,7 @@ impl QpLink {
                 id: QpId(qp.as_ptr().addr()),
                 users: Atomic::new(1),
                 unused <- Completion::new(),
+                connection <- new_spinlock_irq!(Connection::None),
             }),
             GFP_KERNEL,
         )?;
@@ -364,10 +380,32 @@ impl QpLink {
         }
     }
 
+    /// Takes note of a connection that begins.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the queue pair is being destroyed.
+    pub(super) fn attach(&self, endpoint: Endpoint) -> Result {
+        let mut connection = self.0.connection.lock();
+        if let Connection::Over = *connection {
+            return Err(EINVAL);
+        }
+        let old = core::mem::replace(&mut *connection, Connection::Begun(endpoint));
+        drop(connection);
+        drop(old);
+        Ok(())
+    }
+
     /// Gives our own reference back and waits until the connection manager has none.
+    ///
+    /// It gives its own back once it knows that the connection has ended, so it is told, if nobody did yet.
     ///
     /// Context: process, may sleep.
     pub(super) fn wait_unused(&self) {
+        let last = core::mem::replace(&mut *self.0.connection.lock(), Connection::Over);
+        if let Connection::Begun(endpoint) = last {
+            endpoint.settle();
+        }
         self.remove_user();
         self.0.unused.wait();
     }

@@ -166,8 +166,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Takes a queue pair out of service: afterwards the driver begins nothing with its verb object any more.
     ///
-    /// Called before the connection manager's references are waited for, so the driver must see to it here that its
-    /// connection ends (CLOSE is raised). The link still works during this call and is dead after it.
+    /// The link still works during this call and is dead after it. What the driver has not told the connection manager
+    /// by then is told it in its place ([`super::iw_cm`]).
     fn destroy_qp(qp: Arc<Self::Qp>);
 
     /// Posts to the send queue; see [`SendWrs::is_doorbell`] for processes.
