@@ -217,10 +217,6 @@ impl WorkItem<RX> for Qp {
 
 // What the parts of a queue pair ask of it. Context: any, unless a function says otherwise.
 impl Qp {
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
     pub(crate) fn link(&self) -> &QpLink {
         &self.link
     }
@@ -376,17 +372,11 @@ impl Qp {
 
     pub(crate) fn enqueue_tx(self: &Arc<Self>) {
         // An item that is queued already will see what there is.
-        let _ = self
-            .device
-            .tx_queue
-            .enqueue::<Arc<Self>, TX>(self.clone());
+        let _ = self.device.tx_queue.enqueue::<Arc<Self>, TX>(self.clone());
     }
 
     pub(crate) fn enqueue_rx(self: &Arc<Self>) {
-        let _ = self
-            .device
-            .tx_queue
-            .enqueue::<Arc<Self>, RX>(self.clone());
+        let _ = self.device.tx_queue.enqueue::<Arc<Self>, RX>(self.clone());
     }
 
     /// Ends all work requests. Returns whether more may have been posted meanwhile.

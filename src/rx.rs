@@ -162,7 +162,7 @@ impl Qp {
         }
         self.announce();
         if aftermath.kick {
-            self.kick();
+            self.answer(inbound);
         }
         if aftermath.again {
             self.enqueue_rx();

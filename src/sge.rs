@@ -54,11 +54,6 @@ impl RegionCache {
         }
         self.0.as_ref()
     }
-
-    /// Lets the region go.
-    pub(crate) fn clear(&mut self) {
-        self.0 = None;
-    }
 }
 
 /// A piece of one region that a local work request uses.
@@ -77,7 +72,9 @@ pub(crate) struct Slice {
 impl Slice {
     /// Copies `len` octets from `offset` on into the batch.
     fn copy_to_batch(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), WcStatus> {
-        self.inside(offset, len, |memory, at| memory.copy_to_batch(at, len, batch))
+        self.inside(offset, len, |memory, at| {
+            memory.copy_to_batch(at, len, batch)
+        })
     }
 
     /// Places `len` octets, which wait at `pos`, from `offset` on.
@@ -191,7 +188,12 @@ impl Slices {
         len: usize,
     ) -> Result<(), WcStatus> {
         self.walk(offset, len, |slice, at, piece, done| {
-            slice.place(at, inbound, pos.checked_add(done).ok_or(WcStatus::LocalProtection)?, piece)
+            slice.place(
+                at,
+                inbound,
+                pos.checked_add(done).ok_or(WcStatus::LocalProtection)?,
+                piece,
+            )
         })
     }
 

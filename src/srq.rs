@@ -141,10 +141,7 @@ impl Srq {
     pub(crate) fn take(&self) -> Option<Result<RecvWr, BadEntry>> {
         let taken = self.queue.take();
         let limit = self.limit.load(Relaxed);
-        if limit != 0
-            && !self.queue.holds(limit)
-            && self.limit.cmpxchg(limit, 0, Relaxed).is_ok()
-        {
+        if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
             self.link.event(SrqEvent::LimitReached);
         }
         taken

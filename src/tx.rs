@@ -14,8 +14,8 @@
 //! * *post office*: one call hands the batch to TCP, by reference. Nothing waits for buffer space:
 //!   what TCP does not take stays, and `write_space` brings the transmitter back.
 //!
-//! Context: process. RFC 5040, sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
-
+//! Context: process; or softirq, to answer what has just been received ([`Qp::answer`]). RFC 5040,
+//! sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
 
 use iwarp::{
     ddp::Msn,
@@ -38,6 +38,8 @@ use kernel::{
 };
 use kernel_ext::{
     net::{
+        Grow,
+        Inbound,
         More,
         TxBatch, //
     },
@@ -79,6 +81,9 @@ const BATCH_LEN: usize = 64 * 1024;
 
 /// Batches that one caller sends before it leaves the rest to the work item.
 const BUDGET: u32 = 64;
+
+/// Batches that a softirq sends before it leaves the rest to the work item.
+const SOFTIRQ_BUDGET: u32 = 4;
 
 /// The transmitter's state. Whoever holds the queue pair's baton has it.
 #[derive(Default)]
@@ -152,12 +157,61 @@ enum Filled {
     Drained,
 }
 
+/// The way to TCP, which depends on who holds the socket lock.
+enum Post<'a, 'b> {
+    /// Nobody in this context, which may sleep for it.
+    Process,
+    /// TCP, which has called us in softirq.
+    Softirq(&'a mut Inbound<'b>),
+}
+
+impl Post<'_, '_> {
+    fn send(&mut self, stream: &mut TxStream, more: More) -> Result<usize> {
+        match self {
+            Self::Process => stream.conn.socket().send_batch(&mut stream.batch, more),
+            Self::Softirq(inbound) => inbound.try_send_batch(&mut stream.batch, more),
+        }
+    }
+
+    fn grow(&self) -> Grow {
+        match self {
+            Self::Process => Grow::Sleep,
+            Self::Softirq(_) => Grow::Atomic,
+        }
+    }
+
+    fn budget(&self) -> u32 {
+        match self {
+            Self::Process => BUDGET,
+            Self::Softirq(_) => SOFTIRQ_BUDGET,
+        }
+    }
+}
+
 impl Qp {
     /// Sends what there is to send, or asks the present transmitter to.
     ///
     /// Context: process, no lock held.
     pub(crate) fn transmit(self: &Arc<Self>) {
-        match self.tx.run(|tx| self.round(tx)) {
+        match self.tx.run(|tx| self.round(tx, &mut Post::Process)) {
+            Ran::Here | Ran::Elsewhere => {}
+            Ran::Yielded => self.enqueue_tx(),
+        }
+        self.announce();
+    }
+
+    /// Answers what has just been received, without a thread hop where that is possible.
+    ///
+    /// Context: a callback of the stream's socket; no lock of the driver held.
+    pub(crate) fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
+        if !inbound.in_softirq() {
+            // Somebody works off the socket's backlog, most likely the transmitter itself.
+            return self.kick();
+        }
+        match self
+            .tx
+            .run(|tx| self.round(tx, &mut Post::Softirq(inbound)))
+        {
             Ran::Here | Ran::Elsewhere => {}
             Ran::Yielded => self.enqueue_tx(),
         }
@@ -195,13 +249,15 @@ impl Qp {
         Ok(KBox::new(stream, GFP_KERNEL)?)
     }
 
-    fn round(self: &Arc<Self>, tx: &mut Tx) -> Next {
+    fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {
         match self.phase() {
             Phase::Idle => Next::Done,
             Phase::Rts | Phase::Closing => {
                 let stream = self.take_new_tx(tx);
-                stream.map_or(Next::Done, |stream| self.send_round(stream))
+                stream.map_or(Next::Done, |stream| self.send_round(stream, post))
             }
+            // The end of a stream is work for process context.
+            Phase::Terminate | Phase::Error if post.grow() == Grow::Atomic => Next::Yield,
             Phase::Terminate => {
                 if let Some(stream) = self.take_new_tx(tx) {
                     self.send_terminate(stream);
@@ -222,10 +278,10 @@ impl Qp {
         }
     }
 
-    fn send_round(self: &Arc<Self>, stream: &mut TxStream) -> Next {
+    fn send_round(self: &Arc<Self>, stream: &mut TxStream, post: &mut Post<'_, '_>) -> Next {
         let stats = &self.device().stats;
-        for _ in 0..BUDGET {
-            let filled = self.fill(stream);
+        for _ in 0..post.budget() {
+            let filled = self.fill(stream, post.grow());
             if stream.batch.is_empty() {
                 let done = filled == Filled::Drained && stream.current.is_none();
                 if self.phase() == Phase::Closing && done && self.sq.is_idle() {
@@ -237,7 +293,7 @@ impl Qp {
                 Filled::Full => More::Yes,
                 Filled::Drained => More::No,
             };
-            match stream.conn.socket().send_batch(&mut stream.batch, more) {
+            match post.send(stream, more) {
                 Ok(octets) => {
                     stream.accepted += octets as u64;
                     stats.tx_bytes.add(octets as u64);
@@ -249,6 +305,8 @@ impl Qp {
                     stats.tx_stalls.inc();
                     return self.next_after_sending();
                 }
+                // Not from here, not now.
+                Err(e) if e == EBUSY => return Next::Yield,
                 // The connection is gone; its callbacks say so.
                 Err(_) => {
                     stream.conn.close(Close::Abort);
@@ -271,7 +329,7 @@ impl Qp {
     }
 
     /// Fills the batch.
-    fn fill(self: &Arc<Self>, stream: &mut TxStream) -> Filled {
+    fn fill(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Filled {
         // MPA-28: it follows the segment size, from batch to batch.
         let mulpdu = mpa::mulpdu(stream.conn.socket().emss(), Markers::Off);
         while stream.batch.len() < BATCH_LEN {
@@ -281,7 +339,7 @@ impl Qp {
             if stream.current.is_none() && !self.next_message(stream) {
                 return Filled::Drained;
             }
-            match self.cut(stream, mulpdu) {
+            match self.cut(stream, mulpdu, grow) {
                 Ok(()) => {}
                 Err(Failed::Local(slot, status)) => {
                     stream.current = None;
@@ -319,16 +377,12 @@ impl Qp {
             };
             stream.current = Some(outgoing);
             let mulpdu = mpa::mulpdu(stream.conn.socket().emss(), Markers::Off);
-            if self.cut(stream, mulpdu).is_ok() {
+            if self.cut(stream, mulpdu, Grow::Sleep).is_ok() {
                 self.device().stats.terminates_sent.inc();
             }
         }
         while !stream.batch.is_empty() {
-            match stream
-                .conn
-                .socket()
-                .send_batch(&mut stream.batch, More::No)
-            {
+            match stream.conn.socket().send_batch(&mut stream.batch, More::No) {
                 Ok(octets) => stream.accepted += octets as u64,
                 Err(_) => break,
             }

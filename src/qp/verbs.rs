@@ -234,8 +234,7 @@ impl Qp {
         if mask.contains(QpAttrMask::AV) {
             return Err(EOPNOTSUPP);
         }
-        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC)
-            && u32::from(attr.max_rd_atomic) > MAX_ORD
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) && u32::from(attr.max_rd_atomic) > MAX_ORD
             || mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC)
                 && u32::from(attr.max_dest_rd_atomic) > MAX_IRD
         {

@@ -298,7 +298,6 @@ impl Qp {
         self.sq.finish(slot, status, self.origin());
         self.terminate(Terminate::for_fault(Fault::Local, None));
     }
-
 }
 
 impl TxStream {

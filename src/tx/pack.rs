@@ -10,11 +10,7 @@ use iwarp::{
         self,
         Crc, //
     },
-    segment::{
-        Message,
-        Plan,
-        Segmenter, //
-    },
+    segment::Plan,
     stag::{
         check_source,
         Access, //
@@ -23,7 +19,10 @@ use iwarp::{
 use kernel::prelude::*;
 use kernel_ext::{
     crc32c,
-    net::TxBatch,
+    net::{
+        Grow,
+        TxBatch, //
+    },
     rdma::wr::WcStatus, //
 };
 
@@ -52,7 +51,7 @@ pub(super) enum Failed {
 
 impl Qp {
     /// Cuts one FPDU of the current message into the batch.
-    pub(super) fn cut(&self, stream: &mut TxStream, mulpdu: u16) -> Result<(), Failed> {
+    pub(super) fn cut(&self, stream: &mut TxStream, mulpdu: u16, grow: Grow) -> Result<(), Failed> {
         let Some(current) = &mut stream.current else {
             return Ok(());
         };
@@ -60,6 +59,14 @@ impl Qp {
         let Some(plan) = current.segmenter.next(mulpdu) else {
             return Ok(());
         };
+        if stream
+            .batch
+            .reserve(plan.fpdu_len() as usize, grow)
+            .is_err()
+        {
+            current.segmenter = before;
+            return Err(Failed::Memory);
+        }
         let mark = stream.batch.mark();
         let len = stream.batch.len();
         if let Err(failed) = self.pack(&mut stream.batch, &plan, current, stream.crc) {
@@ -74,9 +81,7 @@ impl Qp {
                 },
                 PackError::Remote(fault) => {
                     match core::mem::replace(&mut current.source, Source::Nothing) {
-                        Source::Remote(read) => {
-                            Failed::Remote(fault, read, plan.payload_offset())
-                        }
+                        Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
                         Source::Nothing | Source::Slices(_) | Source::Inline(_) => Failed::Memory,
                     }
                 }
@@ -119,10 +124,15 @@ impl Qp {
                     let octets = inline.as_slice().get(start..start + len);
                     put(batch, octets.unwrap_or(&[]))?;
                 }
-                Source::Remote(read) => self.copy_remote(read, offset, plan.payload_len(), batch)?,
+                Source::Remote(read) => {
+                    self.copy_remote(read, offset, plan.payload_len(), batch)?
+                }
             }
         }
-        put(batch, [0; 3].get(..usize::from(plan.pad_len())).unwrap_or(&[]))?;
+        put(
+            batch,
+            [0; 3].get(..usize::from(plan.pad_len())).unwrap_or(&[]),
+        )?;
         let trailer = match crc {
             Crc::On => mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT))),
             Crc::Off => [0; mpa::CRC_LEN],
