@@ -51,7 +51,7 @@ fmt: kdir
 
 # Kbuild cleans; which kernel tree it cleans for does not matter.
 clean:
-	@if [ -e $(KDIR)/Makefile ]; then $(MAKE) -C $(KDIR) M=$(CURDIR) clean; \
+	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
 	else qemu/chroot make -C /kdir M=/riwarp clean; fi
 	@rm -rf tests/target
 

@@ -29,7 +29,10 @@ die() {
 # lock NAME: wait until no other run makes NAME; held until this process ends.
 lock() {
 	exec {lock_fd}>"$cache/$1.lock"
-	flock "$lock_fd"
+	flock -n "$lock_fd" || {
+		echo "  waiting for another run that makes the same ($1)" >&2
+		flock "$lock_fd"
+	}
 }
 
 # step NAME TEXT COMMAND...: run a long command with its output in a log file, show the time it
