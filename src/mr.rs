@@ -159,6 +159,12 @@ impl Region {
         Stag::new(self.stag.load(Relaxed))
     }
 
+    /// Says whether the region is not deregistered, which it may be a moment later. Context: any.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.gate.is_open()
+    }
+
     /// Enters the region for the time of one copy; [`None`] once it is deregistered.
     ///
     /// The check that the copy relies on belongs inside, on the value returned here.

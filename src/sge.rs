@@ -48,7 +48,7 @@ pub(crate) struct RegionCache(Option<Arc<Region>>);
 impl RegionCache {
     /// Finds the region that has this STag, key octet included.
     pub(crate) fn get(&mut self, device: &Device, stag: Stag) -> Option<&Arc<Region>> {
-        let hit = matches!(&self.0, Some(region) if region.stag() == stag);
+        let hit = matches!(&self.0, Some(region) if region.stag() == stag && region.is_open());
         if !hit {
             self.0 = device.region(stag);
         }
