@@ -6,13 +6,14 @@
 //! | ULPDU_Length, 2 | ULPDU | pad, 0 to 3 | CRC, 4 |
 //! ```
 //!
-//! Lengths only: the octets are moved, and their CRC is computed, by the driver. Start-up frames and
-//! their negotiation are in [`start`] and [`negotiate`].
+//! Lengths only: the octets are moved, and their CRC is computed, by the driver. Markers are in
+//! [`marker`], start-up frames and their negotiation in [`start`] and [`negotiate`].
 //!
 //! Pure functions, any context.
 //!
 //! RFC 5044, section 4.
 
+pub mod marker;
 pub mod negotiate;
 pub mod start;
 
@@ -31,6 +32,9 @@ pub const MULPDU_MIN: u16 = 128;
 /// The greatest MULPDU, in octets: what the 16-bit length field can say without leaving the alignment
 /// to 4 octets.
 pub const MULPDU_MAX: u16 = 65534;
+
+/// The greatest length in octets of an FPDU with Markers: what their 16-bit pointers can say.
+const MARKED_MAX: u32 = 65532;
 
 /// Whether Markers are in one direction of a stream (MPA-23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,12 +81,15 @@ pub const fn fpdu_len(ulpdu_len: u16) -> u32 {
 /// Returns the greatest ULPDU whose FPDU fits into one TCP segment of `emss` octets (MPA-28).
 ///
 /// The result is between [`MULPDU_MIN`] and [`MULPDU_MAX`]. With a smaller `emss` FPDUs do not fit into
-/// one segment; with a larger one, the length field is the limit.
+/// one segment; with a larger one, the length field or the pointer of the Markers is the limit.
 #[inline]
 pub const fn mulpdu(emss: u32, markers: Markers) -> u16 {
-    let markers = match markers {
-        Markers::Off => 0,
-        Markers::On => emss.div_ceil(512).saturating_mul(4),
+    let (emss, markers) = match markers {
+        Markers::Off => (emss, 0),
+        Markers::On => {
+            let emss = if emss > MARKED_MAX { MARKED_MAX } else { emss };
+            (emss, emss.div_ceil(512).saturating_mul(4))
+        }
     };
     let room = emss.saturating_sub(markers.saturating_add(6).saturating_add(emss & 3));
     // CAST: of the three results one is between the limits, the other two are the limits.
@@ -139,12 +146,12 @@ mod tests {
             if plain > MULPDU_MIN && plain < MULPDU_MAX {
                 assert!(fpdu_len(plain) <= emss && emss - fpdu_len(plain) < 4);
             }
-            if marked > MULPDU_MIN && marked < MULPDU_MAX {
+            if marked > MULPDU_MIN {
                 assert!(fpdu_len(marked) + 4 * emss.div_ceil(512) <= emss);
             }
         }
         assert_eq!(mulpdu(u32::MAX, Markers::Off), MULPDU_MAX);
-        assert_eq!(mulpdu(u32::MAX, Markers::On), MULPDU_MAX);
+        assert_eq!(mulpdu(u32::MAX, Markers::On), mulpdu(65532, Markers::On));
         assert_eq!(fpdu_len(MULPDU_MAX), 65540);
     }
 }

@@ -6,11 +6,16 @@
 
 use iwarp::{
     ddp::Msn,
+    fault::Fault,
     rdmap::{
         Extensions,
         SendKind, //
     },
-    receiver::Receiver, //
+    receiver::{
+        Receiver,
+        Room,
+        Segment, //
+    }, //
 };
 use iwarp_support::{
     end::{
@@ -226,7 +231,7 @@ fn reports_a_driver_that_hands_in_too_little() {
     let mut receiver = Receiver::new(Extensions::Off);
     let segment = send(1, &[7; 100]);
     let fault = receiver.handle_fpdu(&segment[..69], 118).unwrap_err();
-    assert_eq!(fault, iwarp::fault::Fault::Local);
+    assert_eq!(fault, Fault::Local);
     assert!(receiver.handle_fpdu(&segment[..70], 118).is_ok());
 }
 
@@ -235,7 +240,7 @@ fn does_not_look_past_the_ulpdu() {
     // MPA-31: the header octets are there, but the length says that they are not part of the segment.
     let mut receiver = Receiver::new(Extensions::Off);
     let fault = receiver.handle_fpdu(&send(1, &[]), 17).unwrap_err();
-    assert_eq!(fault, iwarp::fault::Fault::UlpduTooShort);
+    assert_eq!(fault, Fault::UlpduTooShort);
 }
 
 // Queue and message numbers.
@@ -405,6 +410,38 @@ fn rejects_malformed_terminates() {
         ..Untagged::whole(7, 2, 1)
     };
     refuses(end(), &offset.octets(&[0; 4]), (1, 2, 4));
+}
+
+#[test]
+fn takes_one_terminate_only() {
+    // RDMAP-95.
+    let mut receiver = Receiver::new(Extensions::Off);
+    let segment = terminate(0, 0, 0xff);
+    assert!(receiver.handle_fpdu(&segment, 22).is_ok());
+    let fault = receiver.handle_fpdu(&segment, 22).unwrap_err();
+    assert_eq!(fault, Fault::MsnRange);
+}
+
+#[test]
+fn names_the_queue_that_is_full() {
+    // RDMAP-152, EXT-46, -66: one code, three faults.
+    let fault = |segment: &[u8]| {
+        let mut receiver = Receiver::new(Extensions::Rfc7306);
+        let len = u16::try_from(segment.len()).unwrap();
+        match receiver.handle_fpdu(segment, len).unwrap() {
+            Segment::ReadRequest(queued) => queued.admit(Room::Full).unwrap_err(),
+            Segment::Immediate(queued) => queued.admit(Room::Full).unwrap_err(),
+            Segment::AtomicRequest(queued) => queued.admit(Room::Full).unwrap_err(),
+            Segment::AtomicResponse(queued) => queued.admit(Room::Full).unwrap_err(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let segment = |opcode, queue, len| Untagged::whole(opcode, queue, 1).octets(&vec![0; len]);
+    assert_eq!(fault(&segment(1, 1, 28)), Fault::ReadDepth);
+    assert_eq!(fault(&segment(8, 0, 8)), Fault::NoBuffer);
+    assert_eq!(fault(&segment(9, 0, 8)), Fault::NoBuffer);
+    assert_eq!(fault(&segment(0xa, 1, 52)), Fault::ReadDepth);
+    assert_eq!(fault(&segment(0xb, 3, 12)), Fault::AtomicUnsolicited);
 }
 
 #[test]
