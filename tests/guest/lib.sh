@@ -76,13 +76,13 @@ try() {
 
 last_line() { grep -av '^[[:space:]]*$' "$1" | tail -n 1 | cut -c1-200; }
 
-# relay PROGRAM...: passes on the ok/not ok/skip lines of a test program that reports by itself,
+# relay SECONDS PROGRAM...: passes on the ok/not ok/skip lines of a test program that reports by itself,
 # with the script's name in front, and counts them. A program that ends badly without having said
-# `not ok`, that says nothing, or that is not done in LIMIT seconds is a failure.
+# `not ok`, that says nothing, or that is not done in time is a failure. RELAY_NAME names it.
 relay() {
 	local limit=$1 out=$TMP/relay.log rc=0 bad good name
 	shift
-	name=$SCRIPT/$(basename "$1")
+	name=$SCRIPT/${RELAY_NAME:-$(basename "$1")}
 	# shellcheck disable=SC2254
 	case $name in $ONLY) ;; *) return 0 ;; esac
 	PORT=$((PORT + 10))

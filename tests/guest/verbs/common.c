@@ -275,10 +275,20 @@ bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
 
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port)
 {
+	return cm_resolved_id_to(ch, NULL, port);
+}
+
+struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *host, int port)
+{
 	struct sockaddr_storage dst, src = test_addr;
 	struct rdma_cm_id *id;
 
 	addr_with_port(&dst, port);
+	if (host && inet_pton(AF_INET, host, &((struct sockaddr_in *)&dst)->sin_addr) != 1 &&
+	    inet_pton(AF_INET6, host, &((struct sockaddr_in6 *)&dst)->sin6_addr) != 1) {
+		fail("bad address %s", host);
+		return NULL;
+	}
 	if (rdma_create_id(ch, &id, NULL, RDMA_PS_TCP)) {
 		fail("rdma_create_id: %s", strerror(errno));
 		return NULL;

@@ -157,6 +157,8 @@ bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type);
 
 /* Makes an id whose route to the device is resolved; NULL (and the case has failed) on error. */
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port);
+/* The same towards another address (NULL: the device's own). */
+struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *host, int port);
 /* The first device's context, resolved through the test address. */
 struct ibv_context *test_context(void);
 

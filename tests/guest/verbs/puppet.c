@@ -10,7 +10,7 @@
  *					pd (0 or 1), auto (0 nothing, 1 accept, 2 reject)
  *	data HEX|-			private data for the next accepts, rejects and connects
  *	listen PORT			= ok
- *	connect PORT			= C
+ *	connect ADDR PORT		= C
  *	accept C / reject C
  *	mr LEN ACCESS PD		= M ADDR KEY
  *	dereg M
@@ -24,6 +24,7 @@
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
  *	state C				= the number of the QP's state
+ *	count				= how many connections there were
  *	disconnect C / destroy C
  *	quit
  *
@@ -364,10 +365,10 @@ static int do_listen(int port)
 	return context_ready(listener->verbs) ? 0 : EIO;
 }
 
-static long do_connect(int port)
+static long do_connect(const char *host, int port)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
-	struct rdma_cm_id *id = ch ? cm_resolved_id(ch, port) : NULL;
+	struct rdma_cm_id *id = ch ? cm_resolved_id_to(ch, host, port) : NULL;
 	struct rdma_conn_param param = conn_param();
 	long c;
 
@@ -419,10 +420,13 @@ static bool command(char *line)
 		sscanf(line, "%1099s", text);
 		private_len = text[0] == '-' ? 0 : unhex(text, private_data, sizeof(private_data));
 		say("= %zu", private_len);
+	} else if (!strcmp(word, "count")) {
+		say("= %zu", num_conns);
 	} else if (!strcmp(word, "listen")) {
 		result(do_listen(atoi(line)));
 	} else if (!strcmp(word, "connect")) {
-		i = do_connect(atoi(line));
+		sscanf(line, "%1099s %ld", text, &i);
+		i = do_connect(text, (int)i);
 		if (i < 0)
 			say("- %s", strerror(errno));
 		else

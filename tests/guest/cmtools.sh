@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The example programs of librdmacm.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+client_server() {
+	pair 30 rdma_server -s "$IP4_B" -p "$PORT" -- rdma_client -s "$IP4_B" -p "$PORT"
+}
+
+xclient_xserver() {
+	pair 30 rdma_xserver -p "$PORT" -c r -- rdma_xclient -s "$IP4_B" -p "$PORT" -c r
+}
+
+# Connections all at once, with messages of one size in both directions.
+ucmatose_pair() {
+	pair 100 ucmatose -b "$IP4_B" -p "$PORT" "$@" -- ucmatose -s "$IP4_B" -b "$IP4_A" -p "$PORT" "$@"
+	grep -q 'return status 0' "$CLIENT_OUT" || die "client: $(last_line "$CLIENT_OUT")"
+	grep -q 'return status 0' "$SERVER_OUT" || die "server: $(last_line "$SERVER_OUT")"
+}
+
+# Its server stays, so only the client's status counts.
+cmtime_pair() {
+	start "$NS_B" "$TMP/server" timeout 100 cmtime -b "$IP4_B" -p "$PORT"
+	wait_listen "$NS_B" "$PORT"
+	in_ns "$NS_A" timeout 90 cmtime -s "$IP4_B" -b "$IP4_A" -p "$PORT" -c "$1" || die "cmtime $?"
+	kill "$STARTED" 2>/dev/null || true
+}
+
+ends_up "${TOPOLOGY:-netns}"
+try rdma_client_server 40 client_server
+try rdma_xclient_xserver 40 xclient_xserver
+try ucmatose 40 ucmatose_pair -c 1 -C 10 -S 100
+try ucmatose_many 110 ucmatose_pair -c 50 -C 10 -S 1000
+try ucmatose_large 110 ucmatose_pair -c 5 -C 10 -S 1000000
+try ucmatose_connections_only 110 ucmatose_pair -c 100 -C 0
+try cmtime 110 cmtime_pair 100
+finish

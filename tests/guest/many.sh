@@ -1,0 +1,45 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Many connections: 200 in a row, 64 at once. Nothing of them is left.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+in_a_row() {
+	start "$NS_B" "$TMP/server" timeout 170 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
+	wait_listen "$NS_B" "$PORT"
+	# One shell for all, since entering a namespace takes longer than a connection.
+	# shellcheck disable=SC2016
+	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
+		timeout 20 rping -c -a "$2" -p "$3" -C 2 -V || { echo "client $i"; exit 1; }
+	done' - "$1" "$IP4_B" "$PORT"
+	kill "$STARTED"
+}
+
+at_once() {
+	start "$NS_B" "$TMP/server" timeout 150 rping -s -P -a "$IP4_B" -p "$PORT" -C 10 -V
+	wait_listen "$NS_B" "$PORT"
+	# shellcheck disable=SC2016
+	in_ns "$NS_A" bash -c 'bad=0
+	for ((i = 1; i <= $1; i++)); do
+		timeout 120 rping -c -a "$2" -p "$3" -C 10 -V & pids[i]=$!
+	done
+	for ((i = 1; i <= $1; i++)); do wait "${pids[i]}" || { echo "client $i: $?"; bad=$((bad + 1)); }; done
+	[ $bad = 0 ] || { echo "$bad of $1 clients failed"; exit 1; }' - "$1" "$IP4_B" "$PORT"
+	kill "$STARTED"
+}
+
+nothing_left() {
+	local x
+	for x in qp cm_id; do
+		eventually 10 none_of "$x" || die "left: $(rdma resource show "$x")"
+	done
+}
+
+none_of() { ! rdma resource show "$1" 2>/dev/null | grep -v -E 'type GSI|comm \[' | grep -q .; }
+
+ends_up "${TOPOLOGY:-netns}"
+try in_a_row 180 in_a_row "${IN_A_ROW:-200}"
+try at_once 180 at_once "${AT_ONCE:-64}"
+try nothing_left 30 nothing_left
+finish

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# rping in its variants; it moves data by Send, Read and Write, and -V compares it.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+sizes() {
+	local size
+	for size in 23 24 63 64 1000 1460 4096 10000 65000; do
+		rping_pair 4 5 -V -S "$size"
+		PORT=$((PORT + 1))
+	done
+}
+
+# One server, one client after the other, each on a thread of its own.
+persistent_server() {
+	local i
+	start "$NS_B" "$TMP/server" timeout 60 rping -s -P -a "$IP4_B" -p "$PORT" -V -C 5
+	wait_listen "$NS_B" "$PORT"
+	for i in {1..5}; do
+		in_ns "$NS_A" timeout 20 rping -c -a "$IP4_B" -p "$PORT" -V -C 5 || die "client $i"
+	done
+	kill "$STARTED"
+}
+
+wildcard_server() {
+	local any=$1 address=$2
+	start "$NS_B" "$TMP/server" timeout 30 rping -s -a "$any" -p "$PORT" -V -C 3
+	wait_listen "$NS_B" "$PORT"
+	in_ns "$NS_A" timeout 20 rping -c -a "$address" -p "$PORT" -V -C 3
+	wait "$STARTED" || die "$(last_line "$TMP/server")"
+}
+
+source_address() {
+	pair 30 rping -s -a "$IP4_B" -p "$PORT" -V -C 3 -- \
+		rping -c -I "$IP4_A" -a "$IP4_B" -p "$PORT" -V -C 3
+}
+
+for topology in ${TOPOLOGIES:-netns self}; do
+	ends_up "$topology"
+	try "$topology/ipv4" 60 rping_pair 4 20 -V
+	try "$topology/ipv6" 60 rping_pair 6 20 -V
+	try "$topology/sizes" 120 sizes
+	try "$topology/source_address" 60 source_address
+	try "$topology/persistent_server" 90 persistent_server
+	if [ "$topology" = netns ]; then
+		try "$topology/wildcard_ipv4" 60 wildcard_server 0.0.0.0 "$IP4_B"
+		try "$topology/wildcard_ipv6" 60 wildcard_server :: "$IP6_B"
+	fi
+	ends_down
+done
+finish

@@ -1,0 +1,363 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# How devices come and go: parameters, links, network devices, namespaces, settings.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Every case leaves nothing behind, so that the next starts from none.
+no_devices() { [ -z "$(rdma link show)" ]; }
+
+loads_and_unloads() {
+	local i
+	for i in {1..10}; do
+		modprobe "$TYPE"
+		rmmod "$TYPE"
+	done
+	modprobe "$TYPE"
+}
+
+says_what_it_is() {
+	modinfo -F license "$TYPE" | grep -q '^GPL' || die "license: $(modinfo -F license "$TYPE")"
+	modinfo -F alias "$TYPE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
+	[ -n "$(modinfo -F description "$TYPE")" ] || die 'no description'
+}
+
+# A wrong value keeps the module from loading; a right one does not.
+wrong_parameters() {
+	local parm value
+	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
+	rmmod "$TYPE"
+	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=maybe; do
+		if modprobe "$TYPE" "$parm" 2>/dev/null; then
+			rmmod "$TYPE"
+			die "loaded with $parm"
+		fi
+		[ ! -e "/sys/module/$TYPE" ] || die "still there after $parm"
+	done
+	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 crc=N; do
+		modprobe "$TYPE" "$parm" || die "not loaded with $parm"
+		ip link add d0 type dummy
+		ip link set d0 up
+		rdma link add p0 type "$TYPE" netdev d0
+		value=$(cat "/sys/class/infiniband/p0/${parm%%=*}")
+		[ "${parm#*=}" = N ] && parm=crc=0
+		[ "$value" = "${parm#*=}" ] || die "$parm gives a device with $value"
+		rmmod "$TYPE"
+		ip link del d0
+	done
+	modprobe "$TYPE"
+}
+
+# The rdma tool loads the module by itself.
+loaded_by_the_rdma_tool() {
+	rmmod "$TYPE"
+	ip link add d0 type dummy
+	rdma link add auto0 type "$TYPE" netdev d0
+	[ -e "/sys/module/$TYPE" ] || die 'not loaded'
+	rdma link del auto0
+	ip link del d0
+}
+
+add_and_delete() {
+	local i
+	ip link add d0 type dummy
+	ip link set d0 up
+	for i in {1..30}; do
+		rdma link add again type "$TYPE" netdev d0
+		rdma link del again
+	done
+	no_devices || die "left: $(rdma link show)"
+	ip link del d0
+}
+
+shows_its_netdev_and_state() {
+	ip link add d0 type dummy
+	rdma link add s0 type "$TYPE" netdev d0
+	rdma link show s0/1 | grep -q 'state DOWN' || die "down: $(rdma link show s0/1)"
+	ip link set d0 up
+	eventually 5 link_state_is - s0 ACTIVE || die "up: $(rdma link show s0/1)"
+	rdma link show s0/1 | grep -q 'netdev d0' || die "$(rdma link show s0/1)"
+	ip link set d0 down
+	eventually 5 link_state_is - s0 DOWN || die "down again: $(rdma link show s0/1)"
+	ip link set d0 up
+	eventually 5 link_state_is - s0 ACTIVE || die "up again: $(rdma link show s0/1)"
+	[ "$(cat /sys/class/infiniband/s0/node_type)" = '4: RNIC' ] ||
+		die "node type $(cat /sys/class/infiniband/s0/node_type)"
+	rdma link del s0
+	ip link del d0
+}
+
+carrier_counts() {
+	ip link add va type veth peer name vb
+	ip link set va up
+	rdma link add c0 type "$TYPE" netdev va
+	rdma link show c0/1 | grep -q 'state DOWN' || die "without carrier: $(rdma link show c0/1)"
+	ip link set vb up
+	eventually 5 link_state_is - c0 ACTIVE || die "with carrier: $(rdma link show c0/1)"
+	ip link set vb down
+	eventually 5 link_state_is - c0 DOWN || die "carrier lost: $(rdma link show c0/1)"
+	rdma link del c0
+	ip link del va
+}
+
+second_link_on_a_netdev() {
+	ip link add d0 type dummy
+	rdma link add one type "$TYPE" netdev d0
+	if rdma link add two type "$TYPE" netdev d0 2>"$TMP/error"; then die 'made'; fi
+	grep -q 'File exists' "$TMP/error" || die "$(cat "$TMP/error")"
+	if link_exists - two; then die 'a second device is there'; fi
+	rdma link del one
+	rdma link add two type "$TYPE" netdev d0
+	rdma link del two
+	ip link del d0
+}
+
+name_in_use() {
+	ip link add d0 type dummy
+	ip link add d1 type dummy
+	rdma link add same type "$TYPE" netdev d0
+	if rdma link add same type "$TYPE" netdev d1 2>"$TMP/error"; then die 'made'; fi
+	[ "$(rdma link show | wc -l)" = 1 ] || die "$(rdma link show)"
+	# The other netdev is still free.
+	rdma link add other type "$TYPE" netdev d1
+	rdma link del same
+	rdma link del other
+	ip link del d0
+	ip link del d1
+}
+
+bad_names() {
+	local name
+	ip link add d0 type dummy
+	for name in '' "$(printf 'x%.0s' {1..100})" 'a/b' . ..; do
+		if rdma link add "$name" type "$TYPE" netdev d0 2>/dev/null; then die "made '$name'"; fi
+	done
+	no_devices || die "$(rdma link show)"
+	rdma link add fine type "$TYPE" netdev d0
+	rdma link del fine
+	ip link del d0
+}
+
+unfit_netdevs() {
+	local kind
+	if rdma link add x0 type "$TYPE" netdev nosuch0 2>/dev/null; then die 'made without a netdev'; fi
+	for kind in vcan nlmon; do
+		modprobe "$kind" 2>/dev/null || true
+		ip link add unfit0 type "$kind" || die "cannot make a $kind"
+		ip link set unfit0 up
+		if rdma link add x0 type "$TYPE" netdev unfit0 2>/dev/null; then die "made on $kind"; fi
+		ip link del unfit0
+	done
+	no_devices || die "$(rdma link show)"
+}
+
+fit_netdevs() {
+	local kind n=0
+	for kind in dummy bridge veth 'vlan link eth0 id 7' 'macvlan link eth0' 'ipip local 10.9.9.1' \
+		'sit local 10.9.9.1' tun; do
+		n=$((n + 1))
+		# shellcheck disable=SC2086
+		case $kind in
+		tun) ip tuntap add fit$n mode tun ;;
+		*) ip link add fit$n type $kind ;;
+		esac || die "cannot make $kind"
+		ip link set fit$n up
+		rdma link add f$n type "$TYPE" netdev fit$n || die "not made on $kind"
+		rdma link del f$n
+		ip link del fit$n
+	done
+	rdma link add l0 type "$TYPE" netdev lo || die 'not made on lo'
+	rdma link del l0
+}
+
+# On lo, with an address of lo that is not 127.0.0.1.
+works_on_lo() {
+	ip addr add 10.70.0.1/32 dev lo
+	rdma link add l0 type "$TYPE" netdev lo
+	eventually 5 link_state_is - l0 ACTIVE || die "$(rdma link show)"
+	NS_A=- NS_B=- IP4_B=10.70.0.1
+	rping_pair 4 3 -V
+	rdma link del l0
+	ip addr del 10.70.0.1/32 dev lo
+}
+
+netdev_goes() {
+	local i
+	for i in {1..10}; do
+		ip link add d0 type dummy
+		ip link set d0 up
+		rdma link add gone type "$TYPE" netdev d0
+		ip link del d0
+		no_devices || die "left: $(rdma link show)"
+	done
+}
+
+netdev_is_renamed() {
+	ip link add d0 type dummy
+	rdma link add r0 type "$TYPE" netdev d0
+	ip link set d0 name d9
+	eventually 5 shows_netdev r0 d9 || die "$(rdma link show r0/1)"
+	rdma link del r0
+	ip link del d9
+}
+
+shows_netdev() { rdma link show "$1/1" | grep -q "netdev $2"; }
+
+device_is_renamed() {
+	ip link add d0 type dummy
+	ip link set d0 up
+	rdma link add r0 type "$TYPE" netdev d0
+	rdma dev set r0 name r9
+	eventually 5 link_state_is - r9 ACTIVE || die "$(rdma link show)"
+	rdma link del r9
+	ip link del d0
+}
+
+many_devices() {
+	local i
+	for i in {1..30}; do
+		ip link add "d$i" type dummy
+		rdma link add "m$i" type "$TYPE" netdev "d$i" || die "device $i"
+	done
+	[ "$(rdma link show | wc -l)" = 30 ] || die "$(rdma link show | wc -l) devices"
+	for i in {1..10}; do rdma link del "m$i"; done
+	for i in {11..20}; do ip link del "d$i"; done
+	[ "$(rdma link show | wc -l)" = 10 ] || die "$(rdma link show | wc -l) devices"
+	rmmod "$TYPE"
+	no_devices || die "left by rmmod: $(rdma link show)"
+	for i in {1..10} {21..30}; do ip link del "d$i"; done
+	modprobe "$TYPE"
+}
+
+unloads_with_devices() {
+	ip link add d0 type dummy
+	ip link set d0 up
+	rdma link add u0 type "$TYPE" netdev d0
+	rmmod "$TYPE"
+	no_devices || die "left: $(rdma link show)"
+	modprobe "$TYPE"
+	rdma link add u0 type "$TYPE" netdev d0
+	rdma link del u0
+	ip link del d0
+}
+
+# Addresses come and go under a device: new ones can be connected to, old ones not.
+addresses_change() {
+	ends_up self
+	rping_pair 4 2
+	address_add - "$NET_A" 10.99.1.1/24
+	PORT=$((PORT + 1)) IP4_B=10.99.1.1 IP4_A=10.99.1.1
+	rping_pair 4 2
+	ip addr del 10.99.1.1/24 dev "$NET_A"
+	PORT=$((PORT + 1))
+	if timeout 10 rping -s -a 10.99.1.1 -p "$PORT" -C 1 >/dev/null 2>&1; then
+		die 'a server on an address that is gone'
+	fi
+	IP6_B=fd99::1
+	address_add - "$NET_A" fd99::1/64
+	PORT=$((PORT + 1))
+	rping_pair 6 2
+	ip link set "$NET_A" address 02:11:22:33:44:55
+	PORT=$((PORT + 1)) IP4_B=10.71.1.1
+	rping_pair 4 2
+	ends_down
+}
+
+mtu_changes() {
+	ends_up netns 1500
+	rping_pair 4 2 -S 10000 -V
+	ip_ns "$NS_A" link set "$NET_A" mtu 9000
+	ip_ns "$NS_B" link set "$NET_B" mtu 9000
+	PORT=$((PORT + 1))
+	rping_pair 4 2 -S 10000 -V
+	ip_ns "$NS_A" link set "$NET_A" mtu 1300
+	ip_ns "$NS_B" link set "$NET_B" mtu 1300
+	PORT=$((PORT + 1))
+	rping_pair 4 2 -S 10000 -V
+	ends_down
+}
+
+settings() {
+	local dir=/sys/class/infiniband/set0 bad
+	[ "$TYPE" = riwarp ] || skip_case 'settings of riwarp'
+	ip link add d0 type dummy
+	rdma link add set0 type "$TYPE" netdev d0
+	[ "$(cat $dir/crc)" = 1 ] || die "crc is $(cat $dir/crc) by default"
+	[ "$(cat $dir/mpa_rev)" = 2 ] || die "mpa_rev is $(cat $dir/mpa_rev) by default"
+	for bad in 2 -1 x '' 1x; do
+		if echo "$bad" 2>/dev/null >$dir/crc; then die "crc takes '$bad'"; fi
+		if echo "$bad" 2>/dev/null >$dir/peer_to_peer; then die "peer_to_peer takes '$bad'"; fi
+	done
+	for bad in 0 3 -1 x '' 256; do
+		if echo "$bad" 2>/dev/null >$dir/mpa_rev; then die "mpa_rev takes '$bad'"; fi
+	done
+	echo 0 >$dir/crc
+	[ "$(cat $dir/crc)" = 0 ] || die 'crc stays'
+	echo 1 >$dir/mpa_rev
+	[ "$(cat $dir/mpa_rev)" = 1 ] || die 'mpa_rev stays'
+	rdma link del set0
+	rdma link add set0 type "$TYPE" netdev d0
+	[ "$(cat $dir/crc)" = 1 ] || die 'a new device has the old setting'
+	rdma link del set0
+	ip link del d0
+}
+
+in_a_namespace() {
+	ends_up netns
+	rping_pair 4 3 -V
+	ends_down
+}
+
+namespace_exits() {
+	local i
+	for i in {1..5}; do
+		netns_add gone
+		ip -n gone link add d0 type dummy
+		ip -n gone link set d0 up
+		in_ns gone rdma link add n0 type "$TYPE" netdev d0
+		netns_del gone
+		eventually 10 no_devices || die "left: $(rdma link show)"
+	done
+}
+
+# A netdev that moves to another namespace takes its device away from the old one.
+netdev_changes_namespace() {
+	netns_add other
+	ip link add d0 type dummy
+	ip link set d0 up
+	rdma link add n0 type "$TYPE" netdev d0
+	ip link set d0 netns other
+	eventually 10 no_devices || die "left: $(rdma link show)"
+	in_ns other rdma link add n1 type "$TYPE" netdev d0
+	in_ns other rdma link del n1
+	netns_del other
+}
+
+load_modules "$TYPE" || exit 1
+modprobe -a dummy veth
+try loads_and_unloads 60 loads_and_unloads
+try says_what_it_is 20 says_what_it_is
+try wrong_parameters 60 wrong_parameters
+try loaded_by_the_rdma_tool 20 loaded_by_the_rdma_tool
+try add_and_delete 60 add_and_delete
+try shows_its_netdev_and_state 30 shows_its_netdev_and_state
+try carrier_counts 30 carrier_counts
+try second_link_on_a_netdev 20 second_link_on_a_netdev
+try name_in_use 20 name_in_use
+try bad_names 20 bad_names
+try unfit_netdevs 20 unfit_netdevs
+try fit_netdevs 60 fit_netdevs
+try works_on_lo 30 works_on_lo
+try netdev_goes 30 netdev_goes
+try netdev_is_renamed 20 netdev_is_renamed
+try device_is_renamed 20 device_is_renamed
+try many_devices 60 many_devices
+try unloads_with_devices 20 unloads_with_devices
+try addresses_change 60 addresses_change
+try mtu_changes 60 mtu_changes
+try settings 30 settings
+try in_a_namespace 30 in_a_namespace
+try namespace_exits 60 namespace_exits
+try netdev_changes_namespace 30 netdev_changes_namespace
+finish

@@ -1,0 +1,240 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Ends in the middle of work: killed programs, devices and modules that go, netdevs that go down.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# load_start OPERATION: a transfer that would last longer than any case; SERVER and CLIENT are the
+# processes.
+load_start() {
+	start "$NS_B" "$TMP/server.$BASHPID" timeout -k 1 100 "ib_$1_bw" -R -F -d "$DEV_B" -p "$PORT" \
+		-s 65536 --run_infinitely
+	SERVER=$STARTED
+	wait_listen "$NS_B" "$PORT"
+	start "$NS_A" "$TMP/client.$BASHPID" timeout -k 1 100 "ib_$1_bw" -R -F -d "$DEV_A" -p "$PORT" \
+		-s 65536 --run_infinitely "$IP4_B"
+	CLIENT=$STARTED
+	eventually 20 transfers || die "no load: $(last_line "$TMP/client.$BASHPID")"
+}
+
+# Octets move on the veth pair.
+transfers() {
+	local before after
+	before=$(octets)
+	sleep 0.3
+	after=$(octets)
+	[ $((after - before)) -gt 500000 ]
+}
+
+octets() { in_ns "$NS_A" cat "/sys/class/net/$NET_A/statistics/tx_bytes" "/sys/class/net/$NET_A/statistics/rx_bytes" | awk '{ s += $1 } END { print s }'; }
+
+# The program below `timeout`, which has the same process group.
+kill_hard() {
+	pkill -KILL -P "$1" || die 'nothing to kill'
+}
+
+gone() { ! kill -0 "$1" 2>/dev/null; }
+
+# Both ends are told within 15 s; their own exit status is their affair.
+both_end() {
+	eventually 15 gone "$CLIENT" || die 'the client does not end'
+	eventually 15 gone "$SERVER" || die 'the server does not end'
+}
+
+load_stop() {
+	kill "$CLIENT" "$SERVER" 2>/dev/null || true
+	wait "$CLIENT" "$SERVER" 2>/dev/null || true
+}
+
+nothing_left() {
+	local x
+	for x in qp cm_id; do
+		eventually 10 none_of "$x" || die "left: $(rdma resource show "$x")"
+	done
+}
+
+none_of() { ! rdma resource show "$1" 2>/dev/null | grep -v 'comm \[' | grep -q .; }
+
+# What must still work after each case.
+all_is_well() {
+	nothing_left
+	PORT=$((PORT + 1))
+	rping_pair 4 3 -V
+}
+
+killed() {
+	local operation=$1 end=$2
+	load_start "$operation"
+	kill_hard "${!end}"
+	# The other side learns of it; a program that waits for ever on a dead connection is stopped here.
+	if [ "$end" = SERVER ]; then
+		eventually 20 gone "$CLIENT" || load_stop
+	fi
+	load_stop
+	all_is_well
+}
+
+killed_both() {
+	load_start "$1"
+	kill_hard "$CLIENT"
+	kill_hard "$SERVER"
+	load_stop
+	all_is_well
+}
+
+# A killed process leaves nothing: neither objects nor a listener.
+killed_listener() {
+	start "$NS_B" "$TMP/listener" timeout -k 1 50 rping -s -P -a "$IP4_B" -p "$PORT"
+	wait_listen "$NS_B" "$PORT"
+	kill_hard "$STARTED"
+	wait "$STARTED" 2>/dev/null || true
+	nothing_left
+	rping_pair 4 3 -V
+}
+
+link_deleted_under_load() {
+	load_start "$1"
+	# The end that loses its device; the command must come back although programs have it open.
+	if [ "$2" = A ]; then
+		timeout 30 ip netns exec "$NS_A" rdma link del "$DEV_A" || die "rdma link del: $?"
+		if link_exists "$NS_A" "$DEV_A"; then die 'still there'; fi
+	else
+		timeout 30 ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del: $?"
+		if link_exists "$NS_B" "$DEV_B"; then die 'still there'; fi
+	fi
+	load_stop
+	if [ "$2" = A ]; then
+		link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	else
+		link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
+	fi
+	all_is_well
+}
+
+netdev_deleted_under_load() {
+	load_start write
+	timeout 30 ip -n "$NS_A" link del "$NET_A" || die "ip link del: $?"
+	if link_exists "$NS_A" "$DEV_A" || link_exists "$NS_B" "$DEV_B"; then die 'still there'; fi
+	load_stop
+	ends_down
+	ends_up netns
+	all_is_well
+}
+
+netdev_down_under_load() {
+	load_start write
+	ip -n "$NS_A" link set "$NET_A" down
+	eventually 5 link_state_is "$NS_A" "$DEV_A" DOWN || die 'state not DOWN'
+	sleep 1
+	load_stop
+	ip -n "$NS_A" link set "$NET_A" up
+	# An interface that goes down loses its IPv6 address.
+	ip -n "$NS_A" addr replace "$IP6_A/64" dev "$NET_A" nodad
+	eventually 5 link_state_is "$NS_A" "$DEV_A" ACTIVE || die 'state not ACTIVE'
+	all_is_well
+}
+
+# A short break does not hurt: TCP sends again.
+netdev_down_for_a_moment() {
+	load_start write
+	ip -n "$NS_A" link set "$NET_A" down
+	sleep 0.2
+	ip -n "$NS_A" link set "$NET_A" up
+	ip -n "$NS_A" addr replace "$IP6_A/64" dev "$NET_A" nodad
+	eventually 20 transfers || die 'the transfer does not go on'
+	load_stop
+	all_is_well
+}
+
+# Unloading while programs hold devices open: at once refused, or done; and done when they are gone.
+unloaded_under_load() {
+	local rc=0
+	load_start "$1"
+	timeout 30 rmmod "$TYPE" 2>"$TMP/rmmod.error" || rc=$?
+	[ "$rc" != 124 ] || die 'rmmod hangs'
+	[ "$rc" = 0 ] || grep -q 'in use' "$TMP/rmmod.error" || die "$(cat "$TMP/rmmod.error")"
+	load_stop
+	[ "$rc" = 0 ] || eventually 10 rmmod "$TYPE" || die 'rmmod does not work afterwards'
+	ends_down
+	modprobe "$TYPE"
+	ends_up netns
+	all_is_well
+}
+
+# ... and with connections but nobody in user space who would hold the module: the programs are
+# killed while it goes.
+unloaded_while_programs_die() {
+	load_start write
+	kill_hard "$CLIENT"
+	kill_hard "$SERVER"
+	eventually 10 rmmod "$TYPE" || die 'rmmod does not work'
+	load_stop
+	ends_down
+	ends_up netns
+	all_is_well
+}
+
+namespace_exits_under_load() {
+	load_start write
+	kill_hard "$CLIENT"
+	kill_hard "$SERVER"
+	ends_down
+	eventually 10 no_devices || die "left: $(rdma link show)"
+	ends_up netns
+	all_is_well
+}
+
+no_devices() { [ -z "$(rdma link show)" ]; }
+
+# Devices come and go while connections are being made.
+links_flap() {
+	local i
+	start "$NS_A" "$TMP/callers" timeout -k 1 60 bash -c "while :; do
+		timeout 2 rping -c -a $IP4_B -p $PORT -C 1; done"
+	for i in {1..8}; do
+		start "$NS_B" "$TMP/flap" timeout -k 1 20 rping -s -P -a "$IP4_B" -p "$PORT"
+		sleep 0.5
+		timeout 30 ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del $i"
+		kill "$STARTED" 2>/dev/null || true
+		wait "$STARTED" 2>/dev/null || true
+		in_ns "$NS_B" rdma link add "$DEV_B" type "$TYPE" netdev "$NET_B" || die "rdma link add $i"
+	done
+}
+
+after_the_flapping() { all_is_well; }
+
+ends_up netns
+for operation in write send read; do
+	try "client_killed/$operation" 60 killed "$operation" CLIENT
+	try "server_killed/$operation" 60 killed "$operation" SERVER
+done
+try both_killed 60 killed_both write
+try killed_listener 60 killed_listener
+try netdev_down_for_a_moment 60 netdev_down_for_a_moment
+try netdev_down_under_load 60 netdev_down_under_load
+for operation in write read; do
+	try "link_deleted_under_load/client/$operation" 90 link_deleted_under_load "$operation" A
+	try "link_deleted_under_load/server/$operation" 90 link_deleted_under_load "$operation" B
+done
+try links_flap 80 links_flap
+try after_the_flapping 30 after_the_flapping
+ends_down
+# These make their ends anew.
+isolated() {
+	ends_up netns
+	"$@"
+	ends_down
+}
+try netdev_deleted_under_load 90 isolated netdev_deleted_under_load
+clean_up() { ip -all netns del; rdma link show | awk '{ sub("/.*", "", $2); print $2 }' | xargs -rn1 rdma link del; }
+clean_up
+try namespace_exits_under_load 90 isolated namespace_exits_under_load
+clean_up
+try unloaded_under_load/write 90 isolated unloaded_under_load write
+clean_up
+try unloaded_under_load/send 90 isolated unloaded_under_load send
+clean_up
+try unloaded_while_programs_die 90 isolated unloaded_while_programs_die
+clean_up
+finish
