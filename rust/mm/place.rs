@@ -2,17 +2,19 @@
 
 //! Where octets live, and the copies between there and the wire.
 //!
-//! A [`Memory`] is one of three: the pinned pages of a process ([`PageList`]), the pages that a kernel consumer
-//! registered fast ([`KernelPages`]), or a window of kernel virtual addresses. Offsets count from its first octet. All
-//! of them find the longest contiguous run at an offset, so that copies are few and long.
+//! A [`Memory`] is one of three: the pinned pages of a process ([`PageList`]), the pages that a
+//! kernel consumer registered fast ([`KernelPages`]), or a window of kernel virtual addresses.
+//! Offsets count from its first octet. All of them find the longest contiguous run at an offset, so
+//! that copies are few and long.
 //!
-//! The memory is shared with its owner, who may read and write it at any time; so no reference to it is ever made,
-//! octets are copied by raw copies, and no decision is taken on what was read.
+//! The memory is shared with its owner, who may read and write it at any time; so no reference to
+//! it is ever made, octets are copied by raw copies, and no decision is taken on what was read.
 //!
-//! Bounds are checked here: nothing outside the list is ever touched (RFC 5040, section 8.1.2, is met one floor up, by
-//! the access check of the region; this is the second lock on the same door).
+//! Bounds are checked here: nothing outside the list is ever touched. The access check of the region
+//! comes first, in the driver; this is the second lock on the same door.
 //!
-//! Context: any. Nothing here sleeps or allocates, except that dropping the pages of a process may sleep.
+//! Context: any. Nothing here sleeps or allocates, except that dropping the pages of a process may
+//! sleep.
 
 use super::umem::Umem;
 use crate::net::Inbound;
@@ -45,8 +47,8 @@ pub struct KernelWindow {
 ///
 /// # Invariants
 ///
-/// The pieces are sorted by `offset`, the first is at 0, each ends where the next begins, the last at `len`. Each is
-/// contiguous memory of the kernel's map that stays valid as long as `owner`.
+/// The pieces are sorted by `offset`, the first is at 0, each ends where the next begins, the last
+/// at `len`. Each is contiguous memory of the kernel's map that stays valid as long as `owner`.
 pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
@@ -64,8 +66,8 @@ struct Piece {
 
 /// The pages that a kernel consumer registered fast; the room for them is made once.
 ///
-/// The consumer may map anew only while the region is invalid; should it do so all the same, readers see addresses of
-/// the old list and of the new one mixed, all of which it passed itself.
+/// The consumer may map anew only while the region is invalid; should it do so all the same,
+/// readers see addresses of the old list and of the new one mixed, all of which it passed itself.
 pub struct KernelPages {
     pages: KVVec<Atomic<u64>>,
     used: Atomic<u32>,
@@ -86,7 +88,8 @@ pub struct Run<'a> {
 impl Memory {
     /// A window of `len` octets of kernel virtual addresses, of which offset 0 is `base`.
     ///
-    /// The region that is all of kernel memory begins at 0 and has a length of `u64::MAX`: its offsets are addresses.
+    /// The region that is all of kernel memory begins at 0 and has a length of `u64::MAX`: its
+    /// offsets are addresses.
     pub fn kernel_virtual(_proof: KernelOwned, base: u64, len: u64) -> Result<Self> {
         let base = usize::try_from(base)?;
         Ok(Self::KernelVirtual(KernelWindow { base, len }))
@@ -114,7 +117,8 @@ impl Memory {
         }
     }
 
-    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, and if `max` is 0.
+    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, and if `max`
+    /// is 0.
     #[inline]
     pub fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
         if max == 0 {
@@ -131,14 +135,10 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not all inside; runs before the end have been seen then. What `f` returns.
+    /// `EFAULT` if they are not all inside; runs before the end have been seen then. What `f`
+    /// returns.
     #[inline]
-    fn runs(
-        &self,
-        offset: u64,
-        len: usize,
-        mut f: impl FnMut(Run<'_>) -> Result,
-    ) -> Result {
+    fn runs(&self, offset: u64, len: usize, mut f: impl FnMut(Run<'_>) -> Result) -> Result {
         let mut at = offset;
         let mut left = len;
         while left > 0 {
@@ -183,7 +183,8 @@ impl Memory {
         let mut placed = Ok(());
         let complete = inbound.for_each_chunk(pos, len, |chunk, len| {
             if placed.is_ok() {
-                // SAFETY: The queue vouches for the chunk during this call; it is no memory of the consumer's.
+                // SAFETY: The queue vouches for the chunk during this call; it is no memory of the
+                // consumer's.
                 placed = unsafe { self.put(at, chunk, len) };
                 at = at.wrapping_add(len as u64); // CAST: `usize` is 64 bits.
             }
@@ -201,7 +202,8 @@ impl Memory {
     /// # Errors
     ///
     /// * `EFAULT` if they are not all inside; the batch is as it was then.
-    /// * What the batch says if it cannot grow; it may hold a part of them then ([`TxBatch::rewind`]).
+    /// * What the batch says if it cannot grow; it may hold a part of them then
+    ///   ([`TxBatch::rewind`]).
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if !self.covers(offset, len) {
             return Err(EFAULT);
@@ -244,7 +246,8 @@ impl Memory {
                 .get_mut(done..done + run.len)
                 .ok_or(EFAULT)?
                 .as_mut_ptr();
-            // SAFETY: The run is valid for reads, the target was just cut to its length, and is private.
+            // SAFETY: The run is valid for reads, the target was just cut to its length, and is
+            // private.
             unsafe { core::ptr::copy_nonoverlapping(run.start, target, run.len) };
             done += run.len;
             Ok(())
@@ -262,17 +265,19 @@ impl Memory {
         self.runs(offset, len, |run| {
             // SAFETY: The runs together are as long as the source, so this is inside.
             let source = unsafe { source.add(done) };
-            // SAFETY: The run is valid for writes, the source for reads, and they do not overlap by the caller's
-            // promise.
+            // SAFETY: The run is valid for writes, the source for reads, and they do not overlap by
+            // the caller's promise.
             unsafe { core::ptr::copy_nonoverlapping(source, run.start, run.len) };
             done += run.len;
             Ok(())
         })
     }
 
-    /// Replaces the 64 bits at `offset` by what `f` makes of them, atomically, and returns what they were.
+    /// Replaces the 64 bits at `offset` by what `f` makes of them, atomically, and returns what
+    /// they were.
     ///
-    /// Atomic towards every processor and device that uses atomics of its own. `f` may be called several times.
+    /// Atomic towards every processor and device that uses atomics of its own. `f` may be called
+    /// several times.
     ///
     /// # Errors
     ///
@@ -283,11 +288,15 @@ impl Memory {
         if !self.is_writable() {
             return Err(EACCES);
         }
-        let run = self.run(offset, 8).filter(|run| run.len == 8).ok_or(EFAULT)?;
+        let run = self
+            .run(offset, 8)
+            .filter(|run| run.len == 8)
+            .ok_or(EFAULT)?;
         if run.start.addr() % 8 != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: The run is valid and aligned; all others that write here race by their own choice.
+        // SAFETY: The run is valid and aligned; all others that write here race by their own
+        // choice.
         let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
         let mut old = word.load(Relaxed);
         loop {
@@ -315,7 +324,8 @@ impl PageList {
     ///
     /// # Safety
     ///
-    /// `start` must be `len` octets of contiguous memory that stay valid as long as the owner that will be given.
+    /// `start` must be `len` octets of contiguous memory that stay valid as long as the owner that
+    /// will be given.
     pub(super) unsafe fn push(&mut self, start: *mut u8, len: usize) -> Result {
         let start = start.expose_provenance();
         // CAST: `usize` is 64 bits.
@@ -349,12 +359,16 @@ impl PageList {
         }
         let index = self.find(offset);
         let piece = self.pieces.get(index)?;
-        let end = self.pieces.get(index + 1).map_or(self.len, |next| next.offset);
+        let end = self
+            .pieces
+            .get(index + 1)
+            .map_or(self.len, |next| next.offset);
         let within = offset.checked_sub(piece.offset)?;
         let left = end.checked_sub(offset)?;
         // CAST: `usize` is 64 bits.
         let len = (left as usize).min(max);
-        let start = core::ptr::with_exposed_provenance_mut(piece.start.checked_add(within as usize)?);
+        let start =
+            core::ptr::with_exposed_provenance_mut(piece.start.checked_add(within as usize)?);
         Some(Run {
             start,
             len,
@@ -456,7 +470,11 @@ impl KernelPages {
         let within = place as usize & (page_size - 1);
         let used = self.used.load(Relaxed) as usize; // CAST: 32 bits fit.
 
-        let first = self.pages.get(index).filter(|_| index < used)?.load(Relaxed);
+        let first = self
+            .pages
+            .get(index)
+            .filter(|_| index < used)?
+            .load(Relaxed);
         let start = (first as usize).checked_add(within)?;
         let mut found = page_size - within;
         let mut next = first.checked_add(page_size as u64)?;

@@ -2,11 +2,13 @@
 
 //! Memory that a process and the driver share.
 //!
-//! The driver makes it, the process maps it (see [`crate::rdma::mmap`]). Everything read from it may change under the
-//! reader's eyes, so nothing hands out a reference: entries are copied out once and the copy is checked; single
-//! fields that order the others are loaded with acquire and stored with release.
+//! The driver makes it, the process maps it (see [`crate::rdma::mmap`]). Everything read from it
+//! may change under the reader's eyes, so nothing hands out a reference: entries are copied out
+//! once and the copy is checked; single fields that order the others are loaded with acquire and
+//! stored with release.
 //!
-//! All offsets are checked against the length; what lies outside is `None` or `EINVAL`, never a fault.
+//! All offsets are checked against the length; what lies outside is `None` or `EINVAL`, never a
+//! fault.
 //!
 //! Context: making and dropping: process. Access: any.
 
@@ -25,7 +27,8 @@ use zerocopy::Immutable;
 ///
 /// # Invariants
 ///
-/// `start` is a live `vmalloc_user` allocation of `len` octets; `len` is a non-zero multiple of the page size.
+/// `start` is a live `vmalloc_user` allocation of `len` octets; `len` is a non-zero multiple of the
+/// page size.
 pub struct SharedMem {
     start: NonNull<u8>,
     len: usize,
@@ -85,7 +88,8 @@ impl SharedMem {
 
     /// Copies a value out; `None` if it would lie outside or is not aligned to 8.
     ///
-    /// Each word is read exactly once. Words may come from different moments; the copy itself never changes.
+    /// Each word is read exactly once. Words may come from different moments; the copy itself never
+    /// changes.
     #[inline]
     pub fn copy_out<E: FromBytes>(&self, offset: usize) -> Option<E> {
         let source = self.at(offset, size_of::<E>(), 8)?;
@@ -205,7 +209,8 @@ impl SharedMem {
 
 impl Drop for SharedMem {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant this is a live allocation of `vmalloc_user`. Mappings of it hold the pages.
+        // SAFETY: By the type's invariant this is a live allocation of `vmalloc_user`. Mappings of
+        // it hold the pages.
         unsafe { bindings::vfree(self.start.as_ptr().cast()) };
     }
 }
@@ -214,13 +219,15 @@ impl Drop for SharedMem {
 ///
 /// # Safety
 ///
-/// `from` must be readable and `to` writable for `len` octets, and they may not overlap. One of them is private.
+/// `from` must be readable and `to` writable for `len` octets, and they may not overlap. One of
+/// them is private.
 #[inline]
 unsafe fn copy_racy(to: *mut u8, from: *const u8, len: usize) {
     let mut done = 0;
     if to.addr() % 8 == 0 && from.addr() % 8 == 0 {
         while len - done >= 8 {
-            // SAFETY: By the caller's promise, and both are aligned. Volatile: read once, at this width.
+            // SAFETY: By the caller's promise, and both are aligned. Volatile: read once, at this
+            // width.
             let word = unsafe { from.add(done).cast::<u64>().read_volatile() };
             // SAFETY: As above.
             unsafe { to.add(done).cast::<u64>().write_volatile(word) };

@@ -2,8 +2,9 @@
 
 //! Memory of a process, pinned.
 //!
-//! What enters: an address range of the current process. What leaves: a [`Umem`], whose pages stay where they are
-//! until it is dropped, and from it a [`PageList`] that the data path copies to and from.
+//! What enters: an address range of the current process. What leaves: a [`Umem`], whose pages stay
+//! where they are until it is dropped, and from it a [`PageList`] that the data path copies to and
+//! from.
 //!
 //! Context: process; pinning and dropping may sleep.
 //!
@@ -37,8 +38,8 @@ impl Umem {
     ///
     /// # Safety
     ///
-    /// `device` must be a registered device, and stay one until the value is dropped: that is, a memory region of
-    /// this device must own it.
+    /// `device` must be a registered device, and stay one until the value is dropped: that is, a
+    /// memory region of this device must own it.
     ///
     /// # Errors
     ///
@@ -90,8 +91,7 @@ impl Umem {
     pub fn into_pages(self) -> Result<PageList> {
         // SAFETY: Live by the type's invariant.
         let umem = unsafe { &*self.raw.as_ptr() };
-        // CAST: An offset within a page.
-        let mut skip = umem.address as usize & (PAGE_SIZE - 1);
+        let mut skip = umem.address & (PAGE_SIZE - 1);
         let writable = umem.writable() != 0;
         let mut left = umem.length;
         let mut entry = umem.sgt_append.sgt.sgl;
@@ -105,12 +105,13 @@ impl Umem {
             let length = unsafe { (*sg.as_ptr()).length };
             // CAST: 32 bits fit.
             let length = (length as usize).saturating_sub(skip).min(left);
-            // SAFETY: As above; its pages are pinned and have an address, since all memory is mapped on 64 bits.
+            // SAFETY: As above; its pages are pinned and have an address, since all memory is
+            // mapped on 64 bits.
             let start = unsafe { riwarp_helper_sg_virt(sg.as_ptr()) };
             // SAFETY: `skip` is within the first page.
             let start = unsafe { start.cast::<u8>().add(skip) };
-            // SAFETY: The pages of the entry are contiguous in the kernel's map of all memory and stay pinned as long
-            // as the umem lives, which the list will own.
+            // SAFETY: The pages of the entry are contiguous in the kernel's map of all memory and
+            // stay pinned as long as the umem lives, which the list will own.
             unsafe { list.push(start, length)? };
             left -= length;
             skip = 0;

@@ -2,18 +2,20 @@
 
 //! The device: its registration, its events, its settings.
 //!
-//! What enters: a name, a network interface, and the driver's device object. What leaves: an RDMA device in the
-//! namespace of that interface. (As long as RDMA devices are shared among namespaces, `rdma system`, `ib_core` puts
-//! all of them in the first one.)
+//! What enters: a name, a network interface, and the driver's device object. What leaves: an RDMA
+//! device in the namespace of that interface. (As long as RDMA devices are shared among namespaces,
+//! `rdma system`, `ib_core` puts all of them in the first one.)
 //!
 //! # Lives
 //!
-//! An `ib_device` is unregistered by whoever comes first: the driver by dropping the [`Registration`], the
-//! administrator by `rdma link delete`, or anybody by `ib_unregister_driver()` for its driver number. All ways end in
-//! `ops.dealloc_driver`, once, after which no callback runs; there the [`DeviceLink`] dies and the driver's object is
-//! handed back ([`Driver::dealloc_driver`]). The memory of the `ib_device` itself is counted; the [`Registration`]
-//! holds a reference, so it may be dropped before, during or after any of that, but not inside `dealloc_driver`: the
-//! drop waits until whoever is unregistering the device is through.
+//! An `ib_device` is unregistered by whoever comes first: the driver by dropping the
+//! [`Registration`], the administrator by `rdma link delete`, or anybody by
+//! `ib_unregister_driver()` for its driver number. All ways end in `ops.dealloc_driver`, once,
+//! after which no callback runs; there the [`DeviceLink`] dies and the driver's object is handed
+//! back ([`Driver::dealloc_driver`]). The memory of the `ib_device` itself is counted; the
+//! [`Registration`] holds a reference, so it may be dropped before, during or after any of that,
+//! but not inside `dealloc_driver`: the drop waits until whoever is unregistering the device is
+//! through.
 //!
 //! Context: process, without the RTNL lock (network code is called inside), unless said otherwise.
 //!
@@ -44,7 +46,8 @@ use kernel::types::Opaque;
 ///
 /// # Invariants
 ///
-/// `base` is at offset 0. `tail` is `Some` from before the device gets its operations until `ops.dealloc_driver`.
+/// `base` is at offset 0. `tail` is `Some` from before the device gets its operations until
+/// `ops.dealloc_driver`.
 #[repr(C)]
 struct DeviceObject<T: Driver> {
     base: bindings::ib_device,
@@ -93,8 +96,8 @@ impl Counters {
 ///
 /// # Safety
 ///
-/// `device` must be a device of `T` whose operations are set and whose `dealloc_driver` has not run, and stay so for
-/// `'a`.
+/// `device` must be a device of `T` whose operations are set and whose `dealloc_driver` has not
+/// run, and stay so for `'a`.
 pub(super) unsafe fn device_data<'a, T: Driver>(
     device: *mut bindings::ib_device,
 ) -> ArcBorrow<'a, T::Device> {
@@ -188,8 +191,9 @@ impl DeviceLink {
             return;
         };
         let device = device.0.as_ptr();
-        // An event is delivered later, from a work item. The core waits for such items only after the last of these
-        // references is gone, so without one the item could find the device freed.
+        // An event is delivered later, from a work item. The core waits for such items only after
+        // the last of these references is gone, so without one the item could find the device
+        // freed.
         // SAFETY: The device is valid while the gate is open.
         if !unsafe { riwarp_helper_ib_device_try_get(device) } {
             return;
@@ -245,8 +249,9 @@ unsafe impl<T: Driver> Sync for Registration<T> {}
 impl<T: Driver> Registration<T> {
     /// Makes a device and registers it. `name` may hold a `%d`.
     ///
-    /// `make` makes the driver's object; verbs are called on it before this function returns. If registering fails
-    /// after `make` succeeded, [`Driver::dealloc_driver`] is called as at any other end.
+    /// `make` makes the driver's object; verbs are called on it before this function returns. If
+    /// registering fails after `make` succeeded, [`Driver::dealloc_driver`] is called as at any
+    /// other end.
     ///
     /// # Errors
     ///
@@ -266,10 +271,10 @@ impl<T: Driver> Registration<T> {
             bindings::_ib_alloc_device(core::mem::size_of::<DeviceObject<T>>(), net.as_raw())
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        // Until the operations are set this frees the memory and calls nobody.
-        // SAFETY: The device is new, and not registered.
-        let undo = kernel::types::ScopeGuard::new(|| unsafe {
-            bindings::ib_dealloc_device(raw.as_ptr())
+        let undo = kernel::types::ScopeGuard::new(|| {
+            // Until the operations are set this frees the memory and calls nobody.
+            // SAFETY: The device is new, and not registered.
+            unsafe { bindings::ib_dealloc_device(raw.as_ptr()) }
         });
 
         let inner = DeviceInner {
@@ -295,16 +300,19 @@ impl<T: Driver> Registration<T> {
         unsafe { describe::<T>(raw.as_ptr(), netdev, identity) };
 
         // From here on this calls `ops.dealloc_driver` as well.
-        // SAFETY: The device is not registered yet. The reference that `_ib_alloc_device` left is `ib_core`'s.
+        // SAFETY: The device is not registered yet. The reference that `_ib_alloc_device` left is
+        // `ib_core`'s.
         unsafe { riwarp_helper_ib_device_get_device(raw.as_ptr()) };
         // INVARIANT: The reference was just taken.
         let this = Self { device, link, data };
-        // SAFETY: The device is complete; without a DMA device its addresses are kernel virtual ones.
+        // SAFETY: The device is complete; without a DMA device its addresses are kernel virtual
+        // ones.
         let status = unsafe {
             bindings::ib_register_device(raw.as_ptr(), name.as_char_ptr(), core::ptr::null_mut())
         };
         if let Err(error) = to_result(status) {
-            // In this order: the guard makes the link dead, so that dropping `this` only gives the reference back.
+            // In this order: the guard makes the link dead, so that dropping `this` only gives the
+            // reference back.
             drop(undo);
             drop(this);
             return Err(error);
@@ -323,10 +331,12 @@ impl<T: Driver> Registration<T> {
         &self.link
     }
 
-    /// Takes over the new name of the network interface, which the connection manager uses for port mapping.
+    /// Takes over the new name of the network interface, which the connection manager uses for port
+    /// mapping.
     pub fn set_interface_name(&self, netdev: &NetDevice) {
-        // SAFETY: The memory is held; the connection manager reads the name without a lock, so it may see a mixture,
-        // as with every driver. It is always terminated, since the last octet never changes.
+        // SAFETY: The memory is held; the connection manager reads the name without a lock, so it
+        // may see a mixture, as with every driver. It is always terminated, since the last octet
+        // never changes.
         unsafe { write_interface_name(self.device.as_ptr().cast(), netdev) };
     }
 }
@@ -334,10 +344,11 @@ impl<T: Driver> Registration<T> {
 impl<T: Driver> Drop for Registration<T> {
     fn drop(&mut self) {
         let raw = self.device.as_ptr().cast::<bindings::ib_device>();
-        // If another thread is on its way through here, or has been, this waits for it and then finds nothing to do.
-        // So no operation of the driver is still on its way out when this returns.
-        // SAFETY: The memory is held, its locks work until it is freed; `ib_core` takes several callers, and a device
-        // that is not registered.
+        // If another thread is on its way through here, or has been, this waits for it and then
+        // finds nothing to do. So no operation of the driver is still on its way out when this
+        // returns.
+        // SAFETY: The memory is held, its locks work until it is freed; `ib_core` takes several
+        // callers, and a device that is not registered.
         unsafe { bindings::ib_unregister_device(raw) };
         // SAFETY: The reference is ours.
         unsafe { riwarp_helper_ib_device_put_device(raw) };
@@ -371,11 +382,9 @@ unsafe fn describe<T: Driver>(
     device.num_comp_vectors = i32::try_from(identity.comp_vectors).unwrap_or(1);
     device.node_guid = u64::from_ne_bytes(identity.node_guid);
     copy_name(&mut device.node_desc, identity.node_desc.to_bytes());
-    // CAST: As above.
-    device.iw_driver_flags = bindings::iw_flags_IW_F_NO_PORT_MAP as u32;
+    device.iw_driver_flags = bindings::iw_flags_IW_F_NO_PORT_MAP;
     if T::USER_POST_SEND {
-        device.uverbs_cmd_mask |=
-            1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
+        device.uverbs_cmd_mask |= 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
     }
     // SAFETY: By the caller's promise.
     unsafe { write_interface_name(raw, netdev) };
@@ -414,7 +423,8 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
     let Some(tail) = tail else {
         return;
     };
-    // ORDERING: Release: pairs with the acquire in `is_alive`; who sees the device gone sees it closed.
+    // ORDERING: Release: pairs with the acquire in `is_alive`; who sees the device gone sees it
+    // closed.
     tail.link.0.gate.close();
     tail.link.0.gone.store(true, Release);
     T::dealloc_driver(tail.data);

@@ -7,24 +7,27 @@
 //!
 //! # Who owns what
 //!
-//! * A [`CmId`] is a counted reference. The driver may keep it as long as it likes; the connection manager frees the
-//!   C object when the last reference is gone. Events that come after the consumer gave the object up are dropped by
-//!   the connection manager.
-//! * The queue pair named in `connect` and `accept` is referenced by the connection manager from before the call until
-//!   it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed). Destroying the queue pair waits for that,
-//!   inside `kernel_ext`, after [`Driver::destroy_qp`]. What the connection owes then is raised there, so that the wait
-//!   ends even while the consumer's object lives on, as it does in a process that is killed: its queue pairs go first.
-//! * A listener's CONNECT_REQUEST carries the driver's connection as an `Arc`. The connection manager makes a child
-//!   object that owns this reference and hands it back in `accept` or `reject`, exactly one of which follows. There is
-//!   one exception: if the connection manager finds no memory for the child it forgets the request. Therefore the
-//!   driver must not let a requested connection wait for `accept` without an end, nor count on `reject` for cleaning up
+//! * A [`CmId`] is a counted reference. The driver may keep it as long as it likes; the connection
+//!   manager frees the C object when the last reference is gone. Events that come after the
+//!   consumer gave the object up are dropped by the connection manager.
+//! * The queue pair named in `connect` and `accept` is referenced by the connection manager from
+//!   before the call until it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed).
+//!   Destroying the queue pair waits for that, inside `kernel_ext`, after [`Driver::destroy_qp`].
+//!   What the connection owes then is raised there, so that the wait ends even while the consumer's
+//!   object lives on, as it does in a process that is killed: its queue pairs go first.
+//! * A listener's CONNECT_REQUEST carries the driver's connection as an `Arc`. The connection
+//!   manager makes a child object that owns this reference and hands it back in `accept` or
+//!   `reject`, exactly one of which follows. There is one exception: if the connection manager
+//!   finds no memory for the child it forgets the request. Therefore the driver must not let a
+//!   requested connection wait for `accept` without an end, nor count on `reject` for cleaning up
 //!   when the device goes.
 //!
 //! # What must follow what
 //!
-//! The connection manager answers a wrong order with a BUG(), and an event that never comes by waiting for ever in
-//! `rdma_destroy_id()`. So [`CmId`] keeps the order itself: an event out of order is refused with `EINVAL`, and what is
-//! owed when a [`CmId`] is dropped is raised then. (One that is dropped before its call returned makes the call fail.)
+//! The connection manager answers a wrong order with a BUG(), and an event that never comes by
+//! waiting for ever in `rdma_destroy_id()`. So [`CmId`] keeps the order itself: an event out of
+//! order is refused with `EINVAL`, and what is owed when a [`CmId`] is dropped is raised then. (One
+//! that is dropped before its call returned makes the call fail.)
 //!
 //! | after | exactly one of | then |
 //! |---|---|---|
@@ -32,40 +35,38 @@
 //! | `accept` returned 0 | [`CmId::established`] | the same |
 //! | `create_listen` returned 0 | any number of [`CmId::connect_request`] | nothing, after `destroy_listen` |
 //!
-//! * Events may be raised before the call that gave the [`CmId`] returned; if one was, the call counts as successful
-//!   whatever it returns.
-//! * While a `connect` or `accept` waits for its first event, the consumer cannot destroy its object: the driver must
-//!   bound that time.
-//! * A failure between the return of `accept` and the first data is reported as established, then closed: there is no
-//!   other way.
-//! * A status of `-ECONNREFUSED` in a reply means that the peer refused, and is the only one with which the private
-//!   data reaches the consumer; `-ECONNRESET` is a lost connection, `-ETIMEDOUT` a silent peer.
-//! * `private_data`, `ird` and `ord` have eight bits each in an event: longer private data is refused, larger depths are
-//!   cut to 255.
-//! * A listener has room for as many unprocessed requests as its backlog; beyond, [`CmId::connect_request`] fails with
-//!   `ENOMEM` and the driver refuses the peer.
+//! * Events may be raised before the call that gave the [`CmId`] returned; if one was, the call
+//!   counts as successful whatever it returns.
+//! * While a `connect` or `accept` waits for its first event, the consumer cannot destroy its
+//!   object: the driver must bound that time.
+//! * A failure between the return of `accept` and the first data is reported as established, then
+//!   closed: there is no other way.
+//! * A status of `-ECONNREFUSED` in a reply means that the peer refused, and is the only one with
+//!   which the private data reaches the consumer; `-ECONNRESET` is a lost connection, `-ETIMEDOUT`
+//!   a silent peer.
+//! * `private_data`, `ird` and `ord` have eight bits each in an event: longer private data is
+//!   refused, larger depths are cut to 255.
+//! * A listener has room for as many unprocessed requests as its backlog; beyond,
+//!   [`CmId::connect_request`] fails with `ENOMEM` and the driver refuses the peer.
 //!
-//! Context: events may be raised in any context. Requests come in process context, and may come from inside a
-//! handler that an event caused, on the connection manager's own thread.
+//! Context: events may be raised in any context. Requests come in process context, and may come
+//! from inside a handler that an event caused, on the connection manager's own thread.
 //!
 //! C header: `include/rdma/iw_cm.h`.
 
-use super::device::device_data;
 use super::object::QpLink;
-use super::object::QpObject;
 use super::ops::Driver;
 use crate::bindings;
 use crate::net::SockAddr;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use kernel::error::from_result;
 use kernel::error::to_result;
-use kernel::ffi::c_int;
-use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::SpinLockIrq;
+
+pub(super) mod requests;
 
 /// What a consumer asks for in `connect` and `accept`.
 #[derive(Clone, Copy, Debug)]
@@ -137,8 +138,8 @@ unsafe impl Sync for Endpoint {}
 
 /// Where an endpoint stands; decides which events are in order.
 ///
-/// The lock is held while an event is handed over, so that two events never change places. The connection manager
-/// takes its own lock inside and calls nothing back.
+/// The lock is held while an event is handed over, so that two events never change places. The
+/// connection manager takes its own lock inside and calls nothing back.
 #[pin_data]
 struct PhaseCell {
     #[pin]
@@ -181,7 +182,8 @@ impl PhaseCell {
 impl<T: Driver> CmId<T> {
     /// The local address the consumer named, after port mapping.
     pub fn local_addr(&self) -> Result<SockAddr> {
-        // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver has the object.
+        // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver
+        // has the object.
         SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_local_addr })
     }
 
@@ -224,7 +226,8 @@ impl<T: Driver> CmId<T> {
                 Phase::Done
             }
         };
-        self.endpoint.raise(&[Phase::ConnectCall, Phase::Connecting], next, &mut event)
+        self.endpoint
+            .raise(&[Phase::ConnectCall, Phase::Connecting], next, &mut event)
     }
 
     /// Reports that an accepted connection is up.
@@ -251,7 +254,8 @@ impl<T: Driver> CmId<T> {
     /// `EINVAL` if the connection is not up, or it was reported already.
     pub fn disconnect(&self) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_DISCONNECT);
-        self.endpoint.raise(&[Phase::Established], Phase::Disconnected, &mut event)
+        self.endpoint
+            .raise(&[Phase::Established], Phase::Disconnected, &mut event)
     }
 
     /// Reports that the connection is gone; the queue pair is in error by then.
@@ -343,14 +347,15 @@ impl Endpoint {
     fn send(&self, event: &mut bindings::iw_cm_event) -> Result {
         // SAFETY: Valid by the type's invariant; the handler is set for life.
         let handler = unsafe { (*self.raw.as_ptr()).event_handler }.ok_or(EINVAL)?;
-        // SAFETY: Our reference keeps the object alive. The handler copies the event and its private data.
+        // SAFETY: Our reference keeps the object alive. The handler copies the event and its
+        // private data.
         to_result(unsafe { handler(self.raw.as_ptr(), event) })
     }
 
     /// Raises what is still owed, since nobody will do so later.
     ///
-    /// The connection manager has kept room for one event of each kind since `connect` or `accept`, and these need no
-    /// memory, so they cannot fail.
+    /// The connection manager has kept room for one event of each kind since `connect` or `accept`,
+    /// and these need no memory, so they cannot fail.
     ///
     /// Context: any.
     pub(super) fn settle(&self) {
@@ -385,257 +390,6 @@ impl Drop for Endpoint {
             unsafe { rem_ref(self.raw.as_ptr()) };
         }
     }
-}
-
-/// A request of the connection manager while it runs: decides what its result is.
-struct Call {
-    cell: Arc<PhaseCell>,
-}
-
-impl Call {
-    /// Begins a call.
-    ///
-    /// # Safety
-    ///
-    /// `raw` must be valid during the call.
-    unsafe fn begin<T: Driver>(
-        raw: *mut bindings::iw_cm_id,
-        phase: Phase,
-    ) -> Result<(Self, CmId<T>)> {
-        let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        let cell = PhaseCell::new(phase)?;
-        // SAFETY: The caller's promise is the same.
-        let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
-        let id = CmId {
-            endpoint,
-            _type: PhantomData,
-        };
-        Ok((Self { cell }, id))
-    }
-
-    /// Ends a call: its result, unless an event said more already.
-    fn end(self, result: Result) -> Result {
-        let mut phase = self.cell.phase.lock();
-        let owed = match *phase {
-            Phase::AcceptCall => Phase::Accepting,
-            Phase::ConnectCall => Phase::Connecting,
-            // Nobody could ever raise the event that a success would owe.
-            Phase::Abandoned => return result.and(Err(ECONNRESET)),
-            // An event was raised; with an error the connection manager would not expect it.
-            _ => return Ok(()),
-        };
-        *phase = if result.is_ok() { owed } else { Phase::Done };
-        result
-    }
-}
-
-/// The parameters of `connect` and `accept`.
-///
-/// # Safety
-///
-/// `raw` must be valid for `'a`, and its private data as long as it says.
-unsafe fn param_from_raw<'a>(raw: *const bindings::iw_cm_conn_param) -> ConnParam<'a> {
-    // SAFETY: By the caller's promise.
-    let param = unsafe { &*raw };
-    ConnParam {
-        // SAFETY: By the caller's promise.
-        private_data: unsafe {
-            bytes_from_raw(param.private_data, usize::from(param.private_data_len))
-        },
-        ord: param.ord,
-        ird: param.ird,
-        qpn: param.qpn,
-    }
-}
-
-/// A slice of C memory that may be null if it is empty.
-///
-/// # Safety
-///
-/// `data` must be valid for `len` octets for `'a`, if `len` is not 0.
-unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
-    if len == 0 || data.is_null() {
-        return &[];
-    }
-    // SAFETY: By the caller's promise.
-    unsafe { core::slice::from_raw_parts(data.cast(), len) }
-}
-
-/// Takes the connection of a child object back.
-///
-/// # Safety
-///
-/// `raw` must be the valid object of an `accept` or `reject` of this driver.
-unsafe fn take_conn<T: Driver>(raw: *mut bindings::iw_cm_id) -> Option<Arc<T::Conn>> {
-    // SAFETY: Valid by the caller's promise; only these two requests and the making of the child touch the field, and
-    // the connection manager issues them one after the other.
-    let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
-    NonNull::new(data.cast::<T::Conn>()).map(|conn| {
-        // SAFETY: The only thing put there is what `connect_request` made by `Arc::into_raw`, of this type; it was
-        // just taken out, so this is the only time.
-        unsafe { Arc::from_raw(conn.as_ptr()) }
-    })
-}
-
-/// `ops.iw_connect`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: both pointers are valid.
-pub(super) unsafe extern "C" fn connect<T: Driver>(
-    raw: *mut bindings::iw_cm_id,
-    param: *mut bindings::iw_cm_conn_param,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: Valid by the caller's promise.
-        let (call, id) = unsafe { Call::begin::<T>(raw, Phase::ConnectCall) }?;
-        // SAFETY: As above, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        // SAFETY: Valid by the caller's promise.
-        let param = unsafe { param_from_raw(param) };
-        id.attach(T::qp_link(dev, param.qpn))?;
-        call.end(T::connect(dev, id, &param))?;
-        Ok(0)
-    })
-}
-
-/// `ops.iw_accept`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: both pointers are valid, and the object is the child of a request of ours.
-pub(super) unsafe extern "C" fn accept<T: Driver>(
-    raw: *mut bindings::iw_cm_id,
-    param: *mut bindings::iw_cm_conn_param,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: By the caller's promise.
-        let conn = unsafe { take_conn::<T>(raw) }.ok_or(EINVAL)?;
-        // SAFETY: By the caller's promise, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        // SAFETY: Valid by the caller's promise.
-        let (call, id) = match unsafe { Call::begin::<T>(raw, Phase::AcceptCall) } {
-            Ok(begun) => begun,
-            Err(error) => {
-                // The connection manager forgets a connection that it could not accept.
-                let _ = T::reject(dev, conn, &[]);
-                return Err(error);
-            }
-        };
-        // SAFETY: Valid by the caller's promise.
-        let param = unsafe { param_from_raw(param) };
-        if let Err(error) = id.attach(T::qp_link(dev, param.qpn)) {
-            let _ = T::reject(dev, conn, &[]);
-            return Err(error);
-        }
-        call.end(T::accept(dev, id, conn, &param))?;
-        Ok(0)
-    })
-}
-
-/// `ops.iw_reject`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: the object is valid and the child of a request of ours, the data is as long as
-/// it says.
-pub(super) unsafe extern "C" fn reject<T: Driver>(
-    raw: *mut bindings::iw_cm_id,
-    data: *const c_void,
-    len: u8,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: By the caller's promise.
-        let conn = unsafe { take_conn::<T>(raw) }.ok_or(EINVAL)?;
-        // SAFETY: By the caller's promise, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        // SAFETY: By the caller's promise.
-        let data = unsafe { bytes_from_raw(data, usize::from(len)) };
-        T::reject(dev, conn, data)?;
-        Ok(0)
-    })
-}
-
-/// `ops.iw_create_listen`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: the object is valid.
-pub(super) unsafe extern "C" fn create_listen<T: Driver>(
-    raw: *mut bindings::iw_cm_id,
-    backlog: c_int,
-) -> c_int {
-    from_result(|| {
-        let backlog = u32::try_from(backlog)?;
-        // SAFETY: Valid by the caller's promise.
-        let (_, id) = unsafe { Call::begin::<T>(raw, Phase::Listening) }?;
-        // SAFETY: As above, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        let listener = T::create_listen(dev, id, backlog)?;
-        // SAFETY: As above; the field is ours, and read by `destroy_listen` only.
-        unsafe { (*raw).provider_data = Arc::into_raw(listener).cast_mut().cast() };
-        Ok(0)
-    })
-}
-
-/// `ops.iw_destroy_listen`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: the object is valid and was listening.
-pub(super) unsafe extern "C" fn destroy_listen<T: Driver>(raw: *mut bindings::iw_cm_id) -> c_int {
-    from_result(|| {
-        // SAFETY: Valid by the caller's promise.
-        let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
-        let listener = NonNull::new(data.cast::<T::Listener>()).ok_or(EINVAL)?;
-        // SAFETY: `create_listen` put it there by `Arc::into_raw`; it was just taken out.
-        let listener = unsafe { Arc::from_raw(listener.as_ptr()) };
-        // SAFETY: By the caller's promise, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        T::destroy_listen(dev, listener);
-        Ok(0)
-    })
-}
-
-/// `ops.iw_get_qp`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: the device is registered.
-pub(super) unsafe extern "C" fn get_qp<T: Driver>(
-    device: *mut bindings::ib_device,
-    qpn: c_int,
-) -> *mut bindings::ib_qp {
-    // SAFETY: By the caller's promise.
-    let dev = unsafe { device_data::<T>(device) };
-    // CAST: The number is unsigned; the C interface has it in an int.
-    let link = T::qp_link(dev, qpn as u32);
-    match link.and_then(|link| link.raw()) {
-        Some(qp) => qp.as_ptr(),
-        None => core::ptr::null_mut(),
-    }
-}
-
-/// `ops.iw_add_ref`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: the queue pair is valid.
-pub(super) unsafe extern "C" fn add_ref<T: Driver>(qp: *mut bindings::ib_qp) {
-    // SAFETY: By the caller's promise.
-    unsafe { QpObject::<T>::tail(qp) }.link.add_user();
-}
-
-/// `ops.iw_rem_ref`.
-///
-/// # Safety
-///
-/// As the connection manager calls it: it holds a reference, which it gives back.
-pub(super) unsafe extern "C" fn rem_ref<T: Driver>(qp: *mut bindings::ib_qp) {
-    // The link outlives the queue pair, which may be freed as soon as the reference is given back.
-    // SAFETY: By the caller's promise.
-    let link = unsafe { QpObject::<T>::tail(qp) }.link.clone();
-    link.remove_user();
 }
 
 /// An event without content.

@@ -2,9 +2,9 @@
 
 //! A link type: `rdma link add NAME type TYPE netdev DEV`.
 //!
-//! The module that offers the type says so in its `module!` by the alias `rdma-link-TYPE`, so that the tool loads it.
-//! `rdma link delete` needs nothing here: `ib_core` unregisters the device
-//! (see [`Registration`](super::device::Registration)), if it has
+//! The module that offers the type says so in its `module!` by the alias `rdma-link-TYPE`, so that
+//! the tool loads it. `rdma link delete` needs nothing here: `ib_core` unregisters the device (see
+//! [`Registration`](super::device::Registration)), if it has
 //! [`KernelCaps::ALLOW_USER_UNREG`](super::types::KernelCaps::ALLOW_USER_UNREG).
 //!
 //! Context: process; no lock is held but the one that keeps the link type from being unregistered.

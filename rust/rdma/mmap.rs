@@ -2,10 +2,11 @@
 
 //! Memory that a process maps through its uverbs file.
 //!
-//! The driver shares a [`SharedMem`] while it makes an object ([`Udata::share`](super::udata::Udata::share)) and gets
-//! a key for the response; the provider library hands the key to `mmap()` as offset. The keys belong to the verb
-//! object: they are withdrawn when it is destroyed, or when making it fails. What is mapped already stays mapped; the
-//! pages live until the last mapping is gone, whatever happens to the [`SharedMem`].
+//! The driver shares a [`SharedMem`] while it makes an object
+//! ([`Udata::share`](super::udata::Udata::share)) and gets a key for the response; the provider
+//! library hands the key to `mmap()` as offset. The keys belong to the verb object: they are
+//! withdrawn when it is destroyed, or when making it fails. What is mapped already stays mapped;
+//! the pages live until the last mapping is gone, whatever happens to the [`SharedMem`].
 //!
 //! Context: process.
 //!
@@ -35,8 +36,9 @@ struct Entry {
 ///
 /// # Invariants
 ///
-/// Every pointer is an inserted entry whose first reference is ours. The user context they were inserted in exists as
-/// long as this value: it lives in a verb object of that context, or on the stack of a verb.
+/// Every pointer is an inserted entry whose first reference is ours. The user context they were
+/// inserted in exists as long as this value: it lives in a verb object of that context, or on the
+/// stack of a verb.
 pub(super) struct Mappings {
     entries: KVec<NonNull<bindings::rdma_user_mmap_entry>>,
 }
@@ -49,7 +51,9 @@ unsafe impl Sync for Mappings {}
 impl Mappings {
     /// No entries.
     pub(super) const fn new() -> Self {
-        Self { entries: KVec::new() }
+        Self {
+            entries: KVec::new(),
+        }
     }
 
     /// Adds memory to the table of `context` and returns its key.
@@ -76,8 +80,15 @@ impl Mappings {
         // SAFETY: `entry` points to a live `Entry`.
         let base = unsafe { addr_of_mut!((*entry).base) };
         // SAFETY: `context` is valid by the caller's promise; `base` is ours and not inserted yet.
-        let status =
-            unsafe { bindings::rdma_user_mmap_entry_insert(context.as_ptr(), base, length) };
+        let status = unsafe {
+            bindings::rdma_user_mmap_entry_insert_range(
+                context.as_ptr(),
+                base,
+                length,
+                FIRST_PAGE,
+                u32::MAX,
+            )
+        };
         if let Err(error) = to_result(status) {
             // SAFETY: The entry was not inserted, so it is still only ours.
             drop(unsafe { KBox::from_raw(entry) });
@@ -96,7 +107,8 @@ impl Mappings {
 impl Drop for Mappings {
     fn drop(&mut self) {
         for entry in self.entries.iter() {
-            // SAFETY: By the type's invariant it is inserted, the reference is ours, and the context exists.
+            // SAFETY: By the type's invariant it is inserted, the reference is ours, and the
+            // context exists.
             unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr()) };
         }
     }
@@ -118,7 +130,8 @@ pub(super) unsafe extern "C" fn mmap(
     };
     // SAFETY: All entries of our contexts are `Entry` with `base` at offset 0; we hold a reference.
     let memory = unsafe { &(*base.as_ptr().cast::<Entry>()).memory };
-    // SAFETY: `vma` is being made, and the memory is one `vmalloc_user` allocation, of exactly the size of the entry.
+    // SAFETY: `vma` is being made, and the memory is one `vmalloc_user` allocation, of exactly the
+    // size of the entry.
     let status = unsafe { bindings::remap_vmalloc_range(vma, memory.as_ptr().cast(), 0) };
     // SAFETY: The reference is that of `rdma_user_mmap_entry_get`.
     unsafe { bindings::rdma_user_mmap_entry_put(base.as_ptr()) };
@@ -135,6 +148,11 @@ pub(super) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_en
     drop(unsafe { KBox::from_raw(base.cast::<Entry>()) });
 }
 
+/// The least offset, in pages. Provider libraries take small numbers for marks of their own: libsiw
+/// takes 0x90000 for an object that has nothing to be mapped.
+const FIRST_PAGE: u32 = 0x1000;
+
 extern "C" {
-    fn riwarp_helper_rdma_user_mmap_get_offset(entry: *const bindings::rdma_user_mmap_entry) -> u64;
+    fn riwarp_helper_rdma_user_mmap_get_offset(entry: *const bindings::rdma_user_mmap_entry)
+        -> u64;
 }

@@ -2,9 +2,9 @@
 
 //! Registration of memory.
 //!
-//! What enters: a request of a process to register its memory ([`RegUserMr`]), or a scatter list of a kernel consumer
-//! for a region that it will register fast ([`MapSg`]). What leaves: pinned memory ([`Umem`]) or a list of pages
-//! ([`KernelPages`]) that the driver's region keeps.
+//! What enters: a request of a process to register its memory ([`RegUserMr`]), or a scatter list of
+//! a kernel consumer for a region that it will register fast ([`MapSg`]). What leaves: pinned
+//! memory ([`Umem`]) or a list of pages ([`KernelPages`]) that the driver's region keeps.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -70,8 +70,8 @@ pub struct Mapped {
 }
 
 impl MapSg<'_> {
-    /// Replaces the region's pages by the list, as far as it goes: up to the first gap between pages, or until there
-    /// is no room.
+    /// Replaces the region's pages by the list, as far as it goes: up to the first gap between
+    /// pages, or until there is no room.
     ///
     /// Context: any.
     ///
@@ -82,11 +82,17 @@ impl MapSg<'_> {
     pub fn map(&mut self) -> Result<Mapped> {
         self.pages.clear();
         let mr = self.mr.as_ptr();
-        // SAFETY: The trampoline made this value from the arguments of `ops.map_mr_sg`; the region's page size is
-        // what the consumer passed to `ib_map_mr_sg()`. No other map call of this region runs at the same time, by
-        // the contract of that function.
+        // SAFETY: The trampoline made this value from the arguments of `ops.map_mr_sg`; the
+        // region's page size is what the consumer passed to `ib_map_mr_sg()`. No other map call of
+        // this region runs at the same time, by the contract of that function.
         let entries = unsafe {
-            bindings::ib_sg_to_pages(mr, self.list, self.entries, self.offset, Some(self.set_page))
+            bindings::ib_sg_to_pages(
+                mr,
+                self.list,
+                self.entries,
+                self.offset,
+                Some(self.set_page),
+            )
         };
         if entries < 0 {
             self.pages.clear();

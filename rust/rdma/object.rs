@@ -2,16 +2,18 @@
 
 //! The objects that consumers hold, and the links from the driver's objects back to them.
 //!
-//! `ib_core` makes and frees the C structures. It asks the driver only for their size, so each can be the head of a
-//! larger structure: [`Object`], whose tail holds one reference to the driver's object. The tail is written by the
-//! trampoline of `create_*` after the driver succeeded, and emptied by that of `destroy_*`.
+//! `ib_core` makes and frees the C structures. It asks the driver only for their size, so each can
+//! be the head of a larger structure: [`Object`], whose tail holds one reference to the driver's
+//! object. The tail is written by the trampoline of `create_*` after the driver succeeded, and
+//! emptied by that of `destroy_*`.
 //!
-//! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) is what the driver gets to report events to the consumer. It is
-//! counted and may outlive the C structure: once that is being destroyed the link is dead and does nothing. A link is
-//! closed by the trampolines, which wait for every report that is under way; so no handler of a consumer runs after
-//! `ib_destroy_*` returned.
+//! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) is what the driver gets to report events to the
+//! consumer. It is counted and may outlive the C structure: once that is being destroyed the link
+//! is dead and does nothing. A link is closed by the trampolines, which wait for every report that
+//! is under way; so no handler of a consumer runs after `ib_destroy_*` returned.
 //!
-//! Context: everything on a link may be called from any context; handlers run with bottom halves disabled.
+//! Context: everything on a link may be called from any context; handlers run with bottom halves
+//! disabled.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -73,7 +75,8 @@ impl<B, D, L> Object<B, D, L> {
     /// `base` must be the head of an allocation of [`Self::SIZE`] octets whose tail holds nothing.
     pub(super) unsafe fn fill(base: *mut B, tail: Tail<D, L>) {
         let this = base.cast::<Self>();
-        // SAFETY: By the caller's promise the allocation is large enough and nothing is overwritten.
+        // SAFETY: By the caller's promise the allocation is large enough and nothing is
+        // overwritten.
         // INVARIANT: The tail is `Some` from here on.
         unsafe { addr_of_mut!((*this).tail).write(Some(tail)) };
     }
@@ -85,7 +88,8 @@ impl<B, D, L> Object<B, D, L> {
     /// `base` must have been filled and not emptied since, and must stay so for `'a`.
     pub(super) unsafe fn tail<'a>(base: *mut B) -> &'a Tail<D, L> {
         let this = base.cast::<Self>();
-        // SAFETY: By the caller's promise the tail is initialised, and nothing writes to it for `'a`.
+        // SAFETY: By the caller's promise the tail is initialised, and nothing writes to it for
+        // `'a`.
         let tail: &'a Option<Tail<D, L>> = unsafe { &*addr_of_mut!((*this).tail) };
         // SAFETY: It is `Some` by the type's invariant.
         unsafe { tail.as_ref().unwrap_unchecked() }
@@ -109,7 +113,8 @@ impl<B, D, L> Object<B, D, L> {
     ///
     /// # Safety
     ///
-    /// `base` must have been filled and not emptied since, and nothing may use the structure any more.
+    /// `base` must have been filled and not emptied since, and nothing may use the structure any
+    /// more.
     pub(super) unsafe fn empty(base: *mut B) -> Tail<D, L> {
         let this = base.cast::<Self>();
         // SAFETY: By the caller's promise the tail is initialised and nothing else refers to it.
@@ -136,16 +141,17 @@ pub(super) type MrObject<T> =
 /// A pointer to a C object, behind a gate.
 struct Target<B>(NonNull<B>);
 
-// SAFETY: The pointer is only used while its gate is held, and only for calls that `ib_core` allows from any context
-// and thread.
+// SAFETY: The pointer is only used while its gate is held, and only for calls that `ib_core` allows
+// from any context and thread.
 unsafe impl<B> Send for Target<B> {}
 // SAFETY: As above.
 unsafe impl<B> Sync for Target<B> {}
 
 /// The identity of a queue pair, as completions carry it.
 ///
-/// Only a number: it says nothing about whether the queue pair still exists. A driver that keeps completions of a
-/// destroyed queue pair for a kernel consumer must take them out of the queue before `destroy_qp` returns.
+/// Only a number: it says nothing about whether the queue pair still exists. A driver that keeps
+/// completions of a destroyed queue pair for a kernel consumer must take them out of the queue
+/// before `destroy_qp` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpId(pub(super) usize);
 
@@ -174,9 +180,10 @@ impl CqLink {
 
     /// Calls the consumer's completion handler.
     ///
-    /// Never two at once for one queue: who finds a call under way has the handler called once more after it. The
-    /// handler may poll the queue and arm it again, so the caller may hold no lock that `poll_cq` or `req_notify_cq`
-    /// take, and may not be inside a verb that a kernel consumer called.
+    /// Never two at once for one queue: who finds a call under way has the handler called once more
+    /// after it. The handler may poll the queue and arm it again, so the caller may hold no lock
+    /// that `poll_cq` or `req_notify_cq` take, and may not be inside a verb that a kernel consumer
+    /// called.
     ///
     /// Context: any.
     pub fn notify(&self) {
@@ -189,8 +196,8 @@ impl CqLink {
                 // SAFETY: As above; the context was set before the queue could be armed.
                 let context = unsafe { (*cq).cq_context };
                 if let Some(handler) = handler {
-                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it in any context,
-                    // and the baton keeps it to one call at a time.
+                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
+                    // in any context, and the baton keeps it to one call at a time.
                     unsafe { handler(cq, context) };
                 }
             }
@@ -347,7 +354,8 @@ impl QpLink {
         // SAFETY: The union is plain data; this is the variant for this kind of event.
         unsafe { *event.element.qp.as_mut() = qp };
         if let Some(handler) = handler {
-            // SAFETY: The handler is the consumer's own for this queue pair; it does not keep the event.
+            // SAFETY: The handler is the consumer's own for this queue pair; it does not keep the
+            // event.
             unsafe { handler(&mut event, context) };
         }
     }
@@ -362,7 +370,8 @@ impl QpLink {
         self.0.gate.is_open()
     }
 
-    /// The C object, if it still exists; used right away by the connection manager, which keeps it alive itself.
+    /// The C object, if it still exists; used right away by the connection manager, which keeps it
+    /// alive itself.
     pub(super) fn raw(&self) -> Option<NonNull<bindings::ib_qp>> {
         self.0.gate.enter().map(|qp| qp.0)
     }
@@ -374,7 +383,8 @@ impl QpLink {
 
     /// Gives a reference of the connection manager back.
     pub(super) fn remove_user(&self) {
-        // ORDERING: Full: whatever the connection manager did with the queue pair comes before its end.
+        // ORDERING: Full: whatever the connection manager did with the queue pair comes before its
+        // end.
         if self.0.users.fetch_sub(1, Full) == 1 {
             self.0.unused.complete_all();
         }
@@ -398,7 +408,8 @@ impl QpLink {
 
     /// Gives our own reference back and waits until the connection manager has none.
     ///
-    /// It gives its own back once it knows that the connection has ended, so it is told, if nobody did yet.
+    /// It gives its own back once it knows that the connection has ended, so it is told, if nobody
+    /// did yet.
     ///
     /// Context: process, may sleep.
     pub(super) fn wait_unused(&self) {

@@ -2,11 +2,12 @@
 
 //! What an iWARP driver implements: [`Driver`].
 //!
-//! Every function of the trait is one callback of `struct ib_device_ops`, by its C name without the `iw_` or `ib_`.
-//! What enters are safe views of the caller's structures and borrowed driver objects; what leaves are plain values or
-//! new driver objects in an [`Arc`]. The C objects that the consumer holds are made and freed by `ib_core`; each holds
-//! one reference to the driver's object from the end of `create_*` to the end of `destroy_*`, so that work items and
-//! sockets may outlive the verb object by holding references of their own.
+//! Every function of the trait is one callback of `struct ib_device_ops`, by its C name without the
+//! `iw_` or `ib_`. What enters are safe views of the caller's structures and borrowed driver
+//! objects; what leaves are plain values or new driver objects in an [`Arc`]. The C objects that
+//! the consumer holds are made and freed by `ib_core`; each holds one reference to the driver's
+//! object from the end of `create_*` to the end of `destroy_*`, so that work items and sockets may
+//! outlive the verb object by holding references of their own.
 //!
 //! # Contexts
 //!
@@ -17,8 +18,8 @@
 //! | `qp_link` | with a spin lock held and interrupts off; may not sleep |
 //! | all others | process, may sleep |
 //!
-//! `ib_core` calls `destroy_*` once, when no other verb runs on that object and nothing refers to it; it does not
-//! promise that any two other verbs of an object do not run at the same time.
+//! `ib_core` calls `destroy_*` once, when no other verb runs on that object and nothing refers to
+//! it; it does not promise that any two other verbs of an object do not run at the same time.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -33,9 +34,10 @@ use super::object::SrqLink;
 use super::settings::Setting;
 use super::types::*;
 use super::udata::Udata;
+use super::wc::WcSink;
 use super::wr::RecvWrs;
 use super::wr::SendWrs;
-use super::wr::WcSink;
+
 use crate::mm::place::KernelPages;
 use crate::net::NetDevice;
 use kernel::prelude::*;
@@ -103,8 +105,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// The device is unregistered, by whomever; no callback runs or will run.
     ///
-    /// Called once, also when the registration itself was dropped or failed. The driver takes the device off its
-    /// lists here. The [`Registration`](super::device::Registration) may not be dropped in here.
+    /// Called once, also when the registration itself was dropped or failed. The driver takes the
+    /// device off its lists here. The [`Registration`](super::device::Registration) may not be
+    /// dropped in here.
     fn dealloc_driver(dev: Arc<Self::Device>);
 
     /// Opens the device for a process.
@@ -136,7 +139,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Frees a completion queue; no queue pair refers to it. Its link is dead already.
     fn destroy_cq(cq: Arc<Self::Cq>);
 
-    /// Hands completions of a kernel consumer over, oldest first, until the queue is empty or the sink full.
+    /// Hands completions of a kernel consumer over, oldest first, until the queue is empty or the
+    /// sink full.
     ///
     /// Context: any; may not sleep.
     fn poll_cq(cq: ArcBorrow<'_, Self::Cq>, sink: &mut WcSink<'_>) -> Result;
@@ -164,10 +168,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Says how a queue pair is.
     fn query_qp(qp: ArcBorrow<'_, Self::Qp>, mask: QpAttrMask) -> Result<QpReport>;
 
-    /// Takes a queue pair out of service: afterwards the driver begins nothing with its verb object any more.
+    /// Takes a queue pair out of service: afterwards the driver begins nothing with its verb object
+    /// any more.
     ///
-    /// The link still works during this call and is dead after it. What the driver has not told the connection manager
-    /// by then is told it in its place ([`super::iw_cm`]).
+    /// The link still works during this call and is dead after it. What the driver has not told the
+    /// connection manager by then is told it in its place ([`super::iw_cm`]).
     fn destroy_qp(qp: Arc<Self::Qp>);
 
     /// Posts to the send queue; see [`SendWrs::is_doorbell`] for processes.
@@ -215,7 +220,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
         access: Access,
     ) -> Result<MrCreated<Self>>;
 
-    /// Makes a region for fast registration of up to `max_pages` pages; [`MrCreated::pages`] must be there.
+    /// Makes a region for fast registration of up to `max_pages` pages; [`MrCreated::pages`] must
+    /// be there.
     fn alloc_mr(
         pd: ArcBorrow<'_, Self::Pd>,
         proof: KernelOwned,
@@ -251,7 +257,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ) -> Result;
 
     /// Refuses a requested connection.
-    fn reject(dev: ArcBorrow<'_, Self::Device>, conn: Arc<Self::Conn>, private_data: &[u8]) -> Result;
+    fn reject(
+        dev: ArcBorrow<'_, Self::Device>,
+        conn: Arc<Self::Conn>,
+        private_data: &[u8],
+    ) -> Result;
 
     /// Begins to listen at `id.local_addr()`.
     fn create_listen(

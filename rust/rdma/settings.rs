@@ -4,7 +4,8 @@
 //!
 //! A driver lists them in [`Driver::SETTINGS`]; each is a file with one value.
 //!
-//! Context: process, may sleep. A callback may not unregister the device: that waits for the callback.
+//! Context: process, may sleep. A callback may not unregister the device: that waits for the
+//! callback.
 //!
 //! C header: `include/linux/sysfs.h`.
 
@@ -119,7 +120,8 @@ impl<T: Driver> SettingGroup<T> {
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` a page.
+/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` a
+/// page.
 unsafe extern "C" fn show<T: Driver>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,
@@ -132,7 +134,8 @@ unsafe extern "C" fn show<T: Driver>(
     // SAFETY: By the caller's promise.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, PAGE_SIZE) };
     let mut writer = Formatter::new(buffer);
-    let done = (setting.show)(dev, &mut writer).and_then(|()| fmt::Write::write_str(&mut writer, "\n"));
+    let done =
+        (setting.show)(dev, &mut writer).and_then(|()| fmt::Write::write_str(&mut writer, "\n"));
     match done {
         // CAST: At most a page.
         Ok(()) => writer.bytes_written() as isize,
@@ -144,7 +147,8 @@ unsafe extern "C" fn show<T: Driver>(
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` as long as it says.
+/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` as
+/// long as it says.
 unsafe extern "C" fn store<T: Driver>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,

@@ -2,128 +2,24 @@
 
 //! The attributes of RDMA objects as plain Rust values.
 //!
-//! The driver fills and reads these structures; the trampolines in [`super::ops`] turn them into the C structures of
-//! `ib_core` and back. Nothing here touches a C object, so everything is `Copy`, safe, and usable in any context.
+//! The driver fills and reads these structures; the trampolines in [`super::ops`] turn them into
+//! the C structures of `ib_core` and back. Nothing here touches a C object, so everything is
+//! `Copy`, safe, and usable in any context.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
 use crate::bindings;
 
-/// Defines a set of bits of a C enumeration as a small copyable type.
-macro_rules! bit_set {
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident($repr:ty) { $( $(#[$doc:meta])* $flag:ident = $value:expr; )* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $name($repr);
+mod macros;
 
-        impl $name {
-            $( $(#[$doc])* pub const $flag: Self = Self($value); )*
-
-            /// The empty set.
-            pub const fn empty() -> Self {
-                Self(0)
-            }
-
-            /// Takes every bit as it stands, unknown ones included.
-            pub const fn from_bits(bits: $repr) -> Self {
-                Self(bits)
-            }
-
-            /// The bits as the C interface has them.
-            pub const fn bits(self) -> $repr {
-                self.0
-            }
-
-            /// Whether every bit of `other` is in this set.
-            pub const fn contains(self, other: Self) -> bool {
-                self.0 & other.0 == other.0
-            }
-
-            /// Whether any bit of `other` is in this set.
-            pub const fn intersects(self, other: Self) -> bool {
-                self.0 & other.0 != 0
-            }
-
-            /// The bits of this set that are not in `other`.
-            pub const fn without(self, other: Self) -> Self {
-                Self(self.0 & !other.0)
-            }
-
-            /// Whether no bit is set.
-            pub const fn is_empty(self) -> bool {
-                self.0 == 0
-            }
-        }
-
-        impl core::ops::BitOr for $name {
-            type Output = Self;
-
-            fn bitor(self, other: Self) -> Self {
-                Self(self.0 | other.0)
-            }
-        }
-
-        impl core::ops::BitOrAssign for $name {
-            fn bitor_assign(&mut self, other: Self) {
-                self.0 |= other.0;
-            }
-        }
-
-        impl core::ops::BitAnd for $name {
-            type Output = Self;
-
-            fn bitand(self, other: Self) -> Self {
-                Self(self.0 & other.0)
-            }
-        }
-    };
-}
-
-/// Defines an enumeration that mirrors a C one.
-macro_rules! c_enum {
-    (
-        $(#[$meta:meta])*
-        pub enum $name:ident { $( $(#[$doc:meta])* $variant:ident = $value:expr; )* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $( $(#[$doc])* $variant, )*
-        }
-
-        impl $name {
-            /// The value of the C enumeration.
-            pub const fn to_raw(self) -> u32 {
-                match self {
-                    // CAST: The C enumerations have small non-negative values.
-                    $( Self::$variant => $value as u32, )*
-                }
-            }
-
-            /// The variant with that value in C, if there is one.
-            pub const fn from_raw(raw: u32) -> Option<Self> {
-                $(
-                    // CAST: As above.
-                    if raw == $value as u32 {
-                        return Some(Self::$variant);
-                    }
-                )*
-                None
-            }
-        }
-    };
-}
-pub(crate) use bit_set;
-pub(crate) use c_enum;
+pub(crate) use macros::bit_set;
+pub(crate) use macros::c_enum;
 
 /// Proof that an object belongs to a kernel consumer.
 ///
-/// Only the trampolines make one, and only after they saw that the object has no user context. Whoever holds it may
-/// take the addresses of that object's work requests and page lists for kernel virtual addresses
-/// (see [`Memory::kernel_virtual`](crate::mm::place::Memory::kernel_virtual)).
+/// Only the trampolines make one, and only after they saw that the object has no user context.
+/// Whoever holds it may take the addresses of that object's work requests and page lists for kernel
+/// virtual addresses (see [`Memory::kernel_virtual`](crate::mm::place::Memory::kernel_virtual)).
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOwned(());
 
@@ -132,8 +28,8 @@ impl KernelOwned {
     ///
     /// # Safety
     ///
-    /// The object that this proof is about must have been made by a kernel consumer: its C structure has no `uobject`,
-    /// or the call had no `udata`.
+    /// The object that this proof is about must have been made by a kernel consumer: its C
+    /// structure has no `uobject`, or the call had no `udata`.
     pub(crate) unsafe fn new_unchecked() -> Self {
         Self(())
     }
@@ -198,7 +94,8 @@ bit_set! {
         PORT_ACTIVE_EVENT = bindings::ib_device_cap_flags_IB_DEVICE_PORT_ACTIVE_EVENT as u64;
         /// Raises RNR errors by itself.
         RC_RNR_NAK_GEN = bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64;
-        /// Fast registration, Send with Invalidate, local invalidate, zero lkey for kernel consumers.
+        /// Fast registration, Send with Invalidate, local invalidate, zero lkey for kernel
+        /// consumers.
         MEM_MGT_EXTENSIONS = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         /// Memory windows of type 2B.
         MEM_WINDOW_TYPE_2B = bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B as u64;

@@ -2,8 +2,8 @@
 
 //! The driver's own part of a uverbs call: request and response.
 //!
-//! What enters: the octets that the provider library in user space put behind the common part of a call. What leaves:
-//! those that it expects back, such as the mmap keys of the queues.
+//! What enters: the octets that the provider library in user space put behind the common part of a
+//! call. What leaves: those that it expects back, such as the mmap keys of the queues.
 //!
 //! Context: process; both directions may sleep on a page fault.
 //!
@@ -23,8 +23,9 @@ use zerocopy::Immutable;
 /// The private channel of one uverbs call; empty if the caller is in the kernel.
 pub struct Udata<'a, T: Driver> {
     raw: *mut bindings::ib_udata,
+    _life: PhantomData<&'a mut bindings::ib_udata>,
     mappings: Option<&'a mut Mappings>,
-    _type: PhantomData<(&'a mut bindings::ib_udata, fn() -> T)>,
+    _type: PhantomData<fn() -> T>,
 }
 
 impl<'a, T: Driver> Udata<'a, T> {
@@ -32,13 +33,15 @@ impl<'a, T: Driver> Udata<'a, T> {
     ///
     /// # Safety
     ///
-    /// `raw` must be null or valid for `'a`, and `mappings` not outlive the user context of the call.
+    /// `raw` must be null or valid for `'a`, and `mappings` not outlive the user context of the
+    /// call.
     pub(super) unsafe fn new(
         raw: *mut bindings::ib_udata,
         mappings: Option<&'a mut Mappings>,
     ) -> Self {
         Self {
             raw,
+            _life: PhantomData,
             mappings,
             _type: PhantomData,
         }
@@ -73,7 +76,8 @@ impl<'a, T: Driver> Udata<'a, T> {
         }
         let mut request = core::mem::MaybeUninit::<R>::uninit();
         let size = core::mem::size_of::<R>();
-        // SAFETY: `raw` is valid; the target is a local of that size, which is written in full on success.
+        // SAFETY: `raw` is valid; the target is a local of that size, which is written in full on
+        // success.
         to_result(unsafe {
             bindings::_ib_copy_validate_udata_in(
                 self.raw,
@@ -119,7 +123,8 @@ impl<'a, T: Driver> Udata<'a, T> {
         // SAFETY: `raw` is the channel of a uverbs call.
         let context = unsafe { riwarp_helper_rdma_udata_to_ucontext(self.raw) };
         let context = NonNull::new(context).ok_or(EINVAL)?;
-        // SAFETY: The context of a call is valid during it; it outlives the mappings by the promise in `new`.
+        // SAFETY: The context of a call is valid during it; it outlives the mappings by the promise
+        // in `new`.
         unsafe { mappings.insert(context, memory) }
     }
 }

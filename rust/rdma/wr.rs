@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests on their way in, completions on their way out.
+//! Work requests on their way in.
 //!
-//! What enters: the linked lists that a kernel consumer hands to `post_send`, `post_recv` and `post_srq_recv`, seen as
-//! iterators of read-only views. What leaves: completions, written one by one into the array of `poll_cq`.
+//! What enters: the linked lists that a kernel consumer hands to `post_send`, `post_recv` and
+//! `post_srq_recv`. What leaves: iterators of read-only views.
 //!
 //! Context: any, hard interrupt included. Nothing here sleeps, allocates or locks.
 //!
-//! A process posts through memory that it shares with the driver; what arrives of it here is only the doorbell, a post
-//! without a list. A process that sends a list all the same gets `EINVAL` before the driver sees it, since the
-//! addresses in such a list are anything but kernel addresses.
+//! A process posts through memory that it shares with the driver; what arrives of it here is only
+//! the doorbell, a post without a list. A process that sends a list all the same gets `EINVAL`
+//! before the driver sees it, since the addresses in such a list are anything but kernel addresses.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
 use super::object::MrObject;
-use super::object::QpId;
 use super::ops::Driver;
 use super::types::bit_set;
-use super::types::c_enum;
 use super::types::Access;
 use super::types::KernelOwned;
 use crate::bindings;
 use core::marker::PhantomData;
 use kernel::prelude::*;
 use kernel::sync::ArcBorrow;
+
+pub use super::wc::*;
 
 bit_set! {
     /// Flags of a send work request (`enum ib_send_flags`).
@@ -144,8 +144,9 @@ pub enum SendOp<'a, T: Driver> {
 ///
 /// # Invariants
 ///
-/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer, whose `sg_list` holds
-/// `num_sge` entries and which is embedded in the larger structure that its opcode stands for.
+/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer,
+/// whose `sg_list` holds `num_sge` entries and which is embedded in the larger structure that its
+/// opcode stands for.
 pub struct SendWr<'a, T: Driver> {
     raw: &'a bindings::ib_send_wr,
     _type: PhantomData<fn() -> T>,
@@ -153,13 +154,14 @@ pub struct SendWr<'a, T: Driver> {
 
 /// The list of one `post_send` call.
 ///
-/// An iterator. If the driver refuses a request, it returns the error right after it took that request: the one taken
-/// last is the one reported as bad.
+/// An iterator. If the driver refuses a request, it returns the error right after it took that
+/// request: the one taken last is the one reported as bad.
 pub struct SendWrs<'a, T: Driver> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
     doorbell: bool,
-    _type: PhantomData<(&'a bindings::ib_send_wr, fn() -> T)>,
+    _life: PhantomData<&'a bindings::ib_send_wr>,
+    _type: PhantomData<fn() -> T>,
 }
 
 /// A receive work request of a kernel consumer.
@@ -178,113 +180,6 @@ pub struct RecvWrs<'a> {
     _type: PhantomData<&'a bindings::ib_recv_wr>,
 }
 
-c_enum! {
-    /// How a work request ended.
-    pub enum WcStatus {
-        /// Well.
-        Success = bindings::ib_wc_status_IB_WC_SUCCESS;
-        /// The message did not fit the buffer, or the buffer not its region.
-        LocalLength = bindings::ib_wc_status_IB_WC_LOC_LEN_ERR;
-        /// The queue pair is inconsistent.
-        LocalQpOperation = bindings::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
-        /// A local region is invalid or grants too little.
-        LocalProtection = bindings::ib_wc_status_IB_WC_LOC_PROT_ERR;
-        /// The queue pair went to error before the request was done.
-        Flushed = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
-        /// A window could not be bound.
-        MwBind = bindings::ib_wc_status_IB_WC_MW_BIND_ERR;
-        /// The peer answered with nonsense.
-        BadResponse = bindings::ib_wc_status_IB_WC_BAD_RESP_ERR;
-        /// A local region refused an incoming message.
-        LocalAccess = bindings::ib_wc_status_IB_WC_LOC_ACCESS_ERR;
-        /// The peer found the request malformed.
-        RemoteInvalidRequest = bindings::ib_wc_status_IB_WC_REM_INV_REQ_ERR;
-        /// The peer's region refused.
-        RemoteAccess = bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR;
-        /// The peer failed to carry it out.
-        RemoteOperation = bindings::ib_wc_status_IB_WC_REM_OP_ERR;
-        /// The peer did not answer.
-        RetryExceeded = bindings::ib_wc_status_IB_WC_RETRY_EXC_ERR;
-        /// The peer had no receive posted for too long.
-        RnrRetryExceeded = bindings::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR;
-        /// The peer gave up.
-        RemoteAborted = bindings::ib_wc_status_IB_WC_REM_ABORT_ERR;
-        /// Something that cannot be told apart.
-        General = bindings::ib_wc_status_IB_WC_GENERAL_ERR;
-    }
-}
-
-c_enum! {
-    /// What kind of work request ended.
-    pub enum WcOpcode {
-        /// Send, in all its forms.
-        Send = bindings::ib_wc_opcode_IB_WC_SEND;
-        /// RDMA Write, in all its forms.
-        Write = bindings::ib_wc_opcode_IB_WC_RDMA_WRITE;
-        /// RDMA Read, in all its forms.
-        Read = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
-        /// Compare and swap.
-        CompareSwap = bindings::ib_wc_opcode_IB_WC_COMP_SWAP;
-        /// Fetch and add.
-        FetchAdd = bindings::ib_wc_opcode_IB_WC_FETCH_ADD;
-        /// Local invalidate.
-        LocalInv = bindings::ib_wc_opcode_IB_WC_LOCAL_INV;
-        /// Fast registration.
-        RegMr = bindings::ib_wc_opcode_IB_WC_REG_MR;
-        /// Masked compare and swap.
-        MaskedCompareSwap = bindings::ib_wc_opcode_IB_WC_MASKED_COMP_SWAP;
-        /// Masked fetch and add.
-        MaskedFetchAdd = bindings::ib_wc_opcode_IB_WC_MASKED_FETCH_ADD;
-        /// A receive.
-        Recv = bindings::ib_wc_opcode_IB_WC_RECV;
-        /// A receive used up by immediate data.
-        RecvRdmaWithImm = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;
-    }
-}
-
-/// What a message brought besides its payload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WcExtra {
-    /// Nothing.
-    #[default]
-    None,
-    /// Immediate data, as it was on the wire.
-    Immediate([u8; 4]),
-    /// It invalidated this local key.
-    Invalidated(u32),
-}
-
-/// A completion.
-#[derive(Clone, Copy, Debug)]
-pub struct Wc {
-    /// The consumer's number of the work request.
-    pub wr_id: u64,
-    /// How it ended.
-    pub status: WcStatus,
-    /// What it was.
-    pub opcode: WcOpcode,
-    /// Octets received or read.
-    pub byte_len: u32,
-    /// More of the message.
-    pub extra: WcExtra,
-    /// The queue pair it was posted to.
-    pub qp: QpId,
-    /// A code of the driver's own, for error statuses.
-    pub vendor_err: u32,
-}
-
-/// Where `poll_cq` writes completions.
-///
-/// # Invariants
-///
-/// `raw` points to `room` structures that may be written for `'a`; `used <= room`.
-pub struct WcSink<'a> {
-    raw: *mut bindings::ib_wc,
-    room: usize,
-    used: usize,
-    _life: PhantomData<&'a mut bindings::ib_wc>,
-}
-
 impl<'a, T: Driver> SendWrs<'a, T> {
     /// The doorbell of a process.
     pub(super) fn doorbell() -> Self {
@@ -292,6 +187,7 @@ impl<'a, T: Driver> SendWrs<'a, T> {
             next: core::ptr::null(),
             last: core::ptr::null(),
             doorbell: true,
+            _life: PhantomData,
             _type: PhantomData,
         }
     }
@@ -306,6 +202,7 @@ impl<'a, T: Driver> SendWrs<'a, T> {
             next: list,
             last: list,
             doorbell: false,
+            _life: PhantomData,
             _type: PhantomData,
         }
     }
@@ -461,8 +358,8 @@ impl<'a, T: Driver> SendWr<'a, T> {
             let end = done.checked_add(len).ok_or(EINVAL)?;
             let target = buffer.get_mut(done..end).ok_or(EINVAL)?;
             let source = core::ptr::with_exposed_provenance::<u8>(usize::try_from(sge.addr)?);
-            // SAFETY: By the type's invariant the consumer is in the kernel, and inline payload is named by its
-            // kernel address. The target was just cut to the length, and is private.
+            // SAFETY: By the type's invariant the consumer is in the kernel, and inline payload is
+            // named by its kernel address. The target was just cut to the length, and is private.
             unsafe { core::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), len) };
             done = end;
         }
@@ -490,8 +387,8 @@ impl<'a, T: Driver> SendWr<'a, T> {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
         // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
-        // SAFETY: A kernel consumer names a region of its own, made by this driver, and keeps it until the request
-        // completes.
+        // SAFETY: A kernel consumer names a region of its own, made by this driver, and keeps it
+        // until the request completes.
         let mr = unsafe { MrObject::<T>::data(mr) };
         SendOp::RegMr {
             mr,
@@ -587,70 +484,3 @@ impl Iterator for Sges<'_> {
 }
 
 impl ExactSizeIterator for Sges<'_> {}
-
-impl WcSink<'_> {
-    /// A sink for `room` completions.
-    ///
-    /// # Safety
-    ///
-    /// `raw` must point to that many structures, to be written only through the sink while it lives.
-    pub(super) unsafe fn new(raw: *mut bindings::ib_wc, room: usize) -> Self {
-        Self {
-            raw,
-            room,
-            used: 0,
-            _life: PhantomData,
-        }
-    }
-
-    /// How many more it takes.
-    #[inline]
-    pub fn room(&self) -> usize {
-        self.room - self.used
-    }
-
-    /// How many were pushed.
-    #[inline]
-    pub fn used(&self) -> usize {
-        self.used
-    }
-
-    /// Hands a completion over; `false` if there was no room.
-    #[inline]
-    pub fn push(&mut self, wc: &Wc) -> bool {
-        if self.used >= self.room {
-            return false;
-        }
-        let mut raw = bindings::ib_wc {
-            status: wc.status.to_raw(),
-            opcode: wc.opcode.to_raw(),
-            vendor_err: wc.vendor_err,
-            byte_len: wc.byte_len,
-            qp: core::ptr::with_exposed_provenance_mut(wc.qp.0),
-            port_num: 1,
-            ..Default::default()
-        };
-        // SAFETY: The union is 64 bits of plain data.
-        unsafe { *raw.__bindgen_anon_1.wr_id.as_mut() = wc.wr_id };
-        match wc.extra {
-            WcExtra::None => {}
-            WcExtra::Immediate(octets) => {
-                // SAFETY: The union is 32 bits of plain data.
-                unsafe { *raw.ex.imm_data.as_mut() = u32::from_ne_bytes(octets) };
-                // CAST: A small flag.
-                raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
-            }
-            WcExtra::Invalidated(rkey) => {
-                // SAFETY: As above.
-                unsafe { *raw.ex.invalidate_rkey.as_mut() = rkey };
-                // CAST: A small flag.
-                raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
-            }
-        }
-        // SAFETY: `used` is below `room`, so by the type's invariant the structure may be written.
-        unsafe { self.raw.add(self.used).write(raw) };
-        // INVARIANT: It was below `room`.
-        self.used += 1;
-        true
-    }
-}

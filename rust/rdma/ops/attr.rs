@@ -48,8 +48,8 @@ pub(super) fn srq_to_raw(attr: &SrqAttr) -> bindings::ib_srq_attr {
 
 /// Attributes of a queue pair, from C: those that `mask` names, the others at rest.
 ///
-/// The connection manager passes structures of which only what the mask names is initialised, so nothing else may be
-/// read.
+/// The connection manager passes structures of which only what the mask names is initialised, so
+/// nothing else may be read.
 ///
 /// # Safety
 ///
@@ -83,7 +83,11 @@ pub(super) unsafe fn qp_from_raw(
     take!(SQ_PSN, sq_psn, sq_psn);
     take!(DEST_QPN, dest_qp_num, dest_qp_num);
     take!(PKEY_INDEX, pkey_index, pkey_index);
-    take!(EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify, en_sqd_async_notify);
+    take!(
+        EN_SQD_ASYNC_NOTIFY,
+        en_sqd_async_notify,
+        en_sqd_async_notify
+    );
     take!(MAX_QP_RD_ATOMIC, max_rd_atomic, max_rd_atomic);
     take!(MAX_DEST_RD_ATOMIC, max_dest_rd_atomic, max_dest_rd_atomic);
     take!(MIN_RNR_TIMER, min_rnr_timer, min_rnr_timer);

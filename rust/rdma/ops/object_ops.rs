@@ -2,8 +2,8 @@
 
 //! The trampolines of user contexts, protection domains and memory regions.
 //!
-//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its verbs run goes without
-//! saying.
+//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its
+//! verbs run goes without saying.
 
 use super::super::device::device_data;
 use super::super::mmap::Mappings;
@@ -212,7 +212,7 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
 ) -> *mut bindings::ib_mr {
     let make = || {
         // SAFETY: By the caller's promise.
-        let (pd, proof) = unsafe { kernel_pd::<T>(pd) }?;
+        let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T>()?;
         // SAFETY: As above.
         let pd = unsafe { PdObject::<T>::data(pd) };
@@ -237,7 +237,7 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
             return Err(EOPNOTSUPP);
         }
         // SAFETY: By the caller's promise.
-        let (pd, proof) = unsafe { kernel_pd::<T>(pd) }?;
+        let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T>()?;
         // SAFETY: As above.
         let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, max_pages)?;
@@ -251,7 +251,7 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
 /// # Safety
 ///
 /// `pd` was filled.
-unsafe fn kernel_pd<T: Driver>(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, KernelOwned)> {
+unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, KernelOwned)> {
     // SAFETY: By the caller's promise.
     if !unsafe { (*pd).uobject }.is_null() {
         return Err(EPERM);
@@ -264,7 +264,8 @@ unsafe fn kernel_pd<T: Driver>(pd: *mut bindings::ib_pd) -> Result<(*mut binding
 ///
 /// # Safety
 ///
-/// `mr` was made by [`alloc_mr`], `list` has `entries` entries, `offset` is null or valid; nobody else maps it now.
+/// `mr` was made by [`alloc_mr`], `list` has `entries` entries, `offset` is null or valid; nobody
+/// else maps it now.
 pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     mr: *mut bindings::ib_mr,
     list: *mut bindings::scatterlist,
@@ -294,7 +295,10 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
 unsafe extern "C" fn set_page<T: Driver>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
         // SAFETY: By the caller's promise.
-        let pages = unsafe { MrObject::<T>::tail(mr) }.link.as_deref().ok_or(EINVAL)?;
+        let pages = unsafe { MrObject::<T>::tail(mr) }
+            .link
+            .as_deref()
+            .ok_or(EINVAL)?;
         pages.push(page)?;
         Ok(0)
     })
@@ -312,7 +316,8 @@ pub(super) unsafe extern "C" fn dereg_mr<T: Driver>(
     from_result(|| {
         // SAFETY: By the caller's promise.
         T::dereg_mr(unsafe { MrObject::<T>::data(mr) })?;
-        // SAFETY: By the caller's promise nothing uses it any more; it came from a box of that type.
+        // SAFETY: By the caller's promise nothing uses it any more; it came from a box of that
+        // type.
         drop(unsafe { KBox::from_raw(mr.cast::<MrObject<T>>()) });
         Ok(0)
     })

@@ -2,8 +2,8 @@
 
 //! The trampolines of completion queues, queue pairs and shared receive queues.
 //!
-//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its verbs run goes without
-//! saying.
+//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its
+//! verbs run goes without saying.
 
 use super::super::device::device_data;
 use super::super::mmap::Mappings;
@@ -16,9 +16,9 @@ use super::super::object::SrqObject;
 use super::super::object::Tail;
 use super::super::types::*;
 use super::super::udata::Udata;
+use super::super::wc::WcSink;
 use super::super::wr::RecvWrs;
 use super::super::wr::SendWrs;
-use super::super::wr::WcSink;
 use super::attr;
 use super::object_ops::owner;
 use super::object_ops::pd_of;
@@ -151,8 +151,8 @@ pub(super) unsafe extern "C" fn req_notify_cq<T: Driver>(
 ///
 /// # Safety
 ///
-/// `qp` is a new object of the size we asked for, `init` is valid and all it refers to is filled, `udata` null or
-/// valid.
+/// `qp` is a new object of the size we asked for, `init` is valid and all it refers to is filled,
+/// `udata` null or valid.
 pub(super) unsafe extern "C" fn create_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     init: *mut bindings::ib_qp_init_attr,
@@ -179,8 +179,10 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
             send_cq: unsafe { cq_of::<T>(send_cq) },
             // SAFETY: By the caller's promise.
             recv_cq: unsafe { cq_of::<T>(recv_cq) },
-            // SAFETY: By the caller's promise.
-            srq: NonNull::new(raw.srq).map(|srq| unsafe { srq_of::<T>(srq) }),
+            srq: NonNull::new(raw.srq).map(|srq| {
+                // SAFETY: By the caller's promise.
+                unsafe { srq_of::<T>(srq) }
+            }),
             signal: if raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR {
                 SignalPolicy::All
             } else {
@@ -278,7 +280,8 @@ pub(super) unsafe extern "C" fn query_qp<T: Driver>(
 ///
 /// # Safety
 ///
-/// `qp` was filled, and is used no more except by the connection manager, which gives its references back.
+/// `qp` was filled, and is used no more except by the connection manager, which gives its
+/// references back.
 pub(super) unsafe extern "C" fn destroy_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     _udata: *mut bindings::ib_udata,
@@ -368,7 +371,8 @@ pub(super) unsafe extern "C" fn post_srq_recv<T: Driver>(
 ///
 /// # Safety
 ///
-/// `list` must be as `ib_post_recv()` takes it or null, and a kernel consumer's if `is_user` is not set; `bad` valid.
+/// `list` must be as `ib_post_recv()` takes it or null, and a kernel consumer's if `is_user` is not
+/// set; `bad` valid.
 unsafe fn post_recv_list(
     is_user: bool,
     list: *const bindings::ib_recv_wr,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The table of operations of a driver, and the trampolines of those that concern the device itself.
+//! The table of operations of a driver, and the trampolines of those that concern the device
+//! itself.
 
 use super::super::device::dealloc_driver;
 use super::super::device::device_counters;
 use super::super::device::device_data;
 use super::super::device::IbDevice;
-use super::super::iw_cm;
+use super::super::iw_cm::requests;
 use super::super::mmap;
 use super::super::object::CqObject;
 use super::super::object::PdObject;
@@ -52,14 +53,14 @@ pub(in crate::rdma) fn table<T: Driver>() -> bindings::ib_device_ops {
         get_dma_mr: Some(object_ops::get_dma_mr::<T>),
         get_netdev: Some(get_netdev::<T>),
         get_port_immutable: Some(get_port_immutable::<T>),
-        iw_accept: Some(iw_cm::accept::<T>),
-        iw_add_ref: Some(iw_cm::add_ref::<T>),
-        iw_connect: Some(iw_cm::connect::<T>),
-        iw_create_listen: Some(iw_cm::create_listen::<T>),
-        iw_destroy_listen: Some(iw_cm::destroy_listen::<T>),
-        iw_get_qp: Some(iw_cm::get_qp::<T>),
-        iw_reject: Some(iw_cm::reject::<T>),
-        iw_rem_ref: Some(iw_cm::rem_ref::<T>),
+        iw_accept: Some(requests::accept::<T>),
+        iw_add_ref: Some(requests::add_ref::<T>),
+        iw_connect: Some(requests::connect::<T>),
+        iw_create_listen: Some(requests::create_listen::<T>),
+        iw_destroy_listen: Some(requests::destroy_listen::<T>),
+        iw_get_qp: Some(requests::get_qp::<T>),
+        iw_reject: Some(requests::reject::<T>),
+        iw_rem_ref: Some(requests::rem_ref::<T>),
         map_mr_sg: Some(object_ops::map_mr_sg::<T>),
         mmap: Some(mmap::mmap),
         mmap_free: Some(mmap::mmap_free),
@@ -100,7 +101,8 @@ fn count(value: u32) -> u32 {
 ///
 /// # Safety
 ///
-/// As `ib_core` calls it: the device is registered or being so, `attr` valid and zero, `udata` null or valid.
+/// As `ib_core` calls it: the device is registered or being so, `attr` valid and zero, `udata` null
+/// or valid.
 unsafe extern "C" fn query_device<T: Driver>(
     device: *mut bindings::ib_device,
     attr: *mut bindings::ib_device_attr,
@@ -259,20 +261,15 @@ unsafe extern "C" fn alloc_hw_port_stats<T: Driver>(
         return core::ptr::null_mut();
     };
     // SAFETY: The descriptions live as long as the device is registered.
-    unsafe {
-        bindings::rdma_alloc_hw_stats_struct(
-            descs.as_ptr(),
-            number,
-            COUNTERS_LIFESPAN_MS,
-        )
-    }
+    unsafe { bindings::rdma_alloc_hw_stats_struct(descs.as_ptr(), number, COUNTERS_LIFESPAN_MS) }
 }
 
 /// `ops.get_hw_stats`.
 ///
 /// # Safety
 ///
-/// As `ib_core` calls it: the device is registered, `stats` was made by [`alloc_hw_port_stats`] and is locked.
+/// As `ib_core` calls it: the device is registered, `stats` was made by [`alloc_hw_port_stats`] and
+/// is locked.
 unsafe extern "C" fn get_hw_stats<T: Driver>(
     device: *mut bindings::ib_device,
     stats: *mut bindings::rdma_hw_stats,
@@ -298,8 +295,8 @@ unsafe extern "C" fn get_hw_stats<T: Driver>(
 
 /// `ops.disassociate_ucontext`: lets the device go while processes have it open.
 ///
-/// The queues that they mapped are plain memory that lives until it is unmapped, so nothing has to be taken away from
-/// them; `ib_core` destroys their objects itself right after.
+/// The queues that they mapped are plain memory that lives until it is unmapped, so nothing has to
+/// be taken away from them; `ib_core` destroys their objects itself right after.
 ///
 /// # Safety
 ///
@@ -310,5 +307,4 @@ unsafe extern "C" fn disassociate_ucontext(_context: *mut bindings::ib_ucontext)
 const COUNTERS_LIFESPAN_MS: usize = 10;
 
 /// `RDMA_CORE_PORT_IWARP`, which is an expression in C.
-const CORE_CAPS_IWARP: u32 =
-    bindings::RDMA_CORE_CAP_PROT_IWARP | bindings::RDMA_CORE_CAP_IW_CM;
+const CORE_CAPS_IWARP: u32 = bindings::RDMA_CORE_CAP_PROT_IWARP | bindings::RDMA_CORE_CAP_IW_CM;

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The requests of the connection manager: the trampolines of `ops.iw_*`.
+
+use super::CmId;
+use super::ConnParam;
+use super::Endpoint;
+use super::Phase;
+use super::PhaseCell;
+use crate::bindings;
+use crate::rdma::device::device_data;
+use crate::rdma::object::QpObject;
+use crate::rdma::ops::Driver;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use kernel::error::from_result;
+use kernel::ffi::c_int;
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// A request of the connection manager while it runs: decides what its result is.
+struct Call {
+    cell: Arc<PhaseCell>,
+}
+
+impl Call {
+    /// Begins a call.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be valid during the call.
+    unsafe fn begin<T: Driver>(
+        raw: *mut bindings::iw_cm_id,
+        phase: Phase,
+    ) -> Result<(Self, CmId<T>)> {
+        let raw = NonNull::new(raw).ok_or(EINVAL)?;
+        let cell = PhaseCell::new(phase)?;
+        // SAFETY: The caller's promise is the same.
+        let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
+        let id = CmId {
+            endpoint,
+            _type: PhantomData,
+        };
+        Ok((Self { cell }, id))
+    }
+
+    /// Ends a call: its result, unless an event said more already.
+    fn end(self, result: Result) -> Result {
+        let mut phase = self.cell.phase.lock();
+        let owed = match *phase {
+            Phase::AcceptCall => Phase::Accepting,
+            Phase::ConnectCall => Phase::Connecting,
+            // Nobody could ever raise the event that a success would owe.
+            Phase::Abandoned => return result.and(Err(ECONNRESET)),
+            // An event was raised; with an error the connection manager would not expect it.
+            _ => return Ok(()),
+        };
+        *phase = if result.is_ok() { owed } else { Phase::Done };
+        result
+    }
+}
+
+/// The parameters of `connect` and `accept`.
+///
+/// # Safety
+///
+/// `raw` must be valid for `'a`, and its private data as long as it says.
+unsafe fn param_from_raw<'a>(raw: *const bindings::iw_cm_conn_param) -> ConnParam<'a> {
+    // SAFETY: By the caller's promise.
+    let param = unsafe { &*raw };
+    ConnParam {
+        // SAFETY: By the caller's promise.
+        private_data: unsafe {
+            bytes_from_raw(param.private_data, usize::from(param.private_data_len))
+        },
+        ord: param.ord,
+        ird: param.ird,
+        qpn: param.qpn,
+    }
+}
+
+/// A slice of C memory that may be null if it is empty.
+///
+/// # Safety
+///
+/// `data` must be valid for `len` octets for `'a`, if `len` is not 0.
+unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
+    if len == 0 || data.is_null() {
+        return &[];
+    }
+    // SAFETY: By the caller's promise.
+    unsafe { core::slice::from_raw_parts(data.cast(), len) }
+}
+
+/// Takes the connection of a child object back.
+///
+/// # Safety
+///
+/// `raw` must be the valid object of an `accept` or `reject` of this driver.
+unsafe fn take_conn<T: Driver>(raw: *mut bindings::iw_cm_id) -> Option<Arc<T::Conn>> {
+    // SAFETY: Valid by the caller's promise; only these two requests and the making of the child
+    // touch the field, and the connection manager issues them one after the other.
+    let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
+    NonNull::new(data.cast::<T::Conn>()).map(|conn| {
+        // SAFETY: The only thing put there is what `connect_request` made by `Arc::into_raw`, of
+        // this type; it was just taken out, so this is the only time.
+        unsafe { Arc::from_raw(conn.as_ptr()) }
+    })
+}
+
+/// `ops.iw_connect`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: both pointers are valid.
+pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
+    raw: *mut bindings::iw_cm_id,
+    param: *mut bindings::iw_cm_conn_param,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: Valid by the caller's promise.
+        let (call, id) = unsafe { Call::begin::<T>(raw, Phase::ConnectCall) }?;
+        // SAFETY: As above, and the device is registered.
+        let dev = unsafe { device_data::<T>((*raw).device) };
+        // SAFETY: Valid by the caller's promise.
+        let param = unsafe { param_from_raw(param) };
+        id.attach(T::qp_link(dev, param.qpn))?;
+        call.end(T::connect(dev, id, &param))?;
+        Ok(0)
+    })
+}
+
+/// `ops.iw_accept`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: both pointers are valid, and the object is the child of a
+/// request of ours.
+pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
+    raw: *mut bindings::iw_cm_id,
+    param: *mut bindings::iw_cm_conn_param,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let conn = unsafe { take_conn::<T>(raw) }.ok_or(EINVAL)?;
+        // SAFETY: By the caller's promise, and the device is registered.
+        let dev = unsafe { device_data::<T>((*raw).device) };
+        // SAFETY: Valid by the caller's promise.
+        let (call, id) = match unsafe { Call::begin::<T>(raw, Phase::AcceptCall) } {
+            Ok(begun) => begun,
+            Err(error) => {
+                // The connection manager forgets a connection that it could not accept.
+                let _ = T::reject(dev, conn, &[]);
+                return Err(error);
+            }
+        };
+        // SAFETY: Valid by the caller's promise.
+        let param = unsafe { param_from_raw(param) };
+        if let Err(error) = id.attach(T::qp_link(dev, param.qpn)) {
+            let _ = T::reject(dev, conn, &[]);
+            return Err(error);
+        }
+        call.end(T::accept(dev, id, conn, &param))?;
+        Ok(0)
+    })
+}
+
+/// `ops.iw_reject`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: the object is valid and the child of a request of ours, the
+/// data is as long as it says.
+pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
+    raw: *mut bindings::iw_cm_id,
+    data: *const c_void,
+    len: u8,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let conn = unsafe { take_conn::<T>(raw) }.ok_or(EINVAL)?;
+        // SAFETY: By the caller's promise, and the device is registered.
+        let dev = unsafe { device_data::<T>((*raw).device) };
+        // SAFETY: By the caller's promise.
+        let data = unsafe { bytes_from_raw(data, usize::from(len)) };
+        T::reject(dev, conn, data)?;
+        Ok(0)
+    })
+}
+
+/// `ops.iw_create_listen`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: the object is valid.
+pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
+    raw: *mut bindings::iw_cm_id,
+    backlog: c_int,
+) -> c_int {
+    from_result(|| {
+        let backlog = u32::try_from(backlog)?;
+        // SAFETY: Valid by the caller's promise.
+        let (_, id) = unsafe { Call::begin::<T>(raw, Phase::Listening) }?;
+        // SAFETY: As above, and the device is registered.
+        let dev = unsafe { device_data::<T>((*raw).device) };
+        let listener = T::create_listen(dev, id, backlog)?;
+        // SAFETY: As above; the field is ours, and read by `destroy_listen` only.
+        unsafe { (*raw).provider_data = Arc::into_raw(listener).cast_mut().cast() };
+        Ok(0)
+    })
+}
+
+/// `ops.iw_destroy_listen`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: the object is valid and was listening.
+pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
+    raw: *mut bindings::iw_cm_id,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: Valid by the caller's promise.
+        let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
+        let listener = NonNull::new(data.cast::<T::Listener>()).ok_or(EINVAL)?;
+        // SAFETY: `create_listen` put it there by `Arc::into_raw`; it was just taken out.
+        let listener = unsafe { Arc::from_raw(listener.as_ptr()) };
+        // SAFETY: By the caller's promise, and the device is registered.
+        let dev = unsafe { device_data::<T>((*raw).device) };
+        T::destroy_listen(dev, listener);
+        Ok(0)
+    })
+}
+
+/// `ops.iw_get_qp`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: the device is registered.
+pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
+    device: *mut bindings::ib_device,
+    qpn: c_int,
+) -> *mut bindings::ib_qp {
+    // SAFETY: By the caller's promise.
+    let dev = unsafe { device_data::<T>(device) };
+    // CAST: The number is unsigned; the C interface has it in an int.
+    let link = T::qp_link(dev, qpn as u32);
+    match link.and_then(|link| link.raw()) {
+        Some(qp) => qp.as_ptr(),
+        None => core::ptr::null_mut(),
+    }
+}
+
+/// `ops.iw_add_ref`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: the queue pair is valid.
+pub(in crate::rdma) unsafe extern "C" fn add_ref<T: Driver>(qp: *mut bindings::ib_qp) {
+    // SAFETY: By the caller's promise.
+    unsafe { QpObject::<T>::tail(qp) }.link.add_user();
+}
+
+/// `ops.iw_rem_ref`.
+///
+/// # Safety
+///
+/// As the connection manager calls it: it holds a reference, which it gives back.
+pub(in crate::rdma) unsafe extern "C" fn rem_ref<T: Driver>(qp: *mut bindings::ib_qp) {
+    // The link outlives the queue pair, which may be freed as soon as the reference is given back.
+    // SAFETY: By the caller's promise.
+    let link = unsafe { QpObject::<T>::tail(qp) }.link.clone();
+    link.remove_user();
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completions on their way out.
+//!
+//! What enters: [`Wc`] values of the driver. What leaves: structures in the array of `poll_cq`.
+//!
+//! Context: any, hard interrupt included. Nothing here sleeps, allocates or locks.
+//!
+//! C header: `include/rdma/ib_verbs.h`.
+
+use super::object::QpId;
+use super::types::c_enum;
+use crate::bindings;
+use core::marker::PhantomData;
+
+c_enum! {
+    /// How a work request ended.
+    pub enum WcStatus {
+        /// Well.
+        Success = bindings::ib_wc_status_IB_WC_SUCCESS;
+        /// The message did not fit the buffer, or the buffer not its region.
+        LocalLength = bindings::ib_wc_status_IB_WC_LOC_LEN_ERR;
+        /// The queue pair is inconsistent.
+        LocalQpOperation = bindings::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
+        /// A local region is invalid or grants too little.
+        LocalProtection = bindings::ib_wc_status_IB_WC_LOC_PROT_ERR;
+        /// The queue pair went to error before the request was done.
+        Flushed = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
+        /// A window could not be bound.
+        MwBind = bindings::ib_wc_status_IB_WC_MW_BIND_ERR;
+        /// The peer answered with nonsense.
+        BadResponse = bindings::ib_wc_status_IB_WC_BAD_RESP_ERR;
+        /// A local region refused an incoming message.
+        LocalAccess = bindings::ib_wc_status_IB_WC_LOC_ACCESS_ERR;
+        /// The peer found the request malformed.
+        RemoteInvalidRequest = bindings::ib_wc_status_IB_WC_REM_INV_REQ_ERR;
+        /// The peer's region refused.
+        RemoteAccess = bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR;
+        /// The peer failed to carry it out.
+        RemoteOperation = bindings::ib_wc_status_IB_WC_REM_OP_ERR;
+        /// The peer did not answer.
+        RetryExceeded = bindings::ib_wc_status_IB_WC_RETRY_EXC_ERR;
+        /// The peer had no receive posted for too long.
+        RnrRetryExceeded = bindings::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR;
+        /// The peer gave up.
+        RemoteAborted = bindings::ib_wc_status_IB_WC_REM_ABORT_ERR;
+        /// Something that cannot be told apart.
+        General = bindings::ib_wc_status_IB_WC_GENERAL_ERR;
+    }
+}
+
+c_enum! {
+    /// What kind of work request ended.
+    pub enum WcOpcode {
+        /// Send, in all its forms.
+        Send = bindings::ib_wc_opcode_IB_WC_SEND;
+        /// RDMA Write, in all its forms.
+        Write = bindings::ib_wc_opcode_IB_WC_RDMA_WRITE;
+        /// RDMA Read, in all its forms.
+        Read = bindings::ib_wc_opcode_IB_WC_RDMA_READ;
+        /// Compare and swap.
+        CompareSwap = bindings::ib_wc_opcode_IB_WC_COMP_SWAP;
+        /// Fetch and add.
+        FetchAdd = bindings::ib_wc_opcode_IB_WC_FETCH_ADD;
+        /// Local invalidate.
+        LocalInv = bindings::ib_wc_opcode_IB_WC_LOCAL_INV;
+        /// Fast registration.
+        RegMr = bindings::ib_wc_opcode_IB_WC_REG_MR;
+        /// Masked compare and swap.
+        MaskedCompareSwap = bindings::ib_wc_opcode_IB_WC_MASKED_COMP_SWAP;
+        /// Masked fetch and add.
+        MaskedFetchAdd = bindings::ib_wc_opcode_IB_WC_MASKED_FETCH_ADD;
+        /// A receive.
+        Recv = bindings::ib_wc_opcode_IB_WC_RECV;
+        /// A receive used up by immediate data.
+        RecvRdmaWithImm = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;
+    }
+}
+
+/// What a message brought besides its payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WcExtra {
+    /// Nothing.
+    #[default]
+    None,
+    /// Immediate data, as it was on the wire.
+    Immediate([u8; 4]),
+    /// It invalidated this local key.
+    Invalidated(u32),
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Wc {
+    /// The consumer's number of the work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Octets received or read.
+    pub byte_len: u32,
+    /// More of the message.
+    pub extra: WcExtra,
+    /// The queue pair it was posted to.
+    pub qp: QpId,
+    /// A code of the driver's own, for error statuses.
+    pub vendor_err: u32,
+}
+
+/// Where `poll_cq` writes completions.
+///
+/// # Invariants
+///
+/// `raw` points to `room` structures that may be written for `'a`; `used <= room`.
+pub struct WcSink<'a> {
+    raw: *mut bindings::ib_wc,
+    room: usize,
+    used: usize,
+    _life: PhantomData<&'a mut bindings::ib_wc>,
+}
+
+impl WcSink<'_> {
+    /// A sink for `room` completions.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must point to that many structures, to be written only through the sink while it
+    /// lives.
+    pub(super) unsafe fn new(raw: *mut bindings::ib_wc, room: usize) -> Self {
+        Self {
+            raw,
+            room,
+            used: 0,
+            _life: PhantomData,
+        }
+    }
+
+    /// How many more it takes.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.room - self.used
+    }
+
+    /// How many were pushed.
+    #[inline]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Hands a completion over; `false` if there was no room.
+    #[inline]
+    pub fn push(&mut self, wc: &Wc) -> bool {
+        if self.used >= self.room {
+            return false;
+        }
+        let mut raw = bindings::ib_wc {
+            status: wc.status.to_raw(),
+            opcode: wc.opcode.to_raw(),
+            vendor_err: wc.vendor_err,
+            byte_len: wc.byte_len,
+            qp: core::ptr::with_exposed_provenance_mut(wc.qp.0),
+            port_num: 1,
+            ..Default::default()
+        };
+        // SAFETY: The union is 64 bits of plain data.
+        unsafe { *raw.__bindgen_anon_1.wr_id.as_mut() = wc.wr_id };
+        match wc.extra {
+            WcExtra::None => {}
+            WcExtra::Immediate(octets) => {
+                // SAFETY: The union is 32 bits of plain data.
+                unsafe { *raw.ex.imm_data.as_mut() = u32::from_ne_bytes(octets) };
+                // CAST: A small flag.
+                raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
+            }
+            WcExtra::Invalidated(rkey) => {
+                // SAFETY: As above.
+                unsafe { *raw.ex.invalidate_rkey.as_mut() = rkey };
+                // CAST: A small flag.
+                raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
+            }
+        }
+        // SAFETY: `used` is below `room`, so by the type's invariant the structure may be written.
+        unsafe { self.raw.add(self.used).write(raw) };
+        // INVARIANT: It was below `room`.
+        self.used += 1;
+        true
+    }
+}
