@@ -9,7 +9,7 @@
 //! at least, and never more than the frame has, so a reader that takes exactly the frame leaves the first
 //! FPDU alone.
 //!
-//! A [`StartError`] means: close at once, send nothing. A [`Reply::Failed`] means: enter full operation
+//! A [`StartError`] means: close at once, send nothing. A [`Verdict::Failed`] means: enter full operation
 //! and send the Terminate of the fault. Time-outs are the driver's (MPA-8).
 //!
 //! Pure; process context.
