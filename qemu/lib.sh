@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Shared by the scripts beside it: where the caches are, how a step shows its progress.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname "$here")
