@@ -468,6 +468,12 @@ impl Socket {
         unsafe { (&raw const (*self.tp()).mss_cache).read_volatile() }
     }
 
+    /// How many octets the peer has acknowledged so far, the FIN included. Context: any.
+    pub fn acked(&self) -> u64 {
+        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
+        unsafe { (&raw const (*self.tp()).bytes_acked).read_volatile() }
+    }
+
     /// How many octets TCP took that the peer has not acknowledged. Context: any.
     pub fn unacked(&self) -> u32 {
         // SAFETY: The socket is a valid TCP socket; the value may change at any time.
