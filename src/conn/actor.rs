@@ -98,6 +98,7 @@ use super::{
     },
     is_wanted,
     stream::{
+        self,
         Closing,
         Open, //
     },
@@ -148,7 +149,7 @@ pub(super) enum Phase {
     /// The stream belongs to the queue pair.
     Open(Open),
     /// The peer has ended its half; what the queue pair owes goes out.
-    HalfClosed,
+    HalfClosed(stream::Progress),
     /// This end has ended its half; the peer's is awaited.
     Closing(Closing),
     /// As `Closing`, but nobody is interested in the stream any more.
@@ -319,7 +320,7 @@ impl Conn {
             Phase::Asked => self.asked(actor),
             Phase::Replying { out, then } => self.replying(actor, out, then),
             Phase::Open(open) => self.open(actor, open),
-            Phase::HalfClosed => self.half_closed(actor),
+            Phase::HalfClosed(progress) => self.half_closed(actor, progress),
             Phase::Closing(closing) => self.closing(actor, closing),
             Phase::Lingering(closing) => self.lingering(actor, closing),
             Phase::Released => Turn::Wait(Phase::Released),
@@ -447,6 +448,9 @@ impl Conn {
         let private_data = hand_up(reply.private_data, inbox.octets());
         match &reply.verdict {
             Verdict::Accepted { rules, rtr } => {
+                if !self.is_quiet() {
+                    return self.fail(actor, EPROTO);
+                }
                 let params = StreamParams {
                     initiator: true,
                     send_rtr: *rtr,
@@ -713,7 +717,8 @@ impl Conn {
         self.socket.with_inbound(|inbound| self.feed(inbound));
     }
 
-    /// Whether the peer is silent, as it has to be between Request and Reply (MPA-7), and still there.
+    /// Whether the peer is silent, as a Responder has to be behind its Reply, and an Initiator between
+    /// its Request and the Reply (MPA-7), and still there.
     fn is_quiet(&self) -> bool {
         match look(&self.socket) {
             Ok(Found::Nothing) => true,

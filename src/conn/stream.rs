@@ -68,8 +68,41 @@ impl Open {
 
 /// A connection whose FIN was sent.
 pub(super) struct Closing {
+    progress: Progress,
     /// The peer has acknowledged everything; it is about its FIN now.
     delivered: bool,
+}
+
+impl Closing {
+    fn of(conn: &Conn) -> Self {
+        Self {
+            progress: Progress::of(conn),
+            delivered: false,
+        }
+    }
+}
+
+/// Octets that the peer had acknowledged when a time limit was set. A limit that runs out while the
+/// peer acknowledges more is set anew: what is slow is not stuck.
+pub(super) struct Progress(u64);
+
+impl Progress {
+    fn of(conn: &Conn) -> Self {
+        Self(conn.socket.acked())
+    }
+
+    /// Whether time is up and nothing has happened in it. If something has, the phase gets more.
+    fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor, millis: u32) -> bool {
+        if !actor.is_overdue() {
+            return false;
+        }
+        let before = core::mem::replace(&mut self.0, conn.socket.acked());
+        if self.0 == before {
+            return true;
+        }
+        actor.limit(millis);
+        false
+    }
 }
 
 /// How a stream can stand after all that has come was given to the queue pair.
@@ -98,11 +131,11 @@ enum Parting {
 
 /// How much time a phase has, in milliseconds.
 mod limit {
-    /// What the queue pair owes after the peer's FIN.
-    pub(super) const OWED: u32 = 2_000;
-    /// Between two looks at that.
+    /// For some octets to be acknowledged of what the queue pair owes after the peer's FIN.
+    pub(super) const OWED: u32 = 5_000;
+    /// Between two looks at what it owes.
     pub(super) const OWED_LOOK: u32 = 4;
-    /// All octets and the FIN acknowledged.
+    /// For some octets to be acknowledged, the FIN last.
     pub(super) const DELIVERY: u32 = 20_000;
     /// The peer's FIN after that.
     pub(super) const FIN: u32 = 2_000;
@@ -137,7 +170,7 @@ impl Conn {
                         let _ = id.disconnect();
                     }
                     actor.limit(limit::OWED);
-                    Turn::Again(Phase::HalfClosed)
+                    Turn::Again(Phase::HalfClosed(Progress::of(self)))
                 }
             },
             TcpState::SynSent
@@ -156,10 +189,14 @@ impl Conn {
     fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> Turn {
         self.socket.shutdown_write();
         actor.limit(limit::DELIVERY);
-        Turn::Again(Phase::Closing(Closing { delivered: false }))
+        Turn::Again(Phase::Closing(Closing::of(self)))
     }
 
-    pub(super) fn half_closed(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+    pub(super) fn half_closed(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        mut progress: Progress,
+    ) -> Turn {
         if is_wanted(&self.wants.kill) {
             return self.end(actor, Ended::Lost, Parting::Reset);
         }
@@ -168,9 +205,9 @@ impl Conn {
         }
         let owes = self.qp().is_some_and(|qp| qp.owes());
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
-        if owes && !stopped && !actor.is_overdue() {
+        if owes && !stopped && !progress.is_stuck(self, actor, limit::OWED) {
             actor.look_again(limit::OWED_LOOK);
-            return Turn::Wait(Phase::HalfClosed);
+            return Turn::Wait(Phase::HalfClosed(progress));
         }
         self.end(actor, Ended::Graceful, Parting::Fin)
     }
@@ -206,9 +243,10 @@ impl Conn {
     /// more to be awaited.
     fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<Parting> {
         match self.socket.state() {
-            TcpState::Established | TcpState::FinWait1 => {
-                actor.is_overdue().then_some(Parting::Reset)
-            }
+            TcpState::Established | TcpState::FinWait1 => closing
+                .progress
+                .is_stuck(self, actor, limit::DELIVERY)
+                .then_some(Parting::Reset),
             TcpState::FinWait2 => {
                 if !closing.delivered {
                     closing.delivered = true;
@@ -235,7 +273,7 @@ impl Conn {
         self.socket
             .with_inbound(|inbound| inbound.consume(inbound.available()));
         actor.limit(limit::DELIVERY);
-        Turn::Again(Phase::Lingering(Closing { delivered: false }))
+        Turn::Again(Phase::Lingering(Closing::of(self)))
     }
 
     /// Ends a stream that could not be reported, or not answered for.
