@@ -132,7 +132,8 @@ impl Qp {
             num_rqe: recv_entries,
             pad: 0,
             sq_key: INVALID_KEY,
-            rq_key: INVALID_KEY,
+            // libsiw wants a key even where a shared queue takes its place.
+            rq_key: if init.srq.is_some() { 0 } else { INVALID_KEY },
         };
         let mut share = |len| -> Result<(Arc<SharedMem>, u64)> {
             let ring = Arc::new(SharedMem::try_new(len)?, GFP_KERNEL)?;
