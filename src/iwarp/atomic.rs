@@ -2,8 +2,9 @@
 
 //! Atomic operations: the two messages, and the arithmetic.
 //!
-//! A request is parsed into one of the two operations; the driver applies [`AtomicOperation::apply`] to
-//! the 64-bit word at the target, in the target's own byte order, inside a compare-exchange loop.
+//! A request is parsed into one of the two operations; the driver applies
+//! [`AtomicOperation::apply`] to the 64-bit word at the target, in the target's own byte order,
+//! inside a compare-exchange loop.
 //!
 //! Pure, any context.
 //!
@@ -62,8 +63,9 @@ impl AtomicOperation {
     pub const fn apply(self, original: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // The top bits of all fields are added without carry, the rest as one number: no carry
-                // can leave a field, for the place it would go through is zero in both summands.
+                // The top bits of all fields are added without carry, the rest as one number: no
+                // carry can leave a field, for the place it would go through is zero in both
+                // summands.
                 let low = (original & !mask).wrapping_add(add & !mask);
                 low ^ ((original ^ add) & mask)
             }
@@ -128,7 +130,8 @@ impl AtomicRequest {
         })
     }
 
-    /// Returns the octets of the header. FetchAdd fills the compare fields with 0 and ones (EXT-36).
+    /// Returns the octets of the header. FetchAdd fills the compare fields with 0 and ones
+    /// (EXT-36).
     #[inline]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (code, data, mask, compare, compare_mask) = match self.operation {
@@ -161,8 +164,9 @@ impl AtomicRequest {
     }
 }
 
-/// Checks that the **address** of an atomic target is a multiple of 8; the tagged offset does not matter
-/// (EXT-24, -25, -35). To be called after [`crate::stag::check_source`] and before memory is touched.
+/// Checks that the **address** of an atomic target is a multiple of 8; the tagged offset does not
+/// matter (EXT-24, -25, -35). To be called after [`crate::stag::check_source`] and before memory is
+/// touched.
 ///
 /// # Errors
 ///
@@ -186,7 +190,8 @@ pub struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// Length of the RDMAP header in octets; nothing follows it. RFC 7306 prints 32, which is an erratum.
+    /// Length of the RDMAP header in octets; nothing follows it. RFC 7306 prints 32, which is an
+    /// erratum.
     pub const LEN: usize = 12;
 
     /// Reads a header; every value is legal.

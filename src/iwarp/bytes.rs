@@ -3,8 +3,8 @@
 //! Big-endian integers at fixed places of fixed arrays.
 //!
 //! Every multi-octet field of DDP, RDMAP and MPA is big-endian, except the MPA CRC
-//! ([`crate::mpa::crc_trailer`]). The place is a constant argument and is checked against the length
-//! of the array at compile time, so that no access can fail at run time.
+//! ([`crate::mpa::crc_trailer`]). The place is a constant argument and is checked against the
+//! length of the array at compile time, so that no access can fail at run time.
 //!
 //! Pure functions, any context.
 

@@ -5,7 +5,8 @@
 //! The driver uses the kernel's, which is many times faster; in a kernel build this module does not
 //! exist.
 //!
-//! RFC 5044, section 4.4 (MPA-17): polynomial 0x1EDC6F41, reflected, all ones before, complement after.
+//! RFC 5044, section 4.4 (MPA-17): polynomial 0x1EDC6F41, reflected, all ones before, complement
+//! after.
 
 /// The polynomial, least significant bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

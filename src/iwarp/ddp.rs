@@ -2,9 +2,9 @@
 
 //! DDP segment headers: tagged (14 octets) and untagged (18 octets), and the numbers in them.
 //!
-//! Every segment begins with the two control octets, [`Control`], which DDP and RDMAP share. They are
-//! judged first; only then is it known which header follows, and that header is made of them and of the
-//! octets behind them, which cannot be wrong in themselves.
+//! Every segment begins with the two control octets, [`Control`], which DDP and RDMAP share. They
+//! are judged first; only then is it known which header follows, and that header is made of them
+//! and of the octets behind them, which cannot be wrong in themselves.
 //!
 //! Pure, any context.
 //!
@@ -55,7 +55,8 @@ impl Last {
     }
 }
 
-/// A message sequence number: per queue and direction, 1 for the first message, modulo 2^32 (DDP-29).
+/// A message sequence number: per queue and direction, 1 for the first message, modulo 2^32
+/// (DDP-29).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Msn(u32);
 
@@ -211,7 +212,8 @@ impl TaggedHeader {
     ///
     /// # Errors
     ///
-    /// Those of [`Control::decode`], and [`Fault::OpcodeModel`] for the header of an untagged segment.
+    /// Those of [`Control::decode`], and [`Fault::OpcodeModel`] for the header of an untagged
+    /// segment.
     #[inline]
     pub fn decode(octets: &[u8; Self::LEN], extensions: Extensions) -> Result<Self, Fault> {
         let control = Control::decode(&crate::bytes::take::<0, 2, 14>(octets), extensions)?;

@@ -2,9 +2,9 @@
 
 //! Everything that can go wrong on a stream, and the one table that says how it is reported.
 //!
-//! A [`Fault`] is what a check returns; [`Fault::code`] is what the Terminate message says about it, and
-//! [`ErrorCode::quoting`] which of the offending headers go along. Several faults may share a code: the
-//! variant says which rule was broken, for counters and traces.
+//! A [`Fault`] is what a check returns; [`Fault::code`] is what the Terminate message says about
+//! it, and [`ErrorCode::quoting`] which of the offending headers go along. Several faults may share
+//! a code: the variant says which rule was broken, for counters and traces.
 //!
 //! Pure, any context.
 //!
@@ -22,7 +22,8 @@ pub enum Fault {
     Local,
 
     // RDMAP, Remote Protection.
-    /// The source STag of a Read or Atomic Request is unknown, revoked or wrongly keyed (RDMAP-153).
+    /// The source STag of a Read or Atomic Request is unknown, revoked or wrongly keyed
+    /// (RDMAP-153).
     SourceInvalidStag,
     /// The source range of a Read or Atomic Request lies outside the region (RDMAP-155, -156).
     SourceBounds,
@@ -45,14 +46,15 @@ pub enum Fault {
     OpcodeModel,
     /// Another message begins, or the opcode changes, inside an unfinished message (DDP-22, -44).
     OpcodeInterleaved,
-    /// A Read Response came though the oldest outstanding request is none, or not a Read (RDMAP-75).
+    /// A Read Response came though the oldest outstanding request is none, or not a Read
+    /// (RDMAP-75).
     ResponseUnsolicited,
     /// An Atomic Request carries an operation other than FetchAdd and CmpSwap (EXT-39).
     AtomicOperation,
     /// The first FPDU of a peer-to-peer connection is not the agreed RTR (MPA-40).
     NotRtr,
-    /// The header of a Read Request, an Atomic message or a Terminate is not exactly as long as it must
-    /// be, or is spread over segments (RDMAP-28, EXT-13).
+    /// The header of a Read Request, an Atomic message or a Terminate is not exactly as long as it
+    /// must be, or is spread over segments (RDMAP-28, EXT-13).
     HeaderLength,
     /// Immediate Data is not exactly 8 octets in one segment (EXT-71).
     ImmediateLength,
@@ -78,7 +80,8 @@ pub enum Fault {
     ResponseStag,
     /// The segment lies outside the region (DDP-78, -79).
     TaggedBounds,
-    /// A Read Response lies outside the sink of the Read, or brings more than was asked for (RDMAP-77).
+    /// A Read Response lies outside the sink of the Read, or brings more than was asked for
+    /// (RDMAP-77).
     ResponseBounds,
     /// The region belongs to another protection domain or stream (DDP-88, -89).
     TaggedNotAssociated,
@@ -98,7 +101,8 @@ pub enum Fault {
     AtomicUnsolicited,
     /// The message sequence number is not the next one of its queue (DDP-74).
     MsnRange,
-    /// The message offset lies outside the buffer, or is not 0 where it must be (DDP-72, RDMAP-150).
+    /// The message offset lies outside the buffer, or is not 0 where it must be (DDP-72,
+    /// RDMAP-150).
     MessageOffset,
     /// The last segment of a Send does not end where its other segments say it must (DDP-15, -37).
     MessageIncomplete,
@@ -252,7 +256,8 @@ impl ErrorCode {
             // RDMAP-142: every RDMAP error of a Read Request sends its header back.
             (0, 1 | 2) => Quoting::SegmentAndRead,
             (1, 1 | 2) => Quoting::Segment,
-            // RDMAP-44: nothing goes with a Local Catastrophic error; LLP errors have no DDP header.
+            // RDMAP-44: nothing goes with a Local Catastrophic error; LLP errors have no DDP
+            // header.
             _ => Quoting::Nothing,
         }
     }

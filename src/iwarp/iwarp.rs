@@ -12,8 +12,8 @@
 //!
 //! # What enters and leaves
 //!
-//! The core does no input or output, has no clock, allocates nothing and knows no kernel. Its parts are
-//! values that take their input by argument and give their output by value:
+//! The core does no input or output, has no clock, allocates nothing and knows no kernel. Its parts
+//! are values that take their input by argument and give their output by value:
 //!
 //! * [`segment::Segmenter`] makes FPDU headers out of a message: the way out;
 //! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
@@ -21,12 +21,13 @@
 //! * [`state`] says what becomes of a queue pair, and what is to be done about it;
 //! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
 //!
-//! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and lengths.
+//! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and
+//! lengths.
 //!
 //! # Two builds
 //!
-//! The kernel's build system and cargo (tests/Cargo.toml) compile this same file. Only `core` is used.
-//! Row IDs such as `(DDP-36)` are those of docs/conformance.md.
+//! The kernel's build system and cargo (tests/Cargo.toml) compile this same file. Only `core` is
+//! used. Row IDs such as `(DDP-36)` are those of docs/conformance.md.
 
 #![cfg_attr(not(MODULE), no_std)]
 #![forbid(unsafe_code)]

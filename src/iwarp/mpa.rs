@@ -29,8 +29,8 @@ pub const FPDU_MIN: u32 = 8;
 /// The least MULPDU, in octets, whatever the segment size of TCP (MPA-28).
 pub const MULPDU_MIN: u16 = 128;
 
-/// The greatest MULPDU, in octets: what the 16-bit length field can say without leaving the alignment
-/// to 4 octets.
+/// The greatest MULPDU, in octets: what the 16-bit length field can say without leaving the
+/// alignment to 4 octets.
 pub const MULPDU_MAX: u16 = 65534;
 
 /// The greatest length in octets of an FPDU with Markers: what their 16-bit pointers can say.
@@ -67,8 +67,8 @@ pub const fn pad_len(ulpdu_len: u16) -> u8 {
     }
 }
 
-/// Returns the length in octets of the FPDU around a ULPDU of `ulpdu_len` octets, Markers not counted
-/// (MPA-11). It is a multiple of 4, from 8 to 65544.
+/// Returns the length in octets of the FPDU around a ULPDU of `ulpdu_len` octets, Markers not
+/// counted (MPA-11). It is a multiple of 4, from 8 to 65544.
 #[inline]
 pub const fn fpdu_len(ulpdu_len: u16) -> u32 {
     // CAST: both casts widen; `From` is not const.
@@ -80,8 +80,9 @@ pub const fn fpdu_len(ulpdu_len: u16) -> u32 {
 
 /// Returns the greatest ULPDU whose FPDU fits into one TCP segment of `emss` octets (MPA-28).
 ///
-/// The result is between [`MULPDU_MIN`] and [`MULPDU_MAX`]. With a smaller `emss` FPDUs do not fit into
-/// one segment; with a larger one, the length field or the pointer of the Markers is the limit.
+/// The result is between [`MULPDU_MIN`] and [`MULPDU_MAX`]. With a smaller `emss` FPDUs do not fit
+/// into one segment; with a larger one, the length field or the pointer of the Markers is the
+/// limit.
 #[inline]
 pub const fn mulpdu(emss: u32, markers: Markers) -> u16 {
     let (emss, markers) = match markers {
@@ -105,8 +106,8 @@ pub const fn mulpdu(emss: u32, markers: Markers) -> u16 {
 /// Returns the octets of the CRC field: least significant octet first, unlike every other field
 /// (MPA-17).
 ///
-/// `crc` is the finished CRC32c of the FPDU's octets before the field, length, pad and Markers included
-/// (MPA-18).
+/// `crc` is the finished CRC32c of the FPDU's octets before the field, length, pad and Markers
+/// included (MPA-18).
 #[inline]
 pub const fn crc_trailer(crc: u32) -> [u8; CRC_LEN] {
     crc.to_le_bytes()

@@ -2,9 +2,9 @@
 
 //! Placement of the segments of one Send into its receive buffer.
 //!
-//! Segments are placed by their own message offset, in whatever order they come; what must fit is the sum
-//! at the end. A [`SendProgress`] belongs to the receive work request at the head of the queue and is
-//! made new for each message; a zero-length message goes through it too.
+//! Segments are placed by their own message offset, in whatever order they come; what must fit is
+//! the sum at the end. A [`SendProgress`] belongs to the receive work request at the head of the
+//! queue and is made new for each message; a zero-length message goes through it too.
 //!
 //! Pure, any context; called once per incoming Send segment.
 //!
@@ -29,8 +29,8 @@ pub struct SendProgress {
 pub struct SendPlacement {
     /// Offset into the receive buffer, in octets; means nothing if the payload is empty.
     pub offset: u32,
-    /// The length of the whole message in octets, once its last segment has been accepted: the message
-    /// is to be delivered after this segment is placed (DDP-51, -52).
+    /// The length of the whole message in octets, once its last segment has been accepted: the
+    /// message is to be delivered after this segment is placed (DDP-51, -52).
     pub delivered: Option<u32>,
 }
 
@@ -43,8 +43,8 @@ impl SendProgress {
 
     /// Accepts one segment of the message for a buffer of `buffer_len` octets.
     ///
-    /// The offset of an empty segment is not checked (DDP-68). Segments may overlap as long as the sum
-    /// is right: what is in the buffer is the peer's affair, where it is not.
+    /// The offset of an empty segment is not checked (DDP-68). Segments may overlap as long as the
+    /// sum is right: what is in the buffer is the peer's affair, where it is not.
     ///
     /// # Errors
     ///
@@ -83,13 +83,13 @@ impl SendProgress {
     }
 }
 
-/// Checks that `len` octets at message offset `offset` lie inside a buffer of `buffer_len` octets. No
-/// octets lie everywhere.
+/// Checks that `len` octets at message offset `offset` lie inside a buffer of `buffer_len` octets.
+/// No octets lie everywhere.
 ///
 /// # Errors
 ///
-/// [`Fault::MessageOffset`] if the first octet is outside (DDP-72), [`Fault::MessageTooLong`] if only
-/// later ones are (DDP-73).
+/// [`Fault::MessageOffset`] if the first octet is outside (DDP-72), [`Fault::MessageTooLong`] if
+/// only later ones are (DDP-73).
 #[inline]
 pub const fn check_offset(offset: u32, len: u16, buffer_len: u32) -> Result<(), Fault> {
     if len == 0 {
@@ -99,8 +99,8 @@ pub const fn check_offset(offset: u32, len: u16, buffer_len: u32) -> Result<(), 
         return Err(Fault::MessageOffset);
     };
     if room == 0 {
-        // The first octet past the buffer. At offset 0 the buffer is empty, and a message that does not
-        // fit is too long rather than misplaced (RDMAP-82).
+        // The first octet past the buffer. At offset 0 the buffer is empty, and a message that does
+        // not fit is too long rather than misplaced (RDMAP-82).
         return Err(if offset == 0 {
             Fault::MessageTooLong
         } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! RDMAP messages: opcodes, which model and queue each uses, and the headers of those that have one.
+//! RDMAP messages: opcodes, which model and queue each uses, and the headers of those that have
+//! one.
 //!
 //! | opcode | message | model | queue | header | payload |
 //! |---|---|---|---|---|---|

@@ -2,10 +2,10 @@
 
 //! The read queues: how many Reads and Atomics may be on their way, and which response is whose.
 //!
-//! Both directions are rings of the negotiated depth. The driver owns the slots, an array of its own
-//! entries; [`Depth`] says which slot is next, which is oldest, and whether there is one. For requests
-//! that we sent, each entry holds an [`Outstanding`], which checks the responses; for requests that came
-//! in, [`crate::receiver::Queued::admit`] is asked with [`Depth::room`].
+//! Both directions are rings of the negotiated depth. The driver owns the slots, an array of its
+//! own entries; [`Depth`] says which slot is next, which is oldest, and whether there is one. For
+//! requests that we sent, each entry holds an [`Outstanding`], which checks the responses; for
+//! requests that came in, [`crate::receiver::Queued::admit`] is asked with [`Depth::room`].
 //!
 //! Pure, any context; the driver's lock around the ring is the only protection.
 //!
@@ -27,8 +27,8 @@ use crate::{
     }, //
 };
 
-/// A ring of `limit` slots, filled at one end and emptied at the other: exactly the negotiated IRD or
-/// ORD, Reads and Atomics together (RDMAP-128, -129; EXT-42).
+/// A ring of `limit` slots, filled at one end and emptied at the other: exactly the negotiated IRD
+/// or ORD, Reads and Atomics together (RDMAP-128, -129; EXT-42).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
     limit: u16,
@@ -110,7 +110,8 @@ impl Depth {
     /// Returns the index `nth` slots after the oldest; `nth` is at most the limit.
     #[inline]
     const fn slot(&self, nth: u16) -> u16 {
-        // NO-OVERFLOW: the sum is below twice the limit; computed so that it does not pass 2^16 either.
+        // NO-OVERFLOW: the sum is below twice the limit; computed so that it does not pass 2^16
+        // either.
         let to_end = self.limit.saturating_sub(self.oldest);
         if nth < to_end {
             self.oldest.saturating_add(nth)
@@ -152,8 +153,8 @@ impl Outstanding {
     ///
     /// # Errors
     ///
-    /// [`Fault::AtomicUnsolicited`] if the oldest request is none or a Read, those of [`Queued::admit`],
-    /// [`Fault::AtomicIdentifier`].
+    /// [`Fault::AtomicUnsolicited`] if the oldest request is none or a Read, those of
+    /// [`Queued::admit`], [`Fault::AtomicIdentifier`].
     #[inline]
     pub fn accept_atomic(
         oldest: Option<&Self>,
@@ -216,15 +217,15 @@ impl ReadState {
 
     /// Accepts one segment of the Response.
     ///
-    /// Segments are placed by their own offset, in any order; the sum must be right at the end. STag and
-    /// offset of an empty segment are not checked (DDP-41).
+    /// Segments are placed by their own offset, in any order; the sum must be right at the end.
+    /// STag and offset of an empty segment are not checked (DDP-41).
     ///
     /// # Errors
     ///
-    /// In this order: [`Fault::ResponseStag`] for another STag than the request's, [`Fault::TaggedWrap`]
-    /// for an offset that wraps (RDMAP-35), [`Fault::ResponseBounds`] for octets outside the sink or more
-    /// of them than were asked for, [`Fault::ResponseShort`] for an end before all octets have come
-    /// (RDMAP-77).
+    /// In this order: [`Fault::ResponseStag`] for another STag than the request's,
+    /// [`Fault::TaggedWrap`] for an offset that wraps (RDMAP-35), [`Fault::ResponseBounds`] for
+    /// octets outside the sink or more of them than were asked for, [`Fault::ResponseShort`] for an
+    /// end before all octets have come (RDMAP-77).
     #[inline]
     pub fn accept(&mut self, segment: &TaggedSegment) -> Result<ReadPlacement, Fault> {
         let complete = segment.last.is_last();

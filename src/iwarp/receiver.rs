@@ -2,10 +2,11 @@
 
 //! The opening table: the headers of one complete FPDU in, a verdict out.
 //!
-//! The driver waits until a whole FPDU has arrived, verifies its CRC (MPA-20), and hands over the front
-//! of the ULPDU; the payload itself is never seen here. A [`Receiver`] judges in the order of DDP-86: DDP
-//! version, RDMAP version, opcode, opcode against T bit, header length, opcode against an unfinished
-//! message, queue number, message sequence number. What needs memory or buffers is the driver's:
+//! The driver waits until a whole FPDU has arrived, verifies its CRC (MPA-20), and hands over the
+//! front of the ULPDU; the payload itself is never seen here. A [`Receiver`] judges in the order of
+//! DDP-86: DDP version, RDMAP version, opcode, opcode against T bit, header length, opcode against
+//! an unfinished message, queue number, message sequence number. What needs memory or buffers is
+//! the driver's:
 //!
 //! * [`Segment::Write`] goes to [`crate::stag::check_tagged`];
 //! * [`Segment::ReadResponse`] goes to [`crate::readq`];
@@ -15,8 +16,8 @@
 //!   [`Segment::AtomicResponse`] are got at by [`Queued::admit`], which gives the message away only
 //!   against an answer to whether its queue has room.
 //!
-//! After a fault nothing may be handed in any more (DDP-83, MPA-21); the headers for the Terminate are
-//! kept by [`crate::terminate::Quoted::from_segment`].
+//! After a fault nothing may be handed in any more (DDP-83, MPA-21); the headers for the Terminate
+//! are kept by [`crate::terminate::Quoted::from_segment`].
 //!
 //! Pure; made for softirq: no allocation, no waiting, work bounded by the header's length.
 //!
@@ -52,7 +53,8 @@ use crate::{
     terminate::Terminate, //
 };
 
-/// How many octets of a ULPDU the receiver looks at, at most: an Atomic Request or the longest Terminate.
+/// How many octets of a ULPDU the receiver looks at, at most: an Atomic Request or the longest
+/// Terminate.
 pub const RECEIVE_HEADER_MAX: usize = UntaggedHeader::LEN + Terminate::LEN_MAX;
 
 /// Where the payload lies in a ULPDU, in octets.
@@ -94,8 +96,8 @@ pub struct TaggedSegment {
 /// A segment of a Send. Buffer and offset have not been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSegment {
-    /// Whether the message begins here, so that the next receive buffer is to be taken (RDMAP-80); an
-    /// empty message takes one too (RDMAP-89).
+    /// Whether the message begins here, so that the next receive buffer is to be taken (RDMAP-80);
+    /// an empty message takes one too (RDMAP-89).
     pub first: bool,
     /// Its number in the queue.
     pub msn: Msn,
@@ -120,8 +122,8 @@ pub enum Room {
 
 /// A message without payload that waits for a place in its queue.
 ///
-/// The place is asked about before the message's offset and length are judged (DDP-86), so the message
-/// comes out of [`Self::admit`] only.
+/// The place is asked about before the message's offset and length are judged (DDP-86), so the
+/// message comes out of [`Self::admit`] only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Queued<T> {
@@ -145,10 +147,10 @@ impl<T> Queued<T> {
     ///
     /// # Errors
     ///
-    /// In this order: [`Fault::NoBuffer`], [`Fault::ReadDepth`] or [`Fault::AtomicUnsolicited`] if there
-    /// is no room; [`Fault::MessageOffset`] for an offset other than 0; [`Fault::HeaderLength`] or
-    /// [`Fault::ImmediateLength`] for a message of the wrong length or in several segments;
-    /// [`Fault::AtomicOperation`].
+    /// In this order: [`Fault::NoBuffer`], [`Fault::ReadDepth`] or [`Fault::AtomicUnsolicited`] if
+    /// there is no room; [`Fault::MessageOffset`] for an offset other than 0;
+    /// [`Fault::HeaderLength`] or [`Fault::ImmediateLength`] for a message of the wrong length or
+    /// in several segments; [`Fault::AtomicOperation`].
     #[inline]
     pub fn admit(self, room: Room) -> Result<T, Fault> {
         match room {
@@ -208,7 +210,8 @@ impl Receiver {
         }
     }
 
-    /// Begins a stream whose Send and Read queues are at the given numbers, so that tests reach the wrap.
+    /// Begins a stream whose Send and Read queues are at the given numbers, so that tests reach the
+    /// wrap.
     #[cfg(not(MODULE))]
     pub const fn with_numbers(extensions: Extensions, send: Msn, read: Msn) -> Self {
         let mut receiver = Self::new(extensions);
@@ -225,14 +228,14 @@ impl Receiver {
 
     /// Judges one FPDU, all of whose octets have arrived and whose CRC is right or not in use.
     ///
-    /// `ulpdu_len` is its ULPDU_Length; `header` is the front of the ULPDU, the lesser of `ulpdu_len` and
-    /// [`RECEIVE_HEADER_MAX`] octets. More octets are not looked at.
+    /// `ulpdu_len` is its ULPDU_Length; `header` is the front of the ULPDU, the lesser of
+    /// `ulpdu_len` and [`RECEIVE_HEADER_MAX`] octets. More octets are not looked at.
     ///
     /// # Errors
     ///
-    /// The first fault in the order given in the [module](self)'s description. A ULPDU that is too short
-    /// for its control octets or its DDP header is [`Fault::UlpduTooShort`]. [`Fault::Local`] means that
-    /// `header` was shorter than it has to be.
+    /// The first fault in the order given in the [module](self)'s description. A ULPDU that is too
+    /// short for its control octets or its DDP header is [`Fault::UlpduTooShort`]. [`Fault::Local`]
+    /// means that `header` was shorter than it has to be.
     #[inline]
     pub fn handle_fpdu(&mut self, header: &[u8], ulpdu_len: u16) -> Result<Segment, Fault> {
         let len = usize::from(ulpdu_len);
@@ -439,8 +442,8 @@ impl Receiver {
         Ok(expected.advance())
     }
 
-    /// Checks that no other message is unfinished: the segments of two messages do not interleave, and
-    /// the opcode of a message does not change (DDP-22, -44).
+    /// Checks that no other message is unfinished: the segments of two messages do not interleave,
+    /// and the opcode of a message does not change (DDP-22, -44).
     #[inline]
     fn check_order(&self, opcode: Opcode) -> Result<(), Fault> {
         match self.open {

@@ -4,11 +4,11 @@
 //!
 //! A [`Segmenter`] knows the message and how much of it has been cut; it never sees payload. Each
 //! [`Plan`] holds the finished header octets, length field included, and says which octets of the
-//! message's payload follow, how many octets of padding, and whether the message ends there. The driver
-//! copies `plan.header()`, the payload, the padding, and appends the CRC.
+//! message's payload follow, how many octets of padding, and whether the message ends there. The
+//! driver copies `plan.header()`, the payload, the padding, and appends the CRC.
 //!
-//! A segmenter is small and `Copy`: it may be kept across a full socket buffer and resumed with another
-//! MULPDU (DDP-1); what was cut stays as it was cut (DDP-2).
+//! A segmenter is small and `Copy`: it may be kept across a full socket buffer and resumed with
+//! another MULPDU (DDP-1); what was cut stays as it was cut (DDP-2).
 //!
 //! Pure, any context.
 //!
@@ -50,8 +50,8 @@ use crate::{
     terminate::Terminate, //
 };
 
-/// Greatest length in octets of what stands in an FPDU before payload or padding, ULPDU_Length included:
-/// an Atomic Request, or a Terminate that quotes a Read Request.
+/// Greatest length in octets of what stands in an FPDU before payload or padding, ULPDU_Length
+/// included: an Atomic Request, or a Terminate that quotes a Read Request.
 pub const PLAN_HEADER_MAX: usize = LENGTH_LEN + UntaggedHeader::LEN + AtomicRequest::LEN;
 
 /// An RDMAP message to be sent.
@@ -278,8 +278,8 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// Begins a message with `payload_len` octets of payload; the length of a DDP message is below 2^32
-    /// (DDP-33).
+    /// Begins a message with `payload_len` octets of payload; the length of a DDP message is below
+    /// 2^32 (DDP-33).
     ///
     /// For messages without payload ([`Message::has_payload`]) `payload_len` is ignored.
     #[inline]
@@ -303,8 +303,8 @@ impl Segmenter {
         &self.message
     }
 
-    /// Returns how many octets of payload have not been cut yet; 0 does not mean that the message is
-    /// done, see [`Self::is_done`].
+    /// Returns how many octets of payload have not been cut yet; 0 does not mean that the message
+    /// is done, see [`Self::is_done`].
     #[inline]
     pub const fn remaining(&self) -> u32 {
         self.payload_len.saturating_sub(self.cut)
@@ -316,11 +316,11 @@ impl Segmenter {
         self.done
     }
 
-    /// Cuts the next FPDU, whose ULPDU is at most `mulpdu` octets long (DDP-32), or returns `None` when
-    /// the message is done.
+    /// Cuts the next FPDU, whose ULPDU is at most `mulpdu` octets long (DDP-32), or returns `None`
+    /// when the message is done.
     ///
-    /// A message without payload octets is exactly one FPDU (DDP-40). A `mulpdu` below [`MULPDU_MIN`]
-    /// counts as that (MPA-28), so that every message without payload fits.
+    /// A message without payload octets is exactly one FPDU (DDP-40). A `mulpdu` below
+    /// [`MULPDU_MIN`] counts as that (MPA-28), so that every message without payload fits.
     #[inline]
     pub fn next(&mut self, mulpdu: u16) -> Option<Plan> {
         if self.done {

@@ -2,13 +2,14 @@
 
 //! Steering Tags, tagged offsets, and the one check between a peer and local memory.
 //!
-//! In go what the driver found under an STag ([`RegionView`]) and what the peer wants; out comes the
-//! offset into the region, or the [`Fault`] to report. The order of the checks is fixed (DDP-86): STag,
-//! protection domain or stream, rights, 64-bit wrap, bounds.
+//! In go what the driver found under an STag ([`RegionView`]) and what the peer wants; out comes
+//! the offset into the region, or the [`Fault`] to report. The order of the checks is fixed
+//! (DDP-86): STag, protection domain or stream, rights, 64-bit wrap, bounds.
 //!
 //! Pure functions, any context; called once per incoming segment.
 //!
-//! RFC 5041, sections 7.1 and 8.2; RFC 5040, section 7.2 (draft numbering: DDP-75..80, RDMAP-153..158).
+//! RFC 5041, sections 7.1 and 8.2; RFC 5040, section 7.2 (draft numbering: DDP-75..80,
+//! RDMAP-153..158).
 
 use crate::fault::Fault;
 
@@ -144,8 +145,8 @@ pub struct RegionView {
     pub access: Access,
     /// Whether it may be used on this stream.
     pub association: Association,
-    /// False while it is registered but revoked: allocated and not yet registered by a work request,
-    /// invalidated, or about to go.
+    /// False while it is registered but revoked: allocated and not yet registered by a work
+    /// request, invalidated, or about to go.
     pub valid: bool,
 }
 
@@ -158,14 +159,15 @@ enum Refusal {
     Bounds,
 }
 
-/// Checks a non-empty tagged segment against the region under its STag, and returns the offset of its
-/// first octet from the start of the region.
+/// Checks a non-empty tagged segment against the region under its STag, and returns the offset of
+/// its first octet from the start of the region.
 ///
-/// For RDMA Writes `needed` is [`Access::REMOTE_WRITE`]; for the local half of a Read Response it is
-/// [`Access::LOCAL_WRITE`]. `region` is `None` if nothing is registered under the index of `stag`.
+/// For RDMA Writes `needed` is [`Access::REMOTE_WRITE`]; for the local half of a Read Response it
+/// is [`Access::LOCAL_WRITE`]. `region` is `None` if nothing is registered under the index of
+/// `stag`.
 ///
-/// A segment without payload is **not** checked at all (RFC 5041, section 5.2; DDP-41): the result is
-/// `Ok(0)` and no memory may be touched. Such a segment needs no look-up either.
+/// A segment without payload is **not** checked at all (RFC 5041, section 5.2; DDP-41): the result
+/// is `Ok(0)` and no memory may be touched. Such a segment needs no look-up either.
 ///
 /// # Errors
 ///
@@ -190,8 +192,8 @@ pub fn check_tagged(
 }
 
 /// Checks the source of an RDMA Read ([`Access::REMOTE_READ`]) or the target of an atomic operation
-/// ([`Access::REMOTE_ATOMIC`], 8 octets) against the region under its STag, and returns the offset of
-/// its first octet from the start of the region.
+/// ([`Access::REMOTE_ATOMIC`], 8 octets) against the region under its STag, and returns the offset
+/// of its first octet from the start of the region.
 ///
 /// A Read of length 0 is **not** checked at all (RFC 5040, section 5.2.1; RDMAP-70): the result is
 /// `Ok(0)`, and a zero-length Response is due.
@@ -218,8 +220,8 @@ pub fn check_source(
     })
 }
 
-/// Whether the peer may invalidate a region with a Send: fast-registered memory and windows bound to one
-/// stream may be, what several streams share may not (RDMAP-166).
+/// Whether the peer may invalidate a region with a Send: fast-registered memory and windows bound
+/// to one stream may be, what several streams share may not (RDMAP-166).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteInvalidation {
     /// It may not.
@@ -228,8 +230,8 @@ pub enum RemoteInvalidation {
     Allowed,
 }
 
-/// Checks the STag that a Send with Invalidate brings, at the delivery of the message (RDMAP-91..93). On
-/// success the driver invalidates the region; on a fault nothing changes.
+/// Checks the STag that a Send with Invalidate brings, at the delivery of the message
+/// (RDMAP-91..93). On success the driver invalidates the region; on a fault nothing changes.
 ///
 /// `region` is `None` if nothing is registered under the index of `stag`. The key has to match too.
 ///

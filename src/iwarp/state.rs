@@ -2,9 +2,10 @@
 
 //! What becomes of a queue pair: one table of states and events.
 //!
-//! [`State::handle`] says for an event which state comes next and what the driver has to do about it
-//! ([`Actions`]), or that the event is refused. The table knows nothing of queues or sockets; an action
-//! without an object, such as ending a connection that was never made, is simply nothing to do.
+//! [`State::handle`] says for an event which state comes next and what the driver has to do about
+//! it ([`Actions`]), or that the event is refused. The table knows nothing of queues or sockets; an
+//! action without an object, such as ending a connection that was never made, is simply nothing to
+//! do.
 //!
 //! ```text
 //!   Reset -> Init -> Rtr -> Rts -> Closing ----> Error
@@ -30,7 +31,8 @@ pub enum State {
     Rts,
     /// Either side has ended gracefully: what was posted goes out, then the connection ends.
     Closing,
-    /// A fault is being reported: nothing that comes in counts, and nothing but the Terminate goes out.
+    /// A fault is being reported: nothing that comes in counts, and nothing but the Terminate goes
+    /// out.
     Terminating,
     /// The end: everything posted is flushed.
     Error,
@@ -90,9 +92,9 @@ impl Actions {
     /// Send a Terminate at the next FPDU boundary, before anything else, and report
     /// [`Event::TerminateSent`] (RDMAP-140..143).
     pub const SEND_TERMINATE: Self = Self(1 << 1);
-    /// End our half of the connection gracefully when what is due has gone out (RDMAP-135, DDP-57): an
-    /// FPDU that has begun and a Terminate in any case, posted work unless [`Self::FLUSH`] comes along.
-    /// What the peer sends meanwhile is read, so that it does not cause a reset.
+    /// End our half of the connection gracefully when what is due has gone out (RDMAP-135, DDP-57):
+    /// an FPDU that has begun and a Terminate in any case, posted work unless [`Self::FLUSH`] comes
+    /// along. What the peer sends meanwhile is read, so that it does not cause a reset.
     pub const SHUTDOWN: Self = Self(1 << 2);
     /// End the connection at once.
     pub const ABORT: Self = Self(1 << 3);
@@ -124,8 +126,8 @@ pub struct Transition {
     pub actions: Actions,
 }
 
-/// The event is not allowed in this state; nothing changes. For [`Event::Modify`] the consumer gets an
-/// error, for [`Event::Established`] and [`Event::Joined`] the connection is to be ended.
+/// The event is not allowed in this state; nothing changes. For [`Event::Modify`] the consumer gets
+/// an error, for [`Event::Established`] and [`Event::Joined`] the connection is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -177,8 +179,8 @@ impl State {
         }
     }
 
-    /// Returns whether work requests and responses may be put on the stream. A queue pair in RTR answers
-    /// Reads but has no work requests.
+    /// Returns whether work requests and responses may be put on the stream. A queue pair in RTR
+    /// answers Reads but has no work requests.
     #[inline]
     pub const fn transmits(self) -> bool {
         match self {

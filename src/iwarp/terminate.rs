@@ -3,9 +3,9 @@
 //! The Terminate message: what ended the stream, and the header of the segment that did it.
 //!
 //! The receiver keeps the offending segment's headers as a [`Quoted`], octet for octet;
-//! [`Terminate::for_fault`] joins them with the codes of [`Fault::code`] and keeps as much of the quote
-//! as the kind of error allows. What goes out is made by the [`crate::segment::Segmenter`] like any other
-//! message.
+//! [`Terminate::for_fault`] joins them with the codes of [`Fault::code`] and keeps as much of the
+//! quote as the kind of error allows. What goes out is made by the [`crate::segment::Segmenter`]
+//! like any other message.
 //!
 //! Pure, any context.
 //!
@@ -79,9 +79,9 @@ impl Extent {
 impl Quoted {
     /// Keeps the headers of a segment.
     ///
-    /// `header` is what [`crate::receiver::Receiver::handle_fpdu`] was given. The T bit decides how long
-    /// the DDP header is (RDMAP-43); the RDMAP header is kept if the segment is a Read Request of the
-    /// right length and version (RDMAP-45).
+    /// `header` is what [`crate::receiver::Receiver::handle_fpdu`] was given. The T bit decides how
+    /// long the DDP header is (RDMAP-43); the RDMAP header is kept if the segment is a Read Request
+    /// of the right length and version (RDMAP-45).
     ///
     /// Returns `None` if the segment is too short to have a DDP header, so that there is nothing to
     /// quote.
@@ -107,9 +107,9 @@ impl Quoted {
         Self::copy(header, ulpdu_len, extent)
     }
 
-    /// Returns the quote of a Read Request as it stands after `sent` octets of its Response have gone
-    /// out: sink and source moved on, the size reduced (RDMAP-47). Other quotes stay as they are, and so
-    /// does this one for 0 (RDMAP-46).
+    /// Returns the quote of a Read Request as it stands after `sent` octets of its Response have
+    /// gone out: sink and source moved on, the size reduced (RDMAP-47). Other quotes stay as they
+    /// are, and so does this one for 0 (RDMAP-46).
     #[must_use]
     pub fn after(mut self, sent: u32) -> Self {
         if self.extent == Extent::ReadRequest {
@@ -217,9 +217,9 @@ impl Terminate {
 
     /// Makes the message that reports `fault`.
     ///
-    /// `offending` is the segment that caused it, `None` for what no segment caused or what is too short
-    /// to be quoted. It goes along as far as [`ErrorCode::quoting`] allows; unused parts are left out, not
-    /// zero-filled (RDMAP-145).
+    /// `offending` is the segment that caused it, `None` for what no segment caused or what is too
+    /// short to be quoted. It goes along as far as [`ErrorCode::quoting`] allows; unused parts are
+    /// left out, not zero-filled (RDMAP-145).
     pub fn for_fault(fault: Fault, offending: Option<&Quoted>) -> Self {
         let code = fault.code();
         let quoted = match code.quoting() {
@@ -254,9 +254,9 @@ impl Terminate {
 
     /// Reads a Terminate header: all octets of the message behind its DDP header.
     ///
-    /// Reserved bits are not looked at (RDMAP-41), and unused parts may be missing or filled with zeros
-    /// (RDMAP-145). The three numbers always come through, for they are what the consumer needs
-    /// (RDMAP-97); a quote that is announced but cut off is dropped.
+    /// Reserved bits are not looked at (RDMAP-41), and unused parts may be missing or filled with
+    /// zeros (RDMAP-145). The three numbers always come through, for they are what the consumer
+    /// needs (RDMAP-97); a quote that is announced but cut off is dropped.
     ///
     /// # Errors
     ///

@@ -161,7 +161,8 @@ impl End {
         }
     }
 
-    /// Registers memory at `base` under `stag`; every right, ours, not to be invalidated by the peer.
+    /// Registers memory at `base` under `stag`; every right, ours, not to be invalidated by the
+    /// peer.
     pub fn register(&mut self, stag: u32, base: u64, memory: Vec<u8>) -> &mut Region {
         let stag = Stag::new(stag);
         let region = Region {

@@ -97,7 +97,8 @@ fn rejects_a_change_of_ddp_version() {
 
 #[test]
 fn rejects_rdmap_versions() {
-    // RDMAP-24, EXT-6; a Read Request of another version is not understood, so its header is not quoted.
+    // RDMAP-24, EXT-6; a Read Request of another version is not understood, so its header is not
+    // quoted.
     for version in [0, 2, 3] {
         for opcode in [3, 8, 9, 10, 11] {
             let octet = version << 6 | opcode;
@@ -237,7 +238,8 @@ fn reports_a_driver_that_hands_in_too_little() {
 
 #[test]
 fn does_not_look_past_the_ulpdu() {
-    // MPA-31: the header octets are there, but the length says that they are not part of the segment.
+    // MPA-31: the header octets are there, but the length says that they are not part of the
+    // segment.
     let mut receiver = Receiver::new(Extensions::Off);
     let fault = receiver.handle_fpdu(&send(1, &[]), 17).unwrap_err();
     assert_eq!(fault, Fault::UlpduTooShort);

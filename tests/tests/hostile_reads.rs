@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One test per way to misbehave with RDMA Reads, expecting the exact Terminate: as their source and as
-//! their sink.
+//! One test per way to misbehave with RDMA Reads, expecting the exact Terminate: as their source
+//! and as their sink.
 
 use iwarp::{
     rdmap::{

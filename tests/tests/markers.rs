@@ -14,8 +14,8 @@ use iwarp::mpa::{
     Markers, //
 };
 
-/// The stream of FPDUs of these lengths: a Marker wherever the count of octets says so, its pointer from
-/// where the FPDU's own first octet has come to lie.
+/// The stream of FPDUs of these lengths: a Marker wherever the count of octets says so, its pointer
+/// from where the FPDU's own first octet has come to lie.
 fn stream_oracle(lengths: &[u32]) -> Vec<u8> {
     let mut stream = Vec::new();
     for len in lengths {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `decode(encode(x)) == x` and `encode(decode(b)) == b`, over the whole domain where it is at most 2^24.
+//! `decode(encode(x)) == x` and `encode(decode(b)) == b`, over the whole domain where it is at most
+//! 2^24.
 
 use bolero::check;
 use iwarp::{

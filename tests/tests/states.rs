@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every state and every event against a table that was read by people (states.txt), and the properties
-//! that the table must have.
+//! Every state and every event against a table that was read by people (states.txt), and the
+//! properties that the table must have.
 
 use iwarp::{
     fault::Fault,

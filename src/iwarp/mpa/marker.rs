@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Markers: four octets every 512 octets of a direction of the stream, which say where the FPDU around
-//! them began.
+//! Markers: four octets every 512 octets of a direction of the stream, which say where the FPDU
+//! around them began.
 //!
-//! Counting begins at the first octet of the first FPDU, where the first Marker stands, and includes the
-//! Markers themselves. FPDUs are multiples of 4 octets, so a Marker never divides a field of 4 octets,
-//! and the CRC field least of all. A Marker in front of an FPDU belongs to it, and to its CRC (MPA-19).
+//! Counting begins at the first octet of the first FPDU, where the first Marker stands, and
+//! includes the Markers themselves. FPDUs are multiples of 4 octets, so a Marker never divides a
+//! field of 4 octets, and the CRC field least of all. A Marker in front of an FPDU belongs to it,
+//! and to its CRC (MPA-19).
 //!
-//! The sender asks a [`MarkerClock`] where to put Markers into the next FPDU; the receiver asks one where
-//! to leave them out, and may compare what it finds.
+//! The sender asks a [`MarkerClock`] where to put Markers into the next FPDU; the receiver asks one
+//! where to leave them out, and may compare what it finds.
 //!
 //! Pure, any context.
 //!
@@ -32,8 +33,8 @@ pub struct MarkerClock {
 pub struct Marker {
     /// How many octets of the FPDU, Markers not counted, come before it.
     pub at: u32,
-    /// FPDUPTR: how many octets lie between the start of the ULPDU_Length field and the Marker, earlier
-    /// Markers included; 0 for a Marker in front of the FPDU (MPA-26).
+    /// FPDUPTR: how many octets lie between the start of the ULPDU_Length field and the Marker,
+    /// earlier Markers included; 0 for a Marker in front of the FPDU (MPA-26).
     pub pointer: u16,
 }
 
@@ -45,8 +46,9 @@ impl Marker {
         [0, 0, high, low]
     }
 
-    /// Returns whether these octets, which came where the Marker has to be, are the Marker. Reserved bits
-    /// are not looked at. If they are not, the fault is [`crate::fault::Fault::Marker`] (MPA-27).
+    /// Returns whether these octets, which came where the Marker has to be, are the Marker.
+    /// Reserved bits are not looked at. If they are not, the fault is
+    /// [`crate::fault::Fault::Marker`] (MPA-27).
     #[inline]
     pub const fn matches(self, octets: [u8; MARKER_LEN]) -> bool {
         let [_, _, high, low] = octets;

@@ -2,19 +2,20 @@
 
 //! Start-up: who says what, and what both ends have agreed on.
 //!
-//! The Initiator sends [`Initiator::request`] and gives what comes back to [`Initiator::handle_reply`];
-//! the Responder gives what comes to [`Responder::handle_request`] and sends [`Responder::accept`] or
-//! [`Responder::reject`]. Both handlers look at whatever has arrived so far, from the first octet of the
-//! frame on, and may be called again with more: [`Progress::NeedMore`] says how many octets there must be
-//! at least, and never more than the frame has, so a reader that takes exactly the frame leaves the first
-//! FPDU alone.
+//! The Initiator sends [`Initiator::request`] and gives what comes back to
+//! [`Initiator::handle_reply`]; the Responder gives what comes to [`Responder::handle_request`] and
+//! sends [`Responder::accept`] or [`Responder::reject`]. Both handlers look at whatever has arrived
+//! so far, from the first octet of the frame on, and may be called again with more:
+//! [`Progress::NeedMore`] says how many octets there must be at least, and never more than the
+//! frame has, so a reader that takes exactly the frame leaves the first FPDU alone.
 //!
-//! A [`StartError`] means: close at once, send nothing. A [`Verdict::Failed`] means: enter full operation
-//! and send the Terminate of the fault. Time-outs are the driver's (MPA-8).
+//! A [`StartError`] means: close at once, send nothing. A [`Verdict::Failed`] means: enter full
+//! operation and send the Terminate of the fault. Time-outs are the driver's (MPA-8).
 //!
 //! Pure; process context.
 //!
-//! RFC 5044, section 7.1; RFC 6581, sections 6 to 10 (draft numbering: MPA-1..10, -14, -15, -32..48).
+//! RFC 5044, section 7.1; RFC 6581, sections 6 to 10 (draft numbering: MPA-1..10, -14, -15,
+//! -32..48).
 
 mod rtr;
 
@@ -52,8 +53,8 @@ pub struct Config {
     pub markers: Markers,
     /// Whether an Initiator asks for peer-to-peer set-up; needs revision 2.
     pub peer_to_peer: PeerToPeer,
-    /// The RTR kinds that this end can send as Initiator, or take as Responder. A Responder with none
-    /// counts as one that takes Write and Read, since it has to mark something (MPA-39).
+    /// The RTR kinds that this end can send as Initiator, or take as Responder. A Responder with
+    /// none counts as one that takes Write and Read, since it has to mark something (MPA-39).
     pub rtr: RtrKinds,
 }
 
@@ -134,7 +135,8 @@ pub struct StreamRules {
 /// Checks that no more octets have come than the frame has: nothing may follow a Request before the
 /// Reply, nor a Reply before the Initiator's first FPDU (MPA-7).
 ///
-/// `frame_len` is that of [`Request`] or [`Reply`], `available` the number of octets that have arrived.
+/// `frame_len` is that of [`Request`] or [`Reply`], `available` the number of octets that have
+/// arrived.
 ///
 /// # Errors
 ///
@@ -226,8 +228,8 @@ pub enum Verdict {
     },
     /// The peer's ULP refused: close (MPA-4).
     Rejected,
-    /// The peer accepted, but the stream cannot be used: enter full operation by these rules, send a
-    /// Terminate for the fault, close.
+    /// The peer accepted, but the stream cannot be used: enter full operation by these rules, send
+    /// a Terminate for the fault, close.
     Failed {
         /// The rules for the Terminate.
         rules: StreamRules,
@@ -237,8 +239,8 @@ pub enum Verdict {
 }
 
 impl Initiator {
-    /// Begins a start-up. Depths above [`WireDepth::MAX`] are lowered to that. Peer-to-peer set-up is
-    /// not asked for without an RTR kind.
+    /// Begins a start-up. Depths above [`WireDepth::MAX`] are lowered to that. Peer-to-peer set-up
+    /// is not asked for without an RTR kind.
     pub fn new(config: Config, depths: Depths) -> Self {
         let mut this = Self { config, depths };
         this.depths.ird = depths.ird.min(WireDepth::MAX);
@@ -250,8 +252,9 @@ impl Initiator {
         this
     }
 
-    /// Returns the same start-up in revision 1, for a second attempt on a new connection after the peer
-    /// closed the first one on the Request; `None` if the first was in revision 1 (MPA-47). A getter.
+    /// Returns the same start-up in revision 1, for a second attempt on a new connection after the
+    /// peer closed the first one on the Request; `None` if the first was in revision 1 (MPA-47). A
+    /// getter.
     pub fn fallback(&self) -> Option<Self> {
         let mut this = *self;
         this.config.revision = Revision::One;
@@ -268,7 +271,8 @@ impl Initiator {
     ///
     /// # Errors
     ///
-    /// [`StartError::PrivateDataTooLong`] for more than 508 octets in revision 2, 512 in revision 1.
+    /// [`StartError::PrivateDataTooLong`] for more than 508 octets in revision 2, 512 in revision
+    /// 1.
     pub fn request(&self, private_data: &[u8]) -> Result<Frame, StartError> {
         let peer_to_peer = self.peer_to_peer();
         let enhanced = (self.config.revision == Revision::Two).then_some(Enhanced {
@@ -295,13 +299,13 @@ impl Initiator {
 
     /// Judges what has come back so far, from the first octet of the Reply on.
     ///
-    /// A Reply of a lower revision than the Request, or without enhanced data, is taken as it is: then
-    /// nothing is negotiated and there is no RTR (MPA-34).
+    /// A Reply of a lower revision than the Request, or without enhanced data, is taken as it is:
+    /// then nothing is negotiated and there is no RTR (MPA-34).
     ///
     /// # Errors
     ///
-    /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Reply above the Request's
-    /// revision.
+    /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Reply above the
+    /// Request's revision.
     pub fn handle_reply(&self, octets: &[u8]) -> Result<Progress<Reply>, StartError> {
         let arrived = match Arrived::read(octets, FrameKind::Reply)? {
             Progress::Done(arrived) => arrived,
@@ -387,16 +391,16 @@ pub struct Request {
 
 /// A start-up that the Responder's ULP accepted.
 ///
-/// Whatever the kind, nothing may be sent behind the Reply before the first FPDU of the Initiator has
-/// come and been found valid (MPA-9).
+/// Whatever the kind, nothing may be sent behind the Reply before the first FPDU of the Initiator
+/// has come and been found valid (MPA-9).
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
     /// The Reply to send.
     pub reply: Frame,
     /// The rules of the stream.
     pub rules: StreamRules,
-    /// The kinds of which the first FPDU must be one ([`RtrKinds::expect`]); none without peer-to-peer
-    /// set-up: then the first FPDU is the ULP's.
+    /// The kinds of which the first FPDU must be one ([`RtrKinds::expect`]); none without
+    /// peer-to-peer set-up: then the first FPDU is the ULP's.
     pub rtr: RtrKinds,
 }
 
@@ -413,8 +417,8 @@ impl Responder {
     ///
     /// # Errors
     ///
-    /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Request above the configured
-    /// revision.
+    /// Those of [`StartHeader::decode`], and [`StartError::Revision`] for a Request above the
+    /// configured revision.
     pub fn handle_request(&self, octets: &[u8]) -> Result<Progress<Request>, StartError> {
         let arrived = match Arrived::read(octets, FrameKind::Request)? {
             Progress::Done(arrived) => arrived,
@@ -434,12 +438,13 @@ impl Responder {
 
     /// Accepts a Request with the depths that the ULP chose. A getter.
     ///
-    /// The depths are lowered to what the peer can use of them (MPA-36), and `ird` is raised to 1 if the
-    /// stream may start with a Read (MPA-45).
+    /// The depths are lowered to what the peer can use of them (MPA-36), and `ird` is raised to 1
+    /// if the stream may start with a Read (MPA-45).
     ///
     /// # Errors
     ///
-    /// [`StartError::PrivateDataTooLong`] for more than 508 octets beside enhanced data, 512 otherwise.
+    /// [`StartError::PrivateDataTooLong`] for more than 508 octets beside enhanced data, 512
+    /// otherwise.
     pub fn accept(
         &self,
         request: &Request,
@@ -463,8 +468,8 @@ impl Responder {
         })
     }
 
-    /// Refuses a Request on behalf of the ULP and returns the Reply to send before the connection is
-    /// closed (MPA-4). A getter.
+    /// Refuses a Request on behalf of the ULP and returns the Reply to send before the connection
+    /// is closed (MPA-4). A getter.
     ///
     /// # Errors
     ///

@@ -6,8 +6,9 @@
 //! | key, 16 | flags, 1 | revision, 1 | PD_Length, 2 | private data, 0 to 512 |
 //! ```
 //!
-//! If revision is 2 and the S flag is set, the first 4 octets of the private data are the [`Enhanced`]
-//! data, and the rest is the ULP's. What the fields mean for the two sides is in [`super::negotiate`].
+//! If revision is 2 and the S flag is set, the first 4 octets of the private data are the
+//! [`Enhanced`] data, and the rest is the ULP's. What the fields mean for the two sides is in
+//! [`super::negotiate`].
 //!
 //! Pure; process context, a [`Frame`] takes more than 500 octets of stack.
 //!
@@ -153,8 +154,8 @@ impl StartHeader {
 
     /// Reads the fixed part of a frame of the given kind.
     ///
-    /// Reserved flags are not looked at (MPA-3), the R flag of a Request neither (MPA-4), nor the S flag
-    /// of revision 1, which RFC 5044 reserves.
+    /// Reserved flags are not looked at (MPA-3), the R flag of a Request neither (MPA-4), nor the S
+    /// flag of revision 1, which RFC 5044 reserves.
     ///
     /// # Errors
     ///
@@ -214,8 +215,8 @@ impl StartHeader {
     }
 }
 
-/// The depth of a read queue as enhanced data has it: 14 bits, of which one value means that MPA does
-/// not negotiate it (MPA-37).
+/// The depth of a read queue as enhanced data has it: 14 bits, of which one value means that MPA
+/// does not negotiate it (MPA-37).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireDepth(u16);
 

@@ -83,9 +83,10 @@ impl Rtr {
 }
 
 impl RtrKinds {
-    /// Checks that the first segment of a stream is an RTR of one of these kinds (MPA-41), and returns
-    /// which one. A Read is still to be admitted and answered like any other; a Send is not to reach the
-    /// ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a zero-length FULPDU.
+    /// Checks that the first segment of a stream is an RTR of one of these kinds (MPA-41), and
+    /// returns which one. A Read is still to be admitted and answered like any other; a Send is not
+    /// to reach the ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a
+    /// zero-length FULPDU.
     ///
     /// # Errors
     ///
