@@ -222,10 +222,8 @@ unsafe extern "C" fn in6_addr_callback(arg: *mut c_void, addr: *const bindings::
     // SAFETY: By the contract of this function.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
     // SAFETY: By the contract of this function.
-    f(SockAddr::new(
-        IpAddr::V6(ipv6_from_raw(unsafe { &*addr })),
-        0,
-    ));
+    let ip = ipv6_from_raw(unsafe { &*addr });
+    f(SockAddr::new(IpAddr::V6(ip), 0));
 }
 
 impl Clone for NetDevice {

@@ -293,10 +293,10 @@ impl Socket {
         match self.family() {
             // SAFETY: The socket is valid and IPv4.
             Family::V4 => unsafe { bindings::ip_sock_set_tos(self.sk(), tos.into()) },
-            // SAFETY: The socket is valid and IPv6.
-            Family::V6 => {
-                self.locked(|sk| unsafe { riwarp_helper_ip6_sock_set_tclass(sk, tos.into()) })
-            }
+            Family::V6 => self.locked(|sk| {
+                // SAFETY: The socket is valid, IPv6 and locked.
+                unsafe { riwarp_helper_ip6_sock_set_tclass(sk, tos.into()) };
+            }),
         }
     }
 
