@@ -170,7 +170,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if the interface cannot carry it.
+    /// * `EINVAL` if the interface cannot carry it, or the name could not be that of a file.
     /// * `EEXIST` if the interface has one.
     /// * `ENFILE` if the name is taken.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice) -> Result {
@@ -179,6 +179,9 @@ impl Registry {
                 "{}: not an Ethernet, tunnel or loopback interface\n",
                 netdev.name().as_c_str()
             );
+            return Err(EINVAL);
+        }
+        if !is_file_name(name) {
             return Err(EINVAL);
         }
         let guid = Guid::of(netdev);
@@ -364,6 +367,12 @@ impl Entry {
         self.registry.leave(self);
         self.over.complete_all();
     }
+}
+
+/// Whether a device can be found in sysfs under exactly that name.
+fn is_file_name(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/')
 }
 
 impl LinkType for Riwarp {
