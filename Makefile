@@ -56,6 +56,6 @@ clean:
 	@rm -rf tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf boot-* home layer-* log modules-* root-* run siw-* *.lock
+	@cd $(CACHE) && rm -rf boot-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
 
 .PHONY: all install kdir modules demo test bench check fmt clean distclean

@@ -18,7 +18,7 @@ key() {
 
 root_key=$(key root packages)
 root=$cache/root-$root_key
-kdir=$root/kdir
+kdir=$cache/kdir-$(key root packages kdir)
 boot=$cache/boot-$(key root packages kdir initramfs init.c)
 
 die() {
