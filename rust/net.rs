@@ -23,6 +23,7 @@ mod hooks;
 mod notifier;
 mod skb;
 mod socket;
+mod state;
 
 pub use addr::Family;
 pub use addr::SockAddr;
@@ -48,7 +49,7 @@ pub use skb::Inbound;
 pub use socket::Connecting;
 pub use socket::More;
 pub use socket::Socket;
-pub use socket::TcpState;
+pub use state::TcpState;
 
 /// Waits until no socket callback runs in this module's code any more.
 ///

@@ -15,9 +15,9 @@
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
 use super::skb::Inbound;
-use super::socket::state_of;
 use super::socket::Socket;
-use super::socket::TcpState;
+use super::state::state_of;
+use super::state::TcpState;
 use crate::bindings;
 use core::marker::PhantomData;
 use core::ops::Deref;

@@ -19,9 +19,9 @@
 
 use super::batch::TxBatch;
 use super::socket::send_locked;
-use super::socket::state_of;
 use super::socket::More;
-use super::socket::TcpState;
+use super::state::state_of;
+use super::state::TcpState;
 use crate::bindings;
 use crate::crc32c;
 use core::marker::PhantomData;
