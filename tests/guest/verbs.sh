@@ -6,7 +6,7 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 ends_up self
-for program in ${PROGRAMS:-query limits notify sends rdma order sge iova srq cqfull flush privdata connect garbage}; do
-	relay 90 "$VERBS_DIR/$program" "$IP4_B"
+for program in ${PROGRAMS:-query limits notify sends rdma order sge iova revoke srq cqfull flush privdata connect garbage}; do
+	relay 150 "$VERBS_DIR/$program" "$IP4_B"
 done
 finish
