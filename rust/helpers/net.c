@@ -3,7 +3,9 @@
 #include <linux/inetdevice.h>
 #include <linux/mm.h>
 #include <linux/netdevice.h>
+#include <linux/nsproxy.h>
 #include <linux/rculist.h>
+#include <linux/sched.h>
 #include <linux/skbuff.h>
 #include <net/addrconf.h>
 #include <net/if_inet6.h>
@@ -14,6 +16,12 @@
 #include <net/tcp.h>
 
 /* Network devices and namespaces. */
+
+struct net *riwarp_helper_current_net(void);
+struct net *riwarp_helper_current_net(void)
+{
+	return current->nsproxy ? current->nsproxy->net_ns : &init_net;
+}
 
 const unsigned char *riwarp_helper_dev_addr(const struct net_device *dev);
 const unsigned char *riwarp_helper_dev_addr(const struct net_device *dev)

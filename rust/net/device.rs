@@ -26,6 +26,7 @@ type RawDevice = bindings::net_device;
 extern "C" {
     fn riwarp_helper_dev_addr(dev: *const RawDevice) -> *const c_uchar;
     fn riwarp_helper_dev_addr_len(dev: *const RawDevice) -> c_uint;
+    fn riwarp_helper_current_net() -> *mut bindings::net;
     fn riwarp_helper_dev_get_net(dev: *const RawDevice) -> *mut bindings::net;
     fn riwarp_helper_dev_hold(dev: *mut RawDevice);
     fn riwarp_helper_dev_ifindex(dev: *const RawDevice) -> c_int;
@@ -363,3 +364,11 @@ impl Drop for NetRef {
 /// Tells namespaces apart while they exist, without keeping them alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetId(pub(super) usize);
+
+impl NetId {
+    /// The namespace of the running task; that of a kernel thread is the first one. Context: process.
+    pub fn current() -> Self {
+        // SAFETY: Reads what belongs to the running task.
+        NetId(unsafe { riwarp_helper_current_net() }.addr())
+    }
+}
