@@ -184,6 +184,8 @@ pub(crate) struct Device {
     used: [Atomic<u32>; Resource::COUNT],
     /// How many protection domains there ever were.
     pds: Atomic<u64>,
+    /// It is in service: its registration is complete.
+    registered: Atomic<bool>,
     /// No verb runs any more; the interface is not to be given out.
     going: Atomic<bool>,
     /// The state of the port that was reported last.
@@ -213,6 +215,7 @@ impl Device {
                 link: parts.link,
                 used: [const { Atomic::new(0) }; Resource::COUNT],
                 pds: Atomic::new(0),
+                registered: Atomic::new(false),
                 going: Atomic::new(false),
                 active: Atomic::new(active),
                 tx_queue: parts.tx_queue,
@@ -258,6 +261,16 @@ impl Device {
     /// A number that no protection domain of this device ever had.
     pub(crate) fn next_pd_id(&self) -> PdId {
         PdId::new(self.pds.fetch_add(1, Relaxed))
+    }
+
+    /// Says that the registration is complete.
+    pub(crate) fn set_registered(&self) {
+        self.registered.store(true, Relaxed);
+    }
+
+    /// Whether the registration is complete. Before, consumers are being told of the device.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.load(Relaxed)
     }
 
     /// Whether the device is being taken down; nothing new is to begin.

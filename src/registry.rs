@@ -331,6 +331,7 @@ impl Entry {
 
     /// Takes over the registration of the new device.
     fn settle(self: &Arc<Self>, registration: Registration<Riwarp>) {
+        self.device.set_registered();
         *self.state.lock() = State::Registered(registration);
         // Whoever doomed the device before that looked at the state under its lock, found no
         // registration, and left the rest to this call.
