@@ -11,8 +11,8 @@
 //!
 //! Whatever enters only leaves a note ([`Wants`], [`Desk`]) and queues the connection's work item.
 //! All decisions are taken by [`Conn::step`], one step at a time, on a queue that runs any number
-//! of items at once: a peer that is slow, or a start-up that waits, holds up nobody else. `actor`
-//! and `stream` hold the steps.
+//! of items at once: a peer that is slow, or a start-up that waits, holds up nobody else. `actor`,
+//! `initiator`, `responder` and `stream` hold the steps.
 //!
 //! # Who keeps whom alive
 //!
@@ -95,19 +95,21 @@ use self::{
 mod actor;
 mod calls;
 mod frames;
+mod initiator;
+mod responder;
 mod stream;
 mod table;
 
 pub(crate) use self::{
-    actor::{
-        plain,
-        HalfOpen, //
-    },
     calls::{
         accept,
         connect,
         reject,
         Invitation, //
+    },
+    responder::{
+        plain,
+        HalfOpen, //
     },
     table::Conns, //
 };

@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Listeners: connections that wait in TCP become [`Conn`]s.
+//! Listeners: who is let in, and how many.
 //!
-//! What enters: requests of the iWARP connection manager, and TCP's word that a connection waits.
-//! What leaves: a [`Conn`] per connection, which reads the peer's MPA Request by itself. Nothing here
-//! waits for a peer.
-//!
-//! A listener on an address has one [`Door`] of its own, a listening TCP socket. One on the wildcard
-//! address listens on its device's interface only, so that every device can have one on the same port.
-//! What this host sends to itself arrives on the loopback interface instead; for that there is a second
-//! door, on the loopback interface, which all devices of a network namespace share ([`Porch`]). A
-//! connection that comes through it belongs to the device whose interface has the address that was
-//! called.
+//! What enters: requests of the iWARP connection manager, and from [`door`] the connections that wait
+//! in TCP. What leaves: a [`Conn`] per connection, which reads the peer's MPA Request by itself. Nothing
+//! here waits for a peer.
 //!
 //! Connections that have not sent their Request are limited per listener. When the limit is reached the
 //! oldest one has to go, if it had its chance; younger ones are likely to be honest, and then further
 //! ones wait in TCP.
 //!
-//! Locks: a door's `inner` > socket; the porch's list > a door's `inner`; a listener's `waiting` and
-//! `doors` are innermost, and a connection's step may take them. A door has references to its
-//! listeners and a listener to its doors, until [`destroy_listen`].
+//! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on those
+//! of other network namespaces, and on devices that come later. It refuses by itself what then comes to
+//! the wrong consumer. So such listeners share doors, do not fail because a port is taken on a device
+//! that is not theirs, and are asked after others.
 //!
-//! Context: process; callbacks of TCP only queue work.
+//! Locks: see [`door`]; a listener's `waiting` and `doors` are innermost, and a connection's step may
+//! take them. A door has references to its listeners and a listener to its doors, until
+//! [`destroy_listen`].
+//!
+//! Context: process.
 
 use kernel::{
     new_mutex,
@@ -39,34 +37,19 @@ use kernel::{
     time::{
         Instant,
         Monotonic, //
-    },
-    workqueue::{
-        impl_has_work,
-        new_work,
-        Work,
-        WorkItem, //
     }, //
 };
 use kernel_ext::{
     net::{
-        Family,
-        Hooked,
-        Inbound,
-        LinkType,
         NetId,
         SockAddr,
-        Socket,
-        SocketEvents,
-        TcpState, //
+        Socket, //
     },
-    rdma::iw_cm::CmId,
-    sync::Slot,
-    workqueue::OwnedQueue, //
+    rdma::iw_cm::CmId, //
 };
 
 use crate::{
     conn::{
-        plain,
         Close,
         Conn,
         HalfOpen, //
@@ -75,19 +58,38 @@ use crate::{
     Riwarp, //
 };
 
-/// The doors that devices share. Filled while the module is in service.
-pub(crate) static PORCH: Slot<Porch> = Slot::empty();
+use self::door::{
+    Door,
+    Plan, //
+};
+
+mod door;
+
+pub(crate) use self::door::{
+    Porch,
+    PORCH, //
+};
 
 /// One listener of the iWARP connection manager.
 #[pin_data]
 pub(crate) struct Listener {
     id: CmId<Riwarp>,
     device: Arc<Device>,
+    origin: Origin,
     open: Atomic<bool>,
     #[pin]
     doors: Mutex<KVec<Arc<Door>>>,
     #[pin]
     waiting: Mutex<Waiting>,
+}
+
+/// Whose listener it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Made in the network namespace of the device.
+    Native,
+    /// Made elsewhere, or before the device was there.
+    Unknown,
 }
 
 /// Connections whose Request has not come yet.
@@ -124,11 +126,16 @@ pub(crate) fn create_listen(
     }
     let plan = Plan::new(&dev, &id, backlog)?;
     let limit = usize::try_from(backlog)?.clamp(HALF_OPEN_MIN, HALF_OPEN_MAX);
-    let mut doors = KVec::with_capacity(2, GFP_KERNEL)?;
+    let origin = if dev.is_registered() && dev.netdev.net_id() == NetId::current() {
+        Origin::Native
+    } else {
+        Origin::Unknown
+    };
     let listener = Arc::pin_init(
         pin_init!(Listener {
             id,
             device: dev.into(),
+            origin,
             open: Atomic::new(true),
             doors <- new_mutex!(KVec::new(), "riwarp::Listener::doors"),
             waiting <- new_mutex!(
@@ -143,7 +150,8 @@ pub(crate) fn create_listen(
         }? Error),
         GFP_KERNEL,
     )?;
-    let opened = listener.open_doors(&plan, &mut doors);
+    let mut doors = KVec::new();
+    let opened = plan.open_doors(&listener, &mut doors);
     if let Err(error) = opened {
         for door in doors {
             door.leave(&listener);
@@ -163,29 +171,15 @@ pub(crate) fn destroy_listen(listener: Arc<Listener>) {
     for door in doors {
         door.leave(&listener);
     }
-    let mut index = 0;
-    loop {
-        let waiter = listener.waiting.lock().list.get(index).map(|it| it.conn);
-        let Some(conn) = waiter else {
-            break;
-        };
+    // Those that are not in the device's table yet find the listener closed by themselves.
+    let mut after = None;
+    while let Some((key, conn)) = listener.waiter_after(after) {
         listener.dismiss(conn);
-        index += 1;
+        after = Some(key);
     }
 }
 
 impl Listener {
-    fn open_doors(self: &Arc<Self>, plan: &Plan, doors: &mut KVec<Arc<Door>>) -> Result {
-        if let Some(place) = plan.own() {
-            doors.push(Door::open(self, plan, place)?, GFP_KERNEL)?;
-        }
-        if let Some(place) = plan.shared() {
-            let porch = PORCH.get().ok_or(ENODEV)?;
-            doors.push(porch.enter(self, plan, place)?, GFP_KERNEL)?;
-        }
-        Ok(())
-    }
-
     /// Where events go.
     pub(crate) fn id(&self) -> &CmId<Riwarp> {
         &self.id
@@ -220,6 +214,15 @@ impl Listener {
         false
     }
 
+    /// The next one that waits, by its key.
+    fn waiter_after(&self, after: Option<u64>) -> Option<(u64, Option<u64>)> {
+        let waiting = self.waiting.lock();
+        // Keys are given in rising order.
+        let mut list = waiting.list.iter();
+        let found = list.find(|waiter| after.is_none_or(|after| waiter.key > after));
+        found.map(|waiter| (waiter.key, waiter.conn))
+    }
+
     /// Ends a connection that waits.
     fn dismiss(&self, number: Option<u64>) {
         if let Some(conn) = number.and_then(|number| self.device.conns.find(number)) {
@@ -227,8 +230,8 @@ impl Listener {
         }
     }
 
-    /// Lets a peer in.
-    fn admit(self: &Arc<Self>, socket: Socket) -> Result {
+    /// Lets a peer in. `others` are asked if this listener's consumer refuses.
+    fn admit(self: &Arc<Self>, socket: Socket, others: KVec<Arc<Listener>>) -> Result {
         let key = {
             let mut waiting = self.waiting.lock();
             let key = waiting.next_key;
@@ -238,6 +241,10 @@ impl Listener {
                 since: Instant::now(),
                 conn: None,
             };
+            if waiting.list.len() >= waiting.limit {
+                return Err(EBUSY);
+            }
+            // There is room for that many.
             waiting
                 .list
                 .push_within_capacity(waiter)
@@ -245,7 +252,7 @@ impl Listener {
             key
         };
         // Takes the waiter out again when it is dropped.
-        let entry = HalfOpen::new(self.clone(), key);
+        let entry = HalfOpen::new(self.clone(), others, key);
         let number = Conn::answer(&self.device, socket, entry)?;
         let mut waiting = self.waiting.lock();
         if let Some(waiter) = waiting.list.iter_mut().find(|waiter| waiter.key == key) {
@@ -286,296 +293,6 @@ impl Listener {
     }
 }
 
-/// A listening socket.
-#[pin_data]
-struct Door {
-    place: Place,
-    queue: Arc<OwnedQueue>,
-    #[pin]
-    inner: Mutex<DoorInner>,
-    #[pin]
-    work: Work<Door>,
-}
-
-struct DoorInner {
-    /// There until the last tenant leaves.
-    socket: Option<Hooked<Door>>,
-    tenants: KVec<Arc<Listener>>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for Door { self.work }
-}
-
-impl WorkItem for Door {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        while let Some((socket, tenant)) = this.accept() {
-            // A peer that cannot be let in is reset by the socket's end.
-            if let Some(tenant) = tenant {
-                if let Err(error) = tenant.admit(socket) {
-                    pr_debug!("a connection could not be let in: {:?}\n", error);
-                }
-            }
-        }
-    }
-}
-
-impl SocketEvents for Door {
-    fn data_ready(self: ArcBorrow<'_, Self>, _inbound: &mut Inbound<'_>) {
-        Arc::from(self).kick();
-    }
-
-    fn write_space(self: ArcBorrow<'_, Self>) {}
-
-    fn state_change(self: ArcBorrow<'_, Self>, _state: TcpState) {}
-}
-
-impl Door {
-    /// Opens one for its first tenant.
-    fn open(tenant: &Arc<Listener>, plan: &Plan, place: Place) -> Result<Arc<Self>> {
-        let socket = plan.socket(&tenant.device, place)?;
-        let mut tenants = KVec::with_capacity(1, GFP_KERNEL)?;
-        tenants.push(tenant.clone(), GFP_KERNEL)?;
-        let door = Arc::pin_init(
-            pin_init!(Self {
-                place,
-                queue: tenant.device.conn_queue.clone(),
-                inner <- new_mutex!(
-                    DoorInner {
-                        socket: None,
-                        tenants,
-                    },
-                    "riwarp::Door::inner"
-                ),
-                work <- new_work!("riwarp::Door::work"),
-            }),
-            GFP_KERNEL,
-        )?;
-        let hooked = Hooked::new(socket, door.clone())?;
-        hooked.listen(plan.backlog)?;
-        door.inner.lock().socket = Some(hooked);
-        // Somebody may have come already.
-        door.kick();
-        Ok(door)
-    }
-
-    /// Lets the work item look who waits. Context: any.
-    fn kick(self: &Arc<Self>) {
-        // One that is queued already will do.
-        let _ = self.queue.enqueue(self.clone());
-    }
-
-    /// Takes a connection that waits, with the listener that it is for.
-    fn accept(&self) -> Option<(Socket, Option<Arc<Listener>>)> {
-        let inner = self.inner.lock();
-        let socket = inner.socket.as_ref()?;
-        // Whoever is full dismisses one that waits. If all are, TCP keeps the connection.
-        let mut room = false;
-        for tenant in &inner.tenants {
-            room |= tenant.has_room();
-        }
-        if !room {
-            return None;
-        }
-        loop {
-            match socket.accept() {
-                Ok(child) => {
-                    let tenant = self.tenant_for(&inner, &child);
-                    return Some((child, tenant));
-                }
-                // It has gone again.
-                Err(error) if error == ECONNABORTED => {}
-                Err(_) => return None,
-            }
-        }
-    }
-
-    fn tenant_for(&self, inner: &DoorInner, child: &Socket) -> Option<Arc<Listener>> {
-        if self.place.is_shared() {
-            let called = plain(child.local_addr().ok()?);
-            let mut tenants = inner.tenants.iter();
-            tenants.find(|tenant| tenant.owns(&called)).cloned()
-        } else {
-            inner.tenants.first().cloned()
-        }
-    }
-
-    /// Lets another tenant in. Gives `false` if the last one has just left.
-    fn join(&self, tenant: &Arc<Listener>) -> Result<bool> {
-        let mut inner = self.inner.lock();
-        if inner.socket.is_none() {
-            return Ok(false);
-        }
-        inner.tenants.push(tenant.clone(), GFP_KERNEL)?;
-        Ok(true)
-    }
-
-    /// A tenant leaves. With the last one the socket goes: its place is free afterwards.
-    fn leave(self: &Arc<Self>, tenant: &Arc<Listener>) {
-        match PORCH.get() {
-            Some(porch) if self.place.is_shared() => porch.leave(self, tenant),
-            _ => drop(self.remove(tenant)),
-        }
-    }
-
-    /// Takes a tenant out, and gives the socket if it was the last one.
-    fn remove(&self, tenant: &Arc<Listener>) -> Option<Hooked<Door>> {
-        let (_drop_outside_lock, socket) = {
-            let mut inner = self.inner.lock();
-            let mut tenants = inner.tenants.iter();
-            let index = tenants.position(|other| Arc::ptr_eq(other, tenant));
-            let tenant = index.and_then(|index| inner.tenants.remove(index).ok());
-            let socket = if inner.tenants.is_empty() {
-                inner.socket.take()
-            } else {
-                None
-            };
-            (tenant, socket)
-        };
-        socket
-    }
-}
-
-/// The doors that the devices of a network namespace share.
-#[pin_data]
-pub(crate) struct Porch {
-    #[pin]
-    doors: Mutex<KVec<Arc<Door>>>,
-}
-
-impl Porch {
-    /// Makes one without doors.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                doors <- new_mutex!(KVec::new(), "riwarp::Porch::doors"),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Makes a listener a tenant of a door, which is opened if it is not there.
-    fn enter(&self, listener: &Arc<Listener>, plan: &Plan, place: Place) -> Result<Arc<Door>> {
-        let mut doors = self.doors.lock();
-        for door in doors.iter().filter(|door| door.place == place) {
-            if door.join(listener)? {
-                return Ok(door.clone());
-            }
-        }
-        doors.reserve(1, GFP_KERNEL)?;
-        let door = Door::open(listener, plan, place)?;
-        doors.push(door.clone(), GFP_KERNEL)?;
-        Ok(door)
-    }
-
-    /// Takes a tenant out of a door, and with the last one the door.
-    fn leave(&self, door: &Arc<Door>, tenant: &Arc<Listener>) {
-        let mut doors = self.doors.lock();
-        // Closed with the lock held, so that nobody finds its place taken who finds no door there.
-        if let Some(socket) = door.remove(tenant) {
-            drop(socket);
-            let index = doors.iter().position(|other| Arc::ptr_eq(other, door));
-            // The caller has a reference of its own.
-            let _ = index.map(|index| doors.remove(index));
-        }
-    }
-}
-
-/// Where a door is, so that shared ones can be found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// On the address that was asked for.
-    Address,
-    /// On all addresses, for what arrives on one interface.
-    Interface(u32),
-    /// On all addresses, for what this host sends to itself.
-    Loopback {
-        net: NetId,
-        family: Family,
-        port: u16,
-        v6_only: bool,
-    },
-}
-
-impl Place {
-    fn is_shared(&self) -> bool {
-        matches!(self, Self::Loopback { .. })
-    }
-}
-
-/// What a listener was asked to be.
-struct Plan {
-    addr: SockAddr,
-    v6_only: bool,
-    tos: Option<u8>,
-    backlog: u16,
-    ifindex: u32,
-    net: NetId,
-    on_loopback: bool,
-}
-
-impl Plan {
-    fn new(device: &Device, id: &CmId<Riwarp>, backlog: u32) -> Result<Self> {
-        let netdev = &device.netdev;
-        Ok(Self {
-            addr: id.local_addr()?,
-            v6_only: id.is_v6_only(),
-            tos: id.tos(),
-            backlog: u16::try_from(backlog)
-                .unwrap_or(u16::MAX)
-                .max(BACKLOG_MIN),
-            ifindex: netdev.ifindex(),
-            net: netdev.net_id(),
-            on_loopback: netdev.link_type() == LinkType::Loopback,
-        })
-    }
-
-    /// Where the listener's own door is, if it has one.
-    fn own(&self) -> Option<Place> {
-        match (self.addr.is_unspecified(), self.on_loopback) {
-            (false, _) => Some(Place::Address),
-            (true, false) => Some(Place::Interface(self.ifindex)),
-            (true, true) => None,
-        }
-    }
-
-    /// Where the door is that it shares, if it does.
-    fn shared(&self) -> Option<Place> {
-        self.addr.is_unspecified().then_some(Place::Loopback {
-            net: self.net,
-            family: self.addr.family(),
-            port: self.addr.port(),
-            v6_only: self.v6_only,
-        })
-    }
-
-    /// Makes the socket of a door.
-    fn socket(&self, device: &Device, place: Place) -> Result<Socket> {
-        let socket = Socket::new_tcp(&device.net()?, self.addr.family())?;
-        socket.set_reuseaddr();
-        if self.v6_only && self.addr.family() == Family::V6 {
-            socket.set_v6only()?;
-        }
-        if let Some(tos) = self.tos {
-            socket.set_tos(tos);
-        }
-        match place {
-            Place::Address => {}
-            Place::Interface(ifindex) => socket.set_bound_dev(ifindex)?,
-            Place::Loopback { .. } => socket.set_bound_dev(LOOPBACK_IFINDEX)?,
-        }
-        socket.bind(&self.addr)?;
-        Ok(socket)
-    }
-}
-
-/// The loopback interface has this number in every network namespace.
-const LOOPBACK_IFINDEX: u32 = 1;
-/// Connections that TCP keeps at least for a door. Consumers give the number of requests that they
-/// want to have unanswered, which is another thing.
-const BACKLOG_MIN: u16 = 128;
 /// A listener's limit of connections whose Request has not come is its backlog, in these bounds.
 const HALF_OPEN_MIN: usize = 128;
 const HALF_OPEN_MAX: usize = 1024;

@@ -121,14 +121,20 @@ impl Desk {
         }
     }
 
-    /// Expects no answer any more. Gives `false` if one is here or being prepared.
-    pub(super) fn close(&mut self) -> bool {
-        match self {
-            Self::Answered(_) | Self::Busy => false,
-            Self::Closed | Self::Open(_) => {
-                *self = Self::Closed;
-                true
-            }
+    /// Whether the consumer can answer.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+
+    /// Whether an answer is here or being prepared.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self, Self::Answered(_) | Self::Busy)
+    }
+
+    /// Expects no answer any more.
+    pub(super) fn close(&mut self) {
+        if self.is_open() {
+            *self = Self::Closed;
         }
     }
 }
@@ -261,8 +267,8 @@ impl Conn {
         Ok((reply, accepted.rules, accepted.rtr))
     }
 
-    /// Puts a refusal on the desk. Without memory for one the desk is closed, and the next step finds
-    /// nothing to wait for.
+    /// Puts a refusal on the desk. Without memory for one the desk is closed, and the next step gives
+    /// up.
     fn refuse(&self, asked: &Asked, private_data: &[u8]) -> Result {
         let reject = |data| {
             let frame = asked.responder.reject(&asked.request, data);

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The steps of a connection that starts up on the side that opens it.
+//!
+//! What enters: TCP's word that it is connected, the octets of the peer's MPA Reply. What leaves: the
+//! MPA Request, and either the stream for the queue pair or the reason why there is none. A peer that
+//! refuses is told from all others: only for that one does the consumer get private data with
+//! `ECONNREFUSED`.
+//!
+//! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
+
+use iwarp::mpa::{
+    negotiate::{
+        Initiator,
+        Progress,
+        Reply as MpaReply,
+        StreamRules,
+        Verdict, //
+    },
+    start::{
+        Frame,
+        RtrKinds, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::TcpState,
+    rdma::iw_cm::{
+        CmId,
+        Reply, //
+    }, //
+};
+
+use crate::Riwarp;
+
+use super::{
+    actor::{
+        give_up,
+        hand_up,
+        Actor,
+        Phase,
+        Turn, //
+    },
+    frames::{
+        send_terminate,
+        Found,
+        Inbox,
+        Outbox, //
+    },
+    stream::Open,
+    Conn,
+    StreamParams, //
+};
+
+/// How much time a phase has, in milliseconds.
+mod limit {
+    /// TCP's connection.
+    pub(super) const CONNECT: u32 = 10_000;
+    /// The Request out and the Reply in (MPA-8).
+    pub(super) const REPLY: u32 = 10_000;
+}
+
+impl Actor {
+    /// The connection attempt is under way.
+    pub(super) fn begin_connecting(
+        &mut self,
+        id: CmId<Riwarp>,
+        initiator: Initiator,
+        request: KBox<Frame>,
+    ) {
+        self.id = Some(id);
+        self.phase = Phase::Connecting { initiator, request };
+        self.limit(limit::CONNECT);
+    }
+}
+
+impl Conn {
+    pub(super) fn connecting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        initiator: Initiator,
+        request: KBox<Frame>,
+    ) -> Turn {
+        if self.is_stopped() {
+            return self.fail(actor, ECONNRESET);
+        }
+        match self.socket.state() {
+            TcpState::SynSent | TcpState::SynReceived => {
+                if actor.is_overdue() {
+                    return self.fail(actor, ETIMEDOUT);
+                }
+                Turn::Wait(Phase::Connecting { initiator, request })
+            }
+            TcpState::Established | TcpState::CloseWait => match Inbox::new() {
+                Ok(inbox) => {
+                    actor.limit(limit::REPLY);
+                    Turn::Again(Phase::Requesting {
+                        initiator,
+                        out: Outbox::new(request),
+                        inbox,
+                    })
+                }
+                Err(error) => self.fail(actor, error),
+            },
+            TcpState::FinWait1
+            | TcpState::FinWait2
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait
+            | TcpState::Listen
+            | TcpState::Closed => {
+                let error = Error::from_errno(self.socket.error().wrapping_neg());
+                // A peer without listener is no peer that refused: only that one has private data.
+                let unreachable = [ETIMEDOUT, EHOSTUNREACH, ENETUNREACH].contains(&error);
+                self.fail(actor, if unreachable { ETIMEDOUT } else { ECONNRESET })
+            }
+        }
+    }
+
+    pub(super) fn requesting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        initiator: Initiator,
+        mut out: Outbox,
+        mut inbox: Inbox,
+    ) -> Turn {
+        if self.is_stopped() || out.flush(&self.socket).is_err() {
+            return self.fail(actor, ECONNRESET);
+        }
+        loop {
+            let wanted = match initiator.handle_reply(inbox.octets()) {
+                Ok(Progress::NeedMore(wanted)) => wanted,
+                Ok(Progress::Done(reply)) => return self.replied(actor, &inbox, &reply),
+                Err(error) => {
+                    self.misbehaved(error);
+                    return self.fail(actor, EPROTO);
+                }
+            };
+            match inbox.fill(&self.socket, wanted) {
+                Ok(Found::Octets) => {}
+                Ok(Found::Nothing) => {
+                    if actor.is_overdue() {
+                        self.device().stats.mpa_timeouts.inc();
+                        return self.fail(actor, ETIMEDOUT);
+                    }
+                    return Turn::Wait(Phase::Requesting {
+                        initiator,
+                        out,
+                        inbox,
+                    });
+                }
+                Ok(Found::End) | Err(_) => return self.fail(actor, ECONNRESET),
+            }
+        }
+    }
+
+    /// The Reply is here.
+    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: &Inbox, reply: &MpaReply) -> Turn {
+        let private_data = hand_up(reply.private_data, inbox.octets());
+        match &reply.verdict {
+            Verdict::Accepted { rules, rtr } => {
+                if !self.is_quiet() {
+                    return self.fail(actor, EPROTO);
+                }
+                let params = StreamParams {
+                    initiator: true,
+                    send_rtr: *rtr,
+                    wait_first_fpdu: false,
+                    ..StreamParams::responder(rules, RtrKinds::NONE)
+                };
+                // The queue pair has to be ready when the consumer hears of the connection.
+                let Some(qp) = self.qp() else {
+                    return self.fail(actor, ECONNRESET);
+                };
+                if qp.attach(self, &params).is_err() {
+                    return self.fail(actor, ECONNRESET);
+                }
+                self.device().stats.established.inc();
+                if let Err(error) = self.connected(actor, rules, private_data) {
+                    return self.fail_open(actor, error);
+                }
+                actor.no_limit();
+                self.enter_stream();
+                Turn::Again(Phase::Open(Open::reported()))
+            }
+            Verdict::Rejected => {
+                self.device().stats.mpa_rejects.inc();
+                self.unbind();
+                if let Some(id) = actor.id.take() {
+                    give_up(&id, ECONNREFUSED, private_data);
+                }
+                // The peer has closed, or will.
+                self.release(actor)
+            }
+            Verdict::Failed { rules, fault } => {
+                self.device().stats.mpa_errors.inc();
+                send_terminate(&self.socket, rules, *fault);
+                self.unbind();
+                if let Some(id) = actor.id.take() {
+                    give_up(&id, EPROTO, &[]);
+                }
+                self.linger(actor)
+            }
+        }
+    }
+
+    /// Tells the iWARP connection manager that the connection is up.
+    fn connected(&self, actor: &Actor, rules: &StreamRules, private_data: &[u8]) -> Result {
+        let Some(id) = &actor.id else {
+            return Ok(());
+        };
+        let peer = rules.peer_depths;
+        // Without negotiation the peer is taken to agree.
+        let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
+        let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
+        id.connect_reply(&Reply {
+            status: Ok(()),
+            local: self.socket.local_addr()?,
+            remote: self.socket.peer_addr()?,
+            private_data,
+            ird: ird.into(),
+            ord: ord.into(),
+        })
+    }
+}

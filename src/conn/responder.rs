@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The steps of a connection that starts up on the side that was called.
+//!
+//! What enters: a socket that a listener has accepted, the octets of the peer's MPA Request, the
+//! consumer's answer. What leaves: a CONNECT_REQUEST for the consumer, the MPA Reply, and the stream
+//! for the queue pair. The peer has a time limit for its Request whatever the pieces in which it comes,
+//! and the consumer one for its answer.
+//!
+//! More than one listener may be in question, if consumers of several network namespaces listen on the
+//! wildcard address of one device: `rdma_cm` lets them, and refuses by itself what is not for them. So
+//! they are asked in turn until one accepts.
+//!
+//! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
+
+use core::net::IpAddr;
+
+use iwarp::mpa::{
+    negotiate::{
+        Progress,
+        Request as MpaRequest,
+        Responder,
+        StreamRules, //
+    },
+    start::{
+        Frame,
+        RtrKinds, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::{
+        SockAddr,
+        Socket, //
+    },
+    rdma::iw_cm::Request, //
+};
+
+use crate::{
+    device::{
+        Device,
+        MAX_IRD,
+        MAX_ORD, //
+    },
+    listen::Listener, //
+};
+
+use super::{
+    actor::{
+        hand_up,
+        Actor,
+        Phase,
+        Turn, //
+    },
+    calls::{
+        config,
+        Answer,
+        Asked,
+        Desk,
+        Invitation,
+        Role, //
+    },
+    frames::{
+        Found,
+        Inbox,
+        Outbox,
+        Sent, //
+    },
+    is_wanted,
+    stream::Open,
+    Conn,
+    StreamParams, //
+};
+
+/// A connection that a listener has let in and whose Request has not come yet; listeners limit them.
+pub(crate) struct HalfOpen {
+    listener: Arc<Listener>,
+    /// Whom to ask if the listener's consumer refuses, last one first.
+    others: KVec<Arc<Listener>>,
+    /// What the listener knows it by.
+    key: u64,
+}
+
+impl HalfOpen {
+    /// For one that the listener has just counted.
+    pub(crate) fn new(listener: Arc<Listener>, others: KVec<Arc<Listener>>, key: u64) -> Self {
+        Self {
+            listener,
+            others,
+            key,
+        }
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.listener.left(self.key);
+    }
+}
+
+/// A Request that consumers are asked about.
+pub(super) struct Question {
+    asked: Asked,
+    inbox: Inbox,
+    /// Who can be asked next.
+    others: KVec<Arc<Listener>>,
+    /// The refusal that says most.
+    refusal: Option<KBox<Frame>>,
+}
+
+impl Question {
+    /// Keeps a refusal, if it says more than those before: whoever is not meant says nothing.
+    fn keep(&mut self, refusal: KBox<Frame>) {
+        let len = |frame: &KBox<Frame>| frame.as_octets().len();
+        if self
+            .refusal
+            .as_ref()
+            .is_none_or(|kept| len(kept) < len(&refusal))
+        {
+            self.refusal = Some(refusal);
+        }
+    }
+}
+
+/// What follows a Reply.
+pub(super) enum Then {
+    /// The queue pair has the stream.
+    Open {
+        ird: u16,
+        ord: u16,
+        /// What the peer's ready-to-receive message can be; nothing if it sends none.
+        rtr: RtrKinds,
+    },
+    /// The consumer refused.
+    Refuse,
+}
+
+/// How much time a phase has, in milliseconds.
+mod limit {
+    /// The Request in (MPA-8).
+    pub(super) const REQUEST: u32 = 5_000;
+    /// A consumer's answer. Initiators give up long before.
+    pub(super) const ANSWER: u32 = 60_000;
+    /// The Reply out, and then the peer's ready-to-receive message in.
+    pub(super) const READY: u32 = 5_000;
+    /// Before a consumer with too many unanswered requests is tried again.
+    pub(super) const RETRY: u32 = 20;
+}
+
+impl Conn {
+    /// Takes a connection over that a listener has accepted; returns its number.
+    ///
+    /// Context: process.
+    pub(crate) fn answer(device: &Arc<Device>, socket: Socket, entry: HalfOpen) -> Result<u64> {
+        let phase = Phase::Waiting {
+            responder: Responder::new(config(device, Role::Responder)),
+            inbox: Inbox::new()?,
+            entry,
+        };
+        let mut actor = Actor::new(phase);
+        actor.limit(limit::REQUEST);
+        let conn = Self::new(device.clone(), socket, actor)?;
+        conn.kick();
+        Ok(conn.seat.number())
+    }
+
+    pub(super) fn waiting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        responder: Responder,
+        mut inbox: Inbox,
+        entry: HalfOpen,
+    ) -> Turn {
+        if self.is_stopped() || !entry.listener.is_open() {
+            return self.reset(actor);
+        }
+        loop {
+            let wanted = match responder.handle_request(inbox.octets()) {
+                Ok(Progress::NeedMore(wanted)) => wanted,
+                Ok(Progress::Done(request)) => {
+                    return self.ask(actor, responder, inbox, entry, &request);
+                }
+                Err(error) => {
+                    self.misbehaved(error);
+                    return self.reset(actor);
+                }
+            };
+            match inbox.fill(&self.socket, wanted) {
+                Ok(Found::Octets) => {}
+                Ok(Found::Nothing) => {
+                    if actor.is_overdue() {
+                        self.device().stats.mpa_timeouts.inc();
+                        return self.reset(actor);
+                    }
+                    return Turn::Wait(Phase::Waiting {
+                        responder,
+                        inbox,
+                        entry,
+                    });
+                }
+                Ok(Found::End) | Err(_) => return self.reset(actor),
+            }
+        }
+    }
+
+    /// The Request is here: asks the consumer.
+    fn ask(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        responder: Responder,
+        inbox: Inbox,
+        mut entry: HalfOpen,
+        request: &MpaRequest,
+    ) -> Turn {
+        if !self.is_quiet() {
+            return self.reset(actor);
+        }
+        let asked = Asked {
+            responder,
+            request: *request,
+        };
+        match self.invite(&entry.listener, &inbox, &asked) {
+            Ok(()) => {
+                self.device().stats.connect_requests.inc();
+                actor.limit(limit::ANSWER);
+                Turn::Again(Phase::Asked(Question {
+                    asked,
+                    inbox,
+                    others: core::mem::take(&mut entry.others),
+                    refusal: None,
+                }))
+            }
+            Err(error) => {
+                if error != ENOMEM || actor.is_overdue() {
+                    return self.reset(actor);
+                }
+                // The consumer has not taken the requests before this one yet.
+                actor.look_again(limit::RETRY);
+                Turn::Wait(Phase::Waiting {
+                    responder,
+                    inbox,
+                    entry,
+                })
+            }
+        }
+    }
+
+    /// Asks the consumer of a listener. If that fails it cannot answer.
+    fn invite(&self, listener: &Listener, inbox: &Inbox, asked: &Asked) -> Result {
+        // The answer may come before this returns.
+        *self.desk.lock() = Desk::Open(*asked);
+        self.raise_request(listener, inbox, &asked.request)
+            .inspect_err(|_| {
+                self.desk.lock().close();
+            })
+    }
+
+    /// Raises the event.
+    fn raise_request(
+        &self,
+        listener: &Listener,
+        inbox: &Inbox,
+        request: &MpaRequest,
+    ) -> Result {
+        let invitation = Arc::new(
+            Invitation {
+                number: self.seat.number(),
+            },
+            GFP_KERNEL,
+        )?;
+        let peer = request.peer_depths;
+        // What the peer does not say is up to the consumer.
+        let ird = peer.and_then(|peer| peer.ird).map_or(MAX_ORD, u32::from);
+        let ord = peer.and_then(|peer| peer.ord).map_or(MAX_IRD, u32::from);
+        listener.id().connect_request(
+            &Request {
+                local: plain(self.socket.local_addr()?),
+                remote: plain(self.socket.peer_addr()?),
+                private_data: hand_up(request.private_data, inbox.octets()),
+                ird,
+                ord,
+            },
+            invitation,
+        )
+    }
+
+    pub(super) fn asked(self: &Arc<Self>, actor: &mut Actor, question: Question) -> Turn {
+        // As a statement of its own, for the answer's drop.
+        let answer = self.desk.lock().take_answer();
+        match answer {
+            Some(Answer::Accept {
+                id,
+                reply,
+                rules,
+                rtr,
+            }) => {
+                actor.id = Some(id);
+                self.accepted(actor, reply, &rules, rtr)
+            }
+            Some(Answer::Refuse(frame)) => self.refused(actor, question, frame),
+            None => {
+                let useful = !self.is_stopped() && !actor.is_overdue() && self.is_quiet();
+                let mut desk = self.desk.lock();
+                // If the consumer cannot be told that it is too late, its answer finds nobody. If it is
+                // preparing one, a step follows.
+                if desk.is_busy() || (useful && desk.is_open()) {
+                    Turn::Wait(Phase::Asked(question))
+                } else {
+                    desk.close();
+                    drop(desk);
+                    self.reset(actor)
+                }
+            }
+        }
+    }
+
+    /// A consumer does not want the connection: asks the next one.
+    fn refused(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        mut question: Question,
+        refusal: KBox<Frame>,
+    ) -> Turn {
+        question.keep(refusal);
+        while let Some(listener) = question.others.pop() {
+            let asked = listener.is_open()
+                && !self.is_stopped()
+                && self
+                    .invite(&listener, &question.inbox, &question.asked)
+                    .is_ok();
+            if asked {
+                actor.limit(limit::ANSWER);
+                return Turn::Wait(Phase::Asked(question));
+            }
+        }
+        match question.refusal {
+            Some(frame) => {
+                actor.limit(limit::READY);
+                Turn::Again(Phase::Replying {
+                    out: Outbox::new(frame),
+                    then: Then::Refuse,
+                })
+            }
+            None => self.reset(actor),
+        }
+    }
+
+    /// The consumer wants the connection.
+    fn accepted(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        reply: KBox<Frame>,
+        rules: &StreamRules,
+        rtr: RtrKinds,
+    ) -> Turn {
+        if self.is_stopped() || !self.is_quiet() {
+            return self.fail(actor, ECONNRESET);
+        }
+        let Some(qp) = self.qp() else {
+            return self.fail(actor, ECONNRESET);
+        };
+        // Before the Reply, so that what it promises is there. The queue pair keeps silent until the
+        // peer's first FPDU (MPA-9), hence cannot overtake it.
+        if qp.attach(self, &StreamParams::responder(rules, rtr)).is_err() {
+            return self.fail(actor, ECONNRESET);
+        }
+        actor.limit(limit::READY);
+        Turn::Again(Phase::Replying {
+            out: Outbox::new(reply),
+            then: Then::Open {
+                ird: rules.depths.ird,
+                ord: rules.depths.ord,
+                rtr,
+            },
+        })
+    }
+
+    pub(super) fn replying(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        mut out: Outbox,
+        then: Then,
+    ) -> Turn {
+        let sent = out.flush(&self.socket);
+        let late = matches!(sent, Ok(Sent::Part)) && actor.is_overdue();
+        match then {
+            Then::Refuse => match sent {
+                Ok(Sent::All) => self.linger(actor),
+                Ok(Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
+                    Turn::Wait(Phase::Replying { out, then })
+                }
+                Ok(Sent::Part) | Err(_) => self.reset(actor),
+            },
+            Then::Open { ird, ord, rtr } => match sent {
+                Ok(Sent::All) => {
+                    self.device().stats.established.inc();
+                    self.enter_stream();
+                    let mut open = Open::unreported(ird, ord);
+                    if rtr.is_empty() {
+                        actor.no_limit();
+                        open.report(actor);
+                    } else {
+                        actor.limit(limit::READY);
+                    }
+                    Turn::Again(Phase::Open(open))
+                }
+                Ok(Sent::Part) if !late && !self.is_stopped() => {
+                    Turn::Wait(Phase::Replying { out, then })
+                }
+                Ok(Sent::Part) | Err(_) => self.fail_open(actor, ECONNRESET),
+            },
+        }
+    }
+}
+
+/// An IPv4 address as such, also if an IPv6 socket was asked for it.
+pub(crate) fn plain(addr: SockAddr) -> SockAddr {
+    match addr.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SockAddr::new(ip.into(), addr.port()),
+            None => addr,
+        },
+        IpAddr::V4(_) => addr,
+    }
+}
