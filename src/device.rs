@@ -469,16 +469,17 @@ impl Guid {
     }
 }
 
-/// Whether a device can be made on an interface: it must carry TCP and have an MTU of its own.
+/// Whether a device can be made on an interface: it must be of a kind that carries IP.
 pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
     match netdev.link_type() {
         LinkType::Ethernet | LinkType::Loopback | LinkType::None => true,
-        LinkType::Other(kind) => kind == ARPHRD_IEEE802,
+        LinkType::Other(kind) => IP_LINKS.contains(&kind),
     }
 }
 
-/// `ARPHRD_IEEE802`.
-const ARPHRD_IEEE802: u16 = 6;
+/// More kinds of interfaces that carry IP (`include/uapi/linux/if_arp.h`): IEEE 802 networks, and
+/// tunnels over IPv4, over IPv6, from IPv6 to IPv4, and GRE over both.
+const IP_LINKS: [u16; 6] = [6, 768, 769, 776, 778, 823];
 const GID_TABLE_LEN: u32 = 1;
 /// `IB_PORT_CM_SUP`: connections are made by a connection manager.
 const PORT_CM_SUP: u32 = 1 << 16;
