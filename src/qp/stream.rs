@@ -15,7 +15,10 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::rdma::wr::WcStatus;
+use kernel_ext::rdma::{
+    types::Access,
+    wr::WcStatus, //
+};
 
 use crate::{
     conn::{
@@ -77,6 +80,8 @@ impl Qp {
             self.start_rx(conn, params);
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
+            // The rights of a stream are those of the regions that its peer names.
+            attrs.stored.access |= Access::REMOTE_READ | Access::REMOTE_WRITE;
             attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
             attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
             // A destroy in between has the last word.

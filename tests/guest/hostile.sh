@@ -26,6 +26,6 @@ END
 chmod +x "$TMP/puppet" "$TMP/setting"
 export SETTING="$TMP/setting"
 # shellcheck disable=SC2086
-RELAY_NAME=all relay 280 ip netns exec "$NS_A" python3 "$GUEST_DIR/wire/hostile.py" "$TMP/puppet" \
+RELAY_NAME=all relay 400 ip netns exec "$NS_A" python3 "$GUEST_DIR/wire/hostile.py" "$TMP/puppet" \
 	"$IP4_B" "$IP4_A" 7900 ${HOSTILE_CASES:-}
 finish

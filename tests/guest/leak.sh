@@ -14,7 +14,7 @@ ROUNDS=5
 load() {
 	local i
 	start "$NS_B" "$TMP/server.$1" timeout 100 rping -s -P -a "$IP4_B" -p "$PORT" -C 3 -V
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
 		timeout 20 rping -c -a "$2" -p "$3" -C 3 -V || { echo "client $i"; exit 1; }

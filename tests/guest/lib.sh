@@ -53,7 +53,7 @@ try() {
 	set -m
 	( set -eu; "$@" ) >"$log" 2>&1 </dev/null &
 	pid=$!
-	( sleep "$limit"; : >"$log.late"; kill -KILL -- "-$pid" ) >/dev/null 2>&1 </dev/null &
+	( sleep "$limit"; group_report "$pid" >"$log.late"; kill -KILL -- "-$pid" ) 2>/dev/null </dev/null &
 	dog=$!
 	set +m
 	wait "$pid" 2>/dev/null || rc=$?
@@ -71,7 +71,18 @@ try() {
 	fi
 	if [ -e "$log.late" ] || { [ "$rc" != 0 ] && [ "$rc" != 75 ]; } || [ "$VERBOSE" = 1 ]; then
 		tail -n 60 "$log" | sed 's/^/# /'
+		[ ! -e "$log.late" ] || sed 's/^/# /' "$log.late"
 	fi
+}
+
+# What the processes of a group are doing, and where they are in the kernel.
+group_report() {
+	local pid
+	for pid in $(pgrep -g "$1"); do
+		ps -o pid=,ppid=,stat=,args= -p "$pid"
+		sed 's/^/    /' "/proc/$pid/stack"
+	done 2>/dev/null
+	ss -tnaoi 2>/dev/null | head -n 20
 }
 
 last_line() { grep -av '^[[:space:]]*$' "$1" | tail -n 1 | cut -c1-200; }
@@ -123,17 +134,21 @@ eventually() {
 	done
 }
 
-# wait_listen NETNS PORT [SECONDS]: waits until something listens there. NETNS `-` is the initial one.
+# wait_listen PORT [SECONDS]: waits until something in the network namespace of the program STARTED
+# listens there.
 wait_listen() {
-	local where=$1 hex limit=${3:-15} look
-	hex=$(printf ':%04X 0*:0000 0A' "$2")
-	look="until grep -qE '$hex' /proc/net/tcp /proc/net/tcp6; do sleep 0.03; done"
-	if [ "$where" = - ]; then
-		timeout "$limit" bash -c "$look" || { echo "nothing listens on port $2"; return 1; }
-	else
-		timeout "$limit" ip netns exec "$where" bash -c "$look" ||
-			{ echo "nothing listens on port $2 in $where"; return 1; }
-	fi
+	local text entry end=$((SECONDS + ${2:-20})) table
+	entry=$(printf ':%04X [0-9A-F]*:0000 0A' "$1")
+	while [ "$SECONDS" -lt "$end" ]; do
+		for table in tcp tcp6; do
+			{ read -r -d "" text <"/proc/$STARTED/net/$table"; } 2>/dev/null || true
+			[[ ! $text =~ $entry ]] || return 0
+		done
+		kill -0 "$STARTED" 2>/dev/null || { echo "the server has ended"; return 1; }
+		sleep 0.02
+	done
+	echo "nothing listens on port $1"
+	return 1
 }
 
 # --- links and ends -------------------------------------------------------------------------------
@@ -317,7 +332,7 @@ pair() {
 	SERVER_OUT=$TMP/server.$BASHPID CLIENT_OUT=$TMP/client.$BASHPID
 	start "$NS_B" "$SERVER_OUT" timeout -k 1 "$limit" "${server[@]}"
 	server_pid=$STARTED
-	if ! wait_listen "$NS_B" "$PORT"; then
+	if ! wait_listen "$PORT"; then
 		kill "$server_pid" 2>/dev/null || true
 		echo "server ${server[0]} did not listen: $(last_line "$SERVER_OUT")"
 		return 1

@@ -7,7 +7,7 @@ set -eu
 
 in_a_row() {
 	start "$NS_B" "$TMP/server" timeout 170 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	# One shell for all, since entering a namespace takes longer than a connection.
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
@@ -18,7 +18,7 @@ in_a_row() {
 
 at_once() {
 	start "$NS_B" "$TMP/server" timeout 150 rping -s -P -a "$IP4_B" -p "$PORT" -C 10 -V
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'bad=0
 	for ((i = 1; i <= $1; i++)); do

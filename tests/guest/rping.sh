@@ -17,7 +17,7 @@ sizes() {
 persistent_server() {
 	local i
 	start "$NS_B" "$TMP/server" timeout 60 rping -s -P -a "$IP4_B" -p "$PORT" -V -C 5
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	for i in {1..5}; do
 		in_ns "$NS_A" timeout 20 rping -c -a "$IP4_B" -p "$PORT" -V -C 5 || die "client $i"
 	done
@@ -27,7 +27,7 @@ persistent_server() {
 wildcard_server() {
 	local any=$1 address=$2
 	start "$NS_B" "$TMP/server" timeout 30 rping -s -a "$any" -p "$PORT" -V -C 3
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	in_ns "$NS_A" timeout 20 rping -c -a "$address" -p "$PORT" -V -C 3
 	wait "$STARTED" || die "$(last_line "$TMP/server")"
 }

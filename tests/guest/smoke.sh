@@ -152,14 +152,17 @@ unfit_netdevs() {
 	no_devices || die "$(rdma link show)"
 }
 
+vlan_id() { [ "$1" != vlan ] || echo id 7; }
+
 fit_netdevs() {
 	local kind n=0
-	for kind in dummy bridge veth 'vlan link eth0 id 7' 'macvlan link eth0' 'ipip local 10.9.9.1' \
+	for kind in dummy bridge veth vlan macvlan 'ipip local 10.9.9.1' \
 		'sit local 10.9.9.1' tun; do
 		n=$((n + 1))
 		# shellcheck disable=SC2086
 		case $kind in
 		tun) ip tuntap add fit$n mode tun ;;
+		vlan | macvlan) ip link add link eth0 name fit$n type $kind $(vlan_id $kind) ;;
 		*) ip link add fit$n type $kind ;;
 		esac || die "cannot make $kind"
 		ip link set fit$n up

@@ -11,7 +11,7 @@ load_start() {
 	start "$NS_B" "$TMP/server.$BASHPID" timeout -k 1 100 "ib_$1_bw" -R -F -d "$DEV_B" -p "$PORT" \
 		-s 65536 --run_infinitely
 	SERVER=$STARTED
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	start "$NS_A" "$TMP/client.$BASHPID" timeout -k 1 100 "ib_$1_bw" -R -F -d "$DEV_A" -p "$PORT" \
 		-s 65536 --run_infinitely "$IP4_B"
 	CLIENT=$STARTED
@@ -29,9 +29,10 @@ transfers() {
 
 octets() { in_ns "$NS_A" cat "/sys/class/net/$NET_A/statistics/tx_bytes" "/sys/class/net/$NET_A/statistics/rx_bytes" | awk '{ s += $1 } END { print s }'; }
 
-# The program below `timeout`, which has the same process group.
+# kill_hard PROCESS...: the programs below `timeout`, all at once.
 kill_hard() {
-	pkill -KILL -P "$1" || die 'nothing to kill'
+	local IFS=,
+	pkill -KILL -P "$*" || die 'nothing to kill'
 }
 
 gone() { ! kill -0 "$1" 2>/dev/null; }
@@ -77,8 +78,7 @@ killed() {
 
 killed_both() {
 	load_start "$1"
-	kill_hard "$CLIENT"
-	kill_hard "$SERVER"
+	kill_hard "$CLIENT" "$SERVER"
 	load_stop
 	all_is_well
 }
@@ -86,7 +86,7 @@ killed_both() {
 # A killed process leaves nothing: neither objects nor a listener.
 killed_listener() {
 	start "$NS_B" "$TMP/listener" timeout -k 1 50 rping -s -P -a "$IP4_B" -p "$PORT"
-	wait_listen "$NS_B" "$PORT"
+	wait_listen "$PORT"
 	kill_hard "$STARTED"
 	wait "$STARTED" 2>/dev/null || true
 	nothing_left
@@ -166,8 +166,7 @@ unloaded_under_load() {
 # killed while it goes.
 unloaded_while_programs_die() {
 	load_start write
-	kill_hard "$CLIENT"
-	kill_hard "$SERVER"
+	kill_hard "$CLIENT" "$SERVER"
 	eventually 10 rmmod "$TYPE" || die 'rmmod does not work'
 	load_stop
 	ends_down
@@ -177,8 +176,7 @@ unloaded_while_programs_die() {
 
 namespace_exits_under_load() {
 	load_start write
-	kill_hard "$CLIENT"
-	kill_hard "$SERVER"
+	kill_hard "$CLIENT" "$SERVER"
 	ends_down
 	eventually 10 no_devices || die "left: $(rdma link show)"
 	ends_up netns
@@ -189,9 +187,10 @@ no_devices() { [ -z "$(rdma link show)" ]; }
 
 # Devices come and go while connections are being made.
 links_flap() {
-	local i
+	local i callers
 	start "$NS_A" "$TMP/callers" timeout -k 1 60 bash -c "while :; do
 		timeout 2 rping -c -a $IP4_B -p $PORT -C 1; done"
+	callers=$STARTED
 	for i in {1..8}; do
 		start "$NS_B" "$TMP/flap" timeout -k 1 20 rping -s -P -a "$IP4_B" -p "$PORT"
 		sleep 0.5
@@ -200,41 +199,46 @@ links_flap() {
 		wait "$STARTED" 2>/dev/null || true
 		in_ns "$NS_B" rdma link add "$DEV_B" type "$TYPE" netdev "$NET_B" || die "rdma link add $i"
 	done
+	kill "$callers"
+	wait "$callers" 2>/dev/null || true
+	all_is_well
 }
 
-after_the_flapping() { all_is_well; }
+# run NAME SECONDS COMMAND...: a case with ends of its own. Whatever it leaves is taken away.
+run() {
+	local name=$1 limit=$2 x
+	shift 2
+	try "$name" "$limit" with_ends "$@"
+	for x in $(ip netns list | cut -d ' ' -f 1); do
+		for link in $(ip netns exec "$x" rdma link show 2>/dev/null | sed -n 's,^link \([^/]*\)/.*,\1,p'); do
+			timeout 10 ip netns exec "$x" rdma link del "$link" 2>/dev/null || true
+		done
+		ip netns del "$x"
+	done
+}
 
-ends_up netns
-for operation in write send read; do
-	try "client_killed/$operation" 60 killed "$operation" CLIENT
-	try "server_killed/$operation" 60 killed "$operation" SERVER
-done
-try both_killed 60 killed_both write
-try killed_listener 60 killed_listener
-try netdev_down_for_a_moment 60 netdev_down_for_a_moment
-try netdev_down_under_load 60 netdev_down_under_load
-for operation in write read; do
-	try "link_deleted_under_load/client/$operation" 90 link_deleted_under_load "$operation" A
-	try "link_deleted_under_load/server/$operation" 90 link_deleted_under_load "$operation" B
-done
-try links_flap 80 links_flap
-try after_the_flapping 30 after_the_flapping
-ends_down
-# These make their ends anew.
-isolated() {
+with_ends() {
 	ends_up netns
 	"$@"
 	ends_down
 }
-try netdev_deleted_under_load 90 isolated netdev_deleted_under_load
-clean_up() { ip -all netns del; rdma link show | awk '{ sub("/.*", "", $2); print $2 }' | xargs -rn1 rdma link del; }
-clean_up
-try namespace_exits_under_load 90 isolated namespace_exits_under_load
-clean_up
-try unloaded_under_load/write 90 isolated unloaded_under_load write
-clean_up
-try unloaded_under_load/send 90 isolated unloaded_under_load send
-clean_up
-try unloaded_while_programs_die 90 isolated unloaded_while_programs_die
-clean_up
+
+for operation in write send read; do
+	run "client_killed/$operation" 60 killed "$operation" CLIENT
+	run "server_killed/$operation" 60 killed "$operation" SERVER
+done
+run both_killed 60 killed_both write
+run killed_listener 60 killed_listener
+run netdev_down_for_a_moment 60 netdev_down_for_a_moment
+run netdev_down_under_load 60 netdev_down_under_load
+for operation in write read; do
+	run "link_deleted_under_load/client/$operation" 90 link_deleted_under_load "$operation" A
+	run "link_deleted_under_load/server/$operation" 90 link_deleted_under_load "$operation" B
+done
+run links_flap 80 links_flap
+run netdev_deleted_under_load 90 netdev_deleted_under_load
+run namespace_exits_under_load 90 namespace_exits_under_load
+run unloaded_under_load/write 90 unloaded_under_load write
+run unloaded_under_load/send 90 unloaded_under_load send
+run unloaded_while_programs_die 90 unloaded_while_programs_die
 finish

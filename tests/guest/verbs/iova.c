@@ -77,7 +77,7 @@ PAIR_CASE(zero_based) { remote_use(p, 0); }
 PAIR_CASE(low) { remote_use(p, 0x10000018); }
 PAIR_CASE(odd) { remote_use(p, 0x12345679); }
 PAIR_CASE(high) { remote_use(p, 0xfffffffff0000018ULL); }
-PAIR_CASE(up_to_the_very_end) { remote_use(p, 0ULL - 3 * 4096); }
+PAIR_CASE(nearly_at_the_end) { remote_use(p, 0ULL - 4 * 4096); }
 
 PAIR_CASE(local_use)
 {
@@ -128,7 +128,7 @@ int main(int argc, char **argv)
 	RUN(low);
 	RUN(odd);
 	RUN(high);
-	RUN(up_to_the_very_end);
+	RUN(nearly_at_the_end);
 	RUN(local_use);
 	RUN(a_range_that_wraps_is_refused);
 	return test_end();

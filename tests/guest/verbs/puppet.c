@@ -501,6 +501,8 @@ static bool command(char *line)
 				wr.opcode = IBV_WR_SEND_WITH_INV;
 				wr.send_flags = IBV_SEND_SIGNALED;
 				wr.invalidate_rkey = (uint32_t)strtoul(flags, NULL, 0);
+				/* libsiw takes it from there. */
+				wr.wr.rdma.rkey = wr.invalidate_rkey;
 			}
 			result(post(c, &wr));
 		} else if (!strcmp(word, "write") || !strcmp(word, "read")) {

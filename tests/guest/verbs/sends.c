@@ -315,6 +315,7 @@ PAIR_CASE(invalidate_of_a_shared_region_ends_the_stream)
 	sge = sge_of(&src, 0, 16);
 	wr = wr_make(IBV_WR_SEND_WITH_INV, 3, IBV_SEND_SIGNALED, &sge, 1);
 	wr.invalidate_rkey = dst.mr->rkey;
+	wr.wr.rdma.rkey = dst.mr->rkey; /* libsiw takes it from there */
 	must(post_send(&p->a, &wr));
 	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
