@@ -12,7 +12,6 @@
 #   make demo           two machines talk RDMA through riwarp
 #   make test           all tests; closes with "N passed, N failed"
 #   make check          formatting, lints, and the tests that need no kernel
-#   make bench          riwarp against its siblings
 #   make kdir           the kernel tree to build against, and nothing more
 #   make modules        riwarp.ko for that kernel
 #   make fmt            formats the Rust sources
@@ -35,13 +34,11 @@ kdir:
 modules:
 	@qemu/setup
 
-demo test bench: modules
+demo test: modules
 demo:
 	@tests/demo
 test:
 	@tests/run-all
-bench:
-	@tests/bench
 
 check: kdir
 	@tests/check
