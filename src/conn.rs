@@ -100,6 +100,7 @@ mod responder;
 mod stream;
 mod table;
 
+use self::calls::Desk;
 pub(crate) use self::{
     calls::{
         accept,
@@ -113,7 +114,6 @@ pub(crate) use self::{
     },
     table::Conns, //
 };
-use self::calls::Desk;
 
 /// How a queue pair wants its stream to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +146,10 @@ pub(crate) struct StreamParams {
     /// How many Reads we may have outstanding.
     pub(crate) ord: u16,
     /// Whether this end opened the connection.
-    #[expect(dead_code, reason = "the transmitter has been told all that follows from it")]
+    #[expect(
+        dead_code,
+        reason = "the transmitter has been told all that follows from it"
+    )]
     pub(crate) initiator: bool,
     /// The ready-to-receive message that goes out before all else.
     pub(crate) send_rtr: Option<Rtr>,

@@ -160,9 +160,7 @@ pub(crate) fn connect(
     }
     let qp = dev.qps.get(param.qpn).ok_or(EINVAL)?;
     let initiator = Initiator::new(config(&dev, Role::Initiator), depths(param)?);
-    let request = initiator
-        .request(param.private_data)
-        .map_err(|_| EINVAL)?;
+    let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
     let socket = Socket::new_tcp(&dev.net()?, local.family())?;

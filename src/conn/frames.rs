@@ -149,7 +149,9 @@ pub(super) fn send_terminate(socket: &Socket, rules: &StreamRules, fault: Fault)
         put(&[0; MARKER_LEN]);
     }
     put(plan.header());
-    let end = put(PADDING.get(..usize::from(plan.pad_len())).unwrap_or_default());
+    let end = put(PADDING
+        .get(..usize::from(plan.pad_len()))
+        .unwrap_or_default());
     let crc = match rules.crc {
         Crc::On => crc32c::finish(crc32c::update(
             crc32c::INIT,

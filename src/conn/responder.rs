@@ -259,12 +259,7 @@ impl Conn {
     }
 
     /// Raises the event.
-    fn raise_request(
-        &self,
-        listener: &Listener,
-        inbox: &Inbox,
-        request: &MpaRequest,
-    ) -> Result {
+    fn raise_request(&self, listener: &Listener, inbox: &Inbox, request: &MpaRequest) -> Result {
         let invitation = Arc::new(
             Invitation {
                 number: self.seat.number(),
@@ -364,7 +359,10 @@ impl Conn {
         };
         // Before the Reply, so that what it promises is there. The queue pair keeps silent until the
         // peer's first FPDU (MPA-9), hence cannot overtake it.
-        if qp.attach(self, &StreamParams::responder(rules, rtr)).is_err() {
+        if qp
+            .attach(self, &StreamParams::responder(rules, rtr))
+            .is_err()
+        {
             return self.fail(actor, ECONNRESET);
         }
         actor.limit(limit::READY);

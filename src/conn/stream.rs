@@ -192,11 +192,7 @@ impl Conn {
         Turn::Again(Phase::Closing(Closing::of(self)))
     }
 
-    pub(super) fn half_closed(
-        self: &Arc<Self>,
-        actor: &mut Actor,
-        mut progress: Progress,
-    ) -> Turn {
+    pub(super) fn half_closed(self: &Arc<Self>, actor: &mut Actor, mut progress: Progress) -> Turn {
         if is_wanted(&self.wants.kill) {
             return self.end(actor, Ended::Lost, Parting::Reset);
         }

@@ -317,9 +317,7 @@ impl Plan {
             addr: id.local_addr()?,
             v6_only: id.is_v6_only(),
             tos: id.tos(),
-            backlog: u16::try_from(backlog)
-                .unwrap_or(u16::MAX)
-                .max(BACKLOG_MIN),
+            backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),
             ifindex: netdev.ifindex(),
             net: netdev.net_id(),
             on_loopback: netdev.link_type() == LinkType::Loopback,
@@ -370,7 +368,11 @@ impl Plan {
         match porch.enter(listener, self, place) {
             Ok(door) => Ok(doors.push(door, GFP_KERNEL)?),
             Err(error) if may_fail && error == EADDRINUSE => {
-                pr_debug!("port {} is taken on interface {}\n", self.addr.port(), ifindex);
+                pr_debug!(
+                    "port {} is taken on interface {}\n",
+                    self.addr.port(),
+                    ifindex
+                );
                 Ok(())
             }
             Err(error) => Err(error),
