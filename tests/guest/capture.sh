@@ -80,9 +80,9 @@ traffic_is_decoded() {
 }
 
 refused() {
-	CASE=read_without_right PORT=$PORT timeout 30 "$VERBS_DIR/rdma" "$IP4_B"
-	CASE=write_past_the_end PORT=$((PORT + 1)) timeout 30 "$VERBS_DIR/rdma" "$IP4_B"
-	CASE=no_receive_buffer_ends_the_stream PORT=$((PORT + 2)) timeout 30 "$VERBS_DIR/sends" "$IP4_B"
+	CASE=read_without_right PORT=$PORT timeout --foreground 30 "$VERBS_DIR/rdma" "$IP4_B"
+	CASE=write_past_the_end PORT=$((PORT + 1)) timeout --foreground 30 "$VERBS_DIR/rdma" "$IP4_B"
+	CASE=no_receive_buffer_ends_the_stream PORT=$((PORT + 2)) timeout --foreground 30 "$VERBS_DIR/sends" "$IP4_B"
 }
 
 terminates_are_decoded() {

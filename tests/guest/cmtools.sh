@@ -22,9 +22,9 @@ ucmatose_pair() {
 
 # Its server stays, so only the client's status counts.
 cmtime_pair() {
-	start "$NS_B" "$TMP/server" timeout 100 cmtime -b "$IP4_B" -p "$PORT"
+	start "$NS_B" "$TMP/server" timeout --foreground 100 cmtime -b "$IP4_B" -p "$PORT"
 	wait_listen "$PORT" || die "cmtime: $(cat "$TMP/server")"
-	in_ns "$NS_A" timeout 90 cmtime -s "$IP4_B" -b "$IP4_A" -p "$PORT" -c "$1" || die "cmtime $?"
+	in_ns "$NS_A" timeout --foreground 90 cmtime -s "$IP4_B" -b "$IP4_A" -p "$PORT" -c "$1" || die "cmtime $?"
 	kill "$STARTED" 2>/dev/null || true
 }
 

@@ -98,7 +98,7 @@ guests() {
 		PORT=$((PORT + 1))
 		[ "$family" = 4 ] || peer=$peer6
 		if [ "$GUEST" = 1 ]; then
-			start - "$TMP/server" timeout 60 rping -s -a "$peer" -p "$PORT" -C 100 -V
+			start - "$TMP/server" timeout --foreground 60 rping -s -a "$peer" -p "$PORT" -C 100 -V
 			wait_listen "$PORT"
 			: >"/mnt/out/listening$family"
 			wait "$STARTED" || FAILED=1
@@ -112,7 +112,7 @@ guests() {
 client_rate() {
 	local start
 	start=$(now)
-	timeout 60 rping -c -a "$1" -p "$PORT" -C 100 -V
+	timeout --foreground 60 rping -c -a "$1" -p "$PORT" -C 100 -V
 	echo $((100 * 1000 / ($(now) - start + 1)))
 }
 

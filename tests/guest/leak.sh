@@ -13,27 +13,27 @@ ROUNDS=5
 
 load() {
 	local i
-	start "$NS_B" "$TMP/server.$1" timeout 100 rping -s -P -a "$IP4_B" -p "$PORT" -C 3 -V
+	start "$NS_B" "$TMP/server.$1" timeout --foreground 100 rping -s -P -a "$IP4_B" -p "$PORT" -C 3 -V
 	wait_listen "$PORT"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
-		timeout 20 rping -c -a "$2" -p "$3" -C 3 -V || { echo "client $i"; exit 1; }
+		timeout --foreground 20 rping -c -a "$2" -p "$3" -C 3 -V || { echo "client $i"; exit 1; }
 	done' - "$CONNECTIONS" "$IP4_B" "$PORT"
 	kill "$STARTED"
 	wait "$STARTED" 2>/dev/null || true
 	PORT=$((PORT + 1))
 	# Refusals and errors go other ways out: a wrong port, a killed client, the verbs programs.
 	for i in {1..5}; do
-		in_ns "$NS_A" timeout 10 rping -c -a "$IP4_B" -p 9 -C 1 >/dev/null 2>&1 || true
+		in_ns "$NS_A" timeout --foreground 10 rping -c -a "$IP4_B" -p 9 -C 1 >/dev/null 2>&1 || true
 	done
 	PORT=$((PORT + 1))
 	perftest_pair ib_send_bw --use-srq -q 8 -s 4096 -n 20
 	PORT=$((PORT + 1))
 	perftest_pair ib_read_bw -q 8 -s 65536 -n 20
 	PORT=$((PORT + 1))
-	CASE=write_past_the_end PORT=$PORT in_ns "$NS_B" timeout 30 "$VERBS_DIR/rdma" "$IP4_B"
+	CASE=write_past_the_end PORT=$PORT in_ns "$NS_B" timeout --foreground 30 "$VERBS_DIR/rdma" "$IP4_B"
 	PORT=$((PORT + 1))
-	CASE=writer_disconnects_in_the_middle PORT=$PORT in_ns "$NS_B" timeout 30 "$VERBS_DIR/flush" "$IP4_B"
+	CASE=writer_disconnects_in_the_middle PORT=$PORT in_ns "$NS_B" timeout --foreground 30 "$VERBS_DIR/flush" "$IP4_B"
 	for i in {1..10}; do
 		rdma link add "leak$i" type "$TYPE" netdev "leakdev" 2>/dev/null || true
 		rdma link del "leak$i" 2>/dev/null || true
@@ -90,7 +90,7 @@ grows() {
 # After everything the module goes, and takes its caches and work queues with it.
 unloads() {
 	ends_down
-	timeout 30 rmmod "$TYPE" || die "rmmod: $?"
+	timeout --foreground 30 rmmod "$TYPE" || die "rmmod: $?"
 	if grep -i riwarp /proc/slabinfo; then die 'slab caches left'; fi
 }
 

@@ -330,14 +330,14 @@ pair() {
 	while [ "$1" != -- ]; do server+=("$1"); shift; done
 	shift
 	SERVER_OUT=$TMP/server.$BASHPID CLIENT_OUT=$TMP/client.$BASHPID
-	start "$NS_B" "$SERVER_OUT" timeout -k 1 "$limit" "${server[@]}"
+	start "$NS_B" "$SERVER_OUT" timeout --foreground -k 1 "$limit" "${server[@]}"
 	server_pid=$STARTED
 	if ! wait_listen "$PORT"; then
 		kill "$server_pid" 2>/dev/null || true
 		echo "server ${server[0]} did not listen: $(last_line "$SERVER_OUT")"
 		return 1
 	fi
-	in_ns "$NS_A" timeout -k 1 "$limit" "$@" >"$CLIENT_OUT" 2>&1 </dev/null || rc=$?
+	in_ns "$NS_A" timeout --foreground -k 1 "$limit" "$@" >"$CLIENT_OUT" 2>&1 </dev/null || rc=$?
 	if [ "$rc" != 0 ]; then
 		kill "$server_pid" 2>/dev/null || true
 		wait "$server_pid" 2>/dev/null || true

@@ -6,23 +6,23 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 in_a_row() {
-	start "$NS_B" "$TMP/server" timeout 170 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
+	start "$NS_B" "$TMP/server" timeout --foreground 170 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
 	wait_listen "$PORT"
 	# One shell for all, since entering a namespace takes longer than a connection.
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
-		timeout 20 rping -c -a "$2" -p "$3" -C 2 -V || { echo "client $i"; exit 1; }
+		timeout --foreground 20 rping -c -a "$2" -p "$3" -C 2 -V || { echo "client $i"; exit 1; }
 	done' - "$1" "$IP4_B" "$PORT"
 	kill "$STARTED"
 }
 
 at_once() {
-	start "$NS_B" "$TMP/server" timeout 150 rping -s -P -a "$IP4_B" -p "$PORT" -C 10 -V
+	start "$NS_B" "$TMP/server" timeout --foreground 150 rping -s -P -a "$IP4_B" -p "$PORT" -C 10 -V
 	wait_listen "$PORT"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'bad=0
 	for ((i = 1; i <= $1; i++)); do
-		timeout 120 rping -c -a "$2" -p "$3" -C 10 -V & pids[i]=$!
+		timeout --foreground 120 rping -c -a "$2" -p "$3" -C 10 -V & pids[i]=$!
 	done
 	for ((i = 1; i <= $1; i++)); do wait "${pids[i]}" || { echo "client $i: $?"; bad=$((bad + 1)); }; done
 	[ $bad = 0 ] || { echo "$bad of $1 clients failed"; exit 1; }' - "$1" "$IP4_B" "$PORT"
