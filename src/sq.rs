@@ -321,6 +321,13 @@ impl SendQueue {
         inner.taken == inner.done
     }
 
+    /// Whether the peer is still to get something of what was taken. A peer that has ended its half of
+    /// the stream answers no Read, so with one outstanding nothing behind it can succeed.
+    pub(crate) fn owes(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.taken != inner.done && inner.depth.used() == 0
+    }
+
     /// Notes a Read whose Request goes out now. Reserve with [`SendQueue::may_read`] first: only
     /// the transmitter adds Reads, so the room cannot go away in between.
     pub(crate) fn read_sent(

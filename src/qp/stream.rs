@@ -114,9 +114,9 @@ impl Qp {
         self.transmit();
     }
 
-    /// Whether octets are still owed to the peer.
+    /// Whether octets are still owed to a peer that has ended its half of the stream.
     pub(crate) fn owes(&self) -> bool {
         matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate)
-            && !(self.inbound_reads.is_empty() && self.sq.is_idle())
+            && (!self.inbound_reads.is_empty() || self.sq.owes())
     }
 }
