@@ -138,24 +138,14 @@ pub(crate) enum Ended {
 pub(crate) struct StreamParams {
     /// Whether CRCs are made and checked.
     pub(crate) crc: bool,
-    /// Whether the peer wants Markers in what we send. Always false: such a peer is refused.
-    #[expect(dead_code, reason = "for the transmitter, once it makes Markers")]
-    pub(crate) markers: bool,
     /// How many Reads the peer may have outstanding.
     pub(crate) ird: u16,
     /// How many Reads we may have outstanding.
     pub(crate) ord: u16,
-    /// Whether this end opened the connection.
-    #[expect(
-        dead_code,
-        reason = "the transmitter has been told all that follows from it"
-    )]
-    pub(crate) initiator: bool,
     /// The ready-to-receive message that goes out before all else.
     pub(crate) send_rtr: Option<Rtr>,
     /// The kinds of ready-to-receive message of which the peer's first FPDU must be one; none if it
     /// is the first of the peer's ULP.
-    #[expect(dead_code, reason = "any first FPDU is taken for ready to receive")]
     pub(crate) expect_rtr: RtrKinds,
     /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
     pub(crate) wait_first_fpdu: bool,

@@ -18,6 +18,8 @@ use iwarp::{
     fault::Fault,
     mpa::{
         self,
+        negotiate::Rtr,
+        start::RtrKinds,
         Crc, //
     },
     order::SendProgress,
@@ -98,6 +100,8 @@ struct RxStream {
     cache: RegionCache,
     /// No FPDU has been accepted yet.
     untouched: bool,
+    /// What the first FPDU has to be, if the peer promised to be the first to send (MPA-41).
+    expect_rtr: RtrKinds,
     /// A fault was found or the peer has ended the stream: what comes is thrown away.
     stopped: bool,
 }
@@ -130,6 +134,7 @@ impl Qp {
             incoming: None,
             cache: RegionCache::default(),
             untouched: true,
+            expect_rtr: params.expect_rtr,
             stopped: false,
         };
         let _drop_outside_lock = self.rx.lock().stream.replace(stream);
@@ -242,7 +247,15 @@ impl Qp {
             return Err(Fault::Crc);
         }
         let ulpdu = pos + mpa::LENGTH_LEN;
-        match stream.receiver.handle_fpdu(header, fpdu.ulpdu_len)? {
+        let segment = stream.receiver.handle_fpdu(header, fpdu.ulpdu_len)?;
+        if stream.untouched && stream.expect_rtr != RtrKinds::NONE {
+            match stream.expect_rtr.expect(&segment)? {
+                // Its consumer never sees it (MPA-42).
+                Rtr::Send | Rtr::Write => return Ok(()),
+                Rtr::Read => {}
+            }
+        }
+        match segment {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.place_write(stream, inbound, ulpdu, &segment),
             Segment::Send(segment) => self.place_send(stream, inbound, ulpdu, &segment),

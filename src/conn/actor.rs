@@ -33,8 +33,7 @@ use iwarp::mpa::{
         RtrKinds,
         StartError, //
     },
-    Crc,
-    Markers, //
+    Crc, //
 };
 use kernel::{
     prelude::*,
@@ -368,10 +367,8 @@ impl StreamParams {
     pub(super) fn responder(rules: &StreamRules, rtr: RtrKinds) -> Self {
         Self {
             crc: rules.crc == Crc::On,
-            markers: rules.send_markers == Markers::On,
             ird: rules.depths.ird,
             ord: rules.depths.ord,
-            initiator: false,
             send_rtr: None,
             expect_rtr: rtr,
             wait_first_fpdu: true,

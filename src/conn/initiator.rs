@@ -166,7 +166,6 @@ impl Conn {
                     return self.fail(actor, EPROTO);
                 }
                 let params = StreamParams {
-                    initiator: true,
                     send_rtr: *rtr,
                     wait_first_fpdu: false,
                     ..StreamParams::responder(rules, RtrKinds::NONE)
