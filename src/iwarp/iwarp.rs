@@ -18,7 +18,6 @@
 //! * [`segment::Segmenter`] makes FPDU headers out of a message: the way out;
 //! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
-//! * [`state`] says what becomes of a queue pair, and what is to be done about it;
 //! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
 //!
 //! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and
@@ -66,5 +65,4 @@ pub mod readq;
 pub mod receiver;
 pub mod segment;
 pub mod stag;
-pub mod state;
 pub mod terminate;
