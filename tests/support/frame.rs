@@ -7,8 +7,8 @@ use iwarp::crc::crc32c;
 /// The two control octets, versions 1: T, L, opcode.
 pub fn control(tagged: bool, last: bool, opcode: u8) -> [u8; 2] {
     [
-        u8::from(tagged) << 7 | u8::from(last) << 6 | 1,
-        1 << 6 | opcode,
+        (u8::from(tagged) << 7) | (u8::from(last) << 6) | 1,
+        (1 << 6) | opcode,
     ]
 }
 
@@ -105,7 +105,7 @@ pub fn atomic_response_header(identifier: u32, original: u64) -> Vec<u8> {
 
 /// A Terminate without quote.
 pub fn terminate(layer: u8, etype: u8, code: u8) -> Vec<u8> {
-    Untagged::whole(0x7, 2, 1).octets(&[layer << 4 | etype, code, 0, 0])
+    Untagged::whole(0x7, 2, 1).octets(&[(layer << 4) | etype, code, 0, 0])
 }
 
 /// A Terminate that quotes the DDP header of `segment`.
@@ -120,7 +120,7 @@ pub fn terminate_quoting_read(layer: u8, etype: u8, code: u8, segment: &[u8]) ->
 }
 
 fn quote(layer: u8, etype: u8, code: u8, mdr: u8, segment: &[u8], header: usize) -> Vec<u8> {
-    let mut body = vec![layer << 4 | etype, code, mdr, 0];
+    let mut body = vec![(layer << 4) | etype, code, mdr, 0];
     body.extend(u16::try_from(segment.len()).unwrap().to_be_bytes());
     body.extend(&segment[..header]);
     Untagged::whole(0x7, 2, 1).octets(&body)

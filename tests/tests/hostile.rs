@@ -101,12 +101,16 @@ fn rejects_rdmap_versions() {
     // quoted.
     for version in [0, 2, 3] {
         for opcode in [3, 8, 9, 10, 11] {
-            let octet = version << 6 | opcode;
+            let octet = (version << 6) | opcode;
             refuses(receiving(), &with_octet(send(1, b"x"), 1, octet), (0, 2, 5));
         }
         refuses(end(), &with_octet(write(b"x"), 1, version << 6), (0, 2, 5));
         let request = read_request(1, (1, 0), 4, MEMORY);
-        refuses(end(), &with_octet(request, 1, version << 6 | 1), (0, 2, 5));
+        refuses(
+            end(),
+            &with_octet(request, 1, (version << 6) | 1),
+            (0, 2, 5),
+        );
     }
 }
 
@@ -502,7 +506,7 @@ fn reports_the_first_of_several_faults_in_the_order_of_checks() {
         deliver(&mut end, &request);
         let octets = terminate_of(&end).unwrap();
         let (layer, etype, code) = expected;
-        assert_eq!(octets[18..20], [layer << 4 | etype, code]);
+        assert_eq!(octets[18..20], [(layer << 4) | etype, code]);
     };
     check(&|_| {}, (1, 2, 2)); // no room, and an unknown STag
     check(&|octets| octets[17] = 1, (1, 2, 2)); // offset, after room

@@ -375,9 +375,13 @@ fn fetch_add_oracle(original: u64, add: u64, mask: u64) -> u64 {
     let mut carry = 0;
     let mut sum = 0;
     for bit in 0..64 {
-        let total = (original >> bit & 1) + (add >> bit & 1) + carry;
+        let total = ((original >> bit) & 1) + ((add >> bit) & 1) + carry;
         sum |= (total & 1) << bit;
-        carry = if mask >> bit & 1 == 1 { 0 } else { total >> 1 };
+        carry = if (mask >> bit) & 1 == 1 {
+            0
+        } else {
+            total >> 1
+        };
     }
     sum
 }
@@ -419,12 +423,13 @@ fn compare_swap_stores_only_on_a_match() {
             compare_mask,
         };
         let mut expected = original;
-        let equal = (0..64)
-            .all(|bit| compare_mask >> bit & 1 == 0 || original >> bit & 1 == compare >> bit & 1);
+        let equal = (0..64).all(|bit| {
+            (compare_mask >> bit) & 1 == 0 || (original >> bit) & 1 == (compare >> bit) & 1
+        });
         if equal {
             for bit in 0..64 {
-                if swap_mask >> bit & 1 == 1 {
-                    expected = expected & !(1 << bit) | swap & 1 << bit;
+                if (swap_mask >> bit) & 1 == 1 {
+                    expected = (expected & !(1 << bit)) | (swap & (1 << bit));
                 }
             }
         }

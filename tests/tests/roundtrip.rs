@@ -114,7 +114,7 @@ fn every_opcode() {
 fn every_stag_index_and_key() {
     for index in 0..=Stag::INDEX_MAX {
         let stag = Stag::from_parts(index, 0xa5);
-        assert_eq!(stag.raw(), index << 8 | 0xa5);
+        assert_eq!(stag.raw(), (index << 8) | 0xa5);
         assert_eq!((stag.index(), stag.key()), (index, 0xa5));
     }
     for key in 0..=u8::MAX {
