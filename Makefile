@@ -11,6 +11,7 @@
 #
 #   make demo           two machines talk RDMA through riwarp
 #   make test           all tests; closes with "N passed, N failed"
+#   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." asks for a part of them
 #   make check          formatting, lints, and the tests that need no kernel
 #   make kdir           the kernel tree to build against, and nothing more
 #   make modules        riwarp.ko for that kernel
@@ -34,9 +35,11 @@ kdir:
 modules:
 	@qemu/setup
 
-demo test: modules
+demo test bench: modules
 demo:
 	@tests/demo
+bench:
+	@tests/bench $(BENCH)
 test:
 	@tests/run-all
 

@@ -1,0 +1,76 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# What tests/bench shows, measured in one guest: riwarp and siw side by side, each with both ends of a
+# connection on one device, so that the path is the loopback interface and nothing else differs. Runs
+# of the devices alternate, so that a slow spell of the machine meets all of them. Prints
+#
+#     row MTU PROGRAM SIZE DEVICE FIGURE     (MiB/s for _bw, us for _lat)
+#
+# Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw, riwarp: CRC off, riwarp-crc), ROUNDS.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+for setting in "$@"; do declare "$setting"; done
+MTUS=${MTUS:-65536 9000 1500}
+PROGRAMS=${PROGRAMS:-ib_write_bw ib_send_bw ib_read_bw ib_write_lat ib_send_lat ib_read_lat}
+SIZES=${SIZES:-64 4096 65536 1048576}
+DEVICES=${DEVICES:-siw riwarp riwarp-crc}
+ROUNDS=${ROUNDS:-3}
+
+# device NUMBER TYPE: one that does nothing but stand for an address of this host.
+device() {
+	ip link add "b$1" type dummy
+	NETDEVS_MADE+=("b$1")
+	ip link set "b$1" up
+	address_add - "b$1" "10.72.$1.1/24"
+	link_add - "$2$1" "$2" "b$1"
+}
+
+# one DEVICE PROGRAM SIZE
+one() {
+	local dev=riwarp1 ip=10.72.1.1 crc=0 figure=0 n
+	case $1 in
+	siw) dev=siw2 ip=10.72.2.1 ;;
+	riwarp-crc) crc=1 ;;
+	esac
+	[ "$1" = siw ] || echo "$crc" >"/sys/class/infiniband/$dev/crc"
+	n=$(iterations "$2" "$3")
+	PORT=$((PORT + 1))
+	set -- "$@" -R -F -d "$dev" -p "$PORT" -s "$3" -n "$n" --bind_source_ip "$ip"
+	pair 60 "$2" "${@:4}" -- "$2" "${@:4}" "$ip" >"$TMP/why" ||
+		{ sed 's/^/# /' "$TMP/why"; not_ok "$2 $3 $1" "$(last_line "$TMP/why")"; return; }
+	case $2 in
+	*_bw) figure=$(perftest_bw) ;;
+	*_lat) figure=$(perftest_lat) ;;
+	esac
+	printf 'row\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$2" "$3" "$1" "$figure"
+}
+
+# Enough for half a second and more, at what siw does on an emulated processor.
+iterations() {
+	case $1/$2 in
+	*_bw/64) echo "${BW64:-5000}" ;;
+	*_bw/4096) echo 4000 ;;
+	*_bw/65536) if [ "$mtu" = 1500 ]; then echo 800; else echo 3000; fi ;;
+	*_bw/*) if [ "$mtu" = 1500 ]; then echo 60; else echo 250; fi ;;
+	*_lat/64 | *_lat/4096) echo 1000 ;;
+	*_lat/65536) echo 200 ;;
+	*_lat/*) echo 20 ;;
+	esac
+}
+
+load_modules riwarp siw
+device 1 riwarp
+device 2 siw
+for mtu in $MTUS; do
+	ip link set lo mtu "$mtu"
+	for program in $PROGRAMS; do
+		for size in $SIZES; do
+			for ((round = 0; round < ROUNDS; round++)); do
+				for device in $DEVICES; do one "$device" "$program" "$size"; done
+			done
+		done
+	done
+done
+finish
