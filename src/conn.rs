@@ -138,6 +138,8 @@ pub(crate) enum Ended {
 pub(crate) struct StreamParams {
     /// Whether CRCs are made and checked.
     pub(crate) crc: bool,
+    /// Whether the peer wants Markers in what we send.
+    pub(crate) markers: bool,
     /// How many Reads the peer may have outstanding.
     pub(crate) ird: u16,
     /// How many Reads we may have outstanding.

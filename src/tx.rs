@@ -22,6 +22,7 @@ use iwarp::{
     fault::Fault,
     mpa::{
         self,
+        marker::MarkerClock,
         negotiate::Rtr,
         Crc,
         Markers, //
@@ -100,6 +101,8 @@ pub(crate) struct TxStream {
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
     crc: Crc,
+    /// Where the Markers go, if the peer wants them.
+    markers: Option<MarkerClock>,
     send_msn: Msn,
     read_msn: Msn,
     /// The message that is being cut.
@@ -117,6 +120,17 @@ pub(crate) struct TxStream {
 enum Turn {
     Responses,
     Requests,
+}
+
+impl TxStream {
+    /// The longest ULPDU that still makes one segment of TCP (MPA-28).
+    fn mulpdu(&self) -> u16 {
+        let markers = match self.markers {
+            Some(_) => Markers::On,
+            None => Markers::Off,
+        };
+        mpa::mulpdu(self.conn.socket().emss(), markers)
+    }
 }
 
 /// A message on its way out.
@@ -238,6 +252,7 @@ impl Qp {
             appended: 0,
             accepted: 0,
             crc: if params.crc { Crc::On } else { Crc::Off },
+            markers: params.markers.then(MarkerClock::new),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
             current: None,
@@ -330,8 +345,8 @@ impl Qp {
 
     /// Fills the batch.
     fn fill(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Filled {
-        // MPA-28: it follows the segment size, from batch to batch.
-        let mulpdu = mpa::mulpdu(stream.conn.socket().emss(), Markers::Off);
+        // It follows the segment size, from batch to batch.
+        let mulpdu = stream.mulpdu();
         while stream.batch.len() < BATCH_LEN {
             if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
                 return Filled::Drained;
@@ -376,11 +391,13 @@ impl Qp {
                 job: Job::Nothing,
             };
             stream.current = Some(outgoing);
-            let mulpdu = mpa::mulpdu(stream.conn.socket().emss(), Markers::Off);
+            let mulpdu = stream.mulpdu();
             if self.cut(stream, mulpdu, Grow::Sleep).is_ok() {
                 self.device().stats.terminates_sent.inc();
             }
         }
+        // A peer that does not read is no reason to keep it from knowing what is wrong.
+        stream.conn.socket().make_room(stream.batch.len());
         while !stream.batch.is_empty() {
             match stream.conn.socket().send_batch(&mut stream.batch, More::No) {
                 Ok(octets) => stream.accepted += octets as u64,

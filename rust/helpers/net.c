@@ -280,6 +280,13 @@ void riwarp_helper_tcp_open_window(struct sock *sk)
 	tcp_sk(sk)->rcv_ssthresh = max(tcp_sk(sk)->rcv_ssthresh, tcp_sk(sk)->window_clamp);
 }
 
+/* Twice as much: what TCP keeps beside the octets counts too. */
+void riwarp_helper_sk_make_room(struct sock *sk, size_t n);
+void riwarp_helper_sk_make_room(struct sock *sk, size_t n)
+{
+	WRITE_ONCE(sk->sk_sndbuf, max(sk->sk_sndbuf, sk->sk_wmem_queued + (int)(2 * n + SZ_4K)));
+}
+
 int riwarp_helper_tcp_inq(struct sock *sk);
 int riwarp_helper_tcp_inq(struct sock *sk)
 {

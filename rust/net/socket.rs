@@ -41,6 +41,7 @@ extern "C" {
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
+    fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
 }
@@ -405,6 +406,15 @@ impl Socket {
         self.locked(|sk| {
             // SAFETY: The socket is valid and locked.
             unsafe { riwarp_helper_tcp_open_window(sk) };
+        });
+    }
+
+    /// Makes TCP take `n` octets more, however full its send buffer is, if there is memory. For the
+    /// last words of a stream. Context: process.
+    pub fn make_room(&self, n: usize) {
+        self.locked(|sk| {
+            // SAFETY: The socket is valid and locked.
+            unsafe { riwarp_helper_sk_make_room(sk, n) };
         });
     }
 

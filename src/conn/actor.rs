@@ -33,7 +33,8 @@ use iwarp::mpa::{
         RtrKinds,
         StartError, //
     },
-    Crc, //
+    Crc,
+    Markers, //
 };
 use kernel::{
     prelude::*,
@@ -367,6 +368,7 @@ impl StreamParams {
     pub(super) fn responder(rules: &StreamRules, rtr: RtrKinds) -> Self {
         Self {
             crc: rules.crc == Crc::On,
+            markers: rules.send_markers == Markers::On,
             ird: rules.depths.ird,
             ord: rules.depths.ord,
             send_rtr: None,

@@ -4,10 +4,19 @@
 //!
 //! Context: process; the transmitter's.
 
+use core::{
+    cmp::min,
+    iter::Peekable, //
+};
+
 use iwarp::{
     fault::Fault,
     mpa::{
         self,
+        marker::{
+            Marker,
+            MarkerClock, //
+        },
         Crc, //
     },
     segment::Plan,
@@ -59,17 +68,14 @@ impl Qp {
         let Some(plan) = current.segmenter.next(mulpdu) else {
             return Ok(());
         };
-        if stream
-            .batch
-            .reserve(plan.fpdu_len() as usize, grow)
-            .is_err()
-        {
+        let clock = stream.markers;
+        let fpdu_len = clock.map_or(plan.fpdu_len(), |clock| clock.marked_len(plan.fpdu_len()));
+        if stream.batch.reserve(fpdu_len as usize, grow).is_err() {
             current.segmenter = before;
             return Err(Failed::Memory);
         }
         let mark = stream.batch.mark();
-        let len = stream.batch.len();
-        if let Err(failed) = self.pack(&mut stream.batch, &plan, current, stream.crc) {
+        if let Err(failed) = self.pack(&mut stream.batch, &plan, current, stream.crc, clock) {
             stream.batch.rewind(mark);
             current.segmenter = before;
             return Err(match failed {
@@ -88,7 +94,10 @@ impl Qp {
             });
         }
         // NO-OVERFLOW: 2^64 octets are not sent in one life.
-        stream.appended += (stream.batch.len() - len) as u64;
+        stream.appended += u64::from(fpdu_len);
+        if let Some(clock) = &mut stream.markers {
+            clock.advance(plan.fpdu_len());
+        }
         self.device().stats.tx_fpdus.inc();
         if plan.is_last() {
             match current.job {
@@ -108,36 +117,56 @@ impl Qp {
         plan: &Plan,
         current: &Outgoing,
         crc: Crc,
+        clock: Option<MarkerClock>,
     ) -> Result<(), PackError> {
         let start = batch.mark();
-        put(batch, plan.header())?;
-        let offset = plan.payload_offset();
-        let len = usize::from(plan.payload_len());
-        if len != 0 {
-            match &current.source {
-                Source::Nothing => {}
-                Source::Slices(slices) => slices
-                    .copy_to_batch(offset, len, batch)
-                    .map_err(PackError::Local)?,
-                Source::Inline(inline) => {
-                    let start = offset as usize;
-                    let octets = inline.as_slice().get(start..start + len);
-                    put(batch, octets.unwrap_or(&[]))?;
-                }
-                Source::Remote(read) => {
-                    self.copy_remote(read, offset, plan.payload_len(), batch)?
-                }
-            }
-        }
-        put(
+        let markers = clock
+            .iter()
+            .flat_map(|clock| clock.markers(plan.fpdu_len()));
+        let mut weaver = Weaver {
             batch,
-            [0; 3].get(..usize::from(plan.pad_len())).unwrap_or(&[]),
-        )?;
-        let trailer = match crc {
-            Crc::On => mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT))),
-            Crc::Off => [0; mpa::CRC_LEN],
+            markers: markers.peekable(),
+            at: 0,
         };
-        put(batch, &trailer)
+        let header = plan.header();
+        weaver.weave(header.len(), |batch, at, len| {
+            put(batch, piece(header, at, len))
+        })?;
+        let offset = plan.payload_offset();
+        weaver.weave(usize::from(plan.payload_len()), |batch, at, len| {
+            // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
+            self.copy_payload(&current.source, offset + at as u32, len, batch)
+        })?;
+        weaver.weave(usize::from(plan.pad_len()), |batch, _, len| {
+            put(batch, piece(&[0; 3], 0, len))
+        })?;
+        weaver.weave(mpa::CRC_LEN, |batch, at, len| {
+            let trailer = match crc {
+                Crc::On => {
+                    mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT)))
+                }
+                Crc::Off => [0; mpa::CRC_LEN],
+            };
+            put(batch, piece(&trailer, at, len))
+        })
+    }
+
+    /// Copies octets of a message's payload.
+    fn copy_payload(
+        &self,
+        source: &Source,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), PackError> {
+        match source {
+            Source::Nothing => Ok(()),
+            Source::Slices(slices) => slices
+                .copy_to_batch(offset, len, batch)
+                .map_err(PackError::Local),
+            Source::Inline(inline) => put(batch, piece(inline.as_slice(), offset as usize, len)),
+            Source::Remote(read) => self.copy_remote(read, offset, len, batch),
+        }
     }
 
     /// Copies octets that the peer reads. The source is checked for each FPDU anew: its owner may
@@ -146,7 +175,7 @@ impl Qp {
         &self,
         read: &InboundRead,
         offset: u32,
-        len: u16,
+        len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), PackError> {
         let Some(region) = &read.source else {
@@ -161,14 +190,55 @@ impl Qp {
             Some(&view),
             request.source_stag,
             request.source_to,
-            u32::from(len),
+            // CAST: less than the payload of one FPDU.
+            len as u32,
             Access::REMOTE_READ,
         )
         .map_err(PackError::Remote)?;
         inside
             .memory()
-            .copy_to_batch(at, usize::from(len), batch)
+            .copy_to_batch(at, len, batch)
             .map_err(|_| PackError::Memory)
+    }
+}
+
+/// Puts the parts of one FPDU into the batch, and the Markers in between.
+struct Weaver<'a, I: Iterator<Item = Marker>> {
+    batch: &'a mut TxBatch,
+    /// The Markers that are still to come.
+    markers: Peekable<I>,
+    /// Octets of the FPDU so far, Markers not counted.
+    at: u32,
+}
+
+impl<I: Iterator<Item = Marker>> Weaver<'_, I> {
+    /// Puts a part of `len` octets in; `f(batch, at, n)` puts the `n` of them at `at`.
+    ///
+    /// A Marker goes in before the octet behind it, not behind the one before it. So the CRC is made
+    /// when the Marker in front of it is there.
+    fn weave(
+        &mut self,
+        len: usize,
+        mut f: impl FnMut(&mut TxBatch, usize, usize) -> Result<(), PackError>,
+    ) -> Result<(), PackError> {
+        let mut done = 0;
+        while done < len {
+            let mut run = len - done;
+            if let Some(marker) = self.markers.peek() {
+                let before = marker.at.saturating_sub(self.at) as usize;
+                if before == 0 {
+                    put(self.batch, &marker.encode())?;
+                    self.markers.next();
+                    continue;
+                }
+                run = min(run, before);
+            }
+            f(self.batch, done, run)?;
+            done += run;
+            // CAST: the FPDU is shorter than 2^17 octets.
+            self.at += run as u32;
+        }
+        Ok(())
     }
 }
 
@@ -177,6 +247,11 @@ enum PackError {
     Local(WcStatus),
     Remote(Fault),
     Memory,
+}
+
+/// The `len` octets at `at`; none if there are not as many.
+fn piece(octets: &[u8], at: usize, len: usize) -> &[u8] {
+    octets.get(at..at + len).unwrap_or(&[])
 }
 
 fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
