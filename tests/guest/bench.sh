@@ -11,7 +11,6 @@ set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-for setting in "$@"; do declare "$setting"; done
 MTUS=${MTUS:-65536 9000 1500}
 PROGRAMS=${PROGRAMS:-ib_write_bw ib_send_bw ib_read_bw ib_write_lat ib_send_lat ib_read_lat}
 SIZES=${SIZES:-64 4096 65536 1048576}

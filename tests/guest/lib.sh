@@ -13,9 +13,12 @@
 # Everything else goes to a log per case, shown with `# ` in front when the case fails. `finish`
 # gives the script its exit status.
 #
-# Environment: TYPE (link type under test, riwarp), TOPOLOGY (netns, self, siw-server, siw-client),
+# Arguments NAME=VALUE, or environment: TYPE (link type under test, riwarp), TOPOLOGY (netns, self, siw-server, siw-client),
 # ONLY (a glob: run only the cases whose name matches), VERBOSE=1 (show every log).
 
+for setting in "$@"; do
+	case $setting in *=*) export "${setting?}" ;; esac
+done
 TYPE=${TYPE:-riwarp}
 ONLY=${ONLY:-*}
 VERBOSE=${VERBOSE:-0}
