@@ -265,7 +265,7 @@ impl Qp {
         self.may_send.load(Relaxed)
     }
 
-    /// The initiator's first FPDU has come (MPA-9).
+    /// The initiator's first FPDU has come (MPA-9), or is not to be waited for.
     pub(crate) fn allow_sending(self: &Arc<Self>) {
         if self.may_send.xchg(true, Full) {
             return;

@@ -10,6 +10,11 @@
 //! | `crc` | 0, 1 | ask peers for CRCs (RFC 5044, section 4.4); a peer's wish is always met |
 //! | `mpa_rev` | 1, 2 | the MPA revision of requests (RFC 5044; RFC 6581) |
 //! | `peer_to_peer` | 0, 1 | offer that either side may send first (RFC 6581, section 4) |
+//! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
+//!
+//! The last one departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
+//! get ready for FPDUs. An Initiator that is ready early, and never offers peer-to-peer start, needs it
+//! for programs whose listening side speaks first; siw is one. It is off unless it is set.
 //!
 //! Context: process; reading any.
 
@@ -57,6 +62,7 @@ pub(crate) struct Settings {
     crc: Atomic<bool>,
     mpa_rev: Atomic<u32>,
     peer_to_peer: Atomic<bool>,
+    eager_responder: Atomic<bool>,
 }
 
 impl Settings {
@@ -66,6 +72,7 @@ impl Settings {
             crc: Atomic::new(crc),
             mpa_rev: Atomic::new(mpa_rev.number().into()),
             peer_to_peer: Atomic::new(true),
+            eager_responder: Atomic::new(false),
         }
     }
 
@@ -85,6 +92,11 @@ impl Settings {
     /// Whether to offer the peer-to-peer model in MPA Requests.
     pub(crate) fn peer_to_peer(&self) -> bool {
         self.peer_to_peer.load(Relaxed)
+    }
+
+    /// Whether a Responder may send before it has received, where no ready-to-receive message comes.
+    pub(crate) fn eager_responder(&self) -> bool {
+        self.eager_responder.load(Relaxed)
     }
 }
 
@@ -118,6 +130,17 @@ pub(crate) const FILES: &[Setting<Riwarp>] = &[
             device
                 .settings
                 .peer_to_peer
+                .store(parse_bool(text)?, Relaxed);
+            Ok(())
+        }),
+    },
+    Setting {
+        name: c"eager_responder",
+        show: |device, out| write!(out, "{}", u8::from(device.settings.eager_responder())),
+        store: Some(|device, text| {
+            device
+                .settings
+                .eager_responder
                 .store(parse_bool(text)?, Relaxed);
             Ok(())
         }),

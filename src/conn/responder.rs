@@ -400,6 +400,11 @@ impl Conn {
                     if rtr.is_empty() {
                         actor.no_limit();
                         open.report(actor);
+                        if self.device().settings.eager_responder() {
+                            if let Some(qp) = self.qp() {
+                                qp.allow_sending();
+                            }
+                        }
                     } else {
                         actor.limit(limit::READY);
                     }

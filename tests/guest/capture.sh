@@ -18,7 +18,7 @@ capture() {
 	sleep 0.3
 	kill "$pid"
 	wait "$pid" || true
-	grep -q ' 0 packets dropped by kernel' "$TMP/tcpdump" || die "lost packets: $(cat "$TMP/tcpdump")"
+	grep -q '^0 packets dropped by kernel' "$TMP/tcpdump" || die "lost packets: $(cat "$TMP/tcpdump")"
 }
 
 # decode FILE: one line per frame with TCP payload, into FILE.txt: payload length, MPA start-up, FPDUs,

@@ -5,10 +5,6 @@ set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-client_server() {
-	pair 30 rdma_server -s "$IP4_B" -p "$PORT" -- rdma_client -s "$IP4_B" -p "$PORT"
-}
-
 xclient_xserver() {
 	pair 30 rdma_xserver -p "$PORT" -c r -- rdma_xclient -s "$IP4_B" -p "$PORT" -c r
 }

@@ -31,8 +31,7 @@ for topology in siw-server siw-client; do
 	done
 	try "$topology/ib_send_bw_bidirectional" 90 figures ib_send_bw -b -s 4096 -n 100
 	try "$topology/ib_write_bw_queue_pairs" 90 figures ib_write_bw -q 4 -s 4096 -n 100
-	try "$topology/rdma_client_server" 60 pair 30 rdma_server -s "$IP4_B" -p 7471 -- \
-		rdma_client -s "$IP4_B" -p 7471
+	try "$topology/rdma_client_server" 60 client_server
 	ends_down
 done
 finish

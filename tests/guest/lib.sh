@@ -255,6 +255,7 @@ load_modules() {
 #               own address goes through lo, whose MTU is set (65536)
 #   siw-server  TYPE in a namespace as A, siw in the initial namespace as B
 #   siw-client  siw in the initial namespace as A, TYPE in a namespace as B
+# Towards siw, riwarp is set as the README says.
 ends_up() {
 	local topology=${1:-${TOPOLOGY:-netns}} mtu=${2:-1500} n
 	ENDS_COUNT=$((ENDS_COUNT + 1))
@@ -293,7 +294,14 @@ ends_up() {
 	DEV_A=${TYPE_A}a DEV_B=${TYPE_B}b
 	link_add "$NS_A" "$DEV_A" "$TYPE_A" "$NET_A"
 	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
+	case $TYPE/$topology in
+	riwarp/siw-server) setting "$NS_A" "$DEV_A" peer_to_peer 0 ;;
+	riwarp/siw-client) setting "$NS_B" "$DEV_B" eager_responder 1 ;;
+	esac
 }
+
+# setting NETNS DEVICE NAME VALUE
+setting() { in_ns "$1" sh -c "echo $4 >/sys/class/infiniband/$2/$3"; }
 
 # Takes down what ends_up and its parts made. Says nothing about what is gone already.
 ends_down() {
@@ -372,6 +380,10 @@ rping_pair() {
 	if [ "$family" = 4 ]; then address=$IP4_B; else address=$IP6_B; fi
 	pair 60 rping -s -a "$address" -p "$PORT" -C "$count" "$@" -- \
 		rping -c -a "$address" -p "$PORT" -C "$count" "$@"
+}
+
+client_server() {
+	pair 30 rdma_server -s "$IP4_B" -p "$PORT" -- rdma_client -s "$IP4_B" -p "$PORT"
 }
 
 # perftest_pair TOOL [OPTIONS of both ends...]: one run of a perftest program over rdma_cm.
