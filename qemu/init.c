@@ -356,10 +356,9 @@ int main(void)
 	leak_check = !access(leaks, F_OK);
 	if (leak_check)
 		put(leaks, "clear");
-	if (together) {
-		put("/run/job/ready", "");
+	put("/run/job/ready", "");
+	if (together)
 		wait_for("/run/job/go");
-	}
 
 	status = run_script(atoi(getenv("TIMEOUT")));
 
