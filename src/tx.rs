@@ -378,7 +378,12 @@ impl Qp {
                 }
             }
         }
-        Filled::Full
+        // A batch may end where the work does. TCP must not wait for more then.
+        if stream.current.is_none() && !self.next_message(stream) {
+            Filled::Drained
+        } else {
+            Filled::Full
+        }
     }
 
     /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.

@@ -60,6 +60,7 @@ iterations() {
 }
 
 load_modules riwarp siw
+NS_A=- NS_B=-
 device 1 riwarp
 device 2 siw
 for mtu in $MTUS; do
