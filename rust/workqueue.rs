@@ -27,6 +27,8 @@ pub enum Placement {
     PerCpu,
     /// Any.
     Unbound,
+    /// Any, one item after the other, in the order in which they were enqueued.
+    Ordered,
 }
 
 /// What kind of queue is wanted.
@@ -45,6 +47,9 @@ impl Flags {
         let mut flags = match self.placement {
             Placement::PerCpu => bindings::wq_flags_WQ_PERCPU,
             Placement::Unbound => bindings::wq_flags_WQ_UNBOUND,
+            Placement::Ordered => {
+                bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED
+            }
         };
         if self.highpri {
             flags |= bindings::wq_flags_WQ_HIGHPRI;
@@ -78,12 +83,16 @@ impl OwnedQueue {
     ///
     /// `ENOMEM`.
     pub fn try_new(name: &CStr, flags: Flags) -> Result<Self> {
+        let at_once = match flags.placement {
+            Placement::PerCpu | Placement::Unbound => 0, // the default
+            Placement::Ordered => 1,
+        };
         // SAFETY: The format takes one string, which is given; the name is copied.
         let queue = unsafe {
             bindings::alloc_workqueue_noprof(
                 c"%s".as_char_ptr(),
                 flags.as_raw(),
-                0,
+                at_once,
                 name.as_char_ptr(),
             )
         };

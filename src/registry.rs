@@ -151,7 +151,9 @@ impl Registry {
             )
         };
         let tx_queue = queue(c"riwarp_tx", Placement::PerCpu, true, true)?;
-        let conn_queue = queue(c"riwarp_conn", Placement::Unbound, false, true)?;
+        // In order, since programs take the order of their connections for the same on both sides.
+        // No step waits for a peer, so none holds the next one up.
+        let conn_queue = queue(c"riwarp_conn", Placement::Ordered, false, true)?;
         let reaper = queue(c"riwarp_reap", Placement::Unbound, false, false)?;
         Arc::try_pin_init(
             try_pin_init!(Self {

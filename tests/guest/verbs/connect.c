@@ -19,9 +19,8 @@ struct attempt {
 	int status;
 };
 
-static bool attempt_start(struct attempt *t, int port)
+static bool attempt_prepare(struct attempt *t, int port)
 {
-	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
 	struct ibv_qp_init_attr attr = {
 		.qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -39,6 +38,15 @@ static bool attempt_start(struct attempt *t, int port)
 		fail("preparing a QP: %s", strerror(errno));
 		return false;
 	}
+	return true;
+}
+
+static bool attempt_start(struct attempt *t, int port)
+{
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+
+	if (!attempt_prepare(t, port))
+		return false;
 	if (rdma_connect(t->id, &param)) {
 		fail("rdma_connect: %s", strerror(errno));
 		return false;
@@ -405,6 +413,42 @@ static void a_slow_acceptor(void)
 	rdma_destroy_event_channel(lch);
 }
 
+/* Programs with many queue pairs take the n-th request for that of the peer's n-th queue pair. */
+static void requests_come_in_order(void)
+{
+	struct rdma_event_channel *lch = rdma_create_event_channel();
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *lid;
+	struct attempt t[24];
+	int port = next_port();
+
+	memset(t, 0, sizeof(t));
+	addr_with_port(&addr, port);
+	check(!rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) &&
+		      !rdma_bind_addr(lid, (void *)&addr) && !rdma_listen(lid, ARRAY_SIZE(t)),
+	      "listening: %s", strerror(errno));
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		must(attempt_prepare(&t[i], port));
+	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
+		struct rdma_conn_param param = { .private_data = &i, .private_data_len = 1 };
+
+		check(!rdma_connect(t[i].id, &param), "rdma_connect %d: %s", i, strerror(errno));
+	}
+	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
+		struct rdma_cm_event *ev = cm_event(lch, SOON);
+		uint8_t said;
+
+		check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "request %d", i);
+		said = *(const uint8_t *)ev->param.conn.private_data;
+		rdma_ack_cm_event(ev);
+		check(said == i, "request %d came as number %d", said, i);
+	}
+	rdma_destroy_id(lid);
+	rdma_destroy_event_channel(lch);
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		attempt_end(&t[i]);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -423,5 +467,6 @@ int main(int argc, char **argv)
 	RUN(listen_again);
 	RUN(listener_goes_with_requests_waiting);
 	RUN(a_slow_acceptor);
+	RUN(requests_come_in_order);
 	return test_end();
 }
