@@ -17,13 +17,6 @@ ucmatose_pair() {
 }
 
 # Its server stays, so only the client's status counts.
-cmtime_pair() {
-	start "$NS_B" "$TMP/server" timeout --foreground 100 cmtime -b "$IP4_B" -p "$PORT"
-	wait_listen "$PORT" || die "cmtime: $(cat "$TMP/server")"
-	in_ns "$NS_A" timeout --foreground 90 cmtime -s "$IP4_B" -b "$IP4_A" -p "$PORT" -c "$1" || die "cmtime $?"
-	kill "$STARTED" 2>/dev/null || true
-}
-
 ends_up "${TOPOLOGY:-netns}"
 try rdma_client_server 40 client_server
 try rdma_xclient_xserver 40 xclient_xserver
@@ -31,5 +24,4 @@ try ucmatose 40 ucmatose_pair -c 1 -C 10 -S 100
 try ucmatose_many 110 ucmatose_pair -c 50 -C 10 -S 1000
 try ucmatose_large 110 ucmatose_pair -c 5 -C 10 -S 1000000
 try ucmatose_connections_only 110 ucmatose_pair -c 100 -C 0
-try cmtime 110 cmtime_pair 100
 finish

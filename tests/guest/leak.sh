@@ -27,7 +27,7 @@ load() {
 		in_ns "$NS_A" timeout --foreground 10 rping -c -a "$IP4_B" -p 9 -C 1 >/dev/null 2>&1 || true
 	done
 	PORT=$((PORT + 1))
-	perftest_pair ib_send_bw --use-srq -q 8 -s 4096 -n 20
+	perftest_pair ib_send_bw --use-srq -s 4096 -n 20
 	PORT=$((PORT + 1))
 	perftest_pair ib_read_bw -q 8 -s 65536 -n 20
 	PORT=$((PORT + 1))

@@ -46,7 +46,7 @@ die() { echo "$*"; exit 1; }
 # kills what is left of the group afterwards, and reports. Exit status 75 means skip.
 # PORT is fresh in every case: PORT .. PORT+9 may be used.
 try() {
-	local name=$SCRIPT/$1 limit=$2 log pid dog rc=0
+	local name=$SCRIPT/$1 limit=$2 log pid dog rc=0 begin=$SECONDS
 	shift 2
 	# shellcheck disable=SC2254
 	case $name in $ONLY) ;; *) return 0 ;; esac
@@ -63,6 +63,7 @@ try() {
 	kill -KILL -- "-$dog" 2>/dev/null || true
 	wait "$dog" 2>/dev/null || true
 	kill -KILL -- "-$pid" 2>/dev/null || true
+	[ $((SECONDS - begin)) -lt 10 ] || echo "# $name took $((SECONDS - begin)) s"
 	if [ -e "$log.late" ]; then
 		not_ok "$name" "not done after $limit s; last words: $(last_line "$log")"
 	elif [ "$rc" = 0 ]; then
