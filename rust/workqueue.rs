@@ -47,9 +47,7 @@ impl Flags {
         let mut flags = match self.placement {
             Placement::PerCpu => bindings::wq_flags_WQ_PERCPU,
             Placement::Unbound => bindings::wq_flags_WQ_UNBOUND,
-            Placement::Ordered => {
-                bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED
-            }
+            Placement::Ordered => bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED,
         };
         if self.highpri {
             flags |= bindings::wq_flags_WQ_HIGHPRI;

@@ -345,7 +345,8 @@ impl Conn {
         // An item that is queued already will see what the caller has left.
         let _ = self
             .device()
-            .conn_queue
+            .queues
+            .conn
             .enqueue::<Arc<Self>, STEP>(self.clone());
     }
 

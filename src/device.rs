@@ -55,7 +55,6 @@ use kernel_ext::{
             PortState, //
         }, //
     },
-    workqueue::OwnedQueue, //
 };
 
 use crate::{
@@ -66,6 +65,7 @@ use crate::{
         MAX_FAST_REG_PAGES, //
     },
     qp::Qp,
+    queues::Queues,
     registry::Ticket,
     settings::Settings,
     stag,
@@ -157,8 +157,7 @@ pub(crate) struct Parts {
     pub(crate) guid: Guid,
     pub(crate) link: DeviceLink,
     pub(crate) settings: Settings,
-    pub(crate) tx_queue: Arc<OwnedQueue>,
-    pub(crate) conn_queue: Arc<OwnedQueue>,
+    pub(crate) queues: Arc<Queues>,
     pub(crate) ticket: Ticket,
 }
 
@@ -190,10 +189,7 @@ pub(crate) struct Device {
     going: Atomic<bool>,
     /// The state of the port that was reported last.
     active: Atomic<bool>,
-    /// For transmitters: bound to a CPU, high priority.
-    pub(crate) tx_queue: Arc<OwnedQueue>,
-    /// For connections: any CPU, many at once.
-    pub(crate) conn_queue: Arc<OwnedQueue>,
+    pub(crate) queues: Arc<Queues>,
     /// Dropped last: tells the module that nothing of this device is left.
     _ticket: Ticket,
 }
@@ -218,8 +214,7 @@ impl Device {
                 registered: Atomic::new(false),
                 going: Atomic::new(false),
                 active: Atomic::new(active),
-                tx_queue: parts.tx_queue,
-                conn_queue: parts.conn_queue,
+                queues: parts.queues,
                 _ticket: parts.ticket,
             }? Error),
             GFP_KERNEL,
@@ -288,7 +283,7 @@ impl Device {
         self.going.store(true, Release);
         self.conns.shut_down();
         // Transmitters that were still waiting for their turn find their queue pair gone.
-        self.tx_queue.flush();
+        self.queues.flush_transmitters();
         // The tables drop their references later, and from these hangs the device.
         self.qps.flush();
         self.regions.flush();

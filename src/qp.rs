@@ -29,6 +29,7 @@ use iwarp::{
     }, //
 };
 use kernel::{
+    impl_has_hr_timer,
     impl_has_work,
     prelude::*,
     sync::{
@@ -39,8 +40,22 @@ use kernel::{
             Relaxed, //
         },
         Arc,
+        ArcBorrow,
         Mutex,
         SpinLockIrq, //
+    },
+    time::{
+        hrtimer::{
+            ArcHrTimerHandle,
+            HrTimer,
+            HrTimerCallback,
+            HrTimerCallbackContext,
+            HrTimerPointer,
+            HrTimerRestart,
+            RelativeMode, //
+        },
+        Delta,
+        Monotonic, //
     },
     workqueue::{
         Work,
@@ -100,8 +115,11 @@ use crate::{
     }, //
 };
 
+mod pace;
 mod stream;
 mod verbs;
+
+use pace::Pace;
 
 /// Where a queue pair is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -180,6 +198,13 @@ pub(crate) struct Qp {
     #[pin]
     pub(crate) rx: SpinLockBh<Rx>,
     pub(crate) tx: Baton<Tx>,
+    pub(crate) pace: Pace,
+    #[pin]
+    timer: HrTimer<Self>,
+    /// The timer will ring, and what was posted before will be seen then.
+    alarm_set: Atomic<bool>,
+    #[pin]
+    alarm: Mutex<Option<ArcHrTimerHandle<Self>>>,
     #[pin]
     tx_work: Work<Qp, TX>,
     #[pin]
@@ -193,6 +218,22 @@ const RX: u64 = 1;
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
     impl HasWork<Self, RX> for Qp { self.rx_work }
+}
+
+impl_has_hr_timer! {
+    impl HasHrTimer<Self> for Qp { mode: RelativeMode<Monotonic>, field: self.timer }
+}
+
+impl HrTimerCallback for Qp {
+    type Pointer<'a> = Arc<Self>;
+
+    /// Context: hard interrupt.
+    fn run(this: ArcBorrow<'_, Self>, _: HrTimerCallbackContext<'_, Self>) -> HrTimerRestart {
+        // A doorbell from here on needs a new alarm.
+        this.alarm_set.xchg(false, Full);
+        Arc::from(this).enqueue_tx();
+        HrTimerRestart::NoRestart
+    }
 }
 
 impl WorkItem<TX> for Qp {
@@ -372,11 +413,31 @@ impl Qp {
 
     pub(crate) fn enqueue_tx(self: &Arc<Self>) {
         // An item that is queued already will see what there is.
-        let _ = self.device.tx_queue.enqueue::<Arc<Self>, TX>(self.clone());
+        let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
+    }
+
+    /// Wakes the transmitter after a time, unless that is going to happen already.
+    ///
+    /// Context: process.
+    pub(crate) fn set_alarm(self: &Arc<Self>, after: Delta) {
+        if self.alarm_set.xchg(true, Full) {
+            return;
+        }
+        let mut alarm = self.alarm.lock();
+        // The last one has rung; at most its end is waited for.
+        *alarm = None;
+        *alarm = Some(self.clone().start(after));
+    }
+
+    /// Ends the alarm, which refers to the queue pair. No doorbell rings any more.
+    ///
+    /// Context: process.
+    fn end_alarm(&self) {
+        let _drop_outside_lock = self.alarm.lock().take();
     }
 
     pub(crate) fn enqueue_rx(self: &Arc<Self>) {
-        let _ = self.device.tx_queue.enqueue::<Arc<Self>, RX>(self.clone());
+        let _ = self.device.queues.tx.enqueue::<Arc<Self>, RX>(self.clone());
     }
 
     /// Ends all work requests. Returns whether more may have been posted meanwhile.

@@ -57,11 +57,6 @@ use kernel_ext::{
         Completion,
         Slot, //
     },
-    workqueue::{
-        Flags,
-        OwnedQueue,
-        Placement, //
-    }, //
 };
 
 use crate::{
@@ -71,6 +66,7 @@ use crate::{
         Guid,
         Parts, //
     },
+    queues::Queues,
     settings::{
         MpaRevision,
         Settings, //
@@ -94,10 +90,7 @@ pub(crate) struct Registry {
     #[pin]
     entries: SpinLockIrq<KVec<Arc<Entry>>>,
     defaults: Defaults,
-    tx_queue: Arc<OwnedQueue>,
-    conn_queue: Arc<OwnedQueue>,
-    /// Runs the ends of devices.
-    reaper: OwnedQueue,
+    queues: Arc<Queues>,
     census: Arc<Census>,
 }
 
@@ -140,28 +133,11 @@ impl WorkItem for Entry {
 impl Registry {
     /// Makes an empty registry.
     pub(crate) fn new(defaults: Defaults) -> Result<Arc<Self>> {
-        let queue = |name: &CStr, placement, highpri, mem_reclaim| {
-            OwnedQueue::try_new(
-                name,
-                Flags {
-                    placement,
-                    highpri,
-                    mem_reclaim,
-                },
-            )
-        };
-        let tx_queue = queue(c"riwarp_tx", Placement::PerCpu, true, true)?;
-        // In order, since programs take the order of their connections for the same on both sides.
-        // No step waits for a peer, so none holds the next one up.
-        let conn_queue = queue(c"riwarp_conn", Placement::Ordered, false, true)?;
-        let reaper = queue(c"riwarp_reap", Placement::Unbound, false, false)?;
         Arc::try_pin_init(
             try_pin_init!(Self {
                 entries <- new_spinlock_irq!(KVec::new()),
                 defaults,
-                tx_queue: Arc::new(tx_queue, GFP_KERNEL)?,
-                conn_queue: Arc::new(conn_queue, GFP_KERNEL)?,
-                reaper,
+                queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 census: Census::new()?,
             }? Error),
             GFP_KERNEL,
@@ -199,8 +175,7 @@ impl Registry {
                 guid,
                 link,
                 settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
-                tx_queue: self.tx_queue.clone(),
-                conn_queue: self.conn_queue.clone(),
+                queues: self.queues.clone(),
                 ticket: Ticket::new(&self.census),
             })?;
             let entry = Entry::new(self.clone(), device.clone())?;
@@ -283,9 +258,7 @@ impl Registry {
     pub(crate) fn shut_down(&self) {
         self.end_all(|_| true);
         self.census.wait_empty();
-        self.conn_queue.flush();
-        self.tx_queue.flush();
-        self.reaper.flush();
+        self.queues.flush();
     }
 
     /// `ib_core` has unregistered a device, on whosever behalf.
@@ -328,7 +301,7 @@ impl Entry {
     /// Lets the reaper end the device. Context: any.
     fn end_later(self: &Arc<Self>) {
         // An item that is waiting already will do.
-        let _ = self.registry.reaper.enqueue(self.clone());
+        let _ = self.registry.queues.reaper.enqueue(self.clone());
     }
 
     /// Takes over the registration of the new device.

@@ -50,6 +50,7 @@ mod driver;
 mod listen;
 mod mr;
 mod qp;
+mod queues;
 mod readq;
 mod registry;
 mod rq;

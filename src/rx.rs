@@ -222,6 +222,9 @@ impl Qp {
             }
             pos += fpdu.len;
         }
+        if fpdus != 0 {
+            self.pace.received();
+        }
         stats.rx_fpdus.add(fpdus);
         stats.rx_bytes.add(pos as u64);
         if stream.stopped {

@@ -214,6 +214,24 @@ impl Qp {
         self.announce();
     }
 
+    /// A process has posted something.
+    ///
+    /// Context: process, no lock held.
+    pub(crate) fn doorbell(self: &Arc<Self>) {
+        let (begin, wait) = self.pace.ring();
+        match wait {
+            Some(_) if self.tx.ask() => self.pace.leave(),
+            Some(wait) => {
+                self.set_alarm(wait);
+                self.pace.leave();
+            }
+            None => {
+                self.transmit();
+                self.pace.leave_done(begin);
+            }
+        }
+    }
+
     /// Answers what has just been received, without a thread hop where that is possible.
     ///
     /// Context: a callback of the stream's socket; no lock of the driver held.
@@ -313,6 +331,7 @@ impl Qp {
                     stream.accepted += octets as u64;
                     stats.tx_bytes.add(octets as u64);
                     stats.tx_batches.inc();
+                    self.pace.sent(octets);
                     self.sq.accepted(stream.accepted, self.origin());
                     self.sq.cq().announce();
                 }

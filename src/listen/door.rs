@@ -43,12 +43,12 @@ use kernel_ext::{
     },
     rdma::iw_cm::CmId,
     sync::Slot,
-    workqueue::OwnedQueue, //
 };
 
 use crate::{
     conn::plain,
     device::Device,
+    queues::Queues,
     Riwarp, //
 };
 
@@ -64,7 +64,7 @@ pub(crate) static PORCH: Slot<Porch> = Slot::empty();
 #[pin_data]
 pub(super) struct Door {
     place: Place,
-    queue: Arc<OwnedQueue>,
+    queues: Arc<Queues>,
     #[pin]
     inner: Mutex<DoorInner>,
     #[pin]
@@ -127,7 +127,7 @@ impl Door {
         let door = Arc::pin_init(
             pin_init!(Self {
                 place,
-                queue: tenant.device.conn_queue.clone(),
+                queues: tenant.device.queues.clone(),
                 inner <- new_mutex!(
                     DoorInner {
                         socket: None,
@@ -150,7 +150,7 @@ impl Door {
     /// Lets the work item look who waits. Context: any.
     pub(super) fn kick(self: &Arc<Self>) {
         // One that is queued already will do.
-        let _ = self.queue.enqueue(self.clone());
+        let _ = self.queues.conn.enqueue(self.clone());
     }
 
     /// Takes a connection that waits.

@@ -22,6 +22,7 @@ use kernel::{
         Arc,
         ArcBorrow, //
     }, //
+    time::hrtimer::HrTimer,
 };
 use kernel_ext::{
     mm::shared_ring::SharedMem,
@@ -78,6 +79,7 @@ use crate::{
 };
 
 use super::{
+    pace::Pace,
     Attrs,
     Inner,
     Phase,
@@ -193,6 +195,10 @@ impl Qp {
                     inbound_reads <- InboundReads::new(),
                     rx <- new_spinlock_bh!(Rx::default()),
                     tx: Baton::new(Tx::default()),
+                    pace: Pace::new(),
+                    timer <- HrTimer::new(),
+                    alarm_set: Atomic::new(false),
+                    alarm <- new_mutex!(None, "Qp::alarm"),
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),
                     _reservation: reservation,
@@ -345,6 +351,7 @@ impl Qp {
     /// Takes the queue pair out of service; its connection is told to end.
     pub(crate) fn destroy(qp: Arc<Self>) {
         qp.enter(Phase::Error);
+        qp.end_alarm();
         let conn = qp.inner.lock().conn.take();
         if let Some(conn) = conn {
             conn.detach_qp();
@@ -364,7 +371,7 @@ impl Qp {
     pub(crate) fn post_send(qp: ArcBorrow<'_, Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
         let qp: Arc<Self> = qp.into();
         if wrs.is_doorbell() {
-            qp.transmit();
+            qp.doorbell();
             return Ok(());
         }
         let result = wrs.try_for_each(|wr| {

@@ -40,14 +40,15 @@ load() {
 	done
 }
 
-# Sockets in TIME_WAIT are TCP's affair; wait them out of the count by not counting tw_sock caches.
+# Sockets in TIME_WAIT are TCP's affair; wait them out of the count by not counting tw_sock caches. What
+# vfree gives back is purged in bulk, megabytes later: not vmap_area but VmallocUsed tells of a leak.
 count() {
 	local cache
 	sleep 1
 	echo 3 >/proc/sys/vm/drop_caches
 	sync
 	for cache in /sys/kernel/slab/*/shrink; do echo 1 2>/dev/null >"$cache" || true; done
-	awk 'NR > 2 && $1 !~ /^tw_sock|^request_sock|9p|^radix|^ext|^dentry|^inode|_inode_cache|^vm_area|^anon_vma|^maple|^filp|^buffer_head|^kernfs|^task|^cred|^sighand|^signal|^pid|^files|^fs_cache|^mm_struct|^proc|^sock_inode|^names|^lsm|^skbuff|^fasync|^pool_workqueue|^bio|^netfs|^ovl/ { print $1, $2 }' /proc/slabinfo |
+	awk 'NR > 2 && $1 !~ /^tw_sock|^request_sock|9p|^radix|^ext|^dentry|^inode|_inode_cache|^vm_area|^vmap_area|^anon_vma|^maple|^filp|^buffer_head|^kernfs|^task|^cred|^sighand|^signal|^pid|^files|^fs_cache|^mm_struct|^proc|^sock_inode|^names|^lsm|^skbuff|^fasync|^pool_workqueue|^bio|^netfs|^ovl/ { print $1, $2 }' /proc/slabinfo |
 		sort >"$1"
 	awk '/^VmallocUsed|^Percpu/ { print $1, $2 }' /proc/meminfo >"$1.memory"
 	{
