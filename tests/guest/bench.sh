@@ -36,8 +36,8 @@ one() {
 	[ "$1" = siw ] || echo "$crc" >"/sys/class/infiniband/$dev/crc"
 	n=$(iterations "$2" "$3")
 	PORT=$((PORT + 1))
-	set -- "$@" -R -F -d "$dev" -p "$PORT" -s "$3" -n "$n" --bind_source_ip "$ip"
-	pair 60 "$2" "${@:4}" -- "$2" "${@:4}" "$ip" >"$TMP/why" ||
+	DEV_A=$dev DEV_B=$dev IP4_B=$ip
+	perftest_pair "$2" -s "$3" -n "$n" --bind_source_ip "$ip" >"$TMP/why" ||
 		{ sed 's/^/# /' "$TMP/why"; not_ok "$2 $3 $1" "$(last_line "$TMP/why")"; return; }
 	case $2 in
 	*_bw) figure=$(perftest_bw) ;;

@@ -18,7 +18,8 @@ row() {
 # Milliseconds since something.
 now() { local t=${EPOCHREALTIME/[.,]/}; echo $((t / 1000)); }
 
-# measure PAIR PROGRAM SIZE UNIT COMMAND...: a row from a command that prints its figure last.
+# measure PAIR PROGRAM SIZE UNIT COMMAND...: a row from a command that prints its figure last. PORT is
+# one more than before. What fails must do so with its status: `set -e` does not hold in here.
 measure() {
 	local pair=$1 program=$2 size=$3 unit=$4 out=$TMP/out figure
 	shift 4
@@ -38,8 +39,8 @@ measure() {
 rping_rate() {
 	local start
 	start=$(now)
-	rping_pair "$1" 100 -V
-	echo $((100 * 1000 / ($(now) - start + 1)))
+	rping_pair "$1" 100 -V &&
+		echo $((100 * 1000 / ($(now) - start + 1)))
 }
 
 bandwidth() { perftest_pair "$@" && perftest_bw; }
@@ -95,9 +96,9 @@ guests() {
 	NS_A=- NS_B=-
 	link_add - riwarp0 riwarp eth0
 	for family in 4 6; do
-		PORT=$((PORT + 1))
 		[ "$family" = 4 ] || peer=$peer6
 		if [ "$GUEST" = 1 ]; then
+			PORT=$((PORT + 1))
 			start - "$TMP/server" timeout --foreground 60 rping -s -a "$peer" -p "$PORT" -C 100 -V
 			wait_listen "$PORT"
 			: >"/mnt/out/listening$family"
@@ -112,8 +113,8 @@ guests() {
 client_rate() {
 	local start
 	start=$(now)
-	timeout --foreground 60 rping -c -a "$1" -p "$PORT" -C 100 -V
-	echo $((100 * 1000 / ($(now) - start + 1)))
+	timeout --foreground 60 rping -c -a "$1" -p "$PORT" -C 100 -V &&
+		echo $((100 * 1000 / ($(now) - start + 1)))
 }
 
 "$1"
