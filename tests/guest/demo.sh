@@ -35,12 +35,15 @@ measure() {
 	fi
 }
 
-# Rounds of rping a second; each is a Read and a Write and their Sends, compared at the end.
-rping_rate() {
+# Seconds since something in milliseconds.
+since() { local t=$(($(now) - $1)); printf '%d.%02d\n' $((t / 1000)) $((t % 1000 / 10)); }
+
+# Seconds for two programs to start, connect, and do 100 rounds; each round is a Read and a Write and
+# their Sends, compared at the end.
+rping_time() {
 	local start
 	start=$(now)
-	rping_pair "$1" 100 -V &&
-		echo $((100 * 1000 / ($(now) - start + 1)))
+	rping_pair "$1" 100 -V && since "$start"
 }
 
 bandwidth() { perftest_pair "$@" && perftest_bw; }
@@ -71,8 +74,8 @@ pairs() {
 			ends_down
 			continue
 		fi
-		measure "$pair" 'rping, IPv4' verified rounds/s rping_rate 4
-		measure "$pair" 'rping, IPv6' verified rounds/s rping_rate 6
+		measure "$pair" 'rping, IPv4' verified s rping_time 4
+		measure "$pair" 'rping, IPv6' verified s rping_time 6
 		for program in ib_write_bw ib_read_bw ib_send_bw; do
 			for size in 64 4096 65536 1048576; do
 				measure "$pair" "$program -R" "$size" MiB/s \
@@ -105,16 +108,15 @@ guests() {
 			wait "$STARTED" || FAILED=1
 		else
 			eventually 60 test -e "/mnt/out/listening$family"
-			measure 'two guests' "rping, IPv$family" verified rounds/s client_rate "$peer"
+			measure 'two guests' "rping, IPv$family" verified s client_time "$peer"
 		fi
 	done
 }
 
-client_rate() {
+client_time() {
 	local start
 	start=$(now)
-	timeout --foreground 60 rping -c -a "$1" -p "$PORT" -C 100 -V &&
-		echo $((100 * 1000 / ($(now) - start + 1)))
+	timeout --foreground 60 rping -c -a "$1" -p "$PORT" -C 100 -V && since "$start"
 }
 
 "$1"

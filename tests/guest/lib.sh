@@ -243,6 +243,17 @@ veth_ends() {
 	address_add "$NS_B" "$NET_B" "$IP4_B/24"
 	address_add "$NS_A" "$NET_A" "$IP6_A/64"
 	address_add "$NS_B" "$NET_B" "$IP6_B/64"
+	# rdma_resolve_addr takes two seconds where the kernel has to ask for the neighbour first.
+	neighbour "$NS_A" "$NET_A" "$NS_B" "$NET_B" "$IP4_B" "$IP6_B"
+	neighbour "$NS_B" "$NET_B" "$NS_A" "$NET_A" "$IP4_A" "$IP6_A"
+}
+
+# neighbour NETNS NETDEV ITS_NETNS ITS_NETDEV ADDRESS...
+neighbour() {
+	local ns=$1 dev=$2 mac address
+	mac=$(in_ns "$3" cat "/sys/class/net/$4/address")
+	shift 4
+	for address; do ip_ns "$ns" neigh replace "$address" lladdr "$mac" dev "$dev" nud permanent; done
 }
 
 # load_modules MODULE...: also what user space needs, which udev would load on a whole system.
