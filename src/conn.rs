@@ -10,9 +10,9 @@
 //! # One actor per connection
 //!
 //! Whatever enters only leaves a note ([`Wants`], [`Desk`]) and queues the connection's work item.
-//! All decisions are taken by [`Conn::step`], one step at a time, on a queue that runs any number
-//! of items at once: a peer that is slow, or a start-up that waits, holds up nobody else. `actor`,
-//! `initiator`, `responder` and `stream` hold the steps.
+//! All decisions are taken by [`Conn::step`], one step at a time, on a queue that takes the steps
+//! of all connections in order. No step waits for a peer: one that is slow, or a start-up that is
+//! not done, holds up nobody else. `actor`, `initiator`, `responder` and `stream` hold the steps.
 //!
 //! # Who keeps whom alive
 //!
@@ -44,7 +44,9 @@
 
 use iwarp::mpa::{
     negotiate::Rtr,
-    start::RtrKinds, //
+    start::RtrKinds,
+    Crc,
+    Markers, //
 };
 use kernel::{
     new_mutex,
@@ -137,9 +139,9 @@ pub(crate) enum Ended {
 /// What start-up agreed on.
 pub(crate) struct StreamParams {
     /// Whether CRCs are made and checked.
-    pub(crate) crc: bool,
+    pub(crate) crc: Crc,
     /// Whether the peer wants Markers in what we send.
-    pub(crate) markers: bool,
+    pub(crate) markers: Markers,
     /// How many Reads the peer may have outstanding.
     pub(crate) ird: u16,
     /// How many Reads we may have outstanding.

@@ -283,7 +283,7 @@ impl Device {
         self.going.store(true, Release);
         self.conns.shut_down();
         // Transmitters that were still waiting for their turn find their queue pair gone.
-        self.queues.flush_transmitters();
+        self.queues.tx.flush();
         // The tables drop their references later, and from these hangs the device.
         self.qps.flush();
         self.regions.flush();

@@ -47,15 +47,10 @@ impl Queues {
         })
     }
 
-    /// Waits until all transmitters have run that were asked to before.
-    pub(crate) fn flush_transmitters(&self) {
-        self.tx.flush();
-    }
-
     /// Waits until everything has run that was asked to before.
     pub(crate) fn flush(&self) {
         self.conn.flush();
-        self.flush_transmitters();
+        self.tx.flush();
         self.reaper.flush();
     }
 }

@@ -130,7 +130,7 @@ impl Qp {
         let stream = RxStream {
             conn: conn.clone(),
             receiver: Receiver::new(Extensions::Off),
-            crc: if params.crc { Crc::On } else { Crc::Off },
+            crc: params.crc,
             incoming: None,
             cache: RegionCache::default(),
             untouched: true,
@@ -251,7 +251,7 @@ impl Qp {
         }
         let ulpdu = pos + mpa::LENGTH_LEN;
         let segment = stream.receiver.handle_fpdu(header, fpdu.ulpdu_len)?;
-        if stream.untouched && stream.expect_rtr != RtrKinds::NONE {
+        if stream.untouched && !stream.expect_rtr.is_empty() {
             match stream.expect_rtr.expect(&segment)? {
                 // Its consumer never sees it (MPA-42).
                 Rtr::Send | Rtr::Write => return Ok(()),

@@ -100,16 +100,23 @@ impl Settings {
     }
 }
 
+/// A setting that is on or off.
+macro_rules! switch {
+    ($name:literal, $field:ident) => {
+        Setting {
+            name: $name,
+            show: |device, out| write!(out, "{}", u8::from(device.settings.$field())),
+            store: Some(|device, text| {
+                device.settings.$field.store(parse_bool(text)?, Relaxed);
+                Ok(())
+            }),
+        }
+    };
+}
+
 /// The files.
 pub(crate) const FILES: &[Setting<Riwarp>] = &[
-    Setting {
-        name: c"crc",
-        show: |device, out| write!(out, "{}", u8::from(device.settings.crc())),
-        store: Some(|device, text| {
-            device.settings.crc.store(parse_bool(text)?, Relaxed);
-            Ok(())
-        }),
-    },
+    switch!(c"crc", crc),
     Setting {
         name: c"mpa_rev",
         show: |device, out| write!(out, "{}", device.settings.mpa_rev().number()),
@@ -123,28 +130,8 @@ pub(crate) const FILES: &[Setting<Riwarp>] = &[
             Ok(())
         }),
     },
-    Setting {
-        name: c"peer_to_peer",
-        show: |device, out| write!(out, "{}", u8::from(device.settings.peer_to_peer())),
-        store: Some(|device, text| {
-            device
-                .settings
-                .peer_to_peer
-                .store(parse_bool(text)?, Relaxed);
-            Ok(())
-        }),
-    },
-    Setting {
-        name: c"eager_responder",
-        show: |device, out| write!(out, "{}", u8::from(device.settings.eager_responder())),
-        store: Some(|device, text| {
-            device
-                .settings
-                .eager_responder
-                .store(parse_bool(text)?, Relaxed);
-            Ok(())
-        }),
-    },
+    switch!(c"peer_to_peer", peer_to_peer),
+    switch!(c"eager_responder", eager_responder),
 ];
 
 fn parse_bool(text: &str) -> Result<bool> {

@@ -220,9 +220,10 @@ impl Qp {
     pub(crate) fn doorbell(self: &Arc<Self>) {
         let (begin, wait) = self.pace.ring();
         match wait {
-            Some(_) if self.tx.ask() => self.pace.leave(),
             Some(wait) => {
-                self.set_alarm(wait);
+                if !self.tx.ask() {
+                    self.set_alarm(wait);
+                }
                 self.pace.leave();
             }
             None => {
@@ -269,8 +270,8 @@ impl Qp {
             batch: TxBatch::new(),
             appended: 0,
             accepted: 0,
-            crc: if params.crc { Crc::On } else { Crc::Off },
-            markers: params.markers.then(MarkerClock::new),
+            crc: params.crc,
+            markers: (params.markers == Markers::On).then(MarkerClock::new),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
             current: None,

@@ -32,9 +32,7 @@ use iwarp::mpa::{
         PrivateData,
         RtrKinds,
         StartError, //
-    },
-    Crc,
-    Markers, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -367,8 +365,8 @@ impl StreamParams {
     /// What both ends agreed on, for the side that listens.
     pub(super) fn responder(rules: &StreamRules, rtr: RtrKinds) -> Self {
         Self {
-            crc: rules.crc == Crc::On,
-            markers: rules.send_markers == Markers::On,
+            crc: rules.crc,
+            markers: rules.send_markers,
             ird: rules.depths.ird,
             ord: rules.depths.ord,
             send_rtr: None,

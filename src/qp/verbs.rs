@@ -21,8 +21,8 @@ use kernel::{
         },
         Arc,
         ArcBorrow, //
-    }, //
-    time::hrtimer::HrTimer,
+    },
+    time::hrtimer::HrTimer, //
 };
 use kernel_ext::{
     mm::shared_ring::SharedMem,
