@@ -33,7 +33,7 @@ one() {
 	siw) dev=siw2 ip=10.72.2.1 ;;
 	riwarp-crc) crc=1 ;;
 	esac
-	[ "$1" = siw ] || echo "$crc" >"/sys/class/infiniband/$dev/crc"
+	[ "$1" = siw ] || setting - "$dev" crc "$crc"
 	n=$(iterations "$2" "$3")
 	PORT=$((PORT + 1))
 	DEV_A=$dev DEV_B=$dev IP4_B=$ip

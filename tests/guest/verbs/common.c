@@ -273,6 +273,24 @@ bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
 	return true;
 }
 
+struct rdma_cm_id *cm_listening_id(struct rdma_event_channel *ch, int port, int backlog)
+{
+	struct sockaddr_storage addr;
+	struct rdma_cm_id *id;
+
+	addr_with_port(&addr, port);
+	if (rdma_create_id(ch, &id, NULL, RDMA_PS_TCP)) {
+		fail("rdma_create_id: %s", strerror(errno));
+		return NULL;
+	}
+	if (rdma_bind_addr(id, (void *)&addr) || rdma_listen(id, backlog)) {
+		fail("listening on port %d: %s", port, strerror(errno));
+		rdma_destroy_id(id);
+		return NULL;
+	}
+	return id;
+}
+
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port)
 {
 	return cm_resolved_id_to(ch, NULL, port);
@@ -389,14 +407,12 @@ bool pair_open(struct pair *p, const struct pair_opts *opts)
 		.retry_count = 7,
 		.rnr_retry_count = 7,
 	};
-	struct sockaddr_storage addr;
 	struct rdma_cm_event *ev;
 	int port = next_port();
 
 	memset(p, 0, sizeof(*p));
 	oa = o;
 	oa.srq = NULL;
-	addr_with_port(&addr, port);
 	p->listen_events = rdma_create_event_channel();
 	p->a.events = rdma_create_event_channel();
 	p->b.events = rdma_create_event_channel();
@@ -404,11 +420,9 @@ bool pair_open(struct pair *p, const struct pair_opts *opts)
 		fail("rdma_create_event_channel: %s", strerror(errno));
 		return false;
 	}
-	if (rdma_create_id(p->listen_events, &p->listen, NULL, RDMA_PS_TCP) ||
-	    rdma_bind_addr(p->listen, (void *)&addr) || rdma_listen(p->listen, 8)) {
-		fail("listening on port %d: %s", port, strerror(errno));
+	p->listen = cm_listening_id(p->listen_events, port, 8);
+	if (!p->listen)
 		return false;
-	}
 	p->a.id = cm_resolved_id(p->a.events, port);
 	if (!p->a.id || !end_make_qp(&p->a, &oa))
 		return false;

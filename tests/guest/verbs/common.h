@@ -155,6 +155,8 @@ struct rdma_cm_event *cm_event(struct rdma_event_channel *ch, int ms);
 /* Waits for an event of this type and acknowledges it. */
 bool cm_expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type);
 
+/* Makes an id that listens on the device's address; NULL (and the case has failed) on error. */
+struct rdma_cm_id *cm_listening_id(struct rdma_event_channel *ch, int port, int backlog);
 /* Makes an id whose route to the device is resolved; NULL (and the case has failed) on error. */
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port);
 /* The same towards another address (NULL: the device's own). */

@@ -347,17 +347,14 @@ static void listen_again(void)
 static void listener_goes_with_requests_waiting(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
-	struct sockaddr_storage addr;
 	struct rdma_cm_id *lid;
 	struct rdma_cm_event *ev;
 	struct attempt t[4];
 	int port = next_port();
 
 	memset(t, 0, sizeof(t));
-	addr_with_port(&addr, port);
-	check(!rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) &&
-		      !rdma_bind_addr(lid, (void *)&addr) && !rdma_listen(lid, 8),
-	      "listening: %s", strerror(errno));
+	lid = cm_listening_id(lch, port, 8);
+	must(lid);
 	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
 		must(attempt_start(&t[i], port));
 	for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
@@ -384,16 +381,13 @@ static void a_slow_acceptor(void)
 		.qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
-	struct sockaddr_storage addr;
 	struct rdma_cm_id *lid, *child;
 	struct rdma_cm_event *ev;
 	struct attempt t;
 	int port = next_port();
 
-	addr_with_port(&addr, port);
-	check(!rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) &&
-		      !rdma_bind_addr(lid, (void *)&addr) && !rdma_listen(lid, 8),
-	      "listening: %s", strerror(errno));
+	lid = cm_listening_id(lch, port, 8);
+	must(lid);
 	must(attempt_start(&t, port));
 	ev = cm_event(lch, SOON);
 	check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "no request");
@@ -417,16 +411,13 @@ static void a_slow_acceptor(void)
 static void requests_come_in_order(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
-	struct sockaddr_storage addr;
 	struct rdma_cm_id *lid;
 	struct attempt t[24];
 	int port = next_port();
 
 	memset(t, 0, sizeof(t));
-	addr_with_port(&addr, port);
-	check(!rdma_create_id(lch, &lid, NULL, RDMA_PS_TCP) &&
-		      !rdma_bind_addr(lid, (void *)&addr) && !rdma_listen(lid, ARRAY_SIZE(t)),
-	      "listening: %s", strerror(errno));
+	lid = cm_listening_id(lch, port, ARRAY_SIZE(t));
+	must(lid);
 	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
 		must(attempt_prepare(&t[i], port));
 	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
