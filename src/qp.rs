@@ -204,7 +204,7 @@ pub(crate) struct Qp {
     /// The timer will ring, and what was posted before will be seen then.
     alarm_set: Atomic<bool>,
     #[pin]
-    alarm: Mutex<Option<ArcHrTimerHandle<Self>>>,
+    alarm: Mutex<Alarm>,
     #[pin]
     tx_work: Work<Qp, TX>,
     #[pin]
@@ -214,6 +214,17 @@ pub(crate) struct Qp {
 
 const TX: u64 = 0;
 const RX: u64 = 1;
+
+/// What wakes the transmitter after a time.
+enum Alarm {
+    /// It can be set; the handle is the last one's.
+    Ready(Option<ArcHrTimerHandle<Qp>>),
+    /// The queue pair is being destroyed.
+    Ended,
+}
+
+/// How long a receive that was posted after the end may wait before it is flushed.
+const FLUSH_PERIOD: Delta = Delta::from_millis(50);
 
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
@@ -423,17 +434,29 @@ impl Qp {
         if self.alarm_set.xchg(true, Full) {
             return;
         }
-        let mut alarm = self.alarm.lock();
-        // The last one has rung; at most its end is waited for.
-        *alarm = None;
-        *alarm = Some(self.clone().start(after));
+        if let Alarm::Ready(last) = &mut *self.alarm.lock() {
+            // It has rung; at most its end is waited for.
+            *last = None;
+            *last = Some(self.clone().start(after));
+        }
     }
 
-    /// Ends the alarm, which refers to the queue pair. No doorbell rings any more.
+    /// Ends the alarm, which refers to the queue pair.
     ///
     /// Context: process.
     fn end_alarm(&self) {
-        let _drop_outside_lock = self.alarm.lock().take();
+        let _drop_outside_lock = core::mem::replace(&mut *self.alarm.lock(), Alarm::Ended);
+    }
+
+    /// Sees to it that what is posted after the end is flushed too: a process posts receives without
+    /// a call of any kind.
+    ///
+    /// Context: process.
+    pub(crate) fn watch_receives(self: &Arc<Self>) {
+        let silent = self.user && matches!(self.receives, Receives::Own(_));
+        if silent && self.phase() == Phase::Error {
+            self.set_alarm(FLUSH_PERIOD);
+        }
     }
 
     pub(crate) fn enqueue_rx(self: &Arc<Self>) {

@@ -212,6 +212,7 @@ impl Qp {
             Ran::Yielded => self.enqueue_tx(),
         }
         self.announce();
+        self.watch_receives();
     }
 
     /// A process has posted something.

@@ -80,6 +80,7 @@ use crate::{
 
 use super::{
     pace::Pace,
+    Alarm,
     Attrs,
     Inner,
     Phase,
@@ -198,7 +199,7 @@ impl Qp {
                     pace: Pace::new(),
                     timer <- HrTimer::new(),
                     alarm_set: Atomic::new(false),
-                    alarm <- new_mutex!(None, "Qp::alarm"),
+                    alarm <- new_mutex!(Alarm::Ready(None), "Qp::alarm"),
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),
                     _reservation: reservation,
