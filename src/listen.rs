@@ -10,6 +10,9 @@
 //! oldest one has to go, if it had its chance; younger ones are likely to be honest, and then further
 //! ones wait in TCP.
 //!
+//! A consumer says with its backlog how many requests it wants to have unanswered. More of them wait
+//! until it answers.
+//!
 //! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on those
 //! of other network namespaces, and on devices that come later. It refuses by itself what then comes to
 //! the wrong consumer. So such listeners share doors, do not fail because a port is taken on a device
@@ -81,6 +84,18 @@ pub(crate) struct Listener {
     doors: Mutex<KVec<Arc<Door>>>,
     #[pin]
     waiting: Mutex<Waiting>,
+    /// Requests that the consumer wants to have unanswered at once.
+    backlog: u32,
+}
+
+/// A request that the consumer of a listener has not answered yet. Drop it with the answer.
+pub(crate) struct Unanswered(Arc<Listener>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting.lock();
+        waiting.unanswered = waiting.unanswered.saturating_sub(1);
+    }
 }
 
 /// Whose listener it is.
@@ -92,7 +107,7 @@ pub(crate) enum Origin {
     Unknown,
 }
 
-/// Connections whose Request has not come yet.
+/// Connections whose Request has not come yet, or is held back.
 struct Waiting {
     /// Oldest first; it has room for `limit`.
     list: KVec<Waiter>,
@@ -100,6 +115,9 @@ struct Waiting {
     next_key: u64,
     /// Somebody was left in TCP's queue.
     full: bool,
+    /// How many the consumer has been asked about and has not answered.
+    unanswered: u32,
+    last_asked: Instant<Monotonic>,
 }
 
 struct Waiter {
@@ -107,6 +125,8 @@ struct Waiter {
     since: Instant<Monotonic>,
     /// Its number in the device's table, once it is there.
     conn: Option<u64>,
+    /// Its Request is here.
+    held: bool,
 }
 
 /// Begins to listen.
@@ -144,9 +164,12 @@ pub(crate) fn create_listen(
                     limit,
                     next_key: 0,
                     full: false,
+                    unanswered: 0,
+                    last_asked: Instant::now(),
                 },
                 "riwarp::Listener::waiting"
             ),
+            backlog: backlog.max(1),
         }? Error),
         GFP_KERNEL,
     )?;
@@ -240,6 +263,7 @@ impl Listener {
                 key,
                 since: Instant::now(),
                 conn: None,
+                held: false,
             };
             if waiting.list.len() >= waiting.limit {
                 return Err(EBUSY);
@@ -283,6 +307,28 @@ impl Listener {
         }
     }
 
+    /// Whether it is a connection's turn, whose Request is here, and the consumer can be asked about one
+    /// more. `rdma_ucm` refuses by itself what is more than the backlog of a process.
+    pub(crate) fn may_ask(&self, key: u64) -> bool {
+        let mut waiting = self.waiting.lock();
+        if let Some(waiter) = waiting.list.iter_mut().find(|waiter| waiter.key == key) {
+            waiter.held = true;
+        }
+        let mut held = waiting.list.iter().filter(|waiter| waiter.held);
+        held.next().is_some_and(|first| first.key == key)
+            && (waiting.unanswered < self.backlog
+                || waiting.last_asked.elapsed().as_millis() >= PATIENCE_MS)
+    }
+
+    /// The consumer is asked about one more request.
+    pub(crate) fn ask(self: &Arc<Self>) -> Unanswered {
+        let mut waiting = self.waiting.lock();
+        waiting.unanswered = waiting.unanswered.saturating_add(1);
+        waiting.last_asked = Instant::now();
+        drop(waiting);
+        Unanswered(self.clone())
+    }
+
     /// Whether an address is one of the device's interface.
     fn owns(&self, addr: &SockAddr) -> bool {
         let mut found = false;
@@ -296,5 +342,8 @@ impl Listener {
 /// A listener's limit of connections whose Request has not come is its backlog, in these bounds.
 const HALF_OPEN_MIN: usize = 128;
 const HALF_OPEN_MAX: usize = 1024;
+/// How long a consumer with its backlog full is left alone, in milliseconds. One that collects more
+/// requests than that before it answers any gets them, one at a time.
+const PATIENCE_MS: i64 = 200;
 /// How long a peer has before it can be dismissed for another one, in milliseconds.
 const CHANCE_MS: i64 = 500;

@@ -9,11 +9,11 @@
 //! ```text
 //!  connect                                   a listener
 //!     |                                          |
-//! Connecting --> Requesting                   Waiting --> Asked --> Replying
-//!     |            |    |                        |          |        |    |
-//!     |            |    +-----> Open <-----------|----------|--------+    |
-//!     |            |             |               |          |             |
-//!     +------------+-------------+---> Released <+----------+--- Lingering+
+//! Connecting --> Requesting           Waiting --> Held --> Asked --> Replying
+//!     |            |    |                |         |         |        |    |
+//!     |            |    +-----> Open <---|---------|---------|--------+    |
+//!     |            |             |       |         |         |             |
+//!     +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
 //! This file has what all phases share. `initiator` and `responder` have the phases of the two sides,
@@ -63,6 +63,7 @@ use kernel_ext::{
 use crate::Riwarp;
 
 use super::{
+    calls::Asked,
     frames::{
         look,
         Found,
@@ -114,9 +115,15 @@ pub(super) enum Phase {
         out: Outbox,
         inbox: Inbox,
     },
-    /// Responder: the Request is awaited, or the consumer cannot be asked yet.
+    /// Responder: the Request is awaited.
     Waiting {
         responder: Responder,
+        inbox: Inbox,
+        entry: HalfOpen,
+    },
+    /// Responder: the consumer has enough requests to answer before this one.
+    Held {
+        asked: Asked,
         inbox: Inbox,
         entry: HalfOpen,
     },
@@ -218,6 +225,11 @@ impl Conn {
                 inbox,
                 entry,
             } => self.waiting(actor, responder, inbox, entry),
+            Phase::Held {
+                asked,
+                inbox,
+                entry,
+            } => self.held(actor, asked, inbox, entry),
             Phase::Asked(question) => self.asked(actor, question),
             Phase::Replying { out, then } => self.replying(actor, out, then),
             Phase::Open(open) => self.open(actor, open),

@@ -45,7 +45,10 @@ use crate::{
         MAX_IRD,
         MAX_ORD, //
     },
-    listen::Listener, //
+    listen::{
+        Listener,
+        Unanswered, //
+    }, //
 };
 
 use super::{
@@ -75,7 +78,8 @@ use super::{
     StreamParams, //
 };
 
-/// A connection that a listener has let in and whose Request has not come yet; listeners limit them.
+/// A connection that a listener has let in and whose Request has not come yet, or is held back;
+/// listeners limit them.
 pub(crate) struct HalfOpen {
     listener: Arc<Listener>,
     /// Whom to ask if the listener's consumer refuses, last one first.
@@ -107,6 +111,8 @@ pub(super) struct Question {
     inbox: Inbox,
     /// Who can be asked next.
     others: KVec<Arc<Listener>>,
+    /// Counts against the listener that is being asked.
+    unanswered: Unanswered,
     /// The refusal that says most.
     refusal: Option<KBox<Frame>>,
 }
@@ -142,7 +148,7 @@ pub(super) enum Then {
 mod limit {
     /// The Request in (MPA-8).
     pub(super) const REQUEST: u32 = 5_000;
-    /// A consumer's answer. Initiators give up long before.
+    /// A consumer's turn, and then its answer. Initiators give up long before.
     pub(super) const ANSWER: u32 = 60_000;
     /// The Reply out, and then the peer's ready-to-receive message in.
     pub(super) const READY: u32 = 5_000;
@@ -181,7 +187,13 @@ impl Conn {
             let wanted = match responder.handle_request(inbox.octets()) {
                 Ok(Progress::NeedMore(wanted)) => wanted,
                 Ok(Progress::Done(request)) => {
-                    return self.ask(actor, responder, inbox, entry, &request);
+                    actor.limit(limit::ANSWER);
+                    let asked = Asked { responder, request };
+                    return Turn::Again(Phase::Held {
+                        asked,
+                        inbox,
+                        entry,
+                    });
                 }
                 Err(error) => {
                     self.misbehaved(error);
@@ -206,56 +218,58 @@ impl Conn {
         }
     }
 
-    /// The Request is here: asks the consumer.
-    fn ask(
+    /// The Request is here: asks the consumer, as soon as it can take one more.
+    pub(super) fn held(
         self: &Arc<Self>,
         actor: &mut Actor,
-        responder: Responder,
+        asked: Asked,
         inbox: Inbox,
         mut entry: HalfOpen,
-        request: &MpaRequest,
     ) -> Turn {
-        if !self.is_quiet() {
+        let wanted = !self.is_stopped() && entry.listener.is_open() && !actor.is_overdue();
+        if !wanted || !self.is_quiet() {
             return self.reset(actor);
         }
-        let asked = Asked {
-            responder,
-            request: *request,
+        let invited = if entry.listener.may_ask(entry.key) {
+            self.invite(&entry.listener, &inbox, &asked)
+        } else {
+            Err(ENOMEM)
         };
-        match self.invite(&entry.listener, &inbox, &asked) {
-            Ok(()) => {
+        match invited {
+            Ok(unanswered) => {
                 self.device().stats.connect_requests.inc();
                 actor.limit(limit::ANSWER);
                 Turn::Again(Phase::Asked(Question {
                     asked,
                     inbox,
                     others: core::mem::take(&mut entry.others),
+                    unanswered,
                     refusal: None,
                 }))
             }
-            Err(error) => {
-                if error != ENOMEM || actor.is_overdue() {
-                    return self.reset(actor);
-                }
+            Err(error) if error == ENOMEM => {
                 // The consumer has not taken the requests before this one yet.
                 actor.look_again(limit::RETRY);
-                Turn::Wait(Phase::Waiting {
-                    responder,
+                Turn::Wait(Phase::Held {
+                    asked,
                     inbox,
                     entry,
                 })
             }
+            Err(_) => self.reset(actor),
         }
     }
 
     /// Asks the consumer of a listener. If that fails it cannot answer.
-    fn invite(&self, listener: &Listener, inbox: &Inbox, asked: &Asked) -> Result {
+    fn invite(&self, listener: &Arc<Listener>, inbox: &Inbox, asked: &Asked) -> Result<Unanswered> {
+        let unanswered = listener.ask();
         // The answer may come before this returns.
         *self.desk.lock() = Desk::Open(*asked);
         self.raise_request(listener, inbox, &asked.request)
             .inspect_err(|_| {
                 self.desk.lock().close();
-            })
+            })?;
+        Ok(unanswered)
     }
 
     /// Raises the event.
@@ -321,12 +335,11 @@ impl Conn {
     ) -> Turn {
         question.keep(refusal);
         while let Some(listener) = question.others.pop() {
-            let asked = listener.is_open()
-                && !self.is_stopped()
-                && self
-                    .invite(&listener, &question.inbox, &question.asked)
-                    .is_ok();
-            if asked {
+            if !listener.is_open() || self.is_stopped() {
+                continue;
+            }
+            if let Ok(unanswered) = self.invite(&listener, &question.inbox, &question.asked) {
+                question.unanswered = unanswered;
                 actor.limit(limit::ANSWER);
                 return Turn::Wait(Phase::Asked(question));
             }
