@@ -16,18 +16,25 @@ in_a_row() {
 	kill "$STARTED"
 }
 
+# A server for each: one that stays takes a second request for the first, if that comes quickly.
 at_once() {
-	start "$NS_B" "$TMP/server" timeout --foreground 150 rping -s -P -a "$IP4_B" -p "$PORT" -C 10 -V
-	wait_listen "$PORT"
+	# shellcheck disable=SC2016
+	start "$NS_B" "$TMP/servers" bash -c 'for ((i = 0; i < $1; i++)); do
+		timeout --foreground 150 rping -s -a "$2" -p $(($3 + i)) -C 10 -V &
+	done
+	wait' - "$1" "$IP4_B" "$PORT"
+	eventually 60 listen_all "$1" || die "servers: $(cat "$TMP/servers")"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'bad=0
-	for ((i = 1; i <= $1; i++)); do
-		timeout --foreground 120 rping -c -a "$2" -p "$3" -C 10 -V & pids[i]=$!
+	for ((i = 0; i < $1; i++)); do
+		timeout --foreground 120 rping -c -a "$2" -p $(($3 + i)) -C 10 -V & pids[i]=$!
 	done
-	for ((i = 1; i <= $1; i++)); do wait "${pids[i]}" || { echo "client $i: $?"; bad=$((bad + 1)); }; done
+	for ((i = 0; i < $1; i++)); do wait "${pids[i]}" || { echo "client $i: $?"; bad=$((bad + 1)); }; done
 	[ $bad = 0 ] || { echo "$bad of $1 clients failed"; exit 1; }' - "$1" "$IP4_B" "$PORT"
-	kill "$STARTED"
+	wait "$STARTED"
 }
+
+listen_all() { [ "$(rdma resource show cm_id | grep -c LISTEN)" -ge "$1" ]; }
 
 nothing_left() {
 	local x

@@ -440,6 +440,49 @@ static void requests_come_in_order(void)
 		attempt_end(&t[i]);
 }
 
+/* What is more than the backlog is held back, not refused, and comes in order. */
+static void more_requests_than_the_backlog(void)
+{
+	struct rdma_event_channel *lch = rdma_create_event_channel();
+	struct rdma_cm_id *lid;
+	struct attempt t[9];
+	int port = next_port();
+
+	memset(t, 0, sizeof(t));
+	lid = cm_listening_id(lch, port, 2);
+	must(lid);
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		must(attempt_prepare(&t[i], port));
+	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
+		struct rdma_conn_param param = { .private_data = &i, .private_data_len = 1 };
+
+		check(!rdma_connect(t[i].id, &param), "rdma_connect %d: %s", i, strerror(errno));
+	}
+	usleep(100 * 1000);
+	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
+		struct rdma_cm_event *ev = cm_event(lch, SOON);
+		struct rdma_cm_id *child;
+		uint8_t said;
+
+		check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "request %d", i);
+		child = ev->id;
+		said = *(const uint8_t *)ev->param.conn.private_data;
+		rdma_ack_cm_event(ev);
+		check(said == i, "request %d came as number %d", said, i);
+		check(!rdma_reject(child, &said, 1), "rdma_reject: %s", strerror(errno));
+		rdma_destroy_id(child);
+		ev = cm_event(t[i].ch, SOON);
+		check(ev && ev->event == RDMA_CM_EVENT_REJECTED, "refusal %d", i);
+		check(ev->param.conn.private_data_len && *(const uint8_t *)ev->param.conn.private_data == i,
+		      "refusal %d is not the consumer's", i);
+		rdma_ack_cm_event(ev);
+	}
+	rdma_destroy_id(lid);
+	rdma_destroy_event_channel(lch);
+	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
+		attempt_end(&t[i]);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -459,5 +502,6 @@ int main(int argc, char **argv)
 	RUN(listener_goes_with_requests_waiting);
 	RUN(a_slow_acceptor);
 	RUN(requests_come_in_order);
+	RUN(more_requests_than_the_backlog);
 	return test_end();
 }
