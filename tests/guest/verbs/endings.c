@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Connections that end in every way there is, COUNT (environment, 16) of them in each: a load to
+ * look for leaks behind. What becomes of the requests posted is the affair of the other programs.
+ */
+
+#include "common.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#define LEN 16384
+
+static int count = 16;
+static struct region local, remote;
+
+static struct ibv_srq *srq_make(struct ibv_pd *pd)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 16, .max_sge = 2 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+
+	if (!srq)
+		fail("ibv_create_srq: %s", strerror(errno));
+	return srq;
+}
+
+static struct ibv_send_wr wr_from(enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge)
+{
+	*sge = sge_of(&local, 0, LEN);
+	return wr_rdma(op, id, IBV_SEND_SIGNALED, sge, 1, (uintptr_t)remote.buf, remote.mr->rkey);
+}
+
+/* A Send, a Write and a Read are done, and two receives wait, of which only one is for the Send. */
+static bool has_worked(struct pair *p)
+{
+	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ };
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	if (!region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE) ||
+	    !region_make(&remote, p->b.pd, LEN, ALL_RIGHTS) ||
+	    !post_recv(&p->b, 0, &remote, 0, LEN) || !post_recv(&p->b, 1, &remote, 0, LEN))
+		return false;
+	for (size_t i = 0; i < ARRAY_SIZE(ops); i++) {
+		wr = wr_from(ops[i], i, &sge);
+		if (!post_send(&p->a, &wr) || !expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS))
+			return false;
+	}
+	return true;
+}
+
+static void both_are_told(struct pair *p)
+{
+	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+}
+
+/* A case whose body is given one connected pair after the other. */
+#define MANY_PAIRS(name, ...)                                                  \
+	static void name##_body(struct pair *p);                               \
+	static void name(void)                                                 \
+	{                                                                      \
+		struct pair_opts opts = { __VA_ARGS__ };                       \
+									       \
+		for (int i = 0; i < count && !test_failed(); i++)              \
+			with_pair(&opts, name##_body);                         \
+	}                                                                      \
+	static void name##_body(struct pair *p)
+
+MANY_PAIRS(disconnect)
+{
+	must(has_worked(p));
+	check(!rdma_disconnect(p->a.id), "rdma_disconnect: %s", strerror(errno));
+	both_are_told(p);
+}
+
+MANY_PAIRS(disconnect_by_the_passive_side, .srq = srq_make, .channels = true)
+{
+	must(has_worked(p));
+	check(!rdma_disconnect(p->b.id), "rdma_disconnect: %s", strerror(errno));
+	both_are_told(p);
+}
+
+MANY_PAIRS(error)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	must(has_worked(p));
+	check(!ibv_modify_qp(p->a.qp, &attr, IBV_QP_STATE), "ibv_modify_qp: %s", strerror(errno));
+	both_are_told(p);
+}
+
+/* Ended by a Terminate. */
+MANY_PAIRS(refused_write)
+{
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+
+	must(has_worked(p));
+	wr = wr_from(IBV_WR_RDMA_WRITE, 9, &sge);
+	wr.wr.rdma.remote_addr += 1;
+	must(post_send(&p->a, &wr));
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	both_are_told(p);
+}
+
+/* The QP goes while Reads are under way. */
+MANY_PAIRS(destroyed)
+{
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+
+	must(has_worked(p));
+	for (int i = 0; i < 8; i++) {
+		wr = wr_from(IBV_WR_RDMA_READ, i, &sge);
+		must(post_send(&p->a, &wr));
+	}
+	rdma_destroy_qp(p->a.id);
+	p->a.qp = NULL;
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+}
+
+/* A try to connect that comes to nothing: nobody listens, or who listens says no. */
+static void attempt(bool listen)
+{
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_event_channel *listen_ch = rdma_create_event_channel();
+	struct rdma_cm_id *listener = NULL, *request, *id = NULL;
+	struct rdma_cm_event *ev;
+	struct ibv_cq *cq = NULL;
+	int port = next_port();
+
+	if (!ch || !listen_ch) {
+		fail("rdma_create_event_channel: %s", strerror(errno));
+		goto out;
+	}
+	if (listen && !(listener = cm_listening_id(listen_ch, port, 1)))
+		goto out;
+	id = cm_resolved_id(ch, port);
+	if (!id)
+		goto out;
+	cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
+	attr.send_cq = attr.recv_cq = cq;
+	if (!cq || rdma_create_qp(id, NULL, &attr) || rdma_connect(id, &param)) {
+		fail("connecting: %s", strerror(errno));
+		goto out;
+	}
+	if (listen) {
+		ev = cm_event(listen_ch, SOON);
+		if (!ev || ev->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
+			fail("no connect request");
+			goto out;
+		}
+		request = ev->id;
+		rdma_ack_cm_event(ev);
+		if (rdma_reject(request, "no", 2))
+			fail("rdma_reject: %s", strerror(errno));
+		rdma_destroy_id(request);
+	}
+	cm_expect(ch, RDMA_CM_EVENT_REJECTED);
+out:
+	if (id && id->qp)
+		rdma_destroy_qp(id);
+	if (id)
+		rdma_destroy_id(id);
+	if (cq)
+		ibv_destroy_cq(cq);
+	if (listener)
+		rdma_destroy_id(listener);
+	if (ch)
+		rdma_destroy_event_channel(ch);
+	if (listen_ch)
+		rdma_destroy_event_channel(listen_ch);
+}
+
+static void nobody_listens(void)
+{
+	for (int i = 0; i < count && !test_failed(); i++)
+		attempt(false);
+}
+
+static void rejected(void)
+{
+	for (int i = 0; i < count && !test_failed(); i++)
+		attempt(true);
+}
+
+/* A process is killed that has all its connections open, and Reads under way on each. */
+static void open_until_killed(void)
+{
+	static struct pair pairs[64];
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+
+	for (int i = 0; i < count; i++) {
+		must(pair_open(&pairs[i], NULL));
+		must(has_worked(&pairs[i]));
+		for (int k = 0; k < 4; k++) {
+			wr = wr_from(IBV_WR_RDMA_READ, k, &sge);
+			must(post_send(&pairs[i].a, &wr));
+		}
+	}
+	raise(SIGKILL);
+}
+
+static void killed(void)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (!pid) {
+		test_run("killed", open_until_killed);
+		_exit(1);
+	}
+	check(pid > 0 && waitpid(pid, &status, 0) == pid, "fork: %s", strerror(errno));
+	check(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "it was not killed");
+}
+
+int main(int argc, char **argv)
+{
+	const char *number = getenv("COUNT");
+
+	test_begin(argc, argv);
+	if (number)
+		count = atoi(number);
+	if (count < 1 || count > 64)
+		return test_cannot_start();
+	RUN(killed); /* before this process has anything open itself */
+	RUN(disconnect);
+	RUN(disconnect_by_the_passive_side);
+	RUN(error);
+	RUN(refused_write);
+	RUN(destroyed);
+	RUN(nobody_listens);
+	RUN(rejected);
+	return test_end();
+}
