@@ -20,6 +20,7 @@ use kernel::types::Opaque;
 
 mod baton;
 mod gate;
+mod once;
 mod slot;
 
 pub use baton::Baton;
@@ -27,6 +28,7 @@ pub use baton::Next;
 pub use baton::Ran;
 pub use gate::Gate;
 pub use gate::GateGuard;
+pub use once::Once;
 pub use slot::Filled;
 pub use slot::Slot;
 

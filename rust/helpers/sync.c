@@ -2,6 +2,7 @@
 /* For rust/sync.rs, rust/sync/ and rust/rcu_map.rs. */
 #include <linux/bottom_half.h>
 #include <linux/irqflags.h>
+#include <linux/preempt.h>
 #include <linux/processor.h>
 #include <linux/spinlock.h>
 
@@ -11,10 +12,17 @@ void riwarp_helper_cpu_relax(void)
 	cpu_relax();
 }
 
-bool riwarp_helper_irqs_disabled(void);
-bool riwarp_helper_irqs_disabled(void)
+/*
+ * With interrupts disabled bottom halves are off anyway, and enabling them would be wrong; in a
+ * softirq they stay off until its end.
+ */
+bool riwarp_helper_bh_off(void);
+bool riwarp_helper_bh_off(void)
 {
-	return irqs_disabled();
+	if (irqs_disabled() || in_serving_softirq())
+		return false;
+	local_bh_disable();
+	return true;
 }
 
 void riwarp_helper_local_bh_disable(void);

@@ -20,6 +20,7 @@ use super::umem::Umem;
 use crate::net::Inbound;
 use crate::net::TxBatch;
 use crate::rdma::types::KernelOwned;
+use crate::sync::Once;
 use core::marker::PhantomData;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
@@ -383,7 +384,7 @@ impl PageList {
             return 0;
         }
         // CAST: 32 bits fit.
-        let hint = self.hint.load(Relaxed) as usize;
+        let hint = self.hint.read_once() as usize;
         let covers = |index: usize| match (self.pieces.get(index), self.pieces.get(index + 1)) {
             (Some(piece), Some(next)) => piece.offset <= offset && offset < next.offset,
             (Some(piece), None) => piece.offset <= offset,
@@ -401,7 +402,7 @@ impl PageList {
                 .saturating_sub(1)
         };
         // CAST: A hint may be cut.
-        self.hint.store(index as u32, Relaxed);
+        self.hint.write_once(index as u32);
         index
     }
 }

@@ -237,6 +237,7 @@ impl TxBatch {
     /// # Safety
     ///
     /// `from` must be readable by the kernel for `n` octets.
+    #[inline]
     pub(crate) unsafe fn append_raw(&mut self, from: *const u8, n: usize) -> Result {
         let mut from = from;
         self.append_with(n, |to, n| {
@@ -253,12 +254,36 @@ impl TxBatch {
     ///
     /// `fill` gets memory that is writable for the length that goes with it, and must write all of
     /// it.
+    #[inline]
     pub(crate) fn append_with(&mut self, n: usize, mut fill: impl FnMut(*mut u8, usize)) -> Result {
+        // CAST: `u64` has the bits of `usize`. NO-OVERFLOW: As in `Chunk::end`.
+        let end = self.appended.wrapping_add(n as u64);
+        // Most often it all fits where the last chunk is filled.
+        if let Some(chunk) = self.live.last() {
+            if self.appended >= chunk.base && end <= chunk.end() {
+                // CAST: Less than the size of the chunk.
+                let off = self.appended.wrapping_sub(chunk.base) as usize;
+                // SAFETY: The chunk has `n` octets behind `off`, as just compared.
+                fill(unsafe { chunk.virt.as_ptr().add(off) }, n);
+                // INVARIANT: There was room.
+                self.appended = end;
+                return Ok(());
+            }
+        }
+        self.append_pieces(n, end, fill)
+    }
+
+    /// The rest of [`TxBatch::append_with`].
+    #[cold]
+    fn append_pieces(
+        &mut self,
+        n: usize,
+        end: u64,
+        mut fill: impl FnMut(*mut u8, usize),
+    ) -> Result {
         if self.room() < n {
             self.reserve(n, Grow::Atomic)?;
         }
-        // CAST: `u64` has the bits of `usize`. NO-OVERFLOW: As in `Chunk::end`.
-        let end = self.appended.wrapping_add(n as u64);
         self.each_run(self.appended, end, |chunk, off, len| {
             // SAFETY: By the invariants the chunk has as many octets.
             fill(unsafe { chunk.virt.as_ptr().add(off) }, len);

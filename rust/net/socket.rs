@@ -357,10 +357,10 @@ impl Socket {
     /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
     /// connection.
     pub fn send_batch(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
-        batch.send_with(more, |msg, _len| {
-            // SAFETY: The socket is valid; the message describes memory of the batch.
-            unsafe { bindings::sock_sendmsg(self.raw.as_ptr(), msg) }
-        })
+        // Straight to TCP: what lies above it (security modules, the address family) has nothing to
+        // say about sockets of the kernel.
+        // SAFETY: The socket is valid and owned by this call.
+        self.locked(|sk| unsafe { send_locked(sk, batch, more) })
     }
 
     /// As [`Socket::send_batch`], where sleeping is not allowed.

@@ -144,7 +144,8 @@ impl<T: Send> Baton<T> {
     /// Takes the baton if it is free; otherwise leaves a mark for the holder. Says whether it was
     /// taken.
     fn take_or_ask(&self) -> bool {
-        let mut seen = self.state.load(Relaxed);
+        // Most often it is free, so this does not look first.
+        let mut seen = FREE;
         loop {
             let (new, taken) = if seen == FREE {
                 (HELD, true)

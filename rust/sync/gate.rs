@@ -6,6 +6,7 @@
 //! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer was revoked, no placement may be in
 //! flight any more.
 
+use super::once::Once;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
@@ -19,8 +20,7 @@ use kernel::types::NotThreadSafe;
 
 extern "C" {
     fn riwarp_helper_cpu_relax();
-    fn riwarp_helper_irqs_disabled() -> bool;
-    fn riwarp_helper_local_bh_disable();
+    fn riwarp_helper_bh_off() -> bool;
     fn riwarp_helper_local_bh_enable();
 }
 
@@ -68,9 +68,6 @@ impl<T: Send + Sync> Gate<T> {
     /// Context: process or softirq; also with interrupts disabled, if they stay so for the life of
     /// the guard.
     pub fn enter(&self) -> Option<GateGuard<'_, T>> {
-        if !self.is_open() {
-            return None;
-        }
         // The guard undoes all of this, in the case of a closed gate too.
         let guard = GateGuard {
             gate: self,
@@ -154,7 +151,7 @@ impl<T: Send + Sync> Gate<T> {
     /// Says whether the gate is open. It may be closed a moment later. Context: any.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.users.load(Relaxed) < CLOSED
+        self.users.read_once() < CLOSED
     }
 }
 
@@ -201,7 +198,8 @@ impl<T> Drop for GateGuard<'_, T> {
 ///
 /// # Invariants
 ///
-/// If `disabled`, bottom halves were disabled for this value, on this CPU.
+/// If `disabled`, bottom halves were disabled for this value, on this CPU. If not, they are off in
+/// any case for as long as the value can live.
 struct BottomHalvesOff {
     disabled: bool,
     _not_send: NotThreadSafe,
@@ -210,13 +208,8 @@ struct BottomHalvesOff {
 impl BottomHalvesOff {
     #[inline]
     fn new() -> Self {
-        // With interrupts disabled bottom halves are off anyway, and enabling them would be wrong.
-        // SAFETY: Reads a flag of the CPU.
-        let disabled = !unsafe { riwarp_helper_irqs_disabled() };
-        if disabled {
-            // SAFETY: May be called in process and softirq context; undone by the drop.
-            unsafe { riwarp_helper_local_bh_disable() };
-        }
+        // SAFETY: May be called in any context; what was done is undone by the drop.
+        let disabled = unsafe { riwarp_helper_bh_off() };
         // INVARIANT: Just done.
         Self {
             disabled,

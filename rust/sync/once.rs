@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Single loads and stores without order, as one instruction each.
+//!
+//! What [`Atomic::load`] and [`Atomic::store`] do is a call of a C function each, as long as the
+//! kernel is not built with link-time optimisation. On the way of a message there are dozens, most of
+//! them of flags that only say whether a closer look is due.
+//!
+//! C header: `include/asm-generic/rwonce.h`.
+
+use kernel::sync::atomic::Atomic;
+
+/// `READ_ONCE` and `WRITE_ONCE`, for values that others change with atomic operations or by these.
+pub trait Once {
+    /// What is stored.
+    type Value: Copy;
+
+    /// Reads the value, without any order.
+    fn read_once(&self) -> Self::Value;
+
+    /// Writes the value, without any order.
+    fn write_once(&self, value: Self::Value);
+}
+
+macro_rules! once {
+    ($($value:ty),*) => { $(
+        impl Once for Atomic<$value> {
+            type Value = $value;
+
+            #[inline(always)]
+            fn read_once(&self) -> $value {
+                // SAFETY: The pointer is valid and aligned. All others access the value by marked
+                // operations of its size too, which a volatile one does not race with in the
+                // kernel's memory model.
+                unsafe { self.as_ptr().read_volatile() }
+            }
+
+            #[inline(always)]
+            fn write_once(&self, value: $value) {
+                // SAFETY: As above.
+                unsafe { self.as_ptr().write_volatile(value) }
+            }
+        }
+    )* };
+}
+
+once!(bool, i32, u32, i64, u64, usize);
