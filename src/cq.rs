@@ -9,19 +9,20 @@
 //! [`Cq::post`] cannot fail for its caller: a queue that is full raises its own error event and
 //! drops what comes after. Posting and telling are two steps, so that a batch of completions pays
 //! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks are
-//! given back, somebody calls [`Cq::announce`].
+//! given back, somebody calls [`Cq::announce`]. Without news that costs two loads.
 //!
 //! Context: any. The queue's lock is the innermost of the driver.
-
-use core::cmp;
 
 use iwarp::stag::Stag;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::Full,
-        barrier::smp_mb,
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
         Arc,
         ArcBorrow,
         SpinLockIrq, //
@@ -46,7 +47,8 @@ use kernel_ext::{
             WcExtra,
             WcSink, //
         }, //
-    }, //
+    },
+    sync::Once, //
 };
 
 use crate::{
@@ -63,35 +65,28 @@ use crate::{
 };
 
 /// What completions since the last announcement would raise.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum News {
-    /// Nothing new.
-    None,
     /// Something, but nothing solicited.
     Plain,
     /// A solicited completion or an error.
     Solicited,
 }
 
-/// Where completions wait to be polled.
-enum Ring {
-    /// Mapped by a process, which polls and arms without a call.
-    User(Arc<SharedMem>),
-    /// Private to the kernel.
-    Kernel {
-        slots: KVVec<Option<Completion>>,
-        /// Completions taken so far, modulo 2^32.
-        taken: u32,
-        /// What the consumer asked for last, if it was not told yet.
-        armed: Option<NotifyOn>,
-    },
+/// The ring of a kernel consumer.
+struct KernelRing {
+    slots: KVVec<Option<Completion>>,
+    /// Completions taken so far, modulo 2^32.
+    taken: u32,
+    /// What the consumer asked for last, if it was not told yet.
+    armed: Option<NotifyOn>,
 }
 
 struct Inner {
-    ring: Ring,
+    /// There unless a process has mapped the ring.
+    kernel: Option<KernelRing>,
     /// Completions posted so far, modulo 2^32.
     posted: u32,
-    news: News,
     overflown: bool,
 }
 
@@ -101,6 +96,12 @@ pub(crate) struct Cq {
     link: CqLink,
     /// Entries; a power of two.
     entries: u32,
+    /// The ring that a process has mapped, and polls and arms without a call.
+    user: Option<Arc<SharedMem>>,
+    /// Something was posted since the last announcement.
+    news: Atomic<bool>,
+    /// Something solicited was.
+    solicited: Atomic<bool>,
     #[pin]
     inner: SpinLockIrq<Inner>,
     _reservation: Reservation,
@@ -126,7 +127,9 @@ impl Cq {
             return Err(EINVAL);
         }
         let entries = init.entries.next_power_of_two();
-        let ring = if init.owner.is_user() {
+        let mut user = None;
+        let mut kernel = None;
+        if init.owner.is_user() {
             let memory = Arc::new(SharedMem::try_new(Self::ring_len(entries))?, GFP_KERNEL)?;
             let cq_key = udata.share(memory.clone())?;
             udata.respond(&siw::CreateCqResponse {
@@ -134,24 +137,26 @@ impl Cq {
                 num_cqe: entries,
                 cq_key,
             })?;
-            Ring::User(memory)
+            user = Some(memory);
         } else {
-            Ring::Kernel {
+            kernel = Some(KernelRing {
                 slots: empty_ring(entries as usize)?,
                 taken: 0,
                 armed: None,
-            }
-        };
+            });
+        }
         let device: Arc<Device> = device.into();
         let reservation = device.reserve(Resource::Cq)?;
         let cq = Arc::pin_init(
             pin_init!(Self {
                 link: init.link,
                 entries,
+                user,
+                news: Atomic::new(false),
+                solicited: Atomic::new(false),
                 inner <- new_spinlock_irq!(Inner {
-                    ring,
+                    kernel,
                     posted: 0,
-                    news: News::None,
                     overflown: false,
                 }),
                 _reservation: reservation,
@@ -181,24 +186,23 @@ impl Cq {
                 return;
             }
             let index = inner.posted & self.entries.wrapping_sub(1);
-            let stored = match &mut inner.ring {
-                Ring::User(memory) => post_user(memory, index, completion),
-                Ring::Kernel { slots, .. } => match slots.get_mut(index as usize) {
+            let stored = match (&self.user, &mut inner.kernel) {
+                (Some(memory), _) => post_user(memory, index, completion),
+                (None, Some(ring)) => match ring.slots.get_mut(index as usize) {
                     Some(slot @ None) => {
                         *slot = Some(*completion);
                         true
                     }
                     _ => false,
                 },
+                (None, None) => false,
             };
             if stored {
                 inner.posted = inner.posted.wrapping_add(1);
-                let news = if completion.solicited {
-                    News::Solicited
-                } else {
-                    News::Plain
-                };
-                inner.news = cmp::max(inner.news, news);
+                if completion.solicited {
+                    self.solicited.write_once(true);
+                }
+                self.news.write_once(true);
             } else {
                 inner.overflown = true;
                 overflow = true;
@@ -213,30 +217,45 @@ impl Cq {
     ///
     /// Context: softirq or process, no lock of the driver held.
     pub(crate) fn announce(&self) {
-        {
-            let mut inner = self.inner.lock();
-            let inner = &mut *inner;
-            let news = core::mem::replace(&mut inner.news, News::None);
-            if news == News::None || !inner.ring.disarm_for(news, self.entries) {
-                return;
-            }
+        // Whoever posts announces after it, so news that this load misses are somebody else's.
+        // ORDERING: the consumer arms and then polls once more; we publish and then look whether it
+        // has armed. Each side needs its store before its load, hence `Full`.
+        if !self.news.read_once() || !self.news.xchg(false, Full) {
+            return;
         }
-        self.link.notify();
+        let news = if self.solicited.read_once() && self.solicited.xchg(false, Relaxed) {
+            News::Solicited
+        } else {
+            News::Plain
+        };
+        let due = match &self.user {
+            Some(memory) => disarm_user(memory, self.entries, news),
+            None => {
+                let mut inner = self.inner.lock();
+                inner
+                    .kernel
+                    .as_mut()
+                    .is_some_and(|ring| ring.disarm_for(news))
+            }
+        };
+        if due {
+            self.link.notify();
+        }
     }
 
     /// Hands completions to a kernel consumer, as many as the sink takes. A queue that a process
     /// polls by itself has none to hand out.
     pub(crate) fn poll(&self, sink: &mut WcSink<'_>) {
         let mut inner = self.inner.lock();
-        let Ring::Kernel { slots, taken, .. } = &mut inner.ring else {
+        let Some(ring) = &mut inner.kernel else {
             return;
         };
         while sink.room() > 0 {
-            let index = *taken & self.entries.wrapping_sub(1);
-            let Some(completion) = slots.get_mut(index as usize).and_then(Option::take) else {
+            let index = ring.taken & self.entries.wrapping_sub(1);
+            let Some(completion) = ring.slots.get_mut(index as usize).and_then(Option::take) else {
                 return;
             };
-            *taken = taken.wrapping_add(1);
+            ring.taken = ring.taken.wrapping_add(1);
             sink.push(&to_wc(&completion));
         }
     }
@@ -245,20 +264,15 @@ impl Cq {
     /// asked. A process arms its queue without a call.
     pub(crate) fn req_notify(&self, request: NotifyRequest) -> Missed {
         let mut inner = self.inner.lock();
-        let Ring::Kernel {
-            slots,
-            taken,
-            armed,
-        } = &mut inner.ring
-        else {
+        let Some(ring) = &mut inner.kernel else {
             return Missed::No;
         };
         // A request for any completion is not weakened by a later one for solicited ones.
-        if *armed != Some(NotifyOn::Next) {
-            *armed = Some(request.on);
+        if ring.armed != Some(NotifyOn::Next) {
+            ring.armed = Some(request.on);
         }
-        let index = *taken & self.entries.wrapping_sub(1);
-        let waiting = matches!(slots.get(index as usize), Some(Some(_)));
+        let index = ring.taken & self.entries.wrapping_sub(1);
+        let waiting = matches!(ring.slots.get(index as usize), Some(Some(_)));
         if request.report_missed && waiting {
             Missed::Yes
         } else {
@@ -267,38 +281,29 @@ impl Cq {
     }
 }
 
-impl Ring {
+impl KernelRing {
     /// Takes back the consumer's request if `news` answers it; whether it did.
-    fn disarm_for(&mut self, news: News, entries: u32) -> bool {
-        match self {
-            Ring::User(memory) => {
-                let at = entries as usize * siw::CQE_LEN;
-                // ORDERING: the consumer arms and then polls once more; we publish and then look
-                // whether it has armed. Each side needs its store before its load.
-                smp_mb(Full);
-                let Some(armed) = memory.load_u32_acquire(at) else {
-                    return false;
-                };
-                let due = armed & siw::NOTIFY_NEXT != 0
-                    || (news == News::Solicited && armed & siw::NOTIFY_SOLICITED != 0);
-                if due {
-                    let _ = memory.store_u32_release(at, 0);
-                }
-                due
-            }
-            Ring::Kernel { armed, .. } => {
-                let due = match armed {
-                    Some(NotifyOn::Next) => true,
-                    Some(NotifyOn::Solicited) => news == News::Solicited,
-                    None => false,
-                };
-                if due {
-                    *armed = None;
-                }
-                due
-            }
+    fn disarm_for(&mut self, news: News) -> bool {
+        let due = match self.armed {
+            Some(NotifyOn::Next) => true,
+            Some(NotifyOn::Solicited) => news == News::Solicited,
+            None => false,
+        };
+        if due {
+            self.armed = None;
         }
+        due
     }
+}
+
+/// Takes back the process's request if `news` answers it; whether it did, and nobody else has.
+fn disarm_user(memory: &SharedMem, entries: u32, news: News) -> bool {
+    let at = entries as usize * siw::CQE_LEN;
+    let answers = |armed: u32| {
+        armed & siw::NOTIFY_NEXT != 0
+            || (news == News::Solicited && armed & siw::NOTIFY_SOLICITED != 0)
+    };
+    memory.load_u32_acquire(at).is_some_and(answers) && memory.swap_u32(at, 0).is_some_and(answers)
 }
 
 /// Writes an entry into the mapped ring; false if the process has not polled the old one yet.

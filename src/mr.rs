@@ -54,7 +54,8 @@ use kernel_ext::{
     },
     sync::{
         Gate,
-        GateGuard, //
+        GateGuard,
+        Once, //
     }, //
 };
 
@@ -156,7 +157,7 @@ impl Region {
     #[inline]
     pub(crate) fn stag(&self) -> Stag {
         // ORDERING: Only a filter; checks use the STag of the body.
-        Stag::new(self.stag.load(Relaxed))
+        Stag::new(self.stag.read_once())
     }
 
     /// Says whether the region is not deregistered, which it may be a moment later. Context: any.

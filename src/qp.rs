@@ -78,6 +78,7 @@ use kernel_ext::{
     },
     sync::{
         Baton,
+        Once,
         SpinLockBh, //
     }, //
 };
@@ -115,7 +116,7 @@ use crate::{
     }, //
 };
 
-mod pace;
+pub(crate) mod pace;
 mod stream;
 mod verbs;
 
@@ -314,7 +315,7 @@ impl Qp {
     }
 
     pub(crate) fn may_send(&self) -> bool {
-        self.may_send.load(Relaxed)
+        self.may_send.read_once()
     }
 
     /// The initiator's first FPDU has come (MPA-9), or is not to be waited for.
@@ -373,9 +374,9 @@ impl Qp {
 
     /// The transmitter's stream; a new one is picked up first.
     pub(crate) fn take_new_tx<'a>(&self, tx: &'a mut Tx) -> Option<&'a mut KBox<TxStream>> {
-        let new = self.inner.lock().tx.take();
-        if new.is_some() {
-            tx.stream = new;
+        // An old one is let go before there can be a new one.
+        if tx.stream.is_none() {
+            tx.stream = self.inner.lock().tx.take();
         }
         tx.stream.as_mut()
     }

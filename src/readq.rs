@@ -21,10 +21,15 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         SpinLockIrq, //
     }, //
 };
+use kernel_ext::sync::Once;
 
 use crate::{
     mr::Region,
@@ -49,6 +54,8 @@ struct Inner {
 /// The inbound read queue of a stream.
 #[pin_data]
 pub(crate) struct InboundReads {
+    /// Requests that were not taken out yet, for a look without the lock.
+    waiting: Atomic<u32>,
     #[pin]
     inner: SpinLockIrq<Inner>,
 }
@@ -57,6 +64,7 @@ impl InboundReads {
     /// Makes a queue without places.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
+            waiting: Atomic::new(0),
             inner <- new_spinlock_irq!(Inner {
                 slots: KVVec::new(),
                 depth: Depth::new(0),
@@ -72,6 +80,7 @@ impl InboundReads {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.depth = Depth::new(ird);
+            self.waiting.write_once(0);
             core::mem::replace(&mut inner.slots, slots)
         };
         Ok(())
@@ -98,6 +107,7 @@ impl InboundReads {
         match slot {
             Some(slot) => {
                 *slot = Some(read);
+                self.waiting.fetch_add(1, Relaxed);
                 true
             }
             None => false,
@@ -107,10 +117,16 @@ impl InboundReads {
     /// Takes the oldest request out to be answered; its place stays taken until
     /// [`InboundReads::answered`].
     pub(crate) fn take(&self) -> Option<InboundRead> {
+        // Whoever puts one in wakes the transmitter after it.
+        if self.waiting.read_once() == 0 {
+            return None;
+        }
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let at = inner.depth.oldest()?;
-        inner.slots.get_mut(usize::from(at))?.take()
+        let read = inner.slots.get_mut(usize::from(at))?.take()?;
+        self.waiting.fetch_sub(1, Relaxed);
+        Some(read)
     }
 
     /// Frees the place of the request that was taken out last.
@@ -129,6 +145,7 @@ impl InboundReads {
                 let Some(at) = inner.depth.release() else {
                     return;
                 };
+                self.waiting.write_once(0);
                 inner.slots.get_mut(usize::from(at)).and_then(Option::take)
             };
         }

@@ -118,6 +118,8 @@ struct Incoming {
 #[derive(Default)]
 struct Aftermath {
     kick: bool,
+    /// Something was completed.
+    completed: bool,
     first_fpdu: Option<Arc<Conn>>,
     again: bool,
 }
@@ -165,7 +167,9 @@ impl Qp {
             self.allow_sending();
             conn.first_fpdu();
         }
-        self.announce();
+        if aftermath.completed {
+            self.announce();
+        }
         if aftermath.kick {
             self.answer(inbound);
         }
@@ -213,6 +217,7 @@ impl Qp {
                     }
                 }
                 Err(fault) => {
+                    aftermath.completed = true;
                     stream.stopped = true;
                     stats.rx_faults.inc();
                     // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
@@ -261,7 +266,10 @@ impl Qp {
         match segment {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.place_write(stream, inbound, ulpdu, &segment),
-            Segment::Send(segment) => self.place_send(stream, inbound, ulpdu, &segment),
+            Segment::Send(segment) => {
+                aftermath.completed = true;
+                self.place_send(stream, inbound, ulpdu, &segment)
+            }
             Segment::ReadResponse(segment) => {
                 self.place_response(inbound, ulpdu, &segment, aftermath)
             }
@@ -342,7 +350,11 @@ impl Qp {
         if payload.len != 0 {
             let pos = ulpdu + usize::from(payload.offset);
             let len = usize::from(payload.len);
-            if let Err(status) = incoming.buffer.place(placement.offset, inbound, pos, len) {
+            if let Err(status) =
+                incoming
+                    .buffer
+                    .place(self.pd(), placement.offset, inbound, pos, len)
+            {
                 return refused(stream, status, Fault::LocalPlacement);
             }
         }
@@ -376,8 +388,9 @@ impl Qp {
             }
             None => return Err(Fault::NoBuffer),
         };
-        match Slices::resolve(&wr.sges, self.device(), self.pd(), LocalUse::Sink, cache) {
-            Ok(buffer) => Ok(Incoming {
+        let mut buffer = Slices::default();
+        match buffer.resolve(&wr.sges, self.device(), self.pd(), LocalUse::Sink, cache) {
+            Ok(()) => Ok(Incoming {
                 buffer_len: u32::try_from(wr.sges.total()).unwrap_or(u32::MAX),
                 wr,
                 buffer,
@@ -423,10 +436,17 @@ impl Qp {
         if payload.len != 0 {
             let pos = ulpdu + usize::from(payload.offset);
             sink.ok_or(Fault::LocalPlacement)?
-                .place(placement.offset, inbound, pos, usize::from(payload.len))
+                .place(
+                    self.pd(),
+                    placement.offset,
+                    inbound,
+                    pos,
+                    usize::from(payload.len),
+                )
                 .map_err(|_| Fault::LocalPlacement)?;
         }
         if placement.complete {
+            aftermath.completed = true;
             if let Some((slot, invalidate)) = self.sq.read_done() {
                 let status = match invalidate.map(|stag| self.invalidate_local(stag)) {
                     Some(Err(status)) => status,

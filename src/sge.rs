@@ -61,8 +61,6 @@ impl RegionCache {
 pub(crate) struct Slice {
     region: Arc<Region>,
     key: Stag,
-    pd: PdId,
-    usage: LocalUse,
     /// I/O virtual address of the first octet.
     addr: u64,
     /// Octets, not 0.
@@ -71,8 +69,14 @@ pub(crate) struct Slice {
 
 impl Slice {
     /// Copies `len` octets from `offset` on into the batch.
-    fn copy_to_batch(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), WcStatus> {
-        self.inside(offset, len, |memory, at| {
+    fn copy_to_batch(
+        &self,
+        pd: PdId,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), WcStatus> {
+        self.inside(pd, LocalUse::Source, offset, len, |memory, at| {
             memory.copy_to_batch(at, len, batch)
         })
     }
@@ -84,12 +88,13 @@ impl Slice {
     /// The region was revoked meanwhile, or has other rights now.
     pub(crate) fn place(
         &self,
+        pd: PdId,
         offset: u32,
         inbound: &mut Inbound<'_>,
         pos: usize,
         len: usize,
     ) -> Result<(), WcStatus> {
-        self.inside(offset, len, |memory, at| {
+        self.inside(pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
         })
     }
@@ -107,6 +112,8 @@ impl Slice {
     /// Checks once more and copies, both in one visit of the region.
     fn inside(
         &self,
+        pd: PdId,
+        usage: LocalUse,
         offset: u32,
         len: usize,
         copy: impl FnOnce(&Memory, u64) -> Result,
@@ -117,7 +124,7 @@ impl Slice {
         let inside = self.region.enter().ok_or(refused)?;
         let at = self
             .region
-            .check_local_inside(&inside, self.key, self.pd, addr, len, self.usage)?;
+            .check_local_inside(&inside, self.key, pd, addr, len, usage)?;
         copy(inside.memory(), at).map_err(|_| refused)
     }
 }
@@ -129,59 +136,85 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Checks every element of `list`.
+    /// Checks every element of `list` and takes it over.
     ///
     /// # Errors
     ///
     /// One of the elements may not be used so by the protection domain `pd`.
     pub(crate) fn resolve(
+        &mut self,
         list: &SgeList,
         device: &Device,
         pd: PdId,
         usage: LocalUse,
         cache: &mut RegionCache,
-    ) -> Result<Self, WcStatus> {
-        let mut slices = Self::default();
-        let mut places = slices.list.iter_mut();
+    ) -> Result<(), WcStatus> {
+        self.find(list, device, cache)?;
+        for slice in self.list.iter().flatten() {
+            let Slice { key, addr, len, .. } = *slice;
+            slice.region.check_local(key, pd, addr, len, usage)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the elements of `list` over, for one copy of all of it: that checks them.
+    ///
+    /// # Errors
+    ///
+    /// One of the elements has no region.
+    pub(crate) fn find(
+        &mut self,
+        list: &SgeList,
+        device: &Device,
+        cache: &mut RegionCache,
+    ) -> Result<(), WcStatus> {
+        let mut places = self.list.iter_mut();
         for sge in list.as_slice().iter().filter(|sge| sge.len != 0) {
             let key = Stag::new(sge.lkey);
             let region = cache.get(device, key).ok_or(WcStatus::LocalProtection)?;
-            region.check_local(key, pd, sge.addr, sge.len, usage)?;
-            if let Some(place) = places.next() {
-                *place = Some(Slice {
-                    region: region.clone(),
-                    key,
-                    pd,
-                    usage,
-                    addr: sge.addr,
-                    len: sge.len,
-                });
+            match places.next() {
+                // The same region as the last time, as most often.
+                Some(Some(slice)) if Arc::ptr_eq(&slice.region, region) => {
+                    (slice.key, slice.addr, slice.len) = (key, sge.addr, sge.len);
+                }
+                Some(place) => {
+                    *place = Some(Slice {
+                        region: region.clone(),
+                        key,
+                        addr: sge.addr,
+                        len: sge.len,
+                    });
+                }
+                None => return Err(WcStatus::LocalProtection),
             }
         }
-        Ok(slices)
+        places.for_each(|place| *place = None);
+        Ok(())
     }
 
     /// The first element; [`None`] if the list holds no octets.
-    pub(crate) fn into_first(self) -> Option<Slice> {
-        let [first, ..] = self.list;
-        first
+    pub(crate) fn take_first(&mut self) -> Option<Slice> {
+        let [first, ..] = &mut self.list;
+        first.take()
     }
 
     /// Copies the `len` octets at `offset` of the list into the batch.
     pub(crate) fn copy_to_batch(
         &self,
+        pd: PdId,
         offset: u32,
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), WcStatus> {
         self.walk(offset, len, |slice, at, piece, _| {
-            slice.copy_to_batch(at, piece, batch)
+            slice.copy_to_batch(pd, at, piece, batch)
         })
     }
 
     /// Places the `len` octets that wait at `pos` at `offset` of the list.
     pub(crate) fn place(
         &self,
+        pd: PdId,
         offset: u32,
         inbound: &mut Inbound<'_>,
         pos: usize,
@@ -189,6 +222,7 @@ impl Slices {
     ) -> Result<(), WcStatus> {
         self.walk(offset, len, |slice, at, piece, done| {
             slice.place(
+                pd,
                 at,
                 inbound,
                 pos.checked_add(done).ok_or(WcStatus::LocalProtection)?,

@@ -31,7 +31,10 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::Full,
+        atomic::{
+            Atomic,
+            Full, //
+        },
         barrier::smp_mb,
         Arc,
         SpinLockIrq, //
@@ -45,7 +48,8 @@ use kernel_ext::{
             WcOpcode,
             WcStatus, //
         }, //
-    }, //
+    },
+    sync::Once, //
 };
 
 use crate::{
@@ -106,15 +110,9 @@ struct OutstandingRead {
     slot: Option<Slot>,
 }
 
-enum Ring {
-    /// Mapped by a process: an entry is ours while its VALID flag is set.
-    User(Arc<SharedMem>),
-    /// Private to the kernel.
-    Kernel(KVVec<Option<SendWr>>),
-}
-
 struct Inner {
-    ring: Ring,
+    /// The ring of a kernel consumer; without places if a process has mapped one.
+    kernel: KVVec<Option<SendWr>>,
     /// Requests taken from the ring so far, modulo 2^32.
     taken: u32,
     /// Requests posted so far, modulo 2^32; kernel rings only.
@@ -138,8 +136,41 @@ pub(crate) struct SendQueue {
     /// Every request makes a completion, asked for or not.
     signal_all: bool,
     cq: Arc<Cq>,
+    /// The ring that a process has mapped: an entry is ours while its VALID flag is set.
+    user: Option<Arc<SharedMem>>,
+    /// What `taken` is, for a look without the lock.
+    next: Atomic<u32>,
     #[pin]
     inner: SpinLockIrq<Inner>,
+}
+
+/// Where the last requests end in the stream: octets from its beginning. Kept by the transmitter, so that
+/// the queue is locked once for many requests.
+#[derive(Default)]
+pub(crate) struct Ends {
+    list: [Option<(Slot, u64)>; 16],
+    len: usize,
+}
+
+impl Ends {
+    /// Adds one; false if there is no place.
+    pub(crate) fn push(&mut self, slot: Slot, end: u64) -> bool {
+        match self.list.get_mut(self.len) {
+            Some(place) => {
+                *place = Some((slot, end));
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn note(&mut self, queue: &SendQueue, inner: &mut Inner) {
+        for (slot, end) in self.list.iter_mut().take(self.len).filter_map(Option::take) {
+            inner.progress(queue, slot, Progress::Sent(end));
+        }
+        self.len = 0;
+    }
 }
 
 /// What a completion says of its queue pair.
@@ -158,9 +189,9 @@ impl SendQueue {
         cq: Arc<Cq>,
         ring: Option<Arc<SharedMem>>,
     ) -> Result<impl PinInit<Self>> {
-        let ring = match ring {
-            Some(ring) => Ring::User(ring),
-            None => Ring::Kernel(empty_ring(entries as usize)?),
+        let kernel = match ring {
+            Some(_) => KVVec::new(),
+            None => empty_ring(entries as usize)?,
         };
         let nothing = Pending {
             id: 0,
@@ -174,8 +205,10 @@ impl SendQueue {
             entries,
             signal_all,
             cq,
+            user: ring,
+            next: Atomic::new(0),
             inner <- new_spinlock_irq!(Inner {
-                ring,
+                kernel,
                 taken: 0,
                 posted: 0,
                 pending,
@@ -232,28 +265,38 @@ impl SendQueue {
             return Err(ENOMEM);
         }
         let index = self.index(inner.posted);
-        match &mut inner.ring {
-            Ring::User(_) => return Err(EINVAL),
-            Ring::Kernel(slots) => match slots.get_mut(index) {
-                Some(slot @ None) => *slot = Some(wr),
-                _ => return Err(ENOMEM),
-            },
+        match inner.kernel.get_mut(index) {
+            Some(slot @ None) => *slot = Some(wr),
+            Some(Some(_)) => return Err(ENOMEM),
+            None => return Err(EINVAL),
         }
         inner.posted = inner.posted.wrapping_add(1);
         Ok(())
     }
 
+    /// How many requests were taken so far, modulo 2^32.
+    pub(crate) fn taken(&self) -> u32 {
+        self.next.read_once()
+    }
+
     /// Takes the oldest posted request; it is pending from now on.
+    #[inline]
     pub(crate) fn take(&self) -> Taken {
+        if let Some(memory) = &self.user {
+            // The usual end of a round. Only the transmitter moves on, so this looks at the right one.
+            if !is_posted(memory, self.index(self.next.read_once())) {
+                return Taken::Nothing;
+            }
+        }
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         if inner.taken.wrapping_sub(inner.done) >= self.entries {
             return Taken::Nothing;
         }
         let index = self.index(inner.taken);
-        let taken = match &mut inner.ring {
-            Ring::User(memory) => take_user(memory, index),
-            Ring::Kernel(slots) => slots.get_mut(index).and_then(Option::take).map(Ok),
+        let taken = match &self.user {
+            Some(memory) => take_user(memory, index),
+            None => inner.kernel.get_mut(index).and_then(Option::take).map(Ok),
         };
         let Some(taken) = taken else {
             return Taken::Nothing;
@@ -280,15 +323,16 @@ impl SendQueue {
             *place = pending;
         }
         inner.taken = inner.taken.wrapping_add(1);
+        self.next.write_once(inner.taken);
         match taken {
             Ok(wr) => Taken::Wr(wr, slot),
             Err(bad) => Taken::Bad(bad, slot),
         }
     }
 
-    /// The last octet of the request is `end` octets into the stream.
-    pub(crate) fn sent(&self, slot: Slot, end: u64) {
-        self.inner.lock().progress(self, slot, Progress::Sent(end));
+    /// Notes where requests end in the stream.
+    pub(crate) fn sent(&self, ends: &mut Ends) {
+        ends.note(self, &mut self.inner.lock());
     }
 
     /// The request is over. Completes what is complete now.
@@ -298,9 +342,11 @@ impl SendQueue {
         inner.complete(self, origin);
     }
 
-    /// TCP has accepted the stream up to `position`. Completes what is complete now.
-    pub(crate) fn accepted(&self, position: u64, origin: Origin) {
+    /// TCP has accepted the stream up to `position`. Notes where requests end in it, and completes what
+    /// is complete now.
+    pub(crate) fn accepted(&self, position: u64, ends: &mut Ends, origin: Origin) {
         let mut inner = self.inner.lock();
+        ends.note(self, &mut inner);
         inner.accepted = position;
         inner.complete(self, origin);
     }
@@ -490,12 +536,19 @@ pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
     Ok(slots)
 }
 
+#[inline]
+fn is_posted(memory: &SharedMem, index: usize) -> bool {
+    let flags = memory.load_u16_acquire(index * siw::SQE_LEN + siw::FLAGS_AT);
+    flags.is_some_and(|flags| flags & siw::VALID != 0)
+}
+
+#[inline]
 fn take_user(memory: &SharedMem, index: usize) -> Option<Result<SendWr, BadEntry>> {
-    let at = index * siw::SQE_LEN;
-    let flags_at = at + siw::FLAGS_AT;
-    if memory.load_u16_acquire(flags_at)? & siw::VALID == 0 {
+    if !is_posted(memory, index) {
         return None;
     }
+    let at = index * siw::SQE_LEN;
+    let flags_at = at + siw::FLAGS_AT;
     let entry: [u8; siw::SQE_LEN] = memory.copy_out(at)?;
     memory.store_u16_release(flags_at, 0).ok()?;
     // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings

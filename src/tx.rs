@@ -57,6 +57,7 @@ use crate::{
         StreamParams, //
     },
     qp::{
+        pace::Ring,
         Phase,
         Qp, //
     },
@@ -65,7 +66,10 @@ use crate::{
         RegionCache,
         Slices, //
     },
-    sq::Slot,
+    sq::{
+        Ends,
+        Slot, //
+    },
     wr::{
         Inline,
         SendWr, //
@@ -100,7 +104,13 @@ pub(crate) struct TxStream {
     appended: u64,
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
+    /// Where the requests end that were packed last.
+    ends: Ends,
+    /// FPDUs that were packed and not counted yet.
+    fpdus: u64,
     crc: Crc,
+    /// Octets that a ULPDU of the present batch has at most.
+    mulpdu: u16,
     /// Where the Markers go, if the peer wants them.
     markers: Option<MarkerClock>,
     send_msn: Msn,
@@ -113,6 +123,8 @@ pub(crate) struct TxStream {
     rtr: Option<Rtr>,
     /// Whose turn it is when both the peer and the consumer want something.
     turn: Turn,
+    /// Where the current message comes from, if it comes from regions of the consumer.
+    slices: Slices,
     cache: RegionCache,
 }
 
@@ -124,7 +136,7 @@ enum Turn {
 
 impl TxStream {
     /// The longest ULPDU that still makes one segment of TCP (MPA-28).
-    fn mulpdu(&self) -> u16 {
+    fn mulpdu_now(&self) -> u16 {
         let markers = match self.markers {
             Some(_) => Markers::On,
             None => Markers::Off,
@@ -144,8 +156,8 @@ struct Outgoing {
 enum Source {
     /// There is none.
     Nothing,
-    /// The consumer's regions.
-    Slices(Slices),
+    /// The consumer's regions: [`TxStream::slices`].
+    Slices,
     /// The work request itself.
     Inline(Inline),
     /// The region that the peer reads.
@@ -162,6 +174,7 @@ enum Job {
     /// Nobody waits for it.
     Nothing,
 }
+
 /// How [`TxStream`] was filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Filled {
@@ -219,15 +232,15 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
-        let (begin, wait) = self.pace.ring();
-        match wait {
-            Some(wait) => {
+        match self.pace.ring(self.sq.taken()) {
+            Ring::Now => self.transmit(),
+            Ring::Wait(wait) => {
                 if !self.tx.ask() {
                     self.set_alarm(wait);
                 }
                 self.pace.leave();
             }
-            None => {
+            Ring::Timed(begin) => {
                 self.transmit();
                 self.pace.leave_done(begin);
             }
@@ -271,7 +284,10 @@ impl Qp {
             batch: TxBatch::new(),
             appended: 0,
             accepted: 0,
+            ends: Ends::default(),
+            fpdus: 0,
             crc: params.crc,
+            mulpdu: 0,
             markers: (params.markers == Markers::On).then(MarkerClock::new),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
@@ -279,6 +295,7 @@ impl Qp {
             held: None,
             rtr: params.send_rtr,
             turn: Turn::Responses,
+            slices: Slices::default(),
             cache: RegionCache::default(),
         };
         Ok(KBox::new(stream, GFP_KERNEL)?)
@@ -286,7 +303,13 @@ impl Qp {
 
     fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {
         match self.phase() {
-            Phase::Idle => Next::Done,
+            Phase::Idle => {
+                // What a reset has left behind; its end may sleep.
+                if post.grow() == Grow::Sleep {
+                    tx.stream = None;
+                }
+                Next::Done
+            }
             Phase::Rts | Phase::Closing => {
                 let stream = self.take_new_tx(tx);
                 stream.map_or(Next::Done, |stream| self.send_round(stream, post))
@@ -302,7 +325,7 @@ impl Qp {
             }
             Phase::Error => {
                 // The connection outlives the transmitter's interest in it.
-                self.take_new_tx(tx);
+                let _ = self.take_new_tx(tx);
                 tx.stream = None;
                 if self.flush() {
                     Next::Yield
@@ -317,43 +340,53 @@ impl Qp {
         let stats = &self.device().stats;
         for _ in 0..post.budget() {
             let filled = self.fill(stream, post.grow());
-            if stream.batch.is_empty() {
-                let done = filled == Filled::Drained && stream.current.is_none();
-                if self.phase() == Phase::Closing && done && self.sq.is_idle() {
-                    stream.conn.close(Close::Graceful);
-                }
-                return self.next_after_sending();
-            }
             let more = match filled {
                 Filled::Full => More::Yes,
                 Filled::Drained => More::No,
             };
-            match post.send(stream, more) {
-                Ok(octets) => {
-                    stream.accepted += octets as u64;
-                    stats.tx_bytes.add(octets as u64);
-                    stats.tx_batches.inc();
-                    self.pace.sent(octets);
-                    self.sq.accepted(stream.accepted, self.origin());
-                    self.sq.cq().announce();
-                }
-                Err(e) if e == EAGAIN => {
-                    stats.tx_stalls.inc();
-                    return self.next_after_sending();
-                }
-                // Not from here, not now.
-                Err(e) if e == EBUSY => return Next::Yield,
-                // The connection is gone; its callbacks say so.
-                Err(_) => {
-                    stream.conn.close(Close::Abort);
-                    return self.next_after_sending();
+            if !stream.batch.is_empty() {
+                match post.send(stream, more) {
+                    Ok(octets) => self.sent(stream, octets),
+                    Err(e) if e == EAGAIN => {
+                        stats.tx_stalls.inc();
+                        return self.next_after_sending();
+                    }
+                    // Not from here, not now.
+                    Err(e) if e == EBUSY => return Next::Yield,
+                    // The connection is gone; its callbacks say so.
+                    Err(_) => {
+                        stream.conn.close(Close::Abort);
+                        return self.next_after_sending();
+                    }
                 }
             }
-            if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
+            let phase = self.phase();
+            if !matches!(phase, Phase::Rts | Phase::Closing) {
                 return Next::Again;
+            }
+            // Whoever posts something now rings the bell.
+            if filled == Filled::Drained && stream.batch.is_empty() {
+                let done = || stream.current.is_none() && self.sq.is_idle();
+                if phase == Phase::Closing && done() {
+                    stream.conn.close(Close::Graceful);
+                }
+                return Next::Done;
             }
         }
         Next::Yield
+    }
+
+    /// TCP has accepted so many octets.
+    fn sent(&self, stream: &mut TxStream, octets: usize) {
+        let stats = &self.device().stats;
+        stream.accepted += octets as u64;
+        stats.tx_bytes.add(octets as u64);
+        stats.tx_batches.inc();
+        stats.tx_fpdus.add(core::mem::take(&mut stream.fpdus));
+        self.pace.sent(octets);
+        self.sq
+            .accepted(stream.accepted, &mut stream.ends, self.origin());
+        self.sq.cq().announce();
     }
 
     /// Goes round again if the phase has changed under us.
@@ -367,15 +400,17 @@ impl Qp {
     /// Fills the batch.
     fn fill(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Filled {
         // It follows the segment size, from batch to batch.
-        let mulpdu = stream.mulpdu();
+        stream.mulpdu = stream.mulpdu_now();
         while stream.batch.len() < BATCH_LEN {
-            if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
+            if stream.current.is_some() {
+                // A Terminate goes out in the middle of a message too.
+                if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
+                    return Filled::Drained;
+                }
+            } else if !self.next_message(stream) {
                 return Filled::Drained;
             }
-            if stream.current.is_none() && !self.next_message(stream) {
-                return Filled::Drained;
-            }
-            match self.cut(stream, mulpdu, grow) {
+            match self.cut(stream, grow) {
                 Ok(()) => {}
                 Err(Failed::Local(slot, status)) => {
                     stream.current = None;
@@ -392,9 +427,7 @@ impl Qp {
                 }
                 Err(Failed::Memory) => {
                     // What is in the batch goes out; its pages come back with the acknowledgements.
-                    if stream.batch.is_empty() {
-                        self.enqueue_tx();
-                    }
+                    self.enqueue_tx();
                     return Filled::Drained;
                 }
             }
@@ -417,8 +450,8 @@ impl Qp {
                 job: Job::Nothing,
             };
             stream.current = Some(outgoing);
-            let mulpdu = stream.mulpdu();
-            if self.cut(stream, mulpdu, Grow::Sleep).is_ok() {
+            stream.mulpdu = stream.mulpdu_now();
+            if self.cut(stream, Grow::Sleep).is_ok() {
                 self.device().stats.terminates_sent.inc();
             }
         }
@@ -426,11 +459,10 @@ impl Qp {
         stream.conn.socket().make_room(stream.batch.len());
         while !stream.batch.is_empty() {
             match stream.conn.socket().send_batch(&mut stream.batch, More::No) {
-                Ok(octets) => stream.accepted += octets as u64,
+                Ok(octets) => self.sent(stream, octets),
                 Err(_) => break,
             }
         }
-        self.sq.accepted(stream.accepted, self.origin());
         stream.conn.close(Close::Graceful);
     }
 }

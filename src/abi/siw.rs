@@ -128,6 +128,7 @@ pub(crate) struct BadEntry {
 ///
 /// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements or too
 /// much inline data [`WcStatus::LocalLength`].
+#[inline]
 pub(crate) fn decode_sqe(entry: &[u8; SQE_LEN]) -> Result<SendWr, BadEntry> {
     let id = u64_at(entry, 0);
     let flags = u16_at(entry, FLAGS_AT);
@@ -257,6 +258,7 @@ fn encode_status(status: WcStatus) -> u16 {
     }
 }
 
+#[inline]
 fn decode_sges(list: &[u8], count: u8) -> Option<SgeList> {
     let mut sges = SgeList::default();
     if usize::from(count) > MAX_SGE {
@@ -277,18 +279,22 @@ fn decode_sges(list: &[u8], count: u8) -> Option<SgeList> {
 // The offsets below are constants inside arrays of known length; `unwrap_or` keeps the panic path
 // out without an unchecked access.
 
+#[inline]
 fn u16_at(entry: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes(octets(entry, at))
 }
 
+#[inline]
 fn u32_at(entry: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(octets(entry, at))
 }
 
+#[inline]
 fn u64_at(entry: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(octets(entry, at))
 }
 
+#[inline]
 fn octets<const N: usize>(entry: &[u8], at: usize) -> [u8; N] {
     entry
         .get(at..)

@@ -183,15 +183,15 @@ impl Plan {
     }
 
     #[inline]
-    const fn new(cut: Cut) -> Self {
+    const fn empty() -> Self {
         Self {
             header: [0; PLAN_HEADER_MAX],
             header_len: 0,
             pad_len: 0,
             ulpdu_len: 0,
-            payload_len: cut.len,
-            payload_offset: cut.offset,
-            last: cut.last,
+            payload_len: 0,
+            payload_offset: 0,
+            last: Last::Yes,
         }
     }
 
@@ -260,14 +260,6 @@ impl Plan {
     }
 }
 
-/// The part of the payload that goes into one segment.
-#[derive(Clone, Copy)]
-struct Cut {
-    offset: u32,
-    len: u16,
-    last: Last,
-}
-
 /// Cuts one message into FPDUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmenter {
@@ -326,19 +318,19 @@ impl Segmenter {
         if self.done {
             return None;
         }
-        let plan = match self.message {
+        // Filled in where it stays: copies of it would cost more than the rest.
+        let mut plan = Plan::empty();
+        match self.message {
             Message::Write { stag, to } => {
-                let mut plan = self.cut::<{ TaggedHeader::LEN }>(mulpdu);
+                self.cut::<{ TaggedHeader::LEN }>(mulpdu, &mut plan);
                 plan.tagged(Opcode::Write, stag, to);
-                plan
             }
             Message::ReadResponse { stag, to } => {
-                let mut plan = self.cut::<{ TaggedHeader::LEN }>(mulpdu);
+                self.cut::<{ TaggedHeader::LEN }>(mulpdu, &mut plan);
                 plan.tagged(Opcode::ReadResponse, stag, to);
-                plan
             }
             Message::Send { kind, msn } => {
-                let mut plan = self.cut::<{ UntaggedHeader::LEN }>(mulpdu);
+                self.cut::<{ UntaggedHeader::LEN }>(mulpdu, &mut plan);
                 plan.untagged(
                     kind.opcode(),
                     QueueNumber::SEND,
@@ -346,45 +338,44 @@ impl Segmenter {
                     kind.invalidate_field(),
                 );
                 plan.close::<{ LENGTH_LEN + UntaggedHeader::LEN }>();
-                plan
             }
             Message::ReadRequest { .. }
             | Message::Terminate(_)
             | Message::Immediate { .. }
             | Message::AtomicRequest { .. }
-            | Message::AtomicResponse { .. } => self.whole(),
-        };
+            | Message::AtomicResponse { .. } => self.whole(&mut plan),
+        }
         self.done = plan.is_last();
         Some(plan)
     }
 
+    /// Takes the FPDU back that was cut last, for another try.
+    #[inline]
+    pub fn undo(&mut self, plan: &Plan) {
+        self.cut = plan.payload_offset();
+        self.done = false;
+    }
+
     /// Takes the next part of the payload, behind `HEADER` octets of DDP header.
     #[inline]
-    fn cut<const HEADER: usize>(&mut self, mulpdu: u16) -> Plan {
+    fn cut<const HEADER: usize>(&mut self, mulpdu: u16, plan: &mut Plan) {
         // CAST: a DDP header is 14 or 18 octets long.
         let room = mulpdu
             .max(MULPDU_MIN)
             .saturating_sub(const { HEADER as u16 });
         let remaining = self.remaining();
         let len = u16::try_from(remaining).map_or(room, |remaining| remaining.min(room));
-        let last = if u32::from(len) == remaining {
-            Last::Yes
-        } else {
-            Last::No
-        };
-        let offset = self.cut;
+        if u32::from(len) != remaining {
+            plan.last = Last::No;
+        }
+        plan.payload_len = len;
+        plan.payload_offset = self.cut;
         self.cut = self.cut.saturating_add(u32::from(len));
-        Plan::new(Cut { offset, len, last })
     }
 
     /// Makes the only FPDU of a message without payload.
-    fn whole(&self) -> Plan {
+    fn whole(&self, plan: &mut Plan) {
         const DDP: usize = LENGTH_LEN + UntaggedHeader::LEN;
-        let mut plan = Plan::new(Cut {
-            offset: 0,
-            len: 0,
-            last: Last::Yes,
-        });
         match self.message {
             Message::ReadRequest { request, msn } => {
                 plan.untagged(Opcode::ReadRequest, QueueNumber::READ, msn, Stag::ZERO);
@@ -421,7 +412,6 @@ impl Segmenter {
             // `next` cuts these.
             Message::Write { .. } | Message::ReadResponse { .. } | Message::Send { .. } => {}
         }
-        plan
     }
 }
 
@@ -452,6 +442,25 @@ mod tests {
         stag: Stag::new(7),
         to: TaggedOffset::new(16384),
     };
+
+    #[test]
+    fn an_fpdu_can_be_taken_back() {
+        let mut segmenter = Segmenter::new(SEND, 3000);
+        let first = segmenter.next(1454).unwrap();
+        segmenter.undo(&first);
+        let again = segmenter.next(1454).unwrap();
+        assert_eq!(first.header(), again.header());
+        assert_eq!(again.payload_offset(), 0);
+        while let Some(plan) = segmenter.next(1454) {
+            if plan.is_last() {
+                segmenter.undo(&plan);
+                let again = segmenter.next(1454).unwrap();
+                assert_eq!(plan.header(), again.header());
+                assert!(again.is_last());
+            }
+        }
+        assert!(segmenter.is_done());
+    }
 
     #[test]
     fn cuts_the_untagged_example_of_the_rfc() {

@@ -9,7 +9,8 @@
 //!
 //! A process streams if it comes back several times in less time than its last send took, and if
 //! nothing comes from the peer in between: who waits for answers is in no stream. Time is compared
-//! with time, so this holds on a fast and on a slow machine.
+//! with time, so this holds on a fast and on a slow machine. One that posts no more while its request
+//! waits is none that streams either, and is left alone for longer each time.
 //!
 //! All of this only guides; threads that ring at once may confuse it without harm.
 //!
@@ -26,9 +27,12 @@ use kernel::{
         Monotonic, //
     }, //
 };
+use kernel_ext::sync::Once;
 
-/// Doorbells in quick succession after which a process is taken for streaming.
-const STREAK: u32 = 4;
+/// Doorbells in quick succession after which a process is taken for streaming: at first, and after it
+/// was wrong to think so.
+const STREAK_MIN: u32 = 4;
+const STREAK_MAX: u32 = 4096;
 
 /// Octets that a send may have had to be small. With more, copying is what takes the time, and the
 /// process does that as well as anybody.
@@ -42,6 +46,8 @@ const WAIT_MAX: i64 = 500_000;
 pub(crate) struct Pace {
     /// The clock's zero.
     born: Instant<Monotonic>,
+    /// Something has come from the peer since the last doorbell.
+    heard: Atomic<bool>,
     /// When the last doorbell was done with, in nanoseconds.
     left: Atomic<i64>,
     /// How long the last small send took, in nanoseconds; 0 after a large one.
@@ -50,38 +56,79 @@ pub(crate) struct Pace {
     octets: Atomic<usize>,
     /// Doorbells in quick succession.
     streak: Atomic<u32>,
+    /// How many of them it takes.
+    enough: Atomic<u32>,
+    /// How many requests had been taken when one was left waiting; [`None`] if none was.
+    waiting_since: Atomic<i64>,
+}
+
+/// No request was left waiting.
+const NONE: i64 = -1;
+
+/// What to do for a doorbell.
+pub(crate) enum Ring {
+    /// Send.
+    Now,
+    /// Send, and say with [`Pace::leave_done`] when that was begun.
+    Timed(i64),
+    /// Wait for more, so long, and say [`Pace::leave`].
+    Wait(Delta),
 }
 
 impl Pace {
     pub(crate) fn new() -> Self {
         Self {
             born: Instant::now(),
+            heard: Atomic::new(false),
             left: Atomic::new(0),
             cost: Atomic::new(0),
             octets: Atomic::new(0),
             streak: Atomic::new(0),
+            enough: Atomic::new(STREAK_MIN),
+            waiting_since: Atomic::new(NONE),
         }
     }
 
-    /// A doorbell rings: when it is now, and how long to wait for more if the process streams.
-    pub(crate) fn ring(&self) -> (i64, Option<Delta>) {
+    /// A doorbell rings; `taken` requests have been taken from the send queue before, modulo 2^32.
+    pub(crate) fn ring(&self, taken: u32) -> Ring {
+        if self.heard.read_once() {
+            self.heard.write_once(false);
+            self.streak.write_once(0);
+            return Ring::Now;
+        }
         let now = self.now();
-        let pause = now.saturating_sub(self.left.load(Relaxed));
-        let cost = self.cost.load(Relaxed);
-        let streak = if pause < cost {
-            self.streak.load(Relaxed).saturating_add(1).min(STREAK)
+        let pause = now.saturating_sub(self.left.read_once());
+        let cost = self.cost.read_once();
+        let mut streak = if pause < cost {
+            self.streak.read_once().saturating_add(1)
         } else {
             0
         };
-        self.streak.store(streak, Relaxed);
-        self.octets.store(0, Relaxed);
+        let mut enough = self.enough.read_once();
+        if let Ok(since) = u32::try_from(self.waiting_since.read_once()) {
+            self.waiting_since.write_once(NONE);
+            if taken.wrapping_sub(since) > 1 {
+                enough = STREAK_MIN;
+            } else {
+                // The one that was left waiting has waited for nothing.
+                enough = enough.saturating_mul(2).min(STREAK_MAX);
+                streak = 0;
+            }
+            self.enough.write_once(enough);
+        }
+        self.streak.write_once(streak);
+        self.octets.write_once(0);
+        if streak < enough {
+            return Ring::Timed(now);
+        }
+        self.waiting_since.write_once(taken.into());
         let wait = cost.saturating_mul(2).clamp(WAIT_MIN, WAIT_MAX);
-        (now, (streak == STREAK).then(|| Delta::from_nanos(wait)))
+        Ring::Wait(Delta::from_nanos(wait))
     }
 
     /// Something has come from the peer. Context: any.
     pub(crate) fn received(&self) {
-        self.streak.store(0, Relaxed);
+        self.heard.write_once(true);
     }
 
     /// So many octets went out.
@@ -92,18 +139,18 @@ impl Pace {
     /// The process has sent by itself, beginning at `begin`, and leaves.
     pub(crate) fn leave_done(&self, begin: i64) {
         let now = self.now();
-        let cost = if self.octets.load(Relaxed) <= SMALL {
+        let cost = if self.octets.read_once() <= SMALL {
             now.saturating_sub(begin)
         } else {
             0
         };
-        self.cost.store(cost, Relaxed);
-        self.left.store(now, Relaxed);
+        self.cost.write_once(cost);
+        self.left.write_once(now);
     }
 
     /// The process leaves with its request still waiting.
     pub(crate) fn leave(&self) {
-        self.left.store(self.now(), Relaxed);
+        self.left.write_once(self.now());
     }
 
     fn now(&self) -> i64 {

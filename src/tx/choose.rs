@@ -34,11 +34,7 @@ use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
     mr::LocalUse,
-    qp::{
-        Phase,
-        Qp, //
-    },
-    sge::Slices,
+    qp::Qp,
     sq::{
         Slot,
         Taken, //
@@ -50,6 +46,9 @@ use crate::{
     }, //
 };
 
+/// Octets of the longer one of the headers before payload.
+const HEADER_MAX: u16 = 18;
+
 use super::{
     Job,
     Outgoing,
@@ -57,6 +56,14 @@ use super::{
     Turn,
     TxStream, //
 };
+
+/// What has become of a request.
+enum Begun {
+    /// The current message.
+    Message,
+    /// It was done on the spot.
+    Done,
+}
 
 impl Qp {
     /// Chooses the next message; false if there is none that may go out now.
@@ -98,29 +105,21 @@ impl Qp {
 
     /// Takes requests from the send queue until one becomes a message.
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
-        while matches!(self.phase(), Phase::Rts | Phase::Closing) {
-            let (wr, slot) = match stream.held.take() {
-                Some(held) => held,
-                None => match self.sq.take() {
-                    Taken::Wr(wr, slot) => (wr, slot),
-                    Taken::Bad(bad, slot) => {
-                        self.refuse(slot, bad.status);
-                        return false;
-                    }
-                    Taken::Nothing => return false,
-                },
+        loop {
+            // Looked at where it is: these are large, and copies of them would cost more than the rest.
+            let taken = match stream.held.take() {
+                None => self.sq.take(),
+                Some((wr, slot)) => Taken::Wr(wr, slot),
             };
-            if self.must_wait(&wr) {
-                stream.held = Some((wr, slot));
-                return false;
-            }
-            match self.begin(stream, wr, slot) {
-                Ok(Some(outgoing)) => {
-                    stream.current = Some(outgoing);
-                    return true;
-                }
-                // It was done on the spot.
-                Ok(None) => {}
+            let (slot, begun) = match &taken {
+                Taken::Wr(wr, _) if self.must_wait(wr) => break stream.hold(taken),
+                Taken::Wr(wr, slot) => (*slot, self.begin(stream, wr, *slot)),
+                Taken::Bad(bad, slot) => (*slot, Err(bad.status)),
+                Taken::Nothing => return false,
+            };
+            match begun {
+                Ok(Begun::Message) => return true,
+                Ok(Begun::Done) => {}
                 Err(status) => {
                     self.refuse(slot, status);
                     return false;
@@ -131,6 +130,7 @@ impl Qp {
     }
 
     /// Whether the request has to wait until outstanding Reads are answered.
+    #[inline]
     fn must_wait(&self, wr: &SendWr) -> bool {
         let waits = || {
             (wr.fence && !self.sq.no_reads())
@@ -148,16 +148,12 @@ impl Qp {
         wait
     }
 
-    /// Turns a request into a message, or does it.
-    fn begin(
-        &self,
-        stream: &mut TxStream,
-        wr: SendWr,
-        slot: Slot,
-    ) -> Result<Option<Outgoing>, WcStatus> {
+    /// Turns a request into the current message, or does it.
+    #[inline]
+    fn begin(&self, stream: &mut TxStream, wr: &SendWr, slot: Slot) -> Result<Begun, WcStatus> {
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
-        let message = match wr.op {
+        let message = match &wr.op {
             SendOp::Send { invalidate } => Message::Send {
                 kind: SendKind {
                     solicited: if wr.solicited {
@@ -165,56 +161,61 @@ impl Qp {
                     } else {
                         Solicited::No
                     },
-                    invalidate,
+                    invalidate: *invalidate,
                 },
                 msn: stream.send_msn,
             },
             SendOp::Write { stag, to } => Message::Write {
-                stag,
-                to: TaggedOffset::new(to),
+                stag: *stag,
+                to: TaggedOffset::new(*to),
             },
             SendOp::Read {
                 stag,
                 to,
                 invalidate_local,
             } => {
-                return self
-                    .begin_read(stream, &wr, slot, len, (stag, to), invalidate_local)
-                    .map(Some)
+                let outgoing =
+                    self.begin_read(stream, wr, slot, len, (*stag, *to), *invalidate_local)?;
+                stream.current = Some(outgoing);
+                return Ok(Begun::Message);
             }
             SendOp::RegMr {
                 region,
                 key,
                 access,
             } => {
-                region.register(self.pd(), Stag::new(key), access)?;
+                region.register(self.pd(), Stag::new(*key), *access)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(None);
+                return Ok(Begun::Done);
             }
             SendOp::LocalInv { stag } => {
-                self.invalidate_local(stag)?;
+                self.invalidate_local(*stag)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(None);
+                return Ok(Begun::Done);
             }
         };
         let source = match &wr.payload {
             Payload::Inline(inline) => Source::Inline(*inline),
-            Payload::Sges(list) => Source::Slices(Slices::resolve(
-                list,
-                self.device(),
-                self.pd(),
-                LocalUse::Source,
-                &mut stream.cache,
-            )?),
+            Payload::Sges(list) => {
+                let (slices, cache) = (&mut stream.slices, &mut stream.cache);
+                // What makes one FPDU is checked when that is packed, before anything goes out.
+                if len <= u32::from(stream.mulpdu.saturating_sub(HEADER_MAX)) {
+                    slices.find(list, self.device(), cache)?;
+                } else {
+                    slices.resolve(list, self.device(), self.pd(), LocalUse::Source, cache)?;
+                }
+                Source::Slices
+            }
         };
         if matches!(message, Message::Send { .. }) {
             stream.send_msn = stream.send_msn.next();
         }
-        Ok(Some(Outgoing {
+        stream.current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
             source,
             job: Job::Complete(slot),
-        }))
+        });
+        Ok(Begun::Message)
     }
 
     fn begin_read(
@@ -233,14 +234,11 @@ impl Qp {
         let ([] | [_]) = list.as_slice() else {
             return Err(WcStatus::LocalLength);
         };
-        let sink = Slices::resolve(
-            list,
-            self.device(),
-            self.pd(),
-            LocalUse::Sink,
-            &mut stream.cache,
-        )?
-        .into_first();
+        let cache = &mut stream.cache;
+        stream
+            .slices
+            .resolve(list, self.device(), self.pd(), LocalUse::Sink, cache)?;
+        let sink = stream.slices.take_first();
         let request = ReadRequest {
             sink_stag: sink.as_ref().map_or(Stag::ZERO, |sink| sink.key()),
             sink_to: TaggedOffset::new(sink.as_ref().map_or(0, |sink| sink.addr())),
@@ -301,6 +299,14 @@ impl Qp {
 }
 
 impl TxStream {
+    /// Keeps a request until Reads are answered.
+    #[cold]
+    fn hold(&mut self, taken: Taken) {
+        if let Taken::Wr(wr, slot) = taken {
+            self.held = Some((wr, slot));
+        }
+    }
+
     fn read_request(&mut self, request: ReadRequest) -> Outgoing {
         let msn = self.read_msn;
         self.read_msn = msn.next();

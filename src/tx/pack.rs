@@ -30,6 +30,7 @@ use kernel_ext::{
     crc32c,
     net::{
         Grow,
+        Mark,
         TxBatch, //
     },
     rdma::wr::WcStatus, //
@@ -38,12 +39,12 @@ use kernel_ext::{
 use crate::{
     qp::Qp,
     readq::InboundRead,
+    sge::Slices,
     sq::Slot, //
 };
 
 use super::{
     Job,
-    Outgoing,
     Source,
     TxStream, //
 };
@@ -60,24 +61,30 @@ pub(super) enum Failed {
 
 impl Qp {
     /// Cuts one FPDU of the current message into the batch.
-    pub(super) fn cut(&self, stream: &mut TxStream, mulpdu: u16, grow: Grow) -> Result<(), Failed> {
+    pub(super) fn cut(&self, stream: &mut TxStream, grow: Grow) -> Result<(), Failed> {
         let Some(current) = &mut stream.current else {
             return Ok(());
         };
-        let before = current.segmenter;
-        let Some(plan) = current.segmenter.next(mulpdu) else {
+        let plan = current.segmenter.next(stream.mulpdu);
+        let Some(plan) = &plan else {
             return Ok(());
         };
         let clock = stream.markers;
         let fpdu_len = clock.map_or(plan.fpdu_len(), |clock| clock.marked_len(plan.fpdu_len()));
         if stream.batch.reserve(fpdu_len as usize, grow).is_err() {
-            current.segmenter = before;
+            current.segmenter.undo(plan);
             return Err(Failed::Memory);
         }
         let mark = stream.batch.mark();
-        if let Err(failed) = self.pack(&mut stream.batch, &plan, current, stream.crc, clock) {
+        let payload = (&current.source, &stream.slices);
+        let batch = &mut stream.batch;
+        let packed = match &clock {
+            None => self.pack(batch, plan, payload, stream.crc),
+            Some(clock) => self.pack_marked(batch, plan, payload, stream.crc, clock),
+        };
+        if let Err(failed) = packed {
             stream.batch.rewind(mark);
-            current.segmenter = before;
+            current.segmenter.undo(plan);
             return Err(match failed {
                 PackError::Memory => Failed::Memory,
                 PackError::Local(status) => match current.job {
@@ -88,7 +95,7 @@ impl Qp {
                 PackError::Remote(fault) => {
                     match core::mem::replace(&mut current.source, Source::Nothing) {
                         Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
-                        Source::Nothing | Source::Slices(_) | Source::Inline(_) => Failed::Memory,
+                        Source::Nothing | Source::Slices | Source::Inline(_) => Failed::Memory,
                     }
                 }
             });
@@ -98,10 +105,15 @@ impl Qp {
         if let Some(clock) = &mut stream.markers {
             clock.advance(plan.fpdu_len());
         }
-        self.device().stats.tx_fpdus.inc();
+        stream.fpdus += 1;
         if plan.is_last() {
             match current.job {
-                Job::Complete(slot) => self.sq.sent(slot, stream.appended),
+                Job::Complete(slot) => {
+                    if !stream.ends.push(slot, stream.appended) {
+                        self.sq.sent(&mut stream.ends);
+                        stream.ends.push(slot, stream.appended);
+                    }
+                }
                 Job::Answer => self.inbound_reads.answered(),
                 Job::Nothing => {}
             }
@@ -115,17 +127,39 @@ impl Qp {
         &self,
         batch: &mut TxBatch,
         plan: &Plan,
-        current: &Outgoing,
+        payload: (&Source, &Slices),
         crc: Crc,
-        clock: Option<MarkerClock>,
     ) -> Result<(), PackError> {
         let start = batch.mark();
-        let markers = clock
-            .iter()
-            .flat_map(|clock| clock.markers(plan.fpdu_len()));
+        put(batch, plan.header())?;
+        let len = usize::from(plan.payload_len());
+        // Of nothing there need be no source.
+        if len != 0 {
+            self.copy_payload(payload, plan.payload_offset(), len, batch)?;
+        }
+        match plan.pad_len() {
+            0 => {}
+            1 => put(batch, &[0; 1])?,
+            2 => put(batch, &[0; 2])?,
+            _ => put(batch, &[0; 3])?,
+        }
+        let trailer = trailer(batch, start, crc);
+        put(batch, &trailer)
+    }
+
+    /// Puts one FPDU into the batch, with Markers.
+    fn pack_marked(
+        &self,
+        batch: &mut TxBatch,
+        plan: &Plan,
+        payload: (&Source, &Slices),
+        crc: Crc,
+        clock: &MarkerClock,
+    ) -> Result<(), PackError> {
+        let start = batch.mark();
         let mut weaver = Weaver {
             batch,
-            markers: markers.peekable(),
+            markers: clock.markers(plan.fpdu_len()).peekable(),
             at: 0,
         };
         let header = plan.header();
@@ -135,18 +169,13 @@ impl Qp {
         let offset = plan.payload_offset();
         weaver.weave(usize::from(plan.payload_len()), |batch, at, len| {
             // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
-            self.copy_payload(&current.source, offset + at as u32, len, batch)
+            self.copy_payload(payload, offset + at as u32, len, batch)
         })?;
         weaver.weave(usize::from(plan.pad_len()), |batch, _, len| {
             put(batch, piece(&[0; 3], 0, len))
         })?;
         weaver.weave(mpa::CRC_LEN, |batch, at, len| {
-            let trailer = match crc {
-                Crc::On => {
-                    mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT)))
-                }
-                Crc::Off => [0; mpa::CRC_LEN],
-            };
+            let trailer = trailer(batch, start, crc);
             put(batch, piece(&trailer, at, len))
         })
     }
@@ -154,15 +183,15 @@ impl Qp {
     /// Copies octets of a message's payload.
     fn copy_payload(
         &self,
-        source: &Source,
+        (source, slices): (&Source, &Slices),
         offset: u32,
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), PackError> {
         match source {
             Source::Nothing => Ok(()),
-            Source::Slices(slices) => slices
-                .copy_to_batch(offset, len, batch)
+            Source::Slices => slices
+                .copy_to_batch(self.pd(), offset, len, batch)
                 .map_err(PackError::Local),
             Source::Inline(inline) => put(batch, piece(inline.as_slice(), offset as usize, len)),
             Source::Remote(read) => self.copy_remote(read, offset, len, batch),
@@ -252,6 +281,14 @@ enum PackError {
 /// The `len` octets at `at`; none if there are not as many.
 fn piece(octets: &[u8], at: usize, len: usize) -> &[u8] {
     octets.get(at..at + len).unwrap_or(&[])
+}
+
+/// What the CRC field says of all that was put in since `start`.
+fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
+    match crc {
+        Crc::On => mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT))),
+        Crc::Off => [0; mpa::CRC_LEN],
+    }
 }
 
 fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
