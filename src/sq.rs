@@ -121,6 +121,8 @@ struct Inner {
     pending: KVVec<Pending>,
     /// Requests completed so far, modulo 2^32.
     done: u32,
+    /// Once the queue drains: how many requests will have been taken then, modulo 2^32.
+    last: Option<u32>,
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
     /// A ring of outstanding Reads, as long as the negotiated ORD.
@@ -213,6 +215,7 @@ impl SendQueue {
                 posted: 0,
                 pending,
                 done: 0,
+                last: None,
                 accepted: 0,
                 reads: KVVec::new(),
                 depth: Depth::new(0),
@@ -247,6 +250,7 @@ impl SendQueue {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.accepted = 0;
+            inner.last = None;
             inner.depth = Depth::new(ord);
             core::mem::replace(&mut inner.reads, reads)
         };
@@ -290,7 +294,8 @@ impl SendQueue {
         }
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        if inner.taken.wrapping_sub(inner.done) >= self.entries {
+        let full = inner.taken.wrapping_sub(inner.done) >= self.entries;
+        if full || inner.last == Some(inner.taken) {
             return Taken::Nothing;
         }
         let index = self.index(inner.taken);
@@ -328,6 +333,20 @@ impl SendQueue {
             Ok(wr) => Taken::Wr(wr, slot),
             Err(bad) => Taken::Bad(bad, slot),
         }
+    }
+
+    /// What is posted from now on is not taken any more, but flushed at the end.
+    pub(crate) fn drain(&self) {
+        let mut inner = self.inner.lock();
+        let posted = match &self.user {
+            // A process that posts meanwhile may be counted or not.
+            Some(memory) => (0..self.entries)
+                .map(|n| inner.taken.wrapping_add(n))
+                .find(|position| !is_posted(memory, self.index(*position)))
+                .unwrap_or(inner.taken.wrapping_add(self.entries)),
+            None => inner.posted,
+        };
+        inner.last = Some(posted);
     }
 
     /// Notes where requests end in the stream.
@@ -445,6 +464,7 @@ impl SendQueue {
     /// Context: process; the transmitter's.
     #[must_use]
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: Origin) -> bool {
+        self.inner.lock().last = None;
         // The regions of outstanding Reads are let go without the lock.
         while self.read_done().is_some() {}
         for _ in 0..=self.entries {

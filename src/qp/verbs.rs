@@ -291,7 +291,10 @@ impl Qp {
                 }
             }
             QpState::Sqd => match phase {
-                Phase::Rts => self.enter(Phase::Closing),
+                Phase::Rts => {
+                    self.sq.drain();
+                    self.enter(Phase::Closing);
+                }
                 Phase::Idle => return Err(EINVAL),
                 Phase::Closing | Phase::Terminate | Phase::Error => {}
             },
