@@ -46,23 +46,20 @@ rping_time() {
 	rping_pair "$1" 100 -V && since "$start"
 }
 
-bandwidth() { perftest_pair "$@" && perftest_bw; }
-latency() { perftest_pair "$@" && perftest_lat; }
-
 # Few rounds, since an emulated processor is slow; enough for a figure.
 rounds() {
 	case $1/$2 in
-	bw/64 | bw/4096) echo 500 ;;
-	bw/65536) echo 100 ;;
-	bw/*) echo 15 ;;
-	lat/64 | lat/4096) echo 100 ;;
-	lat/65536) echo 50 ;;
-	*) echo 10 ;;
+	*_bw/64 | *_bw/4096) echo 500 ;;
+	*_bw/65536) echo 40 ;;
+	*_bw/*) echo 8 ;;
+	*/64 | */4096) echo 100 ;;
+	*/65536) echo 20 ;;
+	*) echo 5 ;;
 	esac
 }
 
 pairs() {
-	local topology pair program size
+	local topology pair
 	for topology in netns siw-server siw-client; do
 		case $topology in
 		netns) pair='riwarp to riwarp' ;;
@@ -76,20 +73,53 @@ pairs() {
 		fi
 		measure "$pair" 'rping, IPv4' verified s rping_time 4
 		measure "$pair" 'rping, IPv6' verified s rping_time 6
-		for program in ib_write_bw ib_read_bw ib_send_bw; do
-			for size in 64 4096 65536 1048576; do
-				measure "$pair" "$program -R" "$size" MiB/s \
-					bandwidth "$program" -s "$size" -n "$(rounds bw "$size")"
-			done
-		done
-		for program in ib_send_lat ib_write_lat; do
-			for size in 64 4096 65536 1048576; do
-				measure "$pair" "$program -R" "$size" us \
-					latency "$program" -s "$size" -n "$(rounds lat "$size")"
-			done
-		done
+		perftest_rows_of "$pair" ib_write_bw ib_read_bw ib_send_bw ib_send_lat ib_write_lat
 		ends_down
 	done
+}
+
+# perftest_rows_of PAIR PROGRAM...: the rows of perftest programs. A server takes as long to start as a
+# client does, so the next one starts meanwhile.
+perftest_rows_of() {
+	local pair=$1 program size i todo=() pid out
+	shift
+	for program; do
+		for size in 64 4096 65536 1048576; do todo+=("$program $size"); done
+	done
+	PORT=$((PORT + 1))
+	# shellcheck disable=SC2086
+	ahead ${todo[0]}
+	for ((i = 0; i < ${#todo[@]}; i++)); do
+		read -r program size <<<"${todo[i]}"
+		pid=$SERVER_PID out=$SERVER_OUT
+		# shellcheck disable=SC2086
+		[ "$i" = $((${#todo[@]} - 1)) ] || PORT=$((PORT + 1)) ahead ${todo[i + 1]}
+		figures_of "$pair" "$program" "$size" "$pid" "$out"
+		PORT=$((PORT + 1))
+	done
+}
+
+# ahead PROGRAM SIZE: starts the server of a row, on PORT.
+ahead() { serve 60 "$1" -R -F -d "$DEV_B" -p "$PORT" -s "$2" -n "$(rounds "$1" "$2")"; }
+
+# figures_of PAIR PROGRAM SIZE SERVER OUTPUT: the row of a program whose server was started before.
+figures_of() {
+	local program=$2 size=$3 why=$TMP/why.$BASHPID unit=MiB/s figure
+	local SERVER_PID=$4 SERVER_OUT=$5
+	local arguments=(-s "$size" -n "$(rounds "$program" "$size")")
+	if call 60 "$program" -R -F -d "$DEV_A" -p "$PORT" "${arguments[@]}" "$IP4_B" >"$why" 2>&1 ||
+		{ too_early && PORT=$((PORT + 1000)) perftest_pair "$program" "${arguments[@]}" >"$why" 2>&1; }; then
+		case $program in
+		*_bw) figure=$(perftest_bw) ;;
+		*) figure=$(perftest_lat) unit=us ;;
+		esac
+		case $figure in
+		*[1-9]*) row "$1" "$program -R" "$size" "$figure" "$unit" ok ;;
+		*) row "$1" "$program -R" "$size" - - "FAILED: no figure" ;;
+		esac
+	else
+		row "$1" "$program -R" "$size" - - "FAILED: $(last_line "$why")"
+	fi
 }
 
 # One of two guests, joined by an emulated network: guest 1 listens, guest 2 calls.

@@ -348,32 +348,47 @@ start() {
 # pair SECONDS SERVER... -- CLIENT...: runs a server at end B that listens on PORT and a client at
 # end A. Both must succeed. Their output stays in SERVER_OUT and CLIENT_OUT.
 pair() {
-	local limit=$1 server=() server_pid rc=0
+	local limit=$1 server=()
 	shift
 	while [ "$1" != -- ]; do server+=("$1"); shift; done
 	shift
-	SERVER_OUT=$TMP/server.$BASHPID CLIENT_OUT=$TMP/client.$BASHPID
-	start "$NS_B" "$SERVER_OUT" timeout --foreground -k 1 "$limit" "${server[@]}"
-	server_pid=$STARTED
+	serve "$limit" "${server[@]}"
+	call "$limit" "$@"
+}
+
+# serve SECONDS SERVER...: starts the server of a pair, SERVER_PID.
+serve() {
+	local limit=$1
+	shift
+	SERVER_OUT=$TMP/server.$BASHPID.$PORT
+	start "$NS_B" "$SERVER_OUT" timeout --foreground -k 1 "$limit" "$@"
+	SERVER_PID=$STARTED
+}
+
+# call SECONDS CLIENT...: runs the client of a pair as soon as the server listens, and waits for both.
+call() {
+	local limit=$1 rc=0
+	shift
+	CLIENT_OUT=$TMP/client.$BASHPID.$PORT STARTED=$SERVER_PID
 	if ! wait_listen "$PORT"; then
-		kill "$server_pid" 2>/dev/null || true
-		echo "server ${server[0]} did not listen: $(last_line "$SERVER_OUT")"
+		kill "$SERVER_PID" 2>/dev/null || true
+		echo "the server did not listen: $(last_line "$SERVER_OUT")"
 		return 1
 	fi
 	in_ns "$NS_A" timeout --foreground -k 1 "$limit" "$@" >"$CLIENT_OUT" 2>&1 </dev/null || rc=$?
 	if [ "$rc" != 0 ]; then
-		kill "$server_pid" 2>/dev/null || true
-		wait "$server_pid" 2>/dev/null || true
+		kill "$SERVER_PID" 2>/dev/null || true
+		wait "$SERVER_PID" 2>/dev/null || true
 		sed 's/^/server: /' "$SERVER_OUT"
 		sed 's/^/client: /' "$CLIENT_OUT"
 		echo "client $1: $(exit_reason "$rc" "$CLIENT_OUT")"
 		return 1
 	fi
-	wait "$server_pid" || rc=$?
+	wait "$SERVER_PID" || rc=$?
 	if [ "$rc" != 0 ]; then
 		sed 's/^/client: /' "$CLIENT_OUT"
 		sed 's/^/server: /' "$SERVER_OUT"
-		echo "server ${server[0]}: $(exit_reason "$rc" "$SERVER_OUT")"
+		echo "server of $1: $(exit_reason "$rc" "$SERVER_OUT")"
 		return 1
 	fi
 }
@@ -411,12 +426,15 @@ perftest_pair() {
 			"$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"; then
 			return 0
 		fi
-		grep -q 'Failed to connect RDMA CM events' "$CLIENT_OUT" || return 1
+		too_early || return 1
 		echo "the client was too early for the server (try $try)"
 		PORT=$((PORT + 1))
 	done
 	return 1
 }
+
+# Whether the client that failed last was a perftest program faster than its server.
+too_early() { grep -q 'Failed to connect RDMA CM events' "$CLIENT_OUT"; }
 
 # The rows of figures in a perftest program's output: lines that start with a message size.
 perftest_rows() { grep -E '^ *[0-9]+ +[0-9]+ +' "$CLIENT_OUT" || true; }
