@@ -26,7 +26,7 @@ for topology in siw-server siw-client; do
 	try "$topology/rping_sizes" 90 sizes
 	for tool in write read send; do
 		try "$topology/ib_${tool}_bw" 120 figures "ib_${tool}_bw" -s 65536 -n 50
-		try "$topology/ib_${tool}_bw_8_mib" 120 figures "ib_${tool}_bw" -s 8388608 -n 5
+		try "$topology/ib_${tool}_bw_2_mib" 120 figures "ib_${tool}_bw" -s 2097152 -n 5
 		try "$topology/ib_${tool}_lat" 60 figures "ib_${tool}_lat" -s 64 -n 100
 	done
 	try "$topology/ib_send_bw_bidirectional" 90 figures ib_send_bw -b -s 4096 -n 100
