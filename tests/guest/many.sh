@@ -6,7 +6,7 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 in_a_row() {
-	start "$NS_B" "$TMP/server" timeout --foreground 170 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
+	start "$NS_B" "$TMP/server" timeout --foreground 410 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
 	wait_listen "$PORT"
 	# One shell for all, since entering a namespace takes longer than a connection.
 	# shellcheck disable=SC2016
@@ -20,14 +20,14 @@ in_a_row() {
 at_once() {
 	# shellcheck disable=SC2016
 	start "$NS_B" "$TMP/servers" bash -c 'for ((i = 0; i < $1; i++)); do
-		timeout --foreground 150 rping -s -a "$2" -p $(($3 + i)) -C 10 -V &
+		timeout --foreground 230 rping -s -a "$2" -p $(($3 + i)) -C 10 -V &
 	done
 	wait' - "$1" "$IP4_B" "$PORT"
 	eventually 60 listen_all "$1" || die "servers: $(cat "$TMP/servers")"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'bad=0
 	for ((i = 0; i < $1; i++)); do
-		timeout --foreground 120 rping -c -a "$2" -p $(($3 + i)) -C 10 -V & pids[i]=$!
+		timeout --foreground 200 rping -c -a "$2" -p $(($3 + i)) -C 10 -V & pids[i]=$!
 	done
 	for ((i = 0; i < $1; i++)); do wait "${pids[i]}" || { echo "client $i: $?"; bad=$((bad + 1)); }; done
 	[ $bad = 0 ] || { echo "$bad of $1 clients failed"; exit 1; }' - "$1" "$IP4_B" "$PORT"
@@ -46,7 +46,7 @@ nothing_left() {
 none_of() { ! rdma resource show "$1" 2>/dev/null | grep -v -E 'type GSI|comm \[' | grep -q .; }
 
 ends_up "${TOPOLOGY:-netns}"
-try in_a_row 180 in_a_row "${IN_A_ROW:-200}"
-try at_once 180 at_once "${AT_ONCE:-64}"
+try in_a_row 420 in_a_row "${IN_A_ROW:-200}"
+try at_once 240 at_once "${AT_ONCE:-64}"
 try nothing_left 30 nothing_left
 finish
