@@ -73,18 +73,13 @@ enum News {
     Solicited,
 }
 
-/// The ring of a kernel consumer.
-struct KernelRing {
-    slots: KVVec<Option<Completion>>,
-    /// Completions taken so far, modulo 2^32.
-    taken: u32,
-    /// What the consumer asked for last, if it was not told yet.
-    armed: Option<NotifyOn>,
-}
-
 struct Inner {
-    /// There unless a process has mapped the ring.
-    kernel: Option<KernelRing>,
+    /// The ring of a kernel consumer; without places if a process has mapped one.
+    kernel: KVVec<Option<Completion>>,
+    /// Completions taken from it so far, modulo 2^32.
+    taken: u32,
+    /// What a kernel consumer asked for last, if it was not told yet.
+    armed: Option<NotifyOn>,
     /// Completions posted so far, modulo 2^32.
     posted: u32,
     overflown: bool,
@@ -127,9 +122,7 @@ impl Cq {
             return Err(EINVAL);
         }
         let entries = init.entries.next_power_of_two();
-        let mut user = None;
-        let mut kernel = None;
-        if init.owner.is_user() {
+        let (user, kernel) = if init.owner.is_user() {
             let memory = Arc::new(SharedMem::try_new(Self::ring_len(entries))?, GFP_KERNEL)?;
             let cq_key = udata.share(memory.clone())?;
             udata.respond(&siw::CreateCqResponse {
@@ -137,14 +130,10 @@ impl Cq {
                 num_cqe: entries,
                 cq_key,
             })?;
-            user = Some(memory);
+            (Some(memory), KVVec::new())
         } else {
-            kernel = Some(KernelRing {
-                slots: empty_ring(entries as usize)?,
-                taken: 0,
-                armed: None,
-            });
-        }
+            (None, empty_ring(entries as usize)?)
+        };
         let device: Arc<Device> = device.into();
         let reservation = device.reserve(Resource::Cq)?;
         let cq = Arc::pin_init(
@@ -156,6 +145,8 @@ impl Cq {
                 solicited: Atomic::new(false),
                 inner <- new_spinlock_irq!(Inner {
                     kernel,
+                    taken: 0,
+                    armed: None,
                     posted: 0,
                     overflown: false,
                 }),
@@ -186,16 +177,15 @@ impl Cq {
                 return;
             }
             let index = inner.posted & self.entries.wrapping_sub(1);
-            let stored = match (&self.user, &mut inner.kernel) {
-                (Some(memory), _) => post_user(memory, index, completion),
-                (None, Some(ring)) => match ring.slots.get_mut(index as usize) {
+            let stored = match &self.user {
+                Some(memory) => post_user(memory, index, completion),
+                None => match inner.kernel.get_mut(index as usize) {
                     Some(slot @ None) => {
                         *slot = Some(*completion);
                         true
                     }
                     _ => false,
                 },
-                (None, None) => false,
             };
             if stored {
                 inner.posted = inner.posted.wrapping_add(1);
@@ -230,13 +220,7 @@ impl Cq {
         };
         let due = match &self.user {
             Some(memory) => disarm_user(memory, self.entries, news),
-            None => {
-                let mut inner = self.inner.lock();
-                inner
-                    .kernel
-                    .as_mut()
-                    .is_some_and(|ring| ring.disarm_for(news))
-            }
+            None => self.inner.lock().disarm_for(news),
         };
         if due {
             self.link.notify();
@@ -247,15 +231,13 @@ impl Cq {
     /// polls by itself has none to hand out.
     pub(crate) fn poll(&self, sink: &mut WcSink<'_>) {
         let mut inner = self.inner.lock();
-        let Some(ring) = &mut inner.kernel else {
-            return;
-        };
         while sink.room() > 0 {
-            let index = ring.taken & self.entries.wrapping_sub(1);
-            let Some(completion) = ring.slots.get_mut(index as usize).and_then(Option::take) else {
+            let index = inner.taken & self.entries.wrapping_sub(1);
+            let slot = inner.kernel.get_mut(index as usize);
+            let Some(completion) = slot.and_then(Option::take) else {
                 return;
             };
-            ring.taken = ring.taken.wrapping_add(1);
+            inner.taken = inner.taken.wrapping_add(1);
             sink.push(&to_wc(&completion));
         }
     }
@@ -264,15 +246,12 @@ impl Cq {
     /// asked. A process arms its queue without a call.
     pub(crate) fn req_notify(&self, request: NotifyRequest) -> Missed {
         let mut inner = self.inner.lock();
-        let Some(ring) = &mut inner.kernel else {
-            return Missed::No;
-        };
         // A request for any completion is not weakened by a later one for solicited ones.
-        if ring.armed != Some(NotifyOn::Next) {
-            ring.armed = Some(request.on);
+        if inner.armed != Some(NotifyOn::Next) {
+            inner.armed = Some(request.on);
         }
-        let index = ring.taken & self.entries.wrapping_sub(1);
-        let waiting = matches!(ring.slots.get(index as usize), Some(Some(_)));
+        let index = inner.taken & self.entries.wrapping_sub(1);
+        let waiting = matches!(inner.kernel.get(index as usize), Some(Some(_)));
         if request.report_missed && waiting {
             Missed::Yes
         } else {
@@ -281,8 +260,8 @@ impl Cq {
     }
 }
 
-impl KernelRing {
-    /// Takes back the consumer's request if `news` answers it; whether it did.
+impl Inner {
+    /// Takes back a kernel consumer's request if `news` answers it; whether it did.
     fn disarm_for(&mut self, news: News) -> bool {
         let due = match self.armed {
             Some(NotifyOn::Next) => true,

@@ -123,12 +123,7 @@ impl RecvQueue {
         // Requests are posted one after the other, so the last of them stands for all.
         let index = inner.taken.wrapping_add(last) & self.entries.wrapping_sub(1);
         match &inner.ring {
-            Ring::User(memory) => {
-                let at = index as usize * siw::RQE_LEN + siw::FLAGS_AT;
-                memory
-                    .load_u16_acquire(at)
-                    .is_some_and(|flags| flags & siw::VALID != 0)
-            }
+            Ring::User(memory) => siw::is_posted(memory, index as usize * siw::RQE_LEN),
             Ring::Kernel(slots) => matches!(slots.get(index as usize), Some(Some(_))),
         }
     }
@@ -136,11 +131,10 @@ impl RecvQueue {
 
 fn take_user(memory: &SharedMem, index: u32) -> Option<Result<RecvWr, BadEntry>> {
     let at = index as usize * siw::RQE_LEN;
-    let flags_at = at + siw::FLAGS_AT;
-    if memory.load_u16_acquire(flags_at)? & siw::VALID == 0 {
+    if !siw::is_posted(memory, at) {
         return None;
     }
     let entry: [u8; siw::RQE_LEN] = memory.copy_out(at)?;
-    memory.store_u16_release(flags_at, 0).ok()?;
+    memory.store_u16_release(at + siw::FLAGS_AT, 0).ok()?;
     Some(siw::decode_rqe(&entry))
 }

@@ -113,8 +113,6 @@ struct OutstandingRead {
 struct Inner {
     /// The ring of a kernel consumer; without places if a process has mapped one.
     kernel: KVVec<Option<SendWr>>,
-    /// Requests taken from the ring so far, modulo 2^32.
-    taken: u32,
     /// Requests posted so far, modulo 2^32; kernel rings only.
     posted: u32,
     /// A ring of its own, as long as the queue; the requests `done..taken` live in it.
@@ -140,8 +138,8 @@ pub(crate) struct SendQueue {
     cq: Arc<Cq>,
     /// The ring that a process has mapped: an entry is ours while its VALID flag is set.
     user: Option<Arc<SharedMem>>,
-    /// What `taken` is, for a look without the lock.
-    next: Atomic<u32>,
+    /// Requests taken from the ring so far, modulo 2^32; changed by the transmitter, under the lock.
+    taken: Atomic<u32>,
     #[pin]
     inner: SpinLockIrq<Inner>,
 }
@@ -156,7 +154,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Adds one; false if there is no place.
-    pub(crate) fn push(&mut self, slot: Slot, end: u64) -> bool {
+    fn push(&mut self, slot: Slot, end: u64) -> bool {
         match self.list.get_mut(self.len) {
             Some(place) => {
                 *place = Some((slot, end));
@@ -208,10 +206,9 @@ impl SendQueue {
             signal_all,
             cq,
             user: ring,
-            next: Atomic::new(0),
+            taken: Atomic::new(0),
             inner <- new_spinlock_irq!(Inner {
                 kernel,
-                taken: 0,
                 posted: 0,
                 pending,
                 done: 0,
@@ -280,25 +277,26 @@ impl SendQueue {
 
     /// How many requests were taken so far, modulo 2^32.
     pub(crate) fn taken(&self) -> u32 {
-        self.next.read_once()
+        self.taken.read_once()
     }
 
     /// Takes the oldest posted request; it is pending from now on.
-    #[inline]
     pub(crate) fn take(&self) -> Taken {
+        // Only the transmitter moves on.
+        let position = self.taken();
+        let index = self.index(position);
         if let Some(memory) = &self.user {
-            // The usual end of a round. Only the transmitter moves on, so this looks at the right one.
-            if !is_posted(memory, self.index(self.next.read_once())) {
+            // The usual end of a round.
+            if !siw::is_posted(memory, index * siw::SQE_LEN) {
                 return Taken::Nothing;
             }
         }
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        let full = inner.taken.wrapping_sub(inner.done) >= self.entries;
-        if full || inner.last == Some(inner.taken) {
+        let full = position.wrapping_sub(inner.done) >= self.entries;
+        if full || inner.last == Some(position) {
             return Taken::Nothing;
         }
-        let index = self.index(inner.taken);
         let taken = match &self.user {
             Some(memory) => take_user(memory, index),
             None => inner.kernel.get_mut(index).and_then(Option::take).map(Ok),
@@ -306,7 +304,7 @@ impl SendQueue {
         let Some(taken) = taken else {
             return Taken::Nothing;
         };
-        let slot = Slot(inner.taken);
+        let slot = Slot(position);
         let pending = match &taken {
             Ok(wr) => Pending {
                 id: wr.id,
@@ -327,8 +325,7 @@ impl SendQueue {
         if let Some(place) = inner.pending.get_mut(index) {
             *place = pending;
         }
-        inner.taken = inner.taken.wrapping_add(1);
-        self.next.write_once(inner.taken);
+        self.taken.write_once(position.wrapping_add(1));
         match taken {
             Ok(wr) => Taken::Wr(wr, slot),
             Err(bad) => Taken::Bad(bad, slot),
@@ -340,18 +337,26 @@ impl SendQueue {
         let mut inner = self.inner.lock();
         let posted = match &self.user {
             // A process that posts meanwhile may be counted or not.
-            Some(memory) => (0..self.entries)
-                .map(|n| inner.taken.wrapping_add(n))
-                .find(|position| !is_posted(memory, self.index(*position)))
-                .unwrap_or(inner.taken.wrapping_add(self.entries)),
+            Some(memory) => {
+                let posted = (0..self.entries)
+                    .map(|n| self.index(self.taken().wrapping_add(n)))
+                    .take_while(|index| siw::is_posted(memory, index * siw::SQE_LEN))
+                    .count();
+                // CAST: at most `entries`.
+                self.taken().wrapping_add(posted as u32)
+            }
             None => inner.posted,
         };
         inner.last = Some(posted);
     }
 
-    /// Notes where requests end in the stream.
-    pub(crate) fn sent(&self, ends: &mut Ends) {
-        ends.note(self, &mut self.inner.lock());
+    /// The last octet of the request is `end` octets into the stream. This stays in `ends` until they
+    /// are full, or [`SendQueue::accepted`] is called.
+    pub(crate) fn sent(&self, ends: &mut Ends, slot: Slot, end: u64) {
+        if !ends.push(slot, end) {
+            ends.note(self, &mut self.inner.lock());
+            ends.push(slot, end);
+        }
     }
 
     /// The request is over. Completes what is complete now.
@@ -383,14 +388,14 @@ impl SendQueue {
     /// Whether every request that was taken is complete.
     pub(crate) fn is_idle(&self) -> bool {
         let inner = self.inner.lock();
-        inner.taken == inner.done
+        self.taken() == inner.done
     }
 
     /// Whether the peer is still to get something of what was taken. A peer that has ended its half of
     /// the stream answers no Read, so with one outstanding nothing behind it can succeed.
     pub(crate) fn owes(&self) -> bool {
         let inner = self.inner.lock();
-        inner.taken != inner.done && inner.depth.used() == 0
+        self.taken() != inner.done && inner.depth.used() == 0
     }
 
     /// Notes a Read whose Request goes out now. Reserve with [`SendQueue::may_read`] first: only
@@ -471,7 +476,7 @@ impl SendQueue {
             {
                 let mut inner = self.inner.lock();
                 let inner = &mut *inner;
-                while inner.done != inner.taken {
+                while inner.done != self.taken() {
                     let slot = Slot(inner.done);
                     let over = matches!(
                         inner.pending.get(self.index(inner.done)),
@@ -504,7 +509,7 @@ impl SendQueue {
 impl Inner {
     fn progress(&mut self, queue: &SendQueue, slot: Slot, progress: Progress) {
         // A slot that was flushed meanwhile is not among the pending ones any more.
-        if slot.0.wrapping_sub(self.done) >= self.taken.wrapping_sub(self.done) {
+        if slot.0.wrapping_sub(self.done) >= queue.taken().wrapping_sub(self.done) {
             return;
         }
         if let Some(pending) = self.pending.get_mut(queue.index(slot.0)) {
@@ -514,7 +519,7 @@ impl Inner {
 
     /// Completes requests in order until one is not over.
     fn complete(&mut self, queue: &SendQueue, origin: Origin) {
-        while self.done != self.taken && self.complete_one(queue, origin) {}
+        while self.done != queue.taken() && self.complete_one(queue, origin) {}
     }
 
     /// Completes the oldest pending request if it is over; whether it was.
@@ -556,17 +561,8 @@ pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
     Ok(slots)
 }
 
-#[inline]
-fn is_posted(memory: &SharedMem, index: usize) -> bool {
-    let flags = memory.load_u16_acquire(index * siw::SQE_LEN + siw::FLAGS_AT);
-    flags.is_some_and(|flags| flags & siw::VALID != 0)
-}
-
-#[inline]
+/// Takes an entry out that is posted.
 fn take_user(memory: &SharedMem, index: usize) -> Option<Result<SendWr, BadEntry>> {
-    if !is_posted(memory, index) {
-        return None;
-    }
     let at = index * siw::SQE_LEN;
     let flags_at = at + siw::FLAGS_AT;
     let entry: [u8; siw::SQE_LEN] = memory.copy_out(at)?;

@@ -68,12 +68,10 @@ use crate::{
     },
     sq::{
         Ends,
-        Slot, //
+        Slot,
+        Taken, //
     },
-    wr::{
-        Inline,
-        SendWr, //
-    }, //
+    wr::Inline, //
 };
 
 mod choose;
@@ -118,7 +116,7 @@ pub(crate) struct TxStream {
     /// The message that is being cut.
     current: Option<Outgoing>,
     /// A request that was taken from the send queue and has to wait for Reads.
-    held: Option<(SendWr, Slot)>,
+    held: Option<Taken>,
     /// The ready-to-receive message that goes out first.
     rtr: Option<Rtr>,
     /// Whose turn it is when both the peer and the consumer want something.
@@ -325,7 +323,7 @@ impl Qp {
             }
             Phase::Error => {
                 // The connection outlives the transmitter's interest in it.
-                let _ = self.take_new_tx(tx);
+                self.take_new_tx(tx);
                 tx.stream = None;
                 if self.flush() {
                     Next::Yield

@@ -44,4 +44,4 @@ macro_rules! once {
     )* };
 }
 
-once!(bool, i32, u32, i64, u64, usize);
+once!(bool, i32, u32, i64, usize);

@@ -16,9 +16,12 @@
 
 use iwarp::stag::Stag;
 use kernel::prelude::*;
-use kernel_ext::rdma::wr::{
-    WcOpcode,
-    WcStatus, //
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    rdma::wr::{
+        WcOpcode,
+        WcStatus, //
+    }, //
 };
 
 use crate::wr::{
@@ -112,6 +115,12 @@ pub(crate) struct CreateSrqResponse {
     pub(crate) srq_key: u64,
 }
 
+/// Whether the entry at `at` belongs to the kernel. What else it says may be read after this.
+pub(crate) fn is_posted(memory: &SharedMem, at: usize) -> bool {
+    let flags = memory.load_u16_acquire(at + FLAGS_AT);
+    flags.is_some_and(|flags| flags & VALID != 0)
+}
+
 /// A send queue entry that no user of this ABI can have posted in good faith.
 pub(crate) struct BadEntry {
     /// The cookie that the entry names.
@@ -128,7 +137,6 @@ pub(crate) struct BadEntry {
 ///
 /// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements or too
 /// much inline data [`WcStatus::LocalLength`].
-#[inline]
 pub(crate) fn decode_sqe(entry: &[u8; SQE_LEN]) -> Result<SendWr, BadEntry> {
     let id = u64_at(entry, 0);
     let flags = u16_at(entry, FLAGS_AT);
@@ -258,7 +266,6 @@ fn encode_status(status: WcStatus) -> u16 {
     }
 }
 
-#[inline]
 fn decode_sges(list: &[u8], count: u8) -> Option<SgeList> {
     let mut sges = SgeList::default();
     if usize::from(count) > MAX_SGE {
@@ -279,22 +286,18 @@ fn decode_sges(list: &[u8], count: u8) -> Option<SgeList> {
 // The offsets below are constants inside arrays of known length; `unwrap_or` keeps the panic path
 // out without an unchecked access.
 
-#[inline]
 fn u16_at(entry: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes(octets(entry, at))
 }
 
-#[inline]
 fn u32_at(entry: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(octets(entry, at))
 }
 
-#[inline]
 fn u64_at(entry: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(octets(entry, at))
 }
 
-#[inline]
 fn octets<const N: usize>(entry: &[u8], at: usize) -> [u8; N] {
     entry
         .get(at..)

@@ -58,7 +58,7 @@ pub(crate) struct Pace {
     streak: Atomic<u32>,
     /// How many of them it takes.
     enough: Atomic<u32>,
-    /// How many requests had been taken when one was left waiting; [`None`] if none was.
+    /// How many requests had been taken when one was left waiting; [`NONE`] if none was.
     waiting_since: Atomic<i64>,
 }
 

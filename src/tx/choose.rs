@@ -8,6 +8,7 @@
 //! Context: process; the transmitter's.
 
 use iwarp::{
+    ddp::UntaggedHeader,
     fault::Fault,
     mpa::negotiate::Rtr,
     rdmap::{
@@ -45,9 +46,6 @@ use crate::{
         SendWr, //
     }, //
 };
-
-/// Octets of the longer one of the headers before payload.
-const HEADER_MAX: u16 = 18;
 
 use super::{
     Job,
@@ -107,12 +105,12 @@ impl Qp {
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
         loop {
             // Looked at where it is: these are large, and copies of them would cost more than the rest.
-            let taken = match stream.held.take() {
-                None => self.sq.take(),
-                Some((wr, slot)) => Taken::Wr(wr, slot),
-            };
+            let taken = stream.held.take().unwrap_or_else(|| self.sq.take());
             let (slot, begun) = match &taken {
-                Taken::Wr(wr, _) if self.must_wait(wr) => break stream.hold(taken),
+                Taken::Wr(wr, _) if self.must_wait(wr) => {
+                    stream.held = Some(taken);
+                    return false;
+                }
                 Taken::Wr(wr, slot) => (*slot, self.begin(stream, wr, *slot)),
                 Taken::Bad(bad, slot) => (*slot, Err(bad.status)),
                 Taken::Nothing => return false,
@@ -126,11 +124,9 @@ impl Qp {
                 }
             }
         }
-        false
     }
 
     /// Whether the request has to wait until outstanding Reads are answered.
-    #[inline]
     fn must_wait(&self, wr: &SendWr) -> bool {
         let waits = || {
             (wr.fence && !self.sq.no_reads())
@@ -149,7 +145,6 @@ impl Qp {
     }
 
     /// Turns a request into the current message, or does it.
-    #[inline]
     fn begin(&self, stream: &mut TxStream, wr: &SendWr, slot: Slot) -> Result<Begun, WcStatus> {
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
@@ -199,7 +194,7 @@ impl Qp {
             Payload::Sges(list) => {
                 let (slices, cache) = (&mut stream.slices, &mut stream.cache);
                 // What makes one FPDU is checked when that is packed, before anything goes out.
-                if len <= u32::from(stream.mulpdu.saturating_sub(HEADER_MAX)) {
+                if len as usize + UntaggedHeader::LEN <= usize::from(stream.mulpdu) {
                     slices.find(list, self.device(), cache)?;
                 } else {
                     slices.resolve(list, self.device(), self.pd(), LocalUse::Source, cache)?;
@@ -299,14 +294,6 @@ impl Qp {
 }
 
 impl TxStream {
-    /// Keeps a request until Reads are answered.
-    #[cold]
-    fn hold(&mut self, taken: Taken) {
-        if let Taken::Wr(wr, slot) = taken {
-            self.held = Some((wr, slot));
-        }
-    }
-
     fn read_request(&mut self, request: ReadRequest) -> Outgoing {
         let msn = self.read_msn;
         self.read_msn = msn.next();

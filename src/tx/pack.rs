@@ -108,12 +108,7 @@ impl Qp {
         stream.fpdus += 1;
         if plan.is_last() {
             match current.job {
-                Job::Complete(slot) => {
-                    if !stream.ends.push(slot, stream.appended) {
-                        self.sq.sent(&mut stream.ends);
-                        stream.ends.push(slot, stream.appended);
-                    }
-                }
+                Job::Complete(slot) => self.sq.sent(&mut stream.ends, slot, stream.appended),
                 Job::Answer => self.inbound_reads.answered(),
                 Job::Nothing => {}
             }
@@ -137,12 +132,7 @@ impl Qp {
         if len != 0 {
             self.copy_payload(payload, plan.payload_offset(), len, batch)?;
         }
-        match plan.pad_len() {
-            0 => {}
-            1 => put(batch, &[0; 1])?,
-            2 => put(batch, &[0; 2])?,
-            _ => put(batch, &[0; 3])?,
-        }
+        pad(batch, usize::from(plan.pad_len()))?;
         let trailer = trailer(batch, start, crc);
         put(batch, &trailer)
     }
@@ -171,9 +161,7 @@ impl Qp {
             // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
             self.copy_payload(payload, offset + at as u32, len, batch)
         })?;
-        weaver.weave(usize::from(plan.pad_len()), |batch, _, len| {
-            put(batch, piece(&[0; 3], 0, len))
-        })?;
+        weaver.weave(usize::from(plan.pad_len()), |batch, _, len| pad(batch, len))?;
         weaver.weave(mpa::CRC_LEN, |batch, at, len| {
             let trailer = trailer(batch, start, crc);
             put(batch, piece(&trailer, at, len))
@@ -293,4 +281,8 @@ fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
 
 fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
     batch.put(octets).map_err(|_| PackError::Memory)
+}
+
+fn pad(batch: &mut TxBatch, len: usize) -> Result<(), PackError> {
+    batch.put_zeroes(len).map_err(|_| PackError::Memory)
 }
