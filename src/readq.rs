@@ -56,6 +56,8 @@ struct Inner {
 pub(crate) struct InboundReads {
     /// Requests that were not taken out yet, for a look without the lock.
     waiting: Atomic<u32>,
+    /// Whether the end of an answer is on its way to TCP; changed by the transmitter.
+    packed: Atomic<bool>,
     #[pin]
     inner: SpinLockIrq<Inner>,
 }
@@ -65,6 +67,7 @@ impl InboundReads {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             waiting: Atomic::new(0),
+            packed: Atomic::new(false),
             inner <- new_spinlock_irq!(Inner {
                 slots: KVVec::new(),
                 depth: Depth::new(0),
@@ -81,6 +84,7 @@ impl InboundReads {
             let mut inner = self.inner.lock();
             inner.depth = Depth::new(ird);
             self.waiting.write_once(0);
+            self.packed.write_once(false);
             core::mem::replace(&mut inner.slots, slots)
         };
         Ok(())
@@ -91,9 +95,10 @@ impl InboundReads {
         self.inner.lock().depth.room()
     }
 
-    /// Whether a request waits for its answer or is being answered.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.inner.lock().depth.used() == 0
+    /// Whether TCP has still to get octets of an answer.
+    pub(crate) fn owes(&self) -> bool {
+        // In this order: an answer is packed before its place is free.
+        self.inner.lock().depth.used() != 0 || self.packed.read_once()
     }
 
     /// Puts a request in; false, and nothing done, if there is no room.
@@ -129,9 +134,16 @@ impl InboundReads {
         Some(read)
     }
 
-    /// Frees the place of the request that was taken out last.
+    /// The last octet of an answer is in the batch. Frees the place of the request that was taken out
+    /// last, before the peer can know of the answer and ask for more.
     pub(crate) fn answered(&self) {
+        self.packed.write_once(true);
         self.inner.lock().depth.release();
+    }
+
+    /// TCP has accepted all that was packed.
+    pub(crate) fn accepted(&self) {
+        self.packed.write_once(false);
     }
 
     /// Drops all requests.

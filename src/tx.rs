@@ -382,6 +382,9 @@ impl Qp {
         stats.tx_batches.inc();
         stats.tx_fpdus.add(core::mem::take(&mut stream.fpdus));
         self.pace.sent(octets);
+        if stream.batch.is_empty() {
+            self.inbound_reads.accepted();
+        }
         self.sq
             .accepted(stream.accepted, &mut stream.ends, self.origin());
         self.sq.cq().announce();

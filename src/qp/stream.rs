@@ -117,6 +117,6 @@ impl Qp {
     /// Whether octets are still owed to a peer that has ended its half of the stream.
     pub(crate) fn owes(&self) -> bool {
         matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate)
-            && (!self.inbound_reads.is_empty() || self.sq.owes())
+            && (self.inbound_reads.owes() || self.sq.owes())
     }
 }

@@ -1013,6 +1013,18 @@ def half_close_behind_a_read_request(b):
 
 
 @case
+def half_close_of_a_slow_reader(b):
+    # What was packed and has found no room in the socket yet is part of the Response too.
+    wire = b.connect(rcvbuf=1 << 14)
+    wire.pace = 0.02
+    wire.send(read_request(1, 3, 0, 1 << 20, b.large.key, b.large.address))
+    wire.sock.shutdown(socket.SHUT_WR)
+    first, data = wire.get_message()
+    require(first.opcode == READ_RESPONSE and len(data) == 1 << 20, str(first))
+    wire.ends()
+
+
+@case
 def markers_are_inserted_when_asked_for(b):
     wire = b.connect(flags=CRC | MARKERS)
     b.large.poke(0, bytes(range(256)) * 4)

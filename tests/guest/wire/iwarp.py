@@ -158,6 +158,7 @@ class Wire:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.pending = b""
         self.crc = True
+        self.pace = 0  # seconds before each read
         self.markers = False
         self.marker_at = 0  # octets until the next Marker
         self.stream = 0
@@ -193,6 +194,8 @@ class Wire:
             left = end - time.monotonic()
             require(left > 0, f"only {len(self.pending)} of {count} octets came: {self.pending[:60].hex()}")
             self.sock.settimeout(left)
+            if self.pace:
+                time.sleep(self.pace)
             try:
                 more = self.sock.recv(1 << 20)
             except socket.timeout:
