@@ -28,7 +28,7 @@ device() {
 
 # one DEVICE PROGRAM SIZE
 one() {
-	local dev=riwarp1 ip=10.72.1.1 crc=0 figure=0 n
+	local dev=riwarp1 ip=10.72.1.1 crc=0 n
 	case $1 in
 	siw) dev=siw2 ip=10.72.2.1 ;;
 	riwarp-crc) crc=1 ;;
@@ -39,11 +39,7 @@ one() {
 	DEV_A=$dev DEV_B=$dev IP4_B=$ip
 	perftest_pair "$2" -s "$3" -n "$n" --bind_source_ip "$ip" >"$TMP/why" ||
 		{ sed 's/^/# /' "$TMP/why"; not_ok "$2 $3 $1" "$(last_line "$TMP/why")"; return; }
-	case $2 in
-	*_bw) figure=$(perftest_bw) ;;
-	*_lat) figure=$(perftest_lat) ;;
-	esac
-	printf 'row\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$2" "$3" "$1" "$figure"
+	printf 'row\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$2" "$3" "$1" "$(perftest_figure "$2")"
 }
 
 # Enough for half a second and more, at what siw does on an emulated processor.

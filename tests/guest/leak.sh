@@ -33,15 +33,6 @@ load() {
 	done
 }
 
-# No objects but the kernel's own.
-nothing_left() {
-	local kind list
-	for kind in qp cm_id mr cq srq pd ctx; do
-		list=$(rdma resource show "$kind") || return 1
-		! grep -v 'comm \[' <<<"$list" | grep . || return 1
-	done
-}
-
 # slabs: /proc/slabinfo three times, each when what is free has been given back. A processor that
 # needs one object takes some dozens, and they all look in use: the least of the three is the true
 # count, all the more if one processor does this alone.
@@ -62,7 +53,7 @@ slabs() {
 # count FILE: how much there is of everything. vfree keeps a vmap_area for long after: the areas in
 # use are counted instead, by who made them.
 count() {
-	eventually 20 nothing_left || die "left: $(nothing_left)"
+	nothing_left 20 qp cm_id mr cq srq pd ctx
 	echo 1 >/proc/sys/vm/stat_refresh
 	{
 		(slabs) | awk '/^(#|slabinfo)/ || $1 == "vmap_area" { next }

@@ -127,14 +127,18 @@ finish() {
 
 # --- waiting --------------------------------------------------------------------------------------
 
+# A look costs less than the process that `sleep` would be, so waits are these.
+mkfifo "$TMP/nap"
+exec {NAP}<>"$TMP/nap"
+nap() { read -r -t "$1" -u "$NAP" || true; }
+
 # eventually SECONDS COMMAND...: repeats a command until it succeeds.
 eventually() {
-	local end
-	end=$(($(date +%s) + $1))
+	local end=$((SECONDS + $1))
 	shift
 	until "$@" >/dev/null 2>&1; do
-		[ "$(date +%s)" -lt "$end" ] || return 1
-		sleep 0.05
+		[ "$SECONDS" -lt "$end" ] || return 1
+		nap 0.05
 	done
 }
 
@@ -149,10 +153,28 @@ wait_listen() {
 			[[ ! $text =~ $entry ]] || return 0
 		done
 		kill -0 "$STARTED" 2>/dev/null || { echo "the server has ended"; return 1; }
-		sleep 0.02
+		nap 0.02
 	done
 	echo "nothing listens on port $1"
 	return 1
+}
+
+# nothing_left SECONDS KIND...: waits until there are no RDMA objects of these kinds but the kernel's own.
+nothing_left() {
+	local limit=$1
+	shift
+	eventually "$limit" none_of "$@" || die "left: $(objects "$@")"
+}
+
+none_of() { [ -z "$(objects "$@")" ]; }
+
+# objects KIND...: those of processes.
+objects() {
+	local kind list
+	for kind; do
+		list=$(rdma resource show "$kind") || { echo "no list of $kind"; continue; }
+		grep -v 'comm \[' <<<"$list" | grep . || true
+	done
 }
 
 # --- links and ends -------------------------------------------------------------------------------
@@ -297,13 +319,13 @@ ends_up() {
 		address_add - "$NET_A" "$IP4_A/24"
 		address_add - "$NET_A" "$IP6_A/64"
 		ip link set lo mtu "${2:-65536}"
-		DEV_A=${TYPE}a DEV_B=${TYPE}a
+		DEV_A=${TYPE}a$n DEV_B=$DEV_A
 		link_add - "$DEV_A" "$TYPE" "$NET_A"
 		return
 		;;
 	*) echo "no such topology: $topology"; return 1 ;;
 	esac
-	DEV_A=${TYPE_A}a DEV_B=${TYPE_B}b
+	DEV_A=${TYPE_A}a$n DEV_B=${TYPE_B}b$n
 	link_add "$NS_A" "$DEV_A" "$TYPE_A" "$NET_A"
 	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
 	case $TYPE/$topology in
@@ -422,15 +444,27 @@ perftest_pair() {
 	local tool=$1 try
 	shift
 	for try in 1 2 3; do
-		if pair "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_B" -p "$PORT" "$@" -- \
-			"$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"; then
-			return 0
-		fi
+		perftest_serve "$tool" "$@"
+		if perftest_call "$tool" "$@"; then return 0; fi
 		too_early || return 1
 		echo "the client was too early for the server (try $try)"
 		PORT=$((PORT + 1))
 	done
 	return 1
+}
+
+# perftest_serve TOOL [OPTIONS of both ends...]: the server of perftest_pair; once for each call.
+perftest_serve() {
+	local tool=$1
+	shift
+	serve "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_B" -p "$PORT" "$@"
+}
+
+# perftest_call TOOL [OPTIONS of both ends...]: its client.
+perftest_call() {
+	local tool=$1
+	shift
+	call "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
 }
 
 # Whether the client that failed last was a perftest program faster than its server.
@@ -439,8 +473,14 @@ too_early() { grep -q 'Failed to connect RDMA CM events' "$CLIENT_OUT"; }
 # The rows of figures in a perftest program's output: lines that start with a message size.
 perftest_rows() { grep -E '^ *[0-9]+ +[0-9]+ +' "$CLIENT_OUT" || true; }
 
-# perftest_bw [SIZE]: the average bandwidth in MiB/s that CLIENT_OUT gives (for that size).
-perftest_bw() { perftest_rows | awk -v s="${1:-}" '(s == "" || $1 == s) { print $4; exit }'; }
-
-# perftest_lat [SIZE]: the typical (median) latency in microseconds.
-perftest_lat() { perftest_rows | awk -v s="${1:-}" '(s == "" || $1 == s) { print $5; exit }'; }
+# perftest_figure TOOL: its first figure in CLIENT_OUT, which is the average bandwidth in MiB/s or the
+# typical (median) latency in microseconds.
+perftest_figure() {
+	local column=3 row
+	case $1 in *_lat) column=4 ;; esac
+	while read -r -a row; do
+		[[ ${row[*]::2} =~ ^[0-9]+\ [0-9]+$ ]] || continue
+		echo "${row[column]:-}"
+		return
+	done <"$CLIENT_OUT"
+}

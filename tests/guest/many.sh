@@ -36,17 +36,8 @@ at_once() {
 
 listen_all() { [ "$(rdma resource show cm_id | grep -c LISTEN)" -ge "$1" ]; }
 
-nothing_left() {
-	local x
-	for x in qp cm_id; do
-		eventually 10 none_of "$x" || die "left: $(rdma resource show "$x")"
-	done
-}
-
-none_of() { ! rdma resource show "$1" 2>/dev/null | grep -v -E 'type GSI|comm \[' | grep -q .; }
-
 ends_up "${TOPOLOGY:-netns}"
 try in_a_row 420 in_a_row "${IN_A_ROW:-200}"
 try at_once 240 at_once "${AT_ONCE:-64}"
-try nothing_left 30 nothing_left
+try nothing_left 30 nothing_left 10 qp cm_id
 finish

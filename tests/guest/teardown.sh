@@ -48,18 +48,9 @@ load_stop() {
 	wait "$CLIENT" "$SERVER" 2>/dev/null || true
 }
 
-nothing_left() {
-	local x
-	for x in qp cm_id; do
-		eventually 10 none_of "$x" || die "left: $(rdma resource show "$x")"
-	done
-}
-
-none_of() { ! rdma resource show "$1" 2>/dev/null | grep -v 'comm \[' | grep -q .; }
-
 # What must still work after each case.
 all_is_well() {
-	nothing_left
+	nothing_left 10 qp cm_id
 	PORT=$((PORT + 1))
 	rping_pair 4 3 -V
 }
@@ -89,7 +80,7 @@ killed_listener() {
 	wait_listen "$PORT"
 	kill_hard "$STARTED"
 	wait "$STARTED" 2>/dev/null || true
-	nothing_left
+	nothing_left 10 qp cm_id
 	rping_pair 4 3 -V
 }
 

@@ -536,6 +536,81 @@ bool qp_reaches(struct ibv_qp *qp, enum ibv_qp_state state, int ms)
 	return true;
 }
 
+/* --- one end alone --------------------------------------------------------------------------- */
+
+bool attempt_prepare(struct attempt *t, int port)
+{
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+
+	memset(t, 0, sizeof(*t));
+	t->ch = rdma_create_event_channel();
+	t->id = cm_resolved_id(t->ch, port);
+	if (!t->id)
+		return false;
+	t->pd = ibv_alloc_pd(t->id->verbs);
+	t->cq = ibv_create_cq(t->id->verbs, 8, NULL, NULL, 0);
+	attr.send_cq = attr.recv_cq = t->cq;
+	if (!t->pd || !t->cq || rdma_create_qp(t->id, t->pd, &attr)) {
+		fail("preparing a QP: %s", strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+bool attempt_start(struct attempt *t, int port)
+{
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+
+	if (!attempt_prepare(t, port))
+		return false;
+	if (rdma_connect(t->id, &param)) {
+		fail("rdma_connect: %s", strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+bool attempt_result(struct attempt *t, int ms)
+{
+	struct rdma_cm_event *ev = cm_event(t->ch, ms);
+
+	if (!ev) {
+		fail("no result after %d ms", ms);
+		return false;
+	}
+	t->event = ev->event;
+	t->status = ev->status;
+	rdma_ack_cm_event(ev);
+	return true;
+}
+
+void attempt_end(struct attempt *t)
+{
+	if (t->id && t->id->qp)
+		rdma_destroy_qp(t->id);
+	if (t->id)
+		rdma_destroy_id(t->id);
+	if (t->cq)
+		ibv_destroy_cq(t->cq);
+	if (t->pd)
+		ibv_dealloc_pd(t->pd);
+	if (t->ch)
+		rdma_destroy_event_channel(t->ch);
+}
+
+struct ibv_srq *srq_make(struct ibv_pd *pd)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = SRQ_DEPTH, .max_sge = 2 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+
+	if (!srq)
+		fail("ibv_create_srq: %s", strerror(errno));
+	return srq;
+}
+
 /* --- work ------------------------------------------------------------------------------------- */
 
 static int positive(int rc)

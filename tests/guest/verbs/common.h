@@ -109,7 +109,7 @@ struct pair_opts {
 	int depth;	/* IRD and ORD asked for, 16 */
 	bool sig_all;
 	bool channels; /* CQs get completion channels */
-	struct ibv_srq *(*srq)(struct ibv_pd *pd); /* makes an SRQ for end b */
+	struct ibv_srq *(*srq)(struct ibv_pd *pd); /* makes an SRQ for end b, as srq_make */
 };
 
 struct end {
@@ -131,6 +131,10 @@ struct pair {
 	struct end a;
 	struct end b;
 };
+
+/* Receives that an SRQ made by srq_make holds; NULL (and the case has failed) on error. */
+#define SRQ_DEPTH 64
+struct ibv_srq *srq_make(struct ibv_pd *pd);
 
 bool pair_open(struct pair *p, const struct pair_opts *opts);
 void pair_close(struct pair *p);
@@ -166,6 +170,26 @@ struct ibv_context *test_context(void);
 
 enum ibv_qp_state qp_state(struct ibv_qp *qp);
 bool qp_reaches(struct ibv_qp *qp, enum ibv_qp_state state, int ms);
+
+/* --- one end alone --------------------------------------------------------------------------- */
+
+/* A try to connect, which need not succeed. Zeroed, or made by attempt_prepare. */
+struct attempt {
+	struct rdma_event_channel *ch;
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	enum rdma_cm_event_type event;
+	int status;
+};
+
+/* An id with a QP towards this port; false (and the case has failed) on error, as all of these. */
+bool attempt_prepare(struct attempt *t, int port);
+/* The same, and asks for the connection. */
+bool attempt_start(struct attempt *t, int port);
+/* Waits for what becomes of it. */
+bool attempt_result(struct attempt *t, int ms);
+void attempt_end(struct attempt *t);
 
 /* --- work ------------------------------------------------------------------------------------- */
 

@@ -10,78 +10,6 @@
 /* The longest that start-up may take until it gives up. */
 #define GIVE_UP 20000
 
-struct attempt {
-	struct rdma_event_channel *ch;
-	struct rdma_cm_id *id;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	enum rdma_cm_event_type event;
-	int status;
-};
-
-static bool attempt_prepare(struct attempt *t, int port)
-{
-	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-
-	memset(t, 0, sizeof(*t));
-	t->ch = rdma_create_event_channel();
-	t->id = cm_resolved_id(t->ch, port);
-	if (!t->id)
-		return false;
-	t->pd = ibv_alloc_pd(t->id->verbs);
-	t->cq = ibv_create_cq(t->id->verbs, 8, NULL, NULL, 0);
-	attr.send_cq = attr.recv_cq = t->cq;
-	if (!t->pd || !t->cq || rdma_create_qp(t->id, t->pd, &attr)) {
-		fail("preparing a QP: %s", strerror(errno));
-		return false;
-	}
-	return true;
-}
-
-static bool attempt_start(struct attempt *t, int port)
-{
-	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
-
-	if (!attempt_prepare(t, port))
-		return false;
-	if (rdma_connect(t->id, &param)) {
-		fail("rdma_connect: %s", strerror(errno));
-		return false;
-	}
-	return true;
-}
-
-static bool attempt_result(struct attempt *t, int ms)
-{
-	struct rdma_cm_event *ev = cm_event(t->ch, ms);
-
-	if (!ev) {
-		fail("no result after %d ms", ms);
-		return false;
-	}
-	t->event = ev->event;
-	t->status = ev->status;
-	rdma_ack_cm_event(ev);
-	return true;
-}
-
-static void attempt_end(struct attempt *t)
-{
-	if (t->id && t->id->qp)
-		rdma_destroy_qp(t->id);
-	if (t->id)
-		rdma_destroy_id(t->id);
-	if (t->cq)
-		ibv_destroy_cq(t->cq);
-	if (t->pd)
-		ibv_dealloc_pd(t->pd);
-	if (t->ch)
-		rdma_destroy_event_channel(t->ch);
-}
-
 #define EXPECT_EVENT(t, ev)                                                                        \
 	check((t)->event == (ev), "%s (status %d)", rdma_event_str((t)->event), (t)->status)
 
@@ -407,33 +335,57 @@ static void a_slow_acceptor(void)
 	rdma_destroy_event_channel(lch);
 }
 
+/* Connects all of them in order, each with its number as private data. */
+static bool start_numbered(struct attempt *t, uint8_t count, int port)
+{
+	for (uint8_t i = 0; i < count; i++)
+		if (!attempt_prepare(&t[i], port))
+			return false;
+	for (uint8_t i = 0; i < count; i++) {
+		struct rdma_conn_param param = { .private_data = &i, .private_data_len = 1 };
+
+		if (rdma_connect(t[i].id, &param)) {
+			fail("rdma_connect %d: %s", i, strerror(errno));
+			return false;
+		}
+	}
+	return true;
+}
+
+/* The id of the next request, which must carry this number; NULL (and the case has failed) if not. */
+static struct rdma_cm_id *request_with(struct rdma_event_channel *ch, uint8_t number)
+{
+	struct rdma_cm_event *ev = cm_event(ch, SOON);
+	struct rdma_cm_id *id;
+	uint8_t said;
+
+	if (!ev || ev->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
+		fail("no request %d", number);
+		return NULL;
+	}
+	id = ev->id;
+	said = *(const uint8_t *)ev->param.conn.private_data;
+	rdma_ack_cm_event(ev);
+	if (said != number) {
+		fail("request %d came as number %d", said, number);
+		return NULL;
+	}
+	return id;
+}
+
 /* Programs with many queue pairs take the n-th request for that of the peer's n-th queue pair. */
 static void requests_come_in_order(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
 	struct rdma_cm_id *lid;
-	struct attempt t[24];
+	struct attempt t[24] = { 0 };
 	int port = next_port();
 
-	memset(t, 0, sizeof(t));
 	lid = cm_listening_id(lch, port, ARRAY_SIZE(t));
 	must(lid);
-	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
-		must(attempt_prepare(&t[i], port));
-	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
-		struct rdma_conn_param param = { .private_data = &i, .private_data_len = 1 };
-
-		check(!rdma_connect(t[i].id, &param), "rdma_connect %d: %s", i, strerror(errno));
-	}
-	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
-		struct rdma_cm_event *ev = cm_event(lch, SOON);
-		uint8_t said;
-
-		check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "request %d", i);
-		said = *(const uint8_t *)ev->param.conn.private_data;
-		rdma_ack_cm_event(ev);
-		check(said == i, "request %d came as number %d", said, i);
-	}
+	must(start_numbered(t, ARRAY_SIZE(t), port));
+	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++)
+		must(request_with(lch, i));
 	rdma_destroy_id(lid);
 	rdma_destroy_event_channel(lch);
 	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
@@ -445,31 +397,19 @@ static void more_requests_than_the_backlog(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
 	struct rdma_cm_id *lid;
-	struct attempt t[9];
+	struct attempt t[9] = { 0 };
 	int port = next_port();
 
-	memset(t, 0, sizeof(t));
 	lid = cm_listening_id(lch, port, 2);
 	must(lid);
-	for (size_t i = 0; i < ARRAY_SIZE(t); i++)
-		must(attempt_prepare(&t[i], port));
+	must(start_numbered(t, ARRAY_SIZE(t), port));
+	sleep_ms(100);
 	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
-		struct rdma_conn_param param = { .private_data = &i, .private_data_len = 1 };
+		struct rdma_cm_id *child = request_with(lch, i);
+		struct rdma_cm_event *ev;
 
-		check(!rdma_connect(t[i].id, &param), "rdma_connect %d: %s", i, strerror(errno));
-	}
-	usleep(100 * 1000);
-	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
-		struct rdma_cm_event *ev = cm_event(lch, SOON);
-		struct rdma_cm_id *child;
-		uint8_t said;
-
-		check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "request %d", i);
-		child = ev->id;
-		said = *(const uint8_t *)ev->param.conn.private_data;
-		rdma_ack_cm_event(ev);
-		check(said == i, "request %d came as number %d", said, i);
-		check(!rdma_reject(child, &said, 1), "rdma_reject: %s", strerror(errno));
+		must(child);
+		check(!rdma_reject(child, &i, 1), "rdma_reject: %s", strerror(errno));
 		rdma_destroy_id(child);
 		ev = cm_event(t[i].ch, SOON);
 		check(ev && ev->event == RDMA_CM_EVENT_REJECTED, "refusal %d", i);

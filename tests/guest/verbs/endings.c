@@ -14,16 +14,6 @@
 static int count = 16;
 static struct region local, remote;
 
-static struct ibv_srq *srq_make(struct ibv_pd *pd)
-{
-	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 16, .max_sge = 2 } };
-	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
-
-	if (!srq)
-		fail("ibv_create_srq: %s", strerror(errno));
-	return srq;
-}
-
 static struct ibv_send_wr wr_from(enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge)
 {
 	*sge = sge_of(&local, 0, LEN);
@@ -123,73 +113,49 @@ MANY_PAIRS(destroyed)
 }
 
 /* A try to connect that comes to nothing: nobody listens, or who listens says no. */
-static void attempt(bool listen)
+static void come_to_nothing(struct attempt *t, struct rdma_event_channel *listen_ch)
 {
-	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
-	struct rdma_event_channel *ch = rdma_create_event_channel();
-	struct rdma_event_channel *listen_ch = rdma_create_event_channel();
-	struct rdma_cm_id *listener = NULL, *request, *id = NULL;
+	struct rdma_cm_id *listener = NULL, *request;
 	struct rdma_cm_event *ev;
-	struct ibv_cq *cq = NULL;
 	int port = next_port();
 
-	if (!ch || !listen_ch) {
-		fail("rdma_create_event_channel: %s", strerror(errno));
-		goto out;
-	}
-	if (listen && !(listener = cm_listening_id(listen_ch, port, 1)))
-		goto out;
-	id = cm_resolved_id(ch, port);
-	if (!id)
-		goto out;
-	cq = ibv_create_cq(id->verbs, 8, NULL, NULL, 0);
-	attr.send_cq = attr.recv_cq = cq;
-	if (!cq || rdma_create_qp(id, NULL, &attr) || rdma_connect(id, &param)) {
-		fail("connecting: %s", strerror(errno));
-		goto out;
-	}
-	if (listen) {
+	if (listen_ch)
+		must(listener = cm_listening_id(listen_ch, port, 1));
+	must(attempt_start(t, port));
+	if (listener) {
 		ev = cm_event(listen_ch, SOON);
-		if (!ev || ev->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
-			fail("no connect request");
-			goto out;
-		}
+		check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "no connect request");
 		request = ev->id;
 		rdma_ack_cm_event(ev);
-		if (rdma_reject(request, "no", 2))
-			fail("rdma_reject: %s", strerror(errno));
+		check(!rdma_reject(request, "no", 2), "rdma_reject: %s", strerror(errno));
 		rdma_destroy_id(request);
 	}
-	cm_expect(ch, RDMA_CM_EVENT_REJECTED);
-out:
-	if (id && id->qp)
-		rdma_destroy_qp(id);
-	if (id)
-		rdma_destroy_id(id);
-	if (cq)
-		ibv_destroy_cq(cq);
+	must(cm_expect(t->ch, RDMA_CM_EVENT_REJECTED));
 	if (listener)
 		rdma_destroy_id(listener);
-	if (ch)
-		rdma_destroy_event_channel(ch);
-	if (listen_ch)
-		rdma_destroy_event_channel(listen_ch);
 }
 
 static void nobody_listens(void)
 {
-	for (int i = 0; i < count && !test_failed(); i++)
-		attempt(false);
+	for (int i = 0; i < count && !test_failed(); i++) {
+		struct attempt t = { 0 };
+
+		come_to_nothing(&t, NULL);
+		attempt_end(&t);
+	}
 }
 
 static void rejected(void)
 {
-	for (int i = 0; i < count && !test_failed(); i++)
-		attempt(true);
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+
+	for (int i = 0; i < count && !test_failed(); i++) {
+		struct attempt t = { 0 };
+
+		come_to_nothing(&t, ch);
+		attempt_end(&t);
+	}
+	rdma_destroy_event_channel(ch);
 }
 
 /* A process is killed that has all its connections open, and Reads under way on each. */

@@ -5,18 +5,6 @@
 
 static struct region src, dst;
 
-#define SRQ_DEPTH 64
-
-static struct ibv_srq *srq_make(struct ibv_pd *pd)
-{
-	struct ibv_srq_init_attr attr = { .attr = { .max_wr = SRQ_DEPTH, .max_sge = 2 } };
-	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
-
-	if (!srq)
-		fail("ibv_create_srq: %s", strerror(errno));
-	return srq;
-}
-
 static bool prepare(struct pair *p)
 {
 	return region_make(&src, p->a.pd, 65536, 0) &&
