@@ -6,44 +6,41 @@
 #     row PAIR PROGRAM SIZE - - FAILED: why
 #
 # demo.sh pairs: riwarp to riwarp and riwarp to siw. demo.sh guests: the part of one of two guests.
+#
+# An emulated processor takes half a second to start a perftest program, and the client sleeps for a
+# second before it measures: the next server starts while a client still runs. (Two clients at a time
+# would only measure each other.)
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-row() {
-	printf 'row\t%s\t%s\t%s\t%s\t%s\t%s\n' "$@"
-	case $6 in ok) ;; *) FAILED=$((FAILED + 1)) ;; esac
-}
+PROGRAMS='ib_write_bw ib_read_bw ib_send_bw ib_send_lat ib_write_lat'
+SIZES='64 4096 65536 1048576'
 
-# Milliseconds since something.
-now() { local t=${EPOCHREALTIME/[.,]/}; echo $((t / 1000)); }
+row() { printf 'row\t%s\t%s\t%s\t%s\t%s\t%s\n' "$@"; }
 
-# measure PAIR PROGRAM SIZE UNIT COMMAND...: a row from a command that prints its figure last. PORT is
-# one more than before. What fails must do so with its status: `set -e` does not hold in here.
+# measure PROGRAM SIZE UNIT COMMAND...: a row of PAIR, from a command that prints its figure last. What
+# fails must do so with its status: `set -e` does not hold in here.
 measure() {
-	local pair=$1 program=$2 size=$3 unit=$4 out=$TMP/out figure
-	shift 4
-	PORT=$((PORT + 1))
-	if ("$@") >"$out" 2>&1; then
-		figure=$(tail -n 1 "$out")
+	local program=$1 size=$2 unit=$3 out=$TMP/out.$BASHPID line figure=''
+	shift 3
+	if "$@" >"$out" 2>&1; then
+		while read -r line; do figure=$line; done <"$out"
 		case $figure in
-		*[1-9]*) row "$pair" "$program" "$size" "$figure" "$unit" ok ;;
-		*) row "$pair" "$program" "$size" - - "FAILED: no figure" ;;
+		*[1-9]*) row "$PAIR" "$program" "$size" "$figure" "$unit" ok ;;
+		*) row "$PAIR" "$program" "$size" - - "FAILED: no figure" ;;
 		esac
 	else
-		row "$pair" "$program" "$size" - - "FAILED: $(last_line "$out")"
+		row "$PAIR" "$program" "$size" - - "FAILED: $(last_line "$out")"
 	fi
 }
 
-# Seconds since something in milliseconds.
-since() { local t=$(($(now) - $1)); printf '%d.%02d\n' $((t / 1000)) $((t % 1000 / 10)); }
-
-# Seconds for two programs to start, connect, and do 100 rounds; each round is a Read and a Write and
-# their Sends, compared at the end.
-rping_time() {
-	local start
-	start=$(now)
-	rping_pair "$1" 100 -V && since "$start"
+# stopwatch COMMAND...: the seconds that it takes.
+stopwatch() {
+	local begin=${EPOCHREALTIME/[.,]/} t
+	"$@" || return 1
+	t=$(((${EPOCHREALTIME/[.,]/} - begin) / 10000))
+	printf '%d.%02d\n' $((t / 100)) $((t % 100))
 }
 
 # Few rounds, since an emulated processor is slow; enough for a figure.
@@ -59,94 +56,104 @@ rounds() {
 }
 
 pairs() {
-	local topology pair
+	local topology
 	for topology in netns siw-server siw-client; do
+		PORT=$((PORT + 100))
 		case $topology in
-		netns) pair='riwarp to riwarp' ;;
-		siw-server) pair='riwarp to siw' ;;
-		siw-client) pair='siw to riwarp' ;;
+		netns) PAIR='riwarp to riwarp' ;;
+		siw-server) PAIR='riwarp to siw' ;;
+		siw-client) PAIR='siw to riwarp' ;;
 		esac
-		if ! ends_up "$topology" >"$TMP/ends" 2>&1; then
-			row "$pair" set-up - - - "FAILED: $(last_line "$TMP/ends")"
-			ends_down
-			continue
+		if ends_up "$topology" >"$TMP/ends" 2>&1; then
+			lane
+		else
+			row "$PAIR" set-up - - - "FAILED: $(last_line "$TMP/ends")"
 		fi
-		measure "$pair" 'rping, IPv4' verified s rping_time 4
-		measure "$pair" 'rping, IPv6' verified s rping_time 6
-		perftest_rows_of "$pair" ib_write_bw ib_read_bw ib_send_bw ib_send_lat ib_write_lat
 		ends_down
 	done
 }
 
-# perftest_rows_of PAIR PROGRAM...: the rows of perftest programs. A server takes as long to start as a
-# client does, so the next one starts meanwhile.
-perftest_rows_of() {
-	local pair=$1 program size i todo=() pid out
-	shift
-	for program; do
-		for size in 64 4096 65536 1048576; do todo+=("$program $size"); done
-	done
-	PORT=$((PORT + 1))
-	# shellcheck disable=SC2086
-	ahead ${todo[0]}
-	for ((i = 0; i < ${#todo[@]}; i++)); do
-		read -r program size <<<"${todo[i]}"
-		pid=$SERVER_PID out=$SERVER_OUT
-		# shellcheck disable=SC2086
-		[ "$i" = $((${#todo[@]} - 1)) ] || PORT=$((PORT + 1)) ahead ${todo[i + 1]}
-		figures_of "$pair" "$program" "$size" "$pid" "$out"
+# The rows of one pair, between the ends that are up.
+lane() {
+	local family
+	export PAIR DEV_A DEV_B IP4_B PORT
+	for family in 4 6; do
+		# 100 rounds; each is a Read and a Write and their Sends, compared at the end.
+		measure 'rping, IPv'"$family" verified s stopwatch rping_pair "$family" 100 -V
 		PORT=$((PORT + 1))
+	done
+	start "$NS_B" "$TMP/servers.$PORT" "$0" servers
+	export SERVERS=$STARTED
+	in_ns "$NS_A" "$0" clients
+	kill "$SERVERS" 2>/dev/null || true
+}
+
+# One perftest server after the other, each on the next port; the next one starts before it is needed.
+# One that fails is started anew, for a client that tries again.
+servers() {
+	local program size options n=0
+	for program in $PROGRAMS; do
+		for size in $SIZES; do
+			[ "$n" -lt 2 ] || wait -n || true
+			options="-R -F -d $DEV_B -p $((PORT + n)) -s $size -n $(rounds "$program" "$size")"
+			# shellcheck disable=SC2086
+			{ "$program" $options || "$program" $options; } >"$TMP/server.$n" 2>&1 &
+			n=$((n + 1))
+		done
+	done
+	wait
+}
+
+# The clients of these servers: a row each.
+clients() {
+	local program size unit
+	for program in $PROGRAMS; do
+		case $program in *_bw) unit=MiB/s ;; *) unit=us ;; esac
+		for size in $SIZES; do
+			measure "$program -R" "$size" "$unit" client "$program" -s "$size" -n "$(rounds "$program" "$size")"
+			PORT=$((PORT + 1))
+		done
 	done
 }
 
-# ahead PROGRAM SIZE: starts the server of a row, on PORT.
-ahead() { serve 60 "$1" -R -F -d "$DEV_B" -p "$PORT" -s "$2" -n "$(rounds "$1" "$2")"; }
-
-# figures_of PAIR PROGRAM SIZE SERVER OUTPUT: the row of a program whose server was started before.
-figures_of() {
-	local program=$2 size=$3 why=$TMP/why.$BASHPID unit=MiB/s figure
-	local SERVER_PID=$4 SERVER_OUT=$5
-	local arguments=(-s "$size" -n "$(rounds "$program" "$size")")
-	if call 60 "$program" -R -F -d "$DEV_A" -p "$PORT" "${arguments[@]}" "$IP4_B" >"$why" 2>&1 ||
-		{ too_early && PORT=$((PORT + 1000)) perftest_pair "$program" "${arguments[@]}" >"$why" 2>&1; }; then
-		case $program in
-		*_bw) figure=$(perftest_bw) ;;
-		*) figure=$(perftest_lat) unit=us ;;
-		esac
-		case $figure in
-		*[1-9]*) row "$1" "$program -R" "$size" "$figure" "$unit" ok ;;
-		*) row "$1" "$program -R" "$size" - - "FAILED: no figure" ;;
-		esac
-	else
-		row "$1" "$program -R" "$size" - - "FAILED: $(last_line "$why")"
-	fi
+# client PROGRAM OPTIONS...: prints its figure.
+client() {
+	local program=$1 CLIENT_OUT=$TMP/client try
+	shift
+	for try in 1 2; do
+		STARTED=$SERVERS wait_listen "$PORT" || return 1
+		if "$program" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B" >"$CLIENT_OUT" 2>&1; then
+			perftest_figure "$program"
+			return
+		fi
+		pkill -f -- "-d $DEV_B -p $PORT " || true
+		too_early || break
+	done
+	cat "$CLIENT_OUT"
+	return 1
 }
 
 # One of two guests, joined by an emulated network: guest 1 listens, guest 2 calls.
 guests() {
 	local family peer=10.77.0.1 peer6=fd77::1
+	PAIR='two guests'
 	load_modules riwarp
 	NS_A=- NS_B=-
 	link_add - riwarp0 riwarp eth0
 	for family in 4 6; do
 		[ "$family" = 4 ] || peer=$peer6
+		PORT=$((PORT + 1))
 		if [ "$GUEST" = 1 ]; then
-			PORT=$((PORT + 1))
 			start - "$TMP/server" timeout --foreground 60 rping -s -a "$peer" -p "$PORT" -C 100 -V
 			wait_listen "$PORT"
 			: >"/mnt/out/listening$family"
-			wait "$STARTED" || FAILED=1
+			wait "$STARTED" || not_ok "rping -s, IPv$family" "$(last_line "$TMP/server")"
 		else
 			eventually 60 test -e "/mnt/out/listening$family"
-			measure 'two guests' "rping, IPv$family" verified s client_time "$peer"
+			measure "rping, IPv$family" verified s stopwatch \
+				timeout --foreground 60 rping -c -a "$peer" -p "$PORT" -C 100 -V
 		fi
 	done
-}
-
-client_time() {
-	local start
-	start=$(now)
-	timeout --foreground 60 rping -c -a "$1" -p "$PORT" -C 100 -V && since "$start"
 }
 
 "$1"
