@@ -16,11 +16,20 @@
 
 use core::ops::Deref;
 
-use iwarp::stag::{
-    Access,
-    Association,
-    RegionView,
-    Stag, //
+use iwarp::{
+    atomic::{
+        check_alignment,
+        AtomicRequest,
+        TARGET_LEN, //
+    },
+    fault::Fault,
+    stag::{
+        check_source,
+        Access,
+        Association,
+        RegionView,
+        Stag, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -202,6 +211,26 @@ impl Region {
             association: self.association(pd),
             valid: inside.valid,
         }
+    }
+
+    /// Checks the target of an atomic operation of the peer, and returns its offset in the region.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_source`], then as [`check_alignment`].
+    pub(crate) fn check_atomic(
+        &self,
+        inside: &Entered<'_>,
+        pd: PdId,
+        request: &AtomicRequest,
+    ) -> Result<u64, Fault> {
+        let view = self.view_inside(inside, pd);
+        let (stag, to) = (request.stag, request.to);
+        let at = check_source(Some(&view), stag, to, TARGET_LEN, Access::REMOTE_ATOMIC)?;
+        let address = inside.memory().address(at).ok_or(Fault::SourceBounds)?;
+        // CAST: `usize` is 64 bits.
+        check_alignment(address as u64)?;
+        Ok(at)
     }
 
     #[inline]

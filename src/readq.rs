@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The inbound read queue: Read Requests of the peer that have not been answered.
+//! The inbound read queue: Read and Atomic Requests of the peer that have not been answered.
 //!
-//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76) and
-//! frees a place when the last octet of the Response has been cut. Exactly as many places as the
+//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76, EXT-49)
+//! and frees a place when the last octet of the Response has been cut. Exactly as many places as the
 //! negotiated IRD exist (RDMAP-129); they are made before the stream starts, so that taking one
 //! cannot fail in softirq.
 //!
@@ -12,6 +12,7 @@
 //! Context: any, unless a function says otherwise.
 
 use iwarp::{
+    atomic::AtomicRequest,
     rdmap::ReadRequest,
     readq::Depth,
     receiver::Room,
@@ -36,6 +37,20 @@ use crate::{
     sq::empty_ring, //
 };
 
+/// What the peer asks for and waits for an answer to.
+pub(crate) enum InboundRequest {
+    Read(InboundRead),
+    Atomic(InboundAtomic),
+}
+
+/// An Atomic Request of the peer, its target checked when it arrived.
+pub(crate) struct InboundAtomic {
+    pub(crate) request: AtomicRequest,
+    pub(crate) target: Arc<Region>,
+    /// The headers as they arrived, should the target go away meanwhile.
+    pub(crate) quoted: Option<Quoted>,
+}
+
 /// A Read Request of the peer, its source checked when it arrived.
 pub(crate) struct InboundRead {
     pub(crate) request: ReadRequest,
@@ -47,7 +62,7 @@ pub(crate) struct InboundRead {
 }
 
 struct Inner {
-    slots: KVVec<Option<InboundRead>>,
+    slots: KVVec<Option<InboundRequest>>,
     depth: Depth,
 }
 
@@ -90,7 +105,7 @@ impl InboundReads {
         Ok(())
     }
 
-    /// Whether the peer may have one more Read outstanding.
+    /// Whether the peer may have one more Read or atomic operation outstanding.
     pub(crate) fn room(&self) -> Room {
         self.inner.lock().depth.room()
     }
@@ -102,7 +117,7 @@ impl InboundReads {
     }
 
     /// Puts a request in; false, and nothing done, if there is no room.
-    pub(crate) fn put(&self, read: InboundRead) -> bool {
+    pub(crate) fn put(&self, request: InboundRequest) -> bool {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let slot = inner
@@ -111,7 +126,7 @@ impl InboundReads {
             .and_then(|at| inner.slots.get_mut(usize::from(at)));
         match slot {
             Some(slot) => {
-                *slot = Some(read);
+                *slot = Some(request);
                 self.waiting.fetch_add(1, Relaxed);
                 true
             }
@@ -121,7 +136,7 @@ impl InboundReads {
 
     /// Takes the oldest request out to be answered; its place stays taken until
     /// [`InboundReads::answered`].
-    pub(crate) fn take(&self) -> Option<InboundRead> {
+    pub(crate) fn take(&self) -> Option<InboundRequest> {
         // Whoever puts one in wakes the transmitter after it.
         if self.waiting.read_once() == 0 {
             return None;
@@ -129,9 +144,9 @@ impl InboundReads {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let at = inner.depth.oldest()?;
-        let read = inner.slots.get_mut(usize::from(at))?.take()?;
+        let request = inner.slots.get_mut(usize::from(at))?.take()?;
         self.waiting.fetch_sub(1, Relaxed);
-        Some(read)
+        Some(request)
     }
 
     /// The last octet of an answer is in the batch. Frees the place of the request that was taken out

@@ -15,6 +15,7 @@
 //! Context: softirq, or process when TCP works off a backlog. Nothing sleeps or allocates.
 
 use iwarp::{
+    atomic::AtomicRequest,
     fault::Fault,
     mpa::{
         self,
@@ -67,7 +68,11 @@ use crate::{
     },
     mr::LocalUse,
     qp::Qp,
-    readq::InboundRead,
+    readq::{
+        InboundAtomic,
+        InboundRead,
+        InboundRequest, //
+    },
     sge::{
         RegionCache,
         Slices, //
@@ -131,7 +136,7 @@ impl Qp {
     pub(crate) fn start_rx(&self, conn: &Arc<Conn>, params: &StreamParams) {
         let stream = RxStream {
             conn: conn.clone(),
-            receiver: Receiver::new(Extensions::Off),
+            receiver: Receiver::new(Extensions::Rfc7306),
             crc: params.crc,
             incoming: None,
             cache: RegionCache::default(),
@@ -284,10 +289,16 @@ impl Qp {
                 self.terminated_by_peer(&terminate);
                 Ok(())
             }
-            // Not announced by this device, so the receiver has refused them already.
-            Segment::Immediate(_) | Segment::AtomicRequest(_) | Segment::AtomicResponse(_) => {
-                Err(Fault::OpcodeReserved)
+            Segment::AtomicRequest(request) => {
+                self.take_atomic_request(stream, request, header, fpdu.ulpdu_len)?;
+                self.device().stats.rx_atomic_requests.inc();
+                aftermath.kick = true;
+                Ok(())
             }
+            // This end has sent no Atomic Request that it could answer.
+            Segment::AtomicResponse(_) => Err(Fault::AtomicUnsolicited),
+            // No consumer could be told of it (EXT-4).
+            Segment::Immediate(_) => Err(Fault::OpcodeReserved),
         }
     }
 
@@ -485,13 +496,39 @@ impl Qp {
             )?;
             source = region.cloned();
         }
-        let put = self.inbound_reads.put(InboundRead {
+        self.put_request(InboundRequest::Read(InboundRead {
             request,
             source,
             quoted: Quoted::from_segment(header, ulpdu_len),
-        });
-        // Only this receiver puts requests in, so the room is still there.
-        if put {
+        }))
+    }
+
+    fn take_atomic_request(
+        &self,
+        stream: &mut RxStream,
+        queued: Queued<AtomicRequest>,
+        header: &[u8],
+        ulpdu_len: u16,
+    ) -> Result<(), Fault> {
+        let request = queued.admit(self.inbound_reads.room())?;
+        let target = stream
+            .cache
+            .get(self.device(), request.stag)
+            .ok_or(Fault::SourceInvalidStag)?;
+        {
+            let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
+            target.check_atomic(&inside, self.pd(), &request)?;
+        }
+        self.put_request(InboundRequest::Atomic(InboundAtomic {
+            request,
+            target: target.clone(),
+            quoted: Quoted::from_segment(header, ulpdu_len),
+        }))
+    }
+
+    fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
+        // Only this receiver puts requests in, so the room that was found is still there.
+        if self.inbound_reads.put(request) {
             Ok(())
         } else {
             Err(Fault::ReadDepth)

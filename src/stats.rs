@@ -91,6 +91,8 @@ counters! {
     rx_faults = c"rx_faults",
     /// RDMA Read Requests that were answered.
     rx_read_requests = c"rx_read_requests",
+    /// Atomic Requests that were answered.
+    rx_atomic_requests = c"rx_atomic_requests",
     /// Terminate messages sent.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.

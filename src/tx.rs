@@ -113,6 +113,7 @@ pub(crate) struct TxStream {
     markers: Option<MarkerClock>,
     send_msn: Msn,
     read_msn: Msn,
+    atomic_msn: Msn,
     /// The message that is being cut.
     current: Option<Outgoing>,
     /// A request that was taken from the send queue and has to wait for Reads.
@@ -167,7 +168,7 @@ enum Source {
 enum Job {
     /// The request is done once TCP has accepted the octets.
     Complete(Slot),
-    /// A Read of the peer is answered.
+    /// A Read or atomic operation of the peer is answered.
     Answer,
     /// Nobody waits for it.
     Nothing,
@@ -289,6 +290,7 @@ impl Qp {
             markers: (params.markers == Markers::On).then(MarkerClock::new),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
+            atomic_msn: Msn::FIRST,
             current: None,
             held: None,
             rtr: params.send_rtr,

@@ -132,6 +132,11 @@ impl Memory {
         }
     }
 
+    /// The address of the octet at `offset` in the kernel's map, for a look at its alignment.
+    pub fn address(&self, offset: u64) -> Option<usize> {
+        self.run(offset, 1).map(|run| run.start.addr())
+    }
+
     /// Calls `f` for each run of `len` octets at `offset`, in order.
     ///
     /// # Errors

@@ -81,7 +81,8 @@ impl Qp {
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
             // The rights of a stream are those of the regions that its peer names.
-            attrs.stored.access |= Access::REMOTE_READ | Access::REMOTE_WRITE;
+            attrs.stored.access |=
+                Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
             attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
             attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
             // A destroy in between has the last word.

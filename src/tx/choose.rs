@@ -2,12 +2,13 @@
 
 //! The sorting room: which message goes out next.
 //!
-//! Read Requests of the peer and the send queue take turns. A request becomes a message here: its
+//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A request becomes a message here: its
 //! keys become regions, and fence and ORD are asked; what needs no message is done on the spot.
 //!
 //! Context: process; the transmitter's.
 
 use iwarp::{
+    atomic::AtomicResponse,
     ddp::UntaggedHeader,
     fault::Fault,
     mpa::negotiate::Rtr,
@@ -36,6 +37,10 @@ use kernel_ext::rdma::wr::WcStatus;
 use crate::{
     mr::LocalUse,
     qp::Qp,
+    readq::{
+        InboundAtomic,
+        InboundRequest, //
+    },
     sq::{
         Slot,
         Taken, //
@@ -85,20 +90,56 @@ impl Qp {
         found
     }
 
-    fn next_response(&self, stream: &mut TxStream) -> bool {
-        let Some(read) = self.inbound_reads.take() else {
-            return false;
+    fn next_response(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+        let outgoing = match self.inbound_reads.take() {
+            None => return false,
+            Some(InboundRequest::Read(read)) => {
+                let message = Message::ReadResponse {
+                    stag: read.request.sink_stag,
+                    to: read.request.sink_to,
+                };
+                Outgoing {
+                    segmenter: Segmenter::new(message, read.request.len),
+                    source: Source::Remote(read),
+                    job: Job::Answer,
+                }
+            }
+            Some(InboundRequest::Atomic(atomic)) => {
+                let original = match self.operate(&atomic) {
+                    Ok(original) => original,
+                    Err(fault) => {
+                        self.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
+                        return false;
+                    }
+                };
+                let response = AtomicResponse {
+                    identifier: atomic.request.identifier,
+                    original,
+                };
+                let msn = stream.atomic_msn;
+                stream.atomic_msn = msn.next();
+                Outgoing {
+                    segmenter: Segmenter::new(Message::AtomicResponse { response, msn }, 0),
+                    source: Source::Nothing,
+                    job: Job::Answer,
+                }
+            }
         };
-        let message = Message::ReadResponse {
-            stag: read.request.sink_stag,
-            to: read.request.sink_to,
-        };
-        stream.current = Some(Outgoing {
-            segmenter: Segmenter::new(message, read.request.len),
-            source: Source::Remote(read),
-            job: Job::Answer,
-        });
+        stream.current = Some(outgoing);
         true
+    }
+
+    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58), and
+    /// returns what the target held before. The target is checked anew: its owner may revoke it at any
+    /// time.
+    fn operate(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
+        let request = &atomic.request;
+        let inside = atomic.target.enter().ok_or(Fault::SourceInvalidStag)?;
+        let at = atomic.target.check_atomic(&inside, self.pd(), request)?;
+        inside
+            .memory()
+            .update_u64(at, |original| request.operation.apply(original))
+            .map_err(|_| Fault::Local)
     }
 
     /// Takes requests from the send queue until one becomes a message.

@@ -1056,8 +1056,10 @@ REFUSED = {
     "send_with_rdmap_version_3": lambda b: (send(1, b"x", rv=3), 0, 2, 5),
     "untagged_opcode_8": lambda b: (untagged(8, 0, 1, data=bytes(8)), 0, 2, 6),
     "untagged_opcode_9": lambda b: (untagged(9, 0, 1, data=bytes(8)), 0, 2, 6),
-    "untagged_opcode_10": lambda b: (untagged(10, 1, 1, data=bytes(52)), 0, 2, 6),
-    "untagged_opcode_11": lambda b: (untagged(11, 3, 1, data=bytes(12)), 0, 2, 6),
+    "atomic_request_with_an_unknown_stag":
+        lambda b: (untagged(10, 1, 1, data=bytes(52)), 0, 1, 0),
+    "atomic_response_that_nobody_waits_for":
+        lambda b: (untagged(11, 3, 1, data=bytes(12)), 1, 2, 2),
     "untagged_opcode_12": lambda b: (untagged(12, 0, 1), 0, 2, 6),
     "untagged_opcode_13": lambda b: (untagged(13, 0, 1), 0, 2, 6),
     "untagged_opcode_14": lambda b: (untagged(14, 0, 1), 0, 2, 6),
