@@ -12,8 +12,6 @@
 //!
 //! Context: process, unless a function says otherwise.
 
-use core::net::IpAddr;
-
 use kernel::{
     prelude::*,
     sync::{
@@ -60,6 +58,10 @@ use kernel_ext::{
 use crate::{
     conn::Conns,
     context::PdId,
+    gid::{
+        GidTable,
+        GID_TABLE_LEN, //
+    },
     mr::{
         Region,
         MAX_FAST_REG_PAGES, //
@@ -175,6 +177,8 @@ pub(crate) struct Device {
     /// All connections.
     #[pin]
     pub(crate) conns: Conns,
+    #[pin]
+    gids: GidTable,
     pub(crate) settings: Settings,
     pub(crate) stats: Stats,
     guid: Guid,
@@ -205,6 +209,7 @@ impl Device {
                 // Number 0 and 1 are special in other RDMA networks.
                 qps <- RcuMap::new(2..1 << 24),
                 conns <- Conns::new(),
+                gids <- GidTable::new(),
                 settings: parts.settings,
                 stats: Stats::new(),
                 guid: parts.guid,
@@ -354,28 +359,13 @@ impl Device {
         }
     }
 
-    /// An entry of the GID table. The low half is never zero, since programs take such a GID for that
-    /// of a dead port.
+    /// An entry of the GID table.
     ///
     /// # Errors
     ///
     /// `EINVAL` beyond the end of the table.
     pub(crate) fn gid(&self, index: usize) -> Result<Gid> {
-        if index != 0 {
-            return Err(EINVAL);
-        }
-        let mut first = None;
-        self.netdev.for_each_addr(|addr| {
-            if let (None, IpAddr::V4(ip)) = (first, addr.ip()) {
-                first = Some(ip);
-            }
-        });
-        Ok(match first {
-            Some(ip) => Gid(ip.to_ipv6_mapped().octets()),
-            None => Guid::from_hw_addr(&self.netdev)
-                .unwrap_or(self.guid)
-                .link_local(),
-        })
+        self.gids.get(&self.netdev, self.guid, index)
     }
 
     /// The interface, as long as the device is in service.
@@ -438,7 +428,7 @@ impl Guid {
     }
 
     /// Makes it from the hardware address that an interface has now.
-    fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
+    pub(crate) fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
         let addr = netdev.hw_addr();
         match *addr.as_bytes() {
             [0, 0, 0, 0, 0, 0] => None,
@@ -454,7 +444,7 @@ impl Guid {
     }
 
     /// A GID made of nothing else.
-    fn link_local(self) -> Gid {
+    pub(crate) fn link_local(self) -> Gid {
         let mut gid = [0; 16];
         if let Some((prefix, interface)) = gid.split_first_chunk_mut::<8>() {
             *prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
@@ -475,7 +465,6 @@ pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
 /// More kinds of interfaces that carry IP (`include/uapi/linux/if_arp.h`): IEEE 802 networks, and
 /// tunnels over IPv4, over IPv6, from IPv6 to IPv4, and GRE over both.
 const IP_LINKS: [u16; 6] = [6, 768, 769, 776, 778, 823];
-const GID_TABLE_LEN: u32 = 1;
 /// `IB_PORT_CM_SUP`: connections are made by a connection manager.
 const PORT_CM_SUP: u32 = 1 << 16;
 /// Pages of 4 KiB and any larger power of two.

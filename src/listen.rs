@@ -44,6 +44,7 @@ use kernel::{
 };
 use kernel_ext::{
     net::{
+        Addrs,
         NetId,
         SockAddr,
         Socket, //
@@ -334,7 +335,7 @@ impl Listener {
         let mut found = false;
         self.device
             .netdev
-            .for_each_addr(|own| found |= own.same_ip(addr));
+            .for_each_addr(Addrs::Ready, |own| found |= own.same_ip(addr));
         found
     }
 }

@@ -47,6 +47,7 @@ mod context;
 mod cq;
 mod device;
 mod driver;
+mod gid;
 mod listen;
 mod mr;
 mod qp;

@@ -268,6 +268,50 @@ addresses_change() {
 	ends_down
 }
 
+# gid_is INDEX GID: what the kernel and its users find there.
+gid_is() { [ "$(in_ns "$NS_A" cat "/sys/class/infiniband/$DEV_A/ports/1/gids/$1")" = "$2" ]; }
+
+# gid_becomes INDEX GID
+gid_becomes() {
+	eventually 5 gid_is "$@" || die "GID $1 is $(in_ns "$NS_A" cat \
+		"/sys/class/infiniband/$DEV_A/ports/1/gids/$1") instead of $2"
+}
+
+# The GID table is the interface's addresses. Each keeps its index; index 0 is never empty.
+gids_follow_addresses() {
+	local mapped=0000:0000:0000:0000:0000:ffff none=0000:0000:0000:0000:0000:0000:0000:0000 made_up
+	NS_A=- DEV_A=${TYPE}a
+	modprobe dummy
+	ip link add gids type dummy
+	NETDEVS_MADE+=(gids)
+	sysctl -q -w net.ipv6.conf.gids.addr_gen_mode=1
+	ip link set gids address 02:11:22:33:44:55 up
+	link_add - "$DEV_A" "$TYPE" gids
+	made_up=fe80:0000:0000:0000:0011:22ff:fe33:4455
+	gid_becomes 0 $made_up
+	gid_becomes 1 $none
+	address_add - gids fd01::1/64
+	gid_becomes 0 fd01:0000:0000:0000:0000:0000:0000:0001
+	ip addr add fd02::2/64 dev gids # not known to be nobody else's yet
+	gid_becomes 1 fd02:0000:0000:0000:0000:0000:0000:0002
+	address_add - gids 10.9.8.7/24
+	gid_becomes 0 $mapped:0a09:0807
+	gid_becomes 1 fd02:0000:0000:0000:0000:0000:0000:0002
+	gid_becomes 2 fd01:0000:0000:0000:0000:0000:0000:0001
+	ip addr del fd02::2/64 dev gids
+	gid_becomes 1 $none
+	gid_becomes 2 fd01:0000:0000:0000:0000:0000:0000:0001
+	address_add - gids 10.9.8.6/24
+	gid_becomes 1 $mapped:0a09:0806
+	ip addr del 10.9.8.7/24 dev gids # and with it the secondary one
+	gid_becomes 0 fd01:0000:0000:0000:0000:0000:0000:0001
+	gid_becomes 1 $none
+	gid_becomes 2 $none
+	ip addr flush dev gids
+	gid_becomes 0 $made_up
+	ends_down
+}
+
 mtu_changes() {
 	ends_up netns 1500
 	rping_pair 4 2 -S 10000 -V
@@ -359,6 +403,7 @@ try device_is_renamed 20 device_is_renamed
 try many_devices 60 many_devices
 try unloads_with_devices 20 unloads_with_devices
 try addresses_change 60 addresses_change
+try gids_follow_addresses 60 gids_follow_addresses
 try mtu_changes 60 mtu_changes
 try settings 30 settings
 try in_a_namespace 30 in_a_namespace
