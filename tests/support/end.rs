@@ -271,18 +271,24 @@ impl End {
 
     /// Takes in one FPDU, as the driver's receive loop does.
     pub fn handle(&mut self, fpdu: &Fpdu) {
-        if self.terminate.is_some() || self.terminated.is_some() {
-            return;
-        }
-        let ulpdu_len = u16::try_from(fpdu.ulpdu.len()).unwrap();
-        let header = &fpdu.ulpdu[..fpdu.ulpdu.len().min(RECEIVE_HEADER_MAX)];
-        let result = if fpdu.intact {
-            self.receiver
-                .handle_fpdu(header, ulpdu_len)
-                .and_then(|segment| self.execute(&segment, &fpdu.ulpdu))
+        let framing = if fpdu.intact {
+            Ok(())
         } else {
             Err(Fault::Crc)
         };
+        self.handle_ulpdu(&fpdu.ulpdu, framing);
+    }
+
+    /// Takes in the ULPDU of one FPDU, with what Markers and CRC said of it.
+    pub fn handle_ulpdu(&mut self, ulpdu: &[u8], framing: Result<(), Fault>) {
+        if self.terminate.is_some() || self.terminated.is_some() {
+            return;
+        }
+        let ulpdu_len = u16::try_from(ulpdu.len()).unwrap();
+        let header = &ulpdu[..ulpdu.len().min(RECEIVE_HEADER_MAX)];
+        let result = framing
+            .and_then(|()| self.receiver.handle_fpdu(header, ulpdu_len))
+            .and_then(|segment| self.execute(&segment, ulpdu));
         if let Err(fault) = result {
             let quoted = Quoted::from_segment(header, ulpdu_len);
             self.terminate = Some(Terminate::for_fault(fault, quoted.as_ref()));

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Generated adversity: functions of octets that must hold for every input.
+//!
+//! Each of [`TARGETS`] takes any octets and panics if the core breaks a promise. Three drive them:
+//! the corpus and random octets under `cargo test` (tests/tests/fuzz.rs), libFuzzer in
+//! bin/engine.rs (tests/soak), and, for what [`mutator`] makes, a peer of a device in a guest
+//! (bin/mutants.rs).
+//!
+//! * [`fpdu_stream`]: the receiver, against [`oracle`] and however the stream is cut;
+//! * [`mpa_start`]: start-up, both sides;
+//! * [`terminate`]: the Terminate parser and builder;
+//! * [`ops`]: two ends of a stream and what must come out;
+//! * [`conversation`]: conversations that [`mutator`] has spoilt.
+
+pub mod conversation;
+pub mod fpdu_stream;
+pub mod framing;
+pub mod mpa_start;
+pub mod mutator;
+pub mod ops;
+pub mod oracle;
+pub mod source;
+pub mod terminate;
+pub mod watched;
+
+/// A fuzz target.
+pub type Target = fn(&[u8]);
+
+/// The targets by the names of their corpora.
+pub const TARGETS: [(&str, Target); 5] = [
+    ("fpdu_stream", fpdu_stream::run),
+    ("mpa_start", mpa_start::run),
+    ("terminate", terminate::run),
+    ("ops", ops::run),
+    ("conversation", conversation::run),
+];

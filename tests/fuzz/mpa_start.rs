@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Start-up, both sides, from octets that come in pieces.
+
+use iwarp::mpa::{
+    negotiate::{
+        check_excess,
+        Config,
+        Depths,
+        Initiator,
+        PeerToPeer,
+        Progress,
+        Responder,
+        StreamRules,
+        Verdict, //
+    },
+    start::{
+        Revision,
+        RtrKinds,
+        StartError,
+        WireDepth,
+        FRAME_MAX, //
+    },
+    Crc,
+    Markers, //
+};
+
+use crate::source::Source;
+
+/// Takes octets as a Request and as a Reply, then lets the two sides talk.
+pub fn run(octets: &[u8]) {
+    let mut source = Source::new(octets);
+    let (ours, theirs) = (config(&mut source), config(&mut source));
+    let (our_depths, their_depths) = (depths(&mut source), depths(&mut source));
+    let cut = source.below(FRAME_MAX + 1);
+    let private_len = source.below(600);
+    let frame = source.rest();
+
+    let responder = Responder::new(ours);
+    let handle = |octets: &[u8]| responder.handle_request(octets);
+    if let Some(request) = in_pieces(frame, cut, handle, |request| request.frame_len) {
+        assert!(request.private_data.of(frame).len() <= 512);
+        answer(&responder, ours, &request, our_depths, private_len);
+    }
+    let initiator = Initiator::new(ours, our_depths);
+    let handle = |octets: &[u8]| initiator.handle_reply(octets);
+    if let Some(reply) = in_pieces(frame, cut, handle, |reply| reply.frame_len) {
+        assert!(reply.private_data.of(frame).len() <= 512);
+        if let Verdict::Accepted { rules, .. } | Verdict::Failed { rules, .. } = reply.verdict {
+            check_rules(&rules, ours);
+        }
+    }
+    agree(ours, our_depths, theirs, their_depths, private_len);
+}
+
+/// Hands in ever more of a frame: the answer depends on what has come and on nothing else, and no
+/// more is asked for than the frame has. Returns the frame if it becomes complete.
+fn in_pieces<T: PartialEq + std::fmt::Debug>(
+    octets: &[u8],
+    cut: usize,
+    handle: impl Fn(&[u8]) -> Result<Progress<T>, StartError>,
+    frame_len: impl Fn(&T) -> usize,
+) -> Option<T> {
+    let whole = handle(octets);
+    let front = handle(&octets[..cut.min(octets.len())]);
+    match (&whole, front) {
+        // What is wrong with the front is wrong with the whole.
+        (_, Err(error)) => assert_eq!(whole, Err(error)),
+        (_, Ok(Progress::NeedMore(len))) => assert!(len > cut.min(octets.len())),
+        (Ok(Progress::Done(whole)), Ok(Progress::Done(front))) => assert_eq!(*whole, front),
+        (_, Ok(Progress::Done(_))) => panic!("more octets undo a frame"),
+    }
+    match whole {
+        Err(_) => None,
+        Ok(Progress::NeedMore(len)) => {
+            assert!(len > octets.len() && len <= FRAME_MAX);
+            None
+        }
+        Ok(Progress::Done(frame)) => {
+            let len = frame_len(&frame);
+            assert!(len <= octets.len());
+            assert_eq!(check_excess(len, octets.len()).is_err(), len < octets.len());
+            assert_eq!(handle(&octets[..len]), Ok(Progress::Done(frame)));
+            assert!(matches!(handle(&octets[..len - 1]), Ok(Progress::NeedMore(more)) if more <= len));
+            handle(octets).ok().and_then(|progress| match progress {
+                Progress::Done(frame) => Some(frame),
+                Progress::NeedMore(_) => None,
+            })
+        }
+    }
+}
+
+/// Accepts and rejects a Request of anybody; the answer is a Reply.
+fn answer(
+    responder: &Responder,
+    config: Config,
+    request: &iwarp::mpa::negotiate::Request,
+    depths: Depths,
+    private_len: usize,
+) {
+    let private = [0xa5; 600];
+    let private = &private[..private_len];
+    let room = 512 - if request.peer_depths.is_some() { 4 } else { 0 };
+    let accepted = responder.accept(request, depths, private);
+    let rejected = responder.reject(request, private);
+    if private_len > room {
+        assert_eq!(accepted.err(), Some(StartError::PrivateDataTooLong));
+        assert_eq!(rejected.err(), Some(StartError::PrivateDataTooLong));
+        return;
+    }
+    let accepted = accepted.unwrap();
+    check_rules(&accepted.rules, config);
+    for reply in [accepted.reply, rejected.unwrap()] {
+        let octets = reply.as_octets();
+        let reader = Initiator::new(Config::default(), Depths::default());
+        let Ok(Progress::Done(reply)) = reader.handle_reply(octets) else {
+            panic!("the Reply is not one");
+        };
+        assert_eq!(reply.frame_len, octets.len());
+        assert_eq!(reply.private_data.of(octets), private);
+    }
+}
+
+/// Two of ours understand each other, or the Initiator can say why not.
+fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: usize) {
+    let private = &[0x5a; 600][..private_len];
+    let mut initiator = Initiator::new(left, wanted);
+    let Ok(asked) = initiator.request(private) else {
+        assert!(private_len > 508);
+        return;
+    };
+    let responder = Responder::new(right);
+    let request = match responder.handle_request(asked.as_octets()) {
+        Ok(Progress::Done(request)) => request,
+        Err(error) => {
+            // MPA-47: the second attempt is understood.
+            assert_eq!(error, StartError::Revision);
+            initiator = initiator.fallback().unwrap();
+            let asked = initiator.request(private).unwrap();
+            let Ok(Progress::Done(request)) = responder.handle_request(asked.as_octets()) else {
+                panic!("the Request of revision 1 is refused");
+            };
+            request
+        }
+        Ok(Progress::NeedMore(_)) => panic!("our own Request is cut off"),
+    };
+    let answer = responder.accept(&request, own, &[]).unwrap();
+    let Ok(Progress::Done(reply)) = initiator.handle_reply(answer.reply.as_octets()) else {
+        panic!("our own Reply is refused");
+    };
+    match reply.verdict {
+        Verdict::Rejected => panic!("nobody refused"),
+        Verdict::Failed { .. } => assert!(request.peer_depths.is_some()),
+        Verdict::Accepted { rules, rtr } => {
+            assert_eq!(rules.crc, answer.rules.crc);
+            assert_eq!(rules.send_markers, answer.rules.receive_markers);
+            assert_eq!(rules.receive_markers, answer.rules.send_markers);
+            assert_eq!(rtr.is_some(), !answer.rtr.is_empty());
+            if rules.peer_depths.is_some() {
+                // Neither end sends more Reads than the other takes.
+                assert!(rules.depths.ord <= answer.rules.depths.ird);
+                assert!(answer.rules.depths.ord <= rules.depths.ird);
+            }
+        }
+    }
+}
+
+fn check_rules(rules: &StreamRules, config: Config) {
+    assert!(rules.depths.ird <= WireDepth::MAX && rules.depths.ord <= WireDepth::MAX);
+    // MPA-14, -23: one end that wants CRCs is enough; Markers come if we asked for them.
+    assert!(config.crc == Crc::Off || rules.crc == Crc::On);
+    assert_eq!(rules.receive_markers, config.markers);
+}
+
+fn config(source: &mut Source<'_>) -> Config {
+    let flags = source.u8();
+    let rtr = [(0x10, RtrKinds::SEND), (0x20, RtrKinds::WRITE), (0x40, RtrKinds::READ)];
+    Config {
+        revision: if flags & 1 == 0 { Revision::Two } else { Revision::One },
+        crc: if flags & 2 == 0 { Crc::On } else { Crc::Off },
+        markers: if flags & 4 == 0 { Markers::Off } else { Markers::On },
+        peer_to_peer: if flags & 8 == 0 { PeerToPeer::Off } else { PeerToPeer::On },
+        rtr: rtr
+            .into_iter()
+            .filter(|(flag, _)| flags & flag != 0)
+            .fold(RtrKinds::NONE, |set, (_, kind)| set.union(kind)),
+    }
+}
+
+fn depths(source: &mut Source<'_>) -> Depths {
+    Depths {
+        ird: source.u16(),
+        ord: source.u16(),
+    }
+}

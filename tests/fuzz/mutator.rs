@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Valid conversations, and what can be done to spoil them.
+//!
+//! A conversation is what a right initiator sends to an end whose memory it knows: the segments of
+//! Writes, Sends, Reads. A mutation changes the segments, their lengths, their framing or their
+//! order; CRCs are right unless the mutation is a wrong one, so that the damage gets past them.
+//! Everything is decided by a [`Source`], so that octets say it again.
+
+use iwarp_support::{
+    frame::{
+        atomic_header,
+        fpdu,
+        read_header,
+        tagged,
+        Untagged, //
+    },
+    start, //
+};
+
+use crate::source::Source;
+
+/// What a peer knows of the end that it plays against.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// STag, base and length of memory that it may write and read.
+    pub memory: (u32, u64, u32),
+    /// STag and base of memory for atomic operations, if these exist.
+    pub atomic: Option<(u32, u64)>,
+    /// Length and number of the receive buffers.
+    pub receives: (u32, usize),
+    /// How many of its Reads may be unanswered.
+    pub ird: usize,
+    /// The number of its first Send and of its first Read Request.
+    pub first: u32,
+}
+
+/// What is done to a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A bit of a segment is the other way round.
+    Bit,
+    /// A field of a header has a value that matters.
+    Field,
+    /// A CRC is wrong.
+    Crc,
+    /// An FPDU comes twice.
+    Duplicate,
+    /// Two FPDUs change places.
+    Swap,
+    /// An FPDU is missing.
+    Drop,
+    /// A segment is shorter or longer, its length is right.
+    Resize,
+    /// A length says something else than what comes.
+    Length,
+    /// A segment of any octets, behind right control octets.
+    Foreign,
+    /// An octet of the stream is another one.
+    Octet,
+    /// The stream ends early.
+    Cut,
+}
+
+impl Mutation {
+    const ALL: [Self; 11] = [
+        Self::Bit,
+        Self::Field,
+        Self::Crc,
+        Self::Duplicate,
+        Self::Swap,
+        Self::Drop,
+        Self::Resize,
+        Self::Length,
+        Self::Foreign,
+        Self::Octet,
+        Self::Cut,
+    ];
+}
+
+/// A conversation as octets.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// The stream.
+    pub stream: Vec<u8>,
+    /// How many FPDUs a right conversation would have had.
+    pub segments: usize,
+    /// What was done to it.
+    pub mutations: Vec<Mutation>,
+}
+
+/// Makes a conversation and spoils it.
+pub fn spoilt(source: &mut Source<'_>, facts: &Facts) -> Played {
+    let count = source.below(4);
+    let chosen: Vec<_> = (0..count).map(|_| source.choose(&Mutation::ALL)).collect();
+    let segments = conversation(source, facts);
+    let mut frames: Vec<_> = segments.iter().map(|segment| Frame::new(segment)).collect();
+    for mutation in &chosen {
+        mutate(source, &mut frames, *mutation, facts);
+    }
+    let mut stream = Vec::new();
+    for frame in &frames {
+        stream.extend(frame.octets());
+    }
+    // What concerns the stream comes last.
+    for mutation in &chosen {
+        let at = source.below(stream.len().clamp(1, 1 << 16));
+        match mutation {
+            Mutation::Octet => {
+                if let Some(octet) = stream.get_mut(at) {
+                    *octet ^= source.u8();
+                }
+            }
+            Mutation::Cut => stream.truncate(at),
+            Mutation::Bit
+            | Mutation::Field
+            | Mutation::Crc
+            | Mutation::Duplicate
+            | Mutation::Swap
+            | Mutation::Drop
+            | Mutation::Resize
+            | Mutation::Length
+            | Mutation::Foreign => {}
+        }
+    }
+    Played {
+        stream,
+        segments: segments.len(),
+        mutations: chosen,
+    }
+}
+
+/// Makes a Request, as a rule a right one: flags and depths vary, and it may be spoilt.
+///
+/// Returns the octets, and whether they are a Request that a responder of revision 2 accepts.
+pub fn request(source: &mut Source<'_>) -> (Vec<u8>, bool) {
+    let flags = start::C | (source.u8() & start::R);
+    let private = vec![0x70; source.below(64)];
+    let mut octets = if source.flag() {
+        let depth = |word: u16| word & 0xc00f;
+        let (ird, ord) = (depth(source.u16()), depth(source.u16()));
+        // Without peer-to-peer set-up: the first FPDU is that of the conversation.
+        let ird = ird & !start::FIRST;
+        start::enhanced(start::REQUEST, flags, ird, ord, &private)
+    } else {
+        start::frame(start::REQUEST, flags, 1, &private)
+    };
+    if source.below(4) != 3 {
+        return (octets, true);
+    }
+    match source.below(3) {
+        0 => {
+            let at = source.below(octets.len());
+            octets[at] ^= 1 << (source.u8() & 7);
+        }
+        1 => octets.truncate(source.below(octets.len())),
+        _ => octets.extend(source.octets::<16>()),
+    }
+    (octets, false)
+}
+
+/// The segments of a few messages.
+fn conversation(source: &mut Source<'_>, facts: &Facts) -> Vec<Vec<u8>> {
+    let mut segments = Vec::new();
+    let (mut sends, mut reads) = (0, 0);
+    let mut numbers = [facts.first, facts.first];
+    for _ in 0..=source.below(8) {
+        let (stag, base, room) = facts.memory;
+        match source.below(6) {
+            0 | 1 => {
+                let payload = payload(source, room);
+                let at = source.below((room - payload.len() as u32 + 1) as usize);
+                let to = base + at as u64;
+                split(source, &payload, |octets, offset, last| {
+                    segments.push(tagged(0, last, stag, to + u64::from(offset), octets));
+                });
+            }
+            2 | 3 if sends < facts.receives.1 => {
+                let payload = payload(source, facts.receives.0);
+                let opcode = source.choose(&[3, 5]);
+                split(source, &payload, |octets, offset, last| {
+                    let header = Untagged {
+                        last,
+                        offset,
+                        ..Untagged::whole(opcode, 0, numbers[0])
+                    };
+                    segments.push(header.octets(octets));
+                });
+                numbers[0] = numbers[0].wrapping_add(1);
+                sends += 1;
+            }
+            4 if reads < facts.ird => {
+                let len = source.below(room as usize + 1) as u32;
+                let at = base + u64::from(source.u32() % (room - len + 1));
+                let header = read_header((0xabcd, source.u64()), len, (stag, at));
+                segments.push(Untagged::whole(1, 1, numbers[1]).octets(&header));
+                numbers[1] = numbers[1].wrapping_add(1);
+                reads += 1;
+            }
+            5 => match facts.atomic {
+                Some((stag, to)) if reads < facts.ird => {
+                    let fields = [source.u64(), source.u64(), source.u64(), source.u64()];
+                    let code = source.choose(&[0, 2]);
+                    let header = atomic_header(code, source.u32(), stag, to, fields);
+                    segments.push(Untagged::whole(10, 1, numbers[1]).octets(&header));
+                    numbers[1] = numbers[1].wrapping_add(1);
+                    reads += 1;
+                }
+                Some(_) | None => segments.push(Vec::new()),
+            },
+            _ => {}
+        }
+    }
+    segments
+}
+
+/// A payload of at most `room` octets, mostly a short one.
+fn payload(source: &mut Source<'_>, room: u32) -> Vec<u8> {
+    let len = match source.u8() {
+        255 => room as usize,
+        len => usize::from(len).min(room as usize),
+    };
+    vec![source.u8(); len]
+}
+
+/// Cuts a payload into segments: octets, offset, whether it is the last.
+fn split(source: &mut Source<'_>, payload: &[u8], mut segment: impl FnMut(&[u8], u32, bool)) {
+    let most = source.choose(&[1024, 64, 17]);
+    let mut rest = payload;
+    let mut offset = 0;
+    loop {
+        let (octets, behind) = rest.split_at(rest.len().min(most));
+        segment(octets, offset, behind.is_empty());
+        offset += octets.len() as u32;
+        rest = behind;
+        if rest.is_empty() {
+            return;
+        }
+    }
+}
+
+/// An FPDU to be.
+#[derive(Clone, Debug)]
+struct Frame {
+    segment: Vec<u8>,
+    /// What the length field says, if not the truth.
+    length: Option<u16>,
+    /// What the CRC is changed by.
+    crc: u32,
+}
+
+impl Frame {
+    fn new(segment: &[u8]) -> Self {
+        Self {
+            segment: segment.to_vec(),
+            length: None,
+            crc: 0,
+        }
+    }
+
+    fn octets(&self) -> Vec<u8> {
+        let mut octets = fpdu(&self.segment);
+        let body = octets.len() - 4;
+        if let Some(length) = self.length {
+            octets[..2].copy_from_slice(&length.to_be_bytes());
+            // Right for the octets that come, whatever the length makes of them.
+            let crc = iwarp::crc::crc32c(&octets[..body]);
+            octets[body..].copy_from_slice(&crc.to_le_bytes());
+        }
+        for (octet, change) in octets[body..].iter_mut().zip(self.crc.to_le_bytes()) {
+            *octet ^= change;
+        }
+        octets
+    }
+}
+
+fn mutate(source: &mut Source<'_>, frames: &mut Vec<Frame>, mutation: Mutation, facts: &Facts) {
+    if frames.is_empty() {
+        return;
+    }
+    let nth = source.below(frames.len());
+    let segment = &mut frames[nth].segment;
+    match mutation {
+        Mutation::Bit => {
+            // Headers are where it matters.
+            let end = if source.flag() { segment.len().min(46) } else { segment.len() };
+            if end > 0 {
+                let at = source.below(end);
+                segment[at] ^= 1 << (source.u8() & 7);
+            }
+        }
+        Mutation::Field => {
+            let at = source.choose(&[2, 6, 10, 14, 18, 22, 30, 34]);
+            let value = field(source, facts);
+            if let Some(octets) = segment.get_mut(at..at + 4) {
+                octets.copy_from_slice(&value.to_be_bytes());
+            }
+        }
+        Mutation::Crc => frames[nth].crc = source.u32(),
+        Mutation::Duplicate => {
+            let frame = frames[nth].clone();
+            frames.insert(source.below(frames.len() + 1), frame);
+        }
+        Mutation::Swap => {
+            let other = source.below(frames.len());
+            frames.swap(nth, other);
+        }
+        Mutation::Drop => {
+            frames.remove(nth);
+        }
+        Mutation::Resize => {
+            let len = source.choose(&[0, 1, 2, 13, 14, 17, 18, 19, 45, 46, 47, 70, 71, 1454]);
+            segment.resize(len, 0x33);
+        }
+        Mutation::Length => {
+            let len = segment.len() as u16;
+            let other = [len.wrapping_sub(1), len + 1, len + 4, 0, 1, 0xfffe, 0xffff];
+            frames[nth].length = Some(source.choose(&other));
+        }
+        Mutation::Foreign => {
+            let mut octets = source.octets::<64>().to_vec();
+            octets[0] = (octets[0] & 0xfc) | 1;
+            octets[1] = (octets[1] & 0x3f) | 0x40;
+            octets.truncate(source.below(65));
+            frames.insert(nth, Frame::new(&octets));
+        }
+        // Done to the stream.
+        Mutation::Octet | Mutation::Cut => {}
+    }
+}
+
+/// A value that lies at some limit.
+fn field(source: &mut Source<'_>, facts: &Facts) -> u32 {
+    let (stag, base, len) = facts.memory;
+    let end = base.wrapping_add(len.into()) as u32;
+    source.choose(&[
+        0,
+        1,
+        2,
+        3,
+        stag,
+        stag ^ 1,
+        stag ^ 0x100,
+        base as u32,
+        (base as u32).wrapping_sub(1),
+        end,
+        end.wrapping_sub(1),
+        (base >> 32) as u32,
+        facts.receives.0,
+        facts.receives.0.wrapping_sub(1),
+        facts.first.wrapping_add(1),
+        facts.first.wrapping_sub(1),
+        0x7fff_ffff,
+        u32::MAX,
+    ])
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An end of a stream under observation: whatever comes, it keeps to what is promised.
+//!
+//! * The receiver says what [`Oracle`] says.
+//! * Memory changes only where a segment says that it shall, and where that is allowed.
+//! * A Send is delivered once, whole, into a buffer that was posted.
+//! * A fault is final, and becomes a Terminate that the peer understands.
+//! * All of this is the same however the stream is cut.
+
+use iwarp::{
+    atomic::{
+        AtomicOperation,
+        AtomicRequest, //
+    },
+    ddp::Msn,
+    fault::Fault,
+    rdmap::{
+        Extensions,
+        ReadRequest, //
+    },
+    receiver::Receiver,
+    segment::Message,
+    stag::{
+        Access,
+        Association,
+        RemoteInvalidation,
+        Stag,
+        TaggedOffset, //
+    },
+    terminate::Terminate, //
+};
+use iwarp_support::{
+    end::{
+        transmit,
+        Completion,
+        End, //
+    },
+    wire::Wire, //
+};
+
+use crate::{
+    framing::{
+        Framing,
+        Rules, //
+    },
+    oracle::{
+        Judgement,
+        Oracle, //
+    },
+    source::Source, //
+};
+
+/// Memory that the peer may write and read.
+pub const MEMORY: (u32, u64, u32) = (0x1122_3344, 0x1000, 256);
+/// Memory for atomic operations and the answers to Reads, which the peer may invalidate.
+pub const WINDOW: (u32, u64, u32) = (0xaabb_cc01, 0x2000, 256);
+/// Memory at the end of the address space that the peer may only read.
+pub const LAST: (u32, u64, u32) = (0x0000_0502, u64::MAX - 15, 16);
+/// Memory of another protection domain.
+pub const FOREIGN: (u32, u64, u32) = (0x0000_0603, 0, 16);
+/// Length of each receive buffer.
+pub const RECEIVE_LEN: u32 = 64;
+
+/// How an end is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The rules of the stream.
+    pub rules: Rules,
+    /// Whether the messages of RFC 7306 are known.
+    pub extensions: Extensions,
+    /// How many requests of the peer may be unanswered.
+    pub ird: u16,
+    /// How many receive buffers are posted.
+    pub receives: usize,
+    /// Whether a Read and an atomic operation of ours wait for their answers.
+    pub asking: bool,
+    /// Whether the numbers of the Send and Read queues are about to wrap.
+    pub wrapping: bool,
+}
+
+impl Setting {
+    /// Takes a setting out of a source.
+    pub fn new(source: &mut Source<'_>) -> Self {
+        let flags = source.u8();
+        let queues = source.u8();
+        let flag = |bit: u8| flags & bit != 0;
+        Self {
+            rules: Rules {
+                crc: if flag(1) { iwarp::mpa::Crc::Off } else { iwarp::mpa::Crc::On },
+                markers: if flag(2) {
+                    iwarp::mpa::Markers::On
+                } else {
+                    iwarp::mpa::Markers::Off
+                },
+            },
+            extensions: if flag(4) { Extensions::Off } else { Extensions::Rfc7306 },
+            ird: u16::from(queues & 3),
+            receives: usize::from(queues >> 2 & 3),
+            asking: flag(8),
+            wrapping: flag(16),
+        }
+    }
+
+    /// The number of the first Send and of the first Read Request.
+    pub fn first(&self) -> Msn {
+        if self.wrapping {
+            Msn::new(u32::MAX)
+        } else {
+            Msn::FIRST
+        }
+    }
+}
+
+/// What has become of an end, to compare.
+#[derive(Debug, PartialEq)]
+pub struct Outcome {
+    /// The Terminate that it owes.
+    pub terminate: Option<Terminate>,
+    /// The Terminate that came.
+    pub terminated: Option<Terminate>,
+    /// What its consumer has seen.
+    pub completions: Vec<Completion>,
+    /// The answers that it owes.
+    pub responses: Vec<(Message, Vec<u8>)>,
+    /// Its memory.
+    pub memory: Vec<u8>,
+    /// Memory that Reads and atomics go to.
+    pub window: Vec<u8>,
+    /// How many receive buffers are left.
+    pub posted: usize,
+    /// Whether a message has begun and not ended.
+    pub mid_message: bool,
+}
+
+/// An end, and what has to become of it.
+struct Watched {
+    end: End,
+    receiver: Receiver,
+    oracle: Oracle,
+    /// What [`MEMORY`] must hold.
+    shadow: Vec<u8>,
+    /// Octets of the Send that has not ended, and of those that have.
+    open: usize,
+    sends: Vec<usize>,
+    /// Octets that a peer may have put somewhere.
+    faulted: bool,
+}
+
+impl Watched {
+    fn new(setting: &Setting) -> Self {
+        let first = setting.first();
+        let receiver = Receiver::with_numbers(setting.extensions, first, first);
+        let mut end = End::with_receiver(receiver, setting.ird, 2);
+        let memory = vec![0xaa; MEMORY.2 as usize];
+        let region = end.register(MEMORY.0, MEMORY.1, memory.clone());
+        region.view.access = Access::LOCAL_WRITE
+            .union(Access::REMOTE_WRITE)
+            .union(Access::REMOTE_READ);
+        let region = end.register(WINDOW.0, WINDOW.1, vec![0xbb; WINDOW.2 as usize]);
+        region.view.access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
+        region.invalidation = RemoteInvalidation::Allowed;
+        let region = end.register(LAST.0, LAST.1, vec![0xcc; LAST.2 as usize]);
+        region.view.access = Access::REMOTE_READ;
+        let region = end.register(FOREIGN.0, FOREIGN.1, vec![0xdd; FOREIGN.2 as usize]);
+        region.view.association = Association::Foreign;
+        for _ in 0..setting.receives {
+            end.post_receive(RECEIVE_LEN as usize);
+        }
+        if setting.asking {
+            ask(&mut end);
+        }
+        Self {
+            end,
+            receiver,
+            oracle: Oracle::new(setting.extensions, first.raw()),
+            shadow: memory,
+            open: 0,
+            sends: Vec::new(),
+            faulted: false,
+        }
+    }
+
+    fn handle(&mut self, ulpdu: &[u8], framing: Result<(), Fault>) {
+        let over = self.end.terminate().is_some() || self.end.terminated().is_some();
+        self.end.handle_ulpdu(ulpdu, framing);
+        if over || framing.is_err() {
+            self.faulted |= framing.is_err();
+            assert!(over || self.end.terminate().is_some());
+            return;
+        }
+        match self.oracle.compare(&mut self.receiver, ulpdu) {
+            Err(_) => {
+                assert!(self.end.terminate().is_some());
+                self.faulted = true;
+            }
+            Ok(Judgement::Payload(0, at, len, _)) => self.write(ulpdu, &ulpdu[at..][..len]),
+            Ok(Judgement::Payload(3..=6, _, len, last)) => {
+                self.open += len;
+                if last {
+                    self.sends.push(self.open);
+                    self.open = 0;
+                }
+            }
+            Ok(Judgement::Terminate(..)) => assert!(self.end.terminated().is_some()),
+            Ok(Judgement::Empty | Judgement::Payload(..) | Judgement::Queued(..)) => {}
+        }
+        // What the memory or the queues said against.
+        self.faulted |= self.end.terminate().is_some();
+    }
+
+    /// A Write that goes where it may changes the memory, and any other ends the stream.
+    fn write(&mut self, ulpdu: &[u8], payload: &[u8]) {
+        let stag = u32::from_be_bytes(ulpdu[2..6].try_into().unwrap());
+        let to = u64::from_be_bytes(ulpdu[6..14].try_into().unwrap());
+        let at = i128::from(to) - i128::from(MEMORY.1);
+        let end = at + payload.len() as i128;
+        if payload.is_empty() {
+            assert!(self.end.terminate().is_none());
+        } else if stag == MEMORY.0 && at >= 0 && end <= MEMORY.2.into() {
+            self.shadow[at as usize..end as usize].copy_from_slice(payload);
+            assert!(self.end.terminate().is_none());
+        } else {
+            assert!(self.end.terminate().is_some());
+        }
+    }
+
+    fn finish(mut self, setting: &Setting) -> Outcome {
+        assert_eq!(self.faulted, self.end.terminate().is_some());
+        assert!(self.end.region(MEMORY.0).memory == self.shadow);
+        assert!(self.end.region(LAST.0).memory.iter().all(|octet| *octet == 0xcc));
+        assert!(self.end.region(FOREIGN.0).memory.iter().all(|octet| *octet == 0xdd));
+        let completions = self.end.completions();
+        let mut sends = self.sends.iter();
+        for completion in &completions {
+            if let Completion::Received { octets, .. } = completion {
+                assert_eq!(Some(&octets.len()), sends.next());
+                assert!(octets.len() <= RECEIVE_LEN as usize);
+            }
+        }
+        // A fault may have eaten the last one; and what was not delivered has no completion.
+        assert!(sends.len() <= usize::from(self.faulted));
+        let taken = |done: &&Completion| {
+            matches!(done, Completion::Received { .. } | Completion::Immediate(_))
+        };
+        let posted = self.end.posted();
+        assert!(completions.iter().filter(taken).count() + posted <= setting.receives);
+        if let Some(terminate) = self.end.terminate() {
+            understood(terminate);
+        }
+        Outcome {
+            terminate: self.end.terminate().copied(),
+            terminated: self.end.terminated().copied(),
+            completions,
+            responses: std::iter::from_fn(|| self.end.respond()).collect(),
+            window: self.end.region(WINDOW.0).memory.clone(),
+            posted,
+            mid_message: self.end.is_mid_message(),
+            memory: self.shadow,
+        }
+    }
+}
+
+/// A Read of 16 octets into the window, and an atomic operation.
+fn ask(end: &mut End) {
+    let request = ReadRequest {
+        sink_stag: Stag::new(WINDOW.0),
+        sink_to: TaggedOffset::new(WINDOW.1),
+        len: 16,
+        source_stag: Stag::new(1),
+        source_to: TaggedOffset::new(0),
+    };
+    end.read(request).unwrap();
+    let request = AtomicRequest {
+        identifier: 7,
+        stag: Stag::new(1),
+        to: TaggedOffset::new(0),
+        operation: AtomicOperation::FetchAdd { add: 1, mask: 0 },
+    };
+    end.atomic(request).unwrap();
+}
+
+/// A Terminate of ours is one to the peer, and says the same there.
+fn understood(terminate: &Terminate) {
+    let mut wire = Wire::new();
+    for fpdu in transmit(Message::Terminate(*terminate), &[], || 128) {
+        wire.push(&fpdu);
+    }
+    let fpdu = wire.pop().unwrap();
+    assert!(fpdu.intact && wire.is_empty());
+    let mut peer = End::new(Extensions::Off, 0, 0);
+    peer.handle(&fpdu);
+    assert_eq!(peer.terminated(), Some(terminate));
+}
+
+/// Plays a stream to an end, all at once and cut at the places that `cuts` says: the outcome is the
+/// same, and returned.
+pub fn play(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
+    let whole = play_cut(setting, stream, 0);
+    if cuts != 0 {
+        assert_eq!(whole, play_cut(setting, stream, cuts));
+    }
+    whole
+}
+
+fn play_cut(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
+    let mut watched = Watched::new(setting);
+    let mut framing = Framing::new(setting.rules);
+    let mut ulpdu = Vec::with_capacity(stream.len());
+    let mut left = stream.len() / 8;
+    let mut cut = cuts;
+    let mut there = 0;
+    while there < stream.len() {
+        // Three bits a piece: 1 to 128 octets.
+        let piece = if cuts == 0 { stream.len() } else { 1 << (cut & 7) };
+        cut = cut.rotate_right(3);
+        there = stream.len().min(there + piece);
+        while let Some(result) = framing.next(&stream[..there], &mut ulpdu) {
+            // No FPDU is shorter than 8 octets, so this ends.
+            left = left.checked_sub(1).unwrap();
+            watched.handle(&ulpdu, result);
+        }
+    }
+    watched.finish(setting)
+}
