@@ -11,14 +11,35 @@
 /// The polynomial, least significant bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
+/// What eight steps make of each octet.
+static TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut octet: u8 = 0;
+    while octet < 0xff {
+        octet = octet.saturating_add(1);
+        // CAST: widens; `From` is not const. PANIC: there are 256 entries.
+        #[expect(clippy::indexing_slicing, reason = "the index is an octet")]
+        {
+            table[octet as usize] = eight_steps(octet);
+        }
+    }
+    table
+};
+
 /// Returns the CRC32c of `octets`.
 pub fn crc32c(octets: &[u8]) -> u32 {
-    !octets.iter().fold(!0, |crc, octet| step(crc, *octet))
+    !octets.iter().fold(!0, |crc: u32, octet| {
+        let [low, ..] = crc.to_le_bytes();
+        // PANIC: there are 256 entries.
+        #[expect(clippy::indexing_slicing, reason = "the index is an octet")]
+        let steps = TABLE[usize::from(low ^ octet)];
+        (crc >> 8) ^ steps
+    })
 }
 
-const fn step(crc: u32, octet: u8) -> u32 {
+const fn eight_steps(octet: u8) -> u32 {
     // CAST: widens; `From` is not const.
-    let mut crc = crc ^ octet as u32;
+    let mut crc = octet as u32;
     let mut bit: u8 = 0;
     while bit < 8 {
         crc = (crc >> 1) ^ if crc & 1 == 0 { 0 } else { POLYNOMIAL };

@@ -7,15 +7,23 @@
 //! order; CRCs are right unless the mutation is a wrong one, so that the damage gets past them.
 //! Everything is decided by a [`Source`], so that octets say it again.
 
-use iwarp_support::{
-    frame::{
-        atomic_header,
-        fpdu,
-        read_header,
-        tagged,
-        Untagged, //
-    },
-    start, //
+use iwarp::{
+    crc::crc32c,
+    mpa::{
+        negotiate::{
+            Config,
+            Depths,
+            Initiator, //
+        },
+        start::Revision, //
+    }, //
+};
+use iwarp_support::frame::{
+    atomic_header,
+    fpdu,
+    read_header,
+    tagged,
+    Untagged, //
 };
 
 use crate::source::Source;
@@ -130,33 +138,44 @@ pub fn spoilt(source: &mut Source<'_>, facts: &Facts) -> Played {
     }
 }
 
-/// Makes a Request, as a rule a right one: flags and depths vary, and it may be spoilt.
-///
-/// Returns the octets, and whether they are a Request that a responder of revision 2 accepts.
-pub fn request(source: &mut Source<'_>) -> (Vec<u8>, bool) {
-    let flags = start::C | (source.u8() & start::R);
-    let private = vec![0x70; source.below(64)];
-    let mut octets = if source.flag() {
-        let depth = |word: u16| word & 0xc00f;
-        let (ird, ord) = (depth(source.u16()), depth(source.u16()));
-        // Without peer-to-peer set-up: the first FPDU is that of the conversation.
-        let ird = ird & !start::FIRST;
-        start::enhanced(start::REQUEST, flags, ird, ord, &private)
-    } else {
-        start::frame(start::REQUEST, flags, 1, &private)
+/// A Request, as a rule a right one.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The octets.
+    pub octets: Vec<u8>,
+    /// What it asks for, if a responder of revision 2 has to accept it.
+    pub asks: Option<Initiator>,
+}
+
+/// Makes a Request with all that may vary, and may spoil it.
+pub fn request(source: &mut Source<'_>) -> Request {
+    let config = Config {
+        revision: source.choose(&[Revision::Two, Revision::One]),
+        ..Config::default()
     };
-    if source.below(4) != 3 {
-        return (octets, true);
-    }
-    match source.below(3) {
+    let depths = Depths {
+        ird: source.below(17) as u16,
+        ord: source.below(17) as u16,
+    };
+    let initiator = Initiator::new(config, depths);
+    let private = vec![0x70; source.below(64)];
+    let mut octets = match initiator.request(&private) {
+        Ok(frame) => frame.as_octets().to_vec(),
+        Err(_) => unreachable!("the private data is short"),
+    };
+    // Flags that mean nothing in a Request.
+    octets[16] |= source.u8() & 0x2f;
+    let mut asks = None;
+    match source.below(16) {
         0 => {
             let at = source.below(octets.len());
             octets[at] ^= 1 << (source.u8() & 7);
         }
         1 => octets.truncate(source.below(octets.len())),
-        _ => octets.extend(source.octets::<16>()),
+        2 => octets.extend(source.octets::<16>()),
+        _ => asks = Some(initiator),
     }
-    (octets, false)
+    Request { octets, asks }
 }
 
 /// The segments of a few messages.
@@ -264,7 +283,7 @@ impl Frame {
         if let Some(length) = self.length {
             octets[..2].copy_from_slice(&length.to_be_bytes());
             // Right for the octets that come, whatever the length makes of them.
-            let crc = iwarp::crc::crc32c(&octets[..body]);
+            let crc = crc32c(&octets[..body]);
             octets[body..].copy_from_slice(&crc.to_le_bytes());
         }
         for (octet, change) in octets[body..].iter_mut().zip(self.crc.to_le_bytes()) {

@@ -89,20 +89,29 @@ const SINK: (u32, u64) = (0x0000_0300, 0x7000);
 const DEPTH: u16 = 5;
 
 impl Op {
+    /// A length: short ones are as good as long ones, mostly.
+    fn len(source: &mut Source<'_>) -> u16 {
+        match source.u8() {
+            0xff => source.u16(),
+            0xf0..0xff => source.u16() & 0xfff,
+            len => len.into(),
+        }
+    }
+
     fn new(source: &mut Source<'_>) -> Self {
         match source.below(7) {
             0 => Self::Send {
-                len: source.u16(),
+                len: Self::len(source),
                 solicited: source.flag(),
                 invalidate: source.flag(),
             },
             1 => Self::Write {
                 at: source.u16(),
-                len: source.u16(),
+                len: Self::len(source),
             },
             2 => Self::Read {
                 at: source.u16(),
-                len: source.u16(),
+                len: Self::len(source),
             },
             3 => Self::Immediate {
                 solicited: source.flag(),

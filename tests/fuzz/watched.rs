@@ -15,12 +15,24 @@ use iwarp::{
     },
     ddp::Msn,
     fault::Fault,
+    mpa::{
+        Crc,
+        Markers,
+        LENGTH_LEN,
+        MULPDU_MIN, //
+    },
     rdmap::{
         Extensions,
         ReadRequest, //
     },
-    receiver::Receiver,
-    segment::Message,
+    receiver::{
+        Receiver,
+        Segment, //
+    },
+    segment::{
+        Message,
+        Segmenter, //
+    },
     stag::{
         Access,
         Association,
@@ -30,13 +42,9 @@ use iwarp::{
     },
     terminate::Terminate, //
 };
-use iwarp_support::{
-    end::{
-        transmit,
-        Completion,
-        End, //
-    },
-    wire::Wire, //
+use iwarp_support::end::{
+    Completion,
+    End, //
 };
 
 use crate::{
@@ -87,11 +95,11 @@ impl Setting {
         let flag = |bit: u8| flags & bit != 0;
         Self {
             rules: Rules {
-                crc: if flag(1) { iwarp::mpa::Crc::Off } else { iwarp::mpa::Crc::On },
+                crc: if flag(1) { Crc::Off } else { Crc::On },
                 markers: if flag(2) {
-                    iwarp::mpa::Markers::On
+                    Markers::On
                 } else {
-                    iwarp::mpa::Markers::Off
+                    Markers::Off
                 },
             },
             extensions: if flag(4) { Extensions::Off } else { Extensions::Rfc7306 },
@@ -143,7 +151,7 @@ struct Watched {
     /// Octets of the Send that has not ended, and of those that have.
     open: usize,
     sends: Vec<usize>,
-    /// Octets that a peer may have put somewhere.
+    /// Whether something was wrong.
     faulted: bool,
 }
 
@@ -184,9 +192,12 @@ impl Watched {
     fn handle(&mut self, ulpdu: &[u8], framing: Result<(), Fault>) {
         let over = self.end.terminate().is_some() || self.end.terminated().is_some();
         self.end.handle_ulpdu(ulpdu, framing);
-        if over || framing.is_err() {
-            self.faulted |= framing.is_err();
-            assert!(over || self.end.terminate().is_some());
+        if over {
+            return;
+        }
+        if framing.is_err() {
+            assert!(self.end.terminate().is_some());
+            self.faulted = true;
             return;
         }
         match self.oracle.compare(&mut self.receiver, ulpdu) {
@@ -245,9 +256,6 @@ impl Watched {
         };
         let posted = self.end.posted();
         assert!(completions.iter().filter(taken).count() + posted <= setting.receives);
-        if let Some(terminate) = self.end.terminate() {
-            understood(terminate);
-        }
         Outcome {
             terminate: self.end.terminate().copied(),
             terminated: self.end.terminated().copied(),
@@ -282,15 +290,13 @@ fn ask(end: &mut End) {
 
 /// A Terminate of ours is one to the peer, and says the same there.
 fn understood(terminate: &Terminate) {
-    let mut wire = Wire::new();
-    for fpdu in transmit(Message::Terminate(*terminate), &[], || 128) {
-        wire.push(&fpdu);
-    }
-    let fpdu = wire.pop().unwrap();
-    assert!(fpdu.intact && wire.is_empty());
-    let mut peer = End::new(Extensions::Off, 0, 0);
-    peer.handle(&fpdu);
-    assert_eq!(peer.terminated(), Some(terminate));
+    let mut segmenter = Segmenter::new(Message::Terminate(*terminate), 0);
+    let plan = segmenter.next(MULPDU_MIN).unwrap();
+    assert!(plan.is_last() && segmenter.is_done());
+    let ulpdu = &plan.header()[LENGTH_LEN..];
+    let len = u16::try_from(ulpdu.len()).unwrap();
+    let segment = Receiver::new(Extensions::Off).handle_fpdu(ulpdu, len);
+    assert_eq!(segment, Ok(Segment::Terminate(*terminate)));
 }
 
 /// Plays a stream to an end, all at once and cut at the places that `cuts` says: the outcome is the
@@ -299,6 +305,9 @@ pub fn play(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
     let whole = play_cut(setting, stream, 0);
     if cuts != 0 {
         assert_eq!(whole, play_cut(setting, stream, cuts));
+    }
+    if let Some(terminate) = &whole.terminate {
+        understood(terminate);
     }
     whole
 }

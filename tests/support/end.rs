@@ -6,7 +6,7 @@
 //! afterwards.
 
 use std::collections::{
-    HashMap,
+    BTreeMap,
     VecDeque, //
 };
 
@@ -114,7 +114,7 @@ pub enum Response {
 #[derive(Debug)]
 pub struct End {
     receiver: Receiver,
-    regions: HashMap<u32, Region>,
+    regions: BTreeMap<u32, Region>,
     /// Receive buffers that are posted.
     posted: VecDeque<Vec<u8>>,
     /// The buffer that the current Send goes to.
@@ -145,7 +145,7 @@ impl End {
     pub fn with_receiver(receiver: Receiver, ird: u16, ord: u16) -> Self {
         Self {
             receiver,
-            regions: HashMap::new(),
+            regions: BTreeMap::new(),
             posted: VecDeque::new(),
             current: None,
             inbound: Depth::new(ird),

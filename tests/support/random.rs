@@ -28,10 +28,12 @@ impl Random {
 
     /// `len` octets.
     pub fn octets(&mut self, len: usize) -> Vec<u8> {
-        core::iter::repeat_with(|| self.next_u64().to_le_bytes())
-            .flatten()
-            .take(len)
-            .collect()
+        let mut octets = Vec::with_capacity(len + 8);
+        while octets.len() < len {
+            octets.extend(self.next_u64().to_le_bytes());
+        }
+        octets.truncate(len);
+        octets
     }
 
     /// One of several values.

@@ -46,7 +46,8 @@ impl Wire {
         if self.octets.len() < fpdu_len {
             return None;
         }
-        let fpdu: Vec<u8> = self.octets.drain(..fpdu_len).collect();
+        let rest = self.octets.split_off(fpdu_len);
+        let fpdu = std::mem::replace(&mut self.octets, rest);
         let (body, trailer) = fpdu.split_at(fpdu_len - CRC_LEN);
         Some(Fpdu {
             ulpdu: body[LENGTH_LEN..][..usize::from(ulpdu_len)].to_vec(),

@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Spoilt conversations, made up as it goes, against the device over a veth pair (tests/fuzz).
+# SECONDS=NN says for how long, 20 by default; SEED=N with what to begin.
+set -eu
+limit=20
+for setting in "$@"; do
+	case $setting in SECONDS=*) limit=${setting#*=} ;; esac
+done
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+load_modules "$TYPE"
+ENDS_COUNT=1
+veth_ends ria1 rib1 1500
+link_add "$NS_B" "${TYPE}b" "$TYPE" "$NET_B"
+
+# The verbs program has to run in the device's namespace and the peer in the other.
+cat >"$TMP/puppet" <<END
+#!/bin/sh
+exec ip netns exec $NS_B $VERBS_DIR/puppet "\$@"
+END
+chmod +x "$TMP/puppet"
+VERBOSE=1 RELAY_NAME=mutants relay $((limit + 90)) ip netns exec "$NS_A" "$VERBS_DIR/mutants" \
+	"$TMP/puppet" "$IP4_B" 7900 "$limit" "${SEED:-$RANDOM$RANDOM}"
+finish
