@@ -11,6 +11,9 @@
 #
 #   make demo           two machines talk RDMA through riwarp
 #   make test           all tests; closes with "N passed, N failed"
+#   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
+#                       SECONDS=n is the time of each
+#   make coverage       the lines of the protocol core that its tests run
 #   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." asks for a part of them
 #   make check          formatting, lints, and the tests that need no kernel
 #   make kdir           the kernel tree to build against, and nothing more
@@ -35,16 +38,21 @@ kdir:
 modules:
 	@qemu/setup
 
-demo test bench: modules
+demo test soak bench: modules
 demo:
 	@tests/demo
 bench:
 	@tests/bench $(BENCH)
 test:
 	@tests/run-all
+soak:
+	@tests/soak $(SECONDS)
 
 check: kdir
 	@tests/check
+
+coverage: kdir
+	@tests/coverage
 
 fmt: kdir
 	@qemu/chroot rustfmt --edition 2021 $$(git ls-files '*.rs')
@@ -58,4 +66,4 @@ clean:
 distclean: clean
 	@cd $(CACHE) && rm -rf boot-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
 
-.PHONY: all install kdir modules demo test bench check fmt clean distclean
+.PHONY: all install kdir modules demo test soak bench check coverage fmt clean distclean

@@ -47,7 +47,10 @@ pub fn seal(input: &[u8], rules: Rules, damaged: Option<u8>, stream: &mut Vec<u8
         rest = behind;
         let begin = stream.len();
         let mut at = 0;
-        for marker in clock.markers(len).take_while(|_| rules.markers == Markers::On) {
+        for marker in clock
+            .markers(len)
+            .take_while(|_| rules.markers == Markers::On)
+        {
             let to = (marker.at as usize).min(fpdu.len());
             stream.extend(&fpdu[at..to]);
             at = to;

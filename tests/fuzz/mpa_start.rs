@@ -83,7 +83,9 @@ fn in_pieces<T: PartialEq + std::fmt::Debug>(
             assert!(len <= octets.len());
             assert_eq!(check_excess(len, octets.len()).is_err(), len < octets.len());
             assert_eq!(handle(&octets[..len]), Ok(Progress::Done(frame)));
-            assert!(matches!(handle(&octets[..len - 1]), Ok(Progress::NeedMore(more)) if more <= len));
+            assert!(
+                matches!(handle(&octets[..len - 1]), Ok(Progress::NeedMore(more)) if more <= len)
+            );
             handle(octets).ok().and_then(|progress| match progress {
                 Progress::Done(frame) => Some(frame),
                 Progress::NeedMore(_) => None,
@@ -176,12 +178,28 @@ fn check_rules(rules: &StreamRules, config: Config) {
 
 fn config(source: &mut Source<'_>) -> Config {
     let flags = source.u8();
-    let rtr = [(0x10, RtrKinds::SEND), (0x20, RtrKinds::WRITE), (0x40, RtrKinds::READ)];
+    let rtr = [
+        (0x10, RtrKinds::SEND),
+        (0x20, RtrKinds::WRITE),
+        (0x40, RtrKinds::READ),
+    ];
     Config {
-        revision: if flags & 1 == 0 { Revision::Two } else { Revision::One },
+        revision: if flags & 1 == 0 {
+            Revision::Two
+        } else {
+            Revision::One
+        },
         crc: if flags & 2 == 0 { Crc::On } else { Crc::Off },
-        markers: if flags & 4 == 0 { Markers::Off } else { Markers::On },
-        peer_to_peer: if flags & 8 == 0 { PeerToPeer::Off } else { PeerToPeer::On },
+        markers: if flags & 4 == 0 {
+            Markers::Off
+        } else {
+            Markers::On
+        },
+        peer_to_peer: if flags & 8 == 0 {
+            PeerToPeer::Off
+        } else {
+            PeerToPeer::On
+        },
         rtr: rtr
             .into_iter()
             .filter(|(flag, _)| flags & flag != 0)

@@ -302,7 +302,11 @@ fn mutate(source: &mut Source<'_>, frames: &mut Vec<Frame>, mutation: Mutation, 
     match mutation {
         Mutation::Bit => {
             // Headers are where it matters.
-            let end = if source.flag() { segment.len().min(46) } else { segment.len() };
+            let end = if source.flag() {
+                segment.len().min(46)
+            } else {
+                segment.len()
+            };
             if end > 0 {
                 let at = source.below(end);
                 segment[at] ^= 1 << (source.u8() & 7);

@@ -353,4 +353,3 @@ fn cut(random: &mut Random, message: Message, payload: &[u8]) -> Vec<Vec<u8>> {
         _ => u16::try_from(random.below(0x1_0000)).unwrap(),
     })
 }
-

@@ -68,14 +68,24 @@ impl Oracle {
             Extensions::Off => 8,
             Extensions::Rfc7306 => 12,
         };
-        check(first & 3 == 1, if tagged { Fault::TaggedVersion } else { Fault::UntaggedVersion })?;
+        check(
+            first & 3 == 1,
+            if tagged {
+                Fault::TaggedVersion
+            } else {
+                Fault::UntaggedVersion
+            },
+        )?;
         check(second >> 6 == 1, Fault::RdmapVersion)?;
         check(opcode < opcodes, Fault::OpcodeReserved)?;
         check(tagged == (opcode == 0 || opcode == 2), Fault::OpcodeModel)?;
         let header = if tagged { 14 } else { 18 };
         check(segment.len() >= header, Fault::UlpduTooShort)?;
         let begins = self.open.is_none();
-        check(begins || opcode == 7 || self.open == Some(opcode), Fault::OpcodeInterleaved)?;
+        check(
+            begins || opcode == 7 || self.open == Some(opcode),
+            Fault::OpcodeInterleaved,
+        )?;
         if tagged {
             self.open = (!last).then_some(opcode);
             return Ok(Judgement::Payload(opcode, 14, segment.len() - 14, last));
@@ -103,7 +113,10 @@ impl Oracle {
         *next = next.wrapping_add(1);
         if opcode == 7 {
             check(offset == 0, Fault::MessageOffset)?;
-            check(last && (22..=70).contains(&segment.len()), Fault::HeaderLength)?;
+            check(
+                last && (22..=70).contains(&segment.len()),
+                Fault::HeaderLength,
+            )?;
             return Ok(Judgement::Terminate(segment[18], segment[19]));
         }
         let (full, wrong_length) = match opcode {

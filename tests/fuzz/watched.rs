@@ -96,13 +96,13 @@ impl Setting {
         Self {
             rules: Rules {
                 crc: if flag(1) { Crc::Off } else { Crc::On },
-                markers: if flag(2) {
-                    Markers::On
-                } else {
-                    Markers::Off
-                },
+                markers: if flag(2) { Markers::On } else { Markers::Off },
             },
-            extensions: if flag(4) { Extensions::Off } else { Extensions::Rfc7306 },
+            extensions: if flag(4) {
+                Extensions::Off
+            } else {
+                Extensions::Rfc7306
+            },
             ird: u16::from(queues & 3),
             receives: usize::from(queues >> 2 & 3),
             asking: flag(8),
@@ -239,8 +239,18 @@ impl Watched {
     fn finish(mut self, setting: &Setting) -> Outcome {
         assert_eq!(self.faulted, self.end.terminate().is_some());
         assert!(self.end.region(MEMORY.0).memory == self.shadow);
-        assert!(self.end.region(LAST.0).memory.iter().all(|octet| *octet == 0xcc));
-        assert!(self.end.region(FOREIGN.0).memory.iter().all(|octet| *octet == 0xdd));
+        assert!(self
+            .end
+            .region(LAST.0)
+            .memory
+            .iter()
+            .all(|octet| *octet == 0xcc));
+        assert!(self
+            .end
+            .region(FOREIGN.0)
+            .memory
+            .iter()
+            .all(|octet| *octet == 0xdd));
         let completions = self.end.completions();
         let mut sends = self.sends.iter();
         for completion in &completions {
@@ -321,7 +331,11 @@ fn play_cut(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
     let mut there = 0;
     while there < stream.len() {
         // Three bits a piece: 1 to 128 octets.
-        let piece = if cuts == 0 { stream.len() } else { 1 << (cut & 7) };
+        let piece = if cuts == 0 {
+            stream.len()
+        } else {
+            1 << (cut & 7)
+        };
         cut = cut.rotate_right(3);
         there = stream.len().min(there + piece);
         while let Some(result) = framing.next(&stream[..there], &mut ulpdu) {

@@ -271,11 +271,7 @@ impl End {
 
     /// Takes in one FPDU, as the driver's receive loop does.
     pub fn handle(&mut self, fpdu: &Fpdu) {
-        let framing = if fpdu.intact {
-            Ok(())
-        } else {
-            Err(Fault::Crc)
-        };
+        let framing = if fpdu.intact { Ok(()) } else { Err(Fault::Crc) };
         self.handle_ulpdu(&fpdu.ulpdu, framing);
     }
 

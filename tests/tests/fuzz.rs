@@ -21,7 +21,9 @@ use iwarp_fuzz::{
 #[test]
 fn every_corpus() {
     for (name, target) in TARGETS {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fuzz/corpus")
+            .join(name);
         let mut count = 0;
         for entry in fs::read_dir(&corpus).unwrap() {
             let path = entry.unwrap().path();

@@ -55,6 +55,7 @@ fn a_depth_is_a_queue_of_slots() {
         .for_each(|(limit, takes): &(u8, Vec<bool>)| {
             let limit = u16::from(*limit);
             let mut depth = Depth::new(limit);
+            assert_eq!(depth.limit(), limit);
             let mut taken = VecDeque::new();
             let mut next = 0;
             for take in takes {
@@ -456,6 +457,7 @@ fn the_segmenter_agrees_with_a_naive_one() {
                 to: TaggedOffset::new(0),
             };
             let mut segmenter = Segmenter::new(message, len);
+            assert_eq!(*segmenter.message(), message);
             let mut at = 0;
             let mut sizes = sizes.iter().copied().chain(std::iter::repeat(1454));
             loop {

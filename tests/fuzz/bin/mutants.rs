@@ -292,7 +292,10 @@ fn take_reply(socket: &mut TcpStream, initiator: &Initiator) -> Result<Depths, F
             Ok(Progress::Done(reply)) => match reply.verdict {
                 Verdict::Accepted { rules, .. } => return Ok(rules.depths),
                 Verdict::Rejected | Verdict::Failed { .. } => {
-                    return Err(format!("a right Request is answered by {:?}", reply.verdict))
+                    return Err(format!(
+                        "a right Request is answered by {:?}",
+                        reply.verdict
+                    ))
                 }
             },
         }
