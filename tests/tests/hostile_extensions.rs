@@ -16,6 +16,7 @@ use iwarp::{
     stag::{
         Access,
         Association,
+        RemoteInvalidation,
         Stag,
         TaggedOffset, //
     }, //
@@ -52,6 +53,30 @@ fn refuses_atomic(end: End, segment: &[u8], code: (u8, u8, u8)) {
     let mut end = refuses(end, segment, code);
     assert_eq!(end.region(MEMORY.0).memory, [0xaa; 256]);
     assert!(end.respond().is_none());
+}
+
+#[test]
+fn extensions_have_no_stag_to_invalidate() {
+    // EXT-8.
+    let lengths = [(8, 0, 8), (9, 0, 8), (0xa, 1, 52), (0xb, 3, 12)];
+    for (opcode, queue, len) in lengths {
+        let mut end = adding();
+        end.post_receive(0);
+        let region = end.register(0x0005_0001, 0x1000, vec![0; 8]);
+        region.invalidation = RemoteInvalidation::Allowed;
+        let mut body = vec![0; len];
+        match opcode {
+            0xa => body = atomic_header(0, 1, 0x0005_0001, 0x1000, [1, 0, 0, 0]),
+            0xb => body = atomic_response_header(7, 42),
+            _ => {}
+        }
+        let segment = Untagged {
+            invalidate: 0x0005_0001,
+            ..Untagged::whole(opcode, queue, 1)
+        };
+        accepts(&mut end, &segment.octets(&body));
+        assert!(end.region(0x0005_0001).view.valid);
+    }
 }
 
 // Immediate Data.

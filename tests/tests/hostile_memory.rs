@@ -166,6 +166,29 @@ fn invalidates_what_may_be_invalidated() {
 }
 
 #[test]
+fn invalidates_what_the_last_segment_names() {
+    // DDP-27.
+    let mut end = receiving();
+    for stag in [0x0005_0001, 0x0006_0001] {
+        end.register(stag, 0, vec![0; 8]).invalidation = RemoteInvalidation::Allowed;
+    }
+    let first = Untagged {
+        last: false,
+        invalidate: 0x0005_0001,
+        ..Untagged::whole(4, 0, 1)
+    };
+    accepts(&mut end, &first.octets(b"a"));
+    let last = Untagged {
+        offset: 1,
+        invalidate: 0x0006_0001,
+        ..Untagged::whole(4, 0, 1)
+    };
+    accepts(&mut end, &last.octets(b"b"));
+    assert!(end.region(0x0005_0001).view.valid);
+    assert!(!end.region(0x0006_0001).view.valid);
+}
+
+#[test]
 fn rejects_invalidation_of_unknown_stags() {
     // RDMAP-93.
     refuses(receiving(), &invalidating(0x7777_7700), (0, 2, 9));

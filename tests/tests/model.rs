@@ -21,7 +21,8 @@ use iwarp::{
     },
     rdmap::{
         ReadRequest,
-        SendKind, //
+        SendKind,
+        Solicited, //
     },
     readq::{
         Depth,
@@ -444,6 +445,30 @@ fn compare_swap_stores_only_on_a_match() {
         };
         assert_eq!(swap_always.apply(original), swap);
     });
+}
+
+#[test]
+fn every_segment_of_a_send_names_the_stag_to_invalidate() {
+    // RDMAP-22, DDP-26.
+    for solicited in [Solicited::No, Solicited::Yes] {
+        let kind = SendKind {
+            solicited,
+            invalidate: Some(Stag::new(0x1122_3344)),
+        };
+        let msn = Msn::new(9);
+        let mut segmenter = Segmenter::new(Message::Send { kind, msn }, 1000);
+        let mut headers = Vec::new();
+        while let Some(plan) = segmenter.next(128) {
+            headers.push(plan.header().to_vec());
+        }
+        assert_eq!(headers.len(), 10);
+        let (last, others) = headers.split_last().unwrap();
+        let opcode = if solicited == Solicited::No { 4 } else { 6 };
+        assert_eq!(last[2..8], [0x41, 0x40 | opcode, 0x11, 0x22, 0x33, 0x44]);
+        for header in others {
+            assert_eq!(header[2..8], [0x01, 0x40 | opcode, 0x11, 0x22, 0x33, 0x44]);
+        }
+    }
 }
 
 #[test]

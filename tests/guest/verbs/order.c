@@ -71,6 +71,31 @@ PAIR_CASE(send_behind_unsignalled_read)
 	}
 }
 
+/* Each Write overlaps the ones before it: what lies there in the end tells their order. */
+PAIR_CASE(writes_land_in_order)
+{
+	enum { WRITES = 60, STEP = 8, LEN = 64 };
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	must(prepare(p, WRITES * LEN));
+	for (int round = 0; round < 5; round++) {
+		for (int i = 0; i < WRITES; i++) {
+			memset(local.buf + i * LEN, round * WRITES + i, LEN);
+			sge = sge_of(&local, i * LEN, LEN);
+			wr = wr_rdma(IBV_WR_RDMA_WRITE, i, 0, &sge, 1,
+				     (uintptr_t)remote.buf + i * STEP, remote.mr->rkey);
+			must(post_send(&p->a, &wr));
+		}
+		must(post_kind(p, 'r', WRITES, 0, IBV_SEND_SIGNALED));
+		must(expect_wc(p->a.send_cq, &wc, WRITES, IBV_WC_SUCCESS));
+		for (int i = 0; i < WRITES; i++)
+			check(not_all(remote.buf + i * STEP, STEP, round * WRITES + i) < 0,
+			      "Write %d was overwritten by one before it", i);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -80,5 +105,6 @@ int main(int argc, char **argv)
 	RUN(many_behind_one_read);
 	RUN(reads_beyond_the_depth);
 	RUN(send_behind_unsignalled_read);
+	RUN(writes_land_in_order);
 	return test_end();
 }

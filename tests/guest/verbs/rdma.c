@@ -91,6 +91,9 @@ PAIR_CASE(read_sizes)
 		check(not_all(local.buf + len, local.len - len, 0xee) < 0,
 		      "%zu: written behind the sink", len);
 	}
+	/* The other side is told of nothing. */
+	must(expect_no_wc(p->b.recv_cq, QUIET));
+	must(expect_no_wc(p->b.send_cq, 0));
 }
 
 /* Nothing is moved, so neither key nor address matters (RFC 5041, section 5.2). */

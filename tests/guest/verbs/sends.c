@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Sends: sizes, gathering and scattering, inline data, signalling, fences, invalidation. */
 
+#include <pthread.h>
+
 #include "common.h"
 
 static struct region src, dst;
@@ -247,6 +249,44 @@ PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
 	must(exchange_works(p));
 }
 
+static void *scribble(void *stop)
+{
+	for (uint8_t value = 0; !__atomic_load_n((bool *)stop, __ATOMIC_RELAXED); value++)
+		memset(src.buf, value, src.len);
+	return NULL;
+}
+
+/*
+ * Whoever changes a buffer while it is sent gets anything across; but each FPDU has the CRC of what
+ * it carries, so the stream goes on.
+ */
+PAIR_CASE(scribbled_while_it_is_sent, .sq_depth = 32, .rq_depth = 32)
+{
+	enum { ROUNDS = 20, SENDS = 16 };
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	pthread_t thread;
+	bool stop = false, good = true;
+
+	must(prepare(p, 1 << 18));
+	check(!pthread_create(&thread, NULL, scribble, &stop), "pthread_create");
+	for (int round = 0; good && round < ROUNDS; round++) {
+		for (int i = 0; good && i < SENDS; i++) {
+			sge = sge_of(&src, 0, src.len);
+			wr = wr_make(IBV_WR_SEND, i, IBV_SEND_SIGNALED, &sge, 1);
+			good = post_recv(&p->b, i, &dst, 0, src.len) && post_send(&p->a, &wr);
+		}
+		for (int i = 0; good && i < SENDS; i++)
+			good = expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS) &&
+			       expect_wc(p->b.recv_cq, &wc, i, IBV_WC_SUCCESS);
+	}
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	pthread_join(thread, NULL);
+	if (good)
+		must(exchange_works(p));
+}
+
 /* A fenced Send may carry what an earlier Read has just fetched. */
 PAIR_CASE(fence_waits_for_read)
 {
@@ -357,6 +397,7 @@ int main(int argc, char **argv)
 	RUN(signal_all);
 	RUN(a_full_queue_in_order);
 	RUN(more_than_the_queue_is_refused);
+	RUN(scribbled_while_it_is_sent);
 	RUN(fence_waits_for_read);
 	RUN(fenced_read);
 	RUN(invalidate_of_a_shared_region_ends_the_stream);

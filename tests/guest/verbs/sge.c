@@ -60,6 +60,24 @@ BAD_SOURCE(write_past_the_end, IBV_WR_RDMA_WRITE, SGE(SRC + 8000, 193, src.mr->l
 BAD_SOURCE(write_with_unknown_key, IBV_WR_RDMA_WRITE, SGE(SRC, 16, 0xfffffff0))
 BAD_SOURCE(a_huge_length, IBV_WR_RDMA_WRITE, SGE(SRC, 0xfffffff0u, src.mr->lkey))
 
+/* The length of a message has 32 bits (RFC 5041, section 5.1); its elements have as many each. */
+PAIR_CASE(a_message_of_4_gib, .send_sge = 2)
+{
+	struct ibv_sge sge[2] = { SGE(0, 0x80000000u, 0), SGE(0, 0x80000000u, 0) };
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	memset(dst.buf, 0x11, dst.len);
+	sge[0].lkey = sge[1].lkey = src.mr->lkey;
+	wr = wr_rdma(IBV_WR_RDMA_WRITE, 5, IBV_SEND_SIGNALED, sge, 2, (uintptr_t)dst.buf,
+		     dst.mr->rkey);
+	must(post_send(&p->a, &wr));
+	must(expect_wc(p->a.send_cq, &wc, 5, IBV_WC_LOC_LEN_ERR));
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	check(not_all(dst.buf, dst.len, 0x11) < 0, "octets reached the peer");
+}
+
 PAIR_CASE(second_element_bad, .send_sge = 3)
 {
 	struct ibv_sge sge[3];
@@ -223,6 +241,7 @@ int main(int argc, char **argv)
 	RUN(write_past_the_end);
 	RUN(write_with_unknown_key);
 	RUN(a_huge_length);
+	RUN(a_message_of_4_gib);
 	RUN(second_element_bad);
 	RUN(read_into_read_only_region);
 	RUN(read_past_the_sink);
