@@ -24,10 +24,12 @@ use iwarp::{
     },
     fault::Fault,
     stag::{
+        check_invalidate,
         check_source,
         Access,
         Association,
         RegionView,
+        RemoteInvalidation,
         Stag, //
     }, //
 };
@@ -341,12 +343,25 @@ impl Region {
     }
 
     /// Takes the registration back on behalf of the peer: a Send with Invalidate. Returns when no
-    /// copy is in flight any more, and says whether it did so.
+    /// copy is in flight any more.
     ///
     /// Only a region for fast registration is tied to one use; memory that a process registered may
     /// serve many streams, so no peer can take it away (RFC 5040, section 8.1.1; RDMAP-166).
-    pub(crate) fn invalidate_remote(&self, pd: PdId, stag: Stag) -> bool {
-        self.invalidate(pd, stag) == Some(true)
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_invalidate`].
+    pub(crate) fn invalidate_remote(&self, pd: PdId, stag: Stag) -> Result<(), Fault> {
+        let permission = match self.kind {
+            Kind::FastReg => RemoteInvalidation::Allowed,
+            Kind::User | Kind::Dma => RemoteInvalidation::Forbidden,
+        };
+        check_invalidate(Some(&self.view(pd)), stag, permission)?;
+        match self.invalidate(pd, stag) {
+            Some(true) => Ok(()),
+            // Somebody else was faster.
+            Some(false) | None => Err(Fault::InvalidateUnknown),
+        }
     }
 
     /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate.

@@ -406,11 +406,7 @@ impl Qp {
     /// Invalidates a region on behalf of the peer (RDMAP-91..93).
     pub(crate) fn invalidate_remote(&self, stag: Stag) -> Result<(), Fault> {
         let region = self.device.region(stag).ok_or(Fault::InvalidateUnknown)?;
-        if region.invalidate_remote(self.pd(), stag) {
-            Ok(())
-        } else {
-            Err(Fault::InvalidateForbidden)
-        }
+        region.invalidate_remote(self.pd(), stag)
     }
 
     /// Tells the consumers of both completion queues what was posted since the last time.
