@@ -43,20 +43,25 @@ decode() {
 	function value(of) { match($0, of ": [0-9]+"); return substr($0, RSTART + length(of) + 2) + 0 }
 	function code() { match($0, /\(0x[0-9a-f]+\)/); return substr($0, RSTART + 1, RLENGTH - 2) }
 	function say(what) { if (bad++ < 10) print "frame " frame ": " what }
-	/^Frame [0-9]+:/ { frame = $2 + 0; frames++ }
+	# A frame that carries whole FPDUs, all of them.
+	function close_frame() { if (length_here && here == length_here) whole++; here = length_here = 0 }
+	/^Frame [0-9]+:/ { close_frame(); frame = $2 + 0; frames++ }
 	/^Transmission Control Protocol/ {
 		way = value("Src Port") " " value("Dst Port")
-		end = value("Seq") + value("Len") - 1
+		length_here = value("Len")
+		end = value("Seq") + length_here - 1
 		if (end > ends[way]) ends[way] = end
 	}
 	/Malformed|Expert Info \((Warning|Error)/ { say($0) }
 	/Request frame header/ { requests++ }
 	/Reply frame header/ { replies++ }
-	/Private data length:/ { decoded += 20 + value("length") }
+	/Private data length:/ { here += 20 + value("length"); decoded += 20 + value("length") }
 	/ULPDU length:/ {
 		ulpdu = value("length")
 		fpdus++
-		decoded += int((2 + ulpdu + 3) / 4) * 4 + 4	# with its length, pad and CRC
+		fpdu = int((2 + ulpdu + 3) / 4) * 4 + 4	# with its length, pad and CRC
+		here += fpdu
+		decoded += fpdu
 	}
 	/CRC check: 0x[0-9a-f]+ \(Good CRC32\)/ { good++ }
 	/CRC check: .*Bad/ { say($0) }
@@ -68,10 +73,12 @@ decode() {
 	/DDP Segment Length: / { terminate = terminate " length " $4 }
 	/Terminated DDP Header: / { print terminate " header " substr($4, 1, 4) " ulpdu " ulpdu }
 	END {
+		close_frame()
 		for (way in ends) carried += ends[way]
 		for (op in opcodes) print "opcode " op " " opcodes[op]
 		print frames + 0 " frames, " requests + 0 " requests, " replies + 0 " replies, " fpdus + 0 \
 			" FPDUs, " good + 0 " good CRCs, " decoded + 0 " of " carried + 0 " octets decoded"
+		print whole + 0 " of " frames + 0 " segments carry whole FPDUs"
 		exit bad || !requests || requests != replies || !fpdus || good != fpdus ||
 			decoded != carried
 	}' "$1.txt" >"$1.seen" || { cat "$1.seen"; die 'the capture has faults'; }
@@ -86,16 +93,23 @@ transfers() {
 	perftest_pair ib_send_bw -s 5001 -n 10
 }
 
-# Seen at end A, with segments as they would be on a real wire.
+# Seen at end A.
 traffic_is_decoded() {
 	local file=$TMP/traffic op
-	in_ns "$NS_A" ethtool -K "$NET_A" tso off gso off gro off >/dev/null
-	in_ns "$NS_B" ethtool -K "$NET_B" tso off gso off gro off >/dev/null
 	capture "$NS_A" "$NET_A" "$file" transfers
 	decode "$file"
 	for op in 0x0 0x1 0x2 0x3; do
 		grep -q "^opcode $op " "$file.seen" || die "no opcode $op"
 	done
+}
+
+# Where nothing is behind it that could share its segment, an FPDU has one for itself (RFC 5044, section 5.1).
+segments_carry_whole_fpdus() {
+	local file=$TMP/aligned whole frames
+	capture "$NS_A" "$NET_A" "$file" rping_pair 4 3 -V -S 20000
+	decode "$file"
+	read -r whole _ frames _ < <(grep 'carry whole FPDUs$' "$file.seen")
+	[ "$frames" -gt 90 ] && [ "$whole" = "$frames" ]
 }
 
 # verbs_case PROGRAM CASE
@@ -129,6 +143,10 @@ terminates_are_decoded() {
 }
 
 ends_up netns
+# Segments as they would be on a real wire.
+in_ns "$NS_A" ethtool -K "$NET_A" tso off gso off gro off >/dev/null
+in_ns "$NS_B" ethtool -K "$NET_B" tso off gso off gro off >/dev/null
 try traffic_is_decoded 90 traffic_is_decoded
+try segments_carry_whole_fpdus 60 segments_carry_whole_fpdus
 try terminates_are_decoded 60 terminates_are_decoded
 finish

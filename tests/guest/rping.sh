@@ -37,6 +37,17 @@ source_address() {
 		rping -c -I "$IP4_A" -a "$IP4_B" -p "$PORT" -V -C 3
 }
 
+# TCP has to send again, sort, and drop what comes twice.
+lossy_path() {
+	local repeated
+	in_ns "$NS_A" tc qdisc add dev "$NET_A" root netem delay 1ms 1ms loss 2% duplicate 5%
+	in_ns "$NS_B" tc qdisc add dev "$NET_B" root netem delay 1ms 1ms loss 2% duplicate 5%
+	rping_pair 4 20 -V -S 20000
+	repeated=$(in_ns "$NS_A" awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp)
+	echo "$repeated segments were repeated"
+	[ "$repeated" -gt 0 ]
+}
+
 for topology in ${TOPOLOGIES:-netns self}; do
 	ends_up "$topology"
 	try "$topology/ipv4" 60 rping_pair 4 20 -V
@@ -47,6 +58,7 @@ for topology in ${TOPOLOGIES:-netns self}; do
 	if [ "$topology" = netns ]; then
 		try "$topology/wildcard_ipv4" 60 wildcard_server 0.0.0.0 "$IP4_B"
 		try "$topology/wildcard_ipv6" 60 wildcard_server :: "$IP6_B"
+		try lossy_path 90 lossy_path
 	fi
 	ends_down
 done
