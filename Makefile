@@ -15,7 +15,7 @@
 #                       SECONDS=n is the time of each
 #   make coverage       the lines of the protocol core that its tests run
 #   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." asks for a part of them
-#   make check          formatting, lints, and the tests that need no kernel
+#   make check          formatting, lints, docs/conformance.md, and the tests that need no kernel
 #   make kdir           the kernel tree to build against, and nothing more
 #   make modules        riwarp.ko for that kernel
 #   make fmt            formats the Rust sources
