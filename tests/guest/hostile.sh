@@ -12,20 +12,33 @@ if [ "$TYPE" = siw ]; then veth_ends ria1 - 1500; else veth_ends ria1 rib1 1500;
 DEV_B=${TYPE}b
 link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
 
-# The verbs program has to run in the device's namespace and the raw peer in the other.
+# The verbs programs have to be where the device is, the raw peer at the other end.
+AT_B="ip netns exec $NS_B"
+[ "$NS_B" != - ] || AT_B='nsenter --net=/proc/1/ns/net'
 cat >"$TMP/puppet" <<END
 #!/bin/sh
-exec $([ "$NS_B" = - ] && echo nsenter --net=/proc/1/ns/net || echo ip netns exec "$NS_B") \
-	$VERBS_DIR/puppet "\$@"
+exec $AT_B $VERBS_DIR/puppet "\$@"
 END
 cat >"$TMP/setting" <<END
 #!/bin/sh
-exec $([ "$NS_B" = - ] && echo nsenter --net=/proc/1/ns/net || echo ip netns exec "$NS_B") \
-	sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
+exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
-chmod +x "$TMP/puppet" "$TMP/setting"
-export SETTING="$TMP/setting"
+cat >"$TMP/rping" <<END
+#!/bin/bash
+[ "\$2" = there ] || exec $AT_B "\$0" "\$1" there
+set -- "\$1" -a $IP4_B -p "\$1" -C 3 -S 1000 -V
+listening=\$(printf ':%04X [0-9A-F]*:0000 0A' "\$1")
+shift
+timeout 30 rping -s "\$@" 2>&1 &
+for ((try = 0; try < 300; try++)); do
+	[[ ! \$(</proc/net/tcp) =~ \$listening ]] || break
+	sleep 0.05
+done
+timeout 30 rping -c "\$@" 2>&1 && wait \$!
+END
+chmod +x "$TMP/puppet" "$TMP/setting" "$TMP/rping"
+export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$VERBS_DIR/socket RPING=$TMP/rping
 # shellcheck disable=SC2086
-RELAY_NAME=all relay 400 ip netns exec "$NS_A" python3 "$GUEST_DIR/wire/hostile.py" "$TMP/puppet" \
-	"$IP4_B" "$IP4_A" 7900 ${HOSTILE_CASES:-}
+RELAY_NAME=all relay 800 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
+	${HOSTILE_CASES:-}
 finish

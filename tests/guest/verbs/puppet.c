@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A verbs program on strings: does what it is told on standard input and says what happens on
- * standard output. hostile.py plays against it.
+ * standard output. tests/hostile plays against it.
  *
  * Each command is one line and is answered by one line that starts with `= ` (or `- ` with a
  * reason). What happens by itself is told in lines that start with `! `.
@@ -12,7 +12,7 @@
  *	listen PORT			= ok
  *	connect ADDR PORT		= C
  *	accept C / reject C
- *	mr LEN ACCESS PD		= M ADDR KEY
+ *	mr LEN ACCESS PD		= M ADDR KEY; guard zones lie around the memory
  *	dereg M
  *	fill M BYTE
  *	poke M OFF HEX / peek M OFF LEN
@@ -24,12 +24,13 @@
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
  *	state C				= the number of the QP's state
- *	count				= how many connections there were
- *	disconnect C / destroy C
+ *	guards				= ok, if no octet around any memory has changed
+ *	clear C M			ends what there is but connections below C, regions below M
+ *	disconnect C
  *	quit
  *
  * Events: request C HEX IRD ORD, established C, disconnected C, rejected C STATUS HEX,
- * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (the first octets received),
+ * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (what was received),
  * event C NAME.
  */
 
@@ -42,23 +43,33 @@
 #define MAX_CONNS 512
 #define MAX_MRS 64
 #define SEND_LEN (4 << 20)
+#define RECV_SLOTS 64
+/* Octets on either side of what a peer may write, and what they hold. */
+#define GUARD_LEN 4096
+#define RECV_GUARD_LEN 64
+#define GUARD_OCTET 0xa5
 
 struct conn {
 	struct rdma_cm_id *id;
 	struct ibv_cq *cq;
 	struct ibv_mr *recv_mr;
-	uint8_t *recv_buf;
-	int recv_len;
-	int recv_slots;
+	uint8_t *recv_buf; /* RECV_SLOTS times guard and buffer, and a last guard */
+	size_t recv_len;
 	int recv_next;
-	bool gone;
+};
+
+struct memory {
+	struct ibv_mr *mr;
+	uint8_t *all; /* with the guards */
+	size_t all_len;
 };
 
 static struct rdma_event_channel *events;
 static struct rdma_cm_id *listener;
 static struct ibv_context *ctx;
+static struct ibv_comp_channel *completions;
 static struct ibv_pd *pds[2];
-static struct ibv_mr *mrs[MAX_MRS];
+static struct memory mrs[MAX_MRS];
 static size_t num_mrs;
 static struct conn conns[MAX_CONNS];
 static size_t num_conns;
@@ -111,6 +122,9 @@ static bool context_ready(struct ibv_context *verbs)
 	if (ctx)
 		return true;
 	ctx = verbs;
+	completions = ibv_create_comp_channel(ctx);
+	if (!completions)
+		return false;
 	send_buf = aligned_alloc(4096, SEND_LEN);
 	pattern_fill(send_buf, SEND_LEN, 1);
 	for (int i = 0; i < 2; i++) {
@@ -141,11 +155,26 @@ static long conn_of(const struct rdma_cm_id *id)
 
 static long conn_add(struct rdma_cm_id *id)
 {
-	if (num_conns == MAX_CONNS)
+	size_t i = 0;
+
+	while (i < num_conns && conns[i].id)
+		i++;
+	if (i == MAX_CONNS)
 		return -1;
-	memset(&conns[num_conns], 0, sizeof(conns[0]));
-	conns[num_conns].id = id;
-	return (long)num_conns++;
+	if (i == num_conns)
+		num_conns++;
+	conns[i].id = id;
+	return (long)i;
+}
+
+static size_t recv_stride(const struct conn *c)
+{
+	return RECV_GUARD_LEN + c->recv_len;
+}
+
+static uint8_t *recv_slot(const struct conn *c, uint64_t slot)
+{
+	return c->recv_buf + slot * recv_stride(c) + RECV_GUARD_LEN;
 }
 
 static int post_recvs(struct conn *c, int n)
@@ -153,10 +182,10 @@ static int post_recvs(struct conn *c, int n)
 	int rc = 0;
 
 	while (n-- > 0 && !rc) {
-		int slot = c->recv_next++ % c->recv_slots;
+		int slot = c->recv_next++ % RECV_SLOTS;
 		struct ibv_sge sge = {
-			.addr = (uintptr_t)c->recv_buf + (size_t)slot * c->recv_len,
-			.length = c->recv_len,
+			.addr = (uintptr_t)recv_slot(c, slot),
+			.length = (uint32_t)c->recv_len,
 			.lkey = c->recv_mr->lkey,
 		};
 		struct ibv_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
@@ -175,16 +204,17 @@ static bool conn_qp(struct conn *c)
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 	};
+	size_t len;
 
-	c->cq = ibv_create_cq(ctx, 1024, NULL, NULL, 0);
+	c->cq = ibv_create_cq(ctx, 1024, NULL, completions, 0);
 	attr.send_cq = attr.recv_cq = c->cq;
-	if (!c->cq || rdma_create_qp(c->id, pds[set.pd], &attr))
+	if (!c->cq || ibv_req_notify_cq(c->cq, 0) || rdma_create_qp(c->id, pds[set.pd], &attr))
 		return false;
-	c->recv_len = set.recv_len;
-	c->recv_slots = 64;
-	c->recv_buf = aligned_alloc(4096, 64 * (((size_t)set.recv_len + 4096) & ~4095UL));
-	c->recv_mr = ibv_reg_mr(pds[set.pd], c->recv_buf, 64 * (size_t)set.recv_len + 1,
-				IBV_ACCESS_LOCAL_WRITE);
+	c->recv_len = (size_t)set.recv_len;
+	len = RECV_SLOTS * recv_stride(c) + RECV_GUARD_LEN;
+	c->recv_buf = malloc(len);
+	memset(c->recv_buf, GUARD_OCTET, len);
+	c->recv_mr = ibv_reg_mr(pds[set.pd], c->recv_buf, len, IBV_ACCESS_LOCAL_WRITE);
 	return c->recv_mr && !post_recvs(c, set.recvs);
 }
 
@@ -223,6 +253,71 @@ static void conn_destroy(struct conn *c)
 		ibv_dereg_mr(c->recv_mr);
 	free(c->recv_buf);
 	memset(c, 0, sizeof(*c));
+}
+
+/* --- memory ------------------------------------------------------------------------------------ */
+
+static bool memory_make(struct memory *m, size_t len, int access, struct ibv_pd *pd)
+{
+	m->all_len = (len + 2 * GUARD_LEN + 4095) & ~4095UL;
+	m->all = aligned_alloc(4096, m->all_len);
+	if (!m->all)
+		return false;
+	memset(m->all, GUARD_OCTET, m->all_len);
+	memset(m->all + GUARD_LEN, 0, len);
+	m->mr = ibv_reg_mr(pd, m->all + GUARD_LEN, len, access);
+	return m->mr;
+}
+
+static void memory_free(struct memory *m)
+{
+	if (m->mr)
+		ibv_dereg_mr(m->mr);
+	free(m->all);
+	memset(m, 0, sizeof(*m));
+}
+
+static struct ibv_mr *mr_at(long i)
+{
+	return i >= 0 && (size_t)i < num_mrs ? mrs[i].mr : NULL;
+}
+
+static bool is_guard(const uint8_t *from, const uint8_t *to)
+{
+	return not_all(from, (size_t)(to - from), GUARD_OCTET) < 0;
+}
+
+static bool guards_stand(void)
+{
+	bool stand = true;
+
+	for (size_t i = 0; i < num_mrs; i++) {
+		const struct memory *m = &mrs[i];
+
+		if (m->mr)
+			stand &= is_guard(m->all, m->all + GUARD_LEN) &&
+				 is_guard((uint8_t *)m->mr->addr + m->mr->length,
+					  m->all + m->all_len);
+	}
+	for (size_t i = 0; i < num_conns; i++) {
+		const struct conn *c = &conns[i];
+
+		for (uint64_t slot = 0; c->recv_buf && slot <= RECV_SLOTS; slot++) {
+			const uint8_t *end = recv_slot(c, slot);
+
+			stand &= is_guard(end - RECV_GUARD_LEN, end);
+		}
+	}
+	return stand;
+}
+
+static void clear(size_t first_conn, size_t first_mr)
+{
+	while (num_conns > first_conn)
+		if (conns[--num_conns].id)
+			conn_destroy(&conns[num_conns]);
+	while (num_mrs > first_mr)
+		memory_free(&mrs[--num_mrs]);
 }
 
 /* --- what happens by itself ------------------------------------------------------------------- */
@@ -302,16 +397,20 @@ static void on_async_event(void)
 
 static void on_completions(void)
 {
+	struct ibv_cq *cq;
 	struct ibv_wc wc;
+	void *context;
 
+	if (ibv_get_cq_event(completions, &cq, &context))
+		return;
+	ibv_ack_cq_events(cq, 1);
+	ibv_req_notify_cq(cq, 0);
 	for (size_t i = 0; i < num_conns; i++) {
 		struct conn *c = &conns[i];
 
-		while (c->id && c->cq && ibv_poll_cq(c->cq, 1, &wc) > 0) {
+		while (c->id && c->cq == cq && ibv_poll_cq(cq, 1, &wc) > 0) {
 			bool recv = wc.status == IBV_WC_SUCCESS ? wc.opcode == IBV_WC_RECV :
 								  wc.wr_id < 1000;
-			const uint8_t *at = c->recv_buf + wc.wr_id * c->recv_len;
-
 			say("! wc %zu %s %llu %s %u %s", i, recv ? "recv" : "send",
 			    (unsigned long long)wc.wr_id,
 			    wc.status == IBV_WC_SUCCESS	     ? "success" :
@@ -323,7 +422,7 @@ static void on_completions(void)
 								  "other",
 			    wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0,
 			    recv && wc.status == IBV_WC_SUCCESS ?
-				    hex(at, wc.byte_len < 64 ? wc.byte_len : 64) :
+				    hex(recv_slot(c, wc.wr_id), wc.byte_len) :
 				    "-");
 		}
 	}
@@ -420,8 +519,12 @@ static bool command(char *line)
 		sscanf(line, "%1099s", text);
 		private_len = text[0] == '-' ? 0 : unhex(text, private_data, sizeof(private_data));
 		say("= %zu", private_len);
-	} else if (!strcmp(word, "count")) {
-		say("= %zu", num_conns);
+	} else if (!strcmp(word, "guards")) {
+		say(guards_stand() ? "= ok" : "- a guard zone was written to");
+	} else if (!strcmp(word, "clear")) {
+		sscanf(line, "%llu %llu", &a, &b);
+		clear(a, b);
+		say("= ok");
 	} else if (!strcmp(word, "listen")) {
 		result(do_listen(atoi(line)));
 	} else if (!strcmp(word, "connect")) {
@@ -432,43 +535,42 @@ static bool command(char *line)
 		else
 			say("= %ld", i);
 	} else if (!strcmp(word, "mr")) {
-		size_t len;
-		uint8_t *buf;
+		struct ibv_mr *mr;
 
 		sscanf(line, "%llu %lld %ld", &a, (long long *)&b, &m);
-		len = (a + 4095) & ~4095ULL;
-		buf = aligned_alloc(4096, len);
-		memset(buf, 0, len);
-		if (num_mrs == MAX_MRS || !buf ||
-		    !(mrs[num_mrs] = ibv_reg_mr(pds[m ? 1 : 0], buf, a, (int)b)))
+		if (num_mrs == MAX_MRS ||
+		    !memory_make(&mrs[num_mrs], a, (int)b, pds[m ? 1 : 0]))
 			return say("- %s", strerror(errno)), true;
-		say("= %zu %llu %u", num_mrs, (unsigned long long)(uintptr_t)buf,
-		    mrs[num_mrs]->rkey);
+		mr = mrs[num_mrs].mr;
+		say("= %zu %llu %u", num_mrs, (unsigned long long)(uintptr_t)mr->addr, mr->rkey);
 		num_mrs++;
 	} else if (!strcmp(word, "dereg") || !strcmp(word, "fill") || !strcmp(word, "poke") ||
 		   !strcmp(word, "peek") || !strcmp(word, "odd")) {
+		struct ibv_mr *mr;
+
 		sscanf(line, "%ld", &m);
-		if (m < 0 || (size_t)m >= num_mrs || !mrs[m])
+		mr = mr_at(m);
+		if (!mr)
 			return say("- no such region"), true;
 		if (!strcmp(word, "dereg")) {
-			result(ibv_dereg_mr(mrs[m]));
-			mrs[m] = NULL;
+			result(ibv_dereg_mr(mr));
+			mrs[m].mr = NULL;
 		} else if (!strcmp(word, "fill")) {
 			sscanf(line, "%*d %lld", (long long *)&a);
-			memset(mrs[m]->addr, (int)a, mrs[m]->length);
+			memset(mr->addr, (int)a, mr->length);
 			say("= ok");
 		} else if (!strcmp(word, "odd")) {
 			sscanf(line, "%*d %lld", (long long *)&a);
-			say("= %zd", not_all(mrs[m]->addr, mrs[m]->length, (uint8_t)a));
+			say("= %zd", not_all(mr->addr, mr->length, (uint8_t)a));
 		} else if (!strcmp(word, "poke")) {
 			sscanf(line, "%*d %llu %1099s", &a, text);
-			if (a < mrs[m]->length)
-				unhex(text, (uint8_t *)mrs[m]->addr + a, mrs[m]->length - a);
+			if (a < mr->length)
+				unhex(text, (uint8_t *)mr->addr + a, mr->length - a);
 			say("= ok");
 		} else {
 			sscanf(line, "%*d %llu %llu", &a, &b);
-			say("= %s", a + b <= mrs[m]->length ?
-					    hex((uint8_t *)mrs[m]->addr + a, b) :
+			say("= %s", a + b <= mr->length ?
+					    hex((uint8_t *)mr->addr + a, b) :
 					    "out of range");
 		}
 	} else {
@@ -508,13 +610,15 @@ static bool command(char *line)
 		} else if (!strcmp(word, "write") || !strcmp(word, "read")) {
 			struct ibv_send_wr wr;
 			struct ibv_sge sge;
+			struct ibv_mr *mr;
 
 			sscanf(line, "%*d %ld %llu %llu %llu %u %15s", &m, &d, &e, &b, &key, flags);
-			if (m < 0 || (size_t)m >= num_mrs || !mrs[m])
+			mr = mr_at(m);
+			if (!mr)
 				return say("- no such region"), true;
-			sge = (struct ibv_sge){ .addr = (uintptr_t)mrs[m]->addr + d,
+			sge = (struct ibv_sge){ .addr = (uintptr_t)mr->addr + d,
 						.length = (uint32_t)e,
-						.lkey = mrs[m]->lkey };
+						.lkey = mr->lkey };
 			wr = wr_rdma(word[0] == 'w' ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, 0,
 				     flags_of(flags), &sge, 1, b, key);
 			result(post(c, &wr));
@@ -522,9 +626,6 @@ static bool command(char *line)
 			say("= %d", c->id->qp ? (int)qp_state(c->id->qp) : -1);
 		} else if (!strcmp(word, "disconnect")) {
 			result(rdma_disconnect(c->id) ? errno : 0);
-		} else if (!strcmp(word, "destroy")) {
-			conn_destroy(c);
-			say("= ok");
 		} else {
 			say("- no such command");
 		}
@@ -545,20 +646,22 @@ int main(int argc, char **argv)
 	}
 	say("= ready");
 	for (;;) {
-		struct pollfd fds[3] = {
+		struct pollfd fds[4] = {
 			{ .fd = 0, .events = POLLIN },
 			{ .fd = events->fd, .events = POLLIN },
 			{ .fd = ctx ? ctx->async_fd : -1, .events = POLLIN },
+			{ .fd = completions ? completions->fd : -1, .events = POLLIN },
 		};
 		char *end;
 		ssize_t n;
 
-		poll(fds, 3, 2);
+		poll(fds, 4, -1);
 		if (fds[1].revents)
 			on_cm_event();
 		if (fds[2].revents)
 			on_async_event();
-		on_completions();
+		if (fds[3].revents)
+			on_completions();
 		if (!fds[0].revents)
 			continue;
 		n = read(0, input + have, sizeof(input) - 1 - have);

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a case works with: a verbs program on the device, its listener and its memory, and the
+//! connections to it.
+
+use std::{
+    net::{
+        TcpListener,
+        TcpStream, //
+    },
+    process::Command,
+    time::Instant,
+};
+
+use crate::{
+    frame::{
+        flag,
+        hex,
+        op,
+        pattern,
+        read,
+        read_response,
+        response,
+        send,
+        write,
+        Code,
+        Depths,
+        Read,
+        Segment,
+        Start,
+        REQUEST_KEY, //
+    },
+    puppet::{
+        access,
+        Puppet,
+        Region, //
+    },
+    wire::{
+        fail,
+        require,
+        Failure,
+        Outcome,
+        Wire,
+        SOON, //
+    },
+};
+
+/// Where everything is.
+pub(crate) struct Place {
+    /// The device's address.
+    pub(crate) device: String,
+    /// This end's address.
+    pub(crate) own: String,
+    /// The device's programs listen from this port on.
+    pub(crate) port: u16,
+    /// The verbs program, brought to where the device is.
+    pub(crate) puppet: String,
+    /// A program that gives a setting of the device (its first argument) a value.
+    pub(crate) setting: String,
+    /// A program that does to a socket what the standard library cannot.
+    pub(crate) socket: String,
+    /// A program that has rping make a connection over the device, on a port.
+    pub(crate) rping: String,
+}
+
+/// What untouched memory holds.
+const CLEAN: u8 = 0x55;
+/// Receives that a connection begins with.
+pub(crate) const RECEIVES: usize = 4;
+/// Octets of a receive buffer.
+pub(crate) const RECEIVE_LEN: u32 = 4096;
+/// The state of a queue pair in error.
+const STATE_ERROR: u64 = 6;
+
+pub(crate) struct Bench<'a> {
+    place: &'a Place,
+    port: u16,
+    pub(crate) puppet: Puppet,
+    /// 8192 octets with all rights.
+    pub(crate) ram: Region,
+    /// The same without the right to write.
+    pub(crate) no_write: Region,
+    /// The same without the right to read.
+    pub(crate) no_read: Region,
+    /// The same in a protection domain that the connections are not in.
+    pub(crate) foreign: Region,
+    /// 2 MiB with all rights.
+    pub(crate) large: Region,
+    /// A connection that no case has to do with, and that none may disturb.
+    neighbour: Wire,
+    /// Settings that are not as they were.
+    changed: Vec<&'static str>,
+    rounds: u8,
+}
+
+impl<'a> Bench<'a> {
+    /// Starts a verbs program that listens on this port.
+    pub(crate) fn begin(place: &'a Place, port: u16) -> Outcome<Self> {
+        let mut puppet = Puppet::start(&place.puppet, &place.device)?;
+        puppet.ask(&format!("listen {port}"))?;
+        let mut region = |len, rights, pd| puppet.region(len, rights, pd);
+        let ram = region(8192, access::ALL, 0)?;
+        let no_write = region(8192, access::LOCAL_WRITE | access::REMOTE_READ, 0)?;
+        let no_read = region(8192, access::LOCAL_WRITE | access::REMOTE_WRITE, 0)?;
+        let foreign = region(8192, access::ALL, 1)?;
+        let large = region(1 << 21, access::ALL, 0)?;
+        let neighbour = connect(place, port, &puppet, &Start::request(1, &[]))?;
+        Ok(Self {
+            place,
+            port,
+            puppet,
+            ram,
+            no_write,
+            no_read,
+            foreign,
+            large,
+            neighbour,
+            changed: Vec::new(),
+            rounds: 0,
+        })
+    }
+
+    /// Behind each case: its objects are taken away, no octet around any memory has changed, and the
+    /// device serves the connection that was there before and one that was not.
+    pub(crate) fn end_case(&mut self) -> Outcome {
+        let mut result = self.puppet.ask("guards").map(drop);
+        for name in std::mem::take(&mut self.changed) {
+            result = result.and(self.put_setting(name, default_of(name)));
+        }
+        let neighbour = self.neighbour.conn;
+        result?;
+        self.puppet.none_yet(&format!("wc {neighbour}"))?;
+        self.puppet.none_yet(&format!("event {neighbour}"))?;
+        self.puppet.none_yet(&format!("disconnected {neighbour}"))?;
+        self.puppet.set(&[
+            ("recvs", RECEIVES as u32),
+            ("recv_len", RECEIVE_LEN),
+            ("ird", 4),
+            ("ord", 4),
+            ("pd", 0),
+            ("auto", 1),
+        ])?;
+        self.puppet.data(&[])?;
+        self.puppet.ask(&format!(
+            "clear {} {}",
+            neighbour + 1,
+            self.large.number() + 1
+        ))?;
+        self.puppet.forget();
+        self.serves()?;
+        self.puppet.ask(&format!("recv {neighbour} 1"))?;
+        // The neighbour is borrowed for the exchange.
+        let rounds = self.next_round();
+        exchange(&self.puppet, &self.ram, &mut self.neighbour, rounds)?;
+        self.puppet.ask(&format!(
+            "clear {} {}",
+            neighbour + 1,
+            self.large.number() + 1
+        ))?;
+        self.puppet.forget();
+        Ok(())
+    }
+
+    fn next_round(&mut self) -> u8 {
+        self.rounds = self.rounds.wrapping_add(1);
+        self.rounds
+    }
+
+    // Connections.
+
+    /// A TCP connection to the listener, nothing said yet.
+    pub(crate) fn open(&self) -> Outcome<Wire> {
+        open(self.place, self.port)
+    }
+
+    /// A connection that is up.
+    pub(crate) fn connect(&self) -> Outcome<Wire> {
+        self.connect_by(&Start::request(1, &[]))
+    }
+
+    /// A connection that came up by this Request.
+    pub(crate) fn connect_by(&self, request: &Start) -> Outcome<Wire> {
+        connect(self.place, self.port, &self.puppet, request)
+    }
+
+    /// A connection on which the device may send.
+    pub(crate) fn begun(&self) -> Outcome<Wire> {
+        let mut wire = self.connect()?;
+        wire.send(&[write(0, 0, &[])])?;
+        Ok(wire)
+    }
+
+    /// A port where nobody listens.
+    pub(crate) fn dead_port(&self) -> Outcome<u16> {
+        Ok(TcpListener::bind((&*self.place.own, 0))?
+            .local_addr()?
+            .port())
+    }
+
+    /// The device connects to a port of this end.
+    pub(crate) fn call_at(&mut self, port: u16) -> Outcome<u32> {
+        self.puppet.connect(&self.place.own, port)
+    }
+
+    /// The device connects to us; its Request is taken.
+    pub(crate) fn called(&mut self) -> Outcome<(Wire, Start)> {
+        let mut wire = self.called_in_silence()?;
+        let request = wire.start_frame()?;
+        require!(
+            &request.key == REQUEST_KEY,
+            "Request with key {:?}",
+            request.key
+        );
+        Ok((wire, request))
+    }
+
+    /// The device connects to us.
+    pub(crate) fn called_in_silence(&mut self) -> Outcome<Wire> {
+        let listener = TcpListener::bind((&*self.place.own, 0))?;
+        listener.set_nonblocking(true)?;
+        let conn = self.call_at(listener.local_addr()?.port())?;
+        let begun = Instant::now();
+        let socket = loop {
+            match listener.accept() {
+                Ok((socket, _)) => break socket,
+                Err(_) if begun.elapsed() < SOON => std::thread::yield_now(),
+                Err(error) => fail!("the device does not call: {error}"),
+            }
+        };
+        socket.set_nonblocking(false)?;
+        let mut wire = Wire::new(socket, &self.place.socket)?;
+        wire.conn = conn;
+        Ok(wire)
+    }
+
+    /// The device connects to us and is accepted; its ready-to-receive message is taken.
+    pub(crate) fn answered(&mut self) -> Outcome<Wire> {
+        let (mut wire, request) = self.called()?;
+        let reply = reply_to(&request, &[]);
+        self.answer(&mut wire, &request, &reply)?;
+        Ok(wire)
+    }
+
+    /// Answers a Request of the device by this Reply, which it accepts.
+    pub(crate) fn answer(&mut self, wire: &mut Wire, request: &Start, reply: &Start) -> Outcome {
+        wire.agreed(reply, request);
+        wire.put(&reply.octets())?;
+        self.puppet.wait(&format!("established {}", wire.conn))?;
+        if reply.depths().is_some_and(|depths| depths.peer_to_peer) {
+            take_rtr(wire)?;
+        }
+        Ok(())
+    }
+
+    /// A Write and a Read through this connection do what they should.
+    pub(crate) fn works(&mut self, wire: &mut Wire) -> Outcome {
+        let data = pattern_of(self.next_round());
+        let msn = wire.next_read();
+        wire.send(&[
+            write(self.ram.key, self.ram.at, &data),
+            read(msn, data.len() as u32, self.ram.key, self.ram.at),
+        ])?;
+        wire.expect(&response(&data))
+    }
+
+    /// A connection made now carries data, rightly.
+    pub(crate) fn serves(&mut self) -> Outcome {
+        let mut wire = self.connect()?;
+        let round = self.next_round();
+        exchange(&self.puppet, &self.ram, &mut wire, round)
+    }
+
+    // Memory.
+
+    /// All small regions hold the same octet.
+    pub(crate) fn clean(&mut self) -> Outcome {
+        self.small()
+            .iter()
+            .try_for_each(|region| self.puppet.fill(region, CLEAN))
+    }
+
+    /// No octet of them has changed since.
+    pub(crate) fn untouched(&mut self) -> Outcome {
+        self.small()
+            .iter()
+            .try_for_each(|region| self.puppet.holds(region, CLEAN))
+    }
+
+    fn small(&self) -> [Region; 4] {
+        [self.ram, self.no_write, self.no_read, self.foreign]
+    }
+
+    /// No octet of this region has changed since [`Self::clean`].
+    pub(crate) fn is_clean(&mut self, region: &Region) -> Outcome {
+        self.puppet.holds(region, CLEAN)
+    }
+
+    /// The octets from `offset` on, of [`Self::ram`], have not changed since [`Self::clean`].
+    pub(crate) fn ram_is_clean(&mut self, offset: usize, len: usize) -> Outcome {
+        let ram = self.ram;
+        let octets = self.puppet.peek(&ram, offset, len)?;
+        match octets.iter().position(|octet| *octet != CLEAN) {
+            Some(at) => fail!("memory was written to at {}", offset + at),
+            None => Ok(()),
+        }
+    }
+
+    // What the verbs program is told.
+
+    /// The next Send of the peer has arrived, with these octets.
+    pub(crate) fn received(&self, wire: &Wire, data: &[u8]) -> Outcome {
+        self.puppet
+            .wait(&format!(
+                "wc {} recv * success {} {}",
+                wire.conn,
+                data.len(),
+                hex(data)
+            ))
+            .map(drop)
+    }
+
+    /// The next completion of a request of this connection has this status.
+    pub(crate) fn completed(&self, wire: &Wire, status: &str) -> Outcome {
+        let event = self.puppet.wait(&format!("wc {} send", wire.conn))?;
+        require!(
+            event[4] == status,
+            "{} instead of {status}",
+            event.join(" ")
+        );
+        Ok(())
+    }
+
+    /// So many receives end, all flushed, and then none more.
+    pub(crate) fn flushed(&self, wire: &Wire, count: usize) -> Outcome {
+        self.receives_end(wire, &vec!["flushed"; count])
+    }
+
+    /// The receives of this connection end like this, in this order, and then none more.
+    pub(crate) fn receives_end(&self, wire: &Wire, statuses: &[&str]) -> Outcome {
+        let pattern = format!("wc {} recv", wire.conn);
+        for status in statuses {
+            let event = self.puppet.wait(&pattern)?;
+            require!(
+                event[4] == *status,
+                "{} instead of {status}",
+                event.join(" ")
+            );
+        }
+        self.puppet.none_yet(&pattern)
+    }
+
+    /// The program has been told that this connection failed by a fault of the peer.
+    pub(crate) fn failed(&mut self, wire: &Wire, code: Code) -> Outcome {
+        let event = match code {
+            Code(0 | 1, 1, _) if code.0 == 0 || code.1 == 1 => "QP_ACCESS_ERR",
+            Code(0 | 1, 2, _) => "QP_REQ_ERR",
+            _ => "QP_FATAL",
+        };
+        self.puppet.wait(&format!("event {} {event}", wire.conn))?;
+        self.puppet.none_yet(&format!("event {}", wire.conn))?;
+        self.down(wire)
+    }
+
+    /// The connection has ended, and its queue pair is in error.
+    pub(crate) fn down(&mut self, wire: &Wire) -> Outcome {
+        self.puppet.wait(&format!("disconnected {}", wire.conn))?;
+        self.in_error(wire)
+    }
+
+    /// Its queue pair is in error.
+    pub(crate) fn in_error(&mut self, wire: &Wire) -> Outcome {
+        let state = self.puppet.state(wire.conn)?;
+        require!(state == STATE_ERROR, "the queue pair is in state {state}");
+        Ok(())
+    }
+
+    /// The device does not get, or does not want, the connection that it asked for; it may not say
+    /// that the peer's program refused.
+    pub(crate) fn start_up_failed(&self, conn: u32) -> Outcome {
+        let event = self.puppet.wait(&format!("* {conn}"))?;
+        let status = event.get(2).map_or("", String::as_str);
+        require!(
+            ["rejected", "unreachable", "error"].contains(&&*event[0])
+                && !["0", "-111"].contains(&status),
+            "unexpected event: {}",
+            event.join(" ")
+        );
+        Ok(())
+    }
+
+    /// Changes a setting of the device until the end of the case.
+    pub(crate) fn setting(&mut self, name: &'static str, value: u32) -> Outcome {
+        self.changed.push(name);
+        self.put_setting(name, value)
+    }
+
+    fn put_setting(&self, name: &str, value: u32) -> Outcome {
+        let status = Command::new(&self.place.setting)
+            .args([name, &value.to_string()])
+            .status()?;
+        require!(status.success(), "setting {name} to {value}: {status}");
+        Ok(())
+    }
+}
+
+/// A setting as the device has it from the start.
+fn default_of(name: &str) -> u32 {
+    match name {
+        "mpa_rev" => 2,
+        "eager_responder" => 0,
+        _ => 1,
+    }
+}
+
+fn open(place: &Place, port: u16) -> Outcome<Wire> {
+    Wire::new(TcpStream::connect((&*place.device, port))?, &place.socket)
+}
+
+fn connect(place: &Place, port: u16, puppet: &Puppet, request: &Start) -> Outcome<Wire> {
+    let mut wire = open(place, port)?;
+    wire.start(request)?;
+    let event = puppet.wait("request")?;
+    wire.conn = event[1].parse().map_err(|_| Failure("no number".into()))?;
+    puppet.wait(&format!("established {}", wire.conn))?;
+    Ok(wire)
+}
+
+fn pattern_of(round: u8) -> Vec<u8> {
+    pattern(100).iter().map(|octet| octet ^ round).collect()
+}
+
+/// A Write, a Read of what it wrote, and a Send.
+fn exchange(puppet: &Puppet, ram: &Region, wire: &mut Wire, round: u8) -> Outcome {
+    let data = pattern_of(round);
+    let (read_msn, send_msn) = (wire.next_read(), wire.next_send());
+    wire.send(&[
+        write(ram.key, ram.at, &data),
+        read(read_msn, data.len() as u32, ram.key, ram.at),
+        send(send_msn, &data),
+    ])?;
+    wire.expect(&response(&data))?;
+    let pattern = format!(
+        "wc {} recv * success {} {}",
+        wire.conn,
+        data.len(),
+        hex(&data)
+    );
+    puppet.wait(&pattern).map(drop)
+}
+
+/// The Reply that agrees to everything in a Request.
+pub(crate) fn reply_to(request: &Start, private_data: &[u8]) -> Start {
+    match request.depths() {
+        Some(asked) => Start::enhanced_reply(
+            Depths {
+                ird: asked.ord,
+                ord: asked.ird,
+                ..asked
+            },
+            private_data,
+        ),
+        None => Start::reply(request.rev, private_data),
+    }
+}
+
+/// The ready-to-receive message of a peer-to-peer start; a Read is answered.
+pub(crate) fn take_rtr(wire: &mut Wire) -> Outcome {
+    let first = wire.get()?;
+    match first.op() {
+        op::WRITE if first.data().is_empty() => Ok(()),
+        op::READ_REQUEST if first.read().size == 0 => {
+            let Read { sink, sink_to, .. } = first.read();
+            wire.send(&[read_response(sink, sink_to, &[])])
+        }
+        _ => fail!("not ready to receive: {}", first.describe()),
+    }
+}
+
+/// A Request of a peer-to-peer connection that wants CRCs.
+pub(crate) fn is_enhanced(start: &Start) -> bool {
+    start.flags & flag::ENHANCED != 0 && start.rev == 2
+}
+
+/// Segments as they are to be sent.
+pub(crate) type Segments = Vec<Segment>;

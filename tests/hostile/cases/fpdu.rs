@@ -1,0 +1,652 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! FPDUs: how they are cut, their CRC, pad, length and Markers (RFC 5044, sections 4 to 6 and 8).
+
+use std::{
+    sync::atomic::{
+        AtomicBool,
+        Ordering, //
+    },
+    thread,
+};
+
+use super::{
+    case,
+    code,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::{
+        Bench,
+        RECEIVES, //
+    },
+    frame::{
+        flag,
+        fpdus,
+        marker_first,
+        op,
+        pattern,
+        read,
+        read_response,
+        response,
+        send,
+        tagged,
+        untagged,
+        write,
+        Code,
+        Depths,
+        Segment,
+        Start, //
+    },
+    wire::{
+        require,
+        End,
+        Outcome,
+        Wire, //
+    },
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        octets_one_by_one: "DDP-4 MPA-20",
+        stream_cut_at_every_position: "DDP-4",
+        many_fpdus_in_one_piece: "DDP-4 DDP-11",
+        pad_octets_are_not_checked: "MPA-12",
+        pad_octets_are_in_the_crc: "MPA-12 MPA-18",
+        one_flipped_bit_anywhere: "MPA-20 DDP-87",
+        crc_in_the_wrong_order: "MPA-17",
+        crc_of_zeros: "MPA-17",
+        after_a_fault_all_is_dropped: "MPA-21 DDP-83 RDMAP-137",
+        the_first_fault_is_reported: "RDMAP-144 DDP-83",
+        the_first_fault_is_reported_whatever_its_layer: "RDMAP-144 MPA-21",
+        terminate_arrives_while_the_peer_keeps_sending: "RDMAP-135 RDMAP-100",
+        empty_fpdu: "MPA-13 MPA-31",
+        many_empty_fpdus: "MPA-13",
+        empty_fpdu_with_a_bad_crc: "MPA-13 MPA-20",
+        longest_fpdu_of_a_write: "MPA-31 DDP-35",
+        longest_fpdu_of_a_send: "MPA-31 DDP-35",
+        longest_fpdu_with_a_bad_crc: "MPA-20 MPA-31",
+        length_one_too_small: "MPA-11 MPA-20",
+        length_one_too_great: "MPA-11 MPA-30",
+        markers_that_nobody_asked_for: "MPA-23 MPA-25",
+        markers_are_inserted_when_asked_for: "MPA-23 MPA-24 MPA-25 MPA-26",
+        markers_are_inserted_in_revision_2: "MPA-23 MPA-48",
+        markers_in_sends_of_the_device: "MPA-18 MPA-23 MPA-28",
+        markers_around_a_terminate: "MPA-23 MPA-26",
+        urgent_data_does_no_harm: "DDP-4",
+        pad_of_the_device_is_zero: "MPA-12",
+        segments_fit_the_path: "DDP-32 MPA-28",
+        segments_with_markers_fit_the_path: "DDP-32 MPA-28",
+    ];
+    for kind in KINDS {
+        let name = kind.name;
+        list.extend([
+            case(
+                format!("{name}_in_two_pieces"),
+                "DDP-4 MPA-20 RDMAP-113",
+                move |b| in_two_pieces(b, kind),
+            ),
+            case(
+                format!("{name}_cut_off_by_the_end"),
+                "MPA-30 DDP-59",
+                move |b| cut_off_by_the_end(b, kind),
+            ),
+            case(
+                format!("{name}_cut_off_by_a_reset"),
+                "MPA-30 DDP-63",
+                move |b| cut_off_by_a_reset(b, kind),
+            ),
+            case(
+                format!("{name}_without_its_last_octets"),
+                "MPA-20 RDMAP-113 RDMAP-120",
+                move |b| without_its_last_octets(b, kind),
+            ),
+            case(
+                format!("{name}_with_a_bad_crc"),
+                "MPA-20 RDMAP-132 DDP-67",
+                move |b| with_a_bad_crc(b, kind),
+            ),
+        ]);
+    }
+    type Make = fn(&Bench<'_>) -> Segment;
+    let faulty: [(&str, Make); 6] = [
+        ("a_wrong_stag", |b| write(b.ram.key ^ 0x100, 0, b"x")),
+        ("a_wrong_number", |_| send(9, b"x")),
+        ("a_wrong_ddp_version", |_| write(0, 0, b"x").dv(2)),
+        ("a_wrong_rdmap_version", |_| send(1, b"x").rv(3)),
+        ("a_wrong_queue", |_| untagged(15, 7, 7, &[])),
+        ("a_wrong_read", |_| read(5, 1, 1, 1)),
+    ];
+    for (what, bad) in faulty {
+        list.push(case(
+            format!("bad_crc_comes_before_{what}"),
+            "MPA-20 DDP-86",
+            move |b| {
+                let mut wire = b.connect()?;
+                wire.put(&bad(b).bad_crc(0x0001_0000))?;
+                wire.expect_terminate(&code::CRC.alone())
+            },
+        ));
+    }
+    let whole: [(&str, Segment); 8] = [
+        ("write", write(1, 2, &[])),
+        ("read_response", read_response(1, 2, &[])),
+        ("send", send(1, &[])),
+        ("send_with_invalidate", send(1, &[]).opcode(op::SEND_INV)),
+        ("read_request", read(1, 8, 1, 1).cut(18)),
+        ("terminate", Code(0, 0, 0).alone().cut(18)),
+        ("reserved_tagged_opcode", tagged(15, 1, 2, &[])),
+        ("reserved_untagged_opcode", untagged(15, 0, 1, &[])),
+    ];
+    for (name, whole) in whole {
+        list.push(case(
+            format!("{name}_shorter_than_its_header"),
+            "DDP-31 MPA-31 MPA-27",
+            move |b| shorter_than_its_header(b, &whole),
+        ));
+    }
+    list
+}
+
+/// A message of one kind, and how it is seen to have arrived.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    /// Made for a connection, with the next number of its queue.
+    make: fn(&Bench<'_>, &mut Wire) -> Segment,
+    arrived: fn(&mut Bench<'_>, &mut Wire) -> Outcome,
+}
+
+const DATA: &[u8] = b"0123456789";
+
+const KINDS: [Kind; 7] = [
+    Kind {
+        name: "write",
+        make: |b, _| write(b.ram.key, b.ram.at + 3, DATA),
+        arrived: |b, wire| {
+            let msn = wire.next_read();
+            wire.send(&[read(msn, 10, b.ram.key, b.ram.at + 3)])?;
+            wire.expect(&response(DATA))
+        },
+    },
+    Kind {
+        name: "send",
+        make: |_, wire| send(wire.next_send(), DATA),
+        arrived: |b, wire| sent(b, wire, DATA),
+    },
+    Kind {
+        name: "empty_send",
+        make: |_, wire| send(wire.next_send(), &[]),
+        arrived: |b, wire| sent(b, wire, &[]),
+    },
+    Kind {
+        name: "solicited_send",
+        make: |_, wire| send(wire.next_send(), DATA).opcode(op::SEND_SE),
+        arrived: |b, wire| sent(b, wire, DATA),
+    },
+    Kind {
+        name: "read_request",
+        make: |b, wire| read(wire.next_read(), 10, b.no_write.key, b.no_write.at),
+        arrived: |_, wire| wire.message().map(drop),
+    },
+    Kind {
+        name: "empty_read_request",
+        make: |_, wire| read(wire.next_read(), 0, 0, 0),
+        arrived: |_, wire| wire.expect(&response(&[])),
+    },
+    Kind {
+        name: "terminate",
+        make: |_, _| Code(0, 2, 7).alone(),
+        arrived: |b, wire| {
+            wire.ends(End::Graceful)?;
+            b.puppet
+                .wait(&format!("event {} QP_FATAL", wire.conn))
+                .map(drop)
+        },
+    },
+];
+
+impl Kind {
+    /// Whether a connection can have only one of it.
+    fn is_final(&self) -> bool {
+        self.name == "terminate"
+    }
+}
+
+fn sent(b: &mut Bench<'_>, wire: &mut Wire, data: &[u8]) -> Outcome {
+    b.received(wire, data)?;
+    b.puppet.ask(&format!("recv {} 1", wire.conn)).map(drop)
+}
+
+/// Cut at every octet; the connection goes on.
+fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
+    let mut wire = b.connect()?;
+    let mut cut = 1;
+    loop {
+        let octets = (kind.make)(b, &mut wire).fpdu();
+        if cut == octets.len() {
+            return Ok(());
+        }
+        wire.put(&octets[..cut])?;
+        wire.put(&octets[cut..])?;
+        (kind.arrived)(b, &mut wire)?;
+        if kind.is_final() {
+            wire = b.connect()?;
+        }
+        cut += 1;
+    }
+}
+
+/// Cut at every octet, and nothing more comes.
+fn cut_off_by_the_end(b: &mut Bench<'_>, kind: Kind) -> Outcome {
+    b.clean()?;
+    for cut in 1.. {
+        let mut wire = b.connect()?;
+        let octets = (kind.make)(b, &mut wire).fpdu();
+        if cut == octets.len() {
+            break;
+        }
+        wire.put(&octets[..cut])?;
+        wire.half_close()?;
+        wire.ends(End::Any)?;
+        b.down(&wire)?;
+        b.flushed(&wire, RECEIVES)?;
+    }
+    b.untouched()
+}
+
+fn cut_off_by_a_reset(b: &mut Bench<'_>, kind: Kind) -> Outcome {
+    b.clean()?;
+    for held_back in [1, 4, 5, 12] {
+        let mut wire = b.connect()?;
+        let octets = (kind.make)(b, &mut wire).fpdu();
+        wire.put(&octets[..octets.len() - held_back])?;
+        let conn = wire.conn;
+        wire.reset()?;
+        b.puppet.wait(&format!("disconnected {conn}"))?;
+        for _ in 0..RECEIVES {
+            b.puppet.wait(&format!("wc {conn} recv * flushed"))?;
+        }
+    }
+    b.untouched()
+}
+
+/// Nothing happens before all of it is here.
+fn without_its_last_octets(b: &mut Bench<'_>, kind: Kind) -> Outcome {
+    for held_back in [1, 4, 5] {
+        let mut wire = b.connect()?;
+        b.clean()?;
+        let octets = (kind.make)(b, &mut wire).fpdu();
+        let (first, rest) = octets.split_at(octets.len() - held_back);
+        wire.put(first)?;
+        wire.silent()?;
+        b.puppet.none_yet(&format!("wc {}", wire.conn))?;
+        b.puppet.none_yet(&format!("event {}", wire.conn))?;
+        b.untouched()?;
+        wire.put(rest)?;
+        (kind.arrived)(b, &mut wire)?;
+    }
+    Ok(())
+}
+
+fn with_a_bad_crc(b: &mut Bench<'_>, kind: Kind) -> Outcome {
+    for difference in [1, 0x80, 0x0001_0000, 0x8000_0000, !0] {
+        let mut wire = b.connect()?;
+        b.clean()?;
+        let segment = (kind.make)(b, &mut wire);
+        wire.put(&segment.bad_crc(difference))?;
+        wire.expect_terminate(&code::CRC.alone())?;
+        b.untouched()?;
+        b.failed(&wire, code::CRC)?;
+        b.flushed(&wire, RECEIVES)?;
+    }
+    Ok(())
+}
+
+fn octets_one_by_one(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let data = b"in small pieces";
+    wire.trickle(&fpdus(&[
+        send(1, data),
+        write(b.ram.key, b.ram.at + 7, data),
+        read(1, 15, b.ram.key, b.ram.at + 7),
+    ]))?;
+    b.received(&wire, data)?;
+    wire.expect(&response(data))
+}
+
+fn stream_cut_at_every_position(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    for cut in 0.. {
+        let (send_msn, read_msn) = (wire.next_send(), wire.next_read());
+        let octets = fpdus(&[
+            send(send_msn, &DATA[..7]),
+            write(b.ram.key, b.ram.at, DATA),
+            write(0, 0, &[]),
+            read(read_msn, 10, b.ram.key, b.ram.at),
+        ]);
+        wire.put(&octets[..cut])?;
+        wire.put(&octets[cut..])?;
+        wire.expect(&response(DATA))?;
+        sent(b, &mut wire, &DATA[..7])?;
+        if cut == octets.len() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn many_fpdus_in_one_piece(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recvs", 60)])?;
+    let mut wire = b.connect()?;
+    let mut octets = Vec::new();
+    for i in 0..60_u8 {
+        let msn = wire.next_send();
+        octets.extend(fpdus(&[
+            write(b.ram.key, b.ram.at + u64::from(i), &[i]),
+            send(msn, &[i]),
+        ]));
+    }
+    wire.put(&octets)?;
+    for i in 0..60 {
+        b.received(&wire, &[i])?;
+    }
+    let ram = b.ram;
+    let memory = b.puppet.peek(&ram, 0, 60)?;
+    require!(memory == (0..60).collect::<Vec<u8>>(), "{memory:?}");
+    Ok(())
+}
+
+fn pad_octets_are_not_checked(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    for len in 3..7 {
+        let msn = wire.next_send();
+        wire.put(&send(msn, &DATA[..len]).padded(0xff))?;
+        b.received(&wire, &DATA[..len])?;
+    }
+    Ok(())
+}
+
+fn pad_octets_are_in_the_crc(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let mut octets = send(1, DATA).fpdu();
+    let pad = octets.len() - 5;
+    octets[pad] ^= 1;
+    wire.put(&octets)?;
+    wire.expect_terminate(&code::CRC.alone())
+}
+
+fn one_flipped_bit_anywhere(b: &mut Bench<'_>) -> Outcome {
+    let good = write(b.ram.key, b.ram.at, &pattern(40)).fpdu();
+    b.clean()?;
+    // Behind the length, which says where the CRC is; at places that hit each field.
+    for bit in (16..good.len() * 8).step_by(13) {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let mut wire = b.connect()?;
+        wire.put(&bad)?;
+        wire.expect_terminate(&code::CRC.alone())?;
+    }
+    b.untouched()
+}
+
+fn crc_in_the_wrong_order(b: &mut Bench<'_>) -> Outcome {
+    let mut octets = send(1, DATA).fpdu();
+    let at = octets.len() - 4;
+    octets[at..].reverse();
+    refused_octets(b, &octets, code::CRC)
+}
+
+fn crc_of_zeros(b: &mut Bench<'_>) -> Outcome {
+    let mut octets = send(1, DATA).fpdu();
+    let at = octets.len() - 4;
+    octets[at..].fill(0);
+    refused_octets(b, &octets, code::CRC)
+}
+
+fn refused_octets(b: &mut Bench<'_>, octets: &[u8], code: Code) -> Outcome {
+    let mut wire = b.connect()?;
+    b.clean()?;
+    wire.put(octets)?;
+    wire.expect_terminate(&code.alone())?;
+    b.untouched()?;
+    b.failed(&wire, code)?;
+    b.flushed(&wire, RECEIVES)
+}
+
+fn after_a_fault_all_is_dropped(b: &mut Bench<'_>) -> Outcome {
+    let good = write(b.ram.key, b.ram.at, b"good");
+    let mut octets = good.bad_crc(1);
+    for _ in 0..20 {
+        octets.extend(good.fpdu());
+    }
+    octets.extend(send(1, b"good").fpdu());
+    octets.extend(read(1, 4, b.ram.key, b.ram.at).fpdu());
+    refused_octets(b, &octets, code::CRC)
+}
+
+fn the_first_fault_is_reported(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let first = write(b.ram.key ^ 1, b.ram.at, b"bad");
+    wire.send(&[first.clone(), send(77, b"bad"), write(0, 0, b"x").rv(3)])?;
+    wire.expect_refusal(code::STAG, &first)?;
+    b.failed(&wire, code::STAG)
+}
+
+fn the_first_fault_is_reported_whatever_its_layer(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let first = send(77, b"bad");
+    wire.put(&[first.fpdu(), write(0, 0, b"x").bad_crc(1)].concat())?;
+    wire.expect_refusal(code::MSN, &first)?;
+    b.failed(&wire, code::MSN)
+}
+
+fn terminate_arrives_while_the_peer_keeps_sending(b: &mut Bench<'_>) -> Outcome {
+    // Octets that nobody reads must not turn the end into a reset that eats the Terminate.
+    let mut wire = b.connect()?;
+    let bad = write(b.ram.key ^ 1, b.ram.at, b"bad");
+    let flooding = wire.another()?;
+    let filler = write(b.ram.key, b.ram.at, &[0; 1000]).fpdu().repeat(20);
+    wire.send(std::slice::from_ref(&bad))?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| flooding.flood(&filler, &stop));
+        let result = wire.expect(&code::STAG.answer(&bad));
+        stop.store(true, Ordering::Relaxed);
+        wire.half_close()?;
+        result
+    })?;
+    wire.ends(End::Any)
+}
+
+fn empty_fpdu(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[Segment::raw(vec![])])?;
+    b.works(&mut wire)
+}
+
+fn many_empty_fpdus(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&vec![Segment::raw(vec![]); 1000])?;
+    b.works(&mut wire)
+}
+
+fn empty_fpdu_with_a_bad_crc(b: &mut Bench<'_>) -> Outcome {
+    refused_octets(b, &Segment::raw(vec![]).bad_crc(1), code::CRC)
+}
+
+fn longest_fpdu_of_a_write(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let data = pattern(65535 - 14);
+    wire.send(&[
+        write(b.large.key, b.large.at, &data),
+        read(1, data.len() as u32, b.large.key, b.large.at),
+    ])?;
+    let (_, got) = wire.message()?;
+    require!(got == data, "data differs");
+    Ok(())
+}
+
+fn longest_fpdu_of_a_send(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recv_len", 65536)])?;
+    let mut wire = b.connect()?;
+    wire.send(&[send(1, &pattern(65535 - 18))])?;
+    b.puppet
+        .wait(&format!("wc {} recv * success 65517", wire.conn))
+        .map(drop)
+}
+
+fn longest_fpdu_with_a_bad_crc(b: &mut Bench<'_>) -> Outcome {
+    let octets = write(b.large.key, b.large.at, &pattern(65535 - 14)).bad_crc(1);
+    refused_octets(b, &octets, code::CRC)
+}
+
+fn length_one_too_small(b: &mut Bench<'_>) -> Outcome {
+    let mut octets = write(b.ram.key, b.ram.at, DATA).fpdu();
+    octets[1] -= 1;
+    octets.extend([0; 8]);
+    refused_octets(b, &octets, code::CRC)
+}
+
+fn length_one_too_great(b: &mut Bench<'_>) -> Outcome {
+    // It takes the next FPDU's first octets for its own last ones, and ends in the next but one.
+    let mut wire = b.connect()?;
+    b.clean()?;
+    let mut octets = write(b.ram.key, b.ram.at, &[7; 12]).fpdu();
+    octets[1] += 4;
+    wire.put(&octets)?;
+    wire.silent()?;
+    wire.half_close()?;
+    wire.ends(End::Any)?;
+    b.untouched()?;
+    b.down(&wire)
+}
+
+fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
+    b.clean()?;
+    for len in 1..whole.len() {
+        let mut wire = b.connect()?;
+        wire.send(&[whole.clone().cut(len)])?;
+        let got = wire.get()?;
+        // A reserved opcode is seen as soon as it is there; then there is no header to quote either.
+        let reserved = whole[1] & 15 > 11 && len > 1;
+        let code = if reserved {
+            code::OPCODE
+        } else {
+            code::FRAMING
+        };
+        require!(got.0 == code.alone(), "{len} octets: {}", got.describe());
+        wire.ends(End::Graceful)?;
+        b.failed(&wire, code)?;
+        b.flushed(&wire, RECEIVES)?;
+    }
+    b.untouched()
+}
+
+fn markers_that_nobody_asked_for(b: &mut Bench<'_>) -> Outcome {
+    // A Marker looks like an empty FPDU, whose CRC the next octets are not.
+    let octets = marker_first(&send(1, DATA).fpdu());
+    refused_octets(b, &octets, code::CRC)
+}
+
+fn reads_with_markers(b: &mut Bench<'_>, request: &Start) -> Outcome {
+    let data = pattern(5000);
+    let large = b.large;
+    b.puppet.poke(&large, 0, &data)?;
+    let mut wire = b.connect_by(request)?;
+    for size in [1, 100, 480, 481, 482, 483, 484, 485, 600, 1400, 5000] {
+        let msn = wire.next_read();
+        wire.send(&[read(msn, size as u32, large.key, large.at)])?;
+        let (_, got) = wire.message()?;
+        require!(got == data[..size], "{size}: data differs");
+    }
+    Ok(())
+}
+
+fn markers_are_inserted_when_asked_for(b: &mut Bench<'_>) -> Outcome {
+    reads_with_markers(b, &Start::request(1, &[]).plus_flags(flag::MARKERS))
+}
+
+fn markers_are_inserted_in_revision_2(b: &mut Bench<'_>) -> Outcome {
+    let request = Start::enhanced(Depths::new(4, 4), &[]).plus_flags(flag::MARKERS);
+    reads_with_markers(b, &request)
+}
+
+fn markers_in_sends_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(flag::MARKERS))?;
+    wire.send(&[write(0, 0, &[])])?;
+    for len in (470..520).step_by(3).chain([100_000]) {
+        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        let (_, data) = wire.message()?;
+        require!(data.len() == len, "{} of {len}", data.len());
+    }
+    Ok(())
+}
+
+fn markers_around_a_terminate(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(flag::MARKERS))?;
+    let bad = write(b.ram.key ^ 1, b.ram.at, b"x");
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_refusal(code::STAG, &bad)
+}
+
+fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
+    // TCP takes the urgent octet out of the stream, so the FPDU does not fit any more.
+    let mut wire = b.connect()?;
+    let octets = send(1, &[7; 50]).fpdu();
+    wire.put(&octets[..30])?;
+    wire.urgent(&octets[30..31])?;
+    wire.put(&octets[31..])?;
+    wire.put(&octets)?;
+    wire.half_close()?;
+    wire.drain()?;
+    b.puppet
+        .wait(&format!("disconnected {}", wire.conn))
+        .map(drop)
+}
+
+fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
+    // `get` checks the pad of each.
+    let mut wire = b.begun()?;
+    for len in [0, 1, 2, 3, 4, 5, 6, 7, 1441, 1442, 1443] {
+        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        wire.message()?;
+    }
+    Ok(())
+}
+
+/// Octets of a TCP segment with an MTU of 1500 and timestamps.
+const MSS: usize = 1448;
+
+fn longest_of(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome<usize> {
+    b.puppet.ask(&format!("send {} 100000 -", wire.conn))?;
+    let (mut longest, mut total) = (0, 0);
+    while total < 100_000 {
+        let got = wire.get()?;
+        total += got.data().len();
+        longest = longest.max((2 + got.len()).next_multiple_of(4) + 4);
+    }
+    Ok(longest)
+}
+
+fn segments_fit_the_path(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let longest = longest_of(b, &mut wire)?;
+    require!(
+        (MSS - 16..=MSS).contains(&longest),
+        "the longest FPDU has {longest} octets"
+    );
+    Ok(())
+}
+
+fn segments_with_markers_fit_the_path(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(flag::MARKERS))?;
+    wire.send(&[write(0, 0, &[])])?;
+    let longest = longest_of(b, &mut wire)?;
+    require!(
+        (MSS - 32..=MSS - 8).contains(&longest),
+        "the longest FPDU has {longest} octets"
+    );
+    Ok(())
+}

@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Start-up, the device as Initiator (RFC 5044, section 7.1; RFC 6581, section 9).
+
+use super::{
+    case,
+    code,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::{
+        is_enhanced,
+        reply_to,
+        take_rtr,
+        Bench, //
+    },
+    frame::{
+        flag,
+        hex,
+        op,
+        pattern,
+        read,
+        read_response,
+        response,
+        send,
+        write,
+        Code,
+        Depths,
+        Rtr,
+        Start,
+        REQUEST_KEY, //
+    },
+    wire::{
+        fail,
+        require,
+        End,
+        Outcome, //
+    },
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        request_of_the_device: "MPA-1 MPA-3 MPA-4 MPA-15 MPA-32 MPA-36",
+        device_is_silent_behind_its_request: "MPA-1 MPA-7",
+        reply_octet_by_octet: "MPA-6",
+        reply_in_two_pieces: "MPA-6",
+        revision_1_reply: "MPA-33 MPA-34",
+        plain_reply_of_revision_2: "MPA-34",
+        rejection_is_told_with_its_data: "MPA-4",
+        plain_rejection: "MPA-4 MPA-34",
+        nobody_listens: "MPA-2",
+        end_instead_of_a_reply: "MPA-2 MPA-47",
+        reset_instead_of_a_reply: "MPA-2 MPA-47",
+        request_is_answered_by_a_request: "MPA-10 MPA-2",
+        reply_with_another_key: "MPA-2",
+        reply_with_the_banner_of_another_protocol: "MPA-2",
+        reply_cut_off_by_the_end: "MPA-2 MPA-30",
+        reply_cut_off_by_a_reset: "MPA-2 MPA-30",
+        fpdu_behind_the_reply: "MPA-7 MPA-9",
+        octet_behind_the_reply: "MPA-7 MPA-9",
+        reserved_flags_of_a_reply: "MPA-3",
+        reply_asks_for_more_than_the_initiator_serves: "MPA-38",
+        reply_asks_for_exactly_what_the_initiator_serves: "MPA-36 MPA-38",
+        reply_leaves_depths_open: "MPA-37",
+        reply_lowers_the_initiators_reads: "MPA-36 RDMAP-128",
+        rtr_comes_before_data: "MPA-40",
+        rtr_read_is_answered_with_octets: "MPA-42 RDMAP-77",
+        rtr_read_is_answered_from_nowhere: "MPA-42 DDP-41",
+        faults_of_the_peer_as_responder: "RDMAP-136 DDP-76",
+        markers_wanted_by_the_reply: "MPA-23 MPA-24 MPA-48",
+    ];
+    for len in [0, 1, 254, 255, 256, 512] {
+        list.push(case(
+            format!("reply_with_{len}_octets"),
+            "MPA-5 MPA-33",
+            move |b| {
+                let (mut wire, _) = b.called()?;
+                let data = pattern(len);
+                wire.put(&Start::reply(1, &data).octets())?;
+                told(b, wire.conn, &data)
+            },
+        ));
+    }
+    for len in [0, 1, 251, 252, 255, 256, 508] {
+        list.push(case(
+            format!("enhanced_reply_with_{len}_octets"),
+            "MPA-5 MPA-32",
+            move |b| {
+                let (mut wire, request) = b.called()?;
+                let data = pattern(len);
+                wire.put(&reply_to(&request, &data).octets())?;
+                told(b, wire.conn, &data)
+            },
+        ));
+    }
+    for length in 0..4 {
+        list.push(case(
+            format!("enhanced_reply_of_{length}_octets"),
+            "MPA-35",
+            move |b| {
+                let data = vec![0; length];
+                let reply = Start::reply(2, &data).plus_flags(flag::ENHANCED);
+                failed_start_up(b, &reply.octets())
+            },
+        ));
+    }
+    for rev in [0, 3, 255] {
+        list.push(case(
+            format!("reply_of_revision_{rev}"),
+            "MPA-2",
+            move |b| failed_start_up(b, &Start::reply(rev, &[]).octets()),
+        ));
+    }
+    for length in [513, 0xffff] {
+        list.push(case(
+            format!("reply_with_{length}_octets_announced"),
+            "MPA-2 MPA-5",
+            move |b| failed_start_up(b, &Start::reply(1, &[]).length(length).octets()),
+        ));
+    }
+    for kinds in 0..8 {
+        list.push(case(
+            format!(
+                "reply_takes_rtr_kinds_{}_{}_{}",
+                kinds & 1,
+                kinds >> 1 & 1,
+                kinds >> 2
+            ),
+            "MPA-40 MPA-43 MPA-44",
+            move |b| rtr_kinds(b, true, Rtr::of(kinds)),
+        ));
+    }
+    list.push(case(
+        "reply_does_not_want_peer_to_peer",
+        "MPA-39 MPA-43",
+        |b| rtr_kinds(b, false, Rtr::NONE),
+    ));
+    for (setting, wish) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let name = format!(
+            "crc_{}_granted_by_the_peer_{}",
+            if setting == 1 { "on" } else { "off" },
+            if wish == 1 { "too" } else { "not" }
+        );
+        let it = case(name, "MPA-14 MPA-16", move |b| crc(b, setting, wish));
+        list.push(if setting == 1 { it } else { it.alone() });
+    }
+    list.extend([
+        case("revision_1_by_setting", "MPA-33", revision_1_by_setting).alone(),
+        case(
+            "reply_of_a_higher_revision_than_the_request",
+            "MPA-2 MPA-33",
+            |b| {
+                b.setting("mpa_rev", 1)?;
+                failed_start_up(b, &Start::enhanced_reply(Depths::new(1, 1), &[]).octets())
+            },
+        )
+        .alone(),
+        case("peer_to_peer_by_setting", "MPA-39", peer_to_peer_by_setting).alone(),
+        case(
+            "without_peer_to_peer_no_rtr_comes",
+            "MPA-39 MPA-40",
+            without_peer_to_peer_no_rtr_comes,
+        )
+        .alone(),
+    ]);
+    list
+}
+
+/// The program is told that the connection is up, with as much private data as iw_cm can carry.
+fn told(b: &mut Bench<'_>, conn: u32, data: &[u8]) -> Outcome {
+    let event = b.puppet.wait(&format!("established {conn}"))?;
+    let handed_up = &data[..data.len().min(255)];
+    require!(
+        event[2] == hex(handed_up),
+        "{} octets came as {}",
+        data.len(),
+        event[2]
+    );
+    Ok(())
+}
+
+/// What answers the Request is no Reply: the connection is closed, without a word.
+fn failed_start_up(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
+    let (mut wire, _) = b.called()?;
+    wire.put(octets)?;
+    wire.ends(End::Any)?;
+    b.start_up_failed(wire.conn)
+}
+
+fn request_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.data(b"to you")?;
+    b.puppet.set(&[("ird", 6), ("ord", 3)])?;
+    let (mut wire, request) = b.called()?;
+    require!(request.rev == 2, "revision {}", request.rev);
+    require!(
+        request.flags == flag::CRC | flag::ENHANCED,
+        "flags {:#x}",
+        request.flags
+    );
+    require!(request.private() == b"to you", "{request:?}");
+    let Some(depths) = request.depths() else {
+        fail!("no enhanced data");
+    };
+    require!(
+        depths.ird == 6 && depths.ord == 3,
+        "IRD {} ORD {}",
+        depths.ird,
+        depths.ord
+    );
+    require!(
+        depths.peer_to_peer && (depths.rtr.write || depths.rtr.read),
+        "{depths:?}"
+    );
+    wire.silent()
+}
+
+fn device_is_silent_behind_its_request(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, _) = b.called()?;
+    wire.silent()?;
+    wire.silent()?;
+    b.puppet.none_yet(&format!("established {}", wire.conn))
+}
+
+fn reply_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    wire.trickle(&reply_to(&request, b"a reply").octets())?;
+    told(b, wire.conn, b"a reply")
+}
+
+fn reply_in_two_pieces(b: &mut Bench<'_>) -> Outcome {
+    for cut in [1, 8, 15, 16, 17, 18, 19, 20, 21, 23, 24] {
+        let (mut wire, request) = b.called()?;
+        let octets = reply_to(&request, b"x").octets();
+        wire.put(&octets[..cut])?;
+        wire.put(&octets[cut..])?;
+        told(b, wire.conn, b"x")?;
+    }
+    Ok(())
+}
+
+/// What was agreed carries data both ways.
+fn carries_data(b: &mut Bench<'_>, reply: &Start) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    b.answer(&mut wire, &request, reply)?;
+    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    wire.expect_send(10)?;
+    b.works(&mut wire)
+}
+
+fn revision_1_reply(b: &mut Bench<'_>) -> Outcome {
+    carries_data(b, &Start::reply(1, b"old"))
+}
+
+fn plain_reply_of_revision_2(b: &mut Bench<'_>) -> Outcome {
+    carries_data(b, &Start::reply(2, b"old"))
+}
+
+fn reserved_flags_of_a_reply(b: &mut Bench<'_>) -> Outcome {
+    carries_data(b, &Start::reply(1, &[]).plus_flags(0x0f))
+}
+
+/// The one end of a start-up that is told as such: the peer's program refused.
+fn rejected(b: &mut Bench<'_>, reply: &Start) -> Outcome {
+    let (mut wire, _) = b.called()?;
+    wire.put(&reply.clone().plus_flags(flag::REJECT).octets())?;
+    let private = hex(reply.private());
+    b.puppet
+        .wait(&format!("rejected {} -111 {private}", wire.conn))?;
+    wire.half_close()?;
+    wire.ends(End::Any)
+}
+
+fn rejection_is_told_with_its_data(b: &mut Bench<'_>) -> Outcome {
+    rejected(b, &Start::enhanced_reply(Depths::new(0, 0), b"busy"))
+}
+
+fn plain_rejection(b: &mut Bench<'_>) -> Outcome {
+    rejected(b, &Start::reply(1, b"busy"))?;
+    rejected(b, &Start::reply(1, &[]))
+}
+
+fn nobody_listens(b: &mut Bench<'_>) -> Outcome {
+    let port = b.dead_port()?;
+    let conn = b.call_at(port)?;
+    b.start_up_failed(conn)
+}
+
+fn end_instead_of_a_reply(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, _) = b.called()?;
+    wire.half_close()?;
+    wire.ends(End::Any)?;
+    b.start_up_failed(wire.conn)
+}
+
+fn reset_instead_of_a_reply(b: &mut Bench<'_>) -> Outcome {
+    let (wire, _) = b.called()?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.start_up_failed(conn)
+}
+
+fn request_is_answered_by_a_request(b: &mut Bench<'_>) -> Outcome {
+    failed_start_up(b, &Start::reply(1, &[]).key(REQUEST_KEY).octets())?;
+    failed_start_up(b, &Start::enhanced(Depths::new(1, 1), &[]).octets())
+}
+
+fn reply_with_another_key(b: &mut Bench<'_>) -> Outcome {
+    failed_start_up(b, &Start::reply(1, &[]).key(b"MPA ID Rep frame").octets())
+}
+
+fn reply_with_the_banner_of_another_protocol(b: &mut Bench<'_>) -> Outcome {
+    failed_start_up(b, b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n")
+}
+
+fn reply_cut_off_by_the_end(b: &mut Bench<'_>) -> Outcome {
+    let octets = Start::reply(1, &[7; 10]).octets();
+    for len in 0..octets.len() {
+        let (mut wire, _) = b.called()?;
+        wire.put(&octets[..len])?;
+        wire.half_close()?;
+        wire.ends(End::Any)?;
+        b.start_up_failed(wire.conn)?;
+    }
+    Ok(())
+}
+
+fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
+    let octets = Start::reply(1, &[7; 10]).octets();
+    for len in [1, 16, 20, octets.len() - 1] {
+        let (mut wire, _) = b.called()?;
+        wire.put(&octets[..len])?;
+        let conn = wire.conn;
+        wire.reset()?;
+        b.start_up_failed(conn)?;
+    }
+    Ok(())
+}
+
+/// The Responder may not send before the Initiator's first FPDU. The program may have been told that
+/// the connection is up, for the Reply was right; what came too early is not delivered.
+fn behind_the_reply(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    wire.put(&[&reply_to(&request, &[]).octets()[..], octets].concat())?;
+    let event = b.puppet.wait(&format!("* {}", wire.conn))?;
+    if event[0] == "established" {
+        b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+    }
+    wire.drain()?;
+    b.puppet
+        .none_yet(&format!("wc {} recv * success", wire.conn))
+}
+
+fn fpdu_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
+    behind_the_reply(b, &send(1, b"early").fpdu())
+}
+
+fn octet_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
+    behind_the_reply(b, &[0])
+}
+
+/// The Reply is right in itself but no connection can come of it: this Terminate, and no connection.
+fn unusable_reply(b: &mut Bench<'_>, change: impl Fn(Depths) -> Depths, code: Code) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    let Some(asked) = request.depths() else {
+        fail!("no enhanced data");
+    };
+    let depths = change(Depths {
+        ird: asked.ord,
+        ord: asked.ird,
+        ..asked
+    });
+    wire.put(&Start::enhanced_reply(depths, &[]).octets())?;
+    wire.expect_terminate(&code.alone())?;
+    b.start_up_failed(wire.conn)
+}
+
+fn reply_asks_for_more_than_the_initiator_serves(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("ird", 2), ("ord", 2)])?;
+    for more in [1, 100, 16380] {
+        unusable_reply(
+            b,
+            |agreed| Depths {
+                ord: agreed.ord + more,
+                ..agreed
+            },
+            code::INSUFFICIENT_IRD,
+        )?;
+    }
+    Ok(())
+}
+
+fn reply_asks_for_exactly_what_the_initiator_serves(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("ird", 2), ("ord", 2)])?;
+    let mut wire = b.answered()?;
+    b.works(&mut wire)
+}
+
+fn reply_leaves_depths_open(b: &mut Bench<'_>) -> Outcome {
+    for (ird, ord) in [(0x3fff, 0x3fff), (0x3fff, 1), (1, 0x3fff)] {
+        let (mut wire, request) = b.called()?;
+        let Some(asked) = request.depths() else {
+            fail!("no enhanced data");
+        };
+        let reply = Start::enhanced_reply(Depths { ird, ord, ..asked }, &[]);
+        b.answer(&mut wire, &request, &reply)?;
+        b.works(&mut wire)?;
+    }
+    Ok(())
+}
+
+fn reply_lowers_the_initiators_reads(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("ord", 4)])?;
+    let (mut wire, request) = b.called()?;
+    let Some(asked) = request.depths() else {
+        fail!("no enhanced data");
+    };
+    let depths = Depths {
+        ird: 2,
+        ord: asked.ird,
+        rtr: Rtr::WRITE,
+        ..asked
+    };
+    b.answer(&mut wire, &request, &Start::enhanced_reply(depths, &[]))?;
+    for _ in 0..4 {
+        b.puppet
+            .ask(&format!("read {} {} 0 8 0 77 -", wire.conn, b.ram.number()))?;
+    }
+    for _ in 0..2 {
+        wire.get()?;
+    }
+    wire.silent()
+}
+
+/// The kind that comes is one of those that the Reply has, or the connection fails.
+fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Outcome {
+    if !peer_to_peer || !taken.write && !taken.read {
+        return unusable_reply(
+            b,
+            |agreed| Depths {
+                peer_to_peer,
+                rtr: taken,
+                ..agreed
+            },
+            code::NO_RTR,
+        );
+    }
+    let (mut wire, request) = b.called()?;
+    let Some(asked) = request.depths() else {
+        fail!("no enhanced data");
+    };
+    let depths = Depths {
+        ird: asked.ord,
+        ord: asked.ird,
+        rtr: taken,
+        ..asked
+    };
+    wire.put(&Start::enhanced_reply(depths, &[]).octets())?;
+    let first = wire.get()?;
+    let fits = match first.op() {
+        op::WRITE => taken.write && first.data().is_empty(),
+        op::READ_REQUEST => taken.read && first.read().size == 0 && first.msn() == 1,
+        _ => false,
+    };
+    require!(fits && first.is_last(), "{}", first.describe());
+    if first.op() == op::READ_REQUEST {
+        wire.send(&[read_response(first.read().sink, first.read().sink_to, &[])])?;
+    }
+    b.puppet.wait(&format!("established {}", wire.conn))?;
+    // Nobody sees it complete, and the next Read has the next number.
+    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.puppet
+        .ask(&format!("read {} {} 0 8 0 77 -", wire.conn, b.ram.number()))?;
+    let next = wire.get()?;
+    let want = if first.op() == op::READ_REQUEST { 2 } else { 1 };
+    require!(
+        next.op() == op::READ_REQUEST && next.msn() == want,
+        "{}",
+        next.describe()
+    );
+    b.works(&mut wire)
+}
+
+fn rtr_comes_before_data(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    wire.put(&reply_to(&request, &[]).octets())?;
+    b.puppet.wait(&format!("established {}", wire.conn))?;
+    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    take_rtr(&mut wire)?;
+    wire.expect_send(10).map(drop)
+}
+
+/// The Reply takes a Read only; returns its sink.
+fn rtr_by_read(b: &mut Bench<'_>) -> Outcome<(crate::wire::Wire, u32, u64)> {
+    let (mut wire, request) = b.called()?;
+    let Some(asked) = request.depths() else {
+        fail!("no enhanced data");
+    };
+    let depths = Depths {
+        ird: asked.ord,
+        ord: asked.ird,
+        rtr: Rtr::READ,
+        ..asked
+    };
+    wire.put(&Start::enhanced_reply(depths, &[]).octets())?;
+    let first = wire.get()?;
+    require!(first.op() == op::READ_REQUEST, "{}", first.describe());
+    b.puppet.wait(&format!("established {}", wire.conn))?;
+    Ok((wire, first.read().sink, first.read().sink_to))
+}
+
+fn rtr_read_is_answered_with_octets(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, sink, to) = rtr_by_read(b)?;
+    b.clean()?;
+    let bad = read_response(sink, to, b"octets");
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_refusal(code::BOUNDS, &bad)?;
+    b.untouched()?;
+    b.failed(&wire, code::BOUNDS)
+}
+
+fn rtr_read_is_answered_from_nowhere(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, ..) = rtr_by_read(b)?;
+    wire.send(&[read_response(0xffff_ffff, u64::MAX, &[])])?;
+    b.works(&mut wire)
+}
+
+fn faults_of_the_peer_as_responder(b: &mut Bench<'_>) -> Outcome {
+    let list: [(Code, fn(&Bench<'_>) -> crate::frame::Segment); 4] = [
+        (code::STAG, |b| write(b.ram.key ^ 1, b.ram.at, b"x")),
+        (code::SOURCE_BOUNDS, |b| read(1, 9999, b.ram.key, b.ram.at)),
+        (code::MSN, |_| send(2, b"x")),
+        (code::OPCODE, |_| send(1, b"x").opcode(14)),
+    ];
+    for (code, bad) in list {
+        let mut wire = b.answered()?;
+        b.clean()?;
+        let bad = bad(b);
+        wire.send(std::slice::from_ref(&bad))?;
+        wire.expect_refusal(code, &bad)?;
+        b.untouched()?;
+        b.failed(&wire, code)?;
+    }
+    Ok(())
+}
+
+fn markers_wanted_by_the_reply(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    let reply = reply_to(&request, &[]).plus_flags(flag::MARKERS);
+    b.answer(&mut wire, &request, &reply)?;
+    for len in [1, 600, 5000] {
+        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        let (_, data) = wire.message()?;
+        require!(data.len() == len, "{} of {len} octets", data.len());
+    }
+    Ok(())
+}
+
+fn crc(b: &mut Bench<'_>, setting: u32, wish: u8) -> Outcome {
+    if setting != 1 {
+        b.setting("crc", setting)?;
+    }
+    let (mut wire, request) = b.called()?;
+    require!(
+        (request.flags & flag::CRC != 0) == (setting == 1),
+        "flags {:#x}",
+        request.flags
+    );
+    let agreed = reply_to(&request, &[]);
+    let extra = agreed.flags & !flag::CRC;
+    let reply = agreed.flags(extra | flag::CRC * wish);
+    b.answer(&mut wire, &request, &reply)?;
+    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    wire.expect_send(10)?;
+    if setting == 1 || wish == 1 {
+        wire.put(&send(1, b"x").bad_crc(1))?;
+        return wire.expect_terminate(&code::CRC.alone());
+    }
+    wire.put(&write(b.ram.key, b.ram.at, b"abcd").without_crc())?;
+    wire.put(&read(1, 4, b.ram.key, b.ram.at).without_crc())?;
+    wire.expect(&response(b"abcd"))
+}
+
+fn revision_1_by_setting(b: &mut Bench<'_>) -> Outcome {
+    b.setting("mpa_rev", 1)?;
+    b.puppet.data(b"rev 1")?;
+    let (mut wire, request) = b.called()?;
+    require!(request == Start::request(1, b"rev 1"), "{request:?}");
+    b.answer(&mut wire, &request, &Start::reply(1, &[]))?;
+    b.puppet.ask(&format!("send {} 4 -", wire.conn))?;
+    wire.expect_send(4)?;
+    b.works(&mut wire)
+}
+
+fn peer_to_peer_by_setting(b: &mut Bench<'_>) -> Outcome {
+    for value in [0, 1] {
+        b.setting("peer_to_peer", value)?;
+        let (_wire, request) = b.called()?;
+        let Some(depths) = request.depths() else {
+            fail!("no enhanced data");
+        };
+        require!(
+            depths.peer_to_peer == (value == 1) && (depths.rtr != Rtr::NONE) == (value == 1),
+            "{depths:?} with the setting {value}"
+        );
+    }
+    Ok(())
+}
+
+fn without_peer_to_peer_no_rtr_comes(b: &mut Bench<'_>) -> Outcome {
+    b.setting("peer_to_peer", 0)?;
+    let (mut wire, request) = b.called()?;
+    require!(is_enhanced(&request), "{request:?}");
+    wire.put(&reply_to(&request, &[]).octets())?;
+    b.puppet.wait(&format!("established {}", wire.conn))?;
+    wire.silent()?;
+    b.puppet.ask(&format!("send {} 4 -", wire.conn))?;
+    wire.expect_send(4).map(drop)
+}

@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the device sends by itself, and how its Reads are answered (RFC 5040, sections 4 to 6).
+
+use super::{
+    case,
+    code,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::{
+        Bench,
+        Segments, //
+    },
+    frame::{
+        op,
+        pattern,
+        read_response,
+        send,
+        write,
+        Code,
+        Depths,
+        Read,
+        Segment,
+        Start, //
+    },
+    wire::{
+        require,
+        End,
+        Outcome,
+        Wire, //
+    },
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        frames_of_sends: "RDMAP-2 RDMAP-21 RDMAP-36 RDMAP-87 DDP-25 DDP-29 DDP-30",
+        frame_of_send_with_invalidate: "RDMAP-22 RDMAP-90",
+        long_messages_are_cut: "DDP-13 DDP-14 DDP-15 DDP-34 DDP-36 DDP-44 DDP-45 RDMAP-3",
+        frames_of_a_write: "RDMAP-50 RDMAP-57 DDP-21 DDP-38",
+        empty_write_of_the_device: "RDMAP-58 DDP-40",
+        read_of_the_device: "RDMAP-30 RDMAP-60 RDMAP-74 RDMAP-122 RDMAP-124",
+        read_response_octet_by_octet: "RDMAP-122 DDP-4",
+        read_response_out_of_order: "RDMAP-77 DDP-39",
+        empty_read_response_names_anything: "DDP-41 RDMAP-68",
+        read_answered_twice: "RDMAP-75",
+        second_read_answered_first: "RDMAP-76 RDMAP-77",
+        no_more_reads_than_granted: "RDMAP-127 RDMAP-128",
+        sends_complete_behind_reads: "RDMAP-118 RDMAP-122",
+        fenced_send_waits_for_the_read: "RDMAP-115",
+        own_fault_sends_no_octet: "RDMAP-140 RDMAP-44 RDMAP-139",
+        terminate_fails_a_pending_read: "RDMAP-18 RDMAP-97 RDMAP-133",
+        end_of_the_stream_fails_a_pending_read: "RDMAP-99 DDP-64",
+        reset_fails_a_pending_read: "RDMAP-99 DDP-3",
+        octets_of_a_blocked_peer_arrive_later: "RDMAP-117 DDP-97",
+        fault_in_the_middle_of_a_send: "RDMAP-143 RDMAP-100",
+        fault_fails_what_is_under_way: "RDMAP-99 RDMAP-139",
+        write_inside_a_read_response: "DDP-22 DDP-44",
+        writes_between_read_responses: "RDMAP-104 RDMAP-122",
+    ];
+    list.extend(bad_responses());
+    list
+}
+
+fn frames_of_sends(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let list = [(0, "-"), (1, "-"), (2, "s"), (3, "u"), (4, "-"), (100, "s")];
+    for (msn, (len, flags)) in (1..).zip(list) {
+        b.puppet.ask(&format!("send {} {len} {flags}", wire.conn))?;
+        let got = wire.get()?;
+        let opcode = if flags == "s" { op::SEND_SE } else { op::SEND };
+        let want = send(msn, got.data()).opcode(opcode);
+        require!(
+            got.0 == want && got.data().len() == len,
+            "{}",
+            got.describe()
+        );
+    }
+    Ok(())
+}
+
+fn frame_of_send_with_invalidate(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet
+        .ask(&format!("sendinv {} 5 0x12345678", wire.conn))?;
+    let got = wire.get()?;
+    let want = send(1, got.data()).opcode(op::SEND_INV).inv(0x1234_5678);
+    require!(got.0 == want && got.data().len() == 5, "{}", got.describe());
+    Ok(())
+}
+
+fn long_messages_are_cut(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    for (msn, len) in (1..).zip([1442, 1443, 1460, 5000, 100_000, 1 << 20]) {
+        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        let (first, data) = wire.message()?;
+        let want = send(msn, first.data());
+        require!(
+            first[1..] == want[1..] && data.len() == len,
+            "{len}: {}",
+            first.describe()
+        );
+        b.completed(&wire, "success")?;
+    }
+    Ok(())
+}
+
+fn frames_of_a_write(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let data = pattern(8192);
+    let ram = b.ram;
+    b.puppet.poke(&ram, 0, &data)?;
+    let to = u64::MAX - 5999;
+    b.puppet.ask(&format!(
+        "write {} {} 100 5000 {to} {} -",
+        wire.conn,
+        ram.number(),
+        0xfeed_beef_u32
+    ))?;
+    let (first, got) = wire.message()?;
+    require!(
+        first.op() == op::WRITE && first.stag() == 0xfeed_beef && first.to() == to,
+        "{}",
+        first.describe()
+    );
+    require!(got == data[100..5100], "data differs");
+    Ok(())
+}
+
+fn empty_write_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!(
+        "write {} {} 0 0 77 88 -",
+        wire.conn,
+        b.ram.number()
+    ))?;
+    wire.expect(&write(88, 77, &[]))?;
+    b.completed(&wire, "success")
+}
+
+/// Where the Reads of [`pending`] bring their octets.
+const SINK_AT: usize = 512;
+
+/// The device has sent a Read Request, whose octets go to [`SINK_AT`].
+fn pending(b: &mut Bench<'_>, wire: &mut Wire, size: u32) -> Outcome<(Read, u32, Segment)> {
+    b.puppet.ask(&format!(
+        "read {} {} {SINK_AT} {size} 4096 77 -",
+        wire.conn,
+        b.ram.number()
+    ))?;
+    let got = wire.get()?;
+    let read = got.read();
+    require!(
+        got.0 == read.segment(got.msn()),
+        "Read Request {}",
+        got.describe()
+    );
+    require!(
+        read.size == size && read.source == 77 && read.source_to == 4096,
+        "{}",
+        got.describe()
+    );
+    let msn = got.msn();
+    Ok((read, msn, got.0))
+}
+
+/// A part of the Response to a Read.
+fn part(read: &Read, offset: u64, data: &[u8]) -> Segment {
+    read_response(read.sink, read.sink_to.wrapping_add(offset), data)
+}
+
+/// The Read has brought these octets, and nothing beside them was written to.
+fn brought(b: &mut Bench<'_>, wire: &Wire, data: &[u8]) -> Outcome {
+    b.puppet
+        .wait(&format!("wc {} send * success {}", wire.conn, data.len()))?;
+    let ram = b.ram;
+    let memory = b.puppet.peek(&ram, SINK_AT, data.len())?;
+    require!(memory == data, "data differs");
+    beside_the_sink(b, data.len())
+}
+
+fn beside_the_sink(b: &mut Bench<'_>, size: usize) -> Outcome {
+    b.ram_is_clean(0, SINK_AT)?;
+    b.ram_is_clean(SINK_AT + size, 1000)
+}
+
+fn read_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let data = pattern(64);
+    for msn in 1..4 {
+        b.clean()?;
+        let (read, number, _) = pending(b, &mut wire, 64)?;
+        require!(number == msn, "MSN {number} instead of {msn}");
+        wire.send(&[part(&read, 0, &data[..10]).more()])?;
+        b.puppet.none(&format!("wc {}", wire.conn))?;
+        wire.send(&[part(&read, 10, &data[10..])])?;
+        brought(b, &wire, &data)?;
+    }
+    Ok(())
+}
+
+fn read_response_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.clean()?;
+    let (read, ..) = pending(b, &mut wire, 20)?;
+    let octets = part(&read, 0, &pattern(20)).fpdu();
+    wire.trickle(&octets[..octets.len() - 1])?;
+    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.untouched()?;
+    wire.put(&octets[octets.len() - 1..])?;
+    brought(b, &wire, &pattern(20))
+}
+
+fn read_response_out_of_order(b: &mut Bench<'_>) -> Outcome {
+    // Not what a sender should do; the segments are placed by their offsets.
+    let mut wire = b.begun()?;
+    b.clean()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    let data = pattern(64);
+    wire.send(&[
+        part(&read, 32, &data[32..]).more(),
+        part(&read, 0, &data[..32]),
+    ])?;
+    brought(b, &wire, &data)
+}
+
+fn empty_read_response_names_anything(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    for (stag, to) in [(0x1234_5678, 99), (0, 0), (u32::MAX, u64::MAX)] {
+        pending(b, &mut wire, 0)?;
+        wire.send(&[read_response(stag, to, &[])])?;
+        b.puppet
+            .wait(&format!("wc {} send * success 0", wire.conn))?;
+    }
+    Ok(())
+}
+
+fn read_answered_twice(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    let answer = part(&read, 0, &[7; 64]);
+    wire.send(std::slice::from_ref(&answer))?;
+    b.completed(&wire, "success")?;
+    wire.send(std::slice::from_ref(&answer))?;
+    wire.expect_refusal(code::OPCODE, &answer)?;
+    b.failed(&wire, code::OPCODE)
+}
+
+fn second_read_answered_first(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (number, second) = (b.ram.number(), b.no_write.number());
+    b.clean()?;
+    b.puppet
+        .ask(&format!("read {} {number} 0 8 0 77 -", wire.conn))?;
+    b.puppet
+        .ask(&format!("read {} {second} 0 8 0 77 -", wire.conn))?;
+    wire.get()?;
+    let later = wire.get()?.read();
+    let bad = part(&later, 0, &[7; 8]);
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_refusal(code::STAG, &bad)?;
+    b.failed(&wire, code::STAG)?;
+    b.untouched()
+}
+
+fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("ord", 8)])?;
+    for granted in [1, 3] {
+        let mut wire = b.connect_by(&Start::enhanced(Depths::new(granted, 4), &[]))?;
+        wire.send(&[write(0, 0, &[])])?;
+        for i in 0..8 {
+            b.puppet.ask(&format!(
+                "read {} {} {} 8 {i} 77 -",
+                wire.conn,
+                b.ram.number(),
+                i * 8
+            ))?;
+        }
+        let mut asked = Vec::new();
+        for _ in 0..granted {
+            asked.push(wire.get()?.read());
+        }
+        wire.silent()?;
+        for i in 0..8_u16 {
+            wire.send(&[part(&asked.remove(0), 0, &[i as u8; 8])])?;
+            if i + granted < 8 {
+                asked.push(wire.get()?.read());
+            }
+            b.puppet
+                .wait(&format!("wc {} send * success 8", wire.conn))?;
+        }
+        wire.silent()?;
+    }
+    Ok(())
+}
+
+fn sends_complete_behind_reads(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    wire.expect_send(10)?;
+    b.puppet.none(&format!("wc {}", wire.conn))?;
+    wire.send(&[part(&read, 0, &[7; 64])])?;
+    let first = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    let second = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    require!(
+        first[5] == "64" && first[3] < second[3],
+        "{first:?} {second:?}"
+    );
+    Ok(())
+}
+
+fn fenced_send_waits_for_the_read(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
+    wire.silent()?;
+    wire.send(&[part(&read, 0, &[7; 32]).more()])?;
+    wire.silent()?;
+    wire.send(&[part(&read, 32, &[7; 32])])?;
+    wire.expect_send(10).map(drop)
+}
+
+fn own_fault_sends_no_octet(b: &mut Bench<'_>) -> Outcome {
+    // A Send from memory that is not registered: a Terminate takes its place.
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!("badsend {}", wire.conn))?;
+    let got = wire.get()?;
+    require!(
+        got.op() == op::TERMINATE && got.data().len() == 4,
+        "{}",
+        got.describe()
+    );
+    let local = Code(0, 0, got.data()[1]).alone();
+    require!(got.0 == local, "{}", got.describe());
+    wire.ends(End::Graceful)?;
+    b.completed(&wire, "loc_prot")
+}
+
+fn terminate_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
+    for (code, status) in [
+        (code::SOURCE_STAG, "rem_access"),
+        (code::SOURCE_RIGHTS, "rem_access"),
+        (code::STREAM, "rem_inv_req"),
+    ] {
+        let mut wire = b.begun()?;
+        let (_, _, request) = pending(b, &mut wire, 8)?;
+        wire.send(&[code.answer(&request)])?;
+        b.completed(&wire, status)?;
+        b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
+        b.down(&wire)?;
+    }
+    Ok(())
+}
+
+fn end_of_the_stream_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.clean()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    wire.send(&[part(&read, 0, &[7; 10]).more()])?;
+    wire.half_close()?;
+    wire.ends(End::Any)?;
+    b.completed(&wire, "flushed")?;
+    b.down(&wire)?;
+    beside_the_sink(b, 64)
+}
+
+fn reset_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    pending(b, &mut wire, 64)?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.puppet.wait(&format!("wc {conn} send * flushed"))?;
+    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+}
+
+fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
+    // Nothing is lost, and nothing completes that TCP has not taken.
+    let mut wire = b.begun()?;
+    wire.window(8192)?;
+    const LEN: usize = 4_000_000;
+    for _ in 0..4 {
+        b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
+    }
+    let first = wire.get()?;
+    b.puppet.none(&format!("wc {} send 1003", wire.conn))?;
+    let mut octets = first.data().len();
+    while octets < 4 * LEN {
+        octets += wire.get()?.data().len();
+    }
+    for _ in 0..4 {
+        b.completed(&wire, "success")?;
+    }
+    Ok(())
+}
+
+fn fault_in_the_middle_of_a_send(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    wire.window(8192)?;
+    b.puppet.ask(&format!("send {} 4000000 -", wire.conn))?;
+    wire.get()?;
+    let bad = write(b.ram.key ^ 1, b.ram.at, b"x");
+    wire.send(std::slice::from_ref(&bad))?;
+    b.puppet
+        .wait(&format!("event {} QP_ACCESS_ERR", wire.conn))?;
+    let octets = wire.expect_terminate_behind(op::SEND, &code::STAG.answer(&bad))?;
+    require!(octets < 4_000_000 - 1500, "the whole Send went out first");
+    b.completed(&wire, "flushed")
+}
+
+fn fault_fails_what_is_under_way(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    pending(b, &mut wire, 64)?;
+    b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
+    b.puppet.ask(&format!("send {} 20 f", wire.conn))?;
+    let bad = send(9, b"x");
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_refusal(code::MSN, &bad)?;
+    for _ in 0..3 {
+        b.completed(&wire, "flushed")?;
+    }
+    b.failed(&wire, code::MSN)?;
+    b.flushed(&wire, 4)
+}
+
+fn write_inside_a_read_response(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    let bad = write(b.ram.key, b.ram.at, b"x");
+    wire.send(&[part(&read, 0, &[7; 32]).more(), bad.clone()])?;
+    wire.expect_refusal(code::OPCODE, &bad)?;
+    b.completed(&wire, "flushed")?;
+    b.failed(&wire, code::OPCODE)
+}
+
+fn writes_between_read_responses(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.clean()?;
+    let (read, ..) = pending(b, &mut wire, 16)?;
+    let no_read = b.no_read;
+    wire.send(&[
+        write(no_read.key, no_read.at, b"between"),
+        part(&read, 0, &[7; 16]),
+    ])?;
+    brought(b, &wire, &[7; 16])?;
+    let memory = b.puppet.peek(&no_read, 0, 7)?;
+    require!(memory == b"between", "{memory:?}");
+    Ok(())
+}
+
+/// Responses to a Read of 64 octets that have to be refused: the last segment of each.
+fn bad_responses() -> Vec<Case> {
+    type Make = fn(&Bench<'_>, &Read) -> Segments;
+    let list: [(&str, &str, Code, Make); 18] = [
+        (
+            "read_response_with_another_stag",
+            "RDMAP-77",
+            code::STAG,
+            |_, read| vec![read_response(read.sink ^ 0x100, read.sink_to, &[7; 64])],
+        ),
+        (
+            "read_response_with_another_key",
+            "RDMAP-77",
+            code::STAG,
+            |_, read| vec![read_response(read.sink ^ 1, read.sink_to, &[7; 64])],
+        ),
+        (
+            "read_response_to_another_region",
+            "RDMAP-77 DDP-76",
+            code::STAG,
+            |b, _| vec![read_response(b.large.key, b.large.at, &[7; 64])],
+        ),
+        (
+            "read_response_below_its_sink",
+            "RDMAP-77 DDP-78",
+            code::BOUNDS,
+            |_, read| {
+                vec![read_response(
+                    read.sink,
+                    read.sink_to.wrapping_sub(1),
+                    &[7; 64],
+                )]
+            },
+        ),
+        (
+            "read_response_behind_its_sink",
+            "RDMAP-77 DDP-78",
+            code::BOUNDS,
+            |_, read| vec![part(read, 64, &[7])],
+        ),
+        (
+            "read_response_across_the_end_of_its_sink",
+            "RDMAP-77 DDP-79",
+            code::BOUNDS,
+            |_, read| vec![part(read, 63, &[7; 2])],
+        ),
+        (
+            "read_response_too_long",
+            "RDMAP-77 DDP-79",
+            code::BOUNDS,
+            |_, read| vec![part(read, 0, &[7; 65])],
+        ),
+        (
+            "read_response_that_wraps",
+            "RDMAP-35 DDP-80",
+            code::WRAP,
+            |_, read| vec![read_response(read.sink, u64::MAX - 7, &[7; 64])],
+        ),
+        (
+            "second_segment_of_a_read_response_too_long",
+            "RDMAP-77 DDP-79",
+            code::BOUNDS,
+            |_, read| vec![part(read, 0, &[7; 32]).more(), part(read, 32, &[7; 33])],
+        ),
+        (
+            "second_segment_of_a_read_response_with_another_stag",
+            "RDMAP-77 DDP-23",
+            code::STAG,
+            |_, read| {
+                vec![
+                    part(read, 0, &[7; 32]).more(),
+                    read_response(read.sink ^ 0x100, read.sink_to + 32, &[7; 32]),
+                ]
+            },
+        ),
+        (
+            "octets_of_a_read_response_sent_twice",
+            "RDMAP-77",
+            code::BOUNDS,
+            |_, read| vec![part(read, 0, &[7; 40]).more(), part(read, 0, &[7; 40])],
+        ),
+        (
+            "read_response_that_ends_early",
+            "RDMAP-77",
+            code::STREAM,
+            |_, read| vec![part(read, 0, &[7; 63])],
+        ),
+        (
+            "read_response_of_two_segments_that_ends_early",
+            "RDMAP-77",
+            code::STREAM,
+            |_, read| vec![part(read, 0, &[7; 10]).more(), part(read, 10, &[7; 10])],
+        ),
+        (
+            "empty_read_response_to_a_full_request",
+            "RDMAP-77 DDP-41",
+            code::STREAM,
+            |_, read| vec![part(read, 0, &[])],
+        ),
+        (
+            "read_response_with_ddp_version_0",
+            "DDP-19",
+            code::TAGGED_VERSION,
+            |_, read| vec![part(read, 0, &[7; 64]).dv(0)],
+        ),
+        (
+            "read_response_with_rdmap_version_2",
+            "RDMAP-24",
+            code::RDMAP_VERSION,
+            |_, read| vec![part(read, 0, &[7; 64]).rv(2)],
+        ),
+        (
+            "read_response_that_becomes_a_write",
+            "DDP-22",
+            code::OPCODE,
+            |_, read| {
+                vec![
+                    part(read, 0, &[7; 32]).more(),
+                    part(read, 32, &[7; 32]).opcode(op::WRITE),
+                ]
+            },
+        ),
+        (
+            "send_inside_a_read_response",
+            "DDP-22 DDP-44",
+            code::OPCODE,
+            |_, read| vec![part(read, 0, &[7; 32]).more(), send(1, b"x")],
+        ),
+    ];
+    list.into_iter()
+        .map(|(name, rows, code, make)| case(name, rows, move |b| bad_response(b, code, make)))
+        .collect()
+}
+
+fn bad_response(b: &mut Bench<'_>, code: Code, make: fn(&Bench<'_>, &Read) -> Segments) -> Outcome {
+    const SIZE: u32 = 64;
+    let mut wire = b.begun()?;
+    b.clean()?;
+    let (read, ..) = pending(b, &mut wire, SIZE)?;
+    let segments = make(b, &read);
+    wire.send(&segments)?;
+    wire.expect_refusal(code, &segments[segments.len() - 1])?;
+    let event = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    require!(event[4] != "success", "{event:?}");
+    b.failed(&wire, code)?;
+    b.flushed(&wire, 4)?;
+    beside_the_sink(b, SIZE as usize)?;
+    for region in [b.no_write, b.no_read, b.foreign] {
+        b.is_clean(&region)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Ends of streams that no fault brings about (RFC 5040, section 6.2; RFC 5041, section 8.2), and
+//! octets at random.
+
+use super::{
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::Bench,
+    frame::{
+        fpdus,
+        hex,
+        op,
+        pattern,
+        read,
+        read_response,
+        send,
+        write,
+        Code,
+        Segment, //
+    },
+    wire::{
+        require,
+        End,
+        Outcome, //
+    },
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    scripts![
+        graceful_end: "RDMAP-131 DDP-9 DDP-61",
+        end_at_once: "RDMAP-131 DDP-9",
+        disconnect_is_graceful: "DDP-57 RDMAP-131",
+        sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",
+        half_close_behind_a_read_request: "DDP-60",
+        half_close_behind_many_read_requests: "DDP-60 RDMAP-67",
+        half_close_of_a_slow_reader: "DDP-60",
+        half_close_while_the_device_sends: "DDP-60",
+        reset_of_an_idle_connection: "DDP-63 RDMAP-131",
+        reset_while_the_device_sends: "DDP-3 DDP-64",
+        reset_while_reads_are_answered: "DDP-3 DDP-63",
+        both_end_at_once: "DDP-61",
+        peer_ends_while_the_program_disconnects: "DDP-61 DDP-58",
+        fault_behind_the_devices_end: "DDP-62 RDMAP-136",
+        octets_at_random: "MPA-31 DDP-87",
+        octets_at_random_behind_a_good_length: "MPA-20 MPA-31",
+        frames_with_octets_changed_at_random: "DDP-87 DDP-81 RDMAP-146",
+    ]
+}
+
+fn graceful_end(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[send(1, b"last words")])?;
+    wire.half_close()?;
+    b.received(&wire, b"last words")?;
+    wire.ends(End::Graceful)?;
+    b.down(&wire)?;
+    b.flushed(&wire, 3)?;
+    b.puppet.none_yet(&format!("event {}", wire.conn))
+}
+
+fn end_at_once(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.half_close()?;
+    wire.ends(End::Graceful)?;
+    b.down(&wire)?;
+    b.flushed(&wire, 4)
+}
+
+fn disconnect_is_graceful(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    for _ in 0..3 {
+        b.puppet.ask(&format!("send {} 30000 -", wire.conn))?;
+    }
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    for _ in 0..3 {
+        let (_, data) = wire.message()?;
+        require!(data.len() == 30_000, "{} octets", data.len());
+    }
+    wire.ends(End::Graceful)
+}
+
+fn sends_arrive_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    wire.ends(End::Graceful)?;
+    // Its half is closed; ours is not. What comes is taken or thrown away, never answered by a reset
+    // before our own end.
+    wire.send(&[write(0, 0, &[])])?;
+    wire.half_close()?;
+    b.down(&wire)
+}
+
+fn half_close_behind_a_read_request(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[read(1, 1 << 20, b.large.key, b.large.at)])?;
+    wire.half_close()?;
+    let (first, data) = wire.message()?;
+    require!(
+        first.op() == op::READ_RESPONSE && data.len() == 1 << 20,
+        "{}",
+        first.describe()
+    );
+    wire.ends(End::Graceful)?;
+    b.down(&wire)
+}
+
+fn half_close_behind_many_read_requests(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let reads: Vec<Segment> = (1..5)
+        .map(|msn| read(msn, 100_000, b.large.key, b.large.at))
+        .collect();
+    wire.send(&reads)?;
+    wire.half_close()?;
+    for _ in reads {
+        let (_, data) = wire.message()?;
+        require!(data.len() == 100_000, "{} octets", data.len());
+    }
+    wire.ends(End::Graceful)
+}
+
+fn half_close_of_a_slow_reader(b: &mut Bench<'_>) -> Outcome {
+    // What was packed and has found no room in the socket yet is part of the Response too.
+    let mut wire = b.connect()?;
+    wire.window(1 << 14)?;
+    wire.pace = std::time::Duration::from_millis(10);
+    wire.send(&[read(1, 1 << 20, b.large.key, b.large.at)])?;
+    wire.half_close()?;
+    let (first, data) = wire.message()?;
+    require!(data.len() == 1 << 20, "{}", first.describe());
+    wire.ends(End::Graceful)
+}
+
+fn half_close_while_the_device_sends(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    wire.window(1 << 14)?;
+    b.puppet.ask(&format!("send {} 500000 -", wire.conn))?;
+    wire.half_close()?;
+    let (first, data) = wire.message()?;
+    require!(
+        first.op() == op::SEND && data.len() == 500_000,
+        "{}",
+        first.describe()
+    );
+    wire.ends(End::Graceful)?;
+    b.down(&wire)
+}
+
+fn reset_of_an_idle_connection(b: &mut Bench<'_>) -> Outcome {
+    let wire = b.begun()?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.puppet.wait(&format!("disconnected {conn}"))?;
+    for _ in 0..4 {
+        b.puppet.wait(&format!("wc {conn} recv * flushed"))?;
+    }
+    Ok(())
+}
+
+fn reset_while_the_device_sends(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    wire.window(8192)?;
+    for _ in 0..3 {
+        b.puppet.ask(&format!("send {} 4000000 -", wire.conn))?;
+    }
+    wire.get()?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.puppet.wait(&format!("disconnected {conn}"))?;
+    for _ in 0..3 {
+        let event = b.puppet.wait(&format!("wc {conn} send"))?;
+        require!(["success", "flushed"].contains(&&*event[4]), "{event:?}");
+    }
+    b.puppet.none_yet(&format!("wc {conn} send")).map(drop)
+}
+
+fn reset_while_reads_are_answered(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.window(8192)?;
+    wire.send(&[
+        read(1, 1 << 21, b.large.key, b.large.at),
+        read(2, 1 << 21, b.large.key, b.large.at),
+    ])?;
+    wire.get()?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+}
+
+fn both_end_at_once(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    wire.half_close()?;
+    b.puppet.try_ask(&format!("disconnect {}", wire.conn))?;
+    wire.ends(End::Graceful)?;
+    b.down(&wire)
+}
+
+fn peer_ends_while_the_program_disconnects(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!("send {} 30000 -", wire.conn))?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    wire.half_close()?;
+    let (_, data) = wire.message()?;
+    require!(data.len() == 30_000, "{} octets", data.len());
+    wire.ends(End::Graceful)?;
+    b.down(&wire)
+}
+
+fn fault_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
+    // Too late for a Terminate: nothing is written all the same.
+    let mut wire = b.begun()?;
+    b.clean()?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    wire.ends(End::Graceful)?;
+    wire.send(&[write(b.no_write.key, b.no_write.at, b"x")])?;
+    wire.half_close()?;
+    b.down(&wire)?;
+    b.untouched()
+}
+
+/// Numbers that look random and are the same each time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn octets(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn octets_at_random(b: &mut Bench<'_>) -> Outcome {
+    let mut random = Random(1);
+    b.clean()?;
+    for _ in 0..20 {
+        let mut wire = b.connect()?;
+        let len = 1 + random.below(3000);
+        // The device may have had enough before all of it is out.
+        let _ = wire.put(&random.octets(len));
+        let _ = wire.half_close();
+        wire.drain()?;
+    }
+    b.untouched()
+}
+
+fn octets_at_random_behind_a_good_length(b: &mut Bench<'_>) -> Outcome {
+    // Each is a whole FPDU with a right CRC.
+    let mut random = Random(7);
+    b.clean()?;
+    for _ in 0..60 {
+        let mut wire = b.connect()?;
+        let len = 1 + random.below(100);
+        let octets = Segment::raw(random.octets(len)).fpdu();
+        wire.put(&octets)?;
+        let got = wire.get()?;
+        require!(
+            got.op() == op::TERMINATE,
+            "{} for {}",
+            got.describe(),
+            hex(&octets)
+        );
+    }
+    b.untouched()
+}
+
+fn frames_with_octets_changed_at_random(b: &mut Bench<'_>) -> Outcome {
+    let mut random = Random(2);
+    b.clean()?;
+    for _ in 0..100 {
+        let mut wire = b.connect()?;
+        let data = pattern(random.below(64));
+        let kinds = [
+            write(b.ram.key, b.ram.at, &data),
+            write(b.ram.key, b.ram.at, &data).more(),
+            send(1, &data),
+            send(1, &data).more(),
+            read(1, data.len() as u32, b.ram.key, b.ram.at),
+            read_response(1, 1, &[7; 8]),
+            Code(1, 1, 1).answer(&write(1, 1, &[])),
+            send(1, &[]).opcode(op::SEND_INV).inv(b.ram.key),
+        ];
+        let mut frames = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            let mut octets = kinds[random.below(kinds.len())].to_vec();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(octets.len());
+                octets[at] = random.next() as u8;
+            }
+            if random.below(5) == 0 {
+                octets.truncate(random.below(octets.len()));
+            }
+            frames.push(Segment::raw(octets));
+        }
+        wire.put(&fpdus(&frames))?;
+        let _ = wire.half_close();
+        wire.drain()?;
+    }
+    for region in [b.no_write, b.no_read, b.foreign] {
+        b.is_clean(&region)?;
+    }
+    Ok(())
+}

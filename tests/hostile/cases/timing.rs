@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Peers that take their time (RFC 5044, section 7.1.2, rules 8 and 10). Each wait is bounded, and
+//! others are served meanwhile.
+
+use std::{
+    thread::sleep,
+    time::{
+        Duration,
+        Instant, //
+    },
+};
+
+use super::{
+    case,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::{
+        reply_to,
+        Bench, //
+    },
+    frame::{
+        write,
+        Code,
+        Depths,
+        Rtr,
+        Start, //
+    },
+    wire::{
+        fail,
+        require,
+        End,
+        Outcome, //
+    },
+};
+
+/// A start-up is over, or given up, within this time.
+const START_UP: Duration = Duration::from_secs(25);
+/// A connection whose half is closed ends within this time.
+const LINGER: Duration = Duration::from_secs(30);
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        requests_that_stall: "MPA-8",
+        a_trickle_does_not_extend_the_start_up: "MPA-8 MPA-6",
+        rtr_never_comes: "MPA-8 MPA-41",
+        half_an_rtr_comes: "MPA-8 MPA-41",
+        a_trickled_reply_does_not_extend_the_start_up: "MPA-8",
+        peer_never_ends_its_half: "RDMAP-138 DDP-10",
+        peer_never_ends_its_half_behind_a_fault: "RDMAP-138 DDP-10 RDMAP-135",
+        peer_pauses_inside_an_fpdu: "DDP-4 MPA-20",
+    ];
+    for len in [0, 10, 20, 23] {
+        list.push(case(
+            format!("reply_stalls_after_{len}_octets"),
+            "MPA-8",
+            move |b| reply_stalls(b, len),
+        ));
+    }
+    list
+}
+
+fn requests_that_stall(b: &mut Bench<'_>) -> Outcome {
+    let begun = Instant::now();
+    let octets = Start::request(1, b"data").octets();
+    let mut wires = Vec::new();
+    for len in [0, 1, 10, 16, 19, 20, 21, 23] {
+        let mut wire = b.open()?;
+        wire.put(&octets[..len])?;
+        wires.push(wire);
+    }
+    for _ in 0..5 {
+        b.serves()?;
+    }
+    for mut wire in wires {
+        wire.ends_within(End::Any, START_UP.saturating_sub(begun.elapsed()))?;
+    }
+    b.puppet.none_yet("request * 64")
+}
+
+/// One octet each 250 ms, until the device has had enough.
+fn trickle_until_the_end(wire: &mut crate::wire::Wire, octets: &[u8]) -> Outcome {
+    let begun = Instant::now();
+    for octet in octets {
+        if wire.put(&[*octet]).is_err() {
+            return Ok(());
+        }
+        require!(begun.elapsed() < START_UP, "still open");
+        sleep(Duration::from_millis(250));
+    }
+    fail!("all octets were taken")
+}
+
+fn a_trickle_does_not_extend_the_start_up(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.open()?;
+    trickle_until_the_end(&mut wire, &Start::request(1, &[0; 200]).octets())
+}
+
+fn a_trickled_reply_does_not_extend_the_start_up(b: &mut Bench<'_>) -> Outcome {
+    let (mut wire, _) = b.called()?;
+    trickle_until_the_end(&mut wire, &Start::reply(1, &[0; 200]).octets())?;
+    b.start_up_failed(wire.conn)
+}
+
+fn reply_stalls(b: &mut Bench<'_>, len: usize) -> Outcome {
+    let (mut wire, request) = b.called()?;
+    wire.put(&reply_to(&request, &[]).octets()[..len])?;
+    wire.ends_within(End::Any, START_UP)?;
+    b.start_up_failed(wire.conn)
+}
+
+/// A peer-to-peer connection whose first message does not come, but for these octets.
+fn rtr_stalls(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
+    let mut wire = b.open()?;
+    wire.start(&Start::enhanced(
+        Depths::peer_to_peer(4, 4, Rtr::WRITE),
+        &[],
+    ))?;
+    wire.put(octets)?;
+    wire.ends_within(End::Any, START_UP)?;
+    b.puppet.none_yet("established")
+}
+
+fn rtr_never_comes(b: &mut Bench<'_>) -> Outcome {
+    rtr_stalls(b, &[])
+}
+
+fn half_an_rtr_comes(b: &mut Bench<'_>) -> Outcome {
+    rtr_stalls(b, &write(1, 0, &[]).fpdu()[..10])
+}
+
+fn peer_never_ends_its_half(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    wire.ends(End::Graceful)?;
+    gone_in_the_end(b, &mut wire)
+}
+
+fn peer_never_ends_its_half_behind_a_fault(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let bad = write(b.ram.key ^ 1, b.ram.at, b"x");
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_terminate(&Code(1, 1, 0).answer(&bad))?;
+    gone_in_the_end(b, &mut wire)
+}
+
+/// The connection goes though this end keeps its half open: octets find nobody.
+fn gone_in_the_end(b: &mut Bench<'_>, wire: &mut crate::wire::Wire) -> Outcome {
+    b.down(wire)?;
+    let begun = Instant::now();
+    while begun.elapsed() < LINGER {
+        if wire.put(&write(0, 0, &[]).fpdu()).is_err() {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(100));
+    }
+    fail!("octets are still taken")
+}
+
+fn peer_pauses_inside_an_fpdu(b: &mut Bench<'_>) -> Outcome {
+    // A stream that is up may be silent for as long as it likes.
+    let mut wire = b.connect()?;
+    let octets = write(b.ram.key, b.ram.at, b"late").fpdu();
+    wire.put(&octets[..10])?;
+    sleep(Duration::from_secs(6));
+    wire.put(&octets[10..])?;
+    b.works(&mut wire)
+}

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sends to the device: queues, numbers, offsets, receive buffers (RFC 5040, section 5.3; RFC 5041,
+//! sections 5 and 7).
+
+use super::{
+    case,
+    code,
+    refusals,
+    refused,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::{
+        Bench,
+        RECEIVE_LEN, //
+    },
+    frame::{
+        op,
+        pattern,
+        read,
+        send,
+        write,
+        Segment, //
+    },
+    wire::Outcome,
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        sends_of_all_kinds_arrive: "RDMAP-79 RDMAP-80 RDMAP-81 RDMAP-83 RDMAP-88",
+        segments_make_one_message: "RDMAP-4 DDP-36 DDP-52 RDMAP-3",
+        message_without_its_last_segment: "RDMAP-119 DDP-16 DDP-17 DDP-51",
+        segments_of_a_send_out_of_order: "DDP-37",
+        reserved_bits_of_a_send_are_ignored: "RDMAP-25 RDMAP-26 DDP-18",
+        send_that_fills_its_buffer: "DDP-73 RDMAP-81",
+        no_receive_buffer: "DDP-70 DDP-71 RDMAP-89",
+        no_receive_buffer_for_an_empty_send: "RDMAP-89",
+        receive_buffers_used_up: "DDP-70 RDMAP-80",
+        receive_buffer_posted_in_time: "DDP-70 RDMAP-80",
+        last_segment_leaves_the_receive_buffer: "DDP-73 RDMAP-82",
+        message_ends_before_what_was_placed: "DDP-15 DDP-37",
+        message_with_a_hole: "DDP-37 DDP-51",
+        empty_segment_ends_a_message: "DDP-15 DDP-51",
+        connection_lost_inside_a_message: "RDMAP-7 MPA-30 DDP-59",
+        empty_receive_buffers: "RDMAP-82 DDP-73",
+    ];
+    let mut bad = vec![
+        refused("send_behind_its_buffer", "DDP-72", code::OFFSET, |_| {
+            send(1, b"x").mo(RECEIVE_LEN)
+        })
+        .receive("loc_len"),
+        refused("send_far_behind_its_buffer", "DDP-72", code::OFFSET, |_| {
+            send(1, b"x").mo(u32::MAX)
+        })
+        .receive("loc_len"),
+        refused(
+            "send_longer_than_its_buffer",
+            "DDP-73 RDMAP-82",
+            code::TOO_LONG,
+            |_| send(1, &[7; RECEIVE_LEN as usize + 1]),
+        )
+        .receive("loc_len"),
+        refused(
+            "send_across_the_end_of_its_buffer",
+            "DDP-73",
+            code::TOO_LONG,
+            |_| send(1, &[7; 2]).mo(RECEIVE_LEN - 1),
+        )
+        .receive("loc_len"),
+        refused("send_whose_offset_wraps", "DDP-72", code::OFFSET, |_| {
+            send(1, &[7; 4096]).mo(u32::MAX - 100)
+        })
+        .receive("loc_len"),
+        refused(
+            "send_behind_a_good_one_too_long",
+            "DDP-73 DDP-49",
+            code::TOO_LONG,
+            |_| send(2, &[7; 5000]),
+        )
+        .behind(|_| vec![send(1, b"fine")])
+        .receive("loc_len"),
+        refused("msn_repeated", "DDP-74 DDP-48", code::MSN, |_| {
+            send(1, b"again")
+        })
+        .behind(|_| vec![send(1, b"1")]),
+        refused("msn_goes_back_far", "DDP-74", code::MSN, |_| {
+            send(1, b"again")
+        })
+        .behind(|_| vec![send(1, b"1"), send(2, b"2"), send(3, b"3")]),
+        refused("msn_left_out", "DDP-74", code::MSN, |_| send(3, b"3"))
+            .behind(|_| vec![send(1, b"1")]),
+        refused(
+            "opcode_changes_inside_a_message",
+            "DDP-22",
+            code::OPCODE,
+            |_| send(1, b"b").mo(1).opcode(op::SEND_SE),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "read_request_inside_a_message",
+            "DDP-22 DDP-44",
+            code::OPCODE,
+            |b| read(1, 8, b.ram.key, b.ram.at),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "write_inside_a_message",
+            "DDP-22 DDP-44",
+            code::OPCODE,
+            |b| write(b.ram.key, b.ram.at, b"x"),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "empty_write_inside_a_message",
+            "DDP-22 DDP-44",
+            code::OPCODE,
+            |_| write(0, 0, &[]),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "next_message_before_the_end_of_this_one",
+            "DDP-44 DDP-14",
+            code::OPCODE,
+            |_| send(2, b"b"),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "number_changes_inside_a_message",
+            "DDP-29",
+            code::MSN,
+            |_| send(7, b"b").mo(1),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "queue_changes_inside_a_message",
+            "DDP-28",
+            code::QUEUE,
+            |_| send(1, b"b").mo(1).qn(2),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+        refused(
+            "version_changes_inside_a_message",
+            "DDP-20",
+            code::UNTAGGED_VERSION,
+            |_| send(1, b"b").mo(1).dv(0),
+        )
+        .behind(|_| vec![send(1, b"a").more()]),
+    ];
+    for queue in [1, 2, 3, 4, 0x0001_0000, 0x8000_0000, u32::MAX] {
+        bad.push(refused(
+            format!("send_to_queue_{queue}"),
+            "DDP-69 EXT-80 RDMAP-79",
+            code::QUEUE,
+            move |_| send(1, b"x").qn(queue),
+        ));
+    }
+    for msn in [0, 2, 3, 0x0100_0000, 0x8000_0001, u32::MAX] {
+        bad.push(refused(
+            format!("first_send_with_msn_{msn}"),
+            "DDP-74 DDP-29",
+            code::MSN,
+            move |_| send(msn, b"x"),
+        ));
+    }
+    for version in [0, 2, 3] {
+        bad.push(refused(
+            format!("send_with_ddp_version_{version}"),
+            "DDP-19",
+            code::UNTAGGED_VERSION,
+            move |_| send(1, b"x").dv(version),
+        ));
+        bad.push(refused(
+            format!("send_with_rdmap_version_{version}"),
+            "RDMAP-24 RDMAP-147",
+            code::RDMAP_VERSION,
+            move |_| send(1, b"x").rv(version),
+        ));
+    }
+    // Of two faults in a segment, the one that is looked at first.
+    bad.extend([
+        refused(
+            "versions_both_wrong",
+            "DDP-86",
+            code::UNTAGGED_VERSION,
+            |_| send(1, b"x").dv(0).rv(0),
+        ),
+        refused(
+            "rdmap_version_and_opcode_wrong",
+            "DDP-86",
+            code::RDMAP_VERSION,
+            |_| send(1, b"x").rv(0).opcode(15),
+        ),
+        refused("opcode_and_queue_wrong", "DDP-86", code::OPCODE, |_| {
+            send(1, b"x").opcode(15).qn(9)
+        }),
+        refused("queue_and_number_wrong", "DDP-86", code::QUEUE, |_| {
+            send(9, b"x").qn(9)
+        }),
+        refused("number_and_offset_wrong", "DDP-86", code::MSN, |_| {
+            send(9, b"x").mo(u32::MAX)
+        }),
+        refused("offset_and_length_wrong", "DDP-86", code::OFFSET, |_| {
+            send(1, &[7; 5000]).mo(5000)
+        })
+        .receive("loc_len"),
+    ]);
+    list.extend(refusals(bad));
+    for len in [1, 2, 17, 18, 19, 1460, 4095, 4096] {
+        list.push(case(
+            format!("send_of_{len}_octets"),
+            "RDMAP-4 RDMAP-81 DDP-35",
+            move |b| {
+                let mut wire = b.connect()?;
+                let data = pattern(len);
+                wire.send(&[send(1, &data)])?;
+                b.received(&wire, &data)
+            },
+        ));
+    }
+    list
+}
+
+fn sends_of_all_kinds_arrive(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[
+        send(1, b"a"),
+        send(2, &[]).opcode(op::SEND_SE),
+        send(3, b"ccc").opcode(op::SEND_SE),
+        send(4, &[]),
+    ])?;
+    for data in [&b"a"[..], b"", b"ccc", b""] {
+        b.received(&wire, data)?;
+    }
+    Ok(())
+}
+
+/// A message cut at these places.
+fn cut_at(msn: u32, data: &[u8], places: &[usize]) -> Vec<Segment> {
+    places
+        .windows(2)
+        .map(|cut| {
+            let segment = send(msn, &data[cut[0]..cut[1]]).mo(cut[0] as u32);
+            if cut[1] == data.len() {
+                segment
+            } else {
+                segment.more()
+            }
+        })
+        .collect()
+}
+
+fn segments_make_one_message(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let data = pattern(4000);
+    wire.send(&cut_at(1, &data, &[0, 1, 2, 500, 1900, 4000]))?;
+    b.received(&wire, &data)?;
+    wire.send(&cut_at(2, &data, &[0, 3999, 4000]))?;
+    b.received(&wire, &data)
+}
+
+fn message_without_its_last_segment(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[send(1, b"first").more()])?;
+    b.puppet.none(&format!("wc {}", wire.conn))?;
+    wire.send(&[send(1, b"last").mo(5)])?;
+    b.received(&wire, b"firstlast")
+}
+
+fn segments_of_a_send_out_of_order(b: &mut Bench<'_>) -> Outcome {
+    // Not what a sender should do; they are placed by their offset.
+    let mut wire = b.connect()?;
+    wire.send(&[
+        send(1, b"cd").mo(2).more(),
+        send(1, b"ab").more(),
+        send(1, b"ef").mo(4),
+    ])?;
+    b.received(&wire, b"abcdef")
+}
+
+fn reserved_bits_of_a_send_are_ignored(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    for (ddp, rdmap) in [(15, 0), (0, 3), (15, 3)] {
+        let msn = wire.next_send();
+        wire.send(&[send(msn, b"reserved")
+            .ddp_reserved(ddp)
+            .rdmap_reserved(rdmap)
+            .inv(b.ram.key)])?;
+        b.received(&wire, b"reserved")?;
+    }
+    // Nothing was invalidated.
+    b.works(&mut wire)
+}
+
+fn send_that_fills_its_buffer(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let data = pattern(RECEIVE_LEN as usize);
+    wire.send(&cut_at(1, &data, &[0, 4095, 4096]))?;
+    b.received(&wire, &data)
+}
+
+fn without_buffer(b: &mut Bench<'_>, data: &[u8]) -> Outcome {
+    b.puppet.set(&[("recvs", 0)])?;
+    let mut wire = b.connect()?;
+    let bad = send(1, data);
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_refusal(code::NO_BUFFER, &bad)?;
+    b.failed(&wire, code::NO_BUFFER)
+}
+
+fn no_receive_buffer(b: &mut Bench<'_>) -> Outcome {
+    without_buffer(b, b"x")
+}
+
+fn no_receive_buffer_for_an_empty_send(b: &mut Bench<'_>) -> Outcome {
+    without_buffer(b, &[])
+}
+
+fn receive_buffers_used_up(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recvs", 2)])?;
+    let mut wire = b.connect()?;
+    let bad = send(3, b"3");
+    wire.send(&[send(1, b"1"), send(2, b"2"), bad.clone()])?;
+    wire.expect_refusal(code::NO_BUFFER, &bad)?;
+    b.received(&wire, b"1")?;
+    b.received(&wire, b"2")?;
+    b.failed(&wire, code::NO_BUFFER)
+}
+
+fn receive_buffer_posted_in_time(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recvs", 0)])?;
+    let mut wire = b.connect()?;
+    for msn in 1..4 {
+        b.puppet.ask(&format!("recv {} 1", wire.conn))?;
+        wire.send(&[send(msn, b"x")])?;
+        b.received(&wire, b"x")?;
+    }
+    Ok(())
+}
+
+/// A message whose last segment is refused with this code, behind others that are in order.
+fn ends_badly(
+    b: &mut Bench<'_>,
+    before: &[Segment],
+    bad: &Segment,
+    code: crate::frame::Code,
+) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(before)?;
+    wire.send(std::slice::from_ref(bad))?;
+    wire.expect_refusal(code, bad)?;
+    b.failed(&wire, code)?;
+    b.receives_end(&wire, &["loc_len", "flushed", "flushed", "flushed"])
+}
+
+fn last_segment_leaves_the_receive_buffer(b: &mut Bench<'_>) -> Outcome {
+    ends_badly(
+        b,
+        &[send(1, &[1; 4000]).more()],
+        &send(1, &[1; 97]).mo(4000),
+        code::TOO_LONG,
+    )
+}
+
+fn message_ends_before_what_was_placed(b: &mut Bench<'_>) -> Outcome {
+    ends_badly(
+        b,
+        &[send(1, b"cd").mo(2).more()],
+        &send(1, b"ab"),
+        code::OFFSET,
+    )
+}
+
+fn message_with_a_hole(b: &mut Bench<'_>) -> Outcome {
+    ends_badly(
+        b,
+        &[send(1, b"ab").more()],
+        &send(1, b"de").mo(3),
+        code::OFFSET,
+    )
+}
+
+fn empty_segment_ends_a_message(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[
+        send(1, b"ab").more(),
+        send(1, &[]).mo(2).more(),
+        send(1, &[]).mo(2),
+    ])?;
+    b.received(&wire, b"ab")
+}
+
+fn connection_lost_inside_a_message(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[send(1, b"begun").more()])?;
+    wire.half_close()?;
+    wire.ends(crate::wire::End::Any)?;
+    b.down(&wire)?;
+    b.flushed(&wire, 4)
+}
+
+fn empty_receive_buffers(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recv_len", 0)])?;
+    let mut wire = b.connect()?;
+    wire.send(&[send(1, &[])])?;
+    b.received(&wire, &[])?;
+    let bad = send(2, b"x");
+    wire.send(std::slice::from_ref(&bad))?;
+    wire.expect_refusal(code::TOO_LONG, &bad)?;
+    b.failed(&wire, code::TOO_LONG)
+}

@@ -1,0 +1,635 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Frames, written from RFC 5040, 5041, 5044 and 6581 alone: whatever can be said, rightly or not.
+//!
+//! A [`Segment`] is made right and then spoilt: `write(stag, to, b"x").dv(2)`.
+
+use std::ops::Deref;
+
+/// CRC32c (RFC 5044, section 4.4).
+pub(crate) fn crc32c(octets: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            let mut crc = n as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+                bit += 1;
+            }
+            table[n] = crc;
+            n += 1;
+        }
+        table
+    };
+    !octets.iter().fold(!0, |crc, octet| {
+        (crc >> 8) ^ TABLE[usize::from(crc.to_le_bytes()[0] ^ octet)]
+    })
+}
+
+/// RDMAP opcodes (RFC 5040, section 4.3; RFC 7306, section 4.1).
+pub(crate) mod op {
+    pub(crate) const WRITE: u8 = 0;
+    pub(crate) const READ_REQUEST: u8 = 1;
+    pub(crate) const READ_RESPONSE: u8 = 2;
+    pub(crate) const SEND: u8 = 3;
+    pub(crate) const SEND_INV: u8 = 4;
+    pub(crate) const SEND_SE: u8 = 5;
+    pub(crate) const SEND_SE_INV: u8 = 6;
+    pub(crate) const TERMINATE: u8 = 7;
+    pub(crate) const IMMEDIATE: u8 = 8;
+    pub(crate) const IMMEDIATE_SE: u8 = 9;
+    pub(crate) const ATOMIC_REQUEST: u8 = 10;
+    pub(crate) const ATOMIC_RESPONSE: u8 = 11;
+}
+
+/// Octets of a tagged header.
+pub(crate) const TAGGED_LEN: usize = 14;
+/// Octets of an untagged header.
+pub(crate) const UNTAGGED_LEN: usize = 18;
+/// Octets of a Read Request, headers and all.
+pub(crate) const READ_REQUEST_LEN: usize = UNTAGGED_LEN + 28;
+
+/// A DDP segment, the ULPDU of an FPDU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment(Vec<u8>);
+
+impl Deref for Segment {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A segment of the tagged model (RFC 5041, section 4.2).
+pub(crate) fn tagged(opcode: u8, stag: u32, to: u64, data: &[u8]) -> Segment {
+    let mut octets = vec![0xc1, 0x40 | opcode];
+    octets.extend(stag.to_be_bytes());
+    octets.extend(to.to_be_bytes());
+    octets.extend(data);
+    Segment(octets)
+}
+
+/// A segment of the untagged model (RFC 5041, section 4.3).
+pub(crate) fn untagged(opcode: u8, qn: u32, msn: u32, data: &[u8]) -> Segment {
+    let mut octets = vec![0x41, 0x40 | opcode, 0, 0, 0, 0];
+    for field in [qn, msn, 0] {
+        octets.extend(field.to_be_bytes());
+    }
+    octets.extend(data);
+    Segment(octets)
+}
+
+pub(crate) fn write(stag: u32, to: u64, data: &[u8]) -> Segment {
+    tagged(op::WRITE, stag, to, data)
+}
+
+pub(crate) fn read_response(stag: u32, to: u64, data: &[u8]) -> Segment {
+    tagged(op::READ_RESPONSE, stag, to, data)
+}
+
+pub(crate) fn send(msn: u32, data: &[u8]) -> Segment {
+    untagged(op::SEND, 0, msn, data)
+}
+
+/// Where a Read brings its octets, and where it takes them from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub(crate) sink: u32,
+    pub(crate) sink_to: u64,
+    pub(crate) size: u32,
+    pub(crate) source: u32,
+    pub(crate) source_to: u64,
+}
+
+impl Read {
+    pub(crate) fn segment(&self, msn: u32) -> Segment {
+        let mut header = Vec::new();
+        header.extend(self.sink.to_be_bytes());
+        header.extend(self.sink_to.to_be_bytes());
+        header.extend(self.size.to_be_bytes());
+        header.extend(self.source.to_be_bytes());
+        header.extend(self.source_to.to_be_bytes());
+        untagged(op::READ_REQUEST, 1, msn, &header)
+    }
+}
+
+/// A Read whose sink is [`SINK`].
+pub(crate) fn read(msn: u32, size: u32, source: u32, source_to: u64) -> Segment {
+    let (sink, sink_to) = SINK;
+    Read {
+        sink,
+        sink_to,
+        size,
+        source,
+        source_to,
+    }
+    .segment(msn)
+}
+
+/// A sink that means nothing to the device: it has to bring it back all the same.
+pub(crate) const SINK: (u32, u64) = (0xabcd, 0xffff_ffff_ffff_0001);
+
+/// The Response of a [`read`].
+pub(crate) fn response(data: &[u8]) -> Segment {
+    read_response(SINK.0, SINK.1, data)
+}
+
+/// Layer, error type and error code (RFC 5040, section 4.8; RFC 5041, section 7.2; RFC 5044,
+/// section 8; RFC 6581, section 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code(pub(crate) u8, pub(crate) u8, pub(crate) u8);
+
+/// Which fields a Terminate says it has.
+pub(crate) mod bits {
+    pub(crate) const M: u32 = 0x8000;
+    pub(crate) const D: u32 = 0x4000;
+    pub(crate) const R: u32 = 0x2000;
+}
+
+/// A Terminate whose header is this word and these octets.
+pub(crate) fn terminate_of(word: u32, rest: &[u8]) -> Segment {
+    let mut data = word.to_be_bytes().to_vec();
+    data.extend(rest);
+    untagged(op::TERMINATE, 2, 1, &data)
+}
+
+impl Code {
+    pub(crate) fn word(self) -> u32 {
+        u32::from(self.0) << 28 | u32::from(self.1) << 24 | u32::from(self.2) << 16
+    }
+
+    /// The Terminate for a fault that no segment is quoted for.
+    pub(crate) fn alone(self) -> Segment {
+        terminate_of(self.word(), &[])
+    }
+
+    /// The Terminate that answers `bad`; what it quotes follows RFC 5040, sections 4.8 and 7.1.
+    pub(crate) fn answer(self, bad: &Segment) -> Segment {
+        let Self(layer, etype, _) = self;
+        let header = if bad.has_t() {
+            TAGGED_LEN
+        } else {
+            UNTAGGED_LEN
+        };
+        if layer > 1 || etype == 0 || bad.len() < header {
+            return self.alone();
+        }
+        let mut word = self.word() | bits::M | bits::D;
+        let mut quote = u16::try_from(bad.len()).unwrap_or(0).to_be_bytes().to_vec();
+        quote.extend(&bad[..header]);
+        let is_read = !bad.has_t() && bad[1] & 0xcf == 0x40 | op::READ_REQUEST;
+        if layer == 0 && is_read && bad.len() == READ_REQUEST_LEN {
+            word |= bits::R;
+            quote.extend(&bad[header..]);
+        }
+        terminate_of(word, &quote)
+    }
+}
+
+/// Ways to spoil a segment.
+impl Segment {
+    fn has_t(&self) -> bool {
+        self[0] & 0x80 != 0
+    }
+
+    fn with(mut self, at: usize, octets: &[u8]) -> Self {
+        self.0[at..at + octets.len()].copy_from_slice(octets);
+        self
+    }
+
+    fn with_bits(mut self, at: usize, mask: u8, value: u8) -> Self {
+        self.0[at] = self.0[at] & !mask | value;
+        self
+    }
+
+    /// Not the last one of its message.
+    pub(crate) fn more(self) -> Self {
+        self.with_bits(0, 0x40, 0)
+    }
+
+    /// In the other model, with the header as it is.
+    pub(crate) fn flip_t(self) -> Self {
+        let value = !self[0] & 0x80;
+        self.with_bits(0, 0x80, value)
+    }
+
+    pub(crate) fn dv(self, version: u8) -> Self {
+        self.with_bits(0, 0x03, version)
+    }
+
+    pub(crate) fn ddp_reserved(self, value: u8) -> Self {
+        self.with_bits(0, 0x3c, value << 2)
+    }
+
+    pub(crate) fn rv(self, version: u8) -> Self {
+        self.with_bits(1, 0xc0, version << 6)
+    }
+
+    pub(crate) fn rdmap_reserved(self, value: u8) -> Self {
+        self.with_bits(1, 0x30, value << 4)
+    }
+
+    pub(crate) fn opcode(self, opcode: u8) -> Self {
+        self.with_bits(1, 0x0f, opcode)
+    }
+
+    /// The Invalidate STag of an untagged header.
+    pub(crate) fn inv(self, stag: u32) -> Self {
+        self.with(2, &stag.to_be_bytes())
+    }
+
+    pub(crate) fn qn(self, queue: u32) -> Self {
+        self.with(6, &queue.to_be_bytes())
+    }
+
+    pub(crate) fn mo(self, offset: u32) -> Self {
+        self.with(14, &offset.to_be_bytes())
+    }
+
+    /// Only the first `len` octets.
+    pub(crate) fn cut(mut self, len: usize) -> Self {
+        self.0.truncate(len);
+        self
+    }
+
+    /// With more octets behind it.
+    pub(crate) fn plus(mut self, octets: &[u8]) -> Self {
+        self.0.extend(octets);
+        self
+    }
+
+    /// Octets as they are.
+    pub(crate) fn raw(octets: Vec<u8>) -> Self {
+        Self(octets)
+    }
+}
+
+/// FPDUs (RFC 5044, section 4).
+impl Segment {
+    fn body(&self, pad: u8) -> Vec<u8> {
+        let mut body = u16::try_from(self.len())
+            .expect("a ULPDU has 65535 octets at most")
+            .to_be_bytes()
+            .to_vec();
+        body.extend(&self.0);
+        body.resize(body.len().next_multiple_of(4), pad);
+        body
+    }
+
+    /// The FPDU.
+    pub(crate) fn fpdu(&self) -> Vec<u8> {
+        self.padded(0)
+    }
+
+    /// Pad octets that are not zero.
+    pub(crate) fn padded(&self, pad: u8) -> Vec<u8> {
+        let mut body = self.body(pad);
+        body.extend(crc32c(&body).to_le_bytes());
+        body
+    }
+
+    /// A CRC that is another one: its octets XOR these.
+    pub(crate) fn bad_crc(&self, difference: u32) -> Vec<u8> {
+        let mut body = self.body(0);
+        body.extend((crc32c(&body) ^ difference).to_le_bytes());
+        body
+    }
+
+    /// What is there instead of a CRC where none is in use.
+    pub(crate) fn without_crc(&self) -> Vec<u8> {
+        let mut body = self.body(0);
+        body.extend([0xde, 0xad, 0xbe, 0xef]);
+        body
+    }
+}
+
+/// FPDUs one behind the other.
+pub(crate) fn fpdus<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Vec<u8> {
+    segments.into_iter().flat_map(Segment::fpdu).collect()
+}
+
+/// The same octets with Markers between them, counted from the first octet of the first FPDU
+/// (RFC 5044, section 4.3). The device never asks for Markers, so each is a fault.
+pub(crate) fn marker_first(octets: &[u8]) -> Vec<u8> {
+    [&[0; 4], octets].concat()
+}
+
+/// A segment of the device, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Got(pub(crate) Segment);
+
+impl Deref for Got {
+    type Target = Segment;
+
+    fn deref(&self) -> &Segment {
+        &self.0
+    }
+}
+
+fn be32(octets: &[u8], at: usize) -> u32 {
+    octets
+        .get(at..at + 4)
+        .and_then(|octets| octets.try_into().ok())
+        .map_or(0, u32::from_be_bytes)
+}
+
+fn be64(octets: &[u8], at: usize) -> u64 {
+    u64::from(be32(octets, at)) << 32 | u64::from(be32(octets, at + 4))
+}
+
+impl Got {
+    pub(crate) fn op(&self) -> u8 {
+        self[1] & 15
+    }
+
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.has_t()
+    }
+
+    pub(crate) fn is_last(&self) -> bool {
+        self[0] & 0x40 != 0
+    }
+
+    /// Versions are 1 and reserved bits 0, and the header is there.
+    pub(crate) fn is_sound(&self) -> bool {
+        let header = if self.is_tagged() {
+            TAGGED_LEN
+        } else {
+            UNTAGGED_LEN
+        };
+        self[0] & 0x3f == 1 && self[1] & 0xf0 == 0x40 && self.len() >= header
+    }
+
+    pub(crate) fn stag(&self) -> u32 {
+        be32(self, 2)
+    }
+
+    pub(crate) fn to(&self) -> u64 {
+        be64(self, 6)
+    }
+
+    pub(crate) fn msn(&self) -> u32 {
+        be32(self, 10)
+    }
+
+    pub(crate) fn offset(&self) -> u32 {
+        be32(self, 14)
+    }
+
+    pub(crate) fn data(&self) -> &[u8] {
+        &self[if self.is_tagged() {
+            TAGGED_LEN
+        } else {
+            UNTAGGED_LEN
+        }..]
+    }
+
+    /// The Read that a Read Request asks for.
+    pub(crate) fn read(&self) -> Read {
+        let data = self.data();
+        Read {
+            sink: be32(data, 0),
+            sink_to: be64(data, 4),
+            size: be32(data, 12),
+            source: be32(data, 16),
+            source_to: be64(data, 20),
+        }
+    }
+
+    /// For the reader of a failed case.
+    pub(crate) fn describe(&self) -> String {
+        let octets = hex(&self[..self.len().min(96)]);
+        if self.op() == op::TERMINATE && !self.is_tagged() {
+            let word = be32(self.data(), 0);
+            let (layer, etype, code) = (word >> 28, word >> 24 & 15, word >> 16 & 255);
+            return format!(
+                "Terminate({layer}/{etype}/{code:02x}) MDR {:03b} [{octets}]",
+                word >> 13 & 7
+            );
+        }
+        format!("opcode {} of {} octets [{octets}]", self.op(), self.len())
+    }
+}
+
+/// Flags of start-up frames (RFC 5044, section 7.1.1; RFC 6581, section 6).
+pub(crate) mod flag {
+    pub(crate) const MARKERS: u8 = 0x80;
+    pub(crate) const CRC: u8 = 0x40;
+    pub(crate) const REJECT: u8 = 0x20;
+    pub(crate) const ENHANCED: u8 = 0x10;
+}
+
+/// A start-up frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) key: [u8; 16],
+    pub(crate) flags: u8,
+    pub(crate) rev: u8,
+    /// Octets of private data, as announced.
+    pub(crate) length: u16,
+    pub(crate) data: Vec<u8>,
+}
+
+pub(crate) const REQUEST_KEY: &[u8; 16] = b"MPA ID Req Frame";
+pub(crate) const REPLY_KEY: &[u8; 16] = b"MPA ID Rep Frame";
+
+impl Start {
+    fn new(key: &[u8; 16], flags: u8, rev: u8, data: &[u8]) -> Self {
+        Self {
+            key: *key,
+            flags,
+            rev,
+            length: u16::try_from(data.len()).unwrap_or(u16::MAX),
+            data: data.to_vec(),
+        }
+    }
+
+    /// A Request that wants CRCs.
+    pub(crate) fn request(rev: u8, data: &[u8]) -> Self {
+        Self::new(REQUEST_KEY, flag::CRC, rev, data)
+    }
+
+    /// A Reply that wants CRCs.
+    pub(crate) fn reply(rev: u8, data: &[u8]) -> Self {
+        Self::new(REPLY_KEY, flag::CRC, rev, data)
+    }
+
+    /// A Request of RFC 6581.
+    pub(crate) fn enhanced(depths: Depths, data: &[u8]) -> Self {
+        Self::request(2, &[&depths.octets()[..], data].concat()).plus_flags(flag::ENHANCED)
+    }
+
+    /// A Reply of RFC 6581.
+    pub(crate) fn enhanced_reply(depths: Depths, data: &[u8]) -> Self {
+        Self::reply(2, &[&depths.octets()[..], data].concat()).plus_flags(flag::ENHANCED)
+    }
+
+    pub(crate) fn plus_flags(mut self, flags: u8) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    pub(crate) fn flags(mut self, flags: u8) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    pub(crate) fn key(mut self, key: &[u8; 16]) -> Self {
+        self.key = *key;
+        self
+    }
+
+    pub(crate) fn length(mut self, length: u16) -> Self {
+        self.length = length;
+        self
+    }
+
+    pub(crate) fn octets(&self) -> Vec<u8> {
+        let mut octets = self.key.to_vec();
+        octets.extend([self.flags, self.rev]);
+        octets.extend(self.length.to_be_bytes());
+        octets.extend(&self.data);
+        octets
+    }
+
+    /// The enhanced data, if there is any.
+    pub(crate) fn depths(&self) -> Option<Depths> {
+        let there = self.rev == 2 && self.flags & flag::ENHANCED != 0 && self.data.len() >= 4;
+        there.then(|| Depths::from_word(be32(&self.data, 0)))
+    }
+
+    /// The private data of the application.
+    pub(crate) fn private(&self) -> &[u8] {
+        &self.data[if self.depths().is_some() { 4 } else { 0 }..]
+    }
+}
+
+/// The enhanced data of RFC 6581.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Depths {
+    pub(crate) ird: u16,
+    pub(crate) ord: u16,
+    pub(crate) peer_to_peer: bool,
+    pub(crate) rtr: Rtr,
+}
+
+/// What may be the first message of a peer-to-peer connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rtr {
+    pub(crate) send: bool,
+    pub(crate) write: bool,
+    pub(crate) read: bool,
+}
+
+impl Rtr {
+    pub(crate) const NONE: Self = Self::of(0);
+    pub(crate) const SEND: Self = Self::of(1);
+    pub(crate) const WRITE: Self = Self::of(2);
+    pub(crate) const READ: Self = Self::of(4);
+
+    /// The kinds whose bits are set: Send 1, Write 2, Read 4.
+    pub(crate) const fn of(kinds: u8) -> Self {
+        Self {
+            send: kinds & 1 != 0,
+            write: kinds & 2 != 0,
+            read: kinds & 4 != 0,
+        }
+    }
+
+    pub(crate) fn meets(self, other: Self) -> bool {
+        self.send && other.send || self.write && other.write || self.read && other.read
+    }
+}
+
+impl Depths {
+    pub(crate) const fn new(ird: u16, ord: u16) -> Self {
+        Self {
+            ird,
+            ord,
+            peer_to_peer: false,
+            rtr: Rtr::NONE,
+        }
+    }
+
+    pub(crate) const fn peer_to_peer(ird: u16, ord: u16, rtr: Rtr) -> Self {
+        Self {
+            ird,
+            ord,
+            peer_to_peer: true,
+            rtr,
+        }
+    }
+
+    fn from_word(word: u32) -> Self {
+        let bit = |n: u32| word >> n & 1 != 0;
+        Self {
+            ird: (word >> 16 & 0x3fff) as u16,
+            ord: (word & 0x3fff) as u16,
+            peer_to_peer: bit(31),
+            rtr: Rtr {
+                send: bit(30),
+                write: bit(15),
+                read: bit(14),
+            },
+        }
+    }
+
+    pub(crate) fn octets(&self) -> [u8; 4] {
+        let bit = |set: bool, n: u32| u32::from(set) << n;
+        let word = bit(self.peer_to_peer, 31)
+            | bit(self.rtr.send, 30)
+            | bit(self.rtr.write, 15)
+            | bit(self.rtr.read, 14)
+            | u32::from(self.ird & 0x3fff) << 16
+            | u32::from(self.ord & 0x3fff);
+        word.to_be_bytes()
+    }
+}
+
+pub(crate) fn hex(octets: &[u8]) -> String {
+    if octets.is_empty() {
+        return "-".into();
+    }
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// Octets that differ at every place.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[1])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crc_of_the_check_string() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn golden_frames() {
+        let golden = |segment: Segment, octets: &str| assert_eq!(hex(&segment.fpdu()), octets);
+        golden(
+            write(0x1122_3344, 0x1000, b"ABCD"),
+            "0012c140112233440000000000001000414243444ba57ae5",
+        );
+        golden(
+            send(1, b"hello"),
+            "001741430000000000000000000000010000000068656c6c6f000000b990b10c",
+        );
+        golden(
+            Code(1, 1, 1).answer(&write(0x1122_3344, 0x1000, b"ABCD")),
+            "00264147000000000000000200000001000000001101c0000012c14011223344000000000000100052bb7db8",
+        );
+        assert_eq!(
+            hex(&Start::enhanced(Depths::peer_to_peer(8, 4, Rtr::of(6)), &[]).octets()),
+            "4d504120494420526571204672616d65500200048008c004"
+        );
+    }
+}

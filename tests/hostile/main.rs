@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A peer on a plain TCP socket that plays iWARP by hand, rightly and wrongly, against a verbs program
+//! on the device under test.
+//!
+//! usage: hostile --list
+//!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
+//!
+//! PUPPET, SETTING, SOCKET and RPING in the environment are programs; see [`bench::Place`]. WORKERS is
+//! how many verbs programs are played with at a time.
+//!
+//! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
+//! and the requirements that it is about, by their numbers in docs/conformance.md.
+
+mod bench;
+mod cases;
+mod frame;
+mod puppet;
+mod wire;
+
+use std::{
+    collections::HashSet,
+    env,
+    panic::{
+        catch_unwind,
+        AssertUnwindSafe, //
+    },
+    process::{
+        Command,
+        ExitCode, //
+    },
+    sync::{
+        atomic::{
+            AtomicBool,
+            AtomicUsize,
+            Ordering, //
+        },
+        RwLock, //
+    },
+    thread,
+    time::Instant,
+};
+
+use bench::{
+    Bench,
+    Place, //
+};
+use cases::{
+    Alone,
+    Case,
+    Group, //
+};
+use wire::{
+    fail,
+    Failure,
+    Outcome, //
+};
+
+/// Ports between those of two workers.
+const PORTS: u16 = 10;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    match &args[..] {
+        [option] if option == "--list" => {
+            list();
+            ExitCode::SUCCESS
+        }
+        [device, own, port, wanted @ ..] => match place(device, own, port) {
+            Ok(place) => run(&place, wanted),
+            Err(why) => {
+                println!("not ok hostile: {why}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => {
+            eprintln!(
+                "usage: hostile --list | hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]"
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list() {
+    for group in cases::all() {
+        for case in &group.cases {
+            println!("{} {} {}", group.name, case.name, case.rows);
+        }
+    }
+}
+
+fn place(device: &str, own: &str, port: &str) -> Outcome<Place> {
+    let program = |name| env::var(name).map_err(|_| Failure(format!("{name} is not set")));
+    Ok(Place {
+        device: device.into(),
+        own: own.into(),
+        port: port
+            .parse()
+            .map_err(|_| Failure(format!("{port} is no port")))?,
+        puppet: program("PUPPET")?,
+        setting: program("SETTING")?,
+        socket: program("SOCKET")?,
+        rping: program("RPING")?,
+    })
+}
+
+/// The cases to be run, one after the other, and what has become of them.
+struct Session<'a> {
+    place: &'a Place,
+    groups: Vec<Group>,
+    /// Cases of each group that are not done.
+    left: Vec<AtomicUsize>,
+    next: AtomicUsize,
+    /// Cases that change a setting of the device have it to themselves.
+    device: RwLock<()>,
+    failed: AtomicBool,
+}
+
+fn run(place: &Place, wanted: &[String]) -> ExitCode {
+    let mut groups = cases::all();
+    let names: Vec<&str> = groups
+        .iter()
+        .flat_map(|group| group.cases.iter().map(|case| &*case.name))
+        .collect();
+    let distinct: HashSet<&str> = names.iter().copied().collect();
+    if distinct.len() != names.len() {
+        println!("not ok hostile: two cases have the same name");
+        return ExitCode::FAILURE;
+    }
+    if !wanted.is_empty() {
+        for group in &mut groups {
+            if !wanted.contains(&group.name.to_string()) {
+                group.cases.retain(|case| wanted.contains(&case.name));
+            }
+        }
+        groups.retain(|group| !group.cases.is_empty());
+    }
+    let session = Session {
+        place,
+        left: groups
+            .iter()
+            .map(|group| AtomicUsize::new(group.cases.len()))
+            .collect(),
+        groups,
+        next: AtomicUsize::new(0),
+        device: RwLock::new(()),
+        failed: AtomicBool::new(false),
+    };
+    let workers = env::var("WORKERS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(4);
+    thread::scope(|scope| {
+        for worker in 0..workers {
+            let session = &session;
+            scope.spawn(move || session.work(place.port + PORTS * worker));
+        }
+    });
+    if session.failed.into_inner() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+impl Session<'_> {
+    /// The next case and the number of its group.
+    fn next(&self) -> Option<(usize, &Case)> {
+        let mut n = self.next.fetch_add(1, Ordering::Relaxed);
+        for (i, group) in self.groups.iter().enumerate() {
+            match group.cases.get(n) {
+                Some(case) => return Some((i, case)),
+                None => n -= group.cases.len(),
+            }
+        }
+        None
+    }
+
+    fn work(&self, port: u16) {
+        let mut bench = None;
+        while let Some((group, case)) = self.next() {
+            let begun = Instant::now();
+            let result = self.run_case(&mut bench, port, case);
+            self.report(&case.name, result);
+            let took = begun.elapsed();
+            if took.as_secs() >= 5 {
+                println!("# {} took {:.1} s", case.name, took.as_secs_f32());
+            }
+            if self.left[group].fetch_sub(1, Ordering::AcqRel) == 1 {
+                let name = format!("rping_after_{}", self.groups[group].name);
+                self.report(&name, rping(self.place, port + 1));
+            }
+        }
+    }
+
+    /// Runs a case; a bench that does not work afterwards is replaced by a fresh one.
+    fn run_case<'b>(&'b self, bench: &mut Option<Bench<'b>>, port: u16, case: &Case) -> Outcome {
+        let (_shared, _own) = match case.alone {
+            Alone::No => (self.device.read().ok(), None),
+            Alone::Yes => (None, self.device.write().ok()),
+        };
+        if bench.is_none() {
+            *bench = Some(Bench::begin(self.place, port)?);
+        }
+        let Some(at_work) = bench else {
+            fail!("no bench");
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| (case.run)(at_work)))
+            .unwrap_or_else(|_| Err(Failure("panicked".into())));
+        let after = at_work
+            .end_case()
+            .map_err(|why| Failure(format!("after the case: {why}")));
+        if after.is_err() {
+            *bench = None;
+        }
+        result.and(after)
+    }
+
+    fn report(&self, name: &str, result: Outcome) {
+        match result {
+            Ok(()) => println!("ok {name}"),
+            Err(why) => {
+                self.failed.store(true, Ordering::Relaxed);
+                println!("not ok {name}: {why}");
+            }
+        }
+    }
+}
+
+/// A connection of rping over the device.
+fn rping(place: &Place, port: u16) -> Outcome {
+    let output = Command::new(&place.rping).arg(port.to_string()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    fail!(
+        "{}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout).replace('\n', "; ")
+    )
+}

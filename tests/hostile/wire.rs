@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One TCP connection to the device, from either side, that speaks as badly as it is told to and is
+//! strict about what comes back.
+
+use std::{
+    fmt,
+    io::{
+        ErrorKind,
+        Read as _,
+        Write as _, //
+    },
+    net::{
+        Shutdown,
+        TcpStream, //
+    },
+    os::fd::OwnedFd,
+    process::{
+        Command,
+        Stdio, //
+    },
+    thread::sleep,
+    time::{
+        Duration,
+        Instant, //
+    },
+};
+
+use crate::frame::{
+    crc32c,
+    flag,
+    fpdus,
+    hex,
+    op,
+    Code,
+    Got,
+    Segment,
+    Start,
+    REPLY_KEY, //
+};
+
+/// Why a case fails.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `fail!("format", ...)`: ends the case.
+macro_rules! fail {
+    ($($why:tt)*) => {
+        return Err($crate::wire::Failure(format!($($why)*)))
+    };
+}
+
+/// `require!(condition, "format", ...)`: ends the case unless the condition holds.
+macro_rules! require {
+    ($condition:expr, $($why:tt)*) => {
+        if !$condition {
+            $crate::wire::fail!($($why)*);
+        }
+    };
+}
+pub(crate) use {fail, require};
+
+/// How long to wait for what must come.
+pub(crate) const SOON: Duration = Duration::from_secs(15);
+/// How long nothing comes if nothing is to come.
+pub(crate) const QUIET: Duration = Duration::from_millis(80);
+
+/// Whether an end of the stream may be a reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// FIN.
+    Graceful,
+    /// FIN or RST.
+    Any,
+}
+
+/// What can come next.
+enum Next {
+    Octets,
+    Fin,
+    Reset,
+    Nothing,
+}
+
+pub(crate) struct Wire {
+    socket: TcpStream,
+    /// Octets that have come and were not looked at.
+    pending: Vec<u8>,
+    /// The number that the verbs program has given the connection.
+    pub(crate) conn: u32,
+    /// What the device has said at start-up.
+    pub(crate) peer: Option<Start>,
+    /// Whether CRCs are in use.
+    pub(crate) crc: bool,
+    /// Whether the device has to insert Markers.
+    pub(crate) markers: bool,
+    /// A pause before each read, for a slow reader.
+    pub(crate) pace: Duration,
+    /// The numbers of the Sends and Read Requests that [`Self::next_send`] and
+    /// [`Self::next_read`] have given out.
+    sends: u32,
+    reads: u32,
+    /// Octets of the device's stream of FPDUs.
+    received: usize,
+    /// The program that does what the standard library cannot do to a socket.
+    helper: String,
+}
+
+impl Wire {
+    pub(crate) fn new(socket: TcpStream, helper: &str) -> Outcome<Self> {
+        socket.set_nodelay(true)?;
+        Ok(Self {
+            socket,
+            pending: Vec::new(),
+            conn: u32::MAX,
+            peer: None,
+            crc: true,
+            markers: false,
+            pace: Duration::ZERO,
+            sends: 0,
+            reads: 0,
+            received: 0,
+            helper: helper.into(),
+        })
+    }
+
+    pub(crate) fn next_send(&mut self) -> u32 {
+        self.sends += 1;
+        self.sends
+    }
+
+    pub(crate) fn next_read(&mut self) -> u32 {
+        self.reads += 1;
+        self.reads
+    }
+
+    // Octets out.
+
+    pub(crate) fn put(&mut self, octets: &[u8]) -> Outcome {
+        self.socket.set_write_timeout(Some(SOON))?;
+        Ok(self.socket.write_all(octets)?)
+    }
+
+    /// Each octet by itself.
+    pub(crate) fn trickle(&mut self, octets: &[u8]) -> Outcome {
+        octets.iter().try_for_each(|octet| self.put(&[*octet]))
+    }
+
+    /// FPDUs in one piece.
+    pub(crate) fn send(&mut self, segments: &[Segment]) -> Outcome {
+        self.put(&fpdus(segments))
+    }
+
+    /// Another handle of the same connection, for putting octets from another thread.
+    pub(crate) fn another(&self) -> Outcome<Self> {
+        Self::new(self.socket.try_clone()?, &self.helper)
+    }
+
+    /// Puts octets until `stop` or the other end does not take any more.
+    pub(crate) fn flood(&self, octets: &[u8], stop: &std::sync::atomic::AtomicBool) {
+        while !stop.load(std::sync::atomic::Ordering::Relaxed)
+            && (&self.socket).write_all(octets).is_ok()
+        {}
+    }
+
+    /// Ends this side's half.
+    pub(crate) fn half_close(&self) -> Outcome {
+        Ok(self.socket.shutdown(Shutdown::Write)?)
+    }
+
+    /// Ends with a reset.
+    pub(crate) fn reset(self) -> Outcome {
+        self.help(&["reset"])
+    }
+
+    /// Takes no more octets at a time than this.
+    pub(crate) fn window(&self, octets: usize) -> Outcome {
+        self.help(&["window", &octets.to_string()])
+    }
+
+    /// Octets of which the last one is urgent.
+    pub(crate) fn urgent(&self, octets: &[u8]) -> Outcome {
+        self.help(&["urgent", &hex(octets)])
+    }
+
+    fn help(&self, args: &[&str]) -> Outcome {
+        let socket = OwnedFd::from(self.socket.try_clone()?);
+        let output = Command::new(&self.helper)
+            .args(args)
+            .stdin(Stdio::from(socket))
+            .output()?;
+        require!(
+            output.status.success(),
+            "socket {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    // Octets in.
+
+    fn fill(&mut self, wait: Duration) -> Outcome<Next> {
+        sleep(self.pace);
+        self.socket
+            .set_read_timeout(Some(wait.max(Duration::from_millis(1))))?;
+        let mut octets = vec![0; 1 << 16];
+        match self.socket.read(&mut octets) {
+            Ok(0) => Ok(Next::Fin),
+            Ok(len) => {
+                self.pending.extend(&octets[..len]);
+                Ok(Next::Octets)
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
+                    Ok(Next::Nothing)
+                }
+                ErrorKind::ConnectionReset => Ok(Next::Reset),
+                _ => Err(error.into()),
+            },
+        }
+    }
+
+    /// Exactly so many octets.
+    pub(crate) fn take(&mut self, count: usize) -> Outcome<Vec<u8>> {
+        let begun = Instant::now();
+        while self.pending.len() < count {
+            let what = match self.fill(SOON.saturating_sub(begun.elapsed()))? {
+                Next::Octets => continue,
+                Next::Nothing if begun.elapsed() < SOON => continue,
+                Next::Nothing => "nothing more comes",
+                Next::Fin => "end of stream",
+                Next::Reset => "reset",
+            };
+            fail!(
+                "{what} with {} of {count} octets: {}",
+                self.pending.len(),
+                hex(&self.pending[..self.pending.len().min(60)])
+            );
+        }
+        let rest = self.pending.split_off(count);
+        Ok(std::mem::replace(&mut self.pending, rest))
+    }
+
+    /// Nothing comes for a while.
+    pub(crate) fn silent(&mut self) -> Outcome {
+        let next = if self.pending.is_empty() {
+            self.fill(QUIET)?
+        } else {
+            Next::Octets
+        };
+        match next {
+            Next::Nothing => Ok(()),
+            Next::Octets => fail!(
+                "unexpected octets: {}",
+                hex(&self.pending[..self.pending.len().min(80)])
+            ),
+            Next::Fin => fail!("unexpected end of stream"),
+            Next::Reset => fail!("unexpected reset"),
+        }
+    }
+
+    /// The stream ends here, within some time.
+    pub(crate) fn ends_within(&mut self, end: End, limit: Duration) -> Outcome {
+        let begun = Instant::now();
+        loop {
+            require!(
+                self.pending.is_empty(),
+                "octets before the end: {}",
+                hex(&self.pending[..self.pending.len().min(80)])
+            );
+            let left = limit.saturating_sub(begun.elapsed());
+            match self.fill(left)? {
+                Next::Fin => return Ok(()),
+                Next::Reset if end == End::Any => return Ok(()),
+                Next::Reset => fail!("reset instead of a graceful end"),
+                Next::Nothing if begun.elapsed() >= limit => fail!("the connection stays open"),
+                Next::Nothing | Next::Octets => {}
+            }
+        }
+    }
+
+    pub(crate) fn ends(&mut self, end: End) -> Outcome {
+        self.ends_within(end, SOON)
+    }
+
+    /// Takes and drops whatever comes until the stream ends in whatever way.
+    pub(crate) fn drain(&mut self) -> Outcome {
+        let begun = Instant::now();
+        while begun.elapsed() < SOON {
+            self.pending.clear();
+            match self.fill(SOON.saturating_sub(begun.elapsed())) {
+                Ok(Next::Fin | Next::Reset) | Err(_) => return Ok(()),
+                Ok(Next::Octets | Next::Nothing) => {}
+            }
+        }
+        fail!("the connection stays open")
+    }
+
+    // Start-up.
+
+    /// A start-up frame of the device.
+    pub(crate) fn start_frame(&mut self) -> Outcome<Start> {
+        let head = self.take(20)?;
+        let length = u16::from_be_bytes([head[18], head[19]]);
+        require!(length <= 512, "{length} octets of private data announced");
+        let mut key = [0; 16];
+        key.copy_from_slice(&head[..16]);
+        Ok(Start {
+            key,
+            flags: head[16],
+            rev: head[17],
+            length,
+            data: self.take(length.into())?,
+        })
+    }
+
+    /// A whole start-up as the Initiator; returns the Reply.
+    pub(crate) fn start(&mut self, request: &Start) -> Outcome<Start> {
+        self.put(&request.octets())?;
+        let reply = self.start_frame()?;
+        require!(&reply.key == REPLY_KEY, "Reply with key {:?}", reply.key);
+        require!(reply.flags & flag::REJECT == 0, "rejected");
+        self.agreed(request, &reply);
+        self.peer = Some(reply.clone());
+        Ok(reply)
+    }
+
+    /// What two start-up frames make of the stream.
+    pub(crate) fn agreed(&mut self, ours: &Start, theirs: &Start) {
+        self.crc = (ours.flags | theirs.flags) & flag::CRC != 0;
+        self.markers = ours.flags & flag::MARKERS != 0;
+    }
+
+    // FPDUs.
+
+    /// So many octets of an FPDU that began at `begin`; Markers are checked and left out of what is
+    /// returned, and all is added to `covered`.
+    fn part(&mut self, count: usize, begin: usize, covered: &mut Vec<u8>) -> Outcome<Vec<u8>> {
+        let mut octets = Vec::new();
+        while octets.len() < count {
+            let mut step = count - octets.len();
+            if self.markers {
+                if self.received % 512 == 0 {
+                    let marker = self.take(4)?;
+                    // RFC 5044, section 4.3: 0 where the Marker comes right before the FPDU.
+                    let back = self.received - begin;
+                    let want = [0, 0, (back >> 8) as u8, back as u8];
+                    require!(
+                        marker == want,
+                        "Marker {} instead of {}",
+                        hex(&marker),
+                        hex(&want)
+                    );
+                    self.received += 4;
+                    covered.extend(marker);
+                    continue;
+                }
+                step = step.min(512 - self.received % 512);
+            }
+            let piece = self.take(step)?;
+            self.received += step;
+            covered.extend(&piece);
+            octets.extend(piece);
+        }
+        Ok(octets)
+    }
+
+    /// The next FPDU's segment; length, pad, Markers, CRC and control octets are checked.
+    pub(crate) fn get(&mut self) -> Outcome<Got> {
+        let mut covered = Vec::new();
+        // A Marker right before the FPDU is no part of its count.
+        let begin = self.received
+            + if self.markers && self.received % 512 == 0 {
+                4
+            } else {
+                0
+            };
+        let first_marker = begin - self.received;
+        let length = if first_marker == 0 {
+            self.part(2, begin, &mut covered)?
+        } else {
+            let marker = self.take(4)?;
+            require!(marker == [0; 4], "first Marker {}", hex(&marker));
+            self.received += 4;
+            covered.extend(marker);
+            self.part(2, begin, &mut covered)?
+        };
+        let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+        let ulpdu = self.part(length, begin, &mut covered)?;
+        let pad = self.part(
+            (2 + length).next_multiple_of(4) - 2 - length,
+            begin,
+            &mut covered,
+        )?;
+        require!(pad.iter().all(|octet| *octet == 0), "pad {}", hex(&pad));
+        if self.markers && self.received % 512 == 0 {
+            // A Marker between pad and CRC is covered too.
+            let back = self.received - begin;
+            let marker = self.take(4)?;
+            require!(
+                marker == [0, 0, (back >> 8) as u8, back as u8],
+                "Marker {} before a CRC",
+                hex(&marker)
+            );
+            self.received += 4;
+            covered.extend(marker);
+        }
+        let want = crc32c(&covered).to_le_bytes();
+        let crc = self.part(4, begin, &mut covered)?;
+        require!(
+            !self.crc || crc == want,
+            "CRC {} instead of {}",
+            hex(&crc),
+            hex(&want)
+        );
+        let got = Got(Segment::raw(ulpdu));
+        require!(
+            got.len() >= 2 && got.is_sound(),
+            "control octets or header of {}",
+            hex(&got)
+        );
+        Ok(got)
+    }
+
+    /// The segments of one message put together: the first one, and all octets.
+    pub(crate) fn message(&mut self) -> Outcome<(Got, Vec<u8>)> {
+        let first = self.get()?;
+        let mut data = first.data().to_vec();
+        let mut last = first.is_last();
+        while !last {
+            let got = self.get()?;
+            let follows = if first.is_tagged() {
+                got[..6] == [&[first[0] | got[0] & 0x40], &first[1..6]].concat()[..]
+                    && got.to() == first.to().wrapping_add(data.len() as u64)
+            } else {
+                got[..14] == [&[first[0] | got[0] & 0x40], &first[1..14]].concat()[..]
+                    && got.offset() as usize == data.len()
+            };
+            require!(
+                follows,
+                "{} does not continue {}",
+                got.describe(),
+                first.describe()
+            );
+            data.extend(got.data());
+            last = got.is_last();
+        }
+        Ok((first, data))
+    }
+
+    /// This segment comes, octet by octet.
+    pub(crate) fn expect(&mut self, want: &Segment) -> Outcome {
+        let got = self.get()?;
+        require!(
+            got.0 == *want,
+            "{} instead of {}",
+            got.describe(),
+            Got(want.clone()).describe()
+        );
+        Ok(())
+    }
+
+    /// This Terminate comes, octet by octet, and then the graceful end of the stream.
+    pub(crate) fn expect_terminate(&mut self, want: &Segment) -> Outcome {
+        self.expect(want)?;
+        self.ends(End::Graceful)
+    }
+
+    /// The same behind a number of segments that were under way; returns what these carried.
+    pub(crate) fn expect_terminate_behind(&mut self, opcode: u8, want: &Segment) -> Outcome<usize> {
+        let mut octets = 0;
+        loop {
+            let got = self.get()?;
+            if got.op() == opcode {
+                octets += got.data().len();
+                continue;
+            }
+            require!(
+                got.0 == *want,
+                "{} instead of {}",
+                got.describe(),
+                Got(want.clone()).describe()
+            );
+            self.ends(End::Graceful)?;
+            return Ok(octets);
+        }
+    }
+
+    /// The Terminate that answers this segment, and the end.
+    pub(crate) fn expect_refusal(&mut self, code: Code, bad: &Segment) -> Outcome {
+        self.expect_terminate(&code.answer(bad))
+    }
+
+    /// A Send of the device.
+    pub(crate) fn expect_send(&mut self, len: usize) -> Outcome<Got> {
+        let got = self.get()?;
+        require!(
+            got.op() == op::SEND && got.data().len() == len,
+            "{} instead of a Send of {len}",
+            got.describe()
+        );
+        Ok(got)
+    }
+}
