@@ -361,10 +361,20 @@ impl<'a> Bench<'a> {
         self.down(wire)
     }
 
-    /// The connection has ended, and its queue pair is in error.
+    /// The connection has ended, and its queue pair is in error. The device has ended its half, so this
+    /// end does the same: the device would wait for it, for some time.
     pub(crate) fn down(&mut self, wire: &Wire) -> Outcome {
+        let _ = wire.half_close();
         self.puppet.wait(&format!("disconnected {}", wire.conn))?;
         self.in_error(wire)
+    }
+
+    /// A connection that the program accepted has come to nothing. It counts as one that was up and
+    /// has ended, since iw_cm has no other way to end what was accepted.
+    pub(crate) fn never_up(&mut self, wire: &Wire) -> Outcome {
+        self.puppet
+            .none_yet(&format!("wc {} recv * success", wire.conn))?;
+        self.down(wire)
     }
 
     /// Its queue pair is in error.

@@ -4,7 +4,10 @@
 //!
 //! A [`Segment`] is made right and then spoilt: `write(stag, to, b"x").dv(2)`.
 
-use std::ops::Deref;
+use std::{
+    fmt::Write as _,
+    ops::Deref, //
+};
 
 /// CRC32c (RFC 5044, section 4.4).
 pub(crate) fn crc32c(octets: &[u8]) -> u32 {
@@ -158,7 +161,7 @@ pub(crate) fn terminate_of(word: u32, rest: &[u8]) -> Segment {
 
 impl Code {
     pub(crate) fn word(self) -> u32 {
-        u32::from(self.0) << 28 | u32::from(self.1) << 24 | u32::from(self.2) << 16
+        (u32::from(self.0) << 28) | (u32::from(self.1) << 24) | (u32::from(self.2) << 16)
     }
 
     /// The Terminate for a fault that no segment is quoted for.
@@ -337,7 +340,7 @@ fn be32(octets: &[u8], at: usize) -> u32 {
 }
 
 fn be64(octets: &[u8], at: usize) -> u64 {
-    u64::from(be32(octets, at)) << 32 | u64::from(be32(octets, at + 4))
+    (u64::from(be32(octets, at)) << 32) | u64::from(be32(octets, at + 4))
 }
 
 impl Got {
@@ -404,10 +407,10 @@ impl Got {
         let octets = hex(&self[..self.len().min(96)]);
         if self.op() == op::TERMINATE && !self.is_tagged() {
             let word = be32(self.data(), 0);
-            let (layer, etype, code) = (word >> 28, word >> 24 & 15, word >> 16 & 255);
+            let (layer, etype, code) = (word >> 28, (word >> 24) & 15, (word >> 16) & 255);
             return format!(
                 "Terminate({layer}/{etype}/{code:02x}) MDR {:03b} [{octets}]",
-                word >> 13 & 7
+                (word >> 13) & 7
             );
         }
         format!("opcode {} of {} octets [{octets}]", self.op(), self.len())
@@ -564,9 +567,9 @@ impl Depths {
     }
 
     fn from_word(word: u32) -> Self {
-        let bit = |n: u32| word >> n & 1 != 0;
+        let bit = |n: u32| (word >> n) & 1 != 0;
         Self {
-            ird: (word >> 16 & 0x3fff) as u16,
+            ird: ((word >> 16) & 0x3fff) as u16,
             ord: (word & 0x3fff) as u16,
             peer_to_peer: bit(31),
             rtr: Rtr {
@@ -583,7 +586,7 @@ impl Depths {
             | bit(self.rtr.send, 30)
             | bit(self.rtr.write, 15)
             | bit(self.rtr.read, 14)
-            | u32::from(self.ird & 0x3fff) << 16
+            | (u32::from(self.ird & 0x3fff) << 16)
             | u32::from(self.ord & 0x3fff);
         word.to_be_bytes()
     }
@@ -593,7 +596,11 @@ pub(crate) fn hex(octets: &[u8]) -> String {
     if octets.is_empty() {
         return "-".into();
     }
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+    octets.iter().fold(String::new(), |mut text, octet| {
+        // To a string it cannot fail.
+        let _ = write!(text, "{octet:02x}");
+        text
+    })
 }
 
 /// Octets that differ at every place.

@@ -10,7 +10,8 @@
 //! how many verbs programs are played with at a time.
 //!
 //! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
-//! and the requirements that it is about, by their numbers in docs/conformance.md.
+//! and the requirements that it is about: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and RFC
+//! 6581), EXT-n (RFC 7306).
 
 mod bench;
 mod cases;
@@ -180,13 +181,8 @@ impl Session<'_> {
     fn work(&self, port: u16) {
         let mut bench = None;
         while let Some((group, case)) = self.next() {
-            let begun = Instant::now();
             let result = self.run_case(&mut bench, port, case);
             self.report(&case.name, result);
-            let took = begun.elapsed();
-            if took.as_secs() >= 5 {
-                println!("# {} took {:.1} s", case.name, took.as_secs_f32());
-            }
             if self.left[group].fetch_sub(1, Ordering::AcqRel) == 1 {
                 let name = format!("rping_after_{}", self.groups[group].name);
                 self.report(&name, rping(self.place, port + 1));
@@ -206,6 +202,7 @@ impl Session<'_> {
         let Some(at_work) = bench else {
             fail!("no bench");
         };
+        let begun = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| (case.run)(at_work)))
             .unwrap_or_else(|_| Err(Failure("panicked".into())));
         let after = at_work
@@ -213,6 +210,10 @@ impl Session<'_> {
             .map_err(|why| Failure(format!("after the case: {why}")));
         if after.is_err() {
             *bench = None;
+        }
+        let took = begun.elapsed();
+        if took.as_secs() >= 5 {
+            println!("# {} took {:.1} s", case.name, took.as_secs_f32());
         }
         result.and(after)
     }

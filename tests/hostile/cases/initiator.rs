@@ -28,6 +28,7 @@ use crate::{
         Code,
         Depths,
         Rtr,
+        Segment,
         Start,
         REQUEST_KEY, //
     },
@@ -124,7 +125,7 @@ pub(super) fn cases() -> Vec<Case> {
             format!(
                 "reply_takes_rtr_kinds_{}_{}_{}",
                 kinds & 1,
-                kinds >> 1 & 1,
+                (kinds >> 1) & 1,
                 kinds >> 2
             ),
             "MPA-40 MPA-43 MPA-44",
@@ -526,7 +527,8 @@ fn rtr_read_is_answered_from_nowhere(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn faults_of_the_peer_as_responder(b: &mut Bench<'_>) -> Outcome {
-    let list: [(Code, fn(&Bench<'_>) -> crate::frame::Segment); 4] = [
+    type Make = fn(&Bench<'_>) -> Segment;
+    let list: [(Code, Make); 4] = [
         (code::STAG, |b| write(b.ram.key ^ 1, b.ram.at, b"x")),
         (code::SOURCE_BOUNDS, |b| read(1, 9999, b.ram.key, b.ram.at)),
         (code::MSN, |_| send(2, b"x")),
@@ -568,7 +570,7 @@ fn crc(b: &mut Bench<'_>, setting: u32, wish: u8) -> Outcome {
     );
     let agreed = reply_to(&request, &[]);
     let extra = agreed.flags & !flag::CRC;
-    let reply = agreed.flags(extra | flag::CRC * wish);
+    let reply = agreed.flags(extra | (flag::CRC * wish));
     b.answer(&mut wire, &request, &reply)?;
     b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
     wire.expect_send(10)?;

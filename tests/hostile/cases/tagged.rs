@@ -99,7 +99,7 @@ pub(super) fn cases() -> Vec<Case> {
             "write_with_the_high_half_of_its_offset_wrong",
             "DDP-78",
             code::BOUNDS,
-            |b| write(b.ram.key, b.ram.at ^ 1 << 63, b"x"),
+            |b| write(b.ram.key, b.ram.at ^ (1 << 63), b"x"),
         ),
         refused("write_that_wraps", "DDP-80", code::WRAP, |b| {
             write(b.ram.key, u64::MAX - 7, &[7; 16])
@@ -409,7 +409,7 @@ fn key_with_any_bit_wrong(b: &mut Bench<'_>) -> Outcome {
     b.clean()?;
     for bit in 0..32 {
         let mut wire = b.connect()?;
-        let key = b.ram.key ^ 1 << bit;
+        let key = b.ram.key ^ (1 << bit);
         // Another region may have that key, but not this memory.
         let bad = write(key, b.ram.at, b"x");
         wire.send(std::slice::from_ref(&bad))?;

@@ -118,9 +118,11 @@ fn rtr_stalls(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
         Depths::peer_to_peer(4, 4, Rtr::WRITE),
         &[],
     ))?;
+    wire.conn = b.puppet.wait("request")?[1].parse().unwrap_or(u32::MAX);
     wire.put(octets)?;
+    b.puppet.none(&format!("established {}", wire.conn))?;
     wire.ends_within(End::Any, START_UP)?;
-    b.puppet.none_yet("established")
+    b.never_up(&wire)
 }
 
 fn rtr_never_comes(b: &mut Bench<'_>) -> Outcome {
@@ -148,7 +150,8 @@ fn peer_never_ends_its_half_behind_a_fault(b: &mut Bench<'_>) -> Outcome {
 
 /// The connection goes though this end keeps its half open: octets find nobody.
 fn gone_in_the_end(b: &mut Bench<'_>, wire: &mut crate::wire::Wire) -> Outcome {
-    b.down(wire)?;
+    b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+    b.in_error(wire)?;
     let begun = Instant::now();
     while begun.elapsed() < LINGER {
         if wire.put(&write(0, 0, &[]).fpdu()).is_err() {
