@@ -37,7 +37,9 @@ done
 timeout 30 rping -c "\$@" 2>&1 && wait \$!
 END
 chmod +x "$TMP/puppet" "$TMP/setting" "$TMP/rping"
-export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$VERBS_DIR/socket RPING=$TMP/rping
+# Started often, and the checkout is far away.
+cp "$VERBS_DIR/socket" "$TMP/socket"
+export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket RPING=$TMP/rping
 # shellcheck disable=SC2086
 RELAY_NAME=all relay 800 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
 	${HOSTILE_CASES:-}

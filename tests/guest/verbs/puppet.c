@@ -43,7 +43,7 @@
 #define MAX_CONNS 512
 #define MAX_MRS 64
 #define SEND_LEN (4 << 20)
-#define RECV_SLOTS 64
+#define SPARE_RECV_SLOTS 4
 /* Octets on either side of what a peer may write, and what they hold. */
 #define GUARD_LEN 4096
 #define RECV_GUARD_LEN 64
@@ -53,8 +53,9 @@ struct conn {
 	struct rdma_cm_id *id;
 	struct ibv_cq *cq;
 	struct ibv_mr *recv_mr;
-	uint8_t *recv_buf; /* RECV_SLOTS times guard and buffer, and a last guard */
+	uint8_t *recv_buf; /* so many times guard and buffer, and a last guard */
 	size_t recv_len;
+	int recv_slots;
 	int recv_next;
 };
 
@@ -182,7 +183,7 @@ static int post_recvs(struct conn *c, int n)
 	int rc = 0;
 
 	while (n-- > 0 && !rc) {
-		int slot = c->recv_next++ % RECV_SLOTS;
+		int slot = c->recv_next++ % c->recv_slots;
 		struct ibv_sge sge = {
 			.addr = (uintptr_t)recv_slot(c, slot),
 			.length = (uint32_t)c->recv_len,
@@ -211,7 +212,8 @@ static bool conn_qp(struct conn *c)
 	if (!c->cq || ibv_req_notify_cq(c->cq, 0) || rdma_create_qp(c->id, pds[set.pd], &attr))
 		return false;
 	c->recv_len = (size_t)set.recv_len;
-	len = RECV_SLOTS * recv_stride(c) + RECV_GUARD_LEN;
+	c->recv_slots = set.recvs + SPARE_RECV_SLOTS;
+	len = (size_t)c->recv_slots * recv_stride(c) + RECV_GUARD_LEN;
 	c->recv_buf = malloc(len);
 	memset(c->recv_buf, GUARD_OCTET, len);
 	c->recv_mr = ibv_reg_mr(pds[set.pd], c->recv_buf, len, IBV_ACCESS_LOCAL_WRITE);
@@ -302,8 +304,8 @@ static bool guards_stand(void)
 	for (size_t i = 0; i < num_conns; i++) {
 		const struct conn *c = &conns[i];
 
-		for (uint64_t slot = 0; c->recv_buf && slot <= RECV_SLOTS; slot++) {
-			const uint8_t *end = recv_slot(c, slot);
+		for (int slot = 0; c->recv_buf && slot <= c->recv_slots; slot++) {
+			const uint8_t *end = recv_slot(c, (uint64_t)slot);
 
 			stand &= is_guard(end - RECV_GUARD_LEN, end);
 		}

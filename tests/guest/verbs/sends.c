@@ -341,7 +341,7 @@ PAIR_CASE(fenced_read)
 
 /*
  * A user's region is shared by every stream of its PD, so a peer may not invalidate it
- * (RFC 5040, section 5.3): the stream ends. (hostile.py looks at the region afterwards.)
+ * (RFC 5040, section 5.3): the stream ends. (tests/hostile looks at the region afterwards.)
  */
 PAIR_CASE(invalidate_of_a_shared_region_ends_the_stream)
 {

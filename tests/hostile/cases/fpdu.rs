@@ -238,15 +238,17 @@ fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     }
 }
 
-/// Cut at every octet, and nothing more comes.
+/// Cut in each field, and nothing more comes.
 fn cut_off_by_the_end(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     b.clean()?;
-    for cut in 1.. {
+    let len = (kind.make)(b, &mut b.connect()?).fpdu().len();
+    for cut in [1, 2, 3, 4, 7, 8]
+        .into_iter()
+        .chain((9..len - 5).step_by(5))
+        .chain(len - 5..len)
+    {
         let mut wire = b.connect()?;
         let octets = (kind.make)(b, &mut wire).fpdu();
-        if cut == octets.len() {
-            break;
-        }
         wire.put(&octets[..cut])?;
         wire.half_close()?;
         wire.ends(End::Any)?;
