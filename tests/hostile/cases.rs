@@ -6,8 +6,10 @@
 //! reason if the device does not do what it should. Behind each one the device must still serve others
 //! ([`Bench::end_case`]).
 
+mod atomics;
 mod fpdu;
 mod initiator;
+mod ordering;
 mod rdmap;
 mod reads;
 mod requests;
@@ -66,6 +68,8 @@ pub(crate) fn all() -> Vec<Group> {
         group("untagged", untagged::cases()),
         group("rdmap", rdmap::cases()),
         group("reads", reads::cases()),
+        group("atomics", atomics::cases()),
+        group("ordering", ordering::cases()),
         group("requests", requests::cases()),
         group("terminate", terminate::cases()),
         group("teardown", teardown::cases()),

@@ -49,7 +49,8 @@ pub(crate) mod access {
     pub(crate) const LOCAL_WRITE: u32 = 1;
     pub(crate) const REMOTE_WRITE: u32 = 2;
     pub(crate) const REMOTE_READ: u32 = 4;
-    pub(crate) const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+    pub(crate) const REMOTE_ATOMIC: u32 = 8;
+    pub(crate) const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 }
 
 /// Something that has happened, in words.

@@ -1,0 +1,589 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Atomic operations on the device's memory (RFC 7306, sections 5 and 8).
+
+use super::{
+    case,
+    code,
+    refusals,
+    refused,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::Bench,
+    frame::{
+        op,
+        pattern,
+        read,
+        response,
+        untagged,
+        write,
+        Segment, //
+    },
+    wire::{
+        require,
+        End,
+        Outcome, //
+    },
+};
+
+/// An Atomic Request.
+#[derive(Clone, Copy)]
+pub(super) struct Atomic {
+    aopcode: u32,
+    pub(super) identifier: u32,
+    stag: u32,
+    to: u64,
+    data: u64,
+    mask: u64,
+    compare: u64,
+    compare_mask: u64,
+}
+
+const FETCH_ADD: u32 = 0;
+const COMPARE_SWAP: u32 = 2;
+
+impl Atomic {
+    pub(super) fn segment(&self, msn: u32) -> Segment {
+        let mut header = Vec::new();
+        header.extend(self.aopcode.to_be_bytes());
+        header.extend(self.identifier.to_be_bytes());
+        header.extend(self.stag.to_be_bytes());
+        for field in [
+            self.to,
+            self.data,
+            self.mask,
+            self.compare,
+            self.compare_mask,
+        ] {
+            header.extend(field.to_be_bytes());
+        }
+        untagged(op::ATOMIC_REQUEST, 1, msn, &header)
+    }
+}
+
+pub(super) fn fetch_add(stag: u32, to: u64, data: u64, mask: u64) -> Atomic {
+    Atomic {
+        aopcode: FETCH_ADD,
+        identifier: 0x1d,
+        stag,
+        to,
+        data,
+        mask,
+        compare: 0,
+        compare_mask: u64::MAX,
+    }
+}
+
+fn compare_swap(
+    stag: u32,
+    to: u64,
+    (swap, mask): (u64, u64),
+    (compare, compare_mask): (u64, u64),
+) -> Atomic {
+    Atomic {
+        aopcode: COMPARE_SWAP,
+        identifier: 0x1d,
+        stag,
+        to,
+        data: swap,
+        mask,
+        compare,
+        compare_mask,
+    }
+}
+
+/// The answer to a request with this identifier.
+pub(super) fn answer(msn: u32, identifier: u32, original: u64) -> Segment {
+    let mut header = Vec::from(identifier.to_be_bytes());
+    header.extend(original.to_be_bytes());
+    untagged(op::ATOMIC_RESPONSE, 3, msn, &header)
+}
+
+/// The 64 bits that the region `ram` begins with, as the device's processor reads them.
+fn put_word(b: &mut Bench<'_>, value: u64) -> Outcome {
+    let ram = b.ram;
+    b.puppet.poke(&ram, 0, &value.to_ne_bytes())
+}
+
+fn word(b: &mut Bench<'_>) -> Outcome<u64> {
+    let ram = b.ram;
+    let octets = b.puppet.peek(&ram, 0, 8)?;
+    Ok(octets
+        .iter()
+        .rev()
+        .fold(0, |word, octet| word << 8 | u64::from(*octet)))
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        identifiers_of_atomics_are_echoed: "EXT-34 EXT-44 EXT-11 EXT-19 EXT-45",
+        probe_changes_nothing: "EXT-3",
+        reserved_fields_of_an_atomic_are_ignored: "EXT-8 EXT-32 EXT-36",
+        atomics_and_reads_share_their_numbers: "EXT-31 EXT-37 EXT-40",
+        atomics_are_carried_out_in_order: "EXT-41 EXT-58 EXT-43",
+        answers_keep_the_order_of_reads_and_atomics: "EXT-49 EXT-58",
+        atomic_sees_the_write_before_it: "EXT-55",
+        no_consumer_hears_of_an_atomic: "EXT-38",
+        atomics_up_to_the_depth: "EXT-42",
+        atomic_with_a_bad_crc: "EXT-53 MPA-20",
+        counters_of_several_streams_add_up: "EXT-14 EXT-15 EXT-50",
+        atomic_of_a_half_closed_peer: "EXT-43",
+    ];
+    list.extend(results());
+    list.extend(refusals(bad_requests()));
+    list.extend((1..8).flat_map(unaligned));
+    list
+}
+
+/// What FetchAdd and CmpSwap make of a word.
+fn results() -> Vec<Case> {
+    const ALL: u64 = u64::MAX;
+    const HALVES: u64 = 0x8000_0000_8000_0000;
+    // Name, rows, original, operation, what the word is afterwards.
+    type Make = fn(u32, u64) -> Atomic;
+    let list: [(&str, &str, u64, Make, u64); 12] = [
+        ("add", "EXT-22 EXT-33", 40, |k, a| fetch_add(k, a, 2, 0), 42),
+        ("add_wraps", "EXT-22", ALL, |k, a| fetch_add(k, a, 1, 0), 0),
+        (
+            "add_negative",
+            "EXT-22",
+            5,
+            |k, a| fetch_add(k, a, ALL, 0),
+            4,
+        ),
+        (
+            "add_in_halves",
+            "EXT-21 EXT-23",
+            0xffff_ffff_ffff_ffff,
+            |k, a| fetch_add(k, a, 0x0000_0001_0000_0001, HALVES),
+            0,
+        ),
+        (
+            "add_in_halves_without_carry",
+            "EXT-21 EXT-23",
+            0x0000_0001_ffff_ffff,
+            |k, a| fetch_add(k, a, 0x0000_0001_0000_0001, HALVES),
+            0x0000_0002_0000_0000,
+        ),
+        (
+            "add_in_bits_is_xor",
+            "EXT-23",
+            0xff00_ff00_1234_5678,
+            |k, a| fetch_add(k, a, 0x0ff0_0ff0_8765_4321, ALL),
+            0xff00_ff00_1234_5678 ^ 0x0ff0_0ff0_8765_4321,
+        ),
+        (
+            "swap_on_match",
+            "EXT-28 EXT-33",
+            7,
+            |k, a| compare_swap(k, a, (9, ALL), (7, ALL)),
+            9,
+        ),
+        (
+            "no_swap_without_match",
+            "EXT-29",
+            7,
+            |k, a| compare_swap(k, a, (9, ALL), (8, ALL)),
+            7,
+        ),
+        (
+            "compare_some_bits",
+            "EXT-28",
+            0x1234_5678_9abc_def0,
+            |k, a| compare_swap(k, a, (0, ALL), (0xf0, 0xff)),
+            0,
+        ),
+        (
+            "compare_some_bits_that_differ",
+            "EXT-29",
+            0x1234_5678_9abc_def0,
+            |k, a| compare_swap(k, a, (0, ALL), (0xf1, 0xff)),
+            0x1234_5678_9abc_def0,
+        ),
+        (
+            "swap_some_bits",
+            "EXT-28",
+            0x1111_1111_1111_1111,
+            |k, a| compare_swap(k, a, (0x2222_2222_2222_2222, 0xffff_0000), (0, 0)),
+            0x1111_1111_2222_1111,
+        ),
+        (
+            "swap_whatever_it_was",
+            "EXT-81",
+            0xdead_beef,
+            |k, a| compare_swap(k, a, (1, ALL), (0, 0)),
+            1,
+        ),
+    ];
+    list.into_iter()
+        .map(|(name, rows, original, make, after)| {
+            case(format!("atomic_{name}"), rows, move |b| {
+                let mut wire = b.connect()?;
+                put_word(b, original)?;
+                let atomic = make(b.ram.key, b.ram.at);
+                wire.send(&[atomic.segment(1)])?;
+                wire.expect(&answer(1, atomic.identifier, original))?;
+                let found = word(b)?;
+                require!(found == after, "{found:#x} instead of {after:#x}");
+                Ok(())
+            })
+        })
+        .collect()
+}
+
+fn bad_requests() -> Vec<super::Refusal> {
+    let add = |stag, to| fetch_add(stag, to, 1, 0).segment(1);
+    let swap = |stag, to| compare_swap(stag, to, (1, u64::MAX), (0, 0)).segment(1);
+    let mut list = vec![
+        refused(
+            "atomic_with_an_unknown_key",
+            "EXT-59",
+            code::SOURCE_STAG,
+            move |b| add(b.ram.key ^ 0x55, b.ram.at),
+        ),
+        refused(
+            "atomic_with_an_unknown_stag",
+            "EXT-59 EXT-75",
+            code::SOURCE_STAG,
+            move |b| swap(0xffff_ff00, b.ram.at),
+        ),
+        refused(
+            "atomic_on_memory_of_another_domain",
+            "EXT-59",
+            code::SOURCE_STREAM,
+            move |b| add(b.foreign.key, b.foreign.at),
+        ),
+        refused(
+            "fetch_add_without_the_right",
+            "EXT-59 EXT-78",
+            code::SOURCE_RIGHTS,
+            move |b| add(b.no_write.key, b.no_write.at),
+        ),
+        refused(
+            "compare_swap_without_the_right",
+            "EXT-59 EXT-78",
+            code::SOURCE_RIGHTS,
+            move |b| swap(b.no_read.key, b.no_read.at),
+        ),
+        refused(
+            "atomic_before_the_region",
+            "EXT-59",
+            code::SOURCE_BOUNDS,
+            move |b| add(b.ram.key, b.ram.at - 8),
+        ),
+        refused(
+            "atomic_behind_the_region",
+            "EXT-59",
+            code::SOURCE_BOUNDS,
+            move |b| swap(b.ram.key, b.ram.end()),
+        ),
+        refused(
+            "atomic_across_the_end_of_the_region",
+            "EXT-59",
+            code::SOURCE_BOUNDS,
+            move |b| add(b.ram.key, b.ram.end() - 4),
+        ),
+        refused(
+            "atomic_across_the_end_of_all_offsets",
+            "EXT-59",
+            code::SOURCE_WRAP,
+            move |b| add(b.ram.key, u64::MAX - 3),
+        ),
+        refused(
+            "atomic_with_rdmap_version_0",
+            "EXT-6 EXT-76",
+            code::RDMAP_VERSION,
+            move |b| add(b.ram.key, b.ram.at).rv(0),
+        ),
+        refused(
+            "atomic_in_the_tagged_model",
+            "EXT-9",
+            code::OPCODE,
+            move |b| add(b.ram.key, b.ram.at).flip_t(),
+        ),
+        refused("atomic_with_an_offset", "EXT-12", code::OFFSET, move |b| {
+            add(b.ram.key, b.ram.at).mo(4)
+        }),
+        refused("atomic_with_number_0", "EXT-12", code::MSN, move |b| {
+            fetch_add(b.ram.key, b.ram.at, 1, 0).segment(0)
+        }),
+        refused("atomic_with_number_2", "EXT-12", code::MSN, move |b| {
+            fetch_add(b.ram.key, b.ram.at, 1, 0).segment(2)
+        }),
+        refused("atomic_in_two_segments", "EXT-13", code::STREAM, move |b| {
+            add(b.ram.key, b.ram.at).more()
+        }),
+        refused(
+            "atomic_without_its_last_octet",
+            "EXT-13",
+            code::STREAM,
+            move |b| add(b.ram.key, b.ram.at).cut(18 + 51),
+        ),
+        refused(
+            "atomic_with_an_octet_more",
+            "EXT-13",
+            code::STREAM,
+            move |b| add(b.ram.key, b.ram.at).plus(b"x"),
+        ),
+        refused(
+            "atomic_inside_a_message",
+            "EXT-12 DDP-22",
+            code::OPCODE,
+            move |b| add(b.ram.key, b.ram.at),
+        )
+        .behind(|_| vec![crate::frame::send(1, b"a").more()]),
+        refused(
+            "atomic_response_that_nobody_waits_for",
+            "EXT-46",
+            code::NO_BUFFER,
+            |_| answer(1, 0, 0),
+        ),
+        refused("atomic_response_with_number_2", "EXT-48", code::MSN, |_| {
+            answer(2, 0, 0)
+        }),
+    ];
+    for queue in [0, 2, 3, 4] {
+        list.push(refused(
+            format!("atomic_in_queue_{queue}"),
+            "EXT-10 EXT-80",
+            code::QUEUE,
+            move |b| add(b.ram.key, b.ram.at).qn(queue),
+        ));
+    }
+    for queue in [0, 1, 2, 4] {
+        list.push(refused(
+            format!("atomic_response_in_queue_{queue}"),
+            "EXT-10 EXT-80",
+            code::QUEUE,
+            move |_| answer(1, 0, 0).qn(queue),
+        ));
+    }
+    for aopcode in [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
+        list.push(refused(
+            format!("atomic_operation_{aopcode}"),
+            "EXT-39 EXT-79",
+            code::OPCODE,
+            move |b| {
+                Atomic {
+                    aopcode,
+                    ..fetch_add(b.ram.key, b.ram.at, 1, 0)
+                }
+                .segment(1)
+            },
+        ));
+    }
+    list
+}
+
+/// Both operations on an address that is no multiple of 8.
+fn unaligned(residue: u64) -> [Case; 2] {
+    [
+        refused(
+            format!("fetch_add_at_{residue}_modulo_8"),
+            "EXT-24 EXT-25 EXT-77",
+            code::STREAM,
+            move |b| fetch_add(b.ram.key, b.ram.at + 64 + residue, 1, 0).segment(1),
+        )
+        .into(),
+        refused(
+            format!("compare_swap_at_{residue}_modulo_8"),
+            "EXT-30 EXT-77",
+            code::STREAM,
+            move |b| {
+                let swap = (1, u64::MAX);
+                compare_swap(b.ram.key, b.ram.at + 64 + residue, swap, (0, 0)).segment(1)
+            },
+        )
+        .into(),
+    ]
+}
+
+fn identifiers_of_atomics_are_echoed(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    put_word(b, 0)?;
+    for (msn, identifier) in (1..).zip([0, 1, 0x8000_0000, u32::MAX, 1]) {
+        let atomic = Atomic {
+            identifier,
+            ..fetch_add(b.ram.key, b.ram.at, 1, 0)
+        };
+        wire.send(&[atomic.segment(msn)])?;
+        wire.expect(&answer(msn, identifier, u64::from(msn) - 1))?;
+    }
+    Ok(())
+}
+
+fn probe_changes_nothing(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    b.clean()?;
+    wire.send(&[fetch_add(b.ram.key, b.ram.at, 0, 0).segment(1)])?;
+    wire.expect(&answer(1, 0x1d, 0x5555_5555_5555_5555))?;
+    b.untouched()
+}
+
+fn reserved_fields_of_an_atomic_are_ignored(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    put_word(b, 1)?;
+    let odd = Atomic {
+        aopcode: 0xffff_fff0 | FETCH_ADD,
+        compare: 0x1234,
+        compare_mask: 0x5678,
+        ..fetch_add(b.ram.key, b.ram.at, 1, 0)
+    };
+    wire.send(&[odd
+        .segment(1)
+        .inv(0xdead_beef)
+        .ddp_reserved(15)
+        .rdmap_reserved(3)])?;
+    wire.expect(&answer(1, 0x1d, 1))?;
+    let odd = Atomic {
+        aopcode: 0xffff_fff0 | COMPARE_SWAP,
+        ..compare_swap(b.ram.key, b.ram.at, (3, u64::MAX), (2, u64::MAX))
+    };
+    wire.send(&[odd.segment(2)])?;
+    wire.expect(&answer(2, 0x1d, 2))?;
+    let found = word(b)?;
+    require!(found == 3, "{found} instead of 3");
+    Ok(())
+}
+
+fn atomics_and_reads_share_their_numbers(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    put_word(b, 7)?;
+    let data = 7_u64.to_ne_bytes();
+    wire.send(&[read(1, 8, b.ram.key, b.ram.at)])?;
+    wire.expect(&response(&data))?;
+    wire.send(&[fetch_add(b.ram.key, b.ram.at, 0, 0).segment(2)])?;
+    wire.expect(&answer(1, 0x1d, 7))?;
+    wire.send(&[read(3, 8, b.ram.key, b.ram.at)])?;
+    wire.expect(&response(&data))
+}
+
+fn atomics_are_carried_out_in_order(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    put_word(b, 0)?;
+    let (key, at) = (b.ram.key, b.ram.at);
+    wire.send(&[
+        fetch_add(key, at, 5, 0).segment(1),
+        compare_swap(key, at, (8, u64::MAX), (5, u64::MAX)).segment(2),
+        fetch_add(key, at, 1, 0).segment(3),
+        compare_swap(key, at, (0, u64::MAX), (8, u64::MAX)).segment(4),
+    ])?;
+    for (msn, original) in (1..).zip([0, 5, 8, 9]) {
+        wire.expect(&answer(msn, 0x1d, original))?;
+    }
+    let found = word(b)?;
+    require!(found == 9, "{found} instead of 9");
+    Ok(())
+}
+
+fn answers_keep_the_order_of_reads_and_atomics(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    put_word(b, 1)?;
+    let long = 300_000;
+    wire.send(&[
+        read(1, long, b.large.key, b.large.at),
+        fetch_add(b.ram.key, b.ram.at, 1, 0).segment(2),
+        read(3, 8, b.ram.key, b.ram.at),
+        fetch_add(b.ram.key, b.ram.at, 1, 0).segment(4),
+    ])?;
+    let (first, data) = wire.message()?;
+    require!(
+        first.op() == op::READ_RESPONSE && data.len() == long as usize,
+        "{}",
+        first.describe()
+    );
+    wire.expect(&answer(1, 0x1d, 1))?;
+    wire.expect(&response(&2_u64.to_ne_bytes()))?;
+    wire.expect(&answer(2, 0x1d, 2))
+}
+
+fn atomic_sees_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    for (msn, round) in (1..).zip([17_u64, 99, 3]) {
+        wire.send(&[
+            write(b.ram.key, b.ram.at, &round.to_ne_bytes()),
+            fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn),
+        ])?;
+        wire.expect(&answer(msn, 0x1d, round))?;
+    }
+    Ok(())
+}
+
+fn no_consumer_hears_of_an_atomic(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(1)])?;
+    wire.get()?;
+    b.puppet.none(&format!("wc {}", wire.conn))
+}
+
+fn atomics_up_to_the_depth(b: &mut Bench<'_>) -> Outcome {
+    // Four, unless another number was agreed on.
+    let mut wire = b.connect()?;
+    put_word(b, 0)?;
+    let add = |msn| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn);
+    for round in 0..8 {
+        let first = round * 4 + 1;
+        wire.send(&[add(first), add(first + 1), add(first + 2), add(first + 3)])?;
+        for msn in first..first + 4 {
+            wire.expect(&answer(msn, 0x1d, u64::from(msn) - 1))?;
+        }
+    }
+    Ok(())
+}
+
+fn atomic_with_a_bad_crc(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    b.clean()?;
+    let add = fetch_add(b.ram.key, b.ram.at, 1, 0).segment(1);
+    wire.put(&add.bad_crc(1))?;
+    wire.expect_terminate(&code::CRC.alone())?;
+    b.untouched()?;
+    b.failed(&wire, code::CRC)
+}
+
+fn counters_of_several_streams_add_up(b: &mut Bench<'_>) -> Outcome {
+    const STREAMS: usize = 6;
+    const ROUNDS: u32 = 32;
+    put_word(b, 0)?;
+    let mut wires = Vec::new();
+    for _ in 0..STREAMS {
+        wires.push(b.connect()?);
+    }
+    let mut seen = Vec::new();
+    for msn in 1..=ROUNDS {
+        for wire in &mut wires {
+            wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn)])?;
+        }
+        for wire in &mut wires {
+            let got = wire.get()?;
+            require!(
+                got.op() == op::ATOMIC_RESPONSE && got.msn() == msn,
+                "{}",
+                got.describe()
+            );
+            seen.push(got.data()[4..].to_vec());
+        }
+    }
+    let total = STREAMS as u64 * u64::from(ROUNDS);
+    let found = word(b)?;
+    require!(found == total, "{found} instead of {total}");
+    seen.sort_unstable();
+    let each_once = seen
+        .iter()
+        .zip(0_u64..)
+        .all(|(original, n)| **original == n.to_be_bytes());
+    require!(each_once, "some originals came twice");
+    Ok(())
+}
+
+fn atomic_of_a_half_closed_peer(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    put_word(b, 4)?;
+    b.puppet.poke(&b.large.clone(), 0, &pattern(16))?;
+    wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(1)])?;
+    wire.half_close()?;
+    wire.expect(&answer(1, 0x1d, 4))?;
+    wire.ends(End::Graceful)
+}
