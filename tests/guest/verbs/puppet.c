@@ -200,14 +200,14 @@ static bool conn_qp(struct conn *c)
 {
 	struct ibv_qp_init_attr attr = {
 		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = 256,
-			 .max_recv_wr = 256,
+		.cap = { .max_send_wr = 32,
+			 .max_recv_wr = 64,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
 	};
 	size_t len;
 
-	c->cq = ibv_create_cq(ctx, 1024, NULL, completions, 0);
+	c->cq = ibv_create_cq(ctx, 128, NULL, completions, 0);
 	attr.send_cq = attr.recv_cq = c->cq;
 	if (!c->cq || ibv_req_notify_cq(c->cq, 0) || rdma_create_qp(c->id, pds[set.pd], &attr))
 		return false;

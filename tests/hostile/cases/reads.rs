@@ -55,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut bad = vec![
         refused(
             "read_of_an_unknown_stag",
-            "RDMAP-153 RDMAP-142 RDMAP-46",
+            "RDMAP-153 RDMAP-142 RDMAP-37 RDMAP-38 RDMAP-46 RDMAP-48 RDMAP-63 RDMAP-69",
             code::SOURCE_STAG,
             |b| read(1, 8, 0x7f00_0000, b.ram.at),
         ),

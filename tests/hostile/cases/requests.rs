@@ -35,12 +35,13 @@ use crate::{
 
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
-        frames_of_sends: "RDMAP-2 RDMAP-21 RDMAP-36 RDMAP-87 DDP-25 DDP-29 DDP-30",
+        frames_of_sends: "RDMAP-1 RDMAP-2 RDMAP-5 RDMAP-9 RDMAP-21 RDMAP-36 RDMAP-87 DDP-25 DDP-29 DDP-30",
         frame_of_send_with_invalidate: "RDMAP-22 RDMAP-90",
-        long_messages_are_cut: "DDP-13 DDP-14 DDP-15 DDP-34 DDP-36 DDP-44 DDP-45 RDMAP-3",
+        long_messages_are_cut: "DDP-26 DDP-28 DDP-13 DDP-14 DDP-15 DDP-34 DDP-36 DDP-44 DDP-45 RDMAP-3",
+        messages_leave_as_they_were_posted: "RDMAP-55 RDMAP-87 RDMAP-116 RDMAP-125 DDP-44",
         frames_of_a_write: "RDMAP-50 RDMAP-57 DDP-21 DDP-38",
         empty_write_of_the_device: "RDMAP-58 DDP-40",
-        read_of_the_device: "RDMAP-30 RDMAP-60 RDMAP-74 RDMAP-122 RDMAP-124",
+        read_of_the_device: "RDMAP-16 RDMAP-30 RDMAP-65 RDMAP-71 RDMAP-60 RDMAP-74 RDMAP-122 RDMAP-124",
         read_response_octet_by_octet: "RDMAP-122 DDP-4",
         read_response_out_of_order: "RDMAP-77 DDP-39",
         empty_read_response_names_anything: "DDP-41 RDMAP-68",
@@ -55,7 +56,7 @@ pub(super) fn cases() -> Vec<Case> {
         reset_fails_a_pending_read: "RDMAP-99 DDP-3",
         octets_of_a_blocked_peer_arrive_later: "RDMAP-117 DDP-97",
         fault_in_the_middle_of_a_send: "RDMAP-143 RDMAP-100",
-        fault_fails_what_is_under_way: "RDMAP-99 RDMAP-139",
+        fault_fails_what_is_under_way: "RDMAP-12 RDMAP-99 RDMAP-139",
         write_inside_a_read_response: "DDP-22 DDP-44",
         writes_between_read_responses: "RDMAP-104 RDMAP-122",
     ];
@@ -125,6 +126,35 @@ fn frames_of_a_write(b: &mut Bench<'_>) -> Outcome {
         first.describe()
     );
     require!(got == data[100..5100], "data differs");
+    Ok(())
+}
+
+fn messages_leave_as_they_were_posted(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    for to in [1, 2, 3] {
+        b.puppet.ask(&format!("write {conn} {ram} 0 8 {to} 77 -"))?;
+        b.puppet.ask(&format!("send {conn} 9 -"))?;
+        b.puppet.ask(&format!("read {conn} {ram} 0 8 {to} 77 -"))?;
+    }
+    for n in [1, 2, 3] {
+        let (write, send, read) = (wire.get()?, wire.get()?, wire.get()?);
+        require!(
+            write.op() == op::WRITE && write.to() == n,
+            "{}",
+            write.describe()
+        );
+        require!(
+            send.op() == op::SEND && u64::from(send.msn()) == n,
+            "{}",
+            send.describe()
+        );
+        require!(
+            read.op() == op::READ_REQUEST && read.read().source_to == n,
+            "{}",
+            read.describe()
+        );
+    }
     Ok(())
 }
 

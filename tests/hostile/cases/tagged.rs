@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut bad = vec![
         refused(
             "write_to_an_unknown_stag",
-            "DDP-76 RDMAP-52",
+            "DDP-76 DDP-82 DDP-85 RDMAP-6 RDMAP-15 RDMAP-37 RDMAP-38 RDMAP-52 RDMAP-141",
             code::STAG,
             |b| write(0x7f00_0000, b.ram.at, b"x"),
         ),

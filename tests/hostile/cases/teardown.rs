@@ -30,7 +30,7 @@ use crate::{
 
 pub(super) fn cases() -> Vec<Case> {
     scripts![
-        graceful_end: "RDMAP-131 DDP-9 DDP-61",
+        graceful_end: "DDP-56 RDMAP-131 DDP-9 DDP-61",
         end_at_once: "RDMAP-131 DDP-9",
         disconnect_is_graceful: "DDP-57 RDMAP-131",
         sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",

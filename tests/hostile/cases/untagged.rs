@@ -29,13 +29,13 @@ use crate::{
 
 pub(super) fn cases() -> Vec<Case> {
     let mut list = scripts![
-        sends_of_all_kinds_arrive: "RDMAP-79 RDMAP-80 RDMAP-81 RDMAP-83 RDMAP-88",
+        sends_of_all_kinds_arrive: "DDP-54 RDMAP-79 RDMAP-80 RDMAP-81 RDMAP-83 RDMAP-88",
         segments_make_one_message: "RDMAP-4 DDP-36 DDP-52 RDMAP-3",
         message_without_its_last_segment: "RDMAP-119 DDP-16 DDP-17 DDP-51",
         segments_of_a_send_out_of_order: "DDP-37",
         reserved_bits_of_a_send_are_ignored: "RDMAP-25 RDMAP-26 DDP-18",
         send_that_fills_its_buffer: "DDP-73 RDMAP-81",
-        no_receive_buffer: "DDP-70 DDP-71 RDMAP-89",
+        no_receive_buffer: "RDMAP-85 DDP-70 DDP-71 RDMAP-89",
         no_receive_buffer_for_an_empty_send: "RDMAP-89",
         receive_buffers_used_up: "DDP-70 RDMAP-80",
         receive_buffer_posted_in_time: "DDP-70 RDMAP-80",
