@@ -352,7 +352,7 @@ impl<'a> Bench<'a> {
     /// The program has been told that this connection failed by a fault of the peer.
     pub(crate) fn failed(&mut self, wire: &Wire, code: Code) -> Outcome {
         let event = match code {
-            Code(0 | 1, 1, _) if code.0 == 0 || code.1 == 1 => "QP_ACCESS_ERR",
+            Code(0 | 1, 1, _) => "QP_ACCESS_ERR",
             Code(0 | 1, 2, _) => "QP_REQ_ERR",
             _ => "QP_FATAL",
         };
@@ -486,7 +486,7 @@ pub(crate) fn take_rtr(wire: &mut Wire) -> Outcome {
     }
 }
 
-/// A Request of a peer-to-peer connection that wants CRCs.
+/// Whether a start-up frame has the data of RFC 6581.
 pub(crate) fn is_enhanced(start: &Start) -> bool {
     start.flags & flag::ENHANCED != 0 && start.rev == 2
 }
