@@ -208,8 +208,13 @@ fn config(source: &mut Source<'_>) -> Config {
 }
 
 fn depths(source: &mut Source<'_>) -> Depths {
+    // Half of them are so small that they are the limit.
+    let mut depth = || match source.u16() {
+        small @ 0x8000.. => small & 3,
+        any => any,
+    };
     Depths {
-        ird: source.u16(),
-        ord: source.u16(),
+        ird: depth(),
+        ord: depth(),
     }
 }

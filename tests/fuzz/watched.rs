@@ -104,7 +104,7 @@ impl Setting {
                 Extensions::Rfc7306
             },
             ird: u16::from(queues & 3),
-            receives: usize::from(queues >> 2 & 3),
+            receives: usize::from((queues >> 2) & 3),
             asking: flag(8),
             wrapping: flag(16),
         }

@@ -12,28 +12,51 @@ use iwarp_fuzz::{
     conversation,
     fpdu_stream,
     mpa_start,
+    ops,
     terminate,
-    Target,
-    TARGETS, //
+    Target, //
 };
 
 /// What the engine has found worth keeping holds.
-#[test]
-fn every_corpus() {
-    for (name, target) in TARGETS {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("fuzz/corpus")
-            .join(name);
-        let mut count = 0;
-        for entry in fs::read_dir(&corpus).unwrap() {
-            let path = entry.unwrap().path();
-            let octets = fs::read(&path).unwrap();
-            eprintln!("{}", path.display());
-            target(&octets);
-            count += 1;
-        }
-        assert!(count >= 20, "{name} has {count} inputs");
+#[track_caller]
+fn corpus(name: &str, target: Target) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz/corpus")
+        .join(name);
+    let mut count = 0;
+    for entry in fs::read_dir(&corpus).unwrap() {
+        let path = entry.unwrap().path();
+        let octets = fs::read(&path).unwrap();
+        eprintln!("{}", path.display());
+        target(&octets);
+        count += 1;
     }
+    assert!(count >= 20, "{name} has {count} inputs");
+}
+
+#[test]
+fn the_corpus_of_streams() {
+    corpus("fpdu_stream", fpdu_stream::run);
+}
+
+#[test]
+fn the_corpus_of_start_ups() {
+    corpus("mpa_start", mpa_start::run);
+}
+
+#[test]
+fn the_corpus_of_terminates() {
+    corpus("terminate", terminate::run);
+}
+
+#[test]
+fn the_corpus_of_operations() {
+    corpus("ops", ops::run);
+}
+
+#[test]
+fn the_corpus_of_conversations() {
+    corpus("conversation", conversation::run);
 }
 
 /// 20000 inputs of up to 512 octets.
