@@ -104,6 +104,23 @@ cycles() {
 
 kernel_has_no_qp() { ! rdma resource show qp link "$DEV_A" | grep -q 'comm \[nvme'; }
 
+# The target takes the host's keys back as it answers, and the host does not find out otherwise.
+remote_invalidation() {
+	local tracing=/sys/kernel/tracing
+	mountpoint -q $tracing || mount -t tracefs tracefs $tracing
+	{
+		echo 'p:answered nvme_rdma:nvme_rdma_recv_done'
+		echo 'p:had_to_invalidate nvme_rdma:nvme_rdma_inv_rkey_done'
+	} >$tracing/kprobe_events
+	echo 1 >$tracing/events/kprobes/enable
+	connected verified 4
+	echo 0 >$tracing/events/kprobes/enable
+	cat $tracing/kprobe_profile
+	awk '{ n[$1] = $2 } END { exit !(n["answered"] > 100 && n["had_to_invalidate"] == 0) }' \
+		$tracing/kprobe_profile || die "$(tr '\n' ' ' <$tracing/kprobe_profile)"
+	echo >$tracing/kprobe_events
+}
+
 with_shared_receive_queues() {
 	target_down
 	target_up use_srq=1
@@ -134,6 +151,7 @@ for depth in 1 32; do
 done
 try file_system 60 connected file_system
 try cycles 120 cycles "${CYCLES:-5}"
+try remote_invalidation 90 remote_invalidation
 try with_shared_receive_queues 90 with_shared_receive_queues
 try device_deleted_under_load 120 device_deleted_under_load
 target_down

@@ -5,6 +5,10 @@
 use super::{
     case,
     code,
+    reads::{
+        numbered,
+        slow_reader, //
+    },
     refusals,
     refused,
     scripts,
@@ -127,6 +131,7 @@ pub(super) fn cases() -> Vec<Case> {
         atomic_sees_the_write_before_it: "EXT-55",
         no_consumer_hears_of_an_atomic: "EXT-38",
         atomics_up_to_the_depth: "EXT-42",
+        one_atomic_more_than_granted: "EXT-42",
         atomic_with_a_bad_crc: "EXT-53 MPA-20",
         counters_of_several_streams_add_up: "EXT-14 EXT-15 EXT-50",
         atomic_of_a_half_closed_peer: "EXT-43",
@@ -530,6 +535,19 @@ fn atomics_up_to_the_depth(b: &mut Bench<'_>) -> Outcome {
             wire.expect(&answer(msn, 0x1d, u64::from(msn) - 1))?;
         }
     }
+    Ok(())
+}
+
+fn one_atomic_more_than_granted(b: &mut Bench<'_>) -> Outcome {
+    // Behind a Read that takes long, Reads and Atomics wait in the same places.
+    let mut wire = slow_reader(b, 2)?;
+    put_word(b, 0)?;
+    let add = |msn| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn);
+    wire.send(&[numbered(b, 1, 1 << 21), add(2), add(3)])?;
+    b.puppet.wait(&format!("event {} QP_REQ_ERR", wire.conn))?;
+    wire.expect_terminate_behind(op::READ_RESPONSE, &code::NO_BUFFER.answer(&add(3)))?;
+    let found = word(b)?;
+    require!(found == 0, "{found} instead of 0");
     Ok(())
 }
 

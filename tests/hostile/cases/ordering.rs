@@ -156,7 +156,7 @@ fn answer_read(wire: &mut Wire, request: &Got) -> Outcome {
 
 // The peer issues both.
 
-/// Where Sends of this case take their number from, where Writes go to, and what Reads and Atomics see.
+/// What Writes add to the word that Reads and Atomics find.
 const WORD: u64 = 0x0102_0304_0506_0708;
 
 /// Two messages in one go, and a Send behind them: answers in the order of the requests, each with what
@@ -166,7 +166,7 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     let ram = b.ram;
     b.puppet.poke(&ram, 0, &0_u64.to_ne_bytes())?;
     let (mut segments, mut answers) = (Vec::new(), Vec::new());
-    let (mut word, mut sends, mut reads, mut atomics) = (0_u64, 0, 0, 0);
+    let (mut word, mut written, mut sends, mut reads, mut atomics) = (0_u64, 0, 0, 0, 0);
     for kind in [first, later] {
         match kind {
             Kind::Send => {
@@ -175,6 +175,7 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
             }
             Kind::Write => {
                 word = word.wrapping_add(WORD);
+                written = word;
                 segments.push(write(ram.key, ram.at, &word.to_ne_bytes()));
             }
             Kind::Read => {
@@ -197,7 +198,7 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     let mut saw_later = false;
     for want in &answers {
         let got = wire.get()?;
-        let found = got.data().last_chunk() == Some(&found_by(first, WORD));
+        let found = got.data().last_chunk() == Some(&found_by(first, written));
         saw_later = later == Kind::Write && got.0 != *want && found;
         require!(saw_later || got.0 == *want, "{}", got.describe());
     }

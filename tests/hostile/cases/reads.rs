@@ -39,6 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
         reserved_bits_of_a_read_request_are_ignored: "RDMAP-25 RDMAP-26 DDP-18",
         read_of_nothing_needs_no_stag: "RDMAP-68 RDMAP-70",
         read_of_nothing_behind_other_work: "RDMAP-70 RDMAP-76 RDMAP-123",
+        full_read_queue_holds_up_nobody: "RDMAP-177",
         responses_come_in_order: "RDMAP-64 RDMAP-76 RDMAP-123",
         as_many_reads_as_granted: "RDMAP-73 RDMAP-126 RDMAP-61",
         one_read_more_than_granted: "RDMAP-129 RDMAP-152",
@@ -312,20 +313,21 @@ fn read_of_nothing_needs_no_stag(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// A connection whose peer reads slowly, and on which the program serves this many Reads.
-fn slow_reader(b: &mut Bench<'_>, ird: u16) -> Outcome<Wire> {
+pub(super) fn slow_reader(b: &mut Bench<'_>, ird: u16) -> Outcome<Wire> {
     b.puppet.set(&[("ird", ird.into())])?;
     let mut wire = b.open()?;
     wire.window(8192)?;
     let reply = wire.start(&Start::enhanced(Depths::new(4, ird), &[]))?;
     let granted = reply.depths().map(|depths| depths.ird);
     require!(granted == Some(ird), "IRD {granted:?}");
-    let event = b.puppet.wait("established")?;
+    let event = b.puppet.wait("request")?;
     wire.conn = event[1].parse().unwrap_or(u32::MAX);
+    b.puppet.wait(&format!("established {}", wire.conn))?;
     Ok(wire)
 }
 
 /// A Read of the large region whose sink has a number by which it is known.
-fn numbered(b: &Bench<'_>, msn: u32, size: u32) -> Segment {
+pub(super) fn numbered(b: &Bench<'_>, msn: u32, size: u32) -> Segment {
     Read {
         sink: msn,
         sink_to: 0,
@@ -359,6 +361,18 @@ fn read_of_nothing_behind_other_work(b: &mut Bench<'_>) -> Outcome {
     answers(&mut wire, 1, 1 << 20)?;
     wire.expect(&response(&[]))?;
     wire.expect(&response(b"head"))
+}
+
+fn full_read_queue_holds_up_nobody(b: &mut Bench<'_>) -> Outcome {
+    let mut full = slow_reader(b, 4)?;
+    let reads: Vec<Segment> = (1..5).map(|msn| numbered(b, msn, 1 << 20)).collect();
+    full.send(&reads)?;
+    let mut other = b.connect()?;
+    b.works(&mut other)?;
+    for msn in 1..5 {
+        answers(&mut full, msn, 1 << 20)?;
+    }
+    Ok(())
 }
 
 fn responses_come_in_order(b: &mut Bench<'_>) -> Outcome {
