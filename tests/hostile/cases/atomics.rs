@@ -114,10 +114,7 @@ fn put_word(b: &mut Bench<'_>, value: u64) -> Outcome {
 fn word(b: &mut Bench<'_>) -> Outcome<u64> {
     let ram = b.ram;
     let octets = b.puppet.peek(&ram, 0, 8)?;
-    Ok(octets
-        .iter()
-        .rev()
-        .fold(0, |word, octet| word << 8 | u64::from(*octet)))
+    Ok(octets.try_into().map_or(0, u64::from_ne_bytes))
 }
 
 pub(super) fn cases() -> Vec<Case> {
