@@ -2,8 +2,9 @@
 
 //! The sorting room: which message goes out next.
 //!
-//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A request becomes a message here: its
-//! keys become regions, and fence and ORD are asked; what needs no message is done on the spot.
+//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A request
+//! becomes a message here: its keys become regions, and fence and ORD are asked; what needs no message
+//! is done on the spot.
 //!
 //! Context: process; the transmitter's.
 
@@ -104,26 +105,16 @@ impl Qp {
                     job: Job::Answer,
                 }
             }
-            Some(InboundRequest::Atomic(atomic)) => {
-                let original = match self.operate(&atomic) {
-                    Ok(original) => original,
-                    Err(fault) => {
-                        self.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
-                        return false;
-                    }
-                };
-                let response = AtomicResponse {
+            Some(InboundRequest::Atomic(atomic)) => match self.operate(&atomic) {
+                Ok(original) => stream.atomic_response(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
-                };
-                let msn = stream.atomic_msn;
-                stream.atomic_msn = msn.next();
-                Outgoing {
-                    segmenter: Segmenter::new(Message::AtomicResponse { response, msn }, 0),
-                    source: Source::Nothing,
-                    job: Job::Answer,
+                }),
+                Err(fault) => {
+                    self.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
+                    return false;
                 }
-            }
+            },
         };
         stream.current = Some(outgoing);
         true
@@ -335,6 +326,16 @@ impl Qp {
 }
 
 impl TxStream {
+    fn atomic_response(&mut self, response: AtomicResponse) -> Outgoing {
+        let msn = self.atomic_msn;
+        self.atomic_msn = msn.next();
+        Outgoing {
+            segmenter: Segmenter::new(Message::AtomicResponse { response, msn }, 0),
+            source: Source::Nothing,
+            job: Job::Answer,
+        }
+    }
+
     fn read_request(&mut self, request: ReadRequest) -> Outgoing {
         let msn = self.read_msn;
         self.read_msn = msn.next();

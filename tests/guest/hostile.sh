@@ -26,15 +26,10 @@ END
 cat >"$TMP/rping" <<END
 #!/bin/bash
 [ "\$2" = there ] || exec $AT_B "\$0" "\$1" there
-set -- "\$1" -a $IP4_B -p "\$1" -C 3 -S 1000 -V
-listening=\$(printf ':%04X [0-9A-F]*:0000 0A' "\$1")
-shift
-timeout 30 rping -s "\$@" 2>&1 &
-for ((try = 0; try < 300; try++)); do
-	[[ ! \$(</proc/net/tcp) =~ \$listening ]] || break
-	sleep 0.05
-done
-timeout 30 rping -c "\$@" 2>&1 && wait \$!
+. "$GUEST_DIR/lib.sh"
+NS_A=- NS_B=- IP4_B=$IP4_B PORT=\$1
+rping_pair 4 3 -S 1000 -V || FAILED=1
+finish
 END
 chmod +x "$TMP/puppet" "$TMP/setting" "$TMP/rping"
 # Started often, and the checkout is far away.

@@ -159,6 +159,9 @@ wait_listen() {
 	return 1
 }
 
+# gone PID: whether that process has ended.
+gone() { ! kill -0 "$1" 2>/dev/null; }
+
 # nothing_left SECONDS KIND...: waits until there are no RDMA objects of these kinds but the kernel's own.
 nothing_left() {
 	local limit=$1

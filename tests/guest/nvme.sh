@@ -140,8 +140,6 @@ device_deleted_under_load() {
 	eventually 30 test ! -e "$DISK" || die 'the disk stays'
 }
 
-gone() { ! kill -0 "$1" 2>/dev/null; }
-
 ends_up self
 target_up
 try discover 40 discover

@@ -35,7 +35,6 @@ kill_hard() {
 	pkill -KILL -P "$*" || die 'nothing to kill'
 }
 
-gone() { ! kill -0 "$1" 2>/dev/null; }
 
 # Both ends are told within 15 s; their own exit status is their affair.
 both_end() {

@@ -305,6 +305,36 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// A region with these rights, where there may be one: remote rights to write need the local one.
+    pub(crate) fn region_with(&mut self, rights: u32) -> Outcome<Option<Region>> {
+        if rights & access::REMOTE_WRITE != 0 && rights & access::LOCAL_WRITE == 0 {
+            let answer = self.puppet.try_ask(&format!("mr 64 {rights} 0"))?;
+            require!(answer.starts_with("- "), "registered: {answer}");
+            return Ok(None);
+        }
+        self.puppet.region(64, rights, 0).map(Some)
+    }
+
+    // How connections end.
+
+    /// This segment gets exactly this Terminate, and the program is told that the connection failed.
+    pub(crate) fn refuses(&mut self, wire: &mut Wire, code: Code, bad: &Segment) -> Outcome {
+        wire.send(std::slice::from_ref(bad))?;
+        wire.expect_refusal(code, bad)?;
+        self.failed(wire, code)
+    }
+
+    /// The connection is reset: the program is told, and all receives are flushed.
+    pub(crate) fn loses(&self, wire: Wire) -> Outcome {
+        let conn = wire.conn;
+        wire.reset()?;
+        self.puppet.wait(&format!("disconnected {conn}"))?;
+        for _ in 0..RECEIVES {
+            self.puppet.wait(&format!("wc {conn} recv * flushed"))?;
+        }
+        Ok(())
+    }
+
     // What the verbs program is told.
 
     /// The next Send of the peer has arrived, with these octets.

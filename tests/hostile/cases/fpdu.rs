@@ -264,12 +264,7 @@ fn cut_off_by_a_reset(b: &mut Bench<'_>, kind: Kind) -> Outcome {
         let mut wire = b.connect()?;
         let octets = (kind.make)(b, &mut wire).fpdu();
         wire.put(&octets[..octets.len() - held_back])?;
-        let conn = wire.conn;
-        wire.reset()?;
-        b.puppet.wait(&format!("disconnected {conn}"))?;
-        for _ in 0..RECEIVES {
-            b.puppet.wait(&format!("wc {conn} recv * flushed"))?;
-        }
+        b.loses(wire)?;
     }
     b.untouched()
 }

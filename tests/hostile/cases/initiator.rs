@@ -27,6 +27,7 @@ use crate::{
         write,
         Code,
         Depths,
+        Got,
         Rtr,
         Segment,
         Start,
@@ -36,7 +37,8 @@ use crate::{
         fail,
         require,
         End,
-        Outcome, //
+        Outcome,
+        Wire, //
     },
 };
 
@@ -433,6 +435,23 @@ fn reply_lowers_the_initiators_reads(b: &mut Bench<'_>) -> Outcome {
     wire.silent()
 }
 
+/// The Reply takes these kinds; returns the FPDU that comes first.
+fn rtr_out_of(b: &mut Bench<'_>, taken: Rtr) -> Outcome<(Wire, Got)> {
+    let (mut wire, request) = b.called()?;
+    let Some(asked) = request.depths() else {
+        fail!("no enhanced data");
+    };
+    let depths = Depths {
+        ird: asked.ord,
+        ord: asked.ird,
+        rtr: taken,
+        ..asked
+    };
+    wire.put(&Start::enhanced_reply(depths, &[]).octets())?;
+    let first = wire.get()?;
+    Ok((wire, first))
+}
+
 /// The kind that comes is one of those that the Reply has, or the connection fails.
 fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Outcome {
     if !peer_to_peer || !taken.write && !taken.read {
@@ -446,18 +465,7 @@ fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Outcome {
             code::NO_RTR,
         );
     }
-    let (mut wire, request) = b.called()?;
-    let Some(asked) = request.depths() else {
-        fail!("no enhanced data");
-    };
-    let depths = Depths {
-        ird: asked.ord,
-        ord: asked.ird,
-        rtr: taken,
-        ..asked
-    };
-    wire.put(&Start::enhanced_reply(depths, &[]).octets())?;
-    let first = wire.get()?;
+    let (mut wire, first) = rtr_out_of(b, taken)?;
     let fits = match first.op() {
         op::WRITE => taken.write && first.data().is_empty(),
         op::READ_REQUEST => taken.read && first.read().size == 0 && first.msn() == 1,
@@ -492,19 +500,8 @@ fn rtr_comes_before_data(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// The Reply takes a Read only; returns its sink.
-fn rtr_by_read(b: &mut Bench<'_>) -> Outcome<(crate::wire::Wire, u32, u64)> {
-    let (mut wire, request) = b.called()?;
-    let Some(asked) = request.depths() else {
-        fail!("no enhanced data");
-    };
-    let depths = Depths {
-        ird: asked.ord,
-        ord: asked.ird,
-        rtr: Rtr::READ,
-        ..asked
-    };
-    wire.put(&Start::enhanced_reply(depths, &[]).octets())?;
-    let first = wire.get()?;
+fn rtr_by_read(b: &mut Bench<'_>) -> Outcome<(Wire, u32, u64)> {
+    let (wire, first) = rtr_out_of(b, Rtr::READ)?;
     require!(first.op() == op::READ_REQUEST, "{}", first.describe());
     b.puppet.wait(&format!("established {}", wire.conn))?;
     Ok((wire, first.read().sink, first.read().sink_to))

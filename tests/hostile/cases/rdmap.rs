@@ -227,9 +227,7 @@ pub(super) fn cases() -> Vec<Case> {
                 b.puppet.set(&[("recvs", 0)])?;
                 let mut wire = b.connect()?;
                 let bad = send(1, b"x").opcode(opcode).inv(b.ram.key);
-                wire.send(std::slice::from_ref(&bad))?;
-                wire.expect_refusal(code::NO_BUFFER, &bad)?;
-                b.failed(&wire, code::NO_BUFFER)
+                b.refuses(&mut wire, code::NO_BUFFER, &bad)
             },
         ));
     }
@@ -260,9 +258,7 @@ fn invalidate_counts_in_the_last_segment(b: &mut Bench<'_>) -> Outcome {
     wire.send(&[segment(b"ab").more()])?;
     b.puppet.none(&format!("event {}", wire.conn))?;
     let bad = segment(b"cd").mo(2);
-    wire.send(std::slice::from_ref(&bad))?;
-    wire.expect_refusal(code::CANNOT_INVALIDATE, &bad)?;
-    b.failed(&wire, code::CANNOT_INVALIDATE)?;
+    b.refuses(&mut wire, code::CANNOT_INVALIDATE, &bad)?;
     b.receives_end(&wire, &["rem_inv_req", "flushed", "flushed", "flushed"])
 }
 

@@ -200,28 +200,14 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-fn is_refused(
-    b: &mut Bench<'_>,
-    wire: &mut Wire,
-    code: crate::frame::Code,
-    bad: &Segment,
-) -> Outcome {
-    wire.send(std::slice::from_ref(bad))?;
-    wire.expect_refusal(code, bad)?;
-    b.failed(wire, code)
-}
-
 fn read_where_rights_are(b: &mut Bench<'_>, rights: u32) -> Outcome {
-    if rights & access::REMOTE_WRITE != 0 && rights & access::LOCAL_WRITE == 0 {
-        let answer = b.puppet.try_ask(&format!("mr 64 {rights} 0"))?;
-        require!(answer.starts_with("- "), "registered: {answer}");
+    let Some(region) = b.region_with(rights)? else {
         return Ok(());
-    }
-    let region = b.puppet.region(64, rights, 0)?;
+    };
     let mut wire = b.connect()?;
     let segment = read(1, 8, region.key, region.at);
     if rights & access::REMOTE_READ == 0 {
-        return is_refused(b, &mut wire, code::SOURCE_RIGHTS, &segment);
+        return b.refuses(&mut wire, code::SOURCE_RIGHTS, &segment);
     }
     wire.send(&[segment])?;
     wire.expect(&response(&[0; 8]))
@@ -419,13 +405,13 @@ fn reads_where_none_was_granted(b: &mut Bench<'_>) -> Outcome {
     b.puppet.set(&[("ird", 0)])?;
     let mut wire = b.connect_by(&Start::enhanced(Depths::new(1, 0), &[]))?;
     let bad = read(1, 0, 0, 0);
-    is_refused(b, &mut wire, code::NO_BUFFER, &bad)
+    b.refuses(&mut wire, code::NO_BUFFER, &bad)
 }
 
 fn read_msn_repeated(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.works(&mut wire)?;
-    is_refused(b, &mut wire, code::MSN, &read(1, 8, b.ram.key, b.ram.at))
+    b.refuses(&mut wire, code::MSN, &read(1, 8, b.ram.key, b.ram.at))
 }
 
 fn a_read_sees_the_writes_before_it(b: &mut Bench<'_>) -> Outcome {
@@ -454,8 +440,7 @@ fn region_released_between_reads(b: &mut Bench<'_>) -> Outcome {
     wire.send(&[read(1, 4, region.key, region.at)])?;
     wire.expect(&response(&[0; 4]))?;
     b.puppet.ask(&format!("dereg {}", region.number()))?;
-    is_refused(
-        b,
+    b.refuses(
         &mut wire,
         code::SOURCE_STAG,
         &read(2, 4, region.key, region.at),
@@ -518,7 +503,7 @@ fn read_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {
         let (_, data) = wire.message()?;
         require!(data == vec![0; len as usize], "{} octets", data.len());
         let bad = read(2, len as u32 + 1, region.key, region.at);
-        is_refused(b, &mut wire, code::SOURCE_BOUNDS, &bad)?;
+        b.refuses(&mut wire, code::SOURCE_BOUNDS, &bad)?;
     }
     Ok(())
 }

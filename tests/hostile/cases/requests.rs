@@ -272,9 +272,7 @@ fn read_answered_twice(b: &mut Bench<'_>) -> Outcome {
     let answer = part(&read, 0, &[7; 64]);
     wire.send(std::slice::from_ref(&answer))?;
     b.completed(&wire, "success")?;
-    wire.send(std::slice::from_ref(&answer))?;
-    wire.expect_refusal(code::OPCODE, &answer)?;
-    b.failed(&wire, code::OPCODE)
+    b.refuses(&mut wire, code::OPCODE, &answer)
 }
 
 fn second_read_answered_first(b: &mut Bench<'_>) -> Outcome {
@@ -288,9 +286,7 @@ fn second_read_answered_first(b: &mut Bench<'_>) -> Outcome {
     wire.get()?;
     let later = wire.get()?.read();
     let bad = part(&later, 0, &[7; 8]);
-    wire.send(std::slice::from_ref(&bad))?;
-    wire.expect_refusal(code::STAG, &bad)?;
-    b.failed(&wire, code::STAG)?;
+    b.refuses(&mut wire, code::STAG, &bad)?;
     b.untouched()
 }
 

@@ -360,13 +360,7 @@ fn end_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
 
 fn reset_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
     let wire = b.connect()?;
-    let conn = wire.conn;
-    wire.reset()?;
-    b.puppet.wait(&format!("disconnected {conn}"))?;
-    for _ in 0..4 {
-        b.puppet.wait(&format!("wc {conn} recv * flushed"))?;
-    }
-    Ok(())
+    b.loses(wire)
 }
 
 fn reject_carries_private_data(b: &mut Bench<'_>) -> Outcome {

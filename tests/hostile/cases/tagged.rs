@@ -12,14 +12,7 @@ use super::{
 };
 use crate::{
     bench::Bench,
-    frame::{
-        op,
-        read,
-        response,
-        send,
-        write,
-        Code, //
-    },
+    frame::{op, read, response, send, write},
     puppet::access,
     wire::{
         require,
@@ -182,25 +175,11 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-fn is_refused(
-    b: &mut Bench<'_>,
-    wire: &mut crate::wire::Wire,
-    code: Code,
-    bad: &crate::frame::Segment,
-) -> Outcome {
-    wire.send(std::slice::from_ref(bad))?;
-    wire.expect_refusal(code, bad)?;
-    b.failed(wire, code)
-}
-
 /// A region with each combination of rights; remote rights to write need the local one.
 fn write_where_rights_are(b: &mut Bench<'_>, rights: u32) -> Outcome {
-    if rights & access::REMOTE_WRITE != 0 && rights & access::LOCAL_WRITE == 0 {
-        let answer = b.puppet.try_ask(&format!("mr 64 {rights} 0"))?;
-        require!(answer.starts_with("- "), "registered: {answer}");
+    let Some(region) = b.region_with(rights)? else {
         return Ok(());
-    }
-    let region = b.puppet.region(64, rights, 0)?;
+    };
     let mut wire = b.connect()?;
     let segment = write(region.key, region.at, b"x");
     if rights & access::REMOTE_WRITE != 0 {
@@ -210,7 +189,7 @@ fn write_where_rights_are(b: &mut Bench<'_>, rights: u32) -> Outcome {
         require!(memory == b"x", "{memory:?}");
         return Ok(());
     }
-    is_refused(b, &mut wire, code::STAG, &segment)?;
+    b.refuses(&mut wire, code::STAG, &segment)?;
     b.puppet.holds(&region, 0)
 }
 
@@ -278,7 +257,7 @@ fn empty_segments_inside_a_write(b: &mut Bench<'_>) -> Outcome {
 fn empty_segment_then_stag_0(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     wire.send(&[write(0, 0, &[]).more()])?;
-    is_refused(b, &mut wire, code::STAG, &write(0, 0, b"x"))
+    b.refuses(&mut wire, code::STAG, &write(0, 0, b"x"))
 }
 
 fn each_segment_of_a_write_goes_where_it_says(b: &mut Bench<'_>) -> Outcome {
@@ -320,8 +299,7 @@ fn last_segment_leaves_the_region(b: &mut Bench<'_>) -> Outcome {
         write(b.ram.key, at, &[1; 4096]).more(),
         write(b.ram.key, at + 4096, &[1; 4096]).more(),
     ])?;
-    is_refused(
-        b,
+    b.refuses(
         &mut wire,
         code::BOUNDS,
         &write(b.ram.key, at + 8192, b"too far"),
@@ -353,8 +331,7 @@ fn write_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {
             read(1, 1, region.key, region.end() - 1),
         ])?;
         wire.expect(&response(b"z"))?;
-        is_refused(
-            b,
+        b.refuses(
             &mut wire,
             code::BOUNDS,
             &write(region.key, region.end() - 1, b"zz"),
@@ -371,7 +348,7 @@ fn region_of_one_octet(b: &mut Bench<'_>) -> Outcome {
         write(region.key, region.at, b"xx"),
     ] {
         let mut wire = b.connect()?;
-        is_refused(b, &mut wire, code::BOUNDS, &bad)?;
+        b.refuses(&mut wire, code::BOUNDS, &bad)?;
     }
     b.puppet.holds(&region, 0)
 }
@@ -382,8 +359,7 @@ fn region_released_between_writes(b: &mut Bench<'_>) -> Outcome {
     wire.send(&[write(region.key, region.at, b"fine")])?;
     b.works(&mut wire)?;
     b.puppet.ask(&format!("dereg {}", region.number()))?;
-    is_refused(
-        b,
+    b.refuses(
         &mut wire,
         code::STAG,
         &write(region.key, region.at, b"gone"),
@@ -397,8 +373,7 @@ fn region_released_inside_a_write(b: &mut Bench<'_>) -> Outcome {
     // An empty FPDU is no part of the message; what comes back behind it does.
     b.puppet.none(&format!("event {}", wire.conn))?;
     b.puppet.ask(&format!("dereg {}", region.number()))?;
-    is_refused(
-        b,
+    b.refuses(
         &mut wire,
         code::STAG,
         &write(region.key, region.at + 4, b"gone"),
@@ -434,8 +409,7 @@ fn a_write_completes_no_receive(b: &mut Bench<'_>) -> Outcome {
 fn version_changes_inside_the_stream(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.works(&mut wire)?;
-    is_refused(
-        b,
+    b.refuses(
         &mut wire,
         code::TAGGED_VERSION,
         &write(b.ram.key, b.ram.at, b"x").dv(2),

@@ -304,9 +304,7 @@ fn without_buffer(b: &mut Bench<'_>, data: &[u8]) -> Outcome {
     b.puppet.set(&[("recvs", 0)])?;
     let mut wire = b.connect()?;
     let bad = send(1, data);
-    wire.send(std::slice::from_ref(&bad))?;
-    wire.expect_refusal(code::NO_BUFFER, &bad)?;
-    b.failed(&wire, code::NO_BUFFER)
+    b.refuses(&mut wire, code::NO_BUFFER, &bad)
 }
 
 fn no_receive_buffer(b: &mut Bench<'_>) -> Outcome {
@@ -348,9 +346,7 @@ fn ends_badly(
 ) -> Outcome {
     let mut wire = b.connect()?;
     wire.send(before)?;
-    wire.send(std::slice::from_ref(bad))?;
-    wire.expect_refusal(code, bad)?;
-    b.failed(&wire, code)?;
+    b.refuses(&mut wire, code, bad)?;
     b.receives_end(&wire, &["loc_len", "flushed", "flushed", "flushed"])
 }
 
@@ -406,7 +402,5 @@ fn empty_receive_buffers(b: &mut Bench<'_>) -> Outcome {
     wire.send(&[send(1, &[])])?;
     b.received(&wire, &[])?;
     let bad = send(2, b"x");
-    wire.send(std::slice::from_ref(&bad))?;
-    wire.expect_refusal(code::TOO_LONG, &bad)?;
-    b.failed(&wire, code::TOO_LONG)
+    b.refuses(&mut wire, code::TOO_LONG, &bad)
 }
