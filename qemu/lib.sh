@@ -16,10 +16,10 @@ key() {
 	(cd "$here" && cat versions "$@") | sha256sum | cut -c1-12
 }
 
-root_key=$(key root packages)
-root=$cache/root-$root_key
-kdir=$cache/kdir-$(key root packages kdir)
-boot=$cache/boot-$(key root packages kdir initramfs init.c)
+root=$cache/root-$(key root packages)
+# What is made of the kernel's packages depends on the kernel's version, not on what else the root holds.
+kdir=$cache/kdir-$(key kdir)
+boot=$cache/boot-$(key kdir initramfs init.c)
 
 die() {
 	echo "${0##*/}: $*" >&2
