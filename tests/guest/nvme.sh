@@ -5,6 +5,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=storage.sh
+. "$(dirname "$0")/storage.sh"
 
 TARGET=/sys/kernel/config/nvmet
 NQN=nqn.2014-08.org.nvmexpress:riwarp
@@ -16,7 +18,7 @@ target_up() {
 	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
 	modprobe -a nvmet nvme-rdma
 	modprobe nvmet-rdma "$@"
-	modprobe brd rd_nr=1 rd_size=65536
+	disk_in_memory
 	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
 	mkdir "$subsystem" "$subsystem/namespaces/1" "$port"
 	echo 1 >"$subsystem/attr_allow_any_host"
@@ -44,65 +46,16 @@ nvme_rdma() {
 }
 
 connect() {
-	nvme_rdma 30 connect -n "$NQN" "$@"
+	nvme_rdma 30 connect -n "$NQN" -i 2 "$@"
 	eventually 10 test -b "$DISK" || die 'no disk'
 }
 
 disconnect() { timeout --foreground 30 nvme disconnect -n "$NQN"; }
 
-# connected COMMAND...: runs it while the disk is there.
-connected() {
-	connect -i 2
-	"$@"
-	disconnect
-}
-
 discover() {
 	nvme_rdma 30 discover >"$TMP/found"
 	grep -q "subnqn: *$NQN" "$TMP/found" || die "found: $(cat "$TMP/found")"
 }
-
-# Written and read back in pieces of other sizes, so that no octet may be in another's place.
-blocks() {
-	local size count
-	dd if=/dev/urandom of="$TMP/data" bs=2M count=1 iflag=fullblock status=none
-	for size in 512 3584 65536 1048576; do
-		count=$((131072 / size + 1))
-		dd if=/dev/zero of="$DISK" bs=2M count=1 oflag=direct status=none
-		dd if="$TMP/data" of="$DISK" bs="$size" count="$count" oflag=direct status=none
-		dd if="$DISK" of="$TMP/back" bs=2M count=1 iflag=direct status=none
-		cmp -n $((size * count)) "$TMP/data" "$TMP/back" || die "written in pieces of $size"
-	done
-}
-
-# verified DEPTH: random sizes at random places, each octet compared.
-verified() {
-	fio --name=verified --filename="$DISK" --direct=1 --ioengine=libaio --iodepth="$1" --rw=randrw \
-		--bsrange=512-256k --blockalign=512 --size=8M --io_size=4M --randseed=1 \
-		--verify=crc32c --verify_fatal=1 --minimal >"$TMP/fio" 2>&1 || die "fio: $(last_line "$TMP/fio")"
-}
-
-file_system() {
-	mkfs.ext4 -q -F "$DISK"
-	mkdir -p "$TMP/mnt"
-	mount "$DISK" "$TMP/mnt"
-	dd if=/dev/urandom of="$TMP/mnt/data" bs=100k count=40 conv=fsync status=none
-	cp "$TMP/mnt/data" "$TMP/data"
-	umount "$TMP/mnt"
-	disconnect
-	connect
-	mount "$DISK" "$TMP/mnt"
-	cmp "$TMP/data" "$TMP/mnt/data" || die 'another file'
-	umount "$TMP/mnt"
-}
-
-cycles() {
-	local i
-	for ((i = 0; i < $1; i++)); do connected true; done
-	eventually 10 kernel_has_no_qp || die "left: $(rdma resource show qp)"
-}
-
-kernel_has_no_qp() { ! rdma resource show qp link "$DEV_A" | grep -q 'comm \[nvme'; }
 
 # The target takes the host's keys back as it answers, and the host does not find out otherwise.
 remote_invalidation() {
@@ -130,7 +83,7 @@ with_shared_receive_queues() {
 # The device goes while data is on its way; then everything can be taken down.
 device_deleted_under_load() {
 	local load
-	connect -i 2 -l 3 -c 1
+	connect -l 3 -c 1
 	dd if="$DISK" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null &
 	load=$!
 	sleep 0.3
