@@ -10,6 +10,8 @@
 # qemu/README.md), builds there, and boots the result in QEMU.
 #
 #   make demo           two machines talk RDMA through riwarp
+#   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
+#   make demo-iser      the same over iSER and iSCSI
 #   make test           all tests; closes with "N passed, N failed"
 #   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
 #                       SECONDS=n is the time of each
@@ -38,9 +40,11 @@ kdir:
 modules:
 	@qemu/setup
 
-demo test soak bench: modules
+demo demo-nvme demo-iser test soak bench: modules
 demo:
 	@tests/demo
+demo-%:
+	@qemu/run --no-build --timeout 300 tests/guest/demo_storage.sh $*
 bench:
 	@tests/bench $(BENCH)
 test:
@@ -66,4 +70,4 @@ clean:
 distclean: clean
 	@cd $(CACHE) && rm -rf boot-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
 
-.PHONY: all install kdir modules demo test soak bench check coverage fmt clean distclean
+.PHONY: all install kdir modules demo demo-nvme demo-iser test soak bench check coverage fmt clean distclean

@@ -7,80 +7,8 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=storage.sh
 . "$(dirname "$0")/storage.sh"
-
-TARGET=/sys/kernel/config/target
-STORE=$TARGET/core/iblock_0/disk
-IQN=iqn.2026-11.riwarp:disk
-GROUP=$TARGET/iscsi/$IQN/tpgt_1
-INITIATOR=iqn.2026-11.riwarp:initiator
-
-# target_up: a disk in memory, for whoever comes. The kernel's target listens for plain iSCSI wherever
-# it is to listen for iSER, and for an iWARP device both are the same TCP port. So the former is sent to
-# a network namespace of its own.
-target_up() {
-	modprobe -a iscsi_target_mod target_core_iblock ib_isert
-	disk_in_memory
-	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
-	mkdir -p "$STORE" "$GROUP/lun/lun_0"
-	echo udev_path=/dev/ram0 >"$STORE/control"
-	echo 1 >"$STORE/enable"
-	ln -s "$STORE" "$GROUP/lun/lun_0/disk"
-	echo 1 >"$GROUP/attrib/generate_node_acls"
-	echo 0 >"$GROUP/attrib/demo_mode_write_protect"
-	echo 0 >"$GROUP/attrib/authentication"
-	ip netns add plain
-	nsenter --net=/run/netns/plain mkdir "$GROUP/np/$IP4_B:3260"
-	echo 1 >"$GROUP/np/$IP4_B:3260/iser"
-	echo 1 >"$GROUP/enable"
-}
-
-target_down() {
-	echo 0 >"$GROUP/enable"
-	rmdir "$GROUP/np/$IP4_B:3260"
-	rm "$GROUP/lun/lun_0/disk"
-	rmdir "$GROUP/lun/lun_0" "$GROUP" "$TARGET/iscsi/$IQN" "$STORE" "$TARGET/core/iblock_0"
-	ip netns del plain
-	timeout --foreground 30 rmmod ib_isert
-}
-
-initiator_up() {
-	modprobe -a ib_iser sd_mod
-	mkdir -p /run/lock/iscsi
-	echo "InitiatorName=$INITIATOR" >/etc/iscsi/initiatorname.iscsi
-	start - "$TMP/iscsid" iscsid --foreground --no-pid-file
-	ISCSID=$STARTED
-	eventually 10 grep -q ISCSIADM_ABSTRACT_NAMESPACE /proc/net/unix || die 'iscsid does not listen'
-	node -o new -I iser
-}
-
-initiator_down() {
-	node -o delete
-	kill "$ISCSID"
-	eventually 10 gone "$ISCSID" || die 'iscsid stays'
-	timeout --foreground 30 rmmod ib_iser
-}
-
-# node OPTIONS...: of iscsiadm, for the target.
-node() { timeout --foreground 30 iscsiadm -m node -T "$IQN" -p "$IP4_B:3260" "$@"; }
-
-# The disk is there before the kernel has done with its probe, and a logout just then sets off a warning
-# of the kernel's about workqueues: of __iscsi_unbind_session(), which waits for the disk's power management.
-connect() {
-	node --login
-	eventually 10 disk_is_there || die 'no disk'
-	nap 0.3
-}
-
-disk_is_there() {
-	local block
-	for block in /sys/class/iscsi_session/session*/device/target*/*:*/block/*; do
-		DISK=/dev/${block##*/}
-		[ ! -b "$DISK" ] || return 0
-	done
-	return 1
-}
-
-disconnect() { node --logout; }
+# shellcheck source=storage_iser.sh
+. "$(dirname "$0")/storage_iser.sh"
 
 # The session is one of iSER, on a queue pair of the device.
 over_rdma() {

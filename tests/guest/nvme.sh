@@ -7,53 +7,11 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=storage.sh
 . "$(dirname "$0")/storage.sh"
-
-TARGET=/sys/kernel/config/nvmet
-NQN=nqn.2014-08.org.nvmexpress:riwarp
-DISK=/dev/nvme0n1
-SERVICE=4420
-
-# target_up [PARAMETER of nvmet-rdma...]: a disk in memory, for whoever comes.
-target_up() {
-	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
-	modprobe -a nvmet nvme-rdma
-	modprobe nvmet-rdma "$@"
-	disk_in_memory
-	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
-	mkdir "$subsystem" "$subsystem/namespaces/1" "$port"
-	echo 1 >"$subsystem/attr_allow_any_host"
-	echo /dev/ram0 >"$subsystem/namespaces/1/device_path"
-	echo 1 >"$subsystem/namespaces/1/enable"
-	echo rdma >"$port/addr_trtype"
-	echo ipv4 >"$port/addr_adrfam"
-	echo "$IP4_B" >"$port/addr_traddr"
-	echo "$SERVICE" >"$port/addr_trsvcid"
-	ln -s "$subsystem" "$port/subsystems/$NQN"
-}
-
-target_down() {
-	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
-	rm "$port/subsystems/$NQN"
-	rmdir "$port" "$subsystem/namespaces/1" "$subsystem"
-	timeout --foreground 30 rmmod nvmet-rdma
-}
-
-# nvme_rdma SECONDS COMMAND [OPTIONS...]
-nvme_rdma() {
-	local limit=$1 command=$2
-	shift 2
-	timeout --foreground "$limit" nvme "$command" -t rdma -a "$IP4_B" -s "$SERVICE" "$@"
-}
-
-connect() {
-	nvme_rdma 30 connect -n "$NQN" -i 2 "$@"
-	eventually 10 test -b "$DISK" || die 'no disk'
-}
-
-disconnect() { timeout --foreground 30 nvme disconnect -n "$NQN"; }
+# shellcheck source=storage_nvme.sh
+. "$(dirname "$0")/storage_nvme.sh"
 
 discover() {
-	nvme_rdma 30 discover >"$TMP/found"
+	nvme_over 30 discover >"$TMP/found"
 	grep -q "subnqn: *$NQN" "$TMP/found" || die "found: $(cat "$TMP/found")"
 }
 

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0
+# NVMe over Fabrics, host and target of the kernel. FABRIC is rdma or tcp; the target is at IP4_B.
+# shellcheck shell=bash
+
+TARGET=/sys/kernel/config/nvmet
+NQN=nqn.2014-08.org.nvmexpress:riwarp
+DISK=/dev/nvme0n1
+FABRIC=rdma
+SERVICE=4420
+
+# target_up [PARAMETER of nvmet-FABRIC...]: a disk in memory, for whoever comes.
+target_up() {
+	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
+	modprobe -a nvmet "nvme-$FABRIC"
+	modprobe "nvmet-$FABRIC" "$@"
+	disk_in_memory
+	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+	mkdir "$subsystem" "$subsystem/namespaces/1" "$port"
+	echo 1 >"$subsystem/attr_allow_any_host"
+	echo /dev/ram0 >"$subsystem/namespaces/1/device_path"
+	echo 1 >"$subsystem/namespaces/1/enable"
+	echo "$FABRIC" >"$port/addr_trtype"
+	echo ipv4 >"$port/addr_adrfam"
+	echo "$IP4_B" >"$port/addr_traddr"
+	echo "$SERVICE" >"$port/addr_trsvcid"
+	ln -s "$subsystem" "$port/subsystems/$NQN"
+}
+
+target_down() {
+	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
+	rm "$port/subsystems/$NQN"
+	rmdir "$port" "$subsystem/namespaces/1" "$subsystem"
+	timeout --foreground 30 rmmod "nvmet-$FABRIC"
+}
+
+# nvme_over SECONDS COMMAND [OPTIONS...]
+nvme_over() {
+	local limit=$1 command=$2
+	shift 2
+	timeout --foreground "$limit" nvme "$command" -t "$FABRIC" -a "$IP4_B" -s "$SERVICE" "$@"
+}
+
+connect() {
+	nvme_over 30 connect -n "$NQN" -i 2 "$@"
+	eventually 10 test -b "$DISK" || die 'no disk'
+}
+
+disconnect() { timeout --foreground 30 nvme disconnect -n "$NQN"; }
+
+# What a plain iSCSI initiator needs before it connects, the host of NVMe does not.
+initiator_up() { :; }
+initiator_down() { :; }
