@@ -298,7 +298,8 @@ ends_up() {
 	ENDS_COUNT=$((ENDS_COUNT + 1))
 	n=$ENDS_COUNT
 	TYPE_A=$TYPE TYPE_B=$TYPE
-	load_modules "$TYPE" || return 1
+	# All types but siw are the module's.
+	load_modules "${TYPE%%_*}" || return 1
 	case $topology in
 	netns) veth_ends "ria$n" "rib$n" "$mtu" ;;
 	siw-server)
@@ -332,8 +333,8 @@ ends_up() {
 	link_add "$NS_A" "$DEV_A" "$TYPE_A" "$NET_A"
 	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
 	case $TYPE/$topology in
-	riwarp/siw-server) setting "$NS_A" "$DEV_A" peer_to_peer 0 ;;
-	riwarp/siw-client) setting "$NS_B" "$DEV_B" eager_responder 1 ;;
+	riwarp*/siw-server) setting "$NS_A" "$DEV_A" peer_to_peer 0 ;;
+	riwarp*/siw-client) setting "$NS_B" "$DEV_B" eager_responder 1 ;;
 	esac
 }
 

@@ -6,7 +6,15 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 ends_up self
-for program in ${PROGRAMS:-query limits notify sends rdma order sge iova revoke srq cqfull flush privdata connect garbage}; do
+programs='query limits notify sends rdma order sge iova revoke srq cqfull flush privdata connect'
+case $TYPE in
+riwarp_rxe)
+	export EXTENSIONS=1
+	programs+=' extensions scribble'
+	;;
+*) programs+=' garbage' ;;
+esac
+for program in ${PROGRAMS:-$programs}; do
 	relay 150 "$VERBS_DIR/$program" "$IP4_B"
 done
 finish
