@@ -361,7 +361,7 @@ pub(crate) struct RxeLink;
 pub(crate) struct SiwLink;
 
 impl LinkType for RxeLink {
-    const NAME: &'static CStr = c"riwarp_rxe";
+    const NAME: &'static CStr = c"riwarp";
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         newlink(name, netdev, Abi::Rxe)
@@ -369,7 +369,7 @@ impl LinkType for RxeLink {
 }
 
 impl LinkType for SiwLink {
-    const NAME: &'static CStr = c"riwarp";
+    const NAME: &'static CStr = c"riwarp_siw";
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         newlink(name, netdev, Abi::Siw)

@@ -73,7 +73,7 @@ module! {
     authors: ["The riwarp developers"],
     description: "Software iWARP RDMA device",
     license: "GPL v2",
-    alias: ["rdma-link-riwarp", "rdma-link-riwarp_rxe"],
+    alias: ["rdma-link-riwarp", "rdma-link-riwarp_siw"],
     params: {
         crc: bool {
             default: true,

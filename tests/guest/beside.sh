@@ -5,7 +5,7 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-TYPE=riwarp_rxe
+TYPE=riwarp
 
 # Once more what both drivers hear of an interface.
 shake() {

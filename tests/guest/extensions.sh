@@ -4,7 +4,7 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-TYPE=riwarp_rxe
+TYPE=riwarp
 
 # A run whose table has figures, none of them zero or absurd.
 figures() {

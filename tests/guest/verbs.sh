@@ -5,16 +5,26 @@ set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-ends_up self
+# run PROGRAM...
+run() {
+	local program
+	for program; do relay 150 "$VERBS_DIR/$program" "$IP4_B"; done
+}
+
 programs='query limits notify sends rdma order sge iova revoke srq cqfull flush privdata connect'
-case $TYPE in
-riwarp_rxe)
+ends_up self
+# What can be posted, and what the shared queues look like, is up to the library.
+if [ "$TYPE" = riwarp ]; then
 	export EXTENSIONS=1
-	programs+=' extensions scribble'
-	;;
-*) programs+=' garbage' ;;
-esac
-for program in ${PROGRAMS:-$programs}; do
-	relay 150 "$VERBS_DIR/$program" "$IP4_B"
-done
+	# shellcheck disable=SC2086
+	run ${PROGRAMS:-$programs extensions scribble}
+	[ -z "${PROGRAMS:-}" ] || finish
+	unset EXTENSIONS
+	ends_down
+	TYPE=riwarp_siw
+	programs='query limits notify sends rdma sge srq cqfull'
+	ends_up self
+fi
+# shellcheck disable=SC2086
+run ${PROGRAMS:-$programs garbage}
 finish
