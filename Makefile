@@ -43,7 +43,7 @@ modules:
 demo demo-nvme demo-iser test soak bench: modules
 demo:
 	@tests/demo
-demo-%:
+demo-nvme demo-iser: demo-%:
 	@qemu/run --no-build --timeout 300 tests/guest/demo_storage.sh $*
 bench:
 	@tests/bench $(BENCH)

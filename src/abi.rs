@@ -2,7 +2,88 @@
 
 //! Work requests as they come in, and their translation into the driver's own form.
 //!
-//! Everything that depends on who posts is below this module.
+//! Everything that depends on who posts is below this module: a kernel consumer ([`kernel`]), or a
+//! process through one of two libraries ([`user`]). Which library serves a device is its [`Abi`], chosen
+//! by the link type; all else is the same.
+
+use kernel_ext::rdma::ops::Provider;
+
+use crate::wr;
 
 pub(crate) mod kernel;
+pub(crate) mod rxe;
 pub(crate) mod siw;
+pub(crate) mod user;
+
+/// The library that serves the processes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abi {
+    /// librxe: all operations; each post is a system call.
+    Rxe,
+    /// libsiw: Send, Write and Read.
+    Siw,
+}
+
+/// What a device tells of the sizes of its queues.
+pub(crate) struct Limits {
+    /// Elements of a scatter/gather list.
+    pub(crate) sge: u32,
+    /// Octets of inline data.
+    pub(crate) inline: u32,
+}
+
+impl Abi {
+    /// What `ib_core` has to know.
+    pub(crate) fn provider(self) -> Provider {
+        match self {
+            Self::Rxe => Provider::Rxe,
+            Self::Siw => Provider::Siw,
+        }
+    }
+
+    /// What the library can do, which holds for kernel consumers too.
+    pub(crate) fn limits(self) -> Limits {
+        // CAST: small constants.
+        match self {
+            Self::Rxe => Limits {
+                sge: wr::MAX_SGE as u32,
+                inline: wr::MAX_INLINE as u32,
+            },
+            Self::Siw => Limits {
+                sge: siw::MAX_SGE as u32,
+                inline: siw::MAX_INLINE as u32,
+            },
+        }
+    }
+
+    /// Whether the library can post atomic operations and Immediate Data, and tell of the latter.
+    pub(crate) fn has_extensions(self) -> bool {
+        match self {
+            Self::Rxe => true,
+            Self::Siw => false,
+        }
+    }
+}
+
+// The offsets below are constants inside arrays of known length; `unwrap_or` keeps the panic path
+// out without an unchecked access.
+
+fn u16_at(entry: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes(octets(entry, at))
+}
+
+fn u32_at(entry: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(octets(entry, at))
+}
+
+fn u64_at(entry: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(octets(entry, at))
+}
+
+fn octets<const N: usize>(entry: &[u8], at: usize) -> [u8; N] {
+    entry
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<N>())
+        .copied()
+        .unwrap_or([0; N])
+}

@@ -17,6 +17,7 @@ use kernel::{
 use kernel_ext::rdma::udata::Udata;
 
 use crate::{
+    abi,
     device::{
         Device,
         Reservation,
@@ -43,9 +44,7 @@ impl UContext {
             },
             GFP_KERNEL,
         )?;
-        // The library of this ABI expects the octets of `siw_uresp_alloc_ctx`: a device number that
-        // nothing is asked for, and padding.
-        udata.respond(&[0u32; 2])?;
+        abi::user::answer_open(device.abi, udata)?;
         Ok(context)
     }
 }

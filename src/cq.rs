@@ -13,7 +13,6 @@
 //!
 //! Context: any. The queue's lock is the innermost of the driver.
 
-use iwarp::stag::Stag;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
@@ -29,7 +28,6 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::shared_ring::SharedMem,
     rdma::{
         object::CqLink,
         ops::{
@@ -44,7 +42,6 @@ use kernel_ext::{
         udata::Udata,
         wr::{
             Wc,
-            WcExtra,
             WcSink, //
         }, //
     },
@@ -52,7 +49,14 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::siw,
+    abi::{
+        siw,
+        user::{
+            CqRing,
+            Places, //
+        },
+        Abi, //
+    },
     device::{
         Device,
         Reservation,
@@ -66,19 +70,25 @@ use crate::{
 
 /// What completions since the last announcement would raise.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum News {
+pub(crate) enum News {
     /// Something, but nothing solicited.
     Plain,
     /// A solicited completion or an error.
     Solicited,
 }
 
+enum Ring {
+    /// Private to the kernel.
+    Kernel(KVVec<Option<Completion>>),
+    /// Mapped by a process, which polls without a call.
+    User(CqRing),
+}
+
 struct Inner {
-    /// The ring of a kernel consumer; without places if a process has mapped one.
-    kernel: KVVec<Option<Completion>>,
-    /// Completions taken from it so far, modulo 2^32.
+    ring: Ring,
+    /// Completions that a kernel consumer has taken so far, modulo 2^32.
     taken: u32,
-    /// What a kernel consumer asked for last, if it was not told yet.
+    /// What was asked for last, if it was not told yet.
     armed: Option<NotifyOn>,
     /// Completions posted so far, modulo 2^32.
     posted: u32,
@@ -89,10 +99,10 @@ struct Inner {
 #[pin_data]
 pub(crate) struct Cq {
     link: CqLink,
-    /// Entries; a power of two.
+    /// Places in the ring of a kernel consumer; a power of two.
     entries: u32,
-    /// The ring that a process has mapped, and polls and arms without a call.
-    user: Option<Arc<SharedMem>>,
+    /// Where a process arms the queue, if it does so without a call.
+    bell: Option<siw::CqRing>,
     /// Something was posted since the last announcement.
     news: Atomic<bool>,
     /// Something solicited was.
@@ -121,30 +131,30 @@ impl Cq {
         if init.entries == 0 || init.entries > MAX_CQE {
             return Err(EINVAL);
         }
-        let entries = init.entries.next_power_of_two();
-        let (user, kernel) = if init.owner.is_user() {
-            let memory = Arc::new(SharedMem::try_new(Self::ring_len(entries))?, GFP_KERNEL)?;
-            let cq_key = udata.share(memory.clone())?;
-            udata.respond(&siw::CreateCqResponse {
-                cq_id: 0,
-                num_cqe: entries,
-                cq_key,
-            })?;
-            (Some(memory), KVVec::new())
+        let abi = device.abi;
+        let (places, ring) = if init.owner.is_user() {
+            let places = abi.places(init.entries);
+            let ring = CqRing::create(abi, places.all, udata)?;
+            (places, Ring::User(ring))
         } else {
-            (None, empty_ring(entries as usize)?)
+            let places = Places::plain(init.entries);
+            (places, Ring::Kernel(empty_ring(places.all as usize)?))
+        };
+        let bell = match &ring {
+            Ring::User(ring) => ring.bell(),
+            Ring::Kernel(_) => None,
         };
         let device: Arc<Device> = device.into();
         let reservation = device.reserve(Resource::Cq)?;
         let cq = Arc::pin_init(
             pin_init!(Self {
                 link: init.link,
-                entries,
-                user,
+                entries: places.all,
+                bell,
                 news: Atomic::new(false),
                 solicited: Atomic::new(false),
                 inner <- new_spinlock_irq!(Inner {
-                    kernel,
+                    ring,
                     taken: 0,
                     armed: None,
                     posted: 0,
@@ -154,15 +164,46 @@ impl Cq {
             }),
             GFP_KERNEL,
         )?;
-        Ok(CqCreated { cq, entries })
+        Ok(CqCreated {
+            cq,
+            entries: places.usable,
+        })
     }
 
     /// Takes the queue out of service; no queue pair refers to it any more.
     pub(crate) fn destroy(_cq: Arc<Self>) {}
 
-    /// Octets of the shared ring for that many entries, which is a power of two.
-    pub(crate) fn ring_len(entries: u32) -> usize {
-        entries as usize * siw::CQE_LEN + siw::CQ_CTRL_LEN
+    /// Gives the queue of a process another size; what it holds stays. Returns how much it holds then.
+    ///
+    /// Context: process; one call at a time.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a size beyond the device's or less than what was not polled yet, `EOPNOTSUPP` where
+    /// the library has no such call, `ENOMEM`.
+    pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result<u32> {
+        if entries == 0 || entries > MAX_CQE {
+            return Err(EINVAL);
+        }
+        let (ring, before) = {
+            let inner = self.inner.lock();
+            match &inner.ring {
+                Ring::User(ring) => (ring.clone(), inner.posted),
+                Ring::Kernel(_) => return Err(EOPNOTSUPP),
+            }
+        };
+        let places = Abi::Rxe.places(entries);
+        let (old, new) = ring.begin_resize(places.all, udata)?;
+        // What is there is copied without the lock, and what comes meanwhile with it.
+        let copied = old.copy_to(before, &new)?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            let late = inner.posted.wrapping_sub(before);
+            old.copy_range(before, late, &new, copied)?;
+            inner.posted = copied + late;
+            core::mem::replace(&mut inner.ring, Ring::User(CqRing::Rxe(new)))
+        };
+        Ok(places.usable)
     }
 
     /// Appends a completion. Call [`Cq::announce`] when the batch is complete.
@@ -177,9 +218,9 @@ impl Cq {
                 return;
             }
             let index = inner.posted & self.entries.wrapping_sub(1);
-            let stored = match &self.user {
-                Some(memory) => post_user(memory, index, completion),
-                None => match inner.kernel.get_mut(index as usize) {
+            let stored = match &mut inner.ring {
+                Ring::User(ring) => ring.post(inner.posted, completion),
+                Ring::Kernel(slots) => match slots.get_mut(index as usize) {
                     Some(slot @ None) => {
                         *slot = Some(*completion);
                         true
@@ -218,8 +259,8 @@ impl Cq {
         } else {
             News::Plain
         };
-        let due = match &self.user {
-            Some(memory) => disarm_user(memory, self.entries, news),
+        let due = match &self.bell {
+            Some(bell) => bell.disarm_for(news),
             None => self.inner.lock().disarm_for(news),
         };
         if due {
@@ -231,9 +272,13 @@ impl Cq {
     /// polls by itself has none to hand out.
     pub(crate) fn poll(&self, sink: &mut WcSink<'_>) {
         let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let Ring::Kernel(slots) = &mut inner.ring else {
+            return;
+        };
         while sink.room() > 0 {
             let index = inner.taken & self.entries.wrapping_sub(1);
-            let slot = inner.kernel.get_mut(index as usize);
+            let slot = slots.get_mut(index as usize);
             let Some(completion) = slot.and_then(Option::take) else {
                 return;
             };
@@ -242,8 +287,8 @@ impl Cq {
         }
     }
 
-    /// Arms the queue of a kernel consumer; says whether completions are there already, if that was
-    /// asked. A process arms its queue without a call.
+    /// Arms the queue; says whether completions of a kernel consumer are there already, if that was
+    /// asked. A process polls once more after it.
     pub(crate) fn req_notify(&self, request: NotifyRequest) -> Missed {
         let mut inner = self.inner.lock();
         // A request for any completion is not weakened by a later one for solicited ones.
@@ -251,7 +296,10 @@ impl Cq {
             inner.armed = Some(request.on);
         }
         let index = inner.taken & self.entries.wrapping_sub(1);
-        let waiting = matches!(inner.kernel.get(index as usize), Some(Some(_)));
+        let waiting = match &inner.ring {
+            Ring::Kernel(slots) => matches!(slots.get(index as usize), Some(Some(_))),
+            Ring::User(_) => false,
+        };
         if request.report_missed && waiting {
             Missed::Yes
         } else {
@@ -261,7 +309,7 @@ impl Cq {
 }
 
 impl Inner {
-    /// Takes back a kernel consumer's request if `news` answers it; whether it did.
+    /// Takes back the consumer's request if `news` answers it; whether it did.
     fn disarm_for(&mut self, news: News) -> bool {
         let due = match self.armed {
             Some(NotifyOn::Next) => true,
@@ -275,36 +323,13 @@ impl Inner {
     }
 }
 
-/// Takes back the process's request if `news` answers it; whether it did, and nobody else has.
-fn disarm_user(memory: &SharedMem, entries: u32, news: News) -> bool {
-    let at = entries as usize * siw::CQE_LEN;
-    let answers = |armed: u32| {
-        armed & siw::NOTIFY_NEXT != 0
-            || (news == News::Solicited && armed & siw::NOTIFY_SOLICITED != 0)
-    };
-    memory.load_u32_acquire(at).is_some_and(answers) && memory.swap_u32(at, 0).is_some_and(answers)
-}
-
-/// Writes an entry into the mapped ring; false if the process has not polled the old one yet.
-fn post_user(memory: &SharedMem, index: u32, completion: &Completion) -> bool {
-    let at = index as usize * siw::CQE_LEN;
-    let flags_at = at + siw::FLAGS_AT;
-    if memory.load_u8_acquire(flags_at) != Some(0) {
-        return false;
-    }
-    let (entry, flags) = siw::encode_cqe(completion);
-    memory.copy_in(at, &entry).is_ok() && memory.store_u8_release(flags_at, flags).is_ok()
-}
-
 fn to_wc(completion: &Completion) -> Wc {
     Wc {
         wr_id: completion.id,
         status: completion.status,
         opcode: completion.opcode,
         byte_len: completion.bytes,
-        extra: completion
-            .invalidated
-            .map_or(WcExtra::None, |stag: Stag| WcExtra::Invalidated(stag.raw())),
+        extra: completion.extra,
         qp: completion.qp,
         vendor_err: 0,
     }

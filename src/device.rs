@@ -56,6 +56,7 @@ use kernel_ext::{
 };
 
 use crate::{
+    abi::Abi,
     conn::Conns,
     context::PdId,
     gid::{
@@ -71,8 +72,7 @@ use crate::{
     registry::Ticket,
     settings::Settings,
     stag,
-    stats::Stats,
-    wr::MAX_SGE, //
+    stats::Stats, //
 };
 
 /// The only port.
@@ -80,15 +80,15 @@ pub(crate) const PORT: u32 = 1;
 /// Most queue pairs of a device.
 pub(crate) const MAX_QP: u32 = 1 << 16;
 /// Most entries of a send or receive queue.
-pub(crate) const MAX_QP_WR: u32 = 1 << 15;
+pub(crate) const MAX_QP_WR: u32 = (1 << 15) - 1;
 /// Most completion queues.
 pub(crate) const MAX_CQ: u32 = 1 << 16;
 /// Most entries of a completion queue.
-pub(crate) const MAX_CQE: u32 = 1 << 20;
+pub(crate) const MAX_CQE: u32 = (1 << 20) - 1;
 /// Most shared receive queues.
 pub(crate) const MAX_SRQ: u32 = 1 << 16;
 /// Most entries of a shared receive queue.
-pub(crate) const MAX_SRQ_WR: u32 = 1 << 17;
+pub(crate) const MAX_SRQ_WR: u32 = (1 << 17) - 1;
 /// Most memory regions.
 pub(crate) const MAX_MR: u32 = 1 << 20;
 /// Most protection domains.
@@ -155,6 +155,7 @@ impl Drop for Reservation {
 
 /// What a new device starts from.
 pub(crate) struct Parts {
+    pub(crate) abi: Abi,
     pub(crate) netdev: NetDevice,
     pub(crate) guid: Guid,
     pub(crate) link: DeviceLink,
@@ -166,6 +167,8 @@ pub(crate) struct Parts {
 /// A device.
 #[pin_data]
 pub(crate) struct Device {
+    /// The library that serves its processes.
+    pub(crate) abi: Abi,
     /// The interface below.
     pub(crate) netdev: NetDevice,
     /// From an STag's index to its region.
@@ -204,6 +207,7 @@ impl Device {
         let active = parts.netdev.is_running();
         Arc::try_pin_init(
             try_pin_init!(Self {
+                abi: parts.abi,
                 netdev: parts.netdev,
                 regions <- RcuMap::new(stag::INDICES),
                 // Number 0 and 1 are special in other RDMA networks.
@@ -296,8 +300,7 @@ impl Device {
 
     /// What the device can do.
     pub(crate) fn attributes(&self) -> DeviceAttr {
-        // CAST: A small constant.
-        let max_sge = MAX_SGE as u32;
+        let max_sge = self.abi.limits().sge;
         DeviceAttr {
             sys_image_guid: self.guid.octets(),
             max_mr_size: u64::MAX,
@@ -316,7 +319,11 @@ impl Device {
             max_qp_rd_atom: MAX_IRD,
             max_qp_init_rd_atom: MAX_ORD,
             max_res_rd_atom: MAX_QP.saturating_mul(MAX_IRD),
-            atomic_cap: AtomicCap::None,
+            atomic_cap: if self.abi.has_extensions() {
+                AtomicCap::Global
+            } else {
+                AtomicCap::None
+            },
             max_srq: MAX_SRQ,
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: max_sge,

@@ -29,7 +29,6 @@ use kernel_ext::{
             CqCreated,
             CqInit,
             Driver,
-            DriverId,
             Missed,
             MrCreated,
             QpCreated,
@@ -99,8 +98,6 @@ impl Driver for Riwarp {
     type Listener = Listener;
 
     const OWNER: &'static ThisModule = &<LocalModule as ModuleMetadata>::THIS_MODULE;
-    const DRIVER_ID: DriverId = DriverId::Siw;
-    const UVERBS_ABI_VER: u32 = 1;
     const SETTINGS: &'static [Setting<Self>] = settings::FILES;
     const COUNTERS: &'static [&'static CStr] = Stats::NAMES;
 
@@ -160,6 +157,10 @@ impl Driver for Riwarp {
 
     fn destroy_cq(cq: Arc<Cq>) {
         Cq::destroy(cq);
+    }
+
+    fn resize_cq(cq: ArcBorrow<'_, Cq>, entries: u32, udata: &mut Udata<'_, Self>) -> Result<u32> {
+        cq.resize(entries, udata)
     }
 
     fn poll_cq(cq: ArcBorrow<'_, Cq>, sink: &mut WcSink<'_>) -> Result {

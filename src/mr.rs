@@ -71,6 +71,7 @@ use kernel_ext::{
 };
 
 use crate::{
+    abi,
     context::{
         Pd,
         PdId, //
@@ -443,15 +444,13 @@ impl Mr {
         if request.length == 0 || request.iova.checked_add(request.length).is_none() {
             return Err(EINVAL);
         }
-        // The request of this ABI: one octet of key, and padding. A library that leaves the octet 0
-        // takes the key from the answer like everything else.
-        let asked: [u8; 8] = udata.copy_in(1)?;
-        let [asked, ..] = asked;
+        let abi = pd.device.abi;
+        let asked = abi::user::asked_key(abi, udata)?;
         let memory = Memory::Pages(request.pin()?.into_pages()?);
         let mr = Self::insert(
             pd,
             Kind::User,
-            (asked != 0).then_some(asked),
+            asked,
             Body {
                 stag: Stag::ZERO,
                 base: request.iova,
@@ -462,8 +461,7 @@ impl Mr {
             },
             None,
         )?;
-        // The answer: the STag, and padding.
-        udata.respond(&[mr.region.stag().raw(), 0])?;
+        abi::user::answer_region(abi, mr.region.stag(), udata)?;
         Ok(mr.created())
     }
 

@@ -22,6 +22,7 @@
 
 use iwarp::{
     fault::Fault,
+    receiver::Room,
     stag::Stag,
     terminate::{
         Quoted,
@@ -39,6 +40,7 @@ use kernel::{
             Full,
             Relaxed, //
         },
+        barrier::smp_mb,
         Arc,
         ArcBorrow,
         Mutex,
@@ -72,6 +74,7 @@ use kernel_ext::{
             QpState, //
         },
         wr::{
+            WcExtra,
             WcOpcode,
             WcStatus, //
         }, //
@@ -84,7 +87,6 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::siw::BadEntry,
     conn::{
         Close,
         Conn, //
@@ -111,6 +113,7 @@ use crate::{
         TxStream, //
     },
     wr::{
+        BadWr,
         Completion,
         RecvWr, //
     }, //
@@ -340,12 +343,30 @@ impl Qp {
         let _ = self.first_status.cmpxchg(0, status.to_raw() + 1, Relaxed);
     }
 
-    /// Takes the next receive work request.
-    pub(crate) fn take_receive(&self) -> Option<Result<RecvWr, BadEntry>> {
+    /// Takes the next receive work request into `wr`.
+    pub(crate) fn take_receive(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         match &self.receives {
-            Receives::Own(queue) => queue.take(),
-            Receives::Shared(srq) => srq.take(),
+            Receives::Own(queue) => queue.take(wr),
+            Receives::Shared(srq) => srq.take(wr),
         }
+    }
+
+    /// Whether a receive work request is posted.
+    pub(crate) fn receive_room(&self) -> Room {
+        let posted = match &self.receives {
+            Receives::Own(queue) => queue.holds(1),
+            Receives::Shared(srq) => srq.has_request(),
+        };
+        if posted {
+            Room::Free
+        } else {
+            Room::Full
+        }
+    }
+
+    /// Whether the consumer can be told of Immediate Data.
+    pub(crate) fn tells_immediate_data(&self) -> bool {
+        !self.user || self.device.abi.has_extensions()
     }
 
     /// A message of the peer, or something in its name, is at fault.
@@ -438,6 +459,15 @@ impl Qp {
         }
     }
 
+    /// Whether the transmitter is going to be woken, and will see what was posted before.
+    pub(crate) fn alarm_is_set(&self) -> bool {
+        // ORDERING: the poster stores its request and then looks whether the alarm is set; the alarm
+        // is taken back and then the transmitter looks for requests. Each side needs its store before
+        // its load.
+        smp_mb(Full);
+        self.alarm_set.load(Relaxed)
+    }
+
     /// Ends the alarm, which refers to the queue pair.
     ///
     /// Context: process.
@@ -466,8 +496,8 @@ impl Qp {
     pub(crate) fn flush(&self) -> bool {
         let raw = self.first_status.xchg(0, Relaxed);
         let first = raw.checked_sub(1).and_then(WcStatus::from_raw);
-        if let Some(wr) = self.stop_rx() {
-            self.flush_receive(wr.id);
+        if let Some(id) = self.stop_rx() {
+            self.flush_receive(id);
         }
         self.inbound_reads.clear();
         let mut more = self.sq.flush(first, self.origin());
@@ -484,9 +514,10 @@ impl Qp {
 
     /// Flushes at most as many receives as the queue is long; returns whether there may be more.
     fn flush_receives(&self, queue: &RecvQueue) -> bool {
+        let mut wr = RecvWr::default();
         for _ in 0..=self.caps.max_recv_wr {
-            match queue.take() {
-                Some(Ok(wr)) => self.flush_receive(wr.id),
+            match queue.take(&mut wr) {
+                Some(Ok(())) => self.flush_receive(wr.id),
                 Some(Err(bad)) => self.flush_receive(bad.id),
                 None => return false,
             }
@@ -501,7 +532,7 @@ impl Qp {
             status: WcStatus::Flushed,
             opcode: WcOpcode::Recv,
             bytes: 0,
-            invalidated: None,
+            extra: WcExtra::None,
             qpn: origin.qpn,
             qp: origin.qp,
             solicited: true,

@@ -60,6 +60,7 @@ use kernel_ext::{
 };
 
 use crate::{
+    abi::Abi,
     device::{
         self,
         Device,
@@ -151,7 +152,7 @@ impl Registry {
     /// * `EINVAL` if the interface cannot carry it, or the name could not be that of a file.
     /// * `EEXIST` if the interface has one.
     /// * `ENFILE` if the name is taken.
-    fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice) -> Result {
+    fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
         if !device::is_suitable(netdev) {
             pr_debug!(
                 "{}: not an Ethernet, tunnel or loopback interface\n",
@@ -164,6 +165,7 @@ impl Registry {
         }
         let guid = Guid::of(netdev);
         let identity = Identity {
+            provider: abi.provider(),
             node_guid: guid.octets(),
             node_desc: c"riwarp software iWARP",
             comp_vectors: kernel::cpu::nr_cpu_ids(),
@@ -171,6 +173,7 @@ impl Registry {
         let mut made = None;
         let result = Registration::try_new(name, netdev, &identity, |link| {
             let device = Device::new(Parts {
+                abi,
                 netdev: netdev.clone(),
                 guid,
                 link,
@@ -351,12 +354,30 @@ fn is_file_name(name: &CStr) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/')
 }
 
-impl LinkType for Riwarp {
+/// Devices whose processes are served by librxe.
+pub(crate) struct RxeLink;
+
+/// Devices whose processes are served by libsiw.
+pub(crate) struct SiwLink;
+
+impl LinkType for RxeLink {
     const NAME: &'static CStr = c"riwarp";
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
-        REGISTRY.get().ok_or(ENODEV)?.add(name, netdev)
+        newlink(name, netdev, Abi::Rxe)
     }
+}
+
+impl LinkType for SiwLink {
+    const NAME: &'static CStr = c"riwarp_siw";
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        newlink(name, netdev, Abi::Siw)
+    }
+}
+
+fn newlink(name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
+    REGISTRY.get().ok_or(ENODEV)?.add(name, netdev, abi)
 }
 
 impl NetdevEvents for Riwarp {

@@ -36,6 +36,8 @@ use crate::{
     registry::{
         Defaults,
         Registry,
+        RxeLink,
+        SiwLink,
         REGISTRY, //
     },
     settings::MpaRevision, //
@@ -71,7 +73,7 @@ module! {
     authors: ["The riwarp developers"],
     description: "Software iWARP RDMA device",
     license: "GPL v2",
-    alias: ["rdma-link-riwarp"],
+    alias: ["rdma-link-riwarp", "rdma-link-riwarp_siw"],
     params: {
         crc: bool {
             default: true,
@@ -92,7 +94,9 @@ pub(crate) struct Riwarp;
 #[pin_data]
 struct Module {
     #[pin]
-    _link: LinkRegistration<Riwarp>,
+    _rxe_link: LinkRegistration<RxeLink>,
+    #[pin]
+    _siw_link: LinkRegistration<SiwLink>,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
     _addrs: AddrNotifier<Riwarp>,
@@ -113,7 +117,8 @@ impl kernel::InPlaceModule for Module {
                 _addrs: addrs,
                 _service: service,
                 // Last, since devices can be made from here on.
-                _link <- LinkRegistration::new(),
+                _siw_link <- LinkRegistration::new(),
+                _rxe_link <- LinkRegistration::new(),
             }? Error))
         })
     }

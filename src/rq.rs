@@ -12,25 +12,21 @@
 use kernel::{
     new_spinlock_irq,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLockIrq, //
-    }, //
+    sync::SpinLockIrq, //
 };
-use kernel_ext::mm::shared_ring::SharedMem;
 
 use crate::{
-    abi::siw::{
-        self,
-        BadEntry, //
-    },
+    abi::user::RecvRing,
     sq::empty_ring,
-    wr::RecvWr, //
+    wr::{
+        BadWr,
+        RecvWr, //
+    }, //
 };
 
 enum Ring {
-    /// Mapped by a process: an entry is ours while its VALID flag is set.
-    User(Arc<SharedMem>),
+    /// Mapped by a process.
+    User(RecvRing),
     /// Private to the kernel.
     Kernel(KVVec<Option<RecvWr>>),
 }
@@ -53,11 +49,11 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Makes the ring; `memory` holds [`RecvQueue::ring_len`] octets and is mapped by a process.
-    /// Without it the ring belongs to a kernel consumer.
-    pub(crate) fn new(entries: u32, memory: Option<Arc<SharedMem>>) -> Result<impl PinInit<Self>> {
-        let ring = match memory {
-            Some(memory) => Ring::User(memory),
+    /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
+    /// belongs to a kernel consumer.
+    pub(crate) fn new(entries: u32, ring: Option<RecvRing>) -> Result<impl PinInit<Self>> {
+        let ring = match ring {
+            Some(ring) => Ring::User(ring),
             None => Ring::Kernel(empty_ring(entries as usize)?),
         };
         Ok(pin_init!(Self {
@@ -70,22 +66,20 @@ impl RecvQueue {
         }))
     }
 
-    /// Octets of the shared ring for that many entries.
-    pub(crate) fn ring_len(entries: u32) -> usize {
-        entries as usize * siw::RQE_LEN
-    }
-
-    /// Takes the oldest request.
+    /// Takes the oldest request into `wr`.
     ///
     /// [`None`] means that there is none; an error, that the process stored one that cannot be
     /// used. It is taken all the same.
-    pub(crate) fn take(&self) -> Option<Result<RecvWr, BadEntry>> {
+    pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let index = inner.taken & self.entries.wrapping_sub(1);
         let taken = match &mut inner.ring {
-            Ring::User(memory) => take_user(memory, index)?,
-            Ring::Kernel(slots) => Ok(slots.get_mut(index as usize)?.take()?),
+            Ring::User(ring) => ring.take(inner.taken, wr)?,
+            Ring::Kernel(slots) => {
+                *wr = slots.get_mut(index as usize)?.take()?;
+                Ok(())
+            }
         };
         inner.taken = inner.taken.wrapping_add(1);
         Some(taken)
@@ -120,21 +114,14 @@ impl RecvQueue {
             return false;
         }
         let inner = self.inner.lock();
-        // Requests are posted one after the other, so the last of them stands for all.
-        let index = inner.taken.wrapping_add(last) & self.entries.wrapping_sub(1);
+        let position = inner.taken.wrapping_add(last);
         match &inner.ring {
-            Ring::User(memory) => siw::is_posted(memory, index as usize * siw::RQE_LEN),
-            Ring::Kernel(slots) => matches!(slots.get(index as usize), Some(Some(_))),
+            Ring::User(ring) => ring.holds(inner.taken, count),
+            // Requests are posted one after the other, so the last of them stands for all.
+            Ring::Kernel(slots) => {
+                let index = position & self.entries.wrapping_sub(1);
+                matches!(slots.get(index as usize), Some(Some(_)))
+            }
         }
     }
-}
-
-fn take_user(memory: &SharedMem, index: u32) -> Option<Result<RecvWr, BadEntry>> {
-    let at = index as usize * siw::RQE_LEN;
-    if !siw::is_posted(memory, at) {
-        return None;
-    }
-    let entry: [u8; siw::RQE_LEN] = memory.copy_out(at)?;
-    memory.store_u16_release(at + siw::FLAGS_AT, 0).ok()?;
-    Some(siw::decode_rqe(&entry))
 }

@@ -15,7 +15,10 @@
 //! Context: softirq, or process when TCP works off a backlog. Nothing sleeps or allocates.
 
 use iwarp::{
-    atomic::AtomicRequest,
+    atomic::{
+        AtomicRequest,
+        AtomicResponse, //
+    },
     fault::Fault,
     mpa::{
         self,
@@ -26,6 +29,7 @@ use iwarp::{
     order::SendProgress,
     rdmap::{
         Extensions,
+        Immediate,
         ReadRequest,
         Solicited, //
     },
@@ -40,8 +44,7 @@ use iwarp::{
     stag::{
         check_source,
         check_tagged,
-        Access,
-        Stag, //
+        Access, //
     },
     terminate::{
         Quoted,
@@ -56,6 +59,7 @@ use kernel_ext::{
     crc32c,
     net::Inbound,
     rdma::wr::{
+        WcExtra,
         WcOpcode,
         WcStatus, //
     }, //
@@ -92,7 +96,7 @@ const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
 /// The receiver's state, under the queue pair's receive lock.
 #[derive(Default)]
 pub(crate) struct Rx {
-    stream: Option<RxStream>,
+    stream: Option<KBox<RxStream>>,
 }
 
 /// What there is while a stream is attached.
@@ -100,8 +104,10 @@ struct RxStream {
     conn: Arc<Conn>,
     receiver: Receiver,
     crc: Crc,
-    /// The receive work request that the current Send fills.
-    incoming: Option<Incoming>,
+    /// The receive work request that was taken last.
+    incoming: Incoming,
+    /// Octets of the RDMA Write that came last, as far as nothing but Reads came behind it.
+    written: Written,
     cache: RegionCache,
     /// No FPDU has been accepted yet.
     untouched: bool,
@@ -111,12 +117,58 @@ struct RxStream {
     stopped: bool,
 }
 
-/// A receive work request that is being filled.
+/// A receive work request, which is filled in where it stays.
+#[derive(Default)]
 struct Incoming {
     wr: RecvWr,
     buffer: Slices,
     buffer_len: u32,
-    progress: SendProgress,
+    /// How far the current Send has filled it; [`None`] if there is none.
+    progress: Option<SendProgress>,
+}
+
+/// How much an RDMA Write brings, for the completion of Immediate Data behind it.
+#[derive(Default)]
+struct Written {
+    octets: u32,
+    /// More segments follow.
+    open: bool,
+}
+
+impl Written {
+    fn add(&mut self, segment: &TaggedSegment) {
+        if !self.open {
+            self.octets = 0;
+        }
+        self.octets = self.octets.saturating_add(segment.payload.len.into());
+        self.open = !segment.last.is_last();
+    }
+
+    fn take(&mut self) -> u32 {
+        core::mem::take(self).octets
+    }
+}
+
+/// How a receive work request ends.
+struct Received {
+    status: WcStatus,
+    opcode: WcOpcode,
+    bytes: u32,
+    extra: WcExtra,
+    solicited: Solicited,
+}
+
+impl Received {
+    /// With an error.
+    fn failed(status: WcStatus) -> Self {
+        Self {
+            status,
+            opcode: WcOpcode::Recv,
+            bytes: 0,
+            extra: WcExtra::None,
+            solicited: Solicited::Yes,
+        }
+    }
 }
 
 /// What a round leaves to be done when the lock is given back.
@@ -133,26 +185,35 @@ impl Qp {
     /// Hands the stream to the receiver.
     ///
     /// Context: process.
-    pub(crate) fn start_rx(&self, conn: &Arc<Conn>, params: &StreamParams) {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn start_rx(&self, conn: &Arc<Conn>, params: &StreamParams) -> Result {
         let stream = RxStream {
             conn: conn.clone(),
             receiver: Receiver::new(Extensions::Rfc7306),
             crc: params.crc,
-            incoming: None,
+            incoming: Incoming::default(),
+            written: Written::default(),
             cache: RegionCache::default(),
             untouched: true,
             expect_rtr: params.expect_rtr,
             stopped: false,
         };
+        let stream = KBox::new(stream, GFP_KERNEL)?;
         let _drop_outside_lock = self.rx.lock().stream.replace(stream);
+        Ok(())
     }
 
-    /// Takes the stream from the receiver; returns the receive work request that it was filling.
+    /// Takes the stream from the receiver; returns the cookie of the receive work request that it was
+    /// filling.
     ///
     /// Context: process.
-    pub(crate) fn stop_rx(&self) -> Option<RecvWr> {
+    pub(crate) fn stop_rx(&self) -> Option<u64> {
         let stream = self.rx.lock().stream.take()?;
-        stream.incoming.map(|incoming| incoming.wr)
+        let incoming = &stream.incoming;
+        incoming.progress.is_some().then_some(incoming.wr.id)
     }
 
     /// Works off what has arrived.
@@ -295,10 +356,13 @@ impl Qp {
                 aftermath.kick = true;
                 Ok(())
             }
-            // This end has sent no Atomic Request that it could answer.
-            Segment::AtomicResponse(_) => Err(Fault::AtomicUnsolicited),
+            Segment::AtomicResponse(response) => self.take_atomic_response(response, aftermath),
             // No consumer could be told of it (EXT-4).
-            Segment::Immediate(_) => Err(Fault::OpcodeReserved),
+            Segment::Immediate(_) if !self.tells_immediate_data() => Err(Fault::OpcodeReserved),
+            Segment::Immediate(immediate) => {
+                aftermath.completed = true;
+                self.take_immediate(stream, immediate)
+            }
         }
     }
 
@@ -310,6 +374,7 @@ impl Qp {
         segment: &TaggedSegment,
     ) -> Result<(), Fault> {
         let payload = segment.payload;
+        stream.written.add(segment);
         // DDP-41: nothing of an empty tagged segment is checked.
         if payload.len == 0 {
             return Ok(());
@@ -341,21 +406,19 @@ impl Qp {
         ulpdu: usize,
         segment: &SendSegment,
     ) -> Result<(), Fault> {
+        let RxStream {
+            incoming, cache, ..
+        } = stream;
         if segment.first {
-            stream.incoming = Some(self.next_receive(&mut stream.cache)?);
+            stream.written = Written::default();
+            self.next_receive(incoming, cache)?;
         }
-        let Some(incoming) = &mut stream.incoming else {
+        let Some(progress) = &mut incoming.progress else {
             return Err(Fault::NoBuffer);
         };
-        let refused = |stream: &mut RxStream, status, fault| {
-            if let Some(incoming) = stream.incoming.take() {
-                self.complete_receive(incoming.wr.id, status, 0, None, Solicited::Yes);
-            }
-            Err(fault)
-        };
-        let placement = match incoming.progress.accept(segment, incoming.buffer_len) {
+        let placement = match progress.accept(segment, incoming.buffer_len) {
             Ok(placement) => placement,
-            Err(fault) => return refused(stream, WcStatus::LocalLength, fault),
+            Err(fault) => return Err(self.refuse_send(incoming, WcStatus::LocalLength, fault)),
         };
         let payload = segment.payload;
         if payload.len != 0 {
@@ -366,7 +429,7 @@ impl Qp {
                     .buffer
                     .place(self.pd(), placement.offset, inbound, pos, len)
             {
-                return refused(stream, status, Fault::LocalPlacement);
+                return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
             }
         }
         let Some(len) = placement.delivered else {
@@ -374,64 +437,94 @@ impl Qp {
         };
         if let Some(stag) = segment.kind.invalidate {
             if let Err(fault) = self.invalidate_remote(stag) {
-                return refused(stream, WcStatus::RemoteInvalidRequest, fault);
+                return Err(self.refuse_send(incoming, WcStatus::RemoteInvalidRequest, fault));
             }
         }
-        if let Some(incoming) = stream.incoming.take() {
-            self.complete_receive(
-                incoming.wr.id,
-                WcStatus::Success,
-                len,
-                segment.kind.invalidate,
-                segment.kind.solicited,
-            );
-        }
+        incoming.progress = None;
+        self.complete_receive(
+            incoming.wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::Recv,
+                bytes: len,
+                extra: match segment.kind.invalidate {
+                    Some(stag) => WcExtra::Invalidated(stag.raw()),
+                    None => WcExtra::None,
+                },
+                solicited: segment.kind.solicited,
+            },
+        );
         Ok(())
     }
 
-    /// Takes the next receive work request and resolves its list.
-    fn next_receive(&self, cache: &mut RegionCache) -> Result<Incoming, Fault> {
-        let wr = match self.take_receive() {
-            Some(Ok(wr)) => wr,
+    /// Ends the receive work request of a Send with an error; returns `fault`.
+    fn refuse_send(&self, incoming: &mut Incoming, status: WcStatus, fault: Fault) -> Fault {
+        incoming.progress = None;
+        self.complete_receive(incoming.wr.id, Received::failed(status));
+        fault
+    }
+
+    /// Takes the next receive work request.
+    fn take_wr(&self, wr: &mut RecvWr) -> Result<(), Fault> {
+        match self.take_receive(wr) {
+            Some(Ok(())) => Ok(()),
             Some(Err(bad)) => {
-                self.complete_receive(bad.id, bad.status, 0, None, Solicited::Yes);
-                return Err(Fault::LocalPlacement);
-            }
-            None => return Err(Fault::NoBuffer),
-        };
-        let mut buffer = Slices::default();
-        match buffer.resolve(&wr.sges, self.device(), self.pd(), LocalUse::Sink, cache) {
-            Ok(()) => Ok(Incoming {
-                buffer_len: u32::try_from(wr.sges.total()).unwrap_or(u32::MAX),
-                wr,
-                buffer,
-                progress: SendProgress::new(),
-            }),
-            Err(status) => {
-                self.complete_receive(wr.id, status, 0, None, Solicited::Yes);
+                self.complete_receive(bad.id, Received::failed(bad.status));
                 Err(Fault::LocalPlacement)
             }
+            None => Err(Fault::NoBuffer),
         }
     }
 
-    fn complete_receive(
+    /// Takes the next receive work request for a Send and resolves its list.
+    fn next_receive(&self, incoming: &mut Incoming, cache: &mut RegionCache) -> Result<(), Fault> {
+        self.take_wr(&mut incoming.wr)?;
+        let list = &incoming.wr.buffer;
+        let usage = LocalUse::Sink;
+        if let Err(status) = incoming
+            .buffer
+            .resolve(list, self.device(), self.pd(), usage, cache)
+        {
+            return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
+        }
+        incoming.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        incoming.progress = Some(SendProgress::new());
+        Ok(())
+    }
+
+    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
+    fn take_immediate(
         &self,
-        id: u64,
-        status: WcStatus,
-        bytes: u32,
-        invalidated: Option<Stag>,
-        solicited: Solicited,
-    ) {
+        stream: &mut RxStream,
+        queued: Queued<Immediate>,
+    ) -> Result<(), Fault> {
+        let immediate = queued.admit(self.receive_room())?;
+        let wr = &mut stream.incoming.wr;
+        self.take_wr(wr)?;
+        self.complete_receive(
+            wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::RecvRdmaWithImm,
+                bytes: stream.written.take(),
+                extra: WcExtra::Immediate(immediate_value(immediate.data)),
+                solicited: immediate.solicited,
+            },
+        );
+        Ok(())
+    }
+
+    fn complete_receive(&self, id: u64, received: Received) {
         let origin = self.origin();
         self.recv_cq().post(&Completion {
             id,
-            status,
-            opcode: WcOpcode::Recv,
-            bytes,
-            invalidated,
+            status: received.status,
+            opcode: received.opcode,
+            bytes: received.bytes,
+            extra: received.extra,
             qpn: origin.qpn,
             qp: origin.qp,
-            solicited: solicited == Solicited::Yes,
+            solicited: received.solicited == Solicited::Yes,
         });
     }
 
@@ -457,20 +550,39 @@ impl Qp {
                 .map_err(|_| Fault::LocalPlacement)?;
         }
         if placement.complete {
-            aftermath.completed = true;
-            if let Some((slot, invalidate)) = self.sq.read_done() {
-                let status = match invalidate.map(|stag| self.invalidate_local(stag)) {
-                    Some(Err(status)) => status,
-                    Some(Ok(())) | None => WcStatus::Success,
-                };
-                if let Some(slot) = slot {
-                    self.sq.finish(slot, status, self.origin());
-                }
-            }
-            // Somebody may wait for the Read: a fenced request, one beyond ORD, or the end.
-            aftermath.kick |= self.stops_waiting_for_reads();
+            self.end_read(aftermath);
         }
         Ok(())
+    }
+
+    /// Takes what the target of an atomic operation of ours held before.
+    fn take_atomic_response(
+        &self,
+        response: Queued<AtomicResponse>,
+        aftermath: &mut Aftermath,
+    ) -> Result<(), Fault> {
+        let (original, sink) = self.sq.atomic_response(response)?;
+        sink.ok_or(Fault::LocalPlacement)?
+            .put(self.pd(), &original.to_ne_bytes())
+            .map_err(|_| Fault::LocalPlacement)?;
+        self.end_read(aftermath);
+        Ok(())
+    }
+
+    /// The oldest outstanding Read or atomic operation is over.
+    fn end_read(&self, aftermath: &mut Aftermath) {
+        aftermath.completed = true;
+        if let Some((slot, invalidate)) = self.sq.read_done() {
+            let status = match invalidate.map(|stag| self.invalidate_local(stag)) {
+                Some(Err(status)) => status,
+                Some(Ok(())) | None => WcStatus::Success,
+            };
+            if let Some(slot) = slot {
+                self.sq.finish(slot, status, self.origin());
+            }
+        }
+        // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
+        aftermath.kick |= self.stops_waiting_for_reads();
     }
 
     fn take_read_request(
@@ -540,6 +652,15 @@ impl Qp {
         self.device().stats.terminates_received.inc();
         self.set_first_status(status_of(terminate));
         self.peer_terminated();
+    }
+}
+
+/// The four octets of the verbs: the first ones, as we send them and deployed devices do, unless these
+/// are zero and the others are not.
+fn immediate_value(data: [u8; Immediate::LEN]) -> [u8; 4] {
+    match data {
+        [0, 0, 0, 0, a, b, c, d] => [a, b, c, d],
+        [a, b, c, d, ..] => [a, b, c, d],
     }
 }
 

@@ -33,7 +33,7 @@ use crate::{
         Region, //
     },
     wr::{
-        SgeList,
+        Payload,
         MAX_SGE, //
     }, //
 };
@@ -99,6 +99,17 @@ impl Slice {
         })
     }
 
+    /// Places octets from a private buffer at the front.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slice::place`].
+    pub(crate) fn put(&self, pd: PdId, octets: &[u8]) -> Result<(), WcStatus> {
+        self.inside(pd, LocalUse::Sink, 0, octets.len(), |memory, at| {
+            memory.write(at, octets)
+        })
+    }
+
     /// The key that the work request named.
     pub(crate) fn key(&self) -> Stag {
         self.key
@@ -133,6 +144,8 @@ impl Slice {
 #[derive(Default)]
 pub(crate) struct Slices {
     list: [Option<Slice>; MAX_SGE],
+    /// Places in use: all behind them are empty.
+    used: usize,
 }
 
 impl Slices {
@@ -143,14 +156,14 @@ impl Slices {
     /// One of the elements may not be used so by the protection domain `pd`.
     pub(crate) fn resolve(
         &mut self,
-        list: &SgeList,
+        list: &Payload,
         device: &Device,
         pd: PdId,
         usage: LocalUse,
         cache: &mut RegionCache,
     ) -> Result<(), WcStatus> {
         self.find(list, device, cache)?;
-        for slice in self.list.iter().flatten() {
+        for slice in self.iter() {
             let Slice { key, addr, len, .. } = *slice;
             slice.region.check_local(key, pd, addr, len, usage)?;
         }
@@ -164,12 +177,13 @@ impl Slices {
     /// One of the elements has no region.
     pub(crate) fn find(
         &mut self,
-        list: &SgeList,
+        list: &Payload,
         device: &Device,
         cache: &mut RegionCache,
     ) -> Result<(), WcStatus> {
         let mut places = self.list.iter_mut();
-        for sge in list.as_slice().iter().filter(|sge| sge.len != 0) {
+        let mut used = 0;
+        for sge in list.sges().filter(|sge| sge.len != 0) {
             let key = Stag::new(sge.lkey);
             let region = cache.get(device, key).ok_or(WcStatus::LocalProtection)?;
             match places.next() {
@@ -187,8 +201,13 @@ impl Slices {
                 }
                 None => return Err(WcStatus::LocalProtection),
             }
+            used += 1;
+            // Should the next one fail, all places in use are still known.
+            self.used = self.used.max(used);
         }
-        places.for_each(|place| *place = None);
+        let stale = self.used.saturating_sub(used);
+        places.take(stale).for_each(|place| *place = None);
+        self.used = used;
         Ok(())
     }
 
@@ -196,6 +215,10 @@ impl Slices {
     pub(crate) fn take_first(&mut self) -> Option<Slice> {
         let [first, ..] = &mut self.list;
         first.take()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Slice> {
+        self.list.iter().take(self.used).flatten()
     }
 
     /// Copies the `len` octets at `offset` of the list into the batch.
@@ -240,7 +263,7 @@ impl Slices {
     ) -> Result<(), WcStatus> {
         let mut skip = offset;
         let mut done = 0;
-        for slice in self.list.iter().flatten() {
+        for slice in self.iter() {
             if done == len {
                 break;
             }

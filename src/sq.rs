@@ -15,13 +15,15 @@
 //! the receiver calls the functions about Reads.
 
 use iwarp::{
+    atomic::AtomicResponse,
     fault::Fault,
     readq::{
         Depth,
-        ReadPlacement,
-        ReadState, //
+        Outstanding,
+        ReadPlacement, //
     },
     receiver::{
+        Queued,
         Room,
         TaggedSegment, //
     },
@@ -31,20 +33,16 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full, //
-        },
-        barrier::smp_mb,
+        atomic::Atomic,
         Arc,
         SpinLockIrq, //
     }, //
 };
 use kernel_ext::{
-    mm::shared_ring::SharedMem,
     rdma::{
         types::SignalPolicy,
         wr::{
+            WcExtra,
             WcOpcode,
             WcStatus, //
         }, //
@@ -53,13 +51,11 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::siw::{
-        self,
-        BadEntry, //
-    },
+    abi::user::SendRing,
     cq::Cq,
     sge::Slice,
     wr::{
+        BadWr,
         Completion,
         SendWr, //
     }, //
@@ -72,9 +68,9 @@ pub(crate) struct Slot(u32);
 /// What [`SendQueue::take`] found.
 pub(crate) enum Taken {
     /// A request, now pending.
-    Wr(SendWr, Slot),
-    /// An entry that nobody can have posted in good faith, now pending.
-    Bad(BadEntry, Slot),
+    Wr(Slot),
+    /// One that nobody can have posted in good faith, now pending.
+    Bad(Slot, WcStatus),
     /// Nothing is posted, or as many requests are pending as the queue is long.
     Nothing,
 }
@@ -101,9 +97,9 @@ struct Pending {
     progress: Progress,
 }
 
-/// An RDMA Read whose Response has not been delivered.
+/// An RDMA Read or atomic operation whose Response has not been delivered.
 struct OutstandingRead {
-    state: ReadState,
+    state: Outstanding,
     sink: Option<Slice>,
     invalidate: Option<Stag>,
     /// [`None`] for the ready-to-receive Read, which nobody posted.
@@ -136,8 +132,8 @@ pub(crate) struct SendQueue {
     /// Every request makes a completion, asked for or not.
     signal_all: bool,
     cq: Arc<Cq>,
-    /// The ring that a process has mapped: an entry is ours while its VALID flag is set.
-    user: Option<Arc<SharedMem>>,
+    /// The ring that a process has mapped.
+    user: Option<SendRing>,
     /// Requests taken from the ring so far, modulo 2^32; changed by the transmitter, under the lock.
     taken: Atomic<u32>,
     #[pin]
@@ -181,13 +177,13 @@ pub(crate) struct Origin {
 }
 
 impl SendQueue {
-    /// Makes the queue; `ring` holds [`SendQueue::ring_len`] octets and is mapped by a process.
-    /// Without it the queue belongs to a kernel consumer.
+    /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
+    /// belongs to a kernel consumer.
     pub(crate) fn new(
         entries: u32,
         signal_all: bool,
         cq: Arc<Cq>,
-        ring: Option<Arc<SharedMem>>,
+        ring: Option<SendRing>,
     ) -> Result<impl PinInit<Self>> {
         let kernel = match ring {
             Some(_) => KVVec::new(),
@@ -218,11 +214,6 @@ impl SendQueue {
                 depth: Depth::new(0),
             }),
         }))
-    }
-
-    /// Octets of the shared ring for that many entries.
-    pub(crate) fn ring_len(entries: u32) -> usize {
-        entries as usize * siw::SQE_LEN
     }
 
     /// Which requests make a completion.
@@ -280,14 +271,14 @@ impl SendQueue {
         self.taken.read_once()
     }
 
-    /// Takes the oldest posted request; it is pending from now on.
-    pub(crate) fn take(&self) -> Taken {
+    /// Takes the oldest posted request into `wr`; it is pending from now on.
+    pub(crate) fn take(&self, wr: &mut SendWr) -> Taken {
         // Only the transmitter moves on.
         let position = self.taken();
         let index = self.index(position);
-        if let Some(memory) = &self.user {
+        if let Some(ring) = &self.user {
             // The usual end of a round.
-            if !siw::is_posted(memory, index * siw::SQE_LEN) {
+            if !ring.is_posted(position) {
                 return Taken::Nothing;
             }
         }
@@ -298,38 +289,44 @@ impl SendQueue {
             return Taken::Nothing;
         }
         let taken = match &self.user {
-            Some(memory) => take_user(memory, index),
-            None => inner.kernel.get_mut(index).and_then(Option::take).map(Ok),
-        };
-        let Some(taken) = taken else {
-            return Taken::Nothing;
+            Some(ring) => ring.take(position, wr),
+            None => match inner.kernel.get_mut(index).and_then(Option::take) {
+                Some(posted) => {
+                    *wr = posted;
+                    Some(Ok(()))
+                }
+                None => None,
+            },
         };
         let slot = Slot(position);
-        let pending = match &taken {
-            Ok(wr) => Pending {
-                id: wr.id,
-                opcode: wr.op.wc_opcode(),
-                // A longer message is refused by the transmitter.
-                bytes: u32::try_from(wr.payload.len()).unwrap_or(u32::MAX),
-                signalled: wr.signalled || self.signal_all,
-                progress: Progress::Taken,
-            },
-            Err(bad) => Pending {
-                id: bad.id,
-                opcode: bad.opcode,
-                bytes: 0,
-                signalled: true,
-                progress: Progress::Taken,
-            },
+        let (pending, taken) = match taken {
+            None => return Taken::Nothing,
+            Some(Ok(())) => {
+                let pending = Pending {
+                    id: wr.id,
+                    opcode: wr.op.wc_opcode(),
+                    bytes: wr.bytes(),
+                    signalled: wr.signalled || self.signal_all,
+                    progress: Progress::Taken,
+                };
+                (pending, Taken::Wr(slot))
+            }
+            Some(Err(BadWr { id, opcode, status })) => {
+                let pending = Pending {
+                    id,
+                    opcode,
+                    bytes: 0,
+                    signalled: true,
+                    progress: Progress::Taken,
+                };
+                (pending, Taken::Bad(slot, status))
+            }
         };
         if let Some(place) = inner.pending.get_mut(index) {
             *place = pending;
         }
         self.taken.write_once(position.wrapping_add(1));
-        match taken {
-            Ok(wr) => Taken::Wr(wr, slot),
-            Err(bad) => Taken::Bad(bad, slot),
-        }
+        taken
     }
 
     /// What is posted from now on is not taken any more, but flushed at the end.
@@ -337,13 +334,9 @@ impl SendQueue {
         let mut inner = self.inner.lock();
         let posted = match &self.user {
             // A process that posts meanwhile may be counted or not.
-            Some(memory) => {
-                let posted = (0..self.entries)
-                    .map(|n| self.index(self.taken().wrapping_add(n)))
-                    .take_while(|index| siw::is_posted(memory, index * siw::SQE_LEN))
-                    .count();
-                // CAST: at most `entries`.
-                self.taken().wrapping_add(posted as u32)
+            Some(ring) => {
+                let taken = self.taken();
+                taken.wrapping_add(ring.posted(taken))
             }
             None => inner.posted,
         };
@@ -375,12 +368,13 @@ impl SendQueue {
         inner.complete(self, origin);
     }
 
-    /// Whether another Read may be outstanding; exactly the negotiated ORD may (RDMAP-128).
+    /// Whether another Read or atomic operation may be outstanding; exactly the negotiated ORD may
+    /// (RDMAP-128, EXT-42).
     pub(crate) fn may_read(&self) -> bool {
         self.inner.lock().depth.room() == Room::Free
     }
 
-    /// Whether no Read is outstanding, which a fenced request waits for.
+    /// Whether no Read and no atomic operation is outstanding, which a fenced request waits for.
     pub(crate) fn no_reads(&self) -> bool {
         self.inner.lock().depth.used() == 0
     }
@@ -398,12 +392,13 @@ impl SendQueue {
         self.taken() != inner.done && inner.depth.used() == 0
     }
 
-    /// Notes a Read whose Request goes out now. Reserve with [`SendQueue::may_read`] first: only
-    /// the transmitter adds Reads, so the room cannot go away in between.
+    /// Notes a Read or atomic operation whose Request goes out now. Reserve with
+    /// [`SendQueue::may_read`] first: only the transmitter adds any, so the room cannot go away in
+    /// between.
     pub(crate) fn read_sent(
         &self,
         slot: Option<Slot>,
-        state: ReadState,
+        state: Outstanding,
         sink: Option<Slice>,
         invalidate: Option<Stag>,
     ) {
@@ -426,29 +421,45 @@ impl SendQueue {
         }
     }
 
-    /// Checks a segment of a Read Response against the oldest outstanding Read. Returns where its
+    /// Checks a segment of a Read Response against the oldest outstanding request. Returns where its
     /// octets go; there is no sink for a Read of zero octets.
     ///
     /// # Errors
     ///
-    /// The fault to report: there is no such Read, or the segment does not answer it (RDMAP-77).
+    /// The fault to report: the oldest request is no Read, or the segment does not answer it
+    /// (RDMAP-77).
     pub(crate) fn read_response(
         &self,
         segment: &TaggedSegment,
     ) -> Result<(ReadPlacement, Option<Slice>), Fault> {
         let mut inner = self.inner.lock();
-        let inner = &mut *inner;
-        let read = inner
-            .depth
-            .oldest()
-            .and_then(|at| inner.reads.get_mut(usize::from(at)))
-            .and_then(Option::as_mut)
-            .ok_or(Fault::ResponseUnsolicited)?;
-        let placement = read.state.accept(segment)?;
-        Ok((placement, read.sink.clone()))
+        match inner.oldest_read() {
+            Some(read) => {
+                let placement = Outstanding::expect_read(Some(&mut read.state))?.accept(segment)?;
+                Ok((placement, read.sink.clone()))
+            }
+            None => Err(Fault::ResponseUnsolicited),
+        }
     }
 
-    /// The oldest outstanding Read is over; returns its slot and the local STag to invalidate, which
+    /// Checks an Atomic Response against the oldest outstanding request. Returns what the target held
+    /// before and where that goes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Outstanding::accept_atomic`].
+    pub(crate) fn atomic_response(
+        &self,
+        response: Queued<AtomicResponse>,
+    ) -> Result<(u64, Option<Slice>), Fault> {
+        let mut inner = self.inner.lock();
+        let oldest = inner.oldest_read();
+        let original =
+            Outstanding::accept_atomic(oldest.as_ref().map(|read| &read.state), response)?;
+        Ok((original, oldest.and_then(|read| read.sink.clone())))
+    }
+
+    /// The oldest outstanding request is over; returns its slot and the local STag to invalidate, which
     /// must happen before [`SendQueue::finish`] is called for the slot.
     pub(crate) fn read_done(&self) -> Option<(Option<Slot>, Option<Stag>)> {
         let read = {
@@ -472,6 +483,7 @@ impl SendQueue {
         self.inner.lock().last = None;
         // The regions of outstanding Reads are let go without the lock.
         while self.read_done().is_some() {}
+        let mut wr = SendWr::default();
         for _ in 0..=self.entries {
             {
                 let mut inner = self.inner.lock();
@@ -492,9 +504,8 @@ impl SendQueue {
                     inner.complete_one(self, origin);
                 }
             }
-            match self.take() {
-                Taken::Wr(_wr, _) => {}
-                Taken::Bad(..) => {}
+            match self.take(&mut wr) {
+                Taken::Wr(_) | Taken::Bad(..) => wr.forget(),
                 Taken::Nothing => return false,
             }
         }
@@ -507,6 +518,11 @@ impl SendQueue {
 }
 
 impl Inner {
+    fn oldest_read(&mut self) -> Option<&mut OutstandingRead> {
+        let at = self.depth.oldest()?;
+        self.reads.get_mut(usize::from(at))?.as_mut()
+    }
+
     fn progress(&mut self, queue: &SendQueue, slot: Slot, progress: Progress) {
         // A slot that was flushed meanwhile is not among the pending ones any more.
         if slot.0.wrapping_sub(self.done) >= queue.taken().wrapping_sub(self.done) {
@@ -540,7 +556,7 @@ impl Inner {
                 status,
                 opcode: pending.opcode,
                 bytes: pending.bytes,
-                invalidated: None,
+                extra: WcExtra::None,
                 qpn: origin.qpn,
                 qp: origin.qp,
                 solicited: status != WcStatus::Success,
@@ -559,17 +575,4 @@ pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
         slots.push(None, GFP_KERNEL)?;
     }
     Ok(slots)
-}
-
-/// Takes an entry out that is posted.
-fn take_user(memory: &SharedMem, index: usize) -> Option<Result<SendWr, BadEntry>> {
-    let at = index * siw::SQE_LEN;
-    let flags_at = at + siw::FLAGS_AT;
-    let entry: [u8; siw::SQE_LEN] = memory.copy_out(at)?;
-    memory.store_u16_release(flags_at, 0).ok()?;
-    // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings
-    // no bell. We hand this one back and then look at the next. Each side needs its store before
-    // its load, or the next entry is seen by nobody.
-    smp_mb(Full);
-    Some(siw::decode_sqe(&entry))
 }

@@ -19,7 +19,6 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::shared_ring::SharedMem,
     rdma::{
         object::SrqLink,
         ops::{
@@ -39,9 +38,9 @@ use kernel_ext::{
 use crate::{
     abi::{
         self,
-        siw::{
-            BadEntry,
-            CreateSrqResponse, //
+        user::{
+            Places,
+            RecvRing, //
         }, //
     },
     device::{
@@ -52,8 +51,8 @@ use crate::{
     },
     rq::RecvQueue,
     wr::{
-        RecvWr,
-        MAX_SGE, //
+        BadWr,
+        RecvWr, //
     },
     Riwarp, //
 };
@@ -89,41 +88,34 @@ impl Srq {
         if init.srq_type != 0 {
             return Err(EOPNOTSUPP);
         }
+        let device: Arc<Device> = device.into();
+        let abi = device.abi;
         let attr = init.attr;
         if attr.max_wr == 0
             || attr.max_wr > MAX_SRQ_WR
-            || attr.max_sge > MAX_SGE as u32
+            || attr.max_sge > abi.limits().sge
             || attr.srq_limit > attr.max_wr
         {
             return Err(EINVAL);
         }
-        let entries = attr.max_wr.next_power_of_two();
-        let device: Arc<Device> = device.into();
         let reservation = device.reserve(Resource::Srq)?;
+        let (places, ring, max_sge) = if init.owner.is_user() {
+            let places = abi.places(attr.max_wr);
+            let (ring, max_sge) = RecvRing::create_shared(abi, places.all, attr.max_sge, udata)?;
+            (places, Some(ring), max_sge)
+        } else {
+            (Places::plain(attr.max_wr), None, attr.max_sge)
+        };
         let attr = SrqAttr {
-            max_wr: entries,
+            max_wr: places.usable,
+            max_sge,
             ..attr
         };
-        let queue = if init.owner.is_user() {
-            let ring = Arc::new(
-                SharedMem::try_new(RecvQueue::ring_len(entries))?,
-                GFP_KERNEL,
-            )?;
-            let srq_key = udata.share(ring.clone())?;
-            udata.respond(&CreateSrqResponse {
-                num_rqe: entries,
-                pad: 0,
-                srq_key,
-            })?;
-            Some(ring)
-        } else {
-            None
-        };
-        let queue = RecvQueue::new(entries, queue)?;
+        let queue = RecvQueue::new(places.all, ring)?;
         let srq = Arc::pin_init(
             pin_init!(Self {
                 link: init.link,
-                max_wr: entries,
+                max_wr: attr.max_wr,
                 max_sge: attr.max_sge,
                 limit: Atomic::new(attr.srq_limit),
                 queue <- queue,
@@ -137,14 +129,19 @@ impl Srq {
     /// Takes the queue out of service; no queue pair refers to it any more.
     pub(crate) fn destroy(_srq: Arc<Self>) {}
 
-    /// Takes the oldest request, and raises the limit event if that leaves too few.
-    pub(crate) fn take(&self) -> Option<Result<RecvWr, BadEntry>> {
-        let taken = self.queue.take();
+    /// Takes the oldest request into `wr`, and raises the limit event if that leaves too few.
+    pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+        let taken = self.queue.take(wr);
         let limit = self.limit.load(Relaxed);
         if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
             self.link.event(SrqEvent::LimitReached);
         }
         taken
+    }
+
+    /// Whether a request waits.
+    pub(crate) fn has_request(&self) -> bool {
+        self.queue.holds(1)
     }
 
     /// Posts receive work requests of a kernel consumer.

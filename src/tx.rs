@@ -27,6 +27,7 @@ use iwarp::{
         Crc,
         Markers, //
     },
+    rdmap::Immediate,
     segment::{
         Message,
         Segmenter, //
@@ -68,10 +69,9 @@ use crate::{
     },
     sq::{
         Ends,
-        Slot,
-        Taken, //
+        Slot, //
     },
-    wr::Inline, //
+    wr::SendWr, //
 };
 
 mod choose;
@@ -107,21 +107,29 @@ pub(crate) struct TxStream {
     /// FPDUs that were packed and not counted yet.
     fpdus: u64,
     crc: Crc,
-    /// Octets that a ULPDU of the present batch has at most.
-    mulpdu: u16,
     /// Where the Markers go, if the peer wants them.
     markers: Option<MarkerClock>,
-    send_msn: Msn,
-    read_msn: Msn,
-    atomic_msn: Msn,
     /// The message that is being cut.
     current: Option<Outgoing>,
-    /// A request that was taken from the send queue and has to wait for Reads.
-    held: Option<Taken>,
+    /// The request that was taken from the send queue last. It stays where it is, since copies of it
+    /// would cost more than the rest.
+    wr: SendWr,
+    /// It has to wait for Reads, under this name.
+    held: Option<Slot>,
     /// The ready-to-receive message that goes out first.
     rtr: Option<Rtr>,
     /// Whose turn it is when both the peer and the consumer want something.
     turn: Turn,
+    desk: Desk,
+}
+
+/// What requests are turned into messages with.
+struct Desk {
+    /// Octets that a ULPDU of the present batch has at most.
+    mulpdu: u16,
+    send_msn: Msn,
+    read_msn: Msn,
+    atomic_msn: Msn,
     /// Where the current message comes from, if it comes from regions of the consumer.
     slices: Slices,
     cache: RegionCache,
@@ -149,16 +157,30 @@ struct Outgoing {
     segmenter: Segmenter,
     source: Source,
     job: Job,
+    /// What follows it at once, and ends the job in its place.
+    behind: Option<Immediate>,
+}
+
+impl Outgoing {
+    /// A message without payload from here.
+    fn bare(message: Message, job: Job) -> Self {
+        Self {
+            segmenter: Segmenter::new(message, 0),
+            source: Source::Nothing,
+            job,
+            behind: None,
+        }
+    }
 }
 
 /// Where the payload of a message comes from.
 enum Source {
     /// There is none.
     Nothing,
-    /// The consumer's regions: [`TxStream::slices`].
+    /// The consumer's regions: [`Desk::slices`].
     Slices,
-    /// The work request itself.
-    Inline(Inline),
+    /// The work request itself: [`TxStream::wr`].
+    Inline,
     /// The region that the peer reads.
     Remote(InboundRead),
 }
@@ -231,6 +253,10 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
+        // A library that rings for each request does so also while they are left waiting.
+        if self.phase() == Phase::Rts && self.alarm_is_set() {
+            return;
+        }
         match self.pace.ring(self.sq.taken()) {
             Ring::Now => self.transmit(),
             Ring::Wait(wait) => {
@@ -286,17 +312,20 @@ impl Qp {
             ends: Ends::default(),
             fpdus: 0,
             crc: params.crc,
-            mulpdu: 0,
             markers: (params.markers == Markers::On).then(MarkerClock::new),
-            send_msn: Msn::FIRST,
-            read_msn: Msn::FIRST,
-            atomic_msn: Msn::FIRST,
             current: None,
+            wr: SendWr::default(),
             held: None,
             rtr: params.send_rtr,
             turn: Turn::Responses,
-            slices: Slices::default(),
-            cache: RegionCache::default(),
+            desk: Desk {
+                mulpdu: 0,
+                send_msn: Msn::FIRST,
+                read_msn: Msn::FIRST,
+                atomic_msn: Msn::FIRST,
+                slices: Slices::default(),
+                cache: RegionCache::default(),
+            },
         };
         Ok(KBox::new(stream, GFP_KERNEL)?)
     }
@@ -403,7 +432,7 @@ impl Qp {
     /// Fills the batch.
     fn fill(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Filled {
         // It follows the segment size, from batch to batch.
-        stream.mulpdu = stream.mulpdu_now();
+        stream.desk.mulpdu = stream.mulpdu_now();
         while stream.batch.len() < BATCH_LEN {
             if stream.current.is_some() {
                 // A Terminate goes out in the middle of a message too.
@@ -447,13 +476,8 @@ impl Qp {
     fn send_terminate(&self, stream: &mut TxStream) {
         stream.current = None;
         if let Some(terminate) = self.take_terminate() {
-            let outgoing = Outgoing {
-                segmenter: Segmenter::new(Message::Terminate(terminate), 0),
-                source: Source::Nothing,
-                job: Job::Nothing,
-            };
-            stream.current = Some(outgoing);
-            stream.mulpdu = stream.mulpdu_now();
+            stream.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
+            stream.desk.mulpdu = stream.mulpdu_now();
             if self.cut(stream, Grow::Sleep).is_ok() {
                 self.device().stats.terminates_sent.inc();
             }

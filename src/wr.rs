@@ -6,22 +6,32 @@
 //! (`abi`); nothing below that place knows where a work request came from. Completions leave as a
 //! [`Completion`] and become an ABI's CQE or an `ib_wc` in `cq`.
 
-use iwarp::stag::Stag;
+use iwarp::{
+    atomic::{
+        AtomicOperation,
+        TARGET_LEN, //
+    },
+    stag::Stag, //
+};
 use kernel::sync::Arc;
 use kernel_ext::rdma::object::QpId;
 use kernel_ext::rdma::types::Access;
 use kernel_ext::rdma::wr::{
+    WcExtra,
     WcOpcode,
     WcStatus, //
 };
 
 use crate::mr::Region;
 
-/// Most elements of one scatter/gather list. The array size of siw's user ABI.
-pub(crate) const MAX_SGE: usize = 6;
+/// Octets of an element of a scatter/gather list, which is the same in all forms: address, length, key.
+pub(crate) const SGE_LEN: usize = 16;
+
+/// Most elements of one scatter/gather list.
+pub(crate) const MAX_SGE: usize = 32;
 
 /// Octets of payload that a work request can carry in itself.
-pub(crate) const MAX_INLINE: usize = 80;
+pub(crate) const MAX_INLINE: usize = MAX_SGE * SGE_LEN;
 
 /// One element of a scatter/gather list, as posted: nothing of it has been checked.
 #[derive(Clone, Copy, Default)]
@@ -34,113 +44,142 @@ pub(crate) struct Sge {
     pub(crate) lkey: u32,
 }
 
-/// A list of at most [`MAX_SGE`] elements.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct SgeList {
-    count: u8,
-    sges: [Sge; MAX_SGE],
-}
-
-impl SgeList {
-    /// Appends an element; false when the list is full.
-    pub(crate) fn push(&mut self, sge: Sge) -> bool {
-        match self.sges.get_mut(usize::from(self.count)) {
-            Some(slot) => {
-                *slot = sge;
-                self.count += 1;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// The elements in posting order.
-    pub(crate) fn as_slice(&self) -> &[Sge] {
-        self.sges.get(..usize::from(self.count)).unwrap_or(&[])
-    }
-
-    /// Sum of the lengths, in octets; it may exceed what a message can carry.
-    pub(crate) fn total(&self) -> u64 {
-        self.as_slice().iter().map(|sge| u64::from(sge.len)).sum()
-    }
-}
-
-/// Octets that travel inside the work request.
-#[derive(Clone, Copy)]
-pub(crate) struct Inline {
-    len: u8,
-    data: [u8; MAX_INLINE],
-}
-
-impl Inline {
-    /// Copies `data`; [`None`] if there is more than [`MAX_INLINE`].
-    pub(crate) fn new(data: &[u8]) -> Option<Self> {
-        let mut inline = Self::empty();
-        inline.append(data).then_some(inline)
-    }
-
-    /// No octets yet.
-    pub(crate) fn empty() -> Self {
+impl Sge {
+    fn decode(entry: &[u8; SGE_LEN]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *entry;
         Self {
-            len: 0,
-            data: [0; MAX_INLINE],
+            addr: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            len: u32::from_ne_bytes([i, j, k, l]),
+            lkey: u32::from_ne_bytes([m, n, o, p]),
         }
     }
 
-    /// Appends `data`; false, and nothing appended, if it does not fit.
-    pub(crate) fn append(&mut self, data: &[u8]) -> bool {
-        let start = usize::from(self.len);
-        let Some(end) = start.checked_add(data.len()) else {
-            return false;
-        };
-        match self.data.get_mut(start..end) {
-            Some(room) => {
-                room.copy_from_slice(data);
-                // CAST: `end` is at most MAX_INLINE, which fits.
-                self.len = end as u8;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// The octets.
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        self.data.get(..usize::from(self.len)).unwrap_or(&[])
+    fn encode(&self) -> [u8; SGE_LEN] {
+        let mut entry = [0; SGE_LEN];
+        let (addr, rest) = entry.split_at_mut(8);
+        let (len, lkey) = rest.split_at_mut(4);
+        addr.copy_from_slice(&self.addr.to_ne_bytes());
+        len.copy_from_slice(&self.len.to_ne_bytes());
+        lkey.copy_from_slice(&self.lkey.to_ne_bytes());
+        entry
     }
 }
 
-/// What a send work request carries.
-#[derive(Clone, Copy)]
-pub(crate) enum Payload {
-    /// References to registered memory.
-    Sges(SgeList),
-    /// The octets themselves.
-    Inline(Inline),
+/// What a work request says of local memory: a list of pieces of it, or the octets themselves.
+///
+/// It is filled in where it stays, since it is large and most often nearly empty.
+pub(crate) struct Payload {
+    form: Form,
+    /// Elements of the list, or octets.
+    used: u16,
+    room: [[u8; SGE_LEN]; MAX_SGE],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    List,
+    Inline,
+}
+
+impl Default for Payload {
+    /// An empty list.
+    fn default() -> Self {
+        Self {
+            form: Form::List,
+            used: 0,
+            room: [[0; SGE_LEN]; MAX_SGE],
+        }
+    }
 }
 
 impl Payload {
-    /// Octets of the message, before any limit is checked.
+    /// Makes it an empty list.
+    pub(crate) fn clear(&mut self) {
+        self.form = Form::List;
+        self.used = 0;
+    }
+
+    /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`], and
+    /// nothing done, if that is more than [`MAX_SGE`].
+    pub(crate) fn list_room(&mut self, count: usize) -> Option<&mut [u8]> {
+        let room = self.room.get_mut(..count)?;
+        self.form = Form::List;
+        // CAST: at most MAX_SGE.
+        self.used = count as u16;
+        Some(room.as_flattened_mut())
+    }
+
+    /// Makes it `len` octets of inline data, to be filled in; [`None`], and nothing done, if that is
+    /// more than [`MAX_INLINE`].
+    pub(crate) fn inline_room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let room = self.room.as_flattened_mut().get_mut(..len)?;
+        self.form = Form::Inline;
+        // CAST: at most MAX_INLINE.
+        self.used = len as u16;
+        Some(room)
+    }
+
+    /// Appends an element to a list; false when it is full.
+    pub(crate) fn push(&mut self, sge: Sge) -> bool {
+        match self.room.get_mut(usize::from(self.used)) {
+            Some(place) => {
+                *place = sge.encode();
+                self.used += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The elements of a list in posting order; none of inline data.
+    pub(crate) fn sges(&self) -> impl ExactSizeIterator<Item = Sge> + '_ {
+        let used = match self.form {
+            Form::List => usize::from(self.used),
+            Form::Inline => 0,
+        };
+        self.room.get(..used).unwrap_or(&[]).iter().map(Sge::decode)
+    }
+
+    /// The octets of inline data; [`None`] for a list.
+    pub(crate) fn inline(&self) -> Option<&[u8]> {
+        match self.form {
+            Form::List => None,
+            Form::Inline => self.room.as_flattened().get(..usize::from(self.used)),
+        }
+    }
+
+    /// Octets of the message, before any limit is checked; they may exceed what a message can carry.
     pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Sges(list) => list.total(),
-            Self::Inline(inline) => u64::from(inline.len),
+        match self.inline() {
+            Some(octets) => octets.len() as u64,
+            None => self.sges().map(|sge| u64::from(sge.len)).sum(),
         }
     }
 }
 
 /// What a send work request does.
-#[derive(Clone)]
 pub(crate) enum SendOp {
     /// Send, with the STag that the peer shall invalidate.
     Send { invalidate: Option<Stag> },
-    /// RDMA Write to the peer's buffer.
-    Write { stag: Stag, to: u64 },
+    /// RDMA Write to the peer's buffer, and Immediate Data behind it.
+    Write {
+        stag: Stag,
+        to: u64,
+        immediate: Option<[u8; 4]>,
+    },
     /// RDMA Read from the peer's buffer; the local STag may be invalidated when it is done.
     Read {
         stag: Stag,
         to: u64,
         invalidate_local: bool,
+    },
+    /// An atomic operation on the peer's buffer.
+    Atomic {
+        stag: Stag,
+        to: u64,
+        operation: AtomicOperation,
+        /// The opcode of its completion: masked operations have their own.
+        opcode: WcOpcode,
     },
     /// Fast registration; kernel consumers only.
     RegMr {
@@ -151,8 +190,14 @@ pub(crate) enum SendOp {
         /// The rights that it shall grant.
         access: Access,
     },
-    /// Local invalidation; kernel consumers only.
+    /// Local invalidation.
     LocalInv { stag: Stag },
+}
+
+impl Default for SendOp {
+    fn default() -> Self {
+        Self::Send { invalidate: None }
+    }
 }
 
 impl SendOp {
@@ -162,6 +207,7 @@ impl SendOp {
             Self::Send { .. } => WcOpcode::Send,
             Self::Write { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
+            Self::Atomic { opcode, .. } => *opcode,
             Self::RegMr { .. } => WcOpcode::RegMr,
             Self::LocalInv { .. } => WcOpcode::LocalInv,
         }
@@ -169,7 +215,7 @@ impl SendOp {
 }
 
 /// A send work request.
-#[derive(Clone)]
+#[derive(Default)]
 pub(crate) struct SendWr {
     /// The consumer's cookie.
     pub(crate) id: u64,
@@ -183,12 +229,40 @@ pub(crate) struct SendWr {
     pub(crate) fence: bool,
 }
 
+impl SendWr {
+    /// Octets that it moves, as its completion says.
+    pub(crate) fn bytes(&self) -> u32 {
+        if let SendOp::Atomic { .. } = self.op {
+            return TARGET_LEN;
+        }
+        // A longer message is refused by the transmitter.
+        u32::try_from(self.payload.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Lets go of what it refers to, at a time and place that is good for that.
+    pub(crate) fn forget(&mut self) {
+        self.op = SendOp::default();
+    }
+}
+
 /// A receive work request.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub(crate) struct RecvWr {
     /// The consumer's cookie.
     pub(crate) id: u64,
-    pub(crate) sges: SgeList,
+    /// Where the octets go; always a list.
+    pub(crate) buffer: Payload,
+}
+
+/// A work request that nobody can have posted in good faith.
+#[derive(Clone, Copy)]
+pub(crate) struct BadWr {
+    /// The cookie that it names.
+    pub(crate) id: u64,
+    /// Best guess at the opcode of its completion.
+    pub(crate) opcode: WcOpcode,
+    /// Why it is refused.
+    pub(crate) status: WcStatus,
 }
 
 /// The end of a work request.
@@ -200,8 +274,8 @@ pub(crate) struct Completion {
     pub(crate) opcode: WcOpcode,
     /// Octets moved.
     pub(crate) bytes: u32,
-    /// The STag that the peer's Send invalidated.
-    pub(crate) invalidated: Option<Stag>,
+    /// What the peer's message brought besides.
+    pub(crate) extra: WcExtra,
     /// Number of the queue pair.
     pub(crate) qpn: u32,
     /// The queue pair as `ib_wc` names it.

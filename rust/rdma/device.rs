@@ -23,6 +23,7 @@
 
 use super::ops::table;
 use super::ops::Driver;
+use super::ops::Provider;
 use super::settings::SettingGroup;
 use super::types::LinkSpeed;
 use super::types::PortEvent;
@@ -220,6 +221,8 @@ impl DeviceLink {
 /// What identifies a device, besides its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
+    /// The library that serves its processes.
+    pub provider: Provider,
     /// The number of the node, in network order.
     pub node_guid: [u8; 8],
     /// A line for people; cut at 63 octets.
@@ -369,7 +372,7 @@ unsafe fn describe<T: Driver>(
     let group = unsafe { tail::<T>(raw) }.settings.as_raw();
     let ops = bindings::ib_device_ops {
         device_group: group,
-        ..table::<T>()
+        ..table::<T>(identity.provider)
     };
     // SAFETY: By the caller's promise; the table is copied.
     unsafe { bindings::ib_set_device_ops(raw, &ops) };
@@ -383,9 +386,7 @@ unsafe fn describe<T: Driver>(
     device.node_guid = u64::from_ne_bytes(identity.node_guid);
     copy_name(&mut device.node_desc, identity.node_desc.to_bytes());
     device.iw_driver_flags = bindings::iw_flags_IW_F_NO_PORT_MAP;
-    if T::USER_POST_SEND {
-        device.uverbs_cmd_mask |= 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
-    }
+    device.uverbs_cmd_mask |= identity.provider.commands();
     // SAFETY: By the caller's promise.
     unsafe { write_interface_name(raw, netdev) };
 }

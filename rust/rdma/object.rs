@@ -33,9 +33,11 @@ use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
+use kernel::sync::new_mutex;
 use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
+use kernel::sync::Mutex;
 use kernel::sync::SpinLockIrq;
 
 /// A C structure with our tail.
@@ -159,9 +161,13 @@ pub struct QpId(pub(super) usize);
 #[derive(Clone)]
 pub struct CqLink(Arc<CqInner>);
 
+#[pin_data]
 struct CqInner {
     gate: Gate<Target<bindings::ib_cq>>,
     baton: Baton<()>,
+    /// The memory that is shared with the process since the queue was resized last.
+    #[pin]
+    resized: Mutex<Mappings>,
 }
 
 impl CqLink {
@@ -171,11 +177,15 @@ impl CqLink {
     ///
     /// `cq` must stay valid until [`Self::close`] returned.
     pub(super) unsafe fn new(cq: NonNull<bindings::ib_cq>) -> Result<Self> {
-        let inner = CqInner {
-            gate: Gate::new(Target(cq)),
-            baton: Baton::new(()),
-        };
-        Ok(Self(Arc::new(inner, GFP_KERNEL)?))
+        let inner = Arc::pin_init(
+            pin_init!(CqInner {
+                gate: Gate::new(Target(cq)),
+                baton: Baton::new(()),
+                resized <- new_mutex!(Mappings::new(), "CqInner::resized"),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
     }
 
     /// Calls the consumer's completion handler.
@@ -234,9 +244,23 @@ impl CqLink {
         self.0.gate.is_open()
     }
 
+    /// Resizes the queue, one call at a time; what `f` shares takes the place of what an earlier call
+    /// has shared.
+    ///
+    /// Context: process.
+    pub(super) fn resize<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
+        let mut resized = self.0.resized.lock();
+        let mut mappings = Mappings::new();
+        let result = f(&mut mappings)?;
+        *resized = mappings;
+        Ok(result)
+    }
+
     /// Ends the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.gate.close();
+        // The context of the process may go before the last link does.
+        *self.0.resized.lock() = Mappings::new();
     }
 }
 

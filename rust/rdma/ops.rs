@@ -38,6 +38,7 @@ use super::wc::WcSink;
 use super::wr::RecvWrs;
 use super::wr::SendWrs;
 
+use crate::bindings;
 use crate::mm::place::KernelPages;
 use crate::net::NetDevice;
 use kernel::prelude::*;
@@ -74,12 +75,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// The module (`THIS_MODULE` of the crate that implements the driver).
     const OWNER: &'static ThisModule;
-    /// Which provider library serves the device (`enum rdma_driver_id`).
-    const DRIVER_ID: DriverId;
-    /// The version of the interface to that library.
-    const UVERBS_ABI_VER: u32;
-    /// Whether a process may call `post_send` (as a doorbell).
-    const USER_POST_SEND: bool = true;
     /// Settings in sysfs, under `/sys/class/infiniband/<device>/`.
     const SETTINGS: &'static [Setting<Self>] = &[];
     /// The names of the port's counters.
@@ -138,6 +133,14 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Frees a completion queue; no queue pair refers to it. Its link is dead already.
     fn destroy_cq(cq: Arc<Self::Cq>);
+
+    /// Gives the completion queue of a process another size; what it holds stays. Returns how many
+    /// completions it holds then. Called for [`Provider::Rxe`] only, one call at a time.
+    fn resize_cq(
+        cq: ArcBorrow<'_, Self::Cq>,
+        entries: u32,
+        udata: &mut Udata<'_, Self>,
+    ) -> Result<u32>;
 
     /// Hands completions of a kernel consumer over, oldest first, until the queue is empty or the
     /// sink full.
@@ -274,13 +277,43 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn destroy_listen(dev: ArcBorrow<'_, Self::Device>, listener: Arc<Self::Listener>);
 }
 
-/// Which provider library serves a device.
+/// Which provider library serves the processes of a device.
+///
+/// Both post by a call of `post_send` without a list, the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DriverId {
-    /// librxe.
+pub enum Provider {
+    /// librxe, which arms completion queues by a call too.
     Rxe,
     /// libsiw.
     Siw,
+}
+
+impl Provider {
+    /// The number that the library goes by (`enum rdma_driver_id`).
+    pub(super) fn driver_id(self) -> bindings::rdma_driver_id {
+        match self {
+            Self::Rxe => bindings::rdma_driver_id_RDMA_DRIVER_RXE,
+            Self::Siw => bindings::rdma_driver_id_RDMA_DRIVER_SIW,
+        }
+    }
+
+    /// The version of the interface to it.
+    pub(super) fn abi_version(self) -> u32 {
+        match self {
+            Self::Rxe => 2,
+            Self::Siw => 1,
+        }
+    }
+
+    /// The commands that it writes, of those that a driver has to let through.
+    pub(super) fn commands(self) -> u64 {
+        const POST_SEND: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
+        const ARM: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
+        match self {
+            Self::Rxe => POST_SEND | ARM,
+            Self::Siw => POST_SEND,
+        }
+    }
 }
 
 /// Whether completions were there already when a queue was armed.

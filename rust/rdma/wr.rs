@@ -96,7 +96,7 @@ pub enum SendOp<'a, T: Driver> {
         /// The local key.
         invalidate: u32,
     },
-    /// Compare and swap; the masks are all ones in the unmasked form.
+    /// Compare and swap.
     CompareSwap {
         /// Where the peer's word is.
         remote_addr: u64,
@@ -110,8 +110,10 @@ pub enum SendOp<'a, T: Driver> {
         compare_mask: u64,
         /// Which bits are swapped.
         swap_mask: u64,
+        /// The form with masks; they are all ones in the other.
+        masked: bool,
     },
-    /// Fetch and add; the boundary mask is zero in the unmasked form.
+    /// Fetch and add.
     FetchAdd {
         /// Where the peer's word is.
         remote_addr: u64,
@@ -119,8 +121,10 @@ pub enum SendOp<'a, T: Driver> {
         rkey: u32,
         /// What is added.
         add: u64,
-        /// Where no carry passes.
+        /// The most significant bit of each field, out of which no carry passes.
         boundary: u64,
+        /// The form with a mask; it is zero in the other.
+        masked: bool,
     },
     /// Invalidates a local key.
     LocalInv {
@@ -306,6 +310,7 @@ impl<'a, T: Driver> SendWr<'a, T> {
                     swap: wr.swap,
                     compare_mask: u64::MAX,
                     swap_mask: u64::MAX,
+                    masked: false,
                 }
             }
             bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_CMP_AND_SWP => {
@@ -317,6 +322,7 @@ impl<'a, T: Driver> SendWr<'a, T> {
                     swap: wr.swap,
                     compare_mask: wr.compare_add_mask,
                     swap_mask: wr.swap_mask,
+                    masked: true,
                 }
             }
             bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
@@ -326,6 +332,7 @@ impl<'a, T: Driver> SendWr<'a, T> {
                     rkey: wr.rkey,
                     add: wr.compare_add,
                     boundary: 0,
+                    masked: false,
                 }
             }
             bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_FETCH_AND_ADD => {
@@ -335,6 +342,7 @@ impl<'a, T: Driver> SendWr<'a, T> {
                     rkey: wr.rkey,
                     add: wr.compare_add,
                     boundary: wr.compare_add_mask,
+                    masked: true,
                 }
             }
             bindings::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv { key: invalidate },

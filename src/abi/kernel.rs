@@ -7,23 +7,25 @@
 //!
 //! Context: any.
 
-use iwarp::stag::Stag;
+use iwarp::{
+    atomic::AtomicOperation,
+    stag::Stag, //
+};
 use kernel::prelude::*;
 use kernel_ext::rdma::wr::{
     self as verbs,
     SendFlags,
-    Sges, //
+    Sges,
+    WcOpcode, //
 };
 
 use crate::{
     wr::{
-        Inline,
         Payload,
         RecvWr,
         SendOp,
         SendWr,
         Sge,
-        SgeList,
         MAX_INLINE, //
     },
     Riwarp, //
@@ -45,6 +47,16 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
         verbs::SendOp::Write { remote_addr, rkey } => SendOp::Write {
             stag: Stag::new(rkey),
             to: remote_addr,
+            immediate: None,
+        },
+        verbs::SendOp::WriteWithImm {
+            remote_addr,
+            rkey,
+            imm,
+        } => SendOp::Write {
+            stag: Stag::new(rkey),
+            to: remote_addr,
+            immediate: Some(imm),
         },
         verbs::SendOp::Read { remote_addr, rkey } => SendOp::Read {
             stag: Stag::new(rkey),
@@ -67,27 +79,71 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
             key,
             access,
         },
-        verbs::SendOp::WriteWithImm { .. }
-        | verbs::SendOp::SendWithImm { .. }
-        | verbs::SendOp::CompareSwap { .. }
-        | verbs::SendOp::FetchAdd { .. }
-        | verbs::SendOp::Unknown(_) => return Err(EOPNOTSUPP),
+        verbs::SendOp::CompareSwap {
+            remote_addr,
+            rkey,
+            compare,
+            swap,
+            compare_mask,
+            swap_mask,
+            masked,
+        } => SendOp::Atomic {
+            stag: Stag::new(rkey),
+            to: remote_addr,
+            operation: AtomicOperation::CompareSwap {
+                swap,
+                swap_mask,
+                compare,
+                compare_mask,
+            },
+            opcode: if masked {
+                WcOpcode::MaskedCompareSwap
+            } else {
+                WcOpcode::CompareSwap
+            },
+        },
+        verbs::SendOp::FetchAdd {
+            remote_addr,
+            rkey,
+            add,
+            boundary,
+            masked,
+        } => SendOp::Atomic {
+            stag: Stag::new(rkey),
+            to: remote_addr,
+            operation: AtomicOperation::FetchAdd {
+                add,
+                mask: boundary,
+            },
+            opcode: if masked {
+                WcOpcode::MaskedFetchAdd
+            } else {
+                WcOpcode::FetchAdd
+            },
+        },
+        verbs::SendOp::SendWithImm { .. } | verbs::SendOp::Unknown(_) => return Err(EOPNOTSUPP),
     };
-    let payload = match &op {
-        SendOp::Send { .. } | SendOp::Write { .. } if flags.contains(SendFlags::INLINE) => {
+    let inline = flags.contains(SendFlags::INLINE);
+    let mut payload = Payload::default();
+    match &op {
+        SendOp::Send { .. } | SendOp::Write { .. } if inline => {
             let mut octets = [0; MAX_INLINE];
             let len = wr.copy_inline(&mut octets)?;
-            let inline = octets.get(..len).and_then(Inline::new).ok_or(EINVAL)?;
-            Payload::Inline(inline)
+            let octets = octets.get(..len).ok_or(EINVAL)?;
+            let room = payload.inline_room(len).ok_or(EINVAL)?;
+            room.copy_from_slice(octets);
         }
-        SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Read { .. } => {
-            if flags.contains(SendFlags::INLINE) {
+        SendOp::Send { .. }
+        | SendOp::Write { .. }
+        | SendOp::Read { .. }
+        | SendOp::Atomic { .. } => {
+            if inline {
                 return Err(EINVAL);
             }
-            Payload::Sges(list(wr.sges())?)
+            list(wr.sges(), &mut payload)?;
         }
-        SendOp::RegMr { .. } | SendOp::LocalInv { .. } => Payload::Sges(SgeList::default()),
-    };
+        SendOp::RegMr { .. } | SendOp::LocalInv { .. } => {}
+    }
     Ok(SendWr {
         id: wr.wr_id(),
         op,
@@ -104,16 +160,17 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
 ///
 /// `EINVAL` for a list that is too long.
 pub(crate) fn recv(wr: &verbs::RecvWr<'_>) -> Result<RecvWr> {
-    Ok(RecvWr {
+    let mut recv = RecvWr {
         id: wr.wr_id(),
-        sges: list(wr.sges())?,
-    })
+        ..RecvWr::default()
+    };
+    list(wr.sges(), &mut recv.buffer)?;
+    Ok(recv)
 }
 
-fn list(sges: Sges<'_>) -> Result<SgeList> {
-    let mut list = SgeList::default();
+fn list(sges: Sges<'_>, payload: &mut Payload) -> Result {
     for sge in sges {
-        if !list.push(Sge {
+        if !payload.push(Sge {
             addr: sge.addr,
             len: sge.length,
             lkey: sge.lkey,
@@ -121,5 +178,5 @@ fn list(sges: Sges<'_>) -> Result<SgeList> {
             return Err(EINVAL);
         }
     }
-    Ok(list)
+    Ok(())
 }

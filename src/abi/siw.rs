@@ -15,44 +15,57 @@
 //! | `siw_cq_ctrl` | 8, after the last CQE | 0, 32 bits |
 
 use iwarp::stag::Stag;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Full,
+        barrier::smp_mb,
+        Arc, //
+    }, //
+};
 use kernel_ext::{
     mm::shared_ring::SharedMem,
     rdma::wr::{
+        WcExtra,
         WcOpcode,
         WcStatus, //
     }, //
 };
 
-use crate::wr::{
-    Completion,
-    Inline,
-    Payload,
-    RecvWr,
-    SendOp,
-    SendWr,
-    Sge,
-    SgeList,
-    MAX_INLINE,
-    MAX_SGE, //
+use super::{
+    u16_at,
+    u32_at,
+    u64_at, //
+};
+use crate::{
+    cq::News,
+    wr::{
+        BadWr,
+        Completion,
+        Payload,
+        RecvWr,
+        SendOp,
+        SendWr,
+        SGE_LEN, //
+    }, //
 };
 
-/// Octets of a send queue entry.
-pub(crate) const SQE_LEN: usize = 120;
-/// Octets of a receive queue entry.
-pub(crate) const RQE_LEN: usize = 112;
-/// Octets of a completion queue entry.
-pub(crate) const CQE_LEN: usize = 32;
-/// Octets of the control block behind the completion queue entries.
-pub(crate) const CQ_CTRL_LEN: usize = 8;
-/// Where an entry's flags are.
-pub(crate) const FLAGS_AT: usize = 8;
-/// The entry is for the other side.
-pub(crate) const VALID: u16 = 1;
+/// Most elements of a scatter/gather list: an array size of the library.
+pub(crate) const MAX_SGE: usize = 6;
+/// Most octets of inline data: as the other elements would take.
+pub(crate) const MAX_INLINE: usize = (MAX_SGE - 1) * SGE_LEN;
 /// "There is no mapping": the value of a key that was not made.
 pub(crate) const INVALID_KEY: u64 = 0x09_0000;
 
-const SGE_LEN: usize = 16;
+const SQE_LEN: usize = 120;
+const RQE_LEN: usize = 112;
+const CQE_LEN: usize = 32;
+/// Octets of the control block behind the completion queue entries.
+const CQ_CTRL_LEN: usize = 8;
+/// Where an entry's flags are.
+const FLAGS_AT: usize = 8;
+/// The entry is for the other side.
+const VALID: u16 = 1;
 const SQE_SGES_AT: usize = 24;
 const RQE_SGES_AT: usize = 16;
 /// Inline octets start where the second element of the list would be.
@@ -81,9 +94,9 @@ const OP_INVAL_STAG: u8 = 10;
 const OP_REG_MR: u8 = 11;
 
 /// Arms a completion queue for solicited completions.
-pub(crate) const NOTIFY_SOLICITED: u32 = 1 << 0;
+const NOTIFY_SOLICITED: u32 = 1 << 0;
 /// Arms a completion queue for the next completion.
-pub(crate) const NOTIFY_NEXT: u32 = 1 << 1;
+const NOTIFY_NEXT: u32 = 1 << 1;
 
 /// Answer to the creation of a completion queue (`siw_uresp_create_cq`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
@@ -115,20 +128,156 @@ pub(crate) struct CreateSrqResponse {
     pub(crate) srq_key: u64,
 }
 
-/// Whether the entry at `at` belongs to the kernel. What else it says may be read after this.
-pub(crate) fn is_posted(memory: &SharedMem, at: usize) -> bool {
-    let flags = memory.load_u16_acquire(at + FLAGS_AT);
-    flags.is_some_and(|flags| flags & VALID != 0)
+/// A send or receive queue: an entry is ours while its VALID flag is set.
+struct Ring<const LEN: usize> {
+    memory: Arc<SharedMem>,
+    /// Entries, less 1; they are a power of two.
+    mask: u32,
 }
 
-/// A send queue entry that no user of this ABI can have posted in good faith.
-pub(crate) struct BadEntry {
-    /// The cookie that the entry names.
-    pub(crate) id: u64,
-    /// Best guess at the opcode of its completion.
-    pub(crate) opcode: WcOpcode,
-    /// Why it is refused.
-    pub(crate) status: WcStatus,
+impl<const LEN: usize> Ring<LEN> {
+    fn new(entries: u32) -> Result<Self> {
+        let memory = SharedMem::try_new(entries as usize * LEN)?;
+        Ok(Self {
+            memory: Arc::new(memory, GFP_KERNEL)?,
+            mask: entries.wrapping_sub(1),
+        })
+    }
+
+    fn at(&self, position: u32) -> usize {
+        (position & self.mask) as usize * LEN
+    }
+
+    /// Whether the entry belongs to the kernel. What else it says may be read after this.
+    fn is_posted(&self, position: u32) -> bool {
+        let flags = self.memory.load_u16_acquire(self.at(position) + FLAGS_AT);
+        flags.is_some_and(|flags| flags & VALID != 0)
+    }
+
+    /// Copies an entry out that is posted, and hands it back.
+    fn take(&self, position: u32) -> Option<[u8; LEN]>
+    where
+        [u8; LEN]: FromBytes,
+    {
+        let at = self.at(position);
+        let entry = self.memory.copy_out(at)?;
+        self.memory.store_u16_release(at + FLAGS_AT, 0).ok()?;
+        Some(entry)
+    }
+}
+
+/// The send queue of a process.
+pub(crate) struct SendRing(Ring<SQE_LEN>);
+
+impl SendRing {
+    /// Makes a queue of so many entries, a power of two.
+    pub(crate) fn new(entries: u32) -> Result<Self> {
+        Ring::new(entries).map(Self)
+    }
+
+    /// What the process maps.
+    pub(crate) fn memory(&self) -> &Arc<SharedMem> {
+        &self.0.memory
+    }
+
+    /// Whether the request at `position` is posted.
+    pub(crate) fn is_posted(&self, position: u32) -> bool {
+        self.0.is_posted(position)
+    }
+
+    /// How many requests are posted from `position` on.
+    pub(crate) fn posted(&self, position: u32) -> u32 {
+        let posted = (0..=self.0.mask)
+            .take_while(|n| self.is_posted(position.wrapping_add(*n)))
+            .count();
+        // CAST: at most the entries.
+        posted as u32
+    }
+
+    /// Takes the request at `position`, which is posted.
+    pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+        let entry = self.0.take(position)?;
+        // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings
+        // no bell. We hand this one back and then look at the next. Each side needs its store before
+        // its load, or the next entry is seen by nobody.
+        smp_mb(Full);
+        Some(decode_sqe(&entry, wr))
+    }
+}
+
+/// The receive queue, or shared receive queue, of a process.
+pub(crate) struct RecvRing(Ring<RQE_LEN>);
+
+impl RecvRing {
+    /// Makes a queue of so many entries, a power of two.
+    pub(crate) fn new(entries: u32) -> Result<Self> {
+        Ring::new(entries).map(Self)
+    }
+
+    /// What the process maps.
+    pub(crate) fn memory(&self) -> &Arc<SharedMem> {
+        &self.0.memory
+    }
+
+    /// Whether at least `count` requests, not 0, are posted from `position` on.
+    pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
+        // Requests are posted one after the other, so the last of them stands for all.
+        count - 1 <= self.0.mask && self.0.is_posted(position.wrapping_add(count - 1))
+    }
+
+    /// Takes the request at `position`; [`None`] if none is posted.
+    pub(crate) fn take(&self, position: u32, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+        if !self.0.is_posted(position) {
+            return None;
+        }
+        Some(decode_rqe(&self.0.take(position)?, wr))
+    }
+}
+
+/// The completion queue of a process, which polls and arms it without a call.
+#[derive(Clone)]
+pub(crate) struct CqRing {
+    memory: Arc<SharedMem>,
+    /// Entries, less 1; they are a power of two.
+    mask: u32,
+}
+
+impl CqRing {
+    /// Makes a queue of so many entries, a power of two.
+    pub(crate) fn new(entries: u32) -> Result<Self> {
+        let memory = SharedMem::try_new(entries as usize * CQE_LEN + CQ_CTRL_LEN)?;
+        Ok(Self {
+            memory: Arc::new(memory, GFP_KERNEL)?,
+            mask: entries.wrapping_sub(1),
+        })
+    }
+
+    /// What the process maps.
+    pub(crate) fn memory(&self) -> &Arc<SharedMem> {
+        &self.memory
+    }
+
+    /// Stores a completion; false if the process has not polled the old one yet.
+    pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
+        let at = (position & self.mask) as usize * CQE_LEN;
+        let flags_at = at + FLAGS_AT;
+        if self.memory.load_u8_acquire(flags_at) != Some(0) {
+            return false;
+        }
+        let (entry, flags) = encode_cqe(completion);
+        self.memory.copy_in(at, &entry).is_ok()
+            && self.memory.store_u8_release(flags_at, flags).is_ok()
+    }
+
+    /// Takes back the process's request if `news` answers it; whether it did, and nobody else has.
+    pub(crate) fn disarm_for(&self, news: News) -> bool {
+        let at = (self.mask as usize + 1) * CQE_LEN;
+        let answers = |armed: u32| {
+            armed & NOTIFY_NEXT != 0 || (news == News::Solicited && armed & NOTIFY_SOLICITED != 0)
+        };
+        self.memory.load_u32_acquire(at).is_some_and(answers)
+            && self.memory.swap_u32(at, 0).is_some_and(answers)
+    }
 }
 
 /// Decodes a send queue entry that was copied out of shared memory.
@@ -137,7 +286,7 @@ pub(crate) struct BadEntry {
 ///
 /// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements or too
 /// much inline data [`WcStatus::LocalLength`].
-pub(crate) fn decode_sqe(entry: &[u8; SQE_LEN]) -> Result<SendWr, BadEntry> {
+fn decode_sqe(entry: &[u8; SQE_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
     let id = u64_at(entry, 0);
     let flags = u16_at(entry, FLAGS_AT);
     let num_sge = entry[10];
@@ -145,7 +294,11 @@ pub(crate) fn decode_sqe(entry: &[u8; SQE_LEN]) -> Result<SendWr, BadEntry> {
     let to = u64_at(entry, 16);
 
     let op = match entry[11] {
-        OP_WRITE => SendOp::Write { stag: rkey, to },
+        OP_WRITE => SendOp::Write {
+            stag: rkey,
+            to,
+            immediate: None,
+        },
         OP_READ => SendOp::Read {
             stag: rkey,
             to,
@@ -161,45 +314,35 @@ pub(crate) fn decode_sqe(entry: &[u8; SQE_LEN]) -> Result<SendWr, BadEntry> {
             invalidate: Some(rkey),
         },
         _ => {
-            return Err(BadEntry {
+            return Err(BadWr {
                 id,
                 opcode: WcOpcode::Send,
                 status: WcStatus::LocalQpOperation,
             })
         }
     };
-    let bad_length = BadEntry {
-        id,
-        opcode: op.wc_opcode(),
-        status: WcStatus::LocalLength,
-    };
-
-    let payload = if flags & INLINE != 0 {
+    let opcode = op.wc_opcode();
+    let filled = if flags & INLINE != 0 {
         // The library keeps the number of inline octets in the first element's length.
         let len = u32_at(entry, SQE_SGES_AT + 8) as usize;
-        let inline = entry
-            .get(SQE_INLINE_AT..)
-            .and_then(|room| room.get(..len))
-            .and_then(Inline::new);
-        match inline {
-            Some(inline) => Payload::Inline(inline),
-            None => return Err(bad_length),
-        }
+        let octets = entry.get(SQE_INLINE_AT..).and_then(|room| room.get(..len));
+        fill(octets, wr.payload.inline_room(len))
     } else {
-        match decode_sges(&entry[SQE_SGES_AT..], num_sge) {
-            Some(list) => Payload::Sges(list),
-            None => return Err(bad_length),
-        }
+        decode_sges(&entry[SQE_SGES_AT..], num_sge, &mut wr.payload)
     };
-
-    Ok(SendWr {
-        id,
-        op,
-        payload,
-        signalled: flags & SIGNALLED != 0,
-        solicited: flags & SOLICITED != 0,
-        fence: flags & READ_FENCE != 0,
-    })
+    if !filled {
+        return Err(BadWr {
+            id,
+            opcode,
+            status: WcStatus::LocalLength,
+        });
+    }
+    wr.id = id;
+    wr.op = op;
+    wr.signalled = flags & SIGNALLED != 0;
+    wr.solicited = flags & SOLICITED != 0;
+    wr.fence = flags & READ_FENCE != 0;
+    Ok(())
 }
 
 /// Decodes a receive queue entry that was copied out of shared memory.
@@ -207,30 +350,31 @@ pub(crate) fn decode_sqe(entry: &[u8; SQE_LEN]) -> Result<SendWr, BadEntry> {
 /// # Errors
 ///
 /// A bad number of elements gives [`WcStatus::LocalLength`].
-pub(crate) fn decode_rqe(entry: &[u8; RQE_LEN]) -> Result<RecvWr, BadEntry> {
-    let id = u64_at(entry, 0);
-    match decode_sges(&entry[RQE_SGES_AT..], entry[10]) {
-        Some(sges) => Ok(RecvWr { id, sges }),
-        None => Err(BadEntry {
-            id,
+fn decode_rqe(entry: &[u8; RQE_LEN], wr: &mut RecvWr) -> Result<(), BadWr> {
+    wr.id = u64_at(entry, 0);
+    if decode_sges(&entry[RQE_SGES_AT..], entry[10], &mut wr.buffer) {
+        Ok(())
+    } else {
+        Err(BadWr {
+            id: wr.id,
             opcode: WcOpcode::Recv,
             status: WcStatus::LocalLength,
-        }),
+        })
     }
 }
 
 /// Encodes a completion without its flags, which are published last.
 ///
 /// Returns the entry and the flags.
-pub(crate) fn encode_cqe(completion: &Completion) -> ([u8; CQE_LEN], u8) {
+fn encode_cqe(completion: &Completion) -> ([u8; CQE_LEN], u8) {
     let mut entry = [0; CQE_LEN];
     let mut flags = VALID as u8;
     entry[0..8].copy_from_slice(&completion.id.to_ne_bytes());
     entry[9] = encode_opcode(completion.opcode);
     entry[10..12].copy_from_slice(&encode_status(completion.status).to_ne_bytes());
     entry[12..16].copy_from_slice(&completion.bytes.to_ne_bytes());
-    if let Some(stag) = completion.invalidated {
-        entry[16..20].copy_from_slice(&stag.raw().to_ne_bytes());
+    if let WcExtra::Invalidated(stag) = completion.extra {
+        entry[16..20].copy_from_slice(&stag.to_ne_bytes());
         flags |= REM_INVAL;
     }
     entry[24..32].copy_from_slice(&u64::from(completion.qpn).to_ne_bytes());
@@ -266,42 +410,18 @@ fn encode_status(status: WcStatus) -> u16 {
     }
 }
 
-fn decode_sges(list: &[u8], count: u8) -> Option<SgeList> {
-    let mut sges = SgeList::default();
-    if usize::from(count) > MAX_SGE {
-        return None;
-    }
-    for entry in list.chunks_exact(SGE_LEN).take(usize::from(count)) {
-        if !sges.push(Sge {
-            addr: u64_at(entry, 0),
-            len: u32_at(entry, 8),
-            lkey: u32_at(entry, 12),
-        }) {
-            return None;
+fn decode_sges(list: &[u8], count: u8, payload: &mut Payload) -> bool {
+    let count = usize::from(count);
+    fill(list.get(..count * SGE_LEN), payload.list_room(count))
+}
+
+/// Copies octets to where there is room for them; false if either is not there.
+fn fill(octets: Option<&[u8]>, room: Option<&mut [u8]>) -> bool {
+    match (octets, room) {
+        (Some(octets), Some(room)) if octets.len() == room.len() => {
+            room.copy_from_slice(octets);
+            true
         }
+        _ => false,
     }
-    Some(sges)
-}
-
-// The offsets below are constants inside arrays of known length; `unwrap_or` keeps the panic path
-// out without an unchecked access.
-
-fn u16_at(entry: &[u8], at: usize) -> u16 {
-    u16::from_ne_bytes(octets(entry, at))
-}
-
-fn u32_at(entry: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(octets(entry, at))
-}
-
-fn u64_at(entry: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(octets(entry, at))
-}
-
-fn octets<const N: usize>(entry: &[u8], at: usize) -> [u8; N] {
-    entry
-        .get(at..)
-        .and_then(|rest| rest.first_chunk::<N>())
-        .copied()
-        .unwrap_or([0; N])
 }

@@ -77,7 +77,7 @@ impl Qp {
             self.inbound_reads.start(params.ird)?;
             conn.socket().open_window();
             let tx = Self::new_tx(conn, params)?;
-            self.start_rx(conn, params);
+            self.start_rx(conn, params)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
             // The rights of a stream are those of the regions that its peer names.

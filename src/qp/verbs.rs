@@ -25,7 +25,6 @@ use kernel::{
     time::hrtimer::HrTimer, //
 };
 use kernel_ext::{
-    mm::shared_ring::SharedMem,
     new_spinlock_bh,
     rdma::{
         ops::{
@@ -36,7 +35,6 @@ use kernel_ext::{
         types::{
             QpAttr,
             QpAttrMask,
-            QpCaps,
             QpState,
             QpType,
             SignalPolicy, //
@@ -53,9 +51,9 @@ use kernel_ext::{
 use crate::{
     abi::{
         self,
-        siw::{
-            CreateQpResponse,
-            INVALID_KEY, //
+        user::{
+            Places,
+            QpRings, //
         }, //
     },
     conn::Close,
@@ -71,10 +69,6 @@ use crate::{
     rx::Rx,
     sq::SendQueue,
     tx::Tx,
-    wr::{
-        MAX_INLINE,
-        MAX_SGE, //
-    },
     Riwarp, //
 };
 
@@ -103,67 +97,52 @@ impl Qp {
         if init.qp_type != QpType::Rc || init.create_flags != 0 {
             return Err(EOPNOTSUPP);
         }
-        let caps = init.caps;
-        let max_sge = MAX_SGE as u32;
+        let device: Arc<Device> = device.into();
+        let abi = device.abi;
+        let limits = abi.limits();
+        let mut caps = init.caps;
         if caps.max_send_wr == 0
             || caps.max_send_wr > MAX_QP_WR
             || caps.max_recv_wr > MAX_QP_WR
-            || caps.max_send_sge > max_sge
-            || caps.max_recv_sge > max_sge
-            || caps.max_inline_data > MAX_INLINE as u32
+            || caps.max_send_sge > limits.sge
+            || caps.max_recv_sge > limits.sge
+            || caps.max_inline_data > limits.inline
         {
             return Err(EINVAL);
         }
-        let device: Arc<Device> = device.into();
         let reservation = device.reserve(Resource::Qp)?;
-        let send_entries = caps.max_send_wr.next_power_of_two();
-        let recv_entries = match (&init.srq, caps.max_recv_wr) {
-            (Some(_), _) | (None, 0) => 0,
-            (None, wrs) => wrs.next_power_of_two(),
-        };
-        let caps = QpCaps {
-            max_send_wr: send_entries,
-            max_recv_wr: recv_entries,
-            max_inline_data: MAX_INLINE as u32,
-            ..caps
-        };
-
         let user = init.owner.is_user();
-        let mut response = CreateQpResponse {
-            qp_id: 0,
-            num_sqe: send_entries,
-            num_rqe: recv_entries,
-            pad: 0,
-            sq_key: INVALID_KEY,
-            // libsiw wants a key even where a shared queue takes its place.
-            rq_key: if init.srq.is_some() { 0 } else { INVALID_KEY },
-        };
-        let mut share = |len| -> Result<(Arc<SharedMem>, u64)> {
-            let ring = Arc::new(SharedMem::try_new(len)?, GFP_KERNEL)?;
-            let key = udata.share(ring.clone())?;
-            Ok((ring, key))
-        };
-        let mut send_ring = None;
-        let mut recv_ring = None;
-        if user {
-            let (ring, key) = share(SendQueue::ring_len(send_entries))?;
-            send_ring = Some(ring);
-            response.sq_key = key;
-            if recv_entries != 0 {
-                let (ring, key) = share(RecvQueue::ring_len(recv_entries))?;
-                recv_ring = Some(ring);
-                response.rq_key = key;
+        let places = |wanted| {
+            if user {
+                abi.places(wanted)
+            } else {
+                Places::plain(wanted)
             }
+        };
+        let send = places(caps.max_send_wr);
+        let recv = init.srq.is_none().then(|| places(caps.max_recv_wr));
+        caps.max_send_wr = send.usable;
+        caps.max_recv_wr = recv.map_or(0, |recv| recv.usable);
+
+        let (mut send_ring, mut recv_ring, mut answer) = (None, None, None);
+        if user {
+            let sizes = (send.all, recv.map(|recv| recv.all));
+            let rings = QpRings::create(abi, sizes, &mut caps, udata)?;
+            send_ring = Some(rings.send);
+            recv_ring = rings.recv;
+            answer = Some(rings.answer);
+        } else {
+            caps.max_inline_data = limits.inline;
         }
         let receives = match init.srq {
             Some(srq) => Receives::Shared(srq),
             None => Receives::Own(Arc::pin_init(
-                RecvQueue::new(recv_entries, recv_ring)?,
+                RecvQueue::new(recv.map_or(0, |recv| recv.all), recv_ring)?,
                 GFP_KERNEL,
             )?),
         };
         let signal_all = init.signal == SignalPolicy::All;
-        let sq = SendQueue::new(send_entries, signal_all, init.send_cq, send_ring)?;
+        let sq = SendQueue::new(send.all, signal_all, init.send_cq, send_ring)?;
 
         let (link, pd, recv_cq) = (init.link, init.pd, init.recv_cq);
         let owner = device.clone();
@@ -207,12 +186,9 @@ impl Qp {
                 GFP_KERNEL,
             )
         })?;
-        response.qp_id = qp.number;
-        if user {
-            if let Err(e) = udata.respond(&response) {
-                device.qps.remove(qp.number);
-                return Err(e);
-            }
+        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number, udata)) {
+            device.qps.remove(qp.number);
+            return Err(e);
         }
         Ok(QpCreated {
             number: qp.number,

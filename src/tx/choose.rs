@@ -9,16 +9,25 @@
 //! Context: process; the transmitter's.
 
 use iwarp::{
-    atomic::AtomicResponse,
+    atomic::{
+        AtomicOperation,
+        AtomicRequest,
+        AtomicResponse,
+        TARGET_LEN, //
+    },
     ddp::UntaggedHeader,
     fault::Fault,
     mpa::negotiate::Rtr,
     rdmap::{
+        Immediate,
         ReadRequest,
         SendKind,
         Solicited, //
     },
-    readq::ReadState,
+    readq::{
+        Outstanding,
+        ReadState, //
+    },
     segment::{
         Message,
         Segmenter, //
@@ -42,6 +51,7 @@ use crate::{
         InboundAtomic,
         InboundRequest, //
     },
+    sge::Slice,
     sq::{
         Slot,
         Taken, //
@@ -54,6 +64,7 @@ use crate::{
 };
 
 use super::{
+    Desk,
     Job,
     Outgoing,
     Source,
@@ -61,19 +72,11 @@ use super::{
     TxStream, //
 };
 
-/// What has become of a request.
-enum Begun {
-    /// The current message.
-    Message,
-    /// It was done on the spot.
-    Done,
-}
-
 impl Qp {
     /// Chooses the next message; false if there is none that may go out now.
     pub(super) fn next_message(self: &Arc<Self>, stream: &mut TxStream) -> bool {
         if let Some(rtr) = stream.rtr.take() {
-            stream.current = Some(self.rtr(stream, rtr));
+            stream.current = Some(self.rtr(&mut stream.desk, rtr));
             return true;
         }
         // MPA-9: a responder is silent until the initiator's first FPDU.
@@ -103,10 +106,11 @@ impl Qp {
                     segmenter: Segmenter::new(message, read.request.len),
                     source: Source::Remote(read),
                     job: Job::Answer,
+                    behind: None,
                 }
             }
             Some(InboundRequest::Atomic(atomic)) => match self.operate(&atomic) {
-                Ok(original) => stream.atomic_response(AtomicResponse {
+                Ok(original) => stream.desk.atomic_response(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
                 }),
@@ -136,20 +140,29 @@ impl Qp {
     /// Takes requests from the send queue until one becomes a message.
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
         loop {
-            // Looked at where it is: these are large, and copies of them would cost more than the rest.
-            let taken = stream.held.take().unwrap_or_else(|| self.sq.take());
-            let (slot, begun) = match &taken {
-                Taken::Wr(wr, _) if self.must_wait(wr) => {
-                    stream.held = Some(taken);
+            let taken = match stream.held.take() {
+                Some(slot) => Taken::Wr(slot),
+                None => self.sq.take(&mut stream.wr),
+            };
+            let (slot, begun) = match taken {
+                Taken::Wr(slot) if self.must_wait(&stream.wr) => {
+                    stream.held = Some(slot);
                     return false;
                 }
-                Taken::Wr(wr, slot) => (*slot, self.begin(stream, wr, *slot)),
-                Taken::Bad(bad, slot) => (*slot, Err(bad.status)),
+                Taken::Wr(slot) => {
+                    let begun = self.begin(&mut stream.desk, &stream.wr, slot);
+                    stream.wr.forget();
+                    (slot, begun)
+                }
+                Taken::Bad(slot, status) => (slot, Err(status)),
                 Taken::Nothing => return false,
             };
             match begun {
-                Ok(Begun::Message) => return true,
-                Ok(Begun::Done) => {}
+                Ok(Some(outgoing)) => {
+                    stream.current = Some(outgoing);
+                    return true;
+                }
+                Ok(None) => {}
                 Err(status) => {
                     self.refuse(slot, status);
                     return false;
@@ -162,7 +175,8 @@ impl Qp {
     fn must_wait(&self, wr: &SendWr) -> bool {
         let waits = || {
             (wr.fence && !self.sq.no_reads())
-                || (matches!(wr.op, SendOp::Read { .. }) && !self.sq.may_read())
+                || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+                    && !self.sq.may_read())
         };
         if !waits() {
             return false;
@@ -176,35 +190,72 @@ impl Qp {
         wait
     }
 
-    /// Turns a request into the current message, or does it.
-    fn begin(&self, stream: &mut TxStream, wr: &SendWr, slot: Slot) -> Result<Begun, WcStatus> {
+    /// Turns a request into a message, or does it if it needs none.
+    fn begin(
+        &self,
+        desk: &mut Desk,
+        wr: &SendWr,
+        slot: Slot,
+    ) -> Result<Option<Outgoing>, WcStatus> {
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
-        let message = match &wr.op {
-            SendOp::Send { invalidate } => Message::Send {
-                kind: SendKind {
-                    solicited: if wr.solicited {
-                        Solicited::Yes
-                    } else {
-                        Solicited::No
-                    },
+        let solicited = if wr.solicited {
+            Solicited::Yes
+        } else {
+            Solicited::No
+        };
+        let (message, behind) = match &wr.op {
+            SendOp::Send { invalidate } => {
+                let kind = SendKind {
+                    solicited,
                     invalidate: *invalidate,
-                },
-                msn: stream.send_msn,
-            },
-            SendOp::Write { stag, to } => Message::Write {
-                stag: *stag,
-                to: TaggedOffset::new(*to),
-            },
+                };
+                (
+                    Message::Send {
+                        kind,
+                        msn: desk.send_msn,
+                    },
+                    None,
+                )
+            }
+            SendOp::Write {
+                stag,
+                to,
+                immediate,
+            } => {
+                let message = Message::Write {
+                    stag: *stag,
+                    to: TaggedOffset::new(*to),
+                };
+                let behind = immediate.map(|value| immediate_data(value, solicited));
+                (message, behind)
+            }
             SendOp::Read {
                 stag,
                 to,
                 invalidate_local,
             } => {
-                let outgoing =
-                    self.begin_read(stream, wr, slot, len, (*stag, *to), *invalidate_local)?;
-                stream.current = Some(outgoing);
-                return Ok(Begun::Message);
+                let request = ReadRequest {
+                    sink_stag: Stag::ZERO,
+                    sink_to: TaggedOffset::new(0),
+                    len,
+                    source_stag: *stag,
+                    source_to: TaggedOffset::new(*to),
+                };
+                return self
+                    .begin_read(desk, &wr.payload, slot, request, *invalidate_local)
+                    .map(Some);
+            }
+            SendOp::Atomic {
+                stag,
+                to,
+                operation,
+                ..
+            } => {
+                let target = (*stag, TaggedOffset::new(*to));
+                return self
+                    .begin_atomic(desk, &wr.payload, slot, target, *operation)
+                    .map(Some);
             }
             SendOp::RegMr {
                 region,
@@ -213,78 +264,109 @@ impl Qp {
             } => {
                 region.register(self.pd(), Stag::new(*key), *access)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(Begun::Done);
+                return Ok(None);
             }
             SendOp::LocalInv { stag } => {
                 self.invalidate_local(*stag)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(Begun::Done);
+                return Ok(None);
             }
         };
-        let source = match &wr.payload {
-            Payload::Inline(inline) => Source::Inline(*inline),
-            Payload::Sges(list) => {
-                let (slices, cache) = (&mut stream.slices, &mut stream.cache);
-                // What makes one FPDU is checked when that is packed, before anything goes out.
-                if len as usize + UntaggedHeader::LEN <= usize::from(stream.mulpdu) {
-                    slices.find(list, self.device(), cache)?;
-                } else {
-                    slices.resolve(list, self.device(), self.pd(), LocalUse::Source, cache)?;
-                }
-                Source::Slices
+        let source = if wr.payload.inline().is_some() {
+            Source::Inline
+        } else {
+            let (slices, cache) = (&mut desk.slices, &mut desk.cache);
+            // What makes one FPDU is checked when that is packed, before anything goes out.
+            if len as usize + UntaggedHeader::LEN <= usize::from(desk.mulpdu) {
+                slices.find(&wr.payload, self.device(), cache)?;
+            } else {
+                let usage = LocalUse::Source;
+                slices.resolve(&wr.payload, self.device(), self.pd(), usage, cache)?;
             }
+            Source::Slices
         };
         if matches!(message, Message::Send { .. }) {
-            stream.send_msn = stream.send_msn.next();
+            desk.send_msn = desk.send_msn.next();
         }
-        stream.current = Some(Outgoing {
+        Ok(Some(Outgoing {
             segmenter: Segmenter::new(message, len),
             source,
             job: Job::Complete(slot),
-        });
-        Ok(Begun::Message)
+            behind,
+        }))
     }
 
+    /// Begins a Read; the sink is filled into `request` here.
     fn begin_read(
         &self,
-        stream: &mut TxStream,
-        wr: &SendWr,
+        desk: &mut Desk,
+        payload: &Payload,
         slot: Slot,
-        len: u32,
-        (stag, to): (Stag, u64),
+        mut request: ReadRequest,
         invalidate_local: bool,
     ) -> Result<Outgoing, WcStatus> {
-        let Payload::Sges(list) = &wr.payload else {
-            return Err(WcStatus::LocalQpOperation);
-        };
         // RDMAP-78: a Response writes one tagged buffer.
-        let ([] | [_]) = list.as_slice() else {
-            return Err(WcStatus::LocalLength);
-        };
-        let cache = &mut stream.cache;
-        stream
-            .slices
-            .resolve(list, self.device(), self.pd(), LocalUse::Sink, cache)?;
-        let sink = stream.slices.take_first();
-        let request = ReadRequest {
-            sink_stag: sink.as_ref().map_or(Stag::ZERO, |sink| sink.key()),
-            sink_to: TaggedOffset::new(sink.as_ref().map_or(0, |sink| sink.addr())),
-            len,
-            source_stag: stag,
-            source_to: TaggedOffset::new(to),
-        };
-        let invalidate = match (invalidate_local, list.as_slice()) {
-            (true, [sge]) => Some(Stag::new(sge.lkey)),
-            _ => None,
-        };
+        let sink = self.sink(desk, payload)?;
+        if let Some(sink) = &sink {
+            request.sink_stag = sink.key();
+            request.sink_to = TaggedOffset::new(sink.addr());
+        }
+        let sges = payload.sges().next();
+        let invalidate = sges
+            .filter(|_| invalidate_local)
+            .map(|sge| Stag::new(sge.lkey));
         // The Response may come as soon as the Request is out, so the Read is noted before.
-        self.sq
-            .read_sent(Some(slot), ReadState::new(&request), sink, invalidate);
-        Ok(stream.read_request(request))
+        let state = Outstanding::Read(ReadState::new(&request));
+        self.sq.read_sent(Some(slot), state, sink, invalidate);
+        Ok(desk.read_request(request))
+    }
+
+    /// Begins an atomic operation on the peer's buffer `target`.
+    fn begin_atomic(
+        &self,
+        desk: &mut Desk,
+        payload: &Payload,
+        slot: Slot,
+        (stag, to): (Stag, TaggedOffset),
+        operation: AtomicOperation,
+    ) -> Result<Outgoing, WcStatus> {
+        if payload.len() < u64::from(TARGET_LEN) {
+            return Err(WcStatus::LocalLength);
+        }
+        let sink = self.sink(desk, payload)?;
+        let msn = desk.read_msn;
+        desk.read_msn = msn.next();
+        let request = AtomicRequest {
+            // EXT-34: any value; this one is not used twice by what is outstanding.
+            identifier: msn.raw(),
+            stag,
+            to,
+            operation,
+        };
+        let state = Outstanding::Atomic {
+            identifier: request.identifier,
+        };
+        self.sq.read_sent(Some(slot), state, sink, None);
+        let message = Message::AtomicRequest { request, msn };
+        // The Response completes it, not TCP.
+        Ok(Outgoing::bare(message, Job::Nothing))
+    }
+
+    /// Resolves a list of at most one element that a Response is placed in.
+    fn sink(&self, desk: &mut Desk, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
+        if payload.inline().is_some() {
+            return Err(WcStatus::LocalQpOperation);
+        }
+        if payload.sges().len() > 1 {
+            return Err(WcStatus::LocalLength);
+        }
+        let (slices, cache) = (&mut desk.slices, &mut desk.cache);
+        slices.resolve(payload, self.device(), self.pd(), LocalUse::Sink, cache)?;
+        Ok(slices.take_first())
     }
 
     /// The ready-to-receive message (MPA-40); its consumers never see it (MPA-42).
-    fn rtr(&self, stream: &mut TxStream, rtr: Rtr) -> Outgoing {
+    fn rtr(&self, desk: &mut Desk, rtr: Rtr) -> Outgoing {
         let message = match rtr {
             Rtr::Write => Message::Write {
                 stag: Stag::ZERO,
@@ -298,24 +380,20 @@ impl Qp {
                     source_stag: Stag::ZERO,
                     source_to: TaggedOffset::new(0),
                 };
-                self.sq
-                    .read_sent(None, ReadState::new(&request), None, None);
-                return stream.read_request(request);
+                let state = Outstanding::Read(ReadState::new(&request));
+                self.sq.read_sent(None, state, None, None);
+                return desk.read_request(request);
             }
             Rtr::Send => {
-                let msn = stream.send_msn;
-                stream.send_msn = msn.next();
+                let msn = desk.send_msn;
+                desk.send_msn = msn.next();
                 Message::Send {
                     kind: SendKind::default(),
                     msn,
                 }
             }
         };
-        Outgoing {
-            segmenter: Segmenter::new(message, 0),
-            source: Source::Nothing,
-            job: Job::Nothing,
-        }
+        Outgoing::bare(message, Job::Nothing)
     }
 
     /// Ends a request that cannot be carried out, and with it the stream.
@@ -325,25 +403,26 @@ impl Qp {
     }
 }
 
-impl TxStream {
+impl Desk {
     fn atomic_response(&mut self, response: AtomicResponse) -> Outgoing {
         let msn = self.atomic_msn;
         self.atomic_msn = msn.next();
-        Outgoing {
-            segmenter: Segmenter::new(Message::AtomicResponse { response, msn }, 0),
-            source: Source::Nothing,
-            job: Job::Answer,
-        }
+        Outgoing::bare(Message::AtomicResponse { response, msn }, Job::Answer)
     }
 
     fn read_request(&mut self, request: ReadRequest) -> Outgoing {
         let msn = self.read_msn;
         self.read_msn = msn.next();
-        Outgoing {
-            segmenter: Segmenter::new(Message::ReadRequest { request, msn }, 0),
-            source: Source::Nothing,
-            // The Response completes it, not TCP.
-            job: Job::Nothing,
-        }
+        // The Response completes it, not TCP.
+        Outgoing::bare(Message::ReadRequest { request, msn }, Job::Nothing)
+    }
+}
+
+/// The four octets of the verbs as the eight of the message: as deployed devices have them, in front.
+fn immediate_data(value: [u8; 4], solicited: Solicited) -> Immediate {
+    let [a, b, c, d] = value;
+    Immediate {
+        data: [a, b, c, d, 0, 0, 0, 0],
+        solicited,
     }
 }

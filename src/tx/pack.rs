@@ -19,7 +19,10 @@ use iwarp::{
         },
         Crc, //
     },
-    segment::Plan,
+    segment::{
+        Message,
+        Plan, //
+    },
     stag::{
         check_source,
         Access, //
@@ -45,6 +48,7 @@ use crate::{
 
 use super::{
     Job,
+    Outgoing,
     Source,
     TxStream, //
 };
@@ -65,7 +69,7 @@ impl Qp {
         let Some(current) = &mut stream.current else {
             return Ok(());
         };
-        let plan = current.segmenter.next(stream.mulpdu);
+        let plan = current.segmenter.next(stream.desk.mulpdu);
         let Some(plan) = &plan else {
             return Ok(());
         };
@@ -76,11 +80,15 @@ impl Qp {
             return Err(Failed::Memory);
         }
         let mark = stream.batch.mark();
-        let payload = (&current.source, &stream.slices);
+        let payload = Payload {
+            source: &current.source,
+            slices: &stream.desk.slices,
+            inline: stream.wr.payload.inline().unwrap_or(&[]),
+        };
         let batch = &mut stream.batch;
         let packed = match &clock {
-            None => self.pack(batch, plan, payload, stream.crc),
-            Some(clock) => self.pack_marked(batch, plan, payload, stream.crc, clock),
+            None => self.pack(batch, plan, &payload, stream.crc),
+            Some(clock) => self.pack_marked(batch, plan, &payload, stream.crc, clock),
         };
         if let Err(failed) = packed {
             stream.batch.rewind(mark);
@@ -95,7 +103,7 @@ impl Qp {
                 PackError::Remote(fault) => {
                     match core::mem::replace(&mut current.source, Source::Nothing) {
                         Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
-                        Source::Nothing | Source::Slices | Source::Inline(_) => Failed::Memory,
+                        Source::Nothing | Source::Slices | Source::Inline => Failed::Memory,
                     }
                 }
             });
@@ -107,6 +115,13 @@ impl Qp {
         }
         stream.fpdus += 1;
         if plan.is_last() {
+            if let Some(immediate) = current.behind {
+                let msn = stream.desk.send_msn;
+                stream.desk.send_msn = msn.next();
+                let message = Message::Immediate { immediate, msn };
+                *current = Outgoing::bare(message, current.job);
+                return Ok(());
+            }
             match current.job {
                 Job::Complete(slot) => self.sq.sent(&mut stream.ends, slot, stream.appended),
                 Job::Answer => self.inbound_reads.answered(),
@@ -122,7 +137,7 @@ impl Qp {
         &self,
         batch: &mut TxBatch,
         plan: &Plan,
-        payload: (&Source, &Slices),
+        payload: &Payload<'_>,
         crc: Crc,
     ) -> Result<(), PackError> {
         let start = batch.mark();
@@ -142,7 +157,7 @@ impl Qp {
         &self,
         batch: &mut TxBatch,
         plan: &Plan,
-        payload: (&Source, &Slices),
+        payload: &Payload<'_>,
         crc: Crc,
         clock: &MarkerClock,
     ) -> Result<(), PackError> {
@@ -171,17 +186,18 @@ impl Qp {
     /// Copies octets of a message's payload.
     fn copy_payload(
         &self,
-        (source, slices): (&Source, &Slices),
+        payload: &Payload<'_>,
         offset: u32,
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), PackError> {
-        match source {
+        match payload.source {
             Source::Nothing => Ok(()),
-            Source::Slices => slices
+            Source::Slices => payload
+                .slices
                 .copy_to_batch(self.pd(), offset, len, batch)
                 .map_err(PackError::Local),
-            Source::Inline(inline) => put(batch, piece(inline.as_slice(), offset as usize, len)),
+            Source::Inline => put(batch, piece(payload.inline, offset as usize, len)),
             Source::Remote(read) => self.copy_remote(read, offset, len, batch),
         }
     }
@@ -217,6 +233,13 @@ impl Qp {
             .copy_to_batch(at, len, batch)
             .map_err(|_| PackError::Memory)
     }
+}
+
+/// The payload of the current message.
+struct Payload<'a> {
+    source: &'a Source,
+    slices: &'a Slices,
+    inline: &'a [u8],
 }
 
 /// Puts the parts of one FPDU into the batch, and the Markers in between.

@@ -6,7 +6,8 @@
 #
 #     row MTU PROGRAM SIZE DEVICE FIGURE     (MiB/s for _bw, us for _lat)
 #
-# Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw, riwarp: CRC off, riwarp-crc), ROUNDS.
+# Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw; riwarp: by the same
+# library, CRC off; riwarp-crc; riwarp-rxe: by librxe, CRC off), ROUNDS.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -28,9 +29,10 @@ device() {
 
 # one DEVICE PROGRAM SIZE
 one() {
-	local dev=riwarp1 ip=10.72.1.1 crc=0 n
+	local dev=riwarp_siw1 ip=10.72.1.1 crc=0 n
 	case $1 in
 	siw) dev=siw2 ip=10.72.2.1 ;;
+	riwarp-rxe) dev=riwarp3 ip=10.72.3.1 ;;
 	riwarp-crc) crc=1 ;;
 	esac
 	[ "$1" = siw ] || setting - "$dev" crc "$crc"
@@ -57,8 +59,9 @@ iterations() {
 
 load_modules riwarp siw
 NS_A=- NS_B=-
-device 1 riwarp
+device 1 riwarp_siw
 device 2 siw
+device 3 riwarp
 for mtu in $MTUS; do
 	ip link set lo mtu "$mtu"
 	for program in $PROGRAMS; do

@@ -29,8 +29,8 @@ namespace_exits() {
 		netns_del gone
 	done
 	# Unloading waits for whatever is still on its way out.
-	rmmod "$TYPE"
-	modprobe "$TYPE"
+	rmmod "$MODULE"
+	modprobe "$MODULE"
 }
 
 # The initial namespace takes care of itself.
@@ -40,7 +40,7 @@ initial_namespace() {
 	ends_down
 }
 
-load_modules "$TYPE" || exit 1
+load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 rdma system set netns exclusive
 [ "$TYPE" = siw ] || try device_lives_in_its_namespace 60 device_lives_in_its_namespace

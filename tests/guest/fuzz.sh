@@ -10,7 +10,7 @@ done
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-load_modules "$TYPE"
+load_modules "$MODULE"
 ENDS_COUNT=1
 veth_ends ria1 rib1 1500
 link_add "$NS_B" "${TYPE}b" "$TYPE" "$NET_B"

@@ -5,7 +5,7 @@ set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-load_modules "$TYPE"
+load_modules "$MODULE"
 ENDS_COUNT=1
 # siw exists in the initial namespace only.
 if [ "$TYPE" = siw ]; then veth_ends ria1 - 1500; else veth_ends ria1 rib1 1500; fi
@@ -38,4 +38,11 @@ export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket RPING=$TMP/rpi
 # shellcheck disable=SC2086
 RELAY_NAME=all relay 800 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
 	${HOSTILE_CASES:-}
+
+# The same device again, served by a library that knows nothing of the messages of RFC 7306.
+if [ -z "${HOSTILE_CASES:-}" ] && [ "$TYPE" = riwarp ]; then
+	link_del "$NS_B" "$DEV_B"
+	link_add "$NS_B" "$DEV_B" riwarp_siw "$NET_B"
+	RELAY_NAME=unknown relay 60 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 unknown
+fi
 finish

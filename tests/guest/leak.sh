@@ -64,7 +64,7 @@ count() {
 		awk '/^nr_foll_pin_acquired/ { n += $2 } /^nr_foll_pin_released/ { n -= $2 }
 			END { print "pinned pages", n }' /proc/vmstat
 		awk '/^Percpu/ { print "percpu kB", $2 }' /proc/meminfo
-		echo "module users $(cat "/sys/module/$TYPE/refcnt")"
+		echo "module users $(cat "/sys/module/$MODULE/refcnt")"
 	} >"$1"
 	grep -q '^slab:TCP ' "$1" || die 'no counts of slabs'
 }
@@ -111,9 +111,9 @@ nothing_grows() {
 # After everything the module goes, and takes its threads with it.
 unloads() {
 	ends_down
-	timeout --foreground 30 rmmod "$TYPE" || die "rmmod: $?"
+	timeout --foreground 30 rmmod "$MODULE" || die "rmmod: $?"
 	# What is named after work that it has done once is anybody's worker.
-	! pgrep -l "^($TYPE|kworker/R-$TYPE)" || die 'threads left'
+	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads left'
 }
 
 ends_up netns

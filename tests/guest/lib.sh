@@ -13,13 +13,14 @@
 # Everything else goes to a log per case, shown with `# ` in front when the case fails. `finish`
 # gives the script its exit status.
 #
-# Arguments NAME=VALUE, or environment: TYPE (link type under test, riwarp), TOPOLOGY (netns, self, siw-server, siw-client),
+# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw or siw), TOPOLOGY (netns, self, siw-server, siw-client),
 # ONLY (a glob: run only the cases whose name matches), VERBOSE=1 (show every log).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac
 done
 TYPE=${TYPE:-riwarp}
+MODULE=${TYPE%%_*}
 ONLY=${ONLY:-*}
 VERBOSE=${VERBOSE:-0}
 GUEST_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -298,7 +299,7 @@ ends_up() {
 	ENDS_COUNT=$((ENDS_COUNT + 1))
 	n=$ENDS_COUNT
 	TYPE_A=$TYPE TYPE_B=$TYPE
-	load_modules "$TYPE" || return 1
+	load_modules "$MODULE" || return 1
 	case $topology in
 	netns) veth_ends "ria$n" "rib$n" "$mtu" ;;
 	siw-server)
@@ -332,8 +333,8 @@ ends_up() {
 	link_add "$NS_A" "$DEV_A" "$TYPE_A" "$NET_A"
 	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
 	case $TYPE/$topology in
-	riwarp/siw-server) setting "$NS_A" "$DEV_A" peer_to_peer 0 ;;
-	riwarp/siw-client) setting "$NS_B" "$DEV_B" eager_responder 1 ;;
+	riwarp*/siw-server) setting "$NS_A" "$DEV_A" peer_to_peer 0 ;;
+	riwarp*/siw-client) setting "$NS_B" "$DEV_B" eager_responder 1 ;;
 	esac
 }
 

@@ -11,50 +11,50 @@ no_devices() { [ -z "$(rdma link show)" ]; }
 loads_and_unloads() {
 	local i
 	for i in {1..10}; do
-		modprobe "$TYPE"
-		rmmod "$TYPE"
+		modprobe "$MODULE"
+		rmmod "$MODULE"
 	done
-	modprobe "$TYPE"
+	modprobe "$MODULE"
 }
 
 says_what_it_is() {
-	modinfo -F license "$TYPE" | grep -q '^GPL' || die "license: $(modinfo -F license "$TYPE")"
-	modinfo -F alias "$TYPE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
-	[ -n "$(modinfo -F description "$TYPE")" ] || die 'no description'
+	modinfo -F license "$MODULE" | grep -q '^GPL' || die "license: $(modinfo -F license "$MODULE")"
+	modinfo -F alias "$MODULE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
+	[ -n "$(modinfo -F description "$MODULE")" ] || die 'no description'
 }
 
 # A wrong value keeps the module from loading; a right one does not.
 wrong_parameters() {
 	local parm value
 	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
-	rmmod "$TYPE"
+	rmmod "$MODULE"
 	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=maybe; do
-		if modprobe "$TYPE" "$parm" 2>/dev/null; then
-			rmmod "$TYPE"
+		if modprobe "$MODULE" "$parm" 2>/dev/null; then
+			rmmod "$MODULE"
 			die "loaded with $parm"
 		fi
-		[ ! -e "/sys/module/$TYPE" ] || die "still there after $parm"
+		[ ! -e "/sys/module/$MODULE" ] || die "still there after $parm"
 	done
 	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 crc=N; do
-		modprobe "$TYPE" "$parm" || die "not loaded with $parm"
+		modprobe "$MODULE" "$parm" || die "not loaded with $parm"
 		ip link add d0 type dummy
 		ip link set d0 up
 		rdma link add p0 type "$TYPE" netdev d0
 		value=$(cat "/sys/class/infiniband/p0/${parm%%=*}")
 		[ "${parm#*=}" = N ] && parm=crc=0
 		[ "$value" = "${parm#*=}" ] || die "$parm gives a device with $value"
-		rmmod "$TYPE"
+		rmmod "$MODULE"
 		ip link del d0
 	done
-	modprobe "$TYPE"
+	modprobe "$MODULE"
 }
 
 # The rdma tool loads the module by itself.
 loaded_by_the_rdma_tool() {
-	rmmod "$TYPE"
+	rmmod "$MODULE"
 	ip link add d0 type dummy
 	rdma link add auto0 type "$TYPE" netdev d0
-	[ -e "/sys/module/$TYPE" ] || die 'not loaded'
+	[ -e "/sys/module/$MODULE" ] || die 'not loaded'
 	rdma link del auto0
 	ip link del d0
 }
@@ -228,19 +228,19 @@ many_devices() {
 	for i in {1..10}; do rdma link del "m$i"; done
 	for i in {11..20}; do ip link del "d$i"; done
 	[ "$(rdma link show | wc -l)" = 10 ] || die "$(rdma link show | wc -l) devices"
-	rmmod "$TYPE"
+	rmmod "$MODULE"
 	no_devices || die "left by rmmod: $(rdma link show)"
 	for i in {1..10} {21..30}; do ip link del "d$i"; done
-	modprobe "$TYPE"
+	modprobe "$MODULE"
 }
 
 unloads_with_devices() {
 	ip link add d0 type dummy
 	ip link set d0 up
 	rdma link add u0 type "$TYPE" netdev d0
-	rmmod "$TYPE"
+	rmmod "$MODULE"
 	no_devices || die "left: $(rdma link show)"
-	modprobe "$TYPE"
+	modprobe "$MODULE"
 	rdma link add u0 type "$TYPE" netdev d0
 	rdma link del u0
 	ip link del d0
@@ -382,7 +382,7 @@ netdev_changes_namespace() {
 	netns_del other
 }
 
-load_modules "$TYPE" || exit 1
+load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 try loads_and_unloads 60 loads_and_unloads
 try says_what_it_is 20 says_what_it_is

@@ -141,13 +141,13 @@ netdev_down_for_a_moment() {
 unloaded_under_load() {
 	local rc=0
 	load_start "$1"
-	timeout --foreground 30 rmmod "$TYPE" 2>"$TMP/rmmod.error" || rc=$?
+	timeout --foreground 30 rmmod "$MODULE" 2>"$TMP/rmmod.error" || rc=$?
 	[ "$rc" != 124 ] || die 'rmmod hangs'
 	[ "$rc" = 0 ] || grep -q 'in use' "$TMP/rmmod.error" || die "$(cat "$TMP/rmmod.error")"
 	load_stop
-	[ "$rc" = 0 ] || eventually 10 rmmod "$TYPE" || die 'rmmod does not work afterwards'
+	[ "$rc" = 0 ] || eventually 10 rmmod "$MODULE" || die 'rmmod does not work afterwards'
 	ends_down
-	modprobe "$TYPE"
+	modprobe "$MODULE"
 	ends_up netns
 	all_is_well
 }
@@ -157,7 +157,7 @@ unloaded_under_load() {
 unloaded_while_programs_die() {
 	load_start write
 	kill_hard "$CLIENT" "$SERVER"
-	eventually 10 rmmod "$TYPE" || die 'rmmod does not work'
+	eventually 10 rmmod "$MODULE" || die 'rmmod does not work'
 	load_stop
 	ends_down
 	ends_up netns

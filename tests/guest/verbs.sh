@@ -5,8 +5,26 @@ set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
+# run PROGRAM...
+run() {
+	local program
+	for program; do relay 150 "$VERBS_DIR/$program" "$IP4_B"; done
+}
+
+programs='query limits notify sends rdma order sge iova revoke srq cqfull flush privdata connect'
 ends_up self
-for program in ${PROGRAMS:-query limits notify sends rdma order sge iova revoke srq cqfull flush privdata connect garbage}; do
-	relay 150 "$VERBS_DIR/$program" "$IP4_B"
-done
+# What can be posted, and what the shared queues look like, is up to the library.
+if [ "$TYPE" = riwarp ]; then
+	export EXTENSIONS=1
+	# shellcheck disable=SC2086
+	run ${PROGRAMS:-$programs extensions scribble}
+	[ -z "${PROGRAMS:-}" ] || finish
+	unset EXTENSIONS
+	ends_down
+	TYPE=riwarp_siw
+	programs='query limits notify sends rdma sge srq cqfull'
+	ends_up self
+fi
+# shellcheck disable=SC2086
+run ${PROGRAMS:-$programs garbage}
 finish

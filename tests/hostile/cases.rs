@@ -9,6 +9,7 @@
 mod atomics;
 mod fpdu;
 mod initiator;
+mod operations;
 mod ordering;
 mod rdmap;
 mod reads;
@@ -69,12 +70,17 @@ pub(crate) fn all() -> Vec<Group> {
         group("rdmap", rdmap::cases()),
         group("reads", reads::cases()),
         group("atomics", atomics::cases()),
+        group("operations", operations::cases()),
         group("ordering", ordering::cases()),
         group("requests", requests::cases()),
         group("terminate", terminate::cases()),
         group("teardown", teardown::cases()),
+        group(UNKNOWN, operations::where_it_is_not_known()),
     ]
 }
+
+/// The group of cases for a device without the messages of RFC 7306; they are run by name only.
+pub(crate) const UNKNOWN: &str = "unknown";
 
 /// A case.
 fn case(

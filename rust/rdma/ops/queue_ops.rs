@@ -31,6 +31,7 @@ use crate::bindings;
 use core::ptr::NonNull;
 use kernel::error::from_result;
 use kernel::ffi::c_int;
+use kernel::ffi::c_uint;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
@@ -96,6 +97,30 @@ pub(super) unsafe extern "C" fn destroy_cq<T: Driver>(
     tail.link.close();
     T::destroy_cq(tail.data);
     0
+}
+
+/// `ops.resize_user_cq`.
+///
+/// # Safety
+///
+/// `cq` was filled and belongs to a process, `udata` is valid.
+pub(super) unsafe extern "C" fn resize_user_cq<T: Driver>(
+    cq: *mut bindings::ib_cq,
+    entries: c_uint,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let tail = unsafe { CqObject::<T>::tail(cq) };
+        let entries = tail.link.resize(|mappings| {
+            // SAFETY: By the caller's promise; the link lets go of them before the object is freed.
+            let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
+            T::resize_cq(tail.data.as_arc_borrow(), entries, &mut udata)
+        })?;
+        // SAFETY: By the caller's promise; a number that is only shown.
+        unsafe { (*cq).cqe = c_int::try_from(entries).unwrap_or(c_int::MAX) };
+        Ok(0)
+    })
 }
 
 /// `ops.poll_cq`.

@@ -19,22 +19,19 @@ use super::super::types::PortAttr;
 use super::object_ops;
 use super::queue_ops;
 use super::Driver;
-use super::DriverId;
+use super::Provider;
 use crate::bindings;
 use core::mem::ManuallyDrop;
 use kernel::error::from_result;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
 
-/// The operations of a driver.
-pub(in crate::rdma) fn table<T: Driver>() -> bindings::ib_device_ops {
+/// The operations of a driver, for a device whose processes are served by `provider`.
+pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_device_ops {
     let mut ops = bindings::ib_device_ops {
         owner: T::OWNER.as_ptr(),
-        driver_id: match T::DRIVER_ID {
-            DriverId::Rxe => bindings::rdma_driver_id_RDMA_DRIVER_RXE,
-            DriverId::Siw => bindings::rdma_driver_id_RDMA_DRIVER_SIW,
-        },
-        uverbs_abi_ver: T::UVERBS_ABI_VER,
+        driver_id: provider.driver_id(),
+        uverbs_abi_ver: provider.abi_version(),
 
         alloc_mr: Some(object_ops::alloc_mr::<T>),
         alloc_pd: Some(object_ops::alloc_pd::<T>),
@@ -85,6 +82,9 @@ pub(in crate::rdma) fn table<T: Driver>() -> bindings::ib_device_ops {
         size_ib_ucontext: UContextObject::<T>::SIZE,
         ..Default::default()
     };
+    if provider == Provider::Rxe {
+        ops.resize_user_cq = Some(queue_ops::resize_user_cq::<T>);
+    }
     if !T::COUNTERS.is_empty() {
         ops.alloc_hw_port_stats = Some(alloc_hw_port_stats::<T>);
         ops.get_hw_stats = Some(get_hw_stats::<T>);

@@ -3,6 +3,8 @@
 
 #include "common.h"
 
+#include <rdma/ib_user_verbs.h>
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -344,6 +346,40 @@ static int or_default(int value, int otherwise)
 	return value ? value : otherwise;
 }
 
+static struct ibv_cq *cq_make(struct ibv_context *ctx, int depth, struct ibv_comp_channel *channel,
+			      bool extended)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = (uint32_t)depth,
+		.channel = channel,
+		.wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM,
+	};
+	struct ibv_cq_ex *cq;
+
+	if (!extended)
+		return ibv_create_cq(ctx, depth, NULL, channel, 0);
+	cq = ibv_create_cq_ex(ctx, &attr);
+	return cq ? ibv_cq_ex_to_cq(cq) : NULL;
+}
+
+static int qp_make(struct end *e, const struct ibv_qp_init_attr *attr, uint64_t send_ops)
+{
+	struct ibv_qp_init_attr_ex ex = {
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = e->pd,
+		.send_ops_flags = send_ops,
+	};
+	struct ibv_qp_init_attr plain = *attr;
+
+	return send_ops ? rdma_create_qp_ex(e->id, &ex) : rdma_create_qp(e->id, e->pd, &plain);
+}
+
 static bool end_make_qp(struct end *e, const struct pair_opts *o)
 {
 	struct ibv_context *ctx = e->id->verbs;
@@ -373,8 +409,8 @@ static bool end_make_qp(struct end *e, const struct pair_opts *o)
 			return false;
 		}
 	}
-	e->send_cq = ibv_create_cq(ctx, depth, NULL, e->send_channel, 0);
-	e->recv_cq = ibv_create_cq(ctx, depth, NULL, e->recv_channel, 0);
+	e->send_cq = cq_make(ctx, depth, e->send_channel, o->cq_ex);
+	e->recv_cq = cq_make(ctx, depth, e->recv_channel, o->cq_ex);
 	if (!e->send_cq || !e->recv_cq) {
 		fail("ibv_create_cq of %d: %s", depth, strerror(errno));
 		return false;
@@ -389,8 +425,8 @@ static bool end_make_qp(struct end *e, const struct pair_opts *o)
 	}
 	attr.send_cq = e->send_cq;
 	attr.recv_cq = e->recv_cq;
-	if (rdma_create_qp(e->id, e->pd, &attr)) {
-		fail("rdma_create_qp: %s", strerror(errno));
+	if (qp_make(e, &attr, o->send_ops)) {
+		fail("making a QP: %s", strerror(errno));
 		return false;
 	}
 	e->qp = e->id->qp;
@@ -756,6 +792,57 @@ out:
 	region_free(&src);
 	region_free(&dst);
 	return good;
+}
+
+bool world_is_well(void)
+{
+	struct pair p;
+	bool good = pair_open(&p, NULL) && exchange_works(&p);
+
+	pair_close(&p);
+	return good;
+}
+
+bool has_extensions(void) { return getenv("EXTENSIONS") != NULL; }
+
+/* --- queues shared with the device ------------------------------------------------------------ */
+
+size_t device_mappings(struct mapping *out, size_t max)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	size_t n = 0;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		unsigned long a, b;
+
+		if (strstr(line, "/dev/infiniband/uverbs") && n < max &&
+		    sscanf(line, "%lx-%lx", &a, &b) == 2) {
+			out[n].start = (uint8_t *)a;
+			out[n].len = b - a;
+			n++;
+		}
+	}
+	if (f)
+		fclose(f);
+	return n;
+}
+
+int ring_doorbell(struct ibv_qp *qp)
+{
+	struct {
+		struct ib_uverbs_cmd_hdr hdr;
+		struct ib_uverbs_post_send cmd;
+	} req = { 0 };
+	struct ib_uverbs_post_send_resp resp = { 0 };
+
+	req.hdr.command = IB_USER_VERBS_CMD_POST_SEND;
+	req.hdr.in_words = sizeof(req) / 4;
+	req.hdr.out_words = sizeof(resp) / 4;
+	req.cmd.response = (uintptr_t)&resp;
+	req.cmd.qp_handle = qp->handle;
+	req.cmd.wqe_size = sizeof(struct ibv_send_wr);
+	return write(qp->context->cmd_fd, &req, sizeof(req)) == sizeof(req) ? 0 : errno;
 }
 
 /* --- asynchronous events ---------------------------------------------------------------------- */

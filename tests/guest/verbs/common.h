@@ -109,6 +109,8 @@ struct pair_opts {
 	int depth;	/* IRD and ORD asked for, 16 */
 	bool sig_all;
 	bool channels; /* CQs get completion channels */
+	uint64_t send_ops; /* what ibv_wr_* is to be used for, if at all */
+	bool cq_ex; /* CQs are made to be read by ibv_start_poll */
 	struct ibv_srq *(*srq)(struct ibv_pd *pd); /* makes an SRQ for end b, as srq_make */
 };
 
@@ -214,6 +216,24 @@ bool channel_fires(struct ibv_comp_channel *ch, int ms);
 
 /* Sends `len` octets a -> b through fresh work requests and checks what arrives. */
 bool exchange_works(struct pair *p);
+
+/* Nothing of the world outside has changed: another connection works. */
+bool world_is_well(void);
+
+/* Whether the library posts atomic operations and Immediate Data: the environment says so. */
+bool has_extensions(void);
+
+/* --- queues shared with the device ------------------------------------------------------------ */
+
+struct mapping {
+	uint8_t *start;
+	size_t len;
+};
+
+/* Where the device's memory is mapped into this process. */
+size_t device_mappings(struct mapping *out, size_t max);
+/* The doorbell: POST_SEND with no work request in it. An errno. */
+int ring_doorbell(struct ibv_qp *qp);
 
 /* --- asynchronous events ---------------------------------------------------------------------- */
 

@@ -9,41 +9,14 @@
 
 #include "common.h"
 
-#include <rdma/ib_user_verbs.h>
 #include <rdma/siw-abi.h>
 
 #define SQ_DEPTH 64
 #define RQ_DEPTH 1024
 
-struct mapping {
-	uint8_t *start;
-	size_t len;
-};
-
 static struct region src, dst;
 
 /* --- finding the queues ----------------------------------------------------------------------- */
-
-static size_t device_mappings(struct mapping *out, size_t max)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[512];
-	size_t n = 0;
-
-	while (f && fgets(line, sizeof(line), f)) {
-		unsigned long a, b;
-
-		if (strstr(line, "/dev/infiniband/uverbs") && n < max &&
-		    sscanf(line, "%lx-%lx", &a, &b) == 2) {
-			out[n].start = (uint8_t *)a;
-			out[n].len = b - a;
-			n++;
-		}
-	}
-	if (f)
-		fclose(f);
-	return n;
-}
 
 /* The mapping of `len` octets (rounded up to pages) that is in `now` and was not in `before`. */
 static uint8_t *new_mapping(const struct mapping *before, size_t nb, const struct mapping *now,
@@ -112,24 +85,6 @@ static void queues_free(struct queues *q)
 		ibv_destroy_cq(q->cq);
 	if (q->pd)
 		ibv_dealloc_pd(q->pd);
-}
-
-/* The doorbell: POST_SEND with no work request in it. */
-static int ring(struct ibv_qp *qp)
-{
-	struct {
-		struct ib_uverbs_cmd_hdr hdr;
-		struct ib_uverbs_post_send cmd;
-	} req = { 0 };
-	struct ib_uverbs_post_send_resp resp = { 0 };
-
-	req.hdr.command = IB_USER_VERBS_CMD_POST_SEND;
-	req.hdr.in_words = sizeof(req) / 4;
-	req.hdr.out_words = sizeof(resp) / 4;
-	req.cmd.response = (uintptr_t)&resp;
-	req.cmd.qp_handle = qp->handle;
-	req.cmd.wqe_size = sizeof(struct ibv_send_wr);
-	return write(qp->context->cmd_fd, &req, sizeof(req)) == sizeof(req) ? 0 : errno;
 }
 
 /* --- the connection under attack -------------------------------------------------------------- */
@@ -227,17 +182,7 @@ static void place(struct target *t, unsigned int slot, struct siw_sqe sqe)
 	sqe.flags = 0;
 	t->sq[slot] = sqe;
 	__atomic_store_n(&t->sq[slot].flags, flags, __ATOMIC_RELEASE);
-	ring(t->p.a.qp);
-}
-
-/* Nothing of the world outside has changed: another connection works, the peer's memory is whole. */
-static bool world_is_well(void)
-{
-	struct pair p;
-	bool good = pair_open(&p, NULL) && exchange_works(&p);
-
-	pair_close(&p);
-	return good;
+	ring_doorbell(t->p.a.qp);
 }
 
 /* One entry that the device must not take: an error completion, nothing moved, the QP in error. */
@@ -350,7 +295,7 @@ static void on_an_idle_queue_pair(void)
 			((uint8_t *)q.sq)[i] = x >> 24;
 		}
 		for (int i = 0; i < 20; i++)
-			ring(q.qp);
+			ring_doorbell(q.qp);
 	}
 	queues_free(&q);
 	if (!test_failed())
@@ -379,7 +324,7 @@ static void random_send_queue(void)
 					if (round % 2)
 						t.sq[i].flags |= SIW_WQE_VALID;
 				}
-				ring(t.p.a.qp);
+				ring_doorbell(t.p.a.qp);
 			}
 		}
 		pair_close(&t.p);
@@ -455,8 +400,8 @@ static void random_completion_queue(void)
 		sleep_ms(20);
 		for (size_t i = 0; i < nn; i++)
 			memset(now[i].start, 0xff, now[i].len);
-		ring(t.p.a.qp);
-		ring(t.p.b.qp);
+		ring_doorbell(t.p.a.qp);
+		ring_doorbell(t.p.b.qp);
 	}
 	/* The provider library reads these queues when it cleans up: make them harmless. */
 	if (t.sq) {
@@ -480,7 +425,7 @@ static void wrong_doorbells(void)
 		for (uint32_t h = 0; h < 200; h++) {
 			fake.handle = h * 7919;
 			if (fake.handle != t.p.a.qp->handle && fake.handle != t.p.b.qp->handle)
-				ring(&fake);
+				ring_doorbell(&fake);
 		}
 		exchange_works(&t.p);
 	}

@@ -23,6 +23,10 @@
  *	badsend C			a Send with a key that does not exist
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
+ *	imm C M OFF LEN ADDR KEY FLAGS VALUE	a Write with Immediate Data
+ *	add C M OFF LEN ADDR KEY FLAGS VALUE	FetchAdd; LEN octets at OFF are for what was there
+ *	swap C M OFF LEN ADDR KEY FLAGS SWAP COMPARE
+ *	badadd C			a FetchAdd with a local key that does not exist
  *	state C				= the number of the QP's state
  *	guards				= ok, if no octet around any memory has changed
  *	clear C M			ends what there is but connections below C, regions below M
@@ -31,7 +35,7 @@
  *
  * Events: request C HEX IRD ORD, established C, disconnected C, rejected C STATUS HEX,
  * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (what was received),
- * event C NAME.
+ * event C NAME. KIND is send, recv, or imm for Immediate Data, whose value is HEX then.
  */
 
 #include "common.h"
@@ -411,9 +415,13 @@ static void on_completions(void)
 		struct conn *c = &conns[i];
 
 		while (c->id && c->cq == cq && ibv_poll_cq(cq, 1, &wc) > 0) {
+			bool imm = wc.status == IBV_WC_SUCCESS &&
+				   wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
 			bool recv = wc.status == IBV_WC_SUCCESS ? wc.opcode == IBV_WC_RECV :
 								  wc.wr_id < 1000;
-			say("! wc %zu %s %llu %s %u %s", i, recv ? "recv" : "send",
+			uint32_t value = wc.imm_data;
+
+			say("! wc %zu %s %llu %s %u %s", i, imm ? "imm" : recv ? "recv" : "send",
 			    (unsigned long long)wc.wr_id,
 			    wc.status == IBV_WC_SUCCESS	     ? "success" :
 			    wc.status == IBV_WC_WR_FLUSH_ERR ? "flushed" :
@@ -423,6 +431,7 @@ static void on_completions(void)
 			    wc.status == IBV_WC_REM_INV_REQ_ERR ? "rem_inv_req" :
 								  "other",
 			    wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0,
+			    imm && wc.wc_flags & IBV_WC_WITH_IMM ? hex((uint8_t *)&value, 4) :
 			    recv && wc.status == IBV_WC_SUCCESS ?
 				    hex(recv_slot(c, wc.wr_id), wc.byte_len) :
 				    "-");
@@ -609,20 +618,42 @@ static bool command(char *line)
 				wr.wr.rdma.rkey = wr.invalidate_rkey;
 			}
 			result(post(c, &wr));
-		} else if (!strcmp(word, "write") || !strcmp(word, "read")) {
+		} else if (!strcmp(word, "badadd")) {
+			struct ibv_sge sge = { .addr = (uintptr_t)send_buf,
+					       .length = 8,
+					       .lkey = send_mrs[0]->lkey ^ 0x5a5a00 };
+			struct ibv_send_wr wr = wr_make(IBV_WR_ATOMIC_FETCH_AND_ADD, 0,
+							IBV_SEND_SIGNALED, &sge, 1);
+
+			result(post(c, &wr));
+		} else if (!strcmp(word, "write") || !strcmp(word, "read") || !strcmp(word, "imm") ||
+			   !strcmp(word, "add") || !strcmp(word, "swap")) {
+			unsigned long long first = 0, second = 0;
 			struct ibv_send_wr wr;
 			struct ibv_sge sge;
 			struct ibv_mr *mr;
 
-			sscanf(line, "%*d %ld %llu %llu %llu %u %15s", &m, &d, &e, &b, &key, flags);
+			sscanf(line, "%*d %ld %llu %llu %llu %u %15s %llu %llu", &m, &d, &e, &b, &key,
+			       flags, &first, &second);
 			mr = mr_at(m);
 			if (!mr)
 				return say("- no such region"), true;
 			sge = (struct ibv_sge){ .addr = (uintptr_t)mr->addr + d,
 						.length = (uint32_t)e,
 						.lkey = mr->lkey };
-			wr = wr_rdma(word[0] == 'w' ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, 0,
-				     flags_of(flags), &sge, 1, b, key);
+			wr = wr_rdma(word[0] == 'w' ? IBV_WR_RDMA_WRITE :
+				     word[0] == 'i' ? IBV_WR_RDMA_WRITE_WITH_IMM :
+						      IBV_WR_RDMA_READ,
+				     0, flags_of(flags), &sge, 1, b, key);
+			wr.imm_data = htonl((uint32_t)first);
+			if (word[0] == 'a' || word[0] == 's') {
+				wr.opcode = word[0] == 'a' ? IBV_WR_ATOMIC_FETCH_AND_ADD :
+							     IBV_WR_ATOMIC_CMP_AND_SWP;
+				wr.wr.atomic.remote_addr = b;
+				wr.wr.atomic.rkey = key;
+				wr.wr.atomic.compare_add = word[0] == 'a' ? first : second;
+				wr.wr.atomic.swap = word[0] == 'a' ? 0 : first;
+			}
 			result(post(c, &wr));
 		} else if (!strcmp(word, "state")) {
 			say("= %d", c->id->qp ? (int)qp_state(c->id->qp) : -1);

@@ -49,6 +49,17 @@ const FETCH_ADD: u32 = 0;
 const COMPARE_SWAP: u32 = 2;
 
 impl Atomic {
+    /// CmpSwap without masks.
+    pub(super) fn swap(stag: u32, to: u64, swap: u64, compare: u64) -> Self {
+        compare_swap(stag, to, (swap, u64::MAX), (compare, u64::MAX))
+    }
+
+    /// The same with another identifier.
+    pub(super) fn named(mut self, identifier: u32) -> Self {
+        self.identifier = identifier;
+        self
+    }
+
     pub(super) fn segment(&self, msn: u32) -> Segment {
         let mut header = Vec::new();
         header.extend(self.aopcode.to_be_bytes());

@@ -173,7 +173,6 @@ pub(super) fn cases() -> Vec<Case> {
             move |b| tagged(opcode, b.ram.key, b.ram.at, b"x"),
         ));
     }
-    // A device that does not know a message of RFC 7306 has to say so in this way (EXT-4).
     let extensions: [(&str, Segment); 3] = [
         ("immediate_data", untagged(op::IMMEDIATE, 0, 1, &[7; 8])),
         (
@@ -186,15 +185,6 @@ pub(super) fn cases() -> Vec<Case> {
         ),
     ];
     for (name, segment) in extensions {
-        bad.push(refused(
-            format!("{name}_where_it_is_not_known"),
-            "EXT-4 RDMAP-27",
-            code::OPCODE,
-            {
-                let segment = segment.clone();
-                move |_| segment.clone()
-            },
-        ));
         bad.push(refused(
             format!("{name}_of_rdmap_version_0"),
             "EXT-6 RDMAP-24",

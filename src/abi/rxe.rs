@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The user ABI of librxe (`include/uapi/rdma/rdma_user_rxe.h`).
+//!
+//! A queue is memory shared with the user: a header with two indexes, then elements whose size and
+//! number are powers of two. Who adds elements moves the producer index, who takes them the consumer
+//! index; one element always stays empty, so that equal indexes mean an empty queue. All is in host
+//! byte order.
+//!
+//! Everything in there is hostile. Our own index is kept in private; the user's is cut to the size of
+//! the queue whenever it is read. An element is copied out once, and what is decoded from the copy is
+//! all that is ever used. Size and number of the elements stand in the header for the user only.
+//!
+//! | structure | octets | what is read of it |
+//! |---|---|---|
+//! | `rxe_queue_buf` | 384 | the user's index |
+//! | `rxe_send_wqe` | 208, then 16 per element of the list, or inline data | `wr`, `dma.length`, `dma.num_sge`, list or data |
+//! | `rxe_recv_wqe` | 40, then 16 per element | `wr_id`, `dma.num_sge`, list |
+//! | `ib_uverbs_wc` | 48 | (written) |
+
+use iwarp::{
+    atomic::AtomicOperation,
+    stag::Stag, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    rdma::wr::{
+        SendFlags,
+        WcExtra,
+        WcOpcode,
+        WcStatus, //
+    }, //
+};
+
+use super::{
+    u32_at,
+    u64_at, //
+};
+use crate::wr::{
+    BadWr,
+    Completion,
+    RecvWr,
+    SendOp,
+    SendWr,
+    MAX_INLINE,
+    MAX_SGE,
+    SGE_LEN, //
+};
+
+/// Octets of the header of a queue.
+const HEADER_LEN: usize = 384;
+// Where its fields are.
+const ELEMENT_SHIFT_AT: usize = 0;
+const INDEX_MASK_AT: usize = 4;
+const PRODUCER_AT: usize = 128;
+const CONSUMER_AT: usize = 256;
+
+/// Octets of an element at least.
+const ELEMENT_MIN: usize = 64;
+/// Octets of a send request before its list or inline data.
+const SEND_LEN: usize = 208;
+/// Octets of a receive request before its list.
+const RECV_LEN: usize = 40;
+/// Octets of a completion.
+const CQE_LEN: usize = 48;
+
+// Opcodes of send requests (`enum ibv_wr_opcode`).
+const OP_WRITE: u32 = 0;
+const OP_WRITE_WITH_IMM: u32 = 1;
+const OP_SEND: u32 = 2;
+const OP_READ: u32 = 4;
+const OP_COMPARE_SWAP: u32 = 5;
+const OP_FETCH_ADD: u32 = 6;
+const OP_LOCAL_INV: u32 = 7;
+const OP_SEND_WITH_INV: u32 = 9;
+
+// Flags of a completion (`enum ibv_wc_flags`), which are not those of the kernel.
+const WC_WITH_IMM: u32 = 1 << 1;
+const WC_WITH_INV: u32 = 1 << 3;
+
+/// Where a queue is for `mmap()` (`struct mminfo`).
+#[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
+#[repr(C)]
+pub(crate) struct MmapInfo {
+    offset: u64,
+    size: u32,
+    pad: u32,
+}
+
+impl MmapInfo {
+    /// No queue.
+    pub(crate) const NONE: Self = Self {
+        offset: 0,
+        size: 0,
+        pad: 0,
+    };
+
+    /// Memory that can be mapped at `offset`.
+    pub(crate) fn new(offset: u64, memory: &SharedMem) -> Result<Self> {
+        Ok(Self {
+            offset,
+            size: u32::try_from(memory.len())?,
+            pad: 0,
+        })
+    }
+}
+
+/// Answer to the creation of a queue pair (`rxe_create_qp_resp`).
+#[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
+#[repr(C)]
+pub(crate) struct CreateQpResponse {
+    pub(crate) recv: MmapInfo,
+    pub(crate) send: MmapInfo,
+}
+
+/// Answer to the creation of a shared receive queue (`rxe_create_srq_resp`).
+#[derive(IntoBytes, zerocopy_derive::Immutable)]
+#[repr(C)]
+pub(crate) struct CreateSrqResponse {
+    pub(crate) queue: MmapInfo,
+    /// Its number, which only other services than RC make use of.
+    pub(crate) number: u32,
+    pub(crate) reserved: u32,
+}
+
+/// A queue.
+#[derive(Clone)]
+struct Queue {
+    memory: Arc<SharedMem>,
+    /// Places, less 1; they are a power of two, and one is always empty.
+    mask: u32,
+    /// Octets of an element, as a power of two.
+    shift: u32,
+}
+
+impl Queue {
+    /// Makes an empty queue of `places`, a power of two, for elements of `len` octets.
+    fn new(places: u32, len: usize) -> Result<Self> {
+        let len = len.max(ELEMENT_MIN).next_power_of_two();
+        let memory = SharedMem::try_new(HEADER_LEN + places as usize * len)?;
+        let (mask, shift) = (places.wrapping_sub(1), len.trailing_zeros());
+        memory.store_u32_release(ELEMENT_SHIFT_AT, shift)?;
+        memory.store_u32_release(INDEX_MASK_AT, mask)?;
+        Ok(Self {
+            memory: Arc::new(memory, GFP_KERNEL)?,
+            mask,
+            shift,
+        })
+    }
+
+    /// Octets of an element.
+    fn element_len(&self) -> usize {
+        1 << self.shift
+    }
+
+    fn at(&self, position: u32) -> usize {
+        HEADER_LEN + ((position & self.mask) as usize) * self.element_len()
+    }
+
+    /// How many elements the user has added from `position` on.
+    fn added(&self, position: u32) -> u32 {
+        let producer = self
+            .memory
+            .load_u32_acquire(PRODUCER_AT)
+            .unwrap_or(position);
+        producer.wrapping_sub(position) & self.mask
+    }
+
+    /// Gives the element at `position` back, and all before it.
+    fn hand_back(&self, position: u32) {
+        let consumer = position.wrapping_add(1) & self.mask;
+        // The place is inside.
+        let _ = self.memory.store_u32_release(CONSUMER_AT, consumer);
+    }
+
+    /// Copies `room.len()` octets out of the element at `position`, from `skip` on; false if it does
+    /// not hold as many.
+    fn copy_out(&self, position: u32, skip: usize, room: &mut [u8]) -> bool {
+        skip + room.len() <= self.element_len()
+            && self
+                .memory
+                .copy_bytes_out(self.at(position) + skip, room)
+                .is_ok()
+    }
+}
+
+/// The send queue of a process.
+pub(crate) struct SendRing(Queue);
+
+impl SendRing {
+    /// Makes a queue of `places`, a power of two, for lists of `sges` elements and `inline` octets.
+    pub(crate) fn new(places: u32, sges: u32, inline: u32) -> Result<Self> {
+        let room = (sges as usize * SGE_LEN).max(inline as usize);
+        Queue::new(places, SEND_LEN + room).map(Self)
+    }
+
+    /// What the process maps.
+    pub(crate) fn memory(&self) -> &Arc<SharedMem> {
+        &self.0.memory
+    }
+
+    /// How many elements a list may have.
+    pub(crate) fn max_sge(&self) -> u32 {
+        // CAST: at most MAX_SGE.
+        (self.max_inline() / SGE_LEN as u32).min(MAX_SGE as u32)
+    }
+
+    /// How many octets may be inline.
+    pub(crate) fn max_inline(&self) -> u32 {
+        // CAST: at most MAX_INLINE.
+        (self.0.element_len() - SEND_LEN).min(MAX_INLINE) as u32
+    }
+
+    /// How many requests are posted from `position` on.
+    pub(crate) fn posted(&self, position: u32) -> u32 {
+        self.0.added(position)
+    }
+
+    /// Takes the request at `position`, which is posted.
+    pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+        let head = self
+            .0
+            .memory
+            .copy_out::<[u8; SEND_LEN]>(self.0.at(position))?;
+        let decoded = self.decode(position, &head, wr);
+        self.0.hand_back(position);
+        Some(decoded)
+    }
+
+    /// Decodes a request of which the front was copied out.
+    ///
+    /// # Errors
+    ///
+    /// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a list or inline data
+    /// beyond the element [`WcStatus::LocalLength`].
+    fn decode(&self, position: u32, head: &[u8; SEND_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
+        let id = u64_at(head, 0);
+        let flags = SendFlags::from_bits(u32_at(head, 16));
+        let rdma_to = u64_at(head, 24);
+        let rdma_stag = Stag::new(u32_at(head, 32));
+        let atomic_stag = Stag::new(u32_at(head, 48));
+        let operands = (u64_at(head, 32), u64_at(head, 40));
+        let extra = u32_at(head, 20);
+        let op = match u32_at(head, 12) {
+            OP_WRITE => SendOp::Write {
+                stag: rdma_stag,
+                to: rdma_to,
+                immediate: None,
+            },
+            OP_WRITE_WITH_IMM => SendOp::Write {
+                stag: rdma_stag,
+                to: rdma_to,
+                immediate: Some(extra.to_ne_bytes()),
+            },
+            OP_SEND => SendOp::Send { invalidate: None },
+            OP_SEND_WITH_INV => SendOp::Send {
+                invalidate: Some(Stag::new(extra)),
+            },
+            OP_READ => SendOp::Read {
+                stag: rdma_stag,
+                to: rdma_to,
+                invalidate_local: false,
+            },
+            OP_COMPARE_SWAP => SendOp::Atomic {
+                stag: atomic_stag,
+                to: rdma_to,
+                operation: AtomicOperation::CompareSwap {
+                    swap: operands.1,
+                    swap_mask: u64::MAX,
+                    compare: operands.0,
+                    compare_mask: u64::MAX,
+                },
+                opcode: WcOpcode::CompareSwap,
+            },
+            OP_FETCH_ADD => SendOp::Atomic {
+                stag: atomic_stag,
+                to: rdma_to,
+                operation: AtomicOperation::FetchAdd {
+                    add: operands.0,
+                    mask: 0,
+                },
+                opcode: WcOpcode::FetchAdd,
+            },
+            OP_LOCAL_INV => SendOp::LocalInv {
+                stag: Stag::new(extra),
+            },
+            _ => {
+                return Err(BadWr {
+                    id,
+                    opcode: WcOpcode::Send,
+                    status: WcStatus::LocalQpOperation,
+                })
+            }
+        };
+        let opcode = op.wc_opcode();
+        let len = u32_at(head, 184) as usize;
+        let count = u32_at(head, 196) as usize;
+        // `ibv_wr_set_inline_data` leaves the flag alone, but nothing else has octets without a list.
+        let inline = flags.contains(SendFlags::INLINE) || (count == 0 && len != 0);
+        let room = if inline {
+            wr.payload.inline_room(len)
+        } else {
+            wr.payload.list_room(count)
+        };
+        if !room.is_some_and(|room| self.0.copy_out(position, SEND_LEN, room)) {
+            wr.payload.clear();
+            return Err(BadWr {
+                id,
+                opcode,
+                status: WcStatus::LocalLength,
+            });
+        }
+        wr.id = id;
+        wr.op = op;
+        wr.signalled = flags.contains(SendFlags::SIGNALED);
+        wr.solicited = flags.contains(SendFlags::SOLICITED);
+        wr.fence = flags.contains(SendFlags::FENCE);
+        Ok(())
+    }
+}
+
+/// The receive queue, or shared receive queue, of a process.
+pub(crate) struct RecvRing(Queue);
+
+impl RecvRing {
+    /// Makes a queue of `places`, a power of two, for lists of `sges` elements.
+    pub(crate) fn new(places: u32, sges: u32) -> Result<Self> {
+        Queue::new(places, RECV_LEN + sges as usize * SGE_LEN).map(Self)
+    }
+
+    /// What the process maps.
+    pub(crate) fn memory(&self) -> &Arc<SharedMem> {
+        &self.0.memory
+    }
+
+    /// How many elements a list may have.
+    pub(crate) fn max_sge(&self) -> u32 {
+        // CAST: at most MAX_SGE.
+        ((self.0.element_len() - RECV_LEN) / SGE_LEN).min(MAX_SGE) as u32
+    }
+
+    /// Whether at least `count` requests are posted from `position` on.
+    pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
+        self.0.added(position) >= count
+    }
+
+    /// Takes the request at `position`; [`None`] if none is posted.
+    pub(crate) fn take(&self, position: u32, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+        if self.0.added(position) == 0 {
+            return None;
+        }
+        let head = self
+            .0
+            .memory
+            .copy_out::<[u8; RECV_LEN]>(self.0.at(position))?;
+        wr.id = u64_at(&head, 0);
+        let room = wr.buffer.list_room(u32_at(&head, 28) as usize);
+        let copied = room.is_some_and(|room| self.0.copy_out(position, RECV_LEN, room));
+        self.0.hand_back(position);
+        Some(if copied {
+            Ok(())
+        } else {
+            wr.buffer.clear();
+            Err(BadWr {
+                id: wr.id,
+                opcode: WcOpcode::Recv,
+                status: WcStatus::LocalLength,
+            })
+        })
+    }
+}
+
+/// The completion queue of a process, which polls it without a call and arms it by one.
+#[derive(Clone)]
+pub(crate) struct CqRing(Queue);
+
+impl CqRing {
+    /// Makes a queue of `places`, a power of two.
+    pub(crate) fn new(places: u32) -> Result<Self> {
+        Queue::new(places, CQE_LEN).map(Self)
+    }
+
+    /// What the process maps.
+    pub(crate) fn memory(&self) -> &Arc<SharedMem> {
+        &self.0.memory
+    }
+
+    /// Copies what the process has not polled yet, up to `position`, to the front of another queue, and
+    /// returns how much that is.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it does not fit.
+    pub(crate) fn copy_to(&self, position: u32, other: &Self) -> Result<u32> {
+        let Queue { memory, mask, .. } = &self.0;
+        let consumer = memory.load_u32_acquire(CONSUMER_AT).ok_or(EINVAL)?;
+        let count = position.wrapping_sub(consumer) & mask;
+        self.copy_range(position.wrapping_sub(count), count, other, 0)?;
+        Ok(count)
+    }
+
+    /// Copies `count` completions from `position` on to `target` and on of another queue, and makes them
+    /// its last.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they do not fit.
+    pub(crate) fn copy_range(
+        &self,
+        position: u32,
+        count: u32,
+        other: &Self,
+        target: u32,
+    ) -> Result {
+        let end = target.checked_add(count).ok_or(EINVAL)?;
+        if end > other.0.mask {
+            return Err(EINVAL);
+        }
+        for n in 0..count {
+            let from = self.0.at(position.wrapping_add(n));
+            let entry = self.0.memory.copy_out::<[u8; CQE_LEN]>(from);
+            let to = other.0.at(target + n);
+            other.0.memory.copy_in(to, &entry.ok_or(EINVAL)?)?;
+        }
+        other.0.memory.store_u32_release(PRODUCER_AT, end)
+    }
+
+    /// Stores a completion at `position`; false if the queue is full.
+    pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
+        let Queue { memory, mask, .. } = &self.0;
+        let next = position.wrapping_add(1) & mask;
+        let consumer = memory.load_u32_acquire(CONSUMER_AT);
+        if consumer.is_none_or(|consumer| consumer & mask == next) {
+            return false;
+        }
+        memory
+            .copy_in(self.0.at(position), &encode_cqe(completion))
+            .is_ok()
+            && memory.store_u32_release(PRODUCER_AT, next).is_ok()
+    }
+}
+
+/// Encodes a completion (`struct ib_uverbs_wc`).
+fn encode_cqe(completion: &Completion) -> [u8; CQE_LEN] {
+    let (extra, flags) = match completion.extra {
+        WcExtra::None => ([0; 4], 0),
+        WcExtra::Immediate(octets) => (octets, WC_WITH_IMM),
+        WcExtra::Invalidated(rkey) => (rkey.to_ne_bytes(), WC_WITH_INV),
+    };
+    let mut entry = [0; CQE_LEN];
+    entry[0..8].copy_from_slice(&completion.id.to_ne_bytes());
+    // The numbers of user space are those of the kernel.
+    entry[8..12].copy_from_slice(&completion.status.to_raw().to_ne_bytes());
+    entry[12..16].copy_from_slice(&completion.opcode.to_raw().to_ne_bytes());
+    entry[20..24].copy_from_slice(&completion.bytes.to_ne_bytes());
+    entry[24..28].copy_from_slice(&extra);
+    entry[28..32].copy_from_slice(&completion.qpn.to_ne_bytes());
+    entry[36..40].copy_from_slice(&flags.to_ne_bytes());
+    // The port.
+    entry[46] = 1;
+    entry
+}

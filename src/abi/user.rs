@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queues of a process, in the layout of the library that serves the device.
+//!
+//! What enters: the sizes that a process asks for. What leaves: rings that the queues of the driver take
+//! requests from and put completions in, and the answers that the library maps them by. A ring has a
+//! power of two of places; what can be used of them depends on the library.
+//!
+//! Positions count requests and completions from the first one on, modulo 2^32.
+
+use iwarp::stag::Stag;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    mm::shared_ring::SharedMem,
+    rdma::{
+        types::QpCaps,
+        udata::Udata, //
+    }, //
+};
+
+use super::{
+    rxe::{
+        self,
+        MmapInfo, //
+    },
+    siw,
+    Abi, //
+};
+use crate::{
+    wr::{
+        BadWr,
+        Completion,
+        RecvWr,
+        SendWr, //
+    },
+    Riwarp, //
+};
+
+/// The sizes of a ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    /// How many there are; a power of two.
+    pub(crate) all: u32,
+    /// How many of them can be in use.
+    pub(crate) usable: u32,
+}
+
+impl Abi {
+    /// The ring for `wanted` requests or completions, which are fewer than 2^31.
+    pub(crate) fn places(self, wanted: u32) -> Places {
+        match self {
+            Self::Rxe => {
+                let all = (wanted + 1).next_power_of_two();
+                Places {
+                    all,
+                    usable: all - 1,
+                }
+            }
+            Self::Siw => Places::plain(wanted),
+        }
+    }
+}
+
+impl Places {
+    /// Places of which all can be used.
+    pub(crate) fn plain(wanted: u32) -> Self {
+        let all = if wanted == 0 {
+            0
+        } else {
+            wanted.next_power_of_two()
+        };
+        Self { all, usable: all }
+    }
+}
+
+/// A send queue.
+pub(crate) enum SendRing {
+    Rxe(rxe::SendRing),
+    Siw(siw::SendRing),
+}
+
+impl SendRing {
+    /// Whether the request at `position` is posted.
+    #[inline]
+    pub(crate) fn is_posted(&self, position: u32) -> bool {
+        match self {
+            Self::Rxe(ring) => ring.posted(position) != 0,
+            Self::Siw(ring) => ring.is_posted(position),
+        }
+    }
+
+    /// How many requests are posted from `position` on.
+    pub(crate) fn posted(&self, position: u32) -> u32 {
+        match self {
+            Self::Rxe(ring) => ring.posted(position),
+            Self::Siw(ring) => ring.posted(position),
+        }
+    }
+
+    /// Takes the request at `position`, which is posted, into `wr`.
+    pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+        match self {
+            Self::Rxe(ring) => ring.take(position, wr),
+            Self::Siw(ring) => ring.take(position, wr),
+        }
+    }
+}
+
+/// A receive queue or shared receive queue.
+pub(crate) enum RecvRing {
+    Rxe(rxe::RecvRing),
+    Siw(siw::RecvRing),
+}
+
+impl RecvRing {
+    /// Whether at least `count` requests, not 0, are posted from `position` on.
+    pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
+        match self {
+            Self::Rxe(ring) => ring.holds(position, count),
+            Self::Siw(ring) => ring.holds(position, count),
+        }
+    }
+
+    /// Takes the request at `position` into `wr`; [`None`] if none is posted.
+    pub(crate) fn take(&self, position: u32, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+        match self {
+            Self::Rxe(ring) => ring.take(position, wr),
+            Self::Siw(ring) => ring.take(position, wr),
+        }
+    }
+}
+
+/// A completion queue.
+#[derive(Clone)]
+pub(crate) enum CqRing {
+    Rxe(rxe::CqRing),
+    Siw(siw::CqRing),
+}
+
+impl CqRing {
+    /// Makes one of so many places and answers the process.
+    pub(crate) fn create(abi: Abi, places: u32, udata: &mut Udata<'_, Riwarp>) -> Result<Self> {
+        match abi {
+            Abi::Rxe => {
+                let ring = rxe::CqRing::new(places)?;
+                let info = share(udata, ring.memory())?;
+                udata.respond(&info)?;
+                Ok(Self::Rxe(ring))
+            }
+            Abi::Siw => {
+                let ring = siw::CqRing::new(places)?;
+                let cq_key = udata.share(ring.memory().clone())?;
+                udata.respond(&siw::CreateCqResponse {
+                    cq_id: 0,
+                    num_cqe: places,
+                    cq_key,
+                })?;
+                Ok(Self::Siw(ring))
+            }
+        }
+    }
+
+    /// Stores a completion at `position`; false if the queue is full.
+    pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
+        match self {
+            Self::Rxe(ring) => ring.post(position, completion),
+            Self::Siw(ring) => ring.post(position, completion),
+        }
+    }
+
+    /// Makes one of so many places that takes this one's, and answers the process.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the library has no such call.
+    pub(crate) fn begin_resize(
+        &self,
+        places: u32,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<(rxe::CqRing, rxe::CqRing)> {
+        match self {
+            Self::Rxe(old) => {
+                let new = rxe::CqRing::new(places)?;
+                let info = share(udata, new.memory())?;
+                udata.respond(&info)?;
+                Ok((old.clone(), new))
+            }
+            Self::Siw(_) => Err(EOPNOTSUPP),
+        }
+    }
+
+    /// The ring, if that is also where the process arms the queue.
+    pub(crate) fn bell(&self) -> Option<siw::CqRing> {
+        match self {
+            Self::Rxe(_) => None,
+            Self::Siw(ring) => Some(ring.clone()),
+        }
+    }
+}
+
+/// The rings of a new queue pair.
+pub(crate) struct QpRings {
+    pub(crate) send: SendRing,
+    /// [`None`] if receives come from a shared queue, or there are none.
+    pub(crate) recv: Option<RecvRing>,
+    pub(crate) answer: QpAnswer,
+}
+
+impl QpRings {
+    /// Makes rings of `send` and `recv` places for queues of the sizes in `caps`, which then say what
+    /// the rings can do; `recv` is [`None`] if receives come from a shared queue.
+    pub(crate) fn create(
+        abi: Abi,
+        (send, recv): (u32, Option<u32>),
+        caps: &mut QpCaps,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<Self> {
+        match abi {
+            Abi::Rxe => Self::create_rxe((send, recv), caps, udata),
+            Abi::Siw => Self::create_siw((send, recv), caps, udata),
+        }
+    }
+
+    fn create_rxe(
+        (send, recv): (u32, Option<u32>),
+        caps: &mut QpCaps,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<Self> {
+        let send = rxe::SendRing::new(send, caps.max_send_sge, caps.max_inline_data)?;
+        caps.max_send_sge = send.max_sge();
+        caps.max_inline_data = send.max_inline();
+        let mut response = rxe::CreateQpResponse {
+            recv: MmapInfo::NONE,
+            send: share(udata, send.memory())?,
+        };
+        // The library maps a queue also where nothing can be posted to it.
+        let recv = match recv {
+            Some(places) => {
+                let recv = rxe::RecvRing::new(places, caps.max_recv_sge)?;
+                caps.max_recv_sge = recv.max_sge();
+                response.recv = share(udata, recv.memory())?;
+                Some(RecvRing::Rxe(recv))
+            }
+            None => None,
+        };
+        Ok(Self {
+            send: SendRing::Rxe(send),
+            recv,
+            answer: QpAnswer::Rxe(response),
+        })
+    }
+
+    fn create_siw(
+        (send, recv): (u32, Option<u32>),
+        caps: &mut QpCaps,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<Self> {
+        caps.max_inline_data = Abi::Siw.limits().inline;
+        let (num_sqe, num_rqe) = (send, recv.unwrap_or(0));
+        let send = siw::SendRing::new(num_sqe)?;
+        let sq_key = udata.share(send.memory().clone())?;
+        let (recv, rq_key) = match (recv, num_rqe) {
+            // The library wants a key even where a shared queue takes its place.
+            (None, _) => (None, 0),
+            (Some(_), 0) => (None, siw::INVALID_KEY),
+            (Some(_), places) => {
+                let recv = siw::RecvRing::new(places)?;
+                let key = udata.share(recv.memory().clone())?;
+                (Some(RecvRing::Siw(recv)), key)
+            }
+        };
+        Ok(Self {
+            send: SendRing::Siw(send),
+            recv,
+            answer: QpAnswer::Siw(siw::CreateQpResponse {
+                qp_id: 0,
+                num_sqe,
+                num_rqe,
+                pad: 0,
+                sq_key,
+                rq_key,
+            }),
+        })
+    }
+}
+
+/// The answer to the creation of a queue pair.
+pub(crate) enum QpAnswer {
+    Rxe(rxe::CreateQpResponse),
+    Siw(siw::CreateQpResponse),
+}
+
+impl QpAnswer {
+    /// Answers the process, whose queue pair has that number.
+    pub(crate) fn send(self, number: u32, udata: &mut Udata<'_, Riwarp>) -> Result {
+        match self {
+            Self::Rxe(response) => udata.respond(&response),
+            Self::Siw(response) => udata.respond(&siw::CreateQpResponse {
+                qp_id: number,
+                ..response
+            }),
+        }
+    }
+}
+
+impl RecvRing {
+    /// Makes the ring of a shared receive queue and answers the process. Returns how many elements a
+    /// list may have.
+    pub(crate) fn create_shared(
+        abi: Abi,
+        places: u32,
+        max_sge: u32,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<(Self, u32)> {
+        match abi {
+            Abi::Rxe => {
+                let ring = rxe::RecvRing::new(places, max_sge)?;
+                let queue = share(udata, ring.memory())?;
+                udata.respond(&rxe::CreateSrqResponse {
+                    queue,
+                    number: 0,
+                    reserved: 0,
+                })?;
+                let max_sge = ring.max_sge();
+                Ok((Self::Rxe(ring), max_sge))
+            }
+            Abi::Siw => {
+                let ring = siw::RecvRing::new(places)?;
+                let srq_key = udata.share(ring.memory().clone())?;
+                udata.respond(&siw::CreateSrqResponse {
+                    num_rqe: places,
+                    pad: 0,
+                    srq_key,
+                })?;
+                Ok((Self::Siw(ring), max_sge))
+            }
+        }
+    }
+}
+
+/// Answers a process that opens a device.
+pub(crate) fn answer_open(abi: Abi, udata: &mut Udata<'_, Riwarp>) -> Result {
+    match abi {
+        Abi::Rxe => Ok(()),
+        // `siw_uresp_alloc_ctx`: a device number that nothing is asked for, and padding.
+        Abi::Siw => udata.respond(&[0u32; 2]),
+    }
+}
+
+/// The key octet that a process asks for with a memory region; [`None`] if that is left to us.
+pub(crate) fn asked_key(abi: Abi, udata: &mut Udata<'_, Riwarp>) -> Result<Option<u8>> {
+    match abi {
+        Abi::Rxe => Ok(None),
+        Abi::Siw => {
+            // One octet, and padding. A library that leaves it 0 takes the key from the answer.
+            let [asked, ..]: [u8; 8] = udata.copy_in(1)?;
+            Ok((asked != 0).then_some(asked))
+        }
+    }
+}
+
+/// Tells a process the STag of its memory region, where the library wants it twice.
+pub(crate) fn answer_region(abi: Abi, stag: Stag, udata: &mut Udata<'_, Riwarp>) -> Result {
+    match abi {
+        Abi::Rxe => Ok(()),
+        // The STag, and padding.
+        Abi::Siw => udata.respond(&[stag.raw(), 0]),
+    }
+}
+
+/// Lets the process map a queue.
+fn share(udata: &mut Udata<'_, Riwarp>, memory: &Arc<SharedMem>) -> Result<MmapInfo> {
+    MmapInfo::new(udata.share(memory.clone())?, memory)
+}

@@ -1,0 +1,77 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The kernel's own driver of the same number, rdma_rxe, beside ours: neither takes the other's devices
+# for its own. Its unloading takes all devices of the number out of service, ours too.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+TYPE=riwarp
+
+# Once more what both drivers hear of an interface.
+shake() {
+	ip_ns "$NS_B" link set "$NET_B" mtu 1400
+	ip_ns "$NS_B" addr add 10.99.1.1/24 dev "$NET_B"
+	ip_ns "$NS_B" link set "$NET_B" down
+	ip_ns "$NS_B" link set "$NET_B" up
+	ip_ns "$NS_B" addr del 10.99.1.1/24 dev "$NET_B"
+	ip_ns "$NS_B" link set "$NET_B" mtu 1500
+	eventually 10 link_state_is "$NS_B" "$DEV_B" ACTIVE
+	eventually 10 in_ns "$NS_A" ping -c 1 -W 1 "$IP4_B"
+}
+
+kind_is() { [ "$(in_ns "$1" ibv_devinfo -d "$2" | awk '/transport:/ { print $2 }')" = "$3" ]; }
+
+on_one_interface() {
+	modprobe rdma_rxe
+	in_ns "$NS_B" rdma link add other type rxe netdev "$NET_B"
+	kind_is "$NS_B" "$DEV_B" iWARP
+	kind_is "$NS_B" other InfiniBand
+	rping_pair 4 5 -V
+	shake
+	neighbour "$NS_A" "$NET_A" "$NS_B" "$NET_B" "$IP4_B" "$IP6_B"
+	neighbour "$NS_B" "$NET_B" "$NS_A" "$NET_A" "$IP4_A" "$IP6_A"
+	rping_pair 4 5 -V
+	in_ns "$NS_B" rdma link del other
+	kind_is "$NS_B" "$DEV_B" iWARP
+	rping_pair 4 5 -V
+}
+
+# Both drivers refuse a second device of their own on an interface, not one of the other's.
+second_device() {
+	in_ns "$NS_B" rdma link add other type rxe netdev "$NET_B"
+	! in_ns "$NS_B" rdma link add second type "$TYPE" netdev "$NET_B" || die "a second one of ours"
+	! in_ns "$NS_B" rdma link add second type rxe netdev "$NET_B" || die "a second one of its"
+	in_ns "$NS_B" rdma link del other
+}
+
+# The other driver is unloaded while processes use our device.
+other_driver_goes() {
+	start "$NS_B" "$TMP/watch" ibv_asyncwatch -d "$DEV_B"
+	start "$NS_B" "$TMP/server" rping -s -a "$IP4_B" -p "$PORT"
+	wait_listen "$PORT"
+	start "$NS_A" "$TMP/client" rping -c -a "$IP4_B" -p "$PORT" -C 1000000
+	nap 1
+	rmmod rdma_rxe
+	link_is_gone "$NS_B" "$DEV_B" || die "it is still there"
+	link_is_gone "$NS_A" "$DEV_A" || die "the other end is still there"
+}
+
+ours_can_be_made_again() {
+	LINKS_MADE=()
+	link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"
+	link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
+	rping_pair 4 5 -V
+	modprobe rdma_rxe
+	rping_pair 4 5 -V
+	in_ns "$NS_A" rdma link del "$DEV_A"
+	in_ns "$NS_B" rdma link del "$DEV_B"
+	rmmod rdma_rxe
+	rmmod riwarp
+}
+
+ends_up "${TOPOLOGY:-netns}" "${MTU:-1500}"
+try on_one_interface 90 on_one_interface
+try second_device 30 second_device
+try other_driver_goes 60 other_driver_goes
+try ours_can_be_made_again 90 ours_can_be_made_again
+finish

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * As garbage.c, in the memory that librxe shares with the device (rdma/rdma_user_rxe.h): queues with a
+ * header that holds two indexes. The owner may break its own queue pair with it, and nothing else.
+ */
+
+#include "common.h"
+
+#include <rdma/rdma_user_rxe.h>
+
+#define SQ_DEPTH 63
+#define RQ_DEPTH 1023
+#define MARK_SEND 0xabad1deaULL
+#define MARK_RECV 0xfeedf00dULL
+
+static struct region src, dst;
+static uint32_t seed = 99;
+
+static uint32_t any(void)
+{
+	seed = seed * 1664525 + 1013904223;
+	return seed >> 8;
+}
+
+static void fill_any(volatile uint8_t *at, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		at[i] = (uint8_t)any();
+}
+
+/* --- finding the queues ----------------------------------------------------------------------- */
+
+/* A connected pair whose end `a` has its queues known to us. */
+struct target {
+	struct pair p;
+	struct rxe_queue_buf *sq, *rq;
+	size_t sq_len, rq_len;
+};
+
+static void *element(struct rxe_queue_buf *q, uint32_t index)
+{
+	return q->data + ((size_t)(index & q->index_mask) << q->log2_elem_size);
+}
+
+/* The queue whose first element begins with this cookie; elements of completion queues have 64 octets. */
+static struct rxe_queue_buf *queue_of(uint64_t cookie, size_t *len)
+{
+	struct mapping now[64];
+	size_t n = device_mappings(now, ARRAY_SIZE(now));
+
+	for (size_t i = 0; i < n; i++) {
+		struct rxe_queue_buf *q = (void *)now[i].start;
+
+		if (q->log2_elem_size > 6 && *(uint64_t *)element(q, 0) == cookie) {
+			*len = now[i].len;
+			return q;
+		}
+	}
+	return NULL;
+}
+
+static bool target_open(struct target *t)
+{
+	struct pair_opts opts = { .sq_depth = SQ_DEPTH, .rq_depth = RQ_DEPTH, .depth = 4 };
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	if (!pair_open(&t->p, &opts) ||
+	    !region_make(&src, t->p.a.pd, 8192, IBV_ACCESS_LOCAL_WRITE) ||
+	    !region_make(&dst, t->p.b.pd, 8192, ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC))
+		return false;
+	sge = sge_of(&src, 0, 8);
+	wr = wr_make(IBV_WR_SEND, MARK_SEND, IBV_SEND_SIGNALED, &sge, 1);
+	if (!post_recv(&t->p.a, MARK_RECV, &src, 0, 64) || !post_recv(&t->p.b, 1, &dst, 0, 64) ||
+	    !post_send(&t->p.a, &wr) || !expect_wc(t->p.a.send_cq, &wc, MARK_SEND, IBV_WC_SUCCESS) ||
+	    !expect_wc(t->p.b.recv_cq, &wc, 1, IBV_WC_SUCCESS))
+		return false;
+	t->sq = queue_of(MARK_SEND, &t->sq_len);
+	t->rq = queue_of(MARK_RECV, &t->rq_len);
+	if (!t->sq || !t->rq)
+		fail("the queues were not recognised");
+	return t->sq && t->rq;
+}
+
+/* --- single requests -------------------------------------------------------------------------- */
+
+/* A good request. */
+static struct rxe_send_wqe *good(struct target *t)
+{
+	struct rxe_send_wqe *e = element(t->sq, t->sq->producer_index);
+
+	memset(e, 0, sizeof(*e));
+	e->wr.wr_id = 5;
+	e->wr.opcode = IBV_WR_RDMA_WRITE;
+	e->wr.send_flags = IBV_SEND_SIGNALED;
+	e->wr.wr.rdma.remote_addr = (uintptr_t)dst.buf;
+	e->wr.wr.rdma.rkey = dst.mr->rkey;
+	e->dma.length = 64;
+	e->dma.num_sge = 1;
+	e->dma.sge[0].addr = (uintptr_t)src.buf;
+	e->dma.sge[0].length = 64;
+	e->dma.sge[0].lkey = src.mr->lkey;
+	return e;
+}
+
+static void add(struct target *t)
+{
+	uint32_t next = (t->sq->producer_index + 1) & t->sq->index_mask;
+
+	__atomic_store_n(&t->sq->producer_index, next, __ATOMIC_RELEASE);
+	ring_doorbell(t->p.a.qp);
+}
+
+/* One request that the device must not take: an error completion, nothing moved, the QP in error. */
+static void refused(void (*spoil)(struct rxe_send_wqe *))
+{
+	struct target t = { 0 };
+	struct ibv_wc wc;
+
+	if (!target_open(&t))
+		goto out;
+	memset(dst.buf, 0x11, dst.len);
+	memset(src.buf, 0x22, src.len);
+	spoil(good(&t));
+	add(&t);
+	if (!qp_reaches(t.p.a.qp, IBV_QPS_ERR, SOON))
+		goto out;
+	if (!poll_wc(t.p.a.send_cq, &wc, SOON))
+		fail("no completion of the bad request");
+	else if (wc.status == IBV_WC_SUCCESS)
+		fail("the bad request completed with success");
+	else if (not_all(dst.buf, dst.len, 0x11) >= 0)
+		fail("octets reached the peer");
+	else if (not_all(src.buf, src.len, 0x22) >= 0)
+		fail("the local buffer was written");
+out:
+	pair_close(&t.p);
+	if (!test_failed())
+		world_is_well();
+}
+
+#define REFUSED(name, change)                                                                      \
+	static void name##_spoil(struct rxe_send_wqe *e) { change; }                               \
+	static void scribbled_##name(void) { refused(name##_spoil); }
+
+#define ATOMIC(e, op)                                                                              \
+	e->wr.opcode = op;                                                                         \
+	e->wr.wr.atomic.rkey = dst.mr->rkey
+
+REFUSED(opcode_send_imm, e->wr.opcode = IBV_WR_SEND_WITH_IMM)
+REFUSED(opcode_tso, e->wr.opcode = IBV_WR_TSO)
+REFUSED(opcode_reg_mr, e->wr.opcode = 0x20)
+REFUSED(opcode_flush, e->wr.opcode = IBV_WR_FLUSH)
+REFUSED(opcode_atomic_write, e->wr.opcode = IBV_WR_ATOMIC_WRITE)
+REFUSED(opcode_masked_atomic, e->wr.opcode = 0xf0)
+REFUSED(opcode_all_ones, e->wr.opcode = ~0u)
+REFUSED(elements_33, e->dma.num_sge = 33)
+/* An entry has 512 octets, of which 304 are for the list. */
+REFUSED(elements_beyond_the_entry, e->dma.num_sge = 20)
+REFUSED(elements_all_ones, e->dma.num_sge = ~0u)
+REFUSED(inline_513, e->wr.send_flags |= IBV_SEND_INLINE; e->dma.length = 513)
+REFUSED(inline_beyond_the_entry, e->wr.send_flags |= IBV_SEND_INLINE; e->dma.length = 305)
+REFUSED(inline_2_gib, e->wr.send_flags |= IBV_SEND_INLINE; e->dma.length = 0x80000000u)
+REFUSED(inline_all_ones, e->wr.send_flags |= IBV_SEND_INLINE; e->dma.length = ~0u)
+REFUSED(inline_without_flag, e->dma.num_sge = 0; e->dma.length = ~0u)
+REFUSED(inline_read, e->wr.send_flags |= IBV_SEND_INLINE; e->wr.opcode = IBV_WR_RDMA_READ)
+REFUSED(inline_atomic, e->wr.send_flags |= IBV_SEND_INLINE;
+	ATOMIC(e, IBV_WR_ATOMIC_FETCH_AND_ADD))
+REFUSED(length_all_ones, e->dma.sge[0].length = ~0u)
+REFUSED(address_wraps, e->dma.sge[0].addr = ~0ULL - 3)
+REFUSED(address_of_the_kernel, e->dma.sge[0].addr = 0xffff888000001000ULL)
+REFUSED(key_zero, e->dma.sge[0].lkey = 0)
+REFUSED(key_of_the_peer, e->dma.sge[0].lkey = dst.mr->lkey;
+	e->dma.sge[0].addr = (uintptr_t)dst.buf)
+REFUSED(read_of_two_elements, e->wr.opcode = IBV_WR_RDMA_READ; e->dma.num_sge = 2;
+	e->dma.sge[1] = e->dma.sge[0])
+REFUSED(atomic_without_elements, ATOMIC(e, IBV_WR_ATOMIC_CMP_AND_SWP); e->dma.num_sge = 0;
+	e->dma.length = 0)
+REFUSED(atomic_of_two_elements, ATOMIC(e, IBV_WR_ATOMIC_CMP_AND_SWP); e->dma.num_sge = 2;
+	e->dma.sge[1] = e->dma.sge[0])
+REFUSED(atomic_of_seven_octets, ATOMIC(e, IBV_WR_ATOMIC_FETCH_AND_ADD);
+	e->dma.sge[0].length = 7)
+REFUSED(atomic_of_no_region, ATOMIC(e, IBV_WR_ATOMIC_FETCH_AND_ADD); e->dma.sge[0].lkey = 0)
+REFUSED(invalidate_of_user_memory, e->wr.opcode = IBV_WR_LOCAL_INV;
+	e->wr.ex.invalidate_rkey = src.mr->lkey)
+
+/* --- whole queues ----------------------------------------------------------------------------- */
+
+/* Size and number of the elements stand in the header for the library only. */
+static void header_of_lies(void)
+{
+	struct target t = { 0 };
+	struct ibv_wc wc;
+
+	if (target_open(&t)) {
+		uint32_t next = (t.sq->producer_index + 1) & t.sq->index_mask;
+
+		good(&t);
+		t.sq->log2_elem_size = 31;
+		t.sq->index_mask = 0xffffffff;
+		t.rq->log2_elem_size = 0;
+		t.rq->index_mask = 0;
+		t.sq->consumer_index = 0x12345678;
+		/* Only the low bits count. */
+		__atomic_store_n(&t.sq->producer_index, next | 0xffffff00u, __ATOMIC_RELEASE);
+		ring_doorbell(t.p.a.qp);
+		expect_wc(t.p.a.send_cq, &wc, 5, IBV_WC_SUCCESS);
+	}
+	pair_close(&t.p);
+	if (!test_failed())
+		world_is_well();
+}
+
+/* Random octets all over the send queue of a connected QP, again and again while it is rung. */
+static void random_send_queue(void)
+{
+	for (int round = 0; round < 30 && !test_failed(); round++) {
+		struct target t = { 0 };
+
+		if (target_open(&t)) {
+			struct rxe_send_wqe model = *good(&t);
+			uint32_t mask = t.sq->index_mask;
+			size_t size = (size_t)1 << t.sq->log2_elem_size;
+
+			for (int n = 0; n < 20; n++) {
+				for (uint32_t i = 0; i <= mask; i++) {
+					uint8_t *e = t.sq->data + i * size;
+
+					if (round % 3 == 0)
+						memcpy(e, &model, sizeof(model));
+					for (int k = 0; k < (round % 3 ? 256 : 3); k++)
+						e[any() % size] = (uint8_t)any();
+				}
+				t.sq->producer_index = round % 2 ? any() : any() << 8;
+				ring_doorbell(t.p.a.qp);
+			}
+		}
+		pair_close(&t.p);
+	}
+	if (!test_failed())
+		world_is_well();
+}
+
+/* Random octets in the receive queue while Sends come in. */
+static void random_receive_queue(void)
+{
+	for (int round = 0; round < 20 && !test_failed(); round++) {
+		struct target t = { 0 };
+
+		if (target_open(&t)) {
+			struct ibv_sge sge = sge_of(&dst, 0, 4096);
+			struct ibv_send_wr wr =
+				wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+			uint32_t mask = t.rq->index_mask;
+			size_t size = (size_t)1 << t.rq->log2_elem_size;
+
+			memset(src.buf, 0x66, src.len);
+			fill_any(t.rq->data, (mask + 1) * size);
+			for (uint32_t i = 0; round % 2 && i <= mask; i++) {
+				struct rxe_recv_wqe *e = (void *)(t.rq->data + i * size);
+
+				e->dma.num_sge = 1 + round % 4;
+			}
+			t.rq->producer_index = any();
+			try_send(&t.p.b, &wr);
+			if (!qp_reaches(t.p.a.qp, IBV_QPS_ERR, SOON))
+				fail("round %d: the QP survived", round);
+			else if (not_all(src.buf, src.len, 0x66) >= 0)
+				fail("round %d: memory was written", round);
+		}
+		pair_close(&t.p);
+	}
+	if (!test_failed())
+		world_is_well();
+}
+
+/* All queues, the completion queues too, while requests go both ways. */
+static void random_everything(void)
+{
+	struct mapping now[64];
+	size_t n;
+
+	for (int round = 0; round < 10 && !test_failed(); round++) {
+		struct target t = { 0 };
+
+		if (target_open(&t)) {
+			struct ibv_sge sge = sge_of(&dst, 0, 64);
+			struct ibv_send_wr wr =
+				wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+
+			try_send(&t.p.b, &wr);
+			n = device_mappings(now, ARRAY_SIZE(now));
+			for (int turn = 0; turn < 20; turn++) {
+				for (size_t i = 0; i < n; i++)
+					for (int k = 0; k < 2000; k++)
+						now[i].start[any() % (turn % 2 ? now[i].len : 384)] =
+							(uint8_t)any();
+				ring_doorbell(t.p.a.qp);
+				ring_doorbell(t.p.b.qp);
+			}
+			/* The library reads these queues when it cleans up: make them harmless. */
+			for (size_t i = 0; i < n; i++)
+				memset(now[i].start, 0, now[i].len);
+		}
+		pair_close(&t.p);
+	}
+	if (!test_failed())
+		world_is_well();
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(scribbled_opcode_send_imm);
+	RUN(scribbled_opcode_tso);
+	RUN(scribbled_opcode_reg_mr);
+	RUN(scribbled_opcode_flush);
+	RUN(scribbled_opcode_atomic_write);
+	RUN(scribbled_opcode_masked_atomic);
+	RUN(scribbled_opcode_all_ones);
+	RUN(scribbled_elements_33);
+	RUN(scribbled_elements_beyond_the_entry);
+	RUN(scribbled_elements_all_ones);
+	RUN(scribbled_inline_513);
+	RUN(scribbled_inline_beyond_the_entry);
+	RUN(scribbled_inline_2_gib);
+	RUN(scribbled_inline_all_ones);
+	RUN(scribbled_inline_without_flag);
+	RUN(scribbled_inline_read);
+	RUN(scribbled_inline_atomic);
+	RUN(scribbled_length_all_ones);
+	RUN(scribbled_address_wraps);
+	RUN(scribbled_address_of_the_kernel);
+	RUN(scribbled_key_zero);
+	RUN(scribbled_key_of_the_peer);
+	RUN(scribbled_read_of_two_elements);
+	RUN(scribbled_atomic_without_elements);
+	RUN(scribbled_atomic_of_two_elements);
+	RUN(scribbled_atomic_of_seven_octets);
+	RUN(scribbled_atomic_of_no_region);
+	RUN(scribbled_invalidate_of_user_memory);
+	RUN(header_of_lies);
+	RUN(random_send_queue);
+	RUN(random_receive_queue);
+	RUN(random_everything);
+	return test_end();
+}

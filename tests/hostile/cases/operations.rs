@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Atomic operations that the device asks for, and Immediate Data in both directions (RFC 7306,
+//! sections 5 and 6).
+
+use super::{
+    atomics::{
+        answer,
+        fetch_add,
+        Atomic, //
+    },
+    case,
+    code,
+    refusals,
+    refused,
+    scripts,
+    Case, //
+};
+use crate::{
+    bench::{
+        Bench,
+        Segments, //
+    },
+    frame::{
+        hex,
+        op,
+        pattern,
+        read_response,
+        send,
+        untagged,
+        write,
+        Code,
+        Depths,
+        Segment,
+        Start, //
+    },
+    wire::{
+        require,
+        End,
+        Outcome,
+        Wire, //
+    },
+};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut list = scripts![
+        frames_of_atomics_of_the_device: "EXT-19 EXT-21 EXT-33 EXT-36 EXT-37 EXT-74",
+        atomic_of_the_device: "EXT-27 EXT-47 EXT-51 EXT-57",
+        atomics_leave_as_they_were_posted: "EXT-41 EXT-31",
+        no_more_atomics_than_granted: "EXT-42",
+        answers_to_reads_and_atomics_of_the_device: "EXT-20 EXT-49",
+        sends_complete_behind_atomics: "EXT-57",
+        fenced_send_waits_for_the_atomic: "EXT-57",
+        own_fault_of_an_atomic_sends_no_octet: "EXT-74",
+        terminate_fails_a_pending_atomic: "EXT-54",
+        reset_fails_a_pending_atomic: "EXT-57",
+        write_with_immediate_data_of_the_device: "EXT-62 EXT-69 EXT-70 EXT-72",
+        immediate_data_of_the_device_keeps_its_place: "EXT-70 EXT-72",
+        immediate_data_takes_a_receive: "EXT-61 EXT-64 EXT-66 EXT-67 EXT-72",
+        immediate_data_takes_a_receive_without_room: "EXT-66",
+        immediate_data_tells_of_the_write_before_it: "EXT-62",
+        immediate_data_of_other_makes: "EXT-64",
+        immediate_data_without_a_receive: "EXT-63 EXT-66",
+        refused_immediate_data_of_the_device: "EXT-63",
+    ];
+    list.extend(bad_answers());
+    list.extend(refusals(bad_immediates()));
+    list
+}
+
+/// Where the device puts what the words of the peer held.
+const SINK_AT: usize = 512;
+/// The peer's memory, of which the device knows no more than this.
+const KEY: u32 = 77;
+const AT: u64 = 4096;
+
+/// The device is told to add `value`, and what has come of it.
+fn pending(b: &mut Bench<'_>, wire: &mut Wire, value: u64) -> Outcome<(u32, Segment)> {
+    b.puppet.ask(&format!(
+        "add {} {} {SINK_AT} 8 {AT} {KEY} - {value}",
+        wire.conn,
+        b.ram.number()
+    ))?;
+    let got = wire.get()?;
+    // The identifier is the device's to choose.
+    let identifier = identifier_of(&got.0);
+    let want = fetch_add(KEY, AT, value, 0)
+        .named(identifier)
+        .segment(got.msn());
+    require!(got.0 == want, "Atomic Request {}", got.describe());
+    Ok((identifier, got.0))
+}
+
+fn identifier_of(request: &Segment) -> u32 {
+    request
+        .get(22..26)
+        .and_then(|octets| octets.try_into().ok())
+        .map_or(0, u32::from_be_bytes)
+}
+
+/// The atomic operation is done, the word was this, and nothing beside its place was written to.
+fn brought(b: &mut Bench<'_>, wire: &Wire, word: u64) -> Outcome {
+    b.puppet
+        .wait(&format!("wc {} send * success 8", wire.conn))?;
+    let ram = b.ram;
+    let memory = b.puppet.peek(&ram, SINK_AT, 8)?;
+    require!(memory == word.to_ne_bytes(), "{}", hex(&memory));
+    b.ram_is_clean(0, SINK_AT)?;
+    b.ram_is_clean(SINK_AT + 8, 1000)
+}
+
+fn frames_of_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    let add = format!("add {conn} {ram} {SINK_AT} 8 4096 77 - {}", u64::MAX);
+    let swap = format!("swap {conn} {ram} {SINK_AT} 8 8 {} - 5 6", 0xfeed_beef_u32);
+    b.puppet.ask(&add)?;
+    b.puppet.ask(&swap)?;
+    let (first, second) = (wire.get()?, wire.get()?);
+    let (one, two) = (identifier_of(&first.0), identifier_of(&second.0));
+    let want = fetch_add(77, 4096, u64::MAX, 0).named(one).segment(1);
+    require!(first.0 == want, "{}", first.describe());
+    let want = Atomic::swap(0xfeed_beef, 8, 5, 6).named(two).segment(2);
+    require!(second.0 == want, "{}", second.describe());
+    require!(one != two, "identifier {one} twice");
+    Ok(())
+}
+
+fn atomic_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    for (msn, word) in (1..).zip([0, 1, u64::MAX, 0x0123_4567_89ab_cdef]) {
+        b.clean()?;
+        let (identifier, _) = pending(b, &mut wire, 5)?;
+        b.puppet.none(&format!("wc {}", wire.conn))?;
+        b.untouched()?;
+        wire.send(&[answer(msn, identifier, word)])?;
+        brought(b, &wire, word)?;
+    }
+    Ok(())
+}
+
+fn atomics_leave_as_they_were_posted(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    b.puppet.ask(&format!("add {conn} {ram} 0 8 8 77 - 1"))?;
+    b.puppet.ask(&format!("read {conn} {ram} 8 8 16 77 -"))?;
+    b.puppet.ask(&format!("send {conn} 9 -"))?;
+    b.puppet
+        .ask(&format!("swap {conn} {ram} 16 8 24 77 - 1 2"))?;
+    let ops = [
+        (op::ATOMIC_REQUEST, 1),
+        (op::READ_REQUEST, 2),
+        (op::SEND, 1),
+        (op::ATOMIC_REQUEST, 3),
+    ];
+    for (opcode, msn) in ops {
+        let got = wire.get()?;
+        require!(got.op() == opcode && got.msn() == msn, "{}", got.describe());
+    }
+    Ok(())
+}
+
+fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("ord", 8)])?;
+    for granted in [1, 3] {
+        let mut wire = b.connect_by(&Start::enhanced(Depths::new(granted, 4), &[]))?;
+        wire.send(&[write(0, 0, &[])])?;
+        let (conn, ram) = (wire.conn, b.ram.number());
+        for i in 0..8 {
+            // Reads and atomic operations count alike.
+            let command = if i % 2 == 0 { "add" } else { "read" };
+            b.puppet
+                .ask(&format!("{command} {conn} {ram} {} 8 8 77 - 1", i * 8))?;
+        }
+        let mut asked = Vec::new();
+        for _ in 0..granted {
+            asked.push(wire.get()?);
+        }
+        wire.silent()?;
+        let mut atomics = 0;
+        for i in 0..8 {
+            let request = asked.remove(0);
+            if request.op() == op::ATOMIC_REQUEST {
+                atomics += 1;
+                wire.send(&[answer(atomics, identifier_of(&request.0), 7)])?;
+            } else {
+                let read = request.read();
+                wire.send(&[read_response(read.sink, read.sink_to, &[7; 8])])?;
+            }
+            if i + granted < 8 {
+                asked.push(wire.get()?);
+            }
+            b.puppet.wait(&format!("wc {conn} send * success 8"))?;
+        }
+        wire.silent()?;
+    }
+    Ok(())
+}
+
+fn answers_to_reads_and_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    b.clean()?;
+    b.puppet.ask(&format!("read {conn} {ram} 0 16 8 77 -"))?;
+    b.puppet.ask(&format!("add {conn} {ram} 16 8 8 77 - 1"))?;
+    b.puppet.ask(&format!("read {conn} {ram} 24 8 8 77 -"))?;
+    let (first, second, third) = (wire.get()?, wire.get()?, wire.get()?);
+    let (first, third) = (first.read(), third.read());
+    wire.send(&[
+        read_response(first.sink, first.sink_to, &[1; 8]).more(),
+        read_response(first.sink, first.sink_to + 8, &[2; 8]),
+        answer(1, identifier_of(&second.0), 0x0303_0303_0303_0303),
+        read_response(third.sink, third.sink_to, &[4; 8]),
+    ])?;
+    for len in [16, 8, 8] {
+        b.puppet.wait(&format!("wc {conn} send * success {len}"))?;
+    }
+    let region = b.ram;
+    let memory = b.puppet.peek(&region, 0, 32)?;
+    let want: Vec<u8> = [1, 2, 3, 4].iter().flat_map(|n| [*n; 8]).collect();
+    require!(memory == want, "{}", hex(&memory));
+    Ok(())
+}
+
+fn sends_complete_behind_atomics(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (identifier, _) = pending(b, &mut wire, 1)?;
+    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
+    wire.expect_send(10)?;
+    b.puppet.none(&format!("wc {}", wire.conn))?;
+    wire.send(&[answer(1, identifier, 7)])?;
+    let first = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    let second = b.puppet.wait(&format!("wc {} send", wire.conn))?;
+    require!(
+        first[5] == "8" && first[3] < second[3],
+        "{first:?} {second:?}"
+    );
+    Ok(())
+}
+
+fn fenced_send_waits_for_the_atomic(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (identifier, _) = pending(b, &mut wire, 1)?;
+    b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
+    wire.silent()?;
+    wire.send(&[answer(1, identifier, 7)])?;
+    wire.expect_send(10).map(drop)
+}
+
+fn own_fault_of_an_atomic_sends_no_octet(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!("badadd {}", wire.conn))?;
+    let got = wire.get()?;
+    require!(
+        got.op() == op::TERMINATE && got.data().len() == 4,
+        "{}",
+        got.describe()
+    );
+    let local = Code(0, 0, got.data()[1]).alone();
+    require!(got.0 == local, "{}", got.describe());
+    wire.ends(End::Graceful)?;
+    b.completed(&wire, "loc_prot")
+}
+
+fn terminate_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
+    for (code, status) in [
+        (code::SOURCE_STAG, "rem_access"),
+        (code::STREAM, "rem_inv_req"),
+    ] {
+        let mut wire = b.begun()?;
+        let (_, request) = pending(b, &mut wire, 1)?;
+        wire.send(&[code.answer(&request)])?;
+        b.completed(&wire, status)?;
+        b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
+        b.down(&wire)?;
+    }
+    Ok(())
+}
+
+fn reset_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    pending(b, &mut wire, 1)?;
+    let conn = wire.conn;
+    wire.reset()?;
+    b.puppet.wait(&format!("wc {conn} send * flushed"))?;
+    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+}
+
+/// Answers that are none to an atomic operation that waits for one.
+fn bad_answers() -> Vec<Case> {
+    type Make = fn(u32) -> Segments;
+    let list: [(&str, &str, Code, Make); 11] = [
+        (
+            "answer_to_an_atomic_with_another_identifier",
+            "EXT-20 EXT-34",
+            code::STREAM,
+            |id| vec![answer(1, id ^ 1, 7)],
+        ),
+        ("atomic_answered_twice", "EXT-46", code::NO_BUFFER, |id| {
+            vec![answer(1, id, 7), answer(2, id, 7)]
+        }),
+        (
+            "atomic_answered_like_a_read",
+            "EXT-20 RDMAP-76",
+            code::OPCODE,
+            |_| vec![read_response(1, 2, &[7; 8])],
+        ),
+        (
+            "answer_to_an_atomic_with_number_2",
+            "EXT-45",
+            code::MSN,
+            |id| vec![answer(2, id, 7)],
+        ),
+        (
+            "answer_to_an_atomic_with_number_0",
+            "EXT-45",
+            code::MSN,
+            |id| vec![answer(0, id, 7)],
+        ),
+        (
+            "answer_to_an_atomic_in_the_read_queue",
+            "EXT-44 EXT-10",
+            code::QUEUE,
+            |id| vec![answer(1, id, 7).qn(1)],
+        ),
+        (
+            "long_answer_to_an_atomic",
+            "EXT-12 EXT-13",
+            code::STREAM,
+            |id| vec![answer(1, id, 7).plus(&[0])],
+        ),
+        (
+            "short_answer_to_an_atomic",
+            "EXT-12 EXT-13",
+            code::STREAM,
+            |id| {
+                let whole = answer(1, id, 7);
+                let len = whole.len() - 1;
+                vec![whole.cut(len)]
+            },
+        ),
+        (
+            "answer_to_an_atomic_that_goes_on",
+            "EXT-12 EXT-13",
+            code::STREAM,
+            |id| vec![answer(1, id, 7).more()],
+        ),
+        (
+            "answer_to_an_atomic_at_an_offset",
+            "EXT-12",
+            code::OFFSET,
+            |id| vec![answer(1, id, 7).mo(8)],
+        ),
+        (
+            "answer_to_an_atomic_of_rdmap_version_2",
+            "EXT-6",
+            code::RDMAP_VERSION,
+            |id| vec![answer(1, id, 7).rv(2)],
+        ),
+    ];
+    list.into_iter()
+        .map(|(name, rows, code, make)| {
+            case(name, rows, move |b| {
+                let mut wire = b.begun()?;
+                b.clean()?;
+                let (identifier, _) = pending(b, &mut wire, 1)?;
+                let segments = make(identifier);
+                wire.send(&segments)?;
+                let [before @ .., bad] = &segments[..] else {
+                    return Ok(());
+                };
+                wire.expect_refusal(code, bad)?;
+                if before.is_empty() {
+                    b.untouched()?;
+                    b.completed(&wire, "flushed")?;
+                } else {
+                    b.completed(&wire, "success")?;
+                }
+                b.failed(&wire, code)
+            })
+        })
+        .collect()
+}
+
+fn immediate(msn: u32, value: [u8; 4]) -> Segment {
+    let [c, d, e, f] = value;
+    untagged(op::IMMEDIATE, 0, msn, &[c, d, e, f, 0, 0, 0, 0])
+}
+
+fn write_with_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let data = pattern(5000);
+    let region = b.ram;
+    b.puppet.poke(&region, 0, &data)?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    for (msn, (len, flags)) in (1..).zip([(0, "-"), (8, "s"), (5000, "-"), (1442, "u")]) {
+        let value = 0x1234_5670 + msn;
+        b.puppet
+            .ask(&format!("imm {conn} {ram} 0 {len} 99 77 {flags} {value}"))?;
+        let (first, got) = wire.message()?;
+        require!(
+            first.op() == op::WRITE && first.stag() == 77 && first.to() == 99,
+            "{}",
+            first.describe()
+        );
+        require!(got == data[..len], "data differs");
+        let opcode = if flags == "s" {
+            op::IMMEDIATE_SE
+        } else {
+            op::IMMEDIATE
+        };
+        wire.expect(&immediate(msn, value.to_be_bytes()).opcode(opcode))?;
+        if flags != "u" {
+            b.completed(&wire, "success")?;
+        }
+        b.puppet.none_yet(&format!("wc {conn} send"))?;
+    }
+    Ok(())
+}
+
+fn immediate_data_of_the_device_keeps_its_place(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    b.puppet.ask(&format!("send {conn} 5 -"))?;
+    b.puppet.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
+    b.puppet.ask(&format!("send {conn} 6 -"))?;
+    b.puppet.ask(&format!("imm {conn} {ram} 0 0 99 77 - 8"))?;
+    let ops = [
+        op::SEND,
+        op::WRITE,
+        op::IMMEDIATE,
+        op::SEND,
+        op::WRITE,
+        op::IMMEDIATE,
+    ];
+    let mut msn = 0;
+    for opcode in ops {
+        let got = wire.get()?;
+        require!(got.op() == opcode, "{}", got.describe());
+        if opcode != op::WRITE {
+            msn += 1;
+            require!(got.msn() == msn, "{}", got.describe());
+        }
+    }
+    let mut last = String::new();
+    for _ in 0..4 {
+        let event = b.puppet.wait(&format!("wc {conn} send * success"))?;
+        require!(event[3] > last, "{} behind {last}", event.join(" "));
+        last.clone_from(&event[3]);
+    }
+    b.puppet.none_yet(&format!("wc {conn} send"))
+}
+
+/// The program has been told of Immediate Data.
+fn told(b: &Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
+    b.puppet
+        .wait(&format!(
+            "wc {} imm * success {len} {}",
+            wire.conn,
+            hex(&value)
+        ))
+        .map(drop)
+}
+
+fn immediate_data_takes_a_receive(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    b.clean()?;
+    wire.send(&[
+        send(1, b"one"),
+        immediate(2, *b"\x01\x02\x03\x04"),
+        send(3, b"three"),
+        immediate(4, [0; 4]).opcode(op::IMMEDIATE_SE),
+    ])?;
+    b.received(&wire, b"one")?;
+    told(b, &wire, 0, [1, 2, 3, 4])?;
+    b.received(&wire, b"three")?;
+    told(b, &wire, 0, [0; 4])?;
+    b.untouched()?;
+    // All four receives are used up.
+    b.refuses(&mut wire, code::NO_BUFFER, &send(5, b"five"))
+}
+
+fn immediate_data_takes_a_receive_without_room(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recv_len", 0)])?;
+    let mut wire = b.connect()?;
+    wire.send(&[immediate(1, *b"abcd")])?;
+    told(b, &wire, 0, *b"abcd")
+}
+
+fn immediate_data_tells_of_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let (key, at) = (b.ram.key, b.ram.at);
+    wire.send(&[
+        write(key, at, &[7; 100]).more(),
+        write(key, at + 100, &[7; 28]),
+        immediate(1, *b"abcd"),
+        write(key, at, &[]),
+        immediate(2, *b"efgh"),
+        write(key, at, &[7; 9]),
+        send(3, b"x"),
+        immediate(4, *b"ijkl"),
+    ])?;
+    told(b, &wire, 128, *b"abcd")?;
+    told(b, &wire, 0, *b"efgh")?;
+    b.received(&wire, b"x")?;
+    told(b, &wire, 0, *b"ijkl")
+}
+
+fn immediate_data_of_other_makes(b: &mut Bench<'_>) -> Outcome {
+    // The verbs have four octets, the message eight, and no rule says which.
+    let mut wire = b.connect()?;
+    for (msn, (octets, value)) in (1..).zip([
+        (b"abcd\0\0\0\0", *b"abcd"),
+        (b"\0\0\0\0abcd", *b"abcd"),
+        (b"abcdefgh", *b"abcd"),
+        (b"\0\0\0d\0\0\0h", *b"\0\0\0d"),
+    ]) {
+        wire.send(&[untagged(op::IMMEDIATE, 0, msn, octets)])?;
+        told(b, &wire, 0, value)?;
+    }
+    Ok(())
+}
+
+fn immediate_data_without_a_receive(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("recvs", 0)])?;
+    for opcode in [op::IMMEDIATE, op::IMMEDIATE_SE] {
+        let mut wire = b.connect()?;
+        let bad = immediate(1, *b"abcd").opcode(opcode);
+        b.refuses(&mut wire, code::NO_BUFFER, &bad)?;
+    }
+    Ok(())
+}
+
+fn refused_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
+    // The Write is done when TCP has it; what waits behind it hears of the end.
+    let mut wire = b.begun()?;
+    let (conn, ram) = (wire.conn, b.ram.number());
+    b.puppet.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
+    wire.get()?;
+    let got = wire.get()?;
+    b.completed(&wire, "success")?;
+    pending(b, &mut wire, 1)?;
+    wire.send(&[code::NO_BUFFER.answer(&got.0)])?;
+    b.completed(&wire, "rem_inv_req")?;
+    b.puppet.wait(&format!("event {conn} QP_FATAL"))?;
+    b.down(&wire)
+}
+
+/// Immediate Data that is not as it has to be, refused without a receive being used up.
+fn bad_immediates() -> Vec<super::Refusal> {
+    let of = |len: usize| untagged(op::IMMEDIATE, 0, 1, &[7; 16][..len]);
+    let mut list = vec![
+        refused(
+            "immediate_data_in_two_segments",
+            "EXT-71",
+            code::STREAM,
+            move |_| of(8).more(),
+        ),
+        refused(
+            "immediate_data_at_an_offset",
+            "EXT-71 DDP-36",
+            code::OFFSET,
+            move |_| of(8).mo(4),
+        ),
+        refused("immediate_data_out_of_order", "EXT-67", code::MSN, |_| {
+            immediate(2, *b"abcd")
+        }),
+        refused(
+            "immediate_data_in_the_read_queue",
+            "EXT-68",
+            code::QUEUE,
+            move |_| of(8).qn(1),
+        ),
+        refused(
+            "immediate_data_inside_a_write",
+            "EXT-67 DDP-22",
+            code::OPCODE,
+            |_| immediate(1, *b"abcd"),
+        )
+        .behind(|b| vec![write(b.ram.key, b.ram.at, &[]).more()]),
+    ];
+    list.extend([0, 4, 7, 9, 16].map(|len| {
+        refused(
+            format!("immediate_data_of_{len}_octets"),
+            "EXT-69 EXT-71",
+            code::STREAM,
+            move |_| of(len),
+        )
+    }));
+    list
+}
+
+/// Immediate Data at a device whose library could not tell its consumer of it.
+pub(super) fn where_it_is_not_known() -> Vec<Case> {
+    let list = [
+        ("immediate_data", immediate(1, [7; 4])),
+        (
+            "solicited_immediate_data",
+            immediate(1, [7; 4]).opcode(op::IMMEDIATE_SE),
+        ),
+        (
+            "long_immediate_data",
+            untagged(op::IMMEDIATE, 0, 1, &[7; 9]),
+        ),
+    ];
+    let list = list.into_iter().map(|(name, segment)| {
+        refused(
+            format!("{name}_where_it_is_not_known"),
+            "EXT-4 RDMAP-27",
+            code::OPCODE,
+            move |_| segment.clone(),
+        )
+    });
+    refusals(list.collect()).collect()
+}
