@@ -280,6 +280,15 @@ impl SendQueue {
         self.taken.read_once()
     }
 
+    /// Whether a posted request has not been taken.
+    pub(crate) fn has_posted(&self) -> bool {
+        let taken = self.taken();
+        match &self.user {
+            Some(memory) => siw::is_posted(memory, self.index(taken) * siw::SQE_LEN),
+            None => self.inner.lock().posted != taken,
+        }
+    }
+
     /// Takes the oldest posted request; it is pending from now on.
     pub(crate) fn take(&self) -> Taken {
         // Only the transmitter moves on.

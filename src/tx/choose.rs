@@ -36,8 +36,12 @@ use kernel::{
 use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
+    conn::Close,
     mr::LocalUse,
-    qp::Qp,
+    qp::{
+        Phase,
+        Qp, //
+    },
     readq::{
         InboundAtomic,
         InboundRequest, //
@@ -135,6 +139,14 @@ impl Qp {
 
     /// Takes requests from the send queue until one becomes a message.
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+        if self.is_deserted() {
+            if self.sq.has_posted() {
+                self.set_first_status(WcStatus::RetryExceeded);
+                self.enter(Phase::Error);
+                stream.conn.close(Close::Graceful);
+            }
+            return false;
+        }
         loop {
             // Looked at where it is: these are large, and copies of them would cost more than the rest.
             let taken = stream.held.take().unwrap_or_else(|| self.sq.take());
