@@ -98,6 +98,7 @@ mod actor;
 mod calls;
 mod frames;
 mod initiator;
+mod pairing;
 mod responder;
 mod stream;
 mod table;
@@ -106,6 +107,7 @@ use self::calls::Desk;
 pub(crate) use self::{
     calls::{
         accept,
+        call,
         connect,
         reject,
         Invitation, //

@@ -67,6 +67,7 @@ use crate::{
         Region,
         MAX_FAST_REG_PAGES, //
     },
+    pairing::Pairings,
     qp::Qp,
     queues::Queues,
     registry::Ticket,
@@ -180,6 +181,9 @@ pub(crate) struct Device {
     /// All connections.
     #[pin]
     pub(crate) conns: Conns,
+    /// Queue pairs that wait for a connection without `rdma_cm`.
+    #[pin]
+    pub(crate) pairings: Pairings,
     #[pin]
     gids: GidTable,
     pub(crate) settings: Settings,
@@ -213,6 +217,7 @@ impl Device {
                 // Number 0 and 1 are special in other RDMA networks.
                 qps <- RcuMap::new(2..1 << 24),
                 conns <- Conns::new(),
+                pairings <- Pairings::new(),
                 gids <- GidTable::new(),
                 settings: parts.settings,
                 stats: Stats::new(),
@@ -291,6 +296,8 @@ impl Device {
     pub(crate) fn shut_down(&self) {
         self.going.store(true, Release);
         self.conns.shut_down();
+        // Steps of queue pairs that waited for their peer.
+        self.queues.conn.flush();
         // Transmitters that were still waiting for their turn find their queue pair gone.
         self.queues.tx.flush();
         // The tables drop their references later, and from these hangs the device.
@@ -302,6 +309,7 @@ impl Device {
     pub(crate) fn attributes(&self) -> DeviceAttr {
         let max_sge = self.abi.limits().sge;
         DeviceAttr {
+            vendor_id: VENDOR_ID,
             sys_image_guid: self.guid.octets(),
             max_mr_size: u64::MAX,
             page_size_cap: PAGE_SIZES,
@@ -472,6 +480,8 @@ pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
 /// More kinds of interfaces that carry IP (`include/uapi/linux/if_arp.h`): IEEE 802 networks, and
 /// tunnels over IPv4, over IPv6, from IPv6 to IPv4, and GRE over both.
 const IP_LINKS: [u16; 6] = [6, 768, 769, 776, 778, 823];
+/// Programs want one. This is nobody's: "riW", which as an OUI is locally administered.
+const VENDOR_ID: u32 = 0x72_6957;
 /// `IB_PORT_CM_SUP`: connections are made by a connection manager.
 const PORT_CM_SUP: u32 = 1 << 16;
 /// Pages of 4 KiB and any larger power of two.

@@ -20,7 +20,8 @@ use kernel::prelude::*;
 use kernel_ext::{
     net::{
         Addrs,
-        NetDevice, //
+        NetDevice,
+        SockAddr, //
     },
     new_spinlock_bh,
     rdma::types::Gid,
@@ -61,10 +62,7 @@ impl GidTable {
         let mut places = found.iter_mut();
         netdev.for_each_addr(Addrs::All, |addr| {
             if let Some(place) = places.next() {
-                *place = Some(match addr.ip() {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                    IpAddr::V6(ip) => ip,
-                });
+                *place = Some(mapped(&addr));
             }
         });
         let mut slots = self.slots.lock();
@@ -75,6 +73,32 @@ impl GidTable {
             (None, 0) => Guid::from_hw_addr(netdev).unwrap_or(guid).link_local(),
             (None, _) => Gid([0; 16]),
         })
+    }
+}
+
+/// The GID of an address.
+pub(crate) fn of_addr(addr: &SockAddr) -> Gid {
+    Gid(mapped(addr).octets())
+}
+
+/// The address of a GID, as it is known on an interface; [`None`] if it is that of no single host.
+pub(crate) fn to_addr(gid: Gid, port: u16, netdev: &NetDevice) -> Option<SockAddr> {
+    let ip = Ipv6Addr::from(gid.0);
+    let mut addr = SockAddr::new(ip.to_canonical(), port);
+    if addr.is_link_local() {
+        addr.set_scope_id(netdev.ifindex());
+    }
+    let no_host = match addr.ip() {
+        IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
+    };
+    (!no_host).then_some(addr)
+}
+
+fn mapped(addr: &SockAddr) -> Ipv6Addr {
+    match addr.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
     }
 }
 

@@ -2,7 +2,8 @@
 
 //! Listeners: who is let in, and how many.
 //!
-//! What enters: requests of the iWARP connection manager, and from [`door`] the connections that wait
+//! What enters: requests of the iWARP connection manager and of queue pairs that wait for their peers
+//! ([`crate::pairing`]), and from [`door`] the connections that wait
 //! in TCP. What leaves: a [`Conn`] per connection, which reads the peer's MPA Request by itself. Nothing
 //! here waits for a peer.
 //!
@@ -74,10 +75,10 @@ pub(crate) use self::door::{
     PORCH, //
 };
 
-/// One listener of the iWARP connection manager.
+/// Who is reached at an address.
 #[pin_data]
 pub(crate) struct Listener {
-    id: CmId<Riwarp>,
+    consumer: Consumer,
     device: Arc<Device>,
     origin: Origin,
     open: Atomic<bool>,
@@ -87,6 +88,14 @@ pub(crate) struct Listener {
     waiting: Mutex<Waiting>,
     /// Requests that the consumer wants to have unanswered at once.
     backlog: u32,
+}
+
+/// Who decides about the peers that come.
+pub(crate) enum Consumer {
+    /// A consumer of the iWARP connection manager; events go there.
+    Cm(CmId<Riwarp>),
+    /// Queue pairs that wait for their peers ([`crate::pairing`]).
+    Pairing,
 }
 
 /// A request that the consumer of a listener has not answered yet. Drop it with the answer.
@@ -146,44 +155,22 @@ pub(crate) fn create_listen(
         return Err(ENODEV);
     }
     let plan = Plan::new(&dev, &id, backlog)?;
-    let limit = usize::try_from(backlog)?.clamp(HALF_OPEN_MIN, HALF_OPEN_MAX);
     let origin = if dev.is_registered() && dev.netdev.net_id() == NetId::current() {
         Origin::Native
     } else {
         Origin::Unknown
     };
-    let listener = Arc::pin_init(
-        pin_init!(Listener {
-            id,
-            device: dev.into(),
-            origin,
-            open: Atomic::new(true),
-            doors <- new_mutex!(KVec::new(), "riwarp::Listener::doors"),
-            waiting <- new_mutex!(
-                Waiting {
-                    list: KVec::with_capacity(limit, GFP_KERNEL)?,
-                    limit,
-                    next_key: 0,
-                    full: false,
-                    unanswered: 0,
-                    last_asked: Instant::now(),
-                },
-                "riwarp::Listener::waiting"
-            ),
-            backlog: backlog.max(1),
-        }? Error),
-        GFP_KERNEL,
-    )?;
-    let mut doors = KVec::new();
-    let opened = plan.open_doors(&listener, &mut doors);
-    if let Err(error) = opened {
-        for door in doors {
-            door.leave(&listener);
-        }
-        return Err(error);
-    }
-    *listener.doors.lock() = doors;
-    Ok(listener)
+    Listener::open(dev.into(), Consumer::Cm(id), origin, &plan, backlog)
+}
+
+/// Begins to listen for the peers of queue pairs, at an address of the device.
+///
+/// # Errors
+///
+/// As [`create_listen`].
+pub(crate) fn await_peers(device: &Arc<Device>, addr: SockAddr) -> Result<Arc<Listener>> {
+    let plan = Plan::for_peers(device, addr);
+    Listener::open(device.clone(), Consumer::Pairing, Origin::Native, &plan, 0)
 }
 
 /// Ends a listener. Peers whose Request has not come yet are reset; those that the consumer was asked
@@ -204,9 +191,51 @@ pub(crate) fn destroy_listen(listener: Arc<Listener>) {
 }
 
 impl Listener {
-    /// Where events go.
-    pub(crate) fn id(&self) -> &CmId<Riwarp> {
-        &self.id
+    fn open(
+        device: Arc<Device>,
+        consumer: Consumer,
+        origin: Origin,
+        plan: &Plan,
+        backlog: u32,
+    ) -> Result<Arc<Self>> {
+        let limit = usize::try_from(backlog)?.clamp(HALF_OPEN_MIN, HALF_OPEN_MAX);
+        let listener = Arc::pin_init(
+            pin_init!(Self {
+                consumer,
+                device,
+                origin,
+                open: Atomic::new(true),
+                doors <- new_mutex!(KVec::new(), "riwarp::Listener::doors"),
+                waiting <- new_mutex!(
+                    Waiting {
+                        list: KVec::with_capacity(limit, GFP_KERNEL)?,
+                        limit,
+                        next_key: 0,
+                        full: false,
+                        unanswered: 0,
+                        last_asked: Instant::now(),
+                    },
+                    "riwarp::Listener::waiting"
+                ),
+                backlog: backlog.max(1),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        let mut doors = KVec::new();
+        let opened = plan.open_doors(&listener, &mut doors);
+        if let Err(error) = opened {
+            for door in doors {
+                door.leave(&listener);
+            }
+            return Err(error);
+        }
+        *listener.doors.lock() = doors;
+        Ok(listener)
+    }
+
+    /// Who decides about the peers that come.
+    pub(crate) fn consumer(&self) -> &Consumer {
+        &self.consumer
     }
 
     /// Whether peers are still let in.
@@ -228,7 +257,7 @@ impl Listener {
                 .list
                 .iter()
                 .find(|waiter| waiter.conn.is_some())
-                .filter(|waiter| waiter.since.elapsed().as_millis() >= CHANCE_MS)
+                .filter(|waiter| waiter.since.elapsed().as_millis() >= self.chance().into())
                 .and_then(|waiter| waiter.conn)
         };
         if oldest.is_some() {
@@ -256,6 +285,9 @@ impl Listener {
 
     /// Lets a peer in. `others` are asked if this listener's consumer refuses.
     fn admit(self: &Arc<Self>, socket: Socket, others: KVec<Arc<Listener>>) -> Result {
+        if let Consumer::Pairing = self.consumer {
+            self.device.pairings.check_visitor(&self.device, &socket)?;
+        }
         let key = {
             let mut waiting = self.waiting.lock();
             let key = waiting.next_key;
@@ -293,14 +325,29 @@ impl Listener {
 
     /// A peer's Request has come, or will not come any more.
     pub(crate) fn left(&self, key: u64) {
-        let was_full = {
+        {
             let mut waiting = self.waiting.lock();
             let index = waiting.list.iter().position(|waiter| waiter.key == key);
             if let Some(index) = index {
                 let _ = waiting.list.remove(index);
             }
-            core::mem::replace(&mut waiting.full, false)
-        };
+        }
+        self.call_next();
+    }
+
+    /// How long a peer has before it can be dismissed for another one, in milliseconds. One that calls a
+    /// queue pair sends its Request at once.
+    pub(crate) fn chance(&self) -> u32 {
+        match self.consumer {
+            Consumer::Cm(_) => 500,
+            Consumer::Pairing => 100,
+        }
+    }
+
+    /// Brings the doors back if somebody was left in TCP's queue: there is room, or somebody has had that
+    /// time.
+    pub(crate) fn call_next(&self) {
+        let was_full = core::mem::replace(&mut self.waiting.lock().full, false);
         if was_full {
             for door in self.doors.lock().iter() {
                 door.kick();
@@ -346,5 +393,3 @@ const HALF_OPEN_MAX: usize = 1024;
 /// How long a consumer with its backlog full is left alone, in milliseconds. One that collects more
 /// requests than that before it answers any gets them, one at a time.
 const PATIENCE_MS: i64 = 200;
-/// How long a peer has before it can be dismissed for another one, in milliseconds.
-const CHANCE_MS: i64 = 500;

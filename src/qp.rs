@@ -11,6 +11,7 @@
 //! | phase | entered by | what happens in it |
 //! |---|---|---|
 //! | `Idle` | create, reset | receives may be posted; no stream |
+//! | `Waiting` | modify to RTR with a destination | the peer is looked for, without `rdma_cm` |
 //! | `Rts` | [`Qp::attach`] | both directions run |
 //! | `Closing` | modify to SQD | what is posted goes out, then a FIN |
 //! | `Terminate` | a fault, here or there | the Terminate goes out at the next FPDU boundary |
@@ -22,6 +23,7 @@
 
 use iwarp::{
     fault::Fault,
+    pairing::Psn,
     receiver::Room,
     stag::Stag,
     terminate::{
@@ -30,6 +32,7 @@ use iwarp::{
     }, //
 };
 use kernel::{
+    impl_has_delayed_work,
     impl_has_hr_timer,
     impl_has_work,
     prelude::*,
@@ -60,6 +63,7 @@ use kernel::{
         Monotonic, //
     },
     workqueue::{
+        DelayedWork,
         Work,
         WorkItem, //
     }, //
@@ -120,15 +124,19 @@ use crate::{
 };
 
 pub(crate) mod pace;
+mod pairing;
 mod stream;
 mod verbs;
 
 use pace::Pace;
+pub(crate) use pairing::Call;
+use pairing::Pairing;
 
 /// Where a queue pair is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Idle,
+    Waiting,
     Rts,
     Closing,
     Terminate,
@@ -136,8 +144,9 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Idle,
+        Self::Waiting,
         Self::Rts,
         Self::Closing,
         Self::Terminate,
@@ -160,6 +169,21 @@ struct Attrs {
     /// The state that the consumer set; the phase says more once there was a stream.
     state: QpState,
     stored: QpAttr,
+    /// The consumer gave a destination: there is no connection manager.
+    paired: bool,
+    /// The PSN that the peer of the stream expects, if the consumer has not said it yet.
+    promised: Option<Psn>,
+}
+
+impl Attrs {
+    fn new(state: QpState) -> Self {
+        Self {
+            state,
+            stored: QpAttr::default(),
+            paired: false,
+            promised: None,
+        }
+    }
 }
 
 /// What the stream's callbacks need too.
@@ -185,6 +209,8 @@ pub(crate) struct Qp {
     phase: Atomic<u32>,
     /// The initiator's first FPDU has been seen, or need not be waited for.
     may_send: Atomic<bool>,
+    /// The peer of a stream without connection manager has gone.
+    deserted: Atomic<bool>,
     /// The transmitter holds a request back until a Read is answered.
     waiting_for_reads: Atomic<bool>,
     /// How the oldest request ends that is flushed: a [`WcStatus`], plus 1.
@@ -193,6 +219,9 @@ pub(crate) struct Qp {
     last_wqe_told: Atomic<bool>,
     #[pin]
     attrs: Mutex<Attrs>,
+    /// There while the phase is `Waiting`.
+    #[pin]
+    pairing: Mutex<Option<Pairing>>,
     #[pin]
     inner: SpinLockIrq<Inner>,
     #[pin]
@@ -213,11 +242,14 @@ pub(crate) struct Qp {
     tx_work: Work<Qp, TX>,
     #[pin]
     rx_work: Work<Qp, RX>,
+    #[pin]
+    pairing_work: DelayedWork<Qp, PAIRING>,
     _reservation: Reservation,
 }
 
 const TX: u64 = 0;
 const RX: u64 = 1;
+const PAIRING: u64 = 2;
 
 /// What wakes the transmitter after a time.
 enum Alarm {
@@ -233,6 +265,10 @@ const FLUSH_PERIOD: Delta = Delta::from_millis(50);
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
     impl HasWork<Self, RX> for Qp { self.rx_work }
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self, PAIRING> for Qp { self.pairing_work }
 }
 
 impl_has_hr_timer! {
@@ -327,6 +363,10 @@ impl Qp {
             return;
         }
         self.kick();
+    }
+
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.deserted.read_once()
     }
 
     pub(crate) fn set_waiting_for_reads(&self, waiting: bool) {

@@ -8,7 +8,7 @@
 //! * [`context`], [`mr`], [`stag`]: protection domains, memory regions, and their keys;
 //! * [`qp`], [`cq`], [`srq`], [`rq`], [`sq`]: queues;
 //! * [`tx`], [`rx`], [`readq`]: the stream out and in;
-//! * [`conn`], [`listen`]: connections;
+//! * [`conn`], [`listen`], [`pairing`]: connections;
 //! * [`wr`], [`sge`], [`abi`]: work requests in the driver's own form and in those of user space;
 //! * [`settings`], [`stats`]: what can be set and seen from outside.
 //!
@@ -52,6 +52,7 @@ mod driver;
 mod gid;
 mod listen;
 mod mr;
+mod pairing;
 mod qp;
 mod queues;
 mod readq;

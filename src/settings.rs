@@ -11,8 +11,9 @@
 //! | `mpa_rev` | 1, 2 | the MPA revision of requests (RFC 5044; RFC 6581) |
 //! | `peer_to_peer` | 0, 1 | offer that either side may send first (RFC 6581, section 4) |
 //! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
+//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none |
 //!
-//! The last one departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
+//! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
 //! get ready for FPDUs. An Initiator that is ready early, and never offers peer-to-peer start, needs it
 //! for programs whose listening side speaks first; siw is one. It is off unless it is set.
 //!
@@ -63,6 +64,7 @@ pub(crate) struct Settings {
     mpa_rev: Atomic<u32>,
     peer_to_peer: Atomic<bool>,
     eager_responder: Atomic<bool>,
+    pairing_port: Atomic<u32>,
 }
 
 impl Settings {
@@ -73,6 +75,7 @@ impl Settings {
             mpa_rev: Atomic::new(mpa_rev.number().into()),
             peer_to_peer: Atomic::new(true),
             eager_responder: Atomic::new(false),
+            pairing_port: Atomic::new(PAIRING_PORT.into()),
         }
     }
 
@@ -92,6 +95,12 @@ impl Settings {
     /// Whether to offer the peer-to-peer model in MPA Requests.
     pub(crate) fn peer_to_peer(&self) -> bool {
         self.peer_to_peer.load(Relaxed)
+    }
+
+    /// The port where queue pairs find each other; [`None`] if they must not.
+    pub(crate) fn pairing_port(&self) -> Option<u16> {
+        let port = u16::try_from(self.pairing_port.load(Relaxed)).ok()?;
+        (port != 0).then_some(port)
     }
 
     /// Whether a Responder may send before it has received, where no ready-to-receive message comes.
@@ -132,7 +141,20 @@ pub(crate) const FILES: &[Setting<Riwarp>] = &[
     },
     switch!(c"peer_to_peer", peer_to_peer),
     switch!(c"eager_responder", eager_responder),
+    Setting {
+        name: c"pairing_port",
+        show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
+        store: Some(|device, text| {
+            let port: u16 = text.parse().map_err(|_| EINVAL)?;
+            device.settings.pairing_port.store(port.into(), Relaxed);
+            Ok(())
+        }),
+    },
 ];
+
+/// The pairing port of new devices. Nothing else is known to use it, and no port that TCP gives to
+/// connections by itself.
+const PAIRING_PORT: u16 = 24_791;
 
 fn parse_bool(text: &str) -> Result<bool> {
     match text {

@@ -271,6 +271,15 @@ impl SendQueue {
         self.taken.read_once()
     }
 
+    /// Whether a posted request has not been taken.
+    pub(crate) fn has_posted(&self) -> bool {
+        let taken = self.taken();
+        match &self.user {
+            Some(ring) => ring.is_posted(taken),
+            None => self.inner.lock().posted != taken,
+        }
+    }
+
     /// Takes the oldest posted request into `wr`; it is pending from now on.
     pub(crate) fn take(&self, wr: &mut SendWr) -> Taken {
         // Only the transmitter moves on.

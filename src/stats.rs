@@ -111,6 +111,10 @@ counters! {
     mpa_timeouts = c"mpa_timeouts",
     /// Incoming connections that were closed because a listener had too many half open.
     backlog_drops = c"backlog_drops",
+    /// Incoming connections to the pairing port that were closed because no queue pair waited for them.
+    pairing_refusals = c"pairing_refusals",
+    /// Queue pairs that gave up waiting for their peer.
+    pairing_timeouts = c"pairing_timeouts",
     /// Connections that ended without an orderly close.
     aborts = c"aborts",
 }

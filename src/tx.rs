@@ -339,6 +339,12 @@ impl Qp {
                 }
                 Next::Done
             }
+            Phase::Waiting => {
+                if self.sq.has_posted() {
+                    self.hurry_pairing();
+                }
+                Next::Done
+            }
             Phase::Rts | Phase::Closing => {
                 let stream = self.take_new_tx(tx);
                 stream.map_or(Next::Done, |stream| self.send_round(stream, post))
@@ -424,7 +430,7 @@ impl Qp {
     /// Goes round again if the phase has changed under us.
     fn next_after_sending(&self) -> Next {
         match self.phase() {
-            Phase::Rts | Phase::Closing | Phase::Idle => Next::Done,
+            Phase::Rts | Phase::Closing | Phase::Waiting | Phase::Idle => Next::Done,
             Phase::Terminate | Phase::Error => Next::Again,
         }
     }

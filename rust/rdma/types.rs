@@ -457,6 +457,35 @@ impl Default for QpAttr {
     }
 }
 
+impl QpAttr {
+    /// Takes over what a mask names, but for states and sizes.
+    pub fn take_over(&mut self, from: &Self, mask: QpAttrMask) {
+        macro_rules! take {
+            ($( $flag:ident: $field:ident, )*) => {
+                $( if mask.contains(QpAttrMask::$flag) { self.$field = from.$field; } )*
+            };
+        }
+        take! {
+            PATH_MTU: path_mtu,
+            QKEY: qkey,
+            RQ_PSN: rq_psn,
+            SQ_PSN: sq_psn,
+            DEST_QPN: dest_qp_num,
+            ACCESS_FLAGS: access,
+            AV: path,
+            PKEY_INDEX: pkey_index,
+            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify,
+            MAX_QP_RD_ATOMIC: max_rd_atomic,
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic,
+            MIN_RNR_TIMER: min_rnr_timer,
+            PORT: port_num,
+            TIMEOUT: timeout,
+            RETRY_CNT: retry_cnt,
+            RNR_RETRY: rnr_retry,
+        }
+    }
+}
+
 /// The sizes and the limit of a shared receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of `struct ib_srq_attr`.

@@ -78,8 +78,8 @@ use super::{
     },
     stream::{
         Closing,
-        Open,
-        Progress, //
+        HalfClosed,
+        Open, //
     },
     Conn,
     Route,
@@ -131,10 +131,12 @@ pub(super) enum Phase {
     Asked(Question),
     /// Responder: the Reply goes out.
     Replying { out: Outbox, then: Then },
+    /// Responder without connection manager: the first octets of the stream are awaited.
+    Expecting(KBox<StreamParams>),
     /// The stream belongs to the queue pair.
     Open(Open),
     /// The peer has ended its half; what the queue pair owes goes out.
-    HalfClosed(Progress),
+    HalfClosed(HalfClosed),
     /// This end has ended its half; the peer's is awaited.
     Closing(Closing),
     /// As `Closing`, but nobody is interested in the stream any more.
@@ -179,6 +181,15 @@ impl Actor {
     /// Asks for another step soon.
     pub(super) fn look_again(&mut self, millis: u32) {
         self.look = Some(self.after(millis));
+    }
+
+    /// Whether it is time for the step that was asked for; tells it once.
+    pub(super) fn is_look_due(&mut self) -> bool {
+        let due = self.look.is_some_and(|at| self.born.elapsed() >= at);
+        if due {
+            self.look = None;
+        }
+        due
     }
 
     /// Whether the phase's time is up.
@@ -232,8 +243,9 @@ impl Conn {
             } => self.held(actor, asked, inbox, entry),
             Phase::Asked(question) => self.asked(actor, question),
             Phase::Replying { out, then } => self.replying(actor, out, then),
+            Phase::Expecting(params) => self.expecting(actor, params),
             Phase::Open(open) => self.open(actor, open),
-            Phase::HalfClosed(progress) => self.half_closed(actor, progress),
+            Phase::HalfClosed(half) => self.half_closed(actor, half),
             Phase::Closing(closing) => self.closing(actor, closing),
             Phase::Lingering(closing) => self.lingering(actor, closing),
             Phase::Released => Turn::Wait(Phase::Released),

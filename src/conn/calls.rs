@@ -34,7 +34,10 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    net::Socket,
+    net::{
+        SockAddr,
+        Socket, //
+    },
     rdma::iw_cm::{
         CmId,
         ConnParam, //
@@ -47,6 +50,10 @@ use crate::{
         Device,
         MAX_IRD,
         MAX_ORD, //
+    },
+    qp::{
+        Call,
+        Qp, //
     },
     settings::MpaRevision,
     Riwarp, //
@@ -175,24 +182,35 @@ pub(crate) fn connect(
     let conn = Conn::new(dev.into(), socket, Actor::new(Phase::Released))?;
     // Steps wait until it is known whether this call is one that events follow.
     let mut actor = conn.actor.lock();
-    let begun = qp.bind(&conn).and_then(|()| {
-        conn.qp.populate(Gate::new(qp));
-        conn.socket.connect_nonblock(&remote)
-    });
-    match begun {
-        Ok(_) => {
-            conn.device().stats.connects.inc();
-            actor.begin_connecting(id, initiator, request);
-            drop(actor);
-            // It may be there already, and its callback came too early.
-            conn.kick();
-            Ok(())
-        }
-        Err(error) => {
-            conn.abandon(&mut actor);
-            Err(error)
-        }
-    }
+    let bound = qp.bind(&conn);
+    conn.begin(&mut actor, qp, bound, &remote, |actor| {
+        actor.begin_connecting(Some(id), initiator, request)
+    })
+}
+
+/// Calls the peer of a queue pair that looks for it without a connection manager; what comes of it, the
+/// queue pair hears.
+///
+/// # Errors
+///
+/// * `EINVAL`: the queue pair does not look for that peer any more.
+/// * `ENODEV`: the device is going.
+/// * `EADDRNOTAVAIL` and others of TCP.
+pub(crate) fn call(qp: &Arc<Qp>, call: &Call) -> Result {
+    let device = qp.device();
+    let config = for_pairing(config(device, Role::Initiator));
+    let initiator = Initiator::new(config, call.depths);
+    let request = initiator.request(&call.announcement.encode());
+    let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
+
+    let socket = Socket::new_tcp(&device.net()?, call.from.family())?;
+    socket.bind(&call.from)?;
+    let conn = Conn::new(device.clone(), socket, Actor::new(Phase::Released))?;
+    let mut actor = conn.actor.lock();
+    let bound = qp.bind_call(&conn, call);
+    conn.begin(&mut actor, qp.clone(), bound, &call.to, |actor| {
+        actor.begin_connecting(None, initiator, request)
+    })
 }
 
 /// Accepts a connection that a peer asked for. If this fails, the peer is refused.
@@ -248,6 +266,34 @@ pub(crate) fn reject(
 }
 
 impl Conn {
+    /// Lets TCP connect for a queue pair that is bound.
+    fn begin(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        qp: Arc<Qp>,
+        bound: Result,
+        remote: &SockAddr,
+        enter: impl FnOnce(&mut Actor),
+    ) -> Result {
+        let begun = bound.and_then(|()| {
+            self.qp.populate(Gate::new(qp));
+            self.socket.connect_nonblock(remote)
+        });
+        match begun {
+            Ok(_) => {
+                self.device().stats.connects.inc();
+                enter(actor);
+                // It may be there already, and its callback came too early.
+                self.kick();
+                Ok(())
+            }
+            Err(error) => {
+                self.abandon(actor);
+                Err(error)
+            }
+        }
+    }
+
     /// Does all of an accept that can fail.
     fn prepare(
         self: &Arc<Self>,
@@ -311,6 +357,17 @@ pub(super) fn config(device: &Device, role: Role) -> Config {
             PeerToPeer::Off
         },
         ..Config::default()
+    }
+}
+
+/// Makes a configuration that of a start-up without connection manager: either end may be the first to
+/// send, so it is of revision 2, and the ready-to-receive message is a Write.
+pub(super) fn for_pairing(config: Config) -> Config {
+    Config {
+        revision: Revision::Two,
+        peer_to_peer: PeerToPeer::On,
+        rtr: RtrKinds::WRITE,
+        ..config
     }
 }
 

@@ -67,11 +67,11 @@ impl Actor {
     /// The connection attempt is under way.
     pub(super) fn begin_connecting(
         &mut self,
-        id: CmId<Riwarp>,
+        id: Option<CmId<Riwarp>>,
         initiator: Initiator,
         request: KBox<Frame>,
     ) {
-        self.id = Some(id);
+        self.id = id;
         self.phase = Phase::Connecting { initiator, request };
         self.limit(limit::CONNECT);
     }
@@ -95,6 +95,9 @@ impl Conn {
                 Turn::Wait(Phase::Connecting { initiator, request })
             }
             TcpState::Established | TcpState::CloseWait => match Inbox::new() {
+                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(self)) => {
+                    self.fail(actor, ECONNRESET)
+                }
                 Ok(inbox) => {
                     actor.limit(limit::REPLY);
                     Turn::Again(Phase::Requesting {
@@ -174,6 +177,10 @@ impl Conn {
                 let Some(qp) = self.qp() else {
                     return self.fail(actor, ECONNRESET);
                 };
+                if !qp.takes_reply(self, reply.private_data.of(inbox.octets())) {
+                    self.device().stats.mpa_errors.inc();
+                    return self.fail(actor, EPROTO);
+                }
                 if qp.attach(self, &params).is_err() {
                     return self.fail(actor, ECONNRESET);
                 }
@@ -183,7 +190,11 @@ impl Conn {
                 }
                 actor.no_limit();
                 self.enter_stream();
-                Turn::Again(Phase::Open(Open::reported()))
+                let open = Open::reported();
+                Turn::Again(Phase::Open(match actor.id {
+                    Some(_) => open,
+                    None => open.paired(),
+                }))
             }
             Verdict::Rejected => {
                 self.device().stats.mpa_rejects.inc();

@@ -46,6 +46,7 @@ use crate::{
         MAX_ORD, //
     },
     listen::{
+        Consumer,
         Listener,
         Unanswered, //
     }, //
@@ -140,18 +141,20 @@ pub(super) enum Then {
         /// What the peer's ready-to-receive message can be; nothing if it sends none.
         rtr: RtrKinds,
     },
+    /// A queue pair that looked for its peer takes the stream, if one begins.
+    Expect(KBox<StreamParams>),
     /// The consumer refused.
     Refuse,
 }
 
 /// How much time a phase has, in milliseconds.
-mod limit {
+pub(super) mod limit {
     /// The Request in (MPA-8).
     pub(super) const REQUEST: u32 = 5_000;
     /// A consumer's turn, and then its answer. Initiators give up long before.
     pub(super) const ANSWER: u32 = 60_000;
     /// The Reply out, and then the peer's ready-to-receive message in.
-    pub(super) const READY: u32 = 5_000;
+    pub(in super::super) const READY: u32 = 5_000;
     /// Before a consumer with too many unanswered requests is tried again.
     pub(super) const RETRY: u32 = 20;
 }
@@ -161,6 +164,7 @@ impl Conn {
     ///
     /// Context: process.
     pub(crate) fn answer(device: &Arc<Device>, socket: Socket, entry: HalfOpen) -> Result<u64> {
+        let chance = entry.listener.chance();
         let phase = Phase::Waiting {
             responder: Responder::new(config(device, Role::Responder)),
             inbox: Inbox::new()?,
@@ -168,6 +172,7 @@ impl Conn {
         };
         let mut actor = Actor::new(phase);
         actor.limit(limit::REQUEST);
+        actor.look_again(chance);
         let conn = Self::new(device.clone(), socket, actor)?;
         conn.kick();
         Ok(conn.seat.number())
@@ -207,6 +212,9 @@ impl Conn {
                         self.device().stats.mpa_timeouts.inc();
                         return self.reset(actor);
                     }
+                    if actor.is_look_due() {
+                        entry.listener.call_next();
+                    }
                     return Turn::Wait(Phase::Waiting {
                         responder,
                         inbox,
@@ -229,6 +237,9 @@ impl Conn {
         let wanted = !self.is_stopped() && entry.listener.is_open() && !actor.is_overdue();
         if !wanted || !self.is_quiet() {
             return self.reset(actor);
+        }
+        if let Consumer::Pairing = entry.listener.consumer() {
+            return self.meet(actor, &asked, &inbox);
         }
         let invited = if entry.listener.may_ask(entry.key) {
             self.invite(&entry.listener, &inbox, &asked)
@@ -284,7 +295,10 @@ impl Conn {
         // What the peer does not say is up to the consumer.
         let ird = peer.and_then(|peer| peer.ird).map_or(MAX_ORD, u32::from);
         let ord = peer.and_then(|peer| peer.ord).map_or(MAX_IRD, u32::from);
-        listener.id().connect_request(
+        let Consumer::Cm(id) = listener.consumer() else {
+            return Err(EINVAL);
+        };
+        id.connect_request(
             &Request {
                 local: plain(self.socket.local_addr()?),
                 remote: plain(self.socket.peer_addr()?),
@@ -404,6 +418,14 @@ impl Conn {
                     Turn::Wait(Phase::Replying { out, then })
                 }
                 Ok(Sent::Part) | Err(_) => self.reset(actor),
+            },
+            Then::Expect(params) => match sent {
+                Ok(Sent::All) => Turn::Again(Phase::Expecting(params)),
+                Ok(Sent::Part) if !late && !self.is_stopped() => {
+                    let then = Then::Expect(params);
+                    Turn::Wait(Phase::Replying { out, then })
+                }
+                Ok(Sent::Part) | Err(_) => self.fail(actor, ECONNRESET),
             },
             Then::Open { ird, ord, rtr } => match sent {
                 Ok(Sent::All) => {

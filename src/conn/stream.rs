@@ -9,7 +9,7 @@
 //! | who ends first | what happens |
 //! |---|---|
 //! | the queue pair, orderly | FIN behind what it sent; its receiver goes on until the peer's FIN (DDP-57, -61, -62) |
-//! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60) |
+//! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60); without connection manager the FIN comes with its next request |
 //! | the peer, inside an FPDU | lost (MPA-30) |
 //! | either, by a reset | lost |
 //!
@@ -42,18 +42,33 @@ use super::{
 pub(super) struct Open {
     /// The depths that an ESTABLISHED still has to report.
     unreported: Option<(u16, u16)>,
+    /// What was sent is to arrive although the queue pair goes.
+    lingers: bool,
 }
 
 impl Open {
-    /// One that the iWARP connection manager knows of.
+    /// One that the iWARP connection manager knows of, or has nothing to do with.
     pub(super) const fn reported() -> Self {
-        Self { unreported: None }
+        Self {
+            unreported: None,
+            lingers: false,
+        }
     }
 
     /// One that it does not know of yet, with the depths of this end.
     pub(super) const fn unreported(ird: u16, ord: u16) -> Self {
         Self {
             unreported: Some((ird, ord)),
+            lingers: false,
+        }
+    }
+
+    /// Makes it one without connection manager. Its consumer knows no disconnecting: what it has sent is
+    /// to arrive, though it destroys the queue pair right after.
+    pub(super) const fn paired(self) -> Self {
+        Self {
+            lingers: true,
+            ..self
         }
     }
 
@@ -64,6 +79,13 @@ impl Open {
             let _ = id.established(ord.into(), ird.into());
         }
     }
+}
+
+/// A stream whose peer has ended its half.
+pub(super) struct HalfClosed {
+    progress: Progress,
+    /// The queue pair may keep its receives for as long as it wants nothing of the peer.
+    lingers: bool,
 }
 
 /// A connection whose FIN was sent.
@@ -84,7 +106,7 @@ impl Closing {
 
 /// Octets that the peer had acknowledged when a time limit was set. A limit that runs out while the
 /// peer acknowledges more is set anew: what is slow is not stuck.
-pub(super) struct Progress(u64);
+struct Progress(u64);
 
 impl Progress {
     fn of(conn: &Conn) -> Self {
@@ -143,6 +165,9 @@ mod limit {
 
 impl Conn {
     pub(super) fn open(self: &Arc<Self>, actor: &mut Actor, mut open: Open) -> Turn {
+        if open.lingers && is_wanted(&self.wants.orphan) && !self.is_aborted() {
+            return self.end(actor, Ended::Graceful, Parting::Linger);
+        }
         if self.is_cut_off() {
             return self.end(actor, Ended::Lost, Parting::Reset);
         }
@@ -169,8 +194,16 @@ impl Conn {
                         // Refused, and rightly, if nobody knows yet that the connection was up.
                         let _ = id.disconnect();
                     }
+                    if open.lingers {
+                        if let Some(qp) = self.qp() {
+                            qp.peer_left();
+                        }
+                    }
                     actor.limit(limit::OWED);
-                    Turn::Again(Phase::HalfClosed(Progress::of(self)))
+                    Turn::Again(Phase::HalfClosed(HalfClosed {
+                        progress: Progress::of(self),
+                        lingers: open.lingers,
+                    }))
                 }
             },
             TcpState::SynSent
@@ -192,7 +225,7 @@ impl Conn {
         Turn::Again(Phase::Closing(Closing::of(self)))
     }
 
-    pub(super) fn half_closed(self: &Arc<Self>, actor: &mut Actor, mut progress: Progress) -> Turn {
+    pub(super) fn half_closed(self: &Arc<Self>, actor: &mut Actor, mut half: HalfClosed) -> Turn {
         if is_wanted(&self.wants.kill) {
             return self.end(actor, Ended::Lost, Parting::Reset);
         }
@@ -201,9 +234,13 @@ impl Conn {
         }
         let owes = self.qp().is_some_and(|qp| qp.owes());
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
-        if owes && !stopped && !progress.is_stuck(self, actor, limit::OWED) {
+        if owes && !stopped && !half.progress.is_stuck(self, actor, limit::OWED) {
             actor.look_again(limit::OWED_LOOK);
-            return Turn::Wait(Phase::HalfClosed(progress));
+            return Turn::Wait(Phase::HalfClosed(half));
+        }
+        if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_content()) {
+            actor.no_limit();
+            return Turn::Wait(Phase::HalfClosed(half));
         }
         self.end(actor, Ended::Graceful, Parting::Fin)
     }
@@ -305,8 +342,12 @@ impl Conn {
 
     /// Whether the queue pair wants nothing of the stream any more, not even its rest.
     fn is_cut_off(&self) -> bool {
-        let wants = &self.wants;
-        is_wanted(&wants.abort) || is_wanted(&wants.orphan) || is_wanted(&wants.kill)
+        self.is_aborted() || is_wanted(&self.wants.orphan)
+    }
+
+    /// Whether it is to be reset.
+    fn is_aborted(&self) -> bool {
+        is_wanted(&self.wants.abort) || is_wanted(&self.wants.kill)
     }
 
     /// Gives the queue pair all that has come, and says how the stream stands then.

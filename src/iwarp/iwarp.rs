@@ -60,6 +60,7 @@ pub mod ddp;
 pub mod fault;
 pub mod mpa;
 pub mod order;
+pub mod pairing;
 pub mod rdmap;
 pub mod readq;
 pub mod receiver;

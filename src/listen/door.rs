@@ -324,6 +324,20 @@ impl Plan {
         })
     }
 
+    /// For the peers of queue pairs.
+    pub(super) fn for_peers(device: &Device, addr: SockAddr) -> Self {
+        let netdev = &device.netdev;
+        Self {
+            addr,
+            v6_only: true,
+            tos: None,
+            backlog: BACKLOG_MIN,
+            ifindex: netdev.ifindex(),
+            net: netdev.net_id(),
+            on_loopback: netdev.link_type() == LinkType::Loopback,
+        }
+    }
+
     /// Opens the doors of a listener, or makes it a tenant of those that are there.
     ///
     /// # Errors

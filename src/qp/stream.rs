@@ -52,14 +52,17 @@ impl Qp {
     }
 
     /// The start-up failed: forgets the connection, if it is still this one.
-    pub(crate) fn unbind(&self, conn: &Conn) {
-        let _drop_outside_lock = {
+    pub(crate) fn unbind(self: &Arc<Self>, conn: &Conn) {
+        let dropped = {
             let mut inner = self.inner.lock();
             match &inner.conn {
                 Some(mine) if core::ptr::eq(&**mine, conn) => inner.conn.take(),
                 _ => None,
             }
         };
+        if dropped.is_some() {
+            self.lose_call();
+        }
     }
 
     /// The start-up is done: the stream carries RDMA messages from now on.
@@ -70,7 +73,8 @@ impl Qp {
     pub(crate) fn attach(self: &Arc<Self>, conn: &Arc<Conn>, params: &StreamParams) -> Result {
         {
             let mut attrs = self.attrs.lock();
-            if self.phase() != Phase::Idle {
+            let phase = self.phase();
+            if !matches!(phase, Phase::Idle | Phase::Waiting) || !self.is_bound(conn) {
                 return Err(EINVAL);
             }
             self.sq.start(params.ord)?;
@@ -80,15 +84,25 @@ impl Qp {
             self.start_rx(conn, params)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
-            // The rights of a stream are those of the regions that its peer names.
-            attrs.stored.access |=
-                Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-            attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
-            attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
+            self.deserted.store(false, Relaxed);
+            match self.end_pairing() {
+                // What the consumer has set stays as it is.
+                Some(pairing) => {
+                    let unknown = pairing.pair.send_psn.is_none();
+                    attrs.promised = pairing.promised.filter(|_| unknown);
+                }
+                None => {
+                    // The rights of a stream are those of the regions that its peer names.
+                    attrs.stored.access |=
+                        Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+                    attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
+                    attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
+                }
+            }
             // A destroy in between has the last word.
             if self
                 .phase
-                .cmpxchg(Phase::Idle as u32, Phase::Rts as u32, Full)
+                .cmpxchg(phase as u32, Phase::Rts as u32, Full)
                 .is_err()
             {
                 return Err(EINVAL);
@@ -107,12 +121,29 @@ impl Qp {
 
     /// The stream has ended.
     pub(crate) fn stream_ended(self: &Arc<Self>, how: Ended) {
-        if how == Ended::Lost && self.phase() == Phase::Rts {
-            self.set_first_status(WcStatus::Flushed);
+        if self.phase() == Phase::Rts {
+            if self.deserted.load(Relaxed) {
+                self.set_first_status(WcStatus::RetryExceeded);
+            } else if how == Ended::Lost {
+                self.set_first_status(WcStatus::Flushed);
+            }
         }
         self.enter(Phase::Error);
         let _drop_outside_lock = self.inner.lock().conn.take();
         self.transmit();
+    }
+
+    /// The peer of a stream without connection manager has ended its half. On other RDMA networks nobody
+    /// would have noticed: programs go without a word when they have got what they wanted, and their peers
+    /// take flushed receives for a failure. So nothing happens until the next Send, which fails.
+    pub(crate) fn peer_left(self: &Arc<Self>) {
+        self.deserted.xchg(true, Full);
+        self.kick();
+    }
+
+    /// Whether nothing that was taken waits for the peer.
+    pub(crate) fn is_content(&self) -> bool {
+        self.phase() == Phase::Rts && self.sq.is_idle()
     }
 
     /// Whether octets are still owed to a peer that has ended its half of the stream.

@@ -9,6 +9,7 @@ use iwarp::{
     terminate::Terminate, //
 };
 use kernel::{
+    new_delayed_work,
     new_mutex,
     new_spinlock_irq,
     new_work,
@@ -159,13 +160,13 @@ impl Qp {
                     receives,
                     phase: Atomic::new(Phase::Idle as u32),
                     may_send: Atomic::new(false),
+                    deserted: Atomic::new(false),
                     waiting_for_reads: Atomic::new(false),
                     first_status: Atomic::new(0),
                     last_wqe_told: Atomic::new(false),
-                    attrs <- new_mutex!(Attrs {
-                        state: QpState::Reset,
-                        stored: QpAttr::default(),
-                    }),
+                    // What iWARP calls idle; programs expect it of an RNIC.
+                    attrs <- new_mutex!(Attrs::new(QpState::Init)),
+                    pairing <- new_mutex!(None, "Qp::pairing"),
                     inner <- new_spinlock_irq!(Inner {
                         conn: None,
                         terminate: None,
@@ -181,6 +182,7 @@ impl Qp {
                     alarm <- new_mutex!(Alarm::Ready(None), "Qp::alarm"),
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),
+                    pairing_work <- new_delayed_work!("Qp::pairing_work"),
                     _reservation: reservation,
                 }),
                 GFP_KERNEL,
@@ -201,7 +203,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for a connection by address vector.
+    /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for another path than the one to RTR, and
+    /// those of a search for a peer.
     pub(crate) fn modify(qp: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let qp: Arc<Self> = qp.into();
         qp.modify_attrs(attr, mask)?;
@@ -215,7 +218,8 @@ impl Qp {
 
     fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let mut attrs = self.attrs.lock();
-        if mask.contains(QpAttrMask::AV) {
+        let to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr;
+        if mask.contains(QpAttrMask::AV) && !to_rtr {
             return Err(EOPNOTSUPP);
         }
         if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) && u32::from(attr.max_rd_atomic) > MAX_ORD
@@ -225,44 +229,53 @@ impl Qp {
             return Err(EINVAL);
         }
         if mask.contains(QpAttrMask::STATE) {
-            self.modify_state(&mut attrs, attr.qp_state)?;
+            self.modify_state(&mut attrs, attr, mask)?;
         }
-        let stored = &mut attrs.stored;
-        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
-            stored.access = attr.access;
-        }
-        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
-            stored.max_rd_atomic = attr.max_rd_atomic;
-        }
-        if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-            stored.max_dest_rd_atomic = attr.max_dest_rd_atomic;
-        }
-        if mask.contains(QpAttrMask::PORT) {
-            stored.port_num = attr.port_num;
-        }
+        attrs.stored.take_over(attr, mask);
         Ok(())
     }
 
-    fn modify_state(self: &Arc<Self>, attrs: &mut Attrs, target: QpState) -> Result {
+    fn modify_state(
+        self: &Arc<Self>,
+        attrs: &mut Attrs,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result {
         let phase = self.phase();
-        match target {
+        match attr.qp_state {
             QpState::Reset => {
                 if matches!(phase, Phase::Rts | Phase::Closing | Phase::Terminate) {
+                    if !attrs.paired {
+                        return Err(EINVAL);
+                    }
+                    self.enter(Phase::Error);
+                }
+                self.reset(attrs);
+            }
+            QpState::Rtr if mask.contains(QpAttrMask::AV) => {
+                if phase != Phase::Idle || attrs.state != QpState::Init {
                     return Err(EINVAL);
                 }
-                self.reset()?;
-                attrs.state = QpState::Reset;
+                self.begin_pairing(attrs, attr, mask)?;
+                attrs.state = QpState::Rtr;
+            }
+            QpState::Rts if attrs.paired && attrs.state == QpState::Rtr => {
+                if !matches!(phase, Phase::Waiting | Phase::Rts) {
+                    return Err(EINVAL);
+                }
+                self.go_on_pairing(attrs, attr, mask)?;
+                attrs.state = QpState::Rts;
             }
             QpState::Init | QpState::Rtr => {
                 // The connection manager brings the stream; these say only that it may.
                 if phase == Phase::Idle {
-                    attrs.state = target;
-                } else if phase != Phase::Rts {
+                    attrs.state = attr.qp_state;
+                } else if phase != Phase::Rts || attrs.paired {
                     return Err(EINVAL);
                 }
             }
             QpState::Rts => {
-                if phase != Phase::Rts {
+                if phase != Phase::Rts && attrs.state != QpState::Rts {
                     return Err(EINVAL);
                 }
             }
@@ -271,18 +284,19 @@ impl Qp {
                     self.sq.drain();
                     self.enter(Phase::Closing);
                 }
-                Phase::Idle => return Err(EINVAL),
+                Phase::Idle | Phase::Waiting => return Err(EINVAL),
                 Phase::Closing | Phase::Terminate | Phase::Error => {}
             },
             QpState::Sqe => match phase {
                 Phase::Rts | Phase::Closing => {
                     self.terminate(Terminate::for_fault(Fault::Local, None));
                 }
-                Phase::Idle => return Err(EINVAL),
+                Phase::Idle | Phase::Waiting => return Err(EINVAL),
                 Phase::Terminate | Phase::Error => {}
             },
             QpState::Err => {
                 self.enter(Phase::Error);
+                drop(self.end_pairing());
                 if let Some(conn) = self.conn() {
                     conn.close(Close::Graceful);
                 }
@@ -292,7 +306,8 @@ impl Qp {
     }
 
     /// Back to the beginning; nothing of the old stream is left.
-    fn reset(self: &Arc<Self>) -> Result {
+    fn reset(self: &Arc<Self>, attrs: &mut Attrs) {
+        drop(self.end_pairing());
         let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {
             conn.detach_qp();
@@ -304,14 +319,15 @@ impl Qp {
         self.first_status.store(0, Relaxed);
         self.last_wqe_told.store(false, Relaxed);
         self.phase.store(Phase::Idle as u32, Release);
-        Ok(())
+        *attrs = Attrs::new(QpState::Reset);
     }
 
     /// Reports attributes and state.
     pub(crate) fn query(&self, _mask: QpAttrMask) -> Result<QpReport> {
         let attrs = self.attrs.lock();
         let state = match self.phase() {
-            Phase::Idle => attrs.state,
+            Phase::Idle | Phase::Waiting => attrs.state,
+            Phase::Rts if attrs.paired => attrs.state,
             Phase::Rts => QpState::Rts,
             Phase::Closing => QpState::Sqd,
             Phase::Terminate => QpState::Sqe,
@@ -331,6 +347,7 @@ impl Qp {
     /// Takes the queue pair out of service; its connection is told to end.
     pub(crate) fn destroy(qp: Arc<Self>) {
         qp.enter(Phase::Error);
+        drop(qp.end_pairing());
         qp.end_alarm();
         let conn = qp.inner.lock().conn.take();
         if let Some(conn) = conn {

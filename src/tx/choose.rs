@@ -45,8 +45,12 @@ use kernel::{
 use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
+    conn::Close,
     mr::LocalUse,
-    qp::Qp,
+    qp::{
+        Phase,
+        Qp, //
+    },
     readq::{
         InboundAtomic,
         InboundRequest, //
@@ -139,6 +143,14 @@ impl Qp {
 
     /// Takes requests from the send queue until one becomes a message.
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+        if self.is_deserted() {
+            if self.sq.has_posted() {
+                self.set_first_status(WcStatus::RetryExceeded);
+                self.enter(Phase::Error);
+                stream.conn.close(Close::Graceful);
+            }
+            return false;
+        }
         loop {
             let taken = match stream.held.take() {
                 Some(slot) => Taken::Wr(slot),

@@ -30,6 +30,12 @@ macro_rules! bit_set {
                 self.0
             }
 
+            /// The bits of both sets.
+            #[must_use]
+            pub const fn union(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+
             /// Whether every bit of `other` is in this set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0

@@ -389,6 +389,13 @@ pub struct Request {
     enhanced: Option<Enhanced>,
 }
 
+impl Request {
+    /// Returns whether the Initiator asks that either end may send first. A getter.
+    pub fn is_peer_to_peer(&self) -> bool {
+        self.enhanced.is_some_and(|enhanced| enhanced.peer_to_peer)
+    }
+}
+
 /// A start-up that the Responder's ULP accepted.
 ///
 /// Whatever the kind, nothing may be sent behind the Reply before the first FPDU of the Initiator

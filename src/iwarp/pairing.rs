@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Pairing: two queue pairs that know each other's numbers find each other over TCP.
+//!
+//! Programs of other RDMA networks exchange GID, queue pair number and PSN over a channel of their own
+//! and tell their queue pairs, without a connection manager. An iWARP queue pair needs a TCP
+//! connection, so each end waits for one and, as soon as it may send, calls the other. The MPA frames
+//! of such a connection carry an [`Announcement`] as private data; docs/connections.md has the octets.
+//!
+//! What enters: what the consumer has set ([`Pair`]), what a peer announces, how far this end's own
+//! connection is ([`Bond`]). What leaves: whether an announcement is meant for this queue pair, and which
+//! connection is kept when both ends call at once.
+//!
+//! Pure; any context. This is an extension of riwarp: no RFC has it.
+
+use core::{
+    cmp::Ordering,
+    fmt, //
+};
+
+use crate::bytes::{
+    put,
+    put_u16,
+    put_u32,
+    take,
+    take_u16,
+    take_u32, //
+};
+
+/// The number of a queue pair: 24 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QpNumber(u32);
+
+impl QpNumber {
+    /// Makes one of the low 24 bits.
+    pub const fn new(raw: u32) -> Self {
+        Self(raw & LOW_24)
+    }
+
+    /// Returns the number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A packet sequence number: 24 bits. iWARP has no packets to count; here it is a number that only the
+/// two ends know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// Makes one of the low 24 bits.
+    pub const fn new(raw: u32) -> Self {
+        Self(raw & LOW_24)
+    }
+}
+
+impl fmt::Debug for Psn {
+    /// It is kept from logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Psn(..)")
+    }
+}
+
+/// What an end can do beyond the RFCs, a set of bits. Unknown ones mean nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Features(u16);
+
+impl Features {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// Takes RDMAP's experimental opcode 0xF (RFC 6580) for a Send with immediate data.
+    pub const SEND_IMMEDIATE: Self = Self(1 << 0);
+
+    /// Returns what is in both sets.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Returns whether all of `some` is in this set.
+    pub const fn contains(self, some: Self) -> bool {
+        self.0 & some.0 == some.0
+    }
+}
+
+/// What the private data of a Request or Reply says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The sender's queue pair.
+    pub from: QpNumber,
+    /// The queue pair that is meant.
+    pub to: QpNumber,
+    /// The number with which the sender begins to send; [`None`] if its consumer has not said yet.
+    pub send_psn: Option<Psn>,
+    /// The number that the sender expects first.
+    pub receive_psn: Psn,
+    /// What the sender can do.
+    pub features: Features,
+}
+
+impl Announcement {
+    /// Length in octets.
+    pub const LEN: usize = ANNOUNCEMENT_LEN;
+
+    const MAGIC: [u8; 4] = *b"riwP";
+    const VERSION: u8 = 1;
+    /// Flag: the send PSN is there.
+    const SEND_PSN: u8 = 0x80;
+
+    /// Reads private data.
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatch::Format`] if it is something else, [`Mismatch::Version`] for another version.
+    pub fn decode(private_data: &[u8]) -> Result<Self, Mismatch> {
+        let (front, rest) = private_data
+            .split_first_chunk::<FRONT_LEN>()
+            .ok_or(Mismatch::Format)?;
+        if take::<0, 4, FRONT_LEN>(front) != Self::MAGIC {
+            return Err(Mismatch::Format);
+        }
+        let [version, flags] = take::<4, 2, FRONT_LEN>(front);
+        if version != Self::VERSION {
+            return Err(Mismatch::Version);
+        }
+        let rest: &[u8; REST_LEN] = rest.try_into().map_err(|_| Mismatch::Format)?;
+        Ok(Self {
+            from: QpNumber(below_24(take_u32::<0, REST_LEN>(rest))?),
+            to: QpNumber(below_24(take_u32::<4, REST_LEN>(rest))?),
+            send_psn: match (
+                flags & Self::SEND_PSN != 0,
+                below_24(take_u32::<8, REST_LEN>(rest))?,
+            ) {
+                (true, psn) => Some(Psn(psn)),
+                (false, _) => None,
+            },
+            receive_psn: Psn(below_24(take_u32::<12, REST_LEN>(rest))?),
+            features: Features(take_u16::<6, FRONT_LEN>(front)),
+        })
+    }
+
+    /// Returns the octets.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut octets = [0; Self::LEN];
+        put::<0, 4, ANNOUNCEMENT_LEN>(&mut octets, Self::MAGIC);
+        let flags = if self.send_psn.is_some() {
+            Self::SEND_PSN
+        } else {
+            0
+        };
+        put::<4, 2, ANNOUNCEMENT_LEN>(&mut octets, [Self::VERSION, flags]);
+        put_u16::<6, ANNOUNCEMENT_LEN>(&mut octets, self.features.0);
+        put_u32::<8, ANNOUNCEMENT_LEN>(&mut octets, self.from.0);
+        put_u32::<12, ANNOUNCEMENT_LEN>(&mut octets, self.to.0);
+        put_u32::<16, ANNOUNCEMENT_LEN>(&mut octets, self.send_psn.map_or(0, |psn| psn.0));
+        put_u32::<20, ANNOUNCEMENT_LEN>(&mut octets, self.receive_psn.0);
+        octets
+    }
+}
+
+/// Why an announcement is not for a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// It is no announcement.
+    Format,
+    /// It is of another version than 1.
+    Version,
+    /// It came over a connection between other addresses.
+    Address,
+    /// It comes from another queue pair, or is meant for another one.
+    Number,
+    /// One of the sequence numbers is not the one that the consumer has set.
+    Psn,
+}
+
+/// Who listens to an announcement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// It came with a Request. Who calls may send, so its send PSN must be there.
+    Initiator,
+    /// It came with a Reply.
+    Responder,
+}
+
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct End {
+    /// Its GID: an IP address, IPv4-mapped for IPv4.
+    pub gid: [u8; 16],
+    /// Its queue pair.
+    pub number: QpNumber,
+}
+
+/// The addresses of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route {
+    /// This end's, as [`End::gid`].
+    pub local: [u8; 16],
+    /// The peer's.
+    pub remote: [u8; 16],
+}
+
+/// What the consumer has told a queue pair about the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// This end.
+    pub local: End,
+    /// The peer.
+    pub remote: End,
+    /// The number that the peer begins with.
+    pub receive_psn: Psn,
+    /// The number that this end begins with; [`None`] as long as it may not send, and not call either.
+    pub send_psn: Option<Psn>,
+}
+
+impl Pair {
+    /// Returns the addresses. A getter.
+    pub const fn route(&self) -> Route {
+        Route {
+            local: self.local.gid,
+            remote: self.remote.gid,
+        }
+    }
+
+    /// Returns what this end says of itself. A getter.
+    pub fn announcement(&self) -> Announcement {
+        Announcement {
+            from: self.local.number,
+            to: self.remote.number,
+            send_psn: self.send_psn,
+            receive_psn: self.receive_psn,
+            features: Features::NONE,
+        }
+    }
+
+    /// Checks whether an announcement that came over a connection between two addresses is the peer's
+    /// and meant for this queue pair. Everything is compared that is known at this moment. A getter.
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatch::Address`], [`Mismatch::Number`], [`Mismatch::Psn`].
+    pub fn check(
+        &self,
+        route: &Route,
+        speaker: Speaker,
+        theirs: &Announcement,
+    ) -> Result<(), Mismatch> {
+        if *route != self.route() {
+            return Err(Mismatch::Address);
+        }
+        if theirs.from != self.remote.number || theirs.to != self.local.number {
+            return Err(Mismatch::Number);
+        }
+        let is_right = match (speaker, theirs.send_psn) {
+            (_, Some(psn)) => psn == self.receive_psn,
+            (Speaker::Initiator, None) => false,
+            (Speaker::Responder, None) => true,
+        };
+        if !is_right || self.send_psn.is_some_and(|psn| psn != theirs.receive_psn) {
+            return Err(Mismatch::Psn);
+        }
+        Ok(())
+    }
+
+    /// Decides what becomes of the peer's call, which has been checked, while this end's own connection
+    /// is at `bond`. A getter.
+    ///
+    /// Of two calls that cross, that of the smaller end is kept. It is only a call whose Request has
+    /// gone out that counts: before, the peer knows nothing of it, and giving it up cannot be
+    /// misunderstood. So at no time can both ends wait for each other, or keep different connections.
+    pub fn judge_call(&self, bond: Bond) -> Judgement {
+        match (bond, self.local.cmp(&self.remote)) {
+            (Bond::Asking, Ordering::Less) => Judgement::Refuse,
+            // The peer has given the connection up that it called on before.
+            (Bond::Free | Bond::Calling | Bond::Asking | Bond::Answering, _) => Judgement::Take,
+        }
+    }
+}
+
+/// How far the connection of a queue pair is that waits for its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bond {
+    /// There is none.
+    Free,
+    /// This end calls: TCP connects, and the Request has not gone out.
+    Calling,
+    /// This end has called: the Request is out, the Reply awaited.
+    Asking,
+    /// The peer has called: the Reply goes out, the peer's first message is awaited.
+    Answering,
+}
+
+/// What becomes of a peer's call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// It is closed; this end's own call goes on.
+    Refuse,
+    /// It is answered, in the place of whatever connection there was.
+    Take,
+}
+
+/// Returns for how long a Send waits for the peer, in microseconds; [`None`] for ever.
+///
+/// `timeout` is the exponent of the time to wait for an acknowledgement (4.096 us times a power of two,
+/// 0 for ever), `retry_cnt` says how often to try again. The InfiniBand specification lets an attempt
+/// last four times as long as the consumer asks for. Here all of that is used, and a second at least:
+/// TCP's connection takes more round trips than an acknowledgement.
+pub const fn patience(timeout: u8, retry_cnt: u8) -> Option<u64> {
+    let exponent = timeout & 0x1f;
+    if exponent == 0 {
+        return None;
+    }
+    // NO-OVERFLOW: at most 2^31 * 4096 * 4 * 8, below 2^48.
+    let attempt = (4096_u64 << exponent).saturating_mul(4) / 1000;
+    let all = attempt.saturating_mul((retry_cnt & 7) as u64 + 1); // CAST: widens
+    Some(if all < PATIENCE_MIN {
+        PATIENCE_MIN
+    } else {
+        all
+    })
+}
+
+/// The pauses between calls: they begin short and double.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses(u8);
+
+impl Pauses {
+    /// Returns the next pause in milliseconds.
+    pub fn next_pause(&mut self) -> u32 {
+        let pause = PAUSE_MIN << self.0;
+        if pause < PAUSE_MAX {
+            self.0 = self.0.saturating_add(1);
+        }
+        pause
+    }
+}
+
+/// Checks that the high octet of a number is zero.
+fn below_24(raw: u32) -> Result<u32, Mismatch> {
+    if raw > LOW_24 {
+        Err(Mismatch::Format)
+    } else {
+        Ok(raw)
+    }
+}
+
+const LOW_24: u32 = 0xff_ffff;
+/// Magic, version, flags and features.
+const FRONT_LEN: usize = 8;
+/// Four numbers.
+const REST_LEN: usize = 16;
+const ANNOUNCEMENT_LEN: usize = FRONT_LEN + REST_LEN;
+/// Microseconds.
+const PATIENCE_MIN: u64 = 1_000_000;
+/// Milliseconds.
+const PAUSE_MIN: u32 = 8;
+/// Milliseconds.
+const PAUSE_MAX: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(last: u8, number: u32) -> End {
+        let mut gid = [0; 16];
+        gid[15] = last;
+        End {
+            gid,
+            number: QpNumber::new(number),
+        }
+    }
+
+    /// Both ends of a pair, the smaller one first; both may send.
+    fn pairs() -> (Pair, Pair) {
+        let (small, large) = (end(1, 77), end(2, 5));
+        let pair = |local, remote, receive, send| Pair {
+            local,
+            remote,
+            receive_psn: Psn::new(receive),
+            send_psn: Some(Psn::new(send)),
+        };
+        (
+            pair(small, large, 0x11_1111, 0x22_2222),
+            pair(large, small, 0x22_2222, 0x11_1111),
+        )
+    }
+
+    const GOLDEN: [u8; 24] = [
+        b'r', b'i', b'w', b'P', 1, 0x80, 0, 1, // magic, version, flags, features
+        0, 0xab, 0xcd, 0xef, 0, 1, 2, 3, // from, to
+        0, 0x11, 0x22, 0x33, 0, 0xff, 0xff, 0xff, // send PSN, receive PSN
+    ];
+
+    #[test]
+    fn encodes_and_decodes_golden_octets() {
+        let announcement = Announcement {
+            from: QpNumber::new(0xab_cdef),
+            to: QpNumber::new(0x01_0203),
+            send_psn: Some(Psn::new(0x11_2233)),
+            receive_psn: Psn::new(0xff_ffff),
+            features: Features::SEND_IMMEDIATE,
+        };
+        assert_eq!(announcement.encode(), GOLDEN);
+        assert_eq!(Announcement::decode(&GOLDEN), Ok(announcement));
+    }
+
+    #[test]
+    fn an_unknown_send_psn_is_not_there() {
+        let mut octets = GOLDEN;
+        octets[5] = 0;
+        let read = Announcement::decode(&octets).unwrap();
+        assert_eq!(read.send_psn, None);
+        octets[17..20].fill(0);
+        assert_eq!(read.encode(), octets);
+    }
+
+    #[test]
+    fn rejects_every_other_length() {
+        let mut longer = [0; 600];
+        longer[..24].copy_from_slice(&GOLDEN);
+        for len in (0..longer.len()).filter(|len| *len != 24) {
+            let cut = Announcement::decode(&longer[..len]);
+            assert_eq!(cut, Err(Mismatch::Format), "{len} octets");
+        }
+    }
+
+    #[test]
+    fn rejects_every_other_version_whatever_its_length() {
+        for version in (0..=u8::MAX).filter(|version| *version != 1) {
+            let mut octets = [0; 40];
+            octets[..24].copy_from_slice(&GOLDEN);
+            octets[4] = version;
+            assert_eq!(Announcement::decode(&octets), Err(Mismatch::Version));
+            assert_eq!(Announcement::decode(&octets[..24]), Err(Mismatch::Version));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_rejected_or_ignored_as_documented() {
+        for bit in 0..24 * 8 {
+            let mut octets = GOLDEN;
+            octets[bit / 8] ^= 1 << (bit % 8);
+            let read = Announcement::decode(&octets);
+            match bit / 8 {
+                0..=3 | 8 | 12 | 16 | 20 => assert_eq!(read, Err(Mismatch::Format), "bit {bit}"),
+                4 => assert_eq!(read, Err(Mismatch::Version)),
+                // Reserved flags mean nothing.
+                5 if bit % 8 != 7 => assert_eq!(read, Announcement::decode(&GOLDEN)),
+                _ => assert_ne!(read.unwrap(), Announcement::decode(&GOLDEN).unwrap()),
+            }
+        }
+    }
+
+    #[test]
+    fn the_ends_of_a_pair_accept_each_other() {
+        let (a, b) = pairs();
+        for speaker in [Speaker::Initiator, Speaker::Responder] {
+            assert_eq!(a.check(&a.route(), speaker, &b.announcement()), Ok(()));
+            assert_eq!(b.check(&b.route(), speaker, &a.announcement()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn rejects_a_wrong_number_and_a_wrong_psn() {
+        let (a, b) = pairs();
+        let good = b.announcement();
+        let other = QpNumber::new(4711);
+        let wrong = [
+            (
+                Announcement {
+                    from: other,
+                    ..good
+                },
+                Mismatch::Number,
+            ),
+            (Announcement { to: other, ..good }, Mismatch::Number),
+            // Its own echo.
+            (a.announcement(), Mismatch::Number),
+            (
+                Announcement {
+                    send_psn: Some(Psn::new(1)),
+                    ..good
+                },
+                Mismatch::Psn,
+            ),
+            (
+                Announcement {
+                    receive_psn: Psn::new(1),
+                    ..good
+                },
+                Mismatch::Psn,
+            ),
+        ];
+        for (announcement, mismatch) in wrong {
+            assert_eq!(
+                a.check(&a.route(), Speaker::Initiator, &announcement),
+                Err(mismatch)
+            );
+            assert_eq!(
+                a.check(&a.route(), Speaker::Responder, &announcement),
+                Err(mismatch)
+            );
+        }
+    }
+
+    #[test]
+    fn rejects_another_address_on_either_side() {
+        let (a, b) = pairs();
+        for (local, remote) in [(1, 3), (3, 2), (2, 1)] {
+            let route = Route {
+                local: end(local, 0).gid,
+                remote: end(remote, 0).gid,
+            };
+            let judged = a.check(&route, Speaker::Initiator, &b.announcement());
+            assert_eq!(judged, Err(Mismatch::Address));
+        }
+    }
+
+    #[test]
+    fn who_calls_has_to_know_its_send_psn() {
+        let (a, b) = pairs();
+        let silent = Announcement {
+            send_psn: None,
+            ..b.announcement()
+        };
+        assert_eq!(
+            a.check(&a.route(), Speaker::Initiator, &silent),
+            Err(Mismatch::Psn)
+        );
+        assert_eq!(a.check(&a.route(), Speaker::Responder, &silent), Ok(()));
+    }
+
+    #[test]
+    fn an_end_that_may_not_send_checks_the_psn_that_it_knows() {
+        let (mut a, b) = pairs();
+        a.send_psn = None;
+        let mut theirs = b.announcement();
+        theirs.receive_psn = Psn::new(1);
+        assert_eq!(a.check(&a.route(), Speaker::Initiator, &theirs), Ok(()));
+        theirs.send_psn = Some(Psn::new(1));
+        assert_eq!(
+            a.check(&a.route(), Speaker::Initiator, &theirs),
+            Err(Mismatch::Psn)
+        );
+    }
+
+    #[test]
+    fn equal_addresses_are_ordered_by_number() {
+        assert!(end(1, 5) < end(1, 6));
+        assert!(end(1, 6) < end(2, 5));
+    }
+
+    #[test]
+    fn patience_is_what_the_consumer_says() {
+        assert_eq!(patience(0, 7), None);
+        assert_eq!(patience(32, 7), None);
+        assert_eq!(patience(1, 0), Some(PATIENCE_MIN));
+        // ibv_rc_pingpong: 67 ms, 8 times, 4 times as long.
+        assert_eq!(patience(14, 7), Some(2_147_480));
+        assert_eq!(patience(31, 7).map(|us| us / 3_600_000_000), Some(78));
+        assert_eq!(patience(255, 255), patience(31, 7));
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let mut pauses = Pauses::default();
+        let first: std::vec::Vec<_> = (0..10).map(|_| pauses.next_pause()).collect();
+        assert_eq!(first, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+    }
+}

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pair while it looks for its peer without `rdma_cm`.
+//!
+//! What enters: what the consumer has set on the way from INIT to RTR and RTS, the first posted Send,
+//! calls of the peer, the fate of the queue pair's own calls, the clock. What leaves: calls
+//! ([`conn::call`]), and the end of a search that takes too long.
+//!
+//! From RTR on the queue pair waits to be called; from RTS on it calls too, again and again with
+//! growing pauses. There is one connection at a time, the one that the queue pair is bound to, and
+//! [`Bond`] says how far it is; it is only with the first octets behind the start-up frames that the
+//! queue pair gets its stream for good. A start-up that fails leaves it looking on. What is posted
+//! meanwhile stays posted, and from the first Send in RTS on the search has an end.
+//!
+//! With a stream, what is posted goes out in RTR too. iWARP has no such state, and programs that know
+//! that they run on iWARP (perftest) count on it.
+//!
+//! RFCs know nothing of this: docs/connections.md. Context: process.
+
+use iwarp::{
+    mpa::negotiate::Depths,
+    pairing::{
+        patience,
+        Announcement,
+        Bond,
+        End,
+        Judgement,
+        Pair,
+        Pauses,
+        Psn,
+        QpNumber,
+        Speaker, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        msecs_to_jiffies,
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+    workqueue::WorkItem, //
+};
+use kernel_ext::{
+    net::SockAddr,
+    rdma::{
+        types::{
+            QpAttr,
+            QpAttrMask, //
+        },
+        wr::WcStatus, //
+    },
+    workqueue::cancel_delayed, //
+};
+
+use crate::{
+    conn::{
+        self,
+        Close,
+        Conn, //
+    },
+    device::MAX_ORD,
+    gid,
+    pairing::{
+        route_of,
+        Pairings,
+        Waiting, //
+    }, //
+};
+
+use super::{
+    Attrs,
+    Phase,
+    Qp,
+    PAIRING, //
+};
+
+/// A queue pair's search for its peer.
+pub(super) struct Pairing {
+    pub(super) pair: Pair,
+    from: SockAddr,
+    to: SockAddr,
+    depths: Depths,
+    /// How long a Send waits; [`None`] for ever.
+    patience: Option<Delta>,
+    bond: Bond,
+    /// What the caller that is being answered expects this end to begin with.
+    pub(super) promised: Option<Psn>,
+    pauses: Pauses,
+    /// The clock's zero.
+    born: Instant<Monotonic>,
+    /// When to call, if there is no connection then.
+    call: Delta,
+    /// When the first posted Send has waited long enough.
+    deadline: Option<Delta>,
+    _waiting: Waiting,
+}
+
+/// A call that is to be made.
+pub(crate) struct Call {
+    pub(crate) from: SockAddr,
+    pub(crate) to: SockAddr,
+    pub(crate) depths: Depths,
+    pub(crate) announcement: Announcement,
+}
+
+/// What a step is to do.
+enum Due {
+    Call(Call),
+    GiveUp,
+    Nothing,
+}
+
+impl Pairing {
+    fn due(&mut self) -> Due {
+        let now = self.born.elapsed();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Due::GiveUp;
+        }
+        if !self.may_call() || now < self.call {
+            return Due::Nothing;
+        }
+        self.bond = Bond::Calling;
+        Due::Call(Call {
+            from: self.from,
+            to: self.to,
+            depths: self.depths,
+            announcement: self.pair.announcement(),
+        })
+    }
+
+    fn may_call(&self) -> bool {
+        self.bond == Bond::Free && self.pair.send_psn.is_some()
+    }
+
+    /// When there is something to do next.
+    fn next_look(&self) -> Option<Delta> {
+        let call = self.may_call().then_some(self.call);
+        match (call, self.deadline) {
+            (Some(call), Some(deadline)) => Some(call.min(deadline)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The connection is gone.
+    fn lose(&mut self) {
+        self.bond = Bond::Free;
+        self.promised = None;
+        self.call = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
+    }
+}
+
+impl WorkItem<PAIRING> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.look_for_peer();
+    }
+}
+
+// For the verbs.
+impl Qp {
+    /// INIT to RTR with a destination: begins to wait.
+    ///
+    /// # Errors
+    ///
+    /// * `EOPNOTSUPP` if the administrator has switched this off.
+    /// * `EINVAL` for a destination that is none, the queue pair itself, or an address of another family
+    ///   than the one of the device; or without an attribute that belongs to this transition.
+    /// * Those of [`Pairings::wait`].
+    pub(super) fn begin_pairing(
+        self: &Arc<Self>,
+        attrs: &mut Attrs,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result {
+        if !mask.contains(FOR_RTR) || !attr.path.has_grh {
+            return Err(EINVAL);
+        }
+        let device = self.device();
+        let port = device.settings.pairing_port().ok_or(EOPNOTSUPP)?;
+        let gid = device.gid(attr.path.sgid_index.into())?;
+        let here = gid::to_addr(gid, port, &device.netdev).ok_or(EINVAL)?;
+        let to = gid::to_addr(attr.path.dgid, port, &device.netdev).ok_or(EINVAL)?;
+        let pair = Pair {
+            local: End {
+                gid: gid.0,
+                number: QpNumber::new(self.number),
+            },
+            remote: End {
+                gid: attr.path.dgid.0,
+                number: QpNumber::new(attr.dest_qp_num),
+            },
+            receive_psn: Psn::new(attr.rq_psn),
+            send_psn: None,
+        };
+        if here.family() != to.family() || pair.local == pair.remote {
+            return Err(EINVAL);
+        }
+        // TCP chooses the port of a call.
+        let mut from = here;
+        from.set_port(0);
+        let waiting = Pairings::wait(device, &pair, here)?;
+        let pairing = Pairing {
+            pair,
+            from,
+            to,
+            depths: Depths {
+                ird: attr.max_dest_rd_atomic.into(),
+                // Until the consumer says more, as many as the peer takes.
+                ord: u16::try_from(MAX_ORD)?,
+            },
+            patience: None,
+            bond: Bond::Free,
+            promised: None,
+            pauses: Pauses::default(),
+            born: Instant::now(),
+            call: Delta::ZERO,
+            deadline: None,
+            _waiting: waiting,
+        };
+        attrs.paired = true;
+        let _drop_outside_lock = self.pairing.lock().replace(pairing);
+        self.enter(Phase::Waiting);
+        Ok(())
+    }
+
+    /// RTR to RTS with a destination: begins to call, unless the peer was faster.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` without an attribute that belongs to this transition, or if the peer that has called
+    /// meanwhile expects another PSN: then it is the wrong one, and the stream ends.
+    pub(super) fn go_on_pairing(
+        self: &Arc<Self>,
+        attrs: &Attrs,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result {
+        if !mask.contains(FOR_RTS) {
+            return Err(EINVAL);
+        }
+        let psn = Psn::new(attr.sq_psn);
+        let impostor = {
+            let mut pairing = self.pairing.lock();
+            match &mut *pairing {
+                Some(pairing) => {
+                    pairing.pair.send_psn = Some(psn);
+                    pairing.depths.ord = attr.max_rd_atomic.into();
+                    pairing.patience = patience(attr.timeout, attr.retry_cnt)
+                        .and_then(|micros| i64::try_from(micros).ok())
+                        .map(Delta::from_micros);
+                    let wrong = pairing.promised.is_some_and(|promised| promised != psn);
+                    if !wrong {
+                        pairing.call = pairing.born.elapsed();
+                        self.arm(pairing);
+                    }
+                    wrong.then(|| self.conn()).flatten()
+                }
+                None if attrs.promised.is_some_and(|promised| promised != psn) => {
+                    self.enter(Phase::Error);
+                    if let Some(conn) = self.conn() {
+                        conn.close(Close::Abort);
+                    }
+                    return Err(EINVAL);
+                }
+                None => None,
+            }
+        };
+        if let Some(conn) = impostor {
+            conn.close(Close::Abort);
+        }
+        Ok(())
+    }
+
+    /// Ends the search, whatever comes of it. The listener goes with the last search at its address,
+    /// when the result is dropped.
+    pub(super) fn end_pairing(self: &Arc<Self>) -> Option<Pairing> {
+        let pairing = self.pairing.lock().take();
+        cancel_delayed::<Self, PAIRING>(self);
+        pairing
+    }
+
+    /// Something was posted while there is no peer.
+    pub(crate) fn hurry_pairing(self: &Arc<Self>) {
+        let mut pairing = self.pairing.lock();
+        if let Some(pairing) = &mut *pairing {
+            if pairing.deadline.is_none() && pairing.pair.send_psn.is_some() {
+                let now = pairing.born.elapsed();
+                pairing.deadline = pairing.patience.map(|patience| now + patience);
+                pairing.pauses = Pauses::default();
+                pairing.call = now;
+                self.arm(pairing);
+            }
+        }
+    }
+}
+
+// For the connections.
+impl Qp {
+    /// Whether a connection may send its Request now: the one of another front end always, a call if
+    /// nothing has come in between.
+    pub(crate) fn may_ask(&self, conn: &Conn) -> bool {
+        match &mut *self.pairing.lock() {
+            None => true,
+            Some(pairing) if pairing.bond == Bond::Calling && self.is_bound(conn) => {
+                pairing.bond = Bond::Asking;
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Whether the private data of a Reply is what this queue pair expects.
+    pub(crate) fn takes_reply(&self, conn: &Conn, private_data: &[u8]) -> bool {
+        match &*self.pairing.lock() {
+            None => true,
+            Some(pairing) => {
+                let theirs = Announcement::decode(private_data);
+                match (theirs, route_of(conn.socket())) {
+                    (Ok(theirs), Ok(route)) => pairing
+                        .pair
+                        .check(&route, Speaker::Responder, &theirs)
+                        .is_ok(),
+                    (_, _) => false,
+                }
+            }
+        }
+    }
+
+    /// Binds a connection with which the peer has called, in place of the one that there is; gives what
+    /// to answer.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED` if this queue pair does not wait for that peer, `EBUSY` if its own call goes first,
+    /// `ENOTCONN` if the connection has gone.
+    pub(crate) fn answer_call(
+        &self,
+        conn: &Arc<Conn>,
+        theirs: &Announcement,
+    ) -> Result<(Depths, Announcement)> {
+        let route = route_of(conn.socket())?;
+        let mut pairing = self.pairing.lock();
+        let Some(pairing) = &mut *pairing else {
+            return Err(ECONNREFUSED);
+        };
+        pairing
+            .pair
+            .check(&route, Speaker::Initiator, theirs)
+            .map_err(|_| ECONNREFUSED)?;
+        if pairing.pair.judge_call(pairing.bond) == Judgement::Refuse {
+            return Err(EBUSY);
+        }
+        let old = {
+            let mut inner = self.inner.lock();
+            if self.phase() != Phase::Waiting {
+                return Err(ECONNREFUSED);
+            }
+            inner.conn.replace(conn.clone())
+        };
+        pairing.bond = Bond::Answering;
+        pairing.promised = Some(theirs.receive_psn);
+        if let Some(old) = old {
+            old.close(Close::Abort);
+        }
+        Ok((pairing.depths, pairing.pair.announcement()))
+    }
+
+    /// Binds a connection with which this queue pair calls.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is not looking for that peer any more.
+    pub(crate) fn bind_call(&self, conn: &Arc<Conn>, call: &Call) -> Result {
+        let pairing = self.pairing.lock();
+        let pairing = pairing.as_ref().ok_or(EINVAL)?;
+        if pairing.bond != Bond::Calling || pairing.pair.announcement() != call.announcement {
+            return Err(EINVAL);
+        }
+        let mut inner = self.inner.lock();
+        if self.phase() != Phase::Waiting || inner.conn.is_some() {
+            return Err(EINVAL);
+        }
+        inner.conn = Some(conn.clone());
+        Ok(())
+    }
+
+    /// The connection that was bound is gone without having become a stream.
+    pub(super) fn lose_call(self: &Arc<Self>) {
+        let mut pairing = self.pairing.lock();
+        if let Some(pairing) = &mut *pairing {
+            if pairing.bond != Bond::Free && self.conn().is_none() {
+                pairing.lose();
+                self.arm(pairing);
+            }
+        }
+    }
+
+    /// Whether this connection is the queue pair's.
+    pub(super) fn is_bound(&self, conn: &Conn) -> bool {
+        let inner = self.inner.lock();
+        let bound = inner.conn.as_ref();
+        bound.is_some_and(|bound| core::ptr::eq(&**bound, conn))
+    }
+}
+
+// The clock's.
+impl Qp {
+    fn look_for_peer(self: &Arc<Self>) {
+        let due = match &mut *self.pairing.lock() {
+            Some(pairing) => {
+                let due = pairing.due();
+                self.arm(pairing);
+                due
+            }
+            None => Due::Nothing,
+        };
+        match due {
+            Due::Call(call) => {
+                if let Err(error) = conn::call(self, &call) {
+                    pr_debug!("call of queue pair {}: {:?}\n", self.number, error);
+                    self.lose_call();
+                }
+            }
+            Due::GiveUp => self.give_up_pairing(),
+            Due::Nothing => {}
+        }
+    }
+
+    /// The peer has not come in time.
+    fn give_up_pairing(self: &Arc<Self>) {
+        if self.end_pairing().is_none() {
+            return;
+        }
+        self.device().stats.pairing_timeouts.inc();
+        self.set_first_status(WcStatus::RetryExceeded);
+        self.enter(Phase::Error);
+        if let Some(conn) = self.conn() {
+            conn.close(Close::Abort);
+        }
+        self.transmit();
+    }
+
+    /// Sets the clock.
+    fn arm(self: &Arc<Self>, pairing: &Pairing) {
+        cancel_delayed::<Self, PAIRING>(self);
+        let Some(at) = pairing.next_look() else {
+            return;
+        };
+        let millis = (at - pairing.born.elapsed())
+            .as_millis_ceil()
+            .clamp(0, 1 << 20);
+        // CAST: just clamped.
+        let delay = msecs_to_jiffies(millis as u32);
+        // If it cannot be set, it is about to run.
+        let _ = self
+            .device()
+            .queues
+            .conn
+            .enqueue_delayed::<Arc<Self>, PAIRING>(self.clone(), delay);
+    }
+}
+
+/// What a consumer has to say on the way to RTR; as for the other RDMA networks.
+const FOR_RTR: QpAttrMask = QpAttrMask::AV
+    .union(QpAttrMask::PATH_MTU)
+    .union(QpAttrMask::DEST_QPN)
+    .union(QpAttrMask::RQ_PSN)
+    .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
+    .union(QpAttrMask::MIN_RNR_TIMER);
+/// On the way to RTS.
+const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
+    .union(QpAttrMask::RETRY_CNT)
+    .union(QpAttrMask::RNR_RETRY)
+    .union(QpAttrMask::SQ_PSN)
+    .union(QpAttrMask::MAX_QP_RD_ATOMIC);

@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The tests that Debian's rdma-core ships, through its Python binding, on one device. They connect their
+# queue pairs without rdma_cm, but for those about rdma_cm. What is skipped is named, with the reason; see
+# pyverbs.skips and pyverbs.without.
+#
+# TESTS: which ones, as unittest names them (tests.test_qp.QPTest ...); all.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+SHIPPED=${SHIPPED:-/usr/share/doc/rdma-core/tests}
+mkdir "$TMP/tests"
+cp "$SHIPPED"/*.py* "$TMP/tests"
+find "$TMP/tests" -name '*.gz' -exec gunzip {} +
+# Some tests want large pages.
+echo 16 >/proc/sys/vm/nr_hugepages
+
+ends_up self
+# shellcheck disable=SC2086
+RELAY_NAME=all relay "${LIMIT:-800}" python3 "$GUEST_DIR/pyverbs_lines.py" "$TMP/tests" \
+	"$GUEST_DIR/pyverbs.skips" "$GUEST_DIR/pyverbs.without" --dev "$DEV_A" ${TESTS:-}
+try nothing_left 30 nothing_left 10 qp cq mr pd
+finish

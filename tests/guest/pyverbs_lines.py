@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Runs the tests that rdma-core ships, and says of each in a line what became of it.
+
+pyverbs_lines.py TESTS SKIPS WITHOUT [ARGUMENTS of the tests...]
+
+TESTS is the directory with the tests. SKIPS lists the reasons for which a test may be skipped, a regular
+expression a line; a test that is skipped for another reason has failed. WITHOUT lists tests that are not run,
+an expression and the reason a line, with a tab between.
+"""
+
+import importlib.machinery
+import os
+import re
+import sys
+import unittest
+
+
+def lines(path):
+    with open(path, encoding='utf-8') as text:
+        stripped = (line.strip() for line in text)
+        return [line for line in stripped if line and not line.startswith('#')]
+
+
+def name_of(test):
+    """tests.test_mr.MRTest.test_x: without the first part, which they all share."""
+    return test.id().removeprefix('tests.')
+
+
+class Lines(unittest.TestResult):
+    """A line for each test, as the scripts of tests/guest print them."""
+
+    def __init__(self, may_skip):
+        super().__init__()
+        self.may_skip = may_skip
+
+    def say(self, verdict, test, why=''):
+        words = why.strip().splitlines()
+        name = name_of(test).replace('.', '/', 1)
+        print(f'{verdict} {name}' + (f': {words[-1]}' if words else ''), flush=True)
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.say('ok', test)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        if any(re.search(pattern, reason) for pattern in self.may_skip):
+            self.say('skip', test, reason)
+        else:
+            self.failures.append((test, reason))
+            self.say('not ok', test, f'skipped for a reason that is not listed: {reason}')
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.explain(test, self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.explain(test, self.errors[-1][1])
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            self.explain(test, self._exc_info_to_string(err, test))
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self.say('not ok', test, 'succeeds unexpectedly')
+
+    def explain(self, test, text):
+        for line in text.splitlines():
+            print('# ' + line)
+        self.say('not ok', test, text)
+
+
+class Runner:
+    """What unittest wants of one that runs tests."""
+
+    def __init__(self, may_skip, without):
+        self.may_skip = may_skip
+        self.without = [line.split('\t', 1) for line in without]
+
+    def run(self, tests):
+        result = Lines(self.may_skip)
+        for test in self.flat(tests):
+            why = self.why_without(name_of(test))
+            if why is None:
+                test(result)
+            else:
+                result.say('skip', test, why)
+        return result
+
+    def why_without(self, name):
+        return next((why for what, why in self.without if re.search(what, name)), None)
+
+    def flat(self, tests):
+        for test in tests:
+            if isinstance(test, unittest.TestSuite):
+                yield from self.flat(test)
+            else:
+                yield test
+
+
+def main():
+    directory, skips, without = sys.argv[1:4]
+    runner = Runner(lines(skips), lines(without))
+    sys.argv[1:] = sys.argv[4:]
+    # As run_tests.py does it.
+    sys.path[0] = directory
+    path = os.path.join(directory, '__init__.py')
+    tests = importlib.machinery.SourceFileLoader('tests', path).load_module()
+    from args_parser import parser
+    parser.parse_args()
+    unittest.main(module=tests, testRunner=runner)
+
+
+main()

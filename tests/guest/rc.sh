@@ -1,0 +1,212 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Programs that connect their queue pairs by ibv_modify_qp, without rdma_cm: ibv_rc_pingpong,
+# ibv_srq_pingpong, perftest without -R. Between two namespaces, and with both ends on one device.
+#
+# RUNS: how many ibv_rc_pingpong in a row.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+export PERFTEST_LIMIT=110
+
+# A pair of programs that talk over a channel of their own: over IPv4, whatever the index of the GID.
+pingpong() {
+	local program=$1
+	shift
+	pair 60 "$program" -d "$DEV_B" -p "$PORT" "$@" -- \
+		"$program" -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
+	grep -q ' iters in ' "$CLIENT_OUT" || die "no figure: $(last_line "$CLIENT_OUT")"
+}
+
+sizes() {
+	local size
+	for size in 1 2 1023 4096 65537 1048576 8388608; do
+		pingpong ibv_rc_pingpong -g 0 -c -n 4 -s "$size"
+		PORT=$((PORT + 1))
+	done
+}
+
+# gid_index NETNS DEVICE PATTERN: where such a GID is.
+gid_index() {
+	local file
+	for file in $(in_ns "$1" sh -c "cd /sys/class/infiniband/$2/ports/1/gids && grep -l '$3' *"); do
+		echo "$file"
+		return
+	done
+	echo "no GID like $3 at $2" >&2
+	return 1
+}
+
+# over KIND PATTERN: the two ends may have it at different indices.
+over() {
+	local a b
+	a=$(gid_index "$NS_A" "$DEV_A" "$1")
+	b=$(gid_index "$NS_B" "$DEV_B" "$1")
+	pair 60 ibv_rc_pingpong -d "$DEV_B" -p "$PORT" -g "$b" -c -n 20 -- \
+		ibv_rc_pingpong -d "$DEV_A" -p "$PORT" -g "$a" -c -n 20 "$IP4_B"
+	grep -q ' iters in ' "$CLIENT_OUT"
+}
+
+# plain_perftest ROWS TOOL [OPTIONS of both ends...]: perftest without rdma_cm, and figures in its table.
+plain_perftest() {
+	local rows=$1 tool=$2
+	shift 2
+	pair "$PERFTEST_LIMIT" "$tool" -F -d "$DEV_B" -x 0 -p "$PORT" "$@" -- \
+		"$tool" -F -d "$DEV_A" -x 0 -p "$PORT" "$@" "$IP4_B"
+	[ "$(perftest_rows | wc -l)" = "$rows" ] || die "$(perftest_rows | wc -l) rows instead of $rows"
+	perftest_rows | awk '!($5 > 0) || $5 ~ /inf|nan/ { bad = 1 } END { exit bad }' ||
+		die "figures: $(perftest_rows)"
+}
+
+# Each of them leaves nothing, however many there are.
+in_a_row() {
+	local i memory
+	for ((i = 0; i < 3; i++)); do one_of_many; done
+	memory=$(kernel_memory)
+	for ((i = 0; i < $1; i++)); do one_of_many; done
+	nothing_left 20 qp cq mr pd
+	nobody_waits "$NS_A" "$DEV_A"
+	nobody_waits "$NS_B" "$DEV_B"
+	echo "KiB of the kernel's memory: $memory before, $(kernel_memory) after"
+	[ $(($(kernel_memory) - memory)) -lt 16384 ]
+}
+
+one_of_many() {
+	pingpong ibv_rc_pingpong -g 0 -n 3 -s 100 -r 10
+	PORT=$((PORT + 1))
+}
+
+kernel_memory() {
+	echo 3 >/proc/sys/vm/drop_caches
+	awk '/^(Slab|VmallocUsed|Percpu|KernelStack):/ { n += $2 } END { print n }' /proc/meminfo
+}
+
+nobody_waits() {
+	local port
+	port=$(in_ns "$1" cat "/sys/class/infiniband/$2/pairing_port")
+	eventually 10 not_listening "$1" "$port" || die "somebody listens on port $port"
+}
+
+not_listening() { ! in_ns "$1" ss -Htln "sport = :$2" | grep -q .; }
+
+# The port is the administrator's: another one, or none.
+other_port() {
+	setting "$NS_A" "$DEV_A" pairing_port 4242
+	setting "$NS_B" "$DEV_B" pairing_port 4242
+	pingpong ibv_rc_pingpong -g 0 -n 3
+}
+
+# no_pingpong WHY: the client says that it cannot be. (`die` ends a case even within a condition.)
+no_pingpong() {
+	if (pingpong ibv_rc_pingpong -g 0 -n 3); then die 'they met'; fi
+	grep "$1" "$TMP"/client.*
+	rm "$TMP"/client.*
+}
+
+ports_that_differ() {
+	setting "$NS_A" "$DEV_A" pairing_port 4243
+	no_pingpong 'Failed status'
+}
+
+switched_off() {
+	setting "$NS_A" "$DEV_A" pairing_port 0
+	no_pingpong 'Failed to modify QP to RTR'
+}
+
+wrong_ports() {
+	local value
+	for value in -1 65536 x ''; do
+		if setting "$NS_A" "$DEV_A" pairing_port "$value" 2>/dev/null; then die "takes '$value'"; fi
+	done
+}
+
+# Each packet takes its time, some get lost, some come twice: the start-up too.
+lossy_path() {
+	in_ns "$NS_A" tc qdisc add dev "$NET_A" root netem delay 2ms 1ms loss 3% duplicate 5%
+	in_ns "$NS_B" tc qdisc add dev "$NET_B" root netem delay 2ms 1ms loss 3% duplicate 5%
+	local i
+	for i in 1 2 3 4 5; do
+		pingpong ibv_rc_pingpong -g 0 -n 10 -c
+		PORT=$((PORT + 1))
+	done
+}
+
+# What is lost of a peer that dies is not waited for.
+server_dies() {
+	serve 60 ibv_rc_pingpong -d "$DEV_B" -p "$PORT" -g 0 -n 1000000
+	(
+		sleep 3
+		pkill -KILL -P "$SERVER_PID" || kill -KILL "$SERVER_PID"
+	) &
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	if in_ns "$NS_A" timeout 30 ibv_rc_pingpong -d "$DEV_A" -p "$PORT" -g 0 -n 1000000 "$IP4_B" \
+		>"$TMP/dies" 2>&1; then
+		die 'it ended well'
+	fi
+	grep -E 'Failed status|parse WC failed|read' "$TMP/dies"
+}
+
+# Devices go while their queue pairs look for each other, and the module after them.
+devices_go() {
+	setting "$NS_A" "$DEV_A" pairing_port 4244
+	(pingpong ibv_rc_pingpong -g 0 -n 3) &
+	eventually 20 is_looking || die 'nobody looks for a peer'
+	link_del "$NS_A" "$DEV_A"
+	link_del "$NS_B" "$DEV_B"
+	wait $! || true
+	ends_down
+	timeout 30 rmmod "$TYPE" || die "rmmod: $?"
+}
+
+# Both are in RTR at least.
+is_looking() { [ "$(objects qp | grep -c -E 'state RT[RS]')" = 2 ]; }
+
+pingpongs() {
+	try "$1/rc_pingpong" 60 pingpong ibv_rc_pingpong -g 0
+	try "$1/events" 60 pingpong ibv_rc_pingpong -g 0 -e
+	try "$1/data_is_right" 60 pingpong ibv_rc_pingpong -g 0 -c -n 50
+	try "$1/sizes" 120 sizes
+	try "$1/ipv4" 60 over '0000:0000:0000:0000:0000:ffff:'
+	try "$1/ipv6" 60 over '^fd71:'
+	try "$1/link_local" 60 over '^fe80:'
+	try "$1/srq_16_queue_pairs" 60 pingpong ibv_srq_pingpong -g 0 -q 16 -n 320
+	try "$1/srq_events" 60 pingpong ibv_srq_pingpong -g 0 -q 16 -n 320 -e
+}
+
+perftests() {
+	local tool
+	for tool in write read send; do
+		try "$1/ib_${tool}_bw" 120 plain_perftest 1 "ib_${tool}_bw" -s 65536 -n 20
+		try "$1/ib_${tool}_lat" 120 plain_perftest 1 "ib_${tool}_lat" -s 64 -n 50
+		try "$1/ib_${tool}_bw_bidirectional" 120 plain_perftest 1 "ib_${tool}_bw" -b -s 4096 -n 50
+		try "$1/ib_${tool}_bw_4_queue_pairs" 120 plain_perftest 1 "ib_${tool}_bw" -q 4 -s 4096 -n 50
+	done
+	try "$1/ib_send_bw_srq" 120 plain_perftest 1 ib_send_bw --use-srq -s 4096 -n 50
+	try "$1/ib_write_bw_all_sizes" 120 plain_perftest 23 ib_write_bw -a -n 5
+}
+
+more_between_namespaces() {
+	try lossy_path 90 lossy_path
+	ends_down
+	ends_up netns
+	try server_dies 60 server_dies
+	try other_port 60 other_port
+	try ports_that_differ 60 ports_that_differ
+	try switched_off 60 switched_off
+	try wrong_ports 20 wrong_ports
+	ends_down
+	ends_up netns
+	try devices_go 90 devices_go
+}
+
+for topology in ${TOPOLOGIES:-netns self}; do
+	ends_up "$topology"
+	pingpongs "$topology"
+	perftests "$topology"
+	try "$topology/in_a_row" 200 in_a_row "${RUNS:-30}"
+	try "$topology/nothing_left" 30 nothing_left 10 qp cq mr pd
+	[ "$topology" != netns ] || more_between_namespaces
+	ends_down
+done
+finish

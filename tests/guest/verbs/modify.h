@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Queue pairs that are connected by ibv_modify_qp, without rdma_cm. Both sides are in one process.
+ * As in common.h, a function that gives false has failed the case.
+ */
+#ifndef RIWARP_TESTS_MODIFY_H
+#define RIWARP_TESTS_MODIFY_H
+
+#include "common.h"
+
+#define SIDE_DEPTH 64
+
+struct side {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct region memory;
+	int gid_index;
+	union ibv_gid gid;
+	uint32_t psn;
+	/* How long a Send waits for its peer: as in ibv_qp_attr, 14 and 7. */
+	uint8_t timeout, retry_cnt;
+};
+
+/* Makes a queue pair in INIT and memory for it. */
+bool side_open(struct side *s, struct ibv_context *ctx, int gid_index);
+void side_close(struct side *s);
+
+/* What is set on the way to RTR and RTS towards a peer, with the mask. */
+int rtr_attr(const struct side *s, const struct side *peer, struct ibv_qp_attr *attr);
+int rts_attr(const struct side *s, struct ibv_qp_attr *attr);
+
+bool side_init(struct side *s);
+bool side_rtr(struct side *s, const struct side *peer);
+bool side_rts(struct side *s);
+/* The errno of a change of state, 0 if it was done. */
+int try_modify(struct side *s, struct ibv_qp_attr *attr, int mask);
+
+/* Two sides on the same index of the GID table; both in INIT. */
+bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid_index);
+void sides_close(struct side *a, struct side *b);
+
+/* Posts a Send of `len` octets of a pattern, and a receive for one. */
+bool side_send(struct side *s, uint64_t id, size_t len);
+bool side_recv(struct side *s, uint64_t id, size_t len);
+/* Sends both ways, writes and reads, and checks what arrives. */
+bool traffic(struct side *a, struct side *b);
+
+/* Whether somebody listens on the port where queue pairs find each other. */
+bool somebody_listens(int port);
+/* A value of the device in sysfs; -1 if there is none. */
+long device_value(struct ibv_context *ctx, const char *name);
+/* One of its counters, as it is now. */
+long device_counter(struct ibv_context *ctx, const char *name);
+bool set_device_value(struct ibv_context *ctx, const char *name, long value);
+
+#endif

@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Connections that queue pairs make by themselves, without rdma_cm: who is first, who never comes, who
+ * comes again, and what is said of it. */
+
+#include <pthread.h>
+
+#include "modify.h"
+
+static struct ibv_context *ctx;
+static int port;
+
+/* Defines a case with two sides in INIT. */
+#define SIDES_CASE(name)                                                                           \
+	static void name##_body(struct side *a, struct side *b);                                   \
+	static void name(void)                                                                     \
+	{                                                                                          \
+		struct side a, b;                                                                  \
+                                                                                                   \
+		if (sides_open(&a, &b, ctx, 0))                                                    \
+			name##_body(&a, &b);                                                       \
+		sides_close(&a, &b);                                                               \
+	}                                                                                          \
+	static void name##_body(struct side *a, struct side *b)
+
+static bool nobody_listens(void)
+{
+	for (int64_t end = now_ms() + 2000; somebody_listens(port); sleep_ms(10))
+		if (now_ms() > end) {
+			fail("somebody listens");
+			return false;
+		}
+	return true;
+}
+
+/* siw's user ABI has no number for what a peer is that never comes. */
+static bool is_retry_exceeded(enum ibv_wc_status status)
+{
+	return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_GENERAL_ERR;
+}
+
+static bool join(struct side *a, struct side *b)
+{
+	return side_rtr(a, b) && side_rtr(b, a) && side_rts(a) && side_rts(b);
+}
+
+SIDES_CASE(both_ready_then_both_send)
+{
+	must(join(a, b));
+	must(traffic(a, b));
+	must(nobody_listens());
+}
+
+SIDES_CASE(one_is_through_before_the_other_begins)
+{
+	must(side_rtr(a, b) && side_rts(a));
+	sleep_ms(100);
+	must(side_rtr(b, a) && side_rts(b));
+	must(traffic(a, b));
+}
+
+SIDES_CASE(the_other_is_through_before_the_one_begins)
+{
+	must(side_rtr(b, a) && side_rts(b));
+	sleep_ms(100);
+	must(side_rtr(a, b) && side_rts(a));
+	must(traffic(a, b));
+}
+
+SIDES_CASE(one_waits_the_other_calls)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr, *bad;
+	struct ibv_wc wc;
+
+	must(side_rtr(b, a));
+	must(side_rtr(a, b) && side_rts(a));
+	sge = sge_of(&a->memory, 0, 100);
+	pattern_fill(a->memory.buf, 100, 1);
+	wr = wr_rdma(IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1,
+		     (uintptr_t)b->memory.buf + 1000, b->memory.mr->rkey);
+	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(expect_wc(a->cq, &wc, 7, IBV_WC_SUCCESS));
+	sge = sge_of(&a->memory, 2000, 100);
+	wr = wr_rdma(IBV_WR_RDMA_READ, 8, IBV_SEND_SIGNALED, &sge, 1,
+		     (uintptr_t)b->memory.buf + 1000, b->memory.mr->rkey);
+	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(expect_wc(a->cq, &wc, 8, IBV_WC_SUCCESS));
+	check(pattern_differs(b->memory.buf + 1000, 100, 1) < 0, "not what was written");
+	check(pattern_differs(a->memory.buf + 2000, 100, 1) < 0, "not what was read");
+	check(qp_state(b->qp) == IBV_QPS_RTR, "state %d of who waited", qp_state(b->qp));
+	must(side_rts(b));
+	check(qp_state(b->qp) == IBV_QPS_RTS, "state %d afterwards", qp_state(b->qp));
+	must(traffic(b, a));
+}
+
+/* iWARP has no state in which a stream carries one direction only. */
+SIDES_CASE(one_that_only_waits_may_send_once_it_was_called)
+{
+	struct ibv_wc wc;
+
+	must(side_rtr(b, a) && side_send(b, 1, 100));
+	must(side_recv(a, 2, 100) && side_rtr(a, b) && side_rts(a));
+	must(expect_wc(b->cq, &wc, 1, IBV_WC_SUCCESS) && expect_wc(a->cq, &wc, 2, IBV_WC_SUCCESS));
+	check(qp_state(b->qp) == IBV_QPS_RTR, "state %d", qp_state(b->qp));
+}
+
+SIDES_CASE(what_was_posted_before_the_peer_came_goes_out)
+{
+	struct ibv_wc wc;
+
+	must(side_rtr(a, b) && side_rts(a));
+	for (int i = 0; i < 8; i++)
+		must(side_send(a, i, 200));
+	must(expect_no_wc(a->cq, QUIET));
+	for (int i = 0; i < 8; i++)
+		must(side_recv(b, 100 + i, 200));
+	must(side_rtr(b, a));
+	for (int i = 0; i < 8; i++)
+		must(expect_wc(a->cq, &wc, i, IBV_WC_SUCCESS) &&
+		     expect_wc(b->cq, &wc, 100 + i, IBV_WC_SUCCESS));
+	must(side_rts(b));
+	must(traffic(a, b));
+}
+
+struct starter {
+	struct side *self, *peer;
+	pthread_barrier_t *barrier;
+	int rc;
+};
+
+static void *start_side(void *arg)
+{
+	struct starter *s = arg;
+	struct ibv_qp_attr attr;
+	int mask = rtr_attr(s->self, s->peer, &attr);
+
+	pthread_barrier_wait(s->barrier);
+	s->rc = try_modify(s->self, &attr, mask);
+	mask = rts_attr(s->self, &attr);
+	if (!s->rc)
+		s->rc = try_modify(s->self, &attr, mask);
+	return NULL;
+}
+
+static bool start_both(struct side *a, struct side *b)
+{
+	pthread_barrier_t barrier;
+	struct starter starters[2] = { { a, b, &barrier, 0 }, { b, a, &barrier, 0 } };
+	pthread_t threads[2];
+
+	pthread_barrier_init(&barrier, NULL, 2);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, start_side, &starters[i]);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&barrier);
+	for (int i = 0; i < 2; i++)
+		if (starters[i].rc) {
+			fail("side %d: %s", i, strerror(starters[i].rc));
+			return false;
+		}
+	return true;
+}
+
+static void both_at_once_one_connection_stays(void)
+{
+	long before = device_counter(ctx, "established");
+
+	for (int round = 0; round < 30 && !test_failed(); round++) {
+		struct side a, b;
+
+		if (sides_open(&a, &b, ctx, 0) && start_both(&a, &b))
+			traffic(&a, &b);
+		sides_close(&a, &b);
+	}
+	if (!test_failed()) {
+		long streams = device_counter(ctx, "established") - before;
+
+		check(streams == 60, "%ld ends of streams for 30 connections", streams);
+	}
+}
+
+static void many_at_once(void)
+{
+	enum { PAIRS = 24 };
+	static struct side sides[PAIRS][2];
+	bool good = true;
+
+	memset(sides, 0, sizeof(sides));
+	for (int i = 0; good && i < PAIRS; i++)
+		good = sides_open(&sides[i][0], &sides[i][1], ctx, 0);
+	/* All of one half first, backwards; then the other. */
+	for (int i = PAIRS - 1; good && i >= 0; i--)
+		good = side_rtr(&sides[i][0], &sides[i][1]) && side_rts(&sides[i][0]);
+	for (int i = 0; good && i < PAIRS; i++)
+		good = side_rtr(&sides[i][1], &sides[i][0]) && side_rts(&sides[i][1]);
+	for (int i = 0; good && i < PAIRS; i++)
+		good = traffic(&sides[i][0], &sides[i][1]);
+	for (int i = 0; i < PAIRS; i++)
+		sides_close(&sides[i][0], &sides[i][1]);
+	must(good);
+	must(nobody_listens());
+}
+
+static void every_gid(void)
+{
+	struct ibv_port_attr attr;
+	int found = 0, families = 0;
+
+	check(!ibv_query_port(ctx, 1, &attr), "ibv_query_port: %s", strerror(errno));
+	for (int i = 0; i < attr.gid_tbl_len; i++) {
+		struct side a, b;
+		union ibv_gid gid;
+
+		check(!ibv_query_gid(ctx, 1, i, &gid), "ibv_query_gid: %s", strerror(errno));
+		if (!gid.global.subnet_prefix && !gid.global.interface_id)
+			continue;
+		found++;
+		families |= !gid.global.subnet_prefix ? 1 : gid.raw[0] == 0xfe ? 2 : 4;
+		if (sides_open(&a, &b, ctx, i) && join(&a, &b))
+			traffic(&a, &b);
+		sides_close(&a, &b);
+		if (test_failed())
+			return;
+	}
+	check(families == 7, "not all kinds of GID among %d: %d", found, families);
+}
+
+/* Of three Sends the first is the one that nobody took; the others and the receive are flushed. */
+static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64_t most)
+{
+	struct ibv_wc wc;
+	int64_t took;
+	bool seen[4] = { false };
+
+	if (!poll_wc(s->cq, &wc, SOON + most)) {
+		fail("no completion");
+		return false;
+	}
+	took = now_ms() - begin;
+	if (wc.wr_id != 0 || !is_retry_exceeded(wc.status)) {
+		fail("%s for request %llu", ibv_wc_status_str(wc.status),
+		     (unsigned long long)wc.wr_id);
+		return false;
+	}
+	if (took < least || took > most) {
+		fail("after %lld ms", (long long)took);
+		return false;
+	}
+	for (int i = 0; i < 3; i++) {
+		if (!poll_wc(s->cq, &wc, SOON) || wc.status != IBV_WC_WR_FLUSH_ERR || wc.wr_id > 3 ||
+		    seen[wc.wr_id]) {
+			fail("request %d is not flushed", i);
+			return false;
+		}
+		seen[wc.wr_id] = true;
+	}
+	return qp_reaches(s->qp, IBV_QPS_ERR, SOON);
+}
+
+static bool post_three_and_one(struct side *s)
+{
+	return side_recv(s, 3, 100) && side_send(s, 0, 100) && side_send(s, 1, 100) &&
+	       side_send(s, 2, 100);
+}
+
+SIDES_CASE(a_peer_that_never_comes)
+{
+	long before = device_counter(ctx, "pairing_timeouts");
+	int64_t begin;
+
+	/* The least that there is: a second. */
+	a->timeout = 1;
+	a->retry_cnt = 0;
+	must(side_rtr(a, b) && side_rts(a));
+	begin = now_ms();
+	must(post_three_and_one(a));
+	must(expect_giving_up(a, begin, 990, 3000));
+	check(device_counter(ctx, "pairing_timeouts") == before + 1, "not counted");
+	must(nobody_listens());
+}
+
+SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
+{
+	int64_t begin;
+
+	/* 4.096 us * 2^16 = 268 ms, four times as long, three tries: 3.2 s. */
+	a->timeout = 16;
+	a->retry_cnt = 2;
+	must(side_rtr(a, b) && side_rts(a));
+	begin = now_ms();
+	must(post_three_and_one(a));
+	must(expect_giving_up(a, begin, 3200, 5200));
+}
+
+SIDES_CASE(without_a_timeout_a_send_waits)
+{
+	struct ibv_wc wc;
+
+	a->timeout = 0;
+	must(side_rtr(a, b) && side_rts(a));
+	must(side_send(a, 1, 10));
+	must(expect_no_wc(a->cq, 2000));
+	must(side_recv(b, 2, 10) && side_rtr(b, a));
+	must(expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS) && expect_wc(b->cq, &wc, 2, IBV_WC_SUCCESS));
+}
+
+SIDES_CASE(who_posts_nothing_waits_for_ever)
+{
+	a->timeout = 1;
+	a->retry_cnt = 0;
+	must(side_rtr(a, b) && side_rts(a));
+	sleep_ms(2000);
+	check(qp_state(a->qp) == IBV_QPS_RTS, "state %d", qp_state(a->qp));
+	must(side_rtr(b, a) && side_rts(b));
+	must(traffic(a, b));
+}
+
+static bool same_attributes(const struct side *s, const struct side *peer, bool rts)
+{
+	struct ibv_qp_attr rtr, to_rts, is;
+	struct ibv_qp_init_attr init;
+	int mask = rtr_attr(s, peer, &rtr) | rts_attr(s, &to_rts) | IBV_QP_ACCESS_FLAGS |
+		   IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_CAP;
+
+	if (ibv_query_qp(s->qp, &is, mask, &init)) {
+		fail("ibv_query_qp: %s", strerror(errno));
+		return false;
+	}
+#define SAME(field, expected)                                                                      \
+	if (is.field != (expected)) {                                                              \
+		fail(#field " is %lld and not %lld", (long long)is.field, (long long)(expected));  \
+		return false;                                                                      \
+	}
+	SAME(qp_state, rts ? IBV_QPS_RTS : IBV_QPS_RTR);
+	SAME(path_mtu, rtr.path_mtu);
+	SAME(dest_qp_num, rtr.dest_qp_num);
+	SAME(rq_psn, rtr.rq_psn);
+	SAME(max_dest_rd_atomic, rtr.max_dest_rd_atomic);
+	SAME(min_rnr_timer, rtr.min_rnr_timer);
+	SAME(ah_attr.is_global, 1);
+	SAME(ah_attr.port_num, 1);
+	SAME(ah_attr.grh.sgid_index, rtr.ah_attr.grh.sgid_index);
+	SAME(ah_attr.grh.hop_limit, rtr.ah_attr.grh.hop_limit);
+	SAME(port_num, 1);
+	SAME(qp_access_flags, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	if (memcmp(&is.ah_attr.grh.dgid, &peer->gid, sizeof(peer->gid))) {
+		fail("another destination");
+		return false;
+	}
+	if (!rts)
+		return true;
+	SAME(sq_psn, to_rts.sq_psn);
+	SAME(timeout, to_rts.timeout);
+	SAME(retry_cnt, to_rts.retry_cnt);
+	SAME(rnr_retry, to_rts.rnr_retry);
+	SAME(max_rd_atomic, to_rts.max_rd_atomic);
+	return true;
+}
+
+SIDES_CASE(query_says_what_was_set)
+{
+	must(side_rtr(a, b));
+	must(same_attributes(a, b, false));
+	must(side_rts(a));
+	must(same_attributes(a, b, true));
+	must(side_rtr(b, a) && side_rts(b));
+	must(traffic(a, b));
+	must(same_attributes(a, b, true));
+	must(same_attributes(b, a, true));
+}
+
+static bool to_state(struct side *s, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+	int rc = try_modify(s, &attr, IBV_QP_STATE);
+
+	if (rc)
+		fail("to state %d: %s", state, strerror(rc));
+	return !rc;
+}
+
+static void forget(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	while (poll_wc(cq, &wc, 100))
+		;
+}
+
+SIDES_CASE(reset_and_used_again)
+{
+	for (int round = 0; round < 3; round++) {
+		must(join(a, b));
+		must(traffic(a, b));
+		must(to_state(a, IBV_QPS_RESET));
+		check(qp_state(a->qp) == IBV_QPS_RESET, "state %d", qp_state(a->qp));
+		must(to_state(b, IBV_QPS_RESET));
+		forget(a->cq);
+		forget(b->cq);
+		a->psn = (a->psn + 1) & 0xffffff;
+		b->psn = (b->psn + 7) & 0xffffff;
+		must(side_init(a) && side_init(b));
+	}
+}
+
+SIDES_CASE(reset_while_waiting)
+{
+	must(side_rtr(a, b));
+	must(to_state(a, IBV_QPS_RESET));
+	must(nobody_listens());
+	must(side_init(a) && side_rtr(a, b) && side_rts(a));
+	sleep_ms(50);
+	must(to_state(a, IBV_QPS_RESET));
+	must(nobody_listens());
+	must(side_init(a) && join(a, b));
+	must(traffic(a, b));
+}
+
+SIDES_CASE(error_while_waiting_flushes)
+{
+	struct ibv_wc wc;
+
+	must(side_recv(a, 1, 10));
+	must(side_rtr(a, b) && side_rts(a));
+	must(side_send(a, 2, 10));
+	must(to_state(a, IBV_QPS_ERR));
+	for (int i = 0; i < 2; i++)
+		check(poll_wc(a->cq, &wc, SOON) && wc.status == IBV_WC_WR_FLUSH_ERR,
+		      "request %d is not flushed", i);
+	must(nobody_listens());
+}
+
+/* A queue pair goes in all moments of a start-up. */
+static void destroyed_while_connecting(void)
+{
+	for (int round = 0; round < 40 && !test_failed(); round++) {
+		struct side a, b;
+
+		if (sides_open(&a, &b, ctx, 0) && side_rtr(&a, &b) && side_rtr(&b, &a) &&
+		    side_rts(&a) && side_rts(&b) && side_send(&a, 1, 100)) {
+			struct timespec pause = { .tv_nsec = round % 20 * 1000000 };
+
+			nanosleep(&pause, NULL);
+			ibv_destroy_qp((round & 1 ? &a : &b)->qp);
+			*(round & 1 ? &a.qp : &b.qp) = NULL;
+		}
+		sides_close(&a, &b);
+	}
+	must(!test_failed());
+	must(nobody_listens());
+}
+
+SIDES_CASE(wrong_psn_never_meets)
+{
+	struct side liar = *a;
+	struct ibv_wc wc;
+
+	/* What b expects to get is not what a is going to send. */
+	liar.psn ^= 1;
+	a->timeout = 1;
+	must(side_rtr(b, &liar) && side_rts(b));
+	must(side_rtr(a, b) && side_rts(a));
+	must(side_send(a, 1, 10));
+	check(poll_wc(a->cq, &wc, SOON) && is_retry_exceeded(wc.status), "status %d", wc.status);
+	check(qp_state(b->qp) == IBV_QPS_RTS, "state %d", qp_state(b->qp));
+}
+
+SIDES_CASE(another_psn_than_the_caller_was_told)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_wc wc;
+	int mask, rc;
+
+	must(side_rtr(a, b) && side_rtr(b, a) && side_recv(b, 2, 10) && side_rts(a));
+	must(side_send(a, 1, 10));
+	must(expect_wc(b->cq, &wc, 2, IBV_WC_SUCCESS));
+	b->psn ^= 1;
+	mask = rts_attr(b, &attr);
+	rc = try_modify(b, &attr, mask);
+	check(rc == EINVAL, "%d", rc);
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON) && qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+}
+
+/* The right one comes although a wrong one is knocking. */
+SIDES_CASE(a_wrong_caller_is_no_hindrance)
+{
+	struct side c;
+
+	memset(&c, 0, sizeof(c));
+	if (side_open(&c, ctx, 0)) {
+		/* c believes that a is its peer; a waits for b. */
+		if (side_rtr(a, b) && side_rts(a) && side_rtr(&c, a) && side_rts(&c)) {
+			sleep_ms(200);
+			if (side_rtr(b, a) && side_rts(b) && traffic(a, b) &&
+			    qp_state(c.qp) != IBV_QPS_RTS)
+				fail("state %d of who is not meant", qp_state(c.qp));
+		}
+	}
+	side_close(&c);
+}
+
+#define REFUSED(change, error)                                                                     \
+	do {                                                                                       \
+		struct ibv_qp_attr attr;                                                           \
+		int mask = rtr_attr(a, b, &attr), rc;                                              \
+                                                                                                   \
+		change;                                                                            \
+		rc = try_modify(a, &attr, mask);                                                   \
+		check(rc == (error), #change ": %d", rc);                                          \
+		check(qp_state(a->qp) == IBV_QPS_INIT, "state %d after " #change,                  \
+		      qp_state(a->qp));                                                            \
+	} while (0)
+
+SIDES_CASE(what_cannot_be_is_refused_at_once)
+{
+	struct ibv_qp_attr attr;
+	int mask = rts_attr(a, &attr);
+
+	check(try_modify(a, &attr, mask) == EINVAL, "from INIT to RTS");
+	REFUSED(attr.ah_attr.is_global = 0, EINVAL);
+	REFUSED(attr.ah_attr.grh.dgid.raw[0] = 0xff, EINVAL);
+	REFUSED(memset(&attr.ah_attr.grh.dgid, 0, 16), EINVAL);
+	REFUSED(attr.dest_qp_num = a->qp->qp_num, EINVAL);
+	REFUSED(attr.ah_attr.grh.dgid.raw[0] = 0x20, EINVAL); /* IPv6 from an IPv4 address */
+	REFUSED(mask &= ~IBV_QP_DEST_QPN, EINVAL);
+	REFUSED(mask &= ~IBV_QP_RQ_PSN, EINVAL);
+	REFUSED(mask &= ~IBV_QP_MIN_RNR_TIMER, EINVAL);
+	check(!somebody_listens(port), "somebody listens");
+	must(side_rtr(a, b));
+	check(somebody_listens(port), "nobody listens");
+	mask = rts_attr(a, &attr) & ~IBV_QP_SQ_PSN;
+	check(try_modify(a, &attr, mask) == EINVAL, "RTS without PSN");
+	mask = rtr_attr(a, b, &attr);
+	check(try_modify(a, &attr, mask) == EINVAL, "RTR twice");
+	must(side_rts(a) && side_rtr(b, a) && side_rts(b));
+	must(traffic(a, b));
+}
+
+/* What a Send's completion promises: destroying the queue pair right after takes nothing away. */
+static void what_was_sent_arrives_though_the_sender_goes(void)
+{
+	for (int round = 0; round < 20 && !test_failed(); round++) {
+		struct side a, b;
+		struct ibv_wc wc;
+		size_t len = 16 * 1024;
+
+		if (sides_open(&a, &b, ctx, 0) && side_recv(&b, 1, len) && join(&a, &b) &&
+		    side_send(&a, 2, len) && expect_wc(a.cq, &wc, 2, IBV_WC_SUCCESS)) {
+			ibv_destroy_qp(a.qp);
+			a.qp = NULL;
+			expect_wc(b.cq, &wc, 1, IBV_WC_SUCCESS);
+		}
+		sides_close(&a, &b);
+	}
+}
+
+/* Programs go when they have got what they wanted, and leave receives behind at their peers. */
+SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
+{
+	struct ibv_wc wc;
+
+	must(join(a, b));
+	must(traffic(a, b));
+	must(side_recv(a, 3, 100));
+	ibv_destroy_qp(b->qp);
+	b->qp = NULL;
+	must(expect_no_wc(a->cq, 300));
+	check(qp_state(a->qp) == IBV_QPS_RTS, "state %d", qp_state(a->qp));
+	must(side_send(a, 0, 100));
+	check(poll_wc(a->cq, &wc, SOON) && wc.wr_id == 0 && is_retry_exceeded(wc.status),
+	      "%s for request %llu", ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id);
+	must(expect_wc(a->cq, &wc, 3, IBV_WC_WR_FLUSH_ERR));
+	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+}
+
+/* How many of the Reads are answered is up to chance; each of them ends, and after one that fails none
+ * succeeds. */
+SIDES_CASE(reads_of_a_peer_that_goes)
+{
+	struct ibv_sge sge = sge_of(&a->memory, 0, 32 * 1024);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_wc wc;
+	bool failed = false;
+
+	must(join(a, b));
+	must(traffic(a, b));
+	for (int i = 0; i < 20; i++) {
+		wr = wr_rdma(IBV_WR_RDMA_READ, i, IBV_SEND_SIGNALED, &sge, 1,
+			     (uintptr_t)b->memory.buf, b->memory.mr->rkey);
+		check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+		if (i == 10) {
+			ibv_destroy_qp(b->qp);
+			b->qp = NULL;
+		}
+	}
+	for (int i = 0; i < 20; i++) {
+		check(poll_wc(a->cq, &wc, SOON) && wc.wr_id == (uint64_t)i, "no completion of %d", i);
+		check(!failed || wc.status != IBV_WC_SUCCESS, "%d succeeds behind one that failed", i);
+		failed |= wc.status != IBV_WC_SUCCESS;
+	}
+	check(failed, "the last one succeeds");
+	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+}
+
+SIDES_CASE(switched_off)
+{
+	struct ibv_qp_attr attr;
+	int mask = rtr_attr(a, b, &attr), rc;
+
+	must(set_device_value(ctx, "pairing_port", 0));
+	check(device_value(ctx, "pairing_port") == 0, "not what was set");
+	rc = try_modify(a, &attr, mask);
+	must(set_device_value(ctx, "pairing_port", port));
+	check(rc == EOPNOTSUPP, "%d", rc);
+	must(join(a, b));
+	must(traffic(a, b));
+}
+
+SIDES_CASE(another_port)
+{
+	must(set_device_value(ctx, "pairing_port", 24999));
+	if (side_rtr(a, b) && !somebody_listens(24999))
+		fail("nobody listens at port 24999");
+	set_device_value(ctx, "pairing_port", port);
+	must(!test_failed());
+	check(!somebody_listens(port), "somebody listens at the other port");
+	/* b is told after the setting is back: they do not meet. */
+	must(side_rts(a) && side_rtr(b, a) && side_rts(b));
+	a->timeout = b->timeout = 1;
+	sleep_ms(300);
+	check(device_value(ctx, "pairing_port") == port, "not what was set");
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	srand(getpid());
+	ctx = test_context();
+	if (!ctx)
+		return test_cannot_start();
+	port = device_value(ctx, "pairing_port");
+	RUN(both_ready_then_both_send);
+	RUN(one_is_through_before_the_other_begins);
+	RUN(the_other_is_through_before_the_one_begins);
+	RUN(one_waits_the_other_calls);
+	RUN(one_that_only_waits_may_send_once_it_was_called);
+	RUN(what_was_posted_before_the_peer_came_goes_out);
+	RUN(both_at_once_one_connection_stays);
+	RUN(many_at_once);
+	RUN(every_gid);
+	RUN(a_peer_that_never_comes);
+	RUN(time_is_what_timeout_and_retry_cnt_say);
+	RUN(without_a_timeout_a_send_waits);
+	RUN(who_posts_nothing_waits_for_ever);
+	RUN(query_says_what_was_set);
+	RUN(reset_and_used_again);
+	RUN(reset_while_waiting);
+	RUN(error_while_waiting_flushes);
+	RUN(destroyed_while_connecting);
+	RUN(wrong_psn_never_meets);
+	RUN(another_psn_than_the_caller_was_told);
+	RUN(a_wrong_caller_is_no_hindrance);
+	RUN(what_cannot_be_is_refused_at_once);
+	RUN(what_was_sent_arrives_though_the_sender_goes);
+	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
+	RUN(reads_of_a_peer_that_goes);
+	RUN(switched_off);
+	RUN(another_port);
+	return test_end();
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two queue pairs that call each other: every order in which it can happen.
+//!
+//! A model of what the driver does with [`Pair::judge_call`]: each end has one connection at a time and
+//! may call a few times; messages arrive in order per connection and direction, and otherwise whenever
+//! they like. All states that can be reached are visited.
+
+use std::collections::HashSet;
+
+use iwarp::pairing::{
+    Bond,
+    End,
+    Judgement,
+    Pair,
+    Psn,
+    QpNumber, //
+};
+
+/// What travels on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Message {
+    Request,
+    Reply,
+    /// The ready-to-receive message.
+    First,
+    /// A reset or FIN.
+    Close,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Connection {
+    caller: usize,
+    /// TCP is through at the caller.
+    up: bool,
+    /// What is under way to each end, first one first.
+    to: [Vec<Message>; 2],
+    /// Each end's socket is closed.
+    closed: [bool; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Side {
+    bond: u8,
+    bound: Option<usize>,
+    /// It has its stream.
+    open: bool,
+    calls_left: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    sides: [Side; 2],
+    connections: Vec<Connection>,
+}
+
+const BONDS: [Bond; 4] = [Bond::Free, Bond::Calling, Bond::Asking, Bond::Answering];
+
+fn index_of(bond: Bond) -> u8 {
+    BONDS.iter().position(|one| *one == bond).unwrap() as u8
+}
+
+/// The pair as an end sees it; end 0 is the smaller one.
+fn pair(side: usize) -> Pair {
+    let end = |side: usize| End {
+        gid: [side as u8; 16],
+        number: QpNumber::new(9),
+    };
+    Pair {
+        local: end(side),
+        remote: end(1 - side),
+        receive_psn: Psn::new(1),
+        send_psn: Some(Psn::new(1)),
+    }
+}
+
+impl World {
+    fn new(calls: [u8; 2]) -> Self {
+        let side = |calls_left| Side {
+            bond: index_of(Bond::Free),
+            bound: None,
+            open: false,
+            calls_left,
+        };
+        Self {
+            sides: calls.map(side),
+            connections: Vec::new(),
+        }
+    }
+
+    fn set(&mut self, side: usize, bond: Bond, bound: Option<usize>) {
+        self.sides[side].bond = index_of(bond);
+        self.sides[side].bound = bound;
+    }
+
+    fn bond(&self, side: usize) -> Bond {
+        BONDS[usize::from(self.sides[side].bond)]
+    }
+
+    fn close(&mut self, side: usize, id: usize) {
+        let connection = &mut self.connections[id];
+        if !connection.closed[side] {
+            connection.closed[side] = true;
+            connection.to[side].clear();
+            connection.to[1 - side].push(Message::Close);
+        }
+    }
+
+    /// A connection of this end is gone before it became a stream.
+    fn lose(&mut self, side: usize, id: usize) {
+        self.close(side, id);
+        if self.sides[side].bound == Some(id) {
+            assert!(!self.sides[side].open, "a stream is lost: {self:?}");
+            self.set(side, Bond::Free, None);
+        }
+    }
+
+    fn receive(&mut self, side: usize, id: usize, message: Message) {
+        let is_mine = self.sides[side].bound == Some(id);
+        let open = self.sides[side].open;
+        match message {
+            Message::Request => {
+                let taken =
+                    !open && pair(side).judge_call(self.bond(side)) == Judgement::Take;
+                if !taken {
+                    return self.close(side, id);
+                }
+                if let Some(old) = self.sides[side].bound {
+                    self.close(side, old);
+                }
+                self.set(side, Bond::Answering, Some(id));
+                self.connections[id].to[1 - side].push(Message::Reply);
+            }
+            Message::Reply => {
+                assert!(is_mine && self.bond(side) == Bond::Asking, "{self:?}");
+                self.sides[side].open = true;
+                self.connections[id].to[1 - side].push(Message::First);
+            }
+            Message::First => {
+                assert!(is_mine && self.bond(side) == Bond::Answering, "{self:?}");
+                self.sides[side].open = true;
+            }
+            Message::Close => self.lose(side, id),
+        }
+    }
+
+    /// Everything that can happen next.
+    fn successors(&self) -> Vec<Self> {
+        let mut found = Vec::new();
+        for side in 0..2 {
+            if self.bond(side) == Bond::Free && self.sides[side].calls_left > 0 {
+                let mut next = self.clone();
+                next.sides[side].calls_left -= 1;
+                next.connections.push(Connection {
+                    caller: side,
+                    up: false,
+                    to: [Vec::new(), Vec::new()],
+                    closed: [false; 2],
+                });
+                next.set(side, Bond::Calling, Some(self.connections.len()));
+                found.push(next);
+            }
+        }
+        for (id, connection) in self.connections.iter().enumerate() {
+            let caller = connection.caller;
+            if !connection.up && !connection.closed[caller] {
+                let mut next = self.clone();
+                next.connections[id].up = true;
+                next.connections[id].to[1 - caller].push(Message::Request);
+                next.set(caller, Bond::Asking, Some(id));
+                found.push(next);
+            }
+            for side in 0..2 {
+                if !connection.closed[side] && !connection.to[side].is_empty() {
+                    let mut next = self.clone();
+                    let message = next.connections[id].to[side].remove(0);
+                    next.receive(side, id, message);
+                    found.push(next);
+                }
+            }
+        }
+        found
+    }
+
+    fn is_done(&self) -> bool {
+        self.sides.iter().all(|side| side.open)
+    }
+}
+
+/// Visits all states; returns how many there are.
+fn explore(calls: [u8; 2]) -> usize {
+    let mut seen = HashSet::new();
+    let mut todo = vec![World::new(calls)];
+    while let Some(world) = todo.pop() {
+        if !seen.insert(world.clone()) {
+            continue;
+        }
+        if world.is_done() {
+            assert_eq!(world.sides[0].bound, world.sides[1].bound, "{world:?}");
+        }
+        let next = world.successors();
+        // Nothing more happens only if they have met: without calls that fail by themselves, each
+        // end's second call at the latest gets through.
+        assert!(!next.is_empty() || world.is_done(), "stuck: {world:?}");
+        todo.extend(next);
+    }
+    seen.len()
+}
+
+#[test]
+fn whoever_calls_and_however_it_happens_one_connection_stays() {
+    for calls in [[1, 0], [0, 1], [1, 1], [2, 2], [3, 2], [2, 3]] {
+        let states = explore(calls);
+        println!("{calls:?}: {states} states");
+        assert!(states > 4);
+    }
+}
