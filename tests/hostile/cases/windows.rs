@@ -45,7 +45,6 @@ pub(super) fn cases() -> Vec<Case> {
         peer_invalidates_a_window: "RDMAP-91 RDMAP-93 RDMAP-166",
         consumer_invalidates_a_window: "RDMAP-165",
         region_with_a_window_stays: "RDMAP-165",
-        window_goes_with_its_process: "RDMAP-165",
     ];
     list.extend(bad_accesses());
     list.extend(bad_invalidations());
@@ -267,17 +266,6 @@ fn region_with_a_window_stays(b: &mut Bench<'_>) -> Outcome {
         code::STAG,
         &write(window.key, window.at(), &[7; 8]),
     )
-}
-
-fn window_goes_with_its_process(b: &mut Bench<'_>) -> Outcome {
-    // What is left here ends in any order, with the verbs program at the latest.
-    let wire = b.begun()?;
-    let window = Window::new(b, 2)?;
-    let mut bound = Window::bound(b, &wire, 1)?;
-    bound.bind(b, &wire, (0, 8192), access::REMOTE_READ)?;
-    b.completed(&wire, "success")?;
-    window.end(b)?;
-    b.puppet.ask(&format!("unmw {}", bound.number)).map(drop)
 }
 
 /// What a window does not give.
