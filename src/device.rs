@@ -92,6 +92,8 @@ pub(crate) const MAX_SRQ: u32 = 1 << 16;
 pub(crate) const MAX_SRQ_WR: u32 = (1 << 17) - 1;
 /// Most memory regions.
 pub(crate) const MAX_MR: u32 = 1 << 20;
+/// Most memory windows.
+pub(crate) const MAX_MW: u32 = 1 << 20;
 /// Most protection domains.
 pub(crate) const MAX_PD: u32 = 1 << 16;
 /// Most RDMA Reads that a peer may have outstanding on a queue pair.
@@ -108,6 +110,8 @@ pub(crate) enum Resource {
     Cq,
     /// Memory regions.
     Mr,
+    /// Memory windows.
+    Mw,
     /// Protection domains.
     Pd,
     /// Queue pairs.
@@ -117,12 +121,13 @@ pub(crate) enum Resource {
 }
 
 impl Resource {
-    const COUNT: usize = 5;
+    const COUNT: usize = 6;
 
     fn limit(self) -> u32 {
         match self {
             Self::Cq => MAX_CQ,
             Self::Mr => MAX_MR,
+            Self::Mw => MAX_MW,
             Self::Pd => MAX_PD,
             Self::Qp => MAX_QP,
             Self::Srq => MAX_SRQ,
@@ -136,6 +141,7 @@ impl Resource {
             Self::Pd => 2,
             Self::Qp => 3,
             Self::Srq => 4,
+            Self::Mw => 5,
         }
     }
 }
@@ -308,6 +314,13 @@ impl Device {
     /// What the device can do.
     pub(crate) fn attributes(&self) -> DeviceAttr {
         let max_sge = self.abi.limits().sge;
+        let mut device_caps = DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT;
+        let (mut max_mw, mut atomic_cap) = (0, AtomicCap::None);
+        if self.abi.has_extensions() {
+            device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
+            max_mw = MAX_MW;
+            atomic_cap = AtomicCap::Global;
+        }
         DeviceAttr {
             vendor_id: VENDOR_ID,
             sys_image_guid: self.guid.octets(),
@@ -315,7 +328,7 @@ impl Device {
             page_size_cap: PAGE_SIZES,
             max_qp: MAX_QP,
             max_qp_wr: MAX_QP_WR,
-            device_caps: DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT,
+            device_caps,
             kernel_caps: KernelCaps::ALLOW_USER_UNREG,
             max_send_sge: max_sge,
             max_recv_sge: max_sge,
@@ -327,11 +340,8 @@ impl Device {
             max_qp_rd_atom: MAX_IRD,
             max_qp_init_rd_atom: MAX_ORD,
             max_res_rd_atom: MAX_QP.saturating_mul(MAX_IRD),
-            atomic_cap: if self.abi.has_extensions() {
-                AtomicCap::Global
-            } else {
-                AtomicCap::None
-            },
+            atomic_cap,
+            max_mw,
             max_srq: MAX_SRQ,
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: max_sge,

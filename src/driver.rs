@@ -31,6 +31,7 @@ use kernel_ext::{
             Driver,
             Missed,
             MrCreated,
+            MwCreated,
             QpCreated,
             QpInit,
             QpReport,
@@ -43,6 +44,7 @@ use kernel_ext::{
             DeviceAttr,
             Gid,
             KernelOwned,
+            MwType,
             NotifyRequest,
             Owner,
             PortAttr,
@@ -76,7 +78,10 @@ use crate::{
         self,
         Listener, //
     },
-    mr::Mr,
+    mr::{
+        Mr,
+        Mw, //
+    },
     qp::Qp,
     registry::REGISTRY,
     settings,
@@ -94,6 +99,7 @@ impl Driver for Riwarp {
     type Qp = Qp;
     type Srq = Srq;
     type Mr = Mr;
+    type Mw = Mw;
     type Conn = Invitation;
     type Listener = Listener;
 
@@ -258,8 +264,15 @@ impl Driver for Riwarp {
     }
 
     fn dereg_mr(mr: ArcBorrow<'_, Mr>) -> Result {
-        mr.deregister();
-        Ok(())
+        mr.deregister()
+    }
+
+    fn alloc_mw(pd: ArcBorrow<'_, Pd>, kind: MwType) -> Result<MwCreated<Self>> {
+        Mw::alloc(pd, kind)
+    }
+
+    fn dealloc_mw(mw: Arc<Mw>) {
+        drop(mw);
     }
 
     fn qp_link(dev: ArcBorrow<'_, Device>, qpn: u32) -> Option<QpLink> {

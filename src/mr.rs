@@ -58,7 +58,8 @@ use kernel_ext::{
         ops::MrCreated,
         types::{
             Access as VerbsAccess,
-            KernelOwned, //
+            KernelOwned,
+            MwType, //
         },
         udata::Udata,
         wr::WcStatus, //
@@ -84,6 +85,14 @@ use crate::{
     Riwarp, //
 };
 
+mod window;
+
+use window::Claim;
+pub(crate) use window::{
+    Bind,
+    Mw, //
+};
+
 /// Most pages of a region for fast registration.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 256;
 
@@ -96,6 +105,16 @@ pub(crate) enum Kind {
     Dma,
     /// Pages of a kernel consumer, made valid and invalid by work requests.
     FastReg,
+    /// A part of a process's region, made valid and invalid by work requests.
+    Window(MwType),
+}
+
+/// A stream, as regions know it.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamId {
+    pub(crate) pd: PdId,
+    /// The number of its queue pair.
+    pub(crate) qpn: u32,
 }
 
 /// What a local work request does with memory.
@@ -113,6 +132,8 @@ pub(crate) struct Region {
     pd: PdId,
     /// Copy of the body's STag, for look-ups from outside.
     stag: Atomic<u32>,
+    /// Windows that are bound to it, or [`CLOSED`].
+    windows: Atomic<u32>,
     gate: Gate<Body>,
 }
 
@@ -122,9 +143,29 @@ pub(crate) struct Body {
     base: u64,
     len: u64,
     access: Access,
-    /// False for a region for fast registration that is not registered.
+    /// False for a region for fast registration that is not registered, and a window that is not bound.
     valid: bool,
+    /// The queue pair that alone may use it.
+    tied_to: Option<u32>,
     memory: Memory,
+    /// What a window is bound to. Behind the memory, which has to go first.
+    claim: Option<Claim>,
+}
+
+impl Body {
+    /// That of a region which all streams of its domain may use.
+    fn new(base: u64, len: u64, access: Access, memory: Memory) -> Self {
+        Self {
+            stag: Stag::ZERO,
+            base,
+            len,
+            access,
+            valid: true,
+            tied_to: None,
+            memory,
+            claim: None,
+        }
+    }
 }
 
 /// The inside of a region. Bottom halves are off; no sleeping.
@@ -160,9 +201,32 @@ impl Region {
             kind,
             pd,
             stag: Atomic::new(body.stag.raw()),
+            windows: Atomic::new(0),
             gate: Gate::new(body),
         };
         Ok(Arc::new(region, GFP_KERNEL)?)
+    }
+
+    /// Puts a new region into the device's table. Without a `key` it gets one that nobody can foresee
+    /// (RFC 5040, section 8.1.1; RDMAP-167).
+    fn insert(pd: &Pd, kind: Kind, key: Option<u8>, mut body: Body) -> Result<Arc<Self>> {
+        let [unforeseen] = random::octets();
+        let key = key.unwrap_or(unforeseen);
+        pd.device.regions.insert(|index| {
+            body.stag = Stag::from_parts(index, key);
+            Self::new(kind, pd.id(), body)
+        })
+    }
+
+    /// Ends the region: afterwards its STag leads nowhere and nobody is inside.
+    ///
+    /// Context: process, sleeps.
+    fn end(&self, device: &Device) {
+        // Streams may still hold the region itself; what is inside goes now. The index is given back
+        // by the one call that closed the gate, since afterwards it may be another region's.
+        if let Some(body) = self.gate.close() {
+            device.regions.remove(body.stag.index());
+        }
     }
 
     /// The current STag. Context: any.
@@ -186,18 +250,18 @@ impl Region {
         self.gate.enter().map(Entered)
     }
 
-    /// What the checks of the protocol have to know, as seen from a stream of domain `pd`.
+    /// What the checks of the protocol have to know, as seen from a stream.
     ///
     /// Good for one answer; for a check that is followed by a copy use [`Entered::view`].
-    pub(crate) fn view(&self, pd: PdId) -> RegionView {
+    pub(crate) fn view(&self, stream: StreamId) -> RegionView {
         match self.enter() {
-            Some(inside) => self.view_inside(&inside, pd),
+            Some(inside) => self.view_inside(&inside, stream),
             None => RegionView {
                 stag: self.stag(),
                 base: 0,
                 len: 0,
                 access: Access::NONE,
-                association: self.association(pd),
+                association: self.association(None, stream),
                 valid: false,
             },
         }
@@ -205,13 +269,13 @@ impl Region {
 
     /// As [`Region::view`], from the inside: holds as long as `inside` lives.
     #[inline]
-    pub(crate) fn view_inside(&self, inside: &Entered<'_>, pd: PdId) -> RegionView {
+    pub(crate) fn view_inside(&self, inside: &Entered<'_>, stream: StreamId) -> RegionView {
         RegionView {
             stag: inside.stag,
             base: inside.base,
             len: inside.len,
             access: inside.access,
-            association: self.association(pd),
+            association: self.association(inside.tied_to, stream),
             valid: inside.valid,
         }
     }
@@ -224,10 +288,10 @@ impl Region {
     pub(crate) fn check_atomic(
         &self,
         inside: &Entered<'_>,
-        pd: PdId,
+        stream: StreamId,
         request: &AtomicRequest,
     ) -> Result<u64, Fault> {
-        let view = self.view_inside(inside, pd);
+        let view = self.view_inside(inside, stream);
         let (stag, to) = (request.stag, request.to);
         let at = check_source(Some(&view), stag, to, TARGET_LEN, Access::REMOTE_ATOMIC)?;
         let address = inside.memory().address(at).ok_or(Fault::SourceBounds)?;
@@ -237,8 +301,8 @@ impl Region {
     }
 
     #[inline]
-    fn association(&self, pd: PdId) -> Association {
-        if self.pd == pd {
+    fn association(&self, tied_to: Option<u32>, stream: StreamId) -> Association {
+        if self.pd == stream.pd && tied_to.is_none_or(|qpn| qpn == stream.qpn) {
             Association::Ours
         } else {
             Association::Foreign
@@ -286,7 +350,8 @@ impl Region {
             LocalUse::Source => true,
             LocalUse::Sink => inside.access.contains(Access::LOCAL_WRITE),
         };
-        if !inside.valid || inside.stag != key || self.pd != pd || !granted {
+        let window = matches!(self.kind, Kind::Window(_));
+        if !inside.valid || inside.stag != key || self.pd != pd || !granted || window {
             return Err(WcStatus::LocalProtection);
         }
         let offset = inside.offset(addr).ok_or(WcStatus::LocalProtection)?;
@@ -337,8 +402,8 @@ impl Region {
     /// # Errors
     ///
     /// [`WcStatus::LocalQpOperation`] if `key` is not its key, or it cannot be invalidated.
-    pub(crate) fn invalidate_local(&self, pd: PdId, key: Stag) -> Result<(), WcStatus> {
-        self.invalidate(pd, key)
+    pub(crate) fn invalidate_local(&self, stream: StreamId, key: Stag) -> Result<(), WcStatus> {
+        self.invalidate(stream, key)
             .map(|_was_valid| ())
             .ok_or(WcStatus::LocalQpOperation)
     }
@@ -346,19 +411,21 @@ impl Region {
     /// Takes the registration back on behalf of the peer: a Send with Invalidate. Returns when no
     /// copy is in flight any more.
     ///
-    /// Only a region for fast registration is tied to one use; memory that a process registered may
-    /// serve many streams, so no peer can take it away (RFC 5040, section 8.1.1; RDMAP-166).
+    /// Only a region for fast registration and a window of type 2 are tied to one use; memory that a
+    /// process registered may serve many streams, so no peer can take it away (RFC 5040, section 8.1.1;
+    /// RDMAP-166).
     ///
     /// # Errors
     ///
     /// Those of [`check_invalidate`].
-    pub(crate) fn invalidate_remote(&self, pd: PdId, stag: Stag) -> Result<(), Fault> {
-        let permission = match self.kind {
-            Kind::FastReg => RemoteInvalidation::Allowed,
-            Kind::User | Kind::Dma => RemoteInvalidation::Forbidden,
+    pub(crate) fn invalidate_remote(&self, stream: StreamId, stag: Stag) -> Result<(), Fault> {
+        let permission = if self.can_be_invalidated() {
+            RemoteInvalidation::Allowed
+        } else {
+            RemoteInvalidation::Forbidden
         };
-        check_invalidate(Some(&self.view(pd)), stag, permission)?;
-        match self.invalidate(pd, stag) {
+        check_invalidate(Some(&self.view(stream)), stag, permission)?;
+        match self.invalidate(stream, stag) {
             Some(true) => Ok(()),
             // Somebody else was faster.
             Some(false) | None => Err(Fault::InvalidateUnknown),
@@ -366,29 +433,56 @@ impl Region {
     }
 
     /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate.
-    fn invalidate(&self, pd: PdId, stag: Stag) -> Option<bool> {
-        if self.kind != Kind::FastReg || self.pd != pd {
+    fn invalidate(&self, stream: StreamId, stag: Stag) -> Option<bool> {
+        if !self.can_be_invalidated() || self.pd != stream.pd {
             return None;
         }
         let mut was_valid = None;
+        let mut released = None;
         self.gate.update(|body| {
-            if body.stag == stag {
+            if body.stag == stag && body.tied_to.is_none_or(|qpn| qpn == stream.qpn) {
                 was_valid = Some(body.valid);
                 body.valid = false;
+                released = body.unbind();
             }
         });
+        drop(released);
         was_valid
+    }
+
+    fn can_be_invalidated(&self) -> bool {
+        match self.kind {
+            Kind::FastReg | Kind::Window(MwType::Two) => true,
+            Kind::User | Kind::Dma | Kind::Window(MwType::One) => false,
+        }
     }
 }
 
-/// The rights that the verbs' flags stand for.
+/// The rights that the verbs' flags give to a region.
 ///
 /// # Errors
 ///
-/// * `EOPNOTSUPP` for what the device does not offer: windows, addresses from zero, paging on demand,
-///   flushes.
+/// * As [`named_rights`].
 /// * `EINVAL` for a peer's right to write without the local one.
 fn to_rights(flags: VerbsAccess) -> Result<Access> {
+    let rest = flags
+        .without(OPTIONAL)
+        .without(VerbsAccess::HUGETLB)
+        .without(VerbsAccess::MW_BIND);
+    let rights = named_rights(rest)?;
+    let remote_write = VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC;
+    if flags.intersects(remote_write) && !flags.contains(VerbsAccess::LOCAL_WRITE) {
+        return Err(EINVAL);
+    }
+    Ok(rights)
+}
+
+/// The rights that the verbs' flags name.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for what the device does not offer: addresses from zero, paging on demand, flushes.
+fn named_rights(flags: VerbsAccess) -> Result<Access> {
     const RIGHTS: [(VerbsAccess, Access); 4] = [
         (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
         (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
@@ -396,21 +490,18 @@ fn to_rights(flags: VerbsAccess) -> Result<Access> {
         (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
     ];
     let mut rights = Access::NONE;
-    let mut rest = flags.without(OPTIONAL).without(VerbsAccess::HUGETLB);
+    let mut rest = flags;
     for (flag, right) in RIGHTS {
         if rest.contains(flag) {
             rights = rights.union(right);
             rest = rest.without(flag);
         }
     }
-    if !rest.is_empty() {
-        return Err(EOPNOTSUPP);
+    if rest.is_empty() {
+        Ok(rights)
+    } else {
+        Err(EOPNOTSUPP)
     }
-    let remote_write = VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC;
-    if flags.intersects(remote_write) && !flags.contains(VerbsAccess::LOCAL_WRITE) {
-        return Err(EINVAL);
-    }
-    Ok(rights)
 }
 
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
@@ -446,21 +537,12 @@ impl Mr {
         }
         let abi = pd.device.abi;
         let asked = abi::user::asked_key(abi, udata)?;
-        let memory = Memory::Pages(request.pin()?.into_pages()?);
-        let mr = Self::insert(
-            pd,
-            Kind::User,
-            asked,
-            Body {
-                stag: Stag::ZERO,
-                base: request.iova,
-                len: request.length,
-                access,
-                valid: true,
-                memory,
-            },
-            None,
-        )?;
+        let mut memory = Memory::Pages(request.pin()?.into_pages()?);
+        if request.access.contains(VerbsAccess::MW_BIND) {
+            memory = memory.divisible()?;
+        }
+        let body = Body::new(request.iova, request.length, access, memory);
+        let mr = Self::insert(pd, Kind::User, asked, body, None)?;
         abi::user::answer_region(abi, mr.region.stag(), udata)?;
         Ok(mr.created())
     }
@@ -472,14 +554,8 @@ impl Mr {
         proof: KernelOwned,
         access: VerbsAccess,
     ) -> Result<MrCreated<Riwarp>> {
-        let body = Body {
-            stag: Stag::ZERO,
-            base: 0,
-            len: u64::MAX,
-            access: to_rights(access)?,
-            valid: true,
-            memory: Memory::kernel_virtual(proof, 0, u64::MAX)?,
-        };
+        let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
+        let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
         Ok(Self::insert(pd, Kind::Dma, None, body, None)?.created())
     }
 
@@ -497,13 +573,10 @@ impl Mr {
             return Err(EINVAL);
         }
         let pages = KernelPages::try_new(proof, max_pages)?;
+        let memory = Memory::KernelPages(pages.clone());
         let body = Body {
-            stag: Stag::ZERO,
-            base: 0,
-            len: 0,
-            access: Access::NONE,
             valid: false,
-            memory: Memory::KernelPages(pages.clone()),
+            ..Body::new(0, 0, Access::NONE, memory)
         };
         Ok(Self::insert(pd, Kind::FastReg, None, body, Some(pages))?.created())
     }
@@ -529,16 +602,16 @@ impl Mr {
     /// process is unpinned before this returns.
     ///
     /// Context: process, sleeps.
-    pub(crate) fn deregister(&self) {
-        // Streams may still hold the region itself; what is inside goes now. The index is given back
-        // by the one call that closed the gate, since afterwards it may be another region's.
-        if let Some(body) = self.region.gate.close() {
-            self.device.regions.remove(body.stag.index());
-        }
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if a window is bound to it; then nothing has changed.
+    pub(crate) fn deregister(&self) -> Result {
+        self.region.refuse_windows()?;
+        self.region.end(&self.device);
+        Ok(())
     }
 
-    /// Puts a new region into the device's table. Without a `key` it gets one that nobody can foresee
-    /// (RFC 5040, section 8.1.1; RDMAP-167).
     fn insert(
         pd: ArcBorrow<'_, Pd>,
         kind: Kind,
@@ -548,12 +621,7 @@ impl Mr {
     ) -> Result<Arc<Self>> {
         let device = pd.device.clone();
         let reservation = device.reserve(Resource::Mr)?;
-        let [unforeseen] = random::octets();
-        let key = key.unwrap_or(unforeseen);
-        let region = device.regions.insert(|index| {
-            let stag = Stag::from_parts(index, key);
-            Region::new(kind, pd.id(), Body { stag, ..body })
-        })?;
+        let region = Region::insert(&pd, kind, key, body)?;
         // From here on the drop of the value undoes everything.
         let mr = Self {
             region,
@@ -577,6 +645,6 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.deregister();
+        self.region.end(&self.device);
     }
 }

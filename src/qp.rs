@@ -104,6 +104,10 @@ use crate::{
         Device,
         Reservation, //
     },
+    mr::{
+        Bind,
+        StreamId, //
+    },
     readq::InboundReads,
     rq::RecvQueue,
     rx::Rx,
@@ -325,6 +329,14 @@ impl Qp {
         &self.recv_cq
     }
 
+    /// As regions know the stream.
+    pub(crate) fn stream_id(&self) -> StreamId {
+        StreamId {
+            pd: self.pd(),
+            qpn: self.number,
+        }
+    }
+
     pub(crate) fn origin(&self) -> Origin {
         Origin {
             qpn: self.number,
@@ -461,13 +473,20 @@ impl Qp {
         self.device
             .region(stag)
             .ok_or(WcStatus::LocalQpOperation)?
-            .invalidate_local(self.pd(), stag)
+            .invalidate_local(self.stream_id(), stag)
     }
 
     /// Invalidates a region on behalf of the peer (RDMAP-91..93).
     pub(crate) fn invalidate_remote(&self, stag: Stag) -> Result<(), Fault> {
         let region = self.device.region(stag).ok_or(Fault::InvalidateUnknown)?;
-        region.invalidate_remote(self.pd(), stag)
+        region.invalidate_remote(self.stream_id(), stag)
+    }
+
+    /// Binds a memory window.
+    pub(crate) fn bind_window(&self, bind: &Bind) -> Result<(), WcStatus> {
+        let window = self.device.region(bind.window).ok_or(WcStatus::MwBind)?;
+        let region = self.device.region(bind.region);
+        window.bind(self.stream_id(), bind, region.as_ref())
     }
 
     /// Tells the consumers of both completion queues what was posted since the last time.

@@ -384,7 +384,7 @@ impl Qp {
             .get(self.device(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let inside = region.enter().ok_or(Fault::TaggedInvalidStag)?;
-        let view = region.view_inside(&inside, self.pd());
+        let view = region.view_inside(&inside, self.stream_id());
         let at = check_tagged(
             Some(&view),
             segment.stag,
@@ -598,7 +598,7 @@ impl Qp {
             // The whole range is checked now, before the first octet of the Response goes out
             // (RDMAP-156), and again for each FPDU of it.
             let region = stream.cache.get(self.device(), request.source_stag);
-            let view = region.map(|region| region.view(self.pd()));
+            let view = region.map(|region| region.view(self.stream_id()));
             check_source(
                 view.as_ref(),
                 request.source_stag,
@@ -629,7 +629,7 @@ impl Qp {
             .ok_or(Fault::SourceInvalidStag)?;
         {
             let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
-            target.check_atomic(&inside, self.pd(), &request)?;
+            target.check_atomic(&inside, self.stream_id(), &request)?;
         }
         self.put_request(InboundRequest::Atomic(InboundAtomic {
             request,

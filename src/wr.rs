@@ -22,7 +22,10 @@ use kernel_ext::rdma::wr::{
     WcStatus, //
 };
 
-use crate::mr::Region;
+use crate::mr::{
+    Bind,
+    Region, //
+};
 
 /// Octets of an element of a scatter/gather list, which is the same in all forms: address, length, key.
 pub(crate) const SGE_LEN: usize = 16;
@@ -190,6 +193,8 @@ pub(crate) enum SendOp {
         /// The rights that it shall grant.
         access: Access,
     },
+    /// Binds a memory window; processes only.
+    Bind(Bind),
     /// Local invalidation.
     LocalInv { stag: Stag },
 }
@@ -209,6 +214,7 @@ impl SendOp {
             Self::Read { .. } => WcOpcode::Read,
             Self::Atomic { opcode, .. } => *opcode,
             Self::RegMr { .. } => WcOpcode::RegMr,
+            Self::Bind(_) => WcOpcode::BindMw,
             Self::LocalInv { .. } => WcOpcode::LocalInv,
         }
     }

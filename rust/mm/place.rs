@@ -36,6 +36,20 @@ pub enum Memory {
     KernelPages(Arc<KernelPages>),
     /// A window of kernel virtual addresses.
     KernelVirtual(KernelWindow),
+    /// Memory that has several holders, or a part of it.
+    Part(Part),
+}
+
+/// A part of memory that has several holders; it stays until the last one lets it go, who has to be
+/// where what it is made of may be dropped.
+///
+/// # Invariants
+///
+/// `skip + len` is at most the length of `whole`.
+pub struct Part {
+    whole: Arc<Memory>,
+    skip: u64,
+    len: u64,
 }
 
 /// A window of kernel virtual addresses of a kernel consumer.
@@ -96,12 +110,46 @@ impl Memory {
         Ok(Self::KernelVirtual(KernelWindow { base, len }))
     }
 
+    /// No octets.
+    pub const fn nothing() -> Self {
+        Self::KernelVirtual(KernelWindow { base: 0, len: 0 })
+    }
+
+    /// The same memory, of which there can be parts.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn divisible(self) -> Result<Self> {
+        let (skip, len) = (0, self.len());
+        let whole = Arc::new(self, GFP_KERNEL)?;
+        // INVARIANT: all of it.
+        Ok(Self::Part(Part { whole, skip, len }))
+    }
+
+    /// The `len` octets at `skip`; [`None`] if they are not all inside, or there can be no parts.
+    pub fn part(&self, skip: u64, len: u64) -> Option<Self> {
+        let Self::Part(part) = self else {
+            return None;
+        };
+        if skip.checked_add(len)? > part.len {
+            return None;
+        }
+        // INVARIANT: inside of `part`, and so of the whole.
+        Some(Self::Part(Part {
+            whole: part.whole.clone(),
+            skip: part.skip.checked_add(skip)?,
+            len,
+        }))
+    }
+
     /// How many octets there are.
     pub fn len(&self) -> u64 {
         match self {
             Self::Pages(list) => list.len,
             Self::KernelPages(pages) => pages.len.load(Relaxed),
             Self::KernelVirtual(window) => window.len,
+            Self::Part(part) => part.len,
         }
     }
 
@@ -115,6 +163,7 @@ impl Memory {
         match self {
             Self::Pages(list) => list.writable,
             Self::KernelPages(_) | Self::KernelVirtual(_) => true,
+            Self::Part(part) => part.whole.is_writable(),
         }
     }
 
@@ -129,6 +178,7 @@ impl Memory {
             Self::Pages(list) => list.run(offset, max),
             Self::KernelPages(pages) => pages.run(offset, max),
             Self::KernelVirtual(window) => window.run(offset, max),
+            Self::Part(part) => part.run(offset, max),
         }
     }
 
@@ -311,6 +361,14 @@ impl Memory {
                 Err(found) => old = found,
             }
         }
+    }
+}
+
+impl Part {
+    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        let left = self.len.checked_sub(offset)?;
+        let max = usize::try_from(left).map_or(max, |left| left.min(max));
+        self.whole.run(self.skip.checked_add(offset)?, max)
     }
 }
 

@@ -136,6 +136,8 @@ pub(super) type CqObject<T> = Object<bindings::ib_cq, <T as Driver>::Cq, CqLink>
 pub(super) type QpObject<T> = Object<bindings::ib_qp, <T as Driver>::Qp, QpLink>;
 /// `struct ib_srq` with our tail.
 pub(super) type SrqObject<T> = Object<bindings::ib_srq, <T as Driver>::Srq, SrqLink>;
+/// `struct ib_mw` with our tail.
+pub(super) type MwObject<T> = Object<bindings::ib_mw, <T as Driver>::Mw>;
 /// `struct ib_mr` with our tail; the only one that we allocate ourselves.
 pub(super) type MrObject<T> =
     Object<bindings::ib_mr, <T as Driver>::Mr, Option<Arc<crate::mm::place::KernelPages>>>;

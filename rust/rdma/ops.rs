@@ -68,6 +68,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Srq: Send + Sync + 'static;
     /// Memory region.
     type Mr: Send + Sync + 'static;
+    /// Memory window.
+    type Mw: Send + Sync + 'static;
     /// A connection that was requested by a peer and is not accepted yet.
     type Conn: Send + Sync + 'static;
     /// A listener.
@@ -242,6 +244,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
     ///
     /// `EBUSY` leaves the region as it was.
     fn dereg_mr(mr: ArcBorrow<'_, Self::Mr>) -> Result;
+
+    /// Makes a memory window that is not bound. Called for [`Provider::Rxe`] only.
+    fn alloc_mw(pd: ArcBorrow<'_, Self::Pd>, kind: MwType) -> Result<MwCreated<Self>>;
+
+    /// Frees a memory window: afterwards nothing is placed or read by its key.
+    fn dealloc_mw(mw: Arc<Self::Mw>);
 
     /// Finds a queue pair by its number.
     ///
@@ -422,4 +430,12 @@ pub struct MrCreated<T: Driver> {
     pub rkey: u32,
     /// For fast registration: the room for its pages, which the driver's object has as well.
     pub pages: Option<Arc<KernelPages>>,
+}
+
+/// A new memory window.
+pub struct MwCreated<T: Driver> {
+    /// The driver's object.
+    pub mw: Arc<T::Mw>,
+    /// Its key, good for the first bind only.
+    pub rkey: u32,
 }

@@ -486,6 +486,15 @@ impl QpAttr {
     }
 }
 
+/// The kinds of memory windows (`enum ib_mw_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwType {
+    /// Bound again and again, for all streams of a protection domain.
+    One,
+    /// Bound once until it is invalidated, for one stream.
+    Two,
+}
+
 /// The sizes and the limit of a shared receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of `struct ib_srq_attr`.

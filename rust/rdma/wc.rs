@@ -62,6 +62,8 @@ c_enum! {
         CompareSwap = bindings::ib_wc_opcode_IB_WC_COMP_SWAP;
         /// Fetch and add.
         FetchAdd = bindings::ib_wc_opcode_IB_WC_FETCH_ADD;
+        /// Bind of a memory window.
+        BindMw = bindings::ib_wc_opcode_IB_WC_BIND_MW;
         /// Local invalidate.
         LocalInv = bindings::ib_wc_opcode_IB_WC_LOCAL_INV;
         /// Fast registration.

@@ -142,7 +142,7 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
             }
             list(wr.sges(), &mut payload)?;
         }
-        SendOp::RegMr { .. } | SendOp::LocalInv { .. } => {}
+        SendOp::RegMr { .. } | SendOp::Bind(_) | SendOp::LocalInv { .. } => {}
     }
     Ok(SendWr {
         id: wr.wr_id(),

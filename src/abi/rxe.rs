@@ -28,11 +28,14 @@ use kernel::{
 };
 use kernel_ext::{
     mm::shared_ring::SharedMem,
-    rdma::wr::{
-        SendFlags,
-        WcExtra,
-        WcOpcode,
-        WcStatus, //
+    rdma::{
+        types::Access,
+        wr::{
+            SendFlags,
+            WcExtra,
+            WcOpcode,
+            WcStatus, //
+        }, //
     }, //
 };
 
@@ -40,15 +43,18 @@ use super::{
     u32_at,
     u64_at, //
 };
-use crate::wr::{
-    BadWr,
-    Completion,
-    RecvWr,
-    SendOp,
-    SendWr,
-    MAX_INLINE,
-    MAX_SGE,
-    SGE_LEN, //
+use crate::{
+    mr::Bind,
+    wr::{
+        BadWr,
+        Completion,
+        RecvWr,
+        SendOp,
+        SendWr,
+        MAX_INLINE,
+        MAX_SGE,
+        SGE_LEN, //
+    }, //
 };
 
 /// Octets of the header of a queue.
@@ -76,6 +82,7 @@ const OP_READ: u32 = 4;
 const OP_COMPARE_SWAP: u32 = 5;
 const OP_FETCH_ADD: u32 = 6;
 const OP_LOCAL_INV: u32 = 7;
+const OP_BIND_MW: u32 = 8;
 const OP_SEND_WITH_INV: u32 = 9;
 
 // Flags of a completion (`enum ibv_wc_flags`), which are not those of the kernel.
@@ -288,6 +295,14 @@ impl SendRing {
             OP_LOCAL_INV => SendOp::LocalInv {
                 stag: Stag::new(extra),
             },
+            OP_BIND_MW => SendOp::Bind(Bind {
+                window: Stag::new(u32_at(head, 44)),
+                key: Stag::new(u32_at(head, 48)),
+                region: Stag::new(u32_at(head, 40)),
+                addr: rdma_to,
+                len: operands.0,
+                access: Access::from_bits(u32_at(head, 52)),
+            }),
             _ => {
                 return Err(BadWr {
                     id,

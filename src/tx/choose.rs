@@ -134,7 +134,9 @@ impl Qp {
     fn operate(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
         let request = &atomic.request;
         let inside = atomic.target.enter().ok_or(Fault::SourceInvalidStag)?;
-        let at = atomic.target.check_atomic(&inside, self.pd(), request)?;
+        let at = atomic
+            .target
+            .check_atomic(&inside, self.stream_id(), request)?;
         inside
             .memory()
             .update_u64(at, |original| request.operation.apply(original))
@@ -275,6 +277,11 @@ impl Qp {
                 access,
             } => {
                 region.register(self.pd(), Stag::new(*key), *access)?;
+                self.sq.finish(slot, WcStatus::Success, self.origin());
+                return Ok(None);
+            }
+            SendOp::Bind(bind) => {
+                self.bind_window(bind)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
                 return Ok(None);
             }

@@ -218,7 +218,7 @@ impl Qp {
         let inside = region
             .enter()
             .ok_or(PackError::Remote(Fault::SourceInvalidStag))?;
-        let view = region.view_inside(&inside, self.pd());
+        let view = region.view_inside(&inside, self.stream_id());
         let at = check_source(
             Some(&view),
             request.source_stag,

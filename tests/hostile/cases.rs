@@ -20,6 +20,7 @@ mod teardown;
 mod terminate;
 mod timing;
 mod untagged;
+mod windows;
 
 use crate::{
     bench::{
@@ -71,6 +72,7 @@ pub(crate) fn all() -> Vec<Group> {
         group("reads", reads::cases()),
         group("atomics", atomics::cases()),
         group("operations", operations::cases()),
+        group("windows", windows::cases()),
         group("ordering", ordering::cases()),
         group("requests", requests::cases()),
         group("terminate", terminate::cases()),

@@ -136,7 +136,7 @@ impl Puppet {
     }
 
     /// The answer as numbers.
-    fn numbers<const N: usize>(&mut self, command: &str) -> Outcome<[u64; N]> {
+    pub(crate) fn numbers<const N: usize>(&mut self, command: &str) -> Outcome<[u64; N]> {
         let answer = self.ask(command)?;
         let numbers: Option<Vec<u64>> = answer.split(' ').map(|word| word.parse().ok()).collect();
         match numbers.and_then(|numbers| numbers.try_into().ok()) {

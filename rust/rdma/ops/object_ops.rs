@@ -10,11 +10,13 @@ use super::super::mmap::Mappings;
 use super::super::mr::MapSg;
 use super::super::mr::RegUserMr;
 use super::super::object::MrObject;
+use super::super::object::MwObject;
 use super::super::object::PdObject;
 use super::super::object::Tail;
 use super::super::object::UContextObject;
 use super::super::types::Access;
 use super::super::types::KernelOwned;
+use super::super::types::MwType;
 use super::super::types::Owner;
 use super::super::udata::Udata;
 use super::Driver;
@@ -258,6 +260,50 @@ unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, K
     }
     // SAFETY: It has no user object.
     Ok((pd, unsafe { KernelOwned::new_unchecked() }))
+}
+
+/// `ops.alloc_mw`.
+///
+/// # Safety
+///
+/// `mw` is a new object of the size we asked for, its domain was filled.
+pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
+    mw: *mut bindings::ib_mw,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        let (pd, kind) = unsafe { ((*mw).pd, (*mw).type_) };
+        let kind = match kind {
+            bindings::ib_mw_type_IB_MW_TYPE_1 => MwType::One,
+            bindings::ib_mw_type_IB_MW_TYPE_2 => MwType::Two,
+            _ => return Err(EINVAL),
+        };
+        // SAFETY: By the caller's promise.
+        let created = T::alloc_mw(unsafe { PdObject::<T>::data(pd) }, kind)?;
+        // SAFETY: By the caller's promise.
+        unsafe { (*mw).rkey = created.rkey };
+        let tail = Tail {
+            data: created.mw,
+            link: (),
+            mappings: Mappings::new(),
+        };
+        // SAFETY: By the caller's promise.
+        unsafe { MwObject::<T>::fill(mw, tail) };
+        Ok(0)
+    })
+}
+
+/// `ops.dealloc_mw`.
+///
+/// # Safety
+///
+/// `mw` was filled, and is used no more.
+pub(super) unsafe extern "C" fn dealloc_mw<T: Driver>(mw: *mut bindings::ib_mw) -> c_int {
+    // SAFETY: By the caller's promise.
+    let tail = unsafe { MwObject::<T>::empty(mw) };
+    T::dealloc_mw(tail.data);
+    0
 }
 
 /// `ops.map_mr_sg`.

@@ -10,6 +10,7 @@ use super::super::device::IbDevice;
 use super::super::iw_cm::requests;
 use super::super::mmap;
 use super::super::object::CqObject;
+use super::super::object::MwObject;
 use super::super::object::PdObject;
 use super::super::object::QpObject;
 use super::super::object::SrqObject;
@@ -83,7 +84,10 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         ..Default::default()
     };
     if provider == Provider::Rxe {
+        ops.alloc_mw = Some(object_ops::alloc_mw::<T>);
+        ops.dealloc_mw = Some(object_ops::dealloc_mw::<T>);
         ops.resize_user_cq = Some(queue_ops::resize_user_cq::<T>);
+        ops.size_ib_mw = MwObject::<T>::SIZE;
     }
     if !T::COUNTERS.is_empty() {
         ops.alloc_hw_port_stats = Some(alloc_hw_port_stats::<T>);

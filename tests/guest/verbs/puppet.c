@@ -429,6 +429,8 @@ static void on_completions(void)
 			    wc.status == IBV_WC_LOC_PROT_ERR ? "loc_prot" :
 			    wc.status == IBV_WC_REM_ACCESS_ERR ? "rem_access" :
 			    wc.status == IBV_WC_REM_INV_REQ_ERR ? "rem_inv_req" :
+			    wc.status == IBV_WC_MW_BIND_ERR ? "mw_bind" :
+			    wc.status == IBV_WC_LOC_QP_OP_ERR ? "loc_qp_op" :
 								  "other",
 			    wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0,
 			    imm && wc.wc_flags & IBV_WC_WITH_IMM ? hex((uint8_t *)&value, 4) :
@@ -497,6 +499,48 @@ static void result(int rc)
 		say("= ok");
 }
 
+#define MAX_MWS 16
+static struct ibv_mw *mws[MAX_MWS];
+
+static long mw_make(int type, int pd)
+{
+	for (long i = 0; i < MAX_MWS; i++) {
+		if (mws[i])
+			continue;
+		mws[i] = ibv_alloc_mw(pds[pd ? 1 : 0], type == 1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
+		return mws[i] ? i : -1;
+	}
+	errno = ENOMEM;
+	return -1;
+}
+
+static int mw_bind(struct conn *c, struct ibv_mw *mw, struct ibv_mr *mr, size_t off, size_t len,
+		   int access, uint32_t *key)
+{
+	struct ibv_mw_bind_info info = { .mr = mr,
+					 .addr = (uintptr_t)mr->addr + off,
+					 .length = len,
+					 .mw_access_flags = (unsigned int)access };
+	struct ibv_mw_bind bind = { .wr_id = next_id++,
+				    .send_flags = IBV_SEND_SIGNALED,
+				    .bind_info = info };
+	struct ibv_send_wr wr = wr_make(IBV_WR_BIND_MW, 0, IBV_SEND_SIGNALED, NULL, 0);
+	int rc;
+
+	if (mw->type == IBV_MW_TYPE_1) {
+		rc = ibv_bind_mw(c->id->qp, mw, &bind);
+	} else {
+		wr.bind_mw.mw = mw;
+		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+		wr.bind_mw.bind_info = info;
+		rc = post(c, &wr);
+		if (!rc)
+			mw->rkey = wr.bind_mw.rkey;
+	}
+	*key = mw->rkey;
+	return rc;
+}
+
 static bool command(char *line)
 {
 	char word[32] = "", text[1100] = "", flags[16] = "-";
@@ -555,6 +599,19 @@ static bool command(char *line)
 		mr = mrs[num_mrs].mr;
 		say("= %zu %llu %u", num_mrs, (unsigned long long)(uintptr_t)mr->addr, mr->rkey);
 		num_mrs++;
+	} else if (!strcmp(word, "mw")) {
+		sscanf(line, "%llu %ld", &a, &m);
+		i = mw_make((int)a, (int)m);
+		if (i < 0)
+			say("- %s", strerror(errno));
+		else
+			say("= %ld %u", i, mws[i]->rkey);
+	} else if (!strcmp(word, "unmw")) {
+		sscanf(line, "%ld", &i);
+		if (i < 0 || i >= MAX_MWS || !mws[i])
+			return say("- no such window"), true;
+		result(ibv_dealloc_mw(mws[i]));
+		mws[i] = NULL;
 	} else if (!strcmp(word, "dereg") || !strcmp(word, "fill") || !strcmp(word, "poke") ||
 		   !strcmp(word, "peek") || !strcmp(word, "odd")) {
 		struct ibv_mr *mr;
@@ -564,8 +621,11 @@ static bool command(char *line)
 		if (!mr)
 			return say("- no such region"), true;
 		if (!strcmp(word, "dereg")) {
-			result(ibv_dereg_mr(mr));
-			mrs[m].mr = NULL;
+			int rc = ibv_dereg_mr(mr);
+
+			result(rc);
+			if (!rc)
+				mrs[m].mr = NULL;
 		} else if (!strcmp(word, "fill")) {
 			sscanf(line, "%*d %lld", (long long *)&a);
 			memset(mr->addr, (int)a, mr->length);
@@ -617,6 +677,24 @@ static bool command(char *line)
 				/* libsiw takes it from there. */
 				wr.wr.rdma.rkey = wr.invalidate_rkey;
 			}
+			result(post(c, &wr));
+		} else if (!strcmp(word, "bind")) {
+			struct ibv_mr *mr;
+			int rc;
+
+			sscanf(line, "%*d %llu %ld %llu %llu %llu", &a, &m, &d, &e, &b);
+			mr = mr_at(m);
+			if (!mr || a >= MAX_MWS || !mws[a])
+				return say("- no such region or window"), true;
+			rc = mw_bind(c, mws[a], mr, d, e, (int)b, &key);
+			if (rc)
+				result(rc);
+			else
+				say("= %u", key);
+		} else if (!strcmp(word, "inv")) {
+			struct ibv_send_wr wr = wr_make(IBV_WR_LOCAL_INV, 0, IBV_SEND_SIGNALED, NULL, 0);
+
+			sscanf(line, "%*d %u", &wr.invalidate_rkey);
 			result(post(c, &wr));
 		} else if (!strcmp(word, "badadd")) {
 			struct ibv_sge sge = { .addr = (uintptr_t)send_buf,

@@ -36,7 +36,9 @@ static void device(void)
 	check(a.max_res_rd_atom >= a.max_qp_rd_atom, "max_res_rd_atom %d", a.max_res_rd_atom);
 	check(a.atomic_cap == (has_extensions() ? IBV_ATOMIC_GLOB : IBV_ATOMIC_NONE),
 	      "atomic_cap %d", a.atomic_cap);
-	check(a.max_mw == 0, "max_mw %d though none can be made", a.max_mw);
+	check(has_extensions() ? a.max_mw > 0 : a.max_mw == 0, "max_mw %d", a.max_mw);
+	check(!(a.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) == !a.max_mw,
+	      "%#x with max_mw %d", a.device_cap_flags, a.max_mw);
 }
 
 static void port(void)

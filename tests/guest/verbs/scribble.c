@@ -182,6 +182,13 @@ REFUSED(atomic_of_two_elements, ATOMIC(e, IBV_WR_ATOMIC_CMP_AND_SWP); e->dma.num
 REFUSED(atomic_of_seven_octets, ATOMIC(e, IBV_WR_ATOMIC_FETCH_AND_ADD);
 	e->dma.sge[0].length = 7)
 REFUSED(atomic_of_no_region, ATOMIC(e, IBV_WR_ATOMIC_FETCH_AND_ADD); e->dma.sge[0].lkey = 0)
+REFUSED(bind_of_no_window, e->wr.opcode = IBV_WR_BIND_MW; e->dma.num_sge = 0;
+	e->wr.wr.mw.mw_rkey = 0x1234500; e->wr.wr.mw.rkey = 0x1234501;
+	e->wr.wr.mw.mr_lkey = src.mr->lkey; e->wr.wr.mw.length = 8)
+REFUSED(bind_of_a_region, e->wr.opcode = IBV_WR_BIND_MW; e->dma.num_sge = 0;
+	e->wr.wr.mw.mw_rkey = src.mr->lkey; e->wr.wr.mw.rkey = src.mr->lkey;
+	e->wr.wr.mw.mr_lkey = src.mr->lkey; e->wr.wr.mw.length = ~0ULL;
+	e->wr.wr.mw.access = ~0u)
 REFUSED(invalidate_of_user_memory, e->wr.opcode = IBV_WR_LOCAL_INV;
 	e->wr.ex.invalidate_rkey = src.mr->lkey)
 
@@ -339,6 +346,8 @@ int main(int argc, char **argv)
 	RUN(scribbled_atomic_of_two_elements);
 	RUN(scribbled_atomic_of_seven_octets);
 	RUN(scribbled_atomic_of_no_region);
+	RUN(scribbled_bind_of_no_window);
+	RUN(scribbled_bind_of_a_region);
 	RUN(scribbled_invalidate_of_user_memory);
 	RUN(header_of_lies);
 	RUN(random_send_queue);
