@@ -313,7 +313,8 @@ pub const fn patience(timeout: u8, retry_cnt: u8) -> Option<u64> {
     }
     // NO-OVERFLOW: at most 2^31 * 4096 * 4 * 8, below 2^48.
     let attempt = (4096_u64 << exponent).saturating_mul(4) / 1000;
-    let all = attempt.saturating_mul((retry_cnt & 7) as u64 + 1); // CAST: widens
+    let tries = (retry_cnt & 7).saturating_add(1);
+    let all = attempt.saturating_mul(tries as u64); // CAST: widens
     Some(if all < PATIENCE_MIN {
         PATIENCE_MIN
     } else {

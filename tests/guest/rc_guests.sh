@@ -13,7 +13,7 @@ link_add - "$DEV" "$TYPE" eth0
 
 # meet PROGRAM [OPTIONS of both ends...]: this guest's part.
 meet() {
-	local program=$1
+	local program=$1 name="$*"
 	shift
 	PORT=$((PORT + 1))
 	if [ "$GUEST" = 1 ]; then
@@ -22,7 +22,7 @@ meet() {
 		: >"/mnt/out/listening.$PORT"
 		wait "$STARTED" || not_ok "server of $program" "$(last_line "$TMP/server")"
 	else
-		try "$program/${*// /_}" 90 call_over "$program" "$@"
+		try "${name// /_}" 90 call_over "$program" "$@"
 		PORT=$((PORT - 10))
 	fi
 }

@@ -120,8 +120,7 @@ impl World {
         let open = self.sides[side].open;
         match message {
             Message::Request => {
-                let taken =
-                    !open && pair(side).judge_call(self.bond(side)) == Judgement::Take;
+                let taken = !open && pair(side).judge_call(self.bond(side)) == Judgement::Take;
                 if !taken {
                     return self.close(side, id);
                 }
