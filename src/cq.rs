@@ -309,3 +309,108 @@ fn to_wc(completion: &Completion) -> Wc {
         vendor_err: 0,
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_cq)]
+mod tests {
+    use super::*;
+    use kernel_ext::rdma::{
+        object::QpId,
+        wr::{
+            WcOpcode,
+            WcStatus, //
+        }, //
+    };
+
+    const COMPLETION: Completion = Completion {
+        id: 0x1122_3344_5566_7788,
+        status: WcStatus::Flushed,
+        opcode: WcOpcode::Write,
+        bytes: 99,
+        invalidated: None,
+        qpn: 5,
+        qp: QpId::NONE,
+        solicited: false,
+    };
+
+    fn ring(entries: u32) -> Result<SharedMem> {
+        SharedMem::try_new(Cq::ring_len(entries))
+    }
+
+    fn arm(memory: &SharedMem, entries: u32, how: u32) -> Result {
+        memory.store_u32_release(entries as usize * siw::CQE_LEN, how)
+    }
+
+    #[test]
+    fn an_entry_that_was_not_polled_is_not_written_over() -> Result {
+        let memory = ring(4)?;
+        assert!(post_user(&memory, 2, &COMPLETION));
+        let other = Completion {
+            id: 1,
+            ..COMPLETION
+        };
+        assert!(!post_user(&memory, 2, &other));
+        let at = 2 * siw::CQE_LEN;
+        assert_eq!(memory.copy_out(at), Some(COMPLETION.id));
+        // The process has polled it.
+        memory.store_u8_release(at + siw::FLAGS_AT, 0)?;
+        assert!(post_user(&memory, 2, &other));
+        assert_eq!(memory.copy_out(at), Some(1u64));
+        Ok(())
+    }
+
+    #[test]
+    fn an_entry_leaves_its_neighbours_alone() -> Result {
+        let memory = ring(4)?;
+        assert!(post_user(&memory, 1, &COMPLETION));
+        for at in (0..siw::CQE_LEN).step_by(8) {
+            assert_eq!(memory.copy_out(at), Some(0u64));
+            assert_eq!(memory.copy_out(2 * siw::CQE_LEN + at), Some(0u64));
+        }
+        assert!(!post_user(&memory, u32::MAX, &COMPLETION));
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_is_told_once_for_what_it_asked() -> Result {
+        let memory = ring(4)?;
+        assert!(!disarm_user(&memory, 4, News::Solicited));
+        arm(&memory, 4, siw::NOTIFY_NEXT)?;
+        assert!(disarm_user(&memory, 4, News::Plain));
+        assert!(!disarm_user(&memory, 4, News::Plain));
+        arm(&memory, 4, siw::NOTIFY_SOLICITED)?;
+        assert!(!disarm_user(&memory, 4, News::Plain));
+        assert!(disarm_user(&memory, 4, News::Solicited));
+        assert!(!disarm_user(&memory, 4, News::Solicited));
+        Ok(())
+    }
+
+    #[test]
+    fn a_kernel_consumer_is_told_once_for_what_it_asked() {
+        let mut inner = Inner {
+            kernel: KVVec::new(),
+            taken: 0,
+            armed: None,
+            posted: 0,
+            overflown: false,
+        };
+        assert!(!inner.disarm_for(News::Solicited));
+        inner.armed = Some(NotifyOn::Solicited);
+        assert!(!inner.disarm_for(News::Plain));
+        assert!(inner.disarm_for(News::Solicited));
+        assert!(!inner.disarm_for(News::Solicited));
+        inner.armed = Some(NotifyOn::Next);
+        assert!(inner.disarm_for(News::Plain));
+    }
+
+    #[test]
+    fn a_kernel_consumer_learns_of_the_invalidated_key() {
+        let plain = to_wc(&COMPLETION);
+        assert_eq!((plain.wr_id, plain.byte_len), (COMPLETION.id, 99));
+        assert!(matches!(plain.extra, WcExtra::None));
+        let told = to_wc(&Completion {
+            invalidated: Some(Stag::new(7)),
+            ..COMPLETION
+        });
+        assert!(matches!(told.extra, WcExtra::Invalidated(7)));
+    }
+}

@@ -138,3 +138,143 @@ fn take_user(memory: &SharedMem, index: u32) -> Option<Result<RecvWr, BadEntry>>
     memory.store_u16_release(at + siw::FLAGS_AT, 0).ok()?;
     Some(siw::decode_rqe(&entry))
 }
+
+#[kernel::prelude::kunit_tests(riwarp_rq)]
+mod tests {
+    use super::*;
+    use crate::wr::Sge;
+
+    fn request(id: u64) -> RecvWr {
+        let mut wr = RecvWr {
+            id,
+            ..RecvWr::default()
+        };
+        wr.sges.push(Sge {
+            addr: id << 12,
+            len: 64,
+            lkey: 1,
+        });
+        wr
+    }
+
+    fn id(taken: Option<Result<RecvWr, BadEntry>>) -> Option<u64> {
+        taken.and_then(Result::ok).map(|wr| wr.id)
+    }
+
+    fn kernel(entries: u32) -> Result<Pin<KBox<RecvQueue>>> {
+        KBox::pin_init(RecvQueue::new(entries, None)?, GFP_KERNEL).map_err(Error::from)
+    }
+
+    /// A queue of 4 entries in memory that a process would have mapped.
+    fn user() -> Result<(Pin<KBox<RecvQueue>>, Arc<SharedMem>)> {
+        let memory = Arc::new(SharedMem::try_new(RecvQueue::ring_len(4))?, GFP_KERNEL)?;
+        let queue = KBox::pin_init(RecvQueue::new(4, Some(memory.clone()))?, GFP_KERNEL)?;
+        Ok((queue, memory))
+    }
+
+    /// What a process does to post.
+    fn store(memory: &SharedMem, index: usize, id: u64, num_sge: u8) -> Result {
+        let mut entry = [0; siw::RQE_LEN];
+        entry[..8].copy_from_slice(&id.to_ne_bytes());
+        entry[10] = num_sge;
+        memory.copy_in(index * siw::RQE_LEN, &entry)?;
+        memory.store_u16_release(index * siw::RQE_LEN + siw::FLAGS_AT, siw::VALID)
+    }
+
+    #[test]
+    fn gives_requests_in_the_order_of_their_posting() -> Result {
+        let queue = kernel(4)?;
+        assert!(queue.take().is_none());
+        // More than once around.
+        for round in 0..5 {
+            for n in 0..3 {
+                queue.post(request(round * 3 + n))?;
+            }
+            for n in 0..3 {
+                assert_eq!(id(queue.take()), Some(round * 3 + n));
+            }
+        }
+        assert!(queue.take().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_more_than_it_has_entries() -> Result {
+        let queue = kernel(4)?;
+        for n in 0..4 {
+            queue.post(request(n))?;
+        }
+        assert_eq!(queue.post(request(4)), Err(ENOMEM));
+        assert_eq!(id(queue.take()), Some(0));
+        assert!(queue.post(request(4)).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn knows_how_many_wait() -> Result {
+        let queue = kernel(4)?;
+        for n in 0..4 {
+            assert!(queue.holds(n) && !queue.holds(n + 1));
+            queue.post(request(n.into()))?;
+        }
+        assert!(queue.holds(4) && !queue.holds(5) && !queue.holds(u32::MAX));
+        queue.take();
+        assert!(queue.holds(3) && !queue.holds(4));
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_without_entries_holds_nothing() -> Result {
+        let queue = kernel(0)?;
+        assert!(queue.take().is_none() && queue.holds(0) && !queue.holds(1));
+        assert_eq!(queue.post(request(1)), Err(ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn hands_entries_back_to_the_process() -> Result {
+        let (queue, memory) = user()?;
+        for round in 0..3 {
+            for n in 0..4 {
+                store(&memory, n, (round * 4 + n) as u64, 1)?;
+            }
+            assert!(queue.holds(4));
+            for n in 0..4 {
+                assert_eq!(id(queue.take()), Some((round * 4 + n) as u64));
+                let flags = memory.load_u16_acquire(n * siw::RQE_LEN + siw::FLAGS_AT);
+                assert_eq!(flags, Some(0));
+            }
+            assert!(queue.take().is_none());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn waits_for_the_next_entry_and_no_other() -> Result {
+        let (queue, memory) = user()?;
+        store(&memory, 1, 11, 0)?;
+        assert!(queue.take().is_none());
+        store(&memory, 0, 10, 0)?;
+        assert_eq!(id(queue.take()), Some(10));
+        assert_eq!(id(queue.take()), Some(11));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_entry_is_taken_all_the_same() -> Result {
+        let (queue, memory) = user()?;
+        store(&memory, 0, 5, 7)?;
+        store(&memory, 1, 6, 6)?;
+        let bad = queue.take().and_then(Result::err).map(|bad| bad.id);
+        assert_eq!(bad, Some(5));
+        assert_eq!(id(queue.take()), Some(6));
+        Ok(())
+    }
+
+    #[test]
+    fn the_kernel_cannot_post_to_the_queue_of_a_process() -> Result {
+        let (queue, _memory) = user()?;
+        assert_eq!(queue.post(request(1)), Err(EINVAL));
+        Ok(())
+    }
+}

@@ -209,3 +209,69 @@ pub(crate) struct Completion {
     /// Raises the event of a completion queue that is armed for solicited completions.
     pub(crate) solicited: bool,
 }
+
+#[kernel::prelude::kunit_tests(riwarp_wr)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_takes_six_elements_and_no_more() {
+        let mut list = SgeList::default();
+        for len in 1..=6 {
+            assert_eq!(list.as_slice().len() + 1, len);
+            assert!(list.push(Sge {
+                addr: 0,
+                len: len as u32,
+                lkey: 0,
+            }));
+        }
+        assert!(!list.push(Sge::default()));
+        assert_eq!(list.total(), 21);
+        assert!(list.as_slice().iter().map(|sge| sge.len).eq(1..=6));
+    }
+
+    #[test]
+    fn lengths_may_add_up_to_more_than_a_message() {
+        let mut list = SgeList::default();
+        for _ in 0..6 {
+            list.push(Sge {
+                len: u32::MAX,
+                ..Sge::default()
+            });
+        }
+        assert_eq!(Payload::Sges(list).len(), 6 * u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn inline_octets_fit_whole_or_not_at_all() {
+        let octets = [7; MAX_INLINE + 1];
+        assert!(Inline::new(&octets).is_none());
+        let full = Inline::new(&octets[..MAX_INLINE]);
+        assert!(full.is_some_and(|inline| inline.as_slice() == &octets[..MAX_INLINE]));
+        let mut inline = Inline::empty();
+        assert!(inline.append(&octets[..79]));
+        assert!(!inline.append(&octets[..2]));
+        assert_eq!(inline.as_slice().len(), 79);
+        assert!(inline.append(&octets[..1]));
+        assert_eq!(Payload::Inline(inline).len(), 80);
+    }
+
+    #[test]
+    fn completions_have_the_opcode_of_their_request() {
+        let stag = Stag::new(1);
+        let invalidate_local = true;
+        let write = SendOp::Write { stag, to: 0 };
+        let read = SendOp::Read {
+            stag,
+            to: 0,
+            invalidate_local,
+        };
+        assert_eq!(write.wc_opcode(), WcOpcode::Write);
+        assert_eq!(read.wc_opcode(), WcOpcode::Read);
+        assert_eq!(
+            SendOp::Send { invalidate: None }.wc_opcode(),
+            WcOpcode::Send
+        );
+        assert_eq!(SendOp::LocalInv { stag }.wc_opcode(), WcOpcode::LocalInv);
+    }
+}
