@@ -11,6 +11,8 @@
 #
 #   make demo           two machines talk RDMA through riwarp
 #   make test           all tests; closes with "N passed, N failed"
+#   make kunit          the tests inside the kernel, in a debug kernel that is made for them (8 minutes
+#                       on two processors, the first time)
 #   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
 #                       SECONDS=n is the time of each
 #   make coverage       the lines of the protocol core that its tests run
@@ -38,7 +40,11 @@ kdir:
 modules:
 	@qemu/setup
 
+debug:
+	@qemu/setup host root kdir debug
+
 demo test soak bench: modules
+test kunit: debug
 demo:
 	@tests/demo
 bench:
@@ -47,6 +53,9 @@ test:
 	@tests/run-all
 soak:
 	@tests/soak $(SECONDS)
+
+kunit:
+	@tests/kunit
 
 check: kdir
 	@tests/check
@@ -64,6 +73,6 @@ clean:
 	@rm -rf tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf boot-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
+	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
 
-.PHONY: all install kdir modules demo test soak bench check coverage fmt clean distclean
+.PHONY: all install kdir modules debug demo test kunit soak bench check coverage fmt clean distclean
