@@ -213,7 +213,7 @@ mod socket {
         assert_eq!((taken, batch.len()), (total, 0));
         assert_eq!(received, sent);
         eventually(|| active.unacked() == 0)?;
-        assert_eq!(active.acked() - acked, total as u64);
+        assert_eq!(active.acked().wrapping_sub(acked), total as u64);
         // All of it was let go: it is there again.
         batch.reserve(total, Grow::Sleep)?;
         Ok(())
