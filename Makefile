@@ -13,6 +13,8 @@
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      the same over iSER and iSCSI
 #   make test           all tests; closes with "N passed, N failed"
+#   make kunit          the tests inside the kernel, in a debug kernel that is made for them (8 minutes
+#                       on two processors, the first time)
 #   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
 #                       SECONDS=n is the time of each
 #   make coverage       the lines of the protocol core that its tests run
@@ -40,7 +42,11 @@ kdir:
 modules:
 	@qemu/setup
 
+debug:
+	@qemu/setup host root kdir debug
+
 demo demo-nvme demo-iser test soak bench: modules
+test kunit: debug
 demo:
 	@tests/demo
 demo-nvme demo-iser: demo-%:
@@ -51,6 +57,9 @@ test:
 	@tests/run-all
 soak:
 	@tests/soak $(SECONDS)
+
+kunit:
+	@tests/kunit
 
 check: kdir
 	@tests/check
@@ -68,6 +77,7 @@ clean:
 	@rm -rf tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf boot-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
+	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
 
-.PHONY: all install kdir modules demo demo-nvme demo-iser test soak bench check coverage fmt clean distclean
+.PHONY: all install kdir modules debug demo demo-nvme demo-iser test kunit soak bench check coverage fmt clean \
+	distclean

@@ -21,6 +21,11 @@ root=$cache/root-$(key root packages)
 kdir=$cache/kdir-$(key kdir)
 boot=$cache/boot-$(key kdir initramfs init.c)
 
+# The same for the debug kernel.
+debug_release=${kernel_release%%+*}-riwarp-debug
+debug_kdir=$cache/debug-$(key root packages debug-kernel debug.config)
+debug_boot=$cache/boot-$(key root packages debug-kernel debug.config initramfs init.c)
+
 die() {
 	echo "${0##*/}: $*" >&2
 	exit 1
@@ -33,6 +38,28 @@ lock() {
 		echo "  waiting for another run that makes the same ($1)" >&2
 		flock "$lock_fd"
 	}
+}
+
+# unpack_kernel DIR: the kernel's source, in a new directory.
+unpack_kernel() {
+	rm -rf "$1"
+	mkdir "$1"
+	tar -xf "$root/usr/src/linux-source-$kernel_source.tar.xz" -C "$1" --strip-components=1
+}
+
+# in_tree DIR COMMAND...: runs a command in a kernel tree that is being made. The tree is where
+# qemu/chroot will show it, since it notes absolute paths.
+in_tree() {
+	# shellcheck disable=SC2016
+	unshare --mount --propagation private sh -eu -c '
+		mount --bind "$1" "$2/kdir"
+		mount -t proc proc "$2/proc"
+		mount --rbind /dev "$2/dev"
+		root=$2
+		shift 2
+		exec chroot "$root" env -i HOME=/tmp PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
+			sh -c '\''cd /kdir && exec "$@"'\'' sh "$@"
+	' sh "$1" "$root" "${@:2}"
 }
 
 # step NAME TEXT COMMAND...: run a long command with its output in a log file, show the time it

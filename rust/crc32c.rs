@@ -36,3 +36,31 @@ pub(crate) unsafe fn update_raw(crc: u32, ptr: *const u8, len: usize) -> u32 {
 pub const fn finish(crc: u32) -> u32 {
     !crc
 }
+
+#[kernel::prelude::kunit_tests(riwarp_crc32c)]
+mod tests {
+    use super::*;
+
+    fn sum(octets: &[u8]) -> u32 {
+        finish(update(INIT, octets))
+    }
+
+    #[test]
+    fn known_values() {
+        assert_eq!(sum(b"123456789"), 0xe306_9283);
+        // RFC 3720, appendix B.4.
+        assert_eq!(sum(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(sum(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(sum(&[]), 0);
+    }
+
+    #[test]
+    fn pieces_sum_up_to_the_whole() {
+        let octets: [u8; 200] = crate::random::octets();
+        let whole = sum(&octets);
+        for cut in 0..=octets.len() {
+            let (front, back) = octets.split_at(cut);
+            assert_eq!(finish(update(update(INIT, front), back)), whole);
+        }
+    }
+}

@@ -24,6 +24,7 @@ mod notifier;
 mod skb;
 mod socket;
 mod state;
+mod tests;
 
 pub use addr::Family;
 pub use addr::SockAddr;

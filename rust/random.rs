@@ -13,3 +13,15 @@ pub fn octets<const N: usize>() -> [u8; N] {
     unsafe { bindings::get_random_bytes(octets.as_mut_ptr().cast(), N) };
     octets
 }
+
+#[kernel::prelude::kunit_tests(riwarp_random)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_draws_differ() {
+        let first: [u8; 32] = octets();
+        let second: [u8; 32] = octets();
+        assert!(first != second);
+    }
+}

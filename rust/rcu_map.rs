@@ -359,3 +359,153 @@ impl<T: Send + Sync + 'static> Retired<T> {
         drop(unsafe { Arc::from_raw(retired.value.as_ptr().cast_const()) });
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_rcu_map)]
+mod tests {
+    use super::*;
+
+    /// Counts in `drops` when it goes.
+    struct Item {
+        id: u32,
+        drops: Arc<Atomic<u32>>,
+    }
+
+    impl Drop for Item {
+        fn drop(&mut self) {
+            self.drops.add(1, Relaxed);
+        }
+    }
+
+    fn counter() -> Result<Arc<Atomic<u32>>> {
+        Ok(Arc::new(Atomic::new(0), GFP_KERNEL)?)
+    }
+
+    fn insert(map: &RcuMap<Item>, drops: &Arc<Atomic<u32>>) -> Result<Arc<Item>> {
+        map.insert(|id| {
+            let drops = drops.clone();
+            Ok(Arc::new(Item { id, drops }, GFP_KERNEL)?)
+        })
+    }
+
+    #[test]
+    fn what_was_put_in_is_found_until_it_is_taken_out() -> Result {
+        let map = KBox::pin_init(RcuMap::new(5..100), GFP_KERNEL)?;
+        assert!(map.is_empty());
+        let item = insert(&map, &counter()?)?;
+        assert!((5..100).contains(&item.id));
+        assert!(map
+            .get(item.id)
+            .is_some_and(|found| Arc::ptr_eq(&found, &item)));
+        assert_eq!(map.with(item.id, |found| found.id), Some(item.id));
+        assert_eq!(map.remove(item.id), Some(()));
+        assert!(map.get(item.id).is_none() && map.is_empty());
+        assert_eq!(map.remove(item.id), None);
+        Ok(())
+    }
+
+    #[test]
+    fn all_numbers_are_given_once_and_no_other() -> Result {
+        let map = KBox::pin_init(RcuMap::new(7..17), GFP_KERNEL)?;
+        let drops = counter()?;
+        for _ in 7..17 {
+            insert(&map, &drops)?;
+        }
+        assert_eq!(insert(&map, &drops).err(), Some(ENOSPC));
+        for id in 0..30 {
+            assert_eq!(map.get(id).is_some(), (7..17).contains(&id));
+        }
+        map.remove(11);
+        assert_eq!(insert(&map, &drops)?.id, 11);
+        Ok(())
+    }
+
+    #[test]
+    fn numbers_are_not_used_again_at_once() -> Result {
+        let map = KBox::pin_init(RcuMap::new(0..1 << 20), GFP_KERNEL)?;
+        let drops = counter()?;
+        let mut last = insert(&map, &drops)?.id;
+        for _ in 0..50 {
+            map.remove(last);
+            let next = insert(&map, &drops)?.id;
+            assert!(next != last);
+            last = next;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn rejects_a_range_without_numbers() {
+        let map = KBox::pin_init(RcuMap::<Item>::new(9..9), GFP_KERNEL);
+        assert_eq!(map.err(), Some(EINVAL));
+    }
+
+    #[test]
+    fn a_number_whose_object_cannot_be_made_is_free_again() -> Result {
+        let map = KBox::pin_init(RcuMap::<Item>::new(3..4), GFP_KERNEL)?;
+        let failed = map.insert(|id| {
+            // Taken, but nobody finds anything yet.
+            assert_eq!(id, 3);
+            assert!(map.get(id).is_none());
+            Err(EIO)
+        });
+        assert_eq!(failed.err(), Some(EIO));
+        assert_eq!(insert(&map, &counter()?)?.id, 3);
+        Ok(())
+    }
+
+    #[test]
+    fn a_removed_object_lives_as_long_as_it_is_used() -> Result {
+        let map = KBox::pin_init(RcuMap::new(0..10), GFP_KERNEL)?;
+        let drops = counter()?;
+        let item = insert(&map, &drops)?;
+        map.remove(item.id);
+        map.flush();
+        assert_eq!(drops.load(Relaxed), 0);
+        drop(item);
+        assert_eq!(drops.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn flush_waits_for_the_last_reference() -> Result {
+        let map = KBox::pin_init(RcuMap::new(0..100), GFP_KERNEL)?;
+        let drops = counter()?;
+        for _ in 0..20 {
+            let id = insert(&map, &drops)?.id;
+            map.remove(id);
+        }
+        map.flush();
+        assert_eq!(drops.load(Relaxed), 20);
+        Ok(())
+    }
+
+    #[test]
+    fn dropping_the_map_drops_what_is_in_it() -> Result {
+        let map = KBox::pin_init(RcuMap::new(0..100), GFP_KERNEL)?;
+        let drops = counter()?;
+        for _ in 0..5 {
+            insert(&map, &drops)?;
+        }
+        drop(map);
+        assert_eq!(drops.load(Relaxed), 5);
+        Ok(())
+    }
+
+    #[test]
+    fn each_object_is_visited_once_and_may_be_removed_then() -> Result {
+        let map = KBox::pin_init(RcuMap::new(0..8), GFP_KERNEL)?;
+        let drops = counter()?;
+        for _ in 0..8 {
+            insert(&map, &drops)?;
+        }
+        let mut next = 0;
+        map.for_each(|item| {
+            assert_eq!(item.id, next);
+            next += 1;
+            map.remove(item.id);
+        });
+        assert_eq!(next, 8);
+        assert!(map.is_empty());
+        Ok(())
+    }
+}

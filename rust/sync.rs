@@ -165,3 +165,35 @@ impl Completion {
         unsafe { bindings::completion_done(self.inner.get()) }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_sync)]
+mod tests {
+    use super::*;
+    use kernel::sync::Arc;
+
+    #[test]
+    fn a_completion_is_over_for_all_who_wait_later() -> Result {
+        let over = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        assert!(!over.is_done());
+        assert!(!over.wait_timeout(1));
+        over.complete_all();
+        assert!(over.is_done());
+        over.wait();
+        assert!(over.wait_timeout(0));
+        assert!(over.wait_timeout(1000));
+        Ok(())
+    }
+
+    #[test]
+    fn a_lock_guards_its_value_once() -> Result {
+        let lock = Arc::pin_init(new_spinlock_bh!(1, "riwarp_sync::lock"), GFP_KERNEL)?;
+        {
+            let mut guard = lock.lock();
+            *guard += 1;
+            assert!(lock.try_lock().is_none());
+        }
+        let again = lock.try_lock();
+        assert_eq!(again.as_deref(), Some(&2));
+        Ok(())
+    }
+}

@@ -171,3 +171,110 @@ where
     }
     was_pending
 }
+
+#[kernel::prelude::kunit_tests(riwarp_workqueue)]
+mod tests {
+    use super::*;
+    use core::pin::Pin;
+    use kernel::impl_has_work;
+    use kernel::new_work;
+    use kernel::sync::atomic::Atomic;
+    use kernel::sync::atomic::Relaxed;
+
+    /// Counts how often it was run.
+    #[pin_data]
+    struct Job {
+        runs: Atomic<u32>,
+        /// How often it is to enqueue itself again.
+        again: Atomic<u32>,
+        queue: Arc<OwnedQueue>,
+        #[pin]
+        work: Work<Job>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Job { self.work }
+    }
+
+    impl WorkItem for Job {
+        type Pointer = Arc<Job>;
+
+        fn run(this: Arc<Job>) {
+            this.runs.add(1, Relaxed);
+            let again = this.again.load(Relaxed);
+            if again > 0 {
+                this.again.store(again - 1, Relaxed);
+                let _ = this.queue.enqueue(this.clone());
+            }
+        }
+    }
+
+    fn queue(placement: Placement) -> Result<Arc<OwnedQueue>> {
+        let flags = Flags {
+            placement,
+            highpri: false,
+            mem_reclaim: false,
+        };
+        Ok(Arc::new(
+            OwnedQueue::try_new(c"riwarp_kunit", flags)?,
+            GFP_KERNEL,
+        )?)
+    }
+
+    fn job(queue: &Arc<OwnedQueue>, again: u32) -> Result<Arc<Job>> {
+        let queue = queue.clone();
+        Arc::pin_init(
+            pin_init!(Job {
+                runs: Atomic::new(0),
+                again: Atomic::new(again),
+                queue,
+                work <- new_work!("riwarp_workqueue::Job"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    #[test]
+    fn flush_waits_for_every_kind_of_queue() -> Result {
+        for placement in [Placement::PerCpu, Placement::Unbound, Placement::Ordered] {
+            let queue = queue(placement)?;
+            let jobs = [job(&queue, 0)?, job(&queue, 0)?, job(&queue, 0)?];
+            for job in &jobs {
+                assert!(queue.enqueue(job.clone()).is_ok());
+            }
+            queue.flush();
+            for job in &jobs {
+                assert_eq!(job.runs.load(Relaxed), 1);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_end_of_a_queue_waits_for_items_that_come_back() -> Result {
+        let other = queue(Placement::Ordered)?;
+        let item = job(&other, 3)?;
+        assert!(other.enqueue(item.clone()).is_ok());
+        while item.runs.load(Relaxed) < 4 {
+            other.flush();
+        }
+        assert_eq!(item.runs.load(Relaxed), 4);
+        Ok(())
+    }
+
+    #[test]
+    fn cancel_takes_back_only_what_waits() -> Result {
+        let queue = queue(Placement::Unbound)?;
+        let item = job(&queue, 0)?;
+        assert!(!cancel(&item));
+        assert!(queue.enqueue(item.clone()).is_ok());
+        let taken_back = cancel(&item);
+        queue.flush();
+        // Either it ran, or it was taken back and nobody else has it any more.
+        let ran = item.runs.load(Relaxed) == 1;
+        assert!(ran != taken_back);
+        let item: Option<Pin<_>> = Arc::into_unique_or_drop(item);
+        assert!(item.is_some());
+        Ok(())
+    }
+}

@@ -55,7 +55,7 @@ pub(crate) struct PdId(u64);
 
 impl PdId {
     /// Makes the number from a count that never repeats.
-    pub(crate) fn new(count: u64) -> Self {
+    pub(crate) const fn new(count: u64) -> Self {
         Self(count)
     }
 }

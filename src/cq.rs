@@ -334,3 +334,56 @@ fn to_wc(completion: &Completion) -> Wc {
         vendor_err: 0,
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_cq)]
+mod tests {
+    use super::*;
+    use kernel_ext::rdma::{
+        object::QpId,
+        wr::{
+            WcOpcode,
+            WcStatus, //
+        }, //
+    };
+
+    const COMPLETION: Completion = Completion {
+        id: 0x1122_3344_5566_7788,
+        status: WcStatus::Flushed,
+        opcode: WcOpcode::Write,
+        bytes: 99,
+        extra: WcExtra::None,
+        qpn: 5,
+        qp: QpId::NONE,
+        solicited: false,
+    };
+
+    #[test]
+    fn a_kernel_consumer_is_told_once_for_what_it_asked() {
+        let mut inner = Inner {
+            kernel: KVVec::new(),
+            taken: 0,
+            armed: None,
+            posted: 0,
+            overflown: false,
+        };
+        assert!(!inner.disarm_for(News::Solicited));
+        inner.armed = Some(NotifyOn::Solicited);
+        assert!(!inner.disarm_for(News::Plain));
+        assert!(inner.disarm_for(News::Solicited));
+        assert!(!inner.disarm_for(News::Solicited));
+        inner.armed = Some(NotifyOn::Next);
+        assert!(inner.disarm_for(News::Plain));
+    }
+
+    #[test]
+    fn a_kernel_consumer_learns_of_the_invalidated_key() {
+        let plain = to_wc(&COMPLETION);
+        assert_eq!((plain.wr_id, plain.byte_len), (COMPLETION.id, 99));
+        assert!(matches!(plain.extra, WcExtra::None));
+        let told = to_wc(&Completion {
+            extra: WcExtra::Invalidated(7),
+            ..COMPLETION
+        });
+        assert!(matches!(told.extra, WcExtra::Invalidated(7)));
+    }
+}

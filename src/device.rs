@@ -496,3 +496,33 @@ const VENDOR_ID: u32 = 0x72_6957;
 const PORT_CM_SUP: u32 = 1 << 16;
 /// Pages of 4 KiB and any larger power of two.
 const PAGE_SIZES: u64 = !0xfff;
+
+#[kernel::prelude::kunit_tests(riwarp_device)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_has_a_count_of_its_own() {
+        let all = [
+            Resource::Cq,
+            Resource::Mr,
+            Resource::Pd,
+            Resource::Qp,
+            Resource::Srq,
+        ];
+        let mut seen = 0;
+        for resource in all {
+            assert!(resource.index() < Resource::COUNT && resource.limit() > 0);
+            seen |= 1 << resource.index();
+        }
+        assert_eq!(seen, (1 << Resource::COUNT) - 1);
+    }
+
+    #[test]
+    fn an_identifier_makes_a_link_local_gid() {
+        let guid = Guid([1, 2, 3, 4, 5, 6, 7, 8]);
+        let gid = guid.link_local();
+        assert_eq!(gid.0[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(gid.0[8..], guid.octets());
+    }
+}

@@ -178,3 +178,121 @@ impl InboundReads {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_readq)]
+mod tests {
+    use super::*;
+    use iwarp::stag::{
+        Stag,
+        TaggedOffset, //
+    };
+
+    fn read(len: u32) -> InboundRequest {
+        InboundRequest::Read(InboundRead {
+            request: ReadRequest {
+                sink_stag: Stag::new(1),
+                sink_to: TaggedOffset::new(0),
+                len,
+                source_stag: Stag::new(2),
+                source_to: TaggedOffset::new(0),
+            },
+            source: None,
+            quoted: None,
+        })
+    }
+
+    fn started(ird: u16) -> Result<Pin<KBox<InboundReads>>> {
+        let reads = KBox::pin_init(InboundReads::new(), GFP_KERNEL)?;
+        reads.start(ird)?;
+        Ok(reads)
+    }
+
+    fn len(request: Option<InboundRequest>) -> Option<u32> {
+        match request? {
+            InboundRequest::Read(read) => Some(read.request.len),
+            InboundRequest::Atomic(_) => None,
+        }
+    }
+
+    #[test]
+    fn has_as_many_places_as_were_negotiated() -> Result {
+        let reads = started(3)?;
+        for n in 0..3 {
+            assert_eq!(reads.room(), Room::Free);
+            assert!(reads.put(read(n)));
+        }
+        assert_eq!(reads.room(), Room::Full);
+        assert!(!reads.put(read(3)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_answer_is_packed() -> Result {
+        let reads = started(1)?;
+        assert!(reads.put(read(7)));
+        assert_eq!(len(reads.take()), Some(7));
+        assert!(reads.take().is_none());
+        // Taken out, but not answered.
+        assert_eq!(reads.room(), Room::Full);
+        reads.answered();
+        assert_eq!(reads.room(), Room::Free);
+        assert!(reads.put(read(8)));
+        assert_eq!(len(reads.take()), Some(8));
+        Ok(())
+    }
+
+    #[test]
+    fn requests_are_answered_in_their_order() -> Result {
+        let reads = started(4)?;
+        for round in 0..5 {
+            for n in 0..4 {
+                assert!(reads.put(read(round * 4 + n)));
+            }
+            for n in 0..4 {
+                assert_eq!(len(reads.take()), Some(round * 4 + n));
+                reads.answered();
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_is_owed_until_tcp_has_the_answer() -> Result {
+        let reads = started(2)?;
+        assert!(!reads.owes());
+        reads.put(read(1));
+        assert!(reads.owes());
+        reads.take();
+        assert!(reads.owes());
+        reads.answered();
+        assert!(reads.owes());
+        reads.accepted();
+        assert!(!reads.owes());
+        Ok(())
+    }
+
+    #[test]
+    fn without_places_nothing_is_taken() -> Result {
+        let reads = started(0)?;
+        assert_eq!(reads.room(), Room::Full);
+        assert!(!reads.put(read(1)) && reads.take().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn clearing_and_starting_anew_leave_nothing() -> Result {
+        let reads = started(2)?;
+        reads.put(read(1));
+        reads.put(read(2));
+        reads.clear();
+        assert!(reads.take().is_none() && !reads.owes());
+        assert_eq!(reads.room(), Room::Free);
+        reads.put(read(3));
+        reads.start(5)?;
+        assert!(reads.take().is_none() && !reads.owes());
+        for n in 0..5 {
+            assert!(reads.put(read(n)));
+        }
+        Ok(())
+    }
+}

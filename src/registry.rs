@@ -459,3 +459,31 @@ impl Drop for Ticket {
         self.0.leave();
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_registry)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_file_names_are_refused() {
+        for name in [c"", c".", c"..", c"/", c"a/b", c"/a", c"a/"] {
+            assert!(!is_file_name(name));
+        }
+        for name in [c"a", c"riw0", c"...", c".a", c"a.b", c"a b"] {
+            assert!(is_file_name(name));
+        }
+    }
+
+    #[test]
+    fn the_census_is_over_with_the_last_ticket() -> Result {
+        let census = Census::new()?;
+        let first = Ticket::new(&census);
+        let second = Ticket::new(&census);
+        drop(first);
+        census.leave();
+        assert!(!census.empty.is_done());
+        drop(second);
+        assert!(census.empty.is_done());
+        Ok(())
+    }
+}

@@ -125,3 +125,159 @@ impl RecvQueue {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_rq)]
+mod tests {
+    use super::*;
+    use crate::{
+        abi::siw::{
+            self,
+            FLAGS_AT,
+            RQE_LEN,
+            VALID, //
+        },
+        wr::Sge, //
+    };
+    use kernel::sync::Arc;
+    use kernel_ext::mm::shared_ring::SharedMem;
+
+    fn request(id: u64) -> RecvWr {
+        let mut wr = RecvWr {
+            id,
+            ..RecvWr::default()
+        };
+        wr.buffer.push(Sge {
+            addr: id << 12,
+            len: 64,
+            lkey: 1,
+        });
+        wr
+    }
+
+    /// The cookie of the oldest request, and whether that is good.
+    fn taken(queue: &RecvQueue) -> Option<(u64, bool)> {
+        let mut wr = RecvWr::default();
+        match queue.take(&mut wr)? {
+            Ok(()) => Some((wr.id, true)),
+            Err(bad) => Some((bad.id, false)),
+        }
+    }
+
+    fn kernel(entries: u32) -> Result<Pin<KBox<RecvQueue>>> {
+        KBox::pin_init(RecvQueue::new(entries, None)?, GFP_KERNEL).map_err(Error::from)
+    }
+
+    /// A queue of 4 entries in memory that a process would have mapped.
+    fn user() -> Result<(Pin<KBox<RecvQueue>>, Arc<SharedMem>)> {
+        let ring = siw::RecvRing::new(4)?;
+        let memory = ring.memory().clone();
+        let ring = RecvRing::Siw(ring);
+        let queue = KBox::pin_init(RecvQueue::new(4, Some(ring))?, GFP_KERNEL)?;
+        Ok((queue, memory))
+    }
+
+    /// What a process does to post.
+    fn store(memory: &SharedMem, index: usize, id: u64, num_sge: u8) -> Result {
+        let mut entry = [0; RQE_LEN];
+        entry[..8].copy_from_slice(&id.to_ne_bytes());
+        entry[10] = num_sge;
+        memory.copy_in(index * RQE_LEN, &entry)?;
+        memory.store_u16_release(index * RQE_LEN + FLAGS_AT, VALID)
+    }
+
+    #[test]
+    fn gives_requests_in_the_order_of_their_posting() -> Result {
+        let queue = kernel(4)?;
+        assert_eq!(taken(&queue), None);
+        // More than once around.
+        for round in 0..5 {
+            for n in 0..3 {
+                queue.post(request(round * 3 + n))?;
+            }
+            for n in 0..3 {
+                assert_eq!(taken(&queue), Some((round * 3 + n, true)));
+            }
+        }
+        assert_eq!(taken(&queue), None);
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_more_than_it_has_entries() -> Result {
+        let queue = kernel(4)?;
+        for n in 0..4 {
+            queue.post(request(n))?;
+        }
+        assert_eq!(queue.post(request(4)), Err(ENOMEM));
+        assert_eq!(taken(&queue), Some((0, true)));
+        assert!(queue.post(request(4)).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn knows_how_many_wait() -> Result {
+        let queue = kernel(4)?;
+        for n in 0..4 {
+            assert!(queue.holds(n) && !queue.holds(n + 1));
+            queue.post(request(n.into()))?;
+        }
+        assert!(queue.holds(4) && !queue.holds(5) && !queue.holds(u32::MAX));
+        taken(&queue);
+        assert!(queue.holds(3) && !queue.holds(4));
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_without_entries_holds_nothing() -> Result {
+        let queue = kernel(0)?;
+        assert!(taken(&queue).is_none() && queue.holds(0) && !queue.holds(1));
+        assert_eq!(queue.post(request(1)), Err(ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn hands_entries_back_to_the_process() -> Result {
+        let (queue, memory) = user()?;
+        for round in 0..3 {
+            for n in 0..4 {
+                store(&memory, n, (round * 4 + n) as u64, 1)?;
+            }
+            assert!(queue.holds(4));
+            for n in 0..4 {
+                assert_eq!(taken(&queue), Some(((round * 4 + n) as u64, true)));
+                let flags = memory.load_u16_acquire(n * RQE_LEN + FLAGS_AT);
+                assert_eq!(flags, Some(0));
+            }
+            assert_eq!(taken(&queue), None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn waits_for_the_next_entry_and_no_other() -> Result {
+        let (queue, memory) = user()?;
+        store(&memory, 1, 11, 0)?;
+        assert_eq!(taken(&queue), None);
+        store(&memory, 0, 10, 0)?;
+        assert_eq!(taken(&queue), Some((10, true)));
+        assert_eq!(taken(&queue), Some((11, true)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_entry_is_taken_all_the_same() -> Result {
+        let (queue, memory) = user()?;
+        store(&memory, 0, 5, 7)?;
+        store(&memory, 1, 6, 6)?;
+        assert_eq!(taken(&queue), Some((5, false)));
+        assert_eq!(taken(&queue), Some((6, true)));
+        Ok(())
+    }
+
+    #[test]
+    fn the_kernel_cannot_post_to_the_queue_of_a_process() -> Result {
+        let (queue, _memory) = user()?;
+        assert_eq!(queue.post(request(1)), Err(EINVAL));
+        Ok(())
+    }
+}

@@ -707,3 +707,30 @@ impl Fpdu {
         inbound.peek(pos + covered, &mut trailer) && trailer == mpa::crc_trailer(crc)
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_rx)]
+mod tests {
+    use super::*;
+    use iwarp::fault::ErrorCode;
+
+    #[test]
+    fn a_terminate_decides_how_the_request_ends() {
+        let status = |layer, etype| {
+            status_of(&Terminate {
+                code: ErrorCode {
+                    layer,
+                    etype,
+                    code: 0,
+                },
+                quoted: None,
+            })
+        };
+        assert_eq!(status(0, 1), WcStatus::RemoteAccess);
+        assert_eq!(status(1, 1), WcStatus::RemoteAccess);
+        assert_eq!(status(0, 2), WcStatus::RemoteInvalidRequest);
+        assert_eq!(status(1, 2), WcStatus::RemoteInvalidRequest);
+        for (layer, etype) in [(0, 0), (1, 0), (2, 0), (2, 2), (15, 15)] {
+            assert_eq!(status(layer, etype), WcStatus::RemoteOperation);
+        }
+    }
+}

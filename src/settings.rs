@@ -163,3 +163,38 @@ fn parse_bool(text: &str) -> Result<bool> {
         _ => Err(EINVAL),
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_settings)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_take_their_words_and_no_others() {
+        for text in ["1", "y", "Y", "on"] {
+            assert_eq!(parse_bool(text), Ok(true));
+        }
+        for text in ["0", "n", "N", "off"] {
+            assert_eq!(parse_bool(text), Ok(false));
+        }
+        for text in ["", "2", "01", "-1", "yes", "On", "1 ", "1\n", "1x"] {
+            assert_eq!(parse_bool(text), Err(EINVAL));
+        }
+    }
+
+    #[test]
+    fn there_are_two_revisions() {
+        for number in 0..=u8::MAX {
+            let revision = MpaRevision::from_number(number);
+            let expected = Some(number).filter(|number| matches!(number, 1 | 2));
+            assert_eq!(revision.map(MpaRevision::number), expected);
+        }
+    }
+
+    #[test]
+    fn a_new_device_has_the_defaults() {
+        let settings = Settings::new(false, MpaRevision::One);
+        assert!(!settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
+        assert_eq!(settings.mpa_rev(), MpaRevision::One);
+        assert!(Settings::new(true, MpaRevision::Two).crc());
+    }
+}

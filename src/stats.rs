@@ -118,3 +118,35 @@ counters! {
     /// Connections that ended without an orderly close.
     aborts = c"aborts",
 }
+
+#[kernel::prelude::kunit_tests(riwarp_stats)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_in_the_order_of_their_names() {
+        let stats = Stats::new();
+        stats.tx_fpdus.inc();
+        stats.tx_bytes.add(1000);
+        stats.tx_bytes.add(24);
+        stats.aborts.add(7);
+        let mut values = [99; 64];
+        stats.read(&mut values);
+        let count = Stats::NAMES.len();
+        assert_eq!(values[..3], [1, 1024, 0]);
+        assert_eq!(values[count - 1], 7);
+        assert_eq!(values[count], 99);
+        assert_eq!(Stats::NAMES[1], c"tx_bytes");
+        assert_eq!(Stats::NAMES[count - 1], c"aborts");
+    }
+
+    #[test]
+    fn a_short_list_gets_the_first_counts() {
+        let stats = Stats::new();
+        stats.tx_fpdus.add(3);
+        let mut values = [0; 1];
+        stats.read(&mut values);
+        assert_eq!(values, [3]);
+        stats.read(&mut []);
+    }
+}

@@ -289,3 +289,76 @@ pub(crate) struct Completion {
     /// Raises the event of a completion queue that is armed for solicited completions.
     pub(crate) solicited: bool,
 }
+
+#[kernel::prelude::kunit_tests(riwarp_wr)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_takes_so_many_elements_and_no_more() {
+        let mut payload = Payload::default();
+        for len in 1..=MAX_SGE {
+            assert_eq!(payload.sges().len() + 1, len);
+            assert!(payload.push(Sge {
+                addr: 0,
+                len: len as u32,
+                lkey: 0,
+            }));
+        }
+        assert!(!payload.push(Sge::default()));
+        assert!(payload.sges().map(|sge| sge.len).eq(1..=MAX_SGE as u32));
+        assert!(payload.list_room(MAX_SGE + 1).is_none());
+    }
+
+    #[test]
+    fn lengths_may_add_up_to_more_than_a_message() {
+        let mut payload = Payload::default();
+        for _ in 0..6 {
+            payload.push(Sge {
+                len: u32::MAX,
+                ..Sge::default()
+            });
+        }
+        assert_eq!(payload.len(), 6 * u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn inline_octets_fit_whole_or_not_at_all() {
+        let mut payload = Payload::default();
+        assert!(payload.inline().is_none());
+        assert!(payload.inline_room(MAX_INLINE + 1).is_none());
+        for len in [0, 1, MAX_INLINE] {
+            if let Some(room) = payload.inline_room(len) {
+                room.fill(7);
+            }
+            assert!(payload.inline().is_some_and(|octets| octets.len() == len));
+            assert!(payload.inline().is_some_and(|octets| octets.iter().all(|octet| *octet == 7)));
+            assert_eq!((payload.len(), payload.sges().len()), (len as u64, 0));
+        }
+        payload.clear();
+        assert!(payload.inline().is_none() && payload.len() == 0);
+    }
+
+    #[test]
+    fn completions_have_the_opcode_of_their_request() {
+        let stag = Stag::new(1);
+        let invalidate_local = true;
+        let write = SendOp::Write {
+            stag,
+            to: 0,
+            immediate: None,
+        };
+        let read = SendOp::Read {
+            stag,
+            to: 0,
+            invalidate_local,
+        };
+        assert_eq!(write.wc_opcode(), WcOpcode::Write);
+        assert_eq!(read.wc_opcode(), WcOpcode::Read);
+        assert_eq!(
+            SendOp::Send { invalidate: None }.wc_opcode(),
+            WcOpcode::Send
+        );
+        assert_eq!(SendOp::LocalInv { stag }.wc_opcode(), WcOpcode::LocalInv);
+    }
+}

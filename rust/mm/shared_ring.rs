@@ -242,3 +242,107 @@ unsafe fn copy_racy(to: *mut u8, from: *const u8, len: usize) {
         done += 1;
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_shared_mem)]
+mod tests {
+    use super::*;
+
+    #[derive(
+        Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, zerocopy_derive::Immutable,
+    )]
+    #[repr(C)]
+    struct Entry {
+        id: u64,
+        len: u32,
+        key: u32,
+    }
+
+    const ENTRY: Entry = Entry {
+        id: 0x0102_0304_0506_0708,
+        len: 0x1112_1314,
+        key: 0x2122_2324,
+    };
+
+    #[test]
+    fn is_whole_pages_of_zeroes() -> Result {
+        let memory = SharedMem::try_new(PAGE_SIZE + 1)?;
+        assert_eq!(memory.len(), 2 * PAGE_SIZE);
+        for at in (0..memory.len()).step_by(8) {
+            assert_eq!(memory.copy_out(at), Some(0u64));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn rejects_lengths_that_cannot_be() {
+        assert_eq!(SharedMem::try_new(0).err(), Some(EINVAL));
+        assert_eq!(SharedMem::try_new(usize::MAX).err(), Some(ENOMEM));
+    }
+
+    #[test]
+    fn entries_come_back_as_they_went() -> Result {
+        let memory = SharedMem::try_new(PAGE_SIZE)?;
+        memory.copy_in(64, &ENTRY)?;
+        assert_eq!(memory.copy_out(64), Some(ENTRY));
+        let mut octets = [0; 16];
+        memory.copy_bytes_out(64, &mut octets)?;
+        assert_eq!(octets[8..12], 0x1112_1314u32.to_ne_bytes());
+        // Their neighbours are as they were.
+        assert_eq!(memory.copy_out(56), Some(0u64));
+        assert_eq!(memory.copy_out(80), Some(0u64));
+        Ok(())
+    }
+
+    #[test]
+    fn no_octet_outside_is_touched() -> Result {
+        let memory = SharedMem::try_new(PAGE_SIZE)?;
+        let last = PAGE_SIZE - size_of::<Entry>();
+        assert!(memory.copy_in(last, &ENTRY).is_ok());
+        for at in [last + 8, PAGE_SIZE, PAGE_SIZE + 8, usize::MAX - 7] {
+            assert_eq!(memory.copy_in(at, &ENTRY), Err(EINVAL));
+            assert!(memory.copy_out::<Entry>(at).is_none());
+        }
+        assert_eq!(memory.load_u8_acquire(PAGE_SIZE), None);
+        assert_eq!(memory.load_u16_acquire(PAGE_SIZE - 1), None);
+        assert_eq!(memory.load_u32_acquire(PAGE_SIZE - 3), None);
+        assert_eq!(memory.load_u32_acquire(usize::MAX - 3), None);
+        assert_eq!(memory.store_u8_release(PAGE_SIZE, 1), Err(EINVAL));
+        assert_eq!(memory.swap_u32(PAGE_SIZE, 1), None);
+        let cut = memory.copy_bytes_out(PAGE_SIZE - 3, &mut [0; 4]);
+        assert_eq!(cut, Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn unaligned_places_are_refused() -> Result {
+        let memory = SharedMem::try_new(PAGE_SIZE)?;
+        for at in 1..8 {
+            assert_eq!(memory.copy_in(at, &ENTRY), Err(EINVAL));
+            assert!(memory.copy_out::<Entry>(at).is_none());
+            assert_eq!(memory.load_u16_acquire(at).is_some(), at % 2 == 0);
+            assert_eq!(memory.load_u32_acquire(at).is_some(), at % 4 == 0);
+            assert_eq!(memory.store_u16_release(at, 0).is_ok(), at % 2 == 0);
+            assert_eq!(memory.store_u32_release(at, 0).is_ok(), at % 4 == 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn single_fields_have_the_machines_order() -> Result {
+        let memory = SharedMem::try_new(PAGE_SIZE)?;
+        memory.store_u32_release(8, 0x0102_0304)?;
+        memory.store_u16_release(12, 0xfffe)?;
+        memory.store_u8_release(14, 0xfd)?;
+        let mut octets = [0; 8];
+        memory.copy_bytes_out(8, &mut octets)?;
+        assert_eq!(octets[..4], 0x0102_0304u32.to_ne_bytes());
+        assert_eq!(octets[4..6], 0xfffeu16.to_ne_bytes());
+        assert_eq!(octets[6..], [0xfd, 0]);
+        assert_eq!(memory.load_u32_acquire(8), Some(0x0102_0304));
+        assert_eq!(memory.load_u16_acquire(12), Some(0xfffe));
+        assert_eq!(memory.load_u8_acquire(14), Some(0xfd));
+        assert_eq!(memory.swap_u32(8, 5), Some(0x0102_0304));
+        assert_eq!(memory.load_u32_acquire(8), Some(5));
+        Ok(())
+    }
+}

@@ -224,3 +224,82 @@ pub(super) fn ipv6_from_raw(raw: &bindings::in6_addr) -> Ipv6Addr {
     // SAFETY: All views of the union are plain octets.
     Ipv6Addr::from(unsafe { raw.in6_u.u6_addr8 })
 }
+
+#[kernel::prelude::kunit_tests(riwarp_addr)]
+mod tests {
+    use super::*;
+
+    fn four(a: u8, b: u8, c: u8, d: u8, port: u16) -> SockAddr {
+        SockAddr::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)
+    }
+
+    fn six(first: u16, last: u16, port: u16) -> SockAddr {
+        SockAddr::new(
+            IpAddr::V6(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last)),
+            port,
+        )
+    }
+
+    #[test]
+    fn ipv4_is_in_network_order_for_the_kernel() -> Result {
+        let addr = four(10, 77, 0, 1, 0x1234);
+        let raw = addr.to_raw();
+        // SAFETY: The storage is as large as any address, and any octets will do.
+        let octets = unsafe { ptr::from_ref(&raw).cast::<[u8; 16]>().read_unaligned() };
+        assert_eq!(octets[..2], (bindings::AF_INET as u16).to_ne_bytes());
+        assert_eq!(octets[2..8], [0x12, 0x34, 10, 77, 0, 1]);
+        assert_eq!(octets[8..], [0; 8]);
+        assert_eq!(SockAddr::from_raw(&raw)?, addr);
+        assert_eq!(addr.raw_len(), 16);
+        Ok(())
+    }
+
+    #[test]
+    fn ipv6_comes_back_with_its_scope() -> Result {
+        let mut addr = six(0xfe80, 1, 7471);
+        addr.set_scope_id(3);
+        let again = SockAddr::from_raw(&addr.to_raw())?;
+        assert_eq!(again, addr);
+        assert_eq!((again.scope_id(), again.port()), (3, 7471));
+        assert_eq!(addr.raw_len(), 28);
+        Ok(())
+    }
+
+    #[test]
+    fn rejects_other_families() {
+        let mut raw = four(1, 2, 3, 4, 5).to_raw();
+        for family in [0, 1, 3, 17, u16::MAX] {
+            // SAFETY: Every address begins with its family.
+            unsafe { ptr::from_mut(&mut raw).cast::<u16>().write(family) };
+            assert_eq!(SockAddr::from_raw(&raw).err(), Some(EAFNOSUPPORT));
+        }
+    }
+
+    #[test]
+    fn kinds_of_addresses() {
+        assert!(SockAddr::unspecified(Family::V4).is_unspecified());
+        assert!(SockAddr::unspecified(Family::V6).is_unspecified());
+        assert!(four(127, 1, 2, 3, 0).is_loopback() && six(0, 1, 0).is_loopback());
+        assert!(six(0xfe80, 1, 0).is_link_local() && six(0xfebf, 1, 0).is_link_local());
+        assert!(!six(0xfec0, 1, 0).is_link_local() && !four(169, 254, 0, 1, 0).is_link_local());
+        assert!(!four(10, 0, 0, 1, 0).is_loopback() && !six(0xfd77, 1, 0).is_unspecified());
+    }
+
+    #[test]
+    fn ports_do_not_make_another_address() {
+        let addr = four(10, 0, 0, 1, 1);
+        let mut other = addr;
+        other.set_port(2);
+        assert!(addr.same_ip(&other));
+        assert!(addr != other);
+        assert!(!addr.same_ip(&four(10, 0, 0, 2, 1)));
+        assert!(!addr.same_ip(&six(0xfd77, 1, 1)));
+    }
+
+    #[test]
+    fn an_ipv4_address_has_no_scope() {
+        let mut addr = four(10, 0, 0, 1, 1);
+        addr.set_scope_id(5);
+        assert_eq!((addr.scope_id(), addr.family()), (0, Family::V4));
+    }
+}

@@ -159,6 +159,12 @@ unsafe impl<B> Sync for Target<B> {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpId(pub(super) usize);
 
+#[cfg(CONFIG_KUNIT = "y")]
+impl QpId {
+    /// Names no queue pair, for tests of completions that nobody polls.
+    pub const NONE: Self = Self(0);
+}
+
 /// The way from the driver's completion queue to its consumer.
 #[derive(Clone)]
 pub struct CqLink(Arc<CqInner>);

@@ -189,3 +189,57 @@ impl WcSink<'_> {
         true
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_wc)]
+mod tests {
+    use super::*;
+
+    const WC: Wc = Wc {
+        wr_id: 0x1122_3344_5566_7788,
+        status: WcStatus::RemoteAccess,
+        opcode: WcOpcode::Recv,
+        byte_len: 77,
+        extra: WcExtra::None,
+        qp: QpId::NONE,
+        vendor_err: 9,
+    };
+
+    #[test]
+    fn a_sink_takes_what_it_has_room_for() {
+        let mut raw = <[bindings::ib_wc; 3]>::default();
+        // SAFETY: Two of them, written through the sink only while it lives.
+        let mut sink = unsafe { WcSink::new(raw.as_mut_ptr(), 2) };
+        assert_eq!(sink.room(), 2);
+        assert!(sink.push(&WC) && sink.push(&WC));
+        assert!(!sink.push(&WC));
+        assert_eq!((sink.room(), sink.used()), (0, 2));
+        assert_eq!(raw[1].byte_len, 77);
+        assert_eq!(raw[2].byte_len, 0);
+    }
+
+    #[test]
+    fn c_finds_everything_of_a_completion() {
+        let mut raw = <[bindings::ib_wc; 3]>::default();
+        // SAFETY: All of them, written through the sink only while it lives.
+        let mut sink = unsafe { WcSink::new(raw.as_mut_ptr(), 3) };
+        for extra in [
+            WcExtra::None,
+            WcExtra::Immediate([1, 2, 3, 4]),
+            WcExtra::Invalidated(5),
+        ] {
+            assert!(sink.push(&Wc { extra, ..WC }));
+        }
+        // SAFETY: All variants of the union are 64 bits of plain data.
+        let wr_id = unsafe { *raw[0].__bindgen_anon_1.wr_id.as_ref() };
+        assert_eq!(wr_id, WC.wr_id);
+        assert_eq!(raw[0].status, bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR);
+        assert_eq!(raw[0].opcode, bindings::ib_wc_opcode_IB_WC_RECV);
+        assert_eq!((raw[0].vendor_err, raw[0].wc_flags), (9, 0));
+        // SAFETY: All variants of the union are 32 bits of plain data.
+        let immediate = unsafe { *raw[1].ex.imm_data.as_ref() };
+        assert_eq!(immediate.to_ne_bytes(), [1, 2, 3, 4]);
+        // SAFETY: As above.
+        let key = unsafe { *raw[2].ex.invalidate_rkey.as_ref() };
+        assert_eq!(key, 5);
+    }
+}

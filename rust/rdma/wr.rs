@@ -492,3 +492,62 @@ impl Iterator for Sges<'_> {
 }
 
 impl ExactSizeIterator for Sges<'_> {}
+
+#[kernel::prelude::kunit_tests(riwarp_wr)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_taken_in_its_order() {
+        let mut list = <[bindings::ib_recv_wr; 3]>::default();
+        for (n, wr) in (7..).zip(&mut list) {
+            // SAFETY: The union is 64 bits of plain data.
+            unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = n };
+        }
+        let [first, second, third] = &mut list;
+        second.next = third;
+        first.next = second;
+        // SAFETY: A list that ends, and outlives its use.
+        let mut wrs = unsafe { RecvWrs::new(first) };
+        assert_eq!(wrs.bad().cast(), ptr_of(first));
+        assert_eq!(wrs.next().map(|wr| wr.wr_id()), Some(7));
+        assert_eq!(wrs.next().map(|wr| wr.wr_id()), Some(8));
+        assert_eq!(wrs.bad().cast(), ptr_of(second));
+        assert_eq!(wrs.next().map(|wr| wr.wr_id()), Some(9));
+        assert!(wrs.next().is_none() && wrs.next().is_none());
+    }
+
+    fn ptr_of<T>(of: &T) -> *const T {
+        of
+    }
+
+    #[test]
+    fn pieces_are_as_many_as_are_said() {
+        let list = [
+            bindings::ib_sge {
+                addr: 1 << 40,
+                length: 2,
+                lkey: 3,
+            },
+            bindings::ib_sge::default(),
+        ];
+        // SAFETY: Not more than there are.
+        let mut sges = unsafe { Sges::new(list.as_ptr(), 1) };
+        assert_eq!(sges.len(), 1);
+        let expected = Sge {
+            addr: 1 << 40,
+            length: 2,
+            lkey: 3,
+        };
+        assert_eq!(sges.next(), Some(expected));
+        assert_eq!(sges.next(), None);
+        for count in [0, -1, i32::MIN] {
+            // SAFETY: None is looked at.
+            let sges = unsafe { Sges::new(list.as_ptr(), count) };
+            assert_eq!(sges.len(), 0);
+        }
+        // SAFETY: As above.
+        let sges = unsafe { Sges::new(core::ptr::null(), 2) };
+        assert_eq!(sges.len(), 0);
+    }
+}

@@ -162,3 +162,85 @@ impl<T: Send> Baton<T> {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_baton)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_baton_works_here() {
+        let baton = Baton::new(1);
+        let ran = baton.run(|value| {
+            *value += 1;
+            Next::Done
+        });
+        assert_eq!(ran, Ran::Here);
+        let mut baton = baton;
+        assert_eq!(*baton.get_mut(), 2);
+    }
+
+    #[test]
+    fn again_repeats_until_done() {
+        let baton = Baton::new(0);
+        let ran = baton.run(|rounds| {
+            *rounds += 1;
+            if *rounds < 5 {
+                Next::Again
+            } else {
+                Next::Done
+            }
+        });
+        let mut baton = baton;
+        assert_eq!((ran, *baton.get_mut()), (Ran::Here, 5));
+    }
+
+    #[test]
+    fn who_finds_it_taken_gets_another_round() {
+        let baton = Baton::new(0);
+        let mut asked = false;
+        let ran = baton.run(|rounds| {
+            *rounds += 1;
+            if !asked {
+                asked = true;
+                // Twice, which makes one more round.
+                assert_eq!(baton.run(|_| Next::Again), Ran::Elsewhere);
+                assert_eq!(baton.run(|_| Next::Again), Ran::Elsewhere);
+            }
+            Next::Done
+        });
+        assert_eq!(ran, Ran::Here);
+        let mut baton = baton;
+        assert_eq!(*baton.get_mut(), 2);
+    }
+
+    #[test]
+    fn yield_stops_even_if_somebody_asked() {
+        let baton = Baton::new(0);
+        let ran = baton.run(|rounds| {
+            *rounds += 1;
+            assert!(baton.ask());
+            Next::Yield
+        });
+        assert_eq!(ran, Ran::Yielded);
+        // It is free: nobody is there to be asked, and the next call works.
+        assert!(!baton.ask());
+        assert_eq!(baton.run(|_| Next::Done), Ran::Here);
+        let mut baton = baton;
+        assert_eq!(*baton.get_mut(), 1);
+    }
+
+    #[test]
+    fn ask_makes_the_holder_look_again() {
+        let baton = Baton::new(0);
+        let ran = baton.run(|rounds| {
+            *rounds += 1;
+            if *rounds == 1 {
+                assert!(baton.ask());
+            }
+            Next::Done
+        });
+        assert_eq!(ran, Ran::Here);
+        let mut baton = baton;
+        assert_eq!(*baton.get_mut(), 2);
+    }
+}

@@ -96,3 +96,45 @@ impl<T: Send + Sync + 'static> Drop for Filled<T> {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_slot)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_a_value_until_the_proof_is_dropped() -> Result {
+        static SLOT: Slot<u32> = Slot::empty();
+        assert!(SLOT.get().is_none());
+        let filled = SLOT.fill(Arc::new(5, GFP_KERNEL)?)?;
+        assert_eq!(SLOT.get().as_deref(), Some(&5));
+        drop(filled);
+        assert!(SLOT.get().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn takes_one_value_at_a_time() -> Result {
+        static SLOT: Slot<u32> = Slot::empty();
+        let filled = SLOT.fill(Arc::new(1, GFP_KERNEL)?)?;
+        let second = SLOT.fill(Arc::new(2, GFP_KERNEL)?);
+        assert_eq!(second.err(), Some(EBUSY));
+        assert_eq!(SLOT.get().as_deref(), Some(&1));
+        drop(filled);
+        let filled = SLOT.fill(Arc::new(3, GFP_KERNEL)?)?;
+        assert_eq!(SLOT.get().as_deref(), Some(&3));
+        drop(filled);
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_got_outlives_the_slot() -> Result {
+        static SLOT: Slot<u32> = Slot::empty();
+        let filled = SLOT.fill(Arc::new(9, GFP_KERNEL)?)?;
+        let got = SLOT.get();
+        drop(filled);
+        assert_eq!(got.as_deref(), Some(&9));
+        // Nobody else has it any more.
+        assert!(got.and_then(Arc::into_unique_or_drop).is_some());
+        Ok(())
+    }
+}

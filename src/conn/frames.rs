@@ -126,7 +126,7 @@ impl Outbox {
     }
 }
 
-/// Sends the Terminate for a stream that fails in the moment it begins (MPA-38, -43).
+/// Sends the Terminate for a stream that fails in the moment it begins (MPA-38, -43, -46).
 ///
 /// It is the first and only FPDU, and a small one. If TCP has no room for it, which an empty
 /// connection always has, it is not sent.

@@ -9,17 +9,20 @@
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
-use iwarp::mpa::{
-    negotiate::{
-        Initiator,
-        Progress,
-        Reply as MpaReply,
-        StreamRules,
-        Verdict, //
-    },
-    start::{
-        Frame,
-        RtrKinds, //
+use iwarp::{
+    fault::Fault,
+    mpa::{
+        negotiate::{
+            Initiator,
+            Progress,
+            Reply as MpaReply,
+            StreamRules,
+            Verdict, //
+        },
+        start::{
+            Frame,
+            RtrKinds, //
+        }, //
     }, //
 };
 use kernel::{
@@ -181,8 +184,12 @@ impl Conn {
                     self.device().stats.mpa_errors.inc();
                     return self.fail(actor, EPROTO);
                 }
-                if qp.attach(self, &params).is_err() {
-                    return self.fail(actor, ECONNRESET);
+                if let Err(error) = qp.attach(self, &params) {
+                    // MPA-46; revision 1 has no word for it.
+                    return match rules.peer_depths {
+                        Some(_) => self.part(actor, rules, Fault::LocalStartup, error),
+                        None => self.fail(actor, error),
+                    };
                 }
                 self.device().stats.established.inc();
                 if let Err(error) = self.connected(actor, rules, private_data) {
@@ -207,14 +214,25 @@ impl Conn {
             }
             Verdict::Failed { rules, fault } => {
                 self.device().stats.mpa_errors.inc();
-                send_terminate(&self.socket, rules, *fault);
-                self.unbind();
-                if let Some(id) = actor.id.take() {
-                    give_up(&id, EPROTO, &[]);
-                }
-                self.linger(actor)
+                self.part(actor, rules, *fault, EPROTO)
             }
         }
+    }
+
+    /// Ends a start-up behind the Reply: the peer gets a Terminate, the consumer `error`.
+    fn part(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        rules: &StreamRules,
+        fault: Fault,
+        error: Error,
+    ) -> Turn {
+        send_terminate(&self.socket, rules, fault);
+        self.unbind();
+        if let Some(id) = actor.id.take() {
+            give_up(&id, error, &[]);
+        }
+        self.linger(actor)
     }
 
     /// Tells the iWARP connection manager that the connection is up.

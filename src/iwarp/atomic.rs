@@ -212,3 +212,112 @@ impl AtomicResponse {
         octets
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_atomic))]
+mod tests {
+    use super::*;
+
+    const fn add(add: u64, mask: u64) -> AtomicOperation {
+        AtomicOperation::FetchAdd { add, mask }
+    }
+
+    const fn swap(swap: u64, swap_mask: u64, compare: u64, compare_mask: u64) -> AtomicOperation {
+        AtomicOperation::CompareSwap {
+            swap,
+            swap_mask,
+            compare,
+            compare_mask,
+        }
+    }
+
+    #[test]
+    fn adds_modulo_two_to_the_64() {
+        assert_eq!(add(1, 0).apply(u64::MAX), 0);
+        assert_eq!(add(u64::MAX, 0).apply(5), 4);
+        assert_eq!(add(1, 1 << 63).apply(u64::MAX), 0);
+    }
+
+    #[test]
+    fn no_carry_leaves_a_field() {
+        let halves = 1 << 63 | 1 << 31;
+        assert_eq!(
+            add(1, halves).apply(0x0000_0007_ffff_ffff),
+            0x0000_0007_0000_0000
+        );
+        assert_eq!(add(1 << 32, halves).apply(0xffff_ffff_0000_0009), 9);
+        // 64 fields of one bit: no carry at all.
+        assert_eq!(add(0xff00, u64::MAX).apply(0x0ff0), 0xf0f0);
+    }
+
+    #[test]
+    fn fields_of_eight_bits_add_as_octets_do() {
+        let mask = 0x8080_8080_8080_8080;
+        let a = 0x00ff_7f80_0180_fe55_u64;
+        let b = 0xff01_0180_ff80_03aa_u64;
+        let mut expected = [0; 8];
+        for (sum, (a, b)) in expected
+            .iter_mut()
+            .zip(a.to_be_bytes().into_iter().zip(b.to_be_bytes()))
+        {
+            *sum = a.wrapping_add(b);
+        }
+        assert_eq!(add(b, mask).apply(a), u64::from_be_bytes(expected));
+    }
+
+    #[test]
+    fn swaps_only_where_the_compared_bits_match() {
+        assert_eq!(swap(7, u64::MAX, 5, u64::MAX).apply(5), 7);
+        assert_eq!(swap(7, u64::MAX, 5, u64::MAX).apply(4), 4);
+        assert_eq!(swap(7, u64::MAX, 0x15, 0x0f).apply(0xf5), 7);
+        assert_eq!(swap(7, 0x0f, 0, 0).apply(0xab), 0xa7);
+    }
+
+    #[test]
+    fn requests_come_back_as_they_went() {
+        for operation in [add(1, 1 << 63), swap(1, 2, 3, 4)] {
+            let request = AtomicRequest {
+                identifier: 0x0102_0304,
+                stag: Stag::new(0x0506_0708),
+                to: TaggedOffset::new(0x1122_3344_5566_7788),
+                operation,
+            };
+            let octets = request.encode();
+            assert_eq!(octets[4..8], [1, 2, 3, 4]);
+            assert_eq!(AtomicRequest::decode(&octets), Ok(request));
+        }
+    }
+
+    #[test]
+    fn rejects_all_codes_but_two() {
+        for code in 0..16 {
+            let mut octets = [0; AtomicRequest::LEN];
+            // Reserved bits are not looked at.
+            octets[..4].copy_from_slice(&[0xff, 0xff, 0xff, 0xf0 | code]);
+            let request = AtomicRequest::decode(&octets);
+            if code == 0 || code == 2 {
+                assert!(request.is_ok());
+            } else {
+                assert_eq!(request, Err(Fault::AtomicOperation));
+            }
+        }
+    }
+
+    #[test]
+    fn rejects_addresses_that_are_not_multiples_of_8() {
+        for address in 0..64 {
+            assert_eq!(check_alignment(address).is_ok(), address % 8 == 0);
+        }
+        assert_eq!(check_alignment(u64::MAX), Err(Fault::AtomicUnaligned));
+    }
+
+    #[test]
+    fn response_is_twelve_octets() {
+        let response = AtomicResponse {
+            identifier: 0x0102_0304,
+            original: 0x0506_0708_090a_0b0c,
+        };
+        assert!(response.encode().into_iter().eq(1..=12));
+        assert_eq!(AtomicResponse::decode(&response.encode()), response);
+    }
+}

@@ -76,7 +76,8 @@ pub fn put_u64<const AT: usize, const N: usize>(octets: &mut [u8; N], value: u64
     put::<AT, 8, N>(octets, value.to_be_bytes());
 }
 
-#[cfg(test)]
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_bytes))]
 mod tests {
     use super::*;
 

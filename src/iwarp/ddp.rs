@@ -302,3 +302,110 @@ impl UntaggedHeader {
         octets
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_ddp))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_of_control_octets_is_judged_once() {
+        let mut legal = 0;
+        for ddp in 0..=u8::MAX {
+            for rdmap in 0..=u8::MAX {
+                let expected = if ddp & 3 != 1 {
+                    Err(if ddp & 0x80 == 0 {
+                        Fault::UntaggedVersion
+                    } else {
+                        Fault::TaggedVersion
+                    })
+                } else if rdmap >> 6 != 1 {
+                    Err(Fault::RdmapVersion)
+                } else if rdmap & 0xf > 0xb {
+                    Err(Fault::OpcodeReserved)
+                } else if (ddp & 0x80 != 0) != matches!(rdmap & 0xf, 0 | 2) {
+                    Err(Fault::OpcodeModel)
+                } else {
+                    Ok(())
+                };
+                let control = Control::decode(&[ddp, rdmap], Extensions::Rfc7306);
+                assert_eq!(control.map(|_| ()), expected);
+                if let Ok(control) = control {
+                    legal += 1;
+                    // Reserved bits are not sent back.
+                    assert_eq!(control.encode(), [ddp & 0xc3, rdmap & 0xcf]);
+                }
+            }
+        }
+        // 12 opcodes, the L bit, four reserved bits of DDP and two of RDMAP.
+        assert_eq!(legal, 12 * 2 * 16 * 4);
+    }
+
+    #[test]
+    fn without_the_extensions_their_opcodes_are_reserved() {
+        for opcode in 0x8..=0xb {
+            let octets = [0x41, 0x40 | opcode];
+            assert!(Control::decode(&octets, Extensions::Rfc7306).is_ok());
+            let control = Control::decode(&octets, Extensions::Off);
+            assert_eq!(control, Err(Fault::OpcodeReserved));
+        }
+    }
+
+    #[test]
+    fn tagged_header_is_laid_out_as_in_the_rfc() {
+        let header = TaggedHeader {
+            control: Control {
+                opcode: Opcode::Write,
+                last: Last::Yes,
+            },
+            stag: Stag::new(0x0102_0304),
+            to: TaggedOffset::new(0x0506_0708_090a_0b0c),
+        };
+        let octets = header.encode();
+        assert_eq!(octets, [0xc1, 0x40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(TaggedHeader::decode(&octets, Extensions::Off), Ok(header));
+    }
+
+    #[test]
+    fn untagged_header_is_laid_out_as_in_the_rfc() {
+        let header = UntaggedHeader {
+            control: Control {
+                opcode: Opcode::SendInvalidate,
+                last: Last::No,
+            },
+            invalidate: Stag::new(0x0102_0304),
+            queue: QueueNumber::new(0x0506_0708),
+            msn: Msn::new(0x090a_0b0c),
+            offset: 0x0d0e_0f10,
+        };
+        let octets = header.encode();
+        assert_eq!(octets[..2], [0x01, 0x44]);
+        assert_eq!(
+            octets[2..],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+        );
+        assert_eq!(UntaggedHeader::decode(&octets, Extensions::Off), Ok(header));
+    }
+
+    #[test]
+    fn headers_of_the_other_model_are_refused() {
+        let tagged = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert!(TaggedHeader::decode(&tagged, Extensions::Off).is_ok());
+        let mut octets = [0; UntaggedHeader::LEN];
+        octets[..14].copy_from_slice(&tagged);
+        let refused = UntaggedHeader::decode(&octets, Extensions::Off);
+        assert_eq!(refused, Err(Fault::OpcodeModel));
+        let mut octets = tagged;
+        octets[..2].copy_from_slice(&[0x41, 0x43]);
+        let refused = TaggedHeader::decode(&octets, Extensions::Off);
+        assert_eq!(refused, Err(Fault::OpcodeModel));
+    }
+
+    #[test]
+    fn message_numbers_wrap_to_zero() {
+        let mut msn = Msn::new(u32::MAX);
+        assert_eq!(msn.advance().raw(), u32::MAX);
+        assert_eq!(msn.advance().raw(), 0);
+        assert_eq!(msn, Msn::FIRST);
+    }
+}

@@ -26,7 +26,9 @@
 //! # Two builds
 //!
 //! The kernel's build system and cargo (tests/Cargo.toml) compile this same file. Only `core` is
-//! used. Row IDs such as `(DDP-36)` are those of docs/conformance.md.
+//! used. The tests in these files are cargo's in the one build and KUnit's in the other, so they
+//! keep to what both have: `assert!` and `assert_eq!` without a message. Row IDs such as `(DDP-36)`
+//! are those of docs/conformance.md.
 
 #![cfg_attr(not(MODULE), no_std)]
 #![forbid(unsafe_code)]
@@ -49,12 +51,9 @@
     )
 )]
 
-#[cfg(test)]
-extern crate std;
-
 pub mod atomic;
 pub mod bytes;
-#[cfg(not(MODULE))]
+#[cfg(any(not(MODULE), CONFIG_KUNIT = "y"))]
 pub mod crc;
 pub mod ddp;
 pub mod fault;

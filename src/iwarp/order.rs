@@ -113,3 +113,102 @@ pub const fn check_offset(offset: u32, len: u16, buffer_len: u32) -> Result<(), 
     }
     Ok(())
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_order))]
+mod tests {
+    use super::*;
+    use crate::{
+        ddp::{
+            Last,
+            Msn, //
+        },
+        rdmap::SendKind,
+        receiver::Payload, //
+    };
+
+    fn segment(offset: u32, len: u16, last: Last) -> SendSegment {
+        SendSegment {
+            first: offset == 0,
+            msn: Msn::FIRST,
+            offset,
+            payload: Payload { offset: 18, len },
+            kind: SendKind::default(),
+            last,
+        }
+    }
+
+    fn placed(offset: u32, delivered: Option<u32>) -> Result<SendPlacement, Fault> {
+        Ok(SendPlacement { offset, delivered })
+    }
+
+    #[test]
+    fn delivers_with_the_last_segment_and_the_sum() {
+        let mut progress = SendProgress::new();
+        let first = progress.accept(&segment(0, 100, Last::No), 250);
+        assert_eq!(first, placed(0, None));
+        let second = progress.accept(&segment(100, 150, Last::Yes), 250);
+        assert_eq!(second, placed(100, Some(250)));
+    }
+
+    #[test]
+    fn delivers_an_empty_message_into_no_buffer() {
+        let mut progress = SendProgress::new();
+        assert_eq!(
+            progress.accept(&segment(0, 0, Last::Yes), 0),
+            placed(0, Some(0))
+        );
+    }
+
+    #[test]
+    fn does_not_look_at_the_offset_of_an_empty_segment() {
+        let mut progress = SendProgress::new();
+        assert_eq!(
+            progress.accept(&segment(0, 8, Last::No), 8),
+            placed(0, None)
+        );
+        let end = progress.accept(&segment(u32::MAX, 0, Last::Yes), 8);
+        assert_eq!(end, placed(u32::MAX, Some(8)));
+    }
+
+    #[test]
+    fn rejects_an_end_with_a_gap_before_it() {
+        let mut progress = SendProgress::new();
+        assert!(progress.accept(&segment(0, 10, Last::No), 100).is_ok());
+        let end = progress.accept(&segment(11, 10, Last::Yes), 100);
+        assert_eq!(end, Err(Fault::MessageIncomplete));
+    }
+
+    #[test]
+    fn rejects_an_end_that_is_not_the_highest_octet() {
+        let mut progress = SendProgress::new();
+        assert!(progress.accept(&segment(50, 50, Last::No), 100).is_ok());
+        let end = progress.accept(&segment(0, 50, Last::Yes), 100);
+        assert_eq!(end, Err(Fault::MessageIncomplete));
+    }
+
+    #[test]
+    fn rejects_what_was_sent_twice() {
+        let mut progress = SendProgress::new();
+        assert!(progress.accept(&segment(0, 50, Last::No), 100).is_ok());
+        assert!(progress.accept(&segment(0, 50, Last::No), 100).is_ok());
+        let end = progress.accept(&segment(50, 10, Last::Yes), 100);
+        assert_eq!(end, Err(Fault::MessageIncomplete));
+    }
+
+    #[test]
+    fn tells_misplaced_from_too_long() {
+        assert_eq!(check_offset(0, 100, 100), Ok(()));
+        assert_eq!(check_offset(0, 101, 100), Err(Fault::MessageTooLong));
+        assert_eq!(check_offset(99, 1, 100), Ok(()));
+        assert_eq!(check_offset(99, 2, 100), Err(Fault::MessageTooLong));
+        assert_eq!(check_offset(100, 1, 100), Err(Fault::MessageOffset));
+        assert_eq!(check_offset(101, 1, 100), Err(Fault::MessageOffset));
+        assert_eq!(check_offset(0, 1, 0), Err(Fault::MessageTooLong));
+        assert_eq!(check_offset(1, 1, 0), Err(Fault::MessageOffset));
+        assert_eq!(
+            check_offset(u32::MAX, u16::MAX, u32::MAX),
+            Err(Fault::MessageOffset)
+        );
+    }
+}

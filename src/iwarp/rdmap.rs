@@ -266,3 +266,68 @@ impl Immediate {
         }
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_rdmap))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_come_back_as_they_went() {
+        for code in 0..=u8::MAX {
+            let opcode = Opcode::from_wire(code, Extensions::Rfc7306);
+            assert_eq!(opcode.is_some(), code <= 0xb);
+            if let Some(opcode) = opcode {
+                assert_eq!(opcode.to_wire(), code);
+                // Only a tagged message has no queue.
+                assert_eq!(opcode.queue().is_none(), opcode.model() == Model::Tagged);
+            }
+            let plain = Opcode::from_wire(code, Extensions::Off);
+            assert_eq!(plain, opcode.filter(|_| code <= 7));
+        }
+    }
+
+    #[test]
+    fn the_four_kinds_of_send_have_their_opcodes() {
+        let stag = Some(Stag::new(0x1234));
+        let kind = |solicited, invalidate| SendKind {
+            solicited,
+            invalidate,
+        };
+        assert_eq!(kind(Solicited::No, None).opcode().to_wire(), 3);
+        assert_eq!(kind(Solicited::No, stag).opcode().to_wire(), 4);
+        assert_eq!(kind(Solicited::Yes, None).opcode().to_wire(), 5);
+        assert_eq!(kind(Solicited::Yes, stag).opcode().to_wire(), 6);
+        assert_eq!(kind(Solicited::Yes, stag).invalidate_field().raw(), 0x1234);
+        assert_eq!(kind(Solicited::Yes, None).invalidate_field(), Stag::ZERO);
+    }
+
+    const REQUEST: ReadRequest = ReadRequest {
+        sink_stag: Stag::new(0x0102_0304),
+        sink_to: TaggedOffset::new(0x0506_0708_090a_0b0c),
+        len: 0x0d0e_0f10,
+        source_stag: Stag::new(0x1112_1314),
+        source_to: TaggedOffset::new(0x1516_1718_191a_1b1c),
+    };
+
+    #[test]
+    fn read_request_is_laid_out_as_in_the_rfc() {
+        let octets = REQUEST.encode();
+        assert!(octets.iter().copied().eq(1..=28));
+        assert_eq!(ReadRequest::decode(&octets), REQUEST);
+    }
+
+    #[test]
+    fn what_is_left_of_a_read_moves_both_ends() {
+        let left = REQUEST.after(0x10);
+        assert_eq!(left.len, 0x0d0e_0f00);
+        assert_eq!(left.sink_to.raw(), 0x0506_0708_090a_0b1c);
+        assert_eq!(left.source_to.raw(), 0x1516_1718_191a_1b2c);
+        assert_eq!(REQUEST.after(u32::MAX).len, 0);
+        let at_the_end = ReadRequest {
+            sink_to: TaggedOffset::new(u64::MAX),
+            ..REQUEST
+        };
+        assert_eq!(at_the_end.after(1).sink_to.raw(), 0);
+    }
+}

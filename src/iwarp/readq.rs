@@ -266,3 +266,154 @@ impl ReadState {
         }
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_readq))]
+mod tests {
+    use super::*;
+    use crate::{
+        ddp::Last,
+        receiver::Payload, //
+    };
+
+    const REQUEST: ReadRequest = ReadRequest {
+        sink_stag: Stag::new(0x0101),
+        sink_to: TaggedOffset::new(0x1000),
+        len: 300,
+        source_stag: Stag::new(0x0202),
+        source_to: TaggedOffset::new(0x9000),
+    };
+
+    fn segment(to: u64, len: u16, last: Last) -> TaggedSegment {
+        TaggedSegment {
+            stag: REQUEST.sink_stag,
+            to: TaggedOffset::new(to),
+            payload: Payload { offset: 14, len },
+            last,
+        }
+    }
+
+    #[test]
+    fn a_ring_gives_its_slots_round_and_round() {
+        for limit in 1..=5u16 {
+            let mut ring = Depth::new(limit);
+            let mut next = 0;
+            for _ in 0..3 * limit {
+                assert_eq!(ring.try_take(), Some(next));
+                assert_eq!(ring.oldest(), Some(next));
+                assert_eq!(ring.release(), Some(next));
+                next = (next + 1) % limit;
+            }
+            assert_eq!((ring.used(), ring.release()), (0, None));
+        }
+    }
+
+    #[test]
+    fn a_ring_is_full_at_its_limit() {
+        let mut ring = Depth::new(3);
+        ring.try_take();
+        ring.release();
+        for used in 0..3 {
+            assert_eq!((ring.used(), ring.room()), (used, Room::Free));
+            assert!(ring.try_take().is_some());
+        }
+        assert_eq!((ring.room(), ring.try_take()), (Room::Full, None));
+        assert!(ring.taken().eq([1, 2, 0]));
+    }
+
+    #[test]
+    fn a_ring_without_slots_takes_nothing() {
+        let mut ring = Depth::new(0);
+        assert_eq!(ring.room(), Room::Full);
+        assert_eq!(
+            (ring.try_take(), ring.oldest(), ring.release()),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn the_longest_ring_does_not_overflow() {
+        let mut ring = Depth::new(u16::MAX);
+        for slot in 0..u16::MAX {
+            assert_eq!(ring.try_take(), Some(slot));
+        }
+        assert_eq!(ring.try_take(), None);
+        assert_eq!(ring.release(), Some(0));
+        assert_eq!(ring.try_take(), Some(0));
+        assert_eq!(ring.oldest(), Some(1));
+    }
+
+    #[test]
+    fn a_response_is_complete_with_its_last_octet() {
+        let mut read = ReadState::new(&REQUEST);
+        let first = read.accept(&segment(0x1000, 200, Last::No));
+        let expected = ReadPlacement {
+            offset: 0,
+            complete: false,
+        };
+        assert_eq!(first, Ok(expected));
+        let second = read.accept(&segment(0x10c8, 100, Last::Yes));
+        let expected = ReadPlacement {
+            offset: 200,
+            complete: true,
+        };
+        assert_eq!(second, Ok(expected));
+    }
+
+    #[test]
+    fn a_read_of_nothing_is_answered_by_nothing() {
+        let mut read = ReadState::new(&ReadRequest { len: 0, ..REQUEST });
+        assert!(read.is_empty());
+        // Neither STag nor offset count.
+        let mut end = segment(7, 0, Last::Yes);
+        end.stag = Stag::new(1);
+        let expected = ReadPlacement {
+            offset: 0,
+            complete: true,
+        };
+        assert_eq!(read.accept(&end), Ok(expected));
+    }
+
+    #[test]
+    fn rejects_a_response_that_ends_too_early() {
+        let mut read = ReadState::new(&REQUEST);
+        let end = read.accept(&segment(0x1000, 299, Last::Yes));
+        assert_eq!(end, Err(Fault::ResponseShort));
+    }
+
+    #[test]
+    fn rejects_more_octets_than_were_asked_for() {
+        let mut read = ReadState::new(&REQUEST);
+        assert!(read.accept(&segment(0x1000, 200, Last::No)).is_ok());
+        let again = read.accept(&segment(0x1000, 101, Last::No));
+        assert_eq!(again, Err(Fault::ResponseBounds));
+    }
+
+    #[test]
+    fn rejects_octets_outside_the_sink() {
+        let accept = |to, len| ReadState::new(&REQUEST).accept(&segment(to, len, Last::No));
+        assert_eq!(accept(0xfff, 1), Err(Fault::ResponseBounds));
+        assert_eq!(accept(0x1000 + 300, 1), Err(Fault::ResponseBounds));
+        assert_eq!(accept(0x1000 + 299, 2), Err(Fault::ResponseBounds));
+        assert_eq!(accept(0x1000 + (1 << 32), 1), Err(Fault::ResponseBounds));
+        assert_eq!(accept(u64::MAX, 2), Err(Fault::TaggedWrap));
+    }
+
+    #[test]
+    fn rejects_a_response_to_another_stag() {
+        let mut other = segment(0x1000, 10, Last::No);
+        other.stag = REQUEST.source_stag;
+        let refused = ReadState::new(&REQUEST).accept(&other);
+        assert_eq!(refused, Err(Fault::ResponseStag));
+    }
+
+    #[test]
+    fn only_the_oldest_request_can_be_answered() {
+        let mut read = Outstanding::Read(ReadState::new(&REQUEST));
+        let mut atomic = Outstanding::Atomic { identifier: 5 };
+        assert!(Outstanding::expect_read(Some(&mut read)).is_ok());
+        let unsolicited = Err(Fault::ResponseUnsolicited);
+        assert_eq!(Outstanding::expect_read(Some(&mut atomic)), unsolicited);
+        assert_eq!(Outstanding::expect_read(None), unsolicited);
+    }
+}

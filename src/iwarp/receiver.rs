@@ -498,3 +498,217 @@ impl<'a> Whole<'a> {
         self.body.first_chunk().ok_or(wrong_length)
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_receiver))]
+mod tests {
+    use super::*;
+    use crate::segment::{
+        Message,
+        Segmenter, //
+    };
+
+    /// The front of a ULPDU: control octets, three words and an offset.
+    fn untagged(ddp: u8, opcode: u8, queue: u32, msn: u32, offset: u32) -> [u8; 18] {
+        let control = Control::decode(&[ddp, 0x40 | opcode], Extensions::Rfc7306);
+        let Ok(control) = control else {
+            return [0; 18];
+        };
+        let header = UntaggedHeader {
+            control,
+            invalidate: Stag::new(0x77),
+            queue: QueueNumber::new(queue),
+            msn: Msn::new(msn),
+            offset,
+        };
+        header.encode()
+    }
+
+    const MORE: u8 = 0x01;
+    const LAST: u8 = 0x41;
+
+    fn receiver() -> Receiver {
+        Receiver::new(Extensions::Rfc7306)
+    }
+
+    fn fault(result: Result<Segment, Fault>) -> Option<Fault> {
+        result.err()
+    }
+
+    /// Hands in a ULPDU of `len` octets that begins with `header`.
+    fn hand_in(receiver: &mut Receiver, header: &[u8], len: u16) -> Result<Segment, Fault> {
+        let mut octets = [0; RECEIVE_HEADER_MAX];
+        octets[..header.len()].copy_from_slice(header);
+        receiver.handle_fpdu(&octets, len)
+    }
+
+    /// What stands for the judgement that was expected, should there be another.
+    const UNEXPECTED: Fault = Fault::Local;
+
+    fn send(result: Result<Segment, Fault>) -> Result<SendSegment, Fault> {
+        match result? {
+            Segment::Send(send) => Ok(send),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    fn read_request(result: Result<Segment, Fault>) -> Result<Queued<ReadRequest>, Fault> {
+        match result? {
+            Segment::ReadRequest(queued) => Ok(queued),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    #[test]
+    fn an_empty_fpdu_is_nothing() {
+        assert_eq!(receiver().handle_fpdu(&[], 0), Ok(Segment::Empty));
+    }
+
+    #[test]
+    fn rejects_what_is_too_short_for_its_header() {
+        let send = untagged(LAST, 3, 0, 1, 0);
+        for len in 1..18u16 {
+            let cut = receiver().handle_fpdu(&send[..len.into()], len);
+            assert_eq!(fault(cut), Some(Fault::UlpduTooShort));
+        }
+        assert!(receiver().handle_fpdu(&send, 18).is_ok());
+        let write = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        for len in 1..14u16 {
+            let cut = receiver().handle_fpdu(&write[..len.into()], len);
+            assert_eq!(fault(cut), Some(Fault::UlpduTooShort));
+        }
+        assert!(receiver().handle_fpdu(&write, 14).is_ok());
+    }
+
+    #[test]
+    fn never_reads_behind_the_octets_it_was_given() {
+        let send = untagged(LAST, 3, 0, 1, 0);
+        let short = receiver().handle_fpdu(&send[..17], 18);
+        assert_eq!(fault(short), Some(Fault::Local));
+    }
+
+    #[test]
+    fn numbers_of_sends_follow_each_other() -> Result<(), Fault> {
+        let mut receiver = receiver();
+        for msn in 1..=3 {
+            let send = send(hand_in(&mut receiver, &untagged(LAST, 3, 0, msn, 0), 20))?;
+            assert!(send.first && send.last.is_last());
+            assert_eq!((send.msn.raw(), send.payload.len), (msn, 2));
+        }
+        let repeated = hand_in(&mut receiver, &untagged(LAST, 3, 0, 3, 0), 20);
+        assert_eq!(fault(repeated), Some(Fault::MsnRange));
+        Ok(())
+    }
+
+    #[test]
+    fn a_send_keeps_its_number_and_kind_to_its_end() -> Result<(), Fault> {
+        let mut receiver = receiver();
+        let begun = hand_in(&mut receiver, &untagged(MORE, 5, 0, 1, 0), 118);
+        assert!(begun.is_ok() && receiver.is_mid_message());
+        let more = send(hand_in(&mut receiver, &untagged(LAST, 5, 0, 1, 100), 28))?;
+        assert!(!more.first && !receiver.is_mid_message());
+        assert_eq!((more.offset, more.kind.solicited), (100, Solicited::Yes));
+        Ok(())
+    }
+
+    #[test]
+    fn rejects_a_message_inside_another() {
+        let begun = {
+            let mut receiver = receiver();
+            assert!(receiver
+                .handle_fpdu(&untagged(MORE, 3, 0, 1, 0), 18)
+                .is_ok());
+            receiver
+        };
+        for other in [
+            untagged(LAST, 4, 0, 1, 0),
+            untagged(LAST, 3, 0, 2, 0),
+            untagged(LAST, 1, 1, 1, 0),
+        ] {
+            let inside = begun.clone().handle_fpdu(&other, 18);
+            assert_eq!(fault(inside), Some(Fault::OpcodeInterleaved));
+        }
+        let write = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let inside = begun.clone().handle_fpdu(&write, 14);
+        assert_eq!(fault(inside), Some(Fault::OpcodeInterleaved));
+    }
+
+    #[test]
+    fn a_terminate_is_taken_inside_another_message() -> Result<(), Fault> {
+        let mut receiver = receiver();
+        assert!(receiver
+            .handle_fpdu(&untagged(MORE, 3, 0, 1, 0), 18)
+            .is_ok());
+        let mut octets = [0; 22];
+        octets[..18].copy_from_slice(&untagged(LAST, 7, 2, 1, 0));
+        octets[18..20].copy_from_slice(&[0x12, 0x05]);
+        let terminate = match receiver.handle_fpdu(&octets, 22)? {
+            Segment::Terminate(terminate) => terminate,
+            _ => return Err(UNEXPECTED),
+        };
+        let code = terminate.code;
+        assert_eq!((code.layer, code.etype, code.code), (1, 2, 5));
+        Ok(())
+    }
+
+    #[test]
+    fn rejects_wrong_queues() {
+        for (opcode, right) in [(3, 0), (1, 1), (7, 2), (8, 0), (10, 1), (11, 3)] {
+            for queue in [0, 1, 2, 3, 4, u32::MAX] {
+                let mut octets = [0; RECEIVE_HEADER_MAX];
+                octets[..18].copy_from_slice(&untagged(LAST, opcode, queue, 1, 0));
+                let judged = receiver().handle_fpdu(&octets, 70);
+                let refused = fault(judged) == Some(Fault::InvalidQueue);
+                assert_eq!(refused, queue != right);
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_request_is_given_away_only_against_room() -> Result<(), Fault> {
+        let mut octets = [0; 46];
+        octets[..18].copy_from_slice(&untagged(LAST, 1, 1, 1, 0));
+        octets[33] = 9;
+        let queued = read_request(receiver().handle_fpdu(&octets, 46))?;
+        assert_eq!(queued.admit(Room::Full), Err(Fault::ReadDepth));
+        assert_eq!(queued.admit(Room::Free).map(|request| request.len), Ok(9));
+        Ok(())
+    }
+
+    #[test]
+    fn rejects_read_requests_of_another_length() -> Result<(), Fault> {
+        for len in [18, 45, 47, 70u16] {
+            let mut octets = [0; RECEIVE_HEADER_MAX];
+            octets[..18].copy_from_slice(&untagged(LAST, 1, 1, 1, 0));
+            let queued = read_request(receiver().handle_fpdu(&octets, len))?;
+            assert_eq!(queued.admit(Room::Free), Err(Fault::HeaderLength));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn takes_what_the_segmenter_makes() -> Result<(), Fault> {
+        let message = Message::Write {
+            stag: Stag::new(0x0102),
+            to: TaggedOffset::new(0x1000),
+        };
+        let mut segmenter = Segmenter::new(message, 3000);
+        let mut receiver = receiver();
+        let mut done = 0;
+        while let Some(plan) = segmenter.next(1000) {
+            // The length field comes first.
+            let ulpdu = &plan.header()[2..];
+            let len = u16::from_be_bytes([plan.header()[0], plan.header()[1]]);
+            let write = match hand_in(&mut receiver, ulpdu, len)? {
+                Segment::Write(write) => write,
+                _ => return Err(UNEXPECTED),
+            };
+            assert_eq!(write.to.raw(), 0x1000 + done);
+            assert_eq!(write.payload.len, plan.payload_len());
+            assert_eq!(write.last.is_last(), plan.is_last());
+            done += u64::from(write.payload.len);
+        }
+        assert_eq!(done, 3000);
+        Ok(())
+    }
+}

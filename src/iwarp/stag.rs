@@ -288,3 +288,155 @@ fn check(
         Some(_) | None => Err(Refusal::Bounds),
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_stag))]
+mod tests {
+    use super::*;
+
+    const REGION: RegionView = RegionView {
+        stag: Stag::new(0x0001_0042),
+        base: 0x1000,
+        len: 0x100,
+        access: Access::REMOTE_WRITE,
+        association: Association::Ours,
+        valid: true,
+    };
+
+    fn write(region: RegionView, to: u64, len: u32) -> Result<u64, Fault> {
+        let to = TaggedOffset::new(to);
+        check_tagged(Some(&region), REGION.stag, to, len, Access::REMOTE_WRITE)
+    }
+
+    #[test]
+    fn index_and_key_make_the_stag() {
+        let stag = Stag::from_parts(0x00ab_cdef, 0x12);
+        assert_eq!(stag.raw(), 0xabcd_ef12);
+        assert_eq!((stag.index(), stag.key()), (0x00ab_cdef, 0x12));
+        assert_eq!(Stag::from_parts(u32::MAX, 0).index(), Stag::INDEX_MAX);
+    }
+
+    #[test]
+    fn takes_all_of_the_region_and_no_octet_more() {
+        assert_eq!(write(REGION, 0x1000, 0x100), Ok(0));
+        assert_eq!(write(REGION, 0x10ff, 1), Ok(0xff));
+        assert_eq!(write(REGION, 0x1000, 0x101), Err(Fault::TaggedBounds));
+        assert_eq!(write(REGION, 0x1100, 1), Err(Fault::TaggedBounds));
+        assert_eq!(write(REGION, 0xfff, 1), Err(Fault::TaggedBounds));
+    }
+
+    #[test]
+    fn tells_a_wrap_from_being_outside() {
+        assert_eq!(write(REGION, u64::MAX, 1), Err(Fault::TaggedWrap));
+        assert_eq!(write(REGION, u64::MAX - 1, 1), Err(Fault::TaggedBounds));
+        assert_eq!(
+            write(REGION, u64::MAX - 0xff, 0x101),
+            Err(Fault::TaggedWrap)
+        );
+    }
+
+    #[test]
+    fn a_region_may_end_where_the_numbers_do() {
+        let last = RegionView {
+            base: u64::MAX - 0x100,
+            ..REGION
+        };
+        assert_eq!(write(last, u64::MAX - 0x100, 0x100), Ok(0));
+        assert_eq!(write(last, u64::MAX - 1, 1), Ok(0xff));
+    }
+
+    #[test]
+    fn checks_in_the_order_of_the_rfc() {
+        // Each step heals the first fault of the one before.
+        let mut region = RegionView {
+            access: Access::NONE,
+            association: Association::Foreign,
+            valid: false,
+            ..REGION
+        };
+        let far = u64::MAX;
+        assert_eq!(write(region, far, 1), Err(Fault::TaggedInvalidStag));
+        region.valid = true;
+        assert_eq!(write(region, far, 1), Err(Fault::TaggedNotAssociated));
+        region.association = Association::Ours;
+        assert_eq!(write(region, far, 1), Err(Fault::TaggedNoRight));
+        region.access = Access::REMOTE_WRITE;
+        assert_eq!(write(region, far, 1), Err(Fault::TaggedWrap));
+        assert_eq!(write(region, 0, 1), Err(Fault::TaggedBounds));
+        assert_eq!(write(region, 0x1000, 1), Ok(0));
+    }
+
+    #[test]
+    fn an_empty_segment_is_not_checked() {
+        let to = TaggedOffset::new(u64::MAX);
+        let none = check_tagged(None, Stag::new(9), to, 0, Access::REMOTE_WRITE);
+        assert_eq!(none, Ok(0));
+        let none = check_source(None, Stag::new(9), to, 0, Access::REMOTE_READ);
+        assert_eq!(none, Ok(0));
+    }
+
+    #[test]
+    fn rejects_another_key_of_the_same_index() {
+        let other = Stag::from_parts(REGION.stag.index(), REGION.stag.key() ^ 1);
+        let to = TaggedOffset::new(0x1000);
+        let refused = check_tagged(Some(&REGION), other, to, 1, Access::REMOTE_WRITE);
+        assert_eq!(refused, Err(Fault::TaggedInvalidStag));
+        let refused = check_source(Some(&REGION), other, to, 1, Access::REMOTE_READ);
+        assert_eq!(refused, Err(Fault::SourceInvalidStag));
+    }
+
+    #[test]
+    fn rights_are_looked_at_one_by_one() {
+        let rights = [
+            Access::LOCAL_WRITE,
+            Access::REMOTE_WRITE,
+            Access::REMOTE_READ,
+            Access::REMOTE_ATOMIC,
+        ];
+        for given in rights {
+            let region = RegionView {
+                access: given,
+                ..REGION
+            };
+            for needed in rights {
+                let to = TaggedOffset::new(0x1000);
+                let source = check_source(Some(&region), REGION.stag, to, 8, needed);
+                let expected = if given == needed {
+                    Ok(0)
+                } else {
+                    Err(Fault::SourceNoRight)
+                };
+                assert_eq!(source, expected);
+            }
+        }
+        let both = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
+        assert!(both.contains(Access::REMOTE_READ) && !both.contains(Access::REMOTE_WRITE));
+        assert!(Access::NONE.is_empty() && !both.is_empty());
+    }
+
+    #[test]
+    fn a_peer_invalidates_only_what_it_may() {
+        let allowed = RemoteInvalidation::Allowed;
+        let check = |region, permission| check_invalidate(region, REGION.stag, permission);
+        assert_eq!(check(Some(&REGION), allowed), Ok(()));
+        assert_eq!(check(None, allowed), Err(Fault::InvalidateUnknown));
+        let revoked = RegionView {
+            valid: false,
+            ..REGION
+        };
+        assert_eq!(
+            check(Some(&revoked), allowed),
+            Err(Fault::InvalidateUnknown)
+        );
+        let foreign = RegionView {
+            association: Association::Foreign,
+            ..REGION
+        };
+        assert_eq!(
+            check(Some(&foreign), allowed),
+            Err(Fault::InvalidateForbidden)
+        );
+        let forbidden = check(Some(&REGION), RemoteInvalidation::Forbidden);
+        assert_eq!(forbidden, Err(Fault::InvalidateForbidden));
+    }
+}

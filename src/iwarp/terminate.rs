@@ -299,7 +299,8 @@ impl Terminate {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_terminate))]
 mod tests {
     use super::*;
 

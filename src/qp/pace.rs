@@ -157,3 +157,95 @@ impl Pace {
         self.born.elapsed().as_nanos()
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_pace)]
+mod tests {
+    use super::*;
+
+    /// A long time ago, so that the last send took long.
+    fn long_ago(pace: &Pace) -> i64 {
+        pace.now() - 1_000_000_000
+    }
+
+    fn waits(ring: Ring) -> Option<i64> {
+        match ring {
+            Ring::Wait(delta) => Some(delta.as_nanos()),
+            Ring::Now | Ring::Timed(_) => None,
+        }
+    }
+
+    /// Rings in quick succession, each after a long send, until one is to wait; how many did not.
+    fn rings_before_waiting(pace: &Pace) -> u32 {
+        let mut rings = 0;
+        while waits(pace.ring(rings)).is_none() && rings < 10_000 {
+            pace.leave_done(long_ago(pace));
+            rings += 1;
+        }
+        rings
+    }
+
+    #[test]
+    fn the_first_doorbell_is_answered_at_once() {
+        let pace = Pace::new();
+        assert!(matches!(pace.ring(0), Ring::Timed(_)));
+    }
+
+    #[test]
+    fn who_streams_is_left_alone_for_a_while() {
+        let pace = Pace::new();
+        // The first one has no pause before it.
+        assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
+    }
+
+    #[test]
+    fn a_wait_has_a_limit() {
+        let pace = Pace::new();
+        for _ in 0..STREAK_MIN {
+            pace.ring(0);
+            pace.leave_done(long_ago(&pace));
+        }
+        assert_eq!(waits(pace.ring(0)), Some(WAIT_MAX));
+    }
+
+    #[test]
+    fn who_hears_of_the_peer_is_in_no_stream() {
+        let pace = Pace::new();
+        for _ in 0..3 * STREAK_MIN {
+            pace.received();
+            assert!(matches!(pace.ring(0), Ring::Now));
+            pace.leave_done(long_ago(&pace));
+        }
+    }
+
+    #[test]
+    fn large_messages_make_no_stream() {
+        let pace = Pace::new();
+        for _ in 0..3 * STREAK_MIN {
+            assert!(waits(pace.ring(0)).is_none());
+            pace.sent(SMALL + 1);
+            pace.leave_done(long_ago(&pace));
+        }
+    }
+
+    #[test]
+    fn who_waited_for_nothing_waits_less_often() {
+        let pace = Pace::new();
+        assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
+        pace.leave();
+        // Only that one request was taken since.
+        let taken = STREAK_MIN + 1;
+        assert!(waits(pace.ring(taken)).is_none());
+        assert_eq!(pace.enough.read_once(), 2 * STREAK_MIN);
+        assert_eq!(pace.streak.read_once(), 0);
+    }
+
+    #[test]
+    fn who_posted_more_meanwhile_waits_again_as_soon() {
+        let pace = Pace::new();
+        assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
+        pace.leave();
+        let taken = STREAK_MIN + 10;
+        assert!(waits(pace.ring(taken)).is_some());
+        assert_eq!(pace.enough.read_once(), STREAK_MIN);
+    }
+}

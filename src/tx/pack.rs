@@ -309,3 +309,49 @@ fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
 fn pad(batch: &mut TxBatch, len: usize) -> Result<(), PackError> {
     batch.put_zeroes(len).map_err(|_| PackError::Memory)
 }
+
+#[kernel::prelude::kunit_tests(riwarp_pack)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_crc_is_the_one_of_the_core() -> Result {
+        let octets: [u8; 300] = kernel_ext::random::octets();
+        for from in 0..8 {
+            for len in 0..=64 {
+                let piece = piece(&octets, from, len);
+                assert_eq!(piece.len(), len);
+                let kernel = crc32c::finish(crc32c::update(crc32c::INIT, piece));
+                assert_eq!(kernel, iwarp::crc::crc32c(piece));
+            }
+        }
+        let mut batch = TxBatch::new();
+        let start = batch.mark();
+        batch.put(&octets)?;
+        let expected = mpa::crc_trailer(iwarp::crc::crc32c(&octets));
+        assert_eq!(trailer(&batch, start, Crc::On), expected);
+        assert_eq!(trailer(&batch, start, Crc::Off), [0; 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_piece_that_is_not_there_is_empty() {
+        let octets = [1, 2, 3, 4];
+        assert_eq!(piece(&octets, 1, 2), [2, 3]);
+        assert!(piece(&octets, 0, 5).is_empty());
+        assert!(piece(&octets, 4, 1).is_empty());
+    }
+
+    #[test]
+    fn pads_are_zeroes() -> Result {
+        let mut batch = TxBatch::new();
+        for len in 0..4 {
+            let start = batch.mark();
+            assert!(pad(&mut batch, len).is_ok());
+            let zeroes = crc32c::update(crc32c::INIT, &[0; 4][..len]);
+            assert_eq!(batch.crc32c_since(start, crc32c::INIT), zeroes);
+        }
+        assert_eq!(batch.len(), 6);
+        Ok(())
+    }
+}

@@ -20,9 +20,31 @@ cat >"$TMP/puppet" <<END
 exec $AT_B $VERBS_DIR/puppet "\$@"
 END
 cat >"$TMP/setting" <<END
-#!/bin/sh
+#!/bin/bash
+[ "\$1" != starved ] || exec nsenter --mount=/proc/1/ns/mnt "$TMP/starve" "\$2"
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
+# Where the kernel can be told that the next allocation below a function of the module fails.
+if [ -d /sys/kernel/debug/failslab ] && [ "$TYPE" = riwarp ]; then
+	read -r first last < <(awk '/\[riwarp\]/ { print "0x" $1 }' /proc/kallsyms | sort | sed -n '1p;$p' | xargs)
+	cat >"$TMP/starve" <<END
+#!/bin/bash
+cd /sys/kernel/debug/failslab
+echo 0 >probability
+[ "\$1" = 1 ] || exit 0
+echo N >ignore-gfp-wait
+echo 0 >verbose
+echo 32 >stacktrace-depth
+echo $first >require-start
+echo $last >require-end
+echo 1 >times
+echo 100 >probability
+END
+	chmod +x "$TMP/starve"
+	export STARVABLE=1
+fi
+# Verbs programs that start together take too long for each other in a slow kernel.
+[ "$SLOW" = 1 ] || export WORKERS=1
 cat >"$TMP/rping" <<END
 #!/bin/bash
 [ "\$2" = there ] || exec $AT_B "\$0" "\$1" there

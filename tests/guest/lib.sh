@@ -30,6 +30,13 @@ TMP=$(mktemp -d "/tmp/$SCRIPT.XXXXXX")
 PORT=${PORT:-7000}
 FAILED=0
 CASES=0
+# Limits of time are for the stock kernel; the debug kernel is slower by about this factor. Its own tests
+# of the module are not to run whenever a script loads that.
+SLOW=1
+if [ -d /sys/kernel/debug/kunit ]; then
+	SLOW=4
+	printf none >/sys/module/kunit/parameters/filter_glob
+fi
 
 # --- reporting ------------------------------------------------------------------------------------
 
@@ -47,7 +54,7 @@ die() { echo "$*"; exit 1; }
 # kills what is left of the group afterwards, and reports. Exit status 75 means skip.
 # PORT is fresh in every case: PORT .. PORT+9 may be used.
 try() {
-	local name=$SCRIPT/$1 limit=$2 log pid dog rc=0 begin=$SECONDS
+	local name=$SCRIPT/$1 limit=$(($2 * SLOW)) log pid dog rc=0 begin=$SECONDS
 	shift 2
 	# shellcheck disable=SC2254
 	case $name in $ONLY) ;; *) return 0 ;; esac
@@ -96,7 +103,7 @@ last_line() { grep -av '^[[:space:]]*$' "$1" | tail -n 1 | cut -c1-200; }
 # with the script's name in front, and counts them. A program that ends badly without having said
 # `not ok`, that says nothing, or that is not done in time is a failure. RELAY_NAME names it.
 relay() {
-	local limit=$1 out=$TMP/relay.log rc=0 bad good name
+	local limit=$(($1 * SLOW)) out=$TMP/relay.log rc=0 bad good name
 	shift
 	name=$SCRIPT/${RELAY_NAME:-$(basename "$1")}
 	# shellcheck disable=SC2254
@@ -135,7 +142,7 @@ nap() { read -r -t "$1" -u "$NAP" || true; }
 
 # eventually SECONDS COMMAND...: repeats a command until it succeeds.
 eventually() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + $1 * SLOW))
 	shift
 	until "$@" >/dev/null 2>&1; do
 		[ "$SECONDS" -lt "$end" ] || return 1
@@ -146,7 +153,7 @@ eventually() {
 # wait_listen PORT [SECONDS]: waits until something in the network namespace of the program STARTED
 # listens there.
 wait_listen() {
-	local text entry end=$((SECONDS + ${2:-20})) table
+	local text entry end=$((SECONDS + ${2:-20} * SLOW)) table
 	entry=$(printf ':%04X [0-9A-F]*:0000 0A' "$1")
 	while [ "$SECONDS" -lt "$end" ]; do
 		for table in tcp tcp6; do
@@ -384,7 +391,7 @@ pair() {
 
 # serve SECONDS SERVER...: starts the server of a pair, SERVER_PID.
 serve() {
-	local limit=$1
+	local limit=$(($1 * SLOW))
 	shift
 	SERVER_OUT=$TMP/server.$BASHPID.$PORT
 	start "$NS_B" "$SERVER_OUT" timeout --foreground -k 1 "$limit" "$@"
@@ -393,7 +400,7 @@ serve() {
 
 # call SECONDS CLIENT...: runs the client of a pair as soon as the server listens, and waits for both.
 call() {
-	local limit=$1 rc=0
+	local limit=$(($1 * SLOW)) rc=0
 	shift
 	CLIENT_OUT=$TMP/client.$BASHPID.$PORT STARTED=$SERVER_PID
 	if ! wait_listen "$PORT"; then

@@ -447,7 +447,7 @@ impl<'a> Bench<'a> {
 fn default_of(name: &str) -> u32 {
     match name {
         "mpa_rev" => 2,
-        "eager_responder" => 0,
+        "eager_responder" | "starved" => 0,
         _ => 1,
     }
 }

@@ -9,6 +9,7 @@
 mod atomics;
 mod fpdu;
 mod initiator;
+mod memory;
 mod operations;
 mod ordering;
 mod rdmap;
@@ -78,6 +79,7 @@ pub(crate) fn all() -> Vec<Group> {
         group("terminate", terminate::cases()),
         group("teardown", teardown::cases()),
         group(UNKNOWN, operations::where_it_is_not_known()),
+        group("memory", memory::cases()),
     ]
 }
 
@@ -146,6 +148,7 @@ mod code {
     // RFC 5044, section 8; RFC 6581, section 8.
     pub(super) const CRC: Code = Code(2, 0, 0x02);
     pub(super) const FRAMING: Code = Code(2, 0, 0x03);
+    pub(super) const LOCAL_STARTUP: Code = Code(2, 0, 0x05);
     pub(super) const INSUFFICIENT_IRD: Code = Code(2, 0, 0x06);
     pub(super) const NO_RTR: Code = Code(2, 0, 0x07);
 }

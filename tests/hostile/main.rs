@@ -7,7 +7,8 @@
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
 //! PUPPET, SETTING, SOCKET and RPING in the environment are programs; see [`bench::Place`]. WORKERS is
-//! how many verbs programs are played with at a time.
+//! how many verbs programs are played with at a time. STARVABLE says that the device has a setting
+//! `starved`: with 1, the next memory that its driver wants it does not get.
 //!
 //! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
 //! and the requirements that it is about: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and RFC
@@ -128,6 +129,9 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
     if distinct.len() != names.len() {
         println!("not ok hostile: two cases have the same name");
         return ExitCode::FAILURE;
+    }
+    if env::var_os("STARVABLE").is_none() {
+        groups.retain(|group| group.name != "memory");
     }
     if wanted.is_empty() {
         groups.retain(|group| group.name != cases::UNKNOWN);

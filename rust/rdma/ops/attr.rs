@@ -171,3 +171,81 @@ fn path_to_raw(path: &Path, raw: &mut bindings::rdma_ah_attr) {
         0
     };
 }
+
+#[kernel::prelude::kunit_tests(riwarp_attr)]
+mod tests {
+    use super::*;
+
+    fn attr() -> QpAttr {
+        QpAttr {
+            qp_state: QpState::Rts,
+            cur_qp_state: QpState::Rtr,
+            path_mtu: Mtu::Mtu4096,
+            dest_qp_num: 0x0012_3456,
+            access: Access::REMOTE_READ | Access::LOCAL_WRITE,
+            caps: QpCaps {
+                max_send_wr: 1,
+                max_recv_wr: 2,
+                max_send_sge: 3,
+                max_recv_sge: 4,
+                max_inline_data: 5,
+                max_rdma_ctxs: 6,
+            },
+            path: Path {
+                dgid: Gid([7; 16]),
+                flow_label: 8,
+                sgid_index: 9,
+                has_grh: true,
+                ..Path::default()
+            },
+            max_rd_atomic: 10,
+            max_dest_rd_atomic: 11,
+            ..QpAttr::default()
+        }
+    }
+
+    #[test]
+    fn attributes_come_back_as_they_went() -> Result {
+        let mut raw = bindings::ib_qp_attr::default();
+        qp_to_raw(&attr(), &mut raw);
+        // SAFETY: All of it is initialised.
+        let again = unsafe { qp_from_raw(&raw, QpAttrMask::STANDARD) }?;
+        assert_eq!(again.qp_state, QpState::Rts);
+        assert_eq!(again.cur_qp_state, QpState::Rtr);
+        assert_eq!(again.path_mtu, Mtu::Mtu4096);
+        assert_eq!(again.dest_qp_num, 0x0012_3456);
+        assert_eq!(again.access, attr().access);
+        assert_eq!(again.caps, attr().caps);
+        assert_eq!(again.path, attr().path);
+        assert_eq!((again.max_rd_atomic, again.max_dest_rd_atomic), (10, 11));
+        Ok(())
+    }
+
+    #[test]
+    fn what_the_mask_leaves_out_is_not_looked_at() -> Result {
+        let mut raw = bindings::ib_qp_attr::default();
+        qp_to_raw(&attr(), &mut raw);
+        raw.cur_qp_state = u32::MAX;
+        raw.path_mtu = u32::MAX;
+        // SAFETY: All of it is initialised.
+        let only = unsafe { qp_from_raw(&raw, QpAttrMask::STATE) }?;
+        assert_eq!(only.qp_state, QpState::Rts);
+        assert_eq!(only.cur_qp_state, QpState::Reset);
+        assert_eq!((only.dest_qp_num, only.max_rd_atomic), (0, 0));
+        assert!(only.access.is_empty());
+        // SAFETY: As above.
+        let wrong = unsafe { qp_from_raw(&raw, QpAttrMask::PATH_MTU) };
+        assert_eq!(wrong.err(), Some(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_of_a_shared_receive_queue() {
+        let attr = SrqAttr {
+            max_wr: 1,
+            max_sge: 2,
+            srq_limit: 3,
+        };
+        assert_eq!(srq_from_raw(&srq_to_raw(&attr)), attr);
+    }
+}

@@ -116,3 +116,63 @@ impl MarkerClock {
         self.next = u16::try_from(next).unwrap_or(0);
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_marker))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_marker_is_before_the_first_fpdu() {
+        let clock = MarkerClock::new();
+        assert_eq!(clock.length_at(), MARKER_LEN);
+        let first = Marker { at: 0, pointer: 0 };
+        assert!(clock.markers(8).eq([first]));
+        assert_eq!(clock.marked_len(8), 12);
+    }
+
+    #[test]
+    fn markers_are_512_octets_apart_however_the_stream_is_cut() {
+        for fpdu_len in [8, 12, 504, 508, 512, 516, 1020, 1464, 65540u32] {
+            let mut clock = MarkerClock::new();
+            // Octets of the stream before the FPDU, Markers included.
+            let mut start = 0;
+            let mut next = 0;
+            for _ in 0..200 {
+                let mut seen = 0;
+                for marker in clock.markers(fpdu_len) {
+                    assert_eq!(start + marker.at + 4 * seen, next);
+                    next += 512;
+                    seen += 1;
+                }
+                assert_eq!(clock.marked_len(fpdu_len), fpdu_len + 4 * seen);
+                start += clock.marked_len(fpdu_len);
+                clock.advance(fpdu_len);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pointer_counts_from_the_length_field() {
+        let mut clock = MarkerClock::new();
+        // One in front, which pointers do not count, then one behind each 508 octets.
+        let pointers = clock.markers(1200).map(|marker| marker.pointer);
+        assert!(pointers.eq([0, 508, 1020]));
+        clock.advance(500);
+        assert_eq!(clock.length_at(), 0);
+        let pointers = clock.markers(1200).map(|marker| marker.pointer);
+        assert!(pointers.eq([8, 520, 1032]));
+    }
+
+    #[test]
+    fn reserved_bits_of_a_marker_are_not_looked_at() {
+        let marker = Marker {
+            at: 8,
+            pointer: 0x0102,
+        };
+        assert_eq!(marker.encode(), [0, 0, 1, 2]);
+        assert!(marker.matches([0xff, 0xff, 1, 2]));
+        assert!(!marker.matches([0, 0, 1, 3]));
+        assert!(!marker.matches([0, 0, 2, 1]));
+    }
+}

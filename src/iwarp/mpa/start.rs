@@ -424,3 +424,156 @@ impl Frame {
         Ok(())
     }
 }
+
+#[cfg(any(test, MODULE))]
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_start))]
+mod tests {
+    use super::*;
+
+    const HEADER: StartHeader = StartHeader {
+        kind: FrameKind::Request,
+        markers: Markers::Off,
+        crc: Crc::On,
+        rejected: false,
+        revision: Revision::Two,
+        enhanced: false,
+        private_len: 0,
+    };
+
+    const ENHANCED: Enhanced = Enhanced {
+        peer_to_peer: true,
+        rtr: RtrKinds::SEND.union(RtrKinds::READ),
+        ird: WireDepth::new(0x0102),
+        ord: WireDepth::new(0x0304),
+    };
+
+    #[test]
+    fn every_set_of_flags_is_read_as_it_is_written() -> Result<(), StartError> {
+        for flags in 0..=u8::MAX {
+            for revision in [1, 2] {
+                let mut octets = HEADER.encode();
+                octets[16] = flags;
+                octets[17] = revision;
+                octets[19] = 4;
+                let header = StartHeader::decode(&octets, FrameKind::Request)?;
+                let markers = header.markers == Markers::On;
+                assert_eq!(markers, flags & 0x80 != 0);
+                let crc = header.crc == Crc::On;
+                assert_eq!(crc, flags & 0x40 != 0);
+                // A Request cannot be a refusal, and revision 1 has no S flag.
+                assert!(!header.rejected);
+                assert_eq!(header.enhanced, revision == 2 && flags & 0x10 != 0);
+                let again = header.encode();
+                let known = if revision == 2 { 0xd0 } else { 0xc0 };
+                assert_eq!(again[16], flags & known);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_reply_can_be_a_refusal() {
+        let reply = StartHeader {
+            kind: FrameKind::Reply,
+            rejected: true,
+            ..HEADER
+        };
+        assert_eq!(
+            StartHeader::decode(&reply.encode(), FrameKind::Reply),
+            Ok(reply)
+        );
+    }
+
+    #[test]
+    fn rejects_frames_in_the_order_of_their_fields() {
+        let decode = |octets: &_| StartHeader::decode(octets, FrameKind::Request);
+        let mut octets = HEADER.encode();
+        octets[16] |= 0x10;
+        octets[17] = 3;
+        octets[18] = 3;
+        octets[0] = b'm';
+        assert_eq!(decode(&octets), Err(StartError::Key));
+        octets[0] = b'M';
+        assert_eq!(decode(&octets), Err(StartError::Revision));
+        octets[17] = 2;
+        assert_eq!(decode(&octets), Err(StartError::PrivateDataLength));
+        octets[18] = 0;
+        assert_eq!(decode(&octets), Err(StartError::EnhancedLength));
+        octets[19] = 4;
+        assert!(decode(&octets).is_ok());
+        let role = StartHeader::decode(&octets, FrameKind::Reply);
+        assert_eq!(role, Err(StartError::Role));
+    }
+
+    #[test]
+    fn a_key_is_checked_as_far_as_it_has_come() {
+        let request = b"MPA ID Req Frame";
+        for len in 0..=request.len() {
+            assert_eq!(FrameKind::Request.check_key(&request[..len]), Ok(()));
+            let other = FrameKind::Reply.check_key(&request[..len]);
+            // The keys differ in their tenth octet.
+            let expected = if len < 10 {
+                Ok(())
+            } else {
+                Err(StartError::Role)
+            };
+            assert_eq!(other, expected);
+        }
+        assert_eq!(FrameKind::Request.check_key(b"MPB"), Err(StartError::Key));
+    }
+
+    #[test]
+    fn enhanced_data_is_laid_out_as_in_the_rfc() {
+        assert_eq!(ENHANCED.encode(), [0xc1, 0x02, 0x43, 0x04]);
+        for high in 0..=u8::MAX {
+            for low in [0, 0x3f, 0x40, 0x7f, 0x80, 0xbf, 0xc0, 0xff] {
+                let octets = [high, 0x12, low, 0x34];
+                assert_eq!(Enhanced::decode(&octets).encode(), octets);
+            }
+        }
+    }
+
+    #[test]
+    fn depths_have_14_bits_of_which_one_value_is_none() {
+        assert_eq!(WireDepth::OPEN.get(), None);
+        assert_eq!(WireDepth::new(0).get(), Some(0));
+        assert_eq!(WireDepth::new(0x3ffe).get(), Some(0x3ffe));
+        assert_eq!(WireDepth::new(0x3fff).get(), Some(0x3ffe));
+        assert_eq!(WireDepth::new(u16::MAX).get(), Some(0x3ffe));
+    }
+
+    #[test]
+    fn private_data_fills_the_frame_and_no_more() {
+        let data = [0x5a; PRIVATE_DATA_MAX];
+        let too_long = Some(StartError::PrivateDataTooLong);
+        for (len, enhanced, fits) in [
+            (0, None, true),
+            (512, None, true),
+            (508, Some(ENHANCED), true),
+            (509, Some(ENHANCED), false),
+        ] {
+            let frame = Frame::new(HEADER, enhanced, &data[..len]);
+            match frame {
+                Ok(frame) => {
+                    assert!(fits);
+                    let rich = if enhanced.is_some() { 4 } else { 0 };
+                    assert_eq!(frame.as_octets().len(), FRAME_LEN + rich + len);
+                    let tail = &frame.as_octets()[FRAME_LEN + rich..];
+                    assert!(tail.iter().all(|octet| *octet == 0x5a));
+                }
+                Err(error) => assert_eq!((fits, Some(error)), (false, too_long)),
+            }
+        }
+        let frame = Frame::new(HEADER, None, &[0; 513]);
+        assert_eq!(frame.err(), too_long);
+    }
+
+    #[test]
+    fn private_data_that_was_cut_off_is_none() {
+        let data = PrivateData { offset: 24, len: 8 };
+        let frame = [7; 32];
+        assert_eq!(data.of(&frame), [7; 8]);
+        assert!(data.of(&frame[..31]).is_empty());
+        assert!(data.of(&[]).is_empty());
+    }
+}

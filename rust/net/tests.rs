@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suites of sockets, their callbacks and what they are made on: connections of the loopback
+//! interface, both ends of which are here.
+
+#[cfg(CONFIG_KUNIT = "y")]
+mod loopback {
+    use crate::net::Connecting;
+    use crate::net::Family;
+    use crate::net::NetRef;
+    use crate::net::SockAddr;
+    use crate::net::Socket;
+    use crate::net::TcpState;
+    use core::net::IpAddr;
+    use core::net::Ipv4Addr;
+    use core::net::Ipv6Addr;
+    use kernel::prelude::*;
+    use kernel::time::delay::fsleep;
+    use kernel::time::Delta;
+
+    /// The address of the loopback interface, with a port.
+    pub(super) fn address(family: Family, port: u16) -> SockAddr {
+        let ip = match family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        };
+        SockAddr::new(ip, port)
+    }
+
+    pub(super) fn socket(family: Family) -> Result<Socket> {
+        Socket::new_tcp(&NetRef::init_net(), family)
+    }
+
+    /// A socket that listens on a port that was free.
+    pub(super) fn listener(family: Family) -> Result<Socket> {
+        let listener = socket(family)?;
+        listener.bind(&address(family, 0))?;
+        listener.listen(4)?;
+        Ok(listener)
+    }
+
+    /// The ends of a connection: who asked, who was asked.
+    pub(super) fn pair(family: Family) -> Result<(Socket, Socket)> {
+        let listener = listener(family)?;
+        let active = socket(family)?;
+        let to = listener.local_addr()?;
+        if active.connect_nonblock(&to)? == Connecting::Pending {
+            eventually(|| active.state() == TcpState::Established)?;
+        }
+        let mut passive = Err(EAGAIN);
+        eventually(|| {
+            passive = listener.accept();
+            passive.is_ok()
+        })?;
+        Ok((active, passive?))
+    }
+
+    /// Waits until something is so: softirqs may run on another thread.
+    pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
+        for _ in 0..5000 {
+            if is_so() {
+                return Ok(());
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        Err(ETIMEDOUT)
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_socket)]
+mod socket {
+    use super::loopback::*;
+    use crate::crc32c;
+    use crate::net::Family;
+    use crate::net::Grow;
+    use crate::net::More;
+    use crate::net::NetId;
+    use crate::net::NetRef;
+    use crate::net::TcpState;
+    use crate::net::TxBatch;
+    use kernel::prelude::*;
+
+    #[test]
+    fn the_ends_know_each_other() -> Result {
+        for family in [Family::V4, Family::V6] {
+            let (active, passive) = pair(family)?;
+            assert_eq!(active.family(), family);
+            assert_eq!(passive.family(), family);
+            assert_eq!(active.peer_addr()?, passive.local_addr()?);
+            assert_eq!(passive.peer_addr()?, active.local_addr()?);
+            assert_eq!(passive.state(), TcpState::Established);
+            assert_eq!((active.error(), passive.error()), (0, 0));
+            assert_eq!(active.net_id(), NetRef::init_net().id());
+            assert!(active.emss() > 1000);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_kernel_thread_is_in_the_first_namespace() {
+        assert_eq!(NetId::current(), NetRef::init_net().id());
+    }
+
+    #[test]
+    fn octets_pass_both_ways() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let mut octets = [0; 8];
+        assert_eq!(passive.recv(&mut octets), Err(EAGAIN));
+        assert_eq!(active.send(b"there")?, 5);
+        eventually(|| passive.peek(&mut octets) == Ok(5))?;
+        assert_eq!(passive.recv(&mut octets), Ok(5));
+        assert_eq!(&octets[..5], b"there");
+        assert_eq!(passive.recv(&mut octets), Err(EAGAIN));
+        assert_eq!(passive.recv(&mut []), Err(EINVAL));
+        assert_eq!(passive.send(b"back")?, 4);
+        eventually(|| active.recv(&mut octets) == Ok(4))?;
+        assert_eq!(&octets[..4], b"back");
+        Ok(())
+    }
+
+    #[test]
+    fn each_direction_ends_by_itself() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        active.shutdown_write();
+        let mut octet = [0];
+        eventually(|| passive.recv(&mut octet) == Ok(0))?;
+        assert_eq!(passive.state(), TcpState::CloseWait);
+        assert!(passive.state().can_send() && !active.state().can_send());
+        assert_eq!(active.send(b"more"), Err(EPIPE));
+        assert_eq!(passive.send(b"!")?, 1);
+        eventually(|| active.recv(&mut octet) == Ok(1))?;
+        passive.shutdown_write();
+        eventually(|| passive.state() == TcpState::Closed)?;
+        Ok(())
+    }
+
+    #[test]
+    fn an_abort_is_a_reset() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        active.abort();
+        assert_eq!(active.error(), ECONNABORTED.to_errno().wrapping_neg());
+        assert_eq!(active.state(), TcpState::Closed);
+        eventually(|| passive.error() == ECONNRESET.to_errno().wrapping_neg())?;
+        assert_eq!(passive.recv(&mut [0]), Err(ECONNRESET));
+        Ok(())
+    }
+
+    #[test]
+    fn nobody_listens() -> Result {
+        let gone = {
+            let listener = listener(Family::V4)?;
+            assert_eq!(listener.accept().err(), Some(EAGAIN));
+            listener.local_addr()?
+        };
+        let active = socket(Family::V4)?;
+        assert_eq!(active.accept().err(), Some(EINVAL));
+        if active.connect_nonblock(&gone).is_ok() {
+            eventually(|| active.error() == ECONNREFUSED.to_errno().wrapping_neg())?;
+        }
+        assert_eq!(active.peer_addr().err(), Some(ENOTCONN));
+        Ok(())
+    }
+
+    #[test]
+    fn an_address_is_given_once() -> Result {
+        let first = listener(Family::V4)?;
+        let second = socket(Family::V4)?;
+        assert_eq!(second.bind(&first.local_addr()?), Err(EADDRINUSE));
+        drop(first);
+        let foreign = crate::net::SockAddr::new(core::net::Ipv4Addr::new(192, 0, 2, 1).into(), 0);
+        assert_eq!(second.bind(&foreign), Err(EADDRNOTAVAIL));
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused() -> Result {
+        let four = socket(Family::V4)?;
+        assert_eq!(four.set_v6only(), Err(EINVAL));
+        assert_eq!(four.set_bound_dev(u32::MAX), Err(ENODEV));
+        assert_eq!(four.set_bound_dev(0), Ok(()));
+        assert_eq!(four.set_syn_retries(0), Err(EINVAL));
+        assert_eq!(four.set_syn_retries(128), Err(EINVAL));
+        assert_eq!(four.set_syn_retries(127), Ok(()));
+        let six = socket(Family::V6)?;
+        assert_eq!(six.set_v6only(), Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn the_pages_of_a_batch_arrive_and_come_back() -> Result {
+        let (active, passive) = pair(Family::V6)?;
+        let acked = active.acked();
+        let mut batch = TxBatch::new();
+        let start = batch.mark();
+        let octets: [u8; 256] = crate::random::octets();
+        for _ in 0..200 {
+            batch.put(&octets)?;
+        }
+        let sent = batch.crc32c_since(start, crc32c::INIT);
+        let total = batch.len();
+        let mut taken = 0;
+        let mut received = crc32c::INIT;
+        let mut piece = KVec::from_elem(0u8, 4096, GFP_KERNEL)?;
+        let mut count = 0;
+        eventually(|| {
+            taken += active.send_batch(&mut batch, More::No).unwrap_or(0);
+            while let Ok(n) = passive.recv(&mut piece) {
+                received = crc32c::update(received, piece.get(..n).unwrap_or_default());
+                count += n;
+            }
+            count == total
+        })?;
+        assert_eq!((taken, batch.len()), (total, 0));
+        assert_eq!(received, sent);
+        eventually(|| active.unacked() == 0)?;
+        assert_eq!(active.acked().wrapping_sub(acked), total as u64);
+        // All of it was let go: it is there again.
+        batch.reserve(total, Grow::Sleep)?;
+        Ok(())
+    }
+
+    #[test]
+    fn who_holds_the_socket_is_not_waited_for() -> Result {
+        let (active, _passive) = pair(Family::V4)?;
+        let mut batch = TxBatch::new();
+        batch.put(b"octets")?;
+        let busy = active.with_inbound(|_| active.try_send_batch_atomic(&mut batch, More::No));
+        assert_eq!(busy, Err(EBUSY));
+        let free = active.try_send_batch_atomic(&mut batch, More::No);
+        assert_eq!(free, Ok(6));
+        Ok(())
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_inbound)]
+mod inbound {
+    use super::loopback::*;
+    use crate::crc32c;
+    use crate::net::Family;
+    use crate::net::More;
+    use crate::net::Socket;
+    use crate::net::TxBatch;
+    use kernel::prelude::*;
+
+    /// Sends the octets in packets of their own, and waits until all are there.
+    fn deliver(from: &Socket, to: &Socket, packets: &[&[u8]]) -> Result {
+        let mut total = to.with_inbound(|inbound| inbound.available());
+        for packet in packets {
+            from.send(packet)?;
+            total += packet.len();
+        }
+        eventually(|| to.with_inbound(|inbound| inbound.available() == total))
+    }
+
+    #[test]
+    fn octets_are_seen_across_packets() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;
+        passive.with_inbound(|inbound| {
+            let mut octets = [0; 4];
+            // Forwards, back, and again.
+            assert!(inbound.peek(1, &mut octets));
+            assert_eq!(&octets, b"bcde");
+            assert!(inbound.peek(0, &mut octets));
+            assert_eq!(&octets, b"abcd");
+            assert!(inbound.peek(2, &mut octets));
+            assert_eq!(&octets, b"cdef");
+        });
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_seen_beyond_the_end() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        deliver(&active, &passive, &[b"abc", b"def"])?;
+        passive.with_inbound(|inbound| {
+            let mut octets = [0; 4];
+            assert!(!inbound.peek(3, &mut octets));
+            assert!(!inbound.peek(usize::MAX, &mut octets));
+            assert!(inbound.peek(6, &mut []));
+            assert!(!inbound.peek(7, &mut []));
+            // What is not all there matches nothing.
+            let crc = crc32c::update(crc32c::INIT, b"def");
+            assert_eq!(inbound.crc32c(3, 3, crc32c::INIT), crc);
+            assert!(inbound.crc32c(3, 4, crc32c::INIT) != crc);
+        });
+        Ok(())
+    }
+
+    #[test]
+    fn consumed_octets_are_gone_and_others_move_up() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        deliver(&active, &passive, &[b"abc", b"def"])?;
+        passive.with_inbound(|inbound| {
+            let mut octets = [0; 2];
+            inbound.consume(2);
+            assert_eq!(inbound.available(), 4);
+            assert!(inbound.peek(0, &mut octets));
+            assert_eq!(&octets, b"cd");
+            inbound.consume(0);
+            inbound.consume(100);
+            assert_eq!(inbound.available(), 0);
+            assert!(!inbound.eof());
+        });
+        deliver(&active, &passive, &[b"gh"])?;
+        let mut octets = [0; 2];
+        assert!(passive.with_inbound(|inbound| inbound.peek(0, &mut octets)));
+        assert_eq!(&octets, b"gh");
+        Ok(())
+    }
+
+    #[test]
+    fn the_end_is_seen_with_octets_before_it() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        deliver(&active, &passive, &[b"last"])?;
+        active.shutdown_write();
+        eventually(|| passive.with_inbound(|inbound| inbound.eof()))?;
+        assert_eq!(passive.with_inbound(|inbound| inbound.available()), 4);
+        Ok(())
+    }
+
+    #[test]
+    fn fragments_of_pages_are_summed_from_any_place() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let octets: [u8; 251] = crate::random::octets();
+        let mut batch = TxBatch::new();
+        for _ in 0..40 {
+            batch.put(&octets)?;
+        }
+        let total = batch.len();
+        active.send_batch(&mut batch, More::No)?;
+        eventually(|| passive.with_inbound(|inbound| inbound.available() == total))?;
+        passive.with_inbound(|inbound| {
+            for start in [0, 1, 250, 251, 4095, 4096, 9000] {
+                let len = 700;
+                let mut expected = crc32c::INIT;
+                for octet in octets.iter().cycle().skip(start % 251).take(len) {
+                    expected = crc32c::update(expected, core::slice::from_ref(octet));
+                }
+                assert_eq!(inbound.crc32c(start, len, crc32c::INIT), expected);
+            }
+        });
+        Ok(())
+    }
+
+    #[test]
+    fn a_listener_has_nothing_inbound() -> Result {
+        let listener = listener(Family::V4)?;
+        listener.with_inbound(|inbound| {
+            assert!(inbound.available() == 0 && !inbound.eof());
+            assert!(!inbound.peek(0, &mut [0]));
+        });
+        Ok(())
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_hooks)]
+mod hooks {
+    use super::loopback::*;
+    use crate::net::Family;
+    use crate::net::Hooked;
+    use crate::net::Inbound;
+    use crate::net::SocketEvents;
+    use crate::net::TcpState;
+    use kernel::prelude::*;
+    use kernel::sync::atomic::Atomic;
+    use kernel::sync::atomic::Relaxed;
+    use kernel::sync::Arc;
+    use kernel::sync::ArcBorrow;
+
+    /// Counts what comes, and takes it.
+    struct Bell {
+        octets: Atomic<u32>,
+        rings: Atomic<u32>,
+        ended: Atomic<bool>,
+    }
+
+    impl Bell {
+        fn new() -> Result<Arc<Self>> {
+            let bell = Bell {
+                octets: Atomic::new(0),
+                rings: Atomic::new(0),
+                ended: Atomic::new(false),
+            };
+            Ok(Arc::new(bell, GFP_KERNEL)?)
+        }
+    }
+
+    impl SocketEvents for Bell {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>) {
+            self.rings.add(1, Relaxed);
+            let octets = inbound.available();
+            inbound.consume(octets);
+            self.octets.add(octets as u32, Relaxed);
+        }
+
+        fn write_space(self: ArcBorrow<'_, Self>) {}
+
+        fn state_change(self: ArcBorrow<'_, Self>, state: TcpState) {
+            if state == TcpState::CloseWait {
+                self.ended.store(true, Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn octets_and_the_end_ring() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let bell = Bell::new()?;
+        let hooked = Hooked::new(passive, bell.clone())?;
+        active.send(b"octets")?;
+        eventually(|| bell.octets.load(Relaxed) == 6)?;
+        assert!(!bell.ended.load(Relaxed));
+        active.shutdown_write();
+        eventually(|| bell.ended.load(Relaxed))?;
+        assert_eq!(hooked.state(), TcpState::CloseWait);
+        Ok(())
+    }
+
+    #[test]
+    fn connections_ring_at_a_listener_and_not_as_it_does() -> Result {
+        let bell = Bell::new()?;
+        let hooked = Hooked::new(listener(Family::V4)?, bell.clone())?;
+        let active = socket(Family::V4)?;
+        active.connect_nonblock(&hooked.local_addr()?)?;
+        eventually(|| bell.rings.load(Relaxed) == 1)?;
+        let child = hooked.accept()?;
+        active.send(b"x")?;
+        eventually(|| child.peek(&mut [0]) == Ok(1))?;
+        assert_eq!(bell.rings.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn an_unhooked_socket_is_silent_and_its_target_free() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let bell = Bell::new()?;
+        let hooked = Hooked::new(passive, bell.clone())?;
+        hooked.unhook();
+        hooked.unhook();
+        active.send(b"octets")?;
+        eventually(|| hooked.peek(&mut [0; 8]) == Ok(6))?;
+        assert_eq!(bell.rings.load(Relaxed), 0);
+        assert!(Arc::into_unique_or_drop(bell).is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn the_end_of_a_hooked_socket_lets_its_target_go() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let bell = Bell::new()?;
+        drop(Hooked::new(passive, bell.clone())?);
+        assert!(Arc::into_unique_or_drop(bell).is_some());
+        eventually(|| active.recv(&mut [0]) == Ok(0))?;
+        Ok(())
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_notifier)]
+mod notifier {
+    use crate::net::Addrs;
+    use crate::net::LinkType;
+    use crate::net::NetDevice;
+    use crate::net::NetId;
+    use crate::net::NetRef;
+    use crate::net::NetdevEvent;
+    use crate::net::NetdevEvents;
+    use crate::net::NetdevNotifier;
+    use crate::net::NetnsExit;
+    use crate::net::NetnsNotifier;
+    use kernel::prelude::*;
+    use kernel::sync::atomic::Atomic;
+    use kernel::sync::atomic::Relaxed;
+
+    static APPEARED: Atomic<u32> = Atomic::new(0);
+    static AS_EXPECTED: Atomic<u32> = Atomic::new(0);
+    static DISAPPEARED: Atomic<u32> = Atomic::new(0);
+    static ENDED: Atomic<u32> = Atomic::new(0);
+
+    /// Looks at the loopback interface of the first namespace.
+    struct Loopback;
+
+    fn is_as_expected(dev: &NetDevice) -> bool {
+        let mut addresses = 0;
+        dev.for_each_addr(Addrs::Ready, |addr| {
+            if addr.is_loopback() {
+                addresses += 1;
+            }
+        });
+        let net = dev.net().map(|net| net.id());
+        dev.name().as_bytes() == b"lo"
+            && dev.name().as_c_str() == c"lo"
+            && dev.ifindex() == 1
+            && dev.mtu() >= 16384
+            && dev.is_running()
+            && dev.hw_addr().as_bytes() == [0; 6]
+            && net == Some(dev.net_id())
+            && dev.is_same(&dev.clone())
+            // 127.0.0.1 and ::1.
+            && addresses == 2
+    }
+
+    impl NetdevEvents for Loopback {
+        fn netdev_event(event: NetdevEvent, dev: &NetDevice) {
+            if dev.link_type() != LinkType::Loopback || dev.net_id() != NetRef::init_net().id() {
+                return;
+            }
+            match event {
+                NetdevEvent::Register => {
+                    APPEARED.add(1, Relaxed);
+                    AS_EXPECTED.add(u32::from(is_as_expected(dev)), Relaxed);
+                }
+                NetdevEvent::Unregister => DISAPPEARED.add(1, Relaxed),
+                _ => {}
+            }
+        }
+    }
+
+    impl NetnsExit for Loopback {
+        fn netns_exit(net: NetId) {
+            if net == NetRef::init_net().id() {
+                ENDED.add(1, Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn devices_that_are_there_are_told_of() -> Result {
+        let notifier = NetdevNotifier::<Loopback>::new()?;
+        assert_eq!(APPEARED.load(Relaxed), 1);
+        assert_eq!(AS_EXPECTED.load(Relaxed), 1);
+        assert_eq!(DISAPPEARED.load(Relaxed), 0);
+        drop(notifier);
+        assert_eq!(DISAPPEARED.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn the_end_of_the_registration_is_that_of_each_namespace() -> Result {
+        let notifier = NetnsNotifier::<Loopback>::new()?;
+        assert_eq!(ENDED.load(Relaxed), 0);
+        drop(notifier);
+        assert_eq!(ENDED.load(Relaxed), 1);
+        Ok(())
+    }
+}
