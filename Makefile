@@ -46,7 +46,7 @@ debug:
 	@qemu/setup host root kdir debug
 
 demo demo-nvme demo-iser test soak bench: modules
-test kunit: debug
+kunit: debug
 demo:
 	@tests/demo
 demo-nvme demo-iser: demo-%:

@@ -23,8 +23,8 @@ boot=$cache/boot-$(key kdir initramfs init.c)
 
 # The same for the debug kernel.
 debug_release=${kernel_release%%+*}-riwarp-debug
-debug_kdir=$cache/debug-$(key root packages debug-kernel debug.config)
-debug_boot=$cache/boot-$(key root packages debug-kernel debug.config initramfs init.c)
+debug_kdir=$cache/debug-$(key debug-kernel debug.config)
+debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c)
 
 die() {
 	echo "${0##*/}: $*" >&2

@@ -506,6 +506,7 @@ mod tests {
         let all = [
             Resource::Cq,
             Resource::Mr,
+            Resource::Mw,
             Resource::Pd,
             Resource::Qp,
             Resource::Srq,
