@@ -13,8 +13,8 @@
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      the same over iSER and iSCSI
 #   make test           all tests; closes with "N passed, N failed"
-#   make kunit          the tests inside the kernel, in a debug kernel that is made for them (8 minutes
-#                       on two processors, the first time)
+#   make kunit          the tests inside the kernel, in a debug kernel that is made for them (the first time:
+#                       20 minutes or so on two processors)
 #   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
 #                       SECONDS=n is the time of each
 #   make coverage       the lines of the protocol core that its tests run

@@ -341,6 +341,7 @@ mod tests {
     use kernel_ext::rdma::{
         object::QpId,
         wr::{
+            WcExtra,
             WcOpcode,
             WcStatus, //
         }, //
@@ -360,7 +361,7 @@ mod tests {
     #[test]
     fn a_kernel_consumer_is_told_once_for_what_it_asked() {
         let mut inner = Inner {
-            kernel: KVVec::new(),
+            ring: Ring::Kernel(KVVec::new()),
             taken: 0,
             armed: None,
             posted: 0,

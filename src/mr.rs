@@ -725,7 +725,10 @@ mod tests {
     fn streams_of_another_domain_see_a_foreign_region() -> Result {
         let region = region(Kind::User, Access::REMOTE_READ, true)?;
         assert_eq!(region.view(of(PD)).association, Association::Ours);
-        assert_eq!(region.view(of(PdId::new(9))).association, Association::Foreign);
+        assert_eq!(
+            region.view(of(PdId::new(9))).association,
+            Association::Foreign
+        );
         assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
         Ok(())
     }

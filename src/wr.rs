@@ -332,7 +332,9 @@ mod tests {
                 room.fill(7);
             }
             assert!(payload.inline().is_some_and(|octets| octets.len() == len));
-            assert!(payload.inline().is_some_and(|octets| octets.iter().all(|octet| *octet == 7)));
+            assert!(payload
+                .inline()
+                .is_some_and(|octets| octets.iter().all(|octet| *octet == 7)));
             assert_eq!((payload.len(), payload.sges().len()), (len as u64, 0));
         }
         payload.clear();

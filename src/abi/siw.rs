@@ -58,14 +58,14 @@ pub(crate) const MAX_INLINE: usize = (MAX_SGE - 1) * SGE_LEN;
 pub(crate) const INVALID_KEY: u64 = 0x09_0000;
 
 const SQE_LEN: usize = 120;
-const RQE_LEN: usize = 112;
+pub(crate) const RQE_LEN: usize = 112;
 const CQE_LEN: usize = 32;
 /// Octets of the control block behind the completion queue entries.
 const CQ_CTRL_LEN: usize = 8;
 /// Where an entry's flags are.
-const FLAGS_AT: usize = 8;
+pub(crate) const FLAGS_AT: usize = 8;
 /// The entry is for the other side.
-const VALID: u16 = 1;
+pub(crate) const VALID: u16 = 1;
 const SQE_SGES_AT: usize = 24;
 const RQE_SGES_AT: usize = 16;
 /// Inline octets start where the second element of the list would be.
@@ -581,7 +581,11 @@ mod tests {
         let mut wr = RecvWr::default();
         assert!(decode_rqe(&entry, &mut wr).is_ok());
         assert_eq!(wr.id, ID);
-        assert!(wr.buffer.sges().map(|sge| (sge.addr, sge.len)).eq([(0x5000, 0), (0, 77)]));
+        assert!(wr
+            .buffer
+            .sges()
+            .map(|sge| (sge.addr, sge.len))
+            .eq([(0x5000, 0), (0, 77)]));
         entry[10] = 7;
         let refused = decode_rqe(&entry, &mut wr).err();
         let bad = refused.map(|bad| (bad.id, bad.status));
