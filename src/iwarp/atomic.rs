@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn no_carry_leaves_a_field() {
-        let halves = 1 << 63 | 1 << 31;
+        let halves = (1 << 63) | (1 << 31);
         assert_eq!(
             add(1, halves).apply(0x0000_0007_ffff_ffff),
             0x0000_0007_0000_0000

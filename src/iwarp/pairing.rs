@@ -566,7 +566,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_a_second() {
         let mut pauses = Pauses::default();
-        let first: std::vec::Vec<_> = (0..10).map(|_| pauses.next_pause()).collect();
+        let first: [_; 10] = core::array::from_fn(|_| pauses.next_pause());
         assert_eq!(first, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
     }
 }
