@@ -7,6 +7,7 @@
 //! ([`Bench::end_case`]).
 
 mod atomics;
+mod awaited;
 mod fpdu;
 mod initiator;
 mod memory;
