@@ -17,6 +17,7 @@ mod rdmap;
 mod reads;
 mod requests;
 mod responder;
+mod rtr;
 mod tagged;
 mod teardown;
 mod terminate;
