@@ -44,6 +44,9 @@ void sides_close(struct side *a, struct side *b);
 /* Posts a Send of `len` octets of a pattern, and a receive for one. */
 bool side_send(struct side *s, uint64_t id, size_t len);
 bool side_recv(struct side *s, uint64_t id, size_t len);
+/* Posts a Write or Read between `here` in its own memory and `there` in the peer's. */
+bool side_rdma(struct side *s, enum ibv_wr_opcode op, uint64_t id, size_t here,
+	       const struct side *peer, size_t there, size_t len);
 /* Sends both ways, writes and reads, and checks what arrives. */
 bool traffic(struct side *a, struct side *b);
 

@@ -68,22 +68,14 @@ SIDES_CASE(the_other_is_through_before_the_one_begins)
 
 SIDES_CASE(one_waits_the_other_calls)
 {
-	struct ibv_sge sge;
-	struct ibv_send_wr wr, *bad;
 	struct ibv_wc wc;
 
 	must(side_rtr(b, a));
 	must(side_rtr(a, b) && side_rts(a));
-	sge = sge_of(&a->memory, 0, 100);
 	pattern_fill(a->memory.buf, 100, 1);
-	wr = wr_rdma(IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1,
-		     (uintptr_t)b->memory.buf + 1000, b->memory.mr->rkey);
-	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(side_rdma(a, IBV_WR_RDMA_WRITE, 7, 0, b, 1000, 100));
 	must(expect_wc(a->cq, &wc, 7, IBV_WC_SUCCESS));
-	sge = sge_of(&a->memory, 2000, 100);
-	wr = wr_rdma(IBV_WR_RDMA_READ, 8, IBV_SEND_SIGNALED, &sge, 1,
-		     (uintptr_t)b->memory.buf + 1000, b->memory.mr->rkey);
-	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(side_rdma(a, IBV_WR_RDMA_READ, 8, 2000, b, 1000, 100));
 	must(expect_wc(a->cq, &wc, 8, IBV_WC_SUCCESS));
 	check(pattern_differs(b->memory.buf + 1000, 100, 1) < 0, "not what was written");
 	check(pattern_differs(a->memory.buf + 2000, 100, 1) < 0, "not what was read");
@@ -258,39 +250,36 @@ static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64
 	return qp_reaches(s->qp, IBV_QPS_ERR, SOON);
 }
 
-static bool post_three_and_one(struct side *s)
+/* Turns to a peer that does not come, with work, and gives up in this time (ms). */
+static bool gives_up(struct side *s, const struct side *peer, int64_t least, int64_t most)
 {
+	int64_t begin;
+
+	if (!side_rtr(s, peer) || !side_rts(s))
+		return false;
+	begin = now_ms();
 	return side_recv(s, 3, 100) && side_send(s, 0, 100) && side_send(s, 1, 100) &&
-	       side_send(s, 2, 100);
+	       side_send(s, 2, 100) && expect_giving_up(s, begin, least, most);
 }
 
 SIDES_CASE(a_peer_that_never_comes)
 {
 	long before = device_counter(ctx, "pairing_timeouts");
-	int64_t begin;
 
 	/* The least that there is: a second. */
 	a->timeout = 1;
 	a->retry_cnt = 0;
-	must(side_rtr(a, b) && side_rts(a));
-	begin = now_ms();
-	must(post_three_and_one(a));
-	must(expect_giving_up(a, begin, 990, 3000));
+	must(gives_up(a, b, 990, 3000));
 	check(device_counter(ctx, "pairing_timeouts") == before + 1, "not counted");
 	must(nobody_listens());
 }
 
 SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
 {
-	int64_t begin;
-
 	/* 4.096 us * 2^16 = 268 ms, four times as long, three tries: 3.2 s. */
 	a->timeout = 16;
 	a->retry_cnt = 2;
-	must(side_rtr(a, b) && side_rts(a));
-	begin = now_ms();
-	must(post_three_and_one(a));
-	must(expect_giving_up(a, begin, 3200, 5200));
+	must(gives_up(a, b, 3200, 5200));
 }
 
 SIDES_CASE(without_a_timeout_a_send_waits)
@@ -578,17 +567,13 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
  * succeeds. */
 SIDES_CASE(reads_of_a_peer_that_goes)
 {
-	struct ibv_sge sge = sge_of(&a->memory, 0, 32 * 1024);
-	struct ibv_send_wr wr, *bad;
 	struct ibv_wc wc;
 	bool failed = false;
 
 	must(join(a, b));
 	must(traffic(a, b));
 	for (int i = 0; i < 20; i++) {
-		wr = wr_rdma(IBV_WR_RDMA_READ, i, IBV_SEND_SIGNALED, &sge, 1,
-			     (uintptr_t)b->memory.buf, b->memory.mr->rkey);
-		check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+		must(side_rdma(a, IBV_WR_RDMA_READ, i, 0, b, 0, 32 * 1024));
 		if (i == 10) {
 			ibv_destroy_qp(b->qp);
 			b->qp = NULL;
