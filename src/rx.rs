@@ -31,6 +31,7 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendExtra,
         Solicited, //
     },
     receiver::{
@@ -182,17 +183,22 @@ struct Aftermath {
 }
 
 impl Qp {
-    /// Hands the stream to the receiver.
+    /// Hands the stream to the receiver, which understands `extensions`.
     ///
     /// Context: process.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start_rx(&self, conn: &Arc<Conn>, params: &StreamParams) -> Result {
+    pub(crate) fn start_rx(
+        &self,
+        conn: &Arc<Conn>,
+        params: &StreamParams,
+        extensions: Extensions,
+    ) -> Result {
         let stream = RxStream {
             conn: conn.clone(),
-            receiver: Receiver::new(Extensions::Rfc7306),
+            receiver: Receiver::new(extensions),
             crc: params.crc,
             incoming: Incoming::default(),
             written: Written::default(),
@@ -435,7 +441,7 @@ impl Qp {
         let Some(len) = placement.delivered else {
             return Ok(());
         };
-        if let Some(stag) = segment.kind.invalidate {
+        if let SendExtra::Invalidate(stag) = segment.kind.extra {
             if let Err(fault) = self.invalidate_remote(stag) {
                 return Err(self.refuse_send(incoming, WcStatus::RemoteInvalidRequest, fault));
             }
@@ -447,9 +453,10 @@ impl Qp {
                 status: WcStatus::Success,
                 opcode: WcOpcode::Recv,
                 bytes: len,
-                extra: match segment.kind.invalidate {
-                    Some(stag) => WcExtra::Invalidated(stag.raw()),
-                    None => WcExtra::None,
+                extra: match segment.kind.extra {
+                    SendExtra::None => WcExtra::None,
+                    SendExtra::Invalidate(stag) => WcExtra::Invalidated(stag.raw()),
+                    SendExtra::Immediate(octets) => WcExtra::Immediate(octets),
                 },
                 solicited: segment.kind.solicited,
             },

@@ -14,7 +14,10 @@
 //! | `siw_cqe` | 32 | 8, 8 bits |
 //! | `siw_cq_ctrl` | 8, after the last CQE | 0, 32 bits |
 
-use iwarp::stag::Stag;
+use iwarp::{
+    rdmap::SendExtra,
+    stag::Stag, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -309,10 +312,8 @@ fn decode_sqe(entry: &[u8; SQE_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
             to,
             invalidate_local: true,
         },
-        OP_SEND => SendOp::Send { invalidate: None },
-        OP_SEND_REMOTE_INV => SendOp::Send {
-            invalidate: Some(rkey),
-        },
+        OP_SEND => SendOp::Send(SendExtra::None),
+        OP_SEND_REMOTE_INV => SendOp::Send(SendExtra::Invalidate(rkey)),
         _ => {
             return Err(BadWr {
                 id,
@@ -496,11 +497,12 @@ mod tests {
             };
             assert_eq!(invalidate_local, local);
         }
-        for (opcode, expected) in [(OP_SEND, None), (OP_SEND_REMOTE_INV, Some(0xaabb_ccdd))] {
-            let SendOp::Send { invalidate } = decode(&sqe(opcode, 0, 1))?.op else {
+        let invalidate = SendExtra::Invalidate(Stag::new(0xaabb_ccdd));
+        for (opcode, expected) in [(OP_SEND, SendExtra::None), (OP_SEND_REMOTE_INV, invalidate)] {
+            let SendOp::Send(extra) = decode(&sqe(opcode, 0, 1))?.op else {
                 return Err(EINVAL);
             };
-            assert_eq!(invalidate.map(Stag::raw), expected);
+            assert_eq!(extra, expected);
         }
         Ok(())
     }

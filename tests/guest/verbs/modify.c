@@ -168,6 +168,15 @@ bool side_send(struct side *s, uint64_t id, size_t len)
 	return true;
 }
 
+bool side_post(struct side *s, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	if (ibv_post_send(s->qp, wr, &bad))
+		return failed_with("ibv_post_send");
+	return true;
+}
+
 bool side_recv(struct side *s, uint64_t id, size_t len)
 {
 	struct ibv_sge sge = sge_of(&s->memory, IN, len);

@@ -44,6 +44,7 @@ void sides_close(struct side *a, struct side *b);
 /* Posts a Send of `len` octets of a pattern, and a receive for one. */
 bool side_send(struct side *s, uint64_t id, size_t len);
 bool side_recv(struct side *s, uint64_t id, size_t len);
+bool side_post(struct side *s, struct ibv_send_wr *wr);
 /* Sends both ways, writes and reads, and checks what arrives. */
 bool traffic(struct side *a, struct side *b);
 
