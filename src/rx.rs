@@ -138,17 +138,22 @@ struct Aftermath {
 }
 
 impl Qp {
-    /// Hands the stream to the receiver.
+    /// Hands the stream to the receiver, which understands `extensions`.
     ///
     /// Context: process.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start_rx(&self, conn: &Arc<Conn>, params: &StreamParams) -> Result {
+    pub(crate) fn start_rx(
+        &self,
+        conn: &Arc<Conn>,
+        params: &StreamParams,
+        extensions: Extensions,
+    ) -> Result {
         let stream = RxStream {
             conn: conn.clone(),
-            receiver: Receiver::new(Extensions::Rfc7306),
+            receiver: Receiver::new(extensions),
             crc: params.crc,
             incoming: Incoming::default(),
             written: Written::default(),

@@ -14,7 +14,10 @@
 //! | `siw_cqe` | 32 | 8, 8 bits |
 //! | `siw_cq_ctrl` | 8, after the last CQE | 0, 32 bits |
 
-use iwarp::stag::Stag;
+use iwarp::{
+    rdmap::SendExtra,
+    stag::Stag, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -312,10 +315,8 @@ fn decode_sqe(entry: &[u8; SQE_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
             to,
             invalidate_local: true,
         },
-        OP_SEND => SendOp::Send { invalidate: None },
-        OP_SEND_REMOTE_INV => SendOp::Send {
-            invalidate: Some(rkey),
-        },
+        OP_SEND => SendOp::Send(SendExtra::None),
+        OP_SEND_REMOTE_INV => SendOp::Send(SendExtra::Invalidate(rkey)),
         _ => {
             return Err(BadWr {
                 id,

@@ -43,6 +43,7 @@ use crate::{
         Immediate,
         Opcode,
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -173,23 +174,17 @@ impl Receiver {
         body: &[u8],
         ulpdu_len: u16,
     ) -> Result<Segment, Fault> {
-        let kind = |solicited, invalidate| SendKind {
-            solicited,
-            invalidate,
-        };
+        let mut send =
+            |solicited, extra| self.handle_send(header, SendKind { solicited, extra }, ulpdu_len);
+        let invalidate = SendExtra::Invalidate(header.invalidate);
+        let immediate = SendExtra::Immediate(header.invalidate.raw().to_be_bytes());
         match header.control.opcode {
-            Opcode::Send => self.handle_send(header, kind(Solicited::No, None), ulpdu_len),
-            Opcode::SendInvalidate => {
-                let kind = kind(Solicited::No, Some(header.invalidate));
-                self.handle_send(header, kind, ulpdu_len)
-            }
-            Opcode::SendSolicited => {
-                self.handle_send(header, kind(Solicited::Yes, None), ulpdu_len)
-            }
-            Opcode::SendSolicitedInvalidate => {
-                let kind = kind(Solicited::Yes, Some(header.invalidate));
-                self.handle_send(header, kind, ulpdu_len)
-            }
+            Opcode::Send => send(Solicited::No, SendExtra::None),
+            Opcode::SendInvalidate => send(Solicited::No, invalidate),
+            Opcode::SendImmediate => send(Solicited::No, immediate),
+            Opcode::SendSolicited => send(Solicited::Yes, SendExtra::None),
+            Opcode::SendSolicitedInvalidate => send(Solicited::Yes, invalidate),
+            Opcode::SendSolicitedImmediate => send(Solicited::Yes, immediate),
             Opcode::ReadRequest => {
                 let msn = self.check_whole(header, QueueNumber::READ)?;
                 let whole = Whole::new(header, body, ulpdu_len);

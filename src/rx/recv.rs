@@ -9,6 +9,7 @@ use iwarp::{
     order::SendProgress,
     rdmap::{
         Immediate,
+        SendExtra,
         Solicited, //
     },
     receiver::{
@@ -119,7 +120,7 @@ impl Qp {
         let Some(len) = placement.delivered else {
             return Ok(());
         };
-        if let Some(stag) = segment.kind.invalidate {
+        if let SendExtra::Invalidate(stag) = segment.kind.extra {
             if let Err(fault) = self.invalidate_remote(stag) {
                 return Err(self.refuse_send(incoming, WcStatus::RemoteInvalidRequest, fault));
             }
@@ -131,9 +132,10 @@ impl Qp {
                 status: WcStatus::Success,
                 opcode: WcOpcode::Recv,
                 bytes: len,
-                extra: match segment.kind.invalidate {
-                    Some(stag) => WcExtra::Invalidated(stag.raw()),
-                    None => WcExtra::None,
+                extra: match segment.kind.extra {
+                    SendExtra::None => WcExtra::None,
+                    SendExtra::Invalidate(stag) => WcExtra::Invalidated(stag.raw()),
+                    SendExtra::Immediate(octets) => WcExtra::Immediate(octets),
                 },
                 solicited: segment.kind.solicited,
             },

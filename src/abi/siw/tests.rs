@@ -72,11 +72,12 @@ mod siw {
             };
             assert_eq!(invalidate_local, local);
         }
-        for (opcode, expected) in [(OP_SEND, None), (OP_SEND_REMOTE_INV, Some(0xaabb_ccdd))] {
-            let SendOp::Send { invalidate } = decode(&sqe(opcode, 0, 1))?.op else {
+        let invalidate = SendExtra::Invalidate(Stag::new(0xaabb_ccdd));
+        for (opcode, expected) in [(OP_SEND, SendExtra::None), (OP_SEND_REMOTE_INV, invalidate)] {
+            let SendOp::Send(extra) = decode(&sqe(opcode, 0, 1))?.op else {
                 return Err(EINVAL);
             };
-            assert_eq!(invalidate.map(Stag::raw), expected);
+            assert_eq!(extra, expected);
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ pub struct SendSegment {
     pub offset: u32,
     /// The payload; may be empty.
     pub payload: Payload,
-    /// Which of the four kinds; the STag to invalidate is the one of the last segment.
+    /// Which of the kinds; what it carries besides is what the last segment says.
     pub kind: SendKind,
     /// Whether the message ends here.
     pub last: Last,

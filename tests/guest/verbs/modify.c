@@ -151,13 +151,18 @@ bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid
 	return side_open(a, ctx, gid_index) && side_open(b, ctx, gid_index);
 }
 
+bool sides_join(struct side *a, struct side *b)
+{
+	return side_rtr(a, b) && side_rtr(b, a) && side_rts(a) && side_rts(b);
+}
+
 void sides_close(struct side *a, struct side *b)
 {
 	side_close(a);
 	side_close(b);
 }
 
-static bool side_post(struct side *s, struct ibv_send_wr *wr)
+bool side_post(struct side *s, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 

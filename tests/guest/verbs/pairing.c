@@ -9,19 +9,6 @@
 static struct ibv_context *ctx;
 static int port;
 
-/* Defines a case with two sides in INIT. */
-#define SIDES_CASE(name)                                                                           \
-	static void name##_body(struct side *a, struct side *b);                                   \
-	static void name(void)                                                                     \
-	{                                                                                          \
-		struct side a, b;                                                                  \
-                                                                                                   \
-		if (sides_open(&a, &b, ctx, 0))                                                    \
-			name##_body(&a, &b);                                                       \
-		sides_close(&a, &b);                                                               \
-	}                                                                                          \
-	static void name##_body(struct side *a, struct side *b)
-
 static bool nobody_listens(void)
 {
 	for (int64_t end = now_ms() + 2000; somebody_listens(port); sleep_ms(10))
@@ -38,14 +25,9 @@ static bool is_retry_exceeded(enum ibv_wc_status status)
 	return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_GENERAL_ERR;
 }
 
-static bool join(struct side *a, struct side *b)
-{
-	return side_rtr(a, b) && side_rtr(b, a) && side_rts(a) && side_rts(b);
-}
-
 SIDES_CASE(both_ready_then_both_send)
 {
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 	must(nobody_listens());
 }
@@ -209,7 +191,7 @@ static void every_gid(void)
 			continue;
 		found++;
 		families |= !gid.global.subnet_prefix ? 1 : gid.raw[0] == 0xfe ? 2 : 4;
-		if (sides_open(&a, &b, ctx, i) && join(&a, &b))
+		if (sides_open(&a, &b, ctx, i) && sides_join(&a, &b))
 			traffic(&a, &b);
 		sides_close(&a, &b);
 		if (test_failed())
@@ -380,7 +362,7 @@ static void forget(struct ibv_cq *cq)
 SIDES_CASE(reset_and_used_again)
 {
 	for (int round = 0; round < 3; round++) {
-		must(join(a, b));
+		must(sides_join(a, b));
 		must(traffic(a, b));
 		must(to_state(a, IBV_QPS_RESET));
 		check(qp_state(a->qp) == IBV_QPS_RESET, "state %d", qp_state(a->qp));
@@ -402,7 +384,7 @@ SIDES_CASE(reset_while_waiting)
 	sleep_ms(50);
 	must(to_state(a, IBV_QPS_RESET));
 	must(nobody_listens());
-	must(side_init(a) && join(a, b));
+	must(side_init(a) && sides_join(a, b));
 	must(traffic(a, b));
 }
 
@@ -534,7 +516,7 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
 		struct ibv_wc wc;
 		size_t len = 16 * 1024;
 
-		if (sides_open(&a, &b, ctx, 0) && side_recv(&b, 1, len) && join(&a, &b) &&
+		if (sides_open(&a, &b, ctx, 0) && side_recv(&b, 1, len) && sides_join(&a, &b) &&
 		    side_send(&a, 2, len) && expect_wc(a.cq, &wc, 2, IBV_WC_SUCCESS)) {
 			ibv_destroy_qp(a.qp);
 			a.qp = NULL;
@@ -549,7 +531,7 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 {
 	struct ibv_wc wc;
 
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 	must(side_recv(a, 3, 100));
 	ibv_destroy_qp(b->qp);
@@ -570,7 +552,7 @@ SIDES_CASE(reads_of_a_peer_that_goes)
 	struct ibv_wc wc;
 	bool failed = false;
 
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 	for (int i = 0; i < 20; i++) {
 		must(side_rdma(a, IBV_WR_RDMA_READ, i, 0, b, 0, 32 * 1024));
@@ -598,7 +580,7 @@ SIDES_CASE(switched_off)
 	rc = try_modify(a, &attr, mask);
 	must(set_device_value(ctx, "pairing_port", port));
 	check(rc == EOPNOTSUPP, "%d", rc);
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 }
 
