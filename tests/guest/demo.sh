@@ -7,9 +7,8 @@
 #
 # demo.sh pairs: riwarp to riwarp and riwarp to siw. demo.sh guests: the part of one of two guests.
 #
-# An emulated processor takes half a second to start a perftest program, and the client sleeps for a
-# second before it measures: the next server starts while a client still runs. (Two clients at a time
-# would only measure each other.)
+# An emulated processor takes half a second to start a perftest program: the next server starts while a
+# client still runs. Two clients at a time would only measure each other: all these programs spin.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -46,11 +45,11 @@ stopwatch() {
 # Few rounds, since an emulated processor is slow; enough for a figure.
 rounds() {
 	case $1/$2 in
-	*_bw/64 | *_bw/4096) echo 500 ;;
-	*_bw/65536) echo 40 ;;
-	*_bw/*) echo 8 ;;
-	*/64 | */4096) echo 100 ;;
-	*/65536) echo 20 ;;
+	*_bw/64 | *_bw/4096) echo 300 ;;
+	*_bw/65536) echo 20 ;;
+	*_bw/*) echo 5 ;;
+	*/64 | */4096) echo 50 ;;
+	*/65536) echo 10 ;;
 	*) echo 5 ;;
 	esac
 }
@@ -65,7 +64,7 @@ pairs() {
 		siw-client) PAIR='siw to riwarp' ;;
 		esac
 		if ends_up "$topology" >"$TMP/ends" 2>&1; then
-			lane
+			rows
 		else
 			row "$PAIR" set-up - - - "FAILED: $(last_line "$TMP/ends")"
 		fi
@@ -74,22 +73,24 @@ pairs() {
 }
 
 # The rows of one pair, between the ends that are up.
-lane() {
+rows() {
 	local family
-	export PAIR DEV_A DEV_B IP4_B PORT
+	export PAIR DEV_A DEV_B IP4_B PORT SERVERS
 	for family in 4 6; do
 		# 100 rounds; each is a Read and a Write and their Sends, compared at the end.
 		measure 'rping, IPv'"$family" verified s stopwatch rping_pair "$family" 100 -V
 		PORT=$((PORT + 1))
 	done
-	start "$NS_B" "$TMP/servers.$PORT" "$0" servers
-	export SERVERS=$STARTED
+	start "$NS_B" "$TMP/servers" "$0" servers
+	SERVERS=$STARTED
 	in_ns "$NS_A" "$0" clients
 	kill "$SERVERS" 2>/dev/null || true
+	[ "$VERBOSE" = 0 ] || sed 's/^/# /' "$TMP/servers"
 }
 
 # One perftest server after the other, each on the next port; the next one starts before it is needed.
-# One that fails is started anew, for a client that tries again.
+# One that fails says why and is started anew, for a client that tries again: more often than the client
+# does, since that ends a server which may be a new one already.
 servers() {
 	local program size options n=0
 	for program in $PROGRAMS; do
@@ -97,11 +98,20 @@ servers() {
 			[ "$n" -lt 2 ] || wait -n || true
 			options="-R -F -d $DEV_B -p $((PORT + n)) -s $size -n $(rounds "$program" "$size")"
 			# shellcheck disable=SC2086
-			{ "$program" $options || "$program" $options; } >"$TMP/server.$n" 2>&1 &
+			server "$program" $options &
 			n=$((n + 1))
 		done
 	done
 	wait
+}
+
+# server PROGRAM OPTIONS...
+server() {
+	local out=$TMP/server.$BASHPID try
+	for try in 1 2 3 4; do
+		"$@" >"$out" 2>&1 && return
+		echo "$* (try $try): $(last_line "$out")"
+	done
 }
 
 # The clients of these servers: a row each.

@@ -258,27 +258,32 @@ address_add() {
 	ADDRESSES_MADE+=("$1 $2 $3")
 }
 
-# veth_ends NETNS_A NETNS_B MTU: two namespaces (or the initial one) joined by a veth pair.
+# veth_ends NETNS_A NETNS_B MTU: two namespaces (or the initial one) joined by a veth pair. Each end knows
+# the other's link-layer address: rdma_resolve_addr takes two seconds where the kernel has to ask first.
 veth_ends() {
-	local n=$ENDS_COUNT x ns dev
+	local n=$ENDS_COUNT mac_a mac_b a=() b=()
 	NS_A=$1 NS_B=$2 NET_A=va$n NET_B=vb$n
 	IP4_A=10.71.$n.1 IP4_B=10.71.$n.2 IP6_A=fd71:$n::1 IP6_B=fd71:$n::2
-	ip link add "$NET_A" type veth peer name "$NET_B"
+	[ "$NS_A" = - ] || { netns_add "$NS_A"; a=(netns "$NS_A"); }
+	[ "$NS_B" = - ] || { netns_add "$NS_B"; b=(netns "$NS_B"); }
+	printf -v mac_a '02:71:00:00:%02x:0a' "$n"
+	printf -v mac_b '02:71:00:00:%02x:0b' "$n"
+	ip link add "$NET_A" address "$mac_a" "${a[@]}" type veth peer name "$NET_B" address "$mac_b" "${b[@]}"
 	NETDEVS_MADE+=("$NET_A")
-	[ "$NS_A" = - ] || { netns_add "$NS_A"; ip link set "$NET_A" netns "$NS_A"; }
-	[ "$NS_B" = - ] || { netns_add "$NS_B"; ip link set "$NET_B" netns "$NS_B"; }
-	for x in A B; do
-		ns=NS_$x dev=NET_$x
-		ns=${!ns} dev=${!dev}
-		ip_ns "$ns" link set "$dev" mtu "$3" up
-	done
-	address_add "$NS_A" "$NET_A" "$IP4_A/24"
-	address_add "$NS_B" "$NET_B" "$IP4_B/24"
-	address_add "$NS_A" "$NET_A" "$IP6_A/64"
-	address_add "$NS_B" "$NET_B" "$IP6_B/64"
-	# rdma_resolve_addr takes two seconds where the kernel has to ask for the neighbour first.
-	neighbour "$NS_A" "$NET_A" "$NS_B" "$NET_B" "$IP4_B" "$IP6_B"
-	neighbour "$NS_B" "$NET_B" "$NS_A" "$NET_A" "$IP4_A" "$IP6_A"
+	veth_end "$NS_A" "$NET_A" "$3" "$IP4_A" "$IP6_A" "$mac_b" "$IP4_B" "$IP6_B"
+	veth_end "$NS_B" "$NET_B" "$3" "$IP4_B" "$IP6_B" "$mac_a" "$IP4_A" "$IP6_A"
+}
+
+# veth_end NETNS NETDEV MTU IP4 IP6 MAC_OF_PEER IP4_OF_PEER IP6_OF_PEER: in one process, since each takes
+# an emulated processor a tenth of a second.
+veth_end() {
+	ip_ns "$1" -batch - <<-END
+		link set $2 mtu $3 up
+		addr add $4/24 dev $2
+		addr add $5/64 dev $2 nodad
+		neigh replace $7 lladdr $6 dev $2 nud permanent
+		neigh replace $8 lladdr $6 dev $2 nud permanent
+	END
 }
 
 # neighbour NETNS NETDEV ITS_NETNS ITS_NETDEV ADDRESS...
