@@ -115,6 +115,8 @@ pub(crate) struct StreamId {
     pub(crate) pd: PdId,
     /// The number of its queue pair.
     pub(crate) qpn: u32,
+    /// What its peer may do at most.
+    pub(crate) rights: Access,
 }
 
 /// What a local work request does with memory.
@@ -274,7 +276,7 @@ impl Region {
             stag: inside.stag,
             base: inside.base,
             len: inside.len,
-            access: inside.access,
+            access: inside.access.intersection(stream.rights),
             association: self.association(inside.tied_to, stream),
             valid: inside.valid,
         }
@@ -483,26 +485,30 @@ fn to_rights(flags: VerbsAccess) -> Result<Access> {
 ///
 /// `EOPNOTSUPP` for what the device does not offer: addresses from zero, paging on demand, flushes.
 fn named_rights(flags: VerbsAccess) -> Result<Access> {
-    const RIGHTS: [(VerbsAccess, Access); 4] = [
-        (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
-        (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
-        (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
-        (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-    ];
-    let mut rights = Access::NONE;
-    let mut rest = flags;
-    for (flag, right) in RIGHTS {
-        if rest.contains(flag) {
-            rights = rights.union(right);
-            rest = rest.without(flag);
-        }
-    }
+    let rest = RIGHTS
+        .iter()
+        .fold(flags, |rest, (flag, _)| rest.without(*flag));
     if rest.is_empty() {
-        Ok(rights)
+        Ok(rights_among(flags))
     } else {
         Err(EOPNOTSUPP)
     }
 }
+
+/// The rights among the verbs' flags; the other flags do not count.
+pub(crate) fn rights_among(flags: VerbsAccess) -> Access {
+    RIGHTS
+        .iter()
+        .filter(|(flag, _)| flags.contains(*flag))
+        .fold(Access::NONE, |rights, (_, right)| rights.union(*right))
+}
+
+const RIGHTS: [(VerbsAccess, Access); 4] = [
+    (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
+    (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
+    (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
+    (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+];
 
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
 const OPTIONAL: VerbsAccess = VerbsAccess::from_bits(0x3ff0_0000);
@@ -667,7 +673,11 @@ mod tests {
 
     /// A stream of a domain.
     fn of(pd: PdId) -> StreamId {
-        StreamId { pd, qpn: 5 }
+        StreamId {
+            pd,
+            qpn: 5,
+            rights: Access::ALL,
+        }
     }
 
     fn source(region: &Region, addr: u64, len: u32) -> Result<u64, WcStatus> {
@@ -730,6 +740,18 @@ mod tests {
             Association::Foreign
         );
         assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_gives_its_peer_no_more_than_it_may() -> Result {
+        let both = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+        let region = region(Kind::User, both, true)?;
+        let stream = StreamId {
+            rights: Access::REMOTE_READ.union(Access::REMOTE_ATOMIC),
+            ..of(PD)
+        };
+        assert_eq!(region.view(stream).access, Access::REMOTE_READ);
         Ok(())
     }
 

@@ -555,11 +555,14 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
 	}
 }
 
-/* Programs go when they have got what they wanted, and leave receives behind at their peers. */
+/* Programs go when they have got what they wanted, and leave receives behind at their peers. A Send to them
+ * waits as long as one to a peer that never comes: others may have something to say meanwhile. */
 SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 {
 	struct ibv_wc wc;
 
+	a->timeout = 1;
+	a->retry_cnt = 0;
 	must(join(a, b));
 	must(traffic(a, b));
 	must(side_recv(a, 3, 100));
@@ -568,6 +571,7 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 	must(expect_no_wc(a->cq, 300));
 	check(qp_state(a->qp) == IBV_QPS_RTS, "state %d", qp_state(a->qp));
 	must(side_send(a, 0, 100));
+	must(expect_no_wc(a->cq, 900));
 	check(poll_wc(a->cq, &wc, SOON) && wc.wr_id == 0 && is_retry_exceeded(wc.status),
 	      "%s for request %llu", ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id);
 	must(expect_wc(a->cq, &wc, 3, IBV_WC_WR_FLUSH_ERR));
@@ -601,6 +605,29 @@ SIDES_CASE(reads_of_a_peer_that_goes)
 	}
 	check(failed, "the last one succeeds");
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+}
+
+/* The rights of the queue pair, which count besides those of the region. */
+SIDES_CASE(a_peer_may_do_what_the_queue_pair_grants)
+{
+	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_READ };
+	struct ibv_sge sge = sge_of(&a->memory, 0, 100);
+	struct ibv_send_wr wr, *bad;
+	struct ibv_wc wc;
+
+	memset(b->memory.buf, 7, 100);
+	check(!try_modify(b, &attr, IBV_QP_ACCESS_FLAGS), "access flags");
+	must(join(a, b));
+	wr = wr_rdma(IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)b->memory.buf,
+		     b->memory.mr->rkey);
+	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS));
+	memset(a->memory.buf, 9, 100);
+	wr = wr_rdma(IBV_WR_RDMA_WRITE, 2, 0, &sge, 1, (uintptr_t)b->memory.buf,
+		     b->memory.mr->rkey);
+	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON) && qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+	check(b->memory.buf[0] == 7 && b->memory.buf[99] == 7, "it has written");
 }
 
 SIDES_CASE(switched_off)
@@ -665,6 +692,7 @@ int main(int argc, char **argv)
 	RUN(what_was_sent_arrives_though_the_sender_goes);
 	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
 	RUN(reads_of_a_peer_that_goes);
+	RUN(a_peer_may_do_what_the_queue_pair_grants);
 	RUN(switched_off);
 	RUN(another_port);
 	return test_end();
