@@ -44,4 +44,11 @@ for tool in write read send; do
 	meet ib_${tool}_bw -F -x 0 -s 65536 -n 50
 	meet ib_${tool}_lat -F -x 0 -s 64 -n 50
 done
+if [ "$TYPE" != riwarp_siw ]; then
+	for kind in FETCH_AND_ADD CMP_AND_SWAP; do
+		meet ib_atomic_bw -F -x 0 -A $kind -n 50
+		meet ib_atomic_lat -F -x 0 -A $kind -n 50
+	done
+	meet ib_write_bw -F -x 0 --write_with_imm -s 4096 -n 50
+fi
 finish
