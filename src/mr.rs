@@ -40,28 +40,17 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        Arc,
-        ArcBorrow, //
+        Arc, //
     }, //
 };
 use kernel_ext::{
-    mm::place::{
-        KernelPages,
-        Memory, //
-    },
+    mm::place::Memory,
     random,
     rdma::{
-        mr::{
-            MapSg,
-            RegUserMr, //
-        },
-        ops::MrCreated,
         types::{
             Access as VerbsAccess,
-            KernelOwned,
             MwType, //
         },
-        udata::Udata,
         wr::WcStatus, //
     },
     sync::{
@@ -72,29 +61,30 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi,
     context::{
         Pd,
         PdId, //
     },
-    device::{
-        Device,
-        Reservation,
-        Resource, //
-    },
-    Riwarp, //
+    device::Device, //
 };
 
+mod registration;
 mod window;
 
+use registration::{
+    named_rights,
+    to_rights, //
+};
+pub(crate) use registration::{
+    rights_among,
+    Mr,
+    MAX_FAST_REG_PAGES, //
+};
 use window::Claim;
 pub(crate) use window::{
     Bind,
     Mw, //
 };
-
-/// Most pages of a region for fast registration.
-pub(crate) const MAX_FAST_REG_PAGES: u32 = 256;
 
 /// What a region is made of, which decides what may be done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -460,201 +450,6 @@ impl Region {
     }
 }
 
-/// The rights that the verbs' flags give to a region.
-///
-/// # Errors
-///
-/// * As [`named_rights`].
-/// * `EINVAL` for a peer's right to write without the local one.
-fn to_rights(flags: VerbsAccess) -> Result<Access> {
-    let rest = flags
-        .without(OPTIONAL)
-        .without(VerbsAccess::HUGETLB)
-        .without(VerbsAccess::MW_BIND);
-    let rights = named_rights(rest)?;
-    let remote_write = VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC;
-    if flags.intersects(remote_write) && !flags.contains(VerbsAccess::LOCAL_WRITE) {
-        return Err(EINVAL);
-    }
-    Ok(rights)
-}
-
-/// The rights that the verbs' flags name.
-///
-/// # Errors
-///
-/// `EOPNOTSUPP` for what the device does not offer: addresses from zero, paging on demand, flushes.
-fn named_rights(flags: VerbsAccess) -> Result<Access> {
-    let rest = RIGHTS
-        .iter()
-        .fold(flags, |rest, (flag, _)| rest.without(*flag));
-    if rest.is_empty() {
-        Ok(rights_among(flags))
-    } else {
-        Err(EOPNOTSUPP)
-    }
-}
-
-/// The rights among the verbs' flags; the other flags do not count.
-pub(crate) fn rights_among(flags: VerbsAccess) -> Access {
-    RIGHTS
-        .iter()
-        .filter(|(flag, _)| flags.contains(*flag))
-        .fold(Access::NONE, |rights, (_, right)| rights.union(*right))
-}
-
-const RIGHTS: [(VerbsAccess, Access); 4] = [
-    (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
-    (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
-    (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
-    (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-];
-
-/// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
-const OPTIONAL: VerbsAccess = VerbsAccess::from_bits(0x3ff0_0000);
-
-/// What a consumer holds of a region.
-pub(crate) struct Mr {
-    pub(crate) region: Arc<Region>,
-    device: Arc<Device>,
-    /// The room for the pages of a region for fast registration.
-    pages: Option<Arc<KernelPages>>,
-    _reservation: Reservation,
-}
-
-impl Mr {
-    /// Registers memory of a process.
-    ///
-    /// # Errors
-    ///
-    /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
-    /// * `EOPNOTSUPP` as [`to_rights`].
-    /// * `ENOMEM` if the device has all regions that it can have, the process has pinned all that it
-    ///   may, or memory is short.
-    /// * `EFAULT` if the memory is not there, or not writable although the rights need it.
-    pub(crate) fn register_user(
-        pd: ArcBorrow<'_, Pd>,
-        request: &RegUserMr<'_>,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result<MrCreated<Riwarp>> {
-        let access = to_rights(request.access)?;
-        if request.length == 0 || request.iova.checked_add(request.length).is_none() {
-            return Err(EINVAL);
-        }
-        let abi = pd.device.abi;
-        let asked = abi::user::asked_key(abi, udata)?;
-        let mut memory = Memory::Pages(request.pin()?.into_pages()?);
-        if request.access.contains(VerbsAccess::MW_BIND) {
-            memory = memory.divisible()?;
-        }
-        let body = Body::new(request.iova, request.length, access, memory);
-        let mr = Self::insert(pd, Kind::User, asked, body, None)?;
-        abi::user::answer_region(abi, mr.region.stag(), udata)?;
-        Ok(mr.created())
-    }
-
-    /// Makes the region that is all of kernel memory. Its domain belongs to a kernel consumer; the
-    /// rights are those it asks for.
-    pub(crate) fn dma(
-        pd: ArcBorrow<'_, Pd>,
-        proof: KernelOwned,
-        access: VerbsAccess,
-    ) -> Result<MrCreated<Riwarp>> {
-        let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
-        let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
-        Ok(Self::insert(pd, Kind::Dma, None, body, None)?.created())
-    }
-
-    /// Makes a region for fast registration of up to `max_pages` pages.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if that is none or more than [`MAX_FAST_REG_PAGES`].
-    pub(crate) fn fast_reg(
-        pd: ArcBorrow<'_, Pd>,
-        proof: KernelOwned,
-        max_pages: u32,
-    ) -> Result<MrCreated<Riwarp>> {
-        if max_pages == 0 || max_pages > MAX_FAST_REG_PAGES {
-            return Err(EINVAL);
-        }
-        let pages = KernelPages::try_new(proof, max_pages)?;
-        let memory = Memory::KernelPages(pages.clone());
-        let body = Body {
-            valid: false,
-            ..Body::new(0, 0, Access::NONE, memory)
-        };
-        Ok(Self::insert(pd, Kind::FastReg, None, body, Some(pages))?.created())
-    }
-
-    /// Takes over a new list of pages and invalidates the old registration, if it still was valid.
-    /// The new pages are not accessible before [`Region::register`].
-    ///
-    /// Context: any but hard interrupt; does not sleep.
-    pub(crate) fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32> {
-        let mut result = Err(EINVAL);
-        self.region.gate.update(|body| {
-            body.valid = false;
-            result = sg.map().map(|mapped| {
-                body.base = mapped.iova;
-                body.len = mapped.length;
-                mapped.entries
-            });
-        });
-        result
-    }
-
-    /// Ends the region: afterwards its STag leads nowhere and nobody is inside. The memory of a
-    /// process is unpinned before this returns.
-    ///
-    /// Context: process, sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if a window is bound to it; then nothing has changed.
-    pub(crate) fn deregister(&self) -> Result {
-        self.region.refuse_windows()?;
-        self.region.end(&self.device);
-        Ok(())
-    }
-
-    fn insert(
-        pd: ArcBorrow<'_, Pd>,
-        kind: Kind,
-        key: Option<u8>,
-        body: Body,
-        pages: Option<Arc<KernelPages>>,
-    ) -> Result<Arc<Self>> {
-        let device = pd.device.clone();
-        let reservation = device.reserve(Resource::Mr)?;
-        let region = Region::insert(&pd, kind, key, body)?;
-        // From here on the drop of the value undoes everything.
-        let mr = Self {
-            region,
-            device: device.clone(),
-            pages,
-            _reservation: reservation,
-        };
-        Ok(Arc::new(mr, GFP_KERNEL)?)
-    }
-
-    fn created(self: Arc<Self>) -> MrCreated<Riwarp> {
-        let key = self.region.stag().raw();
-        MrCreated {
-            lkey: key,
-            rkey: key,
-            pages: self.pages.clone(),
-            mr: self,
-        }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        self.region.end(&self.device);
-    }
-}
-
 #[kernel::prelude::kunit_tests(riwarp_mr)]
 mod tests {
     use super::*;
@@ -815,21 +610,5 @@ mod tests {
         let wrong = fast.invalidate_local(of(PD), Stag::new(1));
         assert_eq!(wrong, Err(WcStatus::LocalQpOperation));
         Ok(())
-    }
-
-    #[test]
-    fn rights_are_those_of_the_verbs() {
-        let both = VerbsAccess::REMOTE_READ | VerbsAccess::LOCAL_WRITE;
-        let expected = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
-        assert_eq!(to_rights(both), Ok(expected));
-        assert_eq!(to_rights(VerbsAccess::from_bits(0)), Ok(Access::NONE));
-        assert_eq!(to_rights(VerbsAccess::RELAXED_ORDERING), Ok(Access::NONE));
-        // A peer may not write where the consumer may not.
-        assert_eq!(to_rights(VerbsAccess::REMOTE_WRITE), Err(EINVAL));
-        assert_eq!(to_rights(VerbsAccess::REMOTE_ATOMIC), Err(EINVAL));
-        assert_eq!(to_rights(VerbsAccess::MW_BIND), Ok(Access::NONE));
-        for flag in [VerbsAccess::ZERO_BASED, VerbsAccess::ON_DEMAND] {
-            assert_eq!(to_rights(flag), Err(EOPNOTSUPP));
-        }
     }
 }

@@ -26,20 +26,15 @@ use iwarp::{
         start::RtrKinds,
         Crc, //
     },
-    order::SendProgress,
     rdmap::{
         Extensions,
-        Immediate,
-        ReadRequest,
-        Solicited, //
+        ReadRequest, //
     },
     receiver::{
         Queued,
         Receiver,
         Segment,
-        SendSegment,
-        TaggedSegment,
-        RECEIVE_HEADER_MAX, //
+        TaggedSegment, //
     },
     stag::{
         check_source,
@@ -56,13 +51,8 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    crc32c,
     net::Inbound,
-    rdma::wr::{
-        WcExtra,
-        WcOpcode,
-        WcStatus, //
-    }, //
+    rdma::wr::WcStatus, //
 };
 
 use crate::{
@@ -70,28 +60,26 @@ use crate::{
         Conn,
         StreamParams, //
     },
-    mr::LocalUse,
     qp::Qp,
     readq::{
         InboundAtomic,
         InboundRead,
         InboundRequest, //
     },
-    sge::{
-        RegionCache,
-        Slices, //
-    },
-    wr::{
-        Completion,
-        RecvWr, //
-    }, //
+    sge::RegionCache, //
 };
+
+mod fpdu;
+mod recv;
+
+use fpdu::{
+    Fpdu,
+    FRONT_MAX, //
+};
+use recv::Incoming;
 
 /// Octets that one round takes before it lets others run.
 const BUDGET: usize = 1024 * 1024;
-
-/// Octets that a look at the front of an FPDU needs at most.
-const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
 
 /// The receiver's state, under the queue pair's receive lock.
 #[derive(Default)]
@@ -117,16 +105,6 @@ struct RxStream {
     stopped: bool,
 }
 
-/// A receive work request, which is filled in where it stays.
-#[derive(Default)]
-struct Incoming {
-    wr: RecvWr,
-    buffer: Slices,
-    buffer_len: u32,
-    /// How far the current Send has filled it; [`None`] if there is none.
-    progress: Option<SendProgress>,
-}
-
 /// How much an RDMA Write brings, for the completion of Immediate Data behind it.
 #[derive(Default)]
 struct Written {
@@ -149,28 +127,6 @@ impl Written {
     }
 }
 
-/// How a receive work request ends.
-struct Received {
-    status: WcStatus,
-    opcode: WcOpcode,
-    bytes: u32,
-    extra: WcExtra,
-    solicited: Solicited,
-}
-
-impl Received {
-    /// With an error.
-    fn failed(status: WcStatus) -> Self {
-        Self {
-            status,
-            opcode: WcOpcode::Recv,
-            bytes: 0,
-            extra: WcExtra::None,
-            solicited: Solicited::Yes,
-        }
-    }
-}
-
 /// What a round leaves to be done when the lock is given back.
 #[derive(Default)]
 struct Aftermath {
@@ -182,17 +138,22 @@ struct Aftermath {
 }
 
 impl Qp {
-    /// Hands the stream to the receiver.
+    /// Hands the stream to the receiver, which understands `extensions`.
     ///
     /// Context: process.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start_rx(&self, conn: &Arc<Conn>, params: &StreamParams) -> Result {
+    pub(crate) fn start_rx(
+        &self,
+        conn: &Arc<Conn>,
+        params: &StreamParams,
+        extensions: Extensions,
+    ) -> Result {
         let stream = RxStream {
             conn: conn.clone(),
-            receiver: Receiver::new(Extensions::Rfc7306),
+            receiver: Receiver::new(extensions),
             crc: params.crc,
             incoming: Incoming::default(),
             written: Written::default(),
@@ -212,8 +173,7 @@ impl Qp {
     /// Context: process.
     pub(crate) fn stop_rx(&self) -> Option<u64> {
         let stream = self.rx.lock().stream.take()?;
-        let incoming = &stream.incoming;
-        incoming.progress.is_some().then_some(incoming.wr.id)
+        stream.incoming.begun()
     }
 
     /// Works off what has arrived.
@@ -399,135 +359,6 @@ impl Qp {
             .map_err(|_| Fault::LocalPlacement)
     }
 
-    fn place_send(
-        &self,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        ulpdu: usize,
-        segment: &SendSegment,
-    ) -> Result<(), Fault> {
-        let RxStream {
-            incoming, cache, ..
-        } = stream;
-        if segment.first {
-            stream.written = Written::default();
-            self.next_receive(incoming, cache)?;
-        }
-        let Some(progress) = &mut incoming.progress else {
-            return Err(Fault::NoBuffer);
-        };
-        let placement = match progress.accept(segment, incoming.buffer_len) {
-            Ok(placement) => placement,
-            Err(fault) => return Err(self.refuse_send(incoming, WcStatus::LocalLength, fault)),
-        };
-        let payload = segment.payload;
-        if payload.len != 0 {
-            let pos = ulpdu + usize::from(payload.offset);
-            let len = usize::from(payload.len);
-            if let Err(status) =
-                incoming
-                    .buffer
-                    .place(self.pd(), placement.offset, inbound, pos, len)
-            {
-                return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
-            }
-        }
-        let Some(len) = placement.delivered else {
-            return Ok(());
-        };
-        if let Some(stag) = segment.kind.invalidate {
-            if let Err(fault) = self.invalidate_remote(stag) {
-                return Err(self.refuse_send(incoming, WcStatus::RemoteInvalidRequest, fault));
-            }
-        }
-        incoming.progress = None;
-        self.complete_receive(
-            incoming.wr.id,
-            Received {
-                status: WcStatus::Success,
-                opcode: WcOpcode::Recv,
-                bytes: len,
-                extra: match segment.kind.invalidate {
-                    Some(stag) => WcExtra::Invalidated(stag.raw()),
-                    None => WcExtra::None,
-                },
-                solicited: segment.kind.solicited,
-            },
-        );
-        Ok(())
-    }
-
-    /// Ends the receive work request of a Send with an error; returns `fault`.
-    fn refuse_send(&self, incoming: &mut Incoming, status: WcStatus, fault: Fault) -> Fault {
-        incoming.progress = None;
-        self.complete_receive(incoming.wr.id, Received::failed(status));
-        fault
-    }
-
-    /// Takes the next receive work request.
-    fn take_wr(&self, wr: &mut RecvWr) -> Result<(), Fault> {
-        match self.take_receive(wr) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(bad)) => {
-                self.complete_receive(bad.id, Received::failed(bad.status));
-                Err(Fault::LocalPlacement)
-            }
-            None => Err(Fault::NoBuffer),
-        }
-    }
-
-    /// Takes the next receive work request for a Send and resolves its list.
-    fn next_receive(&self, incoming: &mut Incoming, cache: &mut RegionCache) -> Result<(), Fault> {
-        self.take_wr(&mut incoming.wr)?;
-        let list = &incoming.wr.buffer;
-        let usage = LocalUse::Sink;
-        if let Err(status) = incoming
-            .buffer
-            .resolve(list, self.device(), self.pd(), usage, cache)
-        {
-            return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
-        }
-        incoming.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
-        incoming.progress = Some(SendProgress::new());
-        Ok(())
-    }
-
-    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
-    fn take_immediate(
-        &self,
-        stream: &mut RxStream,
-        queued: Queued<Immediate>,
-    ) -> Result<(), Fault> {
-        let immediate = queued.admit(self.receive_room())?;
-        let wr = &mut stream.incoming.wr;
-        self.take_wr(wr)?;
-        self.complete_receive(
-            wr.id,
-            Received {
-                status: WcStatus::Success,
-                opcode: WcOpcode::RecvRdmaWithImm,
-                bytes: stream.written.take(),
-                extra: WcExtra::Immediate(immediate_value(immediate.data)),
-                solicited: immediate.solicited,
-            },
-        );
-        Ok(())
-    }
-
-    fn complete_receive(&self, id: u64, received: Received) {
-        let origin = self.origin();
-        self.recv_cq().post(&Completion {
-            id,
-            status: received.status,
-            opcode: received.opcode,
-            bytes: received.bytes,
-            extra: received.extra,
-            qpn: origin.qpn,
-            qp: origin.qp,
-            solicited: received.solicited == Solicited::Yes,
-        });
-    }
-
     fn place_response(
         &self,
         inbound: &mut Inbound<'_>,
@@ -655,15 +486,6 @@ impl Qp {
     }
 }
 
-/// The four octets of the verbs: the first ones, as we send them and deployed devices do, unless these
-/// are zero and the others are not.
-fn immediate_value(data: [u8; Immediate::LEN]) -> [u8; 4] {
-    match data {
-        [0, 0, 0, 0, a, b, c, d] => [a, b, c, d],
-        [a, b, c, d, ..] => [a, b, c, d],
-    }
-}
-
 /// How the request that the peer refuses ends.
 fn status_of(terminate: &Terminate) -> WcStatus {
     let code = terminate.code;
@@ -671,40 +493,6 @@ fn status_of(terminate: &Terminate) -> WcStatus {
         (0, 1) | (1, 1) => WcStatus::RemoteAccess,
         (0, 2) | (1, 2) => WcStatus::RemoteInvalidRequest,
         _ => WcStatus::RemoteOperation,
-    }
-}
-
-/// A complete FPDU in the receive queue.
-struct Fpdu {
-    ulpdu_len: u16,
-    /// Octets of all of it.
-    len: usize,
-}
-
-impl Fpdu {
-    /// Looks at the FPDU at `pos`, behind which `available` octets wait; [`None`] if it is not
-    /// complete. Its first octets are copied to `front`.
-    fn at(
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        available: usize,
-        front: &mut [u8; FRONT_MAX],
-    ) -> Option<Self> {
-        let front = front.get_mut(..available.min(FRONT_MAX))?;
-        if front.len() < mpa::LENGTH_LEN || !inbound.peek(pos, front) {
-            return None;
-        }
-        let ulpdu_len = u16::from_be_bytes(*front.first_chunk()?);
-        let len = mpa::fpdu_len(ulpdu_len) as usize;
-        (len <= available).then_some(Self { ulpdu_len, len })
-    }
-
-    /// Whether the CRC at its end is the one of all octets before it (MPA-18).
-    fn crc_is_right(&self, inbound: &mut Inbound<'_>, pos: usize) -> bool {
-        let covered = self.len - mpa::CRC_LEN;
-        let crc = crc32c::finish(inbound.crc32c(pos, covered, crc32c::INIT));
-        let mut trailer = [0; mpa::CRC_LEN];
-        inbound.peek(pos + covered, &mut trailer) && trailer == mpa::crc_trailer(crc)
     }
 }
 

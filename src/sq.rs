@@ -442,13 +442,9 @@ impl SendQueue {
         segment: &TaggedSegment,
     ) -> Result<(ReadPlacement, Option<Slice>), Fault> {
         let mut inner = self.inner.lock();
-        match inner.oldest_read() {
-            Some(read) => {
-                let placement = Outstanding::expect_read(Some(&mut read.state))?.accept(segment)?;
-                Ok((placement, read.sink.clone()))
-            }
-            None => Err(Fault::ResponseUnsolicited),
-        }
+        let read = inner.oldest_read().ok_or(Fault::ResponseUnsolicited)?;
+        let placement = Outstanding::expect_read(Some(&mut read.state))?.accept(segment)?;
+        Ok((placement, read.sink.clone()))
     }
 
     /// Checks an Atomic Response against the oldest outstanding request. Returns what the target held

@@ -27,7 +27,10 @@ use iwarp::{
         Crc,
         Markers, //
     },
-    rdmap::Immediate,
+    rdmap::{
+        Extensions,
+        Immediate, //
+    },
     segment::{
         Message,
         Segmenter, //
@@ -125,6 +128,8 @@ pub(crate) struct TxStream {
 
 /// What requests are turned into messages with.
 struct Desk {
+    /// What the peer understands.
+    extensions: Extensions,
     /// Octets that a ULPDU of the present batch has at most.
     mulpdu: u16,
     send_msn: Msn,
@@ -300,10 +305,14 @@ impl Qp {
         }
     }
 
-    /// Prepares the transmitter's side of a stream.
+    /// Prepares the transmitter's side of a stream whose peer understands `extensions`.
     ///
     /// Context: process.
-    pub(crate) fn new_tx(conn: &Arc<Conn>, params: &StreamParams) -> Result<KBox<TxStream>> {
+    pub(crate) fn new_tx(
+        conn: &Arc<Conn>,
+        params: &StreamParams,
+        extensions: Extensions,
+    ) -> Result<KBox<TxStream>> {
         let stream = TxStream {
             conn: conn.clone(),
             batch: TxBatch::new(),
@@ -319,6 +328,7 @@ impl Qp {
             rtr: params.send_rtr,
             turn: Turn::Responses,
             desk: Desk {
+                extensions,
                 mulpdu: 0,
                 send_msn: Msn::FIRST,
                 read_msn: Msn::FIRST,

@@ -11,6 +11,7 @@ use iwarp::{
         AtomicOperation,
         TARGET_LEN, //
     },
+    rdmap::SendExtra,
     stag::Stag, //
 };
 use kernel::sync::Arc;
@@ -162,8 +163,8 @@ impl Payload {
 
 /// What a send work request does.
 pub(crate) enum SendOp {
-    /// Send, with the STag that the peer shall invalidate.
-    Send { invalidate: Option<Stag> },
+    /// Send, and what goes with it.
+    Send(SendExtra),
     /// RDMA Write to the peer's buffer, and Immediate Data behind it.
     Write {
         stag: Stag,
@@ -201,7 +202,7 @@ pub(crate) enum SendOp {
 
 impl Default for SendOp {
     fn default() -> Self {
-        Self::Send { invalidate: None }
+        Self::Send(SendExtra::None)
     }
 }
 
@@ -209,7 +210,7 @@ impl SendOp {
     /// The opcode of the completion.
     pub(crate) fn wc_opcode(&self) -> WcOpcode {
         match self {
-            Self::Send { .. } => WcOpcode::Send,
+            Self::Send(_) => WcOpcode::Send,
             Self::Write { .. } => WcOpcode::Write,
             Self::Read { .. } => WcOpcode::Read,
             Self::Atomic { opcode, .. } => *opcode,
@@ -357,10 +358,7 @@ mod tests {
         };
         assert_eq!(write.wc_opcode(), WcOpcode::Write);
         assert_eq!(read.wc_opcode(), WcOpcode::Read);
-        assert_eq!(
-            SendOp::Send { invalidate: None }.wc_opcode(),
-            WcOpcode::Send
-        );
+        assert_eq!(SendOp::default().wc_opcode(), WcOpcode::Send);
         assert_eq!(SendOp::LocalInv { stag }.wc_opcode(), WcOpcode::LocalInv);
     }
 }

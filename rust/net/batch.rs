@@ -21,6 +21,9 @@ use kernel::ffi::c_ulong;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
 
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
+
 extern "C" {
     fn riwarp_helper_alloc_pages(sleep: bool, order: c_uint) -> *mut bindings::page;
     fn riwarp_helper_page_ref_count(page: *const bindings::page) -> c_int;
@@ -503,132 +506,5 @@ impl<const N: usize> Row<N> {
         } else {
             None
         }
-    }
-}
-
-#[kernel::prelude::kunit_tests(riwarp_batch)]
-mod tests {
-    use super::*;
-
-    /// Takes up to `take` octets of a batch as TCP would, without keeping any page.
-    fn take(batch: &mut TxBatch, take: usize) -> Result<usize> {
-        batch.send_with(More::No, |_, len| len.min(take) as c_int)
-    }
-
-    #[test]
-    fn counts_what_waits() -> Result {
-        let mut batch = TxBatch::new();
-        assert!(batch.is_empty() && batch.room() == 0);
-        batch.put(&[1, 2, 3])?;
-        batch.put_zeroes(2)?;
-        assert_eq!(batch.len(), 5);
-        assert_eq!(take(&mut batch, 4)?, 4);
-        assert_eq!(batch.len(), 1);
-        assert_eq!(take(&mut batch, 4)?, 1);
-        assert!(batch.is_empty());
-        // With nothing to send nobody is called.
-        let sent = batch.send_with(More::No, |_, _| -1);
-        assert_eq!(sent, Ok(0));
-        Ok(())
-    }
-
-    #[test]
-    fn sums_octets_across_chunks() -> Result {
-        let mut batch = TxBatch::new();
-        let octets: [u8; 256] = crate::random::octets();
-        let mut crc = crc32c::INIT;
-        let start = batch.mark();
-        // More than one chunk, in pieces that do not divide it.
-        for len in (1..250).cycle().take(600) {
-            let (piece, _) = octets.split_at(len);
-            batch.put(piece)?;
-            crc = crc32c::update(crc, piece);
-        }
-        assert!(batch.len() > 2 * (PAGE_SIZE << ORDER));
-        assert_eq!(batch.crc32c_since(start, crc32c::INIT), crc);
-        Ok(())
-    }
-
-    #[test]
-    fn rewinding_forgets_what_was_put_in_since() -> Result {
-        let mut batch = TxBatch::new();
-        batch.put(b"stays")?;
-        let mark = batch.mark();
-        batch.put(&[0; 10_000])?;
-        batch.rewind(mark);
-        assert_eq!(batch.len(), 5);
-        batch.put(b"!")?;
-        let crc = crc32c::update(crc32c::INIT, b"!");
-        assert_eq!(batch.crc32c_since(mark, crc32c::INIT), crc);
-        Ok(())
-    }
-
-    #[test]
-    fn what_tcp_took_cannot_be_taken_back() -> Result {
-        let mut batch = TxBatch::new();
-        let mark = batch.mark();
-        batch.put(&[7; 100])?;
-        assert_eq!(take(&mut batch, 60)?, 60);
-        batch.rewind(mark);
-        assert!(batch.is_empty());
-        batch.put(&[8; 3])?;
-        let crc = crc32c::update(crc32c::INIT, &[8; 3]);
-        assert_eq!(batch.crc32c_since(mark, crc32c::INIT), crc);
-        Ok(())
-    }
-
-    #[test]
-    fn reserved_room_is_there() -> Result {
-        let mut batch = TxBatch::new();
-        batch.reserve(100_000, Grow::Sleep)?;
-        let room = batch.room();
-        assert!(room >= 100_000);
-        batch.put(&[1; 1000])?;
-        assert_eq!(batch.room(), room - 1000);
-        Ok(())
-    }
-
-    #[test]
-    fn refuses_more_than_it_can_hold_and_keeps_what_it_has() -> Result {
-        let mut batch = TxBatch::new();
-        batch.put(b"first")?;
-        let whole = LIVE * (PAGE_SIZE << ORDER);
-        let refused = batch.reserve(whole, Grow::Sleep);
-        assert_eq!(refused, Err(ENOSPC));
-        assert_eq!(batch.len(), 5);
-        batch.reserve(TxBatch::CAPACITY, Grow::Sleep)?;
-        Ok(())
-    }
-
-    #[test]
-    fn memory_that_tcp_let_go_of_is_used_again() -> Result {
-        let mut batch = TxBatch::new();
-        batch.put(&[1; PAGE_SIZE])?;
-        let first = batch.live.iter().next().map(|chunk| chunk.page);
-        take(&mut batch, PAGE_SIZE)?;
-        batch.reserve(PAGE_SIZE << ORDER, Grow::Sleep)?;
-        let again = batch
-            .live
-            .iter()
-            .next()
-            .map(|chunk| (chunk.page, chunk.base));
-        // The same chunk, from its start.
-        assert_eq!(again, first.map(|page| (page, batch.appended)));
-        Ok(())
-    }
-
-    #[test]
-    fn trim_gives_all_memory_back() -> Result {
-        let mut batch = TxBatch::new();
-        batch.reserve(3 * (PAGE_SIZE << ORDER), Grow::Sleep)?;
-        batch.put(&[1; PAGE_SIZE])?;
-        take(&mut batch, PAGE_SIZE)?;
-        batch.trim();
-        assert_eq!(batch.room(), 0);
-        assert!(batch.live.iter().next().is_none() && batch.spare.iter().next().is_none());
-        // And goes on from there.
-        batch.put(b"more")?;
-        assert_eq!(batch.len(), 4);
-        Ok(())
     }
 }

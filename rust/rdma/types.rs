@@ -11,6 +11,8 @@
 use crate::bindings;
 
 mod macros;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 pub(crate) use macros::bit_set;
 pub(crate) use macros::c_enum;
@@ -573,40 +575,5 @@ c_enum! {
         LidChange = bindings::ib_event_type_IB_EVENT_LID_CHANGE;
         /// An entry of the GID table changed.
         GidChange = bindings::ib_event_type_IB_EVENT_GID_CHANGE;
-    }
-}
-
-#[kernel::prelude::kunit_tests(riwarp_types)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_c_does_not_know_is_nothing() {
-        for raw in 0..64 {
-            let state = QpState::from_raw(raw);
-            assert_eq!(state.is_some(), raw <= bindings::ib_qp_state_IB_QPS_ERR);
-            assert_eq!(state.map_or(raw, QpState::to_raw), raw);
-        }
-        assert_eq!(Mtu::from_raw(0), None);
-        assert_eq!(QpType::from_raw(u32::MAX), None);
-    }
-
-    #[test]
-    fn mtu_is_the_largest_that_fits() {
-        let steps = [(0, 256), (511, 256), (512, 512), (1500, 1024), (4095, 2048)];
-        for (octets, mtu) in steps {
-            assert_eq!(128 << Mtu::from_octets(octets).to_raw(), mtu);
-        }
-        assert_eq!(Mtu::from_octets(u32::MAX), Mtu::Mtu4096);
-    }
-
-    #[test]
-    fn flags_are_sets() {
-        let both = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        assert!(both.contains(Access::REMOTE_READ) && !both.contains(Access::REMOTE_WRITE));
-        assert!(both.without(both).is_empty());
-        let mut set = both;
-        set |= Access::REMOTE_WRITE;
-        assert_eq!(set & Access::REMOTE_WRITE, Access::REMOTE_WRITE);
     }
 }

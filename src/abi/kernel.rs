@@ -9,6 +9,7 @@
 
 use iwarp::{
     atomic::AtomicOperation,
+    rdmap::SendExtra,
     stag::Stag, //
 };
 use kernel::prelude::*;
@@ -40,10 +41,8 @@ use crate::{
 pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
     let flags = wr.flags();
     let op = match wr.op() {
-        verbs::SendOp::Send => SendOp::Send { invalidate: None },
-        verbs::SendOp::SendWithInv { rkey } => SendOp::Send {
-            invalidate: Some(Stag::new(rkey)),
-        },
+        verbs::SendOp::Send => SendOp::Send(SendExtra::None),
+        verbs::SendOp::SendWithInv { rkey } => SendOp::Send(SendExtra::Invalidate(Stag::new(rkey))),
         verbs::SendOp::Write { remote_addr, rkey } => SendOp::Write {
             stag: Stag::new(rkey),
             to: remote_addr,
@@ -121,22 +120,20 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
                 WcOpcode::FetchAdd
             },
         },
+        // Kernel consumers connect by rdma_cm, where peers do not agree on it.
         verbs::SendOp::SendWithImm { .. } | verbs::SendOp::Unknown(_) => return Err(EOPNOTSUPP),
     };
     let inline = flags.contains(SendFlags::INLINE);
     let mut payload = Payload::default();
     match &op {
-        SendOp::Send { .. } | SendOp::Write { .. } if inline => {
+        SendOp::Send(_) | SendOp::Write { .. } if inline => {
             let mut octets = [0; MAX_INLINE];
             let len = wr.copy_inline(&mut octets)?;
             let octets = octets.get(..len).ok_or(EINVAL)?;
             let room = payload.inline_room(len).ok_or(EINVAL)?;
             room.copy_from_slice(octets);
         }
-        SendOp::Send { .. }
-        | SendOp::Write { .. }
-        | SendOp::Read { .. }
-        | SendOp::Atomic { .. } => {
+        SendOp::Send(_) | SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. } => {
             if inline {
                 return Err(EINVAL);
             }

@@ -20,6 +20,7 @@
 
 use iwarp::{
     atomic::AtomicOperation,
+    rdmap::SendExtra,
     stag::Stag, //
 };
 use kernel::{
@@ -78,6 +79,7 @@ const CQE_LEN: usize = 48;
 const OP_WRITE: u32 = 0;
 const OP_WRITE_WITH_IMM: u32 = 1;
 const OP_SEND: u32 = 2;
+const OP_SEND_WITH_IMM: u32 = 3;
 const OP_READ: u32 = 4;
 const OP_COMPARE_SWAP: u32 = 5;
 const OP_FETCH_ADD: u32 = 6;
@@ -288,10 +290,9 @@ impl SendRing {
                 to: rdma_to,
                 immediate: Some(extra.to_ne_bytes()),
             },
-            OP_SEND => SendOp::Send { invalidate: None },
-            OP_SEND_WITH_INV => SendOp::Send {
-                invalidate: Some(Stag::new(extra)),
-            },
+            OP_SEND => SendOp::Send(SendExtra::None),
+            OP_SEND_WITH_IMM => SendOp::Send(SendExtra::Immediate(extra.to_ne_bytes())),
+            OP_SEND_WITH_INV => SendOp::Send(SendExtra::Invalidate(Stag::new(extra))),
             OP_READ => SendOp::Read {
                 stag: rdma_stag,
                 to: rdma_to,

@@ -140,9 +140,10 @@ impl Control {
     const DDP_VERSION: u8 = 1;
     const RDMAP_VERSION_MASK: u8 = 0xc0;
     const RDMAP_VERSION: u8 = 1 << 6;
-    const OPCODE_MASK: u8 = 0x0f;
+    const OPCODE_MASK: u8 = 0x3f;
 
-    /// Judges the two octets. Reserved bits are not looked at (DDP-18, RDMAP-25).
+    /// Judges the two octets. Reserved bits are not looked at (DDP-18, RDMAP-25), except where peers have
+    /// agreed on a meaning ([`Opcode::from_wire`]).
     ///
     /// # Errors
     ///

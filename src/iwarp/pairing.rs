@@ -18,13 +18,16 @@ use core::{
     fmt, //
 };
 
-use crate::bytes::{
-    put,
-    put_u16,
-    put_u32,
-    take,
-    take_u16,
-    take_u32, //
+use crate::{
+    bytes::{
+        put,
+        put_u16,
+        put_u32,
+        take,
+        take_u16,
+        take_u32, //
+    },
+    rdmap::Extensions, //
 };
 
 /// The number of a queue pair: 24 bits.
@@ -212,6 +215,8 @@ pub struct Pair {
     pub receive_psn: Psn,
     /// The number that this end begins with; [`None`] as long as it may not send, and not call either.
     pub send_psn: Option<Psn>,
+    /// What this end can do.
+    pub features: Features,
 }
 
 impl Pair {
@@ -230,7 +235,7 @@ impl Pair {
             to: self.remote.number,
             send_psn: self.send_psn,
             receive_psn: self.receive_psn,
-            features: Features::NONE,
+            features: self.features,
         }
     }
 
@@ -261,6 +266,17 @@ impl Pair {
             return Err(Mismatch::Psn);
         }
         Ok(())
+    }
+
+    /// Returns which messages both ends understand. A getter.
+    pub const fn agree(&self, theirs: &Announcement) -> Extensions {
+        let both = self.features.intersection(theirs.features);
+        if both.contains(Features::SEND_IMMEDIATE) {
+            Extensions::SendImmediate
+        } else {
+            // Whoever does not know the messages of RFC 7306 does not send them.
+            Extensions::Rfc7306
+        }
     }
 
     /// Decides what becomes of the peer's call, which has been checked, while this end's own connection
@@ -380,11 +396,26 @@ mod tests {
             remote,
             receive_psn: Psn::new(receive),
             send_psn: Some(Psn::new(send)),
+            features: Features::NONE,
         };
         (
             pair(small, large, 0x11_1111, 0x22_2222),
             pair(large, small, 0x22_2222, 0x11_1111),
         )
+    }
+
+    #[test]
+    fn a_send_with_immediate_wants_both_to_know_it() {
+        let (mut small, mut large) = pairs();
+        for (mine, theirs) in [(0, 0), (0, 1), (1, 0), (0xffff, 1), (1, 0xffff), (2, 2)] {
+            small.features = Features(mine);
+            large.features = Features(theirs);
+            let agreed = small.agree(&large.announcement());
+            assert_eq!(agreed, large.agree(&small.announcement()));
+            let both = mine & theirs & 1 != 0;
+            assert_eq!(agreed == Extensions::SendImmediate, both);
+            assert_eq!(agreed == Extensions::Rfc7306, !both);
+        }
     }
 
     const GOLDEN: [u8; 24] = [

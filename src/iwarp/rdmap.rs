@@ -13,6 +13,11 @@
 //! | 0x8, 0x9 | Immediate Data, with Solicited Event | untagged | 0 | 8 | |
 //! | 0xa | Atomic Request ([`crate::atomic`]) | untagged | 1 | 52 | |
 //! | 0xb | Atomic Response | untagged | 3 | 12 | |
+//! | 0xf | Send with Immediate, between peers that agreed on it | untagged | 0 | | yes |
+//!
+//! 0xf is the opcode for experiments (RFC 6580). A Send with Immediate is a Send whose Invalidate STag field
+//! holds four octets for the receiver's completion. One "with Solicited Event" has the lower of the two
+//! reserved bits in front of the opcode set.
 //!
 //! Pure, any context.
 //!
@@ -35,14 +40,16 @@ use crate::{
     }, //
 };
 
-/// Whether the messages of RFC 7306, atomic operations and Immediate Data, are understood.
+/// Which messages beyond those of RFC 5040 are understood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extensions {
     /// Opcodes 0x8 to 0xb are reserved (EXT-4).
     #[default]
     Off,
-    /// They are those of RFC 7306.
+    /// They are those of RFC 7306: atomic operations and Immediate Data.
     Rfc7306,
+    /// Those, and the Send with Immediate.
+    SendImmediate,
 }
 
 /// Whether the receiver is to raise an event for the message: the "with Solicited Event" kinds.
@@ -83,13 +90,18 @@ pub enum Opcode {
     AtomicRequest = 0xa,
     /// Atomic Response.
     AtomicResponse = 0xb,
+    /// Send with Immediate.
+    SendImmediate = 0xf,
+    /// Send with Solicited Event and Immediate; a reserved bit besides.
+    SendSolicitedImmediate = 0x1f,
 }
 
 impl Opcode {
-    /// Returns the message of an opcode, `None` for a reserved one (RDMAP-27).
+    /// Returns the message of an opcode and the two reserved bits in front of it, `None` for a reserved
+    /// opcode (RDMAP-27).
     #[inline]
-    pub const fn from_wire(opcode: u8, extensions: Extensions) -> Option<Self> {
-        let assigned = match opcode {
+    pub const fn from_wire(octet: u8, extensions: Extensions) -> Option<Self> {
+        let assigned = match octet & 0xf {
             0x0 => Self::Write,
             0x1 => Self::ReadRequest,
             0x2 => Self::ReadResponse,
@@ -100,11 +112,18 @@ impl Opcode {
             0x7 => Self::Terminate,
             0x8..=0xb => match extensions {
                 Extensions::Off => return None,
-                Extensions::Rfc7306 => match opcode {
+                Extensions::Rfc7306 | Extensions::SendImmediate => match octet & 0xf {
                     0x8 => Self::Immediate,
                     0x9 => Self::ImmediateSolicited,
                     0xa => Self::AtomicRequest,
                     _ => Self::AtomicResponse,
+                },
+            },
+            0xf => match extensions {
+                Extensions::Off | Extensions::Rfc7306 => return None,
+                Extensions::SendImmediate => match octet & 0x10 {
+                    0 => Self::SendImmediate,
+                    _ => Self::SendSolicitedImmediate,
                 },
             },
             _ => return None,
@@ -112,7 +131,7 @@ impl Opcode {
         Some(assigned)
     }
 
-    /// Returns the wire value, 0 to 15.
+    /// Returns the wire value: the opcode, and a reserved bit where that tells two messages apart.
     #[inline]
     pub const fn to_wire(self) -> u8 {
         // CAST: the representation is u8.
@@ -133,7 +152,9 @@ impl Opcode {
             | Self::Immediate
             | Self::ImmediateSolicited
             | Self::AtomicRequest
-            | Self::AtomicResponse => Model::Untagged,
+            | Self::AtomicResponse
+            | Self::SendImmediate
+            | Self::SendSolicitedImmediate => Model::Untagged,
         }
     }
 
@@ -147,7 +168,9 @@ impl Opcode {
             | Self::SendSolicited
             | Self::SendSolicitedInvalidate
             | Self::Immediate
-            | Self::ImmediateSolicited => Some(QueueNumber::SEND),
+            | Self::ImmediateSolicited
+            | Self::SendImmediate
+            | Self::SendSolicitedImmediate => Some(QueueNumber::SEND),
             Self::ReadRequest | Self::AtomicRequest => Some(QueueNumber::READ),
             Self::Terminate => Some(QueueNumber::TERMINATE),
             Self::AtomicResponse => Some(QueueNumber::ATOMIC),
@@ -155,33 +178,48 @@ impl Opcode {
     }
 }
 
-/// Which of the four kinds a Send is.
+/// What a Send carries besides its payload, in the Invalidate STag field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendExtra {
+    /// Nothing.
+    #[default]
+    None,
+    /// The STag to invalidate at the receiver: "with Invalidate".
+    Invalidate(Stag),
+    /// Octets for the receiver's completion, opaque: "with Immediate".
+    Immediate([u8; 4]),
+}
+
+/// Which of its kinds a Send is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendKind {
     /// Whether it is one "with Solicited Event".
     pub solicited: Solicited,
-    /// The STag to invalidate at the receiver, if it is one "with Invalidate".
-    pub invalidate: Option<Stag>,
+    /// What it carries besides.
+    pub extra: SendExtra,
 }
 
 impl SendKind {
     /// Returns the kind's opcode.
     #[inline]
     pub const fn opcode(self) -> Opcode {
-        match (self.solicited, self.invalidate) {
-            (Solicited::No, None) => Opcode::Send,
-            (Solicited::No, Some(_)) => Opcode::SendInvalidate,
-            (Solicited::Yes, None) => Opcode::SendSolicited,
-            (Solicited::Yes, Some(_)) => Opcode::SendSolicitedInvalidate,
+        match (self.solicited, self.extra) {
+            (Solicited::No, SendExtra::None) => Opcode::Send,
+            (Solicited::No, SendExtra::Invalidate(_)) => Opcode::SendInvalidate,
+            (Solicited::No, SendExtra::Immediate(_)) => Opcode::SendImmediate,
+            (Solicited::Yes, SendExtra::None) => Opcode::SendSolicited,
+            (Solicited::Yes, SendExtra::Invalidate(_)) => Opcode::SendSolicitedInvalidate,
+            (Solicited::Yes, SendExtra::Immediate(_)) => Opcode::SendSolicitedImmediate,
         }
     }
 
-    /// Returns the Invalidate STag field: zero for the kinds without (RDMAP-26).
+    /// Returns the Invalidate STag field: zero for the kinds that carry nothing (RDMAP-26).
     #[inline]
     pub const fn invalidate_field(self) -> Stag {
-        match self.invalidate {
-            Some(stag) => stag,
-            None => Stag::ZERO,
+        match self.extra {
+            SendExtra::None => Stag::ZERO,
+            SendExtra::Invalidate(stag) => stag,
+            SendExtra::Immediate(octets) => Stag::new(u32::from_be_bytes(octets)),
         }
     }
 }
@@ -274,32 +312,39 @@ mod tests {
 
     #[test]
     fn opcodes_come_back_as_they_went() {
-        for code in 0..=u8::MAX {
-            let opcode = Opcode::from_wire(code, Extensions::Rfc7306);
-            assert_eq!(opcode.is_some(), code <= 0xb);
+        for octet in 0..=u8::MAX {
+            let code = octet & 0xf;
+            let opcode = Opcode::from_wire(octet, Extensions::SendImmediate);
+            assert_eq!(opcode.is_some(), code <= 0xb || code == 0xf);
             if let Some(opcode) = opcode {
-                assert_eq!(opcode.to_wire(), code);
+                assert_eq!(opcode.to_wire() & 0xf, code);
+                // Reserved bits mean nothing with any other.
+                assert_eq!(opcode.to_wire() >> 4, (octet >> 4) & u8::from(code == 0xf));
                 // Only a tagged message has no queue.
                 assert_eq!(opcode.queue().is_none(), opcode.model() == Model::Tagged);
             }
-            let plain = Opcode::from_wire(code, Extensions::Off);
+            let rfc7306 = Opcode::from_wire(octet, Extensions::Rfc7306);
+            assert_eq!(rfc7306, opcode.filter(|_| code <= 0xb));
+            let plain = Opcode::from_wire(octet, Extensions::Off);
             assert_eq!(plain, opcode.filter(|_| code <= 7));
         }
     }
 
     #[test]
-    fn the_four_kinds_of_send_have_their_opcodes() {
-        let stag = Some(Stag::new(0x1234));
-        let kind = |solicited, invalidate| SendKind {
-            solicited,
-            invalidate,
-        };
-        assert_eq!(kind(Solicited::No, None).opcode().to_wire(), 3);
+    fn the_kinds_of_send_have_their_opcodes() {
+        let stag = SendExtra::Invalidate(Stag::new(0x1234));
+        let octets = SendExtra::Immediate([1, 2, 3, 4]);
+        let kind = |solicited, extra| SendKind { solicited, extra };
+        assert_eq!(kind(Solicited::No, SendExtra::None).opcode().to_wire(), 3);
         assert_eq!(kind(Solicited::No, stag).opcode().to_wire(), 4);
-        assert_eq!(kind(Solicited::Yes, None).opcode().to_wire(), 5);
+        assert_eq!(kind(Solicited::No, octets).opcode().to_wire(), 0xf);
+        assert_eq!(kind(Solicited::Yes, SendExtra::None).opcode().to_wire(), 5);
         assert_eq!(kind(Solicited::Yes, stag).opcode().to_wire(), 6);
-        assert_eq!(kind(Solicited::Yes, stag).invalidate_field().raw(), 0x1234);
-        assert_eq!(kind(Solicited::Yes, None).invalidate_field(), Stag::ZERO);
+        assert_eq!(kind(Solicited::Yes, octets).opcode().to_wire(), 0x1f);
+        let field = |extra| kind(Solicited::Yes, extra).invalidate_field().raw();
+        assert_eq!(field(stag), 0x1234);
+        assert_eq!(field(octets), 0x0102_0304);
+        assert_eq!(field(SendExtra::None), 0);
     }
 
     const REQUEST: ReadRequest = ReadRequest {

@@ -43,145 +43,27 @@ use crate::{
         Immediate,
         Opcode,
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
-    stag::{
-        Stag,
-        TaggedOffset, //
-    },
     terminate::Terminate, //
+};
+
+mod verdict;
+
+pub use verdict::{
+    Payload,
+    Queued,
+    Room,
+    Segment,
+    SendSegment,
+    TaggedSegment, //
 };
 
 /// How many octets of a ULPDU the receiver looks at, at most: an Atomic Request or the longest
 /// Terminate.
 pub const RECEIVE_HEADER_MAX: usize = UntaggedHeader::LEN + Terminate::LEN_MAX;
-
-/// Where the payload lies in a ULPDU, in octets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload {
-    /// Its first octet; add [`crate::mpa::LENGTH_LEN`] for the place in the FPDU.
-    pub offset: u16,
-    /// How many octets.
-    pub len: u16,
-}
-
-impl Payload {
-    /// What follows `HEADER` octets of header; the caller has seen that they are there.
-    #[inline]
-    const fn after<const HEADER: usize>(ulpdu_len: u16) -> Self {
-        const { assert!(HEADER <= UntaggedHeader::LEN) };
-        // CAST: checked by the assertion.
-        let offset = const { HEADER as u16 };
-        Self {
-            offset,
-            len: ulpdu_len.saturating_sub(offset),
-        }
-    }
-}
-
-/// A segment of an RDMA Write or Read Response. STag and offset have not been checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaggedSegment {
-    /// The buffer.
-    pub stag: Stag,
-    /// Where in it the payload goes.
-    pub to: TaggedOffset,
-    /// The payload; may be empty, then `stag` and `to` mean nothing (DDP-41).
-    pub payload: Payload,
-    /// Whether the message ends here.
-    pub last: Last,
-}
-
-/// A segment of a Send. Buffer and offset have not been checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendSegment {
-    /// Whether the message begins here, so that the next receive buffer is to be taken (RDMAP-80);
-    /// an empty message takes one too (RDMAP-89).
-    pub first: bool,
-    /// Its number in the queue.
-    pub msn: Msn,
-    /// Where in the message the payload goes, in octets.
-    pub offset: u32,
-    /// The payload; may be empty.
-    pub payload: Payload,
-    /// Which of the four kinds; the STag to invalidate is the one of the last segment.
-    pub kind: SendKind,
-    /// Whether the message ends here.
-    pub last: Last,
-}
-
-/// Whether an untagged queue has a buffer for one more message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// None.
-    Full,
-    /// At least one.
-    Free,
-}
-
-/// A message without payload that waits for a place in its queue.
-///
-/// The place is asked about before the message's offset and length are judged (DDP-86), so the
-/// message comes out of [`Self::admit`] only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct Queued<T> {
-    msn: Msn,
-    without_room: Fault,
-    message: Result<T, Fault>,
-}
-
-impl<T> Queued<T> {
-    /// Returns the message's number in its queue.
-    #[inline]
-    pub const fn msn(&self) -> Msn {
-        self.msn
-    }
-
-    /// Gives out the message.
-    ///
-    /// For [`Segment::Immediate`] `room` tells whether a receive buffer is posted, of any size
-    /// (EXT-66); for a Read or Atomic Request, whether fewer than the negotiated inbound number are
-    /// unanswered; for an Atomic Response, whether an Atomic Request waits for one.
-    ///
-    /// # Errors
-    ///
-    /// In this order: [`Fault::NoBuffer`], [`Fault::ReadDepth`] or [`Fault::AtomicUnsolicited`] if
-    /// there is no room; [`Fault::MessageOffset`] for an offset other than 0;
-    /// [`Fault::HeaderLength`] or [`Fault::ImmediateLength`] for a message of the wrong length or
-    /// in several segments; [`Fault::AtomicOperation`].
-    #[inline]
-    pub fn admit(self, room: Room) -> Result<T, Fault> {
-        match room {
-            Room::Full => Err(self.without_room),
-            Room::Free => self.message,
-        }
-    }
-}
-
-/// What a complete FPDU turned out to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
-    /// An FPDU without ULPDU: nothing to do (MPA-13).
-    Empty,
-    /// A segment of an RDMA Write.
-    Write(TaggedSegment),
-    /// An RDMA Read Request.
-    ReadRequest(Queued<ReadRequest>),
-    /// A segment of an RDMA Read Response.
-    ReadResponse(TaggedSegment),
-    /// A segment of a Send.
-    Send(SendSegment),
-    /// The peer has ended the stream.
-    Terminate(Terminate),
-    /// Immediate Data.
-    Immediate(Queued<Immediate>),
-    /// An Atomic Request.
-    AtomicRequest(Queued<AtomicRequest>),
-    /// An Atomic Response.
-    AtomicResponse(Queued<AtomicResponse>),
-}
 
 /// The receiving half of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -292,23 +174,17 @@ impl Receiver {
         body: &[u8],
         ulpdu_len: u16,
     ) -> Result<Segment, Fault> {
-        let kind = |solicited, invalidate| SendKind {
-            solicited,
-            invalidate,
-        };
+        let mut send =
+            |solicited, extra| self.handle_send(header, SendKind { solicited, extra }, ulpdu_len);
+        let invalidate = SendExtra::Invalidate(header.invalidate);
+        let immediate = SendExtra::Immediate(header.invalidate.raw().to_be_bytes());
         match header.control.opcode {
-            Opcode::Send => self.handle_send(header, kind(Solicited::No, None), ulpdu_len),
-            Opcode::SendInvalidate => {
-                let kind = kind(Solicited::No, Some(header.invalidate));
-                self.handle_send(header, kind, ulpdu_len)
-            }
-            Opcode::SendSolicited => {
-                self.handle_send(header, kind(Solicited::Yes, None), ulpdu_len)
-            }
-            Opcode::SendSolicitedInvalidate => {
-                let kind = kind(Solicited::Yes, Some(header.invalidate));
-                self.handle_send(header, kind, ulpdu_len)
-            }
+            Opcode::Send => send(Solicited::No, SendExtra::None),
+            Opcode::SendInvalidate => send(Solicited::No, invalidate),
+            Opcode::SendImmediate => send(Solicited::No, immediate),
+            Opcode::SendSolicited => send(Solicited::Yes, SendExtra::None),
+            Opcode::SendSolicitedInvalidate => send(Solicited::Yes, invalidate),
+            Opcode::SendSolicitedImmediate => send(Solicited::Yes, immediate),
             Opcode::ReadRequest => {
                 let msn = self.check_whole(header, QueueNumber::READ)?;
                 let whole = Whole::new(header, body, ulpdu_len);
@@ -503,9 +379,15 @@ impl<'a> Whole<'a> {
 #[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_receiver))]
 mod tests {
     use super::*;
-    use crate::segment::{
-        Message,
-        Segmenter, //
+    use crate::{
+        segment::{
+            Message,
+            Segmenter, //
+        },
+        stag::{
+            Stag,
+            TaggedOffset, //
+        }, //
     };
 
     /// The front of a ULPDU: control octets, three words and an offset.

@@ -440,7 +440,7 @@ mod tests {
     const SEND: Message = Message::Send {
         kind: SendKind {
             solicited: crate::rdmap::Solicited::No,
-            invalidate: None,
+            extra: crate::rdmap::SendExtra::None,
         },
         msn: Msn::FIRST,
     };

@@ -24,13 +24,15 @@ use iwarp::{
         Announcement,
         Bond,
         End,
+        Features,
         Judgement,
         Pair,
         Pauses,
         Psn,
         QpNumber,
         Speaker, //
-    }, //
+    },
+    rdmap::Extensions, //
 };
 use kernel::{
     prelude::*,
@@ -92,6 +94,8 @@ pub(super) struct Pairing {
     bond: Bond,
     /// What the caller that is being answered expects this end to begin with.
     pub(super) promised: Option<Psn>,
+    /// What this end and the peer of the latest connection understand.
+    extensions: Extensions,
     pauses: Pauses,
     /// The clock's zero.
     born: Instant<Monotonic>,
@@ -199,6 +203,11 @@ impl Qp {
             },
             receive_psn: Psn::new(attr.rq_psn),
             send_psn: None,
+            features: if self.tells_immediate_data() {
+                Features::SEND_IMMEDIATE
+            } else {
+                Features::NONE
+            },
         };
         if here.family() != to.family() || pair.local == pair.remote {
             return Err(EINVAL);
@@ -219,6 +228,7 @@ impl Qp {
             patience: None,
             bond: Bond::Free,
             promised: None,
+            extensions: Extensions::Off,
             pauses: Pauses::default(),
             born: Instant::now(),
             call: Delta::ZERO,
@@ -322,17 +332,16 @@ impl Qp {
 
     /// Whether the private data of a Reply is what this queue pair expects.
     pub(crate) fn takes_reply(&self, conn: &Conn, private_data: &[u8]) -> bool {
-        match &*self.pairing.lock() {
+        match &mut *self.pairing.lock() {
             None => true,
             Some(pairing) => {
                 let theirs = Announcement::decode(private_data);
-                match (theirs, route_of(conn.socket())) {
-                    (Ok(theirs), Ok(route)) => pairing
-                        .pair
-                        .check(&route, Speaker::Responder, &theirs)
-                        .is_ok(),
-                    (_, _) => false,
-                }
+                let (Ok(theirs), Ok(route)) = (theirs, route_of(conn.socket())) else {
+                    return false;
+                };
+                pairing.extensions = pairing.pair.agree(&theirs);
+                let checked = pairing.pair.check(&route, Speaker::Responder, &theirs);
+                checked.is_ok()
             }
         }
     }
@@ -370,10 +379,19 @@ impl Qp {
         };
         pairing.bond = Bond::Answering;
         pairing.promised = Some(theirs.receive_psn);
+        pairing.extensions = pairing.pair.agree(theirs);
         if let Some(old) = old {
             old.close(Close::Abort);
         }
         Ok((pairing.depths, pairing.pair.announcement()))
+    }
+
+    /// What both ends of the stream understand that is about to begin.
+    pub(super) fn extensions(&self) -> Extensions {
+        match &*self.pairing.lock() {
+            Some(pairing) => pairing.extensions,
+            None => Extensions::Rfc7306,
+        }
     }
 
     /// Binds a connection with which this queue pair calls.

@@ -80,8 +80,9 @@ impl Qp {
             self.sq.start(params.ord)?;
             self.inbound_reads.start(params.ird)?;
             conn.socket().open_window();
-            let tx = Self::new_tx(conn, params)?;
-            self.start_rx(conn, params)?;
+            let extensions = self.extensions();
+            let tx = Self::new_tx(conn, params, extensions)?;
+            self.start_rx(conn, params, extensions)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
             self.deserted.store(false, Relaxed);

@@ -19,8 +19,10 @@ use iwarp::{
     fault::Fault,
     mpa::negotiate::Rtr,
     rdmap::{
+        Extensions,
         Immediate,
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -213,10 +215,15 @@ impl Qp {
             Solicited::No
         };
         let (message, behind) = match &wr.op {
-            SendOp::Send { invalidate } => {
+            SendOp::Send(SendExtra::Immediate(_))
+                if desk.extensions != Extensions::SendImmediate =>
+            {
+                return Err(WcStatus::LocalQpOperation);
+            }
+            SendOp::Send(extra) => {
                 let kind = SendKind {
                     solicited,
-                    invalidate: *invalidate,
+                    extra: *extra,
                 };
                 (
                     Message::Send {

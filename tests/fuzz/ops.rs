@@ -19,6 +19,7 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -58,7 +59,7 @@ enum Op {
     Send {
         len: u16,
         solicited: bool,
-        invalidate: bool,
+        extra: u8,
     },
     Write {
         at: u16,
@@ -103,7 +104,7 @@ impl Op {
             0 => Self::Send {
                 len: Self::len(source),
                 solicited: source.flag(),
-                invalidate: source.flag(),
+                extra: source.u8(),
             },
             1 => Self::Write {
                 at: source.u16(),
@@ -149,8 +150,8 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut right = End::new(Extensions::Rfc7306, DEPTH, 0);
-        let mut left = End::new(Extensions::Rfc7306, 0, DEPTH);
+        let mut right = End::new(Extensions::SendImmediate, DEPTH, 0);
+        let mut left = End::new(Extensions::SendImmediate, 0, DEPTH);
         let model = random.octets(MEMORY);
         right.register(RIGHT.0, RIGHT.1, model.clone());
         left.register(SINK.0, SINK.1, vec![0; MEMORY]);
@@ -207,11 +208,15 @@ impl Pair {
             Op::Send {
                 len,
                 solicited,
-                invalidate,
+                extra,
             } => {
                 let kind = SendKind {
                     solicited: solicitation(solicited),
-                    invalidate: invalidate.then(|| self.window()),
+                    extra: match extra {
+                        0..128 => SendExtra::None,
+                        128..192 => SendExtra::Invalidate(self.window()),
+                        192.. => SendExtra::Immediate([extra, 2, 3, 4]),
+                    },
                 };
                 let octets = self.random.octets(len.into());
                 let spare = self.random.below(3);
@@ -219,7 +224,7 @@ impl Pair {
                 let message = self.left.send(kind);
                 self.send(message, &octets);
                 self.right_sees.push(Completion::Received { octets, kind });
-                if let Some(stag) = kind.invalidate {
+                if let SendExtra::Invalidate(stag) = kind.extra {
                     assert!(!self.right.region(stag.raw()).view.valid);
                 }
             }

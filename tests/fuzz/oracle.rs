@@ -63,10 +63,13 @@ impl Oracle {
                 Err(Fault::UlpduTooShort)
             };
         };
-        let (tagged, last, opcode) = (first & 0x80 != 0, first & 0x40 != 0, second & 15);
-        let opcodes = match self.extensions {
-            Extensions::Off => 8,
-            Extensions::Rfc7306 => 12,
+        let (tagged, last) = (first & 0x80 != 0, first & 0x40 != 0);
+        // A reserved bit tells the two Sends with Immediate apart.
+        let opcode = second & if second & 15 == 15 { 0x1f } else { 15 };
+        let known = match self.extensions {
+            Extensions::Off => opcode < 8,
+            Extensions::Rfc7306 => opcode < 12,
+            Extensions::SendImmediate => opcode < 12 || opcode & 15 == 15,
         };
         check(
             first & 3 == 1,
@@ -77,7 +80,7 @@ impl Oracle {
             },
         )?;
         check(second >> 6 == 1, Fault::RdmapVersion)?;
-        check(opcode < opcodes, Fault::OpcodeReserved)?;
+        check(known, Fault::OpcodeReserved)?;
         check(tagged == (opcode == 0 || opcode == 2), Fault::OpcodeModel)?;
         let header = if tagged { 14 } else { 18 };
         check(segment.len() >= header, Fault::UlpduTooShort)?;
@@ -105,7 +108,7 @@ impl Oracle {
         let ahead = !begins && opcode != 7 && number == next.wrapping_add(1);
         check(!ahead, Fault::OpcodeInterleaved)?;
         check(number == *next, Fault::MsnRange)?;
-        if (3..=6).contains(&opcode) {
+        if matches!(opcode, 3..=6 | 0xf | 0x1f) {
             self.open = (!last).then_some(opcode);
             *next = next.wrapping_add(last.into());
             return Ok(Judgement::Payload(opcode, 18, segment.len() - 18, last));

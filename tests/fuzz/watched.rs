@@ -98,10 +98,10 @@ impl Setting {
                 crc: if flag(1) { Crc::Off } else { Crc::On },
                 markers: if flag(2) { Markers::On } else { Markers::Off },
             },
-            extensions: if flag(4) {
-                Extensions::Off
-            } else {
-                Extensions::Rfc7306
+            extensions: match (flag(4), flag(32)) {
+                (true, _) => Extensions::Off,
+                (false, true) => Extensions::SendImmediate,
+                (false, false) => Extensions::Rfc7306,
             },
             ird: u16::from(queues & 3),
             receives: usize::from((queues >> 2) & 3),

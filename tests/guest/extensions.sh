@@ -14,6 +14,10 @@ figures() {
 		die "figures: $(perftest_rows)"
 }
 
+ends_up self
+relay 60 "$VERBS_DIR/immediate" "$IP4_B"
+ends_down
+
 ends_up "${TOPOLOGY:-netns}" "${MTU:-1500}"
 try rping 60 rping_pair 4 10 -v
 for type in FETCH_AND_ADD CMP_AND_SWAP; do

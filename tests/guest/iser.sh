@@ -20,12 +20,7 @@ ends_up self
 target_up
 initiator_up
 try login 40 connected over_rdma
-try blocks 60 connected blocks
-for depth in 1 32; do
-	try "verified_$depth" 90 connected verified "$depth"
-done
-try file_system 60 connected file_system
-try cycles 120 cycles "${CYCLES:-5}"
+disk_cases
 initiator_down
 target_down
 finish

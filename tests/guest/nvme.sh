@@ -54,12 +54,7 @@ device_deleted_under_load() {
 ends_up self
 target_up
 try discover 40 discover
-try blocks 60 connected blocks
-for depth in 1 32; do
-	try "verified_$depth" 90 connected verified "$depth"
-done
-try file_system 60 connected file_system
-try cycles 120 cycles "${CYCLES:-5}"
+disk_cases
 try remote_invalidation 90 remote_invalidation
 try with_shared_receive_queues 90 with_shared_receive_queues
 try device_deleted_under_load 120 device_deleted_under_load

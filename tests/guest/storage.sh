@@ -54,3 +54,14 @@ cycles() {
 }
 
 no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
+
+# The cases that every disk has to pass; CYCLES says how often it comes and goes.
+disk_cases() {
+	local depth
+	try blocks 60 connected blocks
+	for depth in 1 32; do
+		try "verified_$depth" 90 connected verified "$depth"
+	done
+	try file_system 60 connected file_system
+	try cycles 120 cycles "${CYCLES:-5}"
+}

@@ -7,6 +7,7 @@
 //! ([`Bench::end_case`]).
 
 mod atomics;
+mod awaited;
 mod fpdu;
 mod initiator;
 mod memory;
@@ -16,6 +17,7 @@ mod rdmap;
 mod reads;
 mod requests;
 mod responder;
+mod rtr;
 mod tagged;
 mod teardown;
 mod terminate;

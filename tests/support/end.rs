@@ -26,6 +26,7 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendExtra,
         SendKind, //
     },
     readq::{
@@ -356,7 +357,7 @@ impl End {
         let payload = &ulpdu[usize::from(send.payload.offset)..][..usize::from(send.payload.len)];
         place(buffer, placement.offset.into(), payload);
         if let Some(len) = placement.delivered {
-            if let Some(stag) = send.kind.invalidate {
+            if let SendExtra::Invalidate(stag) = send.kind.extra {
                 self.invalidate(stag)?;
             }
             let (mut octets, _) = self.current.take().unwrap();

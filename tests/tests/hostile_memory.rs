@@ -5,6 +5,7 @@
 
 use iwarp::{
     rdmap::{
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -158,7 +159,7 @@ fn invalidates_what_may_be_invalidated() {
     accepts(&mut end, &invalidating(0x0005_0001));
     let kind = SendKind {
         solicited: Solicited::No,
-        invalidate: Some(Stag::new(0x0005_0001)),
+        extra: SendExtra::Invalidate(Stag::new(0x0005_0001)),
     };
     let octets = vec![];
     assert_eq!(end.completions(), [Completion::Received { octets, kind }]);

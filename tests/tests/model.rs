@@ -21,6 +21,7 @@ use iwarp::{
     },
     rdmap::{
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -453,7 +454,7 @@ fn every_segment_of_a_send_names_the_stag_to_invalidate() {
     for solicited in [Solicited::No, Solicited::Yes] {
         let kind = SendKind {
             solicited,
-            invalidate: Some(Stag::new(0x1122_3344)),
+            extra: SendExtra::Invalidate(Stag::new(0x1122_3344)),
         };
         let msn = Msn::new(9);
         let mut segmenter = Segmenter::new(Message::Send { kind, msn }, 1000);

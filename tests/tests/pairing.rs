@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use iwarp::pairing::{
     Bond,
     End,
+    Features,
     Judgement,
     Pair,
     Psn,
@@ -71,6 +72,7 @@ fn pair(side: usize) -> Pair {
         remote: end(1 - side),
         receive_psn: Psn::new(1),
         send_psn: Some(Psn::new(1)),
+        features: Features::NONE,
     }
 }
 

@@ -60,10 +60,11 @@ fn control_oracle(octets: [u8; 2], extensions: Extensions) -> Result<(u8, bool, 
     }
     let opcode = bits(12, 4);
     let known = match extensions {
-        Extensions::Off => 0..8,
-        Extensions::Rfc7306 => 0..12,
+        Extensions::Off => opcode < 8,
+        Extensions::Rfc7306 => opcode < 12,
+        Extensions::SendImmediate => opcode < 12 || opcode == 15,
     };
-    if !known.contains(&opcode) {
+    if !known {
         return Err(Fault::OpcodeReserved);
     }
     if tagged != (opcode == 0 || opcode == 2) {
@@ -76,17 +77,23 @@ fn control_oracle(octets: [u8; 2], extensions: Extensions) -> Result<(u8, bool, 
 fn every_control_word() {
     for word in 0..=u16::MAX {
         let octets = word.to_be_bytes();
-        for extensions in [Extensions::Off, Extensions::Rfc7306] {
+        for extensions in [
+            Extensions::Off,
+            Extensions::Rfc7306,
+            Extensions::SendImmediate,
+        ] {
             let decoded = Control::decode(&octets, extensions);
             match control_oracle(octets, extensions) {
                 Err(fault) => assert_eq!(decoded, Err(fault), "{octets:02x?}"),
                 Ok((opcode, tagged, last)) => {
                     let control = decoded.unwrap();
-                    assert_eq!(control.opcode.to_wire(), opcode);
+                    assert_eq!(control.opcode.to_wire() & 15, opcode);
                     assert_eq!(control.opcode.model() == Model::Tagged, tagged);
                     assert_eq!(control.last == Last::Yes, last);
-                    // Reserved bits are ignored and not passed on (DDP-18, RDMAP-25).
-                    assert_eq!(control.encode(), [octets[0] & !0x3c, octets[1] & !0x30]);
+                    // Reserved bits are ignored and not passed on (DDP-18, RDMAP-25), except for the
+                    // one of the Send with Immediate.
+                    let reserved = if opcode == 15 { 0x20 } else { 0x30 };
+                    assert_eq!(control.encode(), [octets[0] & !0x3c, octets[1] & !reserved]);
                 }
             }
         }
@@ -95,7 +102,7 @@ fn every_control_word() {
 
 #[test]
 fn every_opcode() {
-    for opcode in 0..=u8::MAX {
+    for opcode in 0..16 {
         let assigned = Opcode::from_wire(opcode, Extensions::Rfc7306);
         assert_eq!(assigned.is_some(), opcode < 12);
         let base = Opcode::from_wire(opcode, Extensions::Off);

@@ -35,6 +35,7 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -90,7 +91,9 @@ fn send(solicited: Solicited, invalidate: Option<u32>, msn: u32) -> Message {
     Message::Send {
         kind: SendKind {
             solicited,
-            invalidate: invalidate.map(Stag::new),
+            extra: invalidate.map_or(SendExtra::None, |stag| {
+                SendExtra::Invalidate(Stag::new(stag))
+            }),
         },
         msn: Msn::new(msn),
     }

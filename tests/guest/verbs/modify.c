@@ -151,21 +151,43 @@ bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid
 	return side_open(a, ctx, gid_index) && side_open(b, ctx, gid_index);
 }
 
+bool sides_join(struct side *a, struct side *b)
+{
+	return side_rtr(a, b) && side_rtr(b, a) && side_rts(a) && side_rts(b);
+}
+
 void sides_close(struct side *a, struct side *b)
 {
 	side_close(a);
 	side_close(b);
 }
 
+bool side_post(struct side *s, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	if (ibv_post_send(s->qp, wr, &bad))
+		return failed_with("ibv_post_send");
+	return true;
+}
+
 bool side_send(struct side *s, uint64_t id, size_t len)
 {
 	struct ibv_sge sge = sge_of(&s->memory, OUT, len);
-	struct ibv_send_wr wr = wr_make(IBV_WR_SEND, id, IBV_SEND_SIGNALED, &sge, 1), *bad;
+	struct ibv_send_wr wr = wr_make(IBV_WR_SEND, id, IBV_SEND_SIGNALED, &sge, 1);
 
 	pattern_fill(s->memory.buf + OUT, len, s->psn);
-	if (ibv_post_send(s->qp, &wr, &bad))
-		return failed_with("ibv_post_send");
-	return true;
+	return side_post(s, &wr);
+}
+
+bool side_rdma(struct side *s, enum ibv_wr_opcode op, uint64_t id, size_t here,
+	       const struct side *peer, size_t there, size_t len)
+{
+	struct ibv_sge sge = sge_of(&s->memory, here, len);
+	struct ibv_send_wr wr = wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1,
+					(uintptr_t)peer->memory.buf + there, peer->memory.mr->rkey);
+
+	return side_post(s, &wr);
 }
 
 bool side_recv(struct side *s, uint64_t id, size_t len)
@@ -198,17 +220,12 @@ static bool reach_over(struct side *from, struct side *to, enum ibv_wr_opcode op
 {
 	bool writes = op == IBV_WR_RDMA_WRITE;
 	size_t here = writes ? OUT : READ, there = writes ? WRITTEN : OUT, len = 5000;
-	struct ibv_sge sge = sge_of(&from->memory, here, len);
-	struct ibv_send_wr wr = wr_rdma(op, 3, IBV_SEND_SIGNALED, &sge, 1,
-					(uintptr_t)to->memory.buf + there, to->memory.mr->rkey);
-	struct ibv_send_wr *bad;
 	struct ibv_wc wc;
 	ssize_t at;
 
 	pattern_fill((writes ? from : to)->memory.buf + OUT, len, 99);
-	if (ibv_post_send(from->qp, &wr, &bad))
-		return failed_with("ibv_post_send");
-	if (!expect_wc(from->cq, &wc, 3, IBV_WC_SUCCESS))
+	if (!side_rdma(from, op, 3, here, to, there, len) ||
+	    !expect_wc(from->cq, &wc, 3, IBV_WC_SUCCESS))
 		return false;
 	/* What was written is there when a later Send is. */
 	if (writes && !send_one(from, to, 1))

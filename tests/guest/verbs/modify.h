@@ -40,10 +40,29 @@ int try_modify(struct side *s, struct ibv_qp_attr *attr, int mask);
 /* Two sides on the same index of the GID table; both in INIT. */
 bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid_index);
 void sides_close(struct side *a, struct side *b);
+/* Both to RTR, both to RTS: they find each other. */
+bool sides_join(struct side *a, struct side *b);
+
+/* Defines a case with two sides in INIT on the device `ctx`. */
+#define SIDES_CASE(name)                                                                           \
+	static void name##_body(struct side *a, struct side *b);                                   \
+	static void name(void)                                                                     \
+	{                                                                                          \
+		struct side a, b;                                                                  \
+                                                                                                   \
+		if (sides_open(&a, &b, ctx, 0))                                                    \
+			name##_body(&a, &b);                                                       \
+		sides_close(&a, &b);                                                               \
+	}                                                                                          \
+	static void name##_body(struct side *a, struct side *b)
 
 /* Posts a Send of `len` octets of a pattern, and a receive for one. */
 bool side_send(struct side *s, uint64_t id, size_t len);
 bool side_recv(struct side *s, uint64_t id, size_t len);
+bool side_post(struct side *s, struct ibv_send_wr *wr);
+/* Posts a Write or Read between `here` in its own memory and `there` in the peer's. */
+bool side_rdma(struct side *s, enum ibv_wr_opcode op, uint64_t id, size_t here,
+	       const struct side *peer, size_t there, size_t len);
 /* Sends both ways, writes and reads, and checks what arrives. */
 bool traffic(struct side *a, struct side *b);
 

@@ -9,19 +9,6 @@
 static struct ibv_context *ctx;
 static int port;
 
-/* Defines a case with two sides in INIT. */
-#define SIDES_CASE(name)                                                                           \
-	static void name##_body(struct side *a, struct side *b);                                   \
-	static void name(void)                                                                     \
-	{                                                                                          \
-		struct side a, b;                                                                  \
-                                                                                                   \
-		if (sides_open(&a, &b, ctx, 0))                                                    \
-			name##_body(&a, &b);                                                       \
-		sides_close(&a, &b);                                                               \
-	}                                                                                          \
-	static void name##_body(struct side *a, struct side *b)
-
 static bool nobody_listens(void)
 {
 	for (int64_t end = now_ms() + 2000; somebody_listens(port); sleep_ms(10))
@@ -38,14 +25,9 @@ static bool is_retry_exceeded(enum ibv_wc_status status)
 	return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_GENERAL_ERR;
 }
 
-static bool join(struct side *a, struct side *b)
-{
-	return side_rtr(a, b) && side_rtr(b, a) && side_rts(a) && side_rts(b);
-}
-
 SIDES_CASE(both_ready_then_both_send)
 {
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 	must(nobody_listens());
 }
@@ -68,22 +50,14 @@ SIDES_CASE(the_other_is_through_before_the_one_begins)
 
 SIDES_CASE(one_waits_the_other_calls)
 {
-	struct ibv_sge sge;
-	struct ibv_send_wr wr, *bad;
 	struct ibv_wc wc;
 
 	must(side_rtr(b, a));
 	must(side_rtr(a, b) && side_rts(a));
-	sge = sge_of(&a->memory, 0, 100);
 	pattern_fill(a->memory.buf, 100, 1);
-	wr = wr_rdma(IBV_WR_RDMA_WRITE, 7, IBV_SEND_SIGNALED, &sge, 1,
-		     (uintptr_t)b->memory.buf + 1000, b->memory.mr->rkey);
-	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(side_rdma(a, IBV_WR_RDMA_WRITE, 7, 0, b, 1000, 100));
 	must(expect_wc(a->cq, &wc, 7, IBV_WC_SUCCESS));
-	sge = sge_of(&a->memory, 2000, 100);
-	wr = wr_rdma(IBV_WR_RDMA_READ, 8, IBV_SEND_SIGNALED, &sge, 1,
-		     (uintptr_t)b->memory.buf + 1000, b->memory.mr->rkey);
-	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(side_rdma(a, IBV_WR_RDMA_READ, 8, 2000, b, 1000, 100));
 	must(expect_wc(a->cq, &wc, 8, IBV_WC_SUCCESS));
 	check(pattern_differs(b->memory.buf + 1000, 100, 1) < 0, "not what was written");
 	check(pattern_differs(a->memory.buf + 2000, 100, 1) < 0, "not what was read");
@@ -217,7 +191,7 @@ static void every_gid(void)
 			continue;
 		found++;
 		families |= !gid.global.subnet_prefix ? 1 : gid.raw[0] == 0xfe ? 2 : 4;
-		if (sides_open(&a, &b, ctx, i) && join(&a, &b))
+		if (sides_open(&a, &b, ctx, i) && sides_join(&a, &b))
 			traffic(&a, &b);
 		sides_close(&a, &b);
 		if (test_failed())
@@ -258,39 +232,36 @@ static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64
 	return qp_reaches(s->qp, IBV_QPS_ERR, SOON);
 }
 
-static bool post_three_and_one(struct side *s)
+/* Turns to a peer that does not come, with work, and gives up in this time (ms). */
+static bool gives_up(struct side *s, const struct side *peer, int64_t least, int64_t most)
 {
+	int64_t begin;
+
+	if (!side_rtr(s, peer) || !side_rts(s))
+		return false;
+	begin = now_ms();
 	return side_recv(s, 3, 100) && side_send(s, 0, 100) && side_send(s, 1, 100) &&
-	       side_send(s, 2, 100);
+	       side_send(s, 2, 100) && expect_giving_up(s, begin, least, most);
 }
 
 SIDES_CASE(a_peer_that_never_comes)
 {
 	long before = device_counter(ctx, "pairing_timeouts");
-	int64_t begin;
 
 	/* The least that there is: a second. */
 	a->timeout = 1;
 	a->retry_cnt = 0;
-	must(side_rtr(a, b) && side_rts(a));
-	begin = now_ms();
-	must(post_three_and_one(a));
-	must(expect_giving_up(a, begin, 990, 3000));
+	must(gives_up(a, b, 990, 3000));
 	check(device_counter(ctx, "pairing_timeouts") == before + 1, "not counted");
 	must(nobody_listens());
 }
 
 SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
 {
-	int64_t begin;
-
 	/* 4.096 us * 2^16 = 268 ms, four times as long, three tries: 3.2 s. */
 	a->timeout = 16;
 	a->retry_cnt = 2;
-	must(side_rtr(a, b) && side_rts(a));
-	begin = now_ms();
-	must(post_three_and_one(a));
-	must(expect_giving_up(a, begin, 3200, 5200));
+	must(gives_up(a, b, 3200, 5200));
 }
 
 SIDES_CASE(without_a_timeout_a_send_waits)
@@ -391,7 +362,7 @@ static void forget(struct ibv_cq *cq)
 SIDES_CASE(reset_and_used_again)
 {
 	for (int round = 0; round < 3; round++) {
-		must(join(a, b));
+		must(sides_join(a, b));
 		must(traffic(a, b));
 		must(to_state(a, IBV_QPS_RESET));
 		check(qp_state(a->qp) == IBV_QPS_RESET, "state %d", qp_state(a->qp));
@@ -413,7 +384,7 @@ SIDES_CASE(reset_while_waiting)
 	sleep_ms(50);
 	must(to_state(a, IBV_QPS_RESET));
 	must(nobody_listens());
-	must(side_init(a) && join(a, b));
+	must(side_init(a) && sides_join(a, b));
 	must(traffic(a, b));
 }
 
@@ -545,7 +516,7 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
 		struct ibv_wc wc;
 		size_t len = 16 * 1024;
 
-		if (sides_open(&a, &b, ctx, 0) && side_recv(&b, 1, len) && join(&a, &b) &&
+		if (sides_open(&a, &b, ctx, 0) && side_recv(&b, 1, len) && sides_join(&a, &b) &&
 		    side_send(&a, 2, len) && expect_wc(a.cq, &wc, 2, IBV_WC_SUCCESS)) {
 			ibv_destroy_qp(a.qp);
 			a.qp = NULL;
@@ -563,7 +534,7 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 
 	a->timeout = 1;
 	a->retry_cnt = 0;
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 	must(side_recv(a, 3, 100));
 	ibv_destroy_qp(b->qp);
@@ -582,17 +553,13 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
  * succeeds. */
 SIDES_CASE(reads_of_a_peer_that_goes)
 {
-	struct ibv_sge sge = sge_of(&a->memory, 0, 32 * 1024);
-	struct ibv_send_wr wr, *bad;
 	struct ibv_wc wc;
 	bool failed = false;
 
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 	for (int i = 0; i < 20; i++) {
-		wr = wr_rdma(IBV_WR_RDMA_READ, i, IBV_SEND_SIGNALED, &sge, 1,
-			     (uintptr_t)b->memory.buf, b->memory.mr->rkey);
-		check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+		must(side_rdma(a, IBV_WR_RDMA_READ, i, 0, b, 0, 32 * 1024));
 		if (i == 10) {
 			ibv_destroy_qp(b->qp);
 			b->qp = NULL;
@@ -611,21 +578,15 @@ SIDES_CASE(reads_of_a_peer_that_goes)
 SIDES_CASE(a_peer_may_do_what_the_queue_pair_grants)
 {
 	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_READ };
-	struct ibv_sge sge = sge_of(&a->memory, 0, 100);
-	struct ibv_send_wr wr, *bad;
 	struct ibv_wc wc;
 
 	memset(b->memory.buf, 7, 100);
 	check(!try_modify(b, &attr, IBV_QP_ACCESS_FLAGS), "access flags");
-	must(join(a, b));
-	wr = wr_rdma(IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)b->memory.buf,
-		     b->memory.mr->rkey);
-	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(sides_join(a, b));
+	must(side_rdma(a, IBV_WR_RDMA_READ, 1, 0, b, 0, 100));
 	must(expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS));
 	memset(a->memory.buf, 9, 100);
-	wr = wr_rdma(IBV_WR_RDMA_WRITE, 2, 0, &sge, 1, (uintptr_t)b->memory.buf,
-		     b->memory.mr->rkey);
-	check(!ibv_post_send(a->qp, &wr, &bad), "ibv_post_send: %s", strerror(errno));
+	must(side_rdma(a, IBV_WR_RDMA_WRITE, 2, 0, b, 0, 100));
 	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON) && qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 	check(b->memory.buf[0] == 7 && b->memory.buf[99] == 7, "it has written");
 }
@@ -640,7 +601,7 @@ SIDES_CASE(switched_off)
 	rc = try_modify(a, &attr, mask);
 	must(set_device_value(ctx, "pairing_port", port));
 	check(rc == EOPNOTSUPP, "%d", rc);
-	must(join(a, b));
+	must(sides_join(a, b));
 	must(traffic(a, b));
 }
 

@@ -14,19 +14,6 @@
 #define MARK_RECV 0xfeedf00dULL
 
 static struct region src, dst;
-static uint32_t seed = 99;
-
-static uint32_t any(void)
-{
-	seed = seed * 1664525 + 1013904223;
-	return seed >> 8;
-}
-
-static void fill_any(volatile uint8_t *at, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		at[i] = (uint8_t)any();
-}
 
 /* --- finding the queues ----------------------------------------------------------------------- */
 
@@ -112,32 +99,19 @@ static void add(struct target *t)
 	ring_doorbell(t->p.a.qp);
 }
 
-/* One request that the device must not take: an error completion, nothing moved, the QP in error. */
+/* One request that the device must not take. */
 static void refused(void (*spoil)(struct rxe_send_wqe *))
 {
 	struct target t = { 0 };
-	struct ibv_wc wc;
 
-	if (!target_open(&t))
-		goto out;
-	memset(dst.buf, 0x11, dst.len);
-	memset(src.buf, 0x22, src.len);
-	spoil(good(&t));
-	add(&t);
-	if (!qp_reaches(t.p.a.qp, IBV_QPS_ERR, SOON))
-		goto out;
-	if (!poll_wc(t.p.a.send_cq, &wc, SOON))
-		fail("no completion of the bad request");
-	else if (wc.status == IBV_WC_SUCCESS)
-		fail("the bad request completed with success");
-	else if (not_all(dst.buf, dst.len, 0x11) >= 0)
-		fail("octets reached the peer");
-	else if (not_all(src.buf, src.len, 0x22) >= 0)
-		fail("the local buffer was written");
-out:
+	if (target_open(&t)) {
+		regions_mark(&src, &dst);
+		spoil(good(&t));
+		add(&t);
+		request_is_refused(&t.p, &src, &dst);
+	}
 	pair_close(&t.p);
-	if (!test_failed())
-		world_is_well();
+	world_is_well();
 }
 
 #define REFUSED(name, change)                                                                      \
@@ -215,8 +189,7 @@ static void header_of_lies(void)
 		expect_wc(t.p.a.send_cq, &wc, 5, IBV_WC_SUCCESS);
 	}
 	pair_close(&t.p);
-	if (!test_failed())
-		world_is_well();
+	world_is_well();
 }
 
 /* Random octets all over the send queue of a connected QP, again and again while it is rung. */
@@ -245,8 +218,7 @@ static void random_send_queue(void)
 		}
 		pair_close(&t.p);
 	}
-	if (!test_failed())
-		world_is_well();
+	world_is_well();
 }
 
 /* Random octets in the receive queue while Sends come in. */
@@ -256,13 +228,10 @@ static void random_receive_queue(void)
 		struct target t = { 0 };
 
 		if (target_open(&t)) {
-			struct ibv_sge sge = sge_of(&dst, 0, 4096);
-			struct ibv_send_wr wr =
-				wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
 			uint32_t mask = t.rq->index_mask;
 			size_t size = (size_t)1 << t.rq->log2_elem_size;
 
-			memset(src.buf, 0x66, src.len);
+			regions_mark(&src, &dst);
 			fill_any(t.rq->data, (mask + 1) * size);
 			for (uint32_t i = 0; round % 2 && i <= mask; i++) {
 				struct rxe_recv_wqe *e = (void *)(t.rq->data + i * size);
@@ -270,16 +239,11 @@ static void random_receive_queue(void)
 				e->dma.num_sge = 1 + round % 4;
 			}
 			t.rq->producer_index = any();
-			try_send(&t.p.b, &wr);
-			if (!qp_reaches(t.p.a.qp, IBV_QPS_ERR, SOON))
-				fail("round %d: the QP survived", round);
-			else if (not_all(src.buf, src.len, 0x66) >= 0)
-				fail("round %d: memory was written", round);
+			send_breaks_receiver(&t.p, &src, &dst);
 		}
 		pair_close(&t.p);
 	}
-	if (!test_failed())
-		world_is_well();
+	world_is_well();
 }
 
 /* All queues, the completion queues too, while requests go both ways. */
@@ -312,8 +276,7 @@ static void random_everything(void)
 		}
 		pair_close(&t.p);
 	}
-	if (!test_failed())
-		world_is_well();
+	world_is_well();
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,14 @@ use super::{
         fetch_add,
         Atomic, //
     },
+    awaited::{
+        brought,
+        own_fault,
+        reset,
+        send_completes_behind,
+        terminated,
+        SINK_AT, //
+    },
     case,
     code,
     refusals,
@@ -36,7 +44,6 @@ use crate::{
     },
     wire::{
         require,
-        End,
         Outcome,
         Wire, //
     },
@@ -68,8 +75,6 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// Where the device puts what the words of the peer held.
-const SINK_AT: usize = 512;
 /// The peer's memory, of which the device knows no more than this.
 const KEY: u32 = 77;
 const AT: u64 = 4096;
@@ -98,17 +103,6 @@ fn identifier_of(request: &Segment) -> u32 {
         .map_or(0, u32::from_be_bytes)
 }
 
-/// The atomic operation is done, the word was this, and nothing beside its place was written to.
-fn brought(b: &mut Bench<'_>, wire: &Wire, word: u64) -> Outcome {
-    b.puppet
-        .wait(&format!("wc {} send * success 8", wire.conn))?;
-    let ram = b.ram;
-    let memory = b.puppet.peek(&ram, SINK_AT, 8)?;
-    require!(memory == word.to_ne_bytes(), "{}", hex(&memory));
-    b.ram_is_clean(0, SINK_AT)?;
-    b.ram_is_clean(SINK_AT + 8, 1000)
-}
-
 fn frames_of_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
@@ -134,7 +128,7 @@ fn atomic_of_the_device(b: &mut Bench<'_>) -> Outcome {
         b.puppet.none(&format!("wc {}", wire.conn))?;
         b.untouched()?;
         wire.send(&[answer(msn, identifier, word)])?;
-        brought(b, &wire, word)?;
+        brought(b, &wire, &word.to_ne_bytes())?;
     }
     Ok(())
 }
@@ -225,17 +219,7 @@ fn answers_to_reads_and_atomics_of_the_device(b: &mut Bench<'_>) -> Outcome {
 fn sends_complete_behind_atomics(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (identifier, _) = pending(b, &mut wire, 1)?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
-    wire.expect_send(10)?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
-    wire.send(&[answer(1, identifier, 7)])?;
-    let first = b.puppet.wait(&format!("wc {} send", wire.conn))?;
-    let second = b.puppet.wait(&format!("wc {} send", wire.conn))?;
-    require!(
-        first[5] == "8" && first[3] < second[3],
-        "{first:?} {second:?}"
-    );
-    Ok(())
+    send_completes_behind(b, &mut wire, answer(1, identifier, 7), 8)
 }
 
 fn fenced_send_waits_for_the_atomic(b: &mut Bench<'_>) -> Outcome {
@@ -248,18 +232,7 @@ fn fenced_send_waits_for_the_atomic(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn own_fault_of_an_atomic_sends_no_octet(b: &mut Bench<'_>) -> Outcome {
-    let mut wire = b.begun()?;
-    b.puppet.ask(&format!("badadd {}", wire.conn))?;
-    let got = wire.get()?;
-    require!(
-        got.op() == op::TERMINATE && got.data().len() == 4,
-        "{}",
-        got.describe()
-    );
-    let local = Code(0, 0, got.data()[1]).alone();
-    require!(got.0 == local, "{}", got.describe());
-    wire.ends(End::Graceful)?;
-    b.completed(&wire, "loc_prot")
+    own_fault(b, "badadd")
 }
 
 fn terminate_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
@@ -269,10 +242,7 @@ fn terminate_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
     ] {
         let mut wire = b.begun()?;
         let (_, request) = pending(b, &mut wire, 1)?;
-        wire.send(&[code.answer(&request)])?;
-        b.completed(&wire, status)?;
-        b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
-        b.down(&wire)?;
+        terminated(b, &mut wire, code, &request, status)?;
     }
     Ok(())
 }
@@ -280,10 +250,7 @@ fn terminate_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
 fn reset_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     pending(b, &mut wire, 1)?;
-    let conn = wire.conn;
-    wire.reset()?;
-    b.puppet.wait(&format!("wc {conn} send * flushed"))?;
-    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+    reset(b, wire)
 }
 
 /// Answers that are none to an atomic operation that waits for one.
@@ -540,10 +507,7 @@ fn refused_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
     let got = wire.get()?;
     b.completed(&wire, "success")?;
     pending(b, &mut wire, 1)?;
-    wire.send(&[code::NO_BUFFER.answer(&got.0)])?;
-    b.completed(&wire, "rem_inv_req")?;
-    b.puppet.wait(&format!("event {conn} QP_FATAL"))?;
-    b.down(&wire)
+    terminated(b, &mut wire, code::NO_BUFFER, &got.0, "rem_inv_req")
 }
 
 /// Immediate Data that is not as it has to be, refused without a receive being used up.

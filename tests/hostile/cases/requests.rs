@@ -3,6 +3,15 @@
 //! What the device sends by itself, and how its Reads are answered (RFC 5040, sections 4 to 6).
 
 use super::{
+    awaited::{
+        beside_the_sink,
+        brought,
+        own_fault,
+        reset,
+        send_completes_behind,
+        terminated,
+        SINK_AT, //
+    },
     case,
     code,
     scripts,
@@ -169,9 +178,6 @@ fn empty_write_of_the_device(b: &mut Bench<'_>) -> Outcome {
     b.completed(&wire, "success")
 }
 
-/// Where the Reads of [`pending`] bring their octets.
-const SINK_AT: usize = 512;
-
 /// The device has sent a Read Request, whose octets go to [`SINK_AT`].
 fn pending(b: &mut Bench<'_>, wire: &mut Wire, size: u32) -> Outcome<(Read, u32, Segment)> {
     b.puppet.ask(&format!(
@@ -198,21 +204,6 @@ fn pending(b: &mut Bench<'_>, wire: &mut Wire, size: u32) -> Outcome<(Read, u32,
 /// A part of the Response to a Read.
 fn part(read: &Read, offset: u64, data: &[u8]) -> Segment {
     read_response(read.sink, read.sink_to.wrapping_add(offset), data)
-}
-
-/// The Read has brought these octets, and nothing beside them was written to.
-fn brought(b: &mut Bench<'_>, wire: &Wire, data: &[u8]) -> Outcome {
-    b.puppet
-        .wait(&format!("wc {} send * success {}", wire.conn, data.len()))?;
-    let ram = b.ram;
-    let memory = b.puppet.peek(&ram, SINK_AT, data.len())?;
-    require!(memory == data, "data differs");
-    beside_the_sink(b, data.len())
-}
-
-fn beside_the_sink(b: &mut Bench<'_>, size: usize) -> Outcome {
-    b.ram_is_clean(0, SINK_AT)?;
-    b.ram_is_clean(SINK_AT + size, 1000)
 }
 
 fn read_of_the_device(b: &mut Bench<'_>) -> Outcome {
@@ -324,17 +315,7 @@ fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
 fn sends_complete_behind_reads(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (read, ..) = pending(b, &mut wire, 64)?;
-    b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
-    wire.expect_send(10)?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
-    wire.send(&[part(&read, 0, &[7; 64])])?;
-    let first = b.puppet.wait(&format!("wc {} send", wire.conn))?;
-    let second = b.puppet.wait(&format!("wc {} send", wire.conn))?;
-    require!(
-        first[5] == "64" && first[3] < second[3],
-        "{first:?} {second:?}"
-    );
-    Ok(())
+    send_completes_behind(b, &mut wire, part(&read, 0, &[7; 64]), 64)
 }
 
 fn fenced_send_waits_for_the_read(b: &mut Bench<'_>) -> Outcome {
@@ -349,19 +330,8 @@ fn fenced_send_waits_for_the_read(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn own_fault_sends_no_octet(b: &mut Bench<'_>) -> Outcome {
-    // A Send from memory that is not registered: a Terminate takes its place.
-    let mut wire = b.begun()?;
-    b.puppet.ask(&format!("badsend {}", wire.conn))?;
-    let got = wire.get()?;
-    require!(
-        got.op() == op::TERMINATE && got.data().len() == 4,
-        "{}",
-        got.describe()
-    );
-    let local = Code(0, 0, got.data()[1]).alone();
-    require!(got.0 == local, "{}", got.describe());
-    wire.ends(End::Graceful)?;
-    b.completed(&wire, "loc_prot")
+    // A Send from memory that is not registered.
+    own_fault(b, "badsend")
 }
 
 fn terminate_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
@@ -372,10 +342,7 @@ fn terminate_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
     ] {
         let mut wire = b.begun()?;
         let (_, _, request) = pending(b, &mut wire, 8)?;
-        wire.send(&[code.answer(&request)])?;
-        b.completed(&wire, status)?;
-        b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
-        b.down(&wire)?;
+        terminated(b, &mut wire, code, &request, status)?;
     }
     Ok(())
 }
@@ -395,10 +362,7 @@ fn end_of_the_stream_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
 fn reset_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     pending(b, &mut wire, 64)?;
-    let conn = wire.conn;
-    wire.reset()?;
-    b.puppet.wait(&format!("wc {conn} send * flushed"))?;
-    b.puppet.wait(&format!("disconnected {conn}")).map(drop)
+    reset(b, wire)
 }
 
 fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {

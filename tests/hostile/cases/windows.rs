@@ -93,11 +93,16 @@ impl Window {
         Ok(())
     }
 
+    /// Binds it to [`LEN`] octets at [`OFFSET`].
+    fn bind_part(&mut self, b: &mut Bench<'_>, wire: &Wire, rights: u32) -> Outcome {
+        self.bind(b, wire, (OFFSET, LEN), rights)?;
+        b.completed(wire, "success")
+    }
+
     /// One that is bound to [`LEN`] octets at [`OFFSET`], with all rights.
     fn bound(b: &mut Bench<'_>, wire: &Wire, kind: u32) -> Outcome<Self> {
         let mut window = Self::new(b, kind)?;
-        window.bind(b, wire, (OFFSET, LEN), access::ALL & !access::LOCAL_WRITE)?;
-        b.completed(wire, "success")?;
+        window.bind_part(b, wire, access::ALL & !access::LOCAL_WRITE)?;
         Ok(window)
     }
 
@@ -188,13 +193,7 @@ fn old_key_of_a_window_is_refused(b: &mut Bench<'_>) -> Outcome {
     let mut window = Window::bound(b, &wire, 1)?;
     let old = window.key;
     window.serves(b, &mut wire, 0x44)?;
-    window.bind(
-        b,
-        &wire,
-        (OFFSET, LEN),
-        access::REMOTE_WRITE | access::REMOTE_READ,
-    )?;
-    b.completed(&wire, "success")?;
+    window.bind_part(b, &wire, access::REMOTE_WRITE | access::REMOTE_READ)?;
     require!(window.key != old, "the same key again");
     window.serves(b, &mut wire, 0x55)?;
     let key = std::mem::replace(&mut window.key, old);
@@ -211,8 +210,7 @@ fn window_bound_to_nothing_is_refused(b: &mut Bench<'_>) -> Outcome {
     window.refuses(b, &mut wire, code::STAG)?;
     let mut wire = b.begun()?;
     for rights in [access::REMOTE_WRITE, 0] {
-        window.bind(b, &wire, (OFFSET, LEN), rights)?;
-        b.completed(&wire, "success")?;
+        window.bind_part(b, &wire, rights)?;
     }
     window.bind(b, &wire, (0, 0), 0)?;
     b.completed(&wire, "success")?;
@@ -229,13 +227,7 @@ fn peer_invalidates_a_window(b: &mut Bench<'_>) -> Outcome {
     b.received(&wire, b"x")?;
     // It can be bound again, with a key of its own.
     let old = window.key;
-    window.bind(
-        b,
-        &wire,
-        (OFFSET, LEN),
-        access::REMOTE_WRITE | access::REMOTE_READ,
-    )?;
-    b.completed(&wire, "success")?;
+    window.bind_part(b, &wire, access::REMOTE_WRITE | access::REMOTE_READ)?;
     window.serves(b, &mut wire, 0x55)?;
     window.key = old;
     window.refuses(b, &mut wire, code::STAG)?;
@@ -328,8 +320,7 @@ fn bad_accesses() -> Vec<Case> {
                 for kind in [1, 2] {
                     let mut wire = b.begun()?;
                     let mut window = Window::new(b, kind)?;
-                    window.bind(b, &wire, (OFFSET, LEN), rights)?;
-                    b.completed(&wire, "success")?;
+                    window.bind_part(b, &wire, rights)?;
                     let region = window.region;
                     b.puppet.fill(&region, 0x33)?;
                     b.refuses(&mut wire, code, &make(&window))?;

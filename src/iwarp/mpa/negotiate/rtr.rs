@@ -13,6 +13,7 @@ use crate::{
     mpa::start::RtrKinds,
     rdmap::{
         ReadRequest,
+        SendExtra,
         SendKind,
         Solicited, //
     },
@@ -60,7 +61,7 @@ impl Rtr {
             Self::Send => Message::Send {
                 kind: SendKind {
                     solicited: Solicited::No,
-                    invalidate: None,
+                    extra: SendExtra::None,
                 },
                 msn: Msn::FIRST,
             },

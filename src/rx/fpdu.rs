@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Complete FPDUs in TCP's receive queue.
+//!
+//! Context: softirq, or process with the socket locked.
+
+use iwarp::{
+    mpa,
+    receiver::RECEIVE_HEADER_MAX, //
+};
+use kernel_ext::{
+    crc32c,
+    net::Inbound, //
+};
+
+/// Octets that a look at the front of an FPDU needs at most.
+pub(super) const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
+
+/// A complete FPDU in the receive queue.
+pub(super) struct Fpdu {
+    pub(super) ulpdu_len: u16,
+    /// Octets of all of it.
+    pub(super) len: usize,
+}
+
+impl Fpdu {
+    /// Looks at the FPDU at `pos`, behind which `available` octets wait; [`None`] if it is not
+    /// complete. Its first octets are copied to `front`.
+    pub(super) fn at(
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        available: usize,
+        front: &mut [u8; FRONT_MAX],
+    ) -> Option<Self> {
+        let front = front.get_mut(..available.min(FRONT_MAX))?;
+        if front.len() < mpa::LENGTH_LEN || !inbound.peek(pos, front) {
+            return None;
+        }
+        let ulpdu_len = u16::from_be_bytes(*front.first_chunk()?);
+        let len = mpa::fpdu_len(ulpdu_len) as usize;
+        (len <= available).then_some(Self { ulpdu_len, len })
+    }
+
+    /// Whether the CRC at its end is the one of all octets before it (MPA-18).
+    pub(super) fn crc_is_right(&self, inbound: &mut Inbound<'_>, pos: usize) -> bool {
+        let covered = self.len - mpa::CRC_LEN;
+        let crc = crc32c::finish(inbound.crc32c(pos, covered, crc32c::INIT));
+        let mut trailer = [0; mpa::CRC_LEN];
+        inbound.peek(pos + covered, &mut trailer) && trailer == mpa::crc_trailer(crc)
+    }
+}

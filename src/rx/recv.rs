@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What uses up a receive work request: Sends, which fill its buffer, and Immediate Data.
+//!
+//! Context: softirq, or process with the socket locked.
+
+use iwarp::{
+    fault::Fault,
+    order::SendProgress,
+    rdmap::{
+        Immediate,
+        SendExtra,
+        Solicited, //
+    },
+    receiver::{
+        Queued,
+        SendSegment, //
+    }, //
+};
+use kernel_ext::{
+    net::Inbound,
+    rdma::wr::{
+        WcExtra,
+        WcOpcode,
+        WcStatus, //
+    }, //
+};
+
+use super::{
+    RxStream,
+    Written, //
+};
+use crate::{
+    mr::LocalUse,
+    qp::Qp,
+    sge::{
+        RegionCache,
+        Slices, //
+    },
+    wr::{
+        Completion,
+        RecvWr, //
+    }, //
+};
+
+/// A receive work request, which is filled in where it stays.
+#[derive(Default)]
+pub(super) struct Incoming {
+    wr: RecvWr,
+    buffer: Slices,
+    buffer_len: u32,
+    /// How far the current Send has filled it; [`None`] if there is none.
+    progress: Option<SendProgress>,
+}
+
+impl Incoming {
+    /// The cookie of the receive work request that a Send has begun to fill.
+    pub(super) fn begun(&self) -> Option<u64> {
+        self.progress.is_some().then_some(self.wr.id)
+    }
+}
+
+/// How a receive work request ends.
+struct Received {
+    status: WcStatus,
+    opcode: WcOpcode,
+    bytes: u32,
+    extra: WcExtra,
+    solicited: Solicited,
+}
+
+impl Received {
+    /// With an error.
+    fn failed(status: WcStatus) -> Self {
+        Self {
+            status,
+            opcode: WcOpcode::Recv,
+            bytes: 0,
+            extra: WcExtra::None,
+            solicited: Solicited::Yes,
+        }
+    }
+}
+
+impl Qp {
+    /// Places a segment of a Send.
+    pub(super) fn place_send(
+        &self,
+        stream: &mut RxStream,
+        inbound: &mut Inbound<'_>,
+        ulpdu: usize,
+        segment: &SendSegment,
+    ) -> Result<(), Fault> {
+        let RxStream {
+            incoming, cache, ..
+        } = stream;
+        if segment.first {
+            stream.written = Written::default();
+            self.next_receive(incoming, cache)?;
+        }
+        let Some(progress) = &mut incoming.progress else {
+            return Err(Fault::NoBuffer);
+        };
+        let placement = match progress.accept(segment, incoming.buffer_len) {
+            Ok(placement) => placement,
+            Err(fault) => return Err(self.refuse_send(incoming, WcStatus::LocalLength, fault)),
+        };
+        let payload = segment.payload;
+        if payload.len != 0 {
+            let pos = ulpdu + usize::from(payload.offset);
+            let len = usize::from(payload.len);
+            if let Err(status) =
+                incoming
+                    .buffer
+                    .place(self.pd(), placement.offset, inbound, pos, len)
+            {
+                return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
+            }
+        }
+        let Some(len) = placement.delivered else {
+            return Ok(());
+        };
+        if let SendExtra::Invalidate(stag) = segment.kind.extra {
+            if let Err(fault) = self.invalidate_remote(stag) {
+                return Err(self.refuse_send(incoming, WcStatus::RemoteInvalidRequest, fault));
+            }
+        }
+        incoming.progress = None;
+        self.complete_receive(
+            incoming.wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::Recv,
+                bytes: len,
+                extra: match segment.kind.extra {
+                    SendExtra::None => WcExtra::None,
+                    SendExtra::Invalidate(stag) => WcExtra::Invalidated(stag.raw()),
+                    SendExtra::Immediate(octets) => WcExtra::Immediate(octets),
+                },
+                solicited: segment.kind.solicited,
+            },
+        );
+        Ok(())
+    }
+
+    /// Ends the receive work request of a Send with an error; returns `fault`.
+    fn refuse_send(&self, incoming: &mut Incoming, status: WcStatus, fault: Fault) -> Fault {
+        incoming.progress = None;
+        self.complete_receive(incoming.wr.id, Received::failed(status));
+        fault
+    }
+
+    /// Takes the next receive work request.
+    fn take_wr(&self, wr: &mut RecvWr) -> Result<(), Fault> {
+        match self.take_receive(wr) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(bad)) => {
+                self.complete_receive(bad.id, Received::failed(bad.status));
+                Err(Fault::LocalPlacement)
+            }
+            None => Err(Fault::NoBuffer),
+        }
+    }
+
+    /// Takes the next receive work request for a Send and resolves its list.
+    fn next_receive(&self, incoming: &mut Incoming, cache: &mut RegionCache) -> Result<(), Fault> {
+        self.take_wr(&mut incoming.wr)?;
+        let list = &incoming.wr.buffer;
+        let usage = LocalUse::Sink;
+        if let Err(status) = incoming
+            .buffer
+            .resolve(list, self.device(), self.pd(), usage, cache)
+        {
+            return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
+        }
+        incoming.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        incoming.progress = Some(SendProgress::new());
+        Ok(())
+    }
+
+    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
+    pub(super) fn take_immediate(
+        &self,
+        stream: &mut RxStream,
+        queued: Queued<Immediate>,
+    ) -> Result<(), Fault> {
+        let immediate = queued.admit(self.receive_room())?;
+        let wr = &mut stream.incoming.wr;
+        self.take_wr(wr)?;
+        self.complete_receive(
+            wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::RecvRdmaWithImm,
+                bytes: stream.written.take(),
+                extra: WcExtra::Immediate(immediate_value(immediate.data)),
+                solicited: immediate.solicited,
+            },
+        );
+        Ok(())
+    }
+
+    fn complete_receive(&self, id: u64, received: Received) {
+        let origin = self.origin();
+        self.recv_cq().post(&Completion {
+            id,
+            status: received.status,
+            opcode: received.opcode,
+            bytes: received.bytes,
+            extra: received.extra,
+            qpn: origin.qpn,
+            qp: origin.qp,
+            solicited: received.solicited == Solicited::Yes,
+        });
+    }
+}
+
+/// The four octets of the verbs: the first ones, as we send them and deployed devices do, unless these
+/// are zero and the others are not.
+fn immediate_value(data: [u8; Immediate::LEN]) -> [u8; 4] {
+    match data {
+        [0, 0, 0, 0, a, b, c, d] => [a, b, c, d],
+        [a, b, c, d, ..] => [a, b, c, d],
+    }
+}
