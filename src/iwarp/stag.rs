@@ -338,6 +338,18 @@ mod tests {
     }
 
     #[test]
+    fn rights_survive_as_a_number_and_nothing_else_does() {
+        for bits in 0..=u8::MAX {
+            let rights = Access::from_bits(bits);
+            assert_eq!(rights.bits(), bits & Access::ALL.bits());
+            assert_eq!(rights.intersection(Access::ALL), rights);
+            assert!(rights.intersection(Access::NONE).is_empty());
+            let write = rights.intersection(Access::REMOTE_WRITE);
+            assert_eq!(!write.is_empty(), rights.contains(Access::REMOTE_WRITE));
+        }
+    }
+
+    #[test]
     fn takes_all_of_the_region_and_no_octet_more() {
         assert_eq!(write(REGION, 0x1000, 0x100), Ok(0));
         assert_eq!(write(REGION, 0x10ff, 1), Ok(0xff));
