@@ -236,6 +236,8 @@ impl Qp {
             _waiting: waiting,
         };
         attrs.paired = true;
+        // Until the consumer says more, nothing waits for a peer that has come and gone.
+        self.patience.store(0, Relaxed);
         let _drop_outside_lock = self.pairing.lock().replace(pairing);
         self.enter(Phase::Waiting);
         Ok(())
@@ -441,7 +443,7 @@ impl Qp {
                 self.arm(pairing);
                 due
             }
-            None if self.is_deserted() && self.phase() == Phase::Rts => Due::GiveUp,
+            None if self.is_alone() => Due::GiveUp,
             None => Due::Nothing,
         };
         match due {
@@ -460,7 +462,7 @@ impl Qp {
     fn give_up_pairing(self: &Arc<Self>) {
         let how = match self.end_pairing() {
             Some(_) => Close::Abort,
-            None if self.is_deserted() => Close::Graceful,
+            None if self.is_alone() => Close::Graceful,
             None => return,
         };
         self.device().stats.pairing_timeouts.inc();
@@ -470,6 +472,11 @@ impl Qp {
             conn.close(how);
         }
         self.transmit();
+    }
+
+    /// Whether the peer of the stream has gone.
+    fn is_alone(&self) -> bool {
+        self.is_deserted() && matches!(self.phase(), Phase::Rts | Phase::Closing)
     }
 
     /// Something is posted for a peer that has gone: it fails when it has waited long enough.

@@ -549,6 +549,21 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 }
 
+/* Who has not said how long a Send may wait does not wait. */
+SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
+{
+	struct ibv_wc wc;
+
+	must(side_rtr(b, a) && side_recv(b, 1, 10) && side_rtr(a, b) && side_rts(a));
+	must(side_send(a, 2, 10) && expect_wc(b->cq, &wc, 1, IBV_WC_SUCCESS));
+	ibv_destroy_qp(a->qp);
+	a->qp = NULL;
+	must(expect_no_wc(b->cq, 300));
+	must(side_send(b, 3, 10));
+	check(poll_wc(b->cq, &wc, 900) && wc.wr_id == 3 && is_retry_exceeded(wc.status),
+	      "status %d", wc.status);
+}
+
 /* How many of the Reads are answered is up to chance; each of them ends, and after one that fails none
  * succeeds. */
 SIDES_CASE(reads_of_a_peer_that_goes)
@@ -652,6 +667,7 @@ int main(int argc, char **argv)
 	RUN(what_cannot_be_is_refused_at_once);
 	RUN(what_was_sent_arrives_though_the_sender_goes);
 	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
+	RUN(who_only_waited_does_not_wait_for_one_that_has_gone);
 	RUN(reads_of_a_peer_that_goes);
 	RUN(a_peer_may_do_what_the_queue_pair_grants);
 	RUN(switched_off);
