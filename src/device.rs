@@ -318,6 +318,7 @@ impl Device {
         let (mut max_mw, mut atomic_cap) = (0, AtomicCap::None);
         if self.abi.has_extensions() {
             device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
+            device_caps |= DeviceCaps::SRQ_RESIZE;
             max_mw = MAX_MW;
             atomic_cap = AtomicCap::Global;
         }

@@ -219,8 +219,13 @@ impl Driver for Riwarp {
         Srq::create(dev, init, udata)
     }
 
-    fn modify_srq(srq: ArcBorrow<'_, Srq>, attr: &SrqAttr, mask: SrqAttrMask) -> Result {
-        srq.modify(attr, mask)
+    fn modify_srq(
+        srq: ArcBorrow<'_, Srq>,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        udata: &mut Udata<'_, Self>,
+    ) -> Result {
+        srq.modify(attr, mask, udata)
     }
 
     fn query_srq(srq: ArcBorrow<'_, Srq>) -> Result<SrqAttr> {

@@ -76,6 +76,7 @@ use registration::{
     to_rights, //
 };
 pub(crate) use registration::{
+    rights_among,
     Mr,
     MAX_FAST_REG_PAGES, //
 };
@@ -104,6 +105,8 @@ pub(crate) struct StreamId {
     pub(crate) pd: PdId,
     /// The number of its queue pair.
     pub(crate) qpn: u32,
+    /// What its peer may do at most.
+    pub(crate) rights: Access,
 }
 
 /// What a local work request does with memory.
@@ -263,7 +266,7 @@ impl Region {
             stag: inside.stag,
             base: inside.base,
             len: inside.len,
-            access: inside.access,
+            access: inside.access.intersection(stream.rights),
             association: self.association(inside.tied_to, stream),
             valid: inside.valid,
         }
@@ -465,7 +468,11 @@ mod tests {
 
     /// A stream of a domain.
     fn of(pd: PdId) -> StreamId {
-        StreamId { pd, qpn: 5 }
+        StreamId {
+            pd,
+            qpn: 5,
+            rights: Access::ALL,
+        }
     }
 
     fn source(region: &Region, addr: u64, len: u32) -> Result<u64, WcStatus> {
@@ -528,6 +535,18 @@ mod tests {
             Association::Foreign
         );
         assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_gives_its_peer_no_more_than_it_may() -> Result {
+        let both = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+        let region = region(Kind::User, both, true)?;
+        let stream = StreamId {
+            rights: Access::REMOTE_READ.union(Access::REMOTE_ATOMIC),
+            ..of(PD)
+        };
+        assert_eq!(region.view(stream).access, Access::REMOTE_READ);
         Ok(())
     }
 

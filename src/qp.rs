@@ -25,7 +25,10 @@ use iwarp::{
     fault::Fault,
     pairing::Psn,
     receiver::Room,
-    stag::Stag,
+    stag::{
+        Access,
+        Stag, //
+    },
     terminate::{
         Quoted,
         Terminate, //
@@ -105,6 +108,7 @@ use crate::{
         Reservation, //
     },
     mr::{
+        rights_among,
         Bind,
         StreamId, //
     },
@@ -215,6 +219,10 @@ pub(crate) struct Qp {
     may_send: Atomic<bool>,
     /// The peer of a stream without connection manager has gone.
     deserted: Atomic<bool>,
+    /// How long a Send without connection manager waits for the peer, in milliseconds, or [`FOR_EVER`].
+    patience: Atomic<u32>,
+    /// What the peer may do at most: an [`Access`].
+    rights: Atomic<u32>,
     /// The transmitter holds a request back until a Read is answered.
     waiting_for_reads: Atomic<bool>,
     /// How the oldest request ends that is flushed: a [`WcStatus`], plus 1.
@@ -262,6 +270,9 @@ enum Alarm {
     /// The queue pair is being destroyed.
     Ended,
 }
+
+/// A Send waits as long as it takes.
+const FOR_EVER: u32 = u32::MAX;
 
 /// How long a receive that was posted after the end may wait before it is flushed.
 const FLUSH_PERIOD: Delta = Delta::from_millis(50);
@@ -334,7 +345,20 @@ impl Qp {
         StreamId {
             pd: self.pd(),
             qpn: self.number,
+            // CAST: it was stored as such.
+            rights: Access::from_bits(self.rights.load(Relaxed) as u8),
         }
+    }
+
+    /// What the peer may do at most follows from what the consumer has set. The flags of a queue pair that
+    /// a connection manager connects are not the consumer's.
+    fn set_rights(&self, attrs: &Attrs) {
+        let rights = if attrs.paired {
+            rights_among(attrs.stored.access)
+        } else {
+            Access::ALL
+        };
+        self.rights.store(rights.bits().into(), Relaxed);
     }
 
     pub(crate) fn origin(&self) -> Origin {

@@ -14,6 +14,7 @@ use kernel::{
     prelude::*,
     sync::SpinLockIrq, //
 };
+use kernel_ext::rdma::udata::Udata;
 
 use crate::{
     abi::user::RecvRing,
@@ -21,7 +22,8 @@ use crate::{
     wr::{
         BadWr,
         RecvWr, //
-    }, //
+    },
+    Riwarp, //
 };
 
 enum Ring {
@@ -33,6 +35,8 @@ enum Ring {
 
 struct Inner {
     ring: Ring,
+    /// Entries; a power of two, or 0 for a queue that takes nothing.
+    entries: u32,
     /// Requests taken so far, modulo 2^32.
     taken: u32,
     /// Requests posted so far, modulo 2^32; kernel rings only.
@@ -42,8 +46,6 @@ struct Inner {
 /// A ring of receive work requests.
 #[pin_data]
 pub(crate) struct RecvQueue {
-    /// Entries; a power of two, or 0 for a queue that takes nothing.
-    entries: u32,
     #[pin]
     inner: SpinLockIrq<Inner>,
 }
@@ -57,9 +59,9 @@ impl RecvQueue {
             None => Ring::Kernel(empty_ring(entries as usize)?),
         };
         Ok(pin_init!(Self {
-            entries,
             inner <- new_spinlock_irq!(Inner {
                 ring,
+                entries,
                 taken: 0,
                 posted: 0,
             }),
@@ -73,7 +75,7 @@ impl RecvQueue {
     pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        let index = inner.taken & self.entries.wrapping_sub(1);
+        let index = inner.taken & inner.entries.wrapping_sub(1);
         let taken = match &mut inner.ring {
             Ring::User(ring) => ring.take(inner.taken, wr)?,
             Ring::Kernel(slots) => {
@@ -85,6 +87,37 @@ impl RecvQueue {
         Some(taken)
     }
 
+    /// Puts what waits into a ring of another size, for the process that the ring belongs to. It does not
+    /// post meanwhile: what it posts all the same may get lost.
+    ///
+    /// Context: process; one call at a time.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is more than fits, `EOPNOTSUPP` for a queue of a kernel consumer and where the
+    /// library has no such call, `ENOMEM`.
+    pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result {
+        let (ring, before) = {
+            let inner = self.inner.lock();
+            match &inner.ring {
+                Ring::User(ring) => (ring.clone(), inner.taken),
+                Ring::Kernel(_) => return Err(EOPNOTSUPP),
+            }
+        };
+        let (old, new) = ring.begin_resize(entries, udata)?;
+        // Copied without the lock; what is taken meanwhile is skipped afterwards.
+        let copied = old.copy_to(before, &new)?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            let taken = inner.taken.wrapping_sub(before).min(copied);
+            new.skip(taken);
+            inner.taken = taken;
+            inner.entries = entries;
+            core::mem::replace(&mut inner.ring, Ring::User(RecvRing::Rxe(new)))
+        };
+        Ok(())
+    }
+
     /// Appends the request of a kernel consumer.
     ///
     /// # Errors
@@ -93,7 +126,7 @@ impl RecvQueue {
     pub(crate) fn post(&self, wr: RecvWr) -> Result {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        let index = inner.posted & self.entries.wrapping_sub(1);
+        let index = inner.posted & inner.entries.wrapping_sub(1);
         match &mut inner.ring {
             Ring::User(_) => return Err(EINVAL),
             Ring::Kernel(slots) => match slots.get_mut(index as usize) {
@@ -110,16 +143,16 @@ impl RecvQueue {
         let Some(last) = count.checked_sub(1) else {
             return true;
         };
-        if last >= self.entries {
+        let inner = self.inner.lock();
+        if last >= inner.entries {
             return false;
         }
-        let inner = self.inner.lock();
         let position = inner.taken.wrapping_add(last);
         match &inner.ring {
             Ring::User(ring) => ring.holds(inner.taken, count),
             // Requests are posted one after the other, so the last of them stands for all.
             Ring::Kernel(slots) => {
-                let index = position & self.entries.wrapping_sub(1);
+                let index = position & inner.entries.wrapping_sub(1);
                 matches!(slots.get(index as usize), Some(Some(_)))
             }
         }

@@ -41,7 +41,8 @@ use crate::{
         user::{
             Places,
             RecvRing, //
-        }, //
+        },
+        Abi, //
     },
     device::{
         Device,
@@ -62,7 +63,7 @@ use crate::{
 pub(crate) struct Srq {
     link: SrqLink,
     /// The sizes that the consumer was given.
-    max_wr: u32,
+    max_wr: Atomic<u32>,
     max_sge: u32,
     /// The event is raised when fewer requests than this are left; 0 when it is not armed.
     limit: Atomic<u32>,
@@ -115,7 +116,7 @@ impl Srq {
         let srq = Arc::pin_init(
             pin_init!(Self {
                 link: init.link,
-                max_wr: attr.max_wr,
+                max_wr: Atomic::new(attr.max_wr),
                 max_sge: attr.max_sge,
                 limit: Atomic::new(attr.srq_limit),
                 queue <- queue,
@@ -154,19 +155,35 @@ impl Srq {
         wrs.try_for_each(|wr| self.queue.post(abi::kernel::recv(&wr)?))
     }
 
-    /// Arms the limit event.
+    /// Gives the queue of a process another size, arms the limit event, or both.
+    ///
+    /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a new size, `EINVAL` for a limit beyond the size.
-    pub(crate) fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result {
-        if mask.contains(SrqAttrMask::MAX_WR) {
-            return Err(EOPNOTSUPP);
+    /// * `EINVAL` for a limit beyond the size, and a size beyond the device's, below the limit, or less
+    ///   than what waits.
+    /// * `EOPNOTSUPP` for a new size of a kernel consumer's queue, or where the library has no such call.
+    /// * `ENOMEM`.
+    pub(crate) fn modify(
+        &self,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result {
+        let (max_wr, limit) = (self.max_wr.load(Relaxed), self.limit.load(Relaxed));
+        let resize = mask.contains(SrqAttrMask::MAX_WR);
+        let arm = mask.contains(SrqAttrMask::LIMIT);
+        let size = if resize { attr.max_wr } else { max_wr };
+        if size == 0 || size > MAX_SRQ_WR || size < if arm { attr.srq_limit } else { limit } {
+            return Err(EINVAL);
         }
-        if mask.contains(SrqAttrMask::LIMIT) {
-            if attr.srq_limit > self.max_wr {
-                return Err(EINVAL);
-            }
+        if resize {
+            let places = Abi::Rxe.places(size);
+            self.queue.resize(places.all, udata)?;
+            self.max_wr.store(places.usable, Relaxed);
+        }
+        if arm {
             self.limit.store(attr.srq_limit, Relaxed);
             // Armed too late: the consumer must not wait for a request to be taken first.
             if attr.srq_limit != 0
@@ -182,7 +199,7 @@ impl Srq {
     /// The sizes and the limit as they stand.
     pub(crate) fn query(&self) -> SrqAttr {
         SrqAttr {
-            max_wr: self.max_wr,
+            max_wr: self.max_wr.load(Relaxed),
             max_sge: self.max_sge,
             srq_limit: self.limit.load(Relaxed),
         }

@@ -56,6 +56,11 @@ impl Mappings {
         }
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Adds memory to the table of `context` and returns its key.
     ///
     /// # Safety

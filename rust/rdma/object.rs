@@ -173,9 +173,40 @@ pub struct CqLink(Arc<CqInner>);
 struct CqInner {
     gate: Gate<Target<bindings::ib_cq>>,
     baton: Baton<()>,
-    /// The memory that is shared with the process since the queue was resized last.
     #[pin]
-    resized: Mutex<Mappings>,
+    resized: Resized,
+}
+
+/// The memory that is shared with a process since a queue was resized last.
+#[pin_data]
+struct Resized {
+    #[pin]
+    mappings: Mutex<Mappings>,
+}
+
+impl Resized {
+    fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            mappings <- new_mutex!(Mappings::new(), "Resized::mappings"),
+        })
+    }
+
+    /// Runs `f`, one call at a time; if it shares something, that takes the place of what an earlier
+    /// call has shared.
+    fn replace<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
+        let mut kept = self.mappings.lock();
+        let mut mappings = Mappings::new();
+        let result = f(&mut mappings)?;
+        if !mappings.is_empty() {
+            *kept = mappings;
+        }
+        Ok(result)
+    }
+
+    /// Withdraws it, since the context of the process may go before the last link does.
+    fn close(&self) {
+        *self.mappings.lock() = Mappings::new();
+    }
 }
 
 impl CqLink {
@@ -189,7 +220,7 @@ impl CqLink {
             pin_init!(CqInner {
                 gate: Gate::new(Target(cq)),
                 baton: Baton::new(()),
-                resized <- new_mutex!(Mappings::new(), "CqInner::resized"),
+                resized <- Resized::new(),
             }),
             GFP_KERNEL,
         )?;
@@ -257,24 +288,26 @@ impl CqLink {
     ///
     /// Context: process.
     pub(super) fn resize<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
-        let mut resized = self.0.resized.lock();
-        let mut mappings = Mappings::new();
-        let result = f(&mut mappings)?;
-        *resized = mappings;
-        Ok(result)
+        self.0.resized.replace(f)
     }
 
     /// Ends the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.gate.close();
-        // The context of the process may go before the last link does.
-        *self.0.resized.lock() = Mappings::new();
+        self.0.resized.close();
     }
 }
 
 /// The way from the driver's shared receive queue to its consumer.
 #[derive(Clone)]
-pub struct SrqLink(Arc<Gate<Target<bindings::ib_srq>>>);
+pub struct SrqLink(Arc<SrqInner>);
+
+#[pin_data]
+struct SrqInner {
+    gate: Gate<Target<bindings::ib_srq>>,
+    #[pin]
+    resized: Resized,
+}
 
 impl SrqLink {
     /// Makes the link of a shared receive queue that is being created.
@@ -283,14 +316,21 @@ impl SrqLink {
     ///
     /// `srq` must stay valid until [`Self::close`] returned.
     pub(super) unsafe fn new(srq: NonNull<bindings::ib_srq>) -> Result<Self> {
-        Ok(Self(Arc::new(Gate::new(Target(srq)), GFP_KERNEL)?))
+        let inner = Arc::pin_init(
+            pin_init!(SrqInner {
+                gate: Gate::new(Target(srq)),
+                resized <- Resized::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
     }
 
     /// Tells the consumer of an event.
     ///
     /// Context: any; the caller may hold no lock that `post_srq_recv` or `modify_srq` take.
     pub fn event(&self, event: SrqEvent) {
-        let Some(srq) = self.0.enter() else {
+        let Some(srq) = self.0.gate.enter() else {
             return;
         };
         let srq = srq.0.as_ptr();
@@ -312,12 +352,21 @@ impl SrqLink {
 
     /// Whether the consumer still holds the queue.
     pub fn is_alive(&self) -> bool {
-        self.0.is_open()
+        self.0.gate.is_open()
+    }
+
+    /// Modifies the queue, one call at a time; what `f` shares takes the place of what an earlier call
+    /// has shared.
+    ///
+    /// Context: process.
+    pub(super) fn modify<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
+        self.0.resized.replace(f)
     }
 
     /// Ends the link; no handler runs once this returned.
     pub(super) fn close(&self) {
-        self.0.close();
+        self.0.gate.close();
+        self.0.resized.close();
     }
 }
 

@@ -197,8 +197,13 @@ pub trait Driver: Sized + Send + Sync + 'static {
         udata: &mut Udata<'_, Self>,
     ) -> Result<SrqCreated<Self>>;
 
-    /// Changes a shared receive queue.
-    fn modify_srq(srq: ArcBorrow<'_, Self::Srq>, attr: &SrqAttr, mask: SrqAttrMask) -> Result;
+    /// Changes a shared receive queue; one call at a time.
+    fn modify_srq(
+        srq: ArcBorrow<'_, Self::Srq>,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+        udata: &mut Udata<'_, Self>,
+    ) -> Result;
 
     /// Says how a shared receive queue is.
     fn query_srq(srq: ArcBorrow<'_, Self::Srq>) -> Result<SrqAttr>;

@@ -18,6 +18,8 @@ use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::uaccess::UserPtr;
+use kernel::uaccess::UserSlice;
 use zerocopy::Immutable;
 
 /// The private channel of one uverbs call; empty if the caller is in the kernel.
@@ -105,6 +107,24 @@ impl<'a, T: Driver> Udata<'a, T> {
         to_result(unsafe {
             bindings::_ib_respond_udata(self.raw, bytes.as_ptr().cast(), bytes.len())
         })
+    }
+
+    /// Sends an answer to an address that the process named in its request, for commands whose response
+    /// has no room for one.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if there is no process.
+    /// * `EFAULT` if it cannot be written.
+    pub fn answer_at<R: IntoBytes + Immutable>(&mut self, address: u64, answer: &R) -> Result {
+        if self.raw.is_null() {
+            return Err(EINVAL);
+        }
+        let bytes = answer.as_bytes();
+        let place = UserPtr::from_addr(usize::try_from(address)?);
+        UserSlice::new(place, bytes.len())
+            .writer()
+            .write_slice(bytes)
     }
 
     /// Lets the process map `memory` and returns the offset for its `mmap()`.

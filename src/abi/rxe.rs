@@ -197,6 +197,31 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Copies `count` elements from `position` on to `target` and on of another queue, whose elements are
+    /// as long, and makes them its last.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if they do not fit.
+    fn copy_range(&self, position: u32, count: u32, other: &Self, target: u32) -> Result {
+        let end = target.checked_add(count).ok_or(EINVAL)?;
+        if end > other.mask || self.shift != other.shift {
+            return Err(EINVAL);
+        }
+        for n in 0..count {
+            let from = self.at(position.wrapping_add(n));
+            let to = other.at(target + n);
+            // An element is a number of these.
+            for skip in (0..self.element_len()).step_by(ELEMENT_MIN) {
+                let part = self.memory.copy_out::<[u8; ELEMENT_MIN]>(from + skip);
+                other.memory.copy_in(to + skip, &part.ok_or(EINVAL)?)?;
+            }
+        }
+        other.memory.store_u32_release(PRODUCER_AT, end)
+    }
+}
+
 /// The send queue of a process.
 pub(crate) struct SendRing(Queue);
 
@@ -340,6 +365,7 @@ impl SendRing {
 }
 
 /// The receive queue, or shared receive queue, of a process.
+#[derive(Clone)]
 pub(crate) struct RecvRing(Queue);
 
 impl RecvRing {
@@ -362,6 +388,23 @@ impl RecvRing {
     /// Whether at least `count` requests are posted from `position` on.
     pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
         self.0.added(position) >= count
+    }
+
+    /// Copies what is posted from `position` on to the front of another, empty queue, whose elements are as
+    /// long. Returns how much that is.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it does not fit.
+    pub(crate) fn copy_to(&self, position: u32, other: &Self) -> Result<u32> {
+        let count = self.0.added(position);
+        self.0.copy_range(position, count, &other.0, 0)?;
+        Ok(count)
+    }
+
+    /// Gives requests to the process back that were taken before the queue took another's place.
+    pub(crate) fn skip(&self, count: u32) {
+        self.0.hand_back(count.wrapping_sub(1));
     }
 
     /// Takes the request at `position`; [`None`] if none is posted.
@@ -432,17 +475,7 @@ impl CqRing {
         other: &Self,
         target: u32,
     ) -> Result {
-        let end = target.checked_add(count).ok_or(EINVAL)?;
-        if end > other.0.mask {
-            return Err(EINVAL);
-        }
-        for n in 0..count {
-            let from = self.0.at(position.wrapping_add(n));
-            let entry = self.0.memory.copy_out::<[u8; CQE_LEN]>(from);
-            let to = other.0.at(target + n);
-            other.0.memory.copy_in(to, &entry.ok_or(EINVAL)?)?;
-        }
-        other.0.memory.store_u32_release(PRODUCER_AT, end)
+        self.0.copy_range(position, count, &other.0, target)
     }
 
     /// Stores a completion at `position`; false if the queue is full.

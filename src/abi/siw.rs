@@ -135,6 +135,7 @@ pub(crate) struct CreateSrqResponse {
 }
 
 /// A send or receive queue: an entry is ours while its VALID flag is set.
+#[derive(Clone)]
 struct Ring<const LEN: usize> {
     memory: Arc<SharedMem>,
     /// Entries, less 1; they are a power of two.
@@ -212,6 +213,7 @@ impl SendRing {
 }
 
 /// The receive queue, or shared receive queue, of a process.
+#[derive(Clone)]
 pub(crate) struct RecvRing(Ring<RQE_LEN>);
 
 impl RecvRing {

@@ -110,6 +110,7 @@ impl SendRing {
 }
 
 /// A receive queue or shared receive queue.
+#[derive(Clone)]
 pub(crate) enum RecvRing {
     Rxe(rxe::RecvRing),
     Siw(siw::RecvRing),
@@ -337,6 +338,30 @@ impl RecvRing {
                 })?;
                 Ok((Self::Siw(ring), max_sge))
             }
+        }
+    }
+
+    /// Makes a ring of so many places that is to take this one's, and answers the process. Both are what
+    /// the library knows.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the library has no such call.
+    pub(crate) fn begin_resize(
+        &self,
+        places: u32,
+        udata: &mut Udata<'_, Riwarp>,
+    ) -> Result<(rxe::RecvRing, rxe::RecvRing)> {
+        match self {
+            Self::Rxe(old) => {
+                // Where the answer goes (`rxe_modify_srq_cmd`).
+                let answer = u64::from_ne_bytes(udata.copy_in(size_of::<u64>())?);
+                let new = rxe::RecvRing::new(places, old.max_sge())?;
+                let info = share(udata, new.memory())?;
+                udata.answer_at(answer, &info)?;
+                Ok((old.clone(), new))
+            }
+            Self::Siw(_) => Err(EOPNOTSUPP),
         }
     }
 }

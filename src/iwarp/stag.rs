@@ -92,6 +92,8 @@ pub struct Access(u8);
 impl Access {
     /// No right at all.
     pub const NONE: Self = Self(0);
+    /// Every right.
+    pub const ALL: Self = Self(0xf);
     /// The local side may place data: the sink of an RDMA Read, a receive buffer.
     pub const LOCAL_WRITE: Self = Self(1 << 0);
     /// The peer may write with RDMA Write.
@@ -106,6 +108,25 @@ impl Access {
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Returns the rights that are in both sets.
+    #[inline]
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Returns the set as a number, for [`Access::from_bits`].
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the set whose number that is; bits that are no right do not count.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits).intersection(Self::ALL)
     }
 
     /// Returns whether every right of `needed` is in this set.
@@ -314,6 +335,18 @@ mod tests {
         assert_eq!(stag.raw(), 0xabcd_ef12);
         assert_eq!((stag.index(), stag.key()), (0x00ab_cdef, 0x12));
         assert_eq!(Stag::from_parts(u32::MAX, 0).index(), Stag::INDEX_MAX);
+    }
+
+    #[test]
+    fn rights_survive_as_a_number_and_nothing_else_does() {
+        for bits in 0..=u8::MAX {
+            let rights = Access::from_bits(bits);
+            assert_eq!(rights.bits(), bits & Access::ALL.bits());
+            assert_eq!(rights.intersection(Access::ALL), rights);
+            assert!(rights.intersection(Access::NONE).is_empty());
+            let write = rights.intersection(Access::REMOTE_WRITE);
+            assert_eq!(!write.is_empty(), rights.contains(Access::REMOTE_WRITE));
+        }
     }
 
     #[test]

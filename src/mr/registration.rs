@@ -220,26 +220,30 @@ pub(super) fn to_rights(flags: VerbsAccess) -> Result<Access> {
 ///
 /// `EOPNOTSUPP` for what the device does not offer: addresses from zero, paging on demand, flushes.
 pub(super) fn named_rights(flags: VerbsAccess) -> Result<Access> {
-    const RIGHTS: [(VerbsAccess, Access); 4] = [
-        (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
-        (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
-        (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
-        (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-    ];
-    let mut rights = Access::NONE;
-    let mut rest = flags;
-    for (flag, right) in RIGHTS {
-        if rest.contains(flag) {
-            rights = rights.union(right);
-            rest = rest.without(flag);
-        }
-    }
+    let rest = RIGHTS
+        .iter()
+        .fold(flags, |rest, (flag, _)| rest.without(*flag));
     if rest.is_empty() {
-        Ok(rights)
+        Ok(rights_among(flags))
     } else {
         Err(EOPNOTSUPP)
     }
 }
+
+/// The rights among the verbs' flags; the other flags do not count.
+pub(crate) fn rights_among(flags: VerbsAccess) -> Access {
+    RIGHTS
+        .iter()
+        .filter(|(flag, _)| flags.contains(*flag))
+        .fold(Access::NONE, |rights, (_, right)| rights.union(*right))
+}
+
+const RIGHTS: [(VerbsAccess, Access); 4] = [
+    (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
+    (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
+    (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
+    (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+];
 
 #[kernel::prelude::kunit_tests(riwarp_registration)]
 mod tests {

@@ -36,7 +36,10 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         msecs_to_jiffies,
         Delta,
@@ -76,6 +79,7 @@ use super::{
     Attrs,
     Phase,
     Qp,
+    FOR_EVER,
     PAIRING, //
 };
 
@@ -232,6 +236,8 @@ impl Qp {
             _waiting: waiting,
         };
         attrs.paired = true;
+        // Until the consumer says more, nothing waits for a peer that has come and gone.
+        self.patience.store(0, Relaxed);
         let _drop_outside_lock = self.pairing.lock().replace(pairing);
         self.enter(Phase::Waiting);
         Ok(())
@@ -253,13 +259,16 @@ impl Qp {
             return Err(EINVAL);
         }
         let psn = Psn::new(attr.sq_psn);
+        let patience = patience(attr.timeout, attr.retry_cnt);
+        let millis = patience.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok());
+        self.patience.store(millis.unwrap_or(FOR_EVER), Relaxed);
         let impostor = {
             let mut pairing = self.pairing.lock();
             match &mut *pairing {
                 Some(pairing) => {
                     pairing.pair.send_psn = Some(psn);
                     pairing.depths.ord = attr.max_rd_atomic.into();
-                    pairing.patience = patience(attr.timeout, attr.retry_cnt)
+                    pairing.patience = patience
                         .and_then(|micros| i64::try_from(micros).ok())
                         .map(Delta::from_micros);
                     let wrong = pairing.promised.is_some_and(|promised| promised != psn);
@@ -434,6 +443,7 @@ impl Qp {
                 self.arm(pairing);
                 due
             }
+            None if self.is_alone() => Due::GiveUp,
             None => Due::Nothing,
         };
         match due {
@@ -448,18 +458,35 @@ impl Qp {
         }
     }
 
-    /// The peer has not come in time.
+    /// The peer has not come in time, or has gone and not come back.
     fn give_up_pairing(self: &Arc<Self>) {
-        if self.end_pairing().is_none() {
-            return;
-        }
+        let how = match self.end_pairing() {
+            Some(_) => Close::Abort,
+            None if self.is_alone() => Close::Graceful,
+            None => return,
+        };
         self.device().stats.pairing_timeouts.inc();
         self.set_first_status(WcStatus::RetryExceeded);
         self.enter(Phase::Error);
         if let Some(conn) = self.conn() {
-            conn.close(Close::Abort);
+            conn.close(how);
         }
         self.transmit();
+    }
+
+    /// Whether the peer of the stream has gone.
+    fn is_alone(&self) -> bool {
+        self.is_deserted() && matches!(self.phase(), Phase::Rts | Phase::Closing)
+    }
+
+    /// Something is posted for a peer that has gone: it fails when it has waited long enough.
+    ///
+    /// Context: the transmitter's.
+    pub(crate) fn await_deserter(self: &Arc<Self>) {
+        let patience = self.patience.load(Relaxed);
+        if patience != FOR_EVER {
+            self.look_after(patience);
+        }
     }
 
     /// Sets the clock.
@@ -472,8 +499,13 @@ impl Qp {
             .as_millis_ceil()
             .clamp(0, 1 << 20);
         // CAST: just clamped.
-        let delay = msecs_to_jiffies(millis as u32);
-        // If it cannot be set, it is about to run.
+        self.look_after(millis as u32);
+    }
+
+    /// Sets the clock, unless it is set already.
+    fn look_after(self: &Arc<Self>, millis: u32) {
+        let delay = msecs_to_jiffies(millis);
+        // If it cannot be set, it is set or about to run.
         let _ = self
             .device()
             .queues

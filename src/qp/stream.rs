@@ -136,7 +136,8 @@ impl Qp {
 
     /// The peer of a stream without connection manager has ended its half. On other RDMA networks nobody
     /// would have noticed: programs go without a word when they have got what they wanted, and their peers
-    /// take flushed receives for a failure. So nothing happens until the next Send, which fails.
+    /// take flushed receives for a failure. So nothing happens until the next Send, which fails after the time
+    /// that it would wait for an answer there.
     pub(crate) fn peer_left(self: &Arc<Self>) {
         self.deserted.xchg(true, Full);
         self.kick();

@@ -6,6 +6,7 @@
 
 use iwarp::{
     fault::Fault,
+    stag::Access,
     terminate::Terminate, //
 };
 use kernel::{
@@ -161,6 +162,8 @@ impl Qp {
                     phase: Atomic::new(Phase::Idle as u32),
                     may_send: Atomic::new(false),
                     deserted: Atomic::new(false),
+                    patience: Atomic::new(0),
+                    rights: Atomic::new(Access::ALL.bits().into()),
                     waiting_for_reads: Atomic::new(false),
                     first_status: Atomic::new(0),
                     last_wqe_told: Atomic::new(false),
@@ -232,6 +235,7 @@ impl Qp {
             self.modify_state(&mut attrs, attr, mask)?;
         }
         attrs.stored.take_over(attr, mask);
+        self.set_rights(&attrs);
         Ok(())
     }
 

@@ -47,12 +47,8 @@ use kernel::{
 use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
-    conn::Close,
     mr::LocalUse,
-    qp::{
-        Phase,
-        Qp, //
-    },
+    qp::Qp,
     readq::{
         InboundAtomic,
         InboundRequest, //
@@ -149,9 +145,7 @@ impl Qp {
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
         if self.is_deserted() {
             if self.sq.has_posted() {
-                self.set_first_status(WcStatus::RetryExceeded);
-                self.enter(Phase::Error);
-                stream.conn.close(Close::Graceful);
+                self.await_deserter();
             }
             return false;
         }

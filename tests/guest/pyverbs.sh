@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # The tests that Debian's rdma-core ships, through its Python binding, on one device. They connect their
 # queue pairs without rdma_cm, but for those about rdma_cm. What is skipped is named, with the reason; see
-# pyverbs.skips and pyverbs.without.
+# pyverbs.skips and pyverbs.without, and pyverbs_siw.* for what libsiw lacks besides.
 #
 # TESTS: which ones, as unittest names them (tests.test_qp.QPTest ...); all.
 set -eu
@@ -16,9 +16,16 @@ find "$TMP/tests" -name '*.gz' -exec gunzip {} +
 # Some tests want large pages.
 echo 16 >/proc/sys/vm/nr_hugepages
 
+lists=("$GUEST_DIR/pyverbs.skips" "$GUEST_DIR/pyverbs.without")
+if [ "$TYPE" = riwarp_siw ]; then
+	lists[0]+=,$GUEST_DIR/pyverbs_siw.skips
+	lists[1]+=,$GUEST_DIR/pyverbs_siw.without
+fi
+export TEST_LIMIT=$((60 * SLOW))
+
 ends_up self
 # shellcheck disable=SC2086
 RELAY_NAME=all relay "${LIMIT:-800}" python3 "$GUEST_DIR/pyverbs_lines.py" "$TMP/tests" \
-	"$GUEST_DIR/pyverbs.skips" "$GUEST_DIR/pyverbs.without" --dev "$DEV_A" ${TESTS:-}
+	"${lists[@]}" --dev "$DEV_A" ${TESTS:-}
 try nothing_left 30 nothing_left 10 qp cq mr pd
 finish

@@ -3,22 +3,32 @@
 
 pyverbs_lines.py TESTS SKIPS WITHOUT [ARGUMENTS of the tests...]
 
-TESTS is the directory with the tests. SKIPS lists the reasons for which a test may be skipped, a regular
-expression a line; a test that is skipped for another reason has failed. WITHOUT lists tests that are not run,
-an expression and the reason a line, with a tab between.
+TESTS is the directory with the tests. SKIPS lists what may be skipped and why, a regular expression a line that
+is looked for in "NAME: WHY"; a test that is skipped for another reason has failed. WITHOUT lists tests that are
+not run, an expression and the reason a line, with a tab between. Either may be several files, with commas
+between.
+
+Each test has a process of its own: what one leaves behind, the end of another cannot stumble over (objects of
+pyverbs that are collected in the wrong order crash), and one that crashes or hangs is one that has failed.
 """
 
+import faulthandler
 import importlib.machinery
 import os
 import re
+import signal
 import sys
 import unittest
 
+LIMIT = int(os.environ.get('TEST_LIMIT', '60'))
 
-def lines(path):
-    with open(path, encoding='utf-8') as text:
-        stripped = (line.strip() for line in text)
-        return [line for line in stripped if line and not line.startswith('#')]
+
+def lines(paths):
+    stripped = []
+    for path in paths.split(','):
+        with open(path, encoding='utf-8') as text:
+            stripped += (line.strip() for line in text)
+    return [line for line in stripped if line and not line.startswith('#')]
 
 
 def name_of(test):
@@ -36,7 +46,7 @@ class Lines(unittest.TestResult):
     def say(self, verdict, test, why=''):
         words = why.strip().splitlines()
         name = name_of(test).replace('.', '/', 1)
-        print(f'{verdict} {name}' + (f': {words[-1]}' if words else ''), flush=True)
+        print(f'{verdict} {name}' + (f': {words[-1][:200]}' if words else ''), flush=True)
 
     def addSuccess(self, test):
         super().addSuccess(test)
@@ -44,7 +54,8 @@ class Lines(unittest.TestResult):
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        if any(re.search(pattern, reason) for pattern in self.may_skip):
+        skipped = f'{name_of(test)}: {reason}'
+        if any(re.search(pattern, skipped) for pattern in self.may_skip):
             self.say('skip', test, reason)
         else:
             self.failures.append((test, reason))
@@ -85,10 +96,33 @@ class Runner:
         for test in self.flat(tests):
             why = self.why_without(name_of(test))
             if why is None:
-                test(result)
+                self.run_alone(test, result)
             else:
                 result.say('skip', test, why)
         return result
+
+    @staticmethod
+    def run_alone(test, result):
+        """Runs a test in a process of its own, which says what became of it."""
+        pid = os.fork()
+        if pid == 0:
+            # Together with what it starts, a process group.
+            os.setpgid(0, 0)
+            faulthandler.dump_traceback_later(LIMIT)
+            signal.alarm(LIMIT + 1)
+            test(result)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        result.testsRun += 1
+        _, status = os.waitpid(pid, 0)
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        if status != 0:
+            why = signal.strsignal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else 'no verdict'
+            result.say('not ok', test, why)
 
     def why_without(self, name):
         return next((why for what, why in self.without if re.search(what, name)), None)
@@ -102,6 +136,7 @@ class Runner:
 
 
 def main():
+    faulthandler.enable()
     directory, skips, without = sys.argv[1:4]
     runner = Runner(lines(skips), lines(without))
     sys.argv[1:] = sys.argv[4:]

@@ -13,13 +13,13 @@ export PERFTEST_LIMIT=110
 pingpong() {
 	local program=$1
 	shift
-	pair 60 "$program" -d "$DEV_B" -p "$PORT" "$@" -- \
+	pair "${PINGPONG_LIMIT:-60}" "$program" -d "$DEV_B" -p "$PORT" "$@" -- \
 		"$program" -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
 	grep -q ' iters in ' "$CLIENT_OUT" || die "no figure: $(last_line "$CLIENT_OUT")"
 }
 
 sizes() {
-	local size
+	local size PINGPONG_LIMIT=200
 	for size in 1 2 1023 4096 65537 1048576 8388608; do
 		pingpong ibv_rc_pingpong -g 0 -c -n 4 -s "$size"
 		PORT=$((PORT + 1))
@@ -140,7 +140,7 @@ devices_go() {
 	link_del "$NS_B" "$DEV_B"
 	wait $! || true
 	ends_down
-	timeout 30 rmmod "$TYPE" || die "rmmod: $?"
+	timeout 30 rmmod "$MODULE" || die "rmmod: $?"
 }
 
 # Both are in RTR at least.
@@ -150,7 +150,7 @@ pingpongs() {
 	try "$1/rc_pingpong" 60 pingpong ibv_rc_pingpong -g 0
 	try "$1/events" 60 pingpong ibv_rc_pingpong -g 0 -e
 	try "$1/data_is_right" 60 pingpong ibv_rc_pingpong -g 0 -c -n 50
-	try "$1/sizes" 120 sizes
+	try "$1/sizes" 300 sizes
 	try "$1/ipv4" 60 over '0000:0000:0000:0000:0000:ffff:'
 	try "$1/ipv6" 60 over '^fd71:'
 	try "$1/link_local" 60 over '^fe80:'
@@ -166,6 +166,14 @@ perftests() {
 		try "$1/ib_${tool}_bw_bidirectional" 120 plain_perftest 1 "ib_${tool}_bw" -b -s 4096 -n 50
 		try "$1/ib_${tool}_bw_4_queue_pairs" 120 plain_perftest 1 "ib_${tool}_bw" -q 4 -s 4096 -n 50
 	done
+	if [ "$TYPE" != riwarp_siw ]; then
+		for tool in FETCH_AND_ADD CMP_AND_SWAP; do
+			try "$1/ib_atomic_bw_$tool" 120 plain_perftest 1 ib_atomic_bw -A "$tool" -n 50
+			try "$1/ib_atomic_lat_$tool" 120 plain_perftest 1 ib_atomic_lat -A "$tool" -n 50
+		done
+		try "$1/ib_write_bw_with_imm" 120 \
+			plain_perftest 1 ib_write_bw --write_with_imm -s 4096 -n 50
+	fi
 	try "$1/ib_send_bw_srq" 120 plain_perftest 1 ib_send_bw --use-srq -s 4096 -n 50
 	try "$1/ib_write_bw_all_sizes" 120 plain_perftest 23 ib_write_bw -a -n 5
 }
@@ -187,7 +195,7 @@ for topology in ${TOPOLOGIES:-netns self}; do
 	ends_up "$topology"
 	pingpongs "$topology"
 	perftests "$topology"
-	try "$topology/in_a_row" 200 in_a_row "${RUNS:-30}"
+	try "$topology/in_a_row" $((60 + 10 * ${RUNS:-30})) in_a_row "${RUNS:-30}"
 	try "$topology/nothing_left" 30 nothing_left 10 qp cq mr pd
 	[ "$topology" != netns ] || more_between_namespaces
 	ends_down

@@ -8,7 +8,7 @@ set -eu
 
 PEER=10.77.0.1
 NS_A=- NS_B=- DEV=riw0
-load_modules "$TYPE"
+load_modules "$MODULE"
 link_add - "$DEV" "$TYPE" eth0
 
 # meet PROGRAM [OPTIONS of both ends...]: this guest's part.
@@ -17,7 +17,7 @@ meet() {
 	shift
 	PORT=$((PORT + 1))
 	if [ "$GUEST" = 1 ]; then
-		start - "$TMP/server" timeout --foreground 90 "$program" -d "$DEV" -p "$PORT" "$@"
+		start - "$TMP/server" timeout --foreground $((90 * SLOW)) "$program" -d "$DEV" -p "$PORT" "$@"
 		wait_listen "$PORT"
 		: >"/mnt/out/listening.$PORT"
 		wait "$STARTED" || not_ok "server of $program" "$(last_line "$TMP/server")"
@@ -31,7 +31,7 @@ call_over() {
 	local program=$1 port=$((PORT - 10))
 	shift
 	eventually 60 test -e "/mnt/out/listening.$port" || die "no server at port $port"
-	timeout 80 "$program" -d "$DEV" -p "$port" "$@" "$PEER"
+	timeout $((80 * SLOW)) "$program" -d "$DEV" -p "$port" "$@" "$PEER"
 }
 
 # IPv4, IPv6 and link-local, in the order of the GID table.
@@ -44,4 +44,11 @@ for tool in write read send; do
 	meet ib_${tool}_bw -F -x 0 -s 65536 -n 50
 	meet ib_${tool}_lat -F -x 0 -s 64 -n 50
 done
+if [ "$TYPE" != riwarp_siw ]; then
+	for kind in FETCH_AND_ADD CMP_AND_SWAP; do
+		meet ib_atomic_bw -F -x 0 -A $kind -n 50
+		meet ib_atomic_lat -F -x 0 -A $kind -n 50
+	done
+	meet ib_write_bw -F -x 0 --write_with_imm -s 4096 -n 50
+fi
 finish

@@ -475,14 +475,19 @@ pub(super) unsafe extern "C" fn modify_srq<T: Driver>(
     srq: *mut bindings::ib_srq,
     raw: *mut bindings::ib_srq_attr,
     mask: bindings::ib_srq_attr_mask,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the caller's promise.
         let attr = attr::srq_from_raw(unsafe { &*raw });
         let mask = SrqAttrMask::from_bits(mask);
         // SAFETY: By the caller's promise.
-        T::modify_srq(unsafe { SrqObject::<T>::data(srq) }, &attr, mask)?;
+        let tail = unsafe { SrqObject::<T>::tail(srq) };
+        tail.link.modify(|mappings| {
+            // SAFETY: By the caller's promise; the link lets go of them before the object is freed.
+            let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
+            T::modify_srq(tail.data.as_arc_borrow(), &attr, mask, &mut udata)
+        })?;
         Ok(0)
     })
 }

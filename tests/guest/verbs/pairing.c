@@ -526,11 +526,14 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
 	}
 }
 
-/* Programs go when they have got what they wanted, and leave receives behind at their peers. */
+/* Programs go when they have got what they wanted, and leave receives behind at their peers. A Send to them
+ * waits as long as one to a peer that never comes: others may have something to say meanwhile. */
 SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 {
 	struct ibv_wc wc;
 
+	a->timeout = 1;
+	a->retry_cnt = 0;
 	must(sides_join(a, b));
 	must(traffic(a, b));
 	must(side_recv(a, 3, 100));
@@ -539,10 +542,26 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 	must(expect_no_wc(a->cq, 300));
 	check(qp_state(a->qp) == IBV_QPS_RTS, "state %d", qp_state(a->qp));
 	must(side_send(a, 0, 100));
+	must(expect_no_wc(a->cq, 900));
 	check(poll_wc(a->cq, &wc, SOON) && wc.wr_id == 0 && is_retry_exceeded(wc.status),
 	      "%s for request %llu", ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id);
 	must(expect_wc(a->cq, &wc, 3, IBV_WC_WR_FLUSH_ERR));
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+}
+
+/* Who has not said how long a Send may wait does not wait. */
+SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
+{
+	struct ibv_wc wc;
+
+	must(side_rtr(b, a) && side_recv(b, 1, 10) && side_rtr(a, b) && side_rts(a));
+	must(side_send(a, 2, 10) && expect_wc(b->cq, &wc, 1, IBV_WC_SUCCESS));
+	ibv_destroy_qp(a->qp);
+	a->qp = NULL;
+	must(expect_no_wc(b->cq, 300));
+	must(side_send(b, 3, 10));
+	check(poll_wc(b->cq, &wc, 900) && wc.wr_id == 3 && is_retry_exceeded(wc.status),
+	      "status %d", wc.status);
 }
 
 /* How many of the Reads are answered is up to chance; each of them ends, and after one that fails none
@@ -568,6 +587,23 @@ SIDES_CASE(reads_of_a_peer_that_goes)
 	}
 	check(failed, "the last one succeeds");
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+}
+
+/* The rights of the queue pair, which count besides those of the region. */
+SIDES_CASE(a_peer_may_do_what_the_queue_pair_grants)
+{
+	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_READ };
+	struct ibv_wc wc;
+
+	memset(b->memory.buf, 7, 100);
+	check(!try_modify(b, &attr, IBV_QP_ACCESS_FLAGS), "access flags");
+	must(sides_join(a, b));
+	must(side_rdma(a, IBV_WR_RDMA_READ, 1, 0, b, 0, 100));
+	must(expect_wc(a->cq, &wc, 1, IBV_WC_SUCCESS));
+	memset(a->memory.buf, 9, 100);
+	must(side_rdma(a, IBV_WR_RDMA_WRITE, 2, 0, b, 0, 100));
+	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON) && qp_reaches(a->qp, IBV_QPS_ERR, SOON));
+	check(b->memory.buf[0] == 7 && b->memory.buf[99] == 7, "it has written");
 }
 
 SIDES_CASE(switched_off)
@@ -631,7 +667,9 @@ int main(int argc, char **argv)
 	RUN(what_cannot_be_is_refused_at_once);
 	RUN(what_was_sent_arrives_though_the_sender_goes);
 	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
+	RUN(who_only_waited_does_not_wait_for_one_that_has_gone);
 	RUN(reads_of_a_peer_that_goes);
+	RUN(a_peer_may_do_what_the_queue_pair_grants);
 	RUN(switched_off);
 	RUN(another_port);
 	return test_end();

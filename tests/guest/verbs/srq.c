@@ -160,6 +160,60 @@ PAIR_CASE(a_limit_above_the_size_is_refused, .srq = srq_make)
 	check(ibv_modify_srq(p->b.srq, &attr, IBV_SRQ_LIMIT) == EINVAL, "taken");
 }
 
+static int resize(struct ibv_srq *srq, int max_wr)
+{
+	struct ibv_srq_attr attr = { .max_wr = max_wr };
+
+	return ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR);
+}
+
+static bool post_some(struct pair *p, int from, int to)
+{
+	for (int i = from; i < to; i++)
+		if (!post_recv(&p->b, i, &dst, i % 1024 * 16, 16))
+			return false;
+	return true;
+}
+
+/* Each takes the receive that is next. */
+static bool use_some(struct pair *p, int from, int to)
+{
+	struct ibv_wc wc;
+
+	for (int i = from; i < to; i++)
+		if (!send_signed(&p->a, i % 1024) ||
+		    !expect_wc(p->b.recv_cq, &wc, i, IBV_WC_SUCCESS))
+			return false;
+	return true;
+}
+
+/* What is posted stays posted, in its order, also where the old ring and the new one have wrapped. */
+PAIR_CASE(resized_with_receives_in_it, .srq = srq_make)
+{
+	struct ibv_device_attr device;
+	struct ibv_srq_attr attr;
+
+	must(prepare(p));
+	check(!ibv_query_device(p->b.id->verbs, &device), "ibv_query_device");
+	if (!(device.device_cap_flags & IBV_DEVICE_SRQ_RESIZE)) {
+		check(resize(p->b.srq, 4 * SRQ_DEPTH), "resized without that capability");
+		return;
+	}
+	must(post_some(p, 0, SRQ_DEPTH) && use_some(p, 0, SRQ_DEPTH - 3));
+	must(post_some(p, SRQ_DEPTH, 2 * SRQ_DEPTH - 3));
+	check(!resize(p->b.srq, 4 * SRQ_DEPTH), "larger: %s", strerror(errno));
+	check(!ibv_query_srq(p->b.srq, &attr) && attr.max_wr >= 4 * SRQ_DEPTH, "max_wr %u",
+	      attr.max_wr);
+	must(post_some(p, 2 * SRQ_DEPTH - 3, 5 * SRQ_DEPTH - 3));
+	check(resize(p->b.srq, SRQ_DEPTH) == EINVAL, "smaller than what is in it");
+	check(resize(p->b.srq, 0) == EINVAL, "to nothing");
+	check(resize(p->b.srq, device.max_srq_wr + 1) == EINVAL, "beyond the device");
+	must(use_some(p, SRQ_DEPTH - 3, 5 * SRQ_DEPTH - 10));
+	check(!resize(p->b.srq, SRQ_DEPTH), "smaller: %s", strerror(errno));
+	must(post_some(p, 5 * SRQ_DEPTH - 3, 6 * SRQ_DEPTH - 10));
+	must(use_some(p, 5 * SRQ_DEPTH - 10, 6 * SRQ_DEPTH - 10));
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -171,5 +225,6 @@ int main(int argc, char **argv)
 	RUN(receives_outlive_a_queue_pair);
 	RUN(overfull_is_refused);
 	RUN(a_limit_above_the_size_is_refused);
+	RUN(resized_with_receives_in_it);
 	return test_end();
 }
