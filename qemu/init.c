@@ -311,11 +311,11 @@ static int run_script(int timeout)
 	return result;
 }
 
-/* Waits for qemu/run to make a file. */
-static void wait_for(const char *file)
+/* Waits for qemu/run to make a file. Each look takes time from the other guests. */
+static void wait_for(const char *file, long pause_ms)
 {
 	while (access(file, F_OK))
-		nap(20);
+		nap(pause_ms);
 }
 
 /* What a kernel with kmemleak has not accounted for; objects must be 5 seconds old to count. */
@@ -358,7 +358,7 @@ int main(void)
 		put(leaks, "clear");
 	put("/run/job/ready", "");
 	if (together)
-		wait_for("/run/job/go");
+		wait_for("/run/job/go", 20);
 
 	status = run_script(atoi(getenv("TIMEOUT")));
 
@@ -371,7 +371,7 @@ int main(void)
 	rename("/run/job/status.new", "/run/job/status");
 	/* The network lives until every guest is done. */
 	if (together)
-		wait_for("/run/job/release");
+		wait_for("/run/job/release", 300);
 	sync();
 	reboot(RB_POWER_OFF);
 	return 0;
