@@ -11,7 +11,6 @@ SERVICE=4420
 # target_up [PARAMETER of nvmet-FABRIC...]: a disk in memory, for whoever comes.
 target_up() {
 	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
-	modprobe -a nvmet "nvme-$FABRIC"
 	modprobe "nvmet-$FABRIC" "$@"
 	disk_in_memory
 	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
@@ -47,6 +46,5 @@ connect() {
 
 disconnect() { timeout --foreground 30 nvme disconnect -n "$NQN"; }
 
-# What a plain iSCSI initiator needs before it connects, the host of NVMe does not.
-initiator_up() { :; }
+initiator_up() { modprobe "nvme-$FABRIC"; }
 initiator_down() { :; }
