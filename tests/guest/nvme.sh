@@ -53,10 +53,12 @@ device_deleted_under_load() {
 
 ends_up self
 target_up
+initiator_up
 try discover 40 discover
 disk_cases
 try remote_invalidation 90 remote_invalidation
 try with_shared_receive_queues 90 with_shared_receive_queues
 try device_deleted_under_load 120 device_deleted_under_load
+initiator_down
 target_down
 finish

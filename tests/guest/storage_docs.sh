@@ -1,0 +1,36 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# docs/storage.md, step by step: every command in it, on one machine that is target and host.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+load_modules riwarp
+modprobe -r riwarp
+modprobe brd rd_nr=1 rd_size=65536
+mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+# What a whole system has running.
+mkdir -p /run/lock/iscsi
+echo InitiatorName=iqn.2026-11.riwarp:initiator >/etc/iscsi/initiatorname.iscsi
+start - "$TMP/iscsid" setsid iscsid --foreground --no-pid-file
+eventually 10 grep -q ISCSIADM_ABSTRACT_NAMESPACE /proc/net/unix || not_ok iscsid 'does not listen'
+
+# One script of all blocks, since later ones use what earlier ones have set. It ends where a command fails.
+awk '
+	/^## / { heading = tolower(substr($0, 4)); gsub(/[^a-z0-9]+/, "_", heading) }
+	/^```sh$/ { inside = 1; printf "echo @begin %02d_%s\n", ++n, heading; next }
+	/^```$/ && inside { inside = 0; printf "cd /; echo @end %02d_%s\n", n, heading; next }
+	inside' /riwarp/docs/storage.md >"$TMP/steps"
+timeout --foreground 200 bash -eu "$TMP/steps" >"$TMP/said" 2>&1 || true
+for name in $(sed -n 's/^echo @begin //p' "$TMP/steps"); do
+	if grep -qx "@end $name" "$TMP/said"; then
+		ok "$SCRIPT/$name"
+	else
+		not_ok "$SCRIPT/$name" "$(last_line "$TMP/said")"
+		tail -n 20 "$TMP/said" | sed 's/^/# /'
+		break
+	fi
+done
+timeout --foreground 20 rdma link del riw0 || not_ok "$SCRIPT/link_del" "$?"
+kill "$STARTED"
+finish
