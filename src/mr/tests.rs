@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of regions.
+
+#[kernel::prelude::kunit_tests(riwarp_mr)]
+mod regions {
+    use super::super::*;
+
+    const KEY: Stag = Stag::new(0x0001_0042);
+    const PD: PdId = PdId::new(3);
+
+    fn region(kind: Kind, access: Access, valid: bool) -> Result<Arc<Region>> {
+        let body = Body {
+            stag: KEY,
+            valid,
+            ..Body::new(0x1000, 0x100, access, Memory::nothing())
+        };
+        Region::new(kind, PD, body)
+    }
+
+    /// A stream of a domain.
+    fn of(pd: PdId) -> StreamId {
+        StreamId {
+            pd,
+            qpn: 5,
+            rights: Access::ALL,
+        }
+    }
+
+    fn source(region: &Region, addr: u64, len: u32) -> Result<u64, WcStatus> {
+        region.check_local(KEY, PD, addr, len, LocalUse::Source)
+    }
+
+    const REFUSED: Result<u64, WcStatus> = Err(WcStatus::LocalProtection);
+
+    #[test]
+    fn local_use_ends_with_the_region() -> Result {
+        let region = region(Kind::User, Access::NONE, true)?;
+        assert_eq!(source(&region, 0x1000, 0x100), Ok(0));
+        assert_eq!(source(&region, 0x10ff, 1), Ok(0xff));
+        assert_eq!(source(&region, 0x1100, 0), Ok(0));
+        assert_eq!(source(&region, 0x1100, 1), REFUSED);
+        assert_eq!(source(&region, 0x1001, 0x100), REFUSED);
+        assert_eq!(source(&region, 0xfff, 1), REFUSED);
+        assert_eq!(source(&region, u64::MAX, u32::MAX), REFUSED);
+        Ok(())
+    }
+
+    #[test]
+    fn local_use_needs_the_right_key_domain_and_rights() -> Result {
+        let region = region(Kind::User, Access::NONE, true)?;
+        let check = |key, pd, usage| region.check_local(key, pd, 0x1000, 1, usage);
+        assert_eq!(check(KEY, PD, LocalUse::Source), Ok(0));
+        assert_eq!(check(KEY, PD, LocalUse::Sink), REFUSED);
+        assert_eq!(check(KEY, PdId::new(4), LocalUse::Source), REFUSED);
+        assert_eq!(check(Stag::new(0x0001_0043), PD, LocalUse::Source), REFUSED);
+        Ok(())
+    }
+
+    #[test]
+    fn what_may_be_written_may_be_a_sink() -> Result {
+        let region = region(Kind::User, Access::LOCAL_WRITE, true)?;
+        let sink = region.check_local(KEY, PD, 0x1000, 1, LocalUse::Sink);
+        assert_eq!(sink, Ok(0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_deregistered_region_lets_nobody_in() -> Result {
+        let region = region(Kind::User, Access::LOCAL_WRITE, true)?;
+        assert!(region.is_open() && region.view(of(PD)).valid);
+        drop(region.gate.close());
+        assert!(!region.is_open() && region.enter().is_none());
+        assert!(!region.view(of(PD)).valid);
+        assert_eq!(source(&region, 0x1000, 1), REFUSED);
+        // Nothing is asked of it.
+        assert_eq!(source(&region, 0x1000, 0), Ok(0));
+        Ok(())
+    }
+
+    #[test]
+    fn streams_of_another_domain_see_a_foreign_region() -> Result {
+        let region = region(Kind::User, Access::REMOTE_READ, true)?;
+        assert_eq!(region.view(of(PD)).association, Association::Ours);
+        assert_eq!(
+            region.view(of(PdId::new(9))).association,
+            Association::Foreign
+        );
+        assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_gives_its_peer_no_more_than_it_may() -> Result {
+        let both = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+        let region = region(Kind::User, both, true)?;
+        let stream = StreamId {
+            rights: Access::REMOTE_READ.union(Access::REMOTE_ATOMIC),
+            ..of(PD)
+        };
+        assert_eq!(region.view(stream).access, Access::REMOTE_READ);
+        Ok(())
+    }
+
+    #[test]
+    fn fast_registration_gives_key_and_rights_once() -> Result {
+        let region = region(Kind::FastReg, Access::NONE, false)?;
+        let key = Stag::from_parts(KEY.index(), 0x77);
+        assert_eq!(source(&region, 0x1000, 1), REFUSED);
+        assert_eq!(region.register(PD, key, VerbsAccess::REMOTE_READ), Ok(()));
+        assert_eq!(region.stag(), key);
+        assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
+        // It is registered.
+        let again = region.register(PD, key, VerbsAccess::REMOTE_READ);
+        assert_eq!(again, Err(WcStatus::LocalProtection));
+        assert_eq!(source(&region, 0x1000, 1), REFUSED);
+        let new = region.check_local(key, PD, 0x1000, 1, LocalUse::Source);
+        assert_eq!(new, Ok(0));
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_key_octet_may_change() -> Result {
+        let region = region(Kind::FastReg, Access::NONE, false)?;
+        let other = Stag::from_parts(KEY.index() + 1, KEY.key());
+        let refused = Err(WcStatus::LocalQpOperation);
+        assert_eq!(
+            region.register(PD, other, VerbsAccess::REMOTE_READ),
+            refused
+        );
+        let foreign = region.register(PdId::new(4), KEY, VerbsAccess::REMOTE_READ);
+        assert_eq!(foreign, refused);
+        let process = self::region(Kind::User, Access::NONE, true)?;
+        assert_eq!(process.register(PD, KEY, VerbsAccess::REMOTE_READ), refused);
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_takes_back_only_what_was_fast_registered() -> Result {
+        let process = region(Kind::User, Access::REMOTE_READ, true)?;
+        let refused = process.invalidate_remote(of(PD), KEY);
+        assert_eq!(refused, Err(Fault::InvalidateForbidden));
+        assert!(process.view(of(PD)).valid);
+        let fast = region(Kind::FastReg, Access::REMOTE_READ, true)?;
+        let foreign = fast.invalidate_remote(of(PdId::new(4)), KEY);
+        assert_eq!(foreign, Err(Fault::InvalidateForbidden));
+        let unknown = fast.invalidate_remote(of(PD), Stag::new(1));
+        assert_eq!(unknown, Err(Fault::InvalidateUnknown));
+        assert!(fast.view(of(PD)).valid);
+        assert_eq!(fast.invalidate_remote(of(PD), KEY), Ok(()));
+        assert!(!fast.view(of(PD)).valid);
+        let again = fast.invalidate_remote(of(PD), KEY);
+        assert_eq!(again, Err(Fault::InvalidateUnknown));
+        Ok(())
+    }
+
+    #[test]
+    fn a_consumer_may_take_back_what_is_not_registered() -> Result {
+        let fast = region(Kind::FastReg, Access::REMOTE_READ, true)?;
+        assert_eq!(fast.invalidate_local(of(PD), KEY), Ok(()));
+        assert_eq!(fast.invalidate_local(of(PD), KEY), Ok(()));
+        let wrong = fast.invalidate_local(of(PD), Stag::new(1));
+        assert_eq!(wrong, Err(WcStatus::LocalQpOperation));
+        Ok(())
+    }
+}
