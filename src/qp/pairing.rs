@@ -89,8 +89,6 @@ pub(super) struct Pairing {
     from: SockAddr,
     to: SockAddr,
     depths: Depths,
-    /// How long a Send waits; [`None`] for ever.
-    patience: Option<Delta>,
     bond: Bond,
     /// What the caller that is being answered expects this end to begin with.
     pub(super) promised: Option<Psn>,
@@ -225,7 +223,6 @@ impl Qp {
                 // Until the consumer says more, as many as the peer takes.
                 ord: u16::try_from(MAX_ORD)?,
             },
-            patience: None,
             bond: Bond::Free,
             promised: None,
             extensions: Extensions::Off,
@@ -259,8 +256,8 @@ impl Qp {
             return Err(EINVAL);
         }
         let psn = Psn::new(attr.sq_psn);
-        let patience = patience(attr.timeout, attr.retry_cnt);
-        let millis = patience.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok());
+        let micros = patience(attr.timeout, attr.retry_cnt);
+        let millis = micros.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok());
         self.patience.store(millis.unwrap_or(FOR_EVER), Relaxed);
         let impostor = {
             let mut pairing = self.pairing.lock();
@@ -268,9 +265,6 @@ impl Qp {
                 Some(pairing) => {
                     pairing.pair.send_psn = Some(psn);
                     pairing.depths.ord = attr.max_rd_atomic.into();
-                    pairing.patience = patience
-                        .and_then(|micros| i64::try_from(micros).ok())
-                        .map(Delta::from_micros);
                     let wrong = pairing.promised.is_some_and(|promised| promised != psn);
                     if !wrong {
                         pairing.call = pairing.born.elapsed();
@@ -308,7 +302,8 @@ impl Qp {
         if let Some(pairing) = &mut *pairing {
             if pairing.deadline.is_none() && pairing.pair.send_psn.is_some() {
                 let now = pairing.born.elapsed();
-                pairing.deadline = pairing.patience.map(|patience| now + patience);
+                let patience = self.patience();
+                pairing.deadline = patience.map(|millis| now + Delta::from_millis(millis.into()));
                 pairing.pauses = Pauses::default();
                 pairing.call = now;
                 self.arm(pairing);
@@ -483,10 +478,15 @@ impl Qp {
     ///
     /// Context: the transmitter's.
     pub(crate) fn await_deserter(self: &Arc<Self>) {
-        let patience = self.patience.load(Relaxed);
-        if patience != FOR_EVER {
-            self.look_after(patience);
+        if let Some(millis) = self.patience() {
+            self.look_after(millis);
         }
+    }
+
+    /// How long a Send waits, in milliseconds; [`None`] for ever.
+    fn patience(&self) -> Option<u32> {
+        let millis = self.patience.load(Relaxed);
+        (millis != FOR_EVER).then_some(millis)
     }
 
     /// Sets the clock.
