@@ -36,7 +36,6 @@ use iwarp::{
 };
 use kernel::{
     impl_has_delayed_work,
-    impl_has_hr_timer,
     impl_has_work,
     prelude::*,
     sync::{
@@ -46,25 +45,11 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        barrier::smp_mb,
         Arc,
-        ArcBorrow,
         Mutex,
         SpinLockIrq, //
     },
-    time::{
-        hrtimer::{
-            ArcHrTimerHandle,
-            HrTimer,
-            HrTimerCallback,
-            HrTimerCallbackContext,
-            HrTimerPointer,
-            HrTimerRestart,
-            RelativeMode, //
-        },
-        Delta,
-        Monotonic, //
-    },
+    time::hrtimer::HrTimer,
     workqueue::{
         DelayedWork,
         Work,
@@ -131,11 +116,13 @@ use crate::{
     }, //
 };
 
+mod alarm;
 pub(crate) mod pace;
 mod pairing;
 mod stream;
 mod verbs;
 
+use alarm::Alarm;
 use pace::Pace;
 pub(crate) use pairing::Call;
 use pairing::Pairing;
@@ -263,19 +250,8 @@ const TX: u64 = 0;
 const RX: u64 = 1;
 const PAIRING: u64 = 2;
 
-/// What wakes the transmitter after a time.
-enum Alarm {
-    /// It can be set; the handle is the last one's.
-    Ready(Option<ArcHrTimerHandle<Qp>>),
-    /// The queue pair is being destroyed.
-    Ended,
-}
-
 /// A Send waits as long as it takes.
 const FOR_EVER: u32 = u32::MAX;
-
-/// How long a receive that was posted after the end may wait before it is flushed.
-const FLUSH_PERIOD: Delta = Delta::from_millis(50);
 
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
@@ -284,22 +260,6 @@ impl_has_work! {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, PAIRING> for Qp { self.pairing_work }
-}
-
-impl_has_hr_timer! {
-    impl HasHrTimer<Self> for Qp { mode: RelativeMode<Monotonic>, field: self.timer }
-}
-
-impl HrTimerCallback for Qp {
-    type Pointer<'a> = Arc<Self>;
-
-    /// Context: hard interrupt.
-    fn run(this: ArcBorrow<'_, Self>, _: HrTimerCallbackContext<'_, Self>) -> HrTimerRestart {
-        // A doorbell from here on needs a new alarm.
-        this.alarm_set.xchg(false, Full);
-        Arc::from(this).enqueue_tx();
-        HrTimerRestart::NoRestart
-    }
 }
 
 impl WorkItem<TX> for Qp {
@@ -526,47 +486,6 @@ impl Qp {
     pub(crate) fn enqueue_tx(self: &Arc<Self>) {
         // An item that is queued already will see what there is.
         let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
-    }
-
-    /// Wakes the transmitter after a time, unless that is going to happen already.
-    ///
-    /// Context: process.
-    pub(crate) fn set_alarm(self: &Arc<Self>, after: Delta) {
-        if self.alarm_set.xchg(true, Full) {
-            return;
-        }
-        if let Alarm::Ready(last) = &mut *self.alarm.lock() {
-            // It has rung; at most its end is waited for.
-            *last = None;
-            *last = Some(self.clone().start(after));
-        }
-    }
-
-    /// Whether the transmitter is going to be woken, and will see what was posted before.
-    pub(crate) fn alarm_is_set(&self) -> bool {
-        // ORDERING: the poster stores its request and then looks whether the alarm is set; the alarm
-        // is taken back and then the transmitter looks for requests. Each side needs its store before
-        // its load.
-        smp_mb(Full);
-        self.alarm_set.load(Relaxed)
-    }
-
-    /// Ends the alarm, which refers to the queue pair.
-    ///
-    /// Context: process.
-    fn end_alarm(&self) {
-        let _drop_outside_lock = core::mem::replace(&mut *self.alarm.lock(), Alarm::Ended);
-    }
-
-    /// Sees to it that what is posted after the end is flushed too: a process posts receives without
-    /// a call of any kind.
-    ///
-    /// Context: process.
-    pub(crate) fn watch_receives(self: &Arc<Self>) {
-        let silent = self.user && matches!(self.receives, Receives::Own(_));
-        if silent && self.phase() == Phase::Error {
-            self.set_alarm(FLUSH_PERIOD);
-        }
     }
 
     pub(crate) fn enqueue_rx(self: &Arc<Self>) {
