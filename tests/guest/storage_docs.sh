@@ -4,16 +4,17 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=storage.sh
+. "$(dirname "$0")/storage.sh"
+# shellcheck source=storage_iser.sh
+. "$(dirname "$0")/storage_iser.sh"
 
 load_modules riwarp
 modprobe -r riwarp
-modprobe brd rd_nr=1 rd_size=65536
+disk_in_memory
 mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
 # What a whole system has running.
-mkdir -p /run/lock/iscsi
-echo InitiatorName=iqn.2026-11.riwarp:initiator >/etc/iscsi/initiatorname.iscsi
-start - "$TMP/iscsid" setsid iscsid --foreground --no-pid-file
-eventually 10 grep -q ISCSIADM_ABSTRACT_NAMESPACE /proc/net/unix || not_ok iscsid 'does not listen'
+iscsid_up
 
 # One script of all blocks, since later ones use what earlier ones have set. It ends where a command fails.
 awk '
@@ -32,5 +33,5 @@ for name in $(sed -n 's/^echo @begin //p' "$TMP/steps"); do
 	fi
 done
 timeout --foreground 20 rdma link del riw0 || not_ok "$SCRIPT/link_del" "$?"
-kill "$STARTED"
+kill "$ISCSID"
 finish

@@ -48,16 +48,21 @@ target_down() {
 	}
 }
 
-initiator_up() {
-	local module=ib_iser interface=iser
-	[ "$FABRIC" = rdma ] || module=iscsi_tcp interface=default
-	modprobe -a "$module" sd_mod
+# The daemon of an initiator, ISCSID.
+iscsid_up() {
 	mkdir -p /run/lock/iscsi
 	echo "InitiatorName=$INITIATOR" >/etc/iscsi/initiatorname.iscsi
 	# It signals its whole process group when it ends.
 	start - "$TMP/iscsid" setsid iscsid --foreground --no-pid-file
 	ISCSID=$STARTED
 	eventually 10 grep -q ISCSIADM_ABSTRACT_NAMESPACE /proc/net/unix || die 'iscsid does not listen'
+}
+
+initiator_up() {
+	local module=ib_iser interface=iser
+	[ "$FABRIC" = rdma ] || module=iscsi_tcp interface=default
+	modprobe -a "$module" sd_mod
+	iscsid_up
 	node -o new -I "$interface"
 }
 
