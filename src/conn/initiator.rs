@@ -27,7 +27,11 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 use kernel_ext::{
     net::TcpState,
@@ -57,6 +61,11 @@ use super::{
     Conn,
     StreamParams, //
 };
+
+/// What the consumer waits for the connection beyond the Reply, where no ready-to-receive message keeps
+/// the peer's side apart from the first Send. siw, as the Responder, turns to the stream only after it has
+/// sent its Reply, and never reads what has come before.
+const SETTLING: Delta = Delta::from_millis(5);
 
 /// How much time a phase has, in milliseconds.
 mod limit {
@@ -192,6 +201,9 @@ impl Conn {
                     };
                 }
                 self.device().stats.established.inc();
+                if rtr.is_none() {
+                    fsleep(SETTLING);
+                }
                 if let Err(error) = self.connected(actor, rules, private_data) {
                     return self.fail_open(actor, error);
                 }
