@@ -24,9 +24,12 @@ cat >"$TMP/setting" <<END
 [ "\$1" != starved ] || exec nsenter --mount=/proc/1/ns/mnt "$TMP/starve" "\$2"
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
-# Where the kernel can be told that the next allocation below a function of the module fails.
+# Where the kernel can be told that the next allocation below a function of the module fails: the one that
+# gives a queue pair its stream; twice, since for large ones the kernel has a second way. What TCP allocates on the module's behalf is not meant.
 if [ -d /sys/kernel/debug/failslab ] && [ "$TYPE" = riwarp ]; then
-	read -r first last < <(awk '/\[riwarp\]/ { print "0x" $1 }' /proc/kallsyms | sort | sed -n '1p;$p' | xargs)
+	read -r first last < <(awk '/ t .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
+		awk 'first { print first, $1; exit } $2 ~ /^_R.*2qp6stream.*2Qp6attach$/ { first = $1 }')
+	[ -n "$first" ] || die 'which addresses has Qp::attach?'
 	cat >"$TMP/starve" <<END
 #!/bin/bash
 cd /sys/kernel/debug/failslab
@@ -37,7 +40,7 @@ echo 0 >verbose
 echo 32 >stacktrace-depth
 echo $first >require-start
 echo $last >require-end
-echo 1 >times
+echo 2 >times
 echo 100 >probability
 END
 	chmod +x "$TMP/starve"
