@@ -16,6 +16,8 @@ set -eu
 
 PROGRAMS='ib_write_bw ib_read_bw ib_send_bw ib_send_lat ib_write_lat'
 SIZES='64 4096 65536 1048576'
+# Each round is a Read and a Write and their Sends, compared at the end.
+RPINGS=30
 # Two short ones for each of ib_write_bw.
 SCHEDULE='ib_write_bw/64 ib_read_bw/64 ib_read_bw/4096 ib_write_bw/4096 ib_read_bw/65536 ib_send_bw/64
 ib_write_bw/65536 ib_send_bw/4096 ib_send_bw/65536 ib_write_bw/1048576 ib_send_lat/64 ib_read_bw/1048576
@@ -51,7 +53,8 @@ stopwatch() {
 # rounds PROGRAM/SIZE: few, since an emulated processor is slow; enough for a figure.
 rounds() {
 	case $1 in
-	*_bw/64 | *_bw/4096) echo 300 ;;
+	*_bw/64) echo 300 ;;
+	*_bw/4096) echo 100 ;;
 	*_bw/65536) echo 20 ;;
 	*_bw/*) echo 5 ;;
 	*/64 | */4096) echo 50 ;;
@@ -60,22 +63,35 @@ rounds() {
 	esac
 }
 
+# One pair after the other; the next two ends come up meanwhile.
 pairs() {
-	local topology
+	local topology up measured=''
 	for topology in netns siw-server siw-client; do
-		PORT=$((PORT + 100))
 		case $topology in
 		netns) PAIR='riwarp to riwarp' ;;
 		siw-server) PAIR='riwarp to siw' ;;
 		siw-client) PAIR='siw to riwarp' ;;
 		esac
-		if ends_up "$topology" 9000 >"$TMP/ends" 2>&1; then
-			rows
-		else
-			row "$PAIR" set-up - - - "FAILED: $(last_line "$TMP/ends")"
-		fi
-		ends_down
+		up=yes
+		ends_up "$topology" 9000 >"$TMP/ends" 2>&1 || up="FAILED: $(last_line "$TMP/ends")"
+		[ -z "$measured" ] || wait "$measured"
+		measure_pair "$up" &
+		measured=$!
+		# All this is that process's now.
+		LINKS_MADE=() ADDRESSES_MADE=() NETDEVS_MADE=() NETNS_MADE=()
+		PORT=$((PORT + 200))
 	done
+	wait "$measured"
+}
+
+# measure_pair yes|WHY: the rows of the pair whose ends are up, or why they are not.
+measure_pair() {
+	if [ "$1" = yes ]; then
+		rows
+	else
+		row "$PAIR" set-up - - - "$1"
+	fi
+	ends_down
 }
 
 # The rows of one pair, between the ends that are up.
@@ -84,8 +100,7 @@ rows() {
 	local -A found=()
 	export PAIR DEV_A DEV_B IP4_B PORT SERVERS
 	for family in 4 6; do
-		# 100 rounds; each is a Read and a Write and their Sends, compared at the end.
-		measure 'rping, IPv'"$family" verified s stopwatch rping_pair "$family" 100 -V
+		measure 'rping, IPv'"$family" verified s rpings "$family"
 		PORT=$((PORT + 1))
 	done
 	start "$NS_B" "$TMP/servers" "$0" servers
@@ -96,9 +111,25 @@ rows() {
 		[[ ! $row =~ (ib_[a-z_]+)\ -R$'\t'([0-9]+) ]] || found[${BASH_REMATCH[1]}/${BASH_REMATCH[2]}]=$row
 	done <"$TMP/rows"
 	for program in $PROGRAMS; do
-		for size in $SIZES; do echo "${found[$program/$size]}"; done
+		for size in $SIZES; do
+			row=${found[$program/$size]}
+			# perftest measures the clock of the processor for each figure, and now and then finds none.
+			if [[ $row = *'no figure'* ]]; then row=$(PORT=$((PORT + 50)) one "$program/$size" alone); fi
+			echo "$row"
+		done
 	done
 	[ "$VERBOSE" = 0 ] || sed 's/^/# /' "$TMP/servers"
+}
+
+# rpings 4|6: the time of a pair. Towards siw it may have to be tried again, as in client().
+rpings() {
+	local limit
+	for limit in 5 10 30; do
+		[ "$PAIR" = 'riwarp to siw' ] || limit=30
+		if LIMIT=$limit stopwatch rping_pair "$1" "$RPINGS" -V; then return; fi
+		[ "$limit" != 30 ] || return 1
+		PORT=$((PORT + 20))
+	done
 }
 
 # One perftest server after the other, each on the next port; those that are needed next have started.
@@ -139,23 +170,24 @@ clients() {
 	wait $sleeper
 }
 
-# one PROGRAM/SIZE
+# one PROGRAM/SIZE [HOW]: its row. HOW is the function that measures it.
 one() {
 	local program=${1%/*} size=${1#*/} unit=us
 	[[ $program != *_bw ]] || unit=MiB/s
-	measure "$program -R" "$size" "$unit" client "$program" -s "$size" -n "$(rounds "$1")"
+	measure "$program -R" "$size" "$unit" "${2:-client}" "$program" -s "$size" -n "$(rounds "$1")"
 }
 
 # client PROGRAM OPTIONS...: prints its figure. Two things that are not riwarp's are tried again: a client
 # that was too early for its server, and a server over siw that hangs: siw now and then leaves what comes
 # first on a connection lying in its socket.
 client() {
-	local program=$1 CLIENT_OUT=$TMP/client.$PORT try status
+	local program=$1 CLIENT_OUT=$TMP/client.$PORT limit status
 	shift
-	for try in 1 2 3; do
+	for limit in 5 10 20; do
+		[ "$PAIR" = 'riwarp to siw' ] || limit=20
 		STARTED=$SERVERS wait_listen "$PORT" || return 1
 		status=0
-		timeout --foreground 10 "$program" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B" >"$CLIENT_OUT" 2>&1 ||
+		timeout --foreground "$limit" "$program" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B" >"$CLIENT_OUT" 2>&1 ||
 			status=$?
 		if [ "$status" = 0 ]; then
 			perftest_figure "$program"
@@ -168,6 +200,9 @@ client() {
 	return 1
 }
 
+# alone PROGRAM OPTIONS...: prints its figure, with a server of its own.
+alone() { perftest_pair "$@" && perftest_figure "$1"; }
+
 # The rows of two guests, joined by an emulated network: guest 1 listens, guest 2 calls.
 guests() {
 	local family peer=10.77.0.1
@@ -178,14 +213,14 @@ guests() {
 		[ "$family" = 4 ] || peer=fd77::1
 		PORT=$((PORT + 1))
 		if [ "$GUEST" = 1 ]; then
-			start - "$TMP/guest" timeout --foreground 60 rping -s -a "$peer" -p "$PORT" -C 100 -V
+			start - "$TMP/guest" timeout --foreground 60 rping -s -a "$peer" -p "$PORT" -C "$RPINGS" -V
 			wait_listen "$PORT"
 			: >"/mnt/out/listening$family"
 			wait "$STARTED" || not_ok "rping -s, IPv$family" "$(last_line "$TMP/guest")"
 		else
 			eventually 60 test -e "/mnt/out/listening$family"
 			measure "rping, IPv$family" verified s stopwatch \
-				timeout --foreground 60 rping -c -a "$peer" -p "$PORT" -C 100 -V
+				timeout --foreground 60 rping -c -a "$peer" -p "$PORT" -C "$RPINGS" -V
 		fi
 	done
 }
