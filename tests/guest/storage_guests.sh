@@ -68,13 +68,10 @@ end_down() {
 
 # roles TARGET HOST
 roles() {
-	local cycles=${CYCLES:-3}
-	# siw leaves what comes first on a connection lying in its socket, one time in ten or so.
-	[ "$1" != siw ] || cycles=0
 	order end_up "$1" "$2"
 	device_up "$2" "$1"
 	initiator_up
-	DEPTHS=${DEPTHS:-1 32 128} CYCLES=$cycles disk_cases "$2_to_$1/"
+	DEPTHS=${DEPTHS:-1 32 128} CYCLES=${CYCLES:-3} disk_cases "$2_to_$1/"
 	initiator_down
 	device_down "$2"
 	order end_down "$1"
