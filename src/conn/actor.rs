@@ -16,14 +16,15 @@
 //!     +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
-//! This file has what all phases share. `initiator` and `responder` have the phases of the two sides,
-//! `stream` those from `Open` on.
+//! Between `Requesting` and `Open` there may be `Settling`. This file has what all phases share.
+//! `initiator` and `responder` have the phases of the two sides, `stream` those from `Open` on.
 //!
 //! Context: process, the actor's mutex held.
 
 use iwarp::mpa::{
     negotiate::{
         Initiator,
+        Reply as MpaReply,
         Responder,
         StreamRules, //
     },
@@ -115,6 +116,8 @@ pub(super) enum Phase {
         out: Outbox,
         inbox: Inbox,
     },
+    /// Initiator: the peer, who has accepted, gets time to turn to the stream.
+    Settling { reply: MpaReply, inbox: Inbox },
     /// Responder: the Request is awaited.
     Waiting {
         responder: Responder,
@@ -231,6 +234,7 @@ impl Conn {
                 out,
                 inbox,
             } => self.requesting(actor, initiator, out, inbox),
+            Phase::Settling { reply, inbox } => self.settling(actor, inbox, reply),
             Phase::Waiting {
                 responder,
                 inbox,

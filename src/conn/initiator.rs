@@ -16,22 +16,20 @@ use iwarp::{
             Initiator,
             Progress,
             Reply as MpaReply,
+            Rtr,
             StreamRules,
             Verdict, //
         },
         start::{
             Frame,
+            PrivateData,
             RtrKinds, //
         }, //
     }, //
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        delay::fsleep,
-        Delta, //
-    }, //
+    sync::Arc, //
 };
 use kernel_ext::{
     net::TcpState,
@@ -62,17 +60,15 @@ use super::{
     StreamParams, //
 };
 
-/// What the consumer waits for the connection beyond the Reply, where no ready-to-receive message keeps
-/// the peer's side apart from the first Send. siw, as the Responder, turns to the stream only after it has
-/// sent its Reply, and never reads what has come before.
-const SETTLING: Delta = Delta::from_millis(5);
-
 /// How much time a phase has, in milliseconds.
 mod limit {
     /// TCP's connection.
     pub(super) const CONNECT: u32 = 10_000;
     /// The Request out and the Reply in (MPA-8).
     pub(super) const REPLY: u32 = 10_000;
+    /// What the peer gets to turn to the stream, where it does not say when it has done so. siw, as the
+    /// Responder, does that only after it has sent its Reply, and never reads what has come before.
+    pub(super) const SETTLING: u32 = 5;
 }
 
 impl Actor {
@@ -148,7 +144,7 @@ impl Conn {
         loop {
             let wanted = match initiator.handle_reply(inbox.octets()) {
                 Ok(Progress::NeedMore(wanted)) => wanted,
-                Ok(Progress::Done(reply)) => return self.replied(actor, &inbox, &reply),
+                Ok(Progress::Done(reply)) => return self.replied(actor, inbox, reply),
                 Err(error) => {
                     self.misbehaved(error);
                     return self.fail(actor, EPROTO);
@@ -173,52 +169,23 @@ impl Conn {
     }
 
     /// The Reply is here.
-    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: &Inbox, reply: &MpaReply) -> Turn {
-        let private_data = hand_up(reply.private_data, inbox.octets());
+    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: MpaReply) -> Turn {
         match &reply.verdict {
             Verdict::Accepted { rules, rtr } => {
                 if !self.is_quiet() {
                     return self.fail(actor, EPROTO);
                 }
-                let params = StreamParams {
-                    send_rtr: *rtr,
-                    wait_first_fpdu: false,
-                    ..StreamParams::responder(rules, RtrKinds::NONE)
-                };
-                // The queue pair has to be ready when the consumer hears of the connection.
-                let Some(qp) = self.qp() else {
-                    return self.fail(actor, ECONNRESET);
-                };
-                if !qp.takes_reply(self, reply.private_data.of(inbox.octets())) {
-                    self.device().stats.mpa_errors.inc();
-                    return self.fail(actor, EPROTO);
+                if rtr.is_none() && actor.id.is_some() {
+                    actor.limit(limit::SETTLING);
+                    return Turn::Wait(Phase::Settling { reply, inbox });
                 }
-                if let Err(error) = qp.attach(self, &params) {
-                    // MPA-46; revision 1 has no word for it.
-                    return match rules.peer_depths {
-                        Some(_) => self.part(actor, rules, Fault::LocalStartup, error),
-                        None => self.fail(actor, error),
-                    };
-                }
-                self.device().stats.established.inc();
-                if rtr.is_none() {
-                    fsleep(SETTLING);
-                }
-                if let Err(error) = self.connected(actor, rules, private_data) {
-                    return self.fail_open(actor, error);
-                }
-                actor.no_limit();
-                self.enter_stream();
-                let open = Open::reported();
-                Turn::Again(Phase::Open(match actor.id {
-                    Some(_) => open,
-                    None => open.paired(),
-                }))
+                self.give_stream(actor, &inbox, reply.private_data, rules, *rtr)
             }
             Verdict::Rejected => {
                 self.device().stats.mpa_rejects.inc();
                 self.unbind();
                 if let Some(id) = actor.id.take() {
+                    let private_data = hand_up(reply.private_data, inbox.octets());
                     give_up(&id, ECONNREFUSED, private_data);
                 }
                 // The peer has closed, or will.
@@ -229,6 +196,65 @@ impl Conn {
                 self.part(actor, rules, *fault, EPROTO)
             }
         }
+    }
+
+    pub(super) fn settling(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        inbox: Inbox,
+        reply: MpaReply,
+    ) -> Turn {
+        match &reply.verdict {
+            Verdict::Accepted { rules, rtr } if !self.is_stopped() => {
+                if actor.is_overdue() {
+                    return self.give_stream(actor, &inbox, reply.private_data, rules, *rtr);
+                }
+                Turn::Wait(Phase::Settling { reply, inbox })
+            }
+            _ => self.fail(actor, ECONNRESET),
+        }
+    }
+
+    /// The peer has accepted: the queue pair gets the stream, the consumer hears of it.
+    fn give_stream(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        inbox: &Inbox,
+        private_data: PrivateData,
+        rules: &StreamRules,
+        rtr: Option<Rtr>,
+    ) -> Turn {
+        let params = StreamParams {
+            send_rtr: rtr,
+            wait_first_fpdu: false,
+            ..StreamParams::responder(rules, RtrKinds::NONE)
+        };
+        // The queue pair has to be ready when the consumer hears of the connection.
+        let Some(qp) = self.qp() else {
+            return self.fail(actor, ECONNRESET);
+        };
+        if !qp.takes_reply(self, private_data.of(inbox.octets())) {
+            self.device().stats.mpa_errors.inc();
+            return self.fail(actor, EPROTO);
+        }
+        if let Err(error) = qp.attach(self, &params) {
+            // MPA-46; revision 1 has no word for it.
+            return match rules.peer_depths {
+                Some(_) => self.part(actor, rules, Fault::LocalStartup, error),
+                None => self.fail(actor, error),
+            };
+        }
+        self.device().stats.established.inc();
+        if let Err(error) = self.connected(actor, rules, hand_up(private_data, inbox.octets())) {
+            return self.fail_open(actor, error);
+        }
+        actor.no_limit();
+        self.enter_stream();
+        let open = Open::reported();
+        Turn::Again(Phase::Open(match actor.id {
+            Some(_) => open,
+            None => open.paired(),
+        }))
     }
 
     /// Ends a start-up behind the Reply: the peer gets a Terminate, the consumer `error`.
