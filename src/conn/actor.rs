@@ -24,7 +24,6 @@
 use iwarp::mpa::{
     negotiate::{
         Initiator,
-        Reply as MpaReply,
         Responder,
         StreamRules, //
     },
@@ -117,7 +116,11 @@ pub(super) enum Phase {
         inbox: Inbox,
     },
     /// Initiator: the peer, who has accepted, gets time to turn to the stream.
-    Settling { reply: MpaReply, inbox: Inbox },
+    Settling {
+        inbox: Inbox,
+        private_data: PrivateData,
+        rules: StreamRules,
+    },
     /// Responder: the Request is awaited.
     Waiting {
         responder: Responder,
@@ -234,7 +237,11 @@ impl Conn {
                 out,
                 inbox,
             } => self.requesting(actor, initiator, out, inbox),
-            Phase::Settling { reply, inbox } => self.settling(actor, inbox, reply),
+            Phase::Settling {
+                inbox,
+                private_data,
+                rules,
+            } => self.settling(actor, inbox, private_data, rules),
             Phase::Waiting {
                 responder,
                 inbox,

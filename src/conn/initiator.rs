@@ -144,7 +144,7 @@ impl Conn {
         loop {
             let wanted = match initiator.handle_reply(inbox.octets()) {
                 Ok(Progress::NeedMore(wanted)) => wanted,
-                Ok(Progress::Done(reply)) => return self.replied(actor, inbox, reply),
+                Ok(Progress::Done(reply)) => return self.replied(actor, inbox, &reply),
                 Err(error) => {
                     self.misbehaved(error);
                     return self.fail(actor, EPROTO);
@@ -169,7 +169,8 @@ impl Conn {
     }
 
     /// The Reply is here.
-    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: MpaReply) -> Turn {
+    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: &MpaReply) -> Turn {
+        let private_data = reply.private_data;
         match &reply.verdict {
             Verdict::Accepted { rules, rtr } => {
                 if !self.is_quiet() {
@@ -177,16 +178,19 @@ impl Conn {
                 }
                 if rtr.is_none() && actor.id.is_some() {
                     actor.limit(limit::SETTLING);
-                    return Turn::Wait(Phase::Settling { reply, inbox });
+                    return Turn::Wait(Phase::Settling {
+                        inbox,
+                        private_data,
+                        rules: *rules,
+                    });
                 }
-                self.give_stream(actor, &inbox, reply.private_data, rules, *rtr)
+                self.give_stream(actor, &inbox, private_data, rules, *rtr)
             }
             Verdict::Rejected => {
                 self.device().stats.mpa_rejects.inc();
                 self.unbind();
                 if let Some(id) = actor.id.take() {
-                    let private_data = hand_up(reply.private_data, inbox.octets());
-                    give_up(&id, ECONNREFUSED, private_data);
+                    give_up(&id, ECONNREFUSED, hand_up(private_data, inbox.octets()));
                 }
                 // The peer has closed, or will.
                 self.release(actor)
@@ -202,17 +206,20 @@ impl Conn {
         self: &Arc<Self>,
         actor: &mut Actor,
         inbox: Inbox,
-        reply: MpaReply,
+        private_data: PrivateData,
+        rules: StreamRules,
     ) -> Turn {
-        match &reply.verdict {
-            Verdict::Accepted { rules, rtr } if !self.is_stopped() => {
-                if actor.is_overdue() {
-                    return self.give_stream(actor, &inbox, reply.private_data, rules, *rtr);
-                }
-                Turn::Wait(Phase::Settling { reply, inbox })
-            }
-            _ => self.fail(actor, ECONNRESET),
+        if self.is_stopped() {
+            return self.fail(actor, ECONNRESET);
         }
+        if actor.is_overdue() {
+            return self.give_stream(actor, &inbox, private_data, &rules, None);
+        }
+        Turn::Wait(Phase::Settling {
+            inbox,
+            private_data,
+            rules,
+        })
     }
 
     /// The peer has accepted: the queue pair gets the stream, the consumer hears of it.
