@@ -100,7 +100,7 @@ rows() {
 	local -A found=()
 	export PAIR DEV_A DEV_B IP4_B PORT SERVERS
 	for family in 4 6; do
-		measure 'rping, IPv'"$family" verified s rpings "$family"
+		measure 'rping, IPv'"$family" "$RPINGS rounds" s stopwatch rping_pair "$family" "$RPINGS" -V
 		PORT=$((PORT + 1))
 	done
 	start "$NS_B" "$TMP/servers" "$0" servers
@@ -119,17 +119,6 @@ rows() {
 		done
 	done
 	[ "$VERBOSE" = 0 ] || sed 's/^/# /' "$TMP/servers"
-}
-
-# rpings 4|6: the time of a pair. Towards siw it may have to be tried again, as in client().
-rpings() {
-	local limit
-	for limit in 5 10 30; do
-		[ "$PAIR" = 'riwarp to siw' ] || limit=30
-		if LIMIT=$limit stopwatch rping_pair "$1" "$RPINGS" -V; then return; fi
-		[ "$limit" != 30 ] || return 1
-		PORT=$((PORT + 20))
-	done
 }
 
 # One perftest server after the other, each on the next port; those that are needed next have started.
@@ -177,24 +166,21 @@ one() {
 	measure "$program -R" "$size" "$unit" "${2:-client}" "$program" -s "$size" -n "$(rounds "$1")"
 }
 
-# client PROGRAM OPTIONS...: prints its figure. Two things that are not riwarp's are tried again: a client
-# that was too early for its server, and a server over siw that hangs: siw now and then leaves what comes
-# first on a connection lying in its socket.
+# client PROGRAM OPTIONS...: prints its figure. One that was too early for its server is tried again.
 client() {
-	local program=$1 CLIENT_OUT=$TMP/client.$PORT limit status
+	local program=$1 CLIENT_OUT=$TMP/client.$PORT try status
 	shift
-	for limit in 5 10 20; do
-		[ "$PAIR" = 'riwarp to siw' ] || limit=20
+	for try in 1 2 3; do
 		STARTED=$SERVERS wait_listen "$PORT" || return 1
 		status=0
-		timeout --foreground "$limit" "$program" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B" >"$CLIENT_OUT" 2>&1 ||
+		timeout --foreground 20 "$program" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B" >"$CLIENT_OUT" 2>&1 ||
 			status=$?
 		if [ "$status" = 0 ]; then
 			perftest_figure "$program"
 			return
 		fi
 		pkill -f -- "-d $DEV_B -p $PORT " || true
-		too_early || [ "$status/$PAIR" = '124/riwarp to siw' ] || break
+		too_early || break
 	done
 	exit_reason "$status" "$CLIENT_OUT"
 	return 1
@@ -219,7 +205,7 @@ guests() {
 			wait "$STARTED" || not_ok "rping -s, IPv$family" "$(last_line "$TMP/guest")"
 		else
 			eventually 60 test -e "/mnt/out/listening$family"
-			measure "rping, IPv$family" verified s stopwatch \
+			measure "rping, IPv$family" "$RPINGS rounds" s stopwatch \
 				timeout --foreground 60 rping -c -a "$peer" -p "$PORT" -C "$RPINGS" -V
 		fi
 	done

@@ -438,12 +438,12 @@ exit_reason() {
 	esac
 }
 
-# rping_pair 4|6 COUNT [OPTIONS of both ends...]; LIMIT is its time in seconds.
+# rping_pair 4|6 COUNT [OPTIONS of both ends...]
 rping_pair() {
 	local family=$1 count=$2 address
 	shift 2
 	if [ "$family" = 4 ]; then address=$IP4_B; else address=$IP6_B; fi
-	pair "${LIMIT:-60}" rping -s -a "$address" -p "$PORT" -C "$count" "$@" -- \
+	pair 60 rping -s -a "$address" -p "$PORT" -C "$count" "$@" -- \
 		rping -c -a "$address" -p "$PORT" -C "$count" "$@"
 }
 
