@@ -25,7 +25,8 @@ cat >"$TMP/setting" <<END
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
 # Where the kernel can be told that the next allocation below a function of the module fails: the one that
-# gives a queue pair its stream; twice, since for large ones the kernel has a second way. What TCP allocates on the module's behalf is not meant.
+# gives a queue pair its stream; twice, since for large ones the kernel has a second way. What TCP allocates
+# on the module's behalf is not meant.
 if [ -d /sys/kernel/debug/failslab ] && [ "$TYPE" = riwarp ]; then
 	read -r first last < <(awk '/ t .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
 		awk 'first { print first, $1; exit } $2 ~ /^_R.*2qp6stream.*2Qp6attach$/ { first = $1 }')
