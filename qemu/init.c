@@ -117,6 +117,21 @@ static void enter_root(void)
 		say("enter the root");
 }
 
+/*
+ * The kernel boots with one processor: that is quicker under emulation, and QEMU's processors now and then
+ * see code as it was while the kernel patched it, which it does most of all while it boots.
+ */
+static void start_processors(void)
+{
+	char file[64];
+	long n = sysconf(_SC_NPROCESSORS_CONF);
+
+	for (long k = 1; k < n; k++) {
+		snprintf(file, sizeof(file), "/sys/devices/system/cpu/cpu%ld/online", k);
+		put(file, "1");
+	}
+}
+
 static void mount_all(void)
 {
 	glob_t found;
@@ -352,6 +367,7 @@ int main(void)
 	mount_all();
 	/* A busy host must not look like a hung guest. */
 	put("/proc/sys/kernel/watchdog_thresh", "30");
+	start_processors();
 	bring_up_network();
 	leak_check = !access(leaks, F_OK);
 	if (leak_check)

@@ -99,12 +99,13 @@ rows() {
 	local family program size row
 	local -A found=()
 	export PAIR DEV_A DEV_B IP4_B PORT SERVERS
-	for family in 4 6; do
-		measure 'rping, IPv'"$family" "$RPINGS rounds" s stopwatch rping_pair "$family" "$RPINGS" -V
-		PORT=$((PORT + 1))
-	done
+	# Those that are needed first start while rping runs.
 	start "$NS_B" "$TMP/servers" "$0" servers
 	SERVERS=$STARTED
+	for family in 4 6; do
+		PORT=$((PORT + 40 + family)) measure 'rping, IPv'"$family" "$RPINGS rounds" s \
+			stopwatch rping_pair "$family" "$RPINGS" -V
+	done
 	in_ns "$NS_A" "$0" clients >"$TMP/rows"
 	kill "$SERVERS" 2>/dev/null || true
 	while IFS= read -r row; do
