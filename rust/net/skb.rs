@@ -9,8 +9,8 @@
 //!
 //! TCP's receive queue is a list of socket buffers, each of which is a list of pieces (itself, and
 //! those of its fragment list), each of which is a linear part and some fragments of pages. A
-//! [`Cursor`] knows where in all that a position is. A few of them are remembered: messages are
-//! looked at in steps that go forwards, and back to their start.
+//! [`Cursor`] knows where in all that a position is. Two of them are remembered: messages are
+//! looked at in steps that go forwards, and back to their start ([`Inbound::mark`]).
 //!
 //! The memory may be written by others meanwhile: a packet of this host's own may be made of pages
 //! that an application has mapped. So it is only ever copied or summed through raw pointers.
@@ -64,16 +64,18 @@ enum Locked {
 /// # Invariants
 ///
 /// `sk` is a valid TCP socket, locked as `locked` says while this value lives. `available` octets
-/// from `seq` on are in its receive queue, which nobody else changes. The cursors of `known` point
-/// into that queue.
+/// from `seq` on are in its receive queue, which nobody else changes. `front` and `mark` point into
+/// that queue.
 pub struct Inbound<'a> {
     sk: *mut Sk,
     locked: Locked,
     /// TCP's number of the octet at position 0.
     seq: u32,
     available: u32,
-    /// Where the farthest access ended, and where the last two began.
-    known: [Option<Cursor>; 3],
+    /// Where the farthest access ended.
+    front: Option<Cursor>,
+    /// Where the user looks at octets more than once.
+    mark: Option<Cursor>,
     _socket: PhantomData<&'a mut Sk>,
     _not_send: NotThreadSafe,
 }
@@ -124,27 +126,21 @@ impl Inbound<'_> {
             locked,
             seq: 0,
             available: 0,
-            known: [None; 3],
+            front: None,
+            mark: None,
             _socket: PhantomData,
             _not_send: NotThreadSafe,
         };
-        this.refresh();
-        this
-    }
-
-    /// Finds out anew what is there, and forgets all cursors.
-    fn refresh(&mut self) {
-        self.known = [None; 3];
-        if self.locked == Locked::No {
-            return;
+        if locked != Locked::No {
+            // SAFETY: By the type invariant this is a TCP socket; the lock that is held keeps the
+            // value.
+            this.seq = unsafe { (*sk.cast::<bindings::tcp_sock>()).copied_seq };
+            // SAFETY: As above.
+            let available = unsafe { riwarp_helper_tcp_inq(sk) };
+            // INVARIANT: TCP counts what it has put into the queue, less a mark of the end.
+            this.available = u32::try_from(available).unwrap_or(0);
         }
-        // SAFETY: By the type invariant this is a TCP socket; the lock that is held keeps the
-        // value.
-        self.seq = unsafe { (*self.sk.cast::<bindings::tcp_sock>()).copied_seq };
-        // SAFETY: As above.
-        let available = unsafe { riwarp_helper_tcp_inq(self.sk) };
-        // INVARIANT: TCP counts what it has put into the queue, less a mark of the end.
-        self.available = u32::try_from(available).unwrap_or(0);
+        this
     }
 
     /// How many octets there are. More may come after the present call.
@@ -220,10 +216,9 @@ impl Inbound<'_> {
         }
         // CAST: Both are at most `available`, which has 32 bits.
         let (pos, mut left) = (pos as u32, len as u32);
-        let Some(start) = self.seek(pos) else {
+        let Some(mut cursor) = self.seek(pos) else {
             return false;
         };
-        let mut cursor = start;
         while left > 0 {
             // SAFETY: By the type invariant the cursor points into the queue.
             let Some((from, n)) = (unsafe { cursor.run(self) }) else {
@@ -236,23 +231,29 @@ impl Inbound<'_> {
             // NO-OVERFLOW: `n` is at most `left`.
             left = left.wrapping_sub(n);
         }
-        self.remember(start, cursor);
+        self.reached(cursor);
         true
     }
 
+    /// Says that a position is where a message starts: it will be looked at in several steps, and
+    /// what is before it not any more. Nothing depends on it but time.
+    pub fn mark(&mut self, pos: usize) {
+        let Some(cursor) = u32::try_from(pos).ok().and_then(|pos| self.seek(pos)) else {
+            return;
+        };
+        // INVARIANT: It points into the queue.
+        self.mark = Some(cursor);
+        self.reached(cursor);
+    }
+
     /// Finds a position that is available, from the nearest place that is known.
+    #[inline]
     fn seek(&mut self, pos: u32) -> Option<Cursor> {
-        let nearest = self
-            .known
-            .iter()
-            .flatten()
-            .filter(|c| c.pos <= pos)
-            .max_by_key(|c| c.pos);
-        let mut cursor = match nearest {
-            Some(cursor) => *cursor,
+        let mut cursor = match (&self.front, &self.mark) {
+            (Some(known), _) | (_, Some(known)) if known.pos <= pos => *known,
             // SAFETY: By the type invariant the queue is that of a valid socket and does not
             // change.
-            None => unsafe { Cursor::first(self) }?,
+            _ => unsafe { Cursor::first(self) }?,
         };
         while cursor.pos < pos {
             // NO-OVERFLOW: Just compared.
@@ -264,16 +265,12 @@ impl Inbound<'_> {
         Some(cursor)
     }
 
-    /// Keeps the ends of an access in mind.
-    fn remember(&mut self, start: Cursor, end: Cursor) {
-        // INVARIANT: Both point into the queue.
-        let [front, last, before] = &mut self.known;
-        if front.as_ref().is_none_or(|front| front.pos < end.pos) {
-            *front = Some(end);
-        }
-        let is_known = |c: &Option<Cursor>| c.as_ref().is_some_and(|c| c.pos == start.pos);
-        if !is_known(last) && !is_known(before) {
-            *before = last.replace(start);
+    /// Keeps the end of an access in mind.
+    #[inline]
+    fn reached(&mut self, end: Cursor) {
+        if self.front.as_ref().is_none_or(|front| front.pos < end.pos) {
+            // INVARIANT: It points into the queue.
+            self.front = Some(end);
         }
     }
 
@@ -283,10 +280,13 @@ impl Inbound<'_> {
         let n = n.min(self.available());
         if n > 0 {
             // The cursors may point to what is freed now.
-            self.known = [None; 3];
+            (self.front, self.mark) = (None, None);
             // SAFETY: By the type invariant this is a valid TCP socket that is locked.
             unsafe { bindings::tcp_read_done(self.sk, n) };
-            self.refresh();
+            // INVARIANT: TCP has dropped as many octets at the front of the queue.
+            // CAST: At most `available`, which has 32 bits.
+            self.seq = self.seq.wrapping_add(n as u32);
+            self.available = self.available.wrapping_sub(n as u32);
         }
     }
 
@@ -322,16 +322,18 @@ impl Inbound<'_> {
 /// # Invariants
 ///
 /// Either `piece` is `skb` or a member of its fragment list; `part` is 0 for its linear part, or
-/// the number of a fragment plus 1; `off` is at most the length of that part.
+/// the number of a fragment plus 1. The `left` octets at `from` are the rest of that part; `from` is
+/// null if the CPU cannot read them.
 #[derive(Clone, Copy)]
 struct Cursor {
     /// The position, from the read position.
     pos: u32,
+    left: u32,
+    from: *const u8,
     /// The member of the queue.
     skb: *mut Skb,
     piece: *mut Skb,
     part: u32,
-    off: u32,
 }
 
 impl Cursor {
@@ -345,10 +347,11 @@ impl Cursor {
         let skb = unsafe { queue_of(inbound.sk) };
         let mut cursor = Self {
             pos: 0,
+            left: 0,
+            from: ptr::null(),
             skb,
             piece: ptr::null_mut(),
             part: 0,
-            off: 0,
         };
         // SAFETY: The head of the queue stands for a member with nothing in it.
         unsafe { cursor.next_skb(inbound) }.then_some(cursor)
@@ -362,33 +365,43 @@ impl Cursor {
     /// The cursor must point into the receive queue of `inbound`.
     #[inline]
     unsafe fn run(&mut self, inbound: &Inbound<'_>) -> Option<(*const u8, u32)> {
-        loop {
-            // SAFETY: By the type invariant this is a part of a valid piece.
-            let (from, len) = unsafe { part_of(self.piece, self.part) };
-            // NO-OVERFLOW: By the type invariant.
-            let left = len.wrapping_sub(self.off);
-            if left > 0 {
-                if from.is_null() {
-                    // Memory of a device, which the CPU cannot read.
-                    return None;
-                }
-                // SAFETY: The part has more than `off` octets.
-                // CAST: `usize` has 64 bits.
-                return Some((unsafe { from.add(self.off as usize) }, left));
-            }
+        while self.left == 0 {
             // SAFETY: By the contract of this function.
             if !unsafe { self.next_part(inbound) } {
                 return None;
             }
         }
+        (!self.from.is_null()).then_some((self.from, self.left))
     }
 
     /// Moves on inside of what [`Cursor::run`] gave.
     #[inline]
     fn skip(&mut self, n: u32) {
-        // INVARIANT: `n` is at most what the part has left.
-        self.off = self.off.wrapping_add(n);
         self.pos = self.pos.wrapping_add(n);
+        self.pass(n);
+    }
+
+    /// Leaves octets of the part behind, which count for no position.
+    #[inline]
+    fn pass(&mut self, n: u32) {
+        // INVARIANT: `n` is at most what the part has left.
+        self.left = self.left.wrapping_sub(n);
+        if !self.from.is_null() {
+            // CAST: `usize` has 64 bits.
+            self.from = self.from.wrapping_add(n as usize);
+        }
+    }
+
+    /// Goes to the start of a part.
+    ///
+    /// # Safety
+    ///
+    /// `piece` must be `skb` or a member of its fragment list, and have the part.
+    unsafe fn enter(&mut self, piece: *mut Skb, part: u32) {
+        // INVARIANT: All of the part is left.
+        (self.piece, self.part) = (piece, part);
+        // SAFETY: By the contract of this function.
+        (self.from, self.left) = unsafe { part_of(piece, part) };
     }
 
     /// Goes to the start of the next part; `false` at the end of the queue.
@@ -402,9 +415,8 @@ impl Cursor {
         // SAFETY: A valid piece has its shared information.
         let (frags, frag_list) = unsafe { ((*shinfo).nr_frags, (*shinfo).frag_list) };
         if self.part < u32::from(frags) {
-            // INVARIANT: There is one more fragment.
-            self.part = self.part.wrapping_add(1);
-            self.off = 0;
+            // SAFETY: There is one more fragment.
+            unsafe { self.enter(self.piece, self.part.wrapping_add(1)) };
             return true;
         }
         let next = if self.piece == self.skb {
@@ -417,10 +429,8 @@ impl Cursor {
             // SAFETY: By the contract of this function.
             return unsafe { self.next_skb(inbound) };
         }
-        // INVARIANT: `next` is a member of the fragment list of `skb`.
-        self.piece = next;
-        self.part = 0;
-        self.off = 0;
+        // SAFETY: `next` is a member of the fragment list of `skb`.
+        unsafe { self.enter(next, 0) };
         true
     }
 
@@ -439,8 +449,9 @@ impl Cursor {
             if next == unsafe { queue_of(inbound.sk) } {
                 return false;
             }
-            // INVARIANT: The start of a member of the queue.
-            (self.skb, self.piece, self.part, self.off) = (next, next, 0, 0);
+            self.skb = next;
+            // SAFETY: `next` is a member of the queue.
+            unsafe { self.enter(next, 0) };
             // Members may overlap: TCP keeps a packet that repeats what is there already, if
             // something new follows.
             // SAFETY: `next` is valid, and in TCP's queue.
@@ -452,11 +463,8 @@ impl Cursor {
             }
             // The octets of this member that lie before the position.
             while repeated > 0 {
-                // SAFETY: By the type invariant this is a part of a valid piece.
-                let (_, len) = unsafe { part_of(self.piece, self.part) };
-                let n = len.min(repeated);
-                // INVARIANT: At most the length of the part.
-                self.off = n;
+                let n = self.left.min(repeated);
+                self.pass(n);
                 // NO-OVERFLOW: `n` is at most `repeated`.
                 repeated = repeated.wrapping_sub(n);
                 // SAFETY: By the contract of this function. More octets of this member follow,

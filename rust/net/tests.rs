@@ -270,6 +270,39 @@ mod inbound {
     }
 
     #[test]
+    fn a_mark_changes_nothing_of_what_is_seen() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;
+        let all = b"abcdef";
+        for mark in [0, 1, 2, 4, 5, 6, 7, usize::MAX] {
+            for reached in 0..=6 {
+                for at in 0..6 {
+                    passive.with_inbound(|inbound| {
+                        let mut octets = [0; 6];
+                        assert!(inbound.peek(0, &mut octets[..reached]));
+                        inbound.mark(mark);
+                        let rest = &mut octets[at..];
+                        assert!(inbound.peek(at, rest));
+                        assert_eq!(rest, &all[at..]);
+                        assert!(inbound.peek(0, &mut octets));
+                        assert_eq!(&octets, all);
+                    });
+                }
+            }
+        }
+        // What is consumed takes the marks with it.
+        passive.with_inbound(|inbound| {
+            inbound.mark(1);
+            inbound.consume(3);
+            inbound.mark(1);
+            let mut octets = [0; 3];
+            assert!(inbound.peek(0, &mut octets));
+            assert_eq!(&octets, b"def");
+        });
+        Ok(())
+    }
+
+    #[test]
     fn nothing_is_seen_beyond_the_end() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"abc", b"def"])?;

@@ -33,7 +33,11 @@ impl Fpdu {
         front: &mut [u8; FRONT_MAX],
     ) -> Option<Self> {
         let front = front.get_mut(..available.min(FRONT_MAX))?;
-        if front.len() < mpa::LENGTH_LEN || !inbound.peek(pos, front) {
+        if front.len() < mpa::LENGTH_LEN {
+            return None;
+        }
+        inbound.mark(pos);
+        if !inbound.peek(pos, front) {
             return None;
         }
         let ulpdu_len = u16::from_be_bytes(*front.first_chunk()?);

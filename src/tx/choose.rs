@@ -160,23 +160,19 @@ impl Qp {
                     return false;
                 }
                 Taken::Wr(slot) => {
-                    let begun = self.begin(&mut stream.desk, &stream.wr, slot);
+                    let begun = self.begin(stream, slot);
                     stream.wr.forget();
                     (slot, begun)
                 }
                 Taken::Bad(slot, status) => (slot, Err(status)),
                 Taken::Nothing => return false,
             };
-            match begun {
-                Ok(Some(outgoing)) => {
-                    stream.current = Some(outgoing);
-                    return true;
-                }
-                Ok(None) => {}
-                Err(status) => {
-                    self.refuse(slot, status);
-                    return false;
-                }
+            if let Err(status) = begun {
+                self.refuse(slot, status);
+                return false;
+            }
+            if stream.current.is_some() {
+                return true;
             }
         }
     }
@@ -200,13 +196,11 @@ impl Qp {
         wait
     }
 
-    /// Turns a request into a message, or does it if it needs none.
-    fn begin(
-        &self,
-        desk: &mut Desk,
-        wr: &SendWr,
-        slot: Slot,
-    ) -> Result<Option<Outgoing>, WcStatus> {
+    /// Turns the request into the current message, or does it if it needs none.
+    fn begin(&self, stream: &mut TxStream, slot: Slot) -> Result<(), WcStatus> {
+        let TxStream {
+            current, wr, desk, ..
+        } = stream;
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
         let solicited = if wr.solicited {
@@ -257,9 +251,9 @@ impl Qp {
                     source_stag: *stag,
                     source_to: TaggedOffset::new(*to),
                 };
-                return self
-                    .begin_read(desk, &wr.payload, slot, request, *invalidate_local)
-                    .map(Some);
+                let invalidate = *invalidate_local;
+                *current = Some(self.begin_read(desk, &wr.payload, slot, request, invalidate)?);
+                return Ok(());
             }
             SendOp::Atomic {
                 stag,
@@ -268,9 +262,8 @@ impl Qp {
                 ..
             } => {
                 let target = (*stag, TaggedOffset::new(*to));
-                return self
-                    .begin_atomic(desk, &wr.payload, slot, target, *operation)
-                    .map(Some);
+                *current = Some(self.begin_atomic(desk, &wr.payload, slot, target, *operation)?);
+                return Ok(());
             }
             SendOp::RegMr {
                 region,
@@ -279,17 +272,17 @@ impl Qp {
             } => {
                 region.register(self.pd(), Stag::new(*key), *access)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(None);
+                return Ok(());
             }
             SendOp::Bind(bind) => {
                 self.bind_window(bind)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(None);
+                return Ok(());
             }
             SendOp::LocalInv { stag } => {
                 self.invalidate_local(*stag)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(None);
+                return Ok(());
             }
         };
         let source = if wr.payload.inline().is_some() {
@@ -308,12 +301,13 @@ impl Qp {
         if matches!(message, Message::Send { .. }) {
             desk.send_msn = desk.send_msn.next();
         }
-        Ok(Some(Outgoing {
+        *current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
             source,
             job: Job::Complete(slot),
             behind,
-        }))
+        });
+        Ok(())
     }
 
     /// Begins a Read; the sink is filled into `request` here.
