@@ -12,6 +12,7 @@
  *   kernel.log  the kernel's log, as it grows                             (to qemu/run)
  *   status      the exit status of the script, or "timeout"               (to qemu/run)
  *   release     all guests are done                                       (from qemu/run)
+ *   restart     the guest is about to restart itself                      (from the script)
  * The environment, which is what the kernel's command line holds beyond the kernel's own
  * parameters, has GUEST, NGUESTS, and TIMEOUT in seconds.
  */
@@ -38,6 +39,7 @@
 #include <time.h>
 #include <unistd.h>
 
+static const char ready[] = "/run/job/ready", restart[] = "/run/job/restart";
 static const char *guest, *nguests;
 static int kmsg = -1, kernel_log = -1, port = -1;
 
@@ -365,6 +367,9 @@ int main(void)
 	load_modules();
 	enter_root();
 	mount_all();
+	/* Restarted by a panic: dead, that is. */
+	if (!access(ready, F_OK) && unlink(restart))
+		reboot(RB_POWER_OFF);
 	/* A busy host must not look like a hung guest. */
 	put("/proc/sys/kernel/watchdog_thresh", "30");
 	start_processors();
@@ -372,7 +377,7 @@ int main(void)
 	leak_check = !access(leaks, F_OK);
 	if (leak_check)
 		put(leaks, "clear");
-	put("/run/job/ready", "");
+	put(ready, "");
 	if (together)
 		wait_for("/run/job/go", 20);
 
