@@ -4,6 +4,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=starve.sh
+. "$(dirname "$0")/starve.sh"
 
 load_modules "$MODULE"
 ENDS_COUNT=1
@@ -27,22 +29,16 @@ END
 # Where the kernel can be told that the next allocation below a function of the module fails: the one that
 # gives a queue pair its stream; twice, since for large ones the kernel has a second way. What TCP allocates
 # on the module's behalf is not meant.
-if [ -d /sys/kernel/debug/failslab ] && [ "$TYPE" = riwarp ]; then
+if can_starve && [ "$TYPE" = riwarp ]; then
 	read -r first last < <(awk '/ t .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
 		awk 'first { print first, $1; exit } $2 ~ /^_R.*2qp6stream.*2Qp6attach$/ { first = $1 }')
 	[ -n "$first" ] || die 'which addresses has Qp::attach?'
 	cat >"$TMP/starve" <<END
 #!/bin/bash
-cd /sys/kernel/debug/failslab
-echo 0 >probability
+. "$GUEST_DIR/starve.sh"
+feed
 [ "\$1" = 1 ] || exit 0
-echo N >ignore-gfp-wait
-echo 0 >verbose
-echo 32 >stacktrace-depth
-echo $first >require-start
-echo $last >require-end
-echo 2 >times
-echo 100 >probability
+starve failslab $first $last 100 2
 END
 	chmod +x "$TMP/starve"
 	export STARVABLE=1

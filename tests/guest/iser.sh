@@ -16,11 +16,15 @@ over_rdma() {
 	! no_qp || die "$(rdma resource show qp)"
 }
 
+# Both ends are here.
+each_end() { "$@"; }
+
 ends_up self
 target_up
 initiator_up
 try login 40 connected over_rdma
 disk_cases
+! can_starve || try starved 150 starved
 initiator_down
 target_down
 finish

@@ -40,16 +40,16 @@ with_shared_receive_queues() {
 
 # The device goes while data is on its way; then everything can be taken down.
 device_deleted_under_load() {
-	local load
-	connect -l 3 -c 1
-	dd if="$DISK" of=/dev/null bs=64k iflag=direct status=none 2>/dev/null &
-	load=$!
-	sleep 0.3
+	impatient
+	load_begin 6
 	timeout --foreground 30 rdma link del "$DEV_A" || die "rdma link del: $?"
-	eventually 30 gone "$load" || die 'a read that never ends'
+	load_end any
 	disconnect || true
-	eventually 30 test ! -e "$DISK" || die 'the disk stays'
+	eventually 30 disk_is_gone || die 'the disk stays'
 }
+
+# Both ends are here.
+each_end() { "$@"; }
 
 ends_up self
 target_up
@@ -58,6 +58,7 @@ try discover 40 discover
 disk_cases
 try remote_invalidation 90 remote_invalidation
 try with_shared_receive_queues 90 with_shared_receive_queues
+! can_starve || try starved 150 starved
 try device_deleted_under_load 120 device_deleted_under_load
 initiator_down
 target_down

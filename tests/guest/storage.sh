@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 # For the suites of kernel storage: what is done with a disk that is reached over RDMA. The suite has
-# `connect`, which sets DISK, and `disconnect`.
+# `connect`, which sets DISK, `impatient`, which is the same for who does not wait long for what is lost,
+# and `disconnect`.
 # shellcheck shell=bash
+
+# shellcheck source=starve.sh
+. "$GUEST_DIR/starve.sh"
 
 # disk_in_memory: /dev/ram0 of 64 MiB, for a target.
 disk_in_memory() { modprobe brd rd_nr=1 rd_size=65536; }
@@ -55,6 +59,54 @@ cycles() {
 
 no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
 
+# load_begin SECONDS: verified I/O in the background, which is under way.
+load_begin() {
+	fio --name=load --filename="$DISK" --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw \
+		--bsrange=512-64k --blockalign=512 --size=8M --io_size=64M --time_based --runtime="$1" \
+		--randseed=2 --verify=crc32c --verify_fatal=1 --minimal >"$TMP/load" 2>&1 &
+	LOAD=$!
+	eventually 30 under_way || die "no load: $(last_line "$TMP/load")"
+}
+
+under_way() { awk '{ exit !($5 > 20) }' "/sys/block/${DISK##*/}/stat"; }
+
+# load_end good|any: it has to have come to an end, a good one or any, but never with other data.
+load_end() {
+	local status=0
+	eventually 90 gone "$LOAD" || die "the load never ends: $(cat "/proc/$LOAD/stack")"
+	wait "$LOAD" || status=$?
+	! grep -qi 'verify' "$TMP/load" || die "other data: $(last_line "$TMP/load")"
+	[ "$status" = 0 ] || [ "$1" = any ] || die "fio: $(last_line "$TMP/load")"
+}
+
+# again: whatever has happened, the disk can be had anew, and is a good one.
+again() {
+	disconnect || true
+	eventually 60 disk_is_gone || die 'the disk stays'
+	connected verified 8
+}
+
+disk_is_gone() { [ ! -b "$DISK" ]; }
+
+# starved: memory is refused to the module now and then, on EACH_END of the storage, while data is on its way and
+# while connections are made. Whatever becomes of those, no data is wrong, and afterwards all is well.
+starved() {
+	local i
+	impatient
+	load_begin 6
+	each_end starve_module 3 500
+	load_end any
+	for i in 1 2 3; do
+		disconnect || true
+		(impatient) || true
+	done
+	each_end feed
+	again
+	i=$(starved_times 500)
+	echo "$i allocations failed"
+	[ "$i" -ge 20 ]
+}
+
 # disk_cases [PREFIX]: the cases that every disk has to pass. DEPTHS are those of the verified I/O; CYCLES
 # says how often the disk comes and goes.
 disk_cases() {
@@ -64,5 +116,5 @@ disk_cases() {
 		try "${1:-}verified_$depth" 90 connected verified "$depth"
 	done
 	try "${1:-}file_system" 60 connected file_system
-	try "${1:-}cycles" 120 cycles "${CYCLES:-5}"
+	try "${1:-}cycles" $((120 + 6 * ${CYCLES:-5})) cycles "${CYCLES:-5}"
 }

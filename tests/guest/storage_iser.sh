@@ -79,7 +79,7 @@ node() { timeout --foreground 30 iscsiadm -m node -T "$IQN" -p "$IP4_B:3260" "$@
 # The disk is there before the kernel has done with its probe, and a logout just then sets off a warning
 # of the kernel's about workqueues: of __iscsi_unbind_session(), which waits for the disk's power management.
 connect() {
-	node --login
+	node --login || die "login: $?"
 	eventually 10 disk_is_there || die 'no disk'
 	nap 0.3
 }
@@ -91,6 +91,12 @@ disk_is_there() {
 		[ ! -b "$DISK" ] || return 0
 	done
 	return 1
+}
+
+# impatient: connects, and what is lost is lost within seconds.
+impatient() {
+	node -o update -n node.session.timeo.replacement_timeout -v 5
+	connect
 }
 
 disconnect() { node --logout; }

@@ -39,10 +39,14 @@ nvme_over() {
 	timeout --foreground "$limit" nvme "$command" -t "$FABRIC" -a "$IP4_B" -s "$SERVICE" "$@"
 }
 
+# connect [OPTION...]: with two queues, if the options do not say otherwise.
 connect() {
-	nvme_over 30 connect -n "$NQN" -i 2 "$@"
+	nvme_over 30 connect -n "$NQN" -i 2 "$@" || die "nvme connect: $?"
 	eventually 10 test -b "$DISK" || die 'no disk'
 }
+
+# impatient: connects, and what is lost is lost within seconds.
+impatient() { connect -l 4 -c 1; }
 
 disconnect() { timeout --foreground 30 nvme disconnect -n "$NQN"; }
 

@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# iSCSI Extensions for RDMA between two guests, target and initiator of the kernel: storage_guests.sh has what
+# happens.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=storage.sh
+. "$(dirname "$0")/storage.sh"
+# shellcheck source=storage_iser.sh
+. "$(dirname "$0")/storage_iser.sh"
+# shellcheck source=storage_guests.sh
+. "$(dirname "$0")/storage_guests.sh"
+
+# A target over siw is told of the end of a session late: siw wants its last Sends to be done by then.
+disconnect() {
+	[ "$PEER" != siw ] || tc qdisc add dev eth0 root netem delay 50ms
+	node --logout
+	[ "$PEER" != siw ] || tc qdisc del dev eth0 root
+}
+
+all() {
+	roles_in_turn
+	faults
+}
+
+two_guests all

@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# NVMe over Fabrics between two guests, target and host of the kernel: storage_guests.sh has what happens. The
+# target's queue pairs have receive queues of their own, then shared ones.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=storage.sh
+. "$(dirname "$0")/storage.sh"
+# shellcheck source=storage_nvme.sh
+. "$(dirname "$0")/storage_nvme.sh"
+# shellcheck source=storage_guests.sh
+. "$(dirname "$0")/storage_guests.sh"
+
+# queues N OPTION...: the disk has so many, and each octet comes back through them.
+queues() {
+	local has
+	connect "${@:2}"
+	has=$(cat /sys/class/nvme/nvme0/queue_count)
+	[ "$has" = $(($1 + 1)) ] || die "$has queues, with that for commands to the controller"
+	verified 8
+	disconnect
+}
+
+# A queue of its own whose completions nobody is told of: whoever waits looks for them.
+polled() {
+	connect -i 1 -P 1
+	fio --name=polled --filename="$DISK" --direct=1 --ioengine=pvsync2 --hipri=1 --rw=randrw \
+		--bsrange=512-64k --blockalign=512 --size=2M --verify=crc32c --verify_fatal=1 --minimal \
+		>"$TMP/fio" 2>&1 || die "fio: $(last_line "$TMP/fio")"
+	disconnect
+}
+
+# More queues than processors: some for writes only.
+kinds_of_queues() {
+	order_end_up riwarp riwarp
+	device_up riwarp riwarp
+	initiator_up
+	try queues/1 60 queues 1 -i 1
+	try queues/4 60 queues 4 -i 2 -W 2
+	try queues/polled 60 polled
+	initiator_down
+	device_down riwarp
+	order end_down riwarp
+}
+
+everything() {
+	[ -z "${PAIRS-1}" ] || kinds_of_queues
+	roles_in_turn
+	faults
+	TARGET_PARAMETERS=(use_srq=1) PREFIX=srq/ PAIRS=${SRQ_PAIRS-riwarp/riwarp riwarp/siw}
+	roles_in_turn
+	faults
+}
+
+two_guests everything
