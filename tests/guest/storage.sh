@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # For the suites of kernel storage: what is done with a disk that is reached over RDMA. The suite has
 # `connect`, which sets DISK, `impatient`, which is the same for who does not wait long for what is lost,
-# and `disconnect`.
+# `disconnect`, and `each_end`, which runs a command where the target is and where the host is.
 # shellcheck shell=bash
 
 # shellcheck source=starve.sh
@@ -88,23 +88,24 @@ again() {
 
 disk_is_gone() { [ ! -b "$DISK" ]; }
 
-# starved: memory is refused to the module now and then, on EACH_END of the storage, while data is on its way and
-# while connections are made. Whatever becomes of those, no data is wrong, and afterwards all is well.
+# starved: memory is refused to the module now and then, at each end of the storage, while data is on its way and
+# while connections are made, of which most then fail. Whatever becomes of it, no data is wrong, and afterwards
+# all is well.
 starved() {
-	local i
+	local refused i
 	impatient
 	load_begin 6
-	each_end starve_module 3 500
+	each_end starve_module 10 1000
 	load_end any
-	for i in 1 2 3; do
+	refused=$(starved_times 1000)
+	each_end starve_module 1 1000
+	for i in 1 2 3 4; do
 		disconnect || true
 		(impatient) || true
 	done
 	each_end feed
 	again
-	i=$(starved_times 500)
-	echo "$i allocations failed"
-	[ "$i" -ge 20 ]
+	[ "$refused" -ge 20 ] || die "$refused allocations failed"
 }
 
 # disk_cases [PREFIX]: the cases that every disk has to pass. DEPTHS are those of the verified I/O; CYCLES
