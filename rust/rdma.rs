@@ -12,6 +12,7 @@
 //! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
 //! * [`iw_cm`]: the iWARP connection manager;
 //! * [`link`]: `rdma link add`;
+//! * [`restrack`]: what `rdma -dd resource show` shows;
 //! * [`types`]: attributes as plain values.
 //!
 //! C headers: `include/rdma/ib_verbs.h`, `include/rdma/iw_cm.h`, `include/rdma/rdma_netlink.h`.
@@ -23,6 +24,7 @@ pub mod mmap;
 pub mod mr;
 pub mod object;
 pub mod ops;
+pub mod restrack;
 pub mod settings;
 pub mod types;
 pub mod udata;

@@ -35,6 +35,7 @@ use kernel_ext::{
             CqInit,
             Missed, //
         },
+        restrack::Details,
         types::{
             NotifyOn,
             NotifyRequest, //
@@ -285,6 +286,33 @@ impl Cq {
             inner.taken = inner.taken.wrapping_add(1);
             sink.push(&to_wc(&completion));
         }
+    }
+
+    /// Says how the queue is.
+    ///
+    /// Context: process.
+    pub(crate) fn describe(&self, details: &mut Details<'_>) -> Result {
+        let (waiting, armed, overflown) = {
+            let inner = self.inner.lock();
+            let waiting = match &inner.ring {
+                Ring::User(ring) => ring.waiting(inner.posted),
+                Ring::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
+            };
+            (waiting, inner.armed, inner.overflown)
+        };
+        if let Some(waiting) = waiting {
+            details.number(c"waiting", waiting)?;
+        }
+        // Where a process arms the queue without a call, only it knows.
+        if self.bell.is_none() {
+            let armed = match armed {
+                None => c"no",
+                Some(NotifyOn::Next) => c"next",
+                Some(NotifyOn::Solicited) => c"solicited",
+            };
+            details.word(c"armed", armed)?;
+        }
+        details.number(c"overrun", overflown.into())
     }
 
     /// Arms the queue; says whether completions of a kernel consumer are there already, if that was

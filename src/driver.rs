@@ -39,6 +39,7 @@ use kernel_ext::{
             SrqInit, //
         },
         settings::Setting,
+        restrack::Details,
         types::{
             Access,
             DeviceAttr,
@@ -293,6 +294,22 @@ impl Driver for Riwarp {
         id: CmId<Self>,
         invitation: Arc<Invitation>,
         param: &ConnParam<'_>,
+    fn describe_cq(cq: ArcBorrow<'_, Cq>, details: &mut Details<'_>) -> Result {
+        cq.describe(details)
+    }
+
+    fn describe_qp(qp: ArcBorrow<'_, Qp>, details: &mut Details<'_>) -> Result {
+        qp.describe(details)
+    }
+
+    fn describe_srq(srq: ArcBorrow<'_, Srq>, details: &mut Details<'_>) -> Result {
+        srq.describe(details)
+    }
+
+    fn describe_mr(mr: ArcBorrow<'_, Mr>, details: &mut Details<'_>) -> Result {
+        mr.describe(details)
+    }
+
     ) -> Result {
         conn::accept(dev, id, invitation, param)
     }

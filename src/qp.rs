@@ -117,6 +117,7 @@ use crate::{
 };
 
 mod alarm;
+mod details;
 pub(crate) mod pace;
 mod pairing;
 mod stream;

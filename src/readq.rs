@@ -110,6 +110,12 @@ impl InboundReads {
         self.inner.lock().depth.room()
     }
 
+    /// How many requests wait for the end of their answer, of how many that may.
+    pub(crate) fn fill(&self) -> (u32, u32) {
+        let inner = self.inner.lock();
+        (inner.depth.used().into(), inner.depth.limit().into())
+    }
+
     /// Whether TCP has still to get octets of an answer.
     pub(crate) fn owes(&self) -> bool {
         // In this order: an answer is packed before its place is free.

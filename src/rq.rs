@@ -138,6 +138,15 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// How many requests wait; [`None`] where the library does not count them.
+    pub(crate) fn waiting(&self) -> Option<u32> {
+        let inner = self.inner.lock();
+        match &inner.ring {
+            Ring::User(ring) => ring.posted(inner.taken),
+            Ring::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
+        }
+    }
+
     /// Whether at least `count` requests wait.
     pub(crate) fn holds(&self, count: u32) -> bool {
         let Some(last) = count.checked_sub(1) else {

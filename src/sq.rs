@@ -169,6 +169,17 @@ impl Ends {
     }
 }
 
+/// How full a send queue is.
+pub(crate) struct Fill {
+    /// Requests that were not taken.
+    pub(crate) posted: u32,
+    /// Requests that were taken and are not complete.
+    pub(crate) pending: u32,
+    /// Reads and atomic operations that are outstanding, of how many that may be.
+    pub(crate) reads: u32,
+    pub(crate) max_reads: u32,
+}
+
 /// What a completion says of its queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
@@ -381,6 +392,19 @@ impl SendQueue {
     /// (RDMAP-128, EXT-42).
     pub(crate) fn may_read(&self) -> bool {
         self.inner.lock().depth.room() == Room::Free
+    }
+
+    /// How full the queue is.
+    pub(crate) fn fill(&self) -> Fill {
+        let ring = self.user.as_ref().map(|ring| ring.posted(self.taken()));
+        let inner = self.inner.lock();
+        let taken = self.taken();
+        Fill {
+            posted: ring.unwrap_or_else(|| inner.posted.wrapping_sub(taken)),
+            pending: taken.wrapping_sub(inner.done),
+            reads: inner.depth.used().into(),
+            max_reads: inner.depth.limit().into(),
+        }
     }
 
     /// Whether no Read and no atomic operation is outstanding, which a fenced request waits for.

@@ -25,6 +25,7 @@ use kernel_ext::{
             SrqCreated,
             SrqInit, //
         },
+        restrack::Details,
         types::{
             SrqAttr,
             SrqAttrMask,
@@ -203,5 +204,14 @@ impl Srq {
             max_sge: self.max_sge,
             srq_limit: self.limit.load(Relaxed),
         }
+    }
+    /// Says how the queue is.
+    pub(crate) fn describe(&self, details: &mut Details<'_>) -> Result {
+        let attr = self.query();
+        details.number(c"max_wr", attr.max_wr)?;
+        if let Some(waiting) = self.queue.waiting() {
+            details.number(c"waiting", waiting)?;
+        }
+        details.number(c"limit", attr.srq_limit)
     }
 }

@@ -2,6 +2,7 @@
 /* For rust/rdma.rs and rust/rdma/. */
 #include <linux/device.h>
 #include <linux/sysfs.h>
+#include <net/netlink.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
@@ -57,6 +58,24 @@ bool riwarp_helper_ib_device_try_get(struct ib_device *device);
 bool riwarp_helper_ib_device_try_get(struct ib_device *device)
 {
 	return ib_device_try_get(device);
+}
+
+void riwarp_helper_nla_nest_cancel(struct sk_buff *skb, struct nlattr *start);
+void riwarp_helper_nla_nest_cancel(struct sk_buff *skb, struct nlattr *start)
+{
+	nla_nest_cancel(skb, start);
+}
+
+void riwarp_helper_nla_nest_end(struct sk_buff *skb, struct nlattr *start);
+void riwarp_helper_nla_nest_end(struct sk_buff *skb, struct nlattr *start)
+{
+	nla_nest_end(skb, start);
+}
+
+struct nlattr *riwarp_helper_nla_nest_start_noflag(struct sk_buff *skb, int attrtype);
+struct nlattr *riwarp_helper_nla_nest_start_noflag(struct sk_buff *skb, int attrtype)
+{
+	return nla_nest_start_noflag(skb, attrtype);
 }
 
 struct ib_device *riwarp_helper_rdma_device_to_ibdev(struct device *dev);

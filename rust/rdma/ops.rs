@@ -32,6 +32,7 @@ use super::object::CqLink;
 use super::object::QpLink;
 use super::object::SrqLink;
 use super::settings::Setting;
+use super::restrack::Details;
 use super::types::*;
 use super::udata::Udata;
 use super::wc::WcSink;
@@ -47,6 +48,7 @@ use kernel::sync::ArcBorrow;
 
 mod attr;
 mod object_ops;
+mod details;
 mod queue_ops;
 mod vtable;
 
@@ -274,6 +276,18 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Refuses a requested connection.
     fn reject(
+    /// Describes a completion queue.
+    fn describe_cq(cq: ArcBorrow<'_, Self::Cq>, details: &mut Details<'_>) -> Result;
+
+    /// Describes a queue pair.
+    fn describe_qp(qp: ArcBorrow<'_, Self::Qp>, details: &mut Details<'_>) -> Result;
+
+    /// Describes a shared receive queue.
+    fn describe_srq(srq: ArcBorrow<'_, Self::Srq>, details: &mut Details<'_>) -> Result;
+
+    /// Describes a memory region.
+    fn describe_mr(mr: ArcBorrow<'_, Self::Mr>, details: &mut Details<'_>) -> Result;
+
         dev: ArcBorrow<'_, Self::Device>,
         conn: Arc<Self::Conn>,
         private_data: &[u8],

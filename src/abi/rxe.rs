@@ -385,9 +385,14 @@ impl RecvRing {
         ((self.0.element_len() - RECV_LEN) / SGE_LEN).min(MAX_SGE) as u32
     }
 
+    /// How many requests are posted from `position` on.
+    pub(crate) fn posted(&self, position: u32) -> u32 {
+        self.0.added(position)
+    }
+
     /// Whether at least `count` requests are posted from `position` on.
     pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
-        self.0.added(position) >= count
+        self.posted(position) >= count
     }
 
     /// Copies what is posted from `position` on to the front of another, empty queue, whose elements are as
@@ -448,6 +453,13 @@ impl CqRing {
         &self.0.memory
     }
 
+    /// How many completions before `position` the process has not polled yet.
+    pub(crate) fn waiting(&self, position: u32) -> Option<u32> {
+        let Queue { memory, mask, .. } = &self.0;
+        let consumer = memory.load_u32_acquire(CONSUMER_AT)?;
+        Some(position.wrapping_sub(consumer) & mask)
+    }
+
     /// Copies what the process has not polled yet, up to `position`, to the front of another queue, and
     /// returns how much that is.
     ///
@@ -455,9 +467,7 @@ impl CqRing {
     ///
     /// `EINVAL` if it does not fit.
     pub(crate) fn copy_to(&self, position: u32, other: &Self) -> Result<u32> {
-        let Queue { memory, mask, .. } = &self.0;
-        let consumer = memory.load_u32_acquire(CONSUMER_AT).ok_or(EINVAL)?;
-        let count = position.wrapping_sub(consumer) & mask;
+        let count = self.waiting(position).ok_or(EINVAL)?;
         self.copy_range(position.wrapping_sub(count), count, other, 0)?;
         Ok(count)
     }

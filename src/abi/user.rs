@@ -125,6 +125,14 @@ impl RecvRing {
         }
     }
 
+    /// How many requests are posted from `position` on; [`None`] where only a walk would tell.
+    pub(crate) fn posted(&self, position: u32) -> Option<u32> {
+        match self {
+            Self::Rxe(ring) => Some(ring.posted(position)),
+            Self::Siw(_) => None,
+        }
+    }
+
     /// Takes the request at `position` into `wr`; [`None`] if none is posted.
     pub(crate) fn take(&self, position: u32, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         match self {
@@ -169,6 +177,15 @@ impl CqRing {
         match self {
             Self::Rxe(ring) => ring.post(position, completion),
             Self::Siw(ring) => ring.post(position, completion),
+        }
+    }
+
+    /// How many completions before `position` the process has not polled; [`None`] where only a walk
+    /// would tell.
+    pub(crate) fn waiting(&self, position: u32) -> Option<u32> {
+        match self {
+            Self::Rxe(ring) => ring.waiting(position),
+            Self::Siw(_) => None,
         }
     }
 

@@ -24,6 +24,7 @@ use kernel_ext::{
         },
         ops::MrCreated,
         types::{
+        restrack::Details,
             Access as VerbsAccess,
             KernelOwned, //
         },
@@ -156,6 +157,28 @@ impl Mr {
         self.region.refuse_windows()?;
         self.region.end(&self.device);
         Ok(())
+    }
+
+    /// Says what the region is.
+    pub(crate) fn describe(&self, details: &mut Details<'_>) -> Result {
+        let (valid, rights) = match self.region.enter() {
+            Some(inside) => (inside.valid, inside.access),
+            None => (false, Access::NONE),
+        };
+        let kind = match self.region.kind {
+            Kind::User => c"user",
+            Kind::Dma => c"dma",
+            Kind::FastReg => c"fast_reg",
+            Kind::Window(_) => c"window",
+        };
+        details.word(c"kind", kind)?;
+        details.number(c"valid", valid.into())?;
+        let granted = RIGHTS
+            .iter()
+            .filter(|(_, right)| rights.contains(*right))
+            .fold(VerbsAccess::empty(), |all, (flag, _)| all | *flag);
+        details.flags(c"access", granted.bits())?;
+        details.number(c"windows", self.region.windows())
     }
 
     fn insert(

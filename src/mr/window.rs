@@ -110,6 +110,11 @@ impl Region {
         }
     }
 
+    /// How many windows are bound to it.
+    pub(super) fn windows(&self) -> u32 {
+        self.windows.load(Relaxed) & !CLOSED
+    }
+
     /// Notes that a window is going to be bound to it.
     fn claim(self: &Arc<Self>) -> Option<Claim> {
         let mut seen = self.windows.load(Relaxed);

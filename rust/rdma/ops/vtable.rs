@@ -17,6 +17,7 @@ use super::super::object::SrqObject;
 use super::super::object::UContextObject;
 use super::super::types::AtomicCap;
 use super::super::types::PortAttr;
+use super::details;
 use super::object_ops;
 use super::queue_ops;
 use super::Driver;
@@ -48,6 +49,10 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         destroy_qp: Some(queue_ops::destroy_qp::<T>),
         destroy_srq: Some(queue_ops::destroy_srq::<T>),
         disassociate_ucontext: Some(disassociate_ucontext),
+        fill_res_cq_entry: Some(details::fill_res_cq_entry::<T>),
+        fill_res_mr_entry: Some(details::fill_res_mr_entry::<T>),
+        fill_res_qp_entry: Some(details::fill_res_qp_entry::<T>),
+        fill_res_srq_entry: Some(details::fill_res_srq_entry::<T>),
         get_dma_mr: Some(object_ops::get_dma_mr::<T>),
         get_netdev: Some(get_netdev::<T>),
         get_port_immutable: Some(get_port_immutable::<T>),
