@@ -22,7 +22,8 @@ use kernel_ext::{
         },
         mr::{
             MapSg,
-            RegUserMr, //
+            RegUserMr,
+            ReregUserMr, //
         },
         object::QpLink,
         ops::{
@@ -38,8 +39,8 @@ use kernel_ext::{
             SrqCreated,
             SrqInit, //
         },
-        settings::Setting,
         restrack::Details,
+        settings::Setting,
         types::{
             Access,
             DeviceAttr,
@@ -249,6 +250,14 @@ impl Driver for Riwarp {
         Mr::register_user(pd, request, udata)
     }
 
+    fn rereg_user_mr(
+        mr: ArcBorrow<'_, Mr>,
+        pd: ArcBorrow<'_, Pd>,
+        request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        mr.reregister(pd, request)
+    }
+
     fn get_dma_mr(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
@@ -285,15 +294,6 @@ impl Driver for Riwarp {
         dev.qps.with(qpn, |qp| qp.link().clone())
     }
 
-    fn connect(dev: ArcBorrow<'_, Device>, id: CmId<Self>, param: &ConnParam<'_>) -> Result {
-        conn::connect(dev, id, param)
-    }
-
-    fn accept(
-        dev: ArcBorrow<'_, Device>,
-        id: CmId<Self>,
-        invitation: Arc<Invitation>,
-        param: &ConnParam<'_>,
     fn describe_cq(cq: ArcBorrow<'_, Cq>, details: &mut Details<'_>) -> Result {
         cq.describe(details)
     }
@@ -310,6 +310,15 @@ impl Driver for Riwarp {
         mr.describe(details)
     }
 
+    fn connect(dev: ArcBorrow<'_, Device>, id: CmId<Self>, param: &ConnParam<'_>) -> Result {
+        conn::connect(dev, id, param)
+    }
+
+    fn accept(
+        dev: ArcBorrow<'_, Device>,
+        id: CmId<Self>,
+        invitation: Arc<Invitation>,
+        param: &ConnParam<'_>,
     ) -> Result {
         conn::accept(dev, id, invitation, param)
     }

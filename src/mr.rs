@@ -69,6 +69,7 @@ use crate::{
 };
 
 mod registration;
+mod reregistration;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod window;
@@ -216,11 +217,19 @@ impl Region {
     ///
     /// Context: process, sleeps.
     fn end(&self, device: &Device) {
-        // Streams may still hold the region itself; what is inside goes now. The index is given back
-        // by the one call that closed the gate, since afterwards it may be another region's.
-        if let Some(body) = self.gate.close() {
-            device.regions.remove(body.stag.index());
-        }
+        // Streams may still hold the region itself; what is inside goes now.
+        drop(self.take(device));
+    }
+
+    /// Ends the region and returns what was inside; [`None`] if it has ended before.
+    ///
+    /// Context: process, sleeps.
+    fn take(&self, device: &Device) -> Option<Body> {
+        // The index is given back by the one call that closed the gate, since afterwards it may be
+        // another region's.
+        let body = self.gate.close()?;
+        device.regions.remove(body.stag.index());
+        Some(body)
     }
 
     /// The current STag. Context: any.

@@ -28,8 +28,12 @@ use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 
+mod part;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
+
+pub use part::Divisible;
+pub use part::Part;
 
 /// Memory that octets are placed in and taken from.
 pub enum Memory {
@@ -41,18 +45,6 @@ pub enum Memory {
     KernelVirtual(KernelWindow),
     /// Memory that has several holders, or a part of it.
     Part(Part),
-}
-
-/// A part of memory that has several holders; it stays until the last one lets it go, who has to be
-/// where what it is made of may be dropped.
-///
-/// # Invariants
-///
-/// `skip + len` is at most the length of `whole`.
-pub struct Part {
-    whole: Arc<Memory>,
-    skip: u64,
-    len: u64,
 }
 
 /// A window of kernel virtual addresses of a kernel consumer.
@@ -118,41 +110,13 @@ impl Memory {
         Self::KernelVirtual(KernelWindow { base: 0, len: 0 })
     }
 
-    /// The same memory, of which there can be parts.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub fn divisible(self) -> Result<Self> {
-        let (skip, len) = (0, self.len());
-        let whole = Arc::new(self, GFP_KERNEL)?;
-        // INVARIANT: all of it.
-        Ok(Self::Part(Part { whole, skip, len }))
-    }
-
-    /// The `len` octets at `skip`; [`None`] if they are not all inside, or there can be no parts.
-    pub fn part(&self, skip: u64, len: u64) -> Option<Self> {
-        let Self::Part(part) = self else {
-            return None;
-        };
-        if skip.checked_add(len)? > part.len {
-            return None;
-        }
-        // INVARIANT: inside of `part`, and so of the whole.
-        Some(Self::Part(Part {
-            whole: part.whole.clone(),
-            skip: part.skip.checked_add(skip)?,
-            len,
-        }))
-    }
-
     /// How many octets there are.
     pub fn len(&self) -> u64 {
         match self {
             Self::Pages(list) => list.len,
             Self::KernelPages(pages) => pages.len.load(Relaxed),
             Self::KernelVirtual(window) => window.len,
-            Self::Part(part) => part.len,
+            Self::Part(part) => part.len(),
         }
     }
 
@@ -166,7 +130,7 @@ impl Memory {
         match self {
             Self::Pages(list) => list.writable,
             Self::KernelPages(_) | Self::KernelVirtual(_) => true,
-            Self::Part(part) => part.whole.is_writable(),
+            Self::Part(part) => part.is_writable(),
         }
     }
 
@@ -364,14 +328,6 @@ impl Memory {
                 Err(found) => old = found,
             }
         }
-    }
-}
-
-impl Part {
-    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
-        let left = self.len.checked_sub(offset)?;
-        let max = usize::try_from(left).map_or(max, |left| left.min(max));
-        self.whole.run(self.skip.checked_add(offset)?, max)
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! Registration of memory.
 //!
-//! What enters: a request of a process to register its memory ([`RegUserMr`]), or a scatter list of
+//! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]), or a scatter list of
 //! a kernel consumer for a region that it will register fast ([`MapSg`]). What leaves: pinned
 //! memory ([`Umem`]) or a list of pages ([`KernelPages`]) that the driver's region keeps.
 //!
@@ -43,6 +43,42 @@ impl RegUserMr<'_> {
     pub fn pin(&self) -> Result<Umem> {
         // SAFETY: The device is registered while one of its verbs runs.
         unsafe { Umem::pin(self.device, self.start, self.length, self.access) }
+    }
+}
+
+/// A process's request to register a region anew, with what it has changed.
+pub struct ReregUserMr<'a> {
+    pub(super) device: NonNull<bindings::ib_device>,
+    /// `enum ib_mr_rereg_flags`.
+    pub(super) changes: u32,
+    pub(super) start: u64,
+    pub(super) length: u64,
+    pub(super) iova: u64,
+    pub(super) access: Access,
+    pub(super) _life: PhantomData<&'a bindings::ib_device>,
+}
+
+impl<'a> ReregUserMr<'a> {
+    /// The rights, which are now those in `old`.
+    pub fn access(&self, old: Access) -> Access {
+        if self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0 {
+            self.access
+        } else {
+            old
+        }
+    }
+
+    /// The request to register the new memory, with these rights; [`None`] if the memory stays.
+    pub fn memory(&self, access: Access) -> Option<RegUserMr<'a>> {
+        let new = self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS != 0;
+        new.then_some(RegUserMr {
+            device: self.device,
+            start: self.start,
+            length: self.length,
+            iova: self.iova,
+            access,
+            _life: PhantomData,
+        })
     }
 }
 

@@ -28,11 +28,12 @@ use super::iw_cm::CmId;
 use super::iw_cm::ConnParam;
 use super::mr::MapSg;
 use super::mr::RegUserMr;
+use super::mr::ReregUserMr;
 use super::object::CqLink;
 use super::object::QpLink;
 use super::object::SrqLink;
-use super::settings::Setting;
 use super::restrack::Details;
+use super::settings::Setting;
 use super::types::*;
 use super::udata::Udata;
 use super::wc::WcSink;
@@ -47,8 +48,8 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 
 mod attr;
-mod object_ops;
 mod details;
+mod object_ops;
 mod queue_ops;
 mod vtable;
 
@@ -225,6 +226,18 @@ pub trait Driver: Sized + Send + Sync + 'static {
         udata: &mut Udata<'_, Self>,
     ) -> Result<MrCreated<Self>>;
 
+    /// Makes a region of a process that takes the place of `mr`, in the domain `pd`, which may be the same.
+    /// The key of `mr` leads nowhere any more then; it is deregistered right after, which may not fail.
+    ///
+    /// # Errors
+    ///
+    /// Leave `mr` as it was.
+    fn rereg_user_mr(
+        mr: ArcBorrow<'_, Self::Mr>,
+        pd: ArcBorrow<'_, Self::Pd>,
+        request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Self>>;
+
     /// Makes the region that is all of kernel memory.
     fn get_dma_mr(
         pd: ArcBorrow<'_, Self::Pd>,
@@ -263,6 +276,18 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Context: a spin lock is held and interrupts are off.
     fn qp_link(dev: ArcBorrow<'_, Self::Device>, qpn: u32) -> Option<QpLink>;
 
+    /// Describes a completion queue.
+    fn describe_cq(cq: ArcBorrow<'_, Self::Cq>, details: &mut Details<'_>) -> Result;
+
+    /// Describes a queue pair.
+    fn describe_qp(qp: ArcBorrow<'_, Self::Qp>, details: &mut Details<'_>) -> Result;
+
+    /// Describes a shared receive queue.
+    fn describe_srq(srq: ArcBorrow<'_, Self::Srq>, details: &mut Details<'_>) -> Result;
+
+    /// Describes a memory region.
+    fn describe_mr(mr: ArcBorrow<'_, Self::Mr>, details: &mut Details<'_>) -> Result;
+
     /// Begins a connection; see [`super::iw_cm`] for what must follow.
     fn connect(dev: ArcBorrow<'_, Self::Device>, id: CmId<Self>, param: &ConnParam<'_>) -> Result;
 
@@ -276,18 +301,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Refuses a requested connection.
     fn reject(
-    /// Describes a completion queue.
-    fn describe_cq(cq: ArcBorrow<'_, Self::Cq>, details: &mut Details<'_>) -> Result;
-
-    /// Describes a queue pair.
-    fn describe_qp(qp: ArcBorrow<'_, Self::Qp>, details: &mut Details<'_>) -> Result;
-
-    /// Describes a shared receive queue.
-    fn describe_srq(srq: ArcBorrow<'_, Self::Srq>, details: &mut Details<'_>) -> Result;
-
-    /// Describes a memory region.
-    fn describe_mr(mr: ArcBorrow<'_, Self::Mr>, details: &mut Details<'_>) -> Result;
-
         dev: ArcBorrow<'_, Self::Device>,
         conn: Arc<Self::Conn>,
         private_data: &[u8],

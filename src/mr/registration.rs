@@ -14,6 +14,7 @@ use kernel::{
 };
 use kernel_ext::{
     mm::place::{
+        Divisible,
         KernelPages,
         Memory, //
     },
@@ -23,8 +24,8 @@ use kernel_ext::{
             RegUserMr, //
         },
         ops::MrCreated,
-        types::{
         restrack::Details,
+        types::{
             Access as VerbsAccess,
             KernelOwned, //
         },
@@ -57,7 +58,9 @@ const OPTIONAL: VerbsAccess = VerbsAccess::from_bits(0x3ff0_0000);
 /// What a consumer holds of a region.
 pub(crate) struct Mr {
     pub(crate) region: Arc<Region>,
-    device: Arc<Device>,
+    pub(super) device: Arc<Device>,
+    /// The rights that it was made with, as the consumer asked for them.
+    pub(super) access: VerbsAccess,
     /// The room for the pages of a region for fast registration.
     pages: Option<Arc<KernelPages>>,
     _reservation: Reservation,
@@ -79,17 +82,11 @@ impl Mr {
         udata: &mut Udata<'_, Riwarp>,
     ) -> Result<MrCreated<Riwarp>> {
         let access = to_rights(request.access)?;
-        if request.length == 0 || request.iova.checked_add(request.length).is_none() {
-            return Err(EINVAL);
-        }
         let abi = pd.device.abi;
         let asked = abi::user::asked_key(abi, udata)?;
-        let mut memory = Memory::Pages(request.pin()?.into_pages()?);
-        if request.access.contains(VerbsAccess::MW_BIND) {
-            memory = memory.divisible()?;
-        }
+        let memory = pinned(request)?;
         let body = Body::new(request.iova, request.length, access, memory);
-        let mr = Self::insert(pd, Kind::User, asked, body, None)?;
+        let mr = Self::insert(pd, Kind::User, asked, body, request.access)?;
         abi::user::answer_region(abi, mr.region.stag(), udata)?;
         Ok(mr.created())
     }
@@ -103,7 +100,7 @@ impl Mr {
     ) -> Result<MrCreated<Riwarp>> {
         let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
         let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
-        Ok(Self::insert(pd, Kind::Dma, None, body, None)?.created())
+        Ok(Self::insert(pd, Kind::Dma, None, body, access)?.created())
     }
 
     /// Makes a region for fast registration of up to `max_pages` pages.
@@ -120,12 +117,12 @@ impl Mr {
             return Err(EINVAL);
         }
         let pages = KernelPages::try_new(proof, max_pages)?;
-        let memory = Memory::KernelPages(pages.clone());
+        let memory = Memory::KernelPages(pages);
         let body = Body {
             valid: false,
             ..Body::new(0, 0, Access::NONE, memory)
         };
-        Ok(Self::insert(pd, Kind::FastReg, None, body, Some(pages))?.created())
+        Ok(Self::insert(pd, Kind::FastReg, None, body, VerbsAccess::empty())?.created())
     }
 
     /// Takes over a new list of pages and invalidates the old registration, if it still was valid.
@@ -181,27 +178,32 @@ impl Mr {
         details.number(c"windows", self.region.windows())
     }
 
-    fn insert(
+    pub(super) fn insert(
         pd: ArcBorrow<'_, Pd>,
         kind: Kind,
         key: Option<u8>,
         body: Body,
-        pages: Option<Arc<KernelPages>>,
+        access: VerbsAccess,
     ) -> Result<Arc<Self>> {
         let device = pd.device.clone();
+        let pages = match &body.memory {
+            Memory::KernelPages(pages) => Some(pages.clone()),
+            Memory::Pages(_) | Memory::KernelVirtual(_) | Memory::Part(_) => None,
+        };
         let reservation = device.reserve(Resource::Mr)?;
         let region = Region::insert(&pd, kind, key, body)?;
         // From here on the drop of the value undoes everything.
         let mr = Self {
             region,
             device: device.clone(),
+            access,
             pages,
             _reservation: reservation,
         };
         Ok(Arc::new(mr, GFP_KERNEL)?)
     }
 
-    fn created(self: Arc<Self>) -> MrCreated<Riwarp> {
+    pub(super) fn created(self: Arc<Self>) -> MrCreated<Riwarp> {
         let key = self.region.stag().raw();
         MrCreated {
             lkey: key,
@@ -215,6 +217,24 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         self.region.end(&self.device);
+    }
+}
+
+/// The memory of a request, pinned; of which there can be parts if windows may be bound to it.
+///
+/// # Errors
+///
+/// * `EINVAL` for an empty or wrapping range.
+/// * Those of [`RegUserMr::pin`].
+pub(super) fn pinned(request: &RegUserMr<'_>) -> Result<Memory> {
+    if request.length == 0 || request.iova.checked_add(request.length).is_none() {
+        return Err(EINVAL);
+    }
+    let memory = Memory::Pages(request.pin()?.into_pages()?);
+    if request.access.contains(VerbsAccess::MW_BIND) {
+        Ok(Divisible::try_new()?.fill(memory))
+    } else {
+        Ok(memory)
     }
 }
 

@@ -11,7 +11,8 @@ run() {
 	for program; do relay 150 "$VERBS_DIR/$program" "$IP4_B"; done
 }
 
-programs='query limits notify sends rdma order sge iova revoke resources srq cqfull flush privdata connect'
+programs='query limits notify sends rdma order sge iova rereg revoke resources srq cqfull flush privdata
+connect'
 ends_up self
 # What can be posted, and what the shared queues look like, is up to the library.
 if [ "$TYPE" = riwarp ]; then
@@ -22,7 +23,7 @@ if [ "$TYPE" = riwarp ]; then
 	unset EXTENSIONS
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends rdma sge resources srq cqfull'
+	programs='query limits notify sends rdma sge rereg resources srq cqfull'
 	ends_up self
 fi
 # shellcheck disable=SC2086

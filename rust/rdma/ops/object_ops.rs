@@ -9,6 +9,7 @@ use super::super::device::device_data;
 use super::super::mmap::Mappings;
 use super::super::mr::MapSg;
 use super::super::mr::RegUserMr;
+use super::super::mr::ReregUserMr;
 use super::super::object::MrObject;
 use super::super::object::MwObject;
 use super::super::object::PdObject;
@@ -193,6 +194,54 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         // SAFETY: By the caller's promise.
         let created = T::reg_user_mr(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
         let raw = finish_region(room, created, mappings);
+        // SAFETY: Just made.
+        unsafe {
+            (*raw).iova = iova;
+            (*raw).length = length;
+        }
+        Ok(raw)
+    };
+    make().unwrap_or_else(error_ptr)
+}
+
+/// `ops.rereg_user_mr`.
+///
+/// # Safety
+///
+/// `old` was made by [`reg_user_mr`] or by this function, and nothing else is done to it meanwhile; `pd` was
+/// filled.
+pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
+    old: *mut bindings::ib_mr,
+    changes: c_int,
+    start: u64,
+    length: u64,
+    iova: u64,
+    access: c_int,
+    pd: *mut bindings::ib_pd,
+    _udata: *mut bindings::ib_udata,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        // SAFETY: By the caller's promise.
+        let device = NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?;
+        let request = ReregUserMr {
+            device,
+            changes: u32::try_from(changes)?,
+            start,
+            length,
+            iova,
+            access: Access::from_raw(access),
+            _life: PhantomData,
+        };
+        let room = new_region::<T>()?;
+        // SAFETY: By the caller's promise.
+        let (mr, domain) = unsafe { (MrObject::<T>::data(old), PdObject::<T>::data(pd)) };
+        let created = T::rereg_user_mr(mr, domain, &request)?;
+        let raw = finish_region(room, created, Mappings::new());
+        let (iova, length) = match request.memory(Access::empty()) {
+            Some(_) => (iova, length),
+            // SAFETY: By the caller's promise.
+            None => unsafe { ((*old).iova, (*old).length) },
+        };
         // SAFETY: Just made.
         unsafe {
             (*raw).iova = iova;

@@ -847,6 +847,31 @@ int ring_doorbell(struct ibv_qp *qp)
 	return write(qp->context->cmd_fd, &req, sizeof(req)) == sizeof(req) ? 0 : errno;
 }
 
+int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access)
+{
+	struct {
+		struct ib_uverbs_cmd_hdr hdr;
+		struct ib_uverbs_rereg_mr cmd;
+	} req = { 0 };
+	struct ib_uverbs_rereg_mr_resp resp = { 0 };
+
+	req.hdr.command = IB_USER_VERBS_CMD_REREG_MR;
+	req.hdr.in_words = sizeof(req) / 4;
+	req.hdr.out_words = sizeof(resp) / 4;
+	req.cmd.response = (uintptr_t)&resp;
+	req.cmd.mr_handle = mr->handle;
+	req.cmd.flags = flags;
+	req.cmd.start = req.cmd.hca_va = (uintptr_t)addr;
+	req.cmd.length = len;
+	req.cmd.pd_handle = pd ? pd->handle : 0;
+	req.cmd.access_flags = access;
+	if (write(mr->context->cmd_fd, &req, sizeof(req)) != sizeof(req))
+		return errno;
+	mr->lkey = resp.lkey;
+	mr->rkey = resp.rkey;
+	return 0;
+}
+
 uint32_t any(void)
 {
 	static uint32_t seed = 99;

@@ -234,6 +234,11 @@ struct mapping {
 size_t device_mappings(struct mapping *out, size_t max);
 /* The doorbell: POST_SEND with no work request in it. An errno. */
 int ring_doorbell(struct ibv_qp *qp);
+/*
+ * Registers a region anew, as ibv_rereg_mr would if the library had it; `flags` (IBV_REREG_MR_CHANGE_*) say
+ * which of the rest count. An errno; the keys are those of the region afterwards.
+ */
+int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access);
 /* 24 bits at random, in each run the same, and octets of that kind. */
 uint32_t any(void);
 void fill_any(volatile void *at, size_t len);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Once a region is deregistered, the network no longer changes its memory and no longer reads it
- * (RFC 5040, section 8.1.1; RDMAP-165), however busy the peer is with it at that moment.
+ * Once a region is deregistered, or registered anew, the network no longer changes its memory and no
+ * longer reads it (RFC 5040, section 8.1.1; RDMAP-165), however busy the peer is with it at that moment.
  */
 
 #include <pthread.h>
@@ -53,12 +53,23 @@ static void *traffic_run(void *arg)
 	return NULL;
 }
 
+/* Registers the target anew, with memory of which the case says no more. */
+static bool register_anew(struct region *r)
+{
+	static uint8_t other[TARGET] __attribute__((aligned(4096)));
+	int error = rereg(r->mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, other, TARGET, 0);
+
+	if (error)
+		fail("reregistration: %s", strerror(error));
+	return !error;
+}
+
 /*
- * Starts traffic from end a to a fresh region of end b, deregisters that at once after `after`
- * operations, and poisons its memory.
+ * Starts traffic from end a to a fresh region of end b, revokes that at once after `after` operations,
+ * and poisons its memory.
  */
 static bool revoke_under(struct pair *p, struct traffic *t, enum ibv_wr_opcode op,
-			 unsigned long after)
+			 unsigned long after, bool (*revoke)(struct region *))
 {
 	int64_t end = now_ms() + SOON;
 	pthread_t thread;
@@ -80,7 +91,7 @@ static bool revoke_under(struct pair *p, struct traffic *t, enum ibv_wr_opcode o
 	}
 	while (__atomic_load_n(&t->done, __ATOMIC_RELAXED) < after && now_ms() < end)
 		;
-	if (!region_release(&target)) {
+	if (!revoke(&target)) {
 		pthread_join(thread, NULL);
 		return false;
 	}
@@ -97,37 +108,39 @@ static bool revoke_under(struct pair *p, struct traffic *t, enum ibv_wr_opcode o
 	return true;
 }
 
-static void writes(struct pair *p, unsigned long after)
+static void writes(struct pair *p, unsigned long after, bool (*revoke)(struct region *))
 {
 	struct traffic t;
 	ssize_t at;
 
-	must(revoke_under(p, &t, IBV_WR_RDMA_WRITE, after));
+	must(revoke_under(p, &t, IBV_WR_RDMA_WRITE, after, revoke));
 	sleep_ms(20);
 	at = not_all(target.buf, target.len, POISON);
-	check(at < 0, "octet %zd was written after deregistration", at);
+	check(at < 0, "octet %zd was written afterwards", at);
 }
 
 /* What was read before is 0x22, what was never read 0x11; nothing else may have come. */
-static void reads(struct pair *p, unsigned long after)
+static void reads(struct pair *p, unsigned long after, bool (*revoke)(struct region *))
 {
 	struct traffic t;
 	size_t i;
 
-	must(revoke_under(p, &t, IBV_WR_RDMA_READ, after));
+	must(revoke_under(p, &t, IBV_WR_RDMA_READ, after, revoke));
 	for (i = 0; i < local.len; i++)
 		check(local.buf[i] == 0x11 || local.buf[i] == 0x22,
-		      "octet %zu (0x%02x) was read after deregistration", i, local.buf[i]);
+		      "octet %zu (0x%02x) was read afterwards", i, local.buf[i]);
 }
 
-PAIR_CASE(first_write) { writes(p, 0); }
-PAIR_CASE(early_write) { writes(p, 1); }
-PAIR_CASE(later_write) { writes(p, 30); }
-PAIR_CASE(late_write) { writes(p, 100); }
-PAIR_CASE(first_read) { reads(p, 0); }
-PAIR_CASE(early_read) { reads(p, 1); }
-PAIR_CASE(later_read) { reads(p, 30); }
-PAIR_CASE(late_read) { reads(p, 100); }
+PAIR_CASE(first_write) { writes(p, 0, region_release); }
+PAIR_CASE(early_write) { writes(p, 1, region_release); }
+PAIR_CASE(later_write) { writes(p, 30, region_release); }
+PAIR_CASE(late_write) { writes(p, 100, region_release); }
+PAIR_CASE(first_read) { reads(p, 0, region_release); }
+PAIR_CASE(early_read) { reads(p, 1, region_release); }
+PAIR_CASE(later_read) { reads(p, 30, region_release); }
+PAIR_CASE(late_read) { reads(p, 100, region_release); }
+PAIR_CASE(write_at_reregistration) { writes(p, 30, register_anew); }
+PAIR_CASE(read_at_reregistration) { reads(p, 30, register_anew); }
 
 /* The same STag index with another key is another region: an old rkey never reaches a new one. */
 PAIR_CASE(an_old_key_is_dead)
@@ -166,6 +179,8 @@ int main(int argc, char **argv)
 	RUN(early_read);
 	RUN(later_read);
 	RUN(late_read);
+	RUN(write_at_reregistration);
+	RUN(read_at_reregistration);
 	RUN(an_old_key_is_dead);
 	return test_end();
 }

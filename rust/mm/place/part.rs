@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that has several holders, for memory windows: a region and each window on it.
+
+use super::Memory;
+use super::Run;
+use core::mem::MaybeUninit;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::sync::UniqueArc;
+
+/// A part of memory that has several holders; it stays until the last one lets it go, who has to be
+/// where what it is made of may be dropped.
+///
+/// # Invariants
+///
+/// `skip + len` is at most the length of `whole`.
+pub struct Part {
+    whole: Arc<Memory>,
+    skip: u64,
+    len: u64,
+}
+
+impl Part {
+    pub(super) fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        let left = self.len.checked_sub(offset)?;
+        let max = usize::try_from(left).map_or(max, |left| left.min(max));
+        self.whole.run(self.skip.checked_add(offset)?, max)
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.whole.is_writable()
+    }
+}
+
+impl Memory {
+    /// The `len` octets at `skip`; [`None`] if they are not all inside, or there can be no parts.
+    pub fn part(&self, skip: u64, len: u64) -> Option<Self> {
+        let Self::Part(part) = self else {
+            return None;
+        };
+        if skip.checked_add(len)? > part.len {
+            return None;
+        }
+        // INVARIANT: inside of `part`, and so of the whole.
+        Some(Self::Part(Part {
+            whole: part.whole.clone(),
+            skip: part.skip.checked_add(skip)?,
+            len,
+        }))
+    }
+}
+
+/// Room for memory of which there can be parts; filling it cannot fail.
+pub struct Divisible(UniqueArc<MaybeUninit<Memory>>);
+
+impl Divisible {
+    /// Makes the room.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn try_new() -> Result<Self> {
+        Ok(Self(UniqueArc::new_uninit(GFP_KERNEL)?))
+    }
+
+    /// The same memory, of which there can be parts.
+    pub fn fill(self, memory: Memory) -> Memory {
+        if matches!(memory, Memory::Part(_)) {
+            return memory;
+        }
+        let (skip, len) = (0, memory.len());
+        let whole = self.0.write(memory).into();
+        // INVARIANT: all of it.
+        Memory::Part(Part { whole, skip, len })
+    }
+}

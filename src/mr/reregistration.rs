@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a process's region is registered anew: with other memory, other rights, or in another domain.
+//!
+//! A new region with a key of its own takes the place of the old one, whose key then leads nowhere;
+//! so no peer has more by its old key than it was given. Where the memory stays it is handed over, with
+//! its pages pinned as they are.
+//!
+//! Context: process.
+
+use iwarp::stag::Access;
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    mm::place::{
+        Divisible,
+        Memory, //
+    },
+    rdma::{
+        mr::ReregUserMr,
+        ops::MrCreated,
+        types::Access as VerbsAccess, //
+    }, //
+};
+
+use super::{
+    registration::pinned,
+    to_rights,
+    Body,
+    Kind,
+    Mr, //
+};
+use crate::{
+    context::Pd,
+    Riwarp, //
+};
+
+impl Mr {
+    /// Makes the region that takes the place of this one, which has then ended. It is one more for as
+    /// long as the call takes, and so is new memory beside the old.
+    ///
+    /// # Errors
+    ///
+    /// Leave the region as it was.
+    ///
+    /// * As [`Mr::register_user`].
+    /// * `EACCES` if the memory that stays may not be written although the new rights need it.
+    /// * `EBUSY` if a window is bound to it.
+    pub(crate) fn reregister(
+        &self,
+        pd: ArcBorrow<'_, Pd>,
+        request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Riwarp>> {
+        if self.region.kind != Kind::User {
+            return Err(EINVAL);
+        }
+        let flags = request.access(self.access);
+        let access = to_rights(flags)?;
+        let new = match request.memory(flags) {
+            Some(memory) => {
+                let body = Body::new(memory.iova, memory.length, access, pinned(&memory)?);
+                let new = Self::insert(pd, Kind::User, None, body, flags)?;
+                self.deregister()?;
+                new
+            }
+            None => self.hand_over(pd, access, flags)?,
+        };
+        Ok(new.created())
+    }
+
+    /// Makes a region that has the memory of this one.
+    fn hand_over(
+        &self,
+        pd: ArcBorrow<'_, Pd>,
+        access: Access,
+        flags: VerbsAccess,
+    ) -> Result<Arc<Self>> {
+        if access.contains(Access::LOCAL_WRITE) && !self.is_writable() {
+            return Err(EACCES);
+        }
+        let mut room = Some(Divisible::try_new()?);
+        let empty = Body {
+            valid: false,
+            ..Body::new(0, 0, access, Memory::nothing())
+        };
+        let new = Self::insert(pd, Kind::User, None, empty, flags)?;
+        self.region.refuse_windows()?;
+        let mut old = self.region.take(&self.device).ok_or(EINVAL)?;
+        // From here on nothing fails.
+        if !flags.contains(VerbsAccess::MW_BIND) {
+            // The memory may be divisible from before. No window is bound to what is new.
+            let _ = new.region.refuse_windows();
+        } else if let Some(room) = room.take() {
+            old.memory = room.fill(old.memory);
+        }
+        new.region.gate.update(|body| {
+            body.base = old.base;
+            body.len = old.len;
+            core::mem::swap(&mut body.memory, &mut old.memory);
+            body.valid = true;
+        });
+        Ok(new)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.region
+            .enter()
+            .is_some_and(|inside| inside.memory().is_writable())
+    }
+}
