@@ -9,7 +9,7 @@
 # Debian of its own with the kernel, the compilers and the RDMA programs (minutes, the first time;
 # qemu/README.md), builds there, and boots the result in QEMU.
 #
-#   make demo           two machines talk RDMA through riwarp
+#   make demo           two machines talk RDMA through riwarp; TYPE=riwarp_siw for that link type
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      the same over iSER and iSCSI
 #   make test           all tests; closes with "N passed, N failed"

@@ -5,7 +5,8 @@
 #     row PAIR PROGRAM SIZE FIGURE UNIT ok
 #     row PAIR PROGRAM SIZE - - FAILED: why
 #
-# To be run with qemu/run --guests 2 --out DIR: guest 1 has all ends but one, guest 2 calls it.
+# To be run with qemu/run --guests 2 --out DIR: guest 1 has all ends but one, guest 2 calls it. TYPE is the
+# link type shown.
 #
 # An emulated processor takes half a second to start a perftest program: the next servers start while a
 # client still runs. Two clients at a time would only measure each other: all these programs spin. But those
@@ -68,9 +69,9 @@ pairs() {
 	local topology up measured=''
 	for topology in netns siw-server siw-client; do
 		case $topology in
-		netns) PAIR='riwarp to riwarp' ;;
-		siw-server) PAIR='riwarp to siw' ;;
-		siw-client) PAIR='siw to riwarp' ;;
+		netns) PAIR="$TYPE to $TYPE" ;;
+		siw-server) PAIR="$TYPE to siw" ;;
+		siw-client) PAIR="siw to $TYPE" ;;
 		esac
 		up=yes
 		ends_up "$topology" 9000 >"$TMP/ends" 2>&1 || up="FAILED: $(last_line "$TMP/ends")"
@@ -195,7 +196,7 @@ guests() {
 	local family peer=10.77.0.1
 	PAIR='two guests'
 	NS_A=- NS_B=-
-	link_add - riwarp0 riwarp eth0
+	link_add - riwarp0 "$TYPE" eth0
 	for family in 4 6; do
 		[ "$family" = 4 ] || peer=fd77::1
 		PORT=$((PORT + 1))
@@ -212,16 +213,19 @@ guests() {
 	done
 }
 
-case ${1:-$GUEST} in
-1)
+guest1() {
 	load_modules riwarp siw
 	guests &
 	pairs
-	;;
-2)
+}
+
+guest2() {
 	load_modules riwarp
 	guests
-	;;
+}
+
+case ${1:-} in
 servers | clients) "$1" ;;
+*) "guest$GUEST" ;;
 esac
 finish
