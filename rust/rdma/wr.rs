@@ -493,6 +493,39 @@ impl Iterator for Sges<'_> {
 
 impl ExactSizeIterator for Sges<'_> {}
 
+/// An atomic request as a kernel consumer fills it in, for tests of what is made of it.
+#[cfg(CONFIG_KUNIT = "y")]
+pub struct AtomicWr(bindings::ib_atomic_wr);
+
+#[cfg(CONFIG_KUNIT = "y")]
+impl AtomicWr {
+    /// Makes one with that opcode of `enum ib_wr_opcode` and these operands: what is compared or added,
+    /// what is swapped, and the mask of each.
+    pub fn new(opcode: u32, [operand, swap]: [u64; 2], [mask, swap_mask]: [u64; 2]) -> Self {
+        Self(bindings::ib_atomic_wr {
+            wr: bindings::ib_send_wr {
+                opcode,
+                ..Default::default()
+            },
+            remote_addr: 0x1122_3344_5566_7788,
+            rkey: 0x99,
+            compare_add: operand,
+            swap,
+            compare_add_mask: mask,
+            swap_mask,
+        })
+    }
+
+    /// The request as the driver sees it.
+    pub fn view<T: Driver>(&self) -> SendWr<'_, T> {
+        // INVARIANT: borrowed, so constant; without a list; the head of the structure for atomic requests.
+        SendWr {
+            raw: &self.0.wr,
+            _type: PhantomData,
+        }
+    }
+}
+
 #[kernel::prelude::kunit_tests(riwarp_wr)]
 mod tests {
     use super::*;

@@ -177,3 +177,82 @@ fn list(sges: Sges<'_>, payload: &mut Payload) -> Result {
     }
     Ok(())
 }
+
+#[kernel::prelude::kunit_tests(riwarp_kernel_wr)]
+mod tests {
+    use super::*;
+    use verbs::AtomicWr;
+
+    // `enum ib_wr_opcode`.
+    const COMPARE_SWAP: u32 = 5;
+    const FETCH_ADD: u32 = 6;
+    const MASKED_COMPARE_SWAP: u32 = 12;
+    const MASKED_FETCH_ADD: u32 = 13;
+
+    /// What becomes of an atomic request.
+    fn made_of(
+        opcode: u32,
+        operands: [u64; 2],
+        masks: [u64; 2],
+    ) -> Result<(AtomicOperation, WcOpcode)> {
+        let request = AtomicWr::new(opcode, operands, masks);
+        match send(&request.view())?.op {
+            SendOp::Atomic {
+                stag,
+                to,
+                operation,
+                opcode,
+            } => {
+                assert_eq!((stag.raw(), to), (0x99, 0x1122_3344_5566_7788));
+                Ok((operation, opcode))
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    #[test]
+    fn a_mask_divides_an_addition_into_fields() -> Result {
+        // Four fields of 16 bits, of which each overflows.
+        let fields = 0x8000_8000_8000_8000;
+        let add = 0x0001_0001_0001_0001;
+        let (operation, opcode) = made_of(MASKED_FETCH_ADD, [add, 7], [fields, 7])?;
+        assert_eq!(opcode, WcOpcode::MaskedFetchAdd);
+        assert_eq!(operation.apply(u64::MAX), 0);
+        assert_eq!(
+            operation.apply(0xffff_0000_ffff_0000),
+            0x0000_0001_0000_0001
+        );
+        // Without fields it is one number.
+        let (operation, _) = made_of(MASKED_FETCH_ADD, [1, 7], [0, 7])?;
+        assert_eq!(operation.apply(0xffff_ffff), 1 << 32);
+        Ok(())
+    }
+
+    #[test]
+    fn masks_say_what_is_compared_and_what_is_swapped() -> Result {
+        let (compare, swap) = (0x1234, 0xabcd_0000_5678);
+        let (operation, opcode) = made_of(
+            MASKED_COMPARE_SWAP,
+            [compare, swap],
+            [0xff, 0xff00_0000_ff00],
+        )?;
+        assert_eq!(opcode, WcOpcode::MaskedCompareSwap);
+        assert_eq!(operation.apply(0x1111_1111_1134), 0xab11_1111_5634);
+        assert_eq!(operation.apply(0x1111_1111_1135), 0x1111_1111_1135);
+        // Nothing to compare: always.
+        let (operation, _) = made_of(MASKED_COMPARE_SWAP, [compare, swap], [0, u64::MAX])?;
+        assert_eq!(operation.apply(0x1111_1111_1135), swap);
+        Ok(())
+    }
+
+    #[test]
+    fn plain_operations_have_no_masks_whatever_is_in_their_place() -> Result {
+        let (operation, opcode) = made_of(FETCH_ADD, [1, 7], [u64::MAX, 7])?;
+        assert_eq!(opcode, WcOpcode::FetchAdd);
+        assert_eq!(operation.apply(0xffff_ffff), 1 << 32);
+        let (operation, opcode) = made_of(COMPARE_SWAP, [3, 4], [1, 1])?;
+        assert_eq!(opcode, WcOpcode::CompareSwap);
+        assert_eq!((operation.apply(3), operation.apply(1)), (4, 1));
+        Ok(())
+    }
+}
