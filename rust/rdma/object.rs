@@ -12,8 +12,8 @@
 //! is dead and does nothing. A link is closed by the trampolines, which wait for every report that
 //! is under way; so no handler of a consumer runs after `ib_destroy_*` returned.
 //!
-//! Context: everything on a link may be called from any context; handlers run with bottom halves
-//! disabled.
+//! Context: everything on a link may be called from any context but hard interrupt; handlers run with
+//! bottom halves or interrupts disabled.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -30,6 +30,8 @@ use crate::sync::Next;
 use core::mem::offset_of;
 use core::ptr::addr_of_mut;
 use core::ptr::NonNull;
+use kernel::cpu::CpuId;
+use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
@@ -39,6 +41,10 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::sync::Mutex;
 use kernel::sync::SpinLockIrq;
+
+mod vector;
+
+use vector::CpuCall;
 
 /// A C structure with our tail.
 ///
@@ -173,8 +179,51 @@ pub struct CqLink(Arc<CqInner>);
 struct CqInner {
     gate: Gate<Target<bindings::ib_cq>>,
     baton: Baton<()>,
+    /// The CPU of its completion vector, where its handler runs if it is a kernel consumer's.
+    vector: Option<CpuId>,
+    /// The call there.
+    call: CpuCall,
     #[pin]
     resized: Resized,
+}
+
+impl CqInner {
+    /// Calls the handler here.
+    fn notify(&self) {
+        // No round yields, so whoever runs it, it runs.
+        let _ = self.baton.run(|()| {
+            if let Some(cq) = self.gate.enter() {
+                let cq = cq.0.as_ptr();
+                // SAFETY: The gate is open, so `cq` is valid by the promise in `CqLink::new`.
+                let handler = unsafe { (*cq).comp_handler };
+                // SAFETY: As above; the context was set before the queue could be armed.
+                let context = unsafe { (*cq).cq_context };
+                if let Some(handler) = handler {
+                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
+                    // in any context, and the baton keeps it to one call at a time.
+                    unsafe { handler(cq, context) };
+                }
+            }
+            Next::Done
+        });
+    }
+
+    /// The call on another CPU.
+    ///
+    /// Context: hard interrupt.
+    ///
+    /// # Safety
+    ///
+    /// `info` must be a `CqInner` whose call was asked for with this function.
+    unsafe extern "C" fn called(info: *mut c_void) {
+        let this = info.cast::<Self>();
+        // SAFETY: It stays until the end of the call, by the promise in `CpuCall::ask`.
+        unsafe { (*this).call.begin() };
+        // SAFETY: As above.
+        unsafe { (*this).notify() };
+        // SAFETY: As above; nothing is done with it after.
+        unsafe { (*this).call.end() };
+    }
 }
 
 /// The memory that is shared with a process since a queue was resized last.
@@ -212,14 +261,18 @@ impl Resized {
 impl CqLink {
     /// Makes the link of a completion queue that is being created.
     ///
+    /// The handler is called on the CPU `vector`, if there is one.
+    ///
     /// # Safety
     ///
-    /// `cq` must stay valid until [`Self::close`] returned.
-    pub(super) unsafe fn new(cq: NonNull<bindings::ib_cq>) -> Result<Self> {
+    /// `cq` must stay valid until [`Self::close`] returned, which must be called.
+    pub(super) unsafe fn new(cq: NonNull<bindings::ib_cq>, vector: Option<CpuId>) -> Result<Self> {
         let inner = Arc::pin_init(
             pin_init!(CqInner {
                 gate: Gate::new(Target(cq)),
                 baton: Baton::new(()),
+                vector,
+                call: CpuCall::new(),
                 resized <- Resized::new(),
             }),
             GFP_KERNEL,
@@ -227,31 +280,36 @@ impl CqLink {
         Ok(Self(inner))
     }
 
-    /// Calls the consumer's completion handler.
+    /// Calls the consumer's completion handler, on the CPU of the queue's completion vector if that is a
+    /// kernel consumer's: at once if that is this one, else from an interrupt there.
     ///
     /// Never two at once for one queue: who finds a call under way has the handler called once more
     /// after it. The handler may poll the queue and arm it again, so the caller may hold no lock
     /// that `poll_cq` or `req_notify_cq` take, and may not be inside a verb that a kernel consumer
     /// called.
     ///
-    /// Context: any.
+    /// Context: any but hard interrupt.
     pub fn notify(&self) {
-        // No round yields, so whoever runs it, it runs.
-        let _ = self.0.baton.run(|()| {
-            if let Some(cq) = self.0.gate.enter() {
-                let cq = cq.0.as_ptr();
-                // SAFETY: The gate is open, so `cq` is valid by the promise in `new`.
-                let handler = unsafe { (*cq).comp_handler };
-                // SAFETY: As above; the context was set before the queue could be armed.
-                let context = unsafe { (*cq).cq_context };
-                if let Some(handler) = handler {
-                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
-                    // in any context, and the baton keeps it to one call at a time.
-                    unsafe { handler(cq, context) };
-                }
-            }
-            Next::Done
-        });
+        match self.0.vector {
+            Some(cpu) if cpu.as_u32() != CpuId::current().as_u32() => self.notify_on(cpu),
+            _ => self.0.notify(),
+        }
+    }
+
+    /// Calls the handler on that CPU, or here if it is not online.
+    fn notify_on(&self, cpu: CpuId) {
+        let asked = {
+            let Some(_open) = self.0.gate.enter() else {
+                return;
+            };
+            let info = NonNull::from(&*self.0).cast();
+            // SAFETY: The gate is open, so `close`, which waits for the call, is still to come, and the
+            // object keeps the link until then. The function is the one for this.
+            unsafe { self.0.call.ask(cpu, CqInner::called, info) }
+        };
+        if asked.is_err() {
+            self.0.notify();
+        }
     }
 
     /// Tells the consumer that the queue overran or failed (`IB_EVENT_CQ_ERR`).
@@ -294,6 +352,7 @@ impl CqLink {
     /// Ends the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.gate.close();
+        self.0.call.wait();
         self.0.resized.close();
     }
 }

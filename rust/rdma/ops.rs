@@ -371,8 +371,6 @@ pub struct CqInit {
     pub owner: Owner,
     /// How many completions it must hold at least.
     pub entries: u32,
-    /// Which completion vector it is on.
-    pub comp_vector: u32,
     /// `enum ib_uverbs_ex_create_cq_flags`; 0 is plain.
     pub flags: u32,
     /// The way back to its consumer.

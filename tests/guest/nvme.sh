@@ -10,6 +10,8 @@ set -eu
 # shellcheck source=storage_nvme.sh
 . "$(dirname "$0")/storage_nvme.sh"
 
+TRACING=/sys/kernel/tracing
+
 discover() {
 	nvme_over 30 discover >"$TMP/found"
 	grep -q "subnqn: *$NQN" "$TMP/found" || die "found: $(cat "$TMP/found")"
@@ -17,19 +19,44 @@ discover() {
 
 # The target takes the host's keys back as it answers, and the host does not find out otherwise.
 remote_invalidation() {
-	local tracing=/sys/kernel/tracing
-	mountpoint -q $tracing || mount -t tracefs tracefs $tracing
 	{
 		echo 'p:answered nvme_rdma:nvme_rdma_recv_done'
 		echo 'p:had_to_invalidate nvme_rdma:nvme_rdma_inv_rkey_done'
-	} >$tracing/kprobe_events
-	echo 1 >$tracing/events/kprobes/enable
+	} >$TRACING/kprobe_events
+	echo 1 >$TRACING/events/kprobes/enable
 	connected verified 4
-	echo 0 >$tracing/events/kprobes/enable
-	cat $tracing/kprobe_profile
+	echo 0 >$TRACING/events/kprobes/enable
+	cat $TRACING/kprobe_profile
 	awk '{ n[$1] = $2 } END { exit !(n["answered"] > 100 && n["had_to_invalidate"] == 0) }' \
-		$tracing/kprobe_profile || die "$(tr '\n' ' ' <$tracing/kprobe_profile)"
-	echo >$tracing/kprobe_events
+		$TRACING/kprobe_profile || die "$(tr '\n' ' ' <$TRACING/kprobe_profile)"
+	echo >$TRACING/kprobe_events
+}
+
+# Completion queues are used again and again, so what vector each has is noted from the beginning.
+note_vectors() {
+	mountpoint -q $TRACING || mount -t tracefs tracefs $TRACING
+	echo 1 >$TRACING/events/rdma_core/cq_alloc/enable
+}
+
+# Whoever waits for completions is called on the processor of the completion vector.
+on_the_processors_of_the_vectors() {
+	echo 1 >$TRACING/events/rdma_core/cq_schedule/enable
+	connected verified 4
+	echo 0 >$TRACING/events/rdma_core/cq_schedule/enable
+	awk '
+		{ match($0, /cq\.id=[0-9]+/); id = substr($0, RSTART + 6, RLENGTH - 6) }
+		/ cq_alloc: / { match($0, /comp_vector=[0-9]+/); vector[id] = substr($0, RSTART + 12, RLENGTH - 12) }
+		/ cq_schedule: / && id in vector {
+			match($0, /\[[0-9]+\]/)
+			cpu = substr($0, RSTART + 1, RLENGTH - 2) + 0
+			if (cpu == vector[id]) right[cpu]++; else wrong++
+		}
+		END {
+			for (cpu in right) { n++; print right[cpu], "on", cpu }
+			print wrong + 0, "elsewhere"
+			exit !(n > 1 && wrong == 0)
+		}' $TRACING/trace >"$TMP/calls" || die "$(tr '\n' ' ' <"$TMP/calls")"
+	cat "$TMP/calls"
 }
 
 with_shared_receive_queues() {
@@ -52,10 +79,12 @@ device_deleted_under_load() {
 each_end() { "$@"; }
 
 ends_up self
+note_vectors
 target_up
 initiator_up
 try discover 40 discover
 disk_cases
+try on_the_processors_of_the_vectors 90 on_the_processors_of_the_vectors
 try remote_invalidation 90 remote_invalidation
 try with_shared_receive_queues 90 with_shared_receive_queues
 ! can_starve || try starved 150 starved

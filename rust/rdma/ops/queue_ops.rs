@@ -29,6 +29,7 @@ use super::QpInit;
 use super::SrqInit;
 use crate::bindings;
 use core::ptr::NonNull;
+use kernel::cpu::CpuId;
 use kernel::error::from_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
@@ -54,13 +55,18 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         };
         // SAFETY: By the caller's promise.
         let init = unsafe { &*init };
+        // SAFETY: By the caller's promise.
+        let owner = unsafe { owner(udata) };
+        // What tells a process only wakes it up, wherever.
+        let vector = match owner {
+            Owner::Kernel(_) => CpuId::from_u32(init.comp_vector),
+            Owner::User => None,
+        };
         // SAFETY: The object lives until `destroy_cq`, which closes the link.
-        let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?) }?;
+        let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?, vector) }?;
         let init = CqInit {
-            // SAFETY: By the caller's promise.
-            owner: unsafe { owner(udata) },
+            owner,
             entries: init.cqe,
-            comp_vector: init.comp_vector,
             flags: init.flags,
             link: link.clone(),
         };
