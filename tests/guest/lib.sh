@@ -37,6 +37,7 @@ if [ -d /sys/kernel/debug/kunit ]; then
 	SLOW=4
 	printf none >/sys/module/kunit/parameters/filter_glob
 fi
+export SLOW
 
 # --- reporting ------------------------------------------------------------------------------------
 

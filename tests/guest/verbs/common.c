@@ -14,6 +14,7 @@
 #include <time.h>
 
 struct sockaddr_storage test_addr;
+int slow = 1;
 
 static const char *program;
 static char reason[512];
@@ -27,6 +28,7 @@ void test_begin(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : "127.0.0.1";
 	const char *port = getenv("PORT");
+	const char *factor = getenv("SLOW");
 	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *res;
 	const char *slash = strrchr(argv[0], '/');
 
@@ -34,6 +36,8 @@ void test_begin(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (port)
 		port_base = atoi(port);
+	if (factor)
+		slow = atoi(factor);
 	if (getaddrinfo(host, NULL, &hints, &res)) {
 		printf("not ok %s: bad address %s\n", program, host);
 		exit(1);

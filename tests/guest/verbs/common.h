@@ -23,9 +23,14 @@
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
-/* How long to wait for what must come, and for what must not come, in milliseconds. */
-#define SOON 10000
+/*
+ * How long to wait for what must come, and for what must not come, in milliseconds. SLOW in the environment
+ * is how many times slower than the stock kernel this one is.
+ */
+#define SOON (10000 * slow)
 #define QUIET 150
+
+extern int slow;
 
 /* --- cases ------------------------------------------------------------------------------------ */
 
