@@ -386,9 +386,9 @@ load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 try loads_and_unloads 60 loads_and_unloads
 try says_what_it_is 20 says_what_it_is
-try wrong_parameters 60 wrong_parameters
+try wrong_parameters 120 wrong_parameters
 try loaded_by_the_rdma_tool 20 loaded_by_the_rdma_tool
-try add_and_delete 60 add_and_delete
+try add_and_delete 120 add_and_delete
 try shows_its_netdev_and_state 30 shows_its_netdev_and_state
 try carrier_counts 30 carrier_counts
 try second_link_on_a_netdev 20 second_link_on_a_netdev
@@ -400,7 +400,7 @@ try works_on_lo 30 works_on_lo
 try netdev_goes 30 netdev_goes
 try netdev_is_renamed 20 netdev_is_renamed
 try device_is_renamed 20 device_is_renamed
-try many_devices 60 many_devices
+try many_devices 120 many_devices
 try unloads_with_devices 20 unloads_with_devices
 try addresses_change 60 addresses_change
 try gids_follow_addresses 60 gids_follow_addresses
