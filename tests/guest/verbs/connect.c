@@ -335,13 +335,18 @@ static void a_slow_acceptor(void)
 	rdma_destroy_event_channel(lch);
 }
 
-/* Connects all of them in order, each with its number as private data. */
-static bool start_numbered(struct attempt *t, uint8_t count, int port)
+static bool prepare_all(struct attempt *t, uint8_t count, int port)
 {
 	for (uint8_t i = 0; i < count; i++)
 		if (!attempt_prepare(&t[i], port))
 			return false;
-	for (uint8_t i = 0; i < count; i++) {
+	return true;
+}
+
+/* Connects those from `first` on in order, each with its number as private data. */
+static bool connect_numbered(struct attempt *t, uint8_t first, uint8_t end)
+{
+	for (uint8_t i = first; i < end; i++) {
 		struct rdma_conn_param param = { .private_data = &i, .private_data_len = 1 };
 
 		if (rdma_connect(t[i].id, &param)) {
@@ -383,7 +388,8 @@ static void requests_come_in_order(void)
 
 	lid = cm_listening_id(lch, port, ARRAY_SIZE(t));
 	must(lid);
-	must(start_numbered(t, ARRAY_SIZE(t), port));
+	must(prepare_all(t, ARRAY_SIZE(t), port));
+	must(connect_numbered(t, 0, ARRAY_SIZE(t)));
 	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++)
 		must(request_with(lch, i));
 	rdma_destroy_id(lid);
@@ -392,25 +398,35 @@ static void requests_come_in_order(void)
 		attempt_end(&t[i]);
 }
 
-/* What is more than the backlog is held back, not refused, and comes in order. */
+#define BACKLOG 6
+
+/*
+ * What is more than the backlog is held back, not refused, and comes in order. First come as many as the
+ * backlog, which are collected and left without an answer, then one more than rdma_ucm keeps. It would get
+ * that many after all if nothing happened for BACKLOG + 1 times 200 ms (listen.rs: PATIENCE_MS).
+ */
 static void more_requests_than_the_backlog(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
-	struct rdma_cm_id *lid;
-	struct attempt t[9] = { 0 };
+	struct rdma_cm_id *lid, *child[2 * BACKLOG + 1];
+	struct attempt t[ARRAY_SIZE(child)] = { 0 };
 	int port = next_port();
 
-	lid = cm_listening_id(lch, port, 2);
+	lid = cm_listening_id(lch, port, BACKLOG);
 	must(lid);
-	must(start_numbered(t, ARRAY_SIZE(t), port));
+	must(prepare_all(t, ARRAY_SIZE(t), port));
+	must(connect_numbered(t, 0, BACKLOG));
+	for (uint8_t i = 0; i < BACKLOG; i++)
+		must(child[i] = request_with(lch, i));
+	must(connect_numbered(t, BACKLOG, ARRAY_SIZE(t)));
 	sleep_ms(100);
 	for (uint8_t i = 0; i < ARRAY_SIZE(t); i++) {
-		struct rdma_cm_id *child = request_with(lch, i);
 		struct rdma_cm_event *ev;
 
-		must(child);
-		check(!rdma_reject(child, &i, 1), "rdma_reject: %s", strerror(errno));
-		rdma_destroy_id(child);
+		check(!rdma_reject(child[i], &i, 1), "rdma_reject: %s", strerror(errno));
+		rdma_destroy_id(child[i]);
+		if (i + BACKLOG < (int)ARRAY_SIZE(t))
+			must(child[i + BACKLOG] = request_with(lch, i + BACKLOG));
 		ev = cm_event(t[i].ch, SOON);
 		check(ev && ev->event == RDMA_CM_EVENT_REJECTED, "refusal %d", i);
 		check(ev->param.conn.private_data_len && *(const uint8_t *)ev->param.conn.private_data == i,
