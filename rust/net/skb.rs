@@ -398,10 +398,11 @@ impl Cursor {
     ///
     /// `piece` must be `skb` or a member of its fragment list, and have the part.
     unsafe fn enter(&mut self, piece: *mut Skb, part: u32) {
+        // SAFETY: By the contract of this function.
+        let (from, left) = unsafe { part_of(piece, part) };
         // INVARIANT: All of the part is left.
         (self.piece, self.part) = (piece, part);
-        // SAFETY: By the contract of this function.
-        (self.from, self.left) = unsafe { part_of(piece, part) };
+        (self.from, self.left) = (from, left);
     }
 
     /// Goes to the start of the next part; `false` at the end of the queue.
