@@ -61,6 +61,10 @@ use crate::{
     }, //
 };
 
+mod ends;
+
+pub(crate) use ends::Ends;
+
 /// Names a pending request: its position in submission order, modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
@@ -138,35 +142,6 @@ pub(crate) struct SendQueue {
     taken: Atomic<u32>,
     #[pin]
     inner: SpinLockIrq<Inner>,
-}
-
-/// Where the last requests end in the stream: octets from its beginning. Kept by the transmitter, so that
-/// the queue is locked once for many requests.
-#[derive(Default)]
-pub(crate) struct Ends {
-    list: [Option<(Slot, u64)>; 16],
-    len: usize,
-}
-
-impl Ends {
-    /// Adds one; false if there is no place.
-    fn push(&mut self, slot: Slot, end: u64) -> bool {
-        match self.list.get_mut(self.len) {
-            Some(place) => {
-                *place = Some((slot, end));
-                self.len += 1;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn note(&mut self, queue: &SendQueue, inner: &mut Inner) {
-        for (slot, end) in self.list.iter_mut().take(self.len).filter_map(Option::take) {
-            inner.progress(queue, slot, Progress::Sent(end));
-        }
-        self.len = 0;
-    }
 }
 
 /// How full a send queue is.

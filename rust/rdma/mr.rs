@@ -48,21 +48,17 @@ impl RegUserMr<'_> {
 
 /// A process's request to register a region anew, with what it has changed.
 pub struct ReregUserMr<'a> {
-    pub(super) device: NonNull<bindings::ib_device>,
     /// `enum ib_mr_rereg_flags`.
     pub(super) changes: u32,
-    pub(super) start: u64,
-    pub(super) length: u64,
-    pub(super) iova: u64,
-    pub(super) access: Access,
-    pub(super) _life: PhantomData<&'a bindings::ib_device>,
+    /// The region as it would be if all had changed.
+    pub(super) all: RegUserMr<'a>,
 }
 
 impl<'a> ReregUserMr<'a> {
     /// The rights, which are now those in `old`.
     pub fn access(&self, old: Access) -> Access {
         if self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0 {
-            self.access
+            self.all.access
         } else {
             old
         }
@@ -71,14 +67,7 @@ impl<'a> ReregUserMr<'a> {
     /// The request to register the new memory, with these rights; [`None`] if the memory stays.
     pub fn memory(&self, access: Access) -> Option<RegUserMr<'a>> {
         let new = self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS != 0;
-        new.then_some(RegUserMr {
-            device: self.device,
-            start: self.start,
-            length: self.length,
-            iova: self.iova,
-            access,
-            _life: PhantomData,
-        })
+        new.then_some(RegUserMr { access, ..self.all })
     }
 }
 

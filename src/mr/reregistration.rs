@@ -83,7 +83,11 @@ impl Mr {
         if access.contains(Access::LOCAL_WRITE) && !self.is_writable() {
             return Err(EACCES);
         }
-        let mut room = Some(Divisible::try_new()?);
+        let room = if flags.contains(VerbsAccess::MW_BIND) {
+            Some(Divisible::try_new()?)
+        } else {
+            None
+        };
         let empty = Body {
             valid: false,
             ..Body::new(0, 0, access, Memory::nothing())
@@ -92,11 +96,12 @@ impl Mr {
         self.region.refuse_windows()?;
         let mut old = self.region.take(&self.device).ok_or(EINVAL)?;
         // From here on nothing fails.
-        if !flags.contains(VerbsAccess::MW_BIND) {
+        match room {
+            Some(room) => old.memory = room.fill(old.memory),
             // The memory may be divisible from before. No window is bound to what is new.
-            let _ = new.region.refuse_windows();
-        } else if let Some(room) = room.take() {
-            old.memory = room.fill(old.memory);
+            None => {
+                let _ = new.region.refuse_windows();
+            }
         }
         new.region.gate.update(|body| {
             body.base = old.base;

@@ -132,11 +132,13 @@ fn new_region<T: Driver>() -> Result<KBox<MaybeUninit<MrObject<T>>>> {
     Ok(KBox::new_uninit(GFP_KERNEL | __GFP_ZERO)?)
 }
 
-/// Finishes the C object of a region, once nothing can fail any more.
+/// Finishes the C object of a region, once nothing can fail any more; its range is that of a process's
+/// memory, and empty for others.
 fn finish_region<T: Driver>(
     room: KBox<MaybeUninit<MrObject<T>>>,
     created: MrCreated<T>,
     mappings: Mappings,
+    (iova, length): (u64, u64),
 ) -> *mut bindings::ib_mr {
     let raw = KBox::into_raw(room).cast::<bindings::ib_mr>();
     let tail = Tail {
@@ -150,8 +152,32 @@ fn finish_region<T: Driver>(
     unsafe {
         (*raw).lkey = created.lkey;
         (*raw).rkey = created.rkey;
+        (*raw).iova = iova;
+        (*raw).length = length;
     }
     raw
+}
+
+/// A process's request to register memory.
+///
+/// # Safety
+///
+/// `pd` was filled, and its device stays while the request lives.
+unsafe fn registration<'a>(
+    pd: *mut bindings::ib_pd,
+    (start, length): (u64, u64),
+    iova: u64,
+    access: c_int,
+) -> Result<RegUserMr<'a>> {
+    Ok(RegUserMr {
+        // SAFETY: By the caller's promise.
+        device: NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?,
+        start,
+        length,
+        iova,
+        access: Access::from_raw(access),
+        _life: PhantomData,
+    })
 }
 
 /// An error as C has it in a pointer.
@@ -178,28 +204,14 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
             return Err(EOPNOTSUPP);
         }
         // SAFETY: By the caller's promise.
-        let device = NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?;
-        let request = RegUserMr {
-            device,
-            start,
-            length,
-            iova,
-            access: Access::from_raw(access),
-            _life: PhantomData,
-        };
+        let request = unsafe { registration(pd, (start, length), iova, access) }?;
         let room = new_region::<T>()?;
         let mut mappings = Mappings::new();
         // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: By the caller's promise.
         let created = T::reg_user_mr(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
-        let raw = finish_region(room, created, mappings);
-        // SAFETY: Just made.
-        unsafe {
-            (*raw).iova = iova;
-            (*raw).length = length;
-        }
-        Ok(raw)
+        Ok(finish_region(room, created, mappings, (iova, length)))
     };
     make().unwrap_or_else(error_ptr)
 }
@@ -221,33 +233,21 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     _udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
     let make = || {
-        // SAFETY: By the caller's promise.
-        let device = NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?;
         let request = ReregUserMr {
-            device,
             changes: u32::try_from(changes)?,
-            start,
-            length,
-            iova,
-            access: Access::from_raw(access),
-            _life: PhantomData,
+            // SAFETY: By the caller's promise.
+            all: unsafe { registration(pd, (start, length), iova, access) }?,
         };
         let room = new_region::<T>()?;
         // SAFETY: By the caller's promise.
         let (mr, domain) = unsafe { (MrObject::<T>::data(old), PdObject::<T>::data(pd)) };
         let created = T::rereg_user_mr(mr, domain, &request)?;
-        let raw = finish_region(room, created, Mappings::new());
-        let (iova, length) = match request.memory(Access::empty()) {
+        let range = match request.memory(Access::empty()) {
             Some(_) => (iova, length),
             // SAFETY: By the caller's promise.
             None => unsafe { ((*old).iova, (*old).length) },
         };
-        // SAFETY: Just made.
-        unsafe {
-            (*raw).iova = iova;
-            (*raw).length = length;
-        }
-        Ok(raw)
+        Ok(finish_region(room, created, Mappings::new(), range))
     };
     make().unwrap_or_else(error_ptr)
 }
@@ -268,7 +268,7 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
         // SAFETY: As above.
         let pd = unsafe { PdObject::<T>::data(pd) };
         let created = T::get_dma_mr(pd, proof, Access::from_raw(access))?;
-        Ok(finish_region(room, created, Mappings::new()))
+        Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
     make().unwrap_or_else(error_ptr)
 }
@@ -292,7 +292,7 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
         let room = new_region::<T>()?;
         // SAFETY: As above.
         let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, max_pages)?;
-        Ok(finish_region(room, created, Mappings::new()))
+        Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
     make().unwrap_or_else(error_ptr)
 }
