@@ -16,9 +16,6 @@ over_rdma() {
 	! no_qp || die "$(rdma resource show qp)"
 }
 
-# Both ends are here.
-each_end() { "$@"; }
-
 ends_up self
 target_up
 initiator_up

@@ -75,9 +75,6 @@ device_deleted_under_load() {
 	eventually 30 disk_is_gone || die 'the disk stays'
 }
 
-# Both ends are here.
-each_end() { "$@"; }
-
 ends_up self
 note_vectors
 target_up

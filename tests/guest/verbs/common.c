@@ -834,6 +834,16 @@ size_t device_mappings(struct mapping *out, size_t max)
 	return n;
 }
 
+/* A command with its answer, without the library; an errno, or 0. */
+static int command(struct ibv_context *context, uint32_t number, struct ib_uverbs_cmd_hdr *hdr,
+		   size_t len, size_t answer_len)
+{
+	hdr->command = number;
+	hdr->in_words = len / 4;
+	hdr->out_words = answer_len / 4;
+	return write(context->cmd_fd, hdr, len) == (ssize_t)len ? 0 : errno;
+}
+
 int ring_doorbell(struct ibv_qp *qp)
 {
 	struct {
@@ -842,13 +852,10 @@ int ring_doorbell(struct ibv_qp *qp)
 	} req = { 0 };
 	struct ib_uverbs_post_send_resp resp = { 0 };
 
-	req.hdr.command = IB_USER_VERBS_CMD_POST_SEND;
-	req.hdr.in_words = sizeof(req) / 4;
-	req.hdr.out_words = sizeof(resp) / 4;
 	req.cmd.response = (uintptr_t)&resp;
 	req.cmd.qp_handle = qp->handle;
 	req.cmd.wqe_size = sizeof(struct ibv_send_wr);
-	return write(qp->context->cmd_fd, &req, sizeof(req)) == sizeof(req) ? 0 : errno;
+	return command(qp->context, IB_USER_VERBS_CMD_POST_SEND, &req.hdr, sizeof(req), sizeof(resp));
 }
 
 int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access)
@@ -858,10 +865,8 @@ int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size
 		struct ib_uverbs_rereg_mr cmd;
 	} req = { 0 };
 	struct ib_uverbs_rereg_mr_resp resp = { 0 };
+	int error;
 
-	req.hdr.command = IB_USER_VERBS_CMD_REREG_MR;
-	req.hdr.in_words = sizeof(req) / 4;
-	req.hdr.out_words = sizeof(resp) / 4;
 	req.cmd.response = (uintptr_t)&resp;
 	req.cmd.mr_handle = mr->handle;
 	req.cmd.flags = flags;
@@ -869,8 +874,9 @@ int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size
 	req.cmd.length = len;
 	req.cmd.pd_handle = pd ? pd->handle : 0;
 	req.cmd.access_flags = access;
-	if (write(mr->context->cmd_fd, &req, sizeof(req)) != sizeof(req))
-		return errno;
+	error = command(mr->context, IB_USER_VERBS_CMD_REREG_MR, &req.hdr, sizeof(req), sizeof(resp));
+	if (error)
+		return error;
 	mr->lkey = resp.lkey;
 	mr->rkey = resp.rkey;
 	return 0;
