@@ -834,14 +834,16 @@ size_t device_mappings(struct mapping *out, size_t max)
 	return n;
 }
 
-/* A command with its answer, without the library; an errno, or 0. */
-static int command(struct ibv_context *context, uint32_t number, struct ib_uverbs_cmd_hdr *hdr,
-		   size_t len, size_t answer_len)
+/* A command, which begins with its header, with its answer, without the library; an errno, or 0. */
+static int command(struct ibv_context *context, uint32_t number, void *request, size_t len,
+		   size_t answer_len)
 {
+	struct ib_uverbs_cmd_hdr *hdr = request;
+
 	hdr->command = number;
 	hdr->in_words = len / 4;
 	hdr->out_words = answer_len / 4;
-	return write(context->cmd_fd, hdr, len) == (ssize_t)len ? 0 : errno;
+	return write(context->cmd_fd, request, len) == (ssize_t)len ? 0 : errno;
 }
 
 int ring_doorbell(struct ibv_qp *qp)
@@ -855,7 +857,7 @@ int ring_doorbell(struct ibv_qp *qp)
 	req.cmd.response = (uintptr_t)&resp;
 	req.cmd.qp_handle = qp->handle;
 	req.cmd.wqe_size = sizeof(struct ibv_send_wr);
-	return command(qp->context, IB_USER_VERBS_CMD_POST_SEND, &req.hdr, sizeof(req), sizeof(resp));
+	return command(qp->context, IB_USER_VERBS_CMD_POST_SEND, &req, sizeof(req), sizeof(resp));
 }
 
 int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access)
@@ -874,7 +876,7 @@ int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size
 	req.cmd.length = len;
 	req.cmd.pd_handle = pd ? pd->handle : 0;
 	req.cmd.access_flags = access;
-	error = command(mr->context, IB_USER_VERBS_CMD_REREG_MR, &req.hdr, sizeof(req), sizeof(resp));
+	error = command(mr->context, IB_USER_VERBS_CMD_REREG_MR, &req, sizeof(req), sizeof(resp));
 	if (error)
 		return error;
 	mr->lkey = resp.lkey;
