@@ -18,7 +18,7 @@ ends_up self
 if [ "$TYPE" = riwarp ]; then
 	export EXTENSIONS=1
 	# shellcheck disable=SC2086
-	run ${PROGRAMS:-$programs extensions scribble}
+	run ${PROGRAMS:-$programs extensions scribble vandal}
 	[ -z "${PROGRAMS:-}" ] || finish
 	unset EXTENSIONS
 	ends_down
@@ -27,5 +27,5 @@ if [ "$TYPE" = riwarp ]; then
 	ends_up self
 fi
 # shellcheck disable=SC2086
-run ${PROGRAMS:-$programs garbage}
+run ${PROGRAMS:-$programs garbage vandal}
 finish
