@@ -114,7 +114,7 @@ segments_carry_whole_fpdus() {
 
 # verbs_case PROGRAM CASE
 verbs_case() {
-	CASE=$2 PORT=$PORT in_ns "$NS_B" timeout --foreground $((30 * SLOW)) "$VERBS_DIR/$1" "$IP4_B"
+	CASE=$2 PORT=$PORT in_ns "$NS_B" within 30 "$VERBS_DIR/$1" "$IP4_B"
 	PORT=$((PORT + 1))
 }
 

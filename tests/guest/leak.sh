@@ -15,7 +15,7 @@ ROUNDS=4
 
 # endings ADDRESS: all ways but for the load of perftest, in one process.
 endings() {
-	COUNT=$COUNT PORT=$PORT in_ns "$NS_B" timeout --foreground $((60 * SLOW)) "$VERBS_DIR/endings" "$1"
+	COUNT=$COUNT PORT=$PORT in_ns "$NS_B" within 60 "$VERBS_DIR/endings" "$1"
 	PORT=$((PORT + 8 * COUNT))
 }
 
@@ -111,7 +111,7 @@ nothing_grows() {
 # After everything the module goes, and takes its threads with it.
 unloads() {
 	ends_down
-	timeout --foreground $((30 * SLOW)) rmmod "$MODULE" || die "rmmod: $?"
+	within 30 rmmod "$MODULE" || die "rmmod: $?"
 	# What is named after work that it has done once is anybody's worker.
 	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads left'
 }

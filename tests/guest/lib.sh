@@ -37,7 +37,7 @@ if [ -d /sys/kernel/debug/kunit ]; then
 	SLOW=4
 	printf none >/sys/module/kunit/parameters/filter_glob
 fi
-export SLOW
+export SLOW PATH=$GUEST_DIR:$PATH
 
 # --- reporting ------------------------------------------------------------------------------------
 
@@ -397,16 +397,16 @@ pair() {
 
 # serve SECONDS SERVER...: starts the server of a pair, SERVER_PID.
 serve() {
-	local limit=$(($1 * SLOW))
+	local limit=$1
 	shift
 	SERVER_OUT=$TMP/server.$BASHPID.$PORT
-	start "$NS_B" "$SERVER_OUT" timeout --foreground -k 1 "$limit" "$@"
+	start "$NS_B" "$SERVER_OUT" within "$limit" "$@"
 	SERVER_PID=$STARTED
 }
 
 # call SECONDS CLIENT...: runs the client of a pair as soon as the server listens, and waits for both.
 call() {
-	local limit=$(($1 * SLOW)) rc=0
+	local limit=$1 rc=0
 	shift
 	CLIENT_OUT=$TMP/client.$BASHPID.$PORT STARTED=$SERVER_PID
 	if ! wait_listen "$PORT"; then
@@ -414,7 +414,7 @@ call() {
 		echo "the server did not listen: $(last_line "$SERVER_OUT")"
 		return 1
 	fi
-	in_ns "$NS_A" timeout --foreground -k 1 "$limit" "$@" >"$CLIENT_OUT" 2>&1 </dev/null || rc=$?
+	in_ns "$NS_A" within "$limit" "$@" >"$CLIENT_OUT" 2>&1 </dev/null || rc=$?
 	if [ "$rc" != 0 ]; then
 		kill "$SERVER_PID" 2>/dev/null || true
 		wait "$SERVER_PID" 2>/dev/null || true

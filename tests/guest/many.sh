@@ -6,12 +6,12 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 in_a_row() {
-	start "$NS_B" "$TMP/server" timeout --foreground 410 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
+	start "$NS_B" "$TMP/server" within 410 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
 	wait_listen "$PORT"
 	# One shell for all, since entering a namespace takes longer than a connection.
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
-		timeout --foreground 20 rping -c -a "$2" -p "$3" -C 2 -V || { echo "client $i"; exit 1; }
+		within 20 rping -c -a "$2" -p "$3" -C 2 -V || { echo "client $i"; exit 1; }
 	done' - "$1" "$IP4_B" "$PORT"
 	kill "$STARTED"
 }
@@ -20,14 +20,14 @@ in_a_row() {
 at_once() {
 	# shellcheck disable=SC2016
 	start "$NS_B" "$TMP/servers" bash -c 'for ((i = 0; i < $1; i++)); do
-		timeout --foreground 230 rping -s -a "$2" -p $(($3 + i)) -C 10 -V &
+		within 230 rping -s -a "$2" -p $(($3 + i)) -C 10 -V &
 	done
 	wait' - "$1" "$IP4_B" "$PORT"
 	eventually 60 listen_all "$1" || die "servers: $(cat "$TMP/servers")"
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'bad=0
 	for ((i = 0; i < $1; i++)); do
-		timeout --foreground 200 rping -c -a "$2" -p $(($3 + i)) -C 10 -V & pids[i]=$!
+		within 200 rping -c -a "$2" -p $(($3 + i)) -C 10 -V & pids[i]=$!
 	done
 	for ((i = 0; i < $1; i++)); do wait "${pids[i]}" || { echo "client $i: $?"; bad=$((bad + 1)); }; done
 	[ $bad = 0 ] || { echo "$bad of $1 clients failed"; exit 1; }' - "$1" "$IP4_B" "$PORT"

@@ -140,7 +140,7 @@ devices_go() {
 	link_del "$NS_B" "$DEV_B"
 	wait $! || true
 	ends_down
-	timeout $((30 * SLOW)) rmmod "$MODULE" || die "rmmod: $?"
+	within 30 rmmod "$MODULE" || die "rmmod: $?"
 }
 
 # Both are in RTR at least.

@@ -17,7 +17,7 @@ meet() {
 	shift
 	PORT=$((PORT + 1))
 	if [ "$GUEST" = 1 ]; then
-		start - "$TMP/server" timeout --foreground $((90 * SLOW)) "$program" -d "$DEV" -p "$PORT" "$@"
+		start - "$TMP/server" within 90 "$program" -d "$DEV" -p "$PORT" "$@"
 		wait_listen "$PORT"
 		: >"/mnt/out/listening.$PORT"
 		wait "$STARTED" || not_ok "server of $program" "$(last_line "$TMP/server")"
@@ -31,7 +31,7 @@ call_over() {
 	local program=$1 port=$((PORT - 10))
 	shift
 	eventually 60 test -e "/mnt/out/listening.$port" || die "no server at port $port"
-	timeout $((80 * SLOW)) "$program" -d "$DEV" -p "$port" "$@" "$PEER"
+	within 80 "$program" -d "$DEV" -p "$port" "$@" "$PEER"
 }
 
 # IPv4, IPv6 and link-local, in the order of the GID table.

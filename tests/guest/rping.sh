@@ -16,19 +16,19 @@ sizes() {
 # One server, one client after the other, each on a thread of its own.
 persistent_server() {
 	local i
-	start "$NS_B" "$TMP/server" timeout --foreground $((60 * SLOW)) rping -s -P -a "$IP4_B" -p "$PORT" -V -C 5
+	start "$NS_B" "$TMP/server" within 60 rping -s -P -a "$IP4_B" -p "$PORT" -V -C 5
 	wait_listen "$PORT"
 	for i in {1..5}; do
-		in_ns "$NS_A" timeout --foreground $((20 * SLOW)) rping -c -a "$IP4_B" -p "$PORT" -V -C 5 || die "client $i"
+		in_ns "$NS_A" within 20 rping -c -a "$IP4_B" -p "$PORT" -V -C 5 || die "client $i"
 	done
 	kill "$STARTED"
 }
 
 wildcard_server() {
 	local any=$1 address=$2
-	start "$NS_B" "$TMP/server" timeout --foreground $((30 * SLOW)) rping -s -a "$any" -p "$PORT" -V -C 3
+	start "$NS_B" "$TMP/server" within 30 rping -s -a "$any" -p "$PORT" -V -C 3
 	wait_listen "$PORT"
-	in_ns "$NS_A" timeout --foreground $((20 * SLOW)) rping -c -a "$address" -p "$PORT" -V -C 3
+	in_ns "$NS_A" within 20 rping -c -a "$address" -p "$PORT" -V -C 3
 	wait "$STARTED" || die "$(last_line "$TMP/server")"
 }
 

@@ -255,7 +255,7 @@ addresses_change() {
 	rping_pair 4 2
 	ip addr del 10.99.1.1/24 dev "$NET_A"
 	PORT=$((PORT + 1))
-	if timeout --foreground 10 rping -s -a 10.99.1.1 -p "$PORT" -C 1 >/dev/null 2>&1; then
+	if within 10 rping -s -a 10.99.1.1 -p "$PORT" -C 1 >/dev/null 2>&1; then
 		die 'a server on an address that is gone'
 	fi
 	IP6_B=fd99::1

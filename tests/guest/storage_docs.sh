@@ -22,7 +22,7 @@ awk '
 	/^```sh$/ { inside = 1; printf "echo @begin %02d_%s\n", ++n, heading; next }
 	/^```$/ && inside { inside = 0; printf "cd /; echo @end %02d_%s\n", n, heading; next }
 	inside' /riwarp/docs/storage.md >"$TMP/steps"
-timeout --foreground $((200 * SLOW)) bash -eu "$TMP/steps" >"$TMP/said" 2>&1 || true
+within 200 bash -eu "$TMP/steps" >"$TMP/said" 2>&1 || true
 for name in $(sed -n 's/^echo @begin //p' "$TMP/steps"); do
 	if grep -qx "@end $name" "$TMP/said"; then
 		ok "$SCRIPT/$name"
@@ -32,6 +32,6 @@ for name in $(sed -n 's/^echo @begin //p' "$TMP/steps"); do
 		break
 	fi
 done
-timeout --foreground $((20 * SLOW)) rdma link del riw0 || not_ok "$SCRIPT/link_del" "$?"
+within 20 rdma link del riw0 || not_ok "$SCRIPT/link_del" "$?"
 kill "$ISCSID"
 finish

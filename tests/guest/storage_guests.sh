@@ -56,7 +56,7 @@ device_up() {
 	[ "$1/$2" != riwarp/siw ] || setting - "$DEV_A" peer_to_peer 0
 }
 
-device_down() { timeout --foreground 30 rdma link del "$1"; }
+device_down() { within 30 rdma link del "$1"; }
 
 # end_up TYPE PEER [PARAMETER...]: the target's.
 end_up() {
@@ -207,8 +207,8 @@ faults() {
 	initiator_down
 	device_down riwarp
 	order end_down riwarp
-	try "${PREFIX}fault/unload" 30 timeout --foreground 20 rmmod riwarp
-	order timeout --foreground 20 rmmod riwarp
+	try "${PREFIX}fault/unload" 30 within 20 rmmod riwarp
+	order within 20 rmmod riwarp
 }
 
 # two_guests COMMAND...: guest 2 runs it.

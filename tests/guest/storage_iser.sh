@@ -44,7 +44,7 @@ target_down() {
 	rmdir "$GROUP/lun/lun_0" "$GROUP" "$TARGET/iscsi/$IQN" "$STORE" "$TARGET/core/iblock_0"
 	[ "$FABRIC" = tcp ] || {
 		ip netns del plain
-		timeout --foreground $((30 * SLOW)) rmmod ib_isert
+		within 30 rmmod ib_isert
 	}
 }
 
@@ -70,11 +70,11 @@ initiator_down() {
 	node -o delete
 	kill "$ISCSID"
 	eventually 10 gone "$ISCSID" || die 'iscsid stays'
-	[ "$FABRIC" = tcp ] || timeout --foreground $((30 * SLOW)) rmmod ib_iser
+	[ "$FABRIC" = tcp ] || within 30 rmmod ib_iser
 }
 
 # node OPTIONS...: of iscsiadm, for the target.
-node() { timeout --foreground $((30 * SLOW)) iscsiadm -m node -T "$IQN" -p "$IP4_B:3260" "$@"; }
+node() { within 30 iscsiadm -m node -T "$IQN" -p "$IP4_B:3260" "$@"; }
 
 # The disk is there before the kernel has done with its probe, and a logout just then sets off a warning
 # of the kernel's about workqueues: of __iscsi_unbind_session(), which waits for the disk's power management.

@@ -29,14 +29,14 @@ target_down() {
 	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
 	rm "$port/subsystems/$NQN"
 	rmdir "$port" "$subsystem/namespaces/1" "$subsystem"
-	timeout --foreground $((30 * SLOW)) rmmod "nvmet-$FABRIC"
+	within 30 rmmod "nvmet-$FABRIC"
 }
 
 # nvme_over SECONDS COMMAND [OPTIONS...]
 nvme_over() {
 	local limit=$1 command=$2
 	shift 2
-	timeout --foreground $((limit * SLOW)) nvme "$command" -t "$FABRIC" -a "$IP4_B" -s "$SERVICE" "$@"
+	within "$limit" nvme "$command" -t "$FABRIC" -a "$IP4_B" -s "$SERVICE" "$@"
 }
 
 # connect [OPTION...]: with two queues, if the options do not say otherwise.
@@ -48,7 +48,7 @@ connect() {
 # impatient: connects, and what is lost is lost within seconds.
 impatient() { connect -l 4 -c 1; }
 
-disconnect() { timeout --foreground $((30 * SLOW)) nvme disconnect -n "$NQN"; }
+disconnect() { within 30 nvme disconnect -n "$NQN"; }
 
 initiator_up() { modprobe "nvme-$FABRIC"; }
 initiator_down() { :; }

@@ -8,11 +8,11 @@ set -eu
 # load_start OPERATION: a transfer that would last longer than any case; SERVER and CLIENT are the
 # processes.
 load_start() {
-	start "$NS_B" "$TMP/server.$BASHPID" timeout --foreground -k 1 $((100 * SLOW)) "ib_$1_bw" -R -F -d "$DEV_B" -p "$PORT" \
+	start "$NS_B" "$TMP/server.$BASHPID" within 100 "ib_$1_bw" -R -F -d "$DEV_B" -p "$PORT" \
 		-s 65536 --run_infinitely
 	SERVER=$STARTED
 	wait_listen "$PORT"
-	start "$NS_A" "$TMP/client.$BASHPID" timeout --foreground -k 1 $((100 * SLOW)) "ib_$1_bw" -R -F -d "$DEV_A" -p "$PORT" \
+	start "$NS_A" "$TMP/client.$BASHPID" within 100 "ib_$1_bw" -R -F -d "$DEV_A" -p "$PORT" \
 		-s 65536 --run_infinitely "$IP4_B"
 	CLIENT=$STARTED
 	eventually 20 transfers || die "no load: $(last_line "$TMP/client.$BASHPID")"
@@ -75,7 +75,7 @@ killed_both() {
 
 # A killed process leaves nothing: neither objects nor a listener.
 killed_listener() {
-	start "$NS_B" "$TMP/listener" timeout --foreground -k 1 $((50 * SLOW)) rping -s -P -a "$IP4_B" -p "$PORT"
+	start "$NS_B" "$TMP/listener" within 50 rping -s -P -a "$IP4_B" -p "$PORT"
 	wait_listen "$PORT"
 	kill_hard "$STARTED"
 	wait "$STARTED" 2>/dev/null || true
@@ -87,10 +87,10 @@ link_deleted_under_load() {
 	load_start "$1"
 	# The end that loses its device; the command must come back although programs have it open.
 	if [ "$2" = A ]; then
-		timeout --foreground $((30 * SLOW)) ip netns exec "$NS_A" rdma link del "$DEV_A" || die "rdma link del: $?"
+		within 30 ip netns exec "$NS_A" rdma link del "$DEV_A" || die "rdma link del: $?"
 		if link_exists "$NS_A" "$DEV_A"; then die 'still there'; fi
 	else
-		timeout --foreground $((30 * SLOW)) ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del: $?"
+		within 30 ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del: $?"
 		if link_exists "$NS_B" "$DEV_B"; then die 'still there'; fi
 	fi
 	load_stop
@@ -104,7 +104,7 @@ link_deleted_under_load() {
 
 netdev_deleted_under_load() {
 	load_start write
-	timeout --foreground $((30 * SLOW)) ip -n "$NS_A" link del "$NET_A" || die "ip link del: $?"
+	within 30 ip -n "$NS_A" link del "$NET_A" || die "ip link del: $?"
 	if link_exists "$NS_A" "$DEV_A" || link_exists "$NS_B" "$DEV_B"; then die 'still there'; fi
 	load_stop
 	ends_down
@@ -141,7 +141,7 @@ netdev_down_for_a_moment() {
 unloaded_under_load() {
 	local rc=0
 	load_start "$1"
-	timeout --foreground $((30 * SLOW)) rmmod "$MODULE" 2>"$TMP/rmmod.error" || rc=$?
+	within 30 rmmod "$MODULE" 2>"$TMP/rmmod.error" || rc=$?
 	[ "$rc" != 124 ] || die 'rmmod hangs'
 	[ "$rc" = 0 ] || grep -q 'in use' "$TMP/rmmod.error" || die "$(cat "$TMP/rmmod.error")"
 	load_stop
@@ -178,13 +178,13 @@ no_devices() { [ -z "$(rdma link show)" ]; }
 # Devices come and go while connections are being made.
 links_flap() {
 	local i callers
-	start "$NS_A" "$TMP/callers" timeout --foreground -k 1 $((60 * SLOW)) bash -c "while :; do
-		timeout --foreground $((2 * SLOW)) rping -c -a $IP4_B -p $PORT -C 1; done"
+	start "$NS_A" "$TMP/callers" within 60 bash -c "while :; do
+		within 2 rping -c -a $IP4_B -p $PORT -C 1; done"
 	callers=$STARTED
 	for i in {1..8}; do
-		start "$NS_B" "$TMP/flap" timeout --foreground -k 1 $((20 * SLOW)) rping -s -P -a "$IP4_B" -p "$PORT"
+		start "$NS_B" "$TMP/flap" within 20 rping -s -P -a "$IP4_B" -p "$PORT"
 		sleep 0.5
-		timeout --foreground $((30 * SLOW)) ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del $i"
+		within 30 ip netns exec "$NS_B" rdma link del "$DEV_B" || die "rdma link del $i"
 		kill "$STARTED" 2>/dev/null || true
 		wait "$STARTED" 2>/dev/null || true
 		in_ns "$NS_B" rdma link add "$DEV_B" type "$TYPE" netdev "$NET_B" || die "rdma link add $i"
@@ -201,7 +201,7 @@ run() {
 	try "$name" "$limit" with_ends "$@"
 	for x in $(ip netns list | cut -d ' ' -f 1); do
 		for link in $(ip netns exec "$x" rdma link show 2>/dev/null | sed -n 's,^link \([^/]*\)/.*,\1,p'); do
-			timeout --foreground $((10 * SLOW)) ip netns exec "$x" rdma link del "$link" 2>/dev/null || true
+			within 10 ip netns exec "$x" rdma link del "$link" 2>/dev/null || true
 		done
 		ip netns del "$x" || true
 	done
