@@ -45,8 +45,8 @@ modules:
 debug:
 	@qemu/setup host root kdir debug
 
-demo demo-nvme demo-iser test soak bench: modules
-kunit: debug
+demo demo-nvme demo-iser test bench: modules
+kunit soak: debug
 demo:
 	@tests/demo
 demo-nvme demo-iser: demo-%:
