@@ -26,6 +26,7 @@ pub mod object;
 pub mod ops;
 pub mod restrack;
 pub mod settings;
+mod sges;
 pub mod types;
 pub mod udata;
 pub mod wc;

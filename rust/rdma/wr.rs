@@ -23,6 +23,7 @@ use core::marker::PhantomData;
 use kernel::prelude::*;
 use kernel::sync::ArcBorrow;
 
+pub use super::sges::*;
 pub use super::wc::*;
 
 bit_set! {
@@ -37,17 +38,6 @@ bit_set! {
         /// The payload is copied while posting.
         INLINE = bindings::ib_send_flags_IB_SEND_INLINE as u32; // CAST: A small flag.
     }
-}
-
-/// One piece of a buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sge {
-    /// Where it begins.
-    pub addr: u64,
-    /// How long it is.
-    pub length: u32,
-    /// The key of the region it lies in.
-    pub lkey: u32,
 }
 
 /// What a send work request asks for.
@@ -456,43 +446,6 @@ impl<'a> RecvWr<'a> {
     }
 }
 
-/// The pieces of a work request.
-#[derive(Clone)]
-pub struct Sges<'a>(core::slice::Iter<'a, bindings::ib_sge>);
-
-impl<'a> Sges<'a> {
-    /// # Safety
-    ///
-    /// `list` must be `count` entries that are valid and constant for `'a`, if `count` is above 0.
-    unsafe fn new(list: *const bindings::ib_sge, count: kernel::ffi::c_int) -> Self {
-        let count = usize::try_from(count).unwrap_or(0);
-        if count == 0 || list.is_null() {
-            return Self([].iter());
-        }
-        // SAFETY: By the caller's promise.
-        Self(unsafe { core::slice::from_raw_parts(list, count) }.iter())
-    }
-}
-
-impl Iterator for Sges<'_> {
-    type Item = Sge;
-
-    #[inline]
-    fn next(&mut self) -> Option<Sge> {
-        self.0.next().map(|sge| Sge {
-            addr: sge.addr,
-            length: sge.length,
-            lkey: sge.lkey,
-        })
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl ExactSizeIterator for Sges<'_> {}
-
 /// An atomic request as a kernel consumer fills it in, for tests of what is made of it.
 #[cfg(CONFIG_KUNIT = "y")]
 pub struct AtomicWr(bindings::ib_atomic_wr);
@@ -552,35 +505,5 @@ mod tests {
 
     fn ptr_of<T>(of: &T) -> *const T {
         of
-    }
-
-    #[test]
-    fn pieces_are_as_many_as_are_said() {
-        let list = [
-            bindings::ib_sge {
-                addr: 1 << 40,
-                length: 2,
-                lkey: 3,
-            },
-            bindings::ib_sge::default(),
-        ];
-        // SAFETY: Not more than there are.
-        let mut sges = unsafe { Sges::new(list.as_ptr(), 1) };
-        assert_eq!(sges.len(), 1);
-        let expected = Sge {
-            addr: 1 << 40,
-            length: 2,
-            lkey: 3,
-        };
-        assert_eq!(sges.next(), Some(expected));
-        assert_eq!(sges.next(), None);
-        for count in [0, -1, i32::MIN] {
-            // SAFETY: None is looked at.
-            let sges = unsafe { Sges::new(list.as_ptr(), count) };
-            assert_eq!(sges.len(), 0);
-        }
-        // SAFETY: As above.
-        let sges = unsafe { Sges::new(core::ptr::null(), 2) };
-        assert_eq!(sges.len(), 0);
     }
 }

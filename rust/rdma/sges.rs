@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The pieces of memory that a work request of a kernel consumer names.
+//!
+//! Context: any, hard interrupt included.
+//!
+//! C header: `include/rdma/ib_verbs.h`.
+
+use crate::bindings;
+use core::marker::PhantomData;
+
+/// One piece of a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Where it begins.
+    pub addr: u64,
+    /// How long it is.
+    pub length: u32,
+    /// The key of the region it lies in.
+    pub lkey: u32,
+}
+
+/// The pieces of a work request.
+///
+/// They may lie at any address: iSER keeps its own in packed structures (`struct iser_rx_desc`).
+///
+/// # Invariants
+///
+/// At `next` are `left` entries that are valid and constant for `'a`.
+#[derive(Clone)]
+pub struct Sges<'a> {
+    next: *const bindings::ib_sge,
+    left: usize,
+    _life: PhantomData<&'a bindings::ib_sge>,
+}
+
+impl Sges<'_> {
+    /// # Safety
+    ///
+    /// `list` must be `count` entries that are valid and constant for the lifetime, if `count` is above 0; it
+    /// need not be aligned.
+    #[inline]
+    pub(super) unsafe fn new(list: *const bindings::ib_sge, count: kernel::ffi::c_int) -> Self {
+        let count = usize::try_from(count).unwrap_or(0);
+        // INVARIANT: By the caller's promise.
+        Self {
+            next: list,
+            left: if list.is_null() { 0 } else { count },
+            _life: PhantomData,
+        }
+    }
+}
+
+impl Iterator for Sges<'_> {
+    type Item = Sge;
+
+    #[inline]
+    fn next(&mut self) -> Option<Sge> {
+        self.left = self.left.checked_sub(1)?;
+        // SAFETY: By the type's invariant there is one.
+        let sge = unsafe { self.next.read_unaligned() };
+        // SAFETY: As above. INVARIANT: One less is left behind it.
+        self.next = unsafe { self.next.add(1) };
+        Some(Sge {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        })
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Sges<'_> {}
+
+#[kernel::prelude::kunit_tests(riwarp_sges)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_as_many_as_are_said() {
+        let list = [
+            bindings::ib_sge {
+                addr: 1 << 40,
+                length: 2,
+                lkey: 3,
+            },
+            bindings::ib_sge::default(),
+        ];
+        // SAFETY: Not more than there are.
+        let mut sges = unsafe { Sges::new(list.as_ptr(), 1) };
+        assert_eq!(sges.len(), 1);
+        let expected = Sge {
+            addr: 1 << 40,
+            length: 2,
+            lkey: 3,
+        };
+        assert_eq!(sges.next(), Some(expected));
+        assert_eq!(sges.next(), None);
+        for count in [0, -1, i32::MIN] {
+            // SAFETY: None is looked at.
+            let sges = unsafe { Sges::new(list.as_ptr(), count) };
+            assert_eq!(sges.len(), 0);
+        }
+        // SAFETY: As above.
+        let sges = unsafe { Sges::new(core::ptr::null(), 2) };
+        assert_eq!(sges.len(), 0);
+    }
+
+    #[test]
+    fn pieces_may_lie_at_any_address() {
+        #[repr(C, packed)]
+        struct Packed(u8, [bindings::ib_sge; 2]);
+
+        let piece = |lkey| bindings::ib_sge {
+            addr: 1 << 40,
+            length: 2,
+            lkey,
+        };
+        let packed = Packed(0, [piece(3), piece(4)]);
+        // SAFETY: As many as there are.
+        let sges = unsafe { Sges::new((&raw const packed.1).cast(), 2) };
+        assert!(sges.map(|sge| sge.lkey).eq([3, 4]));
+        assert_eq!(packed.0, 0);
+    }
+}
