@@ -217,6 +217,9 @@ pub(crate) struct Qp {
     first_status: Atomic<u32>,
     /// The consumer of the shared receive queue has been told that nothing more is taken.
     last_wqe_told: Atomic<bool>,
+    /// Held while a consumer changes state and attributes.
+    #[pin]
+    modifying: Mutex<()>,
     #[pin]
     attrs: Mutex<Attrs>,
     /// There while the phase is `Waiting`.

@@ -168,7 +168,8 @@ impl Qp {
                     first_status: Atomic::new(0),
                     last_wqe_told: Atomic::new(false),
                     // What iWARP calls idle; programs expect it of an RNIC.
-                    attrs <- new_mutex!(Attrs::new(QpState::Init)),
+                    attrs <- new_mutex!(Attrs::new(QpState::Init), "Qp::attrs"),
+                    modifying <- new_mutex!((), "Qp::modifying"),
                     pairing <- new_mutex!(None, "Qp::pairing"),
                     inner <- new_spinlock_irq!(Inner {
                         conn: None,
@@ -220,9 +221,9 @@ impl Qp {
     }
 
     fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
-        let mut attrs = self.attrs.lock();
-        let to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr;
-        if mask.contains(QpAttrMask::AV) && !to_rtr {
+        let _one_at_a_time = self.modifying.lock();
+        let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
+        if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
             return Err(EOPNOTSUPP);
         }
         if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) && u32::from(attr.max_rd_atomic) > MAX_ORD
@@ -231,7 +232,11 @@ impl Qp {
         {
             return Err(EINVAL);
         }
-        if mask.contains(QpAttrMask::STATE) {
+        if state == Some(QpState::Reset) {
+            self.reset()?;
+        }
+        let mut attrs = self.attrs.lock();
+        if state.is_some() {
             self.modify_state(&mut attrs, attr, mask)?;
         }
         attrs.stored.take_over(attr, mask);
@@ -247,15 +252,8 @@ impl Qp {
     ) -> Result {
         let phase = self.phase();
         match attr.qp_state {
-            QpState::Reset => {
-                if matches!(phase, Phase::Rts | Phase::Closing | Phase::Terminate) {
-                    if !attrs.paired {
-                        return Err(EINVAL);
-                    }
-                    self.enter(Phase::Error);
-                }
-                self.reset(attrs);
-            }
+            // Done before the attributes were locked.
+            QpState::Reset => {}
             QpState::Rtr if mask.contains(QpAttrMask::AV) => {
                 if phase != Phase::Idle || attrs.state != QpState::Init {
                     return Err(EINVAL);
@@ -310,13 +308,31 @@ impl Qp {
     }
 
     /// Back to the beginning; nothing of the old stream is left.
-    fn reset(self: &Arc<Self>, attrs: &mut Attrs) {
-        drop(self.end_pairing());
-        let conn = self.inner.lock().conn.take();
+    ///
+    /// Waits for the connection without the lock on the attributes, for which a step of the connection
+    /// may be waiting ([`Qp::attach`]). Meanwhile nothing becomes of the queue pair, since it has no connection.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` while there is a stream that the connection manager has brought.
+    fn reset(self: &Arc<Self>) -> Result {
+        let (pairing, conn) = {
+            let attrs = self.attrs.lock();
+            if matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate) {
+                if !attrs.paired {
+                    return Err(EINVAL);
+                }
+                self.enter(Phase::Error);
+            }
+            (self.end_pairing(), self.inner.lock().conn.take())
+        };
+        drop(pairing);
         if let Some(conn) = conn {
             conn.detach_qp();
         }
         self.transmit();
+
+        let mut attrs = self.attrs.lock();
         self.inner.lock().terminate = None;
         self.may_send.store(false, Relaxed);
         self.waiting_for_reads.store(false, Relaxed);
@@ -324,6 +340,7 @@ impl Qp {
         self.last_wqe_told.store(false, Relaxed);
         self.phase.store(Phase::Idle as u32, Release);
         *attrs = Attrs::new(QpState::Reset);
+        Ok(())
     }
 
     /// Reports attributes and state.

@@ -32,7 +32,8 @@ bool side_open(struct side *s, struct ibv_context *ctx, int gid_index)
 	s->ctx = ctx;
 	s->gid_index = gid_index;
 	s->psn = rand() & 0xffffff;
-	s->timeout = 14;
+	/* Half a second on the stock kernel. */
+	s->timeout = slow > 1 ? 16 : 14;
 	s->retry_cnt = 7;
 	if (ibv_query_gid(ctx, 1, gid_index, &s->gid))
 		return failed_with("ibv_query_gid");

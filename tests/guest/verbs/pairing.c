@@ -402,9 +402,11 @@ SIDES_CASE(error_while_waiting_flushes)
 	must(nobody_listens());
 }
 
-/* A queue pair goes in all moments of a start-up. */
-static void destroyed_while_connecting(void)
+/* A queue pair goes, or goes back to the beginning, in all moments of a start-up. */
+static void leaves_while_connecting(bool by_reset)
 {
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+
 	for (int round = 0; round < 40 && !test_failed(); round++) {
 		struct side a, b;
 
@@ -412,15 +414,25 @@ static void destroyed_while_connecting(void)
 		    side_rts(&a) && side_rts(&b) && side_send(&a, 1, 100)) {
 			struct timespec pause = { .tv_nsec = round % 20 * 1000000 };
 
+			struct side *s = round & 1 ? &a : &b;
+
 			nanosleep(&pause, NULL);
-			ibv_destroy_qp((round & 1 ? &a : &b)->qp);
-			*(round & 1 ? &a.qp : &b.qp) = NULL;
+			if (by_reset) {
+				if (try_modify(s, &attr, IBV_QP_STATE))
+					fail("round %d: no reset", round);
+			} else {
+				ibv_destroy_qp(s->qp);
+				s->qp = NULL;
+			}
 		}
 		sides_close(&a, &b);
 	}
 	must(!test_failed());
 	must(nobody_listens());
 }
+
+static void destroyed_while_connecting(void) { leaves_while_connecting(false); }
+static void reset_while_connecting(void) { leaves_while_connecting(true); }
 
 SIDES_CASE(wrong_psn_never_meets)
 {
@@ -661,6 +673,7 @@ int main(int argc, char **argv)
 	RUN(reset_while_waiting);
 	RUN(error_while_waiting_flushes);
 	RUN(destroyed_while_connecting);
+	RUN(reset_while_connecting);
 	RUN(wrong_psn_never_meets);
 	RUN(another_psn_than_the_caller_was_told);
 	RUN(a_wrong_caller_is_no_hindrance);

@@ -328,7 +328,7 @@ WAITING_CASE(ten_thousand)
 {
 	int count = getenv("STRANGERS") ? atoi(getenv("STRANGERS")) : 10000;
 	uint8_t frame[REQUEST_LEN];
-	long before = refusals(), memory = free_kb(), deadline = now_ms() + 240000;
+	long before = refusals(), memory = free_kb(), deadline = now_ms() + 240000 * slow;
 	struct linger abort = { .l_onoff = 1 };
 
 	make_request(frame, b, a);
@@ -345,7 +345,7 @@ WAITING_CASE(ten_thousand)
 			check(answer(fd, SOON) <= 0, "an answer");
 		setsockopt(fd, SOL_SOCKET, SO_LINGER, &abort, sizeof(abort));
 		close(fd);
-		check(now_ms() < deadline, "only %d in four minutes", i);
+		check(now_ms() < deadline, "only %d in time", i);
 	}
 	check(refusals() > before, "none is counted");
 	check(memory - free_kb() < 32 * 1024, "%ld KiB are gone", memory - free_kb());
