@@ -17,7 +17,7 @@
 //! # Who keeps whom alive
 //!
 //! * The table of the device ([`Conns`]) holds each connection until it is released. The iWARP
-//!   connection manager has a number only ([`Invitation`]); if it forgets a request, or comes too
+//!   connection manager has a number only; if it forgets a request, or comes too
 //!   late, nothing leaks and nothing dangles.
 //! * The socket holds a [`Bell`], which holds the connection, which holds the socket. The ring is
 //!   opened by unhooking, at release.
@@ -109,8 +109,7 @@ pub(crate) use self::{
         accept,
         call,
         connect,
-        reject,
-        Invitation, //
+        reject, //
     },
     responder::{
         plain,

@@ -4,6 +4,8 @@
 //!
 //! Nothing is decided here. Contexts are those that [`Driver`] states.
 
+use core::num::NonZeroUsize;
+
 use kernel::{
     prelude::*,
     sync::{
@@ -66,10 +68,7 @@ use kernel_ext::{
 };
 
 use crate::{
-    conn::{
-        self,
-        Invitation, //
-    },
+    conn,
     context::{
         Pd,
         UContext, //
@@ -102,7 +101,6 @@ impl Driver for Riwarp {
     type Srq = Srq;
     type Mr = Mr;
     type Mw = Mw;
-    type Conn = Invitation;
     type Listener = Listener;
 
     const OWNER: &'static ThisModule = &<LocalModule as ModuleMetadata>::THIS_MODULE;
@@ -317,18 +315,14 @@ impl Driver for Riwarp {
     fn accept(
         dev: ArcBorrow<'_, Device>,
         id: CmId<Self>,
-        invitation: Arc<Invitation>,
+        name: NonZeroUsize,
         param: &ConnParam<'_>,
     ) -> Result {
-        conn::accept(dev, id, invitation, param)
+        conn::accept(dev, id, name, param)
     }
 
-    fn reject(
-        dev: ArcBorrow<'_, Device>,
-        invitation: Arc<Invitation>,
-        private_data: &[u8],
-    ) -> Result {
-        conn::reject(dev, invitation, private_data)
+    fn reject(dev: ArcBorrow<'_, Device>, name: NonZeroUsize, private_data: &[u8]) -> Result {
+        conn::reject(dev, name, private_data)
     }
 
     fn create_listen(

@@ -59,6 +59,7 @@ use super::ops::Driver;
 use crate::bindings;
 use crate::net::SockAddr;
 use core::marker::PhantomData;
+use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::prelude::*;
@@ -267,13 +268,15 @@ impl<T: Driver> CmId<T> {
         self.endpoint.close()
     }
 
-    /// Reports a peer that wants to connect. The connection comes back in `accept` or `reject`.
+    /// Reports a peer that wants to connect. The name that the connection is given comes back in `accept` or
+    /// `reject`, or never: when its listener is destroyed, the connection manager forgets what it has not
+    /// looked at.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if this is no listener, or the private data is too long.
     /// * `ENOMEM` if the backlog is full or memory is short.
-    pub fn connect_request(&self, request: &Request<'_>, conn: Arc<T::Conn>) -> Result {
+    pub fn connect_request(&self, request: &Request<'_>, name: NonZeroUsize) -> Result {
         if *self.endpoint.cell.phase.lock() != Phase::Listening {
             return Err(EINVAL);
         }
@@ -283,12 +286,8 @@ impl<T: Driver> CmId<T> {
         event.remote_addr = request.remote.to_raw();
         event.ird = depth(request.ird);
         event.ord = depth(request.ord);
-        let conn = Arc::into_raw(conn).cast_mut();
-        event.provider_data = conn.cast();
-        self.endpoint.send(&mut event).inspect_err(|_| {
-            // SAFETY: The event was not taken, so the reference is still ours.
-            drop(unsafe { Arc::from_raw(conn) });
-        })
+        event.provider_data = core::ptr::without_provenance_mut(name.get());
+        self.endpoint.send(&mut event)
     }
 }
 

@@ -43,6 +43,7 @@ use super::wr::SendWrs;
 use crate::bindings;
 use crate::mm::place::KernelPages;
 use crate::net::NetDevice;
+use core::num::NonZeroUsize;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
@@ -73,8 +74,6 @@ pub trait Driver: Sized + Send + Sync + 'static {
     type Mr: Send + Sync + 'static;
     /// Memory window.
     type Mw: Send + Sync + 'static;
-    /// A connection that was requested by a peer and is not accepted yet.
-    type Conn: Send + Sync + 'static;
     /// A listener.
     type Listener: Send + Sync + 'static;
 
@@ -288,23 +287,20 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Describes a memory region.
     fn describe_mr(mr: ArcBorrow<'_, Self::Mr>, details: &mut Details<'_>) -> Result;
 
-    /// Begins a connection; see [`super::iw_cm`] for what must follow.
+    /// Begins a connection; see [`super::iw_cm`] for what must follow. Errors but `EINVAL` and `EISCONN` reach the
+    /// consumer as an event.
     fn connect(dev: ArcBorrow<'_, Self::Device>, id: CmId<Self>, param: &ConnParam<'_>) -> Result;
 
-    /// Accepts a requested connection; see [`super::iw_cm`] for what must follow.
+    /// Accepts the connection that was requested by this name; see [`super::iw_cm`] for what must follow.
     fn accept(
         dev: ArcBorrow<'_, Self::Device>,
         id: CmId<Self>,
-        conn: Arc<Self::Conn>,
+        name: NonZeroUsize,
         param: &ConnParam<'_>,
     ) -> Result;
 
-    /// Refuses a requested connection.
-    fn reject(
-        dev: ArcBorrow<'_, Self::Device>,
-        conn: Arc<Self::Conn>,
-        private_data: &[u8],
-    ) -> Result;
+    /// Refuses the connection that was requested by this name.
+    fn reject(dev: ArcBorrow<'_, Self::Device>, name: NonZeroUsize, private_data: &[u8]) -> Result;
 
     /// Begins to listen at `id.local_addr()`.
     fn create_listen(

@@ -8,6 +8,8 @@
 //!
 //! Context: process. Nothing waits for the peer; the connection manager has one thread for all.
 
+use core::num::NonZeroUsize;
+
 use iwarp::mpa::{
     negotiate::{
         Config,
@@ -66,11 +68,6 @@ use super::{
     },
     Conn, //
 };
-
-/// What the connection manager keeps of a connection that waits for its answer.
-pub(crate) struct Invitation {
-    pub(super) number: u64,
-}
 
 /// Where the consumer's answer to a peer's request is left for the connection's next step.
 pub(super) enum Desk {
@@ -222,10 +219,10 @@ pub(crate) fn call(qp: &Arc<Qp>, call: &Call) -> Result {
 pub(crate) fn accept(
     dev: ArcBorrow<'_, Device>,
     id: CmId<Riwarp>,
-    invitation: Arc<Invitation>,
+    name: NonZeroUsize,
     param: &ConnParam<'_>,
 ) -> Result {
-    let conn = dev.conns.find(invitation.number).ok_or(ECONNRESET)?;
+    let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
     let asked = conn.desk.lock().take_question().ok_or(ECONNRESET)?;
     let result = match conn.prepare(&asked, param) {
         Ok((reply, rules, rtr)) => {
@@ -255,10 +252,10 @@ pub(crate) fn accept(
 /// * `EINVAL`: more private data than the MPA Reply can carry; the peer is refused without it.
 pub(crate) fn reject(
     dev: ArcBorrow<'_, Device>,
-    invitation: Arc<Invitation>,
+    name: NonZeroUsize,
     private_data: &[u8],
 ) -> Result {
-    let conn = dev.conns.find(invitation.number).ok_or(ECONNRESET)?;
+    let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
     let asked = conn.desk.lock().take_question().ok_or(ECONNRESET)?;
     let result = conn.refuse(&asked, private_data);
     conn.kick();

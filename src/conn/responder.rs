@@ -64,7 +64,6 @@ use super::{
         Answer,
         Asked,
         Desk,
-        Invitation,
         Role, //
     },
     frames::{
@@ -285,12 +284,6 @@ impl Conn {
 
     /// Raises the event.
     fn raise_request(&self, listener: &Listener, inbox: &Inbox, request: &MpaRequest) -> Result {
-        let invitation = Arc::new(
-            Invitation {
-                number: self.seat.number(),
-            },
-            GFP_KERNEL,
-        )?;
         let peer = request.peer_depths;
         // What the peer does not say is up to the consumer.
         let ird = peer.and_then(|peer| peer.ird).map_or(MAX_ORD, u32::from);
@@ -306,7 +299,7 @@ impl Conn {
                 ird,
                 ord,
             },
-            invitation,
+            self.seat.name()?,
         )
     }
 

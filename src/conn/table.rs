@@ -5,9 +5,11 @@
 //! What enters: connections as they are made and released, and the end of the device. What leaves:
 //! a connection by its number, and, at the end, the certainty that none is left.
 //!
-//! Numbers are never used twice, so that one that is kept too long finds nothing.
+//! Numbers begin at 1 and are never used twice, so that one that is kept too long finds nothing.
 //!
 //! Context: process.
+
+use core::num::NonZeroUsize;
 
 use kernel::{
     new_condvar,
@@ -59,7 +61,7 @@ impl Conns {
             inner <- new_mutex!(
                 ConnsInner {
                     table: RBTree::new(),
-                    next: 0,
+                    next: 1,
                     alive: 0,
                     closed: false,
                 },
@@ -67,6 +69,11 @@ impl Conns {
             ),
             empty <- new_condvar!("riwarp::Conns::empty"),
         })
+    }
+
+    /// Finds the connection of an answer to a request, unless it is released.
+    pub(super) fn asked(&self, name: NonZeroUsize) -> Option<Arc<Conn>> {
+        self.find(u64::try_from(name.get()).ok()?)
     }
 
     /// Finds a connection that is not released yet.
@@ -149,6 +156,16 @@ impl Seat {
     /// The number of the place.
     pub(super) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The number as the connection manager keeps it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if that cannot hold it, on a machine of 32 bits.
+    pub(super) fn name(&self) -> Result<NonZeroUsize> {
+        let number = usize::try_from(self.number)?;
+        NonZeroUsize::new(number).ok_or(EINVAL)
     }
 
     /// Lets the connection be found, until [`Seat::leave`].

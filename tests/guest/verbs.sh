@@ -8,7 +8,7 @@ set -eu
 # run PROGRAM...
 run() {
 	local program
-	for program; do relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"; done
+	for program; do NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"; done
 }
 
 programs='query limits notify sends rdma order sge iova rereg revoke resources srq cqfull flush privdata

@@ -2,6 +2,7 @@
 
 //! The requests of the connection manager: the trampolines of `ops.iw_*`.
 
+use super::new_event;
 use super::CmId;
 use super::ConnParam;
 use super::Endpoint;
@@ -12,8 +13,10 @@ use crate::rdma::device::device_data;
 use crate::rdma::object::QpObject;
 use crate::rdma::ops::Driver;
 use core::marker::PhantomData;
+use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use kernel::error::from_result;
+use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
@@ -93,20 +96,16 @@ unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(data.cast(), len) }
 }
 
-/// Takes the connection of a child object back.
+/// Takes the name of the connection from its object, which then has none.
 ///
 /// # Safety
 ///
 /// `raw` must be the valid object of an `accept` or `reject` of this driver.
-unsafe fn take_conn<T: Driver>(raw: *mut bindings::iw_cm_id) -> Option<Arc<T::Conn>> {
+unsafe fn take_name(raw: *mut bindings::iw_cm_id) -> Option<NonZeroUsize> {
     // SAFETY: Valid by the caller's promise; only these two requests and the making of the child
     // touch the field, and the connection manager issues them one after the other.
     let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
-    NonNull::new(data.cast::<T::Conn>()).map(|conn| {
-        // SAFETY: The only thing put there is what `connect_request` made by `Arc::into_raw`, of
-        // this type; it was just taken out, so this is the only time.
-        unsafe { Arc::from_raw(conn.as_ptr()) }
-    })
+    NonZeroUsize::new(data.addr())
 }
 
 /// `ops.iw_connect`.
@@ -118,7 +117,7 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     raw: *mut bindings::iw_cm_id,
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
-    from_result(|| {
+    let begin = || {
         // SAFETY: Valid by the caller's promise.
         let (call, id) = unsafe { Call::begin::<T>(raw, Phase::ConnectCall) }?;
         // SAFETY: As above, and the device is registered.
@@ -126,9 +125,36 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
         // SAFETY: Valid by the caller's promise.
         let param = unsafe { param_from_raw(param) };
         id.attach(T::qp_link(dev, param.qpn))?;
-        call.end(T::connect(dev, id, &param))?;
+        call.end(T::connect(dev, id, &param))
+    };
+    from_result(|| {
+        match begin() {
+            Err(error) if error != EINVAL && error != EISCONN => {
+                // SAFETY: Valid by the caller's promise; nothing else raises an event of this call any more.
+                unsafe { fail_by_event(raw, error) }?
+            }
+            result => result?,
+        }
         Ok(0)
     })
+}
+
+/// Says by an event that a `connect` has failed. If there is no room for one, the error is the result.
+///
+/// After an error at once `rdma_connect_locked` (`drivers/infiniband/core/cma.c`) waits for all work of the
+/// connection manager, with mutexes held for which that work may be waiting. What the consumer did wrong it hears at
+/// once all the same.
+///
+/// # Safety
+///
+/// `raw` must be valid and in its `connect`.
+unsafe fn fail_by_event(raw: *mut bindings::iw_cm_id, error: Error) -> Result {
+    // SAFETY: Valid by the caller's promise; the handler is set for life.
+    let handler = unsafe { (*raw).event_handler }.ok_or(error)?;
+    let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
+    event.status = error.to_errno();
+    // SAFETY: As above; the handler copies the event.
+    to_result(unsafe { handler(raw, &mut event) }).map_err(|_| error)
 }
 
 /// `ops.iw_accept`.
@@ -143,7 +169,7 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the caller's promise.
-        let conn = unsafe { take_conn::<T>(raw) }.ok_or(EINVAL)?;
+        let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
         // SAFETY: By the caller's promise, and the device is registered.
         let dev = unsafe { device_data::<T>((*raw).device) };
         // SAFETY: Valid by the caller's promise.
@@ -151,17 +177,17 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
             Ok(begun) => begun,
             Err(error) => {
                 // The connection manager forgets a connection that it could not accept.
-                let _ = T::reject(dev, conn, &[]);
+                let _ = T::reject(dev, name, &[]);
                 return Err(error);
             }
         };
         // SAFETY: Valid by the caller's promise.
         let param = unsafe { param_from_raw(param) };
         if let Err(error) = id.attach(T::qp_link(dev, param.qpn)) {
-            let _ = T::reject(dev, conn, &[]);
+            let _ = T::reject(dev, name, &[]);
             return Err(error);
         }
-        call.end(T::accept(dev, id, conn, &param))?;
+        call.end(T::accept(dev, id, name, &param))?;
         Ok(0)
     })
 }
@@ -179,12 +205,12 @@ pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the caller's promise.
-        let conn = unsafe { take_conn::<T>(raw) }.ok_or(EINVAL)?;
+        let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
         // SAFETY: By the caller's promise, and the device is registered.
         let dev = unsafe { device_data::<T>((*raw).device) };
         // SAFETY: By the caller's promise.
         let data = unsafe { bytes_from_raw(data, usize::from(len)) };
-        T::reject(dev, conn, data)?;
+        T::reject(dev, name, data)?;
         Ok(0)
     })
 }

@@ -578,7 +578,9 @@ bool qp_reaches(struct ibv_qp *qp, enum ibv_qp_state state, int ms)
 
 /* --- one end alone --------------------------------------------------------------------------- */
 
-bool attempt_prepare(struct attempt *t, int port)
+bool attempt_prepare(struct attempt *t, int port) { return attempt_prepare_to(t, NULL, port); }
+
+bool attempt_prepare_to(struct attempt *t, const char *host, int port)
 {
 	struct ibv_qp_init_attr attr = {
 		.qp_type = IBV_QPT_RC,
@@ -587,7 +589,7 @@ bool attempt_prepare(struct attempt *t, int port)
 
 	memset(t, 0, sizeof(*t));
 	t->ch = rdma_create_event_channel();
-	t->id = cm_resolved_id(t->ch, port);
+	t->id = cm_resolved_id_to(t->ch, host, port);
 	if (!t->id)
 		return false;
 	t->pd = ibv_alloc_pd(t->id->verbs);

@@ -192,6 +192,8 @@ struct attempt {
 
 /* An id with a QP towards this port; false (and the case has failed) on error, as all of these. */
 bool attempt_prepare(struct attempt *t, int port);
+/* The same towards another address (NULL: the device's own). */
+bool attempt_prepare_to(struct attempt *t, const char *host, int port);
 /* The same, and asks for the connection. */
 bool attempt_start(struct attempt *t, int port);
 /* Waits for what becomes of it. */

@@ -439,10 +439,50 @@ static void more_requests_than_the_backlog(void)
 		attempt_end(&t[i]);
 }
 
+/* The way to the peer is there when it is asked for, and gone when TCP needs it: the event says so. */
+static void the_way_is_gone(void)
+{
+	static const char *const commands[] = {
+		"ip neigh replace %s lladdr 02:71:00:00:00:77 dev %s nud permanent",
+		"ip route add unreachable %s/32",
+		"ip route del unreachable %s/32",
+		"ip neigh del %s dev %s",
+	};
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	struct attempt t;
+	char peer[64], command[200], *dot;
+	int rc;
+
+	if (test_addr.ss_family != AF_INET || !getenv("NETDEV")) {
+		test_skip("needs IPv4, and the netdev's name");
+		return;
+	}
+	inet_ntop(AF_INET, &((struct sockaddr_in *)&test_addr)->sin_addr, peer, sizeof(peer));
+	dot = strrchr(peer, '.');
+	strcpy(dot, ".77");
+	for (int i = 0; i < 4; i++) {
+		snprintf(command, sizeof(command), commands[i], peer, getenv("NETDEV"));
+		if (i == 1 && !attempt_prepare_to(&t, peer, next_port()))
+			break;
+		check(!system(command), "%s", command);
+		if (i != 1)
+			continue;
+		rc = rdma_connect(t.id, &param);
+		if (rc)
+			fail("rdma_connect: %s", strerror(errno));
+		else if (attempt_result(&t, SOON) &&
+			 (t.event != RDMA_CM_EVENT_CONNECT_ERROR || t.status != -EHOSTUNREACH))
+			fail("%s (status %d)", rdma_event_str(t.event), t.status);
+	}
+	attempt_end(&t);
+	world_is_well();
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	RUN(nobody_listens);
+	RUN(the_way_is_gone);
 	RUN(silent_peer);
 	RUN(half_an_answer);
 	RUN(rubbish_for_an_answer);
