@@ -19,6 +19,7 @@ use kernel::sync::lock::Lock;
 use kernel::types::Opaque;
 
 mod baton;
+mod bh;
 mod gate;
 mod once;
 mod slot;
@@ -26,6 +27,7 @@ mod slot;
 pub use baton::Baton;
 pub use baton::Next;
 pub use baton::Ran;
+pub use bh::BhOff;
 pub use gate::Gate;
 pub use gate::GateGuard;
 pub use once::Once;

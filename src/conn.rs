@@ -81,7 +81,11 @@ use kernel_ext::{
         SocketEvents,
         TcpState, //
     },
-    sync::Gate, //
+    sync::{
+        BhOff,
+        Gate,
+        Once, //
+    }, //
 };
 
 use crate::{
@@ -361,7 +365,7 @@ impl Conn {
 
     fn route(&self) -> Route {
         // ORDERING: Pairs with the release in `set_route`: who sees `Qp` sees a queue pair.
-        match self.route.load(Acquire) {
+        match self.route.read_acquire() {
             0 => Route::StartUp,
             1 => Route::Qp,
             _ => Route::Nobody,
@@ -385,12 +389,13 @@ impl Conn {
     /// Gives what has arrived to whom it belongs.
     ///
     /// Context: softirq, or process with the socket locked.
-    fn feed(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
+    fn feed(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         match self.route() {
             Route::StartUp => self.kick(),
             Route::Qp => {
-                if let Some(qp) = self.qp.as_ref().and_then(Gate::enter) {
-                    qp.data_ready(inbound);
+                let gate = self.qp.as_ref();
+                if let Some(qp) = gate.and_then(|gate| gate.enter_off(off)) {
+                    qp.data_ready(inbound, off);
                 }
             }
             Route::Nobody => inbound.consume(inbound.available()),
@@ -413,9 +418,9 @@ impl Bell {
 
 impl SocketEvents for Bell {
     #[inline]
-    fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>) {
+    fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         if let Some(conn) = self.conn.as_ref() {
-            conn.feed(inbound);
+            conn.feed(inbound, off);
         }
     }
 

@@ -54,6 +54,7 @@ use kernel_ext::{
         wr::WcStatus, //
     },
     sync::{
+        BhOff,
         Gate,
         GateGuard,
         Once, //
@@ -251,6 +252,12 @@ impl Region {
     #[inline]
     pub(crate) fn enter(&self) -> Option<Entered<'_>> {
         self.gate.enter().map(Entered)
+    }
+
+    /// As [`Region::enter`], for who has switched bottom halves off already.
+    #[inline]
+    pub(crate) fn enter_off<'a>(&'a self, off: BhOff<'a>) -> Option<Entered<'a>> {
+        self.gate.enter_off(off).map(Entered)
     }
 
     /// What the checks of the protocol have to know, as seen from a stream.

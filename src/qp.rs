@@ -40,7 +40,6 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
             Full,
             Relaxed, //
@@ -73,6 +72,7 @@ use kernel_ext::{
     },
     sync::{
         Baton,
+        BhOff,
         Once,
         SpinLockBh, //
     }, //
@@ -281,7 +281,7 @@ impl WorkItem<RX> for Qp {
         let conn = this.inner.lock().conn.clone();
         if let Some(conn) = conn {
             conn.socket()
-                .with_inbound(|inbound| this.data_ready(inbound));
+                .with_inbound(|inbound| BhOff::run(|off| this.data_ready(inbound, off)));
         }
     }
 }
@@ -310,7 +310,7 @@ impl Qp {
             pd: self.pd(),
             qpn: self.number,
             // CAST: it was stored as such.
-            rights: Access::from_bits(self.rights.load(Relaxed) as u8),
+            rights: Access::from_bits(self.rights.read_once() as u8),
         }
     }
 
@@ -335,7 +335,7 @@ impl Qp {
     pub(crate) fn phase(&self) -> Phase {
         // ORDERING: pairs with the full barrier in `enter` and `attach`: who sees a phase sees what
         // was prepared for it.
-        Phase::from_raw(self.phase.load(Acquire))
+        Phase::from_raw(self.phase.read_acquire())
     }
 
     /// Goes on to a later phase; does nothing in that phase or a later one. Returns whether it did.

@@ -52,7 +52,8 @@ use kernel::{
 };
 use kernel_ext::{
     net::Inbound,
-    rdma::wr::WcStatus, //
+    rdma::wr::WcStatus,
+    sync::BhOff, //
 };
 
 use crate::{
@@ -135,6 +136,8 @@ struct Aftermath {
     completed: bool,
     first_fpdu: Option<Arc<Conn>>,
     again: bool,
+    /// FPDUs that were accepted.
+    fpdus: u64,
 }
 
 impl Qp {
@@ -179,12 +182,12 @@ impl Qp {
     /// Works off what has arrived.
     ///
     /// Context: softirq, or process with the socket locked.
-    pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
+    pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         let mut aftermath = Aftermath::default();
         {
-            let mut rx = self.rx.lock();
+            let mut rx = off.lock(&self.rx);
             match &mut rx.stream {
-                Some(stream) => self.receive(stream, inbound, &mut aftermath),
+                Some(stream) => self.receive(stream, inbound, off, &mut aftermath),
                 // Nobody is interested any more.
                 None => inbound.consume(inbound.available()),
             }
@@ -216,47 +219,28 @@ impl Qp {
         self: &Arc<Self>,
         stream: &mut RxStream,
         inbound: &mut Inbound<'_>,
+        off: BhOff<'_>,
         aftermath: &mut Aftermath,
     ) {
         let available = inbound.available();
         let stats = &self.device().stats;
-        let mut fpdus = 0;
         let mut pos = 0;
-        while !stream.stopped {
+        // Without a length there is nothing to look at: the usual end.
+        while !stream.stopped && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET {
                 stats.rx_budget_ends.inc();
                 aftermath.again = true;
                 break;
             }
-            let mut front = [0; FRONT_MAX];
-            let Some(fpdu) = Fpdu::at(inbound, pos, available - pos, &mut front) else {
-                break;
-            };
-            let Some(header) = front.get(mpa::LENGTH_LEN..) else {
-                break;
-            };
-            match self.accept(stream, inbound, pos, &fpdu, header, aftermath) {
-                Ok(()) => {
-                    fpdus += 1;
-                    if core::mem::replace(&mut stream.untouched, false) {
-                        aftermath.first_fpdu = Some(stream.conn.clone());
-                    }
-                }
-                Err(fault) => {
-                    aftermath.completed = true;
-                    stream.stopped = true;
-                    stats.rx_faults.inc();
-                    // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
-                    let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
-                    self.fault(fault, quoted.as_ref());
-                }
+            match self.receive_one(stream, inbound, pos, off, aftermath) {
+                Some(len) => pos += len,
+                None => break,
             }
-            pos += fpdu.len;
         }
-        if fpdus != 0 {
+        if aftermath.fpdus != 0 {
             self.pace.received();
         }
-        stats.rx_fpdus.add(fpdus);
+        stats.rx_fpdus.add(aftermath.fpdus);
         stats.rx_bytes.add(pos as u64);
         if stream.stopped {
             pos = available;
@@ -266,7 +250,42 @@ impl Qp {
         }
     }
 
+    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete.
+    fn receive_one(
+        self: &Arc<Self>,
+        stream: &mut RxStream,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        off: BhOff<'_>,
+        aftermath: &mut Aftermath,
+    ) -> Option<usize> {
+        let mut front = [0; FRONT_MAX];
+        let fpdu = Fpdu::at(inbound, pos, &mut front)?;
+        let header = front.get(mpa::LENGTH_LEN..)?;
+        let untouched = stream.untouched;
+        match self.accept(stream, inbound, pos, &fpdu, header, off, aftermath) {
+            Ok(()) => {
+                aftermath.fpdus += 1;
+                if untouched {
+                    stream.untouched = false;
+                    aftermath.first_fpdu = Some(stream.conn.clone());
+                }
+            }
+            Err(fault) => {
+                aftermath.completed = true;
+                stream.stopped = true;
+                self.device().stats.rx_faults.inc();
+                // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
+                let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
+                self.fault(fault, quoted.as_ref());
+            }
+        }
+        Some(fpdu.len)
+    }
+
     /// Accepts one complete FPDU.
+    #[expect(clippy::too_many_arguments)]
+    #[inline]
     fn accept(
         self: &Arc<Self>,
         stream: &mut RxStream,
@@ -274,6 +293,7 @@ impl Qp {
         pos: usize,
         fpdu: &Fpdu,
         header: &[u8],
+        off: BhOff<'_>,
         aftermath: &mut Aftermath,
     ) -> Result<(), Fault> {
         if stream.crc == Crc::On && !fpdu.crc_is_right(inbound, pos) {
@@ -281,9 +301,34 @@ impl Qp {
             return Err(Fault::Crc);
         }
         let ulpdu = pos + mpa::LENGTH_LEN;
-        let segment = stream.receiver.handle_fpdu(header, fpdu.ulpdu_len)?;
+        // Looked at where it is: a copy of it would cost as much as the rest.
+        match &stream.receiver.handle_fpdu(header, fpdu.ulpdu_len) {
+            Err(fault) => Err(*fault),
+            Ok(Segment::Write(segment)) if !stream.untouched => {
+                self.place_write(stream, inbound, ulpdu, segment, off)
+            }
+            Ok(segment) => self.accept_other(
+                stream, inbound, ulpdu, segment, fpdu, header, off, aftermath,
+            ),
+        }
+    }
+
+    /// Accepts what is no Write, or the first of all.
+    #[expect(clippy::too_many_arguments)]
+    #[inline(never)]
+    fn accept_other(
+        self: &Arc<Self>,
+        stream: &mut RxStream,
+        inbound: &mut Inbound<'_>,
+        ulpdu: usize,
+        segment: &Segment,
+        fpdu: &Fpdu,
+        header: &[u8],
+        off: BhOff<'_>,
+        aftermath: &mut Aftermath,
+    ) -> Result<(), Fault> {
         if stream.untouched && !stream.expect_rtr.is_empty() {
-            match stream.expect_rtr.expect(&segment)? {
+            match stream.expect_rtr.expect(segment)? {
                 // Its consumer never sees it (MPA-42).
                 Rtr::Send | Rtr::Write => return Ok(()),
                 Rtr::Read => {}
@@ -291,37 +336,39 @@ impl Qp {
         }
         match segment {
             Segment::Empty => Ok(()),
-            Segment::Write(segment) => self.place_write(stream, inbound, ulpdu, &segment),
+            Segment::Write(segment) => self.place_write(stream, inbound, ulpdu, segment, off),
             Segment::Send(segment) => {
                 aftermath.completed = true;
-                self.place_send(stream, inbound, ulpdu, &segment)
+                self.place_send(stream, inbound, ulpdu, segment, off)
             }
             Segment::ReadResponse(segment) => {
-                self.place_response(inbound, ulpdu, &segment, aftermath)
+                self.place_response(inbound, ulpdu, segment, off, aftermath)
             }
             Segment::ReadRequest(request) => {
-                self.take_read_request(stream, request, header, fpdu.ulpdu_len)?;
+                self.take_read_request(stream, *request, header, fpdu.ulpdu_len)?;
                 self.device().stats.rx_read_requests.inc();
                 aftermath.kick = true;
                 Ok(())
             }
             Segment::Terminate(terminate) => {
                 stream.stopped = true;
-                self.terminated_by_peer(&terminate);
+                self.terminated_by_peer(terminate);
                 Ok(())
             }
             Segment::AtomicRequest(request) => {
-                self.take_atomic_request(stream, request, header, fpdu.ulpdu_len)?;
+                self.take_atomic_request(stream, *request, header, fpdu.ulpdu_len)?;
                 self.device().stats.rx_atomic_requests.inc();
                 aftermath.kick = true;
                 Ok(())
             }
-            Segment::AtomicResponse(response) => self.take_atomic_response(response, aftermath),
+            Segment::AtomicResponse(response) => {
+                self.take_atomic_response(*response, off, aftermath)
+            }
             // No consumer could be told of it (EXT-4).
             Segment::Immediate(_) if !self.tells_immediate_data() => Err(Fault::OpcodeReserved),
             Segment::Immediate(immediate) => {
                 aftermath.completed = true;
-                self.take_immediate(stream, immediate)
+                self.take_immediate(stream, *immediate)
             }
         }
     }
@@ -332,6 +379,7 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         ulpdu: usize,
         segment: &TaggedSegment,
+        off: BhOff<'_>,
     ) -> Result<(), Fault> {
         let payload = segment.payload;
         stream.written.add(segment);
@@ -343,7 +391,7 @@ impl Qp {
             .cache
             .get(self.device(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
-        let inside = region.enter().ok_or(Fault::TaggedInvalidStag)?;
+        let inside = region.enter_off(off).ok_or(Fault::TaggedInvalidStag)?;
         let view = region.view_inside(&inside, self.stream_id());
         let at = check_tagged(
             Some(&view),
@@ -364,6 +412,7 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         ulpdu: usize,
         segment: &TaggedSegment,
+        off: BhOff<'_>,
         aftermath: &mut Aftermath,
     ) -> Result<(), Fault> {
         let (placement, sink) = self.sq.read_response(segment)?;
@@ -377,6 +426,7 @@ impl Qp {
                     inbound,
                     pos,
                     usize::from(payload.len),
+                    off,
                 )
                 .map_err(|_| Fault::LocalPlacement)?;
         }
@@ -390,11 +440,12 @@ impl Qp {
     fn take_atomic_response(
         &self,
         response: Queued<AtomicResponse>,
+        off: BhOff<'_>,
         aftermath: &mut Aftermath,
     ) -> Result<(), Fault> {
         let (original, sink) = self.sq.atomic_response(response)?;
         sink.ok_or(Fault::LocalPlacement)?
-            .put(self.pd(), &original.to_ne_bytes())
+            .put(self.pd(), &original.to_ne_bytes(), off)
             .map_err(|_| Fault::LocalPlacement)?;
         self.end_read(aftermath);
         Ok(())

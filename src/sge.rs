@@ -22,13 +22,15 @@ use kernel_ext::{
         Inbound,
         TxBatch, //
     },
-    rdma::wr::WcStatus, //
+    rdma::wr::WcStatus,
+    sync::BhOff, //
 };
 
 use crate::{
     context::PdId,
     device::Device,
     mr::{
+        Entered,
         LocalUse,
         Region, //
     },
@@ -76,7 +78,8 @@ impl Slice {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), WcStatus> {
-        self.inside(pd, LocalUse::Source, offset, len, |memory, at| {
+        let inside = self.region.enter();
+        self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
             memory.copy_to_batch(at, len, batch)
         })
     }
@@ -93,8 +96,10 @@ impl Slice {
         inbound: &mut Inbound<'_>,
         pos: usize,
         len: usize,
+        off: BhOff<'_>,
     ) -> Result<(), WcStatus> {
-        self.inside(pd, LocalUse::Sink, offset, len, |memory, at| {
+        let inside = self.region.enter_off(off);
+        self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
         })
     }
@@ -104,8 +109,9 @@ impl Slice {
     /// # Errors
     ///
     /// As [`Slice::place`].
-    pub(crate) fn put(&self, pd: PdId, octets: &[u8]) -> Result<(), WcStatus> {
-        self.inside(pd, LocalUse::Sink, 0, octets.len(), |memory, at| {
+    pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), WcStatus> {
+        let (inside, len) = (self.region.enter_off(off), octets.len());
+        self.inside(inside, pd, LocalUse::Sink, 0, len, |memory, at| {
             memory.write(at, octets)
         })
     }
@@ -121,8 +127,10 @@ impl Slice {
     }
 
     /// Checks once more and copies, both in one visit of the region.
+    #[inline]
     fn inside(
         &self,
+        inside: Option<Entered<'_>>,
         pd: PdId,
         usage: LocalUse,
         offset: u32,
@@ -132,7 +140,7 @@ impl Slice {
         let refused = WcStatus::LocalProtection;
         let addr = self.addr.checked_add(u64::from(offset)).ok_or(refused)?;
         let len = u32::try_from(len).map_err(|_| refused)?;
-        let inside = self.region.enter().ok_or(refused)?;
+        let inside = inside.ok_or(refused)?;
         let at = self
             .region
             .check_local_inside(&inside, self.key, pd, addr, len, usage)?;
@@ -242,6 +250,7 @@ impl Slices {
         inbound: &mut Inbound<'_>,
         pos: usize,
         len: usize,
+        off: BhOff<'_>,
     ) -> Result<(), WcStatus> {
         self.walk(offset, len, |slice, at, piece, done| {
             slice.place(
@@ -250,6 +259,7 @@ impl Slices {
                 inbound,
                 pos.checked_add(done).ok_or(WcStatus::LocalProtection)?,
                 piece,
+                off,
             )
         })
     }

@@ -224,6 +224,19 @@ void riwarp_helper_sk_callback_read_unlock(struct sock *sk)
 	read_unlock_bh(&sk->sk_callback_lock);
 }
 
+/* Where bottom halves are off already. */
+void riwarp_helper_sk_callback_read_lock_off(struct sock *sk);
+void riwarp_helper_sk_callback_read_lock_off(struct sock *sk)
+{
+	read_lock(&sk->sk_callback_lock);
+}
+
+void riwarp_helper_sk_callback_read_unlock_off(struct sock *sk);
+void riwarp_helper_sk_callback_read_unlock_off(struct sock *sk)
+{
+	read_unlock(&sk->sk_callback_lock);
+}
+
 void riwarp_helper_sk_callback_write_lock(struct sock *sk);
 void riwarp_helper_sk_callback_write_lock(struct sock *sk)
 {

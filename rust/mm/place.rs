@@ -199,6 +199,26 @@ impl Memory {
         if !self.is_writable() {
             return Err(EACCES);
         }
+        // Most often both are one piece.
+        if let (Some(run), Some(from)) = (self.run(offset, len), inbound.in_one(pos, len)) {
+            if run.len == len {
+                // SAFETY: The queue vouches for the octets until they are consumed, and they are no
+                // memory of the consumer's; the run is valid for writes as long as `self` is borrowed.
+                unsafe { core::ptr::copy_nonoverlapping(from, run.start, len) };
+                return Ok(());
+            }
+        }
+        self.copy_in_pieces(offset, inbound, pos, len)
+    }
+
+    /// The rest of [`Memory::copy_from_inbound`].
+    fn copy_in_pieces(
+        &self,
+        offset: u64,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+    ) -> Result {
         if !self.covers(offset, len) {
             return Err(EFAULT);
         }
@@ -228,11 +248,15 @@ impl Memory {
     /// * What the batch says if it cannot grow; it may hold a part of them then
     ///   ([`TxBatch::rewind`]).
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
+        if let Some(run) = self.run(offset, len).filter(|run| run.len == len) {
+            // SAFETY: The run is valid memory for as long as `self` is borrowed.
+            return unsafe { batch.append_raw(run.start, len) };
+        }
         if !self.covers(offset, len) {
             return Err(EFAULT);
         }
         self.runs(offset, len, |run| {
-            // SAFETY: The run is valid memory for as long as `self` is borrowed.
+            // SAFETY: As above.
             unsafe { batch.append_raw(run.start, run.len) }
         })
     }
@@ -377,17 +401,25 @@ impl PageList {
 
     #[inline]
     fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
-        if offset >= self.len {
-            return None;
+        // CAST: 32 bits fit.
+        let hint = self.hint.read_once() as usize;
+        match self.run_of(hint, offset, max) {
+            Some(run) => Some(run),
+            None if offset < self.len => self.run_of(self.find(hint, offset), offset, max),
+            None => None,
         }
-        let index = self.find(offset);
+    }
+
+    /// The run at `offset`, if that lies in the piece.
+    #[inline]
+    fn run_of(&self, index: usize, offset: u64, max: usize) -> Option<Run<'_>> {
         let piece = self.pieces.get(index)?;
-        let end = self
-            .pieces
-            .get(index + 1)
-            .map_or(self.len, |next| next.offset);
+        let end = match self.pieces.get(index + 1) {
+            Some(next) => next.offset,
+            None => self.len,
+        };
         let within = offset.checked_sub(piece.offset)?;
-        let left = end.checked_sub(offset)?;
+        let left = end.checked_sub(offset).filter(|left| *left > 0)?;
         // CAST: `usize` is 64 bits.
         let len = (left as usize).min(max);
         let start =
@@ -399,22 +431,13 @@ impl PageList {
         })
     }
 
-    /// The piece that `offset` lies in, which must be inside the list.
-    #[inline]
-    fn find(&self, offset: u64) -> usize {
-        if self.pieces.len() == 1 {
-            return 0;
-        }
-        // CAST: 32 bits fit.
-        let hint = self.hint.read_once() as usize;
+    /// The piece that `offset` lies in, which must be inside the list and not in the piece `hint`.
+    fn find(&self, hint: usize, offset: u64) -> usize {
         let covers = |index: usize| match (self.pieces.get(index), self.pieces.get(index + 1)) {
             (Some(piece), Some(next)) => piece.offset <= offset && offset < next.offset,
             (Some(piece), None) => piece.offset <= offset,
             (None, _) => false,
         };
-        if covers(hint) {
-            return hint;
-        }
         let index = if covers(hint + 1) {
             hint + 1
         } else {

@@ -15,10 +15,12 @@
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
 use super::skb::Inbound;
+use super::skb::Locked;
 use super::socket::Socket;
 use super::state::state_of;
 use super::state::TcpState;
 use crate::bindings;
+use crate::sync::BhOff;
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr;
@@ -34,7 +36,9 @@ type Sk = bindings::sock;
 
 extern "C" {
     fn riwarp_helper_sk_callback_read_lock(sk: *mut Sk);
+    fn riwarp_helper_sk_callback_read_lock_off(sk: *mut Sk);
     fn riwarp_helper_sk_callback_read_unlock(sk: *mut Sk);
+    fn riwarp_helper_sk_callback_read_unlock_off(sk: *mut Sk);
     fn riwarp_helper_sk_callback_write_lock(sk: *mut Sk);
     fn riwarp_helper_sk_callback_write_unlock(sk: *mut Sk);
     fn riwarp_helper_sk_clear_nospace(sk: *mut Sk);
@@ -62,7 +66,7 @@ pub trait SocketEvents: Send + Sync + 'static {
     /// Never called twice at once for one connection: the socket is locked, in the way that
     /// `inbound` says. On a listener it may be called several times at once, and `inbound` is
     /// empty.
-    fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>);
+    fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>);
 
     /// TCP takes octets again, after it gave `EAGAIN`.
     fn write_space(self: ArcBorrow<'_, Self>);
@@ -148,7 +152,7 @@ impl Callbacks {
 #[repr(align(8))]
 struct Hook {
     target: *const c_void,
-    data_ready: unsafe fn(*const c_void, &mut Inbound<'_>),
+    data_ready: unsafe fn(*const c_void, &mut Inbound<'_>, BhOff<'_>),
     write_space: unsafe fn(*const c_void),
     state_change: unsafe fn(*const c_void, TcpState),
     release: unsafe fn(*const c_void),
@@ -180,9 +184,13 @@ impl Drop for Hook {
 /// # Safety
 ///
 /// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
-unsafe fn call_data_ready<T: SocketEvents>(target: *const c_void, inbound: &mut Inbound<'_>) {
+unsafe fn call_data_ready<T: SocketEvents>(
+    target: *const c_void,
+    inbound: &mut Inbound<'_>,
+    off: BhOff<'_>,
+) {
     // SAFETY: By the contract of this function.
-    unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.data_ready(inbound);
+    unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.data_ready(inbound, off);
 }
 
 /// # Safety
@@ -294,28 +302,43 @@ impl<T: SocketEvents> Drop for Hooked<T> {
 ///
 /// Off, because TCP also calls from process context: a softirq that came in between would wait for
 /// ever for somebody who waits to write. With them off, a reader that meets a reader never waits,
-/// so that callbacks may nest.
-struct Held(NonNull<Sk>);
+/// so that callbacks may nest. In softirq, which the spin lock of the socket stands for, they are off
+/// already.
+struct Held {
+    sk: NonNull<Sk>,
+    softirq: bool,
+}
 
 impl Held {
     /// # Safety
     ///
     /// `sk` must be a valid TCP socket as long as the result lives. Its private data, if any, must
     /// have been written by [`Hooked::new`]; this is so if one of the callbacks below was called
-    /// for it.
+    /// for it. `softirq` only if bottom halves are off as long as the result lives.
     #[inline]
-    unsafe fn new(sk: *mut Sk) -> Option<Self> {
+    unsafe fn new(sk: *mut Sk, softirq: bool) -> Option<Self> {
         let sk = NonNull::new(sk)?;
-        // SAFETY: By the contract of this function, `sk` is valid.
-        unsafe { riwarp_helper_sk_callback_read_lock(sk.as_ptr()) };
+        if softirq {
+            // SAFETY: By the contract of this function, `sk` is valid and bottom halves are off.
+            unsafe { riwarp_helper_sk_callback_read_lock_off(sk.as_ptr()) };
+        } else {
+            // SAFETY: By the contract of this function, `sk` is valid.
+            unsafe { riwarp_helper_sk_callback_read_lock(sk.as_ptr()) };
+        }
         // INVARIANT: As locked above.
-        Some(Self(sk))
+        Some(Self { sk, softirq })
+    }
+
+    #[inline]
+    fn bh_off(&self) -> BhOff<'_> {
+        // SAFETY: By the type invariant they are off as long as this lives, whom the result borrows.
+        unsafe { BhOff::assume() }
     }
 
     #[inline]
     fn hook(&self) -> Option<&Hook> {
         // SAFETY: By the type invariant the socket is valid.
-        let user_data = unsafe { (&raw const (*self.0.as_ptr()).sk_user_data).read_volatile() };
+        let user_data = unsafe { (&raw const (*self.sk.as_ptr()).sk_user_data).read_volatile() };
         let hook = user_data.map_addr(|addr| addr & !FLAGS).cast::<Hook>();
         // SAFETY: By the invariants the pointer is null or a hook, which stays as long as the lock
         // is held: it is freed only after it was taken away under the lock.
@@ -326,8 +349,13 @@ impl Held {
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is held.
-        unsafe { riwarp_helper_sk_callback_read_unlock(self.0.as_ptr()) };
+        if self.softirq {
+            // SAFETY: By the type invariant it is held.
+            unsafe { riwarp_helper_sk_callback_read_unlock_off(self.sk.as_ptr()) };
+        } else {
+            // SAFETY: As above.
+            unsafe { riwarp_helper_sk_callback_read_unlock(self.sk.as_ptr()) };
+        }
     }
 }
 
@@ -336,12 +364,18 @@ impl Drop for Held {
 /// Only called by TCP, as `sk_data_ready`: with the socket locked, unless it listens.
 unsafe extern "C" fn data_ready(sk: *mut Sk) {
     // SAFETY: By the contract of this function.
-    let held = unsafe { Held::new(sk) };
-    if let Some(hook) = held.as_ref().and_then(Held::hook) {
+    let locked = unsafe { Locked::in_callback(sk) };
+    // SAFETY: By the contract of this function. Who holds the spin lock of a socket has bottom halves
+    // off, and TCP holds it until this returns.
+    let held = unsafe { Held::new(sk, locked == Locked::Softirq) };
+    let Some(held) = &held else {
+        return;
+    };
+    if let Some(hook) = held.hook() {
         // SAFETY: By the contract of this function, for as long as the view lives.
-        let mut inbound = unsafe { Inbound::of_callback(sk) };
+        let mut inbound = unsafe { Inbound::new(sk, locked) };
         // SAFETY: By the invariants of `Hook`, function and target fit.
-        unsafe { (hook.data_ready)(hook.target, &mut inbound) };
+        unsafe { (hook.data_ready)(hook.target, &mut inbound, held.bh_off()) };
     }
 }
 
@@ -350,7 +384,7 @@ unsafe extern "C" fn data_ready(sk: *mut Sk) {
 /// Only called by TCP, as `sk_write_space`.
 unsafe extern "C" fn write_space(sk: *mut Sk) {
     // SAFETY: By the contract of this function.
-    let held = unsafe { Held::new(sk) };
+    let held = unsafe { Held::new(sk, false) };
     // TCP calls whenever something was acknowledged, until the mark is cleared that it set when it
     // was full.
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
@@ -370,7 +404,7 @@ unsafe extern "C" fn write_space(sk: *mut Sk) {
 /// Only called by TCP, as `sk_state_change` or `sk_error_report`.
 unsafe extern "C" fn state_change(sk: *mut Sk) {
     // SAFETY: By the contract of this function.
-    let held = unsafe { Held::new(sk) };
+    let held = unsafe { Held::new(sk, false) };
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
         // SAFETY: The socket is valid.
         let state = unsafe { state_of(sk) };

@@ -44,7 +44,7 @@ extern "C" {
 
 /// How the socket is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Locked {
+pub(super) enum Locked {
     /// It is owned by a thread that just works off what came meanwhile, maybe in the middle of
     /// sending.
     Backlog,
@@ -80,27 +80,27 @@ pub struct Inbound<'a> {
     _not_send: NotThreadSafe,
 }
 
-impl Inbound<'_> {
-    /// The view that a callback gets.
+impl Locked {
+    /// How TCP has locked a socket whose `sk_data_ready` it calls.
     ///
     /// # Safety
     ///
-    /// `sk` must be a valid TCP socket that is locked in one way or the other, or that listens,
-    /// while the result lives.
-    pub(super) unsafe fn of_callback(sk: *mut Sk) -> Self {
+    /// `sk` must be a valid TCP socket that is locked in one way or the other, or that listens.
+    #[inline]
+    pub(super) unsafe fn in_callback(sk: *mut Sk) -> Self {
         // SAFETY: By the contract of this function, the socket is valid.
-        let locked = if unsafe { state_of(sk) } == TcpState::Listen {
-            Locked::No
+        if unsafe { state_of(sk) } == TcpState::Listen {
+            Self::No
         // SAFETY: As above. Since the socket is locked, it is the spin lock if nobody owns it.
         } else if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
-            Locked::Backlog
+            Self::Backlog
         } else {
-            Locked::Softirq
-        };
-        // SAFETY: By the contract of this function.
-        unsafe { Self::new(sk, locked) }
+            Self::Softirq
+        }
     }
+}
 
+impl Inbound<'_> {
     /// The view of who has locked the socket.
     ///
     /// # Safety
@@ -120,7 +120,8 @@ impl Inbound<'_> {
     /// # Safety
     ///
     /// As the type invariants say.
-    unsafe fn new(sk: *mut Sk, locked: Locked) -> Self {
+    #[inline]
+    pub(super) unsafe fn new(sk: *mut Sk, locked: Locked) -> Self {
         let mut this = Self {
             sk,
             locked,
@@ -164,6 +165,46 @@ impl Inbound<'_> {
     /// Says whether this is a softirq, and not work that process context does.
     pub fn in_softirq(&self) -> bool {
         self.locked == Locked::Softirq
+    }
+
+    /// Copies the octets at `pos` to `octets`, or those of them that are there; how many. `pos` is a
+    /// position that was marked ([`Inbound::mark`]).
+    #[inline]
+    pub fn front<const N: usize>(&mut self, pos: usize, octets: &mut [u8; N]) -> usize {
+        let Some(from) = self.in_one(pos, N) else {
+            return self.front_in_pieces(pos, octets);
+        };
+        // SAFETY: There are `N` octets at both, and what came is nothing of `octets`.
+        unsafe { ptr::copy_nonoverlapping(from, octets.as_mut_ptr(), N) };
+        N
+    }
+
+    /// The rest of [`Inbound::front`].
+    fn front_in_pieces(&mut self, pos: usize, octets: &mut [u8]) -> usize {
+        let len = self.available().saturating_sub(pos).min(octets.len());
+        let there = octets
+            .get_mut(..len)
+            .is_some_and(|octets| self.peek(pos, octets));
+        if there {
+            len
+        } else {
+            0
+        }
+    }
+
+    /// Where `len` octets at `pos` are, if they are one piece that begins not before the position that
+    /// was marked.
+    ///
+    /// The pointer is readable for that length until octets are consumed.
+    #[inline]
+    pub(crate) fn in_one(&self, pos: usize, len: usize) -> Option<*const u8> {
+        let mark = self.mark.as_ref()?;
+        // CAST: `usize` has 64 bits.
+        let skip = pos.checked_sub(mark.pos as usize)?;
+        let end = pos.checked_add(len)?;
+        let inside = len <= (mark.left as usize).checked_sub(skip)?;
+        (inside && end <= self.available() && !mark.from.is_null())
+            .then(|| mark.from.wrapping_add(skip))
     }
 
     /// Copies octets out; `false` if they are not all there.
@@ -214,6 +255,10 @@ impl Inbound<'_> {
         if len == 0 {
             return true;
         }
+        if let Some(from) = self.in_one(pos, len) {
+            f(from, len);
+            return true;
+        }
         // CAST: Both are at most `available`, which has 32 bits.
         let (pos, mut left) = (pos as u32, len as u32);
         let Some(mut cursor) = self.seek(pos) else {
@@ -237,20 +282,40 @@ impl Inbound<'_> {
 
     /// Says that a position is where a message starts: it will be looked at in several steps, and
     /// what is before it not any more. Nothing depends on it but time.
+    #[inline]
     pub fn mark(&mut self, pos: usize) {
-        let Some(cursor) = u32::try_from(pos).ok().and_then(|pos| self.seek(pos)) else {
+        // CAST: `usize` has 64 bits; the second is at most `left`.
+        if let Some(mark) = &mut self.mark {
+            match pos.checked_sub(mark.pos as usize) {
+                // Still in the same piece.
+                Some(skip) if skip < mark.left as usize => return mark.skip(skip as u32),
+                _ => {}
+            }
+        }
+        self.mark_far(pos);
+    }
+
+    /// The rest of [`Inbound::mark`].
+    fn mark_far(&mut self, pos: usize) {
+        let Some(mut cursor) = u32::try_from(pos).ok().and_then(|pos| self.seek(pos)) else {
             return;
         };
+        // SAFETY: By the type invariant the cursor points into the queue. At its end there is nothing
+        // to look at.
+        let _ = unsafe { cursor.run(self) };
         // INVARIANT: It points into the queue.
         self.mark = Some(cursor);
-        self.reached(cursor);
     }
 
     /// Finds a position that is available, from the nearest place that is known.
     #[inline]
     fn seek(&mut self, pos: u32) -> Option<Cursor> {
-        let mut cursor = match (&self.front, &self.mark) {
-            (Some(known), _) | (_, Some(known)) if known.pos <= pos => *known,
+        let near = |known: &Cursor| known.pos <= pos;
+        let front = self.front.filter(near);
+        let mark = self.mark.filter(near);
+        let mut cursor = match (front, mark) {
+            (Some(front), Some(mark)) if front.pos < mark.pos => mark,
+            (Some(known), _) | (None, Some(known)) => known,
             // SAFETY: By the type invariant the queue is that of a valid socket and does not
             // change.
             _ => unsafe { Cursor::first(self) }?,

@@ -257,6 +257,18 @@ mod inbound {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;
         passive.with_inbound(|inbound| {
+            // What does not lie in one piece is seen all the same.
+            let mut front = [0; 4];
+            inbound.mark(0);
+            assert_eq!((inbound.front(0, &mut front), &front), (4, b"abcd"));
+            inbound.mark(3);
+            assert_eq!((inbound.front(3, &mut front), &front), (3, b"defd"));
+            assert_eq!((inbound.front(2, &mut front), &front), (4, b"cdef"));
+            let mut two = [0; 2];
+            inbound.mark(2);
+            assert_eq!((inbound.front(2, &mut two), &two), (2, b"cd"));
+            inbound.mark(6);
+            assert_eq!(inbound.front(6, &mut two), 0);
             let mut octets = [0; 4];
             // Forwards, back, and again.
             assert!(inbound.peek(1, &mut octets));
@@ -395,6 +407,7 @@ mod hooks {
     use crate::net::Inbound;
     use crate::net::SocketEvents;
     use crate::net::TcpState;
+    use crate::sync::BhOff;
     use kernel::prelude::*;
     use kernel::sync::atomic::Atomic;
     use kernel::sync::atomic::Relaxed;
@@ -420,7 +433,7 @@ mod hooks {
     }
 
     impl SocketEvents for Bell {
-        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>) {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
             self.rings.add(1, Relaxed);
             let octets = inbound.available();
             inbound.consume(octets);

@@ -6,6 +6,7 @@
 //! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer was revoked, no placement may be in
 //! flight any more.
 
+use super::bh::BhOff;
 use super::once::Once;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -68,10 +69,25 @@ impl<T: Send + Sync> Gate<T> {
     /// Context: process or softirq; also with interrupts disabled, if they stay so for the life of
     /// the guard.
     pub fn enter(&self) -> Option<GateGuard<'_, T>> {
+        self.enter_with(BottomHalvesOff::new())
+    }
+
+    /// As [`Gate::enter`], for who has switched bottom halves off already.
+    #[inline]
+    pub fn enter_off<'a>(&'a self, _off: BhOff<'a>) -> Option<GateGuard<'a, T>> {
+        // INVARIANT: They are off for as long as the guard can live.
+        self.enter_with(BottomHalvesOff {
+            disabled: false,
+            _not_send: NotThreadSafe,
+        })
+    }
+
+    #[inline]
+    fn enter_with(&self, bh: BottomHalvesOff) -> Option<GateGuard<'_, T>> {
         // The guard undoes all of this, in the case of a closed gate too.
         let guard = GateGuard {
             gate: self,
-            _bh: BottomHalvesOff::new(),
+            _bh: bh,
         };
         // ORDERING: the use of the value comes after; pairs with `Full` in `close`: either this
         // call sees the mark, or `close` sees this user.

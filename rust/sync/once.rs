@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Single loads and stores without order, as one instruction each.
+//! Single loads and stores, as one instruction each where the machine's order allows.
 //!
 //! What [`Atomic::load`] and [`Atomic::store`] do is a call of a C function each, as long as the
 //! kernel is not built with link-time optimisation. On the way of a message there are dozens, most of
@@ -8,15 +8,20 @@
 //!
 //! C header: `include/asm-generic/rwonce.h`.
 
+use core::sync::atomic::fence;
+use core::sync::atomic::Ordering;
 use kernel::sync::atomic::Atomic;
 
-/// `READ_ONCE` and `WRITE_ONCE`, for values that others change with atomic operations or by these.
+/// `READ_ONCE`, `WRITE_ONCE` and `smp_load_acquire`, for values that others change with atomic operations or by these.
 pub trait Once {
     /// What is stored.
     type Value: Copy;
 
     /// Reads the value, without any order.
     fn read_once(&self) -> Self::Value;
+
+    /// Reads the value; what is read after this is no older.
+    fn read_acquire(&self) -> Self::Value;
 
     /// Writes the value, without any order.
     fn write_once(&self, value: Self::Value);
@@ -36,6 +41,14 @@ macro_rules! once {
             }
 
             #[inline(always)]
+            fn read_acquire(&self) -> $value {
+                let value = self.read_once();
+                // ORDERING: a load and then this fence order no less than `smp_load_acquire`.
+                fence(Ordering::Acquire);
+                value
+            }
+
+            #[inline(always)]
             fn write_once(&self, value: $value) {
                 // SAFETY: As above.
                 unsafe { self.as_ptr().write_volatile(value) }
@@ -44,4 +57,4 @@ macro_rules! once {
     )* };
 }
 
-once!(bool, i32, u32, i64, usize);
+once!(bool, i8, i16, i32, u32, i64, u64, usize);

@@ -57,6 +57,7 @@ use kernel_ext::{
         CmId,
         Reply, //
     },
+    sync::BhOff,
     workqueue::cancel_delayed, //
 };
 
@@ -303,7 +304,8 @@ impl Conn {
     /// Gives the stream to the queue pair, and what has come of it meanwhile.
     pub(super) fn enter_stream(self: &Arc<Self>) {
         self.set_route(Route::Qp);
-        self.socket.with_inbound(|inbound| self.feed(inbound));
+        self.socket
+            .with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)));
     }
 
     /// Whether the peer is silent, as a Responder has to be behind its Reply, and an Initiator between

@@ -23,7 +23,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::net::TcpState;
+use kernel_ext::{
+    net::TcpState,
+    sync::BhOff, //
+};
 
 use super::{
     actor::{
@@ -355,7 +358,7 @@ impl Conn {
         loop {
             let (before, after, eof) = self.socket.with_inbound(|inbound| {
                 let before = inbound.available();
-                self.feed(inbound);
+                BhOff::run(|off| self.feed(inbound, off));
                 (before, inbound.available(), inbound.eof())
             });
             if !eof {

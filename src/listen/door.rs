@@ -42,7 +42,10 @@ use kernel_ext::{
         TcpState, //
     },
     rdma::iw_cm::CmId,
-    sync::Slot,
+    sync::{
+        BhOff,
+        Slot, //
+    },
 };
 
 use crate::{
@@ -95,7 +98,7 @@ impl WorkItem for Door {
 }
 
 impl SocketEvents for Door {
-    fn data_ready(self: ArcBorrow<'_, Self>, _inbound: &mut Inbound<'_>) {
+    fn data_ready(self: ArcBorrow<'_, Self>, _inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
         Arc::from(self).kick();
     }
 

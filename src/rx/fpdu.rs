@@ -24,24 +24,20 @@ pub(super) struct Fpdu {
 }
 
 impl Fpdu {
-    /// Looks at the FPDU at `pos`, behind which `available` octets wait; [`None`] if it is not
-    /// complete. Its first octets are copied to `front`.
+    /// Looks at the FPDU at `pos`; [`None`] if it is not complete. Its first octets are copied to `front`.
+    #[inline]
     pub(super) fn at(
         inbound: &mut Inbound<'_>,
         pos: usize,
-        available: usize,
         front: &mut [u8; FRONT_MAX],
     ) -> Option<Self> {
-        let front = front.get_mut(..available.min(FRONT_MAX))?;
-        if front.len() < mpa::LENGTH_LEN {
-            return None;
-        }
         inbound.mark(pos);
-        if !inbound.peek(pos, front) {
+        if inbound.front(pos, front) < mpa::LENGTH_LEN {
             return None;
         }
         let ulpdu_len = u16::from_be_bytes(*front.first_chunk()?);
         let len = mpa::fpdu_len(ulpdu_len) as usize;
+        let available = inbound.available().saturating_sub(pos);
         (len <= available).then_some(Self { ulpdu_len, len })
     }
 

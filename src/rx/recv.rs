@@ -23,7 +23,8 @@ use kernel_ext::{
         WcExtra,
         WcOpcode,
         WcStatus, //
-    }, //
+    },
+    sync::BhOff, //
 };
 
 use super::{
@@ -90,6 +91,7 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         ulpdu: usize,
         segment: &SendSegment,
+        off: BhOff<'_>,
     ) -> Result<(), Fault> {
         let RxStream {
             incoming, cache, ..
@@ -112,7 +114,7 @@ impl Qp {
             if let Err(status) =
                 incoming
                     .buffer
-                    .place(self.pd(), placement.offset, inbound, pos, len)
+                    .place(self.pd(), placement.offset, inbound, pos, len, off)
             {
                 return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
             }

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Bottom halves that are off, as a value.
+//!
+//! Much of what happens to a message happens with bottom halves off, and asks for that several times.
+//! Whoever has a [`BhOff`] need not switch them off once more.
+//!
+//! C header: `include/linux/bottom_half.h`.
+
+use super::SpinLockBh;
+use core::marker::PhantomData;
+use kernel::sync::lock::spinlock::SpinLockBackend;
+use kernel::sync::lock::Guard;
+use kernel::sync::SpinLock;
+use kernel::types::NotThreadSafe;
+
+extern "C" {
+    fn riwarp_helper_local_bh_disable();
+    fn riwarp_helper_local_bh_enable();
+}
+
+/// Proof that bottom halves are off on this CPU, for as long as `'a`.
+///
+/// # Invariants
+///
+/// They are, and whoever made this does not switch them on before the end of `'a`.
+#[derive(Clone, Copy)]
+pub struct BhOff<'a> {
+    _life: PhantomData<&'a ()>,
+    _not_send: NotThreadSafe,
+}
+
+impl BhOff<'_> {
+    /// # Safety
+    ///
+    /// As the type invariant says.
+    #[inline]
+    pub(crate) const unsafe fn assume() -> Self {
+        // INVARIANT: By the contract of this function.
+        Self {
+            _life: PhantomData,
+            _not_send: NotThreadSafe,
+        }
+    }
+
+    /// Switches bottom halves off while `f` runs, which must not sleep.
+    ///
+    /// Context: process or softirq, interrupts enabled.
+    #[inline]
+    pub fn run<R>(f: impl FnOnce(BhOff<'_>) -> R) -> R {
+        // SAFETY: Undone below, on the same CPU, since `f` does not sleep.
+        unsafe { riwarp_helper_local_bh_disable() };
+        // SAFETY: Just switched off; the value cannot leave `f`, which is for any lifetime.
+        let ret = f(unsafe { BhOff::assume() });
+        // SAFETY: Disabled above.
+        unsafe { riwarp_helper_local_bh_enable() };
+        ret
+    }
+
+    /// Locks without switching them off: what [`SpinLockBh`] does beyond a spin lock.
+    #[inline]
+    pub fn lock<'b, T>(self, lock: &'b SpinLockBh<T>) -> Guard<'b, T, SpinLockBackend>
+    where
+        Self: 'b,
+    {
+        // SAFETY: Both are a `Lock` (`repr(C)`) of a `spinlock_t` and a `T`, and both lock that with
+        // `spin_lock`; the other users of the lock cannot come in between on this CPU, since bottom
+        // halves are off as long as the guard can live.
+        unsafe { &*(&raw const *lock).cast::<SpinLock<T>>() }.lock()
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_bh)]
+mod tests {
+    use super::*;
+    use crate::new_spinlock_bh;
+    use kernel::prelude::*;
+    use kernel::sync::Arc;
+
+    #[test]
+    fn both_ways_to_lock_are_the_same_lock() -> Result {
+        let lock = Arc::pin_init(new_spinlock_bh!(1, "riwarp_bh::lock"), GFP_KERNEL)?;
+        BhOff::run(|off| {
+            let mut guard = off.lock(&lock);
+            *guard += 1;
+            assert!(lock.try_lock().is_none());
+        });
+        assert_eq!(*lock.lock(), 2);
+        Ok(())
+    }
+}
