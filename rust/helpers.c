@@ -6,5 +6,6 @@
  */
 #include "helpers/mm.c"
 #include "helpers/net.c"
+#include "helpers/percpu.c"
 #include "helpers/rdma.c"
 #include "helpers/sync.c"

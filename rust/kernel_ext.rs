@@ -18,6 +18,7 @@ mod bindings;
 pub mod crc32c;
 pub mod mm;
 pub mod net;
+pub mod percpu;
 pub mod random;
 pub mod rcu_map;
 pub mod rdma;

@@ -226,7 +226,7 @@ impl Device {
                 pairings <- Pairings::new(),
                 gids <- GidTable::new(),
                 settings: parts.settings,
-                stats: Stats::new(),
+                stats: Stats::new()?,
                 guid: parts.guid,
                 link: parts.link,
                 used: [const { Atomic::new(0) }; Resource::COUNT],

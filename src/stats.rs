@@ -8,20 +8,15 @@
 //!
 //! Context: any.
 
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
-};
+use kernel::prelude::*;
+use kernel_ext::percpu::PerCpuCount;
 
 /// A count of something since the device was made.
-pub(crate) struct Counter(Atomic<u64>);
+pub(crate) struct Counter(PerCpuCount);
 
 impl Counter {
-    const fn new() -> Self {
-        Self(Atomic::new(0))
+    fn new() -> Result<Self> {
+        PerCpuCount::try_new().map(Self)
     }
 
     /// Counts one more.
@@ -33,12 +28,11 @@ impl Counter {
     /// Counts `n` more.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
-        // ORDERING: A statistic orders nothing.
-        self.0.add(n, Relaxed);
+        self.0.add(n);
     }
 
     fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.sum()
     }
 }
 
@@ -52,8 +46,14 @@ macro_rules! counters {
 
         impl Stats {
             /// All zero.
-            pub(crate) const fn new() -> Self {
-                Self { $( $field: Counter::new(), )* }
+            ///
+            /// Context: process.
+            ///
+            /// # Errors
+            ///
+            /// `ENOMEM`.
+            pub(crate) fn new() -> Result<Self> {
+                Ok(Self { $( $field: Counter::new()?, )* })
             }
 
             /// Names of the counters, in the order of [`Stats::read`].
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_read_in_the_order_of_their_names() {
-        let stats = Stats::new();
+    fn counts_are_read_in_the_order_of_their_names() -> Result {
+        let stats = Stats::new()?;
         stats.tx_fpdus.inc();
         stats.tx_bytes.add(1000);
         stats.tx_bytes.add(24);
@@ -138,15 +138,17 @@ mod tests {
         assert_eq!(values[count], 99);
         assert_eq!(Stats::NAMES[1], c"tx_bytes");
         assert_eq!(Stats::NAMES[count - 1], c"aborts");
+        Ok(())
     }
 
     #[test]
-    fn a_short_list_gets_the_first_counts() {
-        let stats = Stats::new();
+    fn a_short_list_gets_the_first_counts() -> Result {
+        let stats = Stats::new()?;
         stats.tx_fpdus.add(3);
         let mut values = [0; 1];
         stats.read(&mut values);
         assert_eq!(values, [3]);
         stats.read(&mut []);
+        Ok(())
     }
 }

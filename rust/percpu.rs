@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counts that every processor adds to in memory of its own.
+//!
+//! C header: `include/linux/percpu.h`.
+
+use core::ptr::NonNull;
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+
+extern "C" {
+    fn riwarp_helper_percpu_count_alloc() -> *mut c_void;
+    fn riwarp_helper_percpu_count_add(count: *mut c_void, n: u64);
+    fn riwarp_helper_percpu_count_free(count: *mut c_void);
+    fn riwarp_helper_percpu_count_sum(count: *mut c_void) -> u64;
+}
+
+/// A count that is added to much more often than it is read.
+///
+/// # Invariants
+///
+/// The pointer is a `u64 __percpu *` of this value's own.
+pub struct PerCpuCount(NonNull<c_void>);
+
+// SAFETY: It may be used and freed by any thread.
+unsafe impl Send for PerCpuCount {}
+// SAFETY: Each processor adds by one operation; reading looks at words that others write, whole ones.
+unsafe impl Sync for PerCpuCount {}
+
+impl PerCpuCount {
+    /// Makes one that is 0. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn try_new() -> Result<Self> {
+        // SAFETY: Allocates zeroes.
+        let count = unsafe { riwarp_helper_percpu_count_alloc() };
+        // INVARIANT: Just made.
+        NonNull::new(count).map(Self).ok_or(ENOMEM)
+    }
+
+    /// Counts `n` more. Context: any.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        // SAFETY: By the type invariant.
+        unsafe { riwarp_helper_percpu_count_add(self.0.as_ptr(), n) };
+    }
+
+    /// What all processors have counted, modulo 2^64. What is counted meanwhile may be missing.
+    pub fn sum(&self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { riwarp_helper_percpu_count_sum(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for PerCpuCount {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is this value's own.
+        unsafe { riwarp_helper_percpu_count_free(self.0.as_ptr()) };
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_percpu)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_the_sum() -> Result {
+        let count = PerCpuCount::try_new()?;
+        assert_eq!(count.sum(), 0);
+        count.add(3);
+        // May be another processor.
+        kernel::time::delay::fsleep(kernel::time::Delta::from_micros(10));
+        count.add(u64::from(u32::MAX));
+        assert_eq!(count.sum(), 3 + u64::from(u32::MAX));
+        Ok(())
+    }
+}
