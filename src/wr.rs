@@ -76,8 +76,12 @@ pub(crate) struct Payload {
     form: Form,
     /// Elements of the list, or octets.
     used: u16,
-    room: [[u8; SGE_LEN]; MAX_SGE],
+    room: Room,
 }
+
+/// Aligned, so that it can be filled word by word.
+#[repr(align(8))]
+struct Room([[u8; SGE_LEN]; MAX_SGE]);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -91,7 +95,7 @@ impl Default for Payload {
         Self {
             form: Form::List,
             used: 0,
-            room: [[0; SGE_LEN]; MAX_SGE],
+            room: Room([[0; SGE_LEN]; MAX_SGE]),
         }
     }
 }
@@ -106,7 +110,7 @@ impl Payload {
     /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`], and
     /// nothing done, if that is more than [`MAX_SGE`].
     pub(crate) fn list_room(&mut self, count: usize) -> Option<&mut [u8]> {
-        let room = self.room.get_mut(..count)?;
+        let room = self.room.0.get_mut(..count)?;
         self.form = Form::List;
         // CAST: at most MAX_SGE.
         self.used = count as u16;
@@ -116,7 +120,7 @@ impl Payload {
     /// Makes it `len` octets of inline data, to be filled in; [`None`], and nothing done, if that is
     /// more than [`MAX_INLINE`].
     pub(crate) fn inline_room(&mut self, len: usize) -> Option<&mut [u8]> {
-        let room = self.room.as_flattened_mut().get_mut(..len)?;
+        let room = self.room.0.as_flattened_mut().get_mut(..len)?;
         self.form = Form::Inline;
         // CAST: at most MAX_INLINE.
         self.used = len as u16;
@@ -125,7 +129,7 @@ impl Payload {
 
     /// Appends an element to a list; false when it is full.
     pub(crate) fn push(&mut self, sge: Sge) -> bool {
-        match self.room.get_mut(usize::from(self.used)) {
+        match self.room.0.get_mut(usize::from(self.used)) {
             Some(place) => {
                 *place = sge.encode();
                 self.used += 1;
@@ -141,21 +145,29 @@ impl Payload {
             Form::List => usize::from(self.used),
             Form::Inline => 0,
         };
-        self.room.get(..used).unwrap_or(&[]).iter().map(Sge::decode)
+        self.room
+            .0
+            .get(..used)
+            .unwrap_or(&[])
+            .iter()
+            .map(Sge::decode)
     }
 
     /// The octets of inline data; [`None`] for a list.
     pub(crate) fn inline(&self) -> Option<&[u8]> {
         match self.form {
             Form::List => None,
-            Form::Inline => self.room.as_flattened().get(..usize::from(self.used)),
+            Form::Inline => self.room.0.as_flattened().get(..usize::from(self.used)),
         }
     }
 
     /// Octets of the message, before any limit is checked; they may exceed what a message can carry.
+    #[inline]
     pub(crate) fn len(&self) -> u64 {
         match self.inline() {
             Some(octets) => octets.len() as u64,
+            // Most often.
+            None if self.used == 1 => self.sges().next().map_or(0, |sge| sge.len.into()),
             None => self.sges().map(|sge| u64::from(sge.len)).sum(),
         }
     }

@@ -161,15 +161,45 @@ impl<const LEN: usize> Ring<LEN> {
         flags.is_some_and(|flags| flags & VALID != 0)
     }
 
-    /// Copies an entry out that is posted, and hands it back.
-    fn take(&self, position: u32) -> Option<[u8; LEN]>
-    where
-        [u8; LEN]: FromBytes,
-    {
+    /// Reads an entry that is posted by `decode`, and hands it back.
+    #[inline]
+    fn take<R>(&self, position: u32, decode: impl FnOnce(Entry<'_, LEN>) -> R) -> Option<R> {
         let at = self.at(position);
-        let entry = self.memory.copy_out(at)?;
+        let decoded = decode(Entry {
+            memory: &self.memory,
+            at,
+        });
         self.memory.store_u16_release(at + FLAGS_AT, 0).ok()?;
-        Some(entry)
+        Some(decoded)
+    }
+}
+
+/// An entry that a process has posted. None of its octets is read twice.
+struct Entry<'a, const LEN: usize> {
+    memory: &'a SharedMem,
+    at: usize,
+}
+
+impl<const LEN: usize> Entry<'_, LEN> {
+    /// Copies the first octets out.
+    #[inline]
+    fn head<const N: usize>(&self) -> Option<[u8; N]>
+    where
+        [u8; N]: FromBytes,
+    {
+        const { assert!(N <= LEN) };
+        self.memory.copy_out(self.at)
+    }
+
+    /// Copies the octets from `from` on to where there is room for them; false if either is not there.
+    #[inline]
+    fn fill(&self, from: usize, room: Option<&mut [u8]>) -> bool {
+        match room {
+            Some(room) if room.len() <= LEN - from => {
+                self.memory.copy_bytes_out(self.at + from, room).is_ok()
+            }
+            _ => false,
+        }
     }
 }
 
@@ -203,12 +233,12 @@ impl SendRing {
 
     /// Takes the request at `position`, which is posted.
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
-        let entry = self.0.take(position)?;
+        let decoded = self.0.take(position, |entry| decode_sqe(&entry, wr))?;
         // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings
         // no bell. We hand this one back and then look at the next. Each side needs its store before
         // its load, or the next entry is seen by nobody.
         smp_mb(Full);
-        Some(decode_sqe(&entry, wr))
+        Some(decoded)
     }
 }
 
@@ -238,7 +268,7 @@ impl RecvRing {
         if !self.0.is_posted(position) {
             return None;
         }
-        Some(decode_rqe(&self.0.take(position)?, wr))
+        self.0.take(position, |entry| decode_rqe(&entry, wr))
     }
 }
 
@@ -288,20 +318,23 @@ impl CqRing {
     }
 }
 
-/// Decodes a send queue entry that was copied out of shared memory.
+/// Decodes a send queue entry.
 ///
 /// # Errors
 ///
 /// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements or too
 /// much inline data [`WcStatus::LocalLength`].
-fn decode_sqe(entry: &[u8; SQE_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
-    let id = u64_at(entry, 0);
-    let flags = u16_at(entry, FLAGS_AT);
-    let num_sge = entry[10];
-    let rkey = Stag::new(u32_at(entry, 12));
-    let to = u64_at(entry, 16);
+fn decode_sqe(entry: &Entry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), BadWr> {
+    // PANIC: none; entries are inside and aligned.
+    let head: [u8; SQE_SGES_AT] = entry.head().unwrap_or([0; SQE_SGES_AT]);
+    let head = &head;
+    let id = u64_at(head, 0);
+    let flags = u16_at(head, FLAGS_AT);
+    let num_sge = head[10];
+    let rkey = Stag::new(u32_at(head, 12));
+    let to = u64_at(head, 16);
 
-    let op = match entry[11] {
+    let op = match head[11] {
         OP_WRITE => SendOp::Write {
             stag: rkey,
             to,
@@ -330,11 +363,13 @@ fn decode_sqe(entry: &[u8; SQE_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
     let opcode = op.wc_opcode();
     let filled = if flags & INLINE != 0 {
         // The library keeps the number of inline octets in the first element's length.
-        let len = u32_at(entry, SQE_SGES_AT + 8) as usize;
-        let octets = entry.get(SQE_INLINE_AT..).and_then(|room| room.get(..len));
-        fill(octets, wr.payload.inline_room(len))
+        let mut len = [0; 4];
+        entry.fill(SQE_SGES_AT + 8, Some(&mut len));
+        let len = u32::from_ne_bytes(len) as usize;
+        let room = (len <= MAX_INLINE).then(|| wr.payload.inline_room(len));
+        entry.fill(SQE_INLINE_AT, room.flatten())
     } else {
-        decode_sges(&entry[SQE_SGES_AT..], num_sge, &mut wr.payload)
+        fill_list(entry, SQE_SGES_AT, num_sge, &mut wr.payload)
     };
     if !filled {
         return Err(BadWr {
@@ -351,14 +386,16 @@ fn decode_sqe(entry: &[u8; SQE_LEN], wr: &mut SendWr) -> Result<(), BadWr> {
     Ok(())
 }
 
-/// Decodes a receive queue entry that was copied out of shared memory.
+/// Decodes a receive queue entry.
 ///
 /// # Errors
 ///
 /// A bad number of elements gives [`WcStatus::LocalLength`].
-fn decode_rqe(entry: &[u8; RQE_LEN], wr: &mut RecvWr) -> Result<(), BadWr> {
-    wr.id = u64_at(entry, 0);
-    if decode_sges(&entry[RQE_SGES_AT..], entry[10], &mut wr.buffer) {
+fn decode_rqe(entry: &Entry<'_, RQE_LEN>, wr: &mut RecvWr) -> Result<(), BadWr> {
+    // PANIC: none; entries are inside and aligned.
+    let head: [u8; RQE_SGES_AT] = entry.head().unwrap_or([0; RQE_SGES_AT]);
+    wr.id = u64_at(&head, 0);
+    if fill_list(entry, RQE_SGES_AT, head[10], &mut wr.buffer) {
         Ok(())
     } else {
         Err(BadWr {
@@ -416,18 +453,14 @@ fn encode_status(status: WcStatus) -> u16 {
     }
 }
 
-fn decode_sges(list: &[u8], count: u8, payload: &mut Payload) -> bool {
+/// Takes over a list of `count` elements that begins at `from`; false if it has no so many.
+#[inline]
+fn fill_list<const LEN: usize>(
+    entry: &Entry<'_, LEN>,
+    from: usize,
+    count: u8,
+    payload: &mut Payload,
+) -> bool {
     let count = usize::from(count);
-    fill(list.get(..count * SGE_LEN), payload.list_room(count))
-}
-
-/// Copies octets to where there is room for them; false if either is not there.
-fn fill(octets: Option<&[u8]>, room: Option<&mut [u8]>) -> bool {
-    match (octets, room) {
-        (Some(octets), Some(room)) if octets.len() == room.len() => {
-            room.copy_from_slice(octets);
-            true
-        }
-        _ => false,
-    }
+    count <= MAX_SGE && entry.fill(from, payload.list_room(count))
 }

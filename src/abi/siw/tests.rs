@@ -7,6 +7,21 @@ mod siw {
     use super::super::*;
     use kernel_ext::rdma::object::QpId;
 
+    /// Decodes an entry where a process would have stored it.
+    fn stored<const LEN: usize, R>(
+        entry: &[u8; LEN],
+        decode: impl FnOnce(&Entry<'_, LEN>) -> R,
+    ) -> Result<R>
+    where
+        [u8; LEN]: IntoBytes + zerocopy::Immutable,
+    {
+        let memory = SharedMem::try_new(LEN)?;
+        // An entry somewhere in a ring.
+        memory.copy_in(8 * LEN, entry)?;
+        let (memory, at) = (&memory, 8 * LEN);
+        Ok(decode(&Entry { memory, at }))
+    }
+
     /// A send queue entry with `num_sge` elements of lengths 1, 2, 3 ...
     fn sqe(opcode: u8, flags: u16, num_sge: u8) -> [u8; SQE_LEN] {
         let mut entry = [0; SQE_LEN];
@@ -27,12 +42,13 @@ mod siw {
 
     fn decode(entry: &[u8; SQE_LEN]) -> Result<SendWr> {
         let mut wr = SendWr::default();
-        decode_sqe(entry, &mut wr).map_err(|_| EINVAL)?;
+        stored(entry, |entry| decode_sqe(entry, &mut wr))?.map_err(|_| EINVAL)?;
         Ok(wr)
     }
 
     fn refusal(entry: &[u8; SQE_LEN]) -> Option<(u64, WcStatus)> {
-        let refused = decode_sqe(entry, &mut SendWr::default()).err();
+        let refused = stored(entry, |entry| decode_sqe(entry, &mut SendWr::default()));
+        let refused = refused.ok().and_then(Result::err);
         refused.map(|bad| (bad.id, bad.status))
     }
 
@@ -136,16 +152,19 @@ mod siw {
     }
 
     #[test]
-    fn every_octet_of_an_entry_may_be_anything() {
+    fn every_octet_of_an_entry_may_be_anything() -> Result {
         let (mut send, mut recv) = (SendWr::default(), RecvWr::default());
         for _ in 0..2000 {
-            if decode_sqe(&kernel_ext::random::octets(), &mut send).is_ok() {
+            let entry = kernel_ext::random::octets();
+            if stored(&entry, |entry| decode_sqe(entry, &mut send))?.is_ok() {
                 assert!(send.payload.len() <= 6 * u64::from(u32::MAX));
             }
-            if decode_rqe(&kernel_ext::random::octets(), &mut recv).is_ok() {
+            let entry = kernel_ext::random::octets();
+            if stored(&entry, |entry| decode_rqe(entry, &mut recv))?.is_ok() {
                 assert!(recv.buffer.sges().len() <= MAX_SGE);
             }
         }
+        Ok(())
     }
 
     #[test]
@@ -156,7 +175,7 @@ mod siw {
         entry[RQE_SGES_AT..RQE_SGES_AT + 8].copy_from_slice(&0x5000u64.to_ne_bytes());
         entry[RQE_SGES_AT + 24..RQE_SGES_AT + 28].copy_from_slice(&77u32.to_ne_bytes());
         let mut wr = RecvWr::default();
-        assert!(decode_rqe(&entry, &mut wr).is_ok());
+        assert!(stored(&entry, |entry| decode_rqe(entry, &mut wr))?.is_ok());
         assert_eq!(wr.id, ID);
         assert!(wr
             .buffer
@@ -164,7 +183,7 @@ mod siw {
             .map(|sge| (sge.addr, sge.len))
             .eq([(0x5000, 0), (0, 77)]));
         entry[10] = 7;
-        let refused = decode_rqe(&entry, &mut wr).err();
+        let refused = stored(&entry, |entry| decode_rqe(entry, &mut wr))?.err();
         let bad = refused.map(|bad| (bad.id, bad.status));
         assert_eq!(bad, Some((ID, WcStatus::LocalLength)));
         Ok(())
