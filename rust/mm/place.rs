@@ -405,16 +405,35 @@ impl PageList {
         let hint = self.hint.read_once() as usize;
         match self.run_of(hint, offset, max) {
             Some(run) => Some(run),
-            None if offset < self.len => self.run_of(self.find(hint, offset), offset, max),
-            None => None,
+            None => self.run_elsewhere(hint, offset, max),
         }
+    }
+
+    /// As [`PageList::run`], for an offset that is not in the piece `hint`. Most often it is next to
+    /// that.
+    fn run_elsewhere(&self, hint: usize, offset: u64, max: usize) -> Option<Run<'_>> {
+        for index in [hint.wrapping_add(1), hint.wrapping_sub(1)] {
+            if let Some(run) = self.run_of(index, offset, max) {
+                // CAST: A hint may be cut.
+                self.hint.write_once(index as u32);
+                return Some(run);
+            }
+        }
+        // The first piece is at 0, so at least one is not above `offset`.
+        let index = self
+            .pieces
+            .partition_point(|piece| piece.offset <= offset)
+            .saturating_sub(1);
+        // CAST: As above.
+        self.hint.write_once(index as u32);
+        self.run_of(index, offset, max)
     }
 
     /// The run at `offset`, if that lies in the piece.
     #[inline]
     fn run_of(&self, index: usize, offset: u64, max: usize) -> Option<Run<'_>> {
         let piece = self.pieces.get(index)?;
-        let end = match self.pieces.get(index + 1) {
+        let end = match self.pieces.get(index.wrapping_add(1)) {
             Some(next) => next.offset,
             None => self.len,
         };
@@ -429,26 +448,6 @@ impl PageList {
             len,
             _life: PhantomData,
         })
-    }
-
-    /// The piece that `offset` lies in, which must be inside the list and not in the piece `hint`.
-    fn find(&self, hint: usize, offset: u64) -> usize {
-        let covers = |index: usize| match (self.pieces.get(index), self.pieces.get(index + 1)) {
-            (Some(piece), Some(next)) => piece.offset <= offset && offset < next.offset,
-            (Some(piece), None) => piece.offset <= offset,
-            (None, _) => false,
-        };
-        let index = if covers(hint + 1) {
-            hint + 1
-        } else {
-            // The first piece is at 0, so at least one is not above `offset`.
-            self.pieces
-                .partition_point(|piece| piece.offset <= offset)
-                .saturating_sub(1)
-        };
-        // CAST: A hint may be cut.
-        self.hint.write_once(index as u32);
-        index
     }
 }
 

@@ -174,8 +174,12 @@ impl Inbound<'_> {
         let Some(from) = self.in_one(pos, N) else {
             return self.front_in_pieces(pos, octets);
         };
-        // SAFETY: There are `N` octets at both, and what came is nothing of `octets`.
-        unsafe { ptr::copy_nonoverlapping(from, octets.as_mut_ptr(), N) };
+        // In pieces that the compiler copies by itself.
+        for (i, piece) in octets.chunks_mut(64).enumerate() {
+            let from = from.wrapping_add(i.wrapping_mul(64));
+            // SAFETY: There are `N` octets at both, and what came is nothing of `octets`.
+            unsafe { ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
+        }
         N
     }
 
@@ -297,7 +301,13 @@ impl Inbound<'_> {
 
     /// The rest of [`Inbound::mark`].
     fn mark_far(&mut self, pos: usize) {
-        let Some(mut cursor) = u32::try_from(pos).ok().and_then(|pos| self.seek(pos)) else {
+        let cursor = if pos == 0 {
+            // SAFETY: By the type invariant the queue is that of a valid socket and does not change.
+            unsafe { Cursor::first(self) }
+        } else {
+            u32::try_from(pos).ok().and_then(|pos| self.seek(pos))
+        };
+        let Some(mut cursor) = cursor else {
             return;
         };
         // SAFETY: By the type invariant the cursor points into the queue. At its end there is nothing
