@@ -389,6 +389,7 @@ impl Conn {
     /// Gives what has arrived to whom it belongs.
     ///
     /// Context: softirq, or process with the socket locked.
+    #[inline]
     fn feed(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         match self.route() {
             Route::StartUp => self.kick(),

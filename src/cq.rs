@@ -248,11 +248,18 @@ impl Cq {
     /// Calls the consumer if it is armed for what was posted since the last call.
     ///
     /// Context: softirq or process, no lock of the driver held.
+    #[inline]
     pub(crate) fn announce(&self) {
         // Whoever posts announces after it, so news that this load misses are somebody else's.
+        if self.news.read_once() {
+            self.announce_news();
+        }
+    }
+
+    fn announce_news(&self) {
         // ORDERING: the consumer arms and then polls once more; we publish and then look whether it
         // has armed. Each side needs its store before its load, hence `Full`.
-        if !self.news.read_once() || !self.news.xchg(false, Full) {
+        if !self.news.xchg(false, Full) {
             return;
         }
         let news = if self.solicited.read_once() && self.solicited.xchg(false, Relaxed) {

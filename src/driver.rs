@@ -203,8 +203,8 @@ impl Driver for Riwarp {
         Qp::destroy(qp);
     }
 
-    fn post_send(qp: ArcBorrow<'_, Qp>, wrs: &mut SendWrs<'_, Self>) -> Result {
-        Qp::post_send(qp, wrs)
+    fn post_send(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Self>) -> Result {
+        qp.post_send(wrs)
     }
 
     fn post_recv(qp: ArcBorrow<'_, Qp>, wrs: &mut RecvWrs<'_>) -> Result {

@@ -140,11 +140,17 @@ impl InboundReads {
         }
     }
 
+    /// Whether a request waits to be taken out, at a first look.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.read_once() != 0
+    }
+
     /// Takes the oldest request out to be answered; its place stays taken until
     /// [`InboundReads::answered`].
     pub(crate) fn take(&self) -> Option<InboundRequest> {
         // Whoever puts one in wakes the transmitter after it.
-        if self.waiting.read_once() == 0 {
+        if !self.has_waiting() {
             return None;
         }
         let mut inner = self.inner.lock();

@@ -71,6 +71,7 @@ pub(crate) struct Slice {
 
 impl Slice {
     /// Copies `len` octets from `offset` on into the batch.
+    #[inline]
     fn copy_to_batch(
         &self,
         pd: PdId,
@@ -183,7 +184,29 @@ impl Slices {
     /// # Errors
     ///
     /// One of the elements has no region.
+    #[inline]
     pub(crate) fn find(
+        &mut self,
+        list: &Payload,
+        device: &Device,
+        cache: &mut RegionCache,
+    ) -> Result<(), WcStatus> {
+        let mut sges = list.sges();
+        // Most often it is one element, of the same region as the last time.
+        if let ([Some(slice), ..], 1, 1) = (&mut self.list, self.used, sges.len()) {
+            if let Some(sge) = sges.next().filter(|sge| sge.len != 0) {
+                let key = Stag::new(sge.lkey);
+                if slice.key == key && slice.region.stag() == key && slice.region.is_open() {
+                    (slice.addr, slice.len) = (sge.addr, sge.len);
+                    return Ok(());
+                }
+            }
+        }
+        self.find_each(list, device, cache)
+    }
+
+    /// The rest of [`Slices::find`].
+    fn find_each(
         &mut self,
         list: &Payload,
         device: &Device,
@@ -265,12 +288,24 @@ impl Slices {
     }
 
     /// Calls `f(slice, offset in the slice, octets, octets done before)` for each piece of a range.
+    #[inline]
     fn walk(
         &self,
         offset: u32,
         len: usize,
         mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), WcStatus>,
     ) -> Result<(), WcStatus> {
+        // Most often there is one slice, or all is inside the first.
+        if let [Some(slice), ..] = &self.list {
+            let end = u64::from(offset) + len as u64;
+            if self.used != 0 && end <= u64::from(slice.len) {
+                return if len == 0 {
+                    Ok(())
+                } else {
+                    f(slice, offset, len, 0)
+                };
+            }
+        }
         let mut skip = offset;
         let mut done = 0;
         for slice in self.iter() {

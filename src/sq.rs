@@ -266,17 +266,32 @@ impl SendQueue {
         }
     }
 
+    /// Whether nothing is posted, at a first look: whoever posts something now rings the bell.
+    ///
+    /// Context: the transmitter's.
+    #[inline]
+    pub(crate) fn looks_empty(&self) -> bool {
+        match &self.user {
+            Some(ring) => !ring.is_posted(self.taken()),
+            // That takes the lock.
+            None => false,
+        }
+    }
+
     /// Takes the oldest posted request into `wr`; it is pending from now on.
+    #[inline]
     pub(crate) fn take(&self, wr: &mut SendWr) -> Taken {
+        if self.looks_empty() {
+            Taken::Nothing
+        } else {
+            self.take_posted(wr)
+        }
+    }
+
+    fn take_posted(&self, wr: &mut SendWr) -> Taken {
         // Only the transmitter moves on.
         let position = self.taken();
         let index = self.index(position);
-        if let Some(ring) = &self.user {
-            // The usual end of a round.
-            if !ring.is_posted(position) {
-                return Taken::Nothing;
-            }
-        }
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let full = position.wrapping_sub(inner.done) >= self.entries;

@@ -33,6 +33,7 @@ use iwarp::{
     },
     segment::{
         Message,
+        Plan,
         Segmenter, //
     },
     terminate::Terminate, //
@@ -109,11 +110,15 @@ pub(crate) struct TxStream {
     ends: Ends,
     /// FPDUs that were packed and not counted yet.
     fpdus: u64,
+    /// The segment size that the MULPDU was made of.
+    emss: u32,
     crc: Crc,
     /// Where the Markers go, if the peer wants them.
     markers: Option<MarkerClock>,
     /// The message that is being cut.
     current: Option<Outgoing>,
+    /// The FPDU that was cut last.
+    plan: Plan,
     /// The request that was taken from the send queue last. It stays where it is, since copies of it
     /// would cost more than the rest.
     wr: SendWr,
@@ -320,9 +325,11 @@ impl Qp {
             accepted: 0,
             ends: Ends::default(),
             fpdus: 0,
+            emss: 0,
             crc: params.crc,
             markers: (params.markers == Markers::On).then(MarkerClock::new),
             current: None,
+            plan: Plan::empty(),
             wr: SendWr::default(),
             held: None,
             rtr: params.send_rtr,
@@ -446,38 +453,26 @@ impl Qp {
     }
 
     /// Fills the batch.
+    #[inline]
     fn fill(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Filled {
         // It follows the segment size, from batch to batch.
-        stream.desk.mulpdu = stream.mulpdu_now();
+        let emss = stream.conn.socket().emss();
+        if emss != stream.emss {
+            stream.desk.mulpdu = stream.mulpdu_now();
+            stream.emss = emss;
+        }
         while stream.batch.len() < BATCH_LEN {
             if stream.current.is_some() {
                 // A Terminate goes out in the middle of a message too.
                 if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
                     return Filled::Drained;
                 }
-            } else if !self.next_message(stream) {
+            } else if self.has_nothing(stream) || !self.next_message(stream) {
                 return Filled::Drained;
             }
-            match self.cut(stream, grow) {
-                Ok(()) => {}
-                Err(Failed::Local(slot, status)) => {
-                    stream.current = None;
-                    self.sq.finish(slot, status, self.origin());
-                    // RDMAP-140: a Terminate instead of the message.
-                    self.terminate(Terminate::for_fault(Fault::Local, None));
-                    return Filled::Drained;
-                }
-                Err(Failed::Remote(fault, read, sent)) => {
-                    stream.current = None;
-                    let quoted = read.quoted.map(|quoted| quoted.after(sent));
-                    self.terminate(Terminate::for_fault(fault, quoted.as_ref()));
-                    return Filled::Drained;
-                }
-                Err(Failed::Memory) => {
-                    // What is in the batch goes out; its pages come back with the acknowledgements.
-                    self.enqueue_tx();
-                    return Filled::Drained;
-                }
+            if let Err(failed) = self.cut(stream, grow) {
+                self.cannot_cut(stream, failed);
+                return Filled::Drained;
             }
         }
         // A batch may end where the work does. TCP must not wait for more then.
@@ -488,7 +483,37 @@ impl Qp {
         }
     }
 
+    /// The current message cannot go on.
+    #[cold]
+    fn cannot_cut(self: &Arc<Self>, stream: &mut TxStream, failed: Failed) {
+        match failed {
+            Failed::Local(slot, status) => {
+                stream.current = None;
+                self.sq.finish(slot, status, self.origin());
+                // RDMAP-140: a Terminate instead of the message.
+                self.terminate(Terminate::for_fault(Fault::Local, None));
+            }
+            Failed::Remote(fault, read, sent) => {
+                stream.current = None;
+                let quoted = read.quoted.map(|quoted| quoted.after(sent));
+                self.terminate(Terminate::for_fault(fault, quoted.as_ref()));
+            }
+            // What is in the batch goes out; its pages come back with the acknowledgements.
+            Failed::Memory => self.enqueue_tx(),
+        }
+    }
+
+    /// Whether a first look finds nothing to send: the usual end of a round.
+    #[inline]
+    fn has_nothing(&self, stream: &TxStream) -> bool {
+        stream.rtr.is_none()
+            && stream.held.is_none()
+            && !self.inbound_reads.has_waiting()
+            && self.sq.looks_empty()
+    }
+
     /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.
+    #[cold]
     fn send_terminate(&self, stream: &mut TxStream) {
         stream.current = None;
         if let Some(terminate) = self.take_terminate() {

@@ -185,7 +185,15 @@ impl TxBatch {
         self.appended == self.accepted
     }
 
+    /// Where in the chunk the next octet goes, which is the first that is live.
+    #[inline]
+    fn place_in(&self, chunk: &Chunk) -> usize {
+        // CAST: At most the size of a chunk. NO-OVERFLOW: By the invariants of the batch.
+        self.appended.wrapping_sub(chunk.base) as usize
+    }
+
     /// How many octets can be put in before more memory is needed.
+    #[inline]
     pub fn room(&self) -> usize {
         let end = self.live.last().map_or(self.appended, Chunk::end);
         // CAST: At most the size of the live chunks. NO-OVERFLOW: By the type invariant.
@@ -197,7 +205,17 @@ impl TxBatch {
     /// # Errors
     ///
     /// `ENOMEM`; `ENOSPC` if too much waits already.
+    #[inline]
     pub fn reserve(&mut self, n: usize, grow: Grow) -> Result {
+        // Most often the chunk that is being filled has room, and not much of it has been used.
+        match self.live.only() {
+            Some(chunk) if self.place_in(chunk) < PAGE_SIZE && self.room() >= n => Ok(()),
+            _ => self.reserve_more(n, grow),
+        }
+    }
+
+    /// The rest of [`TxBatch::reserve`].
+    fn reserve_more(&mut self, n: usize, grow: Grow) -> Result {
         if self.is_empty() {
             self.begin_anew();
         }
@@ -230,6 +248,7 @@ impl TxBatch {
     }
 
     /// Appends zeroes. Errors as for [`TxBatch::put`].
+    #[inline]
     pub fn put_zeroes(&mut self, n: usize) -> Result {
         // SAFETY: `to` is writable for `n` octets.
         self.append_with(n, |to, n| unsafe { ptr::write_bytes(to, 0, n) })
@@ -345,7 +364,7 @@ impl TxBatch {
         }
         let mut vecs = [const { MaybeUninit::<bindings::bio_vec>::uninit() }; LIVE];
         let mut count: usize = 0;
-        self.each_run(self.accepted, self.appended, |chunk, off, len| {
+        let mut name = |chunk: &Chunk, off: usize, len: usize| {
             if let Some(vec) = vecs.get_mut(count) {
                 // CAST: At most the size of a chunk.
                 vec.write(bindings::bio_vec {
@@ -356,7 +375,16 @@ impl TxBatch {
                 // NO-OVERFLOW: At most `LIVE`.
                 count = count.wrapping_add(1);
             }
-        });
+        };
+        match self.live.only() {
+            // CAST: `u64` has the bits of `usize`. NO-OVERFLOW: By the type invariant.
+            Some(chunk) => name(
+                chunk,
+                self.accepted.wrapping_sub(chunk.base) as usize,
+                self.len(),
+            ),
+            None => self.each_run(self.accepted, self.appended, name),
+        }
         let len = self.len();
         let mut flags = bindings::MSG_DONTWAIT
             | bindings::MSG_NOSIGNAL
@@ -365,10 +393,10 @@ impl TxBatch {
         if more == More::Yes {
             flags |= bindings::MSG_MORE;
         }
-        let mut msg = bindings::msghdr {
-            msg_flags: flags,
-            ..Default::default()
-        };
+        // SAFETY: All zeroes are a `struct msghdr` that says nothing. (What `Default` would do is a call
+        // and a copy.)
+        let mut msg: bindings::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_flags = flags;
         // SAFETY: The first `count` vectors were written and live until the message was sent; they
         // name memory of chunks that this batch keeps. TCP takes references to the pages that it
         // needs longer.
@@ -388,9 +416,19 @@ impl TxBatch {
     }
 
     /// Forgets octets that TCP took.
+    #[inline]
     fn accept(&mut self, n: usize) {
         // CAST: `u64` has the bits of `usize`. INVARIANT: `n` is at most what waits.
         self.accepted = self.accepted.wrapping_add(n as u64);
+        // Most often there is one chunk, and room in it.
+        match self.live.only() {
+            Some(chunk) if chunk.end() > self.accepted => {}
+            _ => self.put_aside(),
+        }
+    }
+
+    /// Puts chunks aside of which TCP has taken all.
+    fn put_aside(&mut self) {
         let accepted = self.accepted;
         // INVARIANT: What goes covers nothing that waits.
         while let Some(chunk) = self.live.take_front(|chunk| chunk.end() <= accepted) {
@@ -412,8 +450,7 @@ impl TxBatch {
         let Some(front) = self.live.iter().next() else {
             return;
         };
-        // CAST: At most the size of a chunk. NO-OVERFLOW: By the invariants of the batch.
-        let used = self.appended.wrapping_sub(front.base) as usize;
+        let used = self.place_in(front);
         if used < PAGE_SIZE || !front.is_free() {
             return;
         }
@@ -474,10 +511,21 @@ impl<const N: usize> Row<N> {
         self.chunks.iter_mut().take(self.len).flatten()
     }
 
+    #[inline]
     fn last(&self) -> Option<&Chunk> {
         self.len
             .checked_sub(1)
             .and_then(|i| self.chunks.get(i)?.as_ref())
+    }
+
+    /// The one chunk that there is.
+    #[inline]
+    fn only(&self) -> Option<&Chunk> {
+        if self.len == 1 {
+            self.chunks.first()?.as_ref()
+        } else {
+            None
+        }
     }
 
     /// Adds a chunk behind the others; drops it if there is no place.

@@ -356,6 +356,7 @@ impl Socket {
     ///
     /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
     /// connection.
+    #[inline]
     pub fn send_batch(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
         // Straight to TCP: what lies above it (security modules, the address family) has nothing to
         // say about sockets of the kernel.
@@ -419,6 +420,7 @@ impl Socket {
     }
 
     /// How many octets TCP puts into a full packet now (EMSS in RFC 5044). Context: any.
+    #[inline]
     pub fn emss(&self) -> u32 {
         // SAFETY: The socket is a valid TCP socket; the value may change at any time.
         unsafe { (&raw const (*self.tp()).mss_cache).read_volatile() }
@@ -498,6 +500,7 @@ impl Socket {
         self.locked(|sk| f(&mut unsafe { Inbound::of_owner(sk) }))
     }
 
+    #[inline]
     fn locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
         // SAFETY: The socket is valid. Context: process.
         unsafe { riwarp_helper_lock_sock(self.sk()) };
@@ -576,8 +579,11 @@ pub(super) unsafe fn send_locked(
 }
 
 /// Reads the result of a function that gives a length or a negative error number.
+#[inline]
 pub(super) fn to_len(ret: c_int) -> Result<usize> {
-    to_result(ret)?;
+    if ret < 0 {
+        to_result(ret)?;
+    }
     // CAST: Not negative.
     Ok(ret as usize)
 }

@@ -114,7 +114,22 @@ impl<B, D, L> Object<B, D, L> {
         L: 'a,
     {
         // SAFETY: The caller's promise is the same.
-        unsafe { Self::tail(base) }.data.as_arc_borrow()
+        unsafe { Self::arc(base) }.as_arc_borrow()
+    }
+
+    /// As [`Self::data`], for who may want to keep it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::tail`].
+    #[inline]
+    pub(super) unsafe fn arc<'a>(base: *mut B) -> &'a Arc<D>
+    where
+        D: 'a,
+        L: 'a,
+    {
+        // SAFETY: The caller's promise is the same.
+        &unsafe { Self::tail(base) }.data
     }
 
     /// Takes the tail out.

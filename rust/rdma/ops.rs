@@ -185,7 +185,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// Posts to the send queue; see [`SendWrs::is_doorbell`] for processes.
     ///
     /// Context: any; may not sleep.
-    fn post_send(qp: ArcBorrow<'_, Self::Qp>, wrs: &mut SendWrs<'_, Self>) -> Result;
+    fn post_send(qp: &Arc<Self::Qp>, wrs: &mut SendWrs<'_, Self>) -> Result;
 
     /// Posts to the receive queue.
     ///

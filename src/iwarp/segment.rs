@@ -182,8 +182,9 @@ impl Plan {
         fpdu_len(self.ulpdu_len)
     }
 
+    /// One that says nothing yet, for [`Segmenter::next_into`].
     #[inline]
-    const fn empty() -> Self {
+    pub const fn empty() -> Self {
         Self {
             header: [0; PLAN_HEADER_MAX],
             header_len: 0,
@@ -315,22 +316,29 @@ impl Segmenter {
     /// [`MULPDU_MIN`] counts as that (MPA-28), so that every message without payload fits.
     #[inline]
     pub fn next(&mut self, mulpdu: u16) -> Option<Plan> {
-        if self.done {
-            return None;
-        }
-        // Filled in where it stays: copies of it would cost more than the rest.
         let mut plan = Plan::empty();
+        self.next_into(mulpdu, &mut plan).then_some(plan)
+    }
+
+    /// As [`Self::next`], into a plan that stays where it is: copies of it would cost more than the
+    /// rest. Returns false, and does nothing, when the message is done.
+    #[inline]
+    pub fn next_into(&mut self, mulpdu: u16, plan: &mut Plan) -> bool {
+        if self.done {
+            return false;
+        }
+        (plan.payload_len, plan.payload_offset, plan.last) = (0, 0, Last::Yes);
         match self.message {
             Message::Write { stag, to } => {
-                self.cut::<{ TaggedHeader::LEN }>(mulpdu, &mut plan);
+                self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
                 plan.tagged(Opcode::Write, stag, to);
             }
             Message::ReadResponse { stag, to } => {
-                self.cut::<{ TaggedHeader::LEN }>(mulpdu, &mut plan);
+                self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
                 plan.tagged(Opcode::ReadResponse, stag, to);
             }
             Message::Send { kind, msn } => {
-                self.cut::<{ UntaggedHeader::LEN }>(mulpdu, &mut plan);
+                self.cut::<{ UntaggedHeader::LEN }>(mulpdu, plan);
                 plan.untagged(
                     kind.opcode(),
                     QueueNumber::SEND,
@@ -343,10 +351,10 @@ impl Segmenter {
             | Message::Terminate(_)
             | Message::Immediate { .. }
             | Message::AtomicRequest { .. }
-            | Message::AtomicResponse { .. } => self.whole(&mut plan),
+            | Message::AtomicResponse { .. } => self.whole(plan),
         }
         self.done = plan.is_last();
-        Some(plan)
+        true
     }
 
     /// Takes the FPDU back that was cut last, for another try.

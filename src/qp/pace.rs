@@ -17,10 +17,7 @@
 //! Context: process.
 
 use kernel::{
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
+    sync::atomic::Atomic,
     time::{
         Delta,
         Instant,
@@ -133,7 +130,8 @@ impl Pace {
 
     /// So many octets went out.
     pub(crate) fn sent(&self, octets: usize) {
-        self.octets.fetch_add(octets, Relaxed);
+        let sent = self.octets.read_once();
+        self.octets.write_once(sent.saturating_add(octets));
     }
 
     /// The process has sent by itself, beginning at `begin`, and leaves.

@@ -386,19 +386,23 @@ impl Qp {
     ///
     /// `EINVAL` for a request that cannot be posted here, `ENOMEM` for a full queue. What was posted
     /// before the one at fault stays posted.
-    pub(crate) fn post_send(qp: ArcBorrow<'_, Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
-        let qp: Arc<Self> = qp.into();
+    pub(crate) fn post_send(self: &Arc<Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
         if wrs.is_doorbell() {
-            qp.doorbell();
+            self.doorbell();
             return Ok(());
         }
+        self.post_list(wrs)
+    }
+
+    #[inline(never)]
+    fn post_list(self: &Arc<Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
         let result = wrs.try_for_each(|wr| {
-            if qp.user || qp.phase() == Phase::Idle {
+            if self.user || self.phase() == Phase::Idle {
                 return Err(EINVAL);
             }
-            qp.sq.post(abi::kernel::send(&wr)?)
+            self.sq.post(abi::kernel::send(&wr)?)
         });
-        qp.kick();
+        self.kick();
         result
     }
 

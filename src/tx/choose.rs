@@ -96,7 +96,13 @@ impl Qp {
         found
     }
 
+    #[inline]
     fn next_response(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+        self.inbound_reads.has_waiting() && self.take_response(stream)
+    }
+
+    #[inline(never)]
+    fn take_response(self: &Arc<Self>, stream: &mut TxStream) -> bool {
         let outgoing = match self.inbound_reads.take() {
             None => return false,
             Some(InboundRequest::Read(read)) => {
@@ -150,35 +156,48 @@ impl Qp {
             return false;
         }
         loop {
-            let taken = match stream.held.take() {
-                Some(slot) => Taken::Wr(slot),
-                None => self.sq.take(&mut stream.wr),
-            };
-            let (slot, begun) = match taken {
-                Taken::Wr(slot) if self.must_wait(&stream.wr) => {
-                    stream.held = Some(slot);
-                    return false;
-                }
-                Taken::Wr(slot) => {
-                    let begun = self.begin(stream, slot);
-                    stream.wr.forget();
-                    (slot, begun)
-                }
-                Taken::Bad(slot, status) => (slot, Err(status)),
-                Taken::Nothing => return false,
-            };
-            if let Err(status) = begun {
-                self.refuse(slot, status);
-                return false;
-            }
-            if stream.current.is_some() {
-                return true;
+            if let Some(found) = self.try_request(stream) {
+                return found;
             }
         }
     }
 
+    /// Takes a request from the send queue. Says whether it became a message, or was none; [`None`] if
+    /// it was done without one.
+    #[inline(never)]
+    fn try_request(self: &Arc<Self>, stream: &mut TxStream) -> Option<bool> {
+        let taken = match stream.held.take() {
+            Some(slot) => Taken::Wr(slot),
+            None => self.sq.take(&mut stream.wr),
+        };
+        let (slot, begun) = match taken {
+            Taken::Wr(slot) if self.must_wait(&stream.wr) => {
+                stream.held = Some(slot);
+                return Some(false);
+            }
+            Taken::Wr(slot) => {
+                let begun = self.begin(stream, slot);
+                stream.wr.forget();
+                (slot, begun)
+            }
+            Taken::Bad(slot, status) => (slot, Err(status)),
+            Taken::Nothing => return Some(false),
+        };
+        if let Err(status) = begun {
+            self.refuse(slot, status);
+            return Some(false);
+        }
+        stream.current.is_some().then_some(true)
+    }
+
     /// Whether the request has to wait until outstanding Reads are answered.
+    #[inline]
     fn must_wait(&self, wr: &SendWr) -> bool {
+        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        (wr.fence || reads) && self.must_wait_for_reads(wr)
+    }
+
+    fn must_wait_for_reads(&self, wr: &SendWr) -> bool {
         let waits = || {
             (wr.fence && !self.sq.no_reads())
                 || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
@@ -197,6 +216,7 @@ impl Qp {
     }
 
     /// Turns the request into the current message, or does it if it needs none.
+    #[inline]
     fn begin(&self, stream: &mut TxStream, slot: Slot) -> Result<(), WcStatus> {
         let TxStream {
             current, wr, desk, ..
@@ -239,51 +259,11 @@ impl Qp {
                 let behind = immediate.map(|value| immediate_data(value, solicited));
                 (message, behind)
             }
-            SendOp::Read {
-                stag,
-                to,
-                invalidate_local,
-            } => {
-                let request = ReadRequest {
-                    sink_stag: Stag::ZERO,
-                    sink_to: TaggedOffset::new(0),
-                    len,
-                    source_stag: *stag,
-                    source_to: TaggedOffset::new(*to),
-                };
-                let invalidate = *invalidate_local;
-                *current = Some(self.begin_read(desk, &wr.payload, slot, request, invalidate)?);
-                return Ok(());
-            }
-            SendOp::Atomic {
-                stag,
-                to,
-                operation,
-                ..
-            } => {
-                let target = (*stag, TaggedOffset::new(*to));
-                *current = Some(self.begin_atomic(desk, &wr.payload, slot, target, *operation)?);
-                return Ok(());
-            }
-            SendOp::RegMr {
-                region,
-                key,
-                access,
-            } => {
-                region.register(self.pd(), Stag::new(*key), *access)?;
-                self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(());
-            }
-            SendOp::Bind(bind) => {
-                self.bind_window(bind)?;
-                self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(());
-            }
-            SendOp::LocalInv { stag } => {
-                self.invalidate_local(*stag)?;
-                self.sq.finish(slot, WcStatus::Success, self.origin());
-                return Ok(());
-            }
+            SendOp::Read { .. }
+            | SendOp::Atomic { .. }
+            | SendOp::RegMr { .. }
+            | SendOp::Bind(_)
+            | SendOp::LocalInv { .. } => return self.begin_other(stream, slot, len),
         };
         let source = if wr.payload.inline().is_some() {
             Source::Inline
@@ -308,6 +288,63 @@ impl Qp {
             behind,
         });
         Ok(())
+    }
+
+    /// Does so with what carries no payload from here; it is `len` octets that are moved.
+    #[inline(never)]
+    fn begin_other(&self, stream: &mut TxStream, slot: Slot, len: u32) -> Result<(), WcStatus> {
+        let TxStream {
+            current, wr, desk, ..
+        } = stream;
+        match &wr.op {
+            // These have payload.
+            SendOp::Send(_) | SendOp::Write { .. } => Err(WcStatus::LocalQpOperation),
+            SendOp::Read {
+                stag,
+                to,
+                invalidate_local,
+            } => {
+                let request = ReadRequest {
+                    sink_stag: Stag::ZERO,
+                    sink_to: TaggedOffset::new(0),
+                    len,
+                    source_stag: *stag,
+                    source_to: TaggedOffset::new(*to),
+                };
+                let invalidate = *invalidate_local;
+                *current = Some(self.begin_read(desk, &wr.payload, slot, request, invalidate)?);
+                Ok(())
+            }
+            SendOp::Atomic {
+                stag,
+                to,
+                operation,
+                ..
+            } => {
+                let target = (*stag, TaggedOffset::new(*to));
+                *current = Some(self.begin_atomic(desk, &wr.payload, slot, target, *operation)?);
+                Ok(())
+            }
+            SendOp::RegMr {
+                region,
+                key,
+                access,
+            } => {
+                region.register(self.pd(), Stag::new(*key), *access)?;
+                self.sq.finish(slot, WcStatus::Success, self.origin());
+                Ok(())
+            }
+            SendOp::Bind(bind) => {
+                self.bind_window(bind)?;
+                self.sq.finish(slot, WcStatus::Success, self.origin());
+                Ok(())
+            }
+            SendOp::LocalInv { stag } => {
+                self.invalidate_local(*stag)?;
+                self.sq.finish(slot, WcStatus::Success, self.origin());
+                Ok(())
+            }
+        }
     }
 
     /// Begins a Read; the sink is filled into `request` here.
@@ -380,6 +417,7 @@ impl Qp {
     }
 
     /// The ready-to-receive message (MPA-40); its consumers never see it (MPA-42).
+    #[cold]
     fn rtr(&self, desk: &mut Desk, rtr: Rtr) -> Outgoing {
         let message = match rtr {
             Rtr::Write => Message::Write {
@@ -411,6 +449,7 @@ impl Qp {
     }
 
     /// Ends a request that cannot be carried out, and with it the stream.
+    #[cold]
     pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
         self.sq.finish(slot, status, self.origin());
         self.terminate(Terminate::for_fault(Fault::Local, None));

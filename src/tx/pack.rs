@@ -43,7 +43,8 @@ use crate::{
     qp::Qp,
     readq::InboundRead,
     sge::Slices,
-    sq::Slot, //
+    sq::Slot,
+    wr::SendWr, //
 };
 
 use super::{
@@ -66,47 +67,40 @@ pub(super) enum Failed {
 impl Qp {
     /// Cuts one FPDU of the current message into the batch.
     pub(super) fn cut(&self, stream: &mut TxStream, grow: Grow) -> Result<(), Failed> {
-        let Some(current) = &mut stream.current else {
+        let TxStream {
+            current: Some(current),
+            plan,
+            batch,
+            desk,
+            ..
+        } = stream
+        else {
             return Ok(());
         };
-        let plan = current.segmenter.next(stream.desk.mulpdu);
-        let Some(plan) = &plan else {
+        if !current.segmenter.next_into(desk.mulpdu, plan) {
             return Ok(());
-        };
-        let clock = stream.markers;
-        let fpdu_len = clock.map_or(plan.fpdu_len(), |clock| clock.marked_len(plan.fpdu_len()));
-        if stream.batch.reserve(fpdu_len as usize, grow).is_err() {
+        }
+        let mut fpdu_len = plan.fpdu_len();
+        if let Some(clock) = &stream.markers {
+            fpdu_len = clock.marked_len(fpdu_len);
+        }
+        if batch.reserve(fpdu_len as usize, grow).is_err() {
             current.segmenter.undo(plan);
             return Err(Failed::Memory);
         }
-        let mark = stream.batch.mark();
+        let mark = batch.mark();
         let payload = Payload {
             source: &current.source,
-            slices: &stream.desk.slices,
-            inline: stream.wr.payload.inline().unwrap_or(&[]),
+            slices: &desk.slices,
+            wr: &stream.wr,
         };
-        let batch = &mut stream.batch;
-        let packed = match &clock {
+        let packed = match &stream.markers {
             None => self.pack(batch, plan, &payload, stream.crc),
             Some(clock) => self.pack_marked(batch, plan, &payload, stream.crc, clock),
         };
-        if let Err(failed) = packed {
-            stream.batch.rewind(mark);
-            current.segmenter.undo(plan);
-            return Err(match failed {
-                PackError::Memory => Failed::Memory,
-                PackError::Local(status) => match current.job {
-                    Job::Complete(slot) => Failed::Local(slot, status),
-                    // PANIC: none; the source of an answer is not local.
-                    Job::Answer | Job::Nothing => Failed::Memory,
-                },
-                PackError::Remote(fault) => {
-                    match core::mem::replace(&mut current.source, Source::Nothing) {
-                        Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
-                        Source::Nothing | Source::Slices | Source::Inline => Failed::Memory,
-                    }
-                }
-            });
+        if let Err(error) = packed {
+            batch.rewind(mark);
+            return Err(failed(current, plan, error));
         }
         // NO-OVERFLOW: 2^64 octets are not sent in one life.
         stream.appended += u64::from(fpdu_len);
@@ -114,25 +108,27 @@ impl Qp {
             clock.advance(plan.fpdu_len());
         }
         stream.fpdus += 1;
-        if plan.is_last() {
-            if let Some(immediate) = current.behind {
-                let msn = stream.desk.send_msn;
-                stream.desk.send_msn = msn.next();
-                let message = Message::Immediate { immediate, msn };
-                *current = Outgoing::bare(message, current.job);
-                return Ok(());
-            }
-            match current.job {
-                Job::Complete(slot) => self.sq.sent(&mut stream.ends, slot, stream.appended),
-                Job::Answer => self.inbound_reads.answered(),
-                Job::Nothing => {}
-            }
-            stream.current = None;
+        if !plan.is_last() {
+            return Ok(());
         }
+        if let Some(immediate) = current.behind {
+            let msn = desk.send_msn;
+            desk.send_msn = msn.next();
+            let message = Message::Immediate { immediate, msn };
+            *current = Outgoing::bare(message, current.job);
+            return Ok(());
+        }
+        match current.job {
+            Job::Complete(slot) => self.sq.sent(&mut stream.ends, slot, stream.appended),
+            Job::Answer => self.inbound_reads.answered(),
+            Job::Nothing => {}
+        }
+        stream.current = None;
         Ok(())
     }
 
     /// Puts one FPDU into the batch.
+    #[inline]
     fn pack(
         &self,
         batch: &mut TxBatch,
@@ -153,6 +149,7 @@ impl Qp {
     }
 
     /// Puts one FPDU into the batch, with Markers.
+    #[inline(never)]
     fn pack_marked(
         &self,
         batch: &mut TxBatch,
@@ -184,6 +181,7 @@ impl Qp {
     }
 
     /// Copies octets of a message's payload.
+    #[inline]
     fn copy_payload(
         &self,
         payload: &Payload<'_>,
@@ -197,13 +195,17 @@ impl Qp {
                 .slices
                 .copy_to_batch(self.pd(), offset, len, batch)
                 .map_err(PackError::Local),
-            Source::Inline => put(batch, piece(payload.inline, offset as usize, len)),
+            Source::Inline => {
+                let octets = payload.wr.payload.inline().unwrap_or(&[]);
+                put(batch, piece(octets, offset as usize, len))
+            }
             Source::Remote(read) => self.copy_remote(read, offset, len, batch),
         }
     }
 
     /// Copies octets that the peer reads. The source is checked for each FPDU anew: its owner may
     /// revoke it at any time (RDMAP-165).
+    #[inline(never)]
     fn copy_remote(
         &self,
         read: &InboundRead,
@@ -239,7 +241,27 @@ impl Qp {
 struct Payload<'a> {
     source: &'a Source,
     slices: &'a Slices,
-    inline: &'a [u8],
+    wr: &'a SendWr,
+}
+
+/// Takes back what was cut, and says why it could not be packed.
+#[cold]
+fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
+    current.segmenter.undo(plan);
+    match error {
+        PackError::Memory => Failed::Memory,
+        PackError::Local(status) => match current.job {
+            Job::Complete(slot) => Failed::Local(slot, status),
+            // PANIC: none; the source of an answer is not local.
+            Job::Answer | Job::Nothing => Failed::Memory,
+        },
+        PackError::Remote(fault) => {
+            match core::mem::replace(&mut current.source, Source::Nothing) {
+                Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
+                Source::Nothing | Source::Slices | Source::Inline => Failed::Memory,
+            }
+        }
+    }
 }
 
 /// Puts the parts of one FPDU into the batch, and the Markers in between.
@@ -295,6 +317,7 @@ fn piece(octets: &[u8], at: usize, len: usize) -> &[u8] {
 }
 
 /// What the CRC field says of all that was put in since `start`.
+#[inline]
 fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
     match crc {
         Crc::On => mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT))),
@@ -302,11 +325,16 @@ fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
     }
 }
 
+#[inline]
 fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
     batch.put(octets).map_err(|_| PackError::Memory)
 }
 
+#[inline]
 fn pad(batch: &mut TxBatch, len: usize) -> Result<(), PackError> {
+    if len == 0 {
+        return Ok(());
+    }
     batch.put_zeroes(len).map_err(|_| PackError::Memory)
 }
 

@@ -352,7 +352,7 @@ pub(super) unsafe extern "C" fn post_send<T: Driver>(
         (false, _) => unsafe { SendWrs::new(list) },
     };
     // SAFETY: By the caller's promise.
-    match T::post_send(unsafe { QpObject::<T>::data(qp) }, &mut wrs) {
+    match T::post_send(unsafe { QpObject::<T>::arc(qp) }, &mut wrs) {
         Ok(()) => 0,
         Err(error) => {
             // SAFETY: By the caller's promise.
