@@ -43,7 +43,6 @@ use kernel_ext::{
         types::SignalPolicy,
         wr::{
             WcExtra,
-            WcOpcode,
             WcStatus, //
         }, //
     },
@@ -62,8 +61,14 @@ use crate::{
 };
 
 mod ends;
+mod fill;
+mod pending;
 
 pub(crate) use ends::Ends;
+use pending::{
+    Pending,
+    Words, //
+};
 
 /// Names a pending request: its position in submission order, modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,15 +97,6 @@ enum Progress {
     Done(WcStatus),
 }
 
-#[derive(Clone, Copy)]
-struct Pending {
-    id: u64,
-    opcode: WcOpcode,
-    bytes: u32,
-    signalled: bool,
-    progress: Progress,
-}
-
 /// An RDMA Read or atomic operation whose Response has not been delivered.
 struct OutstandingRead {
     state: Outstanding,
@@ -115,12 +111,9 @@ struct Inner {
     kernel: KVVec<Option<SendWr>>,
     /// Requests posted so far, modulo 2^32; kernel rings only.
     posted: u32,
-    /// A ring of its own, as long as the queue; the requests `done..taken` live in it.
-    pending: KVVec<Pending>,
-    /// Requests completed so far, modulo 2^32.
-    done: u32,
-    /// Once the queue drains: how many requests will have been taken then, modulo 2^32.
-    last: Option<u32>,
+    /// What the requests `done..taken` wait for, in a ring as long as the queue. All other places are
+    /// [`Progress::Taken`], so that nothing is to be done when one is taken.
+    progress: KVVec<Progress>,
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
     /// A ring of outstanding Reads, as long as the negotiated ORD.
@@ -138,22 +131,21 @@ pub(crate) struct SendQueue {
     cq: Arc<Cq>,
     /// The ring that a process has mapped.
     user: Option<SendRing>,
-    /// Requests taken from the ring so far, modulo 2^32; changed by the transmitter, under the lock.
+    /// Requests taken from the ring so far, modulo 2^32; changed by the transmitter.
     taken: Atomic<u32>,
+    /// Requests completed so far, modulo 2^32; changed under the lock.
+    done: Atomic<u32>,
+    /// Once the queue drains: how many requests will have been taken then, modulo 2^32, or a little less;
+    /// else [`NEVER`].
+    last: Atomic<i64>,
+    /// What the completions of the requests `done..taken` will say.
+    pending: Pending,
     #[pin]
     inner: SpinLockIrq<Inner>,
 }
 
-/// How full a send queue is.
-pub(crate) struct Fill {
-    /// Requests that were not taken.
-    pub(crate) posted: u32,
-    /// Requests that were taken and are not complete.
-    pub(crate) pending: u32,
-    /// Reads and atomic operations that are outstanding, of how many that may be.
-    pub(crate) reads: u32,
-    pub(crate) max_reads: u32,
-}
+/// The queue does not drain.
+const NEVER: i64 = -1;
 
 /// What a completion says of its queue pair.
 #[derive(Clone, Copy)]
@@ -175,26 +167,21 @@ impl SendQueue {
             Some(_) => KVVec::new(),
             None => empty_ring(entries as usize)?,
         };
-        let nothing = Pending {
-            id: 0,
-            opcode: WcOpcode::Send,
-            bytes: 0,
-            signalled: false,
-            progress: Progress::Taken,
-        };
-        let pending = KVVec::from_elem(nothing, entries as usize, GFP_KERNEL)?;
+        let pending = Pending::new(entries)?;
+        let progress = KVVec::from_elem(Progress::Taken, entries as usize, GFP_KERNEL)?;
         Ok(pin_init!(Self {
             entries,
             signal_all,
             cq,
             user: ring,
             taken: Atomic::new(0),
+            done: Atomic::new(0),
+            last: Atomic::new(NEVER),
+            pending,
             inner <- new_spinlock_irq!(Inner {
                 kernel,
                 posted: 0,
-                pending,
-                done: 0,
-                last: None,
+                progress,
                 accepted: 0,
                 reads: KVVec::new(),
                 depth: Depth::new(0),
@@ -224,7 +211,7 @@ impl SendQueue {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.accepted = 0;
-            inner.last = None;
+            self.last.write_once(NEVER);
             inner.depth = Depth::new(ord);
             core::mem::replace(&mut inner.reads, reads)
         };
@@ -239,7 +226,7 @@ impl SendQueue {
     pub(crate) fn post(&self, wr: SendWr) -> Result {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        if inner.posted.wrapping_sub(inner.done) >= self.entries {
+        if inner.posted.wrapping_sub(self.done()) >= self.entries {
             return Err(ENOMEM);
         }
         let index = self.index(inner.posted);
@@ -253,8 +240,16 @@ impl SendQueue {
     }
 
     /// How many requests were taken so far, modulo 2^32.
+    #[inline]
     pub(crate) fn taken(&self) -> u32 {
-        self.taken.read_once()
+        // ORDERING: pairs with the release in `take_posted`.
+        self.taken.read_acquire()
+    }
+
+    /// How many requests were completed so far, modulo 2^32.
+    #[inline]
+    fn done(&self) -> u32 {
+        self.done.read_once()
     }
 
     /// Whether a posted request has not been taken.
@@ -291,70 +286,75 @@ impl SendQueue {
     fn take_posted(&self, wr: &mut SendWr) -> Taken {
         // Only the transmitter moves on.
         let position = self.taken();
-        let index = self.index(position);
-        let mut inner = self.inner.lock();
-        let inner = &mut *inner;
-        let full = position.wrapping_sub(inner.done) >= self.entries;
-        if full || inner.last == Some(position) {
+        // ORDERING: pairs with the release in `complete_one`: the place is ours again.
+        let full = position.wrapping_sub(self.done.read_acquire()) >= self.entries;
+        if full || self.is_drained_at(position) {
             return Taken::Nothing;
         }
+        let index = self.index(position);
         let taken = match &self.user {
             Some(ring) => ring.take(position, wr),
-            None => match inner.kernel.get_mut(index).and_then(Option::take) {
-                Some(posted) => {
-                    *wr = posted;
-                    Some(Ok(()))
-                }
-                None => None,
-            },
+            None => self.take_from_kernel(index, wr),
         };
         let slot = Slot(position);
-        let (pending, taken) = match taken {
+        let (words, taken) = match taken {
             None => return Taken::Nothing,
             Some(Ok(())) => {
-                let pending = Pending {
+                let words = Words {
                     id: wr.id,
                     opcode: wr.op.wc_opcode(),
                     bytes: wr.bytes(),
                     signalled: wr.signalled || self.signal_all,
-                    progress: Progress::Taken,
                 };
-                (pending, Taken::Wr(slot))
+                (words, Taken::Wr(slot))
             }
             Some(Err(BadWr { id, opcode, status })) => {
-                let pending = Pending {
+                let words = Words {
                     id,
                     opcode,
                     bytes: 0,
                     signalled: true,
-                    progress: Progress::Taken,
                 };
-                (pending, Taken::Bad(slot, status))
+                (words, Taken::Bad(slot, status))
             }
         };
-        if let Some(place) = inner.pending.get_mut(index) {
-            *place = pending;
-        }
-        self.taken.write_once(position.wrapping_add(1));
+        self.pending.put(index, words);
+        // ORDERING: pairs with the acquire in `taken`: who sees the request sees its words.
+        self.taken.write_release(position.wrapping_add(1));
         taken
+    }
+
+    #[inline(never)]
+    fn take_from_kernel(&self, index: usize, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+        *wr = self.inner.lock().kernel.get_mut(index)?.take()?;
+        Some(Ok(()))
+    }
+
+    /// Whether what is posted at `position` came after the queue began to drain.
+    #[inline]
+    fn is_drained_at(&self, position: u32) -> bool {
+        // Requests may have been taken while they were counted, hence "not before". CAST: the sign of the
+        // distance.
+        u32::try_from(self.last.read_once())
+            .is_ok_and(|last| position.wrapping_sub(last) as i32 >= 0)
     }
 
     /// What is posted from now on is not taken any more, but flushed at the end.
     pub(crate) fn drain(&self) {
-        let mut inner = self.inner.lock();
         let posted = match &self.user {
             // A process that posts meanwhile may be counted or not.
             Some(ring) => {
                 let taken = self.taken();
                 taken.wrapping_add(ring.posted(taken))
             }
-            None => inner.posted,
+            None => self.inner.lock().posted,
         };
-        inner.last = Some(posted);
+        self.last.write_once(posted.into());
     }
 
     /// The last octet of the request is `end` octets into the stream. This stays in `ends` until they
     /// are full, or [`SendQueue::accepted`] is called.
+    #[inline]
     pub(crate) fn sent(&self, ends: &mut Ends, slot: Slot, end: u64) {
         if !ends.push(slot, end) {
             ends.note(self, &mut self.inner.lock());
@@ -384,19 +384,6 @@ impl SendQueue {
         self.inner.lock().depth.room() == Room::Free
     }
 
-    /// How full the queue is.
-    pub(crate) fn fill(&self) -> Fill {
-        let ring = self.user.as_ref().map(|ring| ring.posted(self.taken()));
-        let inner = self.inner.lock();
-        let taken = self.taken();
-        Fill {
-            posted: ring.unwrap_or_else(|| inner.posted.wrapping_sub(taken)),
-            pending: taken.wrapping_sub(inner.done),
-            reads: inner.depth.used().into(),
-            max_reads: inner.depth.limit().into(),
-        }
-    }
-
     /// Whether no Read and no atomic operation is outstanding, which a fenced request waits for.
     pub(crate) fn no_reads(&self) -> bool {
         self.inner.lock().depth.used() == 0
@@ -404,15 +391,16 @@ impl SendQueue {
 
     /// Whether every request that was taken is complete.
     pub(crate) fn is_idle(&self) -> bool {
-        let inner = self.inner.lock();
-        self.taken() == inner.done
+        // Under the lock, so that the completions are there too.
+        let _inner = self.inner.lock();
+        self.taken() == self.done()
     }
 
     /// Whether the peer is still to get something of what was taken. A peer that has ended its half of
     /// the stream answers no Read, so with one outstanding nothing behind it can succeed.
     pub(crate) fn owes(&self) -> bool {
         let inner = self.inner.lock();
-        self.taken() != inner.done && inner.depth.used() == 0
+        self.taken() != self.done() && inner.depth.used() == 0
     }
 
     /// Notes a Read or atomic operation whose Request goes out now. Reserve with
@@ -499,7 +487,7 @@ impl SendQueue {
     /// Context: process; the transmitter's.
     #[must_use]
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: Origin) -> bool {
-        self.inner.lock().last = None;
+        self.last.write_once(NEVER);
         // The regions of outstanding Reads are let go without the lock.
         while self.read_done().is_some() {}
         let mut wr = SendWr::default();
@@ -507,15 +495,11 @@ impl SendQueue {
             {
                 let mut inner = self.inner.lock();
                 let inner = &mut *inner;
-                while inner.done != self.taken() {
-                    let slot = Slot(inner.done);
-                    let over = matches!(
-                        inner.pending.get(self.index(inner.done)),
-                        Some(Pending {
-                            progress: Progress::Done(_),
-                            ..
-                        })
-                    );
+                while self.done() != self.taken() {
+                    let done = self.done();
+                    let slot = Slot(done);
+                    let progress = inner.progress.get(self.index(done));
+                    let over = matches!(progress, Some(Progress::Done(_)));
                     if !over {
                         let status = first.take().unwrap_or(WcStatus::Flushed);
                         inner.progress(self, slot, Progress::Done(status));
@@ -544,37 +528,45 @@ impl Inner {
 
     fn progress(&mut self, queue: &SendQueue, slot: Slot, progress: Progress) {
         // A slot that was flushed meanwhile is not among the pending ones any more.
-        if slot.0.wrapping_sub(self.done) >= queue.taken().wrapping_sub(self.done) {
+        let done = queue.done();
+        if slot.0.wrapping_sub(done) >= queue.taken().wrapping_sub(done) {
             return;
         }
-        if let Some(pending) = self.pending.get_mut(queue.index(slot.0)) {
-            pending.progress = progress;
+        if let Some(place) = self.progress.get_mut(queue.index(slot.0)) {
+            *place = progress;
         }
     }
 
     /// Completes requests in order until one is not over.
     fn complete(&mut self, queue: &SendQueue, origin: Origin) {
-        while self.done != queue.taken() && self.complete_one(queue, origin) {}
+        while queue.done() != queue.taken() && self.complete_one(queue, origin) {}
     }
 
     /// Completes the oldest pending request if it is over; whether it was.
     fn complete_one(&mut self, queue: &SendQueue, origin: Origin) -> bool {
-        let Some(pending) = self.pending.get(queue.index(self.done)).copied() else {
+        let done = queue.done();
+        let index = queue.index(done);
+        let (Some(progress), Some(words)) =
+            (self.progress.get_mut(index), queue.pending.get(index))
+        else {
             return false;
         };
-        let status = match pending.progress {
+        let status = match *progress {
             Progress::Taken | Progress::Reading => return false,
             Progress::Sent(end) if end > self.accepted => return false,
             Progress::Sent(_) => WcStatus::Success,
             Progress::Done(status) => status,
         };
-        self.done = self.done.wrapping_add(1);
-        if pending.signalled || status != WcStatus::Success {
+        *progress = Progress::Taken;
+        // ORDERING: pairs with the acquire in `take_posted`: the words have been read. Before the completion
+        // is there: who has seen that may post one more.
+        queue.done.write_release(done.wrapping_add(1));
+        if words.signalled || status != WcStatus::Success {
             queue.cq.post(&Completion {
-                id: pending.id,
+                id: words.id,
                 status,
-                opcode: pending.opcode,
-                bytes: pending.bytes,
+                opcode: words.opcode,
+                bytes: words.bytes,
                 extra: WcExtra::None,
                 qpn: origin.qpn,
                 qp: origin.qp,

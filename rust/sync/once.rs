@@ -12,7 +12,7 @@ use core::sync::atomic::fence;
 use core::sync::atomic::Ordering;
 use kernel::sync::atomic::Atomic;
 
-/// `READ_ONCE`, `WRITE_ONCE` and `smp_load_acquire`, for values that others change with atomic operations or by these.
+/// `READ_ONCE`, `WRITE_ONCE`, `smp_load_acquire` and `smp_store_release`, for values that others change with atomic operations or by these.
 pub trait Once {
     /// What is stored.
     type Value: Copy;
@@ -25,6 +25,9 @@ pub trait Once {
 
     /// Writes the value, without any order.
     fn write_once(&self, value: Self::Value);
+
+    /// Writes the value; what was read and written before this is done by then.
+    fn write_release(&self, value: Self::Value);
 }
 
 macro_rules! once {
@@ -52,6 +55,13 @@ macro_rules! once {
             fn write_once(&self, value: $value) {
                 // SAFETY: As above.
                 unsafe { self.as_ptr().write_volatile(value) }
+            }
+
+            #[inline(always)]
+            fn write_release(&self, value: $value) {
+                // ORDERING: this fence and then a store order no less than `smp_store_release`.
+                fence(Ordering::Release);
+                self.write_once(value);
             }
         }
     )* };

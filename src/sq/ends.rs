@@ -21,6 +21,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Adds one; false if there is no place.
+    #[inline]
     pub(super) fn push(&mut self, slot: Slot, end: u64) -> bool {
         match self.list.get_mut(self.len) {
             Some(place) => {
