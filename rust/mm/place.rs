@@ -63,8 +63,8 @@ pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
     writable: bool,
-    /// The piece that the last look-up ended at: mere hint, any value is allowed.
-    hint: Atomic<u32>,
+    /// The pieces that the last look-ups ended at, for each [`Way`]: mere hints, any value is allowed.
+    hints: [Atomic<u32>; 2],
     owner: Option<Umem>,
 }
 
@@ -85,6 +85,15 @@ pub struct KernelPages {
     skip: Atomic<u64>,
     len: Atomic<u64>,
     page_shift: Atomic<u32>,
+}
+
+/// What is done with octets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// They are placed.
+    In,
+    /// They are taken.
+    Out,
 }
 
 /// A contiguous run of octets.
@@ -142,11 +151,22 @@ impl Memory {
             return None;
         }
         match self {
-            Self::Pages(list) => list.run(offset, max),
+            Self::Pages(list) => list.run(Way::In, offset, max),
             Self::KernelPages(pages) => pages.run(offset, max),
             Self::KernelVirtual(window) => window.run(offset, max),
             Self::Part(part) => part.run(offset, max),
         }
+    }
+
+    /// The run of all `len` octets at `offset`, if they are one.
+    #[inline(always)]
+    fn whole(&self, way: Way, offset: u64, len: usize) -> Option<Run<'_>> {
+        let run = match self {
+            // Nearly all there is, and looked at without a call.
+            Self::Pages(list) if len != 0 => list.run(way, offset, len),
+            _ => self.run(offset, len),
+        };
+        run.filter(|run| run.len == len)
     }
 
     /// The address of the octet at `offset` in the kernel's map, for a look at its alignment.
@@ -189,6 +209,7 @@ impl Memory {
     /// * `EFAULT` if they do not fit; nothing is placed then.
     /// * `EACCES` if the memory may only be read.
     /// * `EINVAL` if the receive queue has too few.
+    #[inline]
     pub fn copy_from_inbound(
         &self,
         offset: u64,
@@ -200,13 +221,13 @@ impl Memory {
             return Err(EACCES);
         }
         // Most often both are one piece.
-        if let (Some(run), Some(from)) = (self.run(offset, len), inbound.in_one(pos, len)) {
-            if run.len == len {
-                // SAFETY: The queue vouches for the octets until they are consumed, and they are no
-                // memory of the consumer's; the run is valid for writes as long as `self` is borrowed.
-                unsafe { core::ptr::copy_nonoverlapping(from, run.start, len) };
-                return Ok(());
-            }
+        if let (Some(run), Some(from)) =
+            (self.whole(Way::In, offset, len), inbound.in_one(pos, len))
+        {
+            // SAFETY: The queue vouches for the octets until they are consumed, and they are no
+            // memory of the consumer's; the run is valid for writes as long as `self` is borrowed.
+            unsafe { core::ptr::copy_nonoverlapping(from, run.start, len) };
+            return Ok(());
         }
         self.copy_in_pieces(offset, inbound, pos, len)
     }
@@ -247,11 +268,17 @@ impl Memory {
     /// * `EFAULT` if they are not all inside; the batch is as it was then.
     /// * What the batch says if it cannot grow; it may hold a part of them then
     ///   ([`TxBatch::rewind`]).
+    #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
-        if let Some(run) = self.run(offset, len).filter(|run| run.len == len) {
+        if let Some(run) = self.whole(Way::Out, offset, len) {
             // SAFETY: The run is valid memory for as long as `self` is borrowed.
             return unsafe { batch.append_raw(run.start, len) };
         }
+        self.copy_out_pieces(offset, len, batch)
+    }
+
+    /// The rest of [`Memory::copy_to_batch`].
+    fn copy_out_pieces(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if !self.covers(offset, len) {
             return Err(EFAULT);
         }
@@ -362,7 +389,7 @@ impl PageList {
             pieces: KVVec::with_capacity(pieces, GFP_KERNEL)?,
             len: 0,
             writable,
-            hint: Atomic::new(0),
+            hints: [const { Atomic::new(0) }; 2],
             owner: None,
         })
     }
@@ -400,24 +427,24 @@ impl PageList {
     }
 
     #[inline]
-    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+    fn run(&self, way: Way, offset: u64, max: usize) -> Option<Run<'_>> {
+        let [into, out] = &self.hints;
+        let hint = if way == Way::In { into } else { out };
         // CAST: 32 bits fit.
-        let hint = self.hint.read_once() as usize;
-        match self.run_of(hint, offset, max) {
+        match self.run_of(hint.read_once() as usize, offset, max) {
             Some(run) => Some(run),
             None => self.run_elsewhere(hint, offset, max),
         }
     }
 
-    /// As [`PageList::run`], for an offset that is not in the piece `hint`. Most often it is next to
-    /// that.
-    fn run_elsewhere(&self, hint: usize, offset: u64, max: usize) -> Option<Run<'_>> {
-        for index in [hint.wrapping_add(1), hint.wrapping_sub(1)] {
-            if let Some(run) = self.run_of(index, offset, max) {
-                // CAST: A hint may be cut.
-                self.hint.write_once(index as u32);
-                return Some(run);
-            }
+    /// As [`PageList::run`], for an offset that is not in the piece `hint`. Most often it is in the next.
+    fn run_elsewhere(&self, hint: &Atomic<u32>, offset: u64, max: usize) -> Option<Run<'_>> {
+        // CAST: 32 bits fit.
+        let next = (hint.read_once() as usize).wrapping_add(1);
+        if let Some(run) = self.run_of(next, offset, max) {
+            // CAST: A hint may be cut.
+            hint.write_once(next as u32);
+            return Some(run);
         }
         // The first piece is at 0, so at least one is not above `offset`.
         let index = self
@@ -425,7 +452,7 @@ impl PageList {
             .partition_point(|piece| piece.offset <= offset)
             .saturating_sub(1);
         // CAST: As above.
-        self.hint.write_once(index as u32);
+        hint.write_once(index as u32);
         self.run_of(index, offset, max)
     }
 
