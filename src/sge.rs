@@ -71,7 +71,6 @@ pub(crate) struct Slice {
 
 impl Slice {
     /// Copies `len` octets from `offset` on into the batch.
-    #[inline]
     fn copy_to_batch(
         &self,
         pd: PdId,
@@ -103,6 +102,31 @@ impl Slice {
         self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
         })
+    }
+
+    /// Places `len` octets, which wait at `pos`, at the front. All of the slice is checked, also what is
+    /// behind them.
+    fn place_first(
+        &self,
+        pd: PdId,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+        off: BhOff<'_>,
+    ) -> Result<(), WcStatus> {
+        let refused = WcStatus::LocalProtection;
+        let inside = self.region.enter_off(off).ok_or(refused)?;
+        let Self { key, addr, .. } = *self;
+        let at =
+            self.region
+                .check_local_inside(&inside, key, pd, addr, self.len, LocalUse::Sink)?;
+        if len > self.len as usize {
+            return Err(refused);
+        }
+        inside
+            .memory()
+            .copy_from_inbound(at, inbound, pos, len)
+            .map_err(|_| refused)
     }
 
     /// Places octets from a private buffer at the front.
@@ -253,6 +277,7 @@ impl Slices {
     }
 
     /// Copies the `len` octets at `offset` of the list into the batch.
+    #[inline]
     pub(crate) fn copy_to_batch(
         &self,
         pd: PdId,
@@ -260,9 +285,28 @@ impl Slices {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), WcStatus> {
+        if let Some(slice) = self.first_with(offset, len) {
+            return slice.copy_to_batch(pd, offset, len, batch);
+        }
         self.walk(offset, len, |slice, at, piece, _| {
             slice.copy_to_batch(pd, at, piece, batch)
         })
+    }
+
+    /// Places the `len` octets that wait at `pos` at the front of a list of one element that was only
+    /// looked for ([`Slices::find`]), and checks it.
+    pub(crate) fn place_first(
+        &self,
+        pd: PdId,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+        off: BhOff<'_>,
+    ) -> Result<(), WcStatus> {
+        match &self.list {
+            [Some(slice), ..] if self.used == 1 => slice.place_first(pd, inbound, pos, len, off),
+            _ => Err(WcStatus::LocalProtection),
+        }
     }
 
     /// Places the `len` octets that wait at `pos` at `offset` of the list.
@@ -275,6 +319,9 @@ impl Slices {
         len: usize,
         off: BhOff<'_>,
     ) -> Result<(), WcStatus> {
+        if let Some(slice) = self.first_with(offset, len) {
+            return slice.place(pd, offset, inbound, pos, len, off);
+        }
         self.walk(offset, len, |slice, at, piece, done| {
             slice.place(
                 pd,
@@ -287,25 +334,24 @@ impl Slices {
         })
     }
 
-    /// Calls `f(slice, offset in the slice, octets, octets done before)` for each piece of a range.
+    /// The first slice, if the whole range is inside it, as most often.
     #[inline]
+    fn first_with(&self, offset: u32, len: usize) -> Option<&Slice> {
+        let [first, ..] = &self.list;
+        let end = u64::from(offset).checked_add(len as u64)?;
+        first
+            .as_ref()
+            .filter(|slice| self.used != 0 && len != 0 && end <= u64::from(slice.len))
+    }
+
+    /// Calls `f(slice, offset in the slice, octets, octets done before)` for each piece of a range.
+    #[inline(never)]
     fn walk(
         &self,
         offset: u32,
         len: usize,
         mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), WcStatus>,
     ) -> Result<(), WcStatus> {
-        // Most often there is one slice, or all is inside the first.
-        if let [Some(slice), ..] = &self.list {
-            let end = u64::from(offset) + len as u64;
-            if self.used != 0 && end <= u64::from(slice.len) {
-                return if len == 0 {
-                    Ok(())
-                } else {
-                    f(slice, offset, len, 0)
-                };
-            }
-        }
         let mut skip = offset;
         let mut done = 0;
         for slice in self.iter() {

@@ -96,9 +96,10 @@ impl Qp {
         let RxStream {
             incoming, cache, ..
         } = stream;
+        let mut unchecked = false;
         if segment.first {
             stream.written = Written::default();
-            self.next_receive(incoming, cache)?;
+            unchecked = self.next_receive(incoming, cache, segment)?;
         }
         let Some(progress) = &mut incoming.progress else {
             return Err(Fault::NoBuffer);
@@ -111,11 +112,13 @@ impl Qp {
         if payload.len != 0 {
             let pos = ulpdu + usize::from(payload.offset);
             let len = usize::from(payload.len);
-            if let Err(status) =
-                incoming
-                    .buffer
-                    .place(self.pd(), placement.offset, inbound, pos, len, off)
-            {
+            let (buffer, pd) = (&incoming.buffer, self.pd());
+            let placed = if unchecked {
+                buffer.place_first(pd, inbound, pos, len, off)
+            } else {
+                buffer.place(pd, placement.offset, inbound, pos, len, off)
+            };
+            if let Err(status) = placed {
                 return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
             }
         }
@@ -164,20 +167,30 @@ impl Qp {
         }
     }
 
-    /// Takes the next receive work request for a Send and resolves its list.
-    fn next_receive(&self, incoming: &mut Incoming, cache: &mut RegionCache) -> Result<(), Fault> {
+    /// Takes the next receive work request for a Send and resolves its list. Returns whether that is
+    /// still to be checked: a list of one element, for a Send of one segment, is when that is placed.
+    fn next_receive(
+        &self,
+        incoming: &mut Incoming,
+        cache: &mut RegionCache,
+        segment: &SendSegment,
+    ) -> Result<bool, Fault> {
         self.take_wr(&mut incoming.wr)?;
         let list = &incoming.wr.buffer;
-        let usage = LocalUse::Sink;
-        if let Err(status) = incoming
-            .buffer
-            .resolve(list, self.device(), self.pd(), usage, cache)
-        {
+        let whole = segment.last.is_last() && segment.payload.len != 0;
+        let unchecked = whole && list.sges().len() == 1;
+        let (buffer, device) = (&mut incoming.buffer, self.device());
+        let found = if unchecked {
+            buffer.find(list, device, cache)
+        } else {
+            buffer.resolve(list, device, self.pd(), LocalUse::Sink, cache)
+        };
+        if let Err(status) = found {
             return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
         }
         incoming.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
         incoming.progress = Some(SendProgress::new());
-        Ok(())
+        Ok(unchecked)
     }
 
     /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
