@@ -373,6 +373,7 @@ impl Qp {
         }
     }
 
+    #[inline(always)]
     fn place_write(
         &self,
         stream: &mut RxStream,

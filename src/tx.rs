@@ -512,6 +512,11 @@ impl Qp {
             && self.sq.looks_empty()
     }
 
+    #[inline(never)]
+    fn cut_last(&self, stream: &mut TxStream) -> Result<(), Failed> {
+        self.cut(stream, Grow::Sleep)
+    }
+
     /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.
     #[cold]
     fn send_terminate(&self, stream: &mut TxStream) {
@@ -519,7 +524,7 @@ impl Qp {
         if let Some(terminate) = self.take_terminate() {
             stream.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
             stream.desk.mulpdu = stream.mulpdu_now();
-            if self.cut(stream, Grow::Sleep).is_ok() {
+            if self.cut_last(stream).is_ok() {
                 self.device().stats.terminates_sent.inc();
             }
         }

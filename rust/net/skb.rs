@@ -186,14 +186,8 @@ impl Inbound<'_> {
     /// The rest of [`Inbound::front`].
     fn front_in_pieces(&mut self, pos: usize, octets: &mut [u8]) -> usize {
         let len = self.available().saturating_sub(pos).min(octets.len());
-        let there = octets
-            .get_mut(..len)
-            .is_some_and(|octets| self.peek(pos, octets));
-        if there {
-            len
-        } else {
-            0
-        }
+        let there = octets.get_mut(..len).map(|octets| self.peek(pos, octets));
+        usize::from(there == Some(true)).wrapping_mul(len)
     }
 
     /// Where `len` octets at `pos` are, if they are one piece that begins not before the position that
@@ -289,14 +283,13 @@ impl Inbound<'_> {
     #[inline]
     pub fn mark(&mut self, pos: usize) {
         // CAST: `usize` has 64 bits; the second is at most `left`.
-        if let Some(mark) = &mut self.mark {
-            match pos.checked_sub(mark.pos as usize) {
-                // Still in the same piece.
-                Some(skip) if skip < mark.left as usize => return mark.skip(skip as u32),
-                _ => {}
+        match &mut self.mark {
+            // Still in the same piece.
+            Some(mark) if pos.wrapping_sub(mark.pos as usize) < mark.left as usize => {
+                mark.skip(pos.wrapping_sub(mark.pos as usize) as u32);
             }
+            _ => self.mark_far(pos),
         }
-        self.mark_far(pos);
     }
 
     /// The rest of [`Inbound::mark`].

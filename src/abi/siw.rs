@@ -232,6 +232,7 @@ impl SendRing {
     }
 
     /// Takes the request at `position`, which is posted.
+    #[inline(never)]
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
         let decoded = self.0.take(position, |entry| decode_sqe(&entry, wr))?;
         // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings

@@ -66,6 +66,7 @@ pub(super) enum Failed {
 
 impl Qp {
     /// Cuts one FPDU of the current message into the batch.
+    #[inline]
     pub(super) fn cut(&self, stream: &mut TxStream, grow: Grow) -> Result<(), Failed> {
         let TxStream {
             current: Some(current),
@@ -181,7 +182,7 @@ impl Qp {
     }
 
     /// Copies octets of a message's payload.
-    #[inline]
+    #[inline(always)]
     fn copy_payload(
         &self,
         payload: &Payload<'_>,
