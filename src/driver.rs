@@ -24,6 +24,7 @@ use kernel_ext::{
         },
         mr::{
             MapSg,
+            RegDmaBufMr,
             RegUserMr,
             ReregUserMr, //
         },
@@ -246,6 +247,13 @@ impl Driver for Riwarp {
         udata: &mut Udata<'_, Self>,
     ) -> Result<MrCreated<Self>> {
         Mr::register_user(pd, request, udata)
+    }
+
+    fn reg_user_mr_dmabuf(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegDmaBufMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        Mr::register_dma_buf(pd, request)
     }
 
     fn rereg_user_mr(

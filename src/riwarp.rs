@@ -75,6 +75,7 @@ module! {
     description: "Software iWARP RDMA device",
     license: "GPL v2",
     alias: ["rdma-link-riwarp", "rdma-link-riwarp_siw"],
+    imports_ns: ["DMA_BUF"],
     params: {
         crc: bool {
             default: true,

@@ -2,7 +2,7 @@
 
 //! Where octets live, and the copies between there and the wire.
 //!
-//! A [`Memory`] is one of three: the pinned pages of a process ([`PageList`]), the pages that a
+//! A [`Memory`] is one of three: memory that a process has registered ([`PageList`]), the pages that a
 //! kernel consumer registered fast ([`KernelPages`]), or a window of kernel virtual addresses.
 //! Offsets count from its first octet. All of them find the longest contiguous run at an offset, so
 //! that copies are few and long.
@@ -16,6 +16,7 @@
 //! Context: any. Nothing here sleeps or allocates, except that dropping the pages of a process may
 //! sleep.
 
+use super::dma_buf::DmaBuf;
 use super::umem::Umem;
 use crate::net::Inbound;
 use crate::net::TxBatch;
@@ -37,7 +38,7 @@ pub use part::Part;
 
 /// Memory that octets are placed in and taken from.
 pub enum Memory {
-    /// Pinned pages of a process.
+    /// Memory of a process.
     Pages(PageList),
     /// Pages that a kernel consumer registered fast.
     KernelPages(Arc<KernelPages>),
@@ -53,19 +54,28 @@ pub struct KernelWindow {
     len: u64,
 }
 
-/// The pinned pages of a process.
+/// Who keeps the memory of a process in its place.
+#[expect(dead_code, reason = "kept for their drop")]
+pub(super) enum Owner {
+    /// A dma-buf of another driver.
+    DmaBuf(DmaBuf),
+    /// Pinned pages.
+    Umem(Umem),
+}
+
+/// Memory of a process that stays in its place.
 ///
 /// # Invariants
 ///
 /// The pieces are sorted by `offset`, the first is at 0, each ends where the next begins, the last
-/// at `len`. Each is contiguous memory of the kernel's map that stays valid as long as `owner`.
+/// at `len`. Each is contiguous in the kernel's virtual memory and stays valid as long as `owner`.
 pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
     writable: bool,
     /// The pieces that the last look-ups ended at, for each [`Way`]: mere hints, any value is allowed.
     hints: [Atomic<u32>; 2],
-    owner: Option<Umem>,
+    owner: Option<Owner>,
 }
 
 #[derive(Clone, Copy)]
@@ -417,7 +427,7 @@ impl PageList {
     }
 
     /// Gives the list its owner.
-    pub(super) fn own(&mut self, owner: Umem) {
+    pub(super) fn own(&mut self, owner: Owner) {
         self.owner = Some(owner);
     }
 

@@ -10,6 +10,7 @@
 //!
 //! C header: `include/rdma/ib_umem.h`.
 
+use super::place::Owner;
 use super::place::PageList;
 use crate::bindings;
 use crate::rdma::types::Access;
@@ -118,7 +119,7 @@ impl Umem {
             // SAFETY: As above; null after the last.
             entry = unsafe { bindings::sg_next(sg.as_ptr()) };
         }
-        list.own(self);
+        list.own(Owner::Umem(self));
         Ok(list)
     }
 }

@@ -2,14 +2,16 @@
 
 //! Registration of memory.
 //!
-//! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]), or a scatter list of
-//! a kernel consumer for a region that it will register fast ([`MapSg`]). What leaves: pinned
-//! memory ([`Umem`]) or a list of pages ([`KernelPages`]) that the driver's region keeps.
+//! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]) or that of
+//! another driver ([`RegDmaBufMr`]), or a scatter list of a kernel consumer for a region that it will
+//! register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`], [`DmaBuf`]) or a list
+//! of pages ([`KernelPages`]) that the driver's region keeps.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
 use super::types::Access;
 use crate::bindings;
+use crate::mm::dma_buf::DmaBuf;
 use crate::mm::place::KernelPages;
 use crate::mm::umem::Umem;
 use core::marker::PhantomData;
@@ -43,6 +45,33 @@ impl RegUserMr<'_> {
     pub fn pin(&self) -> Result<Umem> {
         // SAFETY: The device is registered while one of its verbs runs.
         unsafe { Umem::pin(self.device, self.start, self.length, self.access) }
+    }
+}
+
+/// A process's request to register memory of another driver, of which it has a descriptor.
+pub struct RegDmaBufMr<'a> {
+    pub(super) fd: c_int,
+    /// Where the region begins in that memory.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+    /// By which address it will be named in work requests and by the peer.
+    pub iova: u64,
+    /// The rights.
+    pub access: Access,
+    pub(super) _life: PhantomData<&'a bindings::ib_device>,
+}
+
+impl RegDmaBufMr<'_> {
+    /// Gets the memory, all that the descriptor stands for.
+    ///
+    /// # Errors
+    ///
+    /// * `EBADF` if there is no such descriptor, `EINVAL` if it is none of a dma-buf.
+    /// * `EOPNOTSUPP` if the processor cannot have access to the memory as to its own.
+    /// * What the driver says whose memory it is.
+    pub fn map(&self) -> Result<DmaBuf> {
+        DmaBuf::map(self.fd)
     }
 }
 

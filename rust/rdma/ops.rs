@@ -27,6 +27,7 @@ use super::device::IbDevice;
 use super::iw_cm::CmId;
 use super::iw_cm::ConnParam;
 use super::mr::MapSg;
+use super::mr::RegDmaBufMr;
 use super::mr::RegUserMr;
 use super::mr::ReregUserMr;
 use super::object::CqLink;
@@ -223,6 +224,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
         pd: ArcBorrow<'_, Self::Pd>,
         request: &RegUserMr<'_>,
         udata: &mut Udata<'_, Self>,
+    ) -> Result<MrCreated<Self>>;
+
+    /// Registers memory of another driver for a process.
+    fn reg_user_mr_dmabuf(
+        pd: ArcBorrow<'_, Self::Pd>,
+        request: &RegDmaBufMr<'_>,
     ) -> Result<MrCreated<Self>>;
 
     /// Makes a region of a process that takes the place of `mr`, in the domain `pd`, which may be the same.

@@ -21,6 +21,7 @@ use kernel_ext::{
     rdma::{
         mr::{
             MapSg,
+            RegDmaBufMr,
             RegUserMr, //
         },
         ops::MrCreated,
@@ -89,6 +90,31 @@ impl Mr {
         let mr = Self::insert(pd, Kind::User, asked, body, request.access)?;
         abi::user::answer_region(abi, mr.region.stag(), udata)?;
         Ok(mr.created())
+    }
+
+    /// Registers memory of another driver for a process.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` for an empty range, or one that wraps or goes beyond the end; and as [`to_rights`].
+    /// * `EACCES` for rights to write by a descriptor that is only for reading.
+    /// * `ENOMEM` if the device has all regions that it can have, or memory is short.
+    /// * Those of [`RegDmaBufMr::map`].
+    pub(crate) fn register_dma_buf(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegDmaBufMr<'_>,
+    ) -> Result<MrCreated<Riwarp>> {
+        let access = to_rights(request.access)?;
+        if request.iova.checked_add(request.length).is_none() {
+            return Err(EINVAL);
+        }
+        let pages = request.map()?.into_pages(request.offset, request.length)?;
+        let memory = Memory::Pages(pages);
+        if access.contains(Access::LOCAL_WRITE) && !memory.is_writable() {
+            return Err(EACCES);
+        }
+        let body = Body::new(request.iova, request.length, access, memory);
+        Ok(Self::insert(pd, Kind::User, None, body, request.access)?.created())
     }
 
     /// Makes the region that is all of kernel memory. Its domain belongs to a kernel consumer; the

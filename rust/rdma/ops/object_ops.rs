@@ -8,6 +8,7 @@
 use super::super::device::device_data;
 use super::super::mmap::Mappings;
 use super::super::mr::MapSg;
+use super::super::mr::RegDmaBufMr;
 use super::super::mr::RegUserMr;
 use super::super::mr::ReregUserMr;
 use super::super::object::MrObject;
@@ -212,6 +213,46 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         // SAFETY: By the caller's promise.
         let created = T::reg_user_mr(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
         Ok(finish_region(room, created, mappings, (iova, length)))
+    };
+    make().unwrap_or_else(error_ptr)
+}
+
+/// `ops.reg_user_mr_dmabuf`.
+///
+/// # Safety
+///
+/// `pd` was filled and belongs to the caller's context.
+pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    offset: u64,
+    length: u64,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    dmah: *mut bindings::ib_dmah,
+    _attrs: *mut bindings::uverbs_attr_bundle,
+) -> *mut bindings::ib_mr {
+    let make = || {
+        if !dmah.is_null() {
+            return Err(EOPNOTSUPP);
+        }
+        let request = RegDmaBufMr {
+            fd,
+            offset,
+            length,
+            iova,
+            access: Access::from_raw(access),
+            _life: PhantomData,
+        };
+        let room = new_region::<T>()?;
+        // SAFETY: By the caller's promise.
+        let created = T::reg_user_mr_dmabuf(unsafe { PdObject::<T>::data(pd) }, &request)?;
+        Ok(finish_region(
+            room,
+            created,
+            Mappings::new(),
+            (iova, length),
+        ))
     };
     make().unwrap_or_else(error_ptr)
 }

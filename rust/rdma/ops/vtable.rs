@@ -79,6 +79,7 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         query_qp: Some(queue_ops::query_qp::<T>),
         query_srq: Some(queue_ops::query_srq::<T>),
         reg_user_mr: Some(object_ops::reg_user_mr::<T>),
+        reg_user_mr_dmabuf: Some(object_ops::reg_user_mr_dmabuf::<T>),
         rereg_user_mr: Some(object_ops::rereg_user_mr::<T>),
         req_notify_cq: Some(queue_ops::req_notify_cq::<T>),
 

@@ -10,6 +10,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -145,6 +146,15 @@ void sleep_ms(int ms)
 /* Regions that nobody has freed yet. */
 static struct region kept[128];
 
+void region_keep(const struct region *r)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		if (!kept[i].mr) {
+			kept[i] = *r;
+			break;
+		}
+}
+
 bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access)
 {
 	r->mr = NULL;
@@ -161,11 +171,7 @@ bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access)
 		munmap(r->buf, len ? len : 1);
 		return false;
 	}
-	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
-		if (!kept[i].mr) {
-			kept[i] = *r;
-			break;
-		}
+	region_keep(r);
 	return true;
 }
 
@@ -884,6 +890,27 @@ int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size
 	mr->lkey = resp.lkey;
 	mr->rkey = resp.rkey;
 	return 0;
+}
+
+int method(struct ibv_context *context, uint16_t object, uint16_t number,
+	   struct ib_uverbs_attr *attrs, size_t count)
+{
+	struct {
+		struct ib_uverbs_ioctl_hdr hdr;
+		struct ib_uverbs_attr attrs[16];
+	} req = { 0 };
+	size_t len = sizeof(req.hdr) + count * sizeof(*attrs);
+	int error;
+
+	req.hdr.length = len;
+	req.hdr.object_id = object;
+	req.hdr.method_id = number;
+	req.hdr.num_attrs = count;
+	req.hdr.driver_id = has_extensions() ? RDMA_DRIVER_RXE : RDMA_DRIVER_SIW;
+	memcpy(req.attrs, attrs, count * sizeof(*attrs));
+	error = ioctl(context->cmd_fd, RDMA_VERBS_IOCTL, &req) ? errno : 0;
+	memcpy(attrs, req.attrs, count * sizeof(*attrs));
+	return error;
 }
 
 uint32_t any(void)

@@ -12,7 +12,9 @@
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rdma_user_ioctl_cmds.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +93,8 @@ struct region {
  */
 bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access);
 void region_free(struct region *r);
+/* The same for a region that something else has made. */
+void region_keep(const struct region *r);
 /* Ends the registration but leaves the memory where it is. */
 bool region_release(struct region *r);
 /* A pattern that differs at every offset and for every seed. */
@@ -246,6 +250,12 @@ int ring_doorbell(struct ibv_qp *qp);
  * which of the rest count. An errno; the keys are those of the region afterwards.
  */
 int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access);
+/*
+ * A method of the device's newer interface, without the library; an errno. `attrs` are sent as they are and
+ * hold the answer afterwards; at most 16.
+ */
+int method(struct ibv_context *context, uint16_t object, uint16_t number,
+	   struct ib_uverbs_attr *attrs, size_t count);
 /* 24 bits at random, in each run the same, and octets of that kind. */
 uint32_t any(void);
 void fill_any(volatile void *at, size_t len);

@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Memory regions on dma-bufs, here those that udmabuf makes of ordinary files in memory: what the device
+ * does to the region is seen in the file. The libraries that serve the device do not have the call, so it is
+ * made by hand.
+ */
+
+#include "common.h"
+
+#include <fcntl.h>
+#include <linux/dma-heap.h>
+#include <linux/udmabuf.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define PAGE 4096
+#define LEN (64 * PAGE)
+#define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
+
+/* A dma-buf, and the memory behind it as the process sees it. */
+struct buffer {
+	int fd;
+	uint8_t *buf;
+	size_t len;
+};
+
+static struct region local, remote;
+static struct buffer buffer;
+
+/* False if the case has failed, or there are no dma-bufs here. */
+static bool buffer_make(struct buffer *b, size_t len)
+{
+	int maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+	int file = memfd_create("behind", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	struct udmabuf_create create = { .memfd = file, .flags = UDMABUF_FLAGS_CLOEXEC, .size = len };
+
+	b->fd = -1;
+	b->len = len;
+	if (maker < 0) {
+		test_skip("no udmabuf: %s", strerror(errno));
+		close(file);
+		return false;
+	}
+	if (file < 0 || ftruncate(file, len) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK)) {
+		fail("a file in memory: %s", strerror(errno));
+	} else {
+		b->fd = ioctl(maker, UDMABUF_CREATE, &create);
+		if (b->fd < 0)
+			fail("a dma-buf: %s", strerror(errno));
+		b->buf = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+		if (b->buf == MAP_FAILED)
+			fail("mmap: %s", strerror(errno));
+	}
+	close(file);
+	close(maker);
+	return !test_failed();
+}
+
+static void buffer_free(struct buffer *b)
+{
+	if (b->fd >= 0)
+		close(b->fd);
+	munmap(b->buf, b->len);
+}
+
+/* How many hold the dma-buf; 0 if that is not told. */
+static long holders(const struct buffer *b)
+{
+	char path[64], line[128];
+	long count = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", b->fd);
+	f = fopen(path, "r");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "count: %ld", &count) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return count;
+}
+
+/* Files are closed for good a moment later. */
+static bool held_by(const struct buffer *b, long count)
+{
+	int64_t end = now_ms() + SOON;
+
+	while (holders(b) != count && now_ms() < end)
+		sleep_ms(2);
+	if (holders(b) != count)
+		fail("the dma-buf has %ld holders, not %ld", holders(b), count);
+	return !test_failed();
+}
+
+static struct ib_uverbs_attr given(uint16_t id, uint64_t value, uint16_t len)
+{
+	return (struct ib_uverbs_attr){
+		.attr_id = id, .len = len, .flags = UVERBS_ATTR_F_MANDATORY, .data = value
+	};
+}
+
+/* Registers a dma-buf; an errno. */
+static int reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, uint64_t len,
+	       uint64_t iova, uint32_t access)
+{
+	uint32_t lkey = 0, rkey = 0;
+	struct ib_uverbs_attr attrs[] = {
+		given(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, 0, 0),
+		given(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd->handle, 0),
+		given(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, offset, 8),
+		given(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, len, 8),
+		given(UVERBS_ATTR_REG_DMABUF_MR_IOVA, iova, 8),
+		given(UVERBS_ATTR_REG_DMABUF_MR_FD, (uint32_t)fd, 4),
+		given(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, access, 4),
+		given(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, (uintptr_t)&lkey, 4),
+		given(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, (uintptr_t)&rkey, 4),
+	};
+	int error = method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR, attrs,
+			   ARRAY_SIZE(attrs));
+
+	if (error)
+		return error;
+	/* The library frees it as one of its own, whose part that everybody sees comes first. */
+	*out = calloc(1, 512);
+	(*out)->context = pd->context;
+	(*out)->pd = pd;
+	(*out)->handle = attrs[0].data;
+	(*out)->lkey = lkey;
+	(*out)->rkey = rkey;
+	return 0;
+}
+
+/* A region of all of a new dma-buf, under the addresses where the process sees it. */
+static bool region_of(struct region *r, struct buffer *b, struct ibv_pd *pd, size_t len, int access)
+{
+	int error;
+
+	if (!buffer_make(b, len))
+		return false;
+	r->buf = b->buf;
+	r->len = len;
+	error = reg(&r->mr, pd, b->fd, 0, len, (uintptr_t)b->buf, access);
+	if (error) {
+		fail("registering a dma-buf: %s", strerror(error));
+		buffer_free(b);
+		return false;
+	}
+	region_keep(r);
+	return true;
+}
+
+/* End b has a dma-buf, end a ordinary memory. */
+static bool prepare(struct pair *p, int access)
+{
+	if (!region_of(&remote, &buffer, p->b.pd, LEN, access))
+		return false;
+	return region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE);
+}
+
+/* One transfer between the ends; returns the status, or -1 if there was none. */
+static int transfer(struct pair *p, enum ibv_wr_opcode op, size_t off, size_t len, uint64_t raddr)
+{
+	struct ibv_sge sge = sge_of(&local, off, len);
+	struct ibv_send_wr wr = wr_rdma(op, 7, IBV_SEND_SIGNALED, &sge, 1, raddr, remote.mr->rkey);
+	struct ibv_wc wc;
+
+	if (!post_send(&p->a, &wr) || !poll_wc(p->a.send_cq, &wc, SOON))
+		return -1;
+	return wc.status;
+}
+
+/* End a reads `len` octets and gets the pattern. */
+static void reads(struct pair *p, uint64_t raddr, size_t len, uint32_t seed)
+{
+	int status;
+
+	memset(local.buf, 0x77, LEN);
+	status = transfer(p, IBV_WR_RDMA_READ, 0, len, raddr);
+	check(status == IBV_WC_SUCCESS, "status %d", status);
+	check(pattern_differs(local.buf, len, seed) < 0, "octet %zd is another",
+	      pattern_differs(local.buf, len, seed));
+}
+
+static const size_t sizes[] = { 1, 63, 1460, PAGE - 1, PAGE, PAGE + 1, 65537, LEN - 3 * PAGE };
+
+PAIR_CASE(write_and_read)
+{
+	must(prepare(p, ALL_RIGHTS));
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		size_t len = sizes[i], off = 999 + i;
+		uint64_t to = (uintptr_t)remote.buf + off;
+		int status;
+
+		memset(remote.buf, 0xee, LEN);
+		pattern_fill(local.buf, len, i);
+		status = transfer(p, IBV_WR_RDMA_WRITE, 0, len, to);
+		check(status == IBV_WC_SUCCESS, "status %d", status);
+		reads(p, to, len, i);
+		must(!test_failed());
+		check(pattern_differs(remote.buf + off, len, i) < 0, "%zu: not in the file", len);
+		check(not_all(remote.buf, off, 0xee) < 0 &&
+			      not_all(remote.buf + off + len, LEN - off - len, 0xee) < 0,
+		      "%zu: written beside", len);
+	}
+}
+
+/* Sends from one dma-buf into another, scattered over both. */
+PAIR_CASE(send_and_receive)
+{
+	struct ibv_sge out[3], in[2];
+	struct ibv_send_wr wr;
+	struct buffer source;
+	struct region from;
+	struct ibv_wc wc;
+	size_t len = 40000;
+
+	must(prepare(p, IBV_ACCESS_LOCAL_WRITE));
+	must(region_of(&from, &source, p->a.pd, LEN, 0));
+	pattern_fill(from.buf, len, 3);
+	memset(remote.buf, 0xee, LEN);
+	out[0] = sge_of(&from, 0, 5000);
+	out[1] = sge_of(&from, 5000, 1);
+	out[2] = sge_of(&from, 5001, len - 5001);
+	in[0] = sge_of(&remote, 100, 10000);
+	in[1] = sge_of(&remote, 10100, LEN - 10100);
+	wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, out, 3);
+	must(post_recv_sges(&p->b, 2, in, 2) && post_send(&p->a, &wr));
+	must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS));
+	check(wc.byte_len == len, "%u octets", wc.byte_len);
+	check(pattern_differs(remote.buf + 100, len, 3) < 0, "other octets arrived");
+	check(not_all(remote.buf, 100, 0xee) < 0 &&
+		      not_all(remote.buf + 100 + len, LEN - 100 - len, 0xee) < 0,
+	      "written beside");
+	close(source.fd);
+}
+
+/* The sink of a Read of ordinary memory. */
+PAIR_CASE(read_into_it)
+{
+	struct region from;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	must(prepare(p, IBV_ACCESS_LOCAL_WRITE));
+	must(region_make(&from, p->a.pd, LEN, ALL_RIGHTS));
+	pattern_fill(from.buf, LEN, 4);
+	sge = sge_of(&remote, 0, LEN);
+	wr = wr_rdma(IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)from.buf,
+		     from.mr->rkey);
+	must(post_send(&p->b, &wr) && expect_wc(p->b.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	check(pattern_differs(remote.buf, LEN, 4) < 0, "other octets arrived");
+}
+
+PAIR_CASE(atomics)
+{
+	uint64_t *word;
+
+	if (!has_extensions())
+		return test_skip("the library has no atomic operations");
+	must(prepare(p, RIGHTS));
+	word = (uint64_t *)(remote.buf + 2 * PAGE - 8);
+	*word = 40;
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = sge_of(&local, 8 * i, 8);
+		struct ibv_send_wr wr = wr_make(i ? IBV_WR_ATOMIC_CMP_AND_SWP :
+						    IBV_WR_ATOMIC_FETCH_AND_ADD,
+						i, IBV_SEND_SIGNALED, &sge, 1);
+		struct ibv_wc wc;
+
+		wr.wr.atomic.remote_addr = (uintptr_t)word;
+		wr.wr.atomic.rkey = remote.mr->rkey;
+		wr.wr.atomic.compare_add = i ? 42 : 2;
+		wr.wr.atomic.swap = 7;
+		must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+	}
+	check(((uint64_t *)local.buf)[0] == 40 && ((uint64_t *)local.buf)[1] == 42 && *word == 7,
+	      "%lu, %lu, %lu", ((uint64_t *)local.buf)[0], ((uint64_t *)local.buf)[1], *word);
+}
+
+/* A part of the dma-buf, under addresses of its own choice. */
+PAIR_CASE(a_part_under_another_address)
+{
+	const size_t offset = 5 * PAGE + 40, len = 3 * PAGE;
+	const uint64_t iova = 0x7000000000ULL + 40;
+	struct buffer b;
+	int error, status;
+
+	must(buffer_make(&b, LEN));
+	must(region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	remote = (struct region){ .buf = b.buf, .len = LEN };
+	error = reg(&remote.mr, p->b.pd, b.fd, offset, len, iova, ALL_RIGHTS);
+	check(!error, "%s", strerror(error));
+	region_keep(&remote);
+	memset(b.buf, 0xee, LEN);
+	pattern_fill(local.buf, len, 5);
+	status = transfer(p, IBV_WR_RDMA_WRITE, 0, len, iova);
+	check(status == IBV_WC_SUCCESS, "status %d", status);
+	reads(p, iova, len, 5);
+	must(!test_failed());
+	check(pattern_differs(b.buf + offset, len, 5) < 0, "not where it belongs");
+	check(not_all(b.buf, offset, 0xee) < 0 &&
+		      not_all(b.buf + offset + len, LEN - offset - len, 0xee) < 0,
+	      "written beside");
+	/* The region ends where it was said to, not where the dma-buf does. */
+	status = transfer(p, IBV_WR_RDMA_READ, 0, 64, iova + len - 63);
+	check(status == IBV_WC_REM_ACCESS_ERR, "beyond the end: status %d", status);
+	close(b.fd);
+}
+
+PAIR_CASE(what_is_refused)
+{
+	int file = memfd_create("no dma-buf", MFD_CLOEXEC);
+	const struct {
+		int fd;
+		uint64_t offset, len, iova;
+		uint32_t access;
+		int error;
+	} tries[] = {
+		{ 12345, 0, LEN, 0, RIGHTS, EBADF },
+		{ -1, 0, LEN, 0, RIGHTS, EBADF },
+		{ file, 0, LEN, 0, RIGHTS, EINVAL },
+		{ -2, 0, 0, 0, RIGHTS, EINVAL },
+		{ -2, 0, LEN + 1, 0, RIGHTS, EINVAL },
+		{ -2, PAGE, LEN, 0, RIGHTS, EINVAL },
+		{ -2, LEN, 1, 0, RIGHTS, EINVAL },
+		{ -2, -(uint64_t)PAGE, 2 * PAGE, 0, RIGHTS, EINVAL },
+		{ -2, 0, ~0ULL, 0, RIGHTS, EINVAL },
+		{ -2, 0, 2 * PAGE, -(uint64_t)PAGE, RIGHTS, EINVAL },
+		/* Where in the page must be the same. */
+		{ -2, 8, PAGE, 0, RIGHTS, EINVAL },
+		{ -2, 0, LEN, 0, IBV_ACCESS_REMOTE_WRITE, EINVAL },
+		{ -2, 0, LEN, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND, EINVAL },
+		{ -2, 0, LEN, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED, EINVAL },
+	};
+	struct buffer b;
+	struct ibv_mr *mr;
+
+	must(buffer_make(&b, LEN));
+	for (size_t i = 0; i < ARRAY_SIZE(tries); i++) {
+		int error = reg(&mr, p->b.pd, tries[i].fd == -2 ? b.fd : tries[i].fd,
+				tries[i].offset, tries[i].len, tries[i].iova, tries[i].access);
+
+		check(error == tries[i].error, "number %zu: %s", i, strerror(error));
+	}
+	/* Nothing is left of the tries. */
+	must(held_by(&b, 1));
+	buffer_free(&b);
+	close(file);
+	must(exchange_works(p));
+}
+
+/* A peer without the right gets none, whatever the dma-buf allows. */
+PAIR_CASE(rights_are_kept)
+{
+	int status;
+
+	must(prepare(p, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+	pattern_fill(remote.buf, LEN, 6);
+	reads(p, (uintptr_t)remote.buf, LEN, 6);
+	must(!test_failed());
+	memset(local.buf, 0x33, LEN);
+	status = transfer(p, IBV_WR_RDMA_WRITE, 0, 64, (uintptr_t)remote.buf);
+	/* The Write itself is done when TCP has it; what tells is the end of the stream. */
+	check(status != -1, "no completion");
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	check(pattern_differs(remote.buf, LEN, 6) < 0, "it was written");
+}
+
+/* Who has a descriptor for reading only gets no more by registering it. */
+PAIR_CASE(a_descriptor_for_reading)
+{
+	struct dma_heap_allocation_data data = { .len = LEN, .fd_flags = O_RDONLY | O_CLOEXEC };
+	int heap = open("/dev/dma_heap/system", O_RDONLY | O_CLOEXEC), error;
+
+	if (heap < 0)
+		return test_skip("no heap: %s", strerror(errno));
+	check(!ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &data), "a dma-buf: %s", strerror(errno));
+	close(heap);
+	error = reg(&remote.mr, p->b.pd, data.fd, 0, LEN, 0, ALL_RIGHTS);
+	check(error == EACCES, "for writing: %s", strerror(error));
+	error = reg(&remote.mr, p->b.pd, data.fd, 0, LEN, 0, IBV_ACCESS_REMOTE_READ);
+	check(!error, "for reading: %s", strerror(error));
+	must(region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	memset(local.buf, 0x77, LEN);
+	error = transfer(p, IBV_WR_RDMA_READ, 0, LEN, 0);
+	if (error != IBV_WC_SUCCESS || not_all(local.buf, LEN, 0) >= 0)
+		fail("a Read: status %d", error);
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_RIGHTS);
+	if (error != EACCES)
+		fail("the right to write, later: %s", strerror(error));
+	ibv_dereg_mr(remote.mr);
+	close(data.fd);
+}
+
+/* The region needs neither the descriptor nor a mapping. */
+PAIR_CASE(the_memory_stays)
+{
+	must(prepare(p, ALL_RIGHTS));
+	pattern_fill(remote.buf, LEN, 8);
+	check(!close(buffer.fd), "close: %s", strerror(errno));
+	check(!munmap(remote.buf, LEN), "munmap: %s", strerror(errno));
+	for (int i = 0; i < 20; i++) {
+		reads(p, (uintptr_t)remote.buf, LEN, 8);
+		must(!test_failed());
+	}
+}
+
+PAIR_CASE(a_region_holds_the_dma_buf)
+{
+	struct ibv_mr *mrs[8];
+	int error;
+
+	must(prepare(p, ALL_RIGHTS));
+	must(held_by(&buffer, 2));
+	pattern_fill(remote.buf, LEN, 9);
+	/* Several regions of one, which go in another order than they came. */
+	for (size_t i = 0; i < ARRAY_SIZE(mrs); i++) {
+		error = reg(&mrs[i], p->b.pd, buffer.fd, i * PAGE, PAGE, i * PAGE, ALL_RIGHTS);
+		check(!error, "region %zu: %s", i, strerror(error));
+	}
+	must(held_by(&buffer, 2 + ARRAY_SIZE(mrs)));
+	for (size_t i = 0; i < ARRAY_SIZE(mrs); i++)
+		check(!ibv_dereg_mr(mrs[i]), "deregistering %zu", i);
+	must(held_by(&buffer, 2));
+	reads(p, (uintptr_t)remote.buf, LEN, 9);
+	must(!test_failed());
+	must(region_release(&remote));
+	must(held_by(&buffer, 1));
+	buffer_free(&buffer);
+}
+
+/* Without its key a peer has no way in, and the device none to the memory. */
+PAIR_CASE(deregistered_under_traffic)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	uint32_t rkey;
+	int done = 0, posted = 32;
+
+	must(prepare(p, ALL_RIGHTS));
+	rkey = remote.mr->rkey;
+	sge = sge_of(&local, 0, LEN);
+	wr = wr_rdma(IBV_WR_RDMA_READ, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote.buf, rkey);
+	for (int i = 0; i < posted; i++)
+		must(post_send(&p->a, &wr));
+	must(region_release(&remote));
+	/* Should all of them have been faster. */
+	posted += try_send(&p->a, &wr) == 0;
+	must(held_by(&buffer, 1));
+	buffer_free(&buffer);
+	while (done < posted && poll_wc(p->a.send_cq, &wc, SOON))
+		done++;
+	check(done == posted, "%d completions", done);
+	check(wc.status != IBV_WC_SUCCESS, "the last Read succeeded");
+	world_is_well();
+}
+
+PAIR_CASE(registered_anew)
+{
+	struct region other;
+	uint32_t old;
+	int error, status;
+
+	must(prepare(p, IBV_ACCESS_LOCAL_WRITE));
+	pattern_fill(remote.buf, LEN, 10);
+	old = remote.mr->rkey;
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_RIGHTS);
+	check(!error && remote.mr->rkey != old, "other rights: %s", strerror(error));
+	reads(p, (uintptr_t)remote.buf, LEN, 10);
+	must(!test_failed());
+	/* Other memory lets the dma-buf go. */
+	must(held_by(&buffer, 2));
+	must(region_make(&other, p->b.pd, LEN, ALL_RIGHTS));
+	pattern_fill(other.buf, LEN, 11);
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, other.buf, LEN, 0);
+	check(!error, "other memory: %s", strerror(error));
+	must(held_by(&buffer, 1));
+	reads(p, (uintptr_t)other.buf, LEN, 11);
+	must(!test_failed());
+	status = transfer(p, IBV_WR_RDMA_READ, 0, 64, (uintptr_t)remote.buf);
+	check(status == IBV_WC_REM_ACCESS_ERR, "the memory before: status %d", status);
+	close(buffer.fd);
+}
+
+/* What the child does that is going to be killed: says that it is ready, and reads for ever. */
+static void victim(struct pair *p)
+{
+	int error;
+
+	remote = (struct region){ .buf = buffer.buf, .len = LEN };
+	error = reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)buffer.buf, ALL_RIGHTS);
+	if (error || !region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE))
+		_exit(1);
+	for (bool first = true;; first = false) {
+		if (transfer(p, IBV_WR_RDMA_READ, 0, LEN, (uintptr_t)remote.buf) != IBV_WC_SUCCESS)
+			_exit(2);
+		if (first && write(STDOUT_FILENO, "x", 1) != 1)
+			_exit(3);
+	}
+}
+
+static void the_process_dies(void)
+{
+	int ready[2], status;
+	char octet;
+	pid_t child;
+
+	must(buffer_make(&buffer, LEN));
+	check(!pipe2(ready, O_CLOEXEC), "a pipe");
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		dup2(ready[1], STDOUT_FILENO);
+		with_pair(NULL, victim);
+		_exit(4);
+	}
+	close(ready[1]);
+	status = read(ready[0], &octet, 1);
+	close(ready[0]);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	check(status == 1, "the child did not read");
+	must(held_by(&buffer, 1));
+	buffer_free(&buffer);
+	world_is_well();
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(the_process_dies);
+	RUN(write_and_read);
+	RUN(send_and_receive);
+	RUN(read_into_it);
+	RUN(atomics);
+	RUN(a_part_under_another_address);
+	RUN(what_is_refused);
+	RUN(rights_are_kept);
+	RUN(a_descriptor_for_reading);
+	RUN(the_memory_stays);
+	RUN(a_region_holds_the_dma_buf);
+	RUN(deregistered_under_traffic);
+	RUN(registered_anew);
+	return test_end();
+}
