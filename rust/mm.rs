@@ -3,11 +3,13 @@
 //! Memory that the driver places octets in and takes octets from.
 //!
 //! * [`umem`]: memory of a process, pinned;
+//! * [`paged`]: memory of a process that is not pinned;
 //! * [`dma_buf`]: memory of another driver that a process has a descriptor of;
 //! * [`place`]: copies between such memory, the receive path and the send path;
 //! * [`shared_ring`]: memory that a process and the driver share.
 
 pub mod dma_buf;
+pub mod paged;
 pub mod place;
 pub mod shared_ring;
 pub mod umem;

@@ -330,6 +330,13 @@ impl Conn {
         self.kick();
     }
 
+    /// The queue pair has taken what it had left.
+    ///
+    /// Context: any.
+    pub(crate) fn look(self: &Arc<Self>) {
+        self.kick();
+    }
+
     /// Takes the queue pair from the connection: when this returns, nothing of the connection calls
     /// it any more, and the iWARP connection manager has got all events that it waits for.
     ///

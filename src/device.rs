@@ -46,6 +46,7 @@ use kernel_ext::{
             KernelCaps,
             LinkSpeed,
             Mtu,
+            OdpCaps,
             PhysState,
             PortAttr,
             PortEvent,
@@ -304,6 +305,8 @@ impl Device {
         self.conns.shut_down();
         // Steps of queue pairs that waited for their peer.
         self.queues.conn.flush();
+        // Those that bring memory in, which have hold of the process's and of this device.
+        self.queues.paging.flush();
         // Transmitters that were still waiting for their turn find their queue pair gone.
         self.queues.tx.flush();
         // The tables drop their references later, and from these hangs the device.
@@ -315,12 +318,14 @@ impl Device {
     pub(crate) fn attributes(&self) -> DeviceAttr {
         let max_sge = self.abi.limits().sge;
         let mut device_caps = DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT;
+        let mut odp_caps = ODP_CAPS;
         let (mut max_mw, mut atomic_cap) = (0, AtomicCap::None);
         if self.abi.has_extensions() {
             device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
             device_caps |= DeviceCaps::SRQ_RESIZE;
             max_mw = MAX_MW;
             atomic_cap = AtomicCap::Global;
+            odp_caps |= OdpCaps::ATOMIC;
         }
         DeviceAttr {
             vendor_id: VENDOR_ID,
@@ -330,7 +335,7 @@ impl Device {
             max_qp: MAX_QP,
             max_qp_wr: MAX_QP_WR,
             device_caps,
-            kernel_caps: KernelCaps::ALLOW_USER_UNREG,
+            kernel_caps: KernelCaps::ALLOW_USER_UNREG | KernelCaps::ON_DEMAND_PAGING,
             max_send_sge: max_sge,
             max_recv_sge: max_sge,
             max_sge_rd: MAX_READ_SGE,
@@ -347,6 +352,7 @@ impl Device {
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: max_sge,
             max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
+            odp_caps,
             ..DeviceAttr::default()
         }
     }
@@ -493,6 +499,12 @@ pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
 const IP_LINKS: [u16; 6] = [6, 768, 769, 776, 778, 823];
 /// Programs want one. This is nobody's: "riW", which as an OUI is locally administered.
 const VENDOR_ID: u32 = 0x72_6957;
+/// What every process can do with memory that is paged on demand.
+const ODP_CAPS: OdpCaps = OdpCaps::SEND
+    .union(OdpCaps::RECV)
+    .union(OdpCaps::WRITE)
+    .union(OdpCaps::READ)
+    .union(OdpCaps::SRQ_RECV);
 /// `IB_PORT_CM_SUP`: connections are made by a connection manager.
 const PORT_CM_SUP: u32 = 1 << 16;
 /// Pages of 4 KiB and any larger power of two.

@@ -23,6 +23,7 @@ use kernel_ext::{
             ConnParam, //
         },
         mr::{
+            Advice,
             MapSg,
             RegDmaBufMr,
             RegUserMr,
@@ -81,6 +82,7 @@ use crate::{
         Listener, //
     },
     mr::{
+        self,
         Mr,
         Mw, //
     },
@@ -262,6 +264,10 @@ impl Driver for Riwarp {
         request: &ReregUserMr<'_>,
     ) -> Result<MrCreated<Self>> {
         mr.reregister(pd, request)
+    }
+
+    fn advise_mr(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
+        mr::advise(pd, advice)
     }
 
     fn get_dma_mr(

@@ -69,12 +69,17 @@ use crate::{
     device::Device, //
 };
 
+mod paging;
 mod registration;
 mod reregistration;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 mod window;
 
+pub(crate) use paging::{
+    advise,
+    Wanted, //
+};
 use registration::{
     named_rights,
     to_rights, //

@@ -106,6 +106,7 @@ use crate::{
     },
     srq::Srq,
     tx::{
+        PagingOut,
         Tx,
         TxStream, //
     },
@@ -119,6 +120,7 @@ use crate::{
 mod alarm;
 mod details;
 pub(crate) mod pace;
+mod paging;
 mod pairing;
 mod stream;
 mod verbs;
@@ -247,12 +249,21 @@ pub(crate) struct Qp {
     rx_work: Work<Qp, RX>,
     #[pin]
     pairing_work: DelayedWork<Qp, PAIRING>,
+    /// What the transmitter waits for, of memory that is not there.
+    #[pin]
+    pub(crate) paging_out: SpinLockBh<PagingOut>,
+    #[pin]
+    paging_in_work: Work<Qp, PAGING_IN>,
+    #[pin]
+    paging_out_work: Work<Qp, PAGING_OUT>,
     _reservation: Reservation,
 }
 
 const TX: u64 = 0;
 const RX: u64 = 1;
 const PAIRING: u64 = 2;
+const PAGING_IN: u64 = 3;
+const PAGING_OUT: u64 = 4;
 
 /// A Send waits as long as it takes.
 const FOR_EVER: u32 = u32::MAX;
@@ -260,6 +271,8 @@ const FOR_EVER: u32 = u32::MAX;
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
     impl HasWork<Self, RX> for Qp { self.rx_work }
+    impl HasWork<Self, PAGING_IN> for Qp { self.paging_in_work }
+    impl HasWork<Self, PAGING_OUT> for Qp { self.paging_out_work }
 }
 
 impl_has_delayed_work! {
@@ -506,6 +519,7 @@ impl Qp {
             self.flush_receive(id);
         }
         self.inbound_reads.clear();
+        self.forget_paging_out();
         let mut more = self.sq.flush(first, self.origin());
         match &self.receives {
             Receives::Own(queue) => more |= self.flush_receives(queue),

@@ -19,6 +19,8 @@ pub(crate) struct Queues {
     /// The steps of connections, in order, since programs take the order of their connections for the
     /// same on both sides. No step waits for a peer, so none holds the next one up.
     pub(crate) conn: OwnedQueue,
+    /// Copies that wait for a process's memory to be there, which may take long.
+    pub(crate) paging: OwnedQueue,
     /// The ends of devices. An item of this queue may wait for the others.
     pub(crate) reaper: OwnedQueue,
 }
@@ -43,6 +45,7 @@ impl Queues {
         Ok(Self {
             tx: queue(c"riwarp_tx", Placement::PerCpu, true, true)?,
             conn: queue(c"riwarp_conn", Placement::Ordered, false, true)?,
+            paging: queue(c"riwarp_page", Placement::Unbound, false, false)?,
             reaper: queue(c"riwarp_reap", Placement::Unbound, false, false)?,
         })
     }
@@ -50,6 +53,7 @@ impl Queues {
     /// Waits until everything has run that was asked to before.
     pub(crate) fn flush(&self) {
         self.conn.flush();
+        self.paging.flush();
         self.tx.flush();
         self.reaper.flush();
     }

@@ -12,7 +12,10 @@
 //! Context: any, unless a function says otherwise.
 
 use iwarp::{
-    atomic::AtomicRequest,
+    atomic::{
+        AtomicRequest,
+        AtomicResponse, //
+    },
     rdmap::ReadRequest,
     readq::Depth,
     receiver::Room,
@@ -41,7 +44,13 @@ use crate::{
 pub(crate) enum InboundRequest {
     Read(InboundRead),
     Atomic(InboundAtomic),
+    /// An Atomic Request that was carried out.
+    Answer(AtomicResponse),
 }
+
+/// Tells the streams apart that the queue serves one after the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Epoch(u32);
 
 /// An Atomic Request of the peer, its target checked when it arrived.
 pub(crate) struct InboundAtomic {
@@ -64,6 +73,7 @@ pub(crate) struct InboundRead {
 struct Inner {
     slots: KVVec<Option<InboundRequest>>,
     depth: Depth,
+    epoch: Epoch,
 }
 
 /// The inbound read queue of a stream.
@@ -86,6 +96,7 @@ impl InboundReads {
             inner <- new_spinlock_irq!(Inner {
                 slots: KVVec::new(),
                 depth: Depth::new(0),
+                epoch: Epoch(0),
             }),
         })
     }
@@ -98,6 +109,7 @@ impl InboundReads {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.depth = Depth::new(ird);
+            inner.epoch = Epoch(inner.epoch.0.wrapping_add(1));
             self.waiting.write_once(0);
             self.packed.write_once(false);
             core::mem::replace(&mut inner.slots, slots)
@@ -161,6 +173,32 @@ impl InboundReads {
         Some(request)
     }
 
+    /// Of which stream the requests are.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.inner.lock().epoch
+    }
+
+    /// Puts the request back that was taken out last and is not answered, or its answer in its place.
+    /// Does nothing if the stream that it came by has ended.
+    pub(crate) fn put_back(&self, epoch: Epoch, request: InboundRequest) {
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            let inner = &mut *inner;
+            let slot = match inner.depth.oldest() {
+                Some(at) if inner.epoch == epoch => inner.slots.get_mut(usize::from(at)),
+                Some(_) | None => None,
+            };
+            match slot {
+                Some(slot @ None) => {
+                    *slot = Some(request);
+                    self.waiting.fetch_add(1, Relaxed);
+                    None
+                }
+                Some(Some(_)) | None => Some(request),
+            }
+        };
+    }
+
     /// The last octet of an answer is in the batch. Frees the place of the request that was taken out
     /// last, before the peer can know of the answer and ask for more.
     pub(crate) fn answered(&self) {
@@ -222,7 +260,7 @@ mod tests {
     fn len(request: Option<InboundRequest>) -> Option<u32> {
         match request? {
             InboundRequest::Read(read) => Some(read.request.len),
-            InboundRequest::Atomic(_) => None,
+            InboundRequest::Atomic(_) | InboundRequest::Answer(_) => None,
         }
     }
 
@@ -265,6 +303,38 @@ mod tests {
                 reads.answered();
             }
         }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_put_back_is_taken_again_first() -> Result {
+        let reads = started(3)?;
+        let epoch = reads.epoch();
+        reads.put(read(1));
+        reads.put(read(2));
+        assert_eq!(len(reads.take()), Some(1));
+        // What is behind it waits.
+        assert!(reads.take().is_none() && reads.owes());
+        reads.put_back(epoch, read(7));
+        assert_eq!(len(reads.take()), Some(7));
+        reads.answered();
+        assert_eq!(len(reads.take()), Some(2));
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_put_back_into_another_stream() -> Result {
+        let reads = started(1)?;
+        let epoch = reads.epoch();
+        reads.put(read(1));
+        reads.take();
+        reads.start(1)?;
+        reads.put_back(epoch, read(1));
+        assert!(reads.take().is_none() && !reads.owes());
+        reads.put(read(2));
+        reads.take();
+        reads.put_back(epoch, read(1));
+        assert!(reads.take().is_none());
         Ok(())
     }
 

@@ -15,10 +15,7 @@
 //! Context: softirq, or process when TCP works off a backlog. Nothing sleeps or allocates.
 
 use iwarp::{
-    atomic::{
-        AtomicRequest,
-        AtomicResponse, //
-    },
+    atomic::AtomicResponse,
     fault::Fault,
     mpa::{
         self,
@@ -26,10 +23,7 @@ use iwarp::{
         start::RtrKinds,
         Crc, //
     },
-    rdmap::{
-        Extensions,
-        ReadRequest, //
-    },
+    rdmap::Extensions,
     receiver::{
         Queued,
         Receiver,
@@ -37,7 +31,6 @@ use iwarp::{
         TaggedSegment, //
     },
     stag::{
-        check_source,
         check_tagged,
         Access, //
     },
@@ -51,6 +44,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
+    mm::place::Memory,
     net::Inbound,
     rdma::wr::WcStatus,
     sync::BhOff, //
@@ -61,22 +55,22 @@ use crate::{
         Conn,
         StreamParams, //
     },
+    mr::Region,
     qp::Qp,
-    readq::{
-        InboundAtomic,
-        InboundRead,
-        InboundRequest, //
-    },
     sge::RegionCache, //
 };
 
 mod fpdu;
+mod paging;
 mod recv;
+mod requests;
 
 use fpdu::{
     Fpdu,
     FRONT_MAX, //
 };
+use paging::Deferred;
+pub(crate) use paging::Fetched;
 use recv::Incoming;
 
 /// Octets that one round takes before it lets others run.
@@ -102,8 +96,36 @@ struct RxStream {
     untouched: bool,
     /// What the first FPDU has to be, if the peer promised to be the first to send (MPA-41).
     expect_rtr: RtrKinds,
-    /// A fault was found or the peer has ended the stream: what comes is thrown away.
-    stopped: bool,
+    flow: Flow,
+    /// The FPDU whose memory is not there, if `flow` is [`Flow::Waiting`].
+    deferred: Option<Deferred>,
+}
+
+/// What is done with what comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    /// It is interpreted.
+    Going,
+    /// It stays in TCP until memory is there for the FPDU in front.
+    Waiting,
+    /// A fault was found or the peer has ended the stream: it is thrown away.
+    Stopped,
+}
+
+/// Why an FPDU is not accepted.
+#[derive(Clone, Copy)]
+enum Stop {
+    /// The memory for it is not there.
+    Absent,
+    /// It is at fault.
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    #[inline]
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
 }
 
 /// How much an RDMA Write brings, for the completion of Immediate Data behind it.
@@ -163,7 +185,8 @@ impl Qp {
             cache: RegionCache::default(),
             untouched: true,
             expect_rtr: params.expect_rtr,
-            stopped: false,
+            flow: Flow::Going,
+            deferred: None,
         };
         let stream = KBox::new(stream, GFP_KERNEL)?;
         let _drop_outside_lock = self.rx.lock().stream.replace(stream);
@@ -192,6 +215,12 @@ impl Qp {
                 None => inbound.consume(inbound.available()),
             }
         }
+        self.attend(aftermath, inbound);
+    }
+
+    /// Does what a round has left to be done.
+    #[inline(always)]
+    fn attend(self: &Arc<Self>, aftermath: Aftermath, inbound: &mut Inbound<'_>) {
         if let Some(conn) = aftermath.first_fpdu {
             self.allow_sending();
             conn.first_fpdu();
@@ -210,7 +239,7 @@ impl Qp {
     /// Whether the stream may end here: no message has begun that has not ended (MPA-30).
     pub(crate) fn is_between_messages(&self) -> bool {
         match &self.rx.lock().stream {
-            Some(stream) => stream.stopped || !stream.receiver.is_mid_message(),
+            Some(stream) => stream.flow == Flow::Stopped || !stream.receiver.is_mid_message(),
             None => true,
         }
     }
@@ -226,7 +255,7 @@ impl Qp {
         let stats = &self.device().stats;
         let mut pos = 0;
         // Without a length there is nothing to look at: the usual end.
-        while !stream.stopped && available - pos >= mpa::LENGTH_LEN {
+        while stream.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET {
                 stats.rx_budget_ends.inc();
                 aftermath.again = true;
@@ -242,7 +271,7 @@ impl Qp {
         }
         stats.rx_fpdus.add(aftermath.fpdus);
         stats.rx_bytes.add(pos as u64);
-        if stream.stopped {
+        if stream.flow == Flow::Stopped {
             pos = available;
         }
         if pos != 0 {
@@ -250,7 +279,7 @@ impl Qp {
         }
     }
 
-    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete.
+    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to wait.
     fn receive_one(
         self: &Arc<Self>,
         stream: &mut RxStream,
@@ -271,16 +300,33 @@ impl Qp {
                     aftermath.first_fpdu = Some(stream.conn.clone());
                 }
             }
-            Err(fault) => {
-                aftermath.completed = true;
-                stream.stopped = true;
-                self.device().stats.rx_faults.inc();
-                // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
-                let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
-                self.fault(fault, quoted.as_ref());
+            Err(Stop::Fault(fault)) => {
+                self.stop(stream, fault, header, fpdu.ulpdu_len, aftermath);
+            }
+            Err(Stop::Absent) => {
+                self.wait_for_memory(stream);
+                return None;
             }
         }
         Some(fpdu.len)
+    }
+
+    /// Ends the stream for a fault in the FPDU with this header.
+    #[cold]
+    fn stop(
+        self: &Arc<Self>,
+        stream: &mut RxStream,
+        fault: Fault,
+        header: &[u8],
+        ulpdu_len: u16,
+        aftermath: &mut Aftermath,
+    ) {
+        aftermath.completed = true;
+        stream.flow = Flow::Stopped;
+        self.device().stats.rx_faults.inc();
+        // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
+        let quoted = Quoted::from_segment(header, ulpdu_len);
+        self.fault(fault, quoted.as_ref());
     }
 
     /// Accepts one complete FPDU.
@@ -295,15 +341,15 @@ impl Qp {
         header: &[u8],
         off: BhOff<'_>,
         aftermath: &mut Aftermath,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         if stream.crc == Crc::On && !fpdu.crc_is_right(inbound, pos) {
             self.device().stats.crc_errors.inc();
-            return Err(Fault::Crc);
+            return Err(Stop::Fault(Fault::Crc));
         }
         let ulpdu = pos + mpa::LENGTH_LEN;
         // Looked at where it is: a copy of it would cost as much as the rest.
         match &stream.receiver.handle_fpdu(header, fpdu.ulpdu_len) {
-            Err(fault) => Err(*fault),
+            Err(fault) => Err(Stop::Fault(*fault)),
             Ok(Segment::Write(segment)) if !stream.untouched => {
                 self.place_write(stream, inbound, ulpdu, segment, off)
             }
@@ -326,7 +372,7 @@ impl Qp {
         header: &[u8],
         off: BhOff<'_>,
         aftermath: &mut Aftermath,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         if stream.untouched && !stream.expect_rtr.is_empty() {
             match stream.expect_rtr.expect(segment)? {
                 // Its consumer never sees it (MPA-42).
@@ -342,7 +388,7 @@ impl Qp {
                 self.place_send(stream, inbound, ulpdu, segment, off)
             }
             Segment::ReadResponse(segment) => {
-                self.place_response(inbound, ulpdu, segment, off, aftermath)
+                self.place_response(stream, inbound, ulpdu, segment, off, aftermath)
             }
             Segment::ReadRequest(request) => {
                 self.take_read_request(stream, *request, header, fpdu.ulpdu_len)?;
@@ -351,7 +397,7 @@ impl Qp {
                 Ok(())
             }
             Segment::Terminate(terminate) => {
-                stream.stopped = true;
+                stream.flow = Flow::Stopped;
                 self.terminated_by_peer(terminate);
                 Ok(())
             }
@@ -362,13 +408,15 @@ impl Qp {
                 Ok(())
             }
             Segment::AtomicResponse(response) => {
-                self.take_atomic_response(*response, off, aftermath)
+                self.take_atomic_response(stream, *response, off, aftermath)
             }
             // No consumer could be told of it (EXT-4).
-            Segment::Immediate(_) if !self.tells_immediate_data() => Err(Fault::OpcodeReserved),
+            Segment::Immediate(_) if !self.tells_immediate_data() => {
+                Err(Stop::Fault(Fault::OpcodeReserved))
+            }
             Segment::Immediate(immediate) => {
                 aftermath.completed = true;
-                self.take_immediate(stream, *immediate)
+                Ok(self.take_immediate(stream, *immediate)?)
             }
         }
     }
@@ -381,7 +429,7 @@ impl Qp {
         ulpdu: usize,
         segment: &TaggedSegment,
         off: BhOff<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let payload = segment.payload;
         stream.written.add(segment);
         // DDP-41: nothing of an empty tagged segment is checked.
@@ -392,44 +440,55 @@ impl Qp {
             .cache
             .get(self.device(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
+        let pos = ulpdu + usize::from(payload.offset);
+        let placed = self.inside_target(region, segment, off, |memory, at| {
+            memory.copy_from_inbound(at, inbound, pos, usize::from(payload.len))
+        })?;
+        match placed {
+            Ok(()) => Ok(()),
+            Err(error) => Err(stream.put_off_write(error, segment)),
+        }
+    }
+
+    /// Checks the target of a segment of a Write, and calls `place(memory, offset)` inside of it.
+    #[inline(always)]
+    fn inside_target(
+        &self,
+        region: &Region,
+        segment: &TaggedSegment,
+        off: BhOff<'_>,
+        place: impl FnOnce(&Memory, u64) -> Result,
+    ) -> Result<Result, Fault> {
         let inside = region.enter_off(off).ok_or(Fault::TaggedInvalidStag)?;
         let view = region.view_inside(&inside, self.stream_id());
         let at = check_tagged(
             Some(&view),
             segment.stag,
             segment.to,
-            u32::from(payload.len),
+            u32::from(segment.payload.len),
             Access::REMOTE_WRITE,
         )?;
-        let pos = ulpdu + usize::from(payload.offset);
-        inside
-            .memory()
-            .copy_from_inbound(at, inbound, pos, usize::from(payload.len))
-            .map_err(|_| Fault::LocalPlacement)
+        Ok(place(inside.memory(), at))
     }
 
     fn place_response(
         &self,
+        stream: &mut RxStream,
         inbound: &mut Inbound<'_>,
         ulpdu: usize,
         segment: &TaggedSegment,
         off: BhOff<'_>,
         aftermath: &mut Aftermath,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let (placement, sink) = self.sq.read_response(segment)?;
         let payload = segment.payload;
         if payload.len != 0 {
             let pos = ulpdu + usize::from(payload.offset);
-            sink.ok_or(Fault::LocalPlacement)?
-                .place(
-                    self.pd(),
-                    placement.offset,
-                    inbound,
-                    pos,
-                    usize::from(payload.len),
-                    off,
-                )
-                .map_err(|_| Fault::LocalPlacement)?;
+            let sink = sink.ok_or(Fault::LocalPlacement)?;
+            let len = usize::from(payload.len);
+            if let Err(why) = sink.place(self.pd(), placement.offset, inbound, pos, len, off) {
+                return Err(stream.put_off_response(why, placement, sink, payload));
+            }
         }
         if placement.complete {
             self.end_read(aftermath);
@@ -440,14 +499,16 @@ impl Qp {
     /// Takes what the target of an atomic operation of ours held before.
     fn take_atomic_response(
         &self,
+        stream: &mut RxStream,
         response: Queued<AtomicResponse>,
         off: BhOff<'_>,
         aftermath: &mut Aftermath,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let (original, sink) = self.sq.atomic_response(response)?;
-        sink.ok_or(Fault::LocalPlacement)?
-            .put(self.pd(), &original.to_ne_bytes(), off)
-            .map_err(|_| Fault::LocalPlacement)?;
+        let sink = sink.ok_or(Fault::LocalPlacement)?;
+        if let Err(why) = sink.put(self.pd(), &original.to_ne_bytes(), off) {
+            return Err(stream.put_off_original(why, original, sink));
+        }
         self.end_read(aftermath);
         Ok(())
     }
@@ -466,68 +527,6 @@ impl Qp {
         }
         // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
         aftermath.kick |= self.stops_waiting_for_reads();
-    }
-
-    fn take_read_request(
-        &self,
-        stream: &mut RxStream,
-        queued: Queued<ReadRequest>,
-        header: &[u8],
-        ulpdu_len: u16,
-    ) -> Result<(), Fault> {
-        let request = queued.admit(self.inbound_reads.room())?;
-        let mut source = None;
-        if request.len != 0 {
-            // The whole range is checked now, before the first octet of the Response goes out
-            // (RDMAP-156), and again for each FPDU of it.
-            let region = stream.cache.get(self.device(), request.source_stag);
-            let view = region.map(|region| region.view(self.stream_id()));
-            check_source(
-                view.as_ref(),
-                request.source_stag,
-                request.source_to,
-                request.len,
-                Access::REMOTE_READ,
-            )?;
-            source = region.cloned();
-        }
-        self.put_request(InboundRequest::Read(InboundRead {
-            request,
-            source,
-            quoted: Quoted::from_segment(header, ulpdu_len),
-        }))
-    }
-
-    fn take_atomic_request(
-        &self,
-        stream: &mut RxStream,
-        queued: Queued<AtomicRequest>,
-        header: &[u8],
-        ulpdu_len: u16,
-    ) -> Result<(), Fault> {
-        let request = queued.admit(self.inbound_reads.room())?;
-        let target = stream
-            .cache
-            .get(self.device(), request.stag)
-            .ok_or(Fault::SourceInvalidStag)?;
-        {
-            let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
-            target.check_atomic(&inside, self.stream_id(), &request)?;
-        }
-        self.put_request(InboundRequest::Atomic(InboundAtomic {
-            request,
-            target: target.clone(),
-            quoted: Quoted::from_segment(header, ulpdu_len),
-        }))
-    }
-
-    fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
-        // Only this receiver puts requests in, so the room that was found is still there.
-        if self.inbound_reads.put(request) {
-            Ok(())
-        } else {
-            Err(Fault::ReadDepth)
-        }
     }
 
     /// The peer has ended the stream (RDMAP-97, -133).

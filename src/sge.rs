@@ -40,6 +40,36 @@ use crate::{
     }, //
 };
 
+mod paging;
+
+/// Why a copy was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotCopied {
+    /// The memory is not there; it has to be brought in first. A part may have been copied.
+    Absent,
+    /// So the request ends.
+    Refused(WcStatus),
+}
+
+impl From<WcStatus> for NotCopied {
+    #[inline]
+    fn from(status: WcStatus) -> Self {
+        Self::Refused(status)
+    }
+}
+
+impl From<Error> for NotCopied {
+    /// What a copy says that was not made.
+    #[cold]
+    fn from(error: Error) -> Self {
+        if error == EAGAIN {
+            Self::Absent
+        } else {
+            Self::Refused(WcStatus::LocalProtection)
+        }
+    }
+}
+
 /// The region under the STag that was asked for last.
 ///
 /// Most streams use few regions, one message after the other; a hit costs one comparison. A region
@@ -77,7 +107,7 @@ impl Slice {
         offset: u32,
         len: usize,
         batch: &mut TxBatch,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         let inside = self.region.enter();
         self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
             memory.copy_to_batch(at, len, batch)
@@ -88,7 +118,7 @@ impl Slice {
     ///
     /// # Errors
     ///
-    /// The region was revoked meanwhile, or has other rights now.
+    /// The region was revoked meanwhile, or has other rights now; or its memory is not there.
     pub(crate) fn place(
         &self,
         pd: PdId,
@@ -97,7 +127,7 @@ impl Slice {
         pos: usize,
         len: usize,
         off: BhOff<'_>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         let inside = self.region.enter_off(off);
         self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
@@ -113,7 +143,7 @@ impl Slice {
         pos: usize,
         len: usize,
         off: BhOff<'_>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         let refused = WcStatus::LocalProtection;
         let inside = self.region.enter_off(off).ok_or(refused)?;
         let Self { key, addr, .. } = *self;
@@ -121,12 +151,12 @@ impl Slice {
             self.region
                 .check_local_inside(&inside, key, pd, addr, self.len, LocalUse::Sink)?;
         if len > self.len as usize {
-            return Err(refused);
+            return Err(refused.into());
         }
         inside
             .memory()
             .copy_from_inbound(at, inbound, pos, len)
-            .map_err(|_| refused)
+            .map_err(NotCopied::from)
     }
 
     /// Places octets from a private buffer at the front.
@@ -134,7 +164,7 @@ impl Slice {
     /// # Errors
     ///
     /// As [`Slice::place`].
-    pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), WcStatus> {
+    pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), NotCopied> {
         let (inside, len) = (self.region.enter_off(off), octets.len());
         self.inside(inside, pd, LocalUse::Sink, 0, len, |memory, at| {
             memory.write(at, octets)
@@ -161,7 +191,7 @@ impl Slice {
         offset: u32,
         len: usize,
         copy: impl FnOnce(&Memory, u64) -> Result,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         let refused = WcStatus::LocalProtection;
         let addr = self.addr.checked_add(u64::from(offset)).ok_or(refused)?;
         let len = u32::try_from(len).map_err(|_| refused)?;
@@ -169,12 +199,12 @@ impl Slice {
         let at = self
             .region
             .check_local_inside(&inside, self.key, pd, addr, len, usage)?;
-        copy(inside.memory(), at).map_err(|_| refused)
+        copy(inside.memory(), at).map_err(NotCopied::from)
     }
 }
 
 /// A resolved list; empty elements are left out.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Slices {
     list: [Option<Slice>; MAX_SGE],
     /// Places in use: all behind them are empty.
@@ -284,7 +314,7 @@ impl Slices {
         offset: u32,
         len: usize,
         batch: &mut TxBatch,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         if let Some(slice) = self.first_with(offset, len) {
             return slice.copy_to_batch(pd, offset, len, batch);
         }
@@ -302,10 +332,10 @@ impl Slices {
         pos: usize,
         len: usize,
         off: BhOff<'_>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         match &self.list {
             [Some(slice), ..] if self.used == 1 => slice.place_first(pd, inbound, pos, len, off),
-            _ => Err(WcStatus::LocalProtection),
+            _ => Err(NotCopied::Refused(WcStatus::LocalProtection)),
         }
     }
 
@@ -318,7 +348,7 @@ impl Slices {
         pos: usize,
         len: usize,
         off: BhOff<'_>,
-    ) -> Result<(), WcStatus> {
+    ) -> Result<(), NotCopied> {
         if let Some(slice) = self.first_with(offset, len) {
             return slice.place(pd, offset, inbound, pos, len, off);
         }
@@ -350,8 +380,8 @@ impl Slices {
         &self,
         offset: u32,
         len: usize,
-        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), WcStatus>,
-    ) -> Result<(), WcStatus> {
+        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), NotCopied>,
+    ) -> Result<(), NotCopied> {
         let mut skip = offset;
         let mut done = 0;
         for slice in self.iter() {
@@ -371,7 +401,7 @@ impl Slices {
         if done == len {
             Ok(())
         } else {
-            Err(WcStatus::LocalProtection)
+            Err(NotCopied::Refused(WcStatus::LocalProtection))
         }
     }
 }

@@ -85,6 +85,10 @@ counters! {
     rx_bytes = c"rx_bytes",
     /// Rounds of the receiver that its budget ended.
     rx_budget_ends = c"rx_budget_ends",
+    /// Times that what was received had to wait for memory to be there.
+    rx_page_waits = c"rx_page_waits",
+    /// Times that what was to be sent had to wait for that.
+    tx_page_waits = c"tx_page_waits",
     /// FPDUs with a wrong CRC.
     crc_errors = c"crc_errors",
     /// Faults of peers, wrong CRCs among them.

@@ -80,8 +80,10 @@ use crate::{
 
 mod choose;
 mod pack;
+mod paging;
 
 use pack::Failed;
+pub(crate) use paging::PagingOut;
 
 /// Octets after which a batch goes to TCP.
 const BATCH_LEN: usize = 64 * 1024;
@@ -193,6 +195,8 @@ enum Source {
     Inline,
     /// The region that the peer reads.
     Remote(InboundRead),
+    /// A copy of the octets from this one of the message on.
+    Found(u32, KVVec<u8>),
 }
 
 /// What the end of a message means.
@@ -418,7 +422,8 @@ impl Qp {
             }
             // Whoever posts something now rings the bell.
             if filled == Filled::Drained && stream.batch.is_empty() {
-                let done = || stream.current.is_none() && self.sq.is_idle();
+                let done =
+                    || stream.current.is_none() && self.sq.is_idle() && !self.inbound_reads.owes();
                 if phase == Phase::Closing && done() {
                     stream.conn.close(Close::Graceful);
                 }
@@ -500,6 +505,8 @@ impl Qp {
             }
             // What is in the batch goes out; its pages come back with the acknowledgements.
             Failed::Memory => self.enqueue_tx(),
+            // Who brings it in calls the transmitter again.
+            Failed::Absent => {}
         }
     }
 
@@ -513,13 +520,13 @@ impl Qp {
     }
 
     #[inline(never)]
-    fn cut_last(&self, stream: &mut TxStream) -> Result<(), Failed> {
+    fn cut_last(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Failed> {
         self.cut(stream, Grow::Sleep)
     }
 
     /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.
     #[cold]
-    fn send_terminate(&self, stream: &mut TxStream) {
+    fn send_terminate(self: &Arc<Self>, stream: &mut TxStream) {
         stream.current = None;
         if let Some(terminate) = self.take_terminate() {
             stream.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));

@@ -2,7 +2,12 @@
 
 #include <linux/dma-buf.h>
 #include <linux/fs.h>
+#include <linux/hmm.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/scatterlist.h>
+#include <linux/sched/signal.h>
+#include <rdma/ib_umem_odp.h>
 
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf);
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf)
@@ -10,8 +15,66 @@ bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf)
 	return buf->file->f_mode & FMODE_WRITE;
 }
 
+void *riwarp_helper_hmm_pfn_address(unsigned long pfn);
+void *riwarp_helper_hmm_pfn_address(unsigned long pfn)
+{
+	return page_address(hmm_pfn_to_page(pfn));
+}
+
+void riwarp_helper_interval_set_seq(struct mmu_interval_notifier *notifier,
+				    unsigned long seq);
+void riwarp_helper_interval_set_seq(struct mmu_interval_notifier *notifier,
+				    unsigned long seq)
+{
+	mmu_interval_set_seq(notifier, seq);
+}
+
+bool riwarp_helper_is_being_killed(void);
+bool riwarp_helper_is_being_killed(void)
+{
+	return fatal_signal_pending(current);
+}
+
+void *riwarp_helper_page_address(struct page *page);
+void *riwarp_helper_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+bool riwarp_helper_range_may_block(const struct mmu_notifier_range *range);
+bool riwarp_helper_range_may_block(const struct mmu_notifier_range *range)
+{
+	return mmu_notifier_range_blockable(range);
+}
+
+void riwarp_helper_set_page_dirty(const void *address);
+void riwarp_helper_set_page_dirty(const void *address)
+{
+	set_page_dirty(compound_head(virt_to_page(address)));
+}
+
 void *riwarp_helper_sg_virt(struct scatterlist *sg);
 void *riwarp_helper_sg_virt(struct scatterlist *sg)
 {
 	return sg_virt(sg);
+}
+
+void riwarp_helper_umem_odp_lock(struct ib_umem_odp *odp);
+void riwarp_helper_umem_odp_lock(struct ib_umem_odp *odp)
+{
+	mutex_lock(&odp->umem_mutex);
+}
+
+struct ib_umem_odp *
+riwarp_helper_umem_odp_of(struct mmu_interval_notifier *notifier);
+struct ib_umem_odp *
+riwarp_helper_umem_odp_of(struct mmu_interval_notifier *notifier)
+{
+	return container_of(notifier, struct ib_umem_odp, notifier);
+}
+
+void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp);
+void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp)
+{
+	mutex_unlock(&odp->umem_mutex);
 }

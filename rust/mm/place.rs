@@ -17,6 +17,8 @@
 //! sleep.
 
 use super::dma_buf::DmaBuf;
+use super::paged::Paged;
+use super::paged::Pinned;
 use super::umem::Umem;
 use crate::net::Inbound;
 use crate::net::TxBatch;
@@ -29,10 +31,13 @@ use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 
+mod absent;
+mod kernel_pages;
 mod part;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
+pub use kernel_pages::KernelPages;
 pub use part::Divisible;
 pub use part::Part;
 
@@ -46,6 +51,8 @@ pub enum Memory {
     KernelVirtual(KernelWindow),
     /// Memory that has several holders, or a part of it.
     Part(Part),
+    /// Memory of a process that need not be there.
+    Paged(Arc<Paged>),
 }
 
 /// A window of kernel virtual addresses of a kernel consumer.
@@ -59,7 +66,9 @@ pub struct KernelWindow {
 pub(super) enum Owner {
     /// A dma-buf of another driver.
     DmaBuf(DmaBuf),
-    /// Pinned pages.
+    /// Pages that are pinned for one copy.
+    Pinned(Pinned),
+    /// Pages that are pinned for the life of a region.
     Umem(Umem),
 }
 
@@ -82,19 +91,6 @@ pub struct PageList {
 struct Piece {
     offset: u64,
     start: usize,
-}
-
-/// The pages that a kernel consumer registered fast; the room for them is made once.
-///
-/// The consumer may map anew only while the region is invalid; should it do so all the same,
-/// readers see addresses of the old list and of the new one mixed, all of which it passed itself.
-pub struct KernelPages {
-    pages: KVVec<Atomic<u64>>,
-    used: Atomic<u32>,
-    /// Offset of the first octet in the first page.
-    skip: Atomic<u64>,
-    len: Atomic<u64>,
-    page_shift: Atomic<u32>,
 }
 
 /// What is done with octets.
@@ -133,9 +129,10 @@ impl Memory {
     pub fn len(&self) -> u64 {
         match self {
             Self::Pages(list) => list.len,
-            Self::KernelPages(pages) => pages.len.load(Relaxed),
+            Self::KernelPages(pages) => pages.len(),
             Self::KernelVirtual(window) => window.len,
             Self::Part(part) => part.len(),
+            Self::Paged(paged) => paged.len(),
         }
     }
 
@@ -148,13 +145,14 @@ impl Memory {
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Pages(list) => list.writable,
-            Self::KernelPages(_) | Self::KernelVirtual(_) => true,
+            // The process's own rights are asked for each page.
+            Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => true,
             Self::Part(part) => part.is_writable(),
         }
     }
 
-    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, and if `max`
-    /// is 0.
+    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, if `max` is 0, and
+    /// for memory that need not be there.
     #[inline]
     pub fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
         if max == 0 {
@@ -165,6 +163,7 @@ impl Memory {
             Self::KernelPages(pages) => pages.run(offset, max),
             Self::KernelVirtual(window) => window.run(offset, max),
             Self::Part(part) => part.run(offset, max),
+            Self::Paged(_) => None,
         }
     }
 
@@ -174,28 +173,32 @@ impl Memory {
         let run = match self {
             // Nearly all there is, and looked at without a call.
             Self::Pages(list) if len != 0 => list.run(way, offset, len),
+            // Of memory that need not be there it finds none.
             _ => self.run(offset, len),
         };
         run.filter(|run| run.len == len)
     }
 
-    /// The address of the octet at `offset` in the kernel's map, for a look at its alignment.
-    pub fn address(&self, offset: u64) -> Option<usize> {
-        self.run(offset, 1).map(|run| run.start.addr())
-    }
-
-    /// Calls `f` for each run of `len` octets at `offset`, in order.
+    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says what it does.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not all inside; runs before the end have been seen then. What `f`
-    /// returns.
+    /// * `EFAULT` if they are not all inside; runs before the end have been seen then.
+    /// * `EAGAIN` if they are not all there; as above.
+    /// * What `f` returns.
     #[inline]
-    fn runs(&self, offset: u64, len: usize, mut f: impl FnMut(Run<'_>) -> Result) -> Result {
+    fn runs<const WRITE: bool>(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
         let mut at = offset;
         let mut left = len;
         while left > 0 {
-            let run = self.run(at, left).ok_or(EFAULT)?;
+            let Some(run) = self.run(at, left) else {
+                return self.paged_runs::<WRITE>(at, left, f);
+            };
             f(run)?;
             left -= run.len;
             at = at.wrapping_add(run.len as u64); // CAST: `usize` is 64 bits.
@@ -219,6 +222,7 @@ impl Memory {
     /// * `EFAULT` if they do not fit; nothing is placed then.
     /// * `EACCES` if the memory may only be read.
     /// * `EINVAL` if the receive queue has too few.
+    /// * `EAGAIN` if the memory is not all there; some octets may have been placed.
     #[inline]
     pub fn copy_from_inbound(
         &self,
@@ -276,8 +280,8 @@ impl Memory {
     /// # Errors
     ///
     /// * `EFAULT` if they are not all inside; the batch is as it was then.
-    /// * What the batch says if it cannot grow; it may hold a part of them then
-    ///   ([`TxBatch::rewind`]).
+    /// * `EAGAIN` if the memory is not all there, and what the batch says if it cannot grow; it may hold
+    ///   a part of them then ([`TxBatch::rewind`]).
     #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if let Some(run) = self.whole(Way::Out, offset, len) {
@@ -292,7 +296,7 @@ impl Memory {
         if !self.covers(offset, len) {
             return Err(EFAULT);
         }
-        self.runs(offset, len, |run| {
+        self.runs::<false>(offset, len, |run| {
             // SAFETY: As above.
             unsafe { batch.append_raw(run.start, run.len) }
         })
@@ -319,13 +323,13 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not all inside.
+    /// `EFAULT` if they are not all inside, `EAGAIN` if they are not all there.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result {
         if !self.covers(offset, buffer.len()) {
             return Err(EFAULT);
         }
         let mut done = 0;
-        self.runs(offset, buffer.len(), |run| {
+        self.runs::<false>(offset, buffer.len(), |run| {
             let target = buffer
                 .get_mut(done..done + run.len)
                 .ok_or(EFAULT)?
@@ -346,7 +350,7 @@ impl Memory {
     #[inline]
     unsafe fn put(&self, offset: u64, source: *const u8, len: usize) -> Result {
         let mut done = 0;
-        self.runs(offset, len, |run| {
+        self.runs::<true>(offset, len, |run| {
             // SAFETY: The runs together are as long as the source, so this is inside.
             let source = unsafe { source.add(done) };
             // SAFETY: The run is valid for writes, the source for reads, and they do not overlap by
@@ -372,23 +376,29 @@ impl Memory {
         if !self.is_writable() {
             return Err(EACCES);
         }
-        let run = self
-            .run(offset, 8)
-            .filter(|run| run.len == 8)
-            .ok_or(EFAULT)?;
-        if run.start.addr() % 8 != 0 {
-            return Err(EINVAL);
+        if !self.covers(offset, 8) {
+            return Err(EFAULT);
         }
-        // SAFETY: The run is valid and aligned; all others that write here race by their own
-        // choice.
-        let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
-        let mut old = word.load(Relaxed);
-        loop {
-            match word.cmpxchg(old, f(old), Full) {
-                Ok(old) => return Ok(old),
-                Err(found) => old = found,
+        let mut old = 0;
+        self.runs::<true>(offset, 8, |run| {
+            if run.len != 8 {
+                return Err(EFAULT);
             }
-        }
+            if run.start.addr() % 8 != 0 {
+                return Err(EINVAL);
+            }
+            // SAFETY: The run is valid and aligned; all others that write here race by their own
+            // choice.
+            let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
+            old = word.load(Relaxed);
+            loop {
+                match word.cmpxchg(old, f(old), Full) {
+                    Ok(_) => return Ok(()),
+                    Err(found) => old = found,
+                }
+            }
+        })?;
+        Ok(old)
     }
 }
 
@@ -488,97 +498,6 @@ impl PageList {
     }
 }
 
-impl KernelPages {
-    /// Makes room for `max` pages.
-    ///
-    /// # Errors
-    ///
-    /// * `EINVAL` if `max` is 0.
-    /// * `ENOMEM` if there is no room.
-    pub fn try_new(_proof: KernelOwned, max: u32) -> Result<Arc<Self>> {
-        if max == 0 {
-            return Err(EINVAL);
-        }
-        // CAST: 32 bits fit.
-        let mut pages = KVVec::with_capacity(max as usize, GFP_KERNEL)?;
-        for _ in 0..max {
-            pages.push(Atomic::new(0), GFP_KERNEL)?;
-        }
-        let this = Self {
-            pages,
-            used: Atomic::new(0),
-            skip: Atomic::new(0),
-            len: Atomic::new(0),
-            page_shift: Atomic::new(12),
-        };
-        Ok(Arc::new(this, GFP_KERNEL)?)
-    }
-
-    /// Forgets all pages.
-    pub(crate) fn clear(&self) {
-        self.len.store(0, Relaxed);
-        self.used.store(0, Relaxed);
-    }
-
-    /// Appends a page of a kernel consumer.
-    pub(crate) fn push(&self, page: u64) -> Result {
-        let used = self.used.load(Relaxed);
-        // CAST: 32 bits fit.
-        let slot = self.pages.get(used as usize).ok_or(ENOMEM)?;
-        slot.store(page, Relaxed);
-        self.used.store(used + 1, Relaxed);
-        Ok(())
-    }
-
-    /// Sets where in the pages the octets are, after all pages are appended.
-    pub(crate) fn finish(&self, iova: u64, len: u64, page_size: u32) {
-        let page_size = page_size.max(1);
-        self.page_shift.store(page_size.trailing_zeros(), Relaxed);
-        self.skip.store(iova & u64::from(page_size - 1), Relaxed);
-        self.len.store(len, Relaxed);
-    }
-
-    #[inline]
-    fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
-        let len = self.len.load(Relaxed);
-        let left = len.checked_sub(offset).filter(|left| *left > 0)?;
-        // CAST: `usize` is 64 bits.
-        let max = (left as usize).min(max);
-        let shift = self.page_shift.load(Relaxed);
-        let page_size = 1usize.checked_shl(shift)?;
-        let place = self.skip.load(Relaxed).checked_add(offset)?;
-        // CAST: As above; the second is less than the page size.
-        let mut index = place.checked_shr(shift)? as usize;
-        let within = place as usize & (page_size - 1);
-        let used = self.used.load(Relaxed) as usize; // CAST: 32 bits fit.
-
-        let first = self
-            .pages
-            .get(index)
-            .filter(|_| index < used)?
-            .load(Relaxed);
-        let start = (first as usize).checked_add(within)?;
-        let mut found = page_size - within;
-        let mut next = first.checked_add(page_size as u64)?;
-        while found < max {
-            index += 1;
-            let Some(page) = self.pages.get(index).filter(|_| index < used) else {
-                break;
-            };
-            if page.load(Relaxed) != next {
-                break;
-            }
-            found += page_size;
-            next = next.wrapping_add(page_size as u64);
-        }
-        Some(Run {
-            start: core::ptr::with_exposed_provenance_mut(start),
-            len: found.min(max),
-            _life: PhantomData,
-        })
-    }
-}
-
 impl KernelWindow {
     #[inline]
     fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
@@ -596,6 +515,17 @@ impl KernelWindow {
 }
 
 impl Run<'_> {
+    /// # Safety
+    ///
+    /// `start` must be `len` octets of memory that stay valid as long as the run lives.
+    pub(super) unsafe fn new(start: *mut u8, len: usize) -> Self {
+        Self {
+            start,
+            len,
+            _life: PhantomData,
+        }
+    }
+
     /// How many octets it has.
     #[inline]
     pub fn len(&self) -> usize {

@@ -4,14 +4,18 @@
 //!
 //! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]) or that of
 //! another driver ([`RegDmaBufMr`]), or a scatter list of a kernel consumer for a region that it will
-//! register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`], [`DmaBuf`]) or a list
+//! register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`], [`DmaBuf`]) or comes when
+//! it is needed ([`Paged`]), or a list
 //! of pages ([`KernelPages`]) that the driver's region keeps.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
+use super::sges::Sges;
 use super::types::Access;
 use crate::bindings;
 use crate::mm::dma_buf::DmaBuf;
+use crate::mm::paged::Paged;
+use crate::mm::paged::Prefetch;
 use crate::mm::place::KernelPages;
 use crate::mm::umem::Umem;
 use core::marker::PhantomData;
@@ -19,6 +23,7 @@ use core::ptr::NonNull;
 use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
 use kernel::prelude::*;
+use kernel::sync::Arc;
 
 /// A process's request to register memory.
 pub struct RegUserMr<'a> {
@@ -45,6 +50,17 @@ impl RegUserMr<'_> {
     pub fn pin(&self) -> Result<Umem> {
         // SAFETY: The device is registered while one of its verbs runs.
         unsafe { Umem::pin(self.device, self.start, self.length, self.access) }
+    }
+
+    /// Registers the memory without pinning it; none of it need be there.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if the range wraps or is empty.
+    /// * `ENOMEM`.
+    pub fn page_on_demand(&self) -> Result<Arc<Paged>> {
+        // SAFETY: The device is registered while one of its verbs runs.
+        unsafe { Paged::register(self.device, self.start, self.length, self.access) }
     }
 }
 
@@ -161,4 +177,12 @@ impl MapSg<'_> {
             length,
         })
     }
+}
+
+/// Advice of a process on memory that need not be there.
+pub struct Advice<'a> {
+    /// What is to be done.
+    pub what: Prefetch,
+    /// With what.
+    pub ranges: Sges<'a>,
 }

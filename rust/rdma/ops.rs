@@ -26,6 +26,7 @@
 use super::device::IbDevice;
 use super::iw_cm::CmId;
 use super::iw_cm::ConnParam;
+use super::mr::Advice;
 use super::mr::MapSg;
 use super::mr::RegDmaBufMr;
 use super::mr::RegUserMr;
@@ -243,6 +244,9 @@ pub trait Driver: Sized + Send + Sync + 'static {
         pd: ArcBorrow<'_, Self::Pd>,
         request: &ReregUserMr<'_>,
     ) -> Result<MrCreated<Self>>;
+
+    /// Follows a process's advice on its memory.
+    fn advise_mr(pd: ArcBorrow<'_, Self::Pd>, advice: Advice<'_>) -> Result;
 
     /// Makes the region that is all of kernel memory.
     fn get_dma_mr(

@@ -72,7 +72,7 @@ bit_set! {
         MW_BIND = 1 << 4;
         /// The region is addressed from zero.
         ZERO_BASED = 1 << 5;
-        /// The pages come when they are touched (not offered).
+        /// The pages come when they are touched.
         ON_DEMAND = 1 << 6;
         /// The memory is of huge pages.
         HUGETLB = 1 << 7;
@@ -96,8 +96,7 @@ bit_set! {
         PORT_ACTIVE_EVENT = bindings::ib_device_cap_flags_IB_DEVICE_PORT_ACTIVE_EVENT as u64;
         /// Raises RNR errors by itself.
         RC_RNR_NAK_GEN = bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64;
-        /// Fast registration, Send with Invalidate, local invalidate, zero lkey for kernel
-        /// consumers.
+        /// Fast registration, Send with Invalidate, local invalidate, zero lkey in the kernel.
         MEM_MGT_EXTENSIONS = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
         /// Memory windows of type 2B.
         MEM_WINDOW_TYPE_2B = bindings::ib_device_cap_flags_IB_DEVICE_MEM_WINDOW_TYPE_2B as u64;
@@ -115,8 +114,28 @@ bit_set! {
         ALLOW_USER_UNREG = bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG as u64;
         /// `local_dma_lkey` of the device works for every kernel protection domain.
         LOCAL_DMA_LKEY = bindings::ib_kernel_cap_flags_IBK_LOCAL_DMA_LKEY as u64;
+        /// Regions need not be pinned.
+        ON_DEMAND_PAGING = bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING as u64;
         /// Regions with gaps between their pages can be fast registered.
         SG_GAPS_REG = bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG as u64;
+    }
+}
+
+bit_set! {
+    /// What may be done with regions that are not pinned (`enum ib_odp_transport_cap_bits`).
+    pub struct OdpCaps(u32) {
+        /// Sends from them.
+        SEND = 1;
+        /// Receives into them.
+        RECV = 1 << 1;
+        /// RDMA Writes, from and to them.
+        WRITE = 1 << 2;
+        /// RDMA Reads, from and to them.
+        READ = 1 << 3;
+        /// Atomic operations on them.
+        ATOMIC = 1 << 4;
+        /// Receives by a shared receive queue into them.
+        SRQ_RECV = 1 << 5;
     }
 }
 
@@ -166,6 +185,8 @@ pub struct DeviceAttr {
     pub max_srq_sge: u32,
     pub max_fast_reg_page_list_len: u32,
     pub local_ca_ack_delay: u8,
+    /// For reliable connections.
+    pub odp_caps: OdpCaps,
 }
 
 c_enum! {

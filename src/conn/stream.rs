@@ -368,6 +368,10 @@ impl Conn {
             if after != 0 && after != before {
                 continue;
             }
+            // What waits for memory is not incomplete; the connection is told when it was taken.
+            if self.qp().is_some_and(|qp| qp.is_paging_in()) {
+                return Tail::Going;
+            }
             let whole = self.qp().is_none_or(|qp| qp.is_between_messages());
             return if after == 0 && whole {
                 Tail::Whole

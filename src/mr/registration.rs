@@ -85,7 +85,7 @@ impl Mr {
         let access = to_rights(request.access)?;
         let abi = pd.device.abi;
         let asked = abi::user::asked_key(abi, udata)?;
-        let memory = pinned(request)?;
+        let memory = memory_of(request)?;
         let body = Body::new(request.iova, request.length, access, memory);
         let mr = Self::insert(pd, Kind::User, asked, body, request.access)?;
         abi::user::answer_region(abi, mr.region.stag(), udata)?;
@@ -99,12 +99,15 @@ impl Mr {
     /// * `EINVAL` for an empty range, or one that wraps or goes beyond the end; and as [`to_rights`].
     /// * `EACCES` for rights to write by a descriptor that is only for reading.
     /// * `ENOMEM` if the device has all regions that it can have, or memory is short.
-    /// * Those of [`RegDmaBufMr::map`].
+    /// * `EOPNOTSUPP` for paging on demand, and those of [`RegDmaBufMr::map`].
     pub(crate) fn register_dma_buf(
         pd: ArcBorrow<'_, Pd>,
         request: &RegDmaBufMr<'_>,
     ) -> Result<MrCreated<Riwarp>> {
         let access = to_rights(request.access)?;
+        if request.access.contains(VerbsAccess::ON_DEMAND) {
+            return Err(EOPNOTSUPP);
+        }
         if request.iova.checked_add(request.length).is_none() {
             return Err(EINVAL);
         }
@@ -214,7 +217,9 @@ impl Mr {
         let device = pd.device.clone();
         let pages = match &body.memory {
             Memory::KernelPages(pages) => Some(pages.clone()),
-            Memory::Pages(_) | Memory::KernelVirtual(_) | Memory::Part(_) => None,
+            Memory::Pages(_) | Memory::KernelVirtual(_) | Memory::Part(_) | Memory::Paged(_) => {
+                None
+            }
         };
         let reservation = device.reserve(Resource::Mr)?;
         let region = Region::insert(&pd, kind, key, body)?;
@@ -246,17 +251,27 @@ impl Drop for Mr {
     }
 }
 
-/// The memory of a request, pinned; of which there can be parts if windows may be bound to it.
+/// The memory of a request, pinned if it is to be; of which there can be parts if windows may be bound to
+/// it.
 ///
 /// # Errors
 ///
 /// * `EINVAL` for an empty or wrapping range.
-/// * Those of [`RegUserMr::pin`].
-pub(super) fn pinned(request: &RegUserMr<'_>) -> Result<Memory> {
+/// * `EOPNOTSUPP` for all memory of the process as one region.
+/// * Those of [`RegUserMr::pin`] and [`RegUserMr::page_on_demand`].
+pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
+    let on_demand = request.access.contains(VerbsAccess::ON_DEMAND);
+    if on_demand && request.start == 0 && request.length == u64::MAX {
+        return Err(EOPNOTSUPP);
+    }
     if request.length == 0 || request.iova.checked_add(request.length).is_none() {
         return Err(EINVAL);
     }
-    let memory = Memory::Pages(request.pin()?.into_pages()?);
+    let memory = if on_demand {
+        Memory::Paged(request.page_on_demand()?)
+    } else {
+        Memory::Pages(request.pin()?.into_pages()?)
+    };
     if request.access.contains(VerbsAccess::MW_BIND) {
         Ok(Divisible::try_new()?.fill(memory))
     } else {
@@ -274,7 +289,8 @@ pub(super) fn to_rights(flags: VerbsAccess) -> Result<Access> {
     let rest = flags
         .without(OPTIONAL)
         .without(VerbsAccess::HUGETLB)
-        .without(VerbsAccess::MW_BIND);
+        .without(VerbsAccess::MW_BIND)
+        .without(VerbsAccess::ON_DEMAND);
     let rights = named_rights(rest)?;
     let remote_write = VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC;
     if flags.intersects(remote_write) && !flags.contains(VerbsAccess::LOCAL_WRITE) {
@@ -287,7 +303,7 @@ pub(super) fn to_rights(flags: VerbsAccess) -> Result<Access> {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for what the device does not offer: addresses from zero, paging on demand, flushes.
+/// `EOPNOTSUPP` for what the device does not offer: addresses from zero, flushes.
 pub(super) fn named_rights(flags: VerbsAccess) -> Result<Access> {
     let rest = RIGHTS
         .iter()
@@ -329,8 +345,7 @@ mod tests {
         assert_eq!(to_rights(VerbsAccess::REMOTE_WRITE), Err(EINVAL));
         assert_eq!(to_rights(VerbsAccess::REMOTE_ATOMIC), Err(EINVAL));
         assert_eq!(to_rights(VerbsAccess::MW_BIND), Ok(Access::NONE));
-        for flag in [VerbsAccess::ZERO_BASED, VerbsAccess::ON_DEMAND] {
-            assert_eq!(to_rights(flag), Err(EOPNOTSUPP));
-        }
+        assert_eq!(to_rights(VerbsAccess::ON_DEMAND), Ok(Access::NONE));
+        assert_eq!(to_rights(VerbsAccess::ZERO_BASED), Err(EOPNOTSUPP));
     }
 }

@@ -29,7 +29,7 @@ use kernel_ext::{
 };
 
 use super::{
-    registration::pinned,
+    registration::memory_of,
     to_rights,
     Body,
     Kind,
@@ -51,6 +51,7 @@ impl Mr {
     /// * As [`Mr::register_user`].
     /// * `EACCES` if the memory that stays may not be written although the new rights need it.
     /// * `EBUSY` if a window is bound to it.
+    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more.
     pub(crate) fn reregister(
         &self,
         pd: ArcBorrow<'_, Pd>,
@@ -63,7 +64,7 @@ impl Mr {
         let access = to_rights(flags)?;
         let new = match request.memory(flags) {
             Some(memory) => {
-                let body = Body::new(memory.iova, memory.length, access, pinned(&memory)?);
+                let body = Body::new(memory.iova, memory.length, access, memory_of(&memory)?);
                 let new = Self::insert(pd, Kind::User, None, body, flags)?;
                 self.deregister()?;
                 new
@@ -80,6 +81,10 @@ impl Mr {
         access: Access,
         flags: VerbsAccess,
     ) -> Result<Arc<Self>> {
+        let on_demand = |flags: VerbsAccess| flags.contains(VerbsAccess::ON_DEMAND);
+        if on_demand(flags) != on_demand(self.access) {
+            return Err(EOPNOTSUPP);
+        }
         if access.contains(Access::LOCAL_WRITE) && !self.is_writable() {
             return Err(EACCES);
         }

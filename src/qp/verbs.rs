@@ -70,7 +70,10 @@ use crate::{
     rq::RecvQueue,
     rx::Rx,
     sq::SendQueue,
-    tx::Tx,
+    tx::{
+        PagingOut,
+        Tx, //
+    },
     Riwarp, //
 };
 
@@ -187,6 +190,9 @@ impl Qp {
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),
                     pairing_work <- new_delayed_work!("Qp::pairing_work"),
+                    paging_out <- new_spinlock_bh!(PagingOut::default()),
+                    paging_in_work <- new_work!("Qp::paging_in_work"),
+                    paging_out_work <- new_work!("Qp::paging_out_work"),
                     _reservation: reservation,
                 }),
                 GFP_KERNEL,

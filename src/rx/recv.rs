@@ -6,7 +6,10 @@
 
 use iwarp::{
     fault::Fault,
-    order::SendProgress,
+    order::{
+        SendPlacement,
+        SendProgress, //
+    },
     rdmap::{
         Immediate,
         SendExtra,
@@ -29,12 +32,14 @@ use kernel_ext::{
 
 use super::{
     RxStream,
+    Stop,
     Written, //
 };
 use crate::{
     mr::LocalUse,
     qp::Qp,
     sge::{
+        NotCopied,
         RegionCache,
         Slices, //
     },
@@ -48,7 +53,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Incoming {
     wr: RecvWr,
-    buffer: Slices,
+    pub(super) buffer: Slices,
     buffer_len: u32,
     /// How far the current Send has filled it; [`None`] if there is none.
     progress: Option<SendProgress>,
@@ -92,7 +97,7 @@ impl Qp {
         ulpdu: usize,
         segment: &SendSegment,
         off: BhOff<'_>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Stop> {
         let RxStream {
             incoming, cache, ..
         } = stream;
@@ -102,11 +107,15 @@ impl Qp {
             unchecked = self.next_receive(incoming, cache, segment)?;
         }
         let Some(progress) = &mut incoming.progress else {
-            return Err(Fault::NoBuffer);
+            return Err(Stop::Fault(Fault::NoBuffer));
         };
         let placement = match progress.accept(segment, incoming.buffer_len) {
             Ok(placement) => placement,
-            Err(fault) => return Err(self.refuse_send(incoming, WcStatus::LocalLength, fault)),
+            Err(fault) => {
+                return Err(self
+                    .refuse_send(incoming, WcStatus::LocalLength, fault)
+                    .into())
+            }
         };
         let payload = segment.payload;
         if payload.len != 0 {
@@ -118,10 +127,27 @@ impl Qp {
             } else {
                 buffer.place(pd, placement.offset, inbound, pos, len, off)
             };
-            if let Err(status) = placed {
-                return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
+            match placed {
+                Ok(()) => {}
+                Err(NotCopied::Absent) => return Err(stream.put_off_send(segment, placement)),
+                Err(NotCopied::Refused(status)) => {
+                    return Err(self
+                        .refuse_send(incoming, status, Fault::LocalPlacement)
+                        .into())
+                }
             }
         }
+        Ok(self.deliver_send(incoming, placement, segment)?)
+    }
+
+    /// Goes on when a segment of a Send is placed: completes the receive work request behind the last one.
+    #[inline(always)]
+    pub(super) fn deliver_send(
+        &self,
+        incoming: &mut Incoming,
+        placement: SendPlacement,
+        segment: &SendSegment,
+    ) -> Result<(), Fault> {
         let Some(len) = placement.delivered else {
             return Ok(());
         };
@@ -149,7 +175,12 @@ impl Qp {
     }
 
     /// Ends the receive work request of a Send with an error; returns `fault`.
-    fn refuse_send(&self, incoming: &mut Incoming, status: WcStatus, fault: Fault) -> Fault {
+    pub(super) fn refuse_send(
+        &self,
+        incoming: &mut Incoming,
+        status: WcStatus,
+        fault: Fault,
+    ) -> Fault {
         incoming.progress = None;
         self.complete_receive(incoming.wr.id, Received::failed(status));
         fault

@@ -117,8 +117,13 @@ impl Qp {
                     behind: None,
                 }
             }
+            Some(InboundRequest::Answer(answer)) => stream.desk.atomic_response(answer),
             Some(InboundRequest::Atomic(atomic)) => match self.operate(&atomic) {
-                Ok(original) => stream.desk.atomic_response(AtomicResponse {
+                Ok(None) => {
+                    self.want_atomic(atomic);
+                    return false;
+                }
+                Ok(Some(original)) => stream.desk.atomic_response(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
                 }),
@@ -133,18 +138,22 @@ impl Qp {
     }
 
     /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58), and
-    /// returns what the target held before. The target is checked anew: its owner may revoke it at any
-    /// time.
-    fn operate(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
+    /// returns what the target held before; [`None`] if it is not there. The target is checked anew: its
+    /// owner may revoke it at any time.
+    fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
         let request = &atomic.request;
         let inside = atomic.target.enter().ok_or(Fault::SourceInvalidStag)?;
         let at = atomic
             .target
             .check_atomic(&inside, self.stream_id(), request)?;
-        inside
+        match inside
             .memory()
             .update_u64(at, |original| request.operation.apply(original))
-            .map_err(|_| Fault::Local)
+        {
+            Ok(original) => Ok(Some(original)),
+            Err(error) if error == EAGAIN => Ok(None),
+            Err(_) => Err(Fault::Local),
+        }
     }
 
     /// Takes requests from the send queue until one becomes a message.

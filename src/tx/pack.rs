@@ -28,7 +28,10 @@ use iwarp::{
         Access, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 use kernel_ext::{
     crc32c,
     net::{
@@ -42,12 +45,20 @@ use kernel_ext::{
 use crate::{
     qp::Qp,
     readq::InboundRead,
-    sge::Slices,
+    sge::{
+        NotCopied,
+        Slices, //
+    },
     sq::Slot,
     wr::SendWr, //
 };
 
 use super::{
+    paging::{
+        NotFound,
+        Origin,
+        Place, //
+    },
     Job,
     Outgoing,
     Source,
@@ -62,12 +73,14 @@ pub(super) enum Failed {
     Remote(Fault, InboundRead, u32),
     /// No memory for the batch now.
     Memory,
+    /// The memory of the payload is not there.
+    Absent,
 }
 
 impl Qp {
     /// Cuts one FPDU of the current message into the batch.
     #[inline]
-    pub(super) fn cut(&self, stream: &mut TxStream, grow: Grow) -> Result<(), Failed> {
+    pub(super) fn cut(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Result<(), Failed> {
         let TxStream {
             current: Some(current),
             plan,
@@ -101,7 +114,22 @@ impl Qp {
         };
         if let Err(error) = packed {
             batch.rewind(mark);
-            return Err(failed(current, plan, error));
+            let found = match error {
+                PackError::Absent => {
+                    let place = Place {
+                        conn: stream.conn.clone(),
+                        position: stream.appended,
+                        offset: plan.payload_offset(),
+                        len: usize::from(plan.payload_len()),
+                    };
+                    self.pack_found(batch, plan, &payload, stream.crc, &stream.markers, place)
+                }
+                error => Err(error),
+            };
+            if let Err(error) = found {
+                batch.rewind(mark);
+                return Err(failed(current, plan, error));
+            }
         }
         // NO-OVERFLOW: 2^64 octets are not sent in one life.
         stream.appended += u64::from(fpdu_len);
@@ -126,6 +154,65 @@ impl Qp {
         }
         stream.current = None;
         Ok(())
+    }
+
+    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that.
+    #[cold]
+    fn pack_found(
+        self: &Arc<Self>,
+        batch: &mut TxBatch,
+        plan: &Plan,
+        payload: &Payload<'_>,
+        crc: Crc,
+        clock: &Option<MarkerClock>,
+        place: Place,
+    ) -> Result<(), PackError> {
+        let offset = place.offset;
+        let found = self.found_or_wanted(place, || match payload.source {
+            Source::Remote(InboundRead {
+                request,
+                source: Some(region),
+                ..
+            }) => Origin::Remote(region.clone(), *request),
+            _ => Origin::Slices(payload.slices.clone()),
+        });
+        let octets = match found {
+            Ok(Some(Ok(octets))) => octets,
+            Ok(Some(Err(NotFound::Local(status)))) => return Err(PackError::Local(status)),
+            Ok(Some(Err(NotFound::Remote(fault)))) => return Err(PackError::Remote(fault)),
+            Ok(None) => return Err(PackError::Absent),
+            Err(_) => return Err(PackError::Memory),
+        };
+        self.may_still(payload, offset, octets.len())?;
+        let Some(clock) = clock else {
+            let start = batch.mark();
+            put(batch, plan.header())?;
+            put(batch, piece(&octets, 0, usize::from(plan.payload_len())))?;
+            pad(batch, usize::from(plan.pad_len()))?;
+            let trailer = trailer(batch, start, crc);
+            return put(batch, &trailer);
+        };
+        let found = Payload {
+            source: &Source::Found(offset, octets),
+            slices: payload.slices,
+            wr: payload.wr,
+        };
+        self.pack_marked(batch, plan, &found, crc, clock)
+    }
+
+    /// Checks that octets which the peer reads, and that were read before, may be sent now.
+    fn may_still(&self, payload: &Payload<'_>, offset: u32, len: usize) -> Result<(), PackError> {
+        let Source::Remote(read) = payload.source else {
+            return Ok(());
+        };
+        let request = read.request.after(offset);
+        let view = read.source.as_ref();
+        let view = view.map(|region| region.view(self.stream_id()));
+        // CAST: less than the payload of one FPDU.
+        let (stag, to, len) = (request.source_stag, request.source_to, len as u32);
+        check_source(view.as_ref(), stag, to, len, Access::REMOTE_READ)
+            .map(drop)
+            .map_err(PackError::Remote)
     }
 
     /// Puts one FPDU into the batch.
@@ -195,12 +282,18 @@ impl Qp {
             Source::Slices => payload
                 .slices
                 .copy_to_batch(self.pd(), offset, len, batch)
-                .map_err(PackError::Local),
+                .map_err(|why| match why {
+                    NotCopied::Absent => PackError::Absent,
+                    NotCopied::Refused(status) => PackError::Local(status),
+                }),
             Source::Inline => {
                 let octets = payload.wr.payload.inline().unwrap_or(&[]);
                 put(batch, piece(octets, offset as usize, len))
             }
             Source::Remote(read) => self.copy_remote(read, offset, len, batch),
+            Source::Found(from, octets) => {
+                put_found(batch, octets, offset.wrapping_sub(*from), len)
+            }
         }
     }
 
@@ -234,7 +327,13 @@ impl Qp {
         inside
             .memory()
             .copy_to_batch(at, len, batch)
-            .map_err(|_| PackError::Memory)
+            .map_err(|error| {
+                if error == EAGAIN {
+                    PackError::Absent
+                } else {
+                    PackError::Memory
+                }
+            })
     }
 }
 
@@ -251,6 +350,7 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
     current.segmenter.undo(plan);
     match error {
         PackError::Memory => Failed::Memory,
+        PackError::Absent => Failed::Absent,
         PackError::Local(status) => match current.job {
             Job::Complete(slot) => Failed::Local(slot, status),
             // PANIC: none; the source of an answer is not local.
@@ -259,7 +359,9 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
         PackError::Remote(fault) => {
             match core::mem::replace(&mut current.source, Source::Nothing) {
                 Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
-                Source::Nothing | Source::Slices | Source::Inline => Failed::Memory,
+                Source::Nothing | Source::Slices | Source::Inline | Source::Found(..) => {
+                    Failed::Memory
+                }
             }
         }
     }
@@ -307,6 +409,7 @@ impl<I: Iterator<Item = Marker>> Weaver<'_, I> {
 
 /// Why an FPDU could not be put together.
 enum PackError {
+    Absent,
     Local(WcStatus),
     Remote(Fault),
     Memory,
@@ -329,6 +432,11 @@ fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
 #[inline]
 fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
     batch.put(octets).map_err(|_| PackError::Memory)
+}
+
+#[cold]
+fn put_found(batch: &mut TxBatch, octets: &[u8], at: u32, len: usize) -> Result<(), PackError> {
+    put(batch, piece(octets, at as usize, len))
 }
 
 #[inline]

@@ -11,7 +11,7 @@ run() {
 	for program; do NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"; done
 }
 
-programs='query limits notify sends rdma order sge iova rereg dmabuf revoke resources srq cqfull flush privdata
+programs='query limits notify sends rdma order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect'
 ends_up self
 # What can be posted, and what the shared queues look like, is up to the library.
@@ -23,7 +23,7 @@ if [ "$TYPE" = riwarp ]; then
 	unset EXTENSIONS
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends rdma sge rereg dmabuf resources srq cqfull'
+	programs='query limits notify sends rdma sge rereg dmabuf odp resources srq cqfull'
 	ends_up self
 fi
 # shellcheck disable=SC2086

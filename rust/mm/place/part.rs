@@ -3,6 +3,7 @@
 //! Memory that has several holders, for memory windows: a region and each window on it.
 
 use super::Memory;
+use super::Paged;
 use super::Run;
 use core::mem::MaybeUninit;
 use kernel::prelude::*;
@@ -26,6 +27,11 @@ impl Part {
         let left = self.len.checked_sub(offset)?;
         let max = usize::try_from(left).map_or(max, |left| left.min(max));
         self.whole.run(self.skip.checked_add(offset)?, max)
+    }
+
+    pub(super) fn paged(&self, offset: u64) -> Option<(&Arc<Paged>, u64)> {
+        let offset = self.skip.checked_add(offset)?;
+        self.whole.paged(offset)
     }
 
     pub(super) fn len(&self) -> u64 {

@@ -7,6 +7,7 @@
 
 use super::super::device::device_data;
 use super::super::mmap::Mappings;
+use super::super::mr::Advice;
 use super::super::mr::MapSg;
 use super::super::mr::RegDmaBufMr;
 use super::super::mr::RegUserMr;
@@ -16,6 +17,7 @@ use super::super::object::MwObject;
 use super::super::object::PdObject;
 use super::super::object::Tail;
 use super::super::object::UContextObject;
+use super::super::sges::Sges;
 use super::super::types::Access;
 use super::super::types::KernelOwned;
 use super::super::types::MwType;
@@ -24,6 +26,7 @@ use super::super::udata::Udata;
 use super::Driver;
 use super::MrCreated;
 use crate::bindings;
+use crate::mm::paged::Prefetch;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -293,6 +296,34 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     make().unwrap_or_else(error_ptr)
 }
 
+/// `ops.advise_mr`. All of it is done when the call returns, asked for or not.
+///
+/// # Safety
+///
+/// `pd` was filled; `list` has `count` entries.
+pub(super) unsafe extern "C" fn advise_mr<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    advice: bindings::ib_uverbs_advise_mr_advice,
+    _flags: u32,
+    list: *mut bindings::ib_sge,
+    count: u32,
+    _attrs: *mut bindings::uverbs_attr_bundle,
+) -> c_int {
+    from_result(|| {
+        let what = match advice {
+            ADVICE_PREFETCH => Prefetch::Read,
+            ADVICE_PREFETCH_WRITE => Prefetch::Write,
+            ADVICE_PREFETCH_NO_FAULT => Prefetch::Present,
+            _ => return Err(EOPNOTSUPP),
+        };
+        // SAFETY: By the caller's promise.
+        let ranges = unsafe { Sges::new(list, c_int::try_from(count)?) };
+        // SAFETY: By the caller's promise.
+        T::advise_mr(unsafe { PdObject::<T>::data(pd) }, Advice { what, ranges })?;
+        Ok(0)
+    })
+}
+
 /// `ops.get_dma_mr`, which only the kernel calls.
 ///
 /// # Safety
@@ -468,3 +499,11 @@ pub(super) unsafe fn pd_of<T: Driver>(pd: *mut bindings::ib_pd) -> Arc<T::Pd> {
     // SAFETY: By the caller's promise.
     unsafe { PdObject::<T>::data(pd) }.into()
 }
+
+/// `enum ib_uverbs_advise_mr_advice`.
+const ADVICE_PREFETCH: u32 =
+    bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH;
+const ADVICE_PREFETCH_WRITE: u32 =
+    bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+const ADVICE_PREFETCH_NO_FAULT: u32 =
+    bindings::ib_uverbs_advise_mr_advice_IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;

@@ -35,6 +35,7 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         driver_id: provider.driver_id(),
         uverbs_abi_ver: provider.abi_version(),
 
+        advise_mr: Some(object_ops::advise_mr::<T>),
         alloc_mr: Some(object_ops::alloc_mr::<T>),
         alloc_pd: Some(object_ops::alloc_pd::<T>),
         alloc_ucontext: Some(object_ops::alloc_ucontext::<T>),
@@ -161,6 +162,10 @@ unsafe extern "C" fn query_device<T: Driver>(
         to.max_srq_sge = count(from.max_srq_sge);
         to.max_fast_reg_page_list_len = from.max_fast_reg_page_list_len;
         to.local_ca_ack_delay = from.local_ca_ack_delay;
+        if !from.odp_caps.is_empty() {
+            to.odp_caps.general_caps = ODP_SUPPORT;
+            to.odp_caps.per_transport_caps.rc_odp_caps = from.odp_caps.bits();
+        }
         Ok(0)
     })
 }
@@ -313,6 +318,9 @@ unsafe extern "C" fn get_hw_stats<T: Driver>(
 ///
 /// None.
 unsafe extern "C" fn disassociate_ucontext(_context: *mut bindings::ib_ucontext) {}
+
+/// `IB_ODP_SUPPORT`: of regions that are told by their addresses, not of all memory as one region.
+const ODP_SUPPORT: u64 = 1;
 
 /// How long counters that were read stay good.
 const COUNTERS_LIFESPAN_MS: usize = 10;

@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of a process that is not pinned: paging on demand.
+//!
+//! What enters: an address range of the current process, of which nothing need be there. What leaves: a
+//! [`Paged`], through which the data path reaches the pages that are there, and by which somebody in
+//! process context has the others brought in.
+//!
+//! A table has the address of each page that is known to be there. Copies go through it inside of a
+//! [`Gate`]; one that meets a page which is not known ends with `EAGAIN`, and whatever it has copied so far
+//! may be copied again. When the kernel takes pages back it tells us before ([`invalidate`]): they are taken
+//! out of the table, which waits for the copies that are under way, and not before that do they go.
+//!
+//! Nothing keeps a page in the table, so waiting for one to be there is waiting in vain if the process takes
+//! it away again and again. So [`Paged::fetch`] also pins the pages, for the one copy that waits: as if that
+//! had come before they were taken away. Who fetches always gets on.
+//!
+//! A page that was written to is marked so before it goes: the processor does not do it for a write by
+//! another address than the process's.
+//!
+//! Context: process, what fetches, prefetches, registers and drops; any, what copies.
+//!
+//! C headers: `include/rdma/ib_umem_odp.h`, `include/linux/mmu_notifier.h`.
+
+use super::place::Owner;
+use super::place::PageList;
+use super::place::Run;
+use crate::bindings;
+use crate::rdma::types::Access;
+use crate::sync::Gate;
+use core::ptr::NonNull;
+use kernel::alloc::flags::__GFP_NOWARN;
+use kernel::error::from_err_ptr;
+use kernel::ffi::c_int;
+use kernel::ffi::c_ulong;
+use kernel::ffi::c_void;
+use kernel::page::PAGE_MASK;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::Arc;
+
+/// How much of what is there anyway is looked for around a page that was fetched: pages, a power of two.
+const AROUND: usize = 512;
+
+/// Pages that the table is changed for at once.
+const STRIDE: usize = 64;
+
+/// In an entry of the table, below the address of the page: it may be written to.
+const WRITABLE: usize = 1;
+/// It was written to.
+const WRITTEN: usize = 2;
+
+/// Memory of a process that is not pinned.
+///
+/// # Invariants
+///
+/// `umem.private` of the C object is null or this value, which stays where it is. An entry of the table is 0
+/// or has the address of the page that the process has there now: entries are made with the C object's
+/// mutex held, after it was found that the page is still there, and taken out by [`invalidate`].
+pub struct Paged {
+    table: Gate<KVVec<Atomic<usize>>>,
+    /// Address of the first page.
+    first: usize,
+    /// Offset of the first octet in it.
+    skip: usize,
+    len: u64,
+    /// Dropped last.
+    odp: Odp,
+}
+
+/// The C object.
+///
+/// # Invariants
+///
+/// A live `ib_umem_odp`.
+struct Odp(NonNull<bindings::ib_umem_odp>);
+
+// SAFETY: An `ib_umem_odp` may be used and released by any thread.
+unsafe impl Send for Odp {}
+// SAFETY: As above; what changes in it is under its mutex.
+unsafe impl Sync for Odp {}
+
+/// What shall be brought in beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// What is there: the table is to know it.
+    Present,
+    /// All of it, to be read.
+    Read,
+    /// All of it, to be written.
+    Write,
+}
+
+impl Paged {
+    /// Registers `len` octets at `start` of the current process.
+    ///
+    /// # Safety
+    ///
+    /// `device` must be a registered device, and not be freed before the value is dropped.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if the range is empty or wraps.
+    /// * `ENOMEM`.
+    pub(crate) unsafe fn register(
+        device: NonNull<bindings::ib_device>,
+        start: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Arc<Self>> {
+        let begin = usize::try_from(start)?;
+        let octets = usize::try_from(len)?;
+        let first = begin & PAGE_MASK;
+        let last = octets
+            .checked_sub(1)
+            .and_then(|rest| begin.checked_add(rest))
+            .ok_or(EINVAL)?;
+        // NO-OVERFLOW: the first page is not above the last.
+        let pages = ((last & PAGE_MASK) - first) / PAGE_SIZE + 1;
+        // Large pages are only a hint for devices.
+        // CAST: Flags in an int; every bit keeps its place.
+        let access = access.without(Access::HUGETLB).bits() as c_int;
+        // SAFETY: By the caller's promise; the table of callbacks is static.
+        let raw = unsafe {
+            bindings::ib_umem_odp_get(device.as_ptr(), begin, octets, access, &CALLBACKS)
+        };
+        // INVARIANT: Just made.
+        let odp = NonNull::new(from_err_ptr(raw)?).map(Odp).ok_or(EFAULT)?;
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let mut table = KVVec::with_capacity(pages, flags)?;
+        for _ in 0..pages {
+            table.push(Atomic::new(0), flags)?;
+        }
+        let this = Self {
+            table: Gate::new(table),
+            first,
+            skip: begin - first,
+            len,
+            odp,
+        };
+        let this = Arc::new(this, GFP_KERNEL)?;
+        let locked = this.odp.lock();
+        // INVARIANT: The value stays where it is.
+        this.odp.set_private(Arc::as_ptr(&this));
+        drop(locked);
+        Ok(this)
+    }
+
+    /// How long it is.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The address of an octet in the process.
+    pub(super) fn address(&self, at: u64) -> Option<usize> {
+        let at = usize::try_from(at).ok()?;
+        self.first.checked_add(self.skip)?.checked_add(at)
+    }
+
+    /// Calls `f` for each run of the `len` octets at `at`, in order; `WRITE` says what it does.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` if a page is not known to be there; runs before it have been seen then. What `f` returns.
+    pub(super) fn runs<const WRITE: bool>(
+        &self,
+        at: u64,
+        len: usize,
+        mut f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
+        // No entry while the table is being changed: whoever has to can wait.
+        let table = self.table.enter().ok_or(EAGAIN)?;
+        let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
+        let mut left = len;
+        while left > 0 {
+            let entry = table.get(place / PAGE_SIZE).ok_or(EFAULT)?;
+            let known = entry.load(Relaxed);
+            if known == 0 || WRITE && known & WRITABLE == 0 {
+                return Err(EAGAIN);
+            }
+            if WRITE && known & WRITTEN == 0 {
+                // All that may be changed meanwhile is this mark.
+                entry.store(known | WRITTEN, Relaxed);
+            }
+            let within = place % PAGE_SIZE;
+            let len = (PAGE_SIZE - within).min(left);
+            let start = core::ptr::with_exposed_provenance_mut((known & PAGE_MASK) + within);
+            // SAFETY: By the type's invariant the page is there, and stays until the guard goes.
+            f(unsafe { Run::new(start, len) })?;
+            left -= len;
+            place += len;
+        }
+        Ok(())
+    }
+
+    /// Brings in the `len` octets at `at` and pins them; they are the memory that is returned. It is to be
+    /// dropped soon, in process context.
+    ///
+    /// Context: process, with no lock held that the process's page faults need; takes as long as these.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if they are not there, may not be written although `write` says so, or the process is gone.
+    pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
+        let pinned = Pinned::pin(self, at, len, write)?;
+        // What comes next is likely to be near. It makes no difference if that fails.
+        let begin = usize::try_from(at)? / (AROUND * PAGE_SIZE) * (AROUND * PAGE_SIZE);
+        let rest = self.len.saturating_sub(begin as u64); // CAST: `usize` is 64 bits.
+        let around = rest.min((AROUND * PAGE_SIZE) as u64);
+        let _ = self.prefetch(begin as u64, around, Prefetch::Present);
+        pinned.into_pages(self, at, len)
+    }
+
+    /// Brings in the `len` octets at `at`, which have to be inside, without keeping them there.
+    ///
+    /// Context: as for [`Paged::fetch`].
+    ///
+    /// # Errors
+    ///
+    /// * `EFAULT` if they are not all there, or may not be written; what comes before may have been
+    ///   brought in.
+    /// * `EINVAL` if the process is gone.
+    /// * `EINTR` if the calling process is being killed.
+    pub fn prefetch(&self, at: u64, len: u64, what: Prefetch) -> Result {
+        let end = at.checked_add(len).filter(|end| *end <= self.len);
+        let end = usize::try_from(end.ok_or(EFAULT)?)?
+            .checked_add(self.skip)
+            .ok_or(EFAULT)?;
+        let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
+        while place < end {
+            // SAFETY: May be asked in any thread.
+            if unsafe { riwarp_helper_is_being_killed() } {
+                return Err(EINTR);
+            }
+            let stop = end.min((place / PAGE_SIZE + AROUND) * PAGE_SIZE);
+            self.learn(place, stop, what)?;
+            place = stop;
+        }
+        Ok(())
+    }
+
+    /// Enters the pages of a range of places into the table.
+    fn learn(&self, place: usize, stop: usize, what: Prefetch) -> Result {
+        let access = match what {
+            Prefetch::Present | Prefetch::Read => 0,
+            Prefetch::Write => HMM_PFN_WRITE,
+        };
+        // SAFETY: The C object is live. On success its mutex is held.
+        let pages = unsafe {
+            bindings::ib_umem_odp_map_dma_and_lock(
+                self.odp.0.as_ptr(),
+                (self.first + place) as u64,
+                (stop - place) as u64,
+                access,
+                what != Prefetch::Present,
+            )
+        };
+        if pages < 0 {
+            return Err(Error::from_errno(pages));
+        }
+        // SAFETY: As was just said.
+        let locked = unsafe { self.odp.locked() };
+        let mut from = place / PAGE_SIZE;
+        let to = stop.div_ceil(PAGE_SIZE);
+        while from < to {
+            let next = to.min(from + STRIDE);
+            self.table.update(|table| {
+                for (index, entry) in table.iter().enumerate().take(next).skip(from) {
+                    let known = locked.page(index);
+                    // The mark of what is known already stays.
+                    let marks = match entry.load(Relaxed) {
+                        old if old & PAGE_MASK == known & PAGE_MASK => old & WRITTEN,
+                        _ => 0,
+                    };
+                    entry.store(if known == 0 { 0 } else { known | marks }, Relaxed);
+                }
+            });
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Takes the pages from index `from` up to `to` out of the table.
+    fn forget(&self, from: usize, to: usize, _locked: &Locked<'_>) {
+        let mut from = from;
+        while from < to {
+            let next = to.min(from + STRIDE);
+            let known = self.table.enter().is_some_and(|table| {
+                let mut entries = table.iter().take(next).skip(from);
+                entries.any(|entry| entry.load(Relaxed) != 0)
+            });
+            let mut gone = [0; STRIDE];
+            if known {
+                self.table.update(|table| {
+                    let entries = table.iter().take(next).skip(from);
+                    for (entry, gone) in entries.zip(&mut gone) {
+                        *gone = entry.load(Relaxed);
+                        entry.store(0, Relaxed);
+                    }
+                });
+                mark_written(&gone);
+            }
+            from = next;
+        }
+    }
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        let locked = self.odp.lock();
+        // From here on nobody comes back to this value, and pages are not taken away before the mutex is free.
+        self.odp.set_private(core::ptr::null());
+        if let Some(table) = self.table.close() {
+            let mut chunk = [0; STRIDE];
+            let mut entries = table.iter();
+            loop {
+                let mut any = false;
+                for (place, entry) in chunk.iter_mut().zip(entries.by_ref()) {
+                    (*place, any) = (entry.load(Relaxed), true);
+                }
+                if !any {
+                    break;
+                }
+                mark_written(&chunk);
+                chunk = [0; STRIDE];
+            }
+        }
+        drop(locked);
+    }
+}
+
+/// Says of the pages that were written to that they were; they have to be there still.
+fn mark_written(entries: &[usize]) {
+    for entry in entries.iter().filter(|entry| **entry & WRITTEN != 0) {
+        let page = core::ptr::with_exposed_provenance::<c_void>(entry & PAGE_MASK);
+        // SAFETY: The entry had the address of a page, which is there until the mutex is let go.
+        unsafe { riwarp_helper_set_page_dirty(page) };
+    }
+}
+
+impl Odp {
+    fn lock(&self) -> Locked<'_> {
+        // SAFETY: Live by the type's invariant.
+        unsafe { riwarp_helper_umem_odp_lock(self.0.as_ptr()) };
+        // SAFETY: Just locked.
+        unsafe { self.locked() }
+    }
+
+    /// # Safety
+    ///
+    /// The mutex must be held, and be let go by nobody else.
+    unsafe fn locked(&self) -> Locked<'_> {
+        Locked(self)
+    }
+
+    /// What [`invalidate`] finds; the mutex has to be held.
+    fn set_private(&self, paged: *const Paged) {
+        // SAFETY: Live by the type's invariant; under the mutex, by the caller.
+        unsafe { (*self.0.as_ptr()).private = paged.cast_mut().cast() };
+    }
+}
+
+impl Drop for Odp {
+    fn drop(&mut self) {
+        // SAFETY: Live by the type's invariant. Waits for callbacks that run.
+        unsafe { bindings::ib_umem_odp_release(self.0.as_ptr()) };
+    }
+}
+
+/// The C object's mutex, held.
+struct Locked<'a>(&'a Odp);
+
+impl Locked<'_> {
+    /// What was found at an index when the mutex was taken, as an entry of the table.
+    fn page(&self, index: usize) -> usize {
+        // SAFETY: The C object has as many entries as the table, and the mutex is held.
+        let pfn = unsafe { *(*self.0 .0.as_ptr()).map.pfn_list.add(index) } as u64;
+        if pfn & HMM_PFN_VALID == 0 || pfn & HMM_PFN_ERROR != 0 {
+            return 0;
+        }
+        // SAFETY: An entry that is valid has a page.
+        let page = unsafe { riwarp_helper_hmm_pfn_address(pfn as c_ulong) };
+        let writable = if pfn & HMM_PFN_WRITE != 0 {
+            WRITABLE
+        } else {
+            0
+        };
+        page.expose_provenance() | writable
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: Held by this value.
+        unsafe { riwarp_helper_umem_odp_unlock(self.0 .0.as_ptr()) };
+    }
+}
+
+/// The callbacks of all such memory.
+static CALLBACKS: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_notifier_ops {
+    invalidate: Some(invalidate),
+    invalidate_start: None,
+    invalidate_finish: None,
+};
+
+/// The process's pages in `range` go, or get other rights.
+///
+/// # Safety
+///
+/// `notifier` is that of an `ib_umem_odp` which was made with [`CALLBACKS`].
+unsafe extern "C" fn invalidate(
+    notifier: *mut bindings::mmu_interval_notifier,
+    range: *const bindings::mmu_notifier_range,
+    seq: c_ulong,
+) -> bool {
+    // SAFETY: By the caller's promise.
+    if !unsafe { riwarp_helper_range_may_block(range) } {
+        return false;
+    }
+    // SAFETY: As above.
+    let Some(odp) = NonNull::new(unsafe { riwarp_helper_umem_odp_of(notifier) }) else {
+        return true;
+    };
+    // The C object is not ours to release.
+    let odp = core::mem::ManuallyDrop::new(Odp(odp));
+    let locked = odp.lock();
+    // SAFETY: By the caller's promise; it is asked for under the mutex.
+    unsafe { riwarp_helper_interval_set_seq(notifier, seq) };
+    // SAFETY: Under the mutex it is null or a value that does not go before the mutex is free.
+    let paged = unsafe { (*odp.0.as_ptr()).private.cast::<Paged>().as_ref() };
+    if let Some(paged) = paged {
+        // SAFETY: By the caller's promise.
+        let (start, end) = unsafe { ((*range).start, (*range).end) };
+        let index = |address: usize| address.saturating_sub(paged.first).div_ceil(PAGE_SIZE);
+        let pages = (paged.skip as u64 + paged.len).div_ceil(PAGE_SIZE as u64) as usize;
+        let from = start.saturating_sub(paged.first) / PAGE_SIZE;
+        paged.forget(from, index(end).min(pages), &locked);
+    }
+    drop(locked);
+    true
+}
+
+/// Pages that were pinned for one copy.
+pub struct Pinned {
+    pages: KVec<*mut bindings::page>,
+    write: bool,
+}
+
+// SAFETY: Pinned pages belong to no thread.
+unsafe impl Send for Pinned {}
+// SAFETY: Through a shared reference nothing can be done to them.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// Pins the pages of the `len` octets at `at`.
+    fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
+        let begin = paged.address(at).ok_or(EFAULT)?;
+        let last = len
+            .checked_sub(1)
+            .and_then(|rest| begin.checked_add(rest))
+            .ok_or(EFAULT)?;
+        let first = begin & PAGE_MASK;
+        let wanted = ((last & PAGE_MASK) - first) / PAGE_SIZE + 1;
+        let mut this = Self {
+            pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
+            write,
+        };
+        // SAFETY: The C object is live, and with it what it says of the process's memory.
+        let mm = unsafe { (*paged.odp.0.as_ptr()).umem.owning_mm };
+        // SAFETY: As above: its notifier holds the structure.
+        if !unsafe { bindings::mmget_not_zero(mm) } {
+            this.pages.clear();
+            return Err(EFAULT);
+        }
+        let flags = if write { bindings::FOLL_WRITE } else { 0 };
+        let mut locked: c_int = 1;
+        // SAFETY: We have a reference to the address space.
+        unsafe { bindings::mmap_read_lock(mm) };
+        // SAFETY: Locked; there is room for as many pages.
+        let got = unsafe {
+            bindings::pin_user_pages_remote(
+                mm,
+                first,
+                wanted,
+                flags,
+                this.pages.as_mut_ptr(),
+                &mut locked,
+            )
+        };
+        if locked != 0 {
+            // SAFETY: Still locked.
+            unsafe { bindings::mmap_read_unlock(mm) };
+        }
+        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not here.
+        unsafe { bindings::mmput_async(mm) };
+        let got = usize::try_from(got).unwrap_or(0);
+        this.pages.truncate(got);
+        if got < wanted {
+            return Err(EFAULT);
+        }
+        Ok(this)
+    }
+
+    fn into_pages(self, paged: &Paged, at: u64, len: usize) -> Result<PageList> {
+        let begin = paged.address(at).ok_or(EFAULT)?;
+        let mut skip = begin % PAGE_SIZE;
+        let mut left = len;
+        let mut list = PageList::with_capacity(self.pages.len(), self.write)?;
+        for page in self.pages.iter() {
+            // SAFETY: The page is pinned, and all memory is mapped on 64 bits.
+            let start = unsafe { riwarp_helper_page_address(*page) }.cast::<u8>();
+            let len = (PAGE_SIZE - skip).min(left);
+            // SAFETY: Inside of the page, which stays as long as this value, which the list will own.
+            unsafe { list.push(start.add(skip), len)? };
+            left -= len;
+            skip = 0;
+        }
+        list.own(Owner::Pinned(self));
+        Ok(list)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.pages.is_empty() {
+            // SAFETY: They were pinned for this value, and are let go once.
+            unsafe {
+                bindings::unpin_user_pages_dirty_lock(
+                    self.pages.as_mut_ptr(),
+                    self.pages.len(),
+                    self.write,
+                );
+            }
+        }
+    }
+}
+
+/// `enum hmm_pfn_flags`, of 64 bits.
+const HMM_PFN_VALID: u64 = 1 << 63;
+const HMM_PFN_WRITE: u64 = 1 << 62;
+const HMM_PFN_ERROR: u64 = 1 << 61;
+
+extern "C" {
+    fn riwarp_helper_hmm_pfn_address(pfn: c_ulong) -> *mut c_void;
+    fn riwarp_helper_interval_set_seq(notifier: *mut bindings::mmu_interval_notifier, seq: c_ulong);
+    fn riwarp_helper_is_being_killed() -> bool;
+    fn riwarp_helper_page_address(page: *const bindings::page) -> *mut c_void;
+    fn riwarp_helper_range_may_block(range: *const bindings::mmu_notifier_range) -> bool;
+    fn riwarp_helper_set_page_dirty(address: *const c_void);
+    fn riwarp_helper_umem_odp_lock(odp: *mut bindings::ib_umem_odp);
+    fn riwarp_helper_umem_odp_of(
+        notifier: *mut bindings::mmu_interval_notifier,
+    ) -> *mut bindings::ib_umem_odp;
+    fn riwarp_helper_umem_odp_unlock(odp: *mut bindings::ib_umem_odp);
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages whose memory is not there.
+//!
+//! What enters: the payload of an FPDU that could not be copied, or an atomic operation of the peer whose
+//! target is not there. The transmitter goes no further in what has to come next; a work item brings the memory
+//! in. What leaves: a copy of the payload for exactly that FPDU, or the answer to the operation, and a call of
+//! the transmitter. So each FPDU waits once, whatever the process does.
+//!
+//! The copy is one of the time between the request and its completion, as any other; whether it may still be
+//! sent is checked when that is done.
+//!
+//! Context: asking: the transmitter's. Bringing in: process.
+
+use iwarp::{
+    atomic::AtomicResponse,
+    fault::Fault,
+    rdmap::ReadRequest,
+    stag::{
+        check_source,
+        Access, //
+    },
+    terminate::Terminate, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::rdma::wr::WcStatus;
+
+use crate::{
+    conn::Conn,
+    mr::{
+        LocalUse,
+        Region,
+        Wanted, //
+    },
+    qp::Qp,
+    readq::{
+        Epoch,
+        InboundAtomic,
+        InboundRequest, //
+    },
+    sge::{
+        NotCopied,
+        Slices, //
+    }, //
+};
+
+/// What the transmitter of a queue pair waits for.
+#[derive(Default)]
+pub(crate) enum PagingOut {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// The work item is to take this.
+    Wanted(KBox<Need>),
+    /// It has taken it.
+    Busy,
+    /// It has done it.
+    Found(Found),
+}
+
+/// What is to be brought in.
+pub(crate) enum Need {
+    Payload(Place, Origin),
+    /// It was taken from the queue of requests.
+    Atomic(InboundAtomic, Epoch),
+}
+
+/// Names the payload of one FPDU.
+pub(crate) struct Place {
+    pub(super) conn: Arc<Conn>,
+    /// Where in the stream the FPDU begins.
+    pub(super) position: u64,
+    /// Where in the message the payload begins.
+    pub(super) offset: u32,
+    /// Octets.
+    pub(super) len: usize,
+}
+
+impl Place {
+    /// Whether all of `other` is in it.
+    fn covers(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.conn, &other.conn)
+            && (self.position, self.offset) == (other.position, other.offset)
+            && self.len >= other.len
+    }
+}
+
+/// Where a payload comes from.
+pub(crate) enum Origin {
+    Slices(Slices),
+    Remote(Arc<Region>, ReadRequest),
+}
+
+/// A payload.
+pub(crate) struct Found {
+    place: Place,
+    octets: Result<KVVec<u8>, NotFound>,
+}
+
+/// Why there is no payload.
+#[derive(Clone, Copy)]
+pub(super) enum NotFound {
+    Local(WcStatus),
+    Remote(Fault),
+}
+
+impl Qp {
+    /// The payload that is named, if it was brought in. If not, `need` is asked what that takes, unless the
+    /// work item has something to do already: it calls the transmitter again.
+    pub(super) fn found_or_wanted(
+        self: &Arc<Self>,
+        place: Place,
+        origin: impl FnOnce() -> Origin,
+    ) -> Result<Option<Result<KVVec<u8>, NotFound>>> {
+        let _drop_outside_lock;
+        let mut state = self.paging_out.lock();
+        match core::mem::take(&mut *state) {
+            PagingOut::Found(found) if found.place.covers(&place) => {
+                drop(state);
+                return Ok(Some(found.octets));
+            }
+            busy @ (PagingOut::Busy | PagingOut::Wanted(_)) => *state = busy,
+            stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
+                _drop_outside_lock = stale;
+                let need = Need::Payload(place, origin());
+                *state = PagingOut::Wanted(KBox::new(need, GFP_ATOMIC)?);
+                self.enqueue_paging_out();
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has an atomic operation carried out by the work item, now or later.
+    pub(super) fn want_atomic(self: &Arc<Self>, atomic: InboundAtomic) {
+        let epoch = self.inbound_reads.epoch();
+        let _drop_outside_lock;
+        let mut state = self.paging_out.lock();
+        match &*state {
+            PagingOut::Busy | PagingOut::Wanted(_) => {
+                drop(state);
+                self.inbound_reads
+                    .put_back(epoch, InboundRequest::Atomic(atomic));
+            }
+            PagingOut::Idle | PagingOut::Found(_) => match KBox::new_uninit(GFP_ATOMIC) {
+                Ok(room) => {
+                    let need = KBox::write(room, Need::Atomic(atomic, epoch));
+                    _drop_outside_lock = core::mem::replace(&mut *state, PagingOut::Wanted(need));
+                    self.enqueue_paging_out();
+                }
+                Err(_) => {
+                    drop(state);
+                    self.inbound_reads
+                        .put_back(epoch, InboundRequest::Atomic(atomic));
+                    self.enqueue_tx();
+                }
+            },
+        }
+    }
+
+    /// Brings in what the transmitter waits for, and calls it.
+    ///
+    /// Context: process; takes as long as page faults do.
+    pub(crate) fn page_out(self: &Arc<Self>) {
+        let need = {
+            let mut state = self.paging_out.lock();
+            match core::mem::replace(&mut *state, PagingOut::Busy) {
+                PagingOut::Wanted(need) => need,
+                other => {
+                    *state = other;
+                    return;
+                }
+            }
+        };
+        self.device().stats.tx_page_waits.inc();
+        let result = match KBox::into_inner(need) {
+            Need::Payload(place, origin) => {
+                let octets = self.fetch(&place, &origin);
+                PagingOut::Found(Found { place, octets })
+            }
+            Need::Atomic(atomic, epoch) => {
+                match self.operate_paged(&atomic) {
+                    Ok(original) => {
+                        let identifier = atomic.request.identifier;
+                        let answer = AtomicResponse {
+                            identifier,
+                            original,
+                        };
+                        self.inbound_reads
+                            .put_back(epoch, InboundRequest::Answer(answer));
+                    }
+                    Err(fault) => {
+                        self.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
+                    }
+                }
+                PagingOut::Idle
+            }
+        };
+        *self.paging_out.lock() = result;
+        self.transmit();
+    }
+
+    /// Forgets what was brought in and was not used.
+    ///
+    /// Context: process.
+    pub(crate) fn forget_paging_out(&self) {
+        let _drop_outside_lock = {
+            let mut state = self.paging_out.lock();
+            match &*state {
+                PagingOut::Busy => PagingOut::Idle,
+                PagingOut::Idle | PagingOut::Wanted(_) | PagingOut::Found(_) => {
+                    core::mem::take(&mut *state)
+                }
+            }
+        };
+    }
+
+    fn fetch(&self, place: &Place, origin: &Origin) -> Result<KVVec<u8>, NotFound> {
+        let mut octets = KVVec::from_elem(0, place.len, GFP_KERNEL)
+            .map_err(|_| NotFound::Local(WcStatus::LocalQpOperation))?;
+        match origin {
+            Origin::Slices(slices) => {
+                slices
+                    .fetch(self.pd(), place.offset, &mut octets)
+                    .map_err(|why| match why {
+                        NotCopied::Refused(status) => NotFound::Local(status),
+                        NotCopied::Absent => NotFound::Local(WcStatus::LocalProtection),
+                    })?
+            }
+            Origin::Remote(region, request) => self
+                .fetch_remote(region, &request.after(place.offset), &mut octets)
+                .map_err(NotFound::Remote)?,
+        }
+        Ok(octets)
+    }
+
+    /// Reads octets that the peer reads.
+    fn fetch_remote(
+        &self,
+        region: &Arc<Region>,
+        request: &ReadRequest,
+        octets: &mut [u8],
+    ) -> Result<(), Fault> {
+        let at = {
+            let inside = region.enter().ok_or(Fault::SourceInvalidStag)?;
+            check_source(
+                Some(&region.view_inside(&inside, self.stream_id())),
+                request.source_stag,
+                request.source_to,
+                // CAST: less than the payload of one FPDU.
+                octets.len() as u32,
+                Access::REMOTE_READ,
+            )?
+        };
+        let wanted = Wanted {
+            region: region.clone(),
+            at,
+            len: octets.len(),
+            usage: LocalUse::Source,
+        };
+        // The process has nothing there.
+        let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
+        memory.read(0, octets).map_err(|_| Fault::SourceBounds)
+    }
+
+    /// Carries out an atomic operation of the peer on memory that is brought in for it.
+    fn operate_paged(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
+        let InboundAtomic {
+            request, target, ..
+        } = atomic;
+        let check = || {
+            let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
+            let at = target.check_atomic(&inside, self.stream_id(), request)?;
+            Ok::<_, Fault>((inside, at))
+        };
+        let (_, at) = check()?;
+        let wanted = Wanted {
+            region: target.clone(),
+            at,
+            len: 8,
+            usage: LocalUse::Sink,
+        };
+        let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
+        let (_inside, _) = check()?;
+        memory
+            .update_u64(0, |original| request.operation.apply(original))
+            .map_err(|_| Fault::Local)
+    }
+}

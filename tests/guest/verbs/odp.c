@@ -1,0 +1,1076 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Memory regions that are not pinned: their pages come when they are needed, and the process may do with its
+ * memory what it likes meanwhile. The advice that libraries have no call for is given by hand.
+ */
+
+#include "common.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define PAGE 4096
+#define LEN (64 * PAGE)
+#define ODP IBV_ACCESS_ON_DEMAND
+#define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC | ODP)
+
+static struct region local, remote;
+
+/* End a has ordinary memory, end b has memory that is not pinned, and nothing of that is there. */
+static bool prepare(struct pair *p, size_t len, int access)
+{
+	return region_make(&local, p->a.pd, len, ALL_RIGHTS) &&
+	       region_make(&remote, p->b.pd, len, access);
+}
+
+static bool post(struct end *e, enum ibv_wr_opcode op, uint64_t id, const struct region *r, size_t off,
+		 size_t len, const void *raddr, uint32_t rkey)
+{
+	struct ibv_sge sge = sge_of(r, off, len);
+	struct ibv_send_wr wr =
+		wr_rdma(op, id, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)raddr, rkey);
+
+	return post_send(e, &wr);
+}
+
+/* One transfer of end a; returns the status, or -1 if there was none. */
+static int transfer(struct pair *p, enum ibv_wr_opcode op, size_t off, size_t len, const void *raddr)
+{
+	struct ibv_wc wc;
+
+	if (!post(&p->a, op, 7, &local, off, len, raddr, remote.mr->rkey) ||
+	    !poll_wc(p->a.send_cq, &wc, SOON))
+		return -1;
+	return wc.status;
+}
+
+/* A Read behind a Write returns after the Write was placed. */
+static bool settle(struct pair *p)
+{
+	struct ibv_sge sge = sge_of(&local, 0, 0);
+	struct ibv_send_wr wr = wr_rdma(IBV_WR_RDMA_READ, 8, IBV_SEND_SIGNALED, &sge, 1, 0, 0);
+	struct ibv_wc wc;
+
+	return post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 8, IBV_WC_SUCCESS);
+}
+
+/* Writes the pattern to the peer and says whether it has arrived. */
+static void write_arrives(struct pair *p, uint8_t *at, size_t len, uint32_t seed)
+{
+	int status;
+
+	pattern_fill(local.buf, len, seed);
+	status = transfer(p, IBV_WR_RDMA_WRITE, 0, len, at);
+	check(status == IBV_WC_SUCCESS, "Write: status %d", status);
+	must(settle(p));
+	check(pattern_differs(at, len, seed) < 0, "octet %zd of %zu is another",
+	      pattern_differs(at, len, seed), len);
+}
+
+/* Reads from the peer what has the pattern. */
+static void read_finds(struct pair *p, const uint8_t *at, size_t len, uint32_t seed)
+{
+	int status;
+
+	memset(local.buf, 0x77, len);
+	status = transfer(p, IBV_WR_RDMA_READ, 0, len, at);
+	check(status == IBV_WC_SUCCESS, "Read: status %d", status);
+	check(pattern_differs(local.buf, len, seed) < 0, "octet %zd of %zu is another",
+	      pattern_differs(local.buf, len, seed), len);
+}
+
+static long counter(struct ibv_context *context, const char *name)
+{
+	char path[256];
+	long value = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
+		 ibv_get_device_name(context->device), name);
+	sleep_ms(15); /* what was read last stays good for 10 ms */
+	f = fopen(path, "r");
+	if (!f || fscanf(f, "%ld", &value) != 1)
+		fail("%s: %s", path, strerror(errno));
+	if (f)
+		fclose(f);
+	return value;
+}
+
+/* Kilobytes that the process has of this kind. */
+static long kilobytes(const char *name)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	char line[256];
+	long value = -1;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, name, strlen(name)))
+			value = atol(line + strlen(name));
+	if (f)
+		fclose(f);
+	return value;
+}
+
+static int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void *addr, uint32_t len,
+		  uint32_t lkey)
+{
+	/* Longer than what fits into the attribute itself, as the kernel has it. */
+	struct {
+		uint64_t addr;
+		uint32_t length, lkey;
+	} sge = { (uintptr_t)addr, len, lkey };
+	struct ib_uverbs_attr attrs[] = {
+		{ .attr_id = UVERBS_ATTR_ADVISE_MR_PD_HANDLE, .flags = UVERBS_ATTR_F_MANDATORY,
+		  .data = pd->handle },
+		{ .attr_id = UVERBS_ATTR_ADVISE_MR_ADVICE, .len = 8,
+		  .flags = UVERBS_ATTR_F_MANDATORY, .data = advice },
+		{ .attr_id = UVERBS_ATTR_ADVISE_MR_FLAGS, .len = 4,
+		  .flags = UVERBS_ATTR_F_MANDATORY, .data = flags },
+		{ .attr_id = UVERBS_ATTR_ADVISE_MR_SGE_LIST, .len = sizeof(sge),
+		  .flags = UVERBS_ATTR_F_MANDATORY, .data = (uintptr_t)&sge },
+	};
+
+	return method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, attrs,
+		      ARRAY_SIZE(attrs));
+}
+
+#define READ IBV_ADVISE_MR_ADVICE_PREFETCH
+#define WRITE IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
+#define NO_FAULT IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
+
+/* --- what the device says --------------------------------------------------------------------- */
+
+static void what_is_offered(void)
+{
+	struct ibv_context *context = test_context();
+	struct ibv_device_attr_ex attr;
+	uint32_t rc = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE |
+		      IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_SRQ_RECV;
+
+	must(context);
+	if (has_extensions())
+		rc |= IBV_ODP_SUPPORT_ATOMIC;
+	check(!ibv_query_device_ex(context, NULL, &attr), "%s", strerror(errno));
+	check(attr.odp_caps.general_caps == IBV_ODP_SUPPORT, "in general %#lx",
+	      attr.odp_caps.general_caps);
+	check(attr.odp_caps.per_transport_caps.rc_odp_caps == rc, "connections: %#x",
+	      attr.odp_caps.per_transport_caps.rc_odp_caps);
+	check(!attr.odp_caps.per_transport_caps.uc_odp_caps &&
+		      !attr.odp_caps.per_transport_caps.ud_odp_caps && !attr.xrc_odp_caps,
+	      "something that there is not");
+}
+
+PAIR_CASE(not_all_memory_as_one_region)
+{
+	struct ibv_mr *mr = ibv_reg_mr(p->a.pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE | ODP);
+
+	check(!mr && errno == EOPNOTSUPP, "%s", strerror(errno));
+}
+
+/* --- memory that is not there ------------------------------------------------------------------- */
+
+/* Registering neither pins nor brings in. */
+PAIR_CASE(nothing_is_pinned)
+{
+	const size_t len = 64 << 20;
+	long before = kilobytes("VmRSS:"), after;
+
+	must(region_make(&remote, p->b.pd, len, RIGHTS));
+	must(region_make(&local, p->a.pd, LEN, ALL_RIGHTS));
+	check(kilobytes("VmPin:") * 1024 < (long)len, "%ld KiB are pinned", kilobytes("VmPin:"));
+	write_arrives(p, remote.buf + len - PAGE - 8, PAGE, 1);
+	must(!test_failed());
+	after = kilobytes("VmRSS:");
+	check(after - before < 8192, "%ld KiB came", after - before);
+}
+
+static const size_t sizes[] = { 1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 40000, LEN - 2 * PAGE };
+
+PAIR_CASE(writes_to_untouched_pages)
+{
+	must(prepare(p, LEN, RIGHTS));
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		size_t len = sizes[i], off = 3000 + i;
+
+		check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
+		write_arrives(p, remote.buf + off, len, i);
+		must(!test_failed());
+		check(not_all(remote.buf, off, 0) < 0 &&
+			      not_all(remote.buf + off + len, LEN - off - len, 0) < 0,
+		      "%zu: written beside", len);
+	}
+	check(counter(p->a.id->verbs, "rx_page_waits") > 0, "it has never waited");
+}
+
+PAIR_CASE(reads_of_untouched_pages)
+{
+	int status;
+
+	must(prepare(p, LEN, RIGHTS));
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
+		memset(local.buf, 0x77, LEN);
+		status = transfer(p, IBV_WR_RDMA_READ, 0, sizes[i], remote.buf + 3000 + i);
+		check(status == IBV_WC_SUCCESS, "status %d", status);
+		check(not_all(local.buf, sizes[i], 0) < 0, "%zu: not zero", sizes[i]);
+		check(not_all(local.buf + sizes[i], LEN - sizes[i], 0x77) < 0,
+		      "%zu: written beside", sizes[i]);
+	}
+	check(counter(p->a.id->verbs, "tx_page_waits") > 0, "it has never waited");
+}
+
+/* The sink of a Read, and the source of a Write. */
+PAIR_CASE(local_pages_that_are_not_there)
+{
+	struct region sink, source;
+	struct ibv_wc wc;
+	int status;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(region_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
+	must(region_make(&source, p->a.pd, LEN, ODP));
+	pattern_fill(remote.buf, LEN, 5);
+	must(post(&p->a, IBV_WR_RDMA_READ, 1, &sink, 5, LEN - 5, remote.buf + 5, remote.mr->rkey));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	check(!memcmp(sink.buf + 5, remote.buf + 5, LEN - 5), "the Read brought something else");
+	must(post(&p->a, IBV_WR_RDMA_WRITE, 2, &source, 0, LEN, remote.buf, remote.mr->rkey));
+	must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+	must(settle(p));
+	check(not_all(remote.buf, LEN, 0) < 0, "the Write took something else");
+	status = transfer(p, IBV_WR_RDMA_READ, 0, 64, remote.buf);
+	check(status == IBV_WC_SUCCESS, "status %d", status);
+}
+
+/* Sends out of and into lists of many pieces, some of them pinned, others not there. */
+static void scattered(struct pair *p)
+{
+	struct region pinned, from;
+	struct ibv_sge out[3], in[4];
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	size_t len = 50000, at = 0;
+
+	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
+	must(region_make(&pinned, p->b.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	must(region_make(&from, p->a.pd, LEN, ODP));
+	for (uint32_t round = 0; round < 10; round++) {
+		check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
+		check(!madvise(from.buf, LEN, MADV_DONTNEED), "madvise");
+		memset(pinned.buf, 0, LEN);
+		pattern_fill(local.buf, len, round);
+		/* Only the middle of what is sent is touched. */
+		memcpy(from.buf + 2 * PAGE, local.buf + 2 * PAGE, PAGE);
+		memset(local.buf, 0, PAGE);
+		out[0] = sge_of(&local, 0, PAGE + 1);
+		out[1] = sge_of(&from, PAGE + 1, 6 * PAGE);
+		out[2] = sge_of(&local, 7 * PAGE + 1, len - 7 * PAGE - 1);
+		in[0] = sge_of(&remote, 100, 10000);
+		in[1] = sge_of(&pinned, 0, 5);
+		in[2] = sge_of(&remote, 4 * PAGE, 9000);
+		in[3] = sge_of(&remote, 20 * PAGE, 44 * PAGE);
+		wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, out, 3);
+		must(post_recv_sges(&p->b, 2, in, 4) && post_send(&p->a, &wr));
+		must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+		must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS));
+		check(wc.byte_len == len, "%u octets", wc.byte_len);
+		memset(local.buf + PAGE + 1, 0, PAGE - 1);
+		memset(local.buf + 3 * PAGE, 0, 4 * PAGE + 1);
+		at = 0;
+		for (size_t i = 0; i < 4; at += in[i++].length) {
+			size_t piece = len - at < in[i].length ? len - at : in[i].length;
+
+			check(!memcmp((void *)(uintptr_t)in[i].addr, local.buf + at, piece),
+			      "round %u: piece %zu is another", round, i);
+		}
+	}
+}
+
+PAIR_CASE(sends_out_of_and_into_what_is_not_there, .recv_sge = 4) { scattered(p); }
+
+static struct ibv_srq *srq_of_four(struct ibv_pd *pd)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = SRQ_DEPTH, .max_sge = 4 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &attr);
+
+	if (!srq)
+		fail("ibv_create_srq: %s", strerror(errno));
+	return srq;
+}
+
+PAIR_CASE(by_a_shared_receive_queue, .srq = srq_of_four) { scattered(p); }
+
+static struct ibv_send_wr atomic(enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge,
+				 const void *target, uint64_t add_or_compare, uint64_t swap)
+{
+	struct ibv_send_wr wr = wr_make(op, id, IBV_SEND_SIGNALED, sge, 1);
+
+	wr.wr.atomic.remote_addr = (uintptr_t)target;
+	wr.wr.atomic.rkey = remote.mr->rkey;
+	wr.wr.atomic.compare_add = add_or_compare;
+	wr.wr.atomic.swap = swap;
+	return wr;
+}
+
+PAIR_CASE(atomics_on_untouched_pages)
+{
+	struct region sink;
+	struct ibv_wc wc;
+
+	if (!has_extensions())
+		return test_skip("the library has no atomic operations");
+	must(prepare(p, LEN, RIGHTS));
+	must(region_make(&sink, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
+	for (size_t i = 0; i < 32; i++) {
+		uint64_t *word = (uint64_t *)(remote.buf + 2 * i * PAGE + 8 * i);
+		struct ibv_sge sge = sge_of(&sink, i * PAGE, 8);
+		struct ibv_send_wr add = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, word, i, 0);
+		struct ibv_send_wr swap =
+			atomic(IBV_WR_ATOMIC_CMP_AND_SWP, 2, &sge, word, i, i + 1000);
+
+		must(post_send(&p->a, &add) && post_send(&p->a, &swap));
+		must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+		must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+		check(*word == i + 1000, "left %lu", *word);
+		check(*(uint64_t *)(sink.buf + i * PAGE) == i, "fetched %lu",
+		      *(uint64_t *)(sink.buf + i * PAGE));
+	}
+}
+
+/* --- memory that goes --------------------------------------------------------------------------- */
+
+static volatile bool storm_ends;
+static uint8_t *storm_at;
+
+/* Takes all pages away, as often as it can. */
+static void *storm(void *arg)
+{
+	long *count = arg;
+
+	while (!storm_ends) {
+		madvise(storm_at, LEN, MADV_DONTNEED);
+		++*count;
+	}
+	return NULL;
+}
+
+static pthread_t storm_thread;
+static long storm_count;
+
+static bool storm_begin(uint8_t *at)
+{
+	storm_at = at;
+	storm_ends = false;
+	storm_count = 0;
+	if (pthread_create(&storm_thread, NULL, storm, &storm_count)) {
+		fail("a thread");
+		return false;
+	}
+	return true;
+}
+
+static void storm_end(void)
+{
+	storm_ends = true;
+	pthread_join(storm_thread, NULL);
+	if (storm_count < 10)
+		fail("the pages went only %ld times", storm_count);
+}
+
+/* Of what was moved each octet is of the pattern, or went with its page. */
+static bool pattern_or_zero(const uint8_t *buf, size_t len, uint32_t seed)
+{
+	static uint8_t expected[LEN];
+
+	pattern_fill(expected, len, seed);
+	for (size_t i = 0; i < len; i++)
+		if (buf[i] && buf[i] != expected[i]) {
+			fail("octet %zu is %#x, not %#x", i, buf[i], expected[i]);
+			return false;
+		}
+	return true;
+}
+
+PAIR_CASE(writes_while_pages_go)
+{
+	must(prepare(p, LEN, RIGHTS));
+	must(storm_begin(remote.buf));
+	for (int i = 0; i < 50 && !test_failed(); i++) {
+		int status;
+
+		pattern_fill(local.buf, LEN, 1);
+		status = transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, remote.buf);
+		if (status != IBV_WC_SUCCESS)
+			fail("round %d: status %d", i, status);
+		else if (settle(p))
+			pattern_or_zero(remote.buf, LEN, 1);
+	}
+	storm_end();
+	must(!test_failed());
+	write_arrives(p, remote.buf, LEN, 2);
+}
+
+PAIR_CASE(reads_while_pages_go)
+{
+	must(prepare(p, LEN, RIGHTS));
+	must(storm_begin(remote.buf));
+	for (int i = 0; i < 50 && !test_failed(); i++) {
+		int status;
+
+		for (size_t page = 0; page < LEN / PAGE; page++)
+			remote.buf[page * PAGE] = 0;
+		memset(local.buf, 0x77, LEN);
+		status = transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf);
+		if (status != IBV_WC_SUCCESS)
+			fail("round %d: status %d", i, status);
+		else if (not_all(local.buf, LEN, 0) >= 0)
+			fail("round %d: octet %zd", i, not_all(local.buf, LEN, 0));
+	}
+	storm_end();
+	must(!test_failed());
+	pattern_fill(remote.buf, LEN, 2);
+	read_finds(p, remote.buf, LEN, 2);
+}
+
+PAIR_CASE(sends_while_pages_go)
+{
+	must(prepare(p, LEN, RIGHTS));
+	must(storm_begin(remote.buf));
+	pattern_fill(local.buf, LEN, 3);
+	for (int i = 0; i < 50 && !test_failed(); i++) {
+		struct ibv_sge sge = sge_of(&local, 0, LEN);
+		struct ibv_send_wr wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+		struct ibv_wc wc;
+
+		if (post_recv(&p->b, 2, &remote, 0, LEN) && post_send(&p->a, &wr) &&
+		    expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS) &&
+		    expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS))
+			pattern_or_zero(remote.buf, LEN, 3);
+	}
+	storm_end();
+}
+
+PAIR_CASE(atomics_while_pages_go)
+{
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	if (!has_extensions())
+		return test_skip("the library has no atomic operations");
+	must(prepare(p, LEN, RIGHTS));
+	sge = sge_of(&local, 0, 8);
+	must(storm_begin(remote.buf));
+	for (int i = 0; i < 200 && !test_failed(); i++) {
+		struct ibv_send_wr wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, i, &sge,
+					       remote.buf + i % 64 * PAGE, 1, 0);
+
+		if (post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS) &&
+		    *(uint64_t *)local.buf > 200)
+			fail("fetched %#lx", *(uint64_t *)local.buf);
+	}
+	storm_end();
+}
+
+/* Other memory under the same addresses is what the region is, from then on. */
+PAIR_CASE(other_memory_in_the_same_place)
+{
+	must(prepare(p, LEN, RIGHTS));
+	for (uint32_t i = 0; i < 20; i++) {
+		void *at;
+
+		write_arrives(p, remote.buf, LEN, i);
+		must(!test_failed());
+		at = mmap(remote.buf, LEN, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		check(at == remote.buf, "mmap: %s", strerror(errno));
+		check(not_all(remote.buf, LEN, 0) < 0, "it is not new");
+	}
+}
+
+/* What the device writes after a fork is the parent's, and the child keeps what was before. */
+PAIR_CASE(a_fork)
+{
+	int to_child[2], status;
+	char octet = 0;
+	pid_t child;
+
+	must(prepare(p, LEN, RIGHTS));
+	write_arrives(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	check(!pipe2(to_child, O_CLOEXEC), "a pipe");
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		if (read(to_child[0], &octet, 1) != 1)
+			_exit(2);
+		_exit(pattern_differs(remote.buf, LEN, 1) < 0 ? 0 : 1);
+	}
+	write_arrives(p, remote.buf, LEN, 2);
+	if (write(to_child[1], &octet, 1) != 1)
+		fail("the pipe");
+	close(to_child[1]);
+	close(to_child[0]);
+	check(waitpid(child, &status, 0) == child, "waitpid");
+	check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child sees something else: %#x",
+	      status);
+	must(!test_failed());
+	read_finds(p, remote.buf, LEN, 2);
+}
+
+/* A file that is mapped by all: what is written by the device is in the file. */
+PAIR_CASE(a_file)
+{
+	static uint8_t content[LEN];
+	int fd = memfd_create("file", MFD_CLOEXEC), status;
+	void *at;
+
+	must(prepare(p, LEN, RIGHTS));
+	check(fd >= 0 && !ftruncate(fd, LEN), "a file: %s", strerror(errno));
+	at = mmap(remote.buf, LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+	check(at == remote.buf, "mmap: %s", strerror(errno));
+	/* The pages are there, clean, and may be written. */
+	check(not_all(remote.buf, LEN, 0) < 0, "it is not empty");
+	write_arrives(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	/* Pages that are not known to have been written to might be thrown away now. */
+	madvise(remote.buf, LEN, MADV_PAGEOUT);
+	check(pread(fd, content, LEN, 0) == LEN, "pread: %s", strerror(errno));
+	check(pattern_differs(content, LEN, 1) < 0, "octet %zd of the file is another",
+	      pattern_differs(content, LEN, 1));
+	/* Shorter by half: what is left works, and the rest is gone. */
+	check(!ftruncate(fd, LEN / 2), "ftruncate: %s", strerror(errno));
+	write_arrives(p, remote.buf, LEN / 2, 2);
+	must(!test_failed());
+	status = transfer(p, IBV_WR_RDMA_READ, 0, 64, remote.buf + LEN / 2);
+	check(status == IBV_WC_REM_ACCESS_ERR, "behind the end: status %d", status);
+	close(fd);
+	world_is_well();
+}
+
+/* --- memory that cannot be had ------------------------------------------------------------------ */
+
+/* A hole in the middle of the region. */
+static bool punch(void)
+{
+	if (munmap(remote.buf + 8 * PAGE, 8 * PAGE))
+		fail("munmap: %s", strerror(errno));
+	return !test_failed();
+}
+
+/* Fills the hole, for the sake of what frees it. */
+static void mend(void)
+{
+	mmap(remote.buf + 8 * PAGE, 8 * PAGE, PROT_READ | PROT_WRITE,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
+PAIR_CASE(a_write_to_nothing)
+{
+	must(prepare(p, LEN, RIGHTS));
+	write_arrives(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	must(punch());
+	transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, remote.buf);
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	mend();
+	world_is_well();
+}
+
+PAIR_CASE(a_read_of_nothing)
+{
+	int status;
+
+	must(prepare(p, LEN, RIGHTS));
+	pattern_fill(remote.buf, LEN, 1);
+	must(punch());
+	read_finds(p, remote.buf, 8 * PAGE, 1);
+	must(!test_failed());
+	status = transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf);
+	check(status == IBV_WC_REM_ACCESS_ERR, "status %d", status);
+	mend();
+	world_is_well();
+}
+
+PAIR_CASE(an_atomic_on_nothing)
+{
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	if (!has_extensions())
+		return test_skip("the library has no atomic operations");
+	must(prepare(p, LEN, RIGHTS));
+	must(punch());
+	sge = sge_of(&local, 0, 8);
+	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, remote.buf + 8 * PAGE, 1, 0);
+	must(post_send(&p->a, &wr));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_REM_ACCESS_ERR));
+	mend();
+	world_is_well();
+}
+
+PAIR_CASE(a_send_of_nothing)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(punch());
+	must(post_recv(&p->a, 1, &local, 0, LEN));
+	sge = sge_of(&remote, 0, LEN);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->b, &wr));
+	must(expect_wc(p->b.send_cq, &wc, 2, IBV_WC_LOC_PROT_ERR));
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	mend();
+	world_is_well();
+}
+
+PAIR_CASE(a_receive_into_nothing)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(punch());
+	must(post_recv(&p->b, 1, &remote, 0, LEN));
+	sge = sge_of(&local, 0, LEN);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->a, &wr));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_LOC_PROT_ERR));
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	mend();
+	world_is_well();
+}
+
+PAIR_CASE(a_read_into_nothing)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(punch());
+	must(post(&p->b, IBV_WR_RDMA_READ, 1, &remote, 0, LEN, local.buf, local.mr->rkey));
+	check(poll_wc(p->b.send_cq, &wc, SOON), "no completion");
+	check(wc.status != IBV_WC_SUCCESS, "it succeeded");
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	mend();
+	world_is_well();
+}
+
+/* Memory that the process may not write, the device may not either. */
+PAIR_CASE(memory_that_is_read_only)
+{
+	must(prepare(p, LEN, RIGHTS));
+	pattern_fill(remote.buf, LEN, 1);
+	write_arrives(p, remote.buf, PAGE, 1);
+	must(!test_failed());
+	check(!mprotect(remote.buf, LEN, PROT_READ), "mprotect: %s", strerror(errno));
+	read_finds(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	memset(local.buf, 0x33, LEN);
+	transfer(p, IBV_WR_RDMA_WRITE, 0, 64, remote.buf);
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	check(pattern_differs(remote.buf, LEN, 1) < 0, "it was written");
+}
+
+PAIR_CASE(rights_are_kept)
+{
+	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | ODP));
+	pattern_fill(remote.buf, LEN, 1);
+	read_finds(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	memset(local.buf, 0x33, LEN);
+	transfer(p, IBV_WR_RDMA_WRITE, 0, 64, remote.buf);
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
+	check(pattern_differs(remote.buf, LEN, 1) < 0, "it was written");
+}
+
+/* --- advice ------------------------------------------------------------------------------------- */
+
+PAIR_CASE(prefetched_pages_are_not_waited_for)
+{
+	static const struct {
+		uint32_t advice, flags;
+		bool touch, write;
+	} tries[] = {
+		{ WRITE, IBV_ADVISE_MR_FLAG_FLUSH, false, true },
+		{ WRITE, 0, false, true },
+		{ READ, IBV_ADVISE_MR_FLAG_FLUSH, false, false },
+		{ NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH, true, true },
+		{ NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH, true, false },
+	};
+	const char *waits[] = { "tx_page_waits", "rx_page_waits" };
+
+	must(prepare(p, LEN, RIGHTS));
+	for (size_t i = 0; i < ARRAY_SIZE(tries); i++) {
+		const char *name = waits[tries[i].write];
+		long before;
+		int error;
+
+		check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
+		if (tries[i].touch)
+			memset(remote.buf, 1, LEN);
+		error = advise(p->b.pd, tries[i].advice, tries[i].flags, remote.buf, LEN,
+			       remote.mr->lkey);
+		check(!error, "number %zu: %s", i, strerror(error));
+		before = counter(p->a.id->verbs, name);
+		if (tries[i].write)
+			write_arrives(p, remote.buf, LEN, i);
+		else
+			transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf);
+		must(!test_failed());
+		check(counter(p->a.id->verbs, name) == before, "number %zu: it has waited", i);
+	}
+	/* What is not there does not come by looking for it. */
+	check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
+	check(!advise(p->b.pd, NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH, remote.buf, LEN,
+		      remote.mr->lkey), "advice");
+	write_arrives(p, remote.buf, LEN, 77);
+}
+
+PAIR_CASE(bad_advice)
+{
+	struct region pinned, read_only;
+	const uint32_t now = IBV_ADVISE_MR_FLAG_FLUSH;
+	int error;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(region_make(&pinned, p->b.pd, LEN, ALL_RIGHTS));
+	must(region_make(&read_only, p->b.pd, LEN, IBV_ACCESS_REMOTE_READ | ODP));
+	error = advise(p->b.pd, READ, now, remote.buf, LEN, remote.mr->lkey ^ 1);
+	check(error == EFAULT, "another key: %s", strerror(error));
+	error = advise(p->a.pd, READ, now, remote.buf, LEN, remote.mr->lkey);
+	check(error == EFAULT, "another domain: %s", strerror(error));
+	error = advise(p->b.pd, READ, now, remote.buf, LEN + 1, remote.mr->lkey);
+	check(error == EFAULT, "beyond the end: %s", strerror(error));
+	error = advise(p->b.pd, READ, now, remote.buf - 1, 2, remote.mr->lkey);
+	check(error == EFAULT, "before the beginning: %s", strerror(error));
+	error = advise(p->b.pd, READ, now, pinned.buf, LEN, pinned.mr->lkey);
+	check(error == EINVAL, "pinned memory: %s", strerror(error));
+	error = advise(p->b.pd, WRITE, now, read_only.buf, LEN, read_only.mr->lkey);
+	check(error == EFAULT, "without the right: %s", strerror(error));
+	error = advise(p->b.pd, READ, now, read_only.buf, LEN, read_only.mr->lkey);
+	check(!error, "to read: %s", strerror(error));
+	error = advise(p->b.pd, 7, now, remote.buf, LEN, remote.mr->lkey);
+	check(error == EOPNOTSUPP, "another advice: %s", strerror(error));
+	error = advise(p->b.pd, READ, 2, remote.buf, LEN, remote.mr->lkey);
+	check(error == EINVAL, "another flag: %s", strerror(error));
+	must(punch());
+	error = advise(p->b.pd, READ, now, remote.buf, LEN, remote.mr->lkey);
+	check(error == EFAULT, "a hole: %s", strerror(error));
+	error = advise(p->b.pd, NO_FAULT, now, remote.buf, LEN, remote.mr->lkey);
+	check(!error, "a hole, without faults: %s", strerror(error));
+	mend();
+	write_arrives(p, remote.buf, LEN, 1);
+}
+
+/* --- page faults that take long ----------------------------------------------------------------- */
+
+/* Page faults in `remote` wait for us. */
+static int faults_wait(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .range = { (uintptr_t)remote.buf, LEN },
+				       .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0) {
+		test_skip("no userfaultfd: %s", strerror(errno));
+		return -1;
+	}
+	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg)) {
+		fail("userfaultfd: %s", strerror(errno));
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static bool fault_came(int fd)
+{
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+	struct uffd_msg msg;
+
+	if (poll(&pfd, 1, SOON) == 1 && read(fd, &msg, sizeof(msg)) == sizeof(msg))
+		return true;
+	fail("no page fault");
+	return false;
+}
+
+/* All of the region comes, empty. */
+static bool faults_end(int fd)
+{
+	struct uffdio_range range = { (uintptr_t)remote.buf, LEN };
+	bool good = !ioctl(fd, UFFDIO_UNREGISTER, &range);
+
+	close(fd);
+	if (!good)
+		fail("userfaultfd: %s", strerror(errno));
+	return good;
+}
+
+/* While one stream waits others go on, and what waits has kept its order in the end. */
+PAIR_CASE(who_waits_holds_up_nobody)
+{
+	struct pair others;
+	struct ibv_send_wr wr;
+	struct region mail, answer;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	must(region_make(&mail, p->b.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	must(region_make(&answer, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	must(pair_open(&others, NULL));
+	fd = faults_wait();
+	must(fd >= 0);
+	pattern_fill(local.buf, LEN, 1);
+	must(post_recv(&p->b, 3, &mail, 0, 64));
+	must(post(&p->a, IBV_WR_RDMA_WRITE, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
+	sge = sge_of(&local, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->a, &wr));
+	must(fault_came(fd));
+	/* The Send behind the Write has to wait, other streams have not. */
+	for (int i = 0; i < 5; i++)
+		must(exchange_works(&others));
+	must(expect_no_wc(p->b.recv_cq, QUIET));
+	/* Nor has the other direction of this one. */
+	must(post_recv(&p->a, 4, &answer, 0, 64));
+	sge = sge_of(&mail, 0, 64);
+	wr = wr_make(IBV_WR_SEND, 5, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_send(&p->b, &wr) && expect_wc(p->a.recv_cq, &wc, 4, IBV_WC_SUCCESS));
+	must(faults_end(fd));
+	must(expect_wc(p->b.recv_cq, &wc, 3, IBV_WC_SUCCESS));
+	check(pattern_differs(remote.buf, LEN, 1) < 0, "octet %zd is another",
+	      pattern_differs(remote.buf, LEN, 1));
+	pair_close(&others);
+}
+
+/* What is sent waits, too; its peer is answered later. */
+PAIR_CASE(answers_wait)
+{
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	fd = faults_wait();
+	must(fd >= 0);
+	memset(local.buf, 0x77, LEN);
+	must(post(&p->a, IBV_WR_RDMA_READ, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
+	must(fault_came(fd));
+	must(expect_no_wc(p->a.send_cq, QUIET));
+	must(faults_end(fd));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	check(not_all(local.buf, LEN, 0) < 0, "not zero");
+}
+
+/* The peer goes while what it has sent waits: it arrives, and then the end is seen. */
+PAIR_CASE(an_end_behind_what_waits)
+{
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	fd = faults_wait();
+	must(fd >= 0);
+	pattern_fill(local.buf, PAGE, 1);
+	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
+	must(fault_came(fd));
+	check(!rdma_disconnect(p->a.id), "rdma_disconnect: %s", strerror(errno));
+	sleep_ms(QUIET);
+	check(qp_state(p->b.qp) == IBV_QPS_RTS, "state %d before the end has come",
+	      qp_state(p->b.qp));
+	must(faults_end(fd));
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+	check(pattern_differs(remote.buf, PAGE, 1) < 0, "octet %zd is another",
+	      pattern_differs(remote.buf, PAGE, 1));
+}
+
+/* Region and queue pair go while a page fault is under way. */
+PAIR_CASE(what_waits_goes)
+{
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	fd = faults_wait();
+	must(fd >= 0);
+	must(post(&p->a, IBV_WR_RDMA_WRITE, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
+	must(post(&p->a, IBV_WR_RDMA_READ, 2, &local, 0, 64, remote.buf, remote.mr->rkey));
+	must(fault_came(fd));
+	must(region_release(&remote));
+	rdma_destroy_qp(p->b.id);
+	p->b.qp = NULL;
+	must(poll_wc(p->a.send_cq, &wc, SOON) && poll_wc(p->a.send_cq, &wc, SOON));
+	check(wc.status != IBV_WC_SUCCESS, "the Read succeeded");
+	world_is_well();
+	must(faults_end(fd));
+	check(not_all(remote.buf, LEN, 0) < 0, "octet %zd was written after the region had gone",
+	      not_all(remote.buf, LEN, 0));
+	munmap(remote.buf, LEN);
+}
+
+/* --- lives -------------------------------------------------------------------------------------- */
+
+PAIR_CASE(registered_anew)
+{
+	int error;
+
+	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_RIGHTS);
+	check(error == EOPNOTSUPP, "pinned from now on: %s", strerror(error));
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_RIGHTS | ODP);
+	check(!error, "other rights: %s", strerror(error));
+	write_arrives(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
+		      remote.buf, LEN, ALL_RIGHTS);
+	check(!error, "pinned memory: %s", strerror(error));
+	read_finds(p, remote.buf, LEN, 1);
+	must(!test_failed());
+	error = rereg(remote.mr, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION, NULL,
+		      remote.buf, LEN, ALL_RIGHTS | ODP);
+	check(!error, "not pinned again: %s", strerror(error));
+	check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
+	write_arrives(p, remote.buf, LEN, 2);
+}
+
+PAIR_CASE(a_window)
+{
+	struct ibv_mw *mw;
+	struct ibv_mw_bind bind = {
+		.wr_id = 9,
+		.send_flags = IBV_SEND_SIGNALED,
+		.bind_info = { .length = 4 * PAGE,
+			       .mw_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE },
+	};
+	uint32_t rkey;
+	struct ibv_wc wc;
+
+	if (!has_extensions())
+		return test_skip("the library has no memory windows");
+	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | ODP));
+	mw = ibv_alloc_mw(p->b.pd, IBV_MW_TYPE_1);
+	check(mw, "ibv_alloc_mw: %s", strerror(errno));
+	bind.bind_info.mr = remote.mr;
+	bind.bind_info.addr = (uintptr_t)remote.buf + 5 * PAGE + 100;
+	if (ibv_bind_mw(p->b.qp, mw, &bind) || !expect_wc(p->b.send_cq, &wc, 9, IBV_WC_SUCCESS))
+		fail("binding: %s", strerror(errno));
+	rkey = remote.mr->rkey;
+	remote.mr->rkey = mw->rkey;
+	write_arrives(p, remote.buf + 5 * PAGE + 100, 4 * PAGE, 1);
+	madvise(remote.buf, 8 * PAGE, MADV_DONTNEED);
+	transfer(p, IBV_WR_RDMA_READ, 0, 4 * PAGE, remote.buf + 5 * PAGE + 100);
+	remote.mr->rkey = rkey;
+	ibv_dealloc_mw(mw);
+	must(!test_failed());
+	check(not_all(local.buf, 2 * PAGE, 0) < 0, "pages that were gone are not empty");
+}
+
+PAIR_CASE(deregistered_under_traffic)
+{
+	struct ibv_wc wc;
+	int done = 0, posted = 16;
+
+	must(prepare(p, LEN, RIGHTS));
+	for (int i = 0; i < posted; i++)
+		must(post(&p->a, i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, i, &local, 0, LEN,
+			  remote.buf, remote.mr->rkey));
+	must(region_release(&remote));
+	munmap(remote.buf, LEN);
+	while (done < posted && poll_wc(p->a.send_cq, &wc, SOON))
+		done++;
+	check(done == posted, "%d completions", done);
+	world_is_well();
+}
+
+static void victim(struct pair *p)
+{
+	if (!prepare(p, LEN, RIGHTS))
+		_exit(1);
+	for (bool first = true;; first = false) {
+		madvise(remote.buf, LEN, MADV_DONTNEED);
+		if (transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, remote.buf) != IBV_WC_SUCCESS ||
+		    transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf) != IBV_WC_SUCCESS)
+			_exit(2);
+		if (first && write(STDOUT_FILENO, "x", 1) != 1)
+			_exit(3);
+	}
+}
+
+static void the_process_dies(void)
+{
+	for (int i = 0; i < 3; i++) {
+		int ready[2], status;
+		char octet;
+		pid_t child;
+
+		check(!pipe2(ready, O_CLOEXEC), "a pipe");
+		fflush(stdout);
+		child = fork();
+		if (!child) {
+			dup2(ready[1], STDOUT_FILENO);
+			with_pair(NULL, victim);
+			_exit(4);
+		}
+		close(ready[1]);
+		status = read(ready[0], &octet, 1);
+		close(ready[0]);
+		sleep_ms(5);
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+		check(status == 1, "the child did not get so far");
+		next_port();
+	}
+	world_is_well();
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	RUN(the_process_dies);
+	RUN(what_is_offered);
+	RUN(not_all_memory_as_one_region);
+	RUN(nothing_is_pinned);
+	RUN(writes_to_untouched_pages);
+	RUN(reads_of_untouched_pages);
+	RUN(local_pages_that_are_not_there);
+	RUN(sends_out_of_and_into_what_is_not_there);
+	RUN(by_a_shared_receive_queue);
+	RUN(atomics_on_untouched_pages);
+	RUN(writes_while_pages_go);
+	RUN(reads_while_pages_go);
+	RUN(sends_while_pages_go);
+	RUN(atomics_while_pages_go);
+	RUN(other_memory_in_the_same_place);
+	RUN(a_fork);
+	RUN(a_file);
+	RUN(a_write_to_nothing);
+	RUN(a_read_of_nothing);
+	RUN(an_atomic_on_nothing);
+	RUN(a_send_of_nothing);
+	RUN(a_receive_into_nothing);
+	RUN(a_read_into_nothing);
+	RUN(memory_that_is_read_only);
+	RUN(rights_are_kept);
+	RUN(prefetched_pages_are_not_waited_for);
+	RUN(bad_advice);
+	RUN(who_waits_holds_up_nobody);
+	RUN(answers_wait);
+	RUN(an_end_behind_what_waits);
+	RUN(what_waits_goes);
+	RUN(registered_anew);
+	RUN(a_window);
+	RUN(deregistered_under_traffic);
+	return test_end();
+}
