@@ -30,6 +30,7 @@ use iwarp::{
     stag::Stag, //
 };
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     new_spinlock_irq,
     prelude::*,
     sync::{
@@ -168,7 +169,8 @@ impl SendQueue {
             None => empty_ring(entries as usize)?,
         };
         let pending = Pending::new(entries)?;
-        let progress = KVVec::from_elem(Progress::Taken, entries as usize, GFP_KERNEL)?;
+        let progress =
+            KVVec::from_elem(Progress::Taken, entries as usize, GFP_KERNEL | __GFP_NOWARN)?;
         Ok(pin_init!(Self {
             entries,
             signal_all,
@@ -581,7 +583,7 @@ impl Inner {
 ///
 /// Context: process.
 pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
-    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL)?;
+    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL | __GFP_NOWARN)?;
     for _ in 0..entries {
         slots.push(None, GFP_KERNEL)?;
     }

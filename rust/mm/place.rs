@@ -25,6 +25,7 @@ use crate::net::TxBatch;
 use crate::rdma::types::KernelOwned;
 use crate::sync::Once;
 use core::marker::PhantomData;
+use kernel::alloc::flags::__GFP_NOWARN;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
@@ -406,7 +407,7 @@ impl PageList {
     /// An empty list with room for `pieces`.
     pub(super) fn with_capacity(pieces: usize, writable: bool) -> Result<Self> {
         Ok(Self {
-            pieces: KVVec::with_capacity(pieces, GFP_KERNEL)?,
+            pieces: KVVec::with_capacity(pieces, GFP_KERNEL | __GFP_NOWARN)?,
             len: 0,
             writable,
             hints: [const { Atomic::new(0) }; 2],

@@ -8,6 +8,7 @@
 //! Context: any.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     prelude::*,
     sync::atomic::Atomic, //
 };
@@ -43,7 +44,7 @@ impl Pending {
     ///
     /// Context: process.
     pub(super) fn new(entries: u32) -> Result<Self> {
-        let mut places = KVVec::with_capacity(entries as usize, GFP_KERNEL)?;
+        let mut places = KVVec::with_capacity(entries as usize, GFP_KERNEL | __GFP_NOWARN)?;
         for _ in 0..entries {
             let place = Place {
                 id: Atomic::new(0),
