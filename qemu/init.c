@@ -197,7 +197,10 @@ static void bring_up_network(void)
 
 	sethostname(text, snprintf(text, sizeof(text), "g%s", guest));
 	bad |= ioctl(s4, SIOCSIFFLAGS, &ifr);
+	/* Nobody else is on these networks: an address need not be looked for before it may be used. */
 	put("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0");
+	put("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
+	put("/proc/sys/net/core/devconf_inherit_init_net", "1");
 
 	strcpy(ifr.ifr_name, "eth0");
 	four->sin_family = AF_INET;
