@@ -144,19 +144,14 @@ impl Slice {
         len: usize,
         off: BhOff<'_>,
     ) -> Result<(), NotCopied> {
-        let refused = WcStatus::LocalProtection;
-        let inside = self.region.enter_off(off).ok_or(refused)?;
-        let Self { key, addr, .. } = *self;
-        let at =
-            self.region
-                .check_local_inside(&inside, key, pd, addr, self.len, LocalUse::Sink)?;
-        if len > self.len as usize {
-            return Err(refused.into());
-        }
-        inside
-            .memory()
-            .copy_from_inbound(at, inbound, pos, len)
-            .map_err(NotCopied::from)
+        // CAST: 32 bits fit.
+        let (inside, all) = (self.region.enter_off(off), self.len as usize);
+        self.inside(inside, pd, LocalUse::Sink, 0, all, |memory, at| {
+            if len > all {
+                return Err(EFAULT);
+            }
+            memory.copy_from_inbound(at, inbound, pos, len)
+        })
     }
 
     /// Places octets from a private buffer at the front.

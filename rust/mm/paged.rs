@@ -70,6 +70,15 @@ pub struct Paged {
     odp: Odp,
 }
 
+/// Address of the first page, and the number of pages, in which these octets are; none if the range is empty
+/// or wraps.
+fn pages_of(begin: usize, len: usize) -> Option<(usize, usize)> {
+    let last = begin.checked_add(len.checked_sub(1)?)?;
+    let first = begin & PAGE_MASK;
+    // NO-OVERFLOW: the first page is not above the last.
+    Some((first, ((last & PAGE_MASK) - first) / PAGE_SIZE + 1))
+}
+
 /// The C object.
 ///
 /// # Invariants
@@ -112,13 +121,7 @@ impl Paged {
     ) -> Result<Arc<Self>> {
         let begin = usize::try_from(start)?;
         let octets = usize::try_from(len)?;
-        let first = begin & PAGE_MASK;
-        let last = octets
-            .checked_sub(1)
-            .and_then(|rest| begin.checked_add(rest))
-            .ok_or(EINVAL)?;
-        // NO-OVERFLOW: the first page is not above the last.
-        let pages = ((last & PAGE_MASK) - first) / PAGE_SIZE + 1;
+        let (first, pages) = pages_of(begin, octets).ok_or(EINVAL)?;
         // Large pages are only a hint for devices.
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.without(Access::HUGETLB).bits() as c_int;
@@ -457,12 +460,7 @@ impl Pinned {
     /// Pins the pages of the `len` octets at `at`.
     fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
         let begin = paged.address(at).ok_or(EFAULT)?;
-        let last = len
-            .checked_sub(1)
-            .and_then(|rest| begin.checked_add(rest))
-            .ok_or(EFAULT)?;
-        let first = begin & PAGE_MASK;
-        let wanted = ((last & PAGE_MASK) - first) / PAGE_SIZE + 1;
+        let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;
         let mut this = Self {
             pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
             write,

@@ -108,10 +108,7 @@ impl Qp {
             slices: &desk.slices,
             wr: &stream.wr,
         };
-        let packed = match &stream.markers {
-            None => self.pack(batch, plan, &payload, stream.crc),
-            Some(clock) => self.pack_marked(batch, plan, &payload, stream.crc, clock),
-        };
+        let packed = self.pack(batch, plan, &payload, stream.crc, &stream.markers);
         if let Err(error) = packed {
             batch.rewind(mark);
             let found = match error {
@@ -184,20 +181,12 @@ impl Qp {
             Err(_) => return Err(PackError::Memory),
         };
         self.may_still(payload, offset, octets.len())?;
-        let Some(clock) = clock else {
-            let start = batch.mark();
-            put(batch, plan.header())?;
-            put(batch, piece(&octets, 0, usize::from(plan.payload_len())))?;
-            pad(batch, usize::from(plan.pad_len()))?;
-            let trailer = trailer(batch, start, crc);
-            return put(batch, &trailer);
-        };
         let found = Payload {
             source: &Source::Found(offset, octets),
             slices: payload.slices,
             wr: payload.wr,
         };
-        self.pack_marked(batch, plan, &found, crc, clock)
+        self.pack(batch, plan, &found, crc, clock)
     }
 
     /// Checks that octets which the peer reads, and that were read before, may be sent now.
@@ -216,8 +205,24 @@ impl Qp {
     }
 
     /// Puts one FPDU into the batch.
-    #[inline]
+    #[inline(always)]
     fn pack(
+        &self,
+        batch: &mut TxBatch,
+        plan: &Plan,
+        payload: &Payload<'_>,
+        crc: Crc,
+        clock: &Option<MarkerClock>,
+    ) -> Result<(), PackError> {
+        match clock {
+            None => self.pack_plain(batch, plan, payload, crc),
+            Some(clock) => self.pack_marked(batch, plan, payload, crc, clock),
+        }
+    }
+
+    /// Puts one FPDU into the batch, without Markers.
+    #[inline(always)]
+    fn pack_plain(
         &self,
         batch: &mut TxBatch,
         plan: &Plan,
