@@ -9,9 +9,11 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 
 struct sockaddr_storage test_addr;
@@ -892,6 +894,13 @@ int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size
 	return 0;
 }
 
+struct ib_uverbs_attr given(uint16_t id, uint64_t value, uint16_t len)
+{
+	return (struct ib_uverbs_attr){
+		.attr_id = id, .len = len, .flags = UVERBS_ATTR_F_MANDATORY, .data = value
+	};
+}
+
 int method(struct ibv_context *context, uint16_t object, uint16_t number,
 	   struct ib_uverbs_attr *attrs, size_t count)
 {
@@ -911,6 +920,41 @@ int method(struct ibv_context *context, uint16_t object, uint16_t number,
 	error = ioctl(context->cmd_fd, RDMA_VERBS_IOCTL, &req) ? errno : 0;
 	memcpy(attrs, req.attrs, count * sizeof(*attrs));
 	return error;
+}
+
+bool killed_in(void (*victim)(struct pair *p))
+{
+	int ready[2], got;
+	char octet;
+	pid_t child;
+
+	if (pipe2(ready, O_CLOEXEC)) {
+		fail("a pipe: %s", strerror(errno));
+		return false;
+	}
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		dup2(ready[1], STDOUT_FILENO);
+		with_pair(NULL, victim);
+		_exit(4);
+	}
+	close(ready[1]);
+	got = read(ready[0], &octet, 1);
+	close(ready[0]);
+	sleep_ms(5);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	next_port();
+	if (got != 1)
+		fail("the child did not get so far");
+	return got == 1;
+}
+
+void victim_ready(void)
+{
+	if (write(STDOUT_FILENO, "x", 1) != 1)
+		_exit(3);
 }
 
 uint32_t any(void)

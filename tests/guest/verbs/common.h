@@ -256,6 +256,11 @@ int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size
  */
 int method(struct ibv_context *context, uint16_t object, uint16_t number,
 	   struct ib_uverbs_attr *attrs, size_t count);
+/* An attribute of it that the method must understand. */
+struct ib_uverbs_attr given(uint16_t id, uint64_t value, uint16_t len);
+/* Lets a process of its own work with a pair, and kills it a little after it has called victim_ready(). */
+bool killed_in(void (*victim)(struct pair *p));
+void victim_ready(void);
 /* 24 bits at random, in each run the same, and octets of that kind. */
 uint32_t any(void);
 void fill_any(volatile void *at, size_t len);

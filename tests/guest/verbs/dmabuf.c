@@ -10,10 +10,8 @@
 #include <fcntl.h>
 #include <linux/dma-heap.h>
 #include <linux/udmabuf.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #define PAGE 4096
 #define LEN (64 * PAGE)
@@ -92,13 +90,6 @@ static bool held_by(const struct buffer *b, long count)
 	if (holders(b) != count)
 		fail("the dma-buf has %ld holders, not %ld", holders(b), count);
 	return !test_failed();
-}
-
-static struct ib_uverbs_attr given(uint16_t id, uint64_t value, uint16_t len)
-{
-	return (struct ib_uverbs_attr){
-		.attr_id = id, .len = len, .flags = UVERBS_ATTR_F_MANDATORY, .data = value
-	};
 }
 
 /* Registers a dma-buf; an errno. */
@@ -498,32 +489,15 @@ static void victim(struct pair *p)
 	for (bool first = true;; first = false) {
 		if (transfer(p, IBV_WR_RDMA_READ, 0, LEN, (uintptr_t)remote.buf) != IBV_WC_SUCCESS)
 			_exit(2);
-		if (first && write(STDOUT_FILENO, "x", 1) != 1)
-			_exit(3);
+		if (first)
+			victim_ready();
 	}
 }
 
 static void the_process_dies(void)
 {
-	int ready[2], status;
-	char octet;
-	pid_t child;
-
 	must(buffer_make(&buffer, LEN));
-	check(!pipe2(ready, O_CLOEXEC), "a pipe");
-	fflush(stdout);
-	child = fork();
-	if (!child) {
-		dup2(ready[1], STDOUT_FILENO);
-		with_pair(NULL, victim);
-		_exit(4);
-	}
-	close(ready[1]);
-	status = read(ready[0], &octet, 1);
-	close(ready[0]);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	check(status == 1, "the child did not read");
+	must(killed_in(victim));
 	must(held_by(&buffer, 1));
 	buffer_free(&buffer);
 	world_is_well();

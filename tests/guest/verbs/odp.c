@@ -5,12 +5,12 @@
  */
 
 #include "common.h"
+#include "modify.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -86,23 +86,6 @@ static void read_finds(struct pair *p, const uint8_t *at, size_t len, uint32_t s
 	      pattern_differs(local.buf, len, seed), len);
 }
 
-static long counter(struct ibv_context *context, const char *name)
-{
-	char path[256];
-	long value = -1;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
-		 ibv_get_device_name(context->device), name);
-	sleep_ms(15); /* what was read last stays good for 10 ms */
-	f = fopen(path, "r");
-	if (!f || fscanf(f, "%ld", &value) != 1)
-		fail("%s: %s", path, strerror(errno));
-	if (f)
-		fclose(f);
-	return value;
-}
-
 /* Kilobytes that the process has of this kind. */
 static long kilobytes(const char *name)
 {
@@ -127,14 +110,10 @@ static int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void
 		uint32_t length, lkey;
 	} sge = { (uintptr_t)addr, len, lkey };
 	struct ib_uverbs_attr attrs[] = {
-		{ .attr_id = UVERBS_ATTR_ADVISE_MR_PD_HANDLE, .flags = UVERBS_ATTR_F_MANDATORY,
-		  .data = pd->handle },
-		{ .attr_id = UVERBS_ATTR_ADVISE_MR_ADVICE, .len = 8,
-		  .flags = UVERBS_ATTR_F_MANDATORY, .data = advice },
-		{ .attr_id = UVERBS_ATTR_ADVISE_MR_FLAGS, .len = 4,
-		  .flags = UVERBS_ATTR_F_MANDATORY, .data = flags },
-		{ .attr_id = UVERBS_ATTR_ADVISE_MR_SGE_LIST, .len = sizeof(sge),
-		  .flags = UVERBS_ATTR_F_MANDATORY, .data = (uintptr_t)&sge },
+		given(UVERBS_ATTR_ADVISE_MR_PD_HANDLE, pd->handle, 0),
+		given(UVERBS_ATTR_ADVISE_MR_ADVICE, advice, 8),
+		given(UVERBS_ATTR_ADVISE_MR_FLAGS, flags, 4),
+		given(UVERBS_ATTR_ADVISE_MR_SGE_LIST, (uintptr_t)&sge, sizeof(sge)),
 	};
 
 	return method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, attrs,
@@ -206,7 +185,7 @@ PAIR_CASE(writes_to_untouched_pages)
 			      not_all(remote.buf + off + len, LEN - off - len, 0) < 0,
 		      "%zu: written beside", len);
 	}
-	check(counter(p->a.id->verbs, "rx_page_waits") > 0, "it has never waited");
+	check(device_counter(p->a.id->verbs, "rx_page_waits") > 0, "it has never waited");
 }
 
 PAIR_CASE(reads_of_untouched_pages)
@@ -223,7 +202,7 @@ PAIR_CASE(reads_of_untouched_pages)
 		check(not_all(local.buf + sizes[i], LEN - sizes[i], 0x77) < 0,
 		      "%zu: written beside", sizes[i]);
 	}
-	check(counter(p->a.id->verbs, "tx_page_waits") > 0, "it has never waited");
+	check(device_counter(p->a.id->verbs, "tx_page_waits") > 0, "it has never waited");
 }
 
 /* The sink of a Read, and the source of a Write. */
@@ -616,40 +595,38 @@ PAIR_CASE(an_atomic_on_nothing)
 	world_is_well();
 }
 
-PAIR_CASE(a_send_of_nothing)
+/* End b, which has the hole, sends it or receives into it, and its work request fails. */
+static void send_meets_hole(struct pair *p, bool of_nothing)
 {
+	struct end *sender = of_nothing ? &p->b : &p->a, *receiver = of_nothing ? &p->a : &p->b;
+	struct region *from = of_nothing ? &remote : &local, *to = of_nothing ? &local : &remote;
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
 	struct ibv_wc wc;
 
 	must(prepare(p, LEN, RIGHTS));
 	must(punch());
-	must(post_recv(&p->a, 1, &local, 0, LEN));
-	sge = sge_of(&remote, 0, LEN);
+	must(post_recv(receiver, 1, to, 0, LEN));
+	sge = sge_of(from, 0, LEN);
 	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
-	must(post_send(&p->b, &wr));
-	must(expect_wc(p->b.send_cq, &wc, 2, IBV_WC_LOC_PROT_ERR));
+	must(post_send(sender, &wr));
+	if (of_nothing)
+		must(expect_wc(p->b.send_cq, &wc, 2, IBV_WC_LOC_PROT_ERR));
+	else
+		must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_LOC_PROT_ERR));
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
 	mend();
 	world_is_well();
 }
 
+PAIR_CASE(a_send_of_nothing)
+{
+	send_meets_hole(p, true);
+}
+
 PAIR_CASE(a_receive_into_nothing)
 {
-	struct ibv_sge sge;
-	struct ibv_send_wr wr;
-	struct ibv_wc wc;
-
-	must(prepare(p, LEN, RIGHTS));
-	must(punch());
-	must(post_recv(&p->b, 1, &remote, 0, LEN));
-	sge = sge_of(&local, 0, LEN);
-	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
-	must(post_send(&p->a, &wr));
-	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_LOC_PROT_ERR));
-	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
-	mend();
-	world_is_well();
+	send_meets_hole(p, false);
 }
 
 PAIR_CASE(a_read_into_nothing)
@@ -722,13 +699,14 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 		error = advise(p->b.pd, tries[i].advice, tries[i].flags, remote.buf, LEN,
 			       remote.mr->lkey);
 		check(!error, "number %zu: %s", i, strerror(error));
-		before = counter(p->a.id->verbs, name);
+		before = device_counter(p->a.id->verbs, name);
+		check(before >= 0, "no counter %s", name);
 		if (tries[i].write)
 			write_arrives(p, remote.buf, LEN, i);
 		else
 			transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf);
 		must(!test_failed());
-		check(counter(p->a.id->verbs, name) == before, "number %zu: it has waited", i);
+		check(device_counter(p->a.id->verbs, name) == before, "number %zu: it has waited", i);
 	}
 	/* What is not there does not come by looking for it. */
 	check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
@@ -1003,35 +981,15 @@ static void victim(struct pair *p)
 		if (transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, remote.buf) != IBV_WC_SUCCESS ||
 		    transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf) != IBV_WC_SUCCESS)
 			_exit(2);
-		if (first && write(STDOUT_FILENO, "x", 1) != 1)
-			_exit(3);
+		if (first)
+			victim_ready();
 	}
 }
 
 static void the_process_dies(void)
 {
-	for (int i = 0; i < 3; i++) {
-		int ready[2], status;
-		char octet;
-		pid_t child;
-
-		check(!pipe2(ready, O_CLOEXEC), "a pipe");
-		fflush(stdout);
-		child = fork();
-		if (!child) {
-			dup2(ready[1], STDOUT_FILENO);
-			with_pair(NULL, victim);
-			_exit(4);
-		}
-		close(ready[1]);
-		status = read(ready[0], &octet, 1);
-		close(ready[0]);
-		sleep_ms(5);
-		kill(child, SIGKILL);
-		waitpid(child, NULL, 0);
-		check(status == 1, "the child did not get so far");
-		next_port();
-	}
+	for (int i = 0; i < 3; i++)
+		must(killed_in(victim));
 	world_is_well();
 }
 
