@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <sys/socket.h>
 
 /* The longest that start-up may take until it gives up. */
@@ -439,41 +440,44 @@ static void more_requests_than_the_backlog(void)
 		attempt_end(&t[i]);
 }
 
+/* Runs a command. */
+__attribute__((format(printf, 1, 2))) static bool shell(const char *format, ...)
+{
+	char command[200];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(command, sizeof(command), format, args);
+	va_end(args);
+	if (system(command))
+		fail("%s", command);
+	return !test_failed();
+}
+
 /* The way to the peer is there when it is asked for, and gone when TCP needs it: the event says so. */
 static void the_way_is_gone(void)
 {
-	static const char *const commands[] = {
-		"ip neigh replace %s lladdr 02:71:00:00:00:77 dev %s nud permanent",
-		"ip route add unreachable %s/32",
-		"ip route del unreachable %s/32",
-		"ip neigh del %s dev %s",
-	};
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	const char *netdev = getenv("NETDEV");
 	struct attempt t;
-	char peer[64], command[200], *dot;
-	int rc;
+	char peer[64];
 
-	if (test_addr.ss_family != AF_INET || !getenv("NETDEV")) {
+	if (test_addr.ss_family != AF_INET || !netdev) {
 		test_skip("needs IPv4, and the netdev's name");
 		return;
 	}
 	inet_ntop(AF_INET, &((struct sockaddr_in *)&test_addr)->sin_addr, peer, sizeof(peer));
-	dot = strrchr(peer, '.');
-	strcpy(dot, ".77");
-	for (int i = 0; i < 4; i++) {
-		snprintf(command, sizeof(command), commands[i], peer, getenv("NETDEV"));
-		if (i == 1 && !attempt_prepare_to(&t, peer, next_port()))
-			break;
-		check(!system(command), "%s", command);
-		if (i != 1)
-			continue;
-		rc = rdma_connect(t.id, &param);
-		if (rc)
-			fail("rdma_connect: %s", strerror(errno));
-		else if (attempt_result(&t, SOON) &&
-			 (t.event != RDMA_CM_EVENT_CONNECT_ERROR || t.status != -EHOSTUNREACH))
-			fail("%s (status %d)", rdma_event_str(t.event), t.status);
-	}
+	strcpy(strrchr(peer, '.'), ".77");
+	must(shell("ip neigh replace %s lladdr 02:71:00:00:00:77 dev %s nud permanent", peer, netdev));
+	must(attempt_prepare_to(&t, peer, next_port()));
+	must(shell("ip route add unreachable %s/32", peer));
+	if (rdma_connect(t.id, &param))
+		fail("rdma_connect: %s", strerror(errno));
+	else if (attempt_result(&t, SOON) &&
+		 (t.event != RDMA_CM_EVENT_CONNECT_ERROR || t.status != -EHOSTUNREACH))
+		fail("%s (status %d)", rdma_event_str(t.event), t.status);
+	shell("ip route del unreachable %s/32", peer);
+	shell("ip neigh del %s dev %s", peer, netdev);
 	attempt_end(&t);
 	world_is_well();
 }
