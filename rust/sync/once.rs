@@ -12,7 +12,8 @@ use core::sync::atomic::fence;
 use core::sync::atomic::Ordering;
 use kernel::sync::atomic::Atomic;
 
-/// `READ_ONCE`, `WRITE_ONCE`, `smp_load_acquire` and `smp_store_release`, for values that others change with atomic operations or by these.
+/// `READ_ONCE`, `WRITE_ONCE`, `smp_load_acquire` and `smp_store_release`, for values that others change with
+/// atomic operations or by these.
 pub trait Once {
     /// What is stored.
     type Value: Copy;

@@ -413,7 +413,6 @@ static void leaves_while_connecting(bool by_reset)
 		if (sides_open(&a, &b, ctx, 0) && side_rtr(&a, &b) && side_rtr(&b, &a) &&
 		    side_rts(&a) && side_rts(&b) && side_send(&a, 1, 100)) {
 			struct timespec pause = { .tv_nsec = round % 20 * 1000000 };
-
 			struct side *s = round & 1 ? &a : &b;
 
 			nanosleep(&pause, NULL);
