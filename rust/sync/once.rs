@@ -2,9 +2,9 @@
 
 //! Single loads and stores, as one instruction each where the machine's order allows.
 //!
-//! What [`Atomic::load`] and [`Atomic::store`] do is a call of a C function each, as long as the
-//! kernel is not built with link-time optimisation. On the way of a message there are dozens, most of
-//! them of flags that only say whether a closer look is due.
+//! What [`Atomic::load`] and [`Atomic::store`] do is a call of a C function each where the kernel's helpers
+//! are not inlined (`Kbuild`). On the way of a message there are dozens, most of them of flags that only say
+//! whether a closer look is due.
 //!
 //! C header: `include/asm-generic/rwonce.h`.
 
