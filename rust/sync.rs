@@ -21,7 +21,6 @@ use kernel::types::Opaque;
 mod baton;
 mod bh;
 mod gate;
-mod once;
 mod slot;
 
 pub use baton::Baton;
@@ -30,7 +29,6 @@ pub use baton::Ran;
 pub use bh::BhOff;
 pub use gate::Gate;
 pub use gate::GateGuard;
-pub use once::Once;
 pub use slot::Filled;
 pub use slot::Slot;
 

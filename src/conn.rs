@@ -83,8 +83,7 @@ use kernel_ext::{
     },
     sync::{
         BhOff,
-        Gate,
-        Once, //
+        Gate, //
     }, //
 };
 
@@ -372,7 +371,7 @@ impl Conn {
 
     fn route(&self) -> Route {
         // ORDERING: Pairs with the release in `set_route`: who sees `Qp` sees a queue pair.
-        match self.route.read_acquire() {
+        match self.route.load(Acquire) {
             0 => Route::StartUp,
             1 => Route::Qp,
             _ => Route::Nobody,

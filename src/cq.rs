@@ -27,26 +27,23 @@ use kernel::{
         SpinLockIrq, //
     }, //
 };
-use kernel_ext::{
-    rdma::{
-        object::CqLink,
-        ops::{
-            CqCreated,
-            CqInit,
-            Missed, //
-        },
-        restrack::Details,
-        types::{
-            NotifyOn,
-            NotifyRequest, //
-        },
-        udata::Udata,
-        wr::{
-            Wc,
-            WcSink, //
-        }, //
+use kernel_ext::rdma::{
+    object::CqLink,
+    ops::{
+        CqCreated,
+        CqInit,
+        Missed, //
     },
-    sync::Once, //
+    restrack::Details,
+    types::{
+        NotifyOn,
+        NotifyRequest, //
+    },
+    udata::Udata,
+    wr::{
+        Wc,
+        WcSink, //
+    }, //
 };
 
 use crate::{
@@ -232,9 +229,9 @@ impl Cq {
             if stored {
                 inner.posted = inner.posted.wrapping_add(1);
                 if completion.solicited {
-                    self.solicited.write_once(true);
+                    self.solicited.store(true, Relaxed);
                 }
-                self.news.write_once(true);
+                self.news.store(true, Relaxed);
             } else {
                 inner.overflown = true;
                 overflow = true;
@@ -251,7 +248,7 @@ impl Cq {
     #[inline]
     pub(crate) fn announce(&self) {
         // Whoever posts announces after it, so news that this load misses are somebody else's.
-        if self.news.read_once() {
+        if self.news.load(Relaxed) {
             self.announce_news();
         }
     }
@@ -262,7 +259,7 @@ impl Cq {
         if !self.news.xchg(false, Full) {
             return;
         }
-        let news = if self.solicited.read_once() && self.solicited.xchg(false, Relaxed) {
+        let news = if self.solicited.load(Relaxed) && self.solicited.xchg(false, Relaxed) {
             News::Solicited
         } else {
             News::Plain

@@ -56,8 +56,7 @@ use kernel_ext::{
     sync::{
         BhOff,
         Gate,
-        GateGuard,
-        Once, //
+        GateGuard, //
     }, //
 };
 
@@ -242,7 +241,7 @@ impl Region {
     #[inline]
     pub(crate) fn stag(&self) -> Stag {
         // ORDERING: Only a filter; checks use the STag of the body.
-        Stag::new(self.stag.read_once())
+        Stag::new(self.stag.load(Relaxed))
     }
 
     /// Says whether the region is not deregistered, which it may be a moment later. Context: any.

@@ -40,6 +40,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Full,
             Relaxed, //
@@ -73,7 +74,6 @@ use kernel_ext::{
     sync::{
         Baton,
         BhOff,
-        Once,
         SpinLockBh, //
     }, //
 };
@@ -323,7 +323,7 @@ impl Qp {
             pd: self.pd(),
             qpn: self.number,
             // CAST: it was stored as such.
-            rights: Access::from_bits(self.rights.read_once() as u8),
+            rights: Access::from_bits(self.rights.load(Relaxed) as u8),
         }
     }
 
@@ -348,7 +348,7 @@ impl Qp {
     pub(crate) fn phase(&self) -> Phase {
         // ORDERING: pairs with the full barrier in `enter` and `attach`: who sees a phase sees what
         // was prepared for it.
-        Phase::from_raw(self.phase.read_acquire())
+        Phase::from_raw(self.phase.load(Acquire))
     }
 
     /// Goes on to a later phase; does nothing in that phase or a later one. Returns whether it did.
@@ -367,7 +367,7 @@ impl Qp {
     }
 
     pub(crate) fn may_send(&self) -> bool {
-        self.may_send.read_once()
+        self.may_send.load(Relaxed)
     }
 
     /// The initiator's first FPDU has come (MPA-9), or is not to be waited for.
@@ -379,7 +379,7 @@ impl Qp {
     }
 
     pub(crate) fn is_deserted(&self) -> bool {
-        self.deserted.read_once()
+        self.deserted.load(Relaxed)
     }
 
     pub(crate) fn set_waiting_for_reads(&self, waiting: bool) {

@@ -33,7 +33,6 @@ use kernel::{
         SpinLockIrq, //
     }, //
 };
-use kernel_ext::sync::Once;
 
 use crate::{
     mr::Region,
@@ -110,8 +109,8 @@ impl InboundReads {
             let mut inner = self.inner.lock();
             inner.depth = Depth::new(ird);
             inner.epoch = Epoch(inner.epoch.0.wrapping_add(1));
-            self.waiting.write_once(0);
-            self.packed.write_once(false);
+            self.waiting.store(0, Relaxed);
+            self.packed.store(false, Relaxed);
             core::mem::replace(&mut inner.slots, slots)
         };
         Ok(())
@@ -131,7 +130,7 @@ impl InboundReads {
     /// Whether TCP has still to get octets of an answer.
     pub(crate) fn owes(&self) -> bool {
         // In this order: an answer is packed before its place is free.
-        self.inner.lock().depth.used() != 0 || self.packed.read_once()
+        self.inner.lock().depth.used() != 0 || self.packed.load(Relaxed)
     }
 
     /// Puts a request in; false, and nothing done, if there is no room.
@@ -155,7 +154,7 @@ impl InboundReads {
     /// Whether a request waits to be taken out, at a first look.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        self.waiting.read_once() != 0
+        self.waiting.load(Relaxed) != 0
     }
 
     /// Takes the oldest request out to be answered; its place stays taken until
@@ -202,13 +201,13 @@ impl InboundReads {
     /// The last octet of an answer is in the batch. Frees the place of the request that was taken out
     /// last, before the peer can know of the answer and ask for more.
     pub(crate) fn answered(&self) {
-        self.packed.write_once(true);
+        self.packed.store(true, Relaxed);
         self.inner.lock().depth.release();
     }
 
     /// TCP has accepted all that was packed.
     pub(crate) fn accepted(&self) {
-        self.packed.write_once(false);
+        self.packed.store(false, Relaxed);
     }
 
     /// Drops all requests.
@@ -222,7 +221,7 @@ impl InboundReads {
                 let Some(at) = inner.depth.release() else {
                     return;
                 };
-                self.waiting.write_once(0);
+                self.waiting.store(0, Relaxed);
                 inner.slots.get_mut(usize::from(at)).and_then(Option::take)
             };
         }

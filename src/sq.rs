@@ -34,20 +34,22 @@ use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::Atomic,
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
         Arc,
         SpinLockIrq, //
     }, //
 };
-use kernel_ext::{
-    rdma::{
-        types::SignalPolicy,
-        wr::{
-            WcExtra,
-            WcStatus, //
-        }, //
-    },
-    sync::Once, //
+use kernel_ext::rdma::{
+    types::SignalPolicy,
+    wr::{
+        WcExtra,
+        WcStatus, //
+    }, //
 };
 
 use crate::{
@@ -213,7 +215,7 @@ impl SendQueue {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.accepted = 0;
-            self.last.write_once(NEVER);
+            self.last.store(NEVER, Relaxed);
             inner.depth = Depth::new(ord);
             core::mem::replace(&mut inner.reads, reads)
         };
@@ -245,13 +247,13 @@ impl SendQueue {
     #[inline]
     pub(crate) fn taken(&self) -> u32 {
         // ORDERING: pairs with the release in `take_posted`.
-        self.taken.read_acquire()
+        self.taken.load(Acquire)
     }
 
     /// How many requests were completed so far, modulo 2^32.
     #[inline]
     fn done(&self) -> u32 {
-        self.done.read_once()
+        self.done.load(Relaxed)
     }
 
     /// Whether a posted request has not been taken.
@@ -289,7 +291,7 @@ impl SendQueue {
         // Only the transmitter moves on.
         let position = self.taken();
         // ORDERING: pairs with the release in `complete_one`: the place is ours again.
-        let full = position.wrapping_sub(self.done.read_acquire()) >= self.entries;
+        let full = position.wrapping_sub(self.done.load(Acquire)) >= self.entries;
         if full || self.is_drained_at(position) {
             return Taken::Nothing;
         }
@@ -322,7 +324,7 @@ impl SendQueue {
         };
         self.pending.put(index, words);
         // ORDERING: pairs with the acquire in `taken`: who sees the request sees its words.
-        self.taken.write_release(position.wrapping_add(1));
+        self.taken.store(position.wrapping_add(1), Release);
         taken
     }
 
@@ -337,7 +339,7 @@ impl SendQueue {
     fn is_drained_at(&self, position: u32) -> bool {
         // Requests may have been taken while they were counted, hence "not before". CAST: the sign of the
         // distance.
-        u32::try_from(self.last.read_once())
+        u32::try_from(self.last.load(Relaxed))
             .is_ok_and(|last| position.wrapping_sub(last) as i32 >= 0)
     }
 
@@ -351,7 +353,7 @@ impl SendQueue {
             }
             None => self.inner.lock().posted,
         };
-        self.last.write_once(posted.into());
+        self.last.store(posted.into(), Relaxed);
     }
 
     /// The last octet of the request is `end` octets into the stream. This stays in `ends` until they
@@ -489,7 +491,7 @@ impl SendQueue {
     /// Context: process; the transmitter's.
     #[must_use]
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: Origin) -> bool {
-        self.last.write_once(NEVER);
+        self.last.store(NEVER, Relaxed);
         // The regions of outstanding Reads are let go without the lock.
         while self.read_done().is_some() {}
         let mut wr = SendWr::default();
@@ -562,7 +564,7 @@ impl Inner {
         *progress = Progress::Taken;
         // ORDERING: pairs with the acquire in `take_posted`: the words have been read. Before the completion
         // is there: who has seen that may post one more.
-        queue.done.write_release(done.wrapping_add(1));
+        queue.done.store(done.wrapping_add(1), Release);
         if words.signalled || status != WcStatus::Success {
             queue.cq.post(&Completion {
                 id: words.id,

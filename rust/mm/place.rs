@@ -23,7 +23,6 @@ use super::umem::Umem;
 use crate::net::Inbound;
 use crate::net::TxBatch;
 use crate::rdma::types::KernelOwned;
-use crate::sync::Once;
 use core::marker::PhantomData;
 use kernel::alloc::flags::__GFP_NOWARN;
 use kernel::prelude::*;
@@ -452,7 +451,7 @@ impl PageList {
         let [into, out] = &self.hints;
         let hint = if way == Way::In { into } else { out };
         // CAST: 32 bits fit.
-        match self.run_of(hint.read_once() as usize, offset, max) {
+        match self.run_of(hint.load(Relaxed) as usize, offset, max) {
             Some(run) => Some(run),
             None => self.run_elsewhere(hint, offset, max),
         }
@@ -461,10 +460,10 @@ impl PageList {
     /// As [`PageList::run`], for an offset that is not in the piece `hint`. Most often it is in the next.
     fn run_elsewhere(&self, hint: &Atomic<u32>, offset: u64, max: usize) -> Option<Run<'_>> {
         // CAST: 32 bits fit.
-        let next = (hint.read_once() as usize).wrapping_add(1);
+        let next = (hint.load(Relaxed) as usize).wrapping_add(1);
         if let Some(run) = self.run_of(next, offset, max) {
             // CAST: A hint may be cut.
-            hint.write_once(next as u32);
+            hint.store(next as u32, Relaxed);
             return Some(run);
         }
         // The first piece is at 0, so at least one is not above `offset`.
@@ -473,7 +472,7 @@ impl PageList {
             .partition_point(|piece| piece.offset <= offset)
             .saturating_sub(1);
         // CAST: As above.
-        hint.write_once(index as u32);
+        hint.store(index as u32, Relaxed);
         self.run_of(index, offset, max)
     }
 

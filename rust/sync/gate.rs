@@ -7,7 +7,6 @@
 //! flight any more.
 
 use super::bh::BhOff;
-use super::once::Once;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
@@ -167,7 +166,7 @@ impl<T: Send + Sync> Gate<T> {
     /// Says whether the gate is open. It may be closed a moment later. Context: any.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.users.read_once() < CLOSED
+        self.users.load(Relaxed) < CLOSED
     }
 }
 

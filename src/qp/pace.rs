@@ -17,14 +17,16 @@
 //! Context: process.
 
 use kernel::{
-    sync::atomic::Atomic,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
     time::{
         Delta,
         Instant,
         Monotonic, //
     }, //
 };
-use kernel_ext::sync::Once;
 
 /// Doorbells in quick succession after which a process is taken for streaming: at first, and after it
 /// was wrong to think so.
@@ -88,22 +90,22 @@ impl Pace {
 
     /// A doorbell rings; `taken` requests have been taken from the send queue before, modulo 2^32.
     pub(crate) fn ring(&self, taken: u32) -> Ring {
-        if self.heard.read_once() {
-            self.heard.write_once(false);
-            self.streak.write_once(0);
+        if self.heard.load(Relaxed) {
+            self.heard.store(false, Relaxed);
+            self.streak.store(0, Relaxed);
             return Ring::Now;
         }
         let now = self.now();
-        let pause = now.saturating_sub(self.left.read_once());
-        let cost = self.cost.read_once();
+        let pause = now.saturating_sub(self.left.load(Relaxed));
+        let cost = self.cost.load(Relaxed);
         let mut streak = if pause < cost {
-            self.streak.read_once().saturating_add(1)
+            self.streak.load(Relaxed).saturating_add(1)
         } else {
             0
         };
-        let mut enough = self.enough.read_once();
-        if let Ok(since) = u32::try_from(self.waiting_since.read_once()) {
-            self.waiting_since.write_once(NONE);
+        let mut enough = self.enough.load(Relaxed);
+        if let Ok(since) = u32::try_from(self.waiting_since.load(Relaxed)) {
+            self.waiting_since.store(NONE, Relaxed);
             if taken.wrapping_sub(since) > 1 {
                 enough = STREAK_MIN;
             } else {
@@ -111,44 +113,44 @@ impl Pace {
                 enough = enough.saturating_mul(2).min(STREAK_MAX);
                 streak = 0;
             }
-            self.enough.write_once(enough);
+            self.enough.store(enough, Relaxed);
         }
-        self.streak.write_once(streak);
-        self.octets.write_once(0);
+        self.streak.store(streak, Relaxed);
+        self.octets.store(0, Relaxed);
         if streak < enough {
             return Ring::Timed(now);
         }
-        self.waiting_since.write_once(taken.into());
+        self.waiting_since.store(taken.into(), Relaxed);
         let wait = cost.saturating_mul(2).clamp(WAIT_MIN, WAIT_MAX);
         Ring::Wait(Delta::from_nanos(wait))
     }
 
     /// Something has come from the peer. Context: any.
     pub(crate) fn received(&self) {
-        self.heard.write_once(true);
+        self.heard.store(true, Relaxed);
     }
 
     /// So many octets went out.
     pub(crate) fn sent(&self, octets: usize) {
-        let sent = self.octets.read_once();
-        self.octets.write_once(sent.saturating_add(octets));
+        let sent = self.octets.load(Relaxed);
+        self.octets.store(sent.saturating_add(octets), Relaxed);
     }
 
     /// The process has sent by itself, beginning at `begin`, and leaves.
     pub(crate) fn leave_done(&self, begin: i64) {
         let now = self.now();
-        let cost = if self.octets.read_once() <= SMALL {
+        let cost = if self.octets.load(Relaxed) <= SMALL {
             now.saturating_sub(begin)
         } else {
             0
         };
-        self.cost.write_once(cost);
-        self.left.write_once(now);
+        self.cost.store(cost, Relaxed);
+        self.left.store(now, Relaxed);
     }
 
     /// The process leaves with its request still waiting.
     pub(crate) fn leave(&self) {
-        self.left.write_once(self.now());
+        self.left.store(self.now(), Relaxed);
     }
 
     fn now(&self) -> i64 {
@@ -233,8 +235,8 @@ mod tests {
         // Only that one request was taken since.
         let taken = STREAK_MIN + 1;
         assert!(waits(pace.ring(taken)).is_none());
-        assert_eq!(pace.enough.read_once(), 2 * STREAK_MIN);
-        assert_eq!(pace.streak.read_once(), 0);
+        assert_eq!(pace.enough.load(Relaxed), 2 * STREAK_MIN);
+        assert_eq!(pace.streak.load(Relaxed), 0);
     }
 
     #[test]
@@ -244,6 +246,6 @@ mod tests {
         pace.leave();
         let taken = STREAK_MIN + 10;
         assert!(waits(pace.ring(taken)).is_some());
-        assert_eq!(pace.enough.read_once(), STREAK_MIN);
+        assert_eq!(pace.enough.load(Relaxed), STREAK_MIN);
     }
 }

@@ -10,12 +10,12 @@
 use kernel::{
     alloc::flags::__GFP_NOWARN,
     prelude::*,
-    sync::atomic::Atomic, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
 };
-use kernel_ext::{
-    rdma::wr::WcOpcode,
-    sync::Once, //
-};
+use kernel_ext::rdma::wr::WcOpcode;
 
 /// What the completion of one request will say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,10 @@ impl Pending {
         if let Some(place) = self.0.get(index) {
             let signalled = if words.signalled { SIGNALLED } else { 0 };
             let opcode = u64::from(words.opcode.to_raw()) << OPCODE_SHIFT;
-            place.id.write_once(words.id);
+            place.id.store(words.id, Relaxed);
             place
                 .rest
-                .write_once(u64::from(words.bytes) | opcode | signalled);
+                .store(u64::from(words.bytes) | opcode | signalled, Relaxed);
         }
     }
 
@@ -72,11 +72,11 @@ impl Pending {
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<Words> {
         let place = self.0.get(index)?;
-        let rest = place.rest.read_once();
+        let rest = place.rest.load(Relaxed);
         // CAST: the parts of the word.
         let opcode = ((rest & !SIGNALLED) >> OPCODE_SHIFT) as u32;
         Some(Words {
-            id: place.id.read_once(),
+            id: place.id.load(Relaxed),
             opcode: WcOpcode::from_raw(opcode).unwrap_or(WcOpcode::Send),
             bytes: rest as u32,
             signalled: rest & SIGNALLED != 0,
