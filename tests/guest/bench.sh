@@ -57,8 +57,6 @@ iterations() {
 	esac
 }
 
-# Both ends look for what comes all the time: on one processor they would measure its time slice.
-CPU_A=1 CPU_B=0
 load_modules riwarp siw
 NS_A=- NS_B=-
 device 1 riwarp_siw

@@ -452,8 +452,7 @@ client_server() {
 	pair 30 rdma_server -s "$IP4_B" -p "$PORT" -- rdma_client -s "$IP4_B" -p "$PORT"
 }
 
-# perftest_pair TOOL [OPTIONS of both ends...]: one run of a perftest program over rdma_cm, its ends on the
-# processors CPU_A and CPU_B if these are set.
+# perftest_pair TOOL [OPTIONS of both ends...]: one run of a perftest program over rdma_cm.
 #
 # perftest makes a first connection to agree on the second, and its server listens anew for that one.
 # Nothing keeps the client from being faster; it is refused then, and crashes in its own second try.
@@ -475,14 +474,14 @@ perftest_pair() {
 perftest_serve() {
 	local tool=$1
 	shift
-	serve "${PERFTEST_LIMIT:-60}" ${CPU_B:+taskset -c "$CPU_B"} "$tool" -R -F -d "$DEV_B" -p "$PORT" "$@"
+	serve "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_B" -p "$PORT" "$@"
 }
 
 # perftest_call TOOL [OPTIONS of both ends...]: its client.
 perftest_call() {
 	local tool=$1
 	shift
-	call "${PERFTEST_LIMIT:-60}" ${CPU_A:+taskset -c "$CPU_A"} "$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
+	call "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
 }
 
 # Whether the client that failed last was a perftest program faster than its server, which listens twice:
