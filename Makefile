@@ -12,9 +12,9 @@
 #   make demo           two machines talk RDMA through riwarp; TYPE=riwarp_siw for that link type
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      the same over iSER and iSCSI
-#   make test           all tests; closes with "N passed, N failed"
-#   make kunit          the tests inside the kernel, in a debug kernel that is made for them (the first time:
-#                       20 minutes or so on two processors)
+#   make test           all tests; closes with "N passed, N failed". Some are for a debug kernel, which is made
+#                       for them (the first time: 20 minutes or so on two processors)
+#   make kunit          the tests inside that kernel, and nothing else
 #   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
 #                       SECONDS=n is the time of each
 #   make coverage       the lines of the protocol core that its tests run
@@ -46,7 +46,7 @@ debug:
 	@qemu/setup host root kdir debug
 
 demo demo-nvme demo-iser test bench: modules
-kunit soak: debug
+test kunit soak: debug
 demo:
 	@tests/demo
 demo-nvme demo-iser: demo-%:
