@@ -8,7 +8,17 @@ set -eu
 # run PROGRAM...
 run() {
 	local program
-	for program; do NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"; done
+	for program; do
+		[ "$program" != extensions ] || other_device
+		NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"
+	done
+}
+
+# other_device: one more, at the address OTHER.
+other_device() {
+	export OTHER=10.73.0.1
+	address_add - "vb$ENDS_COUNT" "$OTHER/24"
+	link_add - "${TYPE}o" "$TYPE" "vb$ENDS_COUNT"
 }
 
 programs='query limits notify sends rdma order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata

@@ -123,7 +123,7 @@ static void refused_atomic(struct pair *p, int access, size_t offset)
 PAIR_CASE(atomic_without_the_right) { refused_atomic(p, ALL_RIGHTS, 0); }
 PAIR_CASE(atomic_behind_the_region) { refused_atomic(p, RIGHTS, 4096); }
 
-#define ADDERS 4
+#define ADDERS 16
 #define ADDITIONS 300
 
 static void *add_here(void *counter)
@@ -135,9 +135,11 @@ static void *add_here(void *counter)
 	return NULL;
 }
 
-/* One counter, added to over several connections and by threads here: no addition is lost. */
+/* One counter, added to over connections of two devices and by threads here: no addition is lost. */
 static void counters_add_up(void)
 {
+	struct sockaddr_in *device = (struct sockaddr_in *)&test_addr;
+	struct in_addr addrs[2] = { device->sin_addr };
 	static struct pair p[ADDERS];
 	struct region counter, fetched[ADDERS];
 	pthread_t threads[2];
@@ -145,10 +147,16 @@ static void counters_add_up(void)
 
 	memset(p, 0, sizeof(p));
 	memset(&counter, 0, sizeof(counter));
-	for (int i = 0; i < ADDERS; i++)
+	check(getenv("OTHER") && inet_pton(AF_INET, getenv("OTHER"), &addrs[1]) == 1,
+	      "no address of another device");
+	for (int i = 0; i < ADDERS; i++) {
+		device->sin_addr = addrs[i & 1];
 		if (!pair_open(&p[i], NULL) ||
 		    !region_make(&fetched[i], p[i].a.pd, 4096, IBV_ACCESS_LOCAL_WRITE))
 			goto out;
+	}
+	if (p[0].b.id->verbs->device == p[1].b.id->verbs->device)
+		fail("one device is both");
 	/* Each connection has a protection domain of its own, so the same memory is registered for each. */
 	if (!region_make(&counter, p[0].b.pd, 4096, RIGHTS))
 		goto out;
@@ -181,6 +189,7 @@ static void counters_add_up(void)
 	if (*(uint64_t *)counter.buf != (ADDERS + 2) * ADDITIONS)
 		fail("%lu instead of %d", *(uint64_t *)counter.buf, (ADDERS + 2) * ADDITIONS);
 out:
+	device->sin_addr = addrs[0];
 	for (int i = 0; i < ADDERS; i++)
 		pair_close(&p[i]);
 }
