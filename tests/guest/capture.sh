@@ -142,6 +142,32 @@ terminates_are_decoded() {
 	END
 }
 
+atomics() {
+	EXTENSIONS=1 verbs_case extensions fetch_and_add
+	EXTENSIONS=1 verbs_case extensions compare_and_swap
+}
+
+# The operations of two cases, field by field (RFC 7306, section 5.2), as the cases have them: what is asked, and
+# behind it the answer to that. tshark calls the value of an answer as it calls the field before it.
+atomics_are_decoded() {
+	local file=$TMP/atomics
+	capture "$NS_B" lo "$file" atomics
+	decode "$file"
+	sed -nE 's/^ +((Original )?Request Identifier|(Add|Swap|Compare) (Data|Mask)): /\1 /p' "$file.txt" |
+		sed 's/0xffffffffffffffff/all/; s/0x0000000000000000/none/; s/18446744073709551615/-1/' |
+		paste -d , - - - - - - - >"$file.fields"
+	diff - "$file.fields" <<-'END' || die 'these are not the operations expected'
+		Request Identifier 1,Add Data 2,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 1,Original Request Identifier 40
+		Request Identifier 2,Add Data 1,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 2,Original Request Identifier -1
+		Request Identifier 3,Add Data 1,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 3,Original Request Identifier 4294967295
+		Request Identifier 4,Add Data -1,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 4,Original Request Identifier 5
+		Request Identifier 1,Swap Data 9,Swap Mask all,Compare Data 7,Compare Mask all,Original Request Identifier 1,Original Request Identifier 7
+		Request Identifier 2,Swap Data 9,Swap Mask all,Compare Data 8,Compare Mask all,Original Request Identifier 2,Original Request Identifier 7
+		Request Identifier 3,Swap Data 0,Swap Mask all,Compare Data -1,Compare Mask all,Original Request Identifier 3,Original Request Identifier -1
+	END
+	[ "$(grep -cE '^ +Remote (STag|Tagged Offset): [1-9]' "$file.txt")" = 14 ] || die 'no targets'
+}
+
 ends_up netns
 # Segments as they would be on a real wire.
 in_ns "$NS_A" ethtool -K "$NET_A" tso off gso off gro off >/dev/null
@@ -149,4 +175,5 @@ in_ns "$NS_B" ethtool -K "$NET_B" tso off gso off gro off >/dev/null
 try traffic_is_decoded 90 traffic_is_decoded
 try segments_carry_whole_fpdus 60 segments_carry_whole_fpdus
 try terminates_are_decoded 60 terminates_are_decoded
+try atomics_are_decoded 60 atomics_are_decoded
 finish
