@@ -82,7 +82,8 @@ pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
     writable: bool,
-    /// The pieces that the last look-ups ended at, for each [`Way`]: mere hints, any value is allowed.
+    /// The pieces that the last look-ups ended at, of octets that were taken and of those that were placed:
+    /// mere hints, any value is allowed.
     hints: [Atomic<u32>; 2],
     owner: Option<Owner>,
 }
@@ -91,15 +92,6 @@ pub struct PageList {
 struct Piece {
     offset: u64,
     start: usize,
-}
-
-/// What is done with octets.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// They are placed.
-    In,
-    /// They are taken.
-    Out,
 }
 
 /// A contiguous run of octets.
@@ -159,7 +151,7 @@ impl Memory {
             return None;
         }
         match self {
-            Self::Pages(list) => list.run(Way::In, offset, max),
+            Self::Pages(list) => list.run::<true>(offset, max),
             Self::KernelPages(pages) => pages.run(offset, max),
             Self::KernelVirtual(window) => window.run(offset, max),
             Self::Part(part) => part.run(offset, max),
@@ -167,19 +159,19 @@ impl Memory {
         }
     }
 
-    /// The run of all `len` octets at `offset`, if they are one.
+    /// The run of all `len` octets at `offset`, if they are one; `WRITE` says whether they are placed.
     #[inline(always)]
-    fn whole(&self, way: Way, offset: u64, len: usize) -> Option<Run<'_>> {
+    fn whole<const WRITE: bool>(&self, offset: u64, len: usize) -> Option<Run<'_>> {
         let run = match self {
             // Nearly all there is, and looked at without a call.
-            Self::Pages(list) if len != 0 => list.run(way, offset, len),
+            Self::Pages(list) if len != 0 => list.run::<WRITE>(offset, len),
             // Of memory that need not be there it finds none.
             _ => self.run(offset, len),
         };
         run.filter(|run| run.len == len)
     }
 
-    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says what it does.
+    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says whether it places them.
     ///
     /// # Errors
     ///
@@ -191,14 +183,28 @@ impl Memory {
         &self,
         offset: u64,
         len: usize,
+        f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
+        match self {
+            Self::Pages(list) => list.runs::<WRITE>(offset, len, f),
+            Self::Part(part) => part.runs::<WRITE>(offset, len, f),
+            Self::Paged(paged) => paged.runs::<WRITE>(offset, len, f),
+            Self::KernelPages(_) | Self::KernelVirtual(_) => self.runs_of_kernel(offset, len, f),
+        }
+    }
+
+    /// The same for memory of a kernel consumer.
+    #[inline]
+    fn runs_of_kernel(
+        &self,
+        offset: u64,
+        len: usize,
         mut f: impl FnMut(Run<'_>) -> Result,
     ) -> Result {
         let mut at = offset;
         let mut left = len;
         while left > 0 {
-            let Some(run) = self.run(at, left) else {
-                return self.paged_runs::<WRITE>(at, left, f);
-            };
+            let run = self.run(at, left).ok_or(EFAULT)?;
             f(run)?;
             left -= run.len;
             at = at.wrapping_add(run.len as u64); // CAST: `usize` is 64 bits.
@@ -235,8 +241,7 @@ impl Memory {
             return Err(EACCES);
         }
         // Most often both are one piece.
-        if let (Some(run), Some(from)) =
-            (self.whole(Way::In, offset, len), inbound.in_one(pos, len))
+        if let (Some(run), Some(from)) = (self.whole::<true>(offset, len), inbound.in_one(pos, len))
         {
             // SAFETY: The queue vouches for the octets until they are consumed, and they are no
             // memory of the consumer's; the run is valid for writes as long as `self` is borrowed.
@@ -257,22 +262,23 @@ impl Memory {
         if !self.covers(offset, len) {
             return Err(EFAULT);
         }
-        let mut at = offset;
-        let mut placed = Ok(());
-        let complete = inbound.for_each_chunk(pos, len, |chunk, len| {
-            if placed.is_ok() {
-                // SAFETY: The queue vouches for the chunk during this call; it is no memory of the
-                // consumer's.
-                placed = unsafe { self.put(at, chunk, len) };
-                at = at.wrapping_add(len as u64); // CAST: `usize` is 64 bits.
+        let mut reader = inbound.reader(pos, len).ok_or(EINVAL)?;
+        self.runs::<true>(offset, len, |run| {
+            let mut to = run.start;
+            let complete = reader.each(run.len, |chunk, n| {
+                // SAFETY: The queue vouches for the chunk during this call, and it is no memory of the
+                // consumer's; all chunks together are as long as the run, of which `to` is the part that
+                // was not written yet.
+                unsafe { core::ptr::copy_nonoverlapping(chunk, to, n) };
+                // SAFETY: As above.
+                to = unsafe { to.add(n) };
+            });
+            if complete {
+                Ok(())
+            } else {
+                Err(EINVAL)
             }
-        });
-        placed?;
-        if complete {
-            Ok(())
-        } else {
-            Err(EINVAL)
-        }
+        })
     }
 
     /// Appends `len` octets from `offset` on to a batch.
@@ -284,7 +290,7 @@ impl Memory {
     ///   a part of them then ([`TxBatch::rewind`]).
     #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
-        if let Some(run) = self.whole(Way::Out, offset, len) {
+        if let Some(run) = self.whole::<false>(offset, len) {
             // SAFETY: The run is valid memory for as long as `self` is borrowed.
             return unsafe { batch.append_raw(run.start, len) };
         }
@@ -447,9 +453,18 @@ impl PageList {
     }
 
     #[inline]
-    fn run(&self, way: Way, offset: u64, max: usize) -> Option<Run<'_>> {
-        let [into, out] = &self.hints;
-        let hint = if way == Way::In { into } else { out };
+    fn hint<const WRITE: bool>(&self) -> &Atomic<u32> {
+        let [taken, placed] = &self.hints;
+        if WRITE {
+            placed
+        } else {
+            taken
+        }
+    }
+
+    #[inline]
+    fn run<const WRITE: bool>(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        let hint = self.hint::<WRITE>();
         // CAST: 32 bits fit.
         match self.run_of(hint.load(Relaxed) as usize, offset, max) {
             Some(run) => Some(run),
@@ -457,23 +472,55 @@ impl PageList {
         }
     }
 
-    /// As [`PageList::run`], for an offset that is not in the piece `hint`. Most often it is in the next.
+    /// As [`PageList::run`], for an offset that is not in the piece `hint`.
     fn run_elsewhere(&self, hint: &Atomic<u32>, offset: u64, max: usize) -> Option<Run<'_>> {
         // CAST: 32 bits fit.
-        let next = (hint.load(Relaxed) as usize).wrapping_add(1);
-        if let Some(run) = self.run_of(next, offset, max) {
-            // CAST: A hint may be cut.
-            hint.store(next as u32, Relaxed);
-            return Some(run);
-        }
-        // The first piece is at 0, so at least one is not above `offset`.
-        let index = self
-            .pieces
-            .partition_point(|piece| piece.offset <= offset)
-            .saturating_sub(1);
-        // CAST: As above.
+        let index = self.not_in(hint.load(Relaxed) as usize, offset);
+        // CAST: A hint may be cut.
         hint.store(index as u32, Relaxed);
         self.run_of(index, offset, max)
+    }
+
+    /// The piece of an offset that is not in piece `index`. Most often it is the next.
+    fn not_in(&self, index: usize, offset: u64) -> usize {
+        let next = index.wrapping_add(1);
+        if self.run_of(next, offset, 1).is_some() {
+            return next;
+        }
+        // The first piece is at 0, so at least one is not above `offset`.
+        self.pieces
+            .partition_point(|piece| piece.offset <= offset)
+            .saturating_sub(1)
+    }
+
+    /// As [`Memory::runs`].
+    #[inline]
+    fn runs<const WRITE: bool>(
+        &self,
+        offset: u64,
+        len: usize,
+        mut f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
+        let hint = self.hint::<WRITE>();
+        // CAST: 32 bits fit.
+        let mut index = hint.load(Relaxed) as usize;
+        let mut at = offset;
+        let mut left = len;
+        while left > 0 {
+            let run = match self.run_of(index, at, left) {
+                Some(run) => run,
+                None => {
+                    index = self.not_in(index, at);
+                    self.run_of(index, at, left).ok_or(EFAULT)?
+                }
+            };
+            f(run)?;
+            left -= run.len;
+            at = at.wrapping_add(run.len as u64); // CAST: `usize` is 64 bits.
+        }
+        // CAST: A hint may be cut.
+        hint.store(index as u32, Relaxed);
+        Ok(())
     }
 
     /// The run at `offset`, if that lies in the piece.

@@ -156,6 +156,8 @@ pub struct TxBatch {
     spare: Row<SPARE>,
     accepted: u64,
     appended: u64,
+    /// Which of `live` was filled last: a mere hint, any value is allowed.
+    filling: usize,
 }
 
 impl TxBatch {
@@ -169,6 +171,7 @@ impl TxBatch {
             spare: Row::new(),
             accepted: 0,
             appended: 0,
+            filling: 0,
         }
     }
 
@@ -280,8 +283,8 @@ impl TxBatch {
     pub(crate) fn append_with(&mut self, n: usize, mut fill: impl FnMut(*mut u8, usize)) -> Result {
         // CAST: `u64` has the bits of `usize`. NO-OVERFLOW: As in `Chunk::end`.
         let end = self.appended.wrapping_add(n as u64);
-        // Most often it all fits where the last chunk is filled.
-        if let Some(chunk) = self.live.last() {
+        // Most often it all fits into the chunk that is being filled.
+        if let Some(chunk) = self.live.get(self.filling) {
             if self.appended >= chunk.base && end <= chunk.end() {
                 // CAST: Less than the size of the chunk.
                 let off = self.appended.wrapping_sub(chunk.base) as usize;
@@ -312,6 +315,8 @@ impl TxBatch {
         });
         // INVARIANT: There was room.
         self.appended = end;
+        let next = self.live.iter().position(|chunk| chunk.end() > end);
+        self.filling = next.unwrap_or_default();
         Ok(())
     }
 
@@ -512,17 +517,20 @@ impl<const N: usize> Row<N> {
     }
 
     #[inline]
+    fn get(&self, index: usize) -> Option<&Chunk> {
+        self.chunks.get(index)?.as_ref()
+    }
+
+    #[inline]
     fn last(&self) -> Option<&Chunk> {
-        self.len
-            .checked_sub(1)
-            .and_then(|i| self.chunks.get(i)?.as_ref())
+        self.get(self.len.wrapping_sub(1))
     }
 
     /// The one chunk that there is.
     #[inline]
     fn only(&self) -> Option<&Chunk> {
         if self.len == 1 {
-            self.chunks.first()?.as_ref()
+            self.get(0)
         } else {
             None
         }

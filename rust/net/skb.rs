@@ -100,7 +100,7 @@ impl Locked {
     }
 }
 
-impl Inbound<'_> {
+impl<'a> Inbound<'a> {
     /// The view of who has locked the socket.
     ///
     /// # Safety
@@ -244,38 +244,30 @@ impl Inbound<'_> {
         len: usize,
         mut f: impl FnMut(*const u8, usize),
     ) -> bool {
-        if pos
-            .checked_add(len)
-            .is_none_or(|end| end > self.available())
-        {
-            return false;
-        }
         if len == 0 {
-            return true;
+            return pos <= self.available();
         }
         if let Some(from) = self.in_one(pos, len) {
             f(from, len);
             return true;
         }
-        // CAST: Both are at most `available`, which has 32 bits.
-        let (pos, mut left) = (pos as u32, len as u32);
-        let Some(mut cursor) = self.seek(pos) else {
-            return false;
-        };
-        while left > 0 {
-            // SAFETY: By the type invariant the cursor points into the queue.
-            let Some((from, n)) = (unsafe { cursor.run(self) }) else {
-                return false;
-            };
-            let n = n.min(left);
-            // CAST: `usize` has 64 bits.
-            f(from, n as usize);
-            cursor.skip(n);
-            // NO-OVERFLOW: `n` is at most `left`.
-            left = left.wrapping_sub(n);
+        match self.reader(pos, len) {
+            Some(mut reader) => reader.each(len, f),
+            None => false,
         }
-        self.reached(cursor);
-        true
+    }
+
+    /// A look at the `len` octets at `pos` from front to back; [`None`] if they are not all there.
+    #[inline]
+    pub(crate) fn reader(&mut self, pos: usize, len: usize) -> Option<Reader<'_, 'a>> {
+        pos.checked_add(len)
+            .filter(|end| *end <= self.available())?;
+        // CAST: At most `available`, which has 32 bits.
+        let cursor = self.seek(pos as u32)?;
+        Some(Reader {
+            inbound: self,
+            cursor,
+        })
     }
 
     /// Says that a position is where a message starts: it will be looked at in several steps, and
@@ -382,6 +374,48 @@ impl Inbound<'_> {
             Locked::Owner | Locked::Softirq => unsafe { send_locked(self.sk, batch, more) },
             Locked::Backlog | Locked::No => Err(EBUSY),
         }
+    }
+}
+
+/// Octets of the receive queue, one after the other.
+///
+/// # Invariants
+///
+/// The cursor points into the queue of `inbound`.
+pub(crate) struct Reader<'r, 'a> {
+    inbound: &'r mut Inbound<'a>,
+    cursor: Cursor,
+}
+
+impl Reader<'_, '_> {
+    /// Calls `f` for each piece of memory that the next `len` octets lie in, in order; `false` if they are not
+    /// all there.
+    ///
+    /// The pointer is readable for the length that goes with it, during the call; others may write
+    /// there.
+    #[inline]
+    pub(crate) fn each(&mut self, len: usize, mut f: impl FnMut(*const u8, usize)) -> bool {
+        let mut left = len;
+        while left > 0 {
+            // SAFETY: By the type invariant.
+            let Some((from, n)) = (unsafe { self.cursor.run(self.inbound) }) else {
+                return false;
+            };
+            // CAST: `usize` has 64 bits; the second is at most `n`.
+            let n = left.min(n as usize);
+            f(from, n);
+            self.cursor.skip(n as u32);
+            // NO-OVERFLOW: `n` is at most `left`.
+            left = left.wrapping_sub(n);
+        }
+        true
+    }
+}
+
+impl Drop for Reader<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.inbound.reached(self.cursor);
     }
 }
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is done to memory that need not be there; copies come here from where they find no run.
+//! What is asked of memory that need not be there.
 
 use super::Memory;
 use super::Paged;
-use super::Run;
-use kernel::prelude::*;
 use kernel::sync::Arc;
 
 impl Memory {
@@ -24,17 +22,5 @@ impl Memory {
             Self::Part(part) => part.paged(offset),
             Self::Pages(_) | Self::KernelPages(_) | Self::KernelVirtual(_) => None,
         }
-    }
-
-    /// The same for memory that need not be there.
-    #[cold]
-    pub(super) fn paged_runs<const WRITE: bool>(
-        &self,
-        offset: u64,
-        len: usize,
-        f: impl FnMut(Run<'_>) -> Result,
-    ) -> Result {
-        let (paged, at) = self.paged(offset).ok_or(EFAULT)?;
-        paged.runs::<WRITE>(at, len, f)
     }
 }

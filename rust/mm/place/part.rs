@@ -29,6 +29,22 @@ impl Part {
         self.whole.run(self.skip.checked_add(offset)?, max)
     }
 
+    /// As [`Memory::runs`].
+    pub(super) fn runs<const WRITE: bool>(
+        &self,
+        offset: u64,
+        len: usize,
+        f: impl FnMut(Run<'_>) -> Result,
+    ) -> Result {
+        // CAST: `u64` has the bits of `usize`.
+        let end = offset.checked_add(len as u64).ok_or(EFAULT)?;
+        if end > self.len {
+            return Err(EFAULT);
+        }
+        let offset = self.skip.checked_add(offset).ok_or(EFAULT)?;
+        self.whole.runs::<WRITE>(offset, len, f)
+    }
+
     pub(super) fn paged(&self, offset: u64) -> Option<(&Arc<Paged>, u64)> {
         let offset = self.skip.checked_add(offset)?;
         self.whole.paged(offset)
