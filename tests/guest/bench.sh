@@ -51,9 +51,9 @@ iterations() {
 	*_bw/4096) echo 4000 ;;
 	*_bw/65536) if [ "$mtu" = 1500 ]; then echo 800; else echo 3000; fi ;;
 	*_bw/*) if [ "$mtu" = 1500 ]; then echo 60; else echo 250; fi ;;
-	*_lat/64 | *_lat/4096) echo 1000 ;;
-	*_lat/65536) echo 200 ;;
-	*_lat/*) echo 20 ;;
+	*_lat/64 | *_lat/4096) echo 10000 ;;
+	*_lat/65536) if [ "$mtu" = 1500 ]; then echo 400; else echo 2000; fi ;;
+	*_lat/*) if [ "$mtu" = 65536 ]; then echo 200; else echo 20; fi ;;
 	esac
 }
 
