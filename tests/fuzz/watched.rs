@@ -206,7 +206,7 @@ impl Watched {
                 self.faulted = true;
             }
             Ok(Judgement::Payload(0, at, len, _)) => self.write(ulpdu, &ulpdu[at..][..len]),
-            Ok(Judgement::Payload(3..=6, _, len, last)) => {
+            Ok(Judgement::Payload(3..=6 | 0xf | 0x1f, _, len, last)) => {
                 self.open += len;
                 if last {
                     self.sends.push(self.open);
