@@ -571,11 +571,36 @@ pub(super) unsafe fn send_locked(
     batch: &mut TxBatch,
     more: More,
 ) -> Result<usize> {
+    // SAFETY: By the contract of this function.
+    unsafe { round_mss(sk.cast()) };
     batch.send_with(more, |msg, len| {
         // SAFETY: By the contract of this function; `MSG_DONTWAIT` is set, so that this does not
         // sleep; memory comes without waiting (see `Socket::setup`).
         unsafe { bindings::tcp_sendmsg_locked(sk, msg, len) }
     })
+}
+
+/// Has TCP make segments of a multiple of 4 octets, as full FPDUs are long.
+///
+/// In a longer segment the first octets of the next FPDU would follow, which then lies in two, and so do all
+/// behind it. TCP reckons this size anew as the peer's window grows; then the most that the peer takes counts,
+/// which is rounded for good.
+///
+/// # Safety
+///
+/// `tp` must be a valid TCP socket that is locked.
+#[inline]
+unsafe fn round_mss(tp: *mut bindings::tcp_sock) {
+    // SAFETY: By the contract of this function.
+    let (mss, most) = unsafe { (&raw mut (*tp).mss_cache, &raw mut (*tp).rx_opt.mss_clamp) };
+    // SAFETY: As above, nobody else writes it.
+    let odd = unsafe { mss.read() } % 4;
+    if odd != 0 {
+        // SAFETY: As above; there are readers, who may see the old or the new value.
+        unsafe { mss.write_volatile(mss.read().wrapping_sub(odd)) };
+        // SAFETY: As above.
+        unsafe { most.write_volatile(most.read() & !3) };
+    }
 }
 
 /// Reads the result of a function that gives a length or a negative error number.

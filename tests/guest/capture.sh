@@ -112,6 +112,18 @@ segments_carry_whole_fpdus() {
 	[ "$frames" -gt 90 ] && [ "$whole" = "$frames" ]
 }
 
+mtu() {
+	in_ns "$NS_A" ip link set "$NET_A" mtu "$1"
+	in_ns "$NS_B" ip link set "$NET_B" mtu "$1"
+}
+
+# ... also where TCP would put a number of octets into a segment that no FPDU has.
+whatever_the_mtu() {
+	mtu 1450
+	segments_carry_whole_fpdus
+	mtu 1500
+}
+
 # verbs_case PROGRAM CASE
 verbs_case() {
 	CASE=$2 PORT=$PORT in_ns "$NS_B" within 30 "$VERBS_DIR/$1" "$IP4_B"
@@ -174,6 +186,7 @@ in_ns "$NS_A" ethtool -K "$NET_A" tso off gso off gro off >/dev/null
 in_ns "$NS_B" ethtool -K "$NET_B" tso off gso off gro off >/dev/null
 try traffic_is_decoded 90 traffic_is_decoded
 try segments_carry_whole_fpdus 60 segments_carry_whole_fpdus
+try whatever_the_mtu 60 whatever_the_mtu
 try terminates_are_decoded 60 terminates_are_decoded
 try atomics_are_decoded 60 atomics_are_decoded
 finish
