@@ -38,7 +38,8 @@ if can_starve && [ "$TYPE" = riwarp ]; then
 . "$GUEST_DIR/starve.sh"
 feed
 [ "\$1" = 1 ] || exit 0
-starve failslab $first $last 100 2
+aim failslab $first $last
+starve failslab 100 2
 END
 	chmod +x "$TMP/starve"
 	export STARVABLE=1

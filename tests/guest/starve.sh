@@ -6,9 +6,9 @@ FAILING=/sys/kernel/debug
 
 can_starve() { [ -d $FAILING/failslab ]; }
 
-# starve failslab|fail_page_alloc FIRST LAST PERCENT TIMES: so many of the allocations that are made by code from
-# FIRST to LAST, or on its behalf, fail, at most so often.
-starve() {
+# aim failslab|fail_page_alloc FIRST LAST: what `starve` then makes fail are allocations by code from FIRST to
+# LAST, or on its behalf.
+aim() {
 	local kind=$FAILING/$1
 	echo 0 >"$kind/probability"
 	[ ! -e "$kind/min-order" ] || echo 0 >"$kind/min-order"
@@ -17,15 +17,25 @@ starve() {
 	echo 32 >"$kind/stacktrace-depth"
 	echo "$2" >"$kind/require-start"
 	echo "$3" >"$kind/require-end"
-	echo "$5" >"$kind/times"
-	echo "$4" >"$kind/probability"
 }
 
-# starve_module PERCENT TIMES: so many of each kind, of riwarp and of what it calls.
-starve_module() {
+# starve failslab|fail_page_alloc PERCENT TIMES: so many of them fail, at most so often.
+starve() {
+	echo "$3" >"$FAILING/$1/times"
+	echo "$2" >"$FAILING/$1/probability"
+}
+
+# aim_at_module: those of riwarp and of what it calls. This takes a while.
+aim_at_module() {
 	local text kind
 	mapfile -t text < <(awk '/ [tT] .*\[riwarp\]/ { print "0x" $1 }' /proc/kallsyms | sort | sed -n '1p;$p')
-	for kind in failslab fail_page_alloc; do starve $kind "${text[@]}" "$@"; done
+	for kind in failslab fail_page_alloc; do aim $kind "${text[@]}"; done
+}
+
+# starve_module PERCENT TIMES: of each kind.
+starve_module() {
+	local kind
+	for kind in failslab fail_page_alloc; do starve $kind "$@"; done
 }
 
 # feed: nothing fails any more.

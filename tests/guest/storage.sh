@@ -92,23 +92,27 @@ again() {
 disk_is_gone() { [ ! -b "$DISK" ]; }
 
 # starved: memory is refused to the module now and then, at each end of the storage, while data is on its way and
-# while connections are made, of which most then fail. Whatever becomes of it, no data is wrong, and afterwards
+# while connections are made, of which some then fail. Whatever becomes of it, no data is wrong, and afterwards
 # all is well.
 starved() {
-	local refused i
+	local in_load while_connecting=0 i
 	impatient
-	load_begin 6
+	each_end aim_at_module
+	load_begin $((6 * SLOW))
 	each_end starve_module 10 1000
 	load_end any
-	refused=$(starved_times 1000)
-	each_end starve_module 1 1000
+	in_load=$(starved_times 1000)
 	for i in 1 2 3 4; do
+		# Few: who logs in to iSER tries again and again for minutes.
+		each_end starve_module 2 2
 		disconnect || true
 		(impatient) || true
+		while_connecting=$((while_connecting + $(starved_times 2)))
 	done
 	each_end feed
 	again
-	[ "$refused" -ge 20 ] || die "$refused allocations failed"
+	echo "$in_load failed under load, $while_connecting while connecting"
+	[ "$in_load" -ge 20 ] && [ "$while_connecting" -ge 2 ]
 }
 
 # disk_cases [PREFIX]: the cases that every disk has to pass. DEPTHS are those of the verified I/O; CYCLES
