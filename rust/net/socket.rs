@@ -12,7 +12,6 @@
 
 use super::addr::Family;
 use super::addr::SockAddr;
-use super::batch::TxBatch;
 use super::device::NetId;
 use super::device::NetRef;
 use super::hooks::Callbacks;
@@ -28,19 +27,19 @@ use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
 use kernel::prelude::*;
 
+mod send;
+
+pub(super) use send::send_locked;
+pub use send::More;
+
 extern "C" {
-    fn riwarp_helper_bh_trylock_sock(sk: *mut bindings::sock) -> bool;
-    fn riwarp_helper_bh_unlock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_ip6_sock_set_tclass(sk: *mut bindings::sock, val: c_int);
     fn riwarp_helper_ip6_sock_set_v6only(sk: *mut bindings::sock) -> c_int;
-    fn riwarp_helper_local_bh_disable();
-    fn riwarp_helper_local_bh_enable();
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
-    fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
@@ -62,16 +61,6 @@ pub enum Connecting {
     Done,
     /// Under way: `state_change` will tell, and [`Socket::error`] why not.
     Pending,
-}
-
-/// Whether the caller will send more at once, so that a last packet that is not full may wait for
-/// it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum More {
-    /// This is the end for now: send all.
-    No,
-    /// The next send follows at once.
-    Yes,
 }
 
 /// A TCP socket. Dropping it closes it, in an orderly way unless octets were received that nobody
@@ -349,53 +338,6 @@ impl Socket {
         to_len(ret)
     }
 
-    /// Gives all that waits in a batch to TCP, without copying it; gives how many octets TCP took,
-    /// which the batch then forgets. Context: process.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
-    /// connection.
-    #[inline]
-    pub fn send_batch(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
-        // Straight to TCP: what lies above it (security modules, the address family) has nothing to
-        // say about sockets of the kernel.
-        // SAFETY: The socket is valid and owned by this call.
-        self.locked(|sk| unsafe { send_locked(sk, batch, more) })
-    }
-
-    /// As [`Socket::send_batch`], where sleeping is not allowed.
-    ///
-    /// Context: process or softirq, interrupts enabled; not from a callback of the same socket
-    /// (there, [`Inbound::try_send_batch`]).
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if somebody has the socket locked.
-    pub fn try_send_batch_atomic(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
-        let sk = self.sk();
-        // SAFETY: Undone below, on the same CPU.
-        unsafe { riwarp_helper_local_bh_disable() };
-        // SAFETY: The socket is valid; bottom halves are off.
-        let ret = if unsafe { riwarp_helper_bh_trylock_sock(sk) } {
-            // SAFETY: The socket is valid and its spin lock held.
-            let ret = if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
-                Err(EBUSY)
-            } else {
-                // SAFETY: The spin lock is held and nobody owns the socket.
-                unsafe { send_locked(sk, batch, more) }
-            };
-            // SAFETY: Locked above.
-            unsafe { riwarp_helper_bh_unlock_sock(sk) };
-            ret
-        } else {
-            Err(EBUSY)
-        };
-        // SAFETY: Disabled above.
-        unsafe { riwarp_helper_local_bh_enable() };
-        ret
-    }
-
     /// Offers the peer all of the receive buffer from the next acknowledgement on, instead of
     /// letting the window grow with the traffic.
     ///
@@ -558,49 +500,6 @@ impl Drop for Socket {
 unsafe fn sk_of(raw: NonNull<bindings::socket>) -> *mut bindings::sock {
     // SAFETY: By the contract of this function.
     unsafe { (*raw.as_ptr()).sk }.cast()
-}
-
-/// Sends a batch with the socket locked.
-///
-/// # Safety
-///
-/// `sk` must be a valid TCP socket. Either the caller owns it, or holds its spin lock while nobody
-/// owns it.
-pub(super) unsafe fn send_locked(
-    sk: *mut bindings::sock,
-    batch: &mut TxBatch,
-    more: More,
-) -> Result<usize> {
-    // SAFETY: By the contract of this function.
-    unsafe { round_mss(sk.cast()) };
-    batch.send_with(more, |msg, len| {
-        // SAFETY: By the contract of this function; `MSG_DONTWAIT` is set, so that this does not
-        // sleep; memory comes without waiting (see `Socket::setup`).
-        unsafe { bindings::tcp_sendmsg_locked(sk, msg, len) }
-    })
-}
-
-/// Has TCP make segments of a multiple of 4 octets, as full FPDUs are long.
-///
-/// In a longer segment the first octets of the next FPDU would follow, which then lies in two, and so do all
-/// behind it. TCP reckons this size anew as the peer's window grows; then the most that the peer takes counts,
-/// which is rounded for good.
-///
-/// # Safety
-///
-/// `tp` must be a valid TCP socket that is locked.
-#[inline]
-unsafe fn round_mss(tp: *mut bindings::tcp_sock) {
-    // SAFETY: By the contract of this function.
-    let (mss, most) = unsafe { (&raw mut (*tp).mss_cache, &raw mut (*tp).rx_opt.mss_clamp) };
-    // SAFETY: As above, nobody else writes it.
-    let odd = unsafe { mss.read() } % 4;
-    if odd != 0 {
-        // SAFETY: As above; there are readers, who may see the old or the new value.
-        unsafe { mss.write_volatile(mss.read().wrapping_sub(odd)) };
-        // SAFETY: As above.
-        unsafe { most.write_volatile(most.read() & !3) };
-    }
 }
 
 /// Reads the result of a function that gives a length or a negative error number.
