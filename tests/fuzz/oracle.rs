@@ -108,7 +108,7 @@ impl Oracle {
         let ahead = !begins && opcode != 7 && number == next.wrapping_add(1);
         check(!ahead, Fault::OpcodeInterleaved)?;
         check(number == *next, Fault::MsnRange)?;
-        if matches!(opcode, 3..=6 | 0xf | 0x1f) {
+        if is_send(opcode) {
             self.open = (!last).then_some(opcode);
             *next = next.wrapping_add(last.into());
             return Ok(Judgement::Payload(opcode, 18, segment.len() - 18, last));
@@ -154,6 +154,12 @@ impl Oracle {
         assert!(judgement.is_err() || receiver.is_mid_message() == self.open.is_some());
         judgement
     }
+}
+
+/// Whether a message with this opcode is a Send. Those with Immediate have the same one; a reserved bit tells
+/// them apart.
+pub fn is_send(opcode: u8) -> bool {
+    matches!(opcode, 3..=6 | 0xf | 0x1f)
 }
 
 fn check(right: bool, fault: Fault) -> Result<(), Fault> {

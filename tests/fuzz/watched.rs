@@ -53,6 +53,7 @@ use crate::{
         Rules, //
     },
     oracle::{
+        is_send,
         Judgement,
         Oracle, //
     },
@@ -206,7 +207,7 @@ impl Watched {
                 self.faulted = true;
             }
             Ok(Judgement::Payload(0, at, len, _)) => self.write(ulpdu, &ulpdu[at..][..len]),
-            Ok(Judgement::Payload(3..=6 | 0xf | 0x1f, _, len, last)) => {
+            Ok(Judgement::Payload(opcode, _, len, last)) if is_send(opcode) => {
                 self.open += len;
                 if last {
                     self.sends.push(self.open);
