@@ -112,16 +112,11 @@ segments_carry_whole_fpdus() {
 	[ "$frames" -gt 90 ] && [ "$whole" = "$frames" ]
 }
 
-mtu() {
-	in_ns "$NS_A" ip link set "$NET_A" mtu "$1"
-	in_ns "$NS_B" ip link set "$NET_B" mtu "$1"
-}
-
 # ... also where TCP would put a number of octets into a segment that no FPDU has.
 whatever_the_mtu() {
-	mtu 1450
+	ends_mtu 1450
 	segments_carry_whole_fpdus
-	mtu 1500
+	ends_mtu 1500
 }
 
 # verbs_case PROGRAM CASE

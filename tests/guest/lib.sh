@@ -287,6 +287,12 @@ veth_end() {
 	END
 }
 
+# ends_mtu MTU: from now on, of both ends.
+ends_mtu() {
+	ip_ns "$NS_A" link set "$NET_A" mtu "$1"
+	ip_ns "$NS_B" link set "$NET_B" mtu "$1"
+}
+
 # neighbour NETNS NETDEV ITS_NETNS ITS_NETDEV ADDRESS...
 neighbour() {
 	local ns=$1 dev=$2 mac address

@@ -315,12 +315,10 @@ gids_follow_addresses() {
 mtu_changes() {
 	ends_up netns 1500
 	rping_pair 4 2 -S 10000 -V
-	ip_ns "$NS_A" link set "$NET_A" mtu 9000
-	ip_ns "$NS_B" link set "$NET_B" mtu 9000
+	ends_mtu 9000
 	PORT=$((PORT + 1))
 	rping_pair 4 2 -S 10000 -V
-	ip_ns "$NS_A" link set "$NET_A" mtu 1300
-	ip_ns "$NS_B" link set "$NET_B" mtu 1300
+	ends_mtu 1300
 	PORT=$((PORT + 1))
 	rping_pair 4 2 -S 10000 -V
 	ends_down
