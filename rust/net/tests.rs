@@ -253,6 +253,30 @@ mod inbound {
     }
 
     #[test]
+    fn pages_in_a_row_are_one_piece() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let mut batch = TxBatch::new();
+        let octets: [u8; 250] = crate::random::octets();
+        for _ in 0..50 {
+            batch.put(&octets)?;
+        }
+        let total = batch.len();
+        assert_eq!(active.send_batch(&mut batch, More::No), Ok(total));
+        eventually(|| passive.with_inbound(|inbound| inbound.available() == total))?;
+        passive.with_inbound(|inbound| {
+            let mut pieces = 0;
+            assert!(inbound.for_each_chunk(0, total, |_, _| pieces += 1));
+            assert_eq!(pieces, 1);
+            let mut seen = [0; 250];
+            for pos in (0..total).step_by(octets.len()) {
+                assert!(inbound.peek(pos, &mut seen));
+                assert_eq!(seen, octets);
+            }
+        });
+        Ok(())
+    }
+
+    #[test]
     fn octets_are_seen_across_packets() -> Result {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;

@@ -21,8 +21,8 @@ extern "C" {
 /// # Invariants
 ///
 /// Either `piece` is `skb` or a member of its fragment list; `part` is 0 for its linear part, or
-/// the number of a fragment plus 1. The `left` octets at `from` are the rest of that part; `from` is
-/// null if the CPU cannot read them.
+/// the number of a fragment plus 1, the last one of those that adjoin. The `left` octets at `from` are the rest of
+/// that part; `from` is null if the CPU cannot read them.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.
@@ -104,6 +104,29 @@ impl Cursor {
         (self.from, self.left) = (from, left);
     }
 
+    /// Takes the fragments that begin in memory where this one ends into the same part: they are pages in a row,
+    /// which TCP names one by one.
+    ///
+    /// # Safety
+    ///
+    /// The place must be the start of a fragment of `piece`, which has `frags` of them.
+    #[inline]
+    unsafe fn join(&mut self, frags: u32) {
+        while self.part < frags {
+            let next = self.part.wrapping_add(1);
+            // SAFETY: By the contract of this function, and just compared.
+            let (from, len) = unsafe { part_of(self.piece, next) };
+            // CAST: `usize` has 64 bits.
+            if from != self.from.wrapping_add(self.left as usize) {
+                return;
+            }
+            // INVARIANT: It is the last fragment of those that are left.
+            self.part = next;
+            // NO-OVERFLOW: All of a socket buffer together has a length of 32 bits.
+            self.left = self.left.wrapping_add(len);
+        }
+    }
+
     /// Goes to the start of the next part; `false` at the end of the queue.
     ///
     /// # Safety
@@ -117,6 +140,8 @@ impl Cursor {
         if self.part < u32::from(frags) {
             // SAFETY: There is one more fragment.
             unsafe { self.enter(self.piece, self.part.wrapping_add(1)) };
+            // SAFETY: `piece` has so many.
+            unsafe { self.join(frags.into()) };
             return true;
         }
         let next = if self.piece == self.skb {
