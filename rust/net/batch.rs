@@ -210,18 +210,17 @@ impl TxBatch {
     /// `ENOMEM`; `ENOSPC` if too much waits already.
     #[inline]
     pub fn reserve(&mut self, n: usize, grow: Grow) -> Result {
-        // Most often the chunk that is being filled has room, and not much of it has been used.
-        match self.live.only() {
-            Some(chunk) if self.place_in(chunk) < PAGE_SIZE && self.room() >= n => Ok(()),
-            _ => self.reserve_more(n, grow),
+        if self.is_empty() {
+            self.begin_anew();
         }
+        if self.room() >= n {
+            return Ok(());
+        }
+        self.reserve_more(n, grow)
     }
 
     /// The rest of [`TxBatch::reserve`].
     fn reserve_more(&mut self, n: usize, grow: Grow) -> Result {
-        if self.is_empty() {
-            self.begin_anew();
-        }
         while self.room() < n {
             if self.live.is_full() {
                 return Err(ENOSPC);
@@ -451,8 +450,9 @@ impl TxBatch {
     /// The place inside a page stays the same. TCP counts a packet train's pages, and one of the
     /// usual 64 KiB has just as many as it takes if its octets lie as in one piece of memory; with
     /// one page more it would be cut elsewhere than between two packets.
+    #[inline]
     fn begin_anew(&mut self) {
-        let Some(front) = self.live.iter().next() else {
+        let Some(front) = self.live.get(0) else {
             return;
         };
         let used = self.place_in(front);
