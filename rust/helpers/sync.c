@@ -54,3 +54,9 @@ void riwarp_helper_spin_unlock_bh(spinlock_t *lock)
 {
 	spin_unlock_bh(lock);
 }
+
+unsigned int riwarp_helper_raw_smp_processor_id(void);
+unsigned int riwarp_helper_raw_smp_processor_id(void)
+{
+	return raw_smp_processor_id();
+}

@@ -11,6 +11,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
 use kernel::ffi::c_int;
+use kernel::ffi::c_uint;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
@@ -22,24 +23,34 @@ extern "C" {
     fn riwarp_helper_cpu_relax();
     fn riwarp_helper_bh_off() -> bool;
     fn riwarp_helper_local_bh_enable();
+    fn riwarp_helper_raw_smp_processor_id() -> c_uint;
 }
 
 /// A value that any context may use until it is taken out.
 ///
-/// Entering is one atomic addition. Users run with bottom halves off and must not sleep, so that
-/// the wait in [`Gate::close`] is short and never for somebody on the same CPU.
+/// Entering is one atomic addition, to a count that only some of the CPUs use. Users run with bottom halves off
+/// and must not sleep, so that the wait in [`Gate::close`] is short and never for somebody on the same CPU.
 ///
 /// # Invariants
 ///
-/// `users` is the number of guards, plus [`UPDATING`] while a call of [`Gate::update`] is under
-/// way, plus [`CLOSED`] after the gate was closed; never both. The value is initialised and only
-/// read by guards until the first close has seen `users` equal to [`CLOSED`]; that call moves it
-/// out, and nobody touches it after. While `users` is [`UPDATING`], the call that added it has the
-/// value for itself.
+/// Each of `users` is the number of guards that were counted there, plus [`UPDATING`] while a call of
+/// [`Gate::update`] is under way, plus [`CLOSED`] after the gate was closed; never both. Who adds one of these
+/// adds it to the first count before the others, and takes it from the first after the others. The value is
+/// initialised and only read by guards until the first close has seen all of `users` equal to [`CLOSED`]; that
+/// call moves it out, and nobody touches it after. While all of `users` are [`UPDATING`], the call that added it
+/// has the value for itself.
 pub struct Gate<T> {
-    users: Atomic<c_int>,
+    users: [Users; STRIPES],
     value: UnsafeCell<MaybeUninit<T>>,
 }
+
+/// Users that came in on some of the CPUs, in a cache line of their own.
+#[repr(align(64))]
+struct Users(Atomic<c_int>);
+
+/// In how many counts the CPUs share. With one, all that use a memory region at a time would wait for its cache
+/// line; closing looks at each.
+const STRIPES: usize = 4;
 
 /// Added to the number of users of a closed gate.
 const CLOSED: c_int = 1 << 30;
@@ -56,7 +67,7 @@ impl<T: Send + Sync> Gate<T> {
     pub const fn new(value: T) -> Self {
         // INVARIANT: No users, not closed, the value is there.
         Self {
-            users: Atomic::new(0),
+            users: [const { Users(Atomic::new(0)) }; STRIPES],
             value: UnsafeCell::new(MaybeUninit::new(value)),
         }
     }
@@ -81,16 +92,27 @@ impl<T: Send + Sync> Gate<T> {
         })
     }
 
+    /// The count for this CPU. It may be another CPU a moment later, to no harm.
+    #[inline]
+    fn users_here(&self) -> &Atomic<c_int> {
+        // SAFETY: May be called in any context.
+        let cpu = unsafe { riwarp_helper_raw_smp_processor_id() };
+        // CAST: `usize` has 64 bits. NO-PANIC: Less than the length.
+        &self.users[cpu as usize % STRIPES].0
+    }
+
     #[inline]
     fn enter_with(&self, bh: BottomHalvesOff) -> Option<GateGuard<'_, T>> {
+        let users = self.users_here();
         // The guard undoes all of this, in the case of a closed gate too.
         let guard = GateGuard {
             gate: self,
+            users,
             _bh: bh,
         };
-        // ORDERING: the use of the value comes after; pairs with `Full` in `close`: either this
-        // call sees the mark, or `close` sees this user.
-        if self.users.fetch_add(1, Full) >= UPDATING {
+        // ORDERING: the use of the value comes after; pairs with `Full` in `claim`: either this
+        // call sees the mark, or `claim` sees this user.
+        if users.fetch_add(1, Full) >= UPDATING {
             return None;
         }
         Some(guard)
@@ -114,14 +136,17 @@ impl<T: Send + Sync> Gate<T> {
         // `users` is `UPDATING`, apart from those that added themselves too late and turn back
         // without a look at it.
         f(unsafe { (*self.value.get()).assume_init_mut() });
-        // ORDERING: the change comes before; pairs with `Full` in `enter`.
-        self.users.fetch_sub(UPDATING, Release);
+        for users in self.users.iter().rev() {
+            // ORDERING: the change comes before; pairs with `Full` in `enter`.
+            users.0.fetch_sub(UPDATING, Release);
+        }
         true
     }
 
     /// Adds `mark` and waits until nobody is inside; `false` if the gate is closed.
     fn claim(&self, mark: c_int) -> bool {
-        let mut seen = self.users.load(Relaxed);
+        let [Users(first), others @ ..] = &self.users;
+        let mut seen = first.load(Relaxed);
         loop {
             if seen >= CLOSED {
                 return false;
@@ -129,20 +154,26 @@ impl<T: Send + Sync> Gate<T> {
             if seen >= UPDATING {
                 // SAFETY: Tells the CPU that this is a loop that waits.
                 unsafe { riwarp_helper_cpu_relax() };
-                seen = self.users.load(Relaxed);
+                seen = first.load(Relaxed);
                 continue;
             }
             // NO-OVERFLOW: `seen` is below `UPDATING`, and twice `CLOSED` does not exceed the
             // range.
-            match self.users.cmpxchg(seen, seen.wrapping_add(mark), Full) {
+            match first.cmpxchg(seen, seen.wrapping_add(mark), Full) {
                 Ok(_) => break,
                 Err(now) => seen = now,
             }
         }
-        // ORDERING: pairs with `Release` in the guard's drop.
-        while self.users.load(Acquire) != mark {
-            // SAFETY: Tells the CPU that this is a loop that waits.
-            unsafe { riwarp_helper_cpu_relax() };
+        // INVARIANT: The first count has the mark, so that nobody else adds one.
+        for users in others {
+            users.0.fetch_add(mark, Full);
+        }
+        for users in &self.users {
+            // ORDERING: pairs with `Release` in the guard's drop.
+            while users.0.load(Acquire) != mark {
+                // SAFETY: Tells the CPU that this is a loop that waits.
+                unsafe { riwarp_helper_cpu_relax() };
+            }
         }
         true
     }
@@ -166,13 +197,13 @@ impl<T: Send + Sync> Gate<T> {
     /// Says whether the gate is open. It may be closed a moment later. Context: any.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.users.load(Relaxed) < CLOSED
+        self.users_here().load(Relaxed) < CLOSED
     }
 }
 
 impl<T> Drop for Gate<T> {
     fn drop(&mut self) {
-        if *self.users.get_mut() < CLOSED {
+        if *self.users[0].0.get_mut() < CLOSED {
             // SAFETY: By the type invariant the value is there as long as the gate was not closed.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
@@ -183,9 +214,10 @@ impl<T> Drop for Gate<T> {
 ///
 /// # Invariants
 ///
-/// Counted in `gate.users`.
+/// Counted in `users`, which is one of `gate.users`.
 pub struct GateGuard<'a, T> {
     gate: &'a Gate<T>,
+    users: &'a Atomic<c_int>,
     /// Dropped last, after the count is gone.
     _bh: BottomHalvesOff,
 }
@@ -204,8 +236,8 @@ impl<T> Deref for GateGuard<'_, T> {
 impl<T> Drop for GateGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: the uses of the value come before; pairs with `Acquire` in `Gate::close`.
-        self.gate.users.fetch_sub(1, Release);
+        // ORDERING: the uses of the value come before; pairs with `Acquire` in `Gate::claim`.
+        self.users.fetch_sub(1, Release);
     }
 }
 
@@ -286,7 +318,10 @@ mod tests {
         for _ in 0..10 {
             assert!(gate.enter().is_none());
         }
-        assert_eq!(gate.users.load(Relaxed), CLOSED);
+        assert!(gate
+            .users
+            .iter()
+            .all(|users| users.0.load(Relaxed) == CLOSED));
     }
 
     #[test]
