@@ -38,6 +38,11 @@ extern "C" {
     fn riwarp_helper_spin_unlock_bh(lock: *mut bindings::spinlock_t);
 }
 
+/// Begins a line of the CPU's cache, as a field of a `#[repr(C)]` struct: what one CPU writes all the time is not
+/// to lie in a line with what another one reads.
+#[repr(align(64))]
+pub struct NextCacheLine;
+
 /// A spin lock that is shared between process context and softirq.
 ///
 /// Holding it keeps bottom halves off this CPU. Data that hard interrupts use too belongs into

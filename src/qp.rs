@@ -74,6 +74,7 @@ use kernel_ext::{
     sync::{
         Baton,
         BhOff,
+        NextCacheLine,
         SpinLockBh, //
     }, //
 };
@@ -126,7 +127,10 @@ mod stream;
 mod verbs;
 
 use alarm::Alarm;
-use pace::Pace;
+use pace::{
+    Heard,
+    Pace, //
+};
 pub(crate) use pairing::Call;
 use pairing::Pairing;
 
@@ -193,8 +197,9 @@ struct Inner {
     tx: Option<KBox<TxStream>>,
 }
 
-/// A queue pair.
+/// A queue pair. Its fields stay in this order, for the sake of the CPU's cache.
 #[pin_data]
+#[repr(C)]
 pub(crate) struct Qp {
     number: u32,
     caps: QpCaps,
@@ -229,18 +234,24 @@ pub(crate) struct Qp {
     pairing: Mutex<Option<Pairing>>,
     #[pin]
     inner: SpinLockIrq<Inner>,
+    // What is written for each message that goes out ...
+    _sender: NextCacheLine,
     #[pin]
     pub(crate) sq: SendQueue,
+    pub(crate) tx: Baton<Tx>,
+    pub(crate) pace: Pace,
+    /// The timer will ring, and what was posted before will be seen then.
+    alarm_set: Atomic<bool>,
+    // ... and for each that comes.
+    _receiver: NextCacheLine,
+    #[pin]
+    pub(crate) rx: SpinLockBh<Rx>,
+    pub(crate) heard: Heard,
+    _rest: NextCacheLine,
     #[pin]
     pub(crate) inbound_reads: InboundReads,
     #[pin]
-    pub(crate) rx: SpinLockBh<Rx>,
-    pub(crate) tx: Baton<Tx>,
-    pub(crate) pace: Pace,
-    #[pin]
     timer: HrTimer<Self>,
-    /// The timer will ring, and what was posted before will be seen then.
-    alarm_set: Atomic<bool>,
     #[pin]
     alarm: Mutex<Alarm>,
     #[pin]

@@ -267,7 +267,7 @@ impl Qp {
             }
         }
         if aftermath.fpdus != 0 {
-            self.pace.received();
+            self.heard.count();
         }
         stats.rx_fpdus.add(aftermath.fpdus);
         stats.rx_bytes.add(pos as u64);

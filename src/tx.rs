@@ -271,7 +271,7 @@ impl Qp {
         if self.phase() == Phase::Rts && self.alarm_is_set() {
             return;
         }
-        match self.pace.ring(self.sq.taken()) {
+        match self.pace.ring(self.sq.taken(), &self.heard) {
             Ring::Now => self.transmit(),
             Ring::Wait(wait) => {
                 if !self.tx.ask() {

@@ -45,8 +45,8 @@ const WAIT_MAX: i64 = 500_000;
 pub(crate) struct Pace {
     /// The clock's zero.
     born: Instant<Monotonic>,
-    /// Something has come from the peer since the last doorbell.
-    heard: Atomic<bool>,
+    /// What [`Heard`] was at the last doorbell.
+    heard: Atomic<u32>,
     /// When the last doorbell was done with, in nanoseconds.
     left: Atomic<i64>,
     /// How long the last small send took, in nanoseconds; 0 after a large one.
@@ -59,6 +59,21 @@ pub(crate) struct Pace {
     enough: Atomic<u32>,
     /// How many requests had been taken when one was left waiting; [`NONE`] if none was.
     waiting_since: Atomic<i64>,
+}
+
+/// How often something has come from the peer, modulo 2^32. Apart from the rest of [`Pace`], since the receiver
+/// writes it, most often on another CPU.
+pub(crate) struct Heard(Atomic<u32>);
+
+impl Heard {
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Something has come. Context: the receive lock held.
+    pub(crate) fn count(&self) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+    }
 }
 
 /// No request was left waiting.
@@ -78,7 +93,7 @@ impl Pace {
     pub(crate) fn new() -> Self {
         Self {
             born: Instant::now(),
-            heard: Atomic::new(false),
+            heard: Atomic::new(0),
             left: Atomic::new(0),
             cost: Atomic::new(0),
             octets: Atomic::new(0),
@@ -89,9 +104,10 @@ impl Pace {
     }
 
     /// A doorbell rings; `taken` requests have been taken from the send queue before, modulo 2^32.
-    pub(crate) fn ring(&self, taken: u32) -> Ring {
-        if self.heard.load(Relaxed) {
-            self.heard.store(false, Relaxed);
+    pub(crate) fn ring(&self, taken: u32, heard: &Heard) -> Ring {
+        let heard = heard.0.load(Relaxed);
+        if heard != self.heard.load(Relaxed) {
+            self.heard.store(heard, Relaxed);
             self.streak.store(0, Relaxed);
             return Ring::Now;
         }
@@ -123,11 +139,6 @@ impl Pace {
         self.waiting_since.store(taken.into(), Relaxed);
         let wait = cost.saturating_mul(2).clamp(WAIT_MIN, WAIT_MAX);
         Ring::Wait(Delta::from_nanos(wait))
-    }
-
-    /// Something has come from the peer. Context: any.
-    pub(crate) fn received(&self) {
-        self.heard.store(true, Relaxed);
     }
 
     /// So many octets went out.
@@ -162,6 +173,9 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// Nothing comes from the peer.
+    const SILENCE: Heard = Heard::new();
+
     /// A long time ago, so that the last send took long.
     fn long_ago(pace: &Pace) -> i64 {
         pace.now() - 1_000_000_000
@@ -177,7 +191,7 @@ mod tests {
     /// Rings in quick succession, each after a long send, until one is to wait; how many did not.
     fn rings_before_waiting(pace: &Pace) -> u32 {
         let mut rings = 0;
-        while waits(pace.ring(rings)).is_none() && rings < 10_000 {
+        while waits(pace.ring(rings, &SILENCE)).is_none() && rings < 10_000 {
             pace.leave_done(long_ago(pace));
             rings += 1;
         }
@@ -187,7 +201,7 @@ mod tests {
     #[test]
     fn the_first_doorbell_is_answered_at_once() {
         let pace = Pace::new();
-        assert!(matches!(pace.ring(0), Ring::Timed(_)));
+        assert!(matches!(pace.ring(0, &SILENCE), Ring::Timed(_)));
     }
 
     #[test]
@@ -201,18 +215,18 @@ mod tests {
     fn a_wait_has_a_limit() {
         let pace = Pace::new();
         for _ in 0..STREAK_MIN {
-            pace.ring(0);
+            pace.ring(0, &SILENCE);
             pace.leave_done(long_ago(&pace));
         }
-        assert_eq!(waits(pace.ring(0)), Some(WAIT_MAX));
+        assert_eq!(waits(pace.ring(0, &SILENCE)), Some(WAIT_MAX));
     }
 
     #[test]
     fn who_hears_of_the_peer_is_in_no_stream() {
-        let pace = Pace::new();
+        let (pace, heard) = (Pace::new(), Heard::new());
         for _ in 0..3 * STREAK_MIN {
-            pace.received();
-            assert!(matches!(pace.ring(0), Ring::Now));
+            heard.count();
+            assert!(matches!(pace.ring(0, &heard), Ring::Now));
             pace.leave_done(long_ago(&pace));
         }
     }
@@ -221,7 +235,7 @@ mod tests {
     fn large_messages_make_no_stream() {
         let pace = Pace::new();
         for _ in 0..3 * STREAK_MIN {
-            assert!(waits(pace.ring(0)).is_none());
+            assert!(waits(pace.ring(0, &SILENCE)).is_none());
             pace.sent(SMALL + 1);
             pace.leave_done(long_ago(&pace));
         }
@@ -234,7 +248,7 @@ mod tests {
         pace.leave();
         // Only that one request was taken since.
         let taken = STREAK_MIN + 1;
-        assert!(waits(pace.ring(taken)).is_none());
+        assert!(waits(pace.ring(taken, &SILENCE)).is_none());
         assert_eq!(pace.enough.load(Relaxed), 2 * STREAK_MIN);
         assert_eq!(pace.streak.load(Relaxed), 0);
     }
@@ -245,7 +259,7 @@ mod tests {
         assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
         pace.leave();
         let taken = STREAK_MIN + 10;
-        assert!(waits(pace.ring(taken)).is_some());
+        assert!(waits(pace.ring(taken, &SILENCE)).is_some());
         assert_eq!(pace.enough.load(Relaxed), STREAK_MIN);
     }
 }

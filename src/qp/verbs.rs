@@ -47,7 +47,10 @@ use kernel_ext::{
             SendWrs, //
         }, //
     },
-    sync::Baton, //
+    sync::{
+        Baton,
+        NextCacheLine, //
+    }, //
 };
 
 use crate::{
@@ -78,7 +81,10 @@ use crate::{
 };
 
 use super::{
-    pace::Pace,
+    pace::{
+        Heard,
+        Pace, //
+    },
     Alarm,
     Attrs,
     Inner,
@@ -179,13 +185,17 @@ impl Qp {
                         terminate: None,
                         tx: None,
                     }),
+                    _sender: NextCacheLine,
                     sq <- sq,
-                    inbound_reads <- InboundReads::new(),
-                    rx <- new_spinlock_bh!(Rx::default()),
                     tx: Baton::new(Tx::default()),
                     pace: Pace::new(),
-                    timer <- HrTimer::new(),
                     alarm_set: Atomic::new(false),
+                    _receiver: NextCacheLine,
+                    rx <- new_spinlock_bh!(Rx::default()),
+                    heard: Heard::new(),
+                    _rest: NextCacheLine,
+                    inbound_reads <- InboundReads::new(),
+                    timer <- HrTimer::new(),
                     alarm <- new_mutex!(Alarm::Ready(None), "Qp::alarm"),
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),

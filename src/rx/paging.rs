@@ -215,7 +215,7 @@ impl Qp {
                 if core::mem::replace(&mut stream.untouched, false) {
                     aftermath.first_fpdu = Some(stream.conn.clone());
                 }
-                self.pace.received();
+                self.heard.count();
                 stats.rx_fpdus.inc();
                 stats.rx_bytes.add(fpdu.len as u64);
                 inbound.consume(fpdu.len);
