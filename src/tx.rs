@@ -277,7 +277,6 @@ impl Qp {
                 if !self.tx.ask() {
                     self.set_alarm(wait);
                 }
-                self.pace.leave();
             }
             Ring::Timed(begin) => {
                 self.transmit();

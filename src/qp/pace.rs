@@ -9,8 +9,10 @@
 //!
 //! A process streams if it comes back several times in less time than its last send took, and if
 //! nothing comes from the peer in between: who waits for answers is in no stream. Time is compared
-//! with time, so this holds on a fast and on a slow machine. One that posts no more while its request
-//! waits is none that streams either, and is left alone for longer each time.
+//! with time, so this holds on a fast and on a slow machine. If the requests that then went out
+//! together would have taken longer one by one, the next one waits too. If there was but the one that waited, the next
+//! wait is longer: the timer may have taken most of that time for itself, as it does in a virtual machine. If nothing
+//! helps, the process is none that streams either, and is left alone for longer each time.
 //!
 //! All of this only guides; threads that ring at once may confuse it without harm.
 //!
@@ -37,9 +39,16 @@ const STREAK_MAX: u32 = 4096;
 /// process does that as well as anybody.
 const SMALL: usize = 16 * 1024;
 
+/// How many sends' time a request waits for others, at first and if it has waited for none.
+const SENDS_MIN: u32 = 2;
+const SENDS_MAX: u32 = 16;
+
 /// The least and the most that a request waits for others, in nanoseconds.
 const WAIT_MIN: i64 = 2_000;
 const WAIT_MAX: i64 = 500_000;
+
+/// Who posts again only after so long is in a stream no more, in nanoseconds.
+const IDLE: i64 = 1_000_000;
 
 /// How a process rings the doorbell of a queue pair.
 pub(crate) struct Pace {
@@ -47,7 +56,7 @@ pub(crate) struct Pace {
     born: Instant<Monotonic>,
     /// What [`Heard`] was at the last doorbell.
     heard: Atomic<u32>,
-    /// When the last doorbell was done with, in nanoseconds.
+    /// When the last doorbell was done with, or rang if its request was left waiting; in nanoseconds.
     left: Atomic<i64>,
     /// How long the last small send took, in nanoseconds; 0 after a large one.
     cost: Atomic<i64>,
@@ -57,6 +66,8 @@ pub(crate) struct Pace {
     streak: Atomic<u32>,
     /// How many of them it takes.
     enough: Atomic<u32>,
+    /// How long a request waits for others, by the time of a send.
+    sends: Atomic<u32>,
     /// How many requests had been taken when one was left waiting; [`NONE`] if none was.
     waiting_since: Atomic<i64>,
 }
@@ -85,7 +96,7 @@ pub(crate) enum Ring {
     Now,
     /// Send, and say with [`Pace::leave_done`] when that was begun.
     Timed(i64),
-    /// Wait for more, so long, and say [`Pace::leave`].
+    /// Wait for more, so long.
     Wait(Delta),
 }
 
@@ -99,6 +110,7 @@ impl Pace {
             octets: Atomic::new(0),
             streak: Atomic::new(0),
             enough: Atomic::new(STREAK_MIN),
+            sends: Atomic::new(SENDS_MIN),
             waiting_since: Atomic::new(NONE),
         }
     }
@@ -114,31 +126,46 @@ impl Pace {
         let now = self.now();
         let pause = now.saturating_sub(self.left.load(Relaxed));
         let cost = self.cost.load(Relaxed);
-        let mut streak = if pause < cost {
+        let streak = if let Ok(since) = u32::try_from(self.waiting_since.load(Relaxed)) {
+            self.waiting_since.store(NONE, Relaxed);
+            self.judge(taken.wrapping_sub(since), pause, cost)
+        } else if pause < cost {
             self.streak.load(Relaxed).saturating_add(1)
         } else {
             0
         };
-        let mut enough = self.enough.load(Relaxed);
-        if let Ok(since) = u32::try_from(self.waiting_since.load(Relaxed)) {
-            self.waiting_since.store(NONE, Relaxed);
-            if taken.wrapping_sub(since) > 1 {
-                enough = STREAK_MIN;
-            } else {
-                // The one that was left waiting has waited for nothing.
-                enough = enough.saturating_mul(2).min(STREAK_MAX);
-                streak = 0;
-            }
-            self.enough.store(enough, Relaxed);
-        }
         self.streak.store(streak, Relaxed);
         self.octets.store(0, Relaxed);
-        if streak < enough {
+        if streak < self.enough.load(Relaxed) {
             return Ring::Timed(now);
         }
         self.waiting_since.store(taken.into(), Relaxed);
-        let wait = cost.saturating_mul(2).clamp(WAIT_MIN, WAIT_MAX);
-        Ring::Wait(Delta::from_nanos(wait))
+        self.left.store(now, Relaxed);
+        let wait = cost.saturating_mul(self.sends.load(Relaxed).into());
+        Ring::Wait(Delta::from_nanos(wait.clamp(WAIT_MIN, WAIT_MAX)))
+    }
+
+    /// Learns from a wait: `together` requests went out, and the next doorbell rang `pause` after the one that
+    /// was left waiting. Gives the streak that the process is in now.
+    fn judge(&self, together: u32, pause: i64, cost: i64) -> u32 {
+        if pause > IDLE {
+            return 0;
+        }
+        if cost.saturating_mul(together.into()) > pause {
+            // One by one they would have taken longer.
+            self.enough.store(STREAK_MIN, Relaxed);
+            let small = self.octets.load(Relaxed) <= SMALL.saturating_mul(together as usize); // CAST: 64 bits.
+            return if small { STREAK_MIN } else { 0 };
+        }
+        let sends = self.sends.load(Relaxed);
+        let other = if together > 1 { sends / 2 } else { sends * 2 };
+        if (SENDS_MIN..=SENDS_MAX).contains(&other) {
+            self.sends.store(other, Relaxed);
+        } else {
+            let enough = self.enough.load(Relaxed).saturating_mul(2);
+            self.enough.store(enough.min(STREAK_MAX), Relaxed);
+        }
+        0
     }
 
     /// So many octets went out.
@@ -157,11 +184,6 @@ impl Pace {
         };
         self.cost.store(cost, Relaxed);
         self.left.store(now, Relaxed);
-    }
-
-    /// The process leaves with its request still waiting.
-    pub(crate) fn leave(&self) {
-        self.left.store(self.now(), Relaxed);
     }
 
     fn now(&self) -> i64 {
@@ -242,24 +264,58 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_for_nothing_waits_less_often() {
+    fn who_waited_for_nothing_waits_longer_and_then_less_often() {
         let pace = Pace::new();
-        assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
-        pace.leave();
-        // Only that one request was taken since.
-        let taken = STREAK_MIN + 1;
-        assert!(waits(pace.ring(taken, &SILENCE)).is_none());
-        assert_eq!(pace.enough.load(Relaxed), 2 * STREAK_MIN);
-        assert_eq!(pace.streak.load(Relaxed), 0);
+        let (mut sends, mut enough) = (SENDS_MIN, STREAK_MIN);
+        while enough < STREAK_MAX {
+            assert_eq!(pace.sends.load(Relaxed), sends);
+            let since = rings_before_waiting(&pace);
+            assert!(since == enough || since == enough - 1);
+            // Only that one request was taken since.
+            pace.cost.store(0, Relaxed);
+            assert!(waits(pace.ring(since + 1, &SILENCE)).is_none());
+            assert_eq!(pace.streak.load(Relaxed), 0);
+            if sends < SENDS_MAX {
+                sends *= 2;
+            } else {
+                enough *= 2;
+            }
+            assert_eq!(pace.enough.load(Relaxed), enough);
+        }
     }
 
     #[test]
-    fn who_posted_more_meanwhile_waits_again_as_soon() {
+    fn who_posted_more_meanwhile_waits_again_at_once() {
         let pace = Pace::new();
-        assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
-        pace.leave();
-        let taken = STREAK_MIN + 10;
-        assert!(waits(pace.ring(taken, &SILENCE)).is_some());
-        assert_eq!(pace.enough.load(Relaxed), STREAK_MIN);
+        let mut taken = rings_before_waiting(&pace);
+        for _ in 0..10 {
+            taken += 10;
+            assert!(waits(pace.ring(taken, &SILENCE)).is_some());
+        }
+        // Unless what it posts is large now.
+        pace.sent(10 * SMALL + 1);
+        assert!(waits(pace.ring(taken + 10, &SILENCE)).is_none());
+    }
+
+    #[test]
+    fn who_was_idle_is_in_no_stream() {
+        let pace = Pace::new();
+        let taken = rings_before_waiting(&pace);
+        pace.left.store(pace.now() - IDLE - 1, Relaxed);
+        assert!(waits(pace.ring(taken + 10, &SILENCE)).is_none());
+    }
+
+    #[test]
+    fn who_cannot_post_much_more_is_not_made_to_wait() {
+        let pace = Pace::new();
+        pace.sends.store(SENDS_MAX, Relaxed);
+        for together in [2, 3, 3, 2] {
+            let since = rings_before_waiting(&pace);
+            // One by one they would have taken no time at all.
+            pace.cost.store(0, Relaxed);
+            assert!(waits(pace.ring(since + together, &SILENCE)).is_none());
+        }
+        assert_eq!(pace.sends.load(Relaxed), SENDS_MIN);
+        assert_eq!(pace.enough.load(Relaxed), 2 * STREAK_MIN);
     }
 }
