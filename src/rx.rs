@@ -160,6 +160,8 @@ struct Aftermath {
     again: bool,
     /// FPDUs that were accepted.
     fpdus: u64,
+    /// Those of them that answer a request of our own.
+    answers: u64,
 }
 
 impl Qp {
@@ -266,7 +268,7 @@ impl Qp {
                 None => break,
             }
         }
-        if aftermath.fpdus != 0 {
+        if aftermath.fpdus != aftermath.answers {
             self.heard.count();
         }
         stats.rx_fpdus.add(aftermath.fpdus);
@@ -388,6 +390,7 @@ impl Qp {
                 self.place_send(stream, inbound, ulpdu, segment, off)
             }
             Segment::ReadResponse(segment) => {
+                aftermath.answers += 1;
                 self.place_response(stream, inbound, ulpdu, segment, off, aftermath)
             }
             Segment::ReadRequest(request) => {
@@ -408,6 +411,7 @@ impl Qp {
                 Ok(())
             }
             Segment::AtomicResponse(response) => {
+                aftermath.answers += 1;
                 self.take_atomic_response(stream, *response, off, aftermath)
             }
             // No consumer could be told of it (EXT-4).

@@ -7,12 +7,14 @@
 //! take, it posts many more, without a system call even: libsiw does not ring while the previous
 //! entry still waits. All of them then go out in one send.
 //!
-//! A process streams if it comes back several times in less time than its last send took, and if
-//! nothing comes from the peer in between: who waits for answers is in no stream. Time is compared
-//! with time, so this holds on a fast and on a slow machine. If the requests that then went out
-//! together would have taken longer one by one, the next one waits too. If there was but the one that waited, the next
-//! wait is longer: the timer may have taken most of that time for itself, as it does in a virtual machine. If nothing
-//! helps, the process is none that streams either, and is left alone for longer each time.
+//! A process streams if it comes back several times in less time than its last send took, and if nothing comes from
+//! the peer in between, whose answer it might have waited for. (Responses to its own requests do not count: they come
+//! in a stream of Reads too.) Time is compared with time, so this holds on a fast and on a slow machine.
+//!
+//! If the requests that then went out together would have taken longer one by one, the next one waits too. If there
+//! was but the one that waited, the next wait is longer: the timer may have taken most of that time for itself, as
+//! it does in a virtual machine. If nothing helps, the process is none that streams, and is left alone for longer
+//! each time.
 //!
 //! All of this only guides; threads that ring at once may confuse it without harm.
 //!
@@ -72,7 +74,7 @@ pub(crate) struct Pace {
     waiting_since: Atomic<i64>,
 }
 
-/// How often something has come from the peer, modulo 2^32. Apart from the rest of [`Pace`], since the receiver
+/// How often something but answers has come from the peer, modulo 2^32. Apart from the rest of [`Pace`], since the receiver
 /// writes it, most often on another CPU.
 pub(crate) struct Heard(Atomic<u32>);
 
