@@ -123,6 +123,7 @@ impl Pace {
         if heard != self.heard.load(Relaxed) {
             self.heard.store(heard, Relaxed);
             self.streak.store(0, Relaxed);
+            self.waiting_since.store(NONE, Relaxed);
             return Ring::Now;
         }
         let now = self.now();
