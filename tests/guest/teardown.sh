@@ -15,7 +15,7 @@ load_start() {
 	start "$NS_A" "$TMP/client.$BASHPID" within 100 "ib_$1_bw" -R -F -d "$DEV_A" -p "$PORT" \
 		-s 65536 --run_infinitely "$IP4_B"
 	CLIENT=$STARTED
-	eventually 20 transfers || die "no load: $(last_line "$TMP/client.$BASHPID")"
+	eventually 40 transfers || die "no load: $(last_line "$TMP/client.$BASHPID")"
 }
 
 # Octets move on the veth pair.
