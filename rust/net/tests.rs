@@ -4,68 +4,7 @@
 //! interface, both ends of which are here.
 
 #[cfg(CONFIG_KUNIT = "y")]
-mod loopback {
-    use crate::net::Connecting;
-    use crate::net::Family;
-    use crate::net::NetRef;
-    use crate::net::SockAddr;
-    use crate::net::Socket;
-    use crate::net::TcpState;
-    use core::net::IpAddr;
-    use core::net::Ipv4Addr;
-    use core::net::Ipv6Addr;
-    use kernel::prelude::*;
-    use kernel::time::delay::fsleep;
-    use kernel::time::Delta;
-
-    /// The address of the loopback interface, with a port.
-    pub(super) fn address(family: Family, port: u16) -> SockAddr {
-        let ip = match family {
-            Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        };
-        SockAddr::new(ip, port)
-    }
-
-    pub(super) fn socket(family: Family) -> Result<Socket> {
-        Socket::new_tcp(&NetRef::init_net(), family)
-    }
-
-    /// A socket that listens on a port that was free.
-    pub(super) fn listener(family: Family) -> Result<Socket> {
-        let listener = socket(family)?;
-        listener.bind(&address(family, 0))?;
-        listener.listen(4)?;
-        Ok(listener)
-    }
-
-    /// The ends of a connection: who asked, who was asked.
-    pub(super) fn pair(family: Family) -> Result<(Socket, Socket)> {
-        let listener = listener(family)?;
-        let active = socket(family)?;
-        let to = listener.local_addr()?;
-        if active.connect_nonblock(&to)? == Connecting::Pending {
-            eventually(|| active.state() == TcpState::Established)?;
-        }
-        let mut passive = Err(EAGAIN);
-        eventually(|| {
-            passive = listener.accept();
-            passive.is_ok()
-        })?;
-        Ok((active, passive?))
-    }
-
-    /// Waits until something is so: softirqs may run on another thread.
-    pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
-        for _ in 0..5000 {
-            if is_so() {
-                return Ok(());
-            }
-            fsleep(Delta::from_millis(1));
-        }
-        Err(ETIMEDOUT)
-    }
-}
+mod loopback;
 
 #[kernel::prelude::kunit_tests(riwarp_socket)]
 mod socket {
