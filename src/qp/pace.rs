@@ -74,8 +74,9 @@ pub(crate) struct Pace {
     waiting_since: Atomic<i64>,
 }
 
-/// How often something but answers has come from the peer, modulo 2^32. Apart from the rest of [`Pace`], since the receiver
-/// writes it, most often on another CPU.
+/// How often something but answers has come from the peer, modulo 2^32.
+///
+/// Apart from the rest of [`Pace`], since the receiver writes it, most often on another CPU.
 pub(crate) struct Heard(Atomic<u32>);
 
 impl Heard {
