@@ -15,7 +15,6 @@
 //! Context: softirq, or process when TCP works off a backlog. Nothing sleeps or allocates.
 
 use iwarp::{
-    atomic::AtomicResponse,
     fault::Fault,
     mpa::{
         self,
@@ -25,7 +24,6 @@ use iwarp::{
     },
     rdmap::Extensions,
     receiver::{
-        Queued,
         Receiver,
         Segment,
         TaggedSegment, //
@@ -60,6 +58,7 @@ use crate::{
     sge::RegionCache, //
 };
 
+mod answers;
 mod fpdu;
 mod paging;
 mod recv;
@@ -164,6 +163,25 @@ struct Aftermath {
     answers: u64,
 }
 
+impl Aftermath {
+    /// Whether anything came that the peer sent by itself.
+    fn brings_news(&self) -> bool {
+        self.fpdus != self.answers
+    }
+}
+
+impl RxStream {
+    /// All is done for an FPDU.
+    #[inline(always)]
+    fn accepted(&mut self, aftermath: &mut Aftermath) {
+        aftermath.fpdus += 1;
+        if self.untouched {
+            self.untouched = false;
+            aftermath.first_fpdu = Some(self.conn.clone());
+        }
+    }
+}
+
 impl Qp {
     /// Hands the stream to the receiver, which understands `extensions`.
     ///
@@ -254,12 +272,11 @@ impl Qp {
         aftermath: &mut Aftermath,
     ) {
         let available = inbound.available();
-        let stats = &self.device().stats;
         let mut pos = 0;
         // Without a length there is nothing to look at: the usual end.
         while stream.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET {
-                stats.rx_budget_ends.inc();
+                self.device().stats.rx_budget_ends.inc();
                 aftermath.again = true;
                 break;
             }
@@ -268,17 +285,24 @@ impl Qp {
                 None => break,
             }
         }
-        if aftermath.fpdus != aftermath.answers {
-            self.heard.count();
-        }
-        stats.rx_fpdus.add(aftermath.fpdus);
-        stats.rx_bytes.add(pos as u64);
+        self.count(aftermath, pos);
         if stream.flow == Flow::Stopped {
             pos = available;
         }
         if pos != 0 {
             inbound.consume(pos);
         }
+    }
+
+    /// Counts what was accepted, and the octets that it had.
+    #[inline(always)]
+    fn count(&self, aftermath: &Aftermath, octets: usize) {
+        if aftermath.brings_news() {
+            self.heard.count();
+        }
+        let stats = &self.device().stats;
+        stats.rx_fpdus.add(aftermath.fpdus);
+        stats.rx_bytes.add(octets as u64);
     }
 
     /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to wait.
@@ -293,15 +317,8 @@ impl Qp {
         let mut front = [0; FRONT_MAX];
         let fpdu = Fpdu::at(inbound, pos, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
-        let untouched = stream.untouched;
         match self.accept(stream, inbound, pos, &fpdu, header, off, aftermath) {
-            Ok(()) => {
-                aftermath.fpdus += 1;
-                if untouched {
-                    stream.untouched = false;
-                    aftermath.first_fpdu = Some(stream.conn.clone());
-                }
-            }
+            Ok(()) => stream.accepted(aftermath),
             Err(Stop::Fault(fault)) => {
                 self.stop(stream, fault, header, fpdu.ulpdu_len, aftermath);
             }
@@ -390,7 +407,6 @@ impl Qp {
                 self.place_send(stream, inbound, ulpdu, segment, off)
             }
             Segment::ReadResponse(segment) => {
-                aftermath.answers += 1;
                 self.place_response(stream, inbound, ulpdu, segment, off, aftermath)
             }
             Segment::ReadRequest(request) => {
@@ -411,7 +427,6 @@ impl Qp {
                 Ok(())
             }
             Segment::AtomicResponse(response) => {
-                aftermath.answers += 1;
                 self.take_atomic_response(stream, *response, off, aftermath)
             }
             // No consumer could be told of it (EXT-4).
@@ -475,64 +490,6 @@ impl Qp {
         Ok(place(inside.memory(), at))
     }
 
-    fn place_response(
-        &self,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        ulpdu: usize,
-        segment: &TaggedSegment,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
-    ) -> Result<(), Stop> {
-        let (placement, sink) = self.sq.read_response(segment)?;
-        let payload = segment.payload;
-        if payload.len != 0 {
-            let pos = ulpdu + usize::from(payload.offset);
-            let sink = sink.ok_or(Fault::LocalPlacement)?;
-            let len = usize::from(payload.len);
-            if let Err(why) = sink.place(self.pd(), placement.offset, inbound, pos, len, off) {
-                return Err(stream.put_off_response(why, placement, sink, payload));
-            }
-        }
-        if placement.complete {
-            self.end_read(aftermath);
-        }
-        Ok(())
-    }
-
-    /// Takes what the target of an atomic operation of ours held before.
-    fn take_atomic_response(
-        &self,
-        stream: &mut RxStream,
-        response: Queued<AtomicResponse>,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
-    ) -> Result<(), Stop> {
-        let (original, sink) = self.sq.atomic_response(response)?;
-        let sink = sink.ok_or(Fault::LocalPlacement)?;
-        if let Err(why) = sink.put(self.pd(), &original.to_ne_bytes(), off) {
-            return Err(stream.put_off_original(why, original, sink));
-        }
-        self.end_read(aftermath);
-        Ok(())
-    }
-
-    /// The oldest outstanding Read or atomic operation is over.
-    fn end_read(&self, aftermath: &mut Aftermath) {
-        aftermath.completed = true;
-        if let Some((slot, invalidate)) = self.sq.read_done() {
-            let status = match invalidate.map(|stag| self.invalidate_local(stag)) {
-                Some(Err(status)) => status,
-                Some(Ok(())) | None => WcStatus::Success,
-            };
-            if let Some(slot) = slot {
-                self.sq.finish(slot, status, self.origin());
-            }
-        }
-        // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
-        aftermath.kick |= self.stops_waiting_for_reads();
-    }
-
     /// The peer has ended the stream (RDMAP-97, -133).
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device().stats.terminates_received.inc();
@@ -555,6 +512,22 @@ fn status_of(terminate: &Terminate) -> WcStatus {
 mod tests {
     use super::*;
     use iwarp::fault::ErrorCode;
+
+    #[test]
+    fn answers_are_no_news() {
+        let news = |fpdus, answers| {
+            let aftermath = Aftermath {
+                fpdus,
+                answers,
+                ..Aftermath::default()
+            };
+            aftermath.brings_news()
+        };
+        // An answer that had to wait for memory was not accepted yet.
+        assert!(!news(0, 0));
+        assert!(!news(3, 3));
+        assert!(news(3, 2));
+    }
 
     #[test]
     fn a_terminate_decides_how_the_request_ends() {

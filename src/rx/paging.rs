@@ -204,7 +204,6 @@ impl Qp {
         off: BhOff<'_>,
         aftermath: &mut Aftermath,
     ) -> Option<Wanted> {
-        let stats = &self.device().stats;
         let mut front = [0; FRONT_MAX];
         stream.flow = Flow::Going;
         let fpdu = Fpdu::at(inbound, 0, &mut front)?;
@@ -212,16 +211,12 @@ impl Qp {
         let mut deferred = stream.deferred.take()?;
         match self.finish(stream, &mut deferred, inbound, fetched, off, aftermath) {
             Ok(()) => {
-                if core::mem::replace(&mut stream.untouched, false) {
-                    aftermath.first_fpdu = Some(stream.conn.clone());
-                }
-                self.heard.count();
-                stats.rx_fpdus.inc();
-                stats.rx_bytes.add(fpdu.len as u64);
+                stream.accepted(aftermath);
+                self.count(aftermath, fpdu.len);
                 inbound.consume(fpdu.len);
             }
             Err(Halt::Wants(wanted)) => {
-                stats.rx_page_waits.inc();
+                self.device().stats.rx_page_waits.inc();
                 stream.flow = Flow::Waiting;
                 stream.deferred = Some(deferred);
                 return Some(wanted);
@@ -275,9 +270,7 @@ impl Qp {
             Step::Response(placement, sink, payload) => {
                 let (pos, len) = (payload_pos(*payload), usize::from(payload.len));
                 self.place_piece(sink, placement.offset, inbound, pos, len, fetched, off)?;
-                if placement.complete {
-                    self.end_read(aftermath);
-                }
+                self.answered(placement.complete, aftermath);
                 Ok(())
             }
             Step::Original(original, sink) => {
@@ -286,7 +279,7 @@ impl Qp {
                     Some(memory) => sink.put_in(memory, self.pd(), &octets),
                     None => sink.put(self.pd(), &octets, off),
                 })?;
-                self.end_read(aftermath);
+                self.answered(true, aftermath);
                 Ok(())
             }
         }

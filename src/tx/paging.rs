@@ -138,25 +138,22 @@ impl Qp {
         let epoch = self.inbound_reads.epoch();
         let _drop_outside_lock;
         let mut state = self.paging_out.lock();
-        match &*state {
-            PagingOut::Busy | PagingOut::Wanted(_) => {
-                drop(state);
-                self.inbound_reads
-                    .put_back(epoch, InboundRequest::Atomic(atomic));
-            }
+        let short_of_memory = match &*state {
+            PagingOut::Busy | PagingOut::Wanted(_) => false,
             PagingOut::Idle | PagingOut::Found(_) => match KBox::new_uninit(GFP_ATOMIC) {
                 Ok(room) => {
                     let need = KBox::write(room, Need::Atomic(atomic, epoch));
                     _drop_outside_lock = core::mem::replace(&mut *state, PagingOut::Wanted(need));
-                    self.enqueue_paging_out();
+                    return self.enqueue_paging_out();
                 }
-                Err(_) => {
-                    drop(state);
-                    self.inbound_reads
-                        .put_back(epoch, InboundRequest::Atomic(atomic));
-                    self.enqueue_tx();
-                }
+                Err(_) => true,
             },
+        };
+        drop(state);
+        self.inbound_reads
+            .put_back(epoch, InboundRequest::Atomic(atomic));
+        if short_of_memory {
+            self.enqueue_tx();
         }
     }
 
