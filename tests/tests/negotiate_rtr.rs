@@ -45,8 +45,10 @@ use iwarp_support::{
         config,
         depths,
         enhanced,
+        frame,
         peer_to_peer,
         reply,
+        request,
         C,
         FIRST,
         OPEN,
@@ -234,6 +236,16 @@ fn the_initiator_chooses_a_common_kind_or_fails() {
             }
         }
     }
+}
+
+#[test]
+fn a_request_says_whether_either_end_may_send_first() {
+    let asks = |octets: &[u8]| request(config(), octets).is_peer_to_peer();
+    assert!(asks(&enhanced(REQUEST, C, FIRST | 4, OPEN | 4, &[])));
+    assert!(!asks(&enhanced(REQUEST, C, 4, 4, &[])));
+    // Without the bit, the kinds of first message mean nothing; without enhanced data there is no bit.
+    assert!(!asks(&enhanced(REQUEST, C, 4, SECOND | 4, &[])));
+    assert!(!asks(&frame(REQUEST, C, 1, &[])));
 }
 
 #[test]

@@ -216,3 +216,9 @@ fn whoever_calls_and_however_it_happens_one_connection_stays() {
         assert!(states > 4);
     }
 }
+
+#[test]
+fn psns_are_kept_from_logs() {
+    let shown = format!("{:?}", pair(0));
+    assert_eq!(shown.matches("Psn(..)").count(), 2, "{shown}");
+}

@@ -50,6 +50,13 @@ const GOLDEN: [u8; 24] = [
 ];
 
 #[test]
+fn numbers_have_24_bits() {
+    assert_eq!(QpNumber::new(u32::MAX).get(), 0xff_ffff);
+    assert_eq!(QpNumber::new(0x0112_3456).get(), 0x12_3456);
+    assert_eq!(Psn::new(u32::MAX), Psn::new(0xff_ffff));
+}
+
+#[test]
 fn encodes_and_decodes_golden_octets() {
     let announcement = Announcement {
         from: QpNumber::new(0xab_cdef),
