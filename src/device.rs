@@ -335,7 +335,9 @@ impl Device {
             max_qp: MAX_QP,
             max_qp_wr: MAX_QP_WR,
             device_caps,
-            kernel_caps: KernelCaps::ALLOW_USER_UNREG | KernelCaps::ON_DEMAND_PAGING,
+            kernel_caps: KernelCaps::ALLOW_USER_UNREG
+                | KernelCaps::ON_DEMAND_PAGING
+                | KernelCaps::SG_GAPS_REG,
             max_send_sge: max_sge,
             max_recv_sge: max_sge,
             max_sge_rd: MAX_READ_SGE,

@@ -15,6 +15,7 @@ use kernel::{
     ModuleMetadata, //
 };
 use kernel_ext::{
+    mm::place::Shape,
     net::NetDevice,
     rdma::{
         device::IbDevice,
@@ -281,9 +282,10 @@ impl Driver for Riwarp {
     fn alloc_mr(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
+        shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Self>> {
-        Mr::fast_reg(pd, proof, max_pages)
+        Mr::fast_reg(pd, proof, shape, max_pages)
     }
 
     fn map_mr_sg(mr: ArcBorrow<'_, Mr>, sg: &mut MapSg<'_>) -> Result<i32> {

@@ -53,6 +53,18 @@ void riwarp_helper_set_page_dirty(const void *address)
 	set_page_dirty(compound_head(virt_to_page(address)));
 }
 
+u64 riwarp_helper_sg_dma_address(struct scatterlist *sg);
+u64 riwarp_helper_sg_dma_address(struct scatterlist *sg)
+{
+	return sg_dma_address(sg);
+}
+
+unsigned int riwarp_helper_sg_dma_len(struct scatterlist *sg);
+unsigned int riwarp_helper_sg_dma_len(struct scatterlist *sg)
+{
+	return sg_dma_len(sg);
+}
+
 void *riwarp_helper_sg_virt(struct scatterlist *sg);
 void *riwarp_helper_sg_virt(struct scatterlist *sg)
 {

@@ -2,9 +2,9 @@
 
 //! Where octets live, and the copies between there and the wire.
 //!
-//! A [`Memory`] is one of three: memory that a process has registered ([`PageList`]), the pages that a
-//! kernel consumer registered fast ([`KernelPages`]), or a window of kernel virtual addresses.
-//! Offsets count from its first octet. All of them find the longest contiguous run at an offset, so
+//! A [`Memory`] is memory that a process has registered ([`PageList`]), a part of it ([`Part`]) or one that
+//! need not be there ([`Paged`]), what a kernel consumer registered fast ([`KernelPages`]), or a window of
+//! kernel virtual addresses. Offsets count from its first octet. All of them find the longest contiguous run at an offset, so
 //! that copies are few and long.
 //!
 //! The memory is shared with its owner, who may read and write it at any time; so no reference to
@@ -38,6 +38,7 @@ mod part;
 mod tests;
 
 pub use kernel_pages::KernelPages;
+pub use kernel_pages::Shape;
 pub use part::Divisible;
 pub use part::Part;
 
@@ -45,7 +46,7 @@ pub use part::Part;
 pub enum Memory {
     /// Memory of a process.
     Pages(PageList),
-    /// Pages that a kernel consumer registered fast.
+    /// What a kernel consumer registered fast.
     KernelPages(Arc<KernelPages>),
     /// A window of kernel virtual addresses.
     KernelVirtual(KernelWindow),

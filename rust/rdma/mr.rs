@@ -17,6 +17,7 @@ use crate::mm::dma_buf::DmaBuf;
 use crate::mm::paged::Paged;
 use crate::mm::paged::Prefetch;
 use crate::mm::place::KernelPages;
+use crate::mm::place::Shape;
 use crate::mm::umem::Umem;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -122,9 +123,9 @@ pub struct MapSg<'a> {
     pub(super) list: *mut bindings::scatterlist,
     pub(super) entries: c_int,
     pub(super) offset: *mut c_uint,
-    /// The pages that the region was made with.
+    /// The room that the region was made with.
     pub(super) pages: &'a KernelPages,
-    /// Adds a page to them, for `ib_sg_to_pages()`.
+    /// Adds a page to it, for `ib_sg_to_pages()`.
     pub(super) set_page: unsafe extern "C" fn(*mut bindings::ib_mr, u64) -> c_int,
 }
 
@@ -140,8 +141,8 @@ pub struct Mapped {
 }
 
 impl MapSg<'_> {
-    /// Replaces the region's pages by the list, as far as it goes: up to the first gap between
-    /// pages, or until there is no room.
+    /// Replaces what was in the region by the list, as far as it goes: until there is no room, or up to the
+    /// first gap between pages if the region is not made for gaps.
     ///
     /// Context: any.
     ///
@@ -151,6 +152,17 @@ impl MapSg<'_> {
     /// * `ENOMEM` if not even its first entry fits.
     pub fn map(&mut self) -> Result<Mapped> {
         self.pages.clear();
+        let mapped = match self.pages.shape {
+            Shape::Pages => self.map_pages(),
+            Shape::Gaps => self.map_pieces(),
+        };
+        if mapped.is_err() {
+            self.pages.clear();
+        }
+        mapped
+    }
+
+    fn map_pages(&mut self) -> Result<Mapped> {
         let mr = self.mr.as_ptr();
         // SAFETY: The trampoline made this value from the arguments of `ops.map_mr_sg`; the
         // region's page size is what the consumer passed to `ib_map_mr_sg()`. No other map call of
@@ -165,17 +177,69 @@ impl MapSg<'_> {
             )
         };
         if entries < 0 {
-            self.pages.clear();
             return Err(Error::from_errno(entries));
         }
         // SAFETY: The region is valid during the call.
         let (iova, length, page_size) = unsafe { ((*mr).iova, (*mr).length, (*mr).page_size) };
-        self.pages.finish(iova, length, page_size);
+        let in_page = u64::from(page_size.saturating_sub(1));
+        self.pages.finish(iova & in_page, length);
         Ok(Mapped {
             entries,
             iova,
             length,
         })
+    }
+
+    /// As `ib_sg_to_pages()`, but each entry is a piece of its own, of any length and at any address.
+    fn map_pieces(&mut self) -> Result<Mapped> {
+        let mut skip = match NonNull::new(self.offset) {
+            // SAFETY: By the consumer's promise.
+            Some(offset) => u64::from(unsafe { offset.read() }),
+            None => 0,
+        };
+        let mut mapped = Mapped {
+            entries: 0,
+            iova: 0,
+            length: 0,
+        };
+        let mut next = self.list;
+        while mapped.entries < self.entries && !next.is_null() {
+            // SAFETY: The consumer passed a list of so many entries, mapped for this device.
+            let (start, len) = unsafe {
+                let len = riwarp_helper_sg_dma_len(next);
+                (riwarp_helper_sg_dma_address(next), len)
+            };
+            let len = u64::from(len).checked_sub(skip).ok_or(EINVAL)?;
+            let start = start.checked_add(skip).ok_or(EINVAL)?;
+            match self.pages.push(start, len) {
+                Ok(()) => {}
+                Err(error) if mapped.entries == 0 => return Err(error),
+                Err(_) => break,
+            }
+            if mapped.entries == 0 {
+                mapped.iova = start;
+            }
+            mapped.length += len;
+            mapped.entries += 1;
+            skip = 0;
+            // SAFETY: As above.
+            next = unsafe { bindings::sg_next(next) };
+        }
+        if mapped.entries == 0 {
+            return Err(EINVAL);
+        }
+        if let Some(offset) = NonNull::new(self.offset) {
+            // SAFETY: By the consumer's promise. All that was taken was taken whole.
+            unsafe { offset.write(0) };
+        }
+        let mr = self.mr.as_ptr();
+        // SAFETY: The region is valid during the call, and the consumer maps it in one thread.
+        unsafe {
+            (*mr).iova = mapped.iova;
+            (*mr).length = mapped.length;
+        }
+        self.pages.finish(0, mapped.length);
+        Ok(mapped)
     }
 }
 
@@ -185,4 +249,108 @@ pub struct Advice<'a> {
     pub what: Prefetch,
     /// With what.
     pub ranges: Sges<'a>,
+}
+
+extern "C" {
+    fn riwarp_helper_sg_dma_address(sg: *mut bindings::scatterlist) -> u64;
+    fn riwarp_helper_sg_dma_len(sg: *mut bindings::scatterlist) -> c_uint;
+}
+
+#[kernel::prelude::kunit_tests(riwarp_map_sg)]
+mod tests {
+    use super::*;
+    use crate::mm::place::Memory;
+    use crate::rdma::types::KernelOwned;
+
+    /// Set in the last entry of a list, beside the address of its page (`SG_END`).
+    const END: kernel::ffi::c_ulong = 2;
+
+    /// A list of these addresses and lengths.
+    fn list<const N: usize>(pieces: [(u64, u32); N]) -> [bindings::scatterlist; N] {
+        let mut list = pieces.map(|(start, len)| {
+            let mut entry = bindings::scatterlist::default();
+            entry.dma_address = start;
+            entry.length = len;
+            #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
+            {
+                entry.dma_length = len;
+            }
+            entry
+        });
+        if let Some(last) = list.last_mut() {
+            last.page_link = END;
+        }
+        list
+    }
+
+    /// Maps it for a region of pieces, from `offset` on.
+    fn map(
+        list: &mut [bindings::scatterlist],
+        pages: &KernelPages,
+        mut offset: u32,
+    ) -> Result<Mapped> {
+        unsafe extern "C" fn no_page(_: *mut bindings::ib_mr, _: u64) -> c_int {
+            EINVAL.to_errno()
+        }
+        let mut mr = bindings::ib_mr::default();
+        let mut sg = MapSg {
+            mr: NonNull::from(&mut mr),
+            // CAST: A few.
+            entries: list.len() as c_int,
+            list: list.as_mut_ptr(),
+            offset: &mut offset,
+            pages,
+            set_page: no_page,
+        };
+        let mapped = sg.map()?;
+        assert_eq!((mr.iova, mr.length), (mapped.iova, mapped.length));
+        assert_eq!(offset, 0);
+        Ok(mapped)
+    }
+
+    #[test]
+    fn entries_with_gaps_between_them_follow_each_other() -> Result {
+        let mut buffer = KVec::from_elem(0u8, 100, GFP_KERNEL)?;
+        let start = buffer.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: The addresses below are of this function's own buffer.
+        let proof = unsafe { KernelOwned::new_unchecked() };
+        let pages = KernelPages::try_new(proof, Shape::Gaps, 3)?;
+        let memory = Memory::KernelPages(pages.clone());
+
+        let mut entries = list([
+            (start + 70, 20),
+            (start + 1, 7),
+            (start + 8, 2),
+            (start + 50, 9),
+        ]);
+        let mapped = map(&mut entries, &pages, 5)?;
+        assert_eq!(
+            (mapped.entries, mapped.iova, mapped.length),
+            (4, start + 75, 33)
+        );
+        assert_eq!(memory.len(), 33);
+        // The second and the third adjoin.
+        let runs = [0, 15, 24].map(|at| memory.run(at, 1000).map(|run| run.len()));
+        assert_eq!(runs, [Some(15), Some(9), Some(9)]);
+        memory.write(0, &[1; 33])?;
+        let mine = |at: usize| matches!(at, 75..90 | 1..10 | 50..59);
+        let right = |(at, octet): (usize, &u8)| *octet == u8::from(mine(at));
+        assert!(buffer.iter().enumerate().all(right));
+        Ok(())
+    }
+
+    #[test]
+    fn entries_without_room_are_left_to_the_consumer() -> Result {
+        // SAFETY: Nothing is read or written there.
+        let proof = unsafe { KernelOwned::new_unchecked() };
+        let pages = KernelPages::try_new(proof, Shape::Gaps, 2)?;
+        let mapped = map(&mut list([(100, 10), (200, 10), (300, 10)]), &pages, 0)?;
+        assert_eq!((mapped.entries, mapped.length), (2, 20));
+        assert_eq!(Memory::KernelPages(pages.clone()).len(), 20);
+        // What is no list leaves nothing behind.
+        assert_eq!(map(&mut [], &pages, 0).err(), Some(EINVAL));
+        assert_eq!(map(&mut list([(100, 10)]), &pages, 11).err(), Some(EINVAL));
+        assert!(Memory::KernelPages(pages).is_empty());
+        Ok(())
+    }
 }

@@ -44,6 +44,7 @@ use super::wr::SendWrs;
 
 use crate::bindings;
 use crate::mm::place::KernelPages;
+use crate::mm::place::Shape;
 use crate::net::NetDevice;
 use core::num::NonZeroUsize;
 use kernel::prelude::*;
@@ -255,11 +256,12 @@ pub trait Driver: Sized + Send + Sync + 'static {
         access: Access,
     ) -> Result<MrCreated<Self>>;
 
-    /// Makes a region for fast registration of up to `max_pages` pages; [`MrCreated::pages`] must
+    /// Makes a region for fast registration of up to `max_pages` pages, or pieces; [`MrCreated::pages`] must
     /// be there.
     fn alloc_mr(
         pd: ArcBorrow<'_, Self::Pd>,
         proof: KernelOwned,
+        shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Self>>;
 

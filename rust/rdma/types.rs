@@ -112,11 +112,9 @@ bit_set! {
     pub struct KernelCaps(u64) {
         /// Devices can be unregistered while processes use them.
         ALLOW_USER_UNREG = bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG as u64;
-        /// `local_dma_lkey` of the device works for every kernel protection domain.
-        LOCAL_DMA_LKEY = bindings::ib_kernel_cap_flags_IBK_LOCAL_DMA_LKEY as u64;
         /// Regions need not be pinned.
         ON_DEMAND_PAGING = bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING as u64;
-        /// Regions with gaps between their pages can be fast registered.
+        /// Regions of pieces with gaps between them can be fast registered.
         SG_GAPS_REG = bindings::ib_kernel_cap_flags_IBK_SG_GAPS_REG as u64;
     }
 }

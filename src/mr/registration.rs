@@ -16,7 +16,8 @@ use kernel_ext::{
     mm::place::{
         Divisible,
         KernelPages,
-        Memory, //
+        Memory,
+        Shape, //
     },
     rdma::{
         mr::{
@@ -50,8 +51,9 @@ use crate::{
     Riwarp, //
 };
 
-/// Most pages of a region for fast registration.
-pub(crate) const MAX_FAST_REG_PAGES: u32 = 256;
+/// Most pages or pieces of a region for fast registration. The room for them is made with the region: 64 KiB at
+/// most, for 16 MiB of pages.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 4096;
 
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
 const OPTIONAL: VerbsAccess = VerbsAccess::from_bits(0x3ff0_0000);
@@ -132,7 +134,7 @@ impl Mr {
         Ok(Self::insert(pd, Kind::Dma, None, body, access)?.created())
     }
 
-    /// Makes a region for fast registration of up to `max_pages` pages.
+    /// Makes a region for fast registration of up to `max_pages` pages, or pieces.
     ///
     /// # Errors
     ///
@@ -140,12 +142,13 @@ impl Mr {
     pub(crate) fn fast_reg(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
+        shape: Shape,
         max_pages: u32,
     ) -> Result<MrCreated<Riwarp>> {
         if max_pages == 0 || max_pages > MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
-        let pages = KernelPages::try_new(proof, max_pages)?;
+        let pages = KernelPages::try_new(proof, shape, max_pages)?;
         let memory = Memory::KernelPages(pages);
         let body = Body {
             valid: false,

@@ -1,75 +1,118 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pages that a kernel consumer registers fast.
+//! Memory that a kernel consumer registers fast.
 
 use super::Run;
 use crate::rdma::types::KernelOwned;
-use core::marker::PhantomData;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 
-/// The pages that a kernel consumer registered fast; the room for them is made once.
+/// The pieces of memory that a kernel consumer registered fast; the room for them is made once.
 ///
 /// The consumer may map anew only while the region is invalid; should it do so all the same,
-/// readers see addresses of the old list and of the new one mixed, all of which it passed itself.
+/// readers see pieces of the old list and of the new one mixed.
 pub struct KernelPages {
-    pages: KVVec<Atomic<u64>>,
+    pieces: KVVec<Piece>,
     used: Atomic<u32>,
-    /// Offset of the first octet in the first page.
+    /// Offset of the first octet in the first piece.
     skip: Atomic<u64>,
     len: Atomic<u64>,
-    page_shift: Atomic<u32>,
+    /// What a piece may be.
+    pub(crate) shape: Shape,
+}
+
+/// What the pieces of a list may be (`enum ib_mr_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Whole pages, but for the beginning of the first and the end of the last (`IB_MR_TYPE_MEM_REG`).
+    Pages,
+    /// Anything, with gaps between them (`IB_MR_TYPE_SG_GAPS`).
+    Gaps,
+}
+
+/// Octets in a row.
+struct Piece {
+    start: Atomic<u64>,
+    /// Octets in all pieces up to the end of this one.
+    end: Atomic<u64>,
 }
 
 impl KernelPages {
-    /// Makes room for `max` pages.
+    /// Makes room for `max` pieces.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if `max` is 0.
     /// * `ENOMEM` if there is no room.
-    pub fn try_new(_proof: KernelOwned, max: u32) -> Result<Arc<Self>> {
+    pub fn try_new(_proof: KernelOwned, shape: Shape, max: u32) -> Result<Arc<Self>> {
         if max == 0 {
             return Err(EINVAL);
         }
         // CAST: 32 bits fit.
-        let mut pages = KVVec::with_capacity(max as usize, GFP_KERNEL)?;
+        let mut pieces = KVVec::with_capacity(max as usize, GFP_KERNEL)?;
         for _ in 0..max {
-            pages.push(Atomic::new(0), GFP_KERNEL)?;
+            let piece = Piece {
+                start: Atomic::new(0),
+                end: Atomic::new(0),
+            };
+            pieces.push(piece, GFP_KERNEL)?;
         }
         let this = Self {
-            pages,
+            pieces,
             used: Atomic::new(0),
             skip: Atomic::new(0),
             len: Atomic::new(0),
-            page_shift: Atomic::new(12),
+            shape,
         };
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
-    /// Forgets all pages.
+    /// Forgets all pieces.
     pub(crate) fn clear(&self) {
         self.len.store(0, Relaxed);
         self.used.store(0, Relaxed);
     }
 
-    /// Appends a page of a kernel consumer.
-    pub(crate) fn push(&self, page: u64) -> Result {
-        let used = self.used.load(Relaxed);
-        // CAST: 32 bits fit.
-        let slot = self.pages.get(used as usize).ok_or(ENOMEM)?;
-        slot.store(page, Relaxed);
-        self.used.store(used + 1, Relaxed);
+    /// Appends `len` octets at `start` of a kernel consumer; what adjoins the last piece becomes part of it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there is no room, `EOVERFLOW` if that is more than can be counted.
+    pub(crate) fn push(&self, start: u64, len: u64) -> Result {
+        let used = self.used();
+        let mut before = 0;
+        if let Some(last) = used.last() {
+            before = last.end.load(Relaxed);
+            let begun = match used.len().checked_sub(2).and_then(|index| used.get(index)) {
+                Some(previous) => previous.end.load(Relaxed),
+                None => 0,
+            };
+            if last
+                .start
+                .load(Relaxed)
+                .checked_add(before.wrapping_sub(begun))
+                == Some(start)
+            {
+                last.end
+                    .store(before.checked_add(len).ok_or(EOVERFLOW)?, Relaxed);
+                return Ok(());
+            }
+        }
+        let piece = self.pieces.get(used.len()).ok_or(ENOMEM)?;
+        piece.start.store(start, Relaxed);
+        piece
+            .end
+            .store(before.checked_add(len).ok_or(EOVERFLOW)?, Relaxed);
+        // CAST: No more than the room for them, which is told in 32 bits.
+        self.used.store(used.len() as u32 + 1, Relaxed);
         Ok(())
     }
 
-    /// Sets where in the pages the octets are, after all pages are appended.
-    pub(crate) fn finish(&self, iova: u64, len: u64, page_size: u32) {
-        let page_size = page_size.max(1);
-        self.page_shift.store(page_size.trailing_zeros(), Relaxed);
-        self.skip.store(iova & u64::from(page_size - 1), Relaxed);
+    /// Sets which of the octets are meant, after all pieces are appended: `len`, from the one at `skip` on.
+    pub(crate) fn finish(&self, skip: u64, len: u64) {
+        self.skip.store(skip, Relaxed);
         self.len.store(len, Relaxed);
     }
 
@@ -80,42 +123,27 @@ impl KernelPages {
     }
 
     #[inline]
-    pub(super) fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
-        let len = self.len.load(Relaxed);
-        let left = len.checked_sub(offset).filter(|left| *left > 0)?;
-        // CAST: `usize` is 64 bits.
-        let max = (left as usize).min(max);
-        let shift = self.page_shift.load(Relaxed);
-        let page_size = 1usize.checked_shl(shift)?;
-        let place = self.skip.load(Relaxed).checked_add(offset)?;
-        // CAST: As above; the second is less than the page size.
-        let mut index = place.checked_shr(shift)? as usize;
-        let within = place as usize & (page_size - 1);
+    fn used(&self) -> &[Piece] {
         let used = self.used.load(Relaxed) as usize; // CAST: 32 bits fit.
+        self.pieces.get(..used).unwrap_or_default()
+    }
 
-        let first = self
-            .pages
-            .get(index)
-            .filter(|_| index < used)?
-            .load(Relaxed);
-        let start = (first as usize).checked_add(within)?;
-        let mut found = page_size - within;
-        let mut next = first.checked_add(page_size as u64)?;
-        while found < max {
-            index += 1;
-            let Some(page) = self.pages.get(index).filter(|_| index < used) else {
-                break;
-            };
-            if page.load(Relaxed) != next {
-                break;
-            }
-            found += page_size;
-            next = next.wrapping_add(page_size as u64);
-        }
-        Some(Run {
-            start: core::ptr::with_exposed_provenance_mut(start),
-            len: found.min(max),
-            _life: PhantomData,
-        })
+    pub(super) fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
+        let left = self.len().checked_sub(offset).filter(|left| *left > 0)?;
+        let place = self.skip.load(Relaxed).checked_add(offset)?;
+        let used = self.used();
+        let index = used.partition_point(|piece| piece.end.load(Relaxed) <= place);
+        let piece = used.get(index)?;
+        let begin = match index.checked_sub(1).and_then(|index| used.get(index)) {
+            Some(previous) => previous.end.load(Relaxed),
+            None => 0,
+        };
+        let within = place.checked_sub(begin)?;
+        let there = piece.end.load(Relaxed).checked_sub(place)?.min(left);
+        let start = piece.start.load(Relaxed).checked_add(within)?;
+        // CAST: `usize` is 64 bits.
+        let (start, len) = (start as usize, (there as usize).min(max));
+        // SAFETY: The consumer keeps its memory in its place as long as the region is valid.
+        Some(unsafe { Run::new(core::ptr::with_exposed_provenance_mut(start), len) })
     }
 }

@@ -150,15 +150,15 @@ mod place {
         let start = buffer.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: The addresses below are of this function's own buffer.
         let proof = unsafe { KernelOwned::new_unchecked() };
-        let pages = KernelPages::try_new(proof, 3)?;
+        let pages = KernelPages::try_new(proof, Shape::Pages, 2)?;
         let memory = Memory::KernelPages(pages.clone());
         // Nothing is there yet.
         assert!(memory.is_empty() && memory.run(0, 1).is_none());
         for page in [2, 3, 0u64] {
-            pages.push(start + page * PAGE as u64)?;
+            pages.push(start + page * PAGE as u64, PAGE as u64)?;
         }
-        assert_eq!(pages.push(start), Err(ENOMEM));
-        pages.finish(0x1008, 70, PAGE as u32);
+        assert_eq!(pages.push(start, PAGE as u64), Err(ENOMEM));
+        pages.finish(8, 70);
         // Two pages in a row less the first 8 octets, then the other.
         assert_eq!(memory.run(0, 1000).map(|run| run.len()), Some(56));
         assert_eq!(memory.run(56, 1000).map(|run| run.len()), Some(14));

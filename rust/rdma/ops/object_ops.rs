@@ -27,6 +27,7 @@ use super::Driver;
 use super::MrCreated;
 use crate::bindings;
 use crate::mm::paged::Prefetch;
+use crate::mm::place::Shape;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -356,14 +357,16 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
     max_pages: u32,
 ) -> *mut bindings::ib_mr {
     let make = || {
-        if kind != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
-            return Err(EOPNOTSUPP);
-        }
+        let shape = match kind {
+            bindings::ib_mr_type_IB_MR_TYPE_MEM_REG => Shape::Pages,
+            bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => Shape::Gaps,
+            _ => return Err(EOPNOTSUPP),
+        };
         // SAFETY: By the caller's promise.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T>()?;
         // SAFETY: As above.
-        let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, max_pages)?;
+        let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, shape, max_pages)?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
     make().unwrap_or_else(error_ptr)
@@ -462,11 +465,9 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
 unsafe extern "C" fn set_page<T: Driver>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
         // SAFETY: By the caller's promise.
-        let pages = unsafe { MrObject::<T>::tail(mr) }
-            .link
-            .as_deref()
-            .ok_or(EINVAL)?;
-        pages.push(page)?;
+        let (tail, page_size) = unsafe { (MrObject::<T>::tail(mr), (*mr).page_size) };
+        let pages = tail.link.as_deref().ok_or(EINVAL)?;
+        pages.push(page, page_size.into())?;
         Ok(0)
     })
 }
