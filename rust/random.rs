@@ -14,6 +14,12 @@ pub fn octets<const N: usize>() -> [u8; N] {
     octets
 }
 
+/// Returns a random number below `bound`, and any number if that is 0. Context: any.
+pub fn below(bound: u32) -> u32 {
+    // SAFETY: Has no requirements; of 0 the function says that it is the caller's affair what it means.
+    unsafe { bindings::__get_random_u32_below(bound) }
+}
+
 #[kernel::prelude::kunit_tests(riwarp_random)]
 mod tests {
     use super::*;
@@ -23,5 +29,11 @@ mod tests {
         let first: [u8; 32] = octets();
         let second: [u8; 32] = octets();
         assert!(first != second);
+    }
+
+    #[test]
+    fn a_bound_is_never_reached() {
+        assert!((0..100).all(|_| below(3) < 3));
+        assert!((0..100).any(|_| below(3) == 2));
     }
 }

@@ -11,6 +11,7 @@
 //! C header: `include/linux/xarray.h`.
 
 use crate::bindings;
+use crate::random;
 use crate::workqueue::Flags;
 use crate::workqueue::OwnedQueue;
 use crate::workqueue::Placement;
@@ -30,15 +31,21 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::types::Opaque;
 
-/// A new number follows the last one by 1 up to this; a power of two.
-const STRIDE: u32 = 16;
+/// How the numbers of a map follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Each is a little above the last, by no more than this; so none is used again soon.
+    Rising(u32),
+    /// Each may be anywhere, so none can be guessed from others.
+    Scattered,
+}
 
 /// A table from numbers to `Arc<T>`.
 ///
 /// # Examples
 ///
 /// ```ignore
-/// let regions = KBox::pin_init(RcuMap::new(1..1 << 24), GFP_KERNEL)?;
+/// let regions = KBox::pin_init(RcuMap::new(1..1 << 24, Order::Scattered), GFP_KERNEL)?;
 /// let region = regions.insert(|id| Ok(Arc::new(Region::new(id), GFP_KERNEL)?))?;
 /// assert!(regions.get(region.id()).is_some());
 /// regions.remove(region.id());
@@ -54,6 +61,7 @@ pub struct RcuMap<T: Send + Sync + 'static> {
     #[pin]
     xa: Opaque<bindings::xarray>,
     limit: Range<u32>,
+    order: Order,
     /// The number given last; a hint, so that it may be written by several at once.
     last: Atomic<u32>,
     /// Where references are dropped.
@@ -74,17 +82,14 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// # Errors
     ///
     /// `EINVAL` if `limit` is empty, `ENOMEM`.
-    pub fn new(limit: Range<u32>) -> impl PinInit<Self, Error> {
+    pub fn new(limit: Range<u32>, order: Order) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let width = limit
                 .end
                 .checked_sub(limit.start)
                 .filter(|w| *w > 0)
                 .ok_or(EINVAL)?;
-            // RFC 5040, section 8.1.1.8 (RDMAP-167): numbers that a peer sees should be hard to
-            // predict.
-            // SAFETY: Any bound but zero is allowed.
-            let offset = unsafe { bindings::__get_random_u32_below(width) };
+            let offset = random::below(width);
             let flags = Flags {
                 placement: Placement::Unbound,
                 highpri: false,
@@ -100,6 +105,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
                 // compiler's sake.
                 last: Atomic::new(limit.start.wrapping_add(offset)),
                 limit,
+                order,
                 queue,
                 _value: PhantomData,
             }? Error))
@@ -204,10 +210,17 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             min: self.limit.start,
             max,
         };
-        // SAFETY: Always safe to call.
-        let step = unsafe { bindings::get_random_u32() } % STRIDE;
+        let mut next = match self.order {
+            Order::Rising(step) => {
+                let step = random::below(step).wrapping_add(1);
+                self.last.load(Relaxed).wrapping_add(step)
+            }
+            Order::Scattered => {
+                let width = self.limit.end.wrapping_sub(self.limit.start);
+                self.limit.start.wrapping_add(random::below(width))
+            }
+        };
         // Beyond the end of the range the search begins at its start.
-        let mut next = self.last.load(Relaxed).wrapping_add(step).wrapping_add(1);
         if next > max {
             next = self.limit.start;
         }
@@ -389,7 +402,7 @@ mod tests {
 
     #[test]
     fn what_was_put_in_is_found_until_it_is_taken_out() -> Result {
-        let map = KBox::pin_init(RcuMap::new(5..100), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::new(5..100, Order::Rising(16)), GFP_KERNEL)?;
         assert!(map.is_empty());
         let item = insert(&map, &counter()?)?;
         assert!((5..100).contains(&item.id));
@@ -405,23 +418,41 @@ mod tests {
 
     #[test]
     fn all_numbers_are_given_once_and_no_other() -> Result {
-        let map = KBox::pin_init(RcuMap::new(7..17), GFP_KERNEL)?;
+        for order in [Order::Rising(16), Order::Scattered] {
+            let map = KBox::pin_init(RcuMap::new(7..17, order), GFP_KERNEL)?;
+            let drops = counter()?;
+            for _ in 7..17 {
+                insert(&map, &drops)?;
+            }
+            assert_eq!(insert(&map, &drops).err(), Some(ENOSPC));
+            for id in 0..30 {
+                assert_eq!(map.get(id).is_some(), (7..17).contains(&id));
+            }
+            map.remove(11);
+            assert_eq!(insert(&map, &drops)?.id, 11);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn scattered_numbers_are_far_from_each_other() -> Result {
+        let map = KBox::pin_init(RcuMap::new(0..1 << 24, Order::Scattered), GFP_KERNEL)?;
         let drops = counter()?;
-        for _ in 7..17 {
-            insert(&map, &drops)?;
+        let mut last = insert(&map, &drops)?.id;
+        let mut near = 0;
+        for _ in 0..256 {
+            let next = insert(&map, &drops)?.id;
+            near += u32::from(next.abs_diff(last) < 1 << 16);
+            last = next;
         }
-        assert_eq!(insert(&map, &drops).err(), Some(ENOSPC));
-        for id in 0..30 {
-            assert_eq!(map.get(id).is_some(), (7..17).contains(&id));
-        }
-        map.remove(11);
-        assert_eq!(insert(&map, &drops)?.id, 11);
+        // Two by chance.
+        assert!(near < 32);
         Ok(())
     }
 
     #[test]
     fn numbers_are_not_used_again_at_once() -> Result {
-        let map = KBox::pin_init(RcuMap::new(0..1 << 20), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::new(0..1 << 20, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         let mut last = insert(&map, &drops)?.id;
         for _ in 0..50 {
@@ -435,13 +466,13 @@ mod tests {
 
     #[test]
     fn rejects_a_range_without_numbers() {
-        let map = KBox::pin_init(RcuMap::<Item>::new(9..9), GFP_KERNEL);
+        let map = KBox::pin_init(RcuMap::<Item>::new(9..9, Order::Rising(16)), GFP_KERNEL);
         assert_eq!(map.err(), Some(EINVAL));
     }
 
     #[test]
     fn a_number_whose_object_cannot_be_made_is_free_again() -> Result {
-        let map = KBox::pin_init(RcuMap::<Item>::new(3..4), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::<Item>::new(3..4, Order::Rising(16)), GFP_KERNEL)?;
         let failed = map.insert(|id| {
             // Taken, but nobody finds anything yet.
             assert_eq!(id, 3);
@@ -455,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_removed_object_lives_as_long_as_it_is_used() -> Result {
-        let map = KBox::pin_init(RcuMap::new(0..10), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::new(0..10, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         let item = insert(&map, &drops)?;
         map.remove(item.id);
@@ -468,7 +499,7 @@ mod tests {
 
     #[test]
     fn flush_waits_for_the_last_reference() -> Result {
-        let map = KBox::pin_init(RcuMap::new(0..100), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::new(0..100, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         for _ in 0..20 {
             let id = insert(&map, &drops)?.id;
@@ -481,7 +512,7 @@ mod tests {
 
     #[test]
     fn dropping_the_map_drops_what_is_in_it() -> Result {
-        let map = KBox::pin_init(RcuMap::new(0..100), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::new(0..100, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         for _ in 0..5 {
             insert(&map, &drops)?;
@@ -493,7 +524,7 @@ mod tests {
 
     #[test]
     fn each_object_is_visited_once_and_may_be_removed_then() -> Result {
-        let map = KBox::pin_init(RcuMap::new(0..8), GFP_KERNEL)?;
+        let map = KBox::pin_init(RcuMap::new(0..8, Order::Rising(16)), GFP_KERNEL)?;
         let drops = counter()?;
         for _ in 0..8 {
             insert(&map, &drops)?;

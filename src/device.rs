@@ -32,7 +32,10 @@ use kernel_ext::{
         NetdevEvent, //
     },
     random,
-    rcu_map::RcuMap,
+    rcu_map::{
+        Order,
+        RcuMap, //
+    },
     rdma::{
         device::{
             DeviceLink,
@@ -220,9 +223,9 @@ impl Device {
             try_pin_init!(Self {
                 abi: parts.abi,
                 netdev: parts.netdev,
-                regions <- RcuMap::new(stag::INDICES),
+                regions <- RcuMap::new(stag::INDICES, Order::Scattered),
                 // Number 0 and 1 are special in other RDMA networks.
-                qps <- RcuMap::new(2..1 << 24),
+                qps <- RcuMap::new(2..1 << 24, Order::Rising(16)),
                 conns <- Conns::new(),
                 pairings <- Pairings::new(),
                 gids <- GidTable::new(),

@@ -201,7 +201,7 @@ static void keys_are_hard_to_guess(void)
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	static uint8_t page[4096] __attribute__((aligned(4096)));
 	struct ibv_mr *mr[N] = { 0 };
-	int in_a_row = 0, same_octet = 0;
+	int near = 0, same_octet = 0;
 
 	check(pd, "preparation: %s", strerror(errno));
 	for (int i = 0; i < N; i++) {
@@ -211,11 +211,12 @@ static void keys_are_hard_to_guess(void)
 			check(mr[k]->rkey != mr[i]->rkey, "%d and %d have the same key", k, i);
 		if (i && (mr[i]->rkey & 0xff) == (mr[i - 1]->rkey & 0xff))
 			same_octet++;
-		if (i && (mr[i]->rkey >> 8) - (mr[i - 1]->rkey >> 8) == 1)
-			in_a_row++;
+		if (i && labs((long)(mr[i]->rkey >> 8) - (long)(mr[i - 1]->rkey >> 8)) < 1 << 16)
+			near++;
 	}
-	check(in_a_row < N / 2, "%d of %d indices just one after the other", in_a_row, N);
-	check(same_octet < N / 2, "%d of %d key octets repeated", same_octet, N);
+	/* Two of either kind by chance. */
+	check(near < N / 8, "%d of %d indices near the one before", near, N);
+	check(same_octet < N / 8, "%d of %d key octets repeated", same_octet, N);
 	for (int i = 0; i < N; i++)
 		check(!ibv_dereg_mr(mr[i]), "ibv_dereg_mr");
 	ibv_dealloc_pd(pd);
