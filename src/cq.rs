@@ -363,7 +363,7 @@ fn to_wc(completion: &Completion) -> Wc {
         byte_len: completion.bytes,
         extra: completion.extra,
         qp: completion.qp,
-        vendor_err: 0,
+        vendor_err: completion.vendor_err,
     }
 }
 
@@ -388,6 +388,7 @@ mod tests {
         qpn: 5,
         qp: QpId::NONE,
         solicited: false,
+        vendor_err: 0x1_0102,
     };
 
     #[test]

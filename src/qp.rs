@@ -22,7 +22,10 @@
 //! RFC 5040, sections 5.4, 6 and 7.
 
 use iwarp::{
-    fault::Fault,
+    fault::{
+        ErrorCode,
+        Fault, //
+    },
     pairing::Psn,
     receiver::Room,
     stag::{
@@ -101,10 +104,7 @@ use crate::{
     readq::InboundReads,
     rq::RecvQueue,
     rx::Rx,
-    sq::{
-        Origin,
-        SendQueue, //
-    },
+    sq::SendQueue,
     srq::Srq,
     tx::{
         PagingOut,
@@ -114,6 +114,7 @@ use crate::{
     wr::{
         BadWr,
         Completion,
+        Origin,
         RecvWr, //
     }, //
 };
@@ -222,6 +223,8 @@ pub(crate) struct Qp {
     waiting_for_reads: Atomic<bool>,
     /// How the oldest request ends that is flushed: a [`WcStatus`], plus 1.
     first_status: Atomic<u32>,
+    /// What the peer's Terminate says, as in [`Completion::vendor_err`].
+    peer_terminate: Atomic<u32>,
     /// The consumer of the shared receive queue has been told that nothing more is taken.
     last_wqe_told: Atomic<bool>,
     /// Held while a consumer changes state and attributes.
@@ -353,6 +356,7 @@ impl Qp {
         Origin {
             qpn: self.number,
             qp: self.link.id(),
+            vendor_err: self.peer_terminate.load(Relaxed),
         }
     }
 
@@ -405,6 +409,13 @@ impl Qp {
     /// Says how the oldest unfinished request ends when all are flushed; the first word counts.
     pub(crate) fn set_first_status(&self, status: WcStatus) {
         let _ = self.first_status.cmpxchg(0, status.to_raw() + 1, Relaxed);
+    }
+
+    /// Keeps what the peer's Terminate says, for consumers and administrators.
+    pub(crate) fn set_peer_terminate(&self, code: ErrorCode) {
+        let octets = [0, 1, code.layer << 4 | code.etype & 0xf, code.code];
+        self.peer_terminate
+            .store(u32::from_be_bytes(octets), Relaxed);
     }
 
     /// Takes the next receive work request into `wr`.
@@ -567,6 +578,7 @@ impl Qp {
             qpn: origin.qpn,
             qp: origin.qp,
             solicited: true,
+            vendor_err: origin.vendor_err,
         });
     }
 }

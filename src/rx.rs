@@ -494,6 +494,7 @@ impl Qp {
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device().stats.terminates_received.inc();
         self.set_first_status(status_of(terminate));
+        self.set_peer_terminate(terminate.code);
         self.peer_terminated();
     }
 }

@@ -59,6 +59,7 @@ use crate::{
     wr::{
         BadWr,
         Completion,
+        Origin,
         SendWr, //
     }, //
 };
@@ -149,13 +150,6 @@ pub(crate) struct SendQueue {
 
 /// The queue does not drain.
 const NEVER: i64 = -1;
-
-/// What a completion says of its queue pair.
-#[derive(Clone, Copy)]
-pub(crate) struct Origin {
-    pub(crate) qpn: u32,
-    pub(crate) qp: kernel_ext::rdma::object::QpId,
-}
 
 impl SendQueue {
     /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
@@ -575,6 +569,7 @@ impl Inner {
                 qpn: origin.qpn,
                 qp: origin.qp,
                 solicited: status != WcStatus::Success,
+                vendor_err: origin.vendor_err_of(status),
             });
         }
         true

@@ -301,6 +301,28 @@ pub(crate) struct Completion {
     pub(crate) qp: QpId,
     /// Raises the event of a completion queue that is armed for solicited completions.
     pub(crate) solicited: bool,
+    /// What the peer's Terminate says: 1 and its first two octets, that is layer and error type (4 bits each) and
+    /// error code; 0 without one, and of success.
+    pub(crate) vendor_err: u32,
+}
+
+/// What a completion says of its queue pair.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) qpn: u32,
+    pub(crate) qp: QpId,
+    /// [`Completion::vendor_err`] of what ends in error.
+    pub(crate) vendor_err: u32,
+}
+
+impl Origin {
+    /// What the completion says besides of a request that ends so.
+    pub(crate) fn vendor_err_of(&self, status: WcStatus) -> u32 {
+        match status {
+            WcStatus::Success => 0,
+            _ => self.vendor_err,
+        }
+    }
 }
 
 #[kernel::prelude::kunit_tests(riwarp_wr)]

@@ -515,6 +515,7 @@ fn encode_cqe(completion: &Completion) -> [u8; CQE_LEN] {
     // The numbers of user space are those of the kernel.
     entry[8..12].copy_from_slice(&completion.status.to_raw().to_ne_bytes());
     entry[12..16].copy_from_slice(&completion.opcode.to_raw().to_ne_bytes());
+    entry[16..20].copy_from_slice(&completion.vendor_err.to_ne_bytes());
     entry[20..24].copy_from_slice(&completion.bytes.to_ne_bytes());
     entry[24..28].copy_from_slice(&extra);
     entry[28..32].copy_from_slice(&completion.qpn.to_ne_bytes());

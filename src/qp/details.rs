@@ -4,7 +4,10 @@
 //!
 //! Context: process.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
 use kernel_ext::rdma::restrack::Details;
 
 use super::{
@@ -37,6 +40,7 @@ impl Qp {
         details.number(c"ord", sq.max_reads)?;
         let (served, ird) = self.inbound_reads.fill();
         details.number(c"inbound_reads", served)?;
-        details.number(c"ird", ird)
+        details.number(c"ird", ird)?;
+        details.number(c"peer_terminate", self.peer_terminate.load(Relaxed))
     }
 }

@@ -175,6 +175,7 @@ impl Qp {
                     rights: Atomic::new(Access::ALL.bits().into()),
                     waiting_for_reads: Atomic::new(false),
                     first_status: Atomic::new(0),
+                    peer_terminate: Atomic::new(0),
                     last_wqe_told: Atomic::new(false),
                     // What iWARP calls idle; programs expect it of an RNIC.
                     attrs <- new_mutex!(Attrs::new(QpState::Init), "Qp::attrs"),
@@ -353,6 +354,7 @@ impl Qp {
         self.may_send.store(false, Relaxed);
         self.waiting_for_reads.store(false, Relaxed);
         self.first_status.store(0, Relaxed);
+        self.peer_terminate.store(0, Relaxed);
         self.last_wqe_told.store(false, Relaxed);
         self.phase.store(Phase::Idle as u32, Release);
         *attrs = Attrs::new(QpState::Reset);

@@ -257,6 +257,7 @@ impl Qp {
             qpn: origin.qpn,
             qp: origin.qp,
             solicited: received.solicited == Solicited::Yes,
+            vendor_err: origin.vendor_err_of(received.status),
         });
     }
 }

@@ -198,6 +198,7 @@ mod siw {
         qpn: 0x0005_0607,
         qp: QpId::NONE,
         solicited: false,
+        vendor_err: 0,
     };
 
     #[test]

@@ -200,11 +200,14 @@ static void refused_read(struct pair *p, size_t len, uint64_t raddr, uint32_t rk
 	must(transfer(p, IBV_WR_RDMA_READ, len, raddr, rkey, &wc));
 	check(wc.wr_id == 42 && wc.status == IBV_WC_REM_ACCESS_ERR, "Read completed with '%s'",
 	      ibv_wc_status_str(wc.status));
+	/* Layer 0, error type 1 of the Terminate; libsiw's completions have no room for them. */
+	check(wc.vendor_err >> 8 == (has_extensions() ? 0x101 : 0), "vendor_err is %#x", wc.vendor_err);
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
 	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
 	check(async_qp_error(ctx, p->b.qp, SOON), "no event at the responder; seen: %s",
 	      async_list(ctx));
 	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_WR_FLUSH_ERR));
+	check(!wc.vendor_err, "vendor_err is %#x where no Terminate came", wc.vendor_err);
 	check(not_all(local.buf, local.len, 0x77) < 0, "octets were read");
 	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
 	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
