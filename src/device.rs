@@ -28,6 +28,7 @@ use kernel_ext::{
     net::{
         LinkType,
         NetDevice,
+        NetId,
         NetRef,
         NetdevEvent, //
     },
@@ -182,6 +183,8 @@ pub(crate) struct Device {
     pub(crate) abi: Abi,
     /// The interface below.
     pub(crate) netdev: NetDevice,
+    /// The namespace that the interface had when the device was made. Sockets are there.
+    pub(crate) home: NetId,
     /// From an STag's index to its region.
     #[pin]
     pub(crate) regions: RcuMap<Region>,
@@ -222,6 +225,7 @@ impl Device {
         Arc::try_pin_init(
             try_pin_init!(Self {
                 abi: parts.abi,
+                home: parts.netdev.net_id(),
                 netdev: parts.netdev,
                 regions <- RcuMap::new(stag::INDICES, Order::Scattered),
                 // Number 0 and 1 are special in other RDMA networks.
@@ -249,9 +253,10 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the namespace is about to go.
+    /// `ENODEV` if the namespace is about to go, or the interface has left it.
     pub(crate) fn net(&self) -> Result<NetRef> {
-        self.netdev.net().ok_or(ENODEV)
+        let net = self.netdev.net().filter(|net| net.id() == self.home);
+        net.ok_or(ENODEV)
     }
 
     /// Takes one of a limited number.

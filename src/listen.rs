@@ -155,7 +155,7 @@ pub(crate) fn create_listen(
         return Err(ENODEV);
     }
     let plan = Plan::new(&dev, &id, backlog)?;
-    let origin = if dev.is_registered() && dev.netdev.net_id() == NetId::current() {
+    let origin = if dev.is_registered() && dev.home == NetId::current() {
         Origin::Native
     } else {
         Origin::Unknown

@@ -407,7 +407,8 @@ impl AddrEvents for Riwarp {
 impl NetnsExit for Riwarp {
     fn netns_exit(net: NetId) {
         if let Some(registry) = REGISTRY.get() {
-            registry.end_all(|device| device.netdev.net_id() == net);
+            // Also those whose interface has left, until they are gone.
+            registry.end_all(|device| device.home == net);
         }
     }
 }
