@@ -172,6 +172,7 @@ impl Qp {
             }
         };
         self.device().stats.tx_page_waits.inc();
+        let mut fault = None;
         let result = match KBox::into_inner(need) {
             Need::Payload(place, origin) => {
                 let octets = self.fetch(&place, &origin);
@@ -188,14 +189,29 @@ impl Qp {
                         self.inbound_reads
                             .put_back(epoch, InboundRequest::Answer(answer));
                     }
-                    Err(fault) => {
-                        self.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
-                    }
+                    Err(why) => fault = Some(Terminate::for_fault(why, atomic.quoted.as_ref())),
                 }
                 PagingOut::Idle
             }
         };
-        *self.paging_out.lock() = result;
+        let stale = {
+            let mut state = self.paging_out.lock();
+            match &*state {
+                PagingOut::Busy => {
+                    *state = result;
+                    None
+                }
+                // The stream ended meanwhile, and another may have begun and want something already.
+                PagingOut::Idle | PagingOut::Wanted(_) | PagingOut::Found(_) => Some(result),
+            }
+        };
+        if stale.is_none() {
+            if let Some(terminate) = fault {
+                self.terminate(terminate);
+            }
+        }
+        // It may hold the last reference to its connection.
+        drop(stale);
         self.transmit();
     }
 
