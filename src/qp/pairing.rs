@@ -480,6 +480,10 @@ impl Qp {
     pub(crate) fn await_deserter(self: &Arc<Self>) {
         if let Some(millis) = self.patience() {
             self.look_after(millis);
+            // Whoever has destroyed the queue pair since may have stopped the clock before it was set.
+            if self.phase() == Phase::Error {
+                cancel_delayed::<Self, PAIRING>(self);
+            }
         }
     }
 
