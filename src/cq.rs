@@ -61,8 +61,10 @@ use crate::{
         Resource,
         MAX_CQE, //
     },
-    sq::empty_ring,
-    wr::Completion,
+    wr::{
+        empty_ring,
+        Completion, //
+    },
     Riwarp, //
 };
 

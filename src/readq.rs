@@ -36,7 +36,7 @@ use kernel::{
 
 use crate::{
     mr::Region,
-    sq::empty_ring, //
+    wr::empty_ring, //
 };
 
 /// What the peer asks for and waits for an answer to.

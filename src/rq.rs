@@ -18,8 +18,8 @@ use kernel_ext::rdma::udata::Udata;
 
 use crate::{
     abi::user::RecvRing,
-    sq::empty_ring,
     wr::{
+        empty_ring,
         BadWr,
         RecvWr, //
     },

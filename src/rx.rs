@@ -75,6 +75,9 @@ use recv::Incoming;
 /// Octets that one round takes before it lets others run.
 const BUDGET: usize = 1024 * 1024;
 
+/// The same in FPDUs, which may have but 8 octets.
+const BUDGET_FPDUS: u64 = 4096;
+
 /// The receiver's state, under the queue pair's receive lock.
 #[derive(Default)]
 pub(crate) struct Rx {
@@ -275,7 +278,7 @@ impl Qp {
         let mut pos = 0;
         // Without a length there is nothing to look at: the usual end.
         while stream.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
-            if pos >= BUDGET {
+            if pos >= BUDGET || aftermath.fpdus >= BUDGET_FPDUS {
                 self.device().stats.rx_budget_ends.inc();
                 aftermath.again = true;
                 break;

@@ -57,6 +57,7 @@ use crate::{
     cq::Cq,
     sge::Slice,
     wr::{
+        empty_ring,
         BadWr,
         Completion,
         Origin,
@@ -147,6 +148,9 @@ pub(crate) struct SendQueue {
     #[pin]
     inner: SpinLockIrq<Inner>,
 }
+
+/// How many requests are completed while the lock is held, at most.
+const AT_ONCE: u32 = 64;
 
 /// The queue does not drain.
 const NEVER: i64 = -1;
@@ -362,18 +366,29 @@ impl SendQueue {
 
     /// The request is over. Completes what is complete now.
     pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: Origin) {
-        let mut inner = self.inner.lock();
-        inner.progress(self, slot, Progress::Done(status));
-        inner.complete(self, origin);
+        self.inner
+            .lock()
+            .progress(self, slot, Progress::Done(status));
+        self.complete(origin);
     }
 
     /// TCP has accepted the stream up to `position`. Notes where requests end in it, and completes what
     /// is complete now.
     pub(crate) fn accepted(&self, position: u64, ends: &mut Ends, origin: Origin) {
-        let mut inner = self.inner.lock();
-        ends.note(self, &mut inner);
-        inner.accepted = position;
-        inner.complete(self, origin);
+        {
+            let mut inner = self.inner.lock();
+            ends.note(self, &mut inner);
+            inner.accepted = position;
+            if !inner.complete(self, origin) {
+                return;
+            }
+        }
+        self.complete(origin);
+    }
+
+    /// Completes what is complete now. Others get their turn at the lock, and interrupts theirs, in between.
+    fn complete(&self, origin: Origin) {
+        while self.inner.lock().complete(self, origin) {}
     }
 
     /// Whether another Read or atomic operation may be outstanding; exactly the negotiated ORD may
@@ -490,10 +505,13 @@ impl SendQueue {
         while self.read_done().is_some() {}
         let mut wr = SendWr::default();
         for _ in 0..=self.entries {
-            {
+            while self.done() != self.taken() {
                 let mut inner = self.inner.lock();
                 let inner = &mut *inner;
-                while self.done() != self.taken() {
+                for _ in 0..AT_ONCE {
+                    if self.done() == self.taken() {
+                        break;
+                    }
                     let done = self.done();
                     let slot = Slot(done);
                     let progress = inner.progress.get(self.index(done));
@@ -535,9 +553,14 @@ impl Inner {
         }
     }
 
-    /// Completes requests in order until one is not over.
-    fn complete(&mut self, queue: &SendQueue, origin: Origin) {
-        while queue.done() != queue.taken() && self.complete_one(queue, origin) {}
+    /// Completes requests in order until one is not over; whether there may be more.
+    fn complete(&mut self, queue: &SendQueue, origin: Origin) -> bool {
+        for _ in 0..AT_ONCE {
+            if queue.done() == queue.taken() || !self.complete_one(queue, origin) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Completes the oldest pending request if it is over; whether it was.
@@ -574,15 +597,4 @@ impl Inner {
         }
         true
     }
-}
-
-/// Makes a ring of `entries` empty slots.
-///
-/// Context: process.
-pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
-    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL | __GFP_NOWARN)?;
-    for _ in 0..entries {
-        slots.push(None, GFP_KERNEL)?;
-    }
-    Ok(slots)
 }

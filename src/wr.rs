@@ -14,7 +14,11 @@ use iwarp::{
     rdmap::SendExtra,
     stag::Stag, //
 };
-use kernel::sync::Arc;
+use kernel::{
+    alloc::flags::__GFP_NOWARN,
+    prelude::*,
+    sync::Arc, //
+};
 use kernel_ext::rdma::object::QpId;
 use kernel_ext::rdma::types::Access;
 use kernel_ext::rdma::wr::{
@@ -323,6 +327,17 @@ impl Origin {
             _ => self.vendor_err,
         }
     }
+}
+
+/// Makes a ring of `entries` empty slots.
+///
+/// Context: process.
+pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
+    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL | __GFP_NOWARN)?;
+    for _ in 0..entries {
+        slots.push(None, GFP_KERNEL)?;
+    }
+    Ok(slots)
 }
 
 #[kernel::prelude::kunit_tests(riwarp_wr)]
