@@ -7,7 +7,7 @@
 #     row MTU PROGRAM SIZE DEVICE FIGURE     (MiB/s for _bw, us for _lat)
 #
 # Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw; riwarp: by the same
-# library, CRC off; riwarp-crc; riwarp-rxe: by librxe, CRC off), ROUNDS.
+# library, CRC off; riwarp-crc; riwarp-rxe: by librxe, CRC off), ROUNDS; BW64: requests in a run of 64 octets.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"

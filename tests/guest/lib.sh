@@ -13,8 +13,8 @@
 # Everything else goes to a log per case, shown with `# ` in front when the case fails. `finish`
 # gives the script its exit status.
 #
-# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw or siw), TOPOLOGY (netns, self, siw-server, siw-client),
-# ONLY (a glob: run only the cases whose name matches), VERBOSE=1 (show every log).
+# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw or siw), TOPOLOGY (netns, self,
+# siw-server, siw-client), ONLY (a glob: run only the cases whose name matches), VERBOSE=1 (show every log).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac

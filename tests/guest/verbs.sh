@@ -1,6 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # The verbs test programs, each on one device whose both ends are in one process.
+#
+# PROGRAMS: these programs only, on a device of TYPE. VANDAL_SECONDS: how long vandal goes on.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
