@@ -5,23 +5,25 @@
 #   make [KDIR=...]     builds riwarp.ko for a kernel whose build tree has the Rust side
 #   make install        installs it for the running kernel
 #
-# Everything below needs only a Debian (12 or later), root, and its package mirror. It makes a small
-# Debian of its own with the kernel, the compilers and the RDMA programs (minutes, the first time;
-# qemu/README.md), builds there, and boots the result in QEMU.
+# Everything below needs only a Debian (12 or later) with make and git, root, its package mirror and, for tests,
+# crates.io. It makes a small Debian of its own with the kernel, the compilers and the RDMA programs (minutes, the
+# first time; qemu/README.md), builds there, and boots the result in QEMU.
 #
 #   make demo           two machines talk RDMA through riwarp; TYPE=riwarp_siw for that link type
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      the same over iSER and iSCSI
-#   make test           all tests; closes with "N passed, N failed". Some are for a debug kernel, which is made
-#                       for them (the first time: 20 minutes or so on two processors)
+#   make test           the tests that are part of every change; closes with "N passed, N failed". Some are for a debug
+#                       kernel, which is made for them (the first time: 20 minutes or so on two processors).
+#                       tests/run-all says how to run others, or all
 #   make kunit          the tests inside that kernel, and nothing else
-#   make soak           generated adversity: ten minutes of each fuzz target, then of the module;
-#                       SECONDS=n is the time of each
+#   make soak           generated adversity: ten minutes of each fuzz target, then of mutated conversations and of spoilt
+#                       queues in that kernel; SECONDS=n is the time of each
 #   make coverage       the lines of the protocol core that its tests run
 #   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." asks for a part of them
 #   make check          formatting, lints, docs/conformance.md, and the tests that need no kernel
 #   make kdir           the kernel tree to build against, and nothing more
 #   make modules        riwarp.ko for that kernel
+#   make debug          the debug kernel, and the module for it
 #   make fmt            formats the Rust sources
 #   make clean          removes what builds leave in the checkout
 #   make distclean      ... and what was made outside of it
@@ -74,7 +76,7 @@ fmt: kdir
 clean:
 	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
 	else qemu/chroot make -C /kdir M=/riwarp clean; fi
-	@rm -rf tests/target
+	@rm -rf tests/guest/build tests/target
 
 distclean: clean
 	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
