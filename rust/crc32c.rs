@@ -2,7 +2,7 @@
 
 //! CRC32c as the kernel computes it, with the instructions that the CPU has for it.
 //!
-//! The checksum of MPA (RFC 5044, section 4.1) is `finish(update(INIT, octets))`, sent in
+//! The checksum of MPA (RFC 5044, section 4.4) is `finish(update(INIT, octets))`, sent in
 //! little-endian order of octets by convention of its predecessor (RFC 3385). Context: any.
 //!
 //! C header: `include/linux/crc32.h`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * One-line helpers for what is inline or a macro in the kernel's headers, so
- * that Rust can call it. No policy. Each file serves the Rust module of the
- * same name.
+ * Short helpers for what is inline or a macro in the kernel's headers, so that
+ * Rust can call it. No policy. Each file serves the Rust module of the same
+ * name.
  *
  * Where they are inlined (Kbuild), they have to be: LLVM would not for their
  * attributes, which differ from those of Rust's functions without need; the

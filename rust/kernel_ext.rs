@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core,
-//! TCP sockets and their callbacks, user memory, bottom-half locking.
+//! TCP sockets and their callbacks, user memory, bottom-half locking, tables
+//! under RCU, work queues, counts per CPU, checksums.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings.
 //! Paths mirror those of the `kernel` crate, so that moving a module upstream

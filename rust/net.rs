@@ -4,10 +4,10 @@
 //! detours.
 //!
 //! ```text
-//!   send      put / append          send_batch
+//!   send      put, put_zeroes       send_batch
 //!   memory ------------> TxBatch ----------------> Socket ---> TCP
 //!
-//!   receive   data_ready            peek, crc32c, for_each_chunk, consume
+//!   receive   data_ready            front, peek, crc32c, consume
 //!   TCP ----> Hooked<T> ----> Inbound ----------------------------> memory
 //! ```
 //!

@@ -7,7 +7,7 @@
 //! * [`ops`]: the trait [`Driver`](ops::Driver), what a driver implements;
 //! * [`device`], [`settings`]: the device, its registration, its port events; its files in sysfs;
 //! * [`object`]: links from the driver's objects back to those that the consumers hold;
-//! * [`wr`], [`wc`]: work requests in, completions out;
+//! * [`wr`], [`sges`], [`wc`]: work requests in, with the memory that they name, completions out;
 //! * [`mr`]: registration of memory;
 //! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
 //! * [`iw_cm`]: the iWARP connection manager;

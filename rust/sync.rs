@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Synchronisation that the `kernel` crate does not have: a spin lock against bottom halves,
-//! waiting with a time limit, work that is handed over instead of waited for ([`Baton`]), values
-//! that can be taken back ([`Gate`]).
+//! Synchronisation that the `kernel` crate does not have: a spin lock against bottom halves, and the
+//! knowledge that they are off ([`BhOff`]), waiting with a time limit, work that is handed over instead
+//! of waited for ([`Baton`]), values that can be taken back ([`Gate`]), the one object that callbacks
+//! have to find ([`Slot`]), and fields that keep apart what CPUs write ([`NextCacheLine`]).
 //!
 //! C headers: `include/linux/spinlock.h`, `include/linux/completion.h`,
 //! `include/linux/bottom_half.h`.

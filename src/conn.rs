@@ -2,23 +2,25 @@
 
 //! The connection manager: the life of one TCP connection, from start-up to release.
 //!
-//! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]),
-//! callbacks of the socket, and what the queue pair wants ([`Conn::close`], [`Conn::first_fpdu`],
-//! [`Conn::detach_qp`]). What leaves: MPA start-up frames, events of the iWARP connection manager,
-//! and the stream, which belongs to its queue pair once start-up is done.
+//! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]) and of a
+//! queue pair that knows its peer ([`call`]), callbacks of the socket, and what the queue pair wants
+//! ([`Conn::close`], [`Conn::first_fpdu`], [`Conn::detach_qp`]). What leaves: MPA start-up frames, events
+//! of the iWARP connection manager, and the stream, which belongs to its queue pair once start-up is
+//! done.
 //!
 //! # One actor per connection
 //!
 //! Whatever enters only leaves a note ([`Wants`], [`Desk`]) and queues the connection's work item.
 //! All decisions are taken by [`Conn::step`], one step at a time, on a queue that takes the steps
 //! of all connections in order. No step waits for a peer: one that is slow, or a start-up that is
-//! not done, holds up nobody else. `actor`, `initiator`, `responder` and `stream` hold the steps.
+//! not done, holds up nobody else. `actor`, `initiator`, `responder`, `pairing` and `stream` hold the
+//! steps.
 //!
 //! # Who keeps whom alive
 //!
 //! * The table of the device ([`Conns`]) holds each connection until it is released. The iWARP
-//!   connection manager has a number only; if it forgets a request, or comes too
-//!   late, nothing leaks and nothing dangles.
+//!   connection manager has a number only; if it forgets a request, or comes too late, nothing leaks
+//!   and nothing dangles.
 //! * The socket holds a [`Bell`], which holds the connection, which holds the socket. The ring is
 //!   opened by unhooking, at release.
 //! * The connection holds its queue pair, behind a [`Gate`], and the queue pair the connection, from
@@ -33,8 +35,8 @@
 //!
 //! # Locks
 //!
-//! The actor's mutex is taken by a step, by [`connect`] while it makes the connection, and by
-//! [`Conn::detach_qp`], which is a step too. Nobody takes it with a lock of a queue pair or a socket
+//! The actor's mutex is taken by a step, by [`connect`] and [`call`] while they make the connection, and
+//! by [`Conn::detach_qp`], which is a step too. Nobody takes it with a lock of a queue pair or a socket
 //! held, so that a step may call into both: actor > queue pair, actor > socket. The desk's mutex and
 //! the table's are innermost: nothing is called with them held. Callbacks of the socket take none of
 //! these; what they need is atomic or behind the gate. Events of the iWARP connection manager may be

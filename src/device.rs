@@ -496,7 +496,7 @@ impl Guid {
     }
 }
 
-/// Whether a device can be made on an interface: it must be of a kind that carries IP.
+/// Whether a device can be made on an interface: it must be of one of the kinds below, which carry IP.
 pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
     match netdev.link_type() {
         LinkType::Ethernet | LinkType::Loopback | LinkType::None => true,

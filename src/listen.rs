@@ -3,9 +3,8 @@
 //! Listeners: who is let in, and how many.
 //!
 //! What enters: requests of the iWARP connection manager and of queue pairs that wait for their peers
-//! ([`crate::pairing`]), and from [`door`] the connections that wait
-//! in TCP. What leaves: a [`Conn`] per connection, which reads the peer's MPA Request by itself. Nothing
-//! here waits for a peer.
+//! ([`crate::pairing`]), and from [`door`] the connections that wait in TCP. What leaves: a [`Conn`] per
+//! connection, which reads the peer's MPA Request by itself. Nothing here waits for a peer.
 //!
 //! Connections that have not sent their Request are limited per listener. When the limit is reached the
 //! oldest one has to go, if it had its chance; younger ones are likely to be honest, and then further

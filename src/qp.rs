@@ -6,7 +6,7 @@
 //! callbacks of the stream's socket. What leaves: completions, asynchronous events, and orders to the
 //! connection (close).
 //!
-//! A queue pair lives through [`Phase`]s, in one direction only:
+//! A queue pair lives through [`Phase`]s, in one direction only until it is reset:
 //!
 //! | phase | entered by | what happens in it |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | `Waiting` | modify to RTR with a destination | the peer is looked for, without `rdma_cm` |
 //! | `Rts` | [`Qp::attach`] | both directions run |
 //! | `Closing` | modify to SQD | what is posted goes out, then a FIN |
-//! | `Terminate` | a fault, here or there | the Terminate goes out at the next FPDU boundary |
-//! | `Error` | the end of the stream, modify to ERR | everything is flushed, also what comes later |
+//! | `Terminate` | a fault, of either end, that is found here; modify to SQE | the Terminate goes out at the next FPDU boundary |
+//! | `Error` | our Terminate is out, the peer's is here, the end of the stream, no peer in time, modify to ERR, destroy | everything is flushed, also what comes later |
 //!
 //! All flushing is done by the transmitter, which is one context at a time.
 //!
@@ -366,7 +366,7 @@ impl Qp {
         Phase::from_raw(self.phase.load(Acquire))
     }
 
-    /// Goes on to a later phase; does nothing in that phase or a later one. Returns whether it did.
+    /// Goes on to a later phase; does nothing in that phase or a later one.
     pub(crate) fn enter(&self, target: Phase) {
         let mut now = self.phase.load(Relaxed);
         while now < target as u32 {

@@ -4,13 +4,15 @@
 //!
 //! The map of the driver:
 //!
-//! * [`registry`], [`device`], [`driver`]: devices, how they come and go, and `ib_core`'s door;
+//! * [`registry`], [`device`], [`gid`], [`driver`]: devices, how they come and go, their addresses, and
+//!   `ib_core`'s door;
 //! * [`context`], [`mr`], [`stag`]: protection domains, memory regions, and their keys;
 //! * [`qp`], [`cq`], [`srq`], [`rq`], [`sq`]: queues;
 //! * [`tx`], [`rx`], [`readq`]: the stream out and in;
 //! * [`conn`], [`listen`], [`pairing`]: connections;
 //! * [`wr`], [`sge`], [`abi`]: work requests in the driver's own form and in those of user space;
-//! * [`settings`], [`stats`]: what can be set and seen from outside.
+//! * [`settings`], [`stats`]: what can be set and seen from outside;
+//! * [`queues`]: where work is done that cannot be done at once.
 //!
 //! The protocol itself is in crate `iwarp`, everything unsafe in crate `kernel_ext`.
 

@@ -6,13 +6,14 @@
 //! over complete FPDUs only; an incomplete one stays in TCP, and so does what the byte budget leaves
 //! over. For each FPDU, in this order: the CRC over all of it (MPA-20), the headers
 //! ([`iwarp::receiver`]), the access checks, the copy from the socket buffers into the consumer's
-//! pages. The round ends with one `consume`, one announcement per completion queue, and a word to
-//! the transmitter if there is something to answer.
+//! pages. The round ends with one `consume`, one announcement per completion queue, and, if there is
+//! something to answer, a round of the transmitter ([`Qp::answer`]).
 //!
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the rest of the stream is taken from
 //! TCP and thrown away, so that the Terminate is not lost to a reset.
 //!
-//! Context: softirq, or process when TCP works off a backlog. Nothing sleeps or allocates.
+//! Context: softirq, or process when TCP works off a backlog. Nothing sleeps; the walk itself allocates
+//! nothing.
 
 use iwarp::{
     fault::Fault,

@@ -4,7 +4,7 @@
 //!
 //! What enters: one call per event or per batch, from wherever it happens. What leaves: the
 //! counters of the port, in `/sys/class/infiniband/<device>/ports/1/hw_counters` and in
-//! `rdma statistic show`.
+//! `rdma statistic show`. docs/counters.md says what each tells an administrator.
 //!
 //! Context: any.
 
@@ -91,19 +91,19 @@ counters! {
     tx_page_waits = c"tx_page_waits",
     /// FPDUs with a wrong CRC.
     crc_errors = c"crc_errors",
-    /// Faults of peers, wrong CRCs among them.
+    /// Faults found in what was received, wrong CRCs among them.
     rx_faults = c"rx_faults",
-    /// RDMA Read Requests that were answered.
+    /// RDMA Read Requests that were accepted.
     rx_read_requests = c"rx_read_requests",
-    /// Atomic Requests that were answered.
+    /// Atomic Requests that were accepted.
     rx_atomic_requests = c"rx_atomic_requests",
-    /// Terminate messages sent.
+    /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.
     terminates_received = c"terminates_received",
     /// Connections that were begun from here.
     connects = c"connects",
-    /// Connections that peers asked for with a valid MPA Request.
+    /// Connections that peers asked for and that a consumer or a queue pair that waits was told of.
     connect_requests = c"connect_requests",
     /// Connections that reached RDMA mode.
     established = c"established",
@@ -111,7 +111,7 @@ counters! {
     mpa_errors = c"mpa_errors",
     /// Requests that a peer rejected.
     mpa_rejects = c"mpa_rejects",
-    /// Start-ups that ran out of time.
+    /// Start-ups in which the peer's frame or first message did not come in time.
     mpa_timeouts = c"mpa_timeouts",
     /// Incoming connections that were closed because a listener had too many half open.
     backlog_drops = c"backlog_drops",
@@ -119,7 +119,7 @@ counters! {
     pairing_refusals = c"pairing_refusals",
     /// Queue pairs that gave up waiting for their peer.
     pairing_timeouts = c"pairing_timeouts",
-    /// Connections that ended without an orderly close.
+    /// Streams that ended without an orderly close.
     aborts = c"aborts",
 }
 

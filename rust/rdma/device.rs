@@ -58,7 +58,7 @@ struct DeviceObject<T: Driver> {
 struct DeviceTail<T: Driver> {
     data: Arc<T::Device>,
     link: DeviceLink,
-    /// Freed with the device's memory, since sysfs refers to it until then.
+    /// Dropped by `ops.dealloc_driver`, when sysfs refers to it no more.
     settings: SettingGroup<T>,
     counters: Counters,
 }

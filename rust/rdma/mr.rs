@@ -5,8 +5,7 @@
 //! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]) or that of
 //! another driver ([`RegDmaBufMr`]), or a scatter list of a kernel consumer for a region that it will
 //! register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`], [`DmaBuf`]) or comes when
-//! it is needed ([`Paged`]), or a list
-//! of pages ([`KernelPages`]) that the driver's region keeps.
+//! it is needed ([`Paged`]), or a list of pages ([`KernelPages`]) that the driver's region keeps.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Settings and readings of a device as files in sysfs, under `/sys/class/infiniband/<device>/`.
+//! Settings of a device as files in sysfs, under `/sys/class/infiniband/<device>/`.
 //!
 //! A driver lists them in [`Driver::SETTINGS`]; each is a file with one value.
 //!

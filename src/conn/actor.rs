@@ -16,8 +16,9 @@
 //!     +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
-//! Between `Requesting` and `Open` there may be `Settling`. This file has what all phases share.
-//! `initiator` and `responder` have the phases of the two sides, `stream` those from `Open` on.
+//! Between `Requesting` and `Open` there may be `Settling`; without connection manager `Expecting` comes
+//! between `Replying` and `Open`, and `Asked` is left out. This file has what all phases share.
+//! `initiator`, `responder` and `pairing` have the phases of the two sides, `stream` those from `Open` on.
 //!
 //! Context: process, the actor's mutex held.
 

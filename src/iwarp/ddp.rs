@@ -8,7 +8,7 @@
 //!
 //! Pure, any context.
 //!
-//! RFC 5041, section 4 (draft numbering: DDP-12..31); RFC 5040, sections 4.1 and 4.2.
+//! RFC 5041, section 4 (rows DDP-12..31); RFC 5040, sections 4.1 and 4.2.
 
 use crate::{
     bytes::{

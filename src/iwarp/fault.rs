@@ -4,7 +4,7 @@
 //!
 //! A [`Fault`] is what a check returns; [`Fault::code`] is what the Terminate message says about
 //! it, and [`ErrorCode::quoting`] which of the offending headers go along. Several faults may share
-//! a code: the variant says which rule was broken, for counters and traces.
+//! a code: the variant says which rule was broken.
 //!
 //! Pure, any context.
 //!

@@ -18,6 +18,7 @@
 //! * [`segment::Segmenter`] makes FPDU headers out of a message: the way out;
 //! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
+//! * [`pairing`] decides which connection two queue pairs keep that find each other by number;
 //! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
 //!
 //! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and

@@ -8,7 +8,7 @@
 //!
 //! Pure, any context; called once per incoming Send segment.
 //!
-//! RFC 5041, sections 5.1 and 7.1 (draft numbering: DDP-36, -37, -52, -72, -73).
+//! RFC 5041, sections 5.1 and 7.1 (rows DDP-36, -37, -52, -72, -73).
 
 use crate::{
     fault::Fault,

@@ -9,7 +9,7 @@
 //!
 //! Pure, any context; the driver's lock around the ring is the only protection.
 //!
-//! RFC 5040, sections 5.2 and 6.1 (draft numbering: RDMAP-73..78, -126..129); RFC 7306, section 5.2
+//! RFC 5040, sections 5.2 and 6.1 (rows RDMAP-73..78, -126..129); RFC 7306, section 5.2
 //! (EXT-20, -31, -42, -46).
 
 use crate::{

@@ -12,7 +12,7 @@
 //!
 //! Pure, any context.
 //!
-//! RFC 5041, section 5.1 (draft numbering: DDP-32..45).
+//! RFC 5041, section 5.1 (rows DDP-32..45).
 
 use crate::{
     atomic::{

@@ -8,7 +8,7 @@
 //!
 //! Pure functions, any context; called once per incoming segment.
 //!
-//! RFC 5041, sections 7.1 and 8.2; RFC 5040, section 7.2 (draft numbering: DDP-75..80,
+//! RFC 5041, sections 7.1 and 8.2; RFC 5040, section 7.2 (rows DDP-75..80,
 //! RDMAP-153..158).
 
 use crate::fault::Fault;

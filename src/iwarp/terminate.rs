@@ -9,7 +9,7 @@
 //!
 //! Pure, any context.
 //!
-//! RFC 5040, sections 4.8 and 7.1 (draft numbering: RDMAP-37..49, -136..145).
+//! RFC 5040, sections 4.8 and 7.1 (rows RDMAP-37..49, -136..145).
 
 use crate::{
     bytes::{

@@ -3,9 +3,9 @@
 //! When to transmit for a doorbell: at once, or a little later and for many requests together.
 //!
 //! A process that posts now and then is served best by its own call, at once. One that posts small
-//! requests in a stream pays TCP's whole way for each. If it is left alone for as long as two sends
-//! take, it posts many more, without a system call even: libsiw does not ring while the previous
-//! entry still waits. All of them then go out in one send.
+//! requests in a stream pays TCP's whole way for each. If it is left alone for as long as two sends or
+//! more take, it posts many more, with libsiw without a system call even, which does not ring while the
+//! previous entry still waits. All of them then go out in one send.
 //!
 //! A process streams if it comes back several times in less time than its last send took, and if nothing comes from
 //! the peer in between, whose answer it might have waited for. (Responses to its own requests do not count: they come

@@ -6,7 +6,7 @@
 //! becomes a message here: its keys become regions, and fence and ORD are asked; what needs no message
 //! is done on the spot.
 //!
-//! Context: process; the transmitter's.
+//! Context: the transmitter's.
 
 use iwarp::{
     atomic::{

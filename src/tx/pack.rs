@@ -2,7 +2,7 @@
 
 //! The cutting and the packing room: from a message to FPDUs in a batch.
 //!
-//! Context: process; the transmitter's.
+//! Context: the transmitter's.
 
 use core::{
     cmp::min,

@@ -7,8 +7,8 @@
 //! in. What leaves: a copy of the payload for exactly that FPDU, or the answer to the operation, and a call of
 //! the transmitter. So each FPDU waits once, whatever the process does.
 //!
-//! The copy is one of the time between the request and its completion, as any other; whether it may still be
-//! sent is checked when that is done.
+//! The copy is one of the time between the request and its completion, as any other; if it is for a Read of the
+//! peer, whether it may still be sent is checked when that is done.
 //!
 //! Context: asking: the transmitter's. Bringing in: process.
 

@@ -13,7 +13,7 @@
 //!
 //! Pure, any context.
 //!
-//! RFC 5044, section 4.3 (draft numbering: MPA-18, -19, -23..27).
+//! RFC 5044, section 4.3 (rows MPA-18, -19, -23..27).
 
 /// Length in octets of a Marker.
 pub const MARKER_LEN: usize = 4;

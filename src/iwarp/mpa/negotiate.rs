@@ -14,7 +14,7 @@
 //!
 //! Pure; process context.
 //!
-//! RFC 5044, section 7.1; RFC 6581, sections 6 to 10 (draft numbering: MPA-1..10, -14, -15,
+//! RFC 5044, section 7.1; RFC 6581, sections 6 to 10 (rows MPA-1..10, -14, -15,
 //! -32..48).
 
 mod rtr;

@@ -12,7 +12,7 @@
 //!
 //! Pure; process context, a [`Frame`] takes more than 500 octets of stack.
 //!
-//! RFC 5044, section 7.1; RFC 6581, sections 6 and 9 (draft numbering: MPA-1..7, -32..37).
+//! RFC 5044, section 7.1; RFC 6581, sections 6 and 9 (rows MPA-1..7, -32..37).
 
 use crate::{
     bytes::{

@@ -2,7 +2,7 @@
 
 //! Ready to receive: the first message of a peer-to-peer connection.
 //!
-//! RFC 6581, sections 3 and 9 (draft numbering: MPA-39..45).
+//! RFC 6581, sections 3 and 9 (rows MPA-39..45).
 
 use crate::{
     ddp::{
