@@ -53,9 +53,7 @@ plain_perftest() {
 	shift 2
 	pair "$PERFTEST_LIMIT" "$tool" -F -d "$DEV_B" -x 0 -p "$PORT" "$@" -- \
 		"$tool" -F -d "$DEV_A" -x 0 -p "$PORT" "$@" "$IP4_B"
-	[ "$(perftest_rows | wc -l)" = "$rows" ] || die "$(perftest_rows | wc -l) rows instead of $rows"
-	perftest_rows | awk '!($5 > 0) || $5 ~ /inf|nan/ { bad = 1 } END { exit bad }' ||
-		die "figures: $(perftest_rows)"
+	perftest_table "$rows"
 }
 
 # Each of them leaves nothing, however many there are.
