@@ -132,23 +132,6 @@ pub struct StreamRules {
     pub peer_depths: Option<PeerDepths>,
 }
 
-/// Checks that no more octets have come than the frame has: nothing may follow a Request before the
-/// Reply, nor a Reply before the Initiator's first FPDU (MPA-7).
-///
-/// `frame_len` is that of [`Request`] or [`Reply`], `available` the number of octets that have
-/// arrived.
-///
-/// # Errors
-///
-/// [`StartError::Excess`].
-pub const fn check_excess(frame_len: usize, available: usize) -> Result<(), StartError> {
-    if available > frame_len {
-        Err(StartError::Excess)
-    } else {
-        Ok(())
-    }
-}
-
 /// A frame whose fixed part, enhanced data and private data have all arrived.
 struct Arrived {
     header: StartHeader,
@@ -379,7 +362,7 @@ pub struct Responder {
 /// A complete Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Length of the frame in octets; nothing may lie behind it ([`check_excess`]).
+    /// Length of the frame in octets; nothing may lie behind it (MPA-7).
     pub frame_len: usize,
     /// The private data of the peer's ULP.
     pub private_data: PrivateData,
