@@ -191,11 +191,11 @@ const STEP: u64 = 0;
 const TIMER: u64 = 1;
 
 impl_has_work! {
-    impl HasWork<Self, 0> for Conn { self.work }
+    impl HasWork<Self, STEP> for Conn { self.work }
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self, 1> for Conn { self.timer }
+    impl HasDelayedWork<Self, TIMER> for Conn { self.timer }
 }
 
 impl WorkItem<STEP> for Conn {

@@ -11,6 +11,7 @@ use iwarp::{
     fault::Fault,
     mpa::{
         self,
+        marker::MARKER_LEN,
         negotiate::StreamRules,
         start::{
             Frame,
@@ -161,14 +162,12 @@ pub(super) fn send_terminate(socket: &Socket, rules: &StreamRules, fault: Fault)
     };
     let end = end + mpa::CRC_LEN;
     if let Some(field) = fpdu.get_mut(end - mpa::CRC_LEN..end) {
-        field.copy_from_slice(&crc.to_le_bytes());
+        field.copy_from_slice(&mpa::crc_trailer(crc));
     }
     // A short send cannot be made good any more.
     let _ = socket.send(fpdu.get(..end).unwrap_or_default());
 }
 
-/// Octets of a Marker.
-const MARKER_LEN: usize = 4;
 /// More than a Terminate without a quote takes: Marker, length, headers, pad and CRC.
 const FAREWELL_MAX: usize = 64;
 const PADDING: [u8; 3] = [0; 3];
