@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Synchronisation that the `kernel` crate does not have: a spin lock against bottom halves, and the
-//! knowledge that they are off ([`BhOff`]), waiting with a time limit, work that is handed over instead
-//! of waited for ([`Baton`]), values that can be taken back ([`Gate`]), the one object that callbacks
-//! have to find ([`Slot`]), and fields that keep apart what CPUs write ([`NextCacheLine`]).
+//! knowledge that they are off ([`BhOff`]), work that is handed over instead of waited for ([`Baton`]),
+//! values that can be taken back ([`Gate`]), the one object that callbacks have to find ([`Slot`]), and
+//! fields that keep apart what CPUs write ([`NextCacheLine`]).
 //!
-//! C headers: `include/linux/spinlock.h`, `include/linux/completion.h`,
-//! `include/linux/bottom_half.h`.
+//! C headers: `include/linux/spinlock.h`, `include/linux/bottom_half.h`.
 
 use crate::bindings;
-use core::marker::PhantomPinned;
 use kernel::ffi::c_char;
 use kernel::ffi::c_int;
-use kernel::ffi::c_ulong;
-use kernel::prelude::*;
 use kernel::sync::lock::Backend;
-use kernel::sync::lock::Guard;
 use kernel::sync::lock::Lock;
-use kernel::types::Opaque;
 
 mod baton;
 mod bh;
@@ -60,9 +54,6 @@ pub struct NextCacheLine;
 /// pin_init!(Receiver { inner <- new_spinlock_bh!(ReceiverInner::new(), "Receiver::inner") })
 /// ```
 pub type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
-
-/// The guard of a [`SpinLockBh`].
-pub type SpinLockBhGuard<'a, T> = Guard<'a, T, SpinLockBhBackend>;
 
 /// What makes a [`Lock`] a [`SpinLockBh`].
 pub struct SpinLockBhBackend;
@@ -118,77 +109,11 @@ unsafe impl Backend for SpinLockBhBackend {
     }
 }
 
-/// Something that happens once and can be waited for, also for a limited time.
-///
-/// [`kernel::sync::Completion`] has no time limit.
-#[pin_data]
-pub struct Completion {
-    #[pin]
-    inner: Opaque<bindings::completion>,
-    #[pin]
-    _pin: PhantomPinned,
-}
-
-// SAFETY: A `struct completion` may be used and freed by any thread.
-unsafe impl Send for Completion {}
-// SAFETY: The functions used on a `struct completion` lock it.
-unsafe impl Sync for Completion {}
-
-impl Completion {
-    /// Makes one that has not happened yet.
-    pub fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
-                // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
-                unsafe { bindings::init_completion(slot) };
-            }),
-            _pin: PhantomPinned,
-        })
-    }
-
-    /// Lets all go on that wait now or later. Context: any.
-    pub fn complete_all(&self) {
-        // SAFETY: The completion was initialised by `new` and is pinned.
-        unsafe { bindings::complete_all(self.inner.get()) };
-    }
-
-    /// Waits until [`Completion::complete_all`] was called. Context: process, sleeps.
-    pub fn wait(&self) {
-        // SAFETY: The completion was initialised by `new` and is pinned.
-        unsafe { bindings::wait_for_completion(self.inner.get()) };
-    }
-
-    /// Waits at most `millis` milliseconds and says whether it happened. Context: process, sleeps.
-    pub fn wait_timeout(&self, millis: u32) -> bool {
-        let jiffies: c_ulong = kernel::time::msecs_to_jiffies(millis);
-        // SAFETY: The completion was initialised by `new` and is pinned.
-        unsafe { bindings::wait_for_completion_timeout(self.inner.get(), jiffies) != 0 }
-    }
-
-    /// Says whether it happened. Context: any.
-    pub fn is_done(&self) -> bool {
-        // SAFETY: The completion was initialised by `new` and is pinned.
-        unsafe { bindings::completion_done(self.inner.get()) }
-    }
-}
-
 #[kernel::prelude::kunit_tests(riwarp_sync)]
 mod tests {
     use super::*;
+    use kernel::prelude::*;
     use kernel::sync::Arc;
-
-    #[test]
-    fn a_completion_is_over_for_all_who_wait_later() -> Result {
-        let over = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
-        assert!(!over.is_done());
-        assert!(!over.wait_timeout(1));
-        over.complete_all();
-        assert!(over.is_done());
-        over.wait();
-        assert!(over.wait_timeout(0));
-        assert!(over.wait_timeout(1000));
-        Ok(())
-    }
 
     #[test]
     fn a_lock_guards_its_value_once() -> Result {

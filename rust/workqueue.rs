@@ -15,7 +15,6 @@ use kernel::ffi::c_uint;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::workqueue::HasDelayedWork;
-use kernel::workqueue::HasWork;
 use kernel::workqueue::Queue;
 use kernel::workqueue::Work;
 use kernel::workqueue::WorkItem;
@@ -128,32 +127,12 @@ impl Drop for OwnedQueue {
     }
 }
 
-/// Takes an item back that waits in a queue, and says whether it did.
+/// Takes a delayed item back that waits for its time or in a queue, and says whether it did.
 ///
-/// After `true` the item will not run, unless enqueued again, and the queue's reference to it is
-/// gone. After `false` it was not enqueued, or runs already. Context: any but hard interrupt; drops
-/// the queue's reference in the caller's context, which is never the last one.
-pub fn cancel<T, const ID: u64>(item: &Arc<T>) -> bool
-where
-    T: WorkItem<ID, Pointer = Arc<T>> + HasWork<T, ID>,
-{
-    let ptr = Arc::as_ptr(item).cast_mut();
-    // SAFETY: `ptr` points to a live `T`.
-    let work = unsafe { Work::raw_get(T::raw_get_work(ptr)) };
-    // SAFETY: `Work::new` initialised the item; the reference in `item` keeps it valid.
-    let was_pending = unsafe { bindings::cancel_work(work) };
-    if was_pending {
-        // SAFETY: Enqueuing turned one reference into a raw pointer; the item was still pending and
-        // is not any more, so that the queue's reference is now ours, once.
-        drop(unsafe { Arc::from_raw(ptr.cast_const()) });
-    }
-    was_pending
-}
-
-/// As [`cancel`], for an item whose time may not have come yet.
-///
-/// The timer of a delayed item cannot run any more, in whatever context, after this returned
-/// `true`.
+/// After `true` the item will not run, unless enqueued again, its timer cannot run any more, in
+/// whatever context, and the queue's reference to it is gone. After `false` it was not enqueued, or
+/// runs already. Context: any but hard interrupt; drops the queue's reference in the caller's context,
+/// which is never the last one.
 pub fn cancel_delayed<T, const ID: u64>(item: &Arc<T>) -> bool
 where
     T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
@@ -166,7 +145,8 @@ where
     // SAFETY: `DelayedWork::new` initialised the item; the reference in `item` keeps it valid.
     let was_pending = unsafe { bindings::cancel_delayed_work(delayed) };
     if was_pending {
-        // SAFETY: As in `cancel`.
+        // SAFETY: Enqueuing turned one reference into a raw pointer; the item was still pending and
+        // is not any more, so that the queue's reference is now ours, once.
         drop(unsafe { Arc::from_raw(ptr.cast_const()) });
     }
     was_pending
@@ -176,10 +156,12 @@ where
 mod tests {
     use super::*;
     use core::pin::Pin;
-    use kernel::impl_has_work;
-    use kernel::new_work;
+    use kernel::impl_has_delayed_work;
+    use kernel::new_delayed_work;
     use kernel::sync::atomic::Atomic;
     use kernel::sync::atomic::Relaxed;
+    use kernel::time::msecs_to_jiffies;
+    use kernel::workqueue::DelayedWork;
 
     /// Counts how often it was run.
     #[pin_data]
@@ -189,11 +171,11 @@ mod tests {
         again: Atomic<u32>,
         queue: Arc<OwnedQueue>,
         #[pin]
-        work: Work<Job>,
+        work: DelayedWork<Job>,
     }
 
-    impl_has_work! {
-        impl HasWork<Self> for Job { self.work }
+    impl_has_delayed_work! {
+        impl HasDelayedWork<Self> for Job { self.work }
     }
 
     impl WorkItem for Job {
@@ -228,7 +210,7 @@ mod tests {
                 runs: Atomic::new(0),
                 again: Atomic::new(again),
                 queue,
-                work <- new_work!("riwarp_workqueue::Job"),
+                work <- new_delayed_work!("riwarp_workqueue::Job"),
             }),
             GFP_KERNEL,
         )
@@ -266,9 +248,12 @@ mod tests {
     fn cancel_takes_back_only_what_waits() -> Result {
         let queue = queue(Placement::Unbound)?;
         let item = job(&queue, 0)?;
-        assert!(!cancel(&item));
+        assert!(!cancel_delayed(&item));
+        let hour = msecs_to_jiffies(3_600_000);
+        assert!(queue.enqueue_delayed(item.clone(), hour).is_ok());
+        assert!(cancel_delayed(&item));
         assert!(queue.enqueue(item.clone()).is_ok());
-        let taken_back = cancel(&item);
+        let taken_back = cancel_delayed(&item);
         queue.flush();
         // Either it ran, or it was taken back and nobody else has it any more.
         let ran = item.runs.load(Relaxed) == 1;

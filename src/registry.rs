@@ -28,6 +28,7 @@ use kernel::{
             Release, //
         },
         Arc,
+        Completion,
         Mutex,
         SpinLockIrq, //
     },
@@ -53,10 +54,7 @@ use kernel_ext::{
         },
         link::LinkType, //
     },
-    sync::{
-        Completion,
-        Slot, //
-    },
+    sync::Slot,
 };
 
 use crate::{
@@ -253,7 +251,7 @@ impl Registry {
             entry.doom();
             entry.end();
             // Somebody else may have been faster to take the registration.
-            entry.over.wait();
+            entry.over.wait_for_completion();
         }
     }
 
@@ -441,7 +439,7 @@ impl Census {
     /// Gives back the module's own count and waits for all others. To be called once.
     fn wait_empty(&self) {
         self.leave();
-        self.empty.wait();
+        self.empty.wait_for_completion();
     }
 }
 
@@ -482,9 +480,11 @@ mod tests {
         let second = Ticket::new(&census);
         drop(first);
         census.leave();
-        assert!(!census.empty.is_done());
+        assert_eq!(census.present.load(Acquire), 1);
         drop(second);
-        assert!(census.empty.is_done());
+        assert_eq!(census.present.load(Acquire), 0);
+        // It has happened, so this returns.
+        census.empty.wait_for_completion();
         Ok(())
     }
 }

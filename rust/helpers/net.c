@@ -188,18 +188,6 @@ void riwarp_helper_lock_sock(struct sock *sk)
 	lock_sock(sk);
 }
 
-bool riwarp_helper_bh_trylock_sock(struct sock *sk);
-bool riwarp_helper_bh_trylock_sock(struct sock *sk)
-{
-	return spin_trylock(&sk->sk_lock.slock);
-}
-
-void riwarp_helper_bh_unlock_sock(struct sock *sk);
-void riwarp_helper_bh_unlock_sock(struct sock *sk)
-{
-	bh_unlock_sock(sk);
-}
-
 int riwarp_helper_ip6_sock_set_v6only(struct sock *sk);
 int riwarp_helper_ip6_sock_set_v6only(struct sock *sk)
 {
@@ -322,11 +310,6 @@ int riwarp_helper_page_ref_count(const struct page *page)
 	return page_ref_count(page);
 }
 
-void *riwarp_helper_page_to_virt(const struct page *page);
-void *riwarp_helper_page_to_virt(const struct page *page)
-{
-	return page_to_virt(page);
-}
 
 void riwarp_helper_put_page(struct page *page);
 void riwarp_helper_put_page(struct page *page)

@@ -27,7 +27,7 @@ mod tests;
 extern "C" {
     fn riwarp_helper_alloc_pages(sleep: bool, order: c_uint) -> *mut bindings::page;
     fn riwarp_helper_page_ref_count(page: *const bindings::page) -> c_int;
-    fn riwarp_helper_page_to_virt(page: *const bindings::page) -> *mut c_void;
+    fn riwarp_helper_page_address(page: *const bindings::page) -> *mut c_void;
     fn riwarp_helper_put_page(page: *mut bindings::page);
 }
 
@@ -83,7 +83,7 @@ impl Chunk {
             },
         };
         // SAFETY: The page is valid, and not in high memory.
-        let virt = unsafe { riwarp_helper_page_to_virt(page.as_ptr()) };
+        let virt = unsafe { riwarp_helper_page_address(page.as_ptr()) };
         // SAFETY: The kernel's mapping of a page is not null.
         let virt = unsafe { NonNull::new_unchecked(virt.cast()) };
         // INVARIANT: Just made.
@@ -345,15 +345,6 @@ impl TxBatch {
     pub fn rewind(&mut self, mark: Mark) {
         // INVARIANT: Between `accepted` and `appended`.
         self.appended = mark.0.clamp(self.accepted, self.appended);
-    }
-
-    /// Gives memory back that is not needed now.
-    pub fn trim(&mut self) {
-        while self.spare.take_first(|_| true).is_some() {}
-        if self.is_empty() {
-            // INVARIANT: Nothing waits, so that nothing has to be covered.
-            while self.live.take_first(|_| true).is_some() {}
-        }
     }
 
     /// Calls `send` with a message of all that waits, and its length; forgets what it says was

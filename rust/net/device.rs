@@ -337,16 +337,6 @@ impl NetRef {
         Self(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// Takes over a count.
-    ///
-    /// # Safety
-    ///
-    /// `net` must be valid, and the caller must own a count of it that it gives up.
-    #[expect(dead_code, reason = "for namespaces that come with a request")]
-    pub(crate) unsafe fn from_raw(net: NonNull<bindings::net>) -> Self {
-        Self(net)
-    }
-
     pub(crate) fn as_raw(&self) -> *mut bindings::net {
         self.0.as_ptr()
     }

@@ -350,17 +350,6 @@ impl<'a> Inbound<'a> {
         }
     }
 
-    /// Asks TCP not to call `data_ready` before there are so many octets, unless it has no more
-    /// room or the stream ends.
-    pub fn set_lowat(&mut self, octets: u32) {
-        // Never more than a part of the room that there is (see `RCVBUF` in socket.rs).
-        let octets = octets.clamp(1, 1 << 17);
-        // SAFETY: By the type invariant the socket is valid and locked. (The function that sets the
-        // value for user space would call `data_ready` from here.)
-        // CAST: Clamped above.
-        unsafe { (&raw mut (*self.sk).sk_rcvlowat).write_volatile(octets as c_int) };
-    }
-
     /// Sends without leaving the receive path; as [`super::Socket::send_batch`], but never sleeps.
     ///
     /// # Errors

@@ -236,24 +236,6 @@ impl Socket {
         }
     }
 
-    /// Gives a connection up when what was sent is not acknowledged for so long. Context: process.
-    pub fn set_user_timeout(&self, millis: u32) {
-        let millis = c_int::try_from(millis).unwrap_or(c_int::MAX);
-        // SAFETY: The socket is valid. A value that is not negative is always taken.
-        unsafe { bindings::tcp_sock_set_user_timeout(self.sk(), millis) };
-    }
-
-    /// Sets how often the opening packet is repeated before a connection attempt fails. Context:
-    /// process.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if it is 0 or above 127.
-    pub fn set_syn_retries(&self, retries: u8) -> Result {
-        // SAFETY: The socket is valid.
-        to_result(unsafe { bindings::tcp_sock_set_syncnt(self.sk(), retries.into()) })
-    }
-
     /// The address on this side. Context: process.
     ///
     /// # Errors
@@ -374,29 +356,12 @@ impl Socket {
         unsafe { (&raw const (*self.tp()).bytes_acked).read_volatile() }
     }
 
-    /// How many octets TCP took that the peer has not acknowledged. Context: any.
-    pub fn unacked(&self) -> u32 {
-        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
-        let write_seq = unsafe { (&raw const (*self.tp()).write_seq).read_volatile() };
-        // SAFETY: As above.
-        let snd_una = unsafe { (&raw const (*self.tp()).snd_una).read_volatile() };
-        write_seq.wrapping_sub(snd_una)
-    }
-
     /// Ends the stream to the peer, after all that was sent. Runs the `state_change` of a hook.
     /// Context: process.
     pub fn shutdown_write(&self) {
         // SAFETY: The socket is valid. An error says that there was no connection.
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
-        };
-    }
-
-    /// As [`Socket::shutdown_write`], and takes no more octets from the peer.
-    pub fn shutdown_both(&self) {
-        // SAFETY: As above.
-        unsafe {
-            bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_RDWR)
         };
     }
 

@@ -55,11 +55,6 @@ impl TcpState {
             _ => Self::Closed,
         }
     }
-
-    /// Says whether octets can still be sent.
-    pub fn can_send(self) -> bool {
-        matches!(self, Self::Established | Self::CloseWait)
-    }
 }
 
 /// # Safety

@@ -36,9 +36,6 @@ use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::ffi::c_char;
 use kernel::prelude::*;
-use kernel::sync::atomic::Acquire;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Release;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::types::Opaque;
@@ -166,13 +163,7 @@ impl IbDevice {
 
 /// The way from the driver's device object to `ib_core`.
 #[derive(Clone)]
-pub struct DeviceLink(Arc<DeviceInner>);
-
-struct DeviceInner {
-    gate: Gate<DevicePtr>,
-    /// Whether `ops.dealloc_driver` has run or is running.
-    gone: Atomic<bool>,
-}
+pub struct DeviceLink(Arc<Gate<DevicePtr>>);
 
 struct DevicePtr(NonNull<bindings::ib_device>);
 
@@ -188,7 +179,7 @@ impl DeviceLink {
     ///
     /// Context: any.
     pub fn event(&self, event: PortEvent, port: u32) {
-        let Some(device) = self.0.gate.enter() else {
+        let Some(device) = self.0.enter() else {
             return;
         };
         let device = device.0.as_ptr();
@@ -210,11 +201,6 @@ impl DeviceLink {
         unsafe { bindings::ib_dispatch_event(&raw) };
         // SAFETY: The reference is ours.
         unsafe { bindings::ib_device_put(device) };
-    }
-
-    /// Whether the device has not been given back to the driver yet.
-    pub fn is_alive(&self) -> bool {
-        !self.0.gone.load(Acquire)
     }
 }
 
@@ -240,13 +226,11 @@ pub struct Identity {
 /// `device` is a device of `T`, and a reference to its memory is ours.
 pub struct Registration<T: Driver> {
     device: NonNull<DeviceObject<T>>,
-    link: DeviceLink,
-    data: Arc<T::Device>,
 }
 
 // SAFETY: Unregistering is allowed on any thread.
 unsafe impl<T: Driver> Send for Registration<T> {}
-// SAFETY: Shared references lead to the driver's object and to nothing else.
+// SAFETY: Shared references lead to nothing.
 unsafe impl<T: Driver> Sync for Registration<T> {}
 
 impl<T: Driver> Registration<T> {
@@ -280,18 +264,14 @@ impl<T: Driver> Registration<T> {
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) }
         });
 
-        let inner = DeviceInner {
-            gate: Gate::new(DevicePtr(raw)),
-            gone: Atomic::new(false),
-        };
-        let link = DeviceLink(Arc::new(inner, GFP_KERNEL)?);
+        let link = DeviceLink(Arc::new(Gate::new(DevicePtr(raw)), GFP_KERNEL)?);
         let settings = SettingGroup::try_new()?;
         let counters = Counters::try_new(T::COUNTERS)?;
         let data = make(link.clone())?;
 
         let tail = DeviceTail {
-            data: data.clone(),
-            link: link.clone(),
+            data,
+            link,
             settings,
             counters,
         };
@@ -307,7 +287,7 @@ impl<T: Driver> Registration<T> {
         // `ib_core`'s.
         unsafe { riwarp_helper_ib_device_get_device(raw.as_ptr()) };
         // INVARIANT: The reference was just taken.
-        let this = Self { device, link, data };
+        let this = Self { device };
         // SAFETY: The device is complete; without a DMA device its addresses are kernel virtual
         // ones.
         let status = unsafe {
@@ -322,25 +302,6 @@ impl<T: Driver> Registration<T> {
         }
         undo.dismiss();
         Ok(this)
-    }
-
-    /// The driver's object.
-    pub fn device(&self) -> &Arc<T::Device> {
-        &self.data
-    }
-
-    /// The way to `ib_core`.
-    pub fn link(&self) -> &DeviceLink {
-        &self.link
-    }
-
-    /// Takes over the new name of the network interface, which the connection manager uses for port
-    /// mapping.
-    pub fn set_interface_name(&self, netdev: &NetDevice) {
-        // SAFETY: The memory is held; the connection manager reads the name without a lock, so it
-        // may see a mixture, as with every driver. It is always terminated, since the last octet
-        // never changes.
-        unsafe { write_interface_name(self.device.as_ptr().cast(), netdev) };
     }
 }
 
@@ -387,19 +348,7 @@ unsafe fn describe<T: Driver>(
     copy_name(&mut device.node_desc, identity.node_desc.to_bytes());
     device.iw_driver_flags = bindings::iw_flags_IW_F_NO_PORT_MAP;
     device.uverbs_cmd_mask |= identity.provider.commands();
-    // SAFETY: By the caller's promise.
-    unsafe { write_interface_name(raw, netdev) };
-}
-
-/// Writes the name of the network interface.
-///
-/// # Safety
-///
-/// `raw` must be valid.
-unsafe fn write_interface_name(raw: *mut bindings::ib_device, netdev: &NetDevice) {
-    // SAFETY: By the caller's promise.
-    let target = unsafe { &mut (*raw).iw_ifname };
-    copy_name(target, netdev.name().as_bytes());
+    copy_name(&mut device.iw_ifname, netdev.name().as_bytes());
 }
 
 /// Copies a name into a C array, which stays terminated.
@@ -424,10 +373,7 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
     let Some(tail) = tail else {
         return;
     };
-    // ORDERING: Release: pairs with the acquire in `is_alive`; who sees the device gone sees it
-    // closed.
-    tail.link.0.gate.close();
-    tail.link.0.gone.store(true, Release);
+    tail.link.0.close();
     T::dealloc_driver(tail.data);
     // The settings are dropped here: sysfs let go of them before.
 }

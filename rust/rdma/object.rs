@@ -24,7 +24,6 @@ use super::types::QpEvent;
 use super::types::SrqEvent;
 use crate::bindings;
 use crate::sync::Baton;
-use crate::sync::Completion;
 use crate::sync::Gate;
 use crate::sync::Next;
 use core::mem::offset_of;
@@ -39,6 +38,7 @@ use kernel::sync::new_mutex;
 use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
+use kernel::sync::Completion;
 use kernel::sync::Mutex;
 use kernel::sync::SpinLockIrq;
 
@@ -351,11 +351,6 @@ impl CqLink {
         }
     }
 
-    /// Whether the consumer still holds the queue.
-    pub fn is_alive(&self) -> bool {
-        self.0.gate.is_open()
-    }
-
     /// Resizes the queue, one call at a time; what `f` shares takes the place of what an earlier call
     /// has shared.
     ///
@@ -422,11 +417,6 @@ impl SrqLink {
             // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
             unsafe { handler(&mut event, context) };
         }
-    }
-
-    /// Whether the consumer still holds the queue.
-    pub fn is_alive(&self) -> bool {
-        self.0.gate.is_open()
     }
 
     /// Modifies the queue, one call at a time; what `f` shares takes the place of what an earlier call
@@ -520,11 +510,6 @@ impl QpLink {
         self.0.id
     }
 
-    /// Whether the consumer still holds the queue pair.
-    pub fn is_alive(&self) -> bool {
-        self.0.gate.is_open()
-    }
-
     /// The C object, if it still exists; used right away by the connection manager, which keeps it
     /// alive itself.
     pub(super) fn raw(&self) -> Option<NonNull<bindings::ib_qp>> {
@@ -573,7 +558,7 @@ impl QpLink {
             endpoint.settle();
         }
         self.remove_user();
-        self.0.unused.wait();
+        self.0.unused.wait_for_completion();
     }
 
     /// Ends the link; no handler runs once this returned.

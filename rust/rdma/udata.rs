@@ -54,15 +54,6 @@ impl<'a, T: Driver> Udata<'a, T> {
         !self.raw.is_null()
     }
 
-    /// How long the response may be.
-    pub fn response_room(&self) -> usize {
-        if self.raw.is_null() {
-            return 0;
-        }
-        // SAFETY: Not null, so valid by the promise in `new`.
-        unsafe { (*self.raw).outlen }
-    }
-
     /// Copies the request.
     ///
     /// Missing octets at the end are zero; octets beyond must be zero.

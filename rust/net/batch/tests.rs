@@ -112,19 +112,4 @@ mod batch {
         assert_eq!(again, first.map(|page| (page, batch.appended)));
         Ok(())
     }
-
-    #[test]
-    fn trim_gives_all_memory_back() -> Result {
-        let mut batch = TxBatch::new();
-        batch.reserve(3 * (PAGE_SIZE << ORDER), Grow::Sleep)?;
-        batch.put(&[1; PAGE_SIZE])?;
-        take(&mut batch, PAGE_SIZE)?;
-        batch.trim();
-        assert_eq!(batch.room(), 0);
-        assert!(batch.live.iter().next().is_none() && batch.spare.iter().next().is_none());
-        // And goes on from there.
-        batch.put(b"more")?;
-        assert_eq!(batch.len(), 4);
-        Ok(())
-    }
 }

@@ -7,14 +7,6 @@ use crate::bindings;
 use crate::net::TxBatch;
 use kernel::prelude::*;
 
-extern "C" {
-    fn riwarp_helper_bh_trylock_sock(sk: *mut bindings::sock) -> bool;
-    fn riwarp_helper_bh_unlock_sock(sk: *mut bindings::sock);
-    fn riwarp_helper_local_bh_disable();
-    fn riwarp_helper_local_bh_enable();
-    fn riwarp_helper_sk_owned_by_user(sk: *const bindings::sock) -> bool;
-}
-
 /// Whether the caller will send more at once, so that a last packet that is not full may wait for
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,38 +31,6 @@ impl Socket {
         // say about sockets of the kernel.
         // SAFETY: The socket is valid and owned by this call.
         self.locked(|sk| unsafe { send_locked(sk, batch, more) })
-    }
-
-    /// As [`Socket::send_batch`], where sleeping is not allowed.
-    ///
-    /// Context: process or softirq, interrupts enabled; not from a callback of the same socket
-    /// (there, [`crate::net::Inbound::try_send_batch`]).
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY` if somebody has the socket locked.
-    pub fn try_send_batch_atomic(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
-        let sk = self.sk();
-        // SAFETY: Undone below, on the same CPU.
-        unsafe { riwarp_helper_local_bh_disable() };
-        // SAFETY: The socket is valid; bottom halves are off.
-        let ret = if unsafe { riwarp_helper_bh_trylock_sock(sk) } {
-            // SAFETY: The socket is valid and its spin lock held.
-            let ret = if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
-                Err(EBUSY)
-            } else {
-                // SAFETY: The spin lock is held and nobody owns the socket.
-                unsafe { send_locked(sk, batch, more) }
-            };
-            // SAFETY: Locked above.
-            unsafe { riwarp_helper_bh_unlock_sock(sk) };
-            ret
-        } else {
-            Err(EBUSY)
-        };
-        // SAFETY: Disabled above.
-        unsafe { riwarp_helper_local_bh_enable() };
-        ret
     }
 }
 
