@@ -58,6 +58,9 @@ use crate::{
     }, //
 };
 
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
+
 /// Octets of the header of a queue.
 const HEADER_LEN: usize = 384;
 // Where its fields are.

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completions.
+
+#[kernel::prelude::kunit_tests(riwarp_abi_rxe_cq)]
+mod suite {
+    use super::super::*;
+    use kernel::{
+        impl_has_work,
+        new_work,
+        sync::atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        time::{
+            delay::fsleep,
+            Delta,
+            Instant,
+            Monotonic, //
+        },
+        workqueue::{
+            Work,
+            WorkItem, //
+        }, //
+    };
+    use kernel_ext::{
+        rdma::object::QpId,
+        workqueue::{
+            Flags,
+            OwnedQueue,
+            Placement, //
+        }, //
+    };
+
+    const COMPLETION: Completion = Completion {
+        id: ID,
+        status: WcStatus::Success,
+        opcode: WcOpcode::Recv,
+        bytes: 0x0102_0304,
+        extra: WcExtra::None,
+        qpn: 0x0005_0607,
+        qp: QpId::NONE,
+        solicited: false,
+    };
+
+    fn completion(id: u64) -> Completion {
+        Completion { id, ..COMPLETION }
+    }
+
+    /// What a process does that has polled.
+    fn poll(ring: &CqRing, index: u32) -> Result {
+        ring.memory().store_u32_release(CONSUMER_AT, index)
+    }
+
+    fn produced(ring: &CqRing) -> Option<u32> {
+        ring.memory().load_u32_acquire(PRODUCER_AT)
+    }
+
+    fn id_at(ring: &CqRing, position: u32) -> Option<u64> {
+        ring.memory().copy_out(ring.0.at(position))
+    }
+
+    #[test]
+    fn a_completion_is_laid_out_as_the_library_reads_it() {
+        let entry = encode_cqe(&COMPLETION);
+        assert_eq!(entry[..8], ID.to_ne_bytes());
+        assert_eq!(entry[8..12], 0u32.to_ne_bytes());
+        // IBV_WC_RECV.
+        assert_eq!(entry[12..16], 128u32.to_ne_bytes());
+        assert_eq!(entry[16..20], [0; 4]);
+        assert_eq!(entry[20..24], 0x0102_0304u32.to_ne_bytes());
+        assert_eq!(entry[24..28], [0; 4]);
+        assert_eq!(entry[28..32], 0x0005_0607u32.to_ne_bytes());
+        assert_eq!(entry[32..46], [0; 14]);
+        assert_eq!(entry[46..], [1, 0]);
+    }
+
+    #[test]
+    fn what_a_message_brought_comes_with_its_flag() {
+        let octets = [0xa1, 0xa2, 0xa3, 0xa4];
+        let key = u32::from_ne_bytes(octets);
+        // IBV_WC_WITH_IMM and IBV_WC_WITH_INV.
+        for (extra, flag) in [
+            (WcExtra::Immediate(octets), 2u32),
+            (WcExtra::Invalidated(key), 8),
+        ] {
+            let entry = encode_cqe(&Completion {
+                extra,
+                ..COMPLETION
+            });
+            assert_eq!(entry[24..28], octets);
+            assert_eq!(entry[36..40], flag.to_ne_bytes());
+        }
+    }
+
+    #[test]
+    fn a_full_queue_is_left_as_it_is() -> Result {
+        let ring = CqRing::new(4)?;
+        for n in 0..3 {
+            assert!(ring.post(n, &completion(n.into())));
+            assert_eq!(produced(&ring), Some(n + 1));
+            assert_eq!(ring.waiting(n + 1), Some(n + 1));
+        }
+        assert!(!ring.post(3, &completion(3)));
+        assert_eq!((produced(&ring), id_at(&ring, 3)), (Some(3), Some(0)));
+        // One was polled: the last place is free now, the one after it not.
+        poll(&ring, 1)?;
+        assert!(ring.post(3, &completion(3)) && !ring.post(4, &completion(4)));
+        assert_eq!((produced(&ring), ring.waiting(4)), (Some(0), Some(3)));
+        for n in 0..4 {
+            assert_eq!(id_at(&ring, n), Some(n.into()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_index_beyond_the_queue_makes_no_room_outside() -> Result {
+        let ring = CqRing::new(4)?;
+        for index in [4, 8, 0x8000_0004, u32::MAX - 3] {
+            // All the same as 0.
+            poll(&ring, index)?;
+            assert!(ring.post(2, &completion(2)) && !ring.post(3, &completion(3)));
+            assert_eq!(ring.waiting(3), Some(3));
+        }
+        // A process that has polled what is not there finds nothing else.
+        poll(&ring, 3)?;
+        assert_eq!(ring.waiting(1), Some(2));
+        Ok(())
+    }
+
+    #[test]
+    fn a_completion_leaves_its_neighbours_alone() -> Result {
+        let ring = CqRing::new(4)?;
+        assert!(ring.post(1, &COMPLETION));
+        let (from, to) = (ring.0.at(0), ring.0.at(4));
+        let own = ring.0.at(1)..ring.0.at(1) + CQE_LEN;
+        for at in (from..to).step_by(8) {
+            if !own.contains(&at) {
+                assert_eq!(ring.memory().copy_out(at), Some(0u64));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_not_polled_moves_to_a_queue_of_another_size() -> Result {
+        let old = CqRing::new(4)?;
+        poll(&old, 3)?;
+        for position in 3..6u32 {
+            assert!(old.post(position, &completion(position.into())));
+        }
+        let new = CqRing::new(8)?;
+        // The last of them comes while the others are copied.
+        assert_eq!(old.copy_to(5, &new), Ok(2));
+        assert_eq!(produced(&new), Some(2));
+        assert_eq!(old.copy_range(5, 1, &new, 2), Ok(()));
+        assert_eq!((produced(&new), new.waiting(3)), (Some(3), Some(3)));
+        for n in 0..3 {
+            assert_eq!(id_at(&new, n), Some(u64::from(n) + 3));
+        }
+        assert_eq!(old.copy_to(6, &CqRing::new(2)?), Err(EINVAL));
+        assert_eq!(old.copy_range(3, 1, &new, 7), Err(EINVAL));
+        assert_eq!(old.copy_range(3, 1, &new, u32::MAX), Err(EINVAL));
+        Ok(())
+    }
+
+    /// A process that polls on another CPU.
+    #[pin_data]
+    struct Poller {
+        ring: CqRing,
+        /// Completions that were not whole when their place was published.
+        torn: Atomic<u32>,
+        polled: Atomic<u32>,
+        #[pin]
+        work: Work<Self>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Poller { self.work }
+    }
+
+    const MANY: u32 = 5000;
+    /// After that somebody is stuck.
+    const LONG: Delta = Delta::from_secs(10);
+
+    impl WorkItem for Poller {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            let mut position = 0;
+            let mut looks = 0u32;
+            let begin = Instant::<Monotonic>::now();
+            while position < MANY && begin.elapsed() < LONG {
+                if produced(&this.ring) == Some(position & this.ring.0.mask) {
+                    looks += 1;
+                    // Should both be on one CPU.
+                    if looks % 1000 == 0 {
+                        fsleep(Delta::from_micros(10));
+                    }
+                    continue;
+                }
+                if id_at(&this.ring, position) != Some(u64::from(position) + 1) {
+                    this.torn.add(1, Relaxed);
+                }
+                position += 1;
+                let _ = poll(&this.ring, position & this.ring.0.mask);
+                this.polled.store(position, Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_is_published_when_its_completion_is_whole() -> Result {
+        let queue = OwnedQueue::try_new(
+            c"riwarp_kunit",
+            Flags {
+                placement: Placement::Unbound,
+                highpri: false,
+                mem_reclaim: false,
+            },
+        )?;
+        let poller = Arc::pin_init(
+            pin_init!(Poller {
+                ring: CqRing::new(8)?,
+                torn: Atomic::new(0),
+                polled: Atomic::new(0),
+                work <- new_work!("Poller::work"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        assert!(queue.enqueue(poller.clone()).is_ok());
+        let mut posted = 0;
+        let begin = Instant::<Monotonic>::now();
+        while posted < MANY && begin.elapsed() < LONG {
+            if poller.ring.post(posted, &completion(u64::from(posted) + 1)) {
+                posted += 1;
+            } else {
+                fsleep(Delta::from_micros(20));
+            }
+        }
+        queue.flush();
+        assert_eq!(poller.torn.load(Relaxed), 0);
+        assert_eq!((posted, poller.polled.load(Relaxed)), (MANY, MANY));
+        Ok(())
+    }
+}

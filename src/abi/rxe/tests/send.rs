@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Send requests.
+
+#[kernel::prelude::kunit_tests(riwarp_abi_rxe_send)]
+mod suite {
+    use super::super::*;
+
+    /// The front of a request: every field with a value of its own, a list of `num_sge` elements.
+    fn head(opcode: u32, flags: SendFlags, num_sge: u32) -> [u8; SEND_LEN] {
+        let mut head = [0; SEND_LEN];
+        let mut put = |at: usize, value: &[u8]| head[at..at + value.len()].copy_from_slice(value);
+        put(0, &ID.to_ne_bytes());
+        put(12, &opcode.to_ne_bytes());
+        put(16, &flags.bits().to_ne_bytes());
+        put(20, &[0xa1, 0xa2, 0xa3, 0xa4]);
+        put(24, &0x0102_0304_0506_0708u64.to_ne_bytes());
+        for (n, at) in (0xb0..).zip((32..56).step_by(4)) {
+            put(at, &[n; 4]);
+        }
+        put(196, &num_sge.to_ne_bytes());
+        head
+    }
+
+    /// The same with inline data of `len` octets.
+    fn inline(len: u32) -> [u8; SEND_LEN] {
+        let mut head = head(OP_SEND, SendFlags::INLINE, 0);
+        head[184..188].copy_from_slice(&len.to_ne_bytes());
+        head
+    }
+
+    /// A queue whose elements are as large as can be.
+    fn ring() -> Result<SendRing> {
+        SendRing::new(4, MAX_SGE as u32, MAX_INLINE as u32)
+    }
+
+    /// Decodes a request that is at `position` of a ring.
+    fn taken_at(ring: &SendRing, position: u32, head: &[u8; SEND_LEN]) -> Result<SendWr> {
+        store(&ring.0, position, head)?;
+        let mut wr = SendWr::default();
+        let taken = ring.take(position, &mut wr).ok_or(ENOENT)?;
+        taken.map_err(|_| EINVAL)?;
+        Ok(wr)
+    }
+
+    fn taken(head: &[u8; SEND_LEN]) -> Result<SendWr> {
+        taken_at(&ring()?, 0, head)
+    }
+
+    fn refusal_at(ring: &SendRing, head: &[u8; SEND_LEN]) -> Option<(u64, WcStatus)> {
+        store(&ring.0, 1, head).ok()?;
+        let mut wr = SendWr::default();
+        let bad = ring.take(1, &mut wr)?.err()?;
+        // It is handed back like any other, and leaves no octets behind that could be sent.
+        let gone = consumed(&ring.0) == Some(2) && wr.payload.len() == 0;
+        gone.then_some((bad.id, bad.status))
+    }
+
+    fn refusal(head: &[u8; SEND_LEN]) -> Option<(u64, WcStatus)> {
+        refusal_at(&ring().ok()?, head)
+    }
+
+    const TOO_LONG: Option<(u64, WcStatus)> = Some((ID, WcStatus::LocalLength));
+
+    #[test]
+    fn a_write_names_the_peers_buffer() -> Result {
+        for (opcode, expected) in [
+            (OP_WRITE, None),
+            (OP_WRITE_WITH_IMM, Some([0xa1, 0xa2, 0xa3, 0xa4])),
+        ] {
+            let wr = taken(&head(opcode, SendFlags::empty(), 1))?;
+            let SendOp::Write {
+                stag,
+                to,
+                immediate,
+            } = wr.op
+            else {
+                return Err(EINVAL);
+            };
+            assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+            assert_eq!(immediate, expected);
+            assert_eq!(wr.id, ID);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn three_kinds_of_sends() -> Result {
+        let octets = [0xa1, 0xa2, 0xa3, 0xa4];
+        let stag = Stag::new(u32::from_ne_bytes(octets));
+        for (opcode, expected) in [
+            (OP_SEND, SendExtra::None),
+            (OP_SEND_WITH_IMM, SendExtra::Immediate(octets)),
+            (OP_SEND_WITH_INV, SendExtra::Invalidate(stag)),
+        ] {
+            let SendOp::Send(extra) = taken(&head(opcode, SendFlags::empty(), 1))?.op else {
+                return Err(EINVAL);
+            };
+            assert_eq!(extra, expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_read_never_invalidates_its_sink() -> Result {
+        let SendOp::Read {
+            stag,
+            to,
+            invalidate_local,
+        } = taken(&head(OP_READ, SendFlags::empty(), 1))?.op
+        else {
+            return Err(EINVAL);
+        };
+        assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+        assert!(!invalidate_local);
+        Ok(())
+    }
+
+    #[test]
+    fn atomic_operations_have_their_key_behind_the_operands() -> Result {
+        let (first, second) = (0xb1b1_b1b1_b0b0_b0b0, 0xb3b3_b3b3_b2b2_b2b2);
+        let swap = AtomicOperation::CompareSwap {
+            swap: second,
+            swap_mask: u64::MAX,
+            compare: first,
+            compare_mask: u64::MAX,
+        };
+        let add = AtomicOperation::FetchAdd {
+            add: first,
+            mask: 0,
+        };
+        for (asked, expected, completion) in [
+            (OP_COMPARE_SWAP, swap, WcOpcode::CompareSwap),
+            (OP_FETCH_ADD, add, WcOpcode::FetchAdd),
+        ] {
+            let SendOp::Atomic {
+                stag,
+                to,
+                operation,
+                opcode,
+            } = taken(&head(asked, SendFlags::empty(), 1))?.op
+            else {
+                return Err(EINVAL);
+            };
+            assert_eq!((stag.raw(), to), (0xb4b4_b4b4, 0x0102_0304_0506_0708));
+            assert_eq!((operation, opcode), (expected, completion));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_done_on_the_spot_names_its_keys() -> Result {
+        let wr = taken(&head(OP_LOCAL_INV, SendFlags::empty(), 0))?;
+        let SendOp::LocalInv { stag } = wr.op else {
+            return Err(EINVAL);
+        };
+        assert_eq!(stag.raw().to_ne_bytes(), [0xa1, 0xa2, 0xa3, 0xa4]);
+        let SendOp::Bind(bind) = taken(&head(OP_BIND_MW, SendFlags::empty(), 0))?.op else {
+            return Err(EINVAL);
+        };
+        let keys = [bind.region, bind.window, bind.key].map(Stag::raw);
+        assert_eq!(keys, [0xb2b2_b2b2, 0xb3b3_b3b3, 0xb4b4_b4b4]);
+        assert_eq!(bind.addr, 0x0102_0304_0506_0708);
+        assert_eq!(bind.len, 0xb1b1_b1b1_b0b0_b0b0);
+        assert_eq!(bind.access, Access::from_bits(0xb5b5_b5b5));
+        Ok(())
+    }
+
+    #[test]
+    fn no_other_opcode_can_be_posted() {
+        // 10 and 11 would be a Send with TSO and a driver's own; the kernel's begin at 0x20 and 0xf0.
+        let known = OP_WRITE..=OP_SEND_WITH_INV;
+        let high = [1 << 8, 1 << 16 | OP_SEND, 1 << 31 | OP_WRITE, u32::MAX];
+        for opcode in Iterator::chain(0..=u32::from(u8::MAX), high) {
+            let expected = if known.contains(&opcode) {
+                None
+            } else {
+                Some((ID, WcStatus::LocalQpOperation))
+            };
+            assert_eq!(refusal(&head(opcode, SendFlags::empty(), 1)), expected);
+        }
+    }
+
+    #[test]
+    fn flags_are_told_apart() -> Result {
+        for (flag, expected) in [
+            (SendFlags::SIGNALED, [true, false, false]),
+            (SendFlags::SOLICITED, [false, true, false]),
+            (SendFlags::FENCE, [false, false, true]),
+            (SendFlags::empty(), [false; 3]),
+            // All that the device knows nothing of.
+            (SendFlags::from_bits(!0xf), [false; 3]),
+        ] {
+            let wr = taken(&head(OP_SEND, flag, 1))?;
+            assert_eq!([wr.signalled, wr.solicited, wr.fence], expected);
+            assert!(wr.payload.inline().is_none());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn elements_are_read_as_many_as_it_says() -> Result {
+        for count in 0..=MAX_SGE {
+            let wr = taken(&head(OP_SEND, SendFlags::empty(), count as u32))?;
+            assert!(are_sges(&wr.payload, count));
+        }
+        let more = MAX_SGE as u32 + 1;
+        for count in [more, 37, 1 << 16, 1 << 28, 1 << 31, u32::MAX] {
+            let bad = head(OP_SEND, SendFlags::empty(), count);
+            assert_eq!(refusal(&bad), TOO_LONG);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_element_of_a_list_comes_from_the_next_request() -> Result {
+        // Elements of 256 octets, 48 of them for the list.
+        let ring = SendRing::new(4, 2, 0)?;
+        assert_eq!((ring.max_sge(), ring.max_inline()), (3, 48));
+        store(&ring.0, 2, &head(OP_SEND, SendFlags::empty(), 1))?;
+        for count in 0..=3 {
+            let wr = taken_at(&ring, 1, &head(OP_SEND, SendFlags::empty(), count))?;
+            assert!(are_sges(&wr.payload, count as usize));
+        }
+        for count in [4, 5, MAX_SGE as u32] {
+            let bad = head(OP_SEND, SendFlags::empty(), count);
+            assert_eq!(refusal_at(&ring, &bad), TOO_LONG);
+        }
+        // Neither does inline data.
+        let wr = taken_at(&ring, 1, &inline(48))?;
+        assert_eq!(wr.payload.len(), 48);
+        for len in [49, 256, MAX_INLINE as u32] {
+            assert_eq!(refusal_at(&ring, &inline(len)), TOO_LONG);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn inline_octets_are_those_behind_the_front() -> Result {
+        let mut expected = [0; MAX_INLINE];
+        for (place, octets) in expected.chunks_exact_mut(SGE_LEN).enumerate() {
+            octets.copy_from_slice(&sge(place));
+        }
+        for len in [0, 1, 15, 17, MAX_INLINE - 1, MAX_INLINE] {
+            let wr = taken(&inline(len as u32))?;
+            assert!(wr.payload.inline() == Some(&expected[..len]));
+            assert_eq!(wr.payload.sges().len(), 0);
+        }
+        for len in [MAX_INLINE as u32 + 1, 1 << 16, 1 << 31, u32::MAX] {
+            assert_eq!(refusal(&inline(len)), TOO_LONG);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn octets_without_a_list_are_inline_whatever_the_flag_says() -> Result {
+        let mut request = inline(20);
+        request[16..20].fill(0);
+        assert_eq!(taken(&request)?.payload.inline().map(<[u8]>::len), Some(20));
+        // With a list, what else it says of a length means nothing.
+        let mut request = head(OP_SEND, SendFlags::empty(), 2);
+        request[184..188].fill(0xff);
+        let wr = taken(&request)?;
+        assert!(wr.payload.inline().is_none() && are_sges(&wr.payload, 2));
+        // With both a list and the flag, the flag is right.
+        let mut request = inline(20);
+        request[196..200].fill(0xff);
+        assert_eq!(taken(&request)?.payload.inline().map(<[u8]>::len), Some(20));
+        Ok(())
+    }
+
+    #[test]
+    fn what_other_services_and_the_library_leave_behind_is_not_read() -> Result {
+        // Of a Write: the address handle of an unreliable datagram is where nothing of it is, as is the
+        // state that librxe's own driver keeps, and the place that it would have reached in the list.
+        let request = head(OP_WRITE, SendFlags::SIGNALED, 2);
+        let mut littered = request;
+        for unread in [8..12, 36..184, 184..196, 200..SEND_LEN] {
+            littered[unread].fill(0xff);
+        }
+        for request in [request, littered] {
+            let wr = taken(&request)?;
+            let SendOp::Write {
+                stag,
+                to,
+                immediate,
+            } = wr.op
+            else {
+                return Err(EINVAL);
+            };
+            assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+            assert!(immediate.is_none() && are_sges(&wr.payload, 2));
+            assert_eq!((wr.id, wr.signalled, wr.fence), (ID, true, false));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_taken_does_not_change_any_more() -> Result {
+        let ring = ring()?;
+        let wr = taken_at(&ring, 0, &head(OP_SEND, SendFlags::empty(), 3))?;
+        let at = ring.0.at(0);
+        for at in (at..at + ring.0.element_len()).step_by(8) {
+            ring.memory().copy_in(at, &u64::MAX)?;
+        }
+        assert_eq!(wr.id, ID);
+        assert!(are_sges(&wr.payload, 3));
+        Ok(())
+    }
+
+    #[test]
+    fn an_index_beyond_the_queue_adds_no_more_than_it_holds() -> Result {
+        let ring = SendRing::new(8, 1, 0)?;
+        assert_eq!(ring.posted(0), 0);
+        for raw in [8, 0x100, 1 << 31, u32::MAX - 7] {
+            for (position, index, expected) in
+                [(0, 0, 0), (0, 7, 7), (3, 2, 7), (u32::MAX, 0, 1), (5, 5, 0)]
+            {
+                produce(&ring.0, index)?;
+                assert_eq!(ring.posted(position), expected);
+                // A place that is none: what is above the places does not count.
+                produce(&ring.0, raw | index)?;
+                assert_eq!(ring.posted(position), expected);
+            }
+        }
+        produce(&ring.0, u32::MAX)?;
+        assert_eq!(ring.posted(0), 7);
+        Ok(())
+    }
+
+    #[test]
+    fn places_are_used_again_and_positions_wrap() -> Result {
+        let ring = SendRing::new(4, 1, 0)?;
+        for n in 0..10u32 {
+            let position = 0xffff_fffbu32.wrapping_add(n);
+            let mut request = head(OP_SEND, SendFlags::empty(), 1);
+            request[..8].copy_from_slice(&u64::from(n).to_ne_bytes());
+            produce(&ring.0, position.wrapping_add(1) & 3)?;
+            assert_eq!(ring.posted(position), 1);
+            let wr = taken_at(&ring, position, &request)?;
+            assert_eq!(wr.id, u64::from(n));
+            let next = position.wrapping_add(1);
+            assert_eq!(consumed(&ring.0), Some(next & 3));
+            assert_eq!(ring.posted(next), 0);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_ours_in_the_header_is_written_and_never_read() -> Result {
+        let ring = SendRing::new(4, 2, 0)?;
+        let field = |at| ring.memory().load_u32_acquire(at);
+        assert_eq!(field(ELEMENT_SHIFT_AT), Some(8));
+        assert_eq!(field(INDEX_MASK_AT), Some(3));
+        for at in [ELEMENT_SHIFT_AT, INDEX_MASK_AT, CONSUMER_AT] {
+            ring.memory().store_u32_release(at, u32::MAX)?;
+        }
+        assert_eq!(ring.0.at(5), HEADER_LEN + 256);
+        let wr = taken_at(&ring, 5, &head(OP_SEND, SendFlags::empty(), 3))?;
+        assert!(are_sges(&wr.payload, 3));
+        assert_eq!(consumed(&ring.0), Some(2));
+        Ok(())
+    }
+
+    #[test]
+    fn every_octet_of_a_request_may_be_anything() -> Result {
+        let ring = SendRing::new(2, 1, 0)?;
+        let mut wr = SendWr::default();
+        for position in 0..2000u32 {
+            let mut request: [u8; SEND_LEN] = kernel_ext::random::octets();
+            // Else hardly any would get beyond its opcode and its list.
+            request[13..16].fill(0);
+            request[12] %= 12;
+            if position % 2 == 0 {
+                request[185..188].fill(0);
+                request[197..200].fill(0);
+            }
+            store(&ring.0, position, &request)?;
+            match ring.take(position, &mut wr) {
+                Some(Ok(())) => {
+                    assert!(wr.payload.sges().len() <= 3);
+                    assert!(wr.payload.inline().is_none_or(|octets| octets.len() <= 48));
+                }
+                Some(Err(_)) => {}
+                None => return Err(ENOENT),
+            }
+        }
+        Ok(())
+    }
+}
