@@ -130,3 +130,121 @@ fn update(slots: &mut Slots, found: &Slots) {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_gid)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    /// The addresses of an interface, as they are found: IPv4 first.
+    fn found(list: &[Ipv6Addr]) -> Slots {
+        let mut found = [None; GID_TABLE_LEN as usize];
+        for (place, ip) in found.iter_mut().zip(list) {
+            *place = Some(*ip);
+        }
+        found
+    }
+
+    /// Whether the table begins with these entries, and holds nothing else.
+    fn is(slots: &Slots, expected: &[Option<Ipv6Addr>]) -> bool {
+        let (begin, rest) = slots.split_at(expected.len());
+        begin == expected && rest.iter().all(Option::is_none)
+    }
+
+    fn v4(last: u8) -> Ipv6Addr {
+        Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped()
+    }
+
+    fn v6(last: u16) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last)
+    }
+
+    const EMPTY: Slots = [None; GID_TABLE_LEN as usize];
+
+    #[test]
+    fn an_address_keeps_its_index() {
+        let mut slots = EMPTY;
+        update(&mut slots, &found(&[v4(1), v4(2), v4(3)]));
+        assert!(is(&slots, &[Some(v4(1)), Some(v4(2)), Some(v4(3))]));
+        // However the interface orders them.
+        update(&mut slots, &found(&[v4(3), v4(1), v4(2)]));
+        assert!(is(&slots, &[Some(v4(1)), Some(v4(2)), Some(v4(3))]));
+        // What goes leaves a hole, which the next one that comes fills.
+        update(&mut slots, &found(&[v4(1), v4(3)]));
+        assert!(is(&slots, &[Some(v4(1)), None, Some(v4(3))]));
+        update(&mut slots, &found(&[v4(1), v4(3), v4(4), v4(5)]));
+        let expected = [v4(1), v4(4), v4(3), v4(5)].map(Some);
+        assert!(is(&slots, &expected));
+    }
+
+    #[test]
+    fn index_0_is_taken_anew_when_its_address_goes() {
+        let mut slots = EMPTY;
+        update(&mut slots, &found(&[v4(1), v4(2)]));
+        update(&mut slots, &found(&[v4(2)]));
+        // It is in the table once.
+        assert!(is(&slots, &[Some(v4(2))]));
+        update(&mut slots, &found(&[]));
+        assert!(is(&slots, &[]));
+    }
+
+    #[test]
+    fn index_0_prefers_ipv4_to_ipv6_and_stays_with_it() {
+        let mut slots = EMPTY;
+        update(&mut slots, &found(&[v6(1), v6(2)]));
+        assert!(is(&slots, &[Some(v6(1)), Some(v6(2))]));
+        update(&mut slots, &found(&[v4(1), v6(1), v6(2)]));
+        let expected = [v4(1), v6(1), v6(2)];
+        // The IPv6 address that makes way moves to the next free index.
+        assert_eq!(slots[0], Some(v4(1)));
+        for ip in expected {
+            let times = slots.iter().filter(|slot| **slot == Some(ip)).count();
+            assert_eq!(times, 1);
+        }
+        let before = slots;
+        update(&mut slots, &found(&[v4(9), v4(1), v6(1), v6(2)]));
+        assert_eq!(slots[..3], before[..3]);
+        // Back to IPv6 when the last IPv4 address is gone.
+        update(&mut slots, &found(&[v6(1), v6(2)]));
+        assert!(slots[0] == Some(v6(1)) || slots[0] == Some(v6(2)));
+    }
+
+    #[test]
+    fn index_0_has_no_address_with_a_low_half_of_zeroes() {
+        let prefix = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 0);
+        let mut slots = EMPTY;
+        update(&mut slots, &found(&[prefix]));
+        assert!(is(&slots, &[None, Some(prefix)]));
+        update(&mut slots, &found(&[prefix, v6(1)]));
+        assert!(is(&slots, &[Some(v6(1)), Some(prefix)]));
+    }
+
+    #[test]
+    fn more_addresses_than_entries_are_left_out() {
+        let mut slots = EMPTY;
+        let all: [_; GID_TABLE_LEN as usize] = core::array::from_fn(|n| v6(n as u16 + 1));
+        update(&mut slots, &found(&all));
+        assert!(slots == all.map(Some));
+        // One that comes when all entries are in use takes the place of one that goes, and of no other.
+        let mut next = all;
+        next[7] = v6(100);
+        update(&mut slots, &found(&next));
+        assert!(slots == next.map(Some));
+        // An IPv4 address has index 0 also in a full table; the one that had it moves to what is free.
+        next[9] = v4(1);
+        next.swap(0, 9);
+        update(&mut slots, &found(&next));
+        assert_eq!((slots[0], slots[9]), (Some(v4(1)), Some(v6(1))));
+        assert!(slots.iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn a_gid_is_the_address() {
+        let addr = SockAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 80);
+        let gid = of_addr(&addr);
+        assert_eq!(gid.0[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        assert_eq!(gid.0[12..], [192, 0, 2, 1]);
+        let addr = SockAddr::new(IpAddr::V6(v6(7)), 80);
+        assert_eq!(of_addr(&addr).0, v6(7).octets());
+    }
+}
