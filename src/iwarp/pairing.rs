@@ -375,5 +375,5 @@ const PAUSE_MIN: u32 = 8;
 /// Milliseconds.
 const PAUSE_MAX: u32 = 1024;
 
-#[cfg(test)]
+#[cfg(any(test, MODULE))]
 mod tests;

@@ -2,233 +2,249 @@
 
 //! Tests of announcements, and of what two ends make of them.
 
-use super::*;
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_pairing))]
+mod pairing {
+    use super::super::*;
 
-fn end(last: u8, number: u32) -> End {
-    let mut gid = [0; 16];
-    gid[15] = last;
-    End {
-        gid,
-        number: QpNumber::new(number),
-    }
-}
-
-/// Both ends of a pair, the smaller one first; both may send.
-fn pairs() -> (Pair, Pair) {
-    let (small, large) = (end(1, 77), end(2, 5));
-    let pair = |local, remote, receive, send| Pair {
-        local,
-        remote,
-        receive_psn: Psn::new(receive),
-        send_psn: Some(Psn::new(send)),
-        features: Features::NONE,
-    };
-    (
-        pair(small, large, 0x11_1111, 0x22_2222),
-        pair(large, small, 0x22_2222, 0x11_1111),
-    )
-}
-
-#[test]
-fn a_send_with_immediate_wants_both_to_know_it() {
-    let (mut small, mut large) = pairs();
-    for (mine, theirs) in [(0, 0), (0, 1), (1, 0), (0xffff, 1), (1, 0xffff), (2, 2)] {
-        small.features = Features(mine);
-        large.features = Features(theirs);
-        let agreed = small.agree(&large.announcement());
-        assert_eq!(agreed, large.agree(&small.announcement()));
-        let both = mine & theirs & 1 != 0;
-        assert_eq!(agreed == Extensions::SendImmediate, both);
-        assert_eq!(agreed == Extensions::Rfc7306, !both);
-    }
-}
-
-const GOLDEN: [u8; 24] = [
-    b'r', b'i', b'w', b'P', 1, 0x80, 0, 1, // magic, version, flags, features
-    0, 0xab, 0xcd, 0xef, 0, 1, 2, 3, // from, to
-    0, 0x11, 0x22, 0x33, 0, 0xff, 0xff, 0xff, // send PSN, receive PSN
-];
-
-#[test]
-fn numbers_have_24_bits() {
-    assert_eq!(QpNumber::new(u32::MAX).get(), 0xff_ffff);
-    assert_eq!(QpNumber::new(0x0112_3456).get(), 0x12_3456);
-    assert_eq!(Psn::new(u32::MAX), Psn::new(0xff_ffff));
-}
-
-#[test]
-fn encodes_and_decodes_golden_octets() {
-    let announcement = Announcement {
-        from: QpNumber::new(0xab_cdef),
-        to: QpNumber::new(0x01_0203),
-        send_psn: Some(Psn::new(0x11_2233)),
-        receive_psn: Psn::new(0xff_ffff),
-        features: Features::SEND_IMMEDIATE,
-    };
-    assert_eq!(announcement.encode(), GOLDEN);
-    assert_eq!(Announcement::decode(&GOLDEN), Ok(announcement));
-}
-
-#[test]
-fn an_unknown_send_psn_is_not_there() {
-    let mut octets = GOLDEN;
-    octets[5] = 0;
-    let read = Announcement::decode(&octets).unwrap();
-    assert_eq!(read.send_psn, None);
-    octets[17..20].fill(0);
-    assert_eq!(read.encode(), octets);
-}
-
-#[test]
-fn rejects_every_other_length() {
-    let mut longer = [0; 600];
-    longer[..24].copy_from_slice(&GOLDEN);
-    for len in (0..longer.len()).filter(|len| *len != 24) {
-        let cut = Announcement::decode(&longer[..len]);
-        assert_eq!(cut, Err(Mismatch::Format), "{len} octets");
-    }
-}
-
-#[test]
-fn rejects_every_other_version_whatever_its_length() {
-    for version in (0..=u8::MAX).filter(|version| *version != 1) {
-        let mut octets = [0; 40];
-        octets[..24].copy_from_slice(&GOLDEN);
-        octets[4] = version;
-        assert_eq!(Announcement::decode(&octets), Err(Mismatch::Version));
-        assert_eq!(Announcement::decode(&octets[..24]), Err(Mismatch::Version));
-    }
-}
-
-#[test]
-fn every_flipped_bit_is_rejected_or_ignored_as_documented() {
-    for bit in 0..24 * 8 {
-        let mut octets = GOLDEN;
-        octets[bit / 8] ^= 1 << (bit % 8);
-        let read = Announcement::decode(&octets);
-        match bit / 8 {
-            0..=3 | 8 | 12 | 16 | 20 => assert_eq!(read, Err(Mismatch::Format), "bit {bit}"),
-            4 => assert_eq!(read, Err(Mismatch::Version)),
-            // Reserved flags mean nothing.
-            5 if bit % 8 != 7 => assert_eq!(read, Announcement::decode(&GOLDEN)),
-            _ => assert_ne!(read.unwrap(), Announcement::decode(&GOLDEN).unwrap()),
+    fn end(last: u8, number: u32) -> End {
+        let mut gid = [0; 16];
+        gid[15] = last;
+        End {
+            gid,
+            number: QpNumber::new(number),
         }
     }
-}
 
-#[test]
-fn the_ends_of_a_pair_accept_each_other() {
-    let (a, b) = pairs();
-    for speaker in [Speaker::Initiator, Speaker::Responder] {
-        assert_eq!(a.check(&a.route(), speaker, &b.announcement()), Ok(()));
-        assert_eq!(b.check(&b.route(), speaker, &a.announcement()), Ok(()));
-    }
-}
-
-#[test]
-fn rejects_a_wrong_number_and_a_wrong_psn() {
-    let (a, b) = pairs();
-    let good = b.announcement();
-    let other = QpNumber::new(4711);
-    let wrong = [
-        (
-            Announcement {
-                from: other,
-                ..good
-            },
-            Mismatch::Number,
-        ),
-        (Announcement { to: other, ..good }, Mismatch::Number),
-        // Its own echo.
-        (a.announcement(), Mismatch::Number),
-        (
-            Announcement {
-                send_psn: Some(Psn::new(1)),
-                ..good
-            },
-            Mismatch::Psn,
-        ),
-        (
-            Announcement {
-                receive_psn: Psn::new(1),
-                ..good
-            },
-            Mismatch::Psn,
-        ),
-    ];
-    for (announcement, mismatch) in wrong {
-        assert_eq!(
-            a.check(&a.route(), Speaker::Initiator, &announcement),
-            Err(mismatch)
-        );
-        assert_eq!(
-            a.check(&a.route(), Speaker::Responder, &announcement),
-            Err(mismatch)
-        );
-    }
-}
-
-#[test]
-fn rejects_another_address_on_either_side() {
-    let (a, b) = pairs();
-    for (local, remote) in [(1, 3), (3, 2), (2, 1)] {
-        let route = Route {
-            local: end(local, 0).gid,
-            remote: end(remote, 0).gid,
+    /// Both ends of a pair, the smaller one first; both may send.
+    fn pairs() -> (Pair, Pair) {
+        let (small, large) = (end(1, 77), end(2, 5));
+        let pair = |local, remote, receive, send| Pair {
+            local,
+            remote,
+            receive_psn: Psn::new(receive),
+            send_psn: Some(Psn::new(send)),
+            features: Features::NONE,
         };
-        let judged = a.check(&route, Speaker::Initiator, &b.announcement());
-        assert_eq!(judged, Err(Mismatch::Address));
+        (
+            pair(small, large, 0x11_1111, 0x22_2222),
+            pair(large, small, 0x22_2222, 0x11_1111),
+        )
     }
-}
 
-#[test]
-fn who_calls_has_to_know_its_send_psn() {
-    let (a, b) = pairs();
-    let silent = Announcement {
-        send_psn: None,
-        ..b.announcement()
-    };
-    assert_eq!(
-        a.check(&a.route(), Speaker::Initiator, &silent),
-        Err(Mismatch::Psn)
-    );
-    assert_eq!(a.check(&a.route(), Speaker::Responder, &silent), Ok(()));
-}
+    #[test]
+    fn a_send_with_immediate_wants_both_to_know_it() {
+        let (mut small, mut large) = pairs();
+        for (mine, theirs) in [(0, 0), (0, 1), (1, 0), (0xffff, 1), (1, 0xffff), (2, 2)] {
+            small.features = Features(mine);
+            large.features = Features(theirs);
+            let agreed = small.agree(&large.announcement());
+            assert_eq!(agreed, large.agree(&small.announcement()));
+            let expected = if mine & theirs & 1 != 0 {
+                Extensions::SendImmediate
+            } else {
+                Extensions::Rfc7306
+            };
+            assert_eq!(agreed, expected);
+        }
+    }
 
-#[test]
-fn an_end_that_may_not_send_checks_the_psn_that_it_knows() {
-    let (mut a, b) = pairs();
-    a.send_psn = None;
-    let mut theirs = b.announcement();
-    theirs.receive_psn = Psn::new(1);
-    assert_eq!(a.check(&a.route(), Speaker::Initiator, &theirs), Ok(()));
-    theirs.send_psn = Some(Psn::new(1));
-    assert_eq!(
-        a.check(&a.route(), Speaker::Initiator, &theirs),
-        Err(Mismatch::Psn)
-    );
-}
+    #[test]
+    fn no_feature_is_none_of_them() {
+        assert_eq!(Features::NONE, Features(0));
+        assert_eq!(Features::default(), Features::NONE);
+        assert!(!Features::NONE.contains(Features::SEND_IMMEDIATE));
+        assert!(Features(!0).contains(Features::SEND_IMMEDIATE));
+        let octets = pairs().0.announcement().encode();
+        assert_eq!(octets[6..8], [0, 0]);
+    }
 
-#[test]
-fn equal_addresses_are_ordered_by_number() {
-    assert!(end(1, 5) < end(1, 6));
-    assert!(end(1, 6) < end(2, 5));
-}
+    const GOLDEN: [u8; 24] = [
+        b'r', b'i', b'w', b'P', 1, 0x80, 0, 1, // magic, version, flags, features
+        0, 0xab, 0xcd, 0xef, 0, 1, 2, 3, // from, to
+        0, 0x11, 0x22, 0x33, 0, 0xff, 0xff, 0xff, // send PSN, receive PSN
+    ];
 
-#[test]
-fn patience_is_what_the_consumer_says() {
-    assert_eq!(patience(0, 7), None);
-    assert_eq!(patience(32, 7), None);
-    assert_eq!(patience(1, 0), Some(PATIENCE_MIN));
-    // ibv_rc_pingpong: 67 ms, 8 times, 4 times as long.
-    assert_eq!(patience(14, 7), Some(2_147_480));
-    assert_eq!(patience(31, 7).map(|us| us / 3_600_000_000), Some(78));
-    assert_eq!(patience(255, 255), patience(31, 7));
-}
+    #[test]
+    fn numbers_have_24_bits() {
+        assert_eq!(QpNumber::new(u32::MAX).get(), 0xff_ffff);
+        assert_eq!(QpNumber::new(0x0112_3456).get(), 0x12_3456);
+        assert_eq!(Psn::new(u32::MAX), Psn::new(0xff_ffff));
+    }
 
-#[test]
-fn pauses_double_up_to_a_second() {
-    let mut pauses = Pauses::default();
-    let first: [_; 10] = core::array::from_fn(|_| pauses.next_pause());
-    assert_eq!(first, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+    #[test]
+    fn encodes_and_decodes_golden_octets() {
+        let announcement = Announcement {
+            from: QpNumber::new(0xab_cdef),
+            to: QpNumber::new(0x01_0203),
+            send_psn: Some(Psn::new(0x11_2233)),
+            receive_psn: Psn::new(0xff_ffff),
+            features: Features::SEND_IMMEDIATE,
+        };
+        assert_eq!(announcement.encode(), GOLDEN);
+        assert_eq!(Announcement::decode(&GOLDEN), Ok(announcement));
+    }
+
+    #[test]
+    fn an_unknown_send_psn_is_not_there() {
+        let mut octets = GOLDEN;
+        octets[5] = 0;
+        let read = Announcement::decode(&octets);
+        assert_eq!(read.map(|read| read.send_psn), Ok(None));
+        octets[17..20].fill(0);
+        assert_eq!(read.map(|read| read.encode()), Ok(octets));
+    }
+
+    #[test]
+    fn rejects_every_other_length() {
+        let mut longer = [0; 600];
+        longer[..24].copy_from_slice(&GOLDEN);
+        for len in (0..longer.len()).filter(|len| *len != 24) {
+            let cut = Announcement::decode(&longer[..len]);
+            assert_eq!(cut, Err(Mismatch::Format));
+        }
+    }
+
+    #[test]
+    fn rejects_every_other_version_whatever_its_length() {
+        for version in (0..=u8::MAX).filter(|version| *version != 1) {
+            let mut octets = [0; 40];
+            octets[..24].copy_from_slice(&GOLDEN);
+            octets[4] = version;
+            assert_eq!(Announcement::decode(&octets), Err(Mismatch::Version));
+            assert_eq!(Announcement::decode(&octets[..24]), Err(Mismatch::Version));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_rejected_or_ignored_as_documented() {
+        for bit in 0..24 * 8 {
+            let mut octets = GOLDEN;
+            octets[bit / 8] ^= 1 << (bit % 8);
+            let read = Announcement::decode(&octets);
+            match bit / 8 {
+                0..=3 | 8 | 12 | 16 | 20 => assert_eq!(read, Err(Mismatch::Format)),
+                4 => assert_eq!(read, Err(Mismatch::Version)),
+                // Reserved flags mean nothing.
+                5 if bit % 8 != 7 => assert_eq!(read, Announcement::decode(&GOLDEN)),
+                _ => assert!(read.is_ok() && read != Announcement::decode(&GOLDEN)),
+            }
+        }
+    }
+
+    #[test]
+    fn the_ends_of_a_pair_accept_each_other() {
+        let (a, b) = pairs();
+        for speaker in [Speaker::Initiator, Speaker::Responder] {
+            assert_eq!(a.check(&a.route(), speaker, &b.announcement()), Ok(()));
+            assert_eq!(b.check(&b.route(), speaker, &a.announcement()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn rejects_a_wrong_number_and_a_wrong_psn() {
+        let (a, b) = pairs();
+        let good = b.announcement();
+        let other = QpNumber::new(4711);
+        let wrong = [
+            (
+                Announcement {
+                    from: other,
+                    ..good
+                },
+                Mismatch::Number,
+            ),
+            (Announcement { to: other, ..good }, Mismatch::Number),
+            // Its own echo.
+            (a.announcement(), Mismatch::Number),
+            (
+                Announcement {
+                    send_psn: Some(Psn::new(1)),
+                    ..good
+                },
+                Mismatch::Psn,
+            ),
+            (
+                Announcement {
+                    receive_psn: Psn::new(1),
+                    ..good
+                },
+                Mismatch::Psn,
+            ),
+        ];
+        for (announcement, mismatch) in wrong {
+            assert_eq!(
+                a.check(&a.route(), Speaker::Initiator, &announcement),
+                Err(mismatch)
+            );
+            assert_eq!(
+                a.check(&a.route(), Speaker::Responder, &announcement),
+                Err(mismatch)
+            );
+        }
+    }
+
+    #[test]
+    fn rejects_another_address_on_either_side() {
+        let (a, b) = pairs();
+        for (local, remote) in [(1, 3), (3, 2), (2, 1)] {
+            let route = Route {
+                local: end(local, 0).gid,
+                remote: end(remote, 0).gid,
+            };
+            let judged = a.check(&route, Speaker::Initiator, &b.announcement());
+            assert_eq!(judged, Err(Mismatch::Address));
+        }
+    }
+
+    #[test]
+    fn who_calls_has_to_know_its_send_psn() {
+        let (a, b) = pairs();
+        let silent = Announcement {
+            send_psn: None,
+            ..b.announcement()
+        };
+        assert_eq!(
+            a.check(&a.route(), Speaker::Initiator, &silent),
+            Err(Mismatch::Psn)
+        );
+        assert_eq!(a.check(&a.route(), Speaker::Responder, &silent), Ok(()));
+    }
+
+    #[test]
+    fn an_end_that_may_not_send_checks_the_psn_that_it_knows() {
+        let (mut a, b) = pairs();
+        a.send_psn = None;
+        let mut theirs = b.announcement();
+        theirs.receive_psn = Psn::new(1);
+        assert_eq!(a.check(&a.route(), Speaker::Initiator, &theirs), Ok(()));
+        theirs.send_psn = Some(Psn::new(1));
+        assert_eq!(
+            a.check(&a.route(), Speaker::Initiator, &theirs),
+            Err(Mismatch::Psn)
+        );
+    }
+
+    #[test]
+    fn equal_addresses_are_ordered_by_number() {
+        assert!(end(1, 5) < end(1, 6));
+        assert!(end(1, 6) < end(2, 5));
+    }
+
+    #[test]
+    fn patience_is_what_the_consumer_says() {
+        assert_eq!(patience(0, 7), None);
+        assert_eq!(patience(32, 7), None);
+        assert_eq!(patience(1, 0), Some(PATIENCE_MIN));
+        // ibv_rc_pingpong: 67 ms, 8 times, 4 times as long.
+        assert_eq!(patience(14, 7), Some(2_147_480));
+        assert_eq!(patience(31, 7).map(|us| us / 3_600_000_000), Some(78));
+        assert_eq!(patience(255, 255), patience(31, 7));
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let mut pauses = Pauses::default();
+        let first: [_; 10] = core::array::from_fn(|_| pauses.next_pause());
+        assert_eq!(first, [8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+    }
 }
