@@ -270,17 +270,8 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             rwork <- Opaque::ffi_init(|slot: *mut bindings::rcu_work| {
                 // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
                 let work = unsafe { &raw mut (*slot).work };
-                let key = kernel::static_lock_class!();
-                // SAFETY: `work` is valid for writes; name and key live for ever.
-                unsafe {
-                    bindings::init_work_with_key(
-                        work,
-                        Some(Retired::<T>::run),
-                        false,
-                        c"RcuMap::retire".as_char_ptr(),
-                        key.as_ptr(),
-                    )
-                }
+                // SAFETY: As above.
+                unsafe { init_work(work, Retired::<T>::run) };
             }),
             value: raw,
         });
@@ -343,6 +334,26 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
 fn index_of(id: u32) -> c_ulong {
     // CAST: `c_ulong` has 64 bits.
     id as c_ulong
+}
+
+/// Initialises a work item.
+///
+/// Neither generic nor inlined: what lockdep finds under one key has to have one name, at one address, in
+/// whichever crate the map is of what.
+///
+/// # Safety
+///
+/// `work` must be valid for writes.
+#[inline(never)]
+unsafe fn init_work(
+    work: *mut bindings::work_struct,
+    run: unsafe extern "C" fn(*mut bindings::work_struct),
+) {
+    let (name, key) = (c"RcuMap::retire", kernel::static_lock_class!());
+    // SAFETY: `work` is valid for writes by the caller's promise; name and key live for ever.
+    unsafe {
+        bindings::init_work_with_key(work, Some(run), false, name.as_char_ptr(), key.as_ptr())
+    };
 }
 
 /// A reference that waits for its grace period.
