@@ -180,6 +180,11 @@ impl MapSg<'_> {
         }
         // SAFETY: The region is valid during the call.
         let (iova, length, page_size) = unsafe { ((*mr).iova, (*mr).length, (*mr).page_size) };
+        // Of a piece that begins inside of a page and of which no other page fits, the core says that less
+        // than nothing was taken.
+        if entries == 0 && i64::try_from(length).is_err() {
+            return Err(ENOMEM);
+        }
         let in_page = u64::from(page_size.saturating_sub(1));
         self.pages.finish(iova & in_page, length);
         Ok(Mapped {
