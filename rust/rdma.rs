@@ -17,6 +17,8 @@
 //!
 //! C headers: `include/rdma/ib_verbs.h`, `include/rdma/iw_cm.h`, `include/rdma/rdma_netlink.h`.
 
+#[cfg(CONFIG_KUNIT = "y")]
+pub mod bench;
 pub mod device;
 pub mod iw_cm;
 pub mod link;

@@ -125,6 +125,8 @@ pub(crate) mod pace;
 mod paging;
 mod pairing;
 mod stream;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 mod verbs;
 
 use alarm::Alarm;

@@ -46,6 +46,8 @@ use crate::{
 };
 
 mod abi;
+#[cfg(CONFIG_KUNIT = "y")]
+mod bench;
 mod conn;
 mod context;
 mod cq;

@@ -68,6 +68,8 @@ use crate::{
 mod ends;
 mod fill;
 mod pending;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 pub(crate) use ends::Ends;
 use pending::{

@@ -215,3 +215,124 @@ impl Srq {
         details.number(c"limit", attr.srq_limit)
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_srq)]
+mod tests {
+    use super::*;
+    use crate::bench::Bench;
+    use kernel_ext::rdma::bench::post_recv;
+
+    const LIMIT: SrqAttrMask = SrqAttrMask::LIMIT;
+    const SIZE: SrqAttrMask = SrqAttrMask::MAX_WR;
+
+    fn post(srq: &Srq, ids: &[u64]) -> Result {
+        post_recv(ids, |wrs| srq.post_recv(wrs))
+    }
+
+    fn taken(srq: &Srq) -> Option<u64> {
+        let mut wr = RecvWr::default();
+        srq.take(&mut wr)?.ok()?;
+        Some(wr.id)
+    }
+
+    fn modify(srq: &Srq, max_wr: u32, srq_limit: u32, mask: SrqAttrMask) -> Result {
+        let attr = SrqAttr {
+            max_wr,
+            srq_limit,
+            ..srq.query()
+        };
+        srq.modify(&attr, mask, &mut Udata::none())
+    }
+
+    #[test]
+    fn requests_are_taken_in_their_order() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(4, 0)?;
+        assert!(!srq.has_request() && taken(&srq).is_none());
+        assert_eq!(post(&srq, &[1, 2, 3]), Ok(()));
+        // As far as they fit.
+        assert_eq!(post(&srq, &[4, 5]), Err(ENOMEM));
+        for id in 1..=4 {
+            assert!(srq.has_request());
+            assert_eq!(taken(&srq), Some(id));
+        }
+        assert!(!srq.has_request() && taken(&srq).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn the_limit_event_is_due_once_when_fewer_are_left() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 2)?;
+        post(&srq, &[1, 2, 3])?;
+        post(&srq, &[4])?;
+        for left in [3, 2] {
+            taken(&srq);
+            assert_eq!(srq.queue.waiting(), Some(left));
+            assert_eq!(srq.query().srq_limit, 2);
+        }
+        taken(&srq);
+        assert_eq!(srq.query().srq_limit, 0);
+        // It is not armed by itself.
+        post(&srq, &[5, 6])?;
+        taken(&srq);
+        assert_eq!(srq.query().srq_limit, 0);
+        assert_eq!(modify(&srq, 0, 2, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 2);
+        taken(&srq);
+        assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_limit_that_comes_too_late_is_due_at_once() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 0)?;
+        post(&srq, &[1, 2])?;
+        assert_eq!(modify(&srq, 0, 3, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 0);
+        assert_eq!(modify(&srq, 0, 2, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 2);
+        // 0 disarms.
+        assert_eq!(modify(&srq, 0, 0, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_and_limits_that_cannot_be_change_nothing() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 0)?;
+        post(&srq, &[1, 2, 3])?;
+        assert_eq!(modify(&srq, 0, 2, LIMIT), Ok(()));
+        let before = srq.query();
+        assert_eq!((before.max_wr, before.max_sge), (8, 1));
+        for (max_wr, limit, mask) in [
+            (0, 9, LIMIT),
+            (0, u32::MAX, LIMIT),
+            (0, 0, SIZE),
+            (MAX_SRQ_WR + 1, 0, SIZE),
+            // Below the limit, the one that is armed and the one that would be.
+            (1, 0, SIZE),
+            (4, 5, SIZE | LIMIT),
+        ] {
+            assert_eq!(modify(&srq, max_wr, limit, mask), Err(EINVAL));
+        }
+        // The queue of a kernel consumer has one size.
+        assert_eq!(modify(&srq, 16, 0, SIZE), Err(EOPNOTSUPP));
+        assert_eq!(srq.query().max_wr, 8);
+        assert_eq!(srq.query().srq_limit, 2);
+        assert_eq!(taken(&srq), Some(1));
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_beyond_the_devices_are_refused() -> Result {
+        let bench = Bench::new()?;
+        for (max_wr, limit) in [(0, 0), (MAX_SRQ_WR + 1, 0), (4, 5)] {
+            assert_eq!(bench.srq(max_wr, limit).err(), Some(EINVAL));
+        }
+        assert_eq!(bench.srq(4, 4)?.query().srq_limit, 4);
+        Ok(())
+    }
+}

@@ -60,3 +60,26 @@ unsigned int riwarp_helper_raw_smp_processor_id(void)
 {
 	return raw_smp_processor_id();
 }
+
+#if IS_ENABLED(CONFIG_KUNIT)
+bool riwarp_helper_irqs_disabled(void);
+bool riwarp_helper_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
+void riwarp_helper_local_irq_restore(unsigned long flags);
+void riwarp_helper_local_irq_restore(unsigned long flags)
+{
+	local_irq_restore(flags);
+}
+
+unsigned long riwarp_helper_local_irq_save(void);
+unsigned long riwarp_helper_local_irq_save(void)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	return flags;
+}
+#endif

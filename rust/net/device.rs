@@ -99,6 +99,17 @@ impl NetDevice {
         ManuallyDrop::new(Self(dev))
     }
 
+    /// The loopback interface of the first namespace, for tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub fn loopback() -> Result<Self> {
+        // SAFETY: The namespace never goes away; nor does its loopback interface, which was there before any
+        // module.
+        let dev = unsafe { (*NetRef::init_net().as_raw()).loopback_dev };
+        let dev = NonNull::new(dev).ok_or(ENODEV)?;
+        // SAFETY: As above.
+        Ok(unsafe { Self::from_raw(dev) })
+    }
+
     pub(crate) fn as_raw(&self) -> *mut RawDevice {
         self.0.as_ptr()
     }

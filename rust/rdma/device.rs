@@ -202,6 +202,14 @@ impl DeviceLink {
         // SAFETY: The reference is ours.
         unsafe { bindings::ib_device_put(device) };
     }
+
+    /// Makes the link of a device that was never registered, for tests of what a driver does without.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub fn dead() -> Result<Self> {
+        let gate = Gate::new(DevicePtr(NonNull::dangling()));
+        gate.close();
+        Ok(Self(Arc::new(gate, GFP_KERNEL)?))
+    }
 }
 
 /// What identifies a device, besides its name.

@@ -42,6 +42,8 @@ use kernel::sync::Completion;
 use kernel::sync::Mutex;
 use kernel::sync::SpinLockIrq;
 
+#[cfg(CONFIG_KUNIT = "y")]
+mod dead;
 mod vector;
 
 use vector::CpuCall;

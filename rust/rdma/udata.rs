@@ -49,6 +49,13 @@ impl<'a, T: Driver> Udata<'a, T> {
         }
     }
 
+    /// The channel of a caller in the kernel, for tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub fn none() -> Self {
+        // SAFETY: Null, and no mappings.
+        unsafe { Self::new(core::ptr::null_mut(), None) }
+    }
+
     /// Whether the caller is a process.
     pub fn is_user(&self) -> bool {
         !self.raw.is_null()

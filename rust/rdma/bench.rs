@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What stands for `ib_core` and its consumers in the KUnit suites of a driver: proofs that objects are a
+//! kernel consumer's, the lists that such a consumer posts, what it polls, and the pages that it registers.
+//!
+//! Links to objects that no consumer holds are made by their own types (`dead`). None of this is there in a
+//! kernel without KUnit.
+
+use super::mr::MapSg;
+use super::ops::Driver;
+use super::types::KernelOwned;
+use super::wr::RecvWrs;
+use super::wr::SendWrs;
+use super::wr::WcSink;
+use super::wr::WcStatus;
+use crate::bindings;
+use crate::mm::place::KernelPages;
+use core::ptr::NonNull;
+use kernel::error::from_result;
+use kernel::ffi::c_int;
+use kernel::ffi::c_uint;
+use kernel::ffi::c_ulong;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// The proof for the objects of a test.
+pub fn kernel_owned() -> KernelOwned {
+    // SAFETY: Tests are in the kernel, and the addresses that they name are the kernel's.
+    unsafe { KernelOwned::new_unchecked() }
+}
+
+/// Runs `f` with interrupts disabled, as under a consumer's own lock, and says whether they still were at its
+/// end.
+pub fn interrupts_off<R>(f: impl FnOnce() -> R) -> (R, bool) {
+    // SAFETY: May be called anywhere; what was is restored below.
+    let flags = unsafe { riwarp_helper_local_irq_save() };
+    let result = f();
+    // SAFETY: May be called anywhere.
+    let off = unsafe { riwarp_helper_irqs_disabled() };
+    // SAFETY: What the matching call returned.
+    unsafe { riwarp_helper_local_irq_restore(flags) };
+    (result, off)
+}
+
+/// Most requests of one list.
+const LIST: usize = 4;
+
+/// Has `f` take a list of receive requests with these numbers, at most four, each with a buffer of one
+/// element of no octets.
+pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
+    let mut sge = bindings::ib_sge::default();
+    let mut list = <[bindings::ib_recv_wr; LIST]>::default();
+    let mut next = core::ptr::null_mut();
+    for (wr, id) in list.iter_mut().zip(ids).rev() {
+        wr.next = next;
+        // SAFETY: The union is 64 bits of plain data.
+        unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = *id };
+        (wr.sg_list, wr.num_sge) = (&mut sge, 1);
+        next = wr;
+    }
+    // SAFETY: Null, or a list that ends, and outlives its use.
+    f(&mut unsafe { RecvWrs::new(next) })
+}
+
+/// Has `f` take a list of requests with these numbers, at most four, each for a Send of no octets with a
+/// completion.
+pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T>) -> R) -> R {
+    let mut list = <[bindings::ib_send_wr; LIST]>::default();
+    let mut next = core::ptr::null_mut();
+    for (wr, id) in list.iter_mut().zip(ids).rev() {
+        wr.next = next;
+        // SAFETY: The union is 64 bits of plain data.
+        unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = *id };
+        wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND;
+        // CAST: A small flag.
+        wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED as c_int;
+        next = wr;
+    }
+    // SAFETY: Null, or a list that ends, and outlives its use.
+    f(&mut unsafe { SendWrs::new(next) })
+}
+
+/// Has `f` hand over one completion, and returns its number, status and octets; [`None`] if there was none.
+pub fn poll_one(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcStatus>, u32)> {
+    let mut raw = bindings::ib_wc::default();
+    // SAFETY: One structure, written through the sink only while it lives.
+    let mut sink = unsafe { WcSink::new(&mut raw, 1) };
+    f(&mut sink);
+    if sink.used() == 0 {
+        return None;
+    }
+    // SAFETY: The union is 64 bits of plain data.
+    let wr_id = unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() };
+    Some((wr_id, WcStatus::from_raw(raw.status), raw.byte_len))
+}
+
+/// A region for fast registration as `ib_core` knows it.
+///
+/// # Invariants
+///
+/// `base` is at offset 0.
+#[repr(C)]
+struct Mr {
+    base: bindings::ib_mr,
+    pages: Arc<KernelPages>,
+}
+
+/// A scatter list of a kernel consumer, mapped for a device as `ib_core` does it for ours: by addresses of
+/// the kernel.
+pub struct SgList {
+    mr: KBox<Mr>,
+    list: KVVec<bindings::scatterlist>,
+    offset: c_uint,
+}
+
+impl SgList {
+    /// Makes a list of these pieces, of which the first is to be taken from `offset` on, for a region with
+    /// that room and pages of that size.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn try_new(
+        pages: &Arc<KernelPages>,
+        page_size: u32,
+        pieces: impl ExactSizeIterator<Item = (*const u8, u32)>,
+        offset: u32,
+    ) -> Result<Self> {
+        let base = bindings::ib_mr {
+            page_size,
+            ..Default::default()
+        };
+        let pages = pages.clone();
+        let mut list = KVVec::with_capacity(pieces.len(), GFP_KERNEL)?;
+        for (start, len) in pieces {
+            let entry = bindings::scatterlist {
+                dma_address: start.expose_provenance() as u64, // CAST: as many bits.
+                length: len,
+                dma_length: len,
+                ..Default::default()
+            };
+            list.push(entry, GFP_KERNEL)?;
+        }
+        if let Some(last) = list.last_mut() {
+            // SG_END.
+            last.page_link |= 2;
+        }
+        Ok(Self {
+            mr: KBox::new(Mr { base, pages }, GFP_KERNEL)?,
+            list,
+            offset,
+        })
+    }
+
+    /// The list on its way into the region.
+    pub fn view(&mut self) -> MapSg<'_> {
+        let mr = &raw mut *self.mr;
+        MapSg {
+            // INVARIANT: `base` is at offset 0.
+            mr: NonNull::from(&mut *self.mr).cast(),
+            list: self.list.as_mut_ptr(),
+            // CAST: Tests have short lists.
+            entries: self.list.len() as c_int,
+            offset: &mut self.offset,
+            // SAFETY: Borrowed for as long as the result lives; nobody writes to the pages' reference.
+            pages: unsafe { &(*mr).pages },
+            set_page,
+        }
+    }
+
+    /// From where on the first piece that was not taken whole is to be taken next.
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+}
+
+/// Takes one page over, for `ib_sg_to_pages()`.
+///
+/// # Safety
+///
+/// `mr` is the head of a [`Mr`].
+unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, page: u64) -> c_int {
+    from_result(|| {
+        // SAFETY: By the caller's promise.
+        unsafe { &(*mr.cast::<Mr>()).pages }.push(page)?;
+        Ok(0)
+    })
+}
+
+extern "C" {
+    fn riwarp_helper_irqs_disabled() -> bool;
+    fn riwarp_helper_local_irq_restore(flags: c_ulong);
+    fn riwarp_helper_local_irq_save() -> c_ulong;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Links to objects that no consumer holds, for tests of what a driver does without one: events and
+//! notifications go nowhere.
+
+use super::Connection;
+use super::CpuCall;
+use super::CqInner;
+use super::CqLink;
+use super::QpId;
+use super::QpInner;
+use super::QpLink;
+use super::Resized;
+use super::SrqInner;
+use super::SrqLink;
+use super::Target;
+use crate::sync::Baton;
+use crate::sync::Completion;
+use crate::sync::Gate;
+use core::ptr::NonNull;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::new_spinlock_irq;
+use kernel::sync::Arc;
+
+/// A gate that nobody gets through.
+fn closed<B>() -> Gate<Target<B>> {
+    let gate = Gate::new(Target(NonNull::dangling()));
+    gate.close();
+    gate
+}
+
+impl CqLink {
+    /// Makes the link of a completion queue that no consumer holds.
+    pub fn dead() -> Result<Self> {
+        let inner = Arc::pin_init(
+            pin_init!(CqInner {
+                gate: closed(),
+                baton: Baton::new(()),
+                vector: None,
+                call: CpuCall::new(),
+                resized <- Resized::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
+    }
+}
+
+impl SrqLink {
+    /// Makes the link of a shared receive queue that no consumer holds.
+    pub fn dead() -> Result<Self> {
+        let inner = Arc::pin_init(
+            pin_init!(SrqInner {
+                gate: closed(),
+                resized <- Resized::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
+    }
+}
+
+impl QpLink {
+    /// Makes the link of a queue pair that no consumer holds.
+    pub fn dead() -> Result<Self> {
+        let inner = Arc::pin_init(
+            pin_init!(QpInner {
+                gate: closed(),
+                id: QpId::NONE,
+                users: Atomic::new(1),
+                unused <- Completion::new(),
+                connection <- new_spinlock_irq!(Connection::None),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(inner))
+    }
+}

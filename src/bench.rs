@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A device for KUnit suites: of the loopback interface, unknown to `ib_core`, and nobody's. What is made on
+//! it works as on any other; events and notifications go nowhere.
+//!
+//! Context: process.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::NetDevice,
+    rdma::{
+        bench::{
+            kernel_owned,
+            poll_one, //
+        },
+        device::DeviceLink,
+        object::{
+            CqLink,
+            QpLink,
+            SrqLink, //
+        },
+        ops::{
+            CqInit,
+            QpInit,
+            SrqInit, //
+        },
+        types::{
+            Owner,
+            QpCaps,
+            QpType,
+            SignalPolicy,
+            SrqAttr, //
+        },
+        udata::Udata,
+        wr::WcStatus, //
+    }, //
+};
+
+use crate::{
+    abi::Abi,
+    context::Pd,
+    cq::Cq,
+    device::{
+        Device,
+        Guid,
+        Parts, //
+    },
+    qp::Qp,
+    queues::Queues,
+    registry::Ticket,
+    settings::{
+        MpaRevision,
+        Settings, //
+    },
+    srq::Srq, //
+};
+
+/// A device and one domain of it. Nothing of it is left when it is dropped.
+pub(crate) struct Bench {
+    pub(crate) device: Arc<Device>,
+    pub(crate) pd: Arc<Pd>,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Result<Self> {
+        let netdev = NetDevice::loopback()?;
+        let device = Device::new(Parts {
+            abi: Abi::Rxe,
+            guid: Guid::of(&netdev),
+            netdev,
+            link: DeviceLink::dead()?,
+            settings: Settings::new(true, MpaRevision::Two),
+            queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
+            ticket: Ticket::single()?,
+        })?;
+        let pd = Pd::alloc(device.as_arc_borrow())?;
+        Ok(Self { device, pd })
+    }
+
+    /// Makes a completion queue of a kernel consumer.
+    pub(crate) fn cq(&self, entries: u32) -> Result<Arc<Cq>> {
+        let init = CqInit {
+            owner: Owner::Kernel(kernel_owned()),
+            entries,
+            flags: 0,
+            link: CqLink::dead()?,
+        };
+        Ok(Cq::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.cq)
+    }
+
+    /// Makes a shared receive queue of a kernel consumer.
+    pub(crate) fn srq(&self, max_wr: u32, srq_limit: u32) -> Result<Arc<Srq>> {
+        let init = SrqInit {
+            owner: Owner::Kernel(kernel_owned()),
+            srq_type: 0,
+            pd: self.pd.clone(),
+            attr: SrqAttr {
+                max_wr,
+                max_sge: 1,
+                srq_limit,
+            },
+            link: SrqLink::dead()?,
+        };
+        Ok(Srq::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.srq)
+    }
+
+    /// Makes a queue pair of a kernel consumer, with so many places in each of its queues.
+    pub(crate) fn qp(&self, places: u32, cq: &Arc<Cq>) -> Result<Arc<Qp>> {
+        let init = QpInit {
+            owner: Owner::Kernel(kernel_owned()),
+            qp_type: QpType::Rc,
+            caps: QpCaps {
+                max_send_wr: places,
+                max_recv_wr: places,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                ..QpCaps::default()
+            },
+            pd: self.pd.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            signal: SignalPolicy::OnRequest,
+            create_flags: 0,
+            link: QpLink::dead()?,
+        };
+        Ok(Qp::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.qp)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.device.shut_down();
+    }
+}
+
+/// Takes the oldest completion: its number, how it ended, and its octets.
+pub(crate) fn polled(cq: &Cq) -> Option<(u64, Option<WcStatus>, u32)> {
+    poll_one(|sink| cq.poll(sink))
+}

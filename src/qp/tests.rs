@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of queue pairs: what a kernel consumer does with its queues while it has interrupts off.
+
+#[kernel::prelude::kunit_tests(riwarp_qp)]
+mod posting {
+    use super::super::*;
+    use crate::{
+        bench::{
+            polled,
+            Bench, //
+        },
+        Riwarp, //
+    };
+    use kernel_ext::rdma::{
+        bench::{
+            interrupts_off,
+            post_recv,
+            post_send, //
+        },
+        types::{
+            NotifyOn,
+            NotifyRequest, //
+        }, //
+    };
+
+    /// A queue pair; taken out of service when it is dropped.
+    struct Rig {
+        qp: Arc<Qp>,
+        cq: Arc<Cq>,
+        bench: Bench,
+    }
+
+    impl Rig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let cq = bench.cq(16)?;
+            let qp = bench.qp(4, &cq)?;
+            Ok(Self { qp, cq, bench })
+        }
+
+        /// Posts sends as a consumer does that holds a lock of its own, interrupts off.
+        fn send(&self, ids: &[u64]) -> Result {
+            let (posted, off) =
+                interrupts_off(|| post_send::<Riwarp, _>(ids, |wrs| self.qp.post_send(wrs)));
+            assert!(off);
+            posted
+        }
+
+        /// Posts receives in the same way.
+        fn receive(&self, ids: &[u64]) -> Result {
+            let (posted, off) = interrupts_off(|| {
+                post_recv(ids, |wrs| Qp::post_recv(self.qp.as_arc_borrow(), wrs))
+            });
+            assert!(off);
+            posted
+        }
+
+        /// Waits for the transmitter.
+        fn settle(&self) {
+            self.bench.device.queues.tx.flush();
+        }
+
+        /// Polls and arms once more, interrupts off: whether exactly these requests are complete, flushed.
+        fn flushed(&self, ids: &[u64]) -> bool {
+            let (all, off) = interrupts_off(|| {
+                let request = NotifyRequest {
+                    on: NotifyOn::Next,
+                    report_missed: true,
+                };
+                self.cq.req_notify(request);
+                ids.iter().all(|id| {
+                    polled(&self.cq).is_some_and(|(wr_id, how, _)| {
+                        (wr_id, how) == (*id, Some(WcStatus::Flushed))
+                    })
+                }) && polled(&self.cq).is_none()
+            });
+            all && off
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    #[test]
+    fn sends_are_posted_with_interrupts_off() -> Result {
+        let rig = Rig::new()?;
+        assert_eq!(rig.send(&[1]), Err(EINVAL));
+        // As a stream does that is about to be attached; nothing is transmitted yet.
+        rig.qp.enter(Phase::Rts);
+        assert_eq!(rig.send(&[1, 2]), Ok(()));
+        assert_eq!(rig.send(&[3]), Ok(()));
+        // As far as they fit.
+        assert_eq!(rig.send(&[4, 5]), Err(ENOMEM));
+        rig.settle();
+        assert!(rig.flushed(&[]));
+        rig.qp.enter(Phase::Error);
+        assert_eq!(rig.send(&[6]), Err(ENOMEM));
+        rig.settle();
+        assert!(rig.flushed(&[1, 2, 3, 4]));
+        // What comes later too.
+        assert_eq!(rig.send(&[7, 8]), Ok(()));
+        rig.settle();
+        assert!(rig.flushed(&[7, 8]));
+        Ok(())
+    }
+
+    #[test]
+    fn receives_are_posted_with_interrupts_off() -> Result {
+        let rig = Rig::new()?;
+        assert_eq!(rig.receive(&[1, 2, 3]), Ok(()));
+        assert_eq!(rig.receive(&[4, 5]), Err(ENOMEM));
+        rig.settle();
+        assert!(rig.flushed(&[]));
+        rig.qp.enter(Phase::Error);
+        assert_eq!(rig.receive(&[6]), Err(ENOMEM));
+        rig.settle();
+        assert!(rig.flushed(&[1, 2, 3, 4]));
+        assert_eq!(rig.receive(&[7]), Ok(()));
+        rig.settle();
+        assert!(rig.flushed(&[7]));
+        Ok(())
+    }
+
+    #[test]
+    fn shared_receives_are_posted_with_interrupts_off() -> Result {
+        let rig = Rig::new()?;
+        let srq = rig.bench.srq(2, 2)?;
+        let ((posted, more), off) = interrupts_off(|| {
+            let posted = post_recv(&[1, 2], |wrs| srq.post_recv(wrs));
+            (posted, post_recv(&[3], |wrs| srq.post_recv(wrs)))
+        });
+        assert!(off);
+        assert_eq!((posted, more), (Ok(()), Err(ENOMEM)));
+        // So is the limit event raised, which a completion in softirq makes due.
+        let (taken, off) = interrupts_off(|| srq.take(&mut RecvWr::default()));
+        assert!(off && matches!(taken, Some(Ok(()))));
+        assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn the_end_of_a_queue_pair_flushes_what_is_posted() -> Result {
+        let rig = Rig::new()?;
+        assert_eq!(rig.receive(&[1]), Ok(()));
+        rig.qp.enter(Phase::Rts);
+        assert_eq!(rig.send(&[2]), Ok(()));
+        let number = rig.qp.number;
+        assert!(rig.bench.device.qps.get(number).is_some());
+        Qp::destroy(rig.qp.clone());
+        assert!(rig.bench.device.qps.get(number).is_none());
+        assert!(rig.flushed(&[2, 1]));
+        Ok(())
+    }
+}
