@@ -70,6 +70,12 @@ impl SharedMem {
         false
     }
 
+    /// Where it begins, for tests that name it in the place of a consumer.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub fn start(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
     /// Where it begins.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of regions.
+//! KUnit suites of regions.
+
+mod fast_reg;
+mod window;
 
 #[kernel::prelude::kunit_tests(riwarp_mr)]
 mod regions {
