@@ -41,6 +41,8 @@ use crate::{
 };
 
 mod paging;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 /// Why a copy was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

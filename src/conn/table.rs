@@ -202,3 +202,97 @@ impl Drop for Seat {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_conns)]
+mod tests {
+    use super::*;
+    use crate::bench::Bench;
+    use kernel::{
+        impl_has_work,
+        new_work,
+        sync::atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        time::{
+            delay::fsleep,
+            Delta, //
+        },
+        workqueue::{
+            Work,
+            WorkItem, //
+        }, //
+    };
+
+    #[test]
+    fn no_number_is_given_twice() -> Result {
+        let bench = Bench::new()?;
+        let first = Seat::take(bench.device.clone())?;
+        let second = Seat::take(bench.device.clone())?;
+        assert_eq!((first.number(), second.number()), (1, 2));
+        assert_eq!(second.name().map(NonZeroUsize::get), Ok(2));
+        drop(first);
+        drop(second);
+        assert_eq!(Seat::take(bench.device.clone())?.number(), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn who_has_not_sat_down_is_not_found() -> Result {
+        let bench = Bench::new()?;
+        let seat = Seat::take(bench.device.clone())?;
+        let conns = &bench.device.conns;
+        assert!(conns.find(seat.number()).is_none() && conns.asked(seat.name()?).is_none());
+        seat.leave();
+        assert!(conns.find(0).is_none() && conns.find(u64::MAX).is_none());
+        Ok(())
+    }
+
+    /// Gives a place up when it is run.
+    #[pin_data]
+    struct Leaver {
+        #[pin]
+        seat: Mutex<Option<Seat>>,
+        left: Atomic<bool>,
+        #[pin]
+        work: Work<Self>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Leaver { self.work }
+    }
+
+    impl WorkItem for Leaver {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            // Whoever does not wait for it is through by then.
+            fsleep(Delta::from_millis(50));
+            let seat = this.seat.lock().take();
+            this.left.store(true, Relaxed);
+            drop(seat);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_device_waits_for_the_last_one_and_admits_no_more() -> Result {
+        let bench = Bench::new()?;
+        let seat = Seat::take(bench.device.clone())?;
+        let leaver = Arc::pin_init(
+            pin_init!(Leaver {
+                seat <- new_mutex!(Some(seat)),
+                left: Atomic::new(false),
+                work <- new_work!("Leaver::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        assert!(bench.device.queues.reaper.enqueue(leaver.clone()).is_ok());
+        bench.device.conns.shut_down();
+        assert!(leaver.left.load(Relaxed));
+        assert_eq!(Seat::take(bench.device.clone()).err(), Some(ENODEV));
+        // Of none it is over at once.
+        bench.device.conns.shut_down();
+        bench.device.queues.reaper.flush();
+        Ok(())
+    }
+}
