@@ -553,3 +553,40 @@ extern "C" {
     ) -> *mut bindings::ib_umem_odp;
     fn riwarp_helper_umem_odp_unlock(odp: *mut bindings::ib_umem_odp);
 }
+
+#[kernel::prelude::kunit_tests(riwarp_paged)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_of_whole_pages() {
+        const PAGE: usize = PAGE_SIZE;
+        for (begin, len, expected) in [
+            (0, 1, (0, 1)),
+            (0, PAGE, (0, 1)),
+            (0, PAGE + 1, (0, 2)),
+            (PAGE - 1, 1, (0, 1)),
+            (PAGE - 1, 2, (0, 2)),
+            (3 * PAGE, 1, (3 * PAGE, 1)),
+            (3 * PAGE + 5, 2 * PAGE, (3 * PAGE, 3)),
+            (usize::MAX, 1, (usize::MAX & PAGE_MASK, 1)),
+            (
+                usize::MAX - PAGE,
+                PAGE + 1,
+                ((usize::MAX & PAGE_MASK) - PAGE, 2),
+            ),
+            (0, usize::MAX, (0, usize::MAX / PAGE + 1)),
+        ] {
+            assert_eq!(pages_of(begin, len), Some(expected));
+        }
+    }
+
+    #[test]
+    fn ranges_without_octets_and_ranges_that_wrap_have_no_pages() {
+        for (begin, len) in [(0, 0), (4096, 0), (1, usize::MAX), (usize::MAX, 2)] {
+            // The last octet of all is the end of a range, which does not wrap yet.
+            let fits = (begin, len) == (1, usize::MAX);
+            assert_eq!(pages_of(begin, len).is_some(), fits);
+        }
+    }
+}

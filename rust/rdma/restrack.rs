@@ -108,3 +108,109 @@ extern "C" {
     fn riwarp_helper_nla_nest_end(msg: *mut bindings::sk_buff, nest: *mut bindings::nlattr);
     fn riwarp_helper_nla_nest_cancel(msg: *mut bindings::sk_buff, nest: *mut bindings::nlattr);
 }
+
+#[kernel::prelude::kunit_tests(riwarp_restrack)]
+mod tests {
+    use super::*;
+
+    /// A message with room for at least so many octets.
+    struct Message(NonNull<bindings::sk_buff>);
+
+    impl Message {
+        fn new(room: u32) -> Result<Self> {
+            // SAFETY: May be called anywhere that sleeps.
+            let raw = unsafe { bindings::__alloc_skb(room, bindings::GFP_KERNEL, 0, -1) };
+            NonNull::new(raw).map(Self).ok_or(ENOMEM)
+        }
+
+        fn fill(&mut self, f: impl FnOnce(&mut Details<'_>) -> Result) -> Result {
+            // SAFETY: It is a message of ours.
+            unsafe { Details::fill(self.0, f) }
+        }
+
+        fn octets(&self) -> &[u8] {
+            // SAFETY: The buffer is ours.
+            let skb = unsafe { self.0.as_ref() };
+            // SAFETY: All that was put in is one piece from `data` on.
+            unsafe { core::slice::from_raw_parts(skb.data, skb.len as usize) }
+        }
+
+        /// The attributes in `octets`: what each is called, and what it holds.
+        fn next(octets: &mut &[u8]) -> Option<(u16, KVec<u8>)> {
+            let (head, rest) = octets.split_first_chunk::<4>()?;
+            let [a, b, c, d] = *head;
+            let len = usize::from(u16::from_ne_bytes([a, b])).checked_sub(4)?;
+            let mut value = KVec::new();
+            value.extend_from_slice(rest.get(..len)?, GFP_KERNEL).ok()?;
+            *octets = rest.get(len.next_multiple_of(4)..)?;
+            Some((u16::from_ne_bytes([c, d]), value))
+        }
+    }
+
+    impl Drop for Message {
+        fn drop(&mut self) {
+            // SAFETY: Nobody else has it.
+            unsafe { bindings::consume_skb(self.0.as_ptr()) };
+        }
+    }
+
+    #[test]
+    fn all_that_is_told_is_in_one_attribute() -> Result {
+        let mut message = Message::new(1000)?;
+        message.fill(|details| {
+            details.word(c"kind", c"user")?;
+            details.number(c"windows", 0x0102_0304)?;
+            details.flags(c"access", 5)
+        })?;
+        let mut octets = message.octets();
+        let (kind, inside) = Message::next(&mut octets).ok_or(EINVAL)?;
+        assert_eq!(
+            u32::from(kind),
+            bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER
+        );
+        assert!(octets.is_empty());
+        let mut inside = &inside[..];
+        let mut expect = |value: &[u8]| {
+            let mut found = false;
+            // How a value is to be printed has an attribute too.
+            for _ in 0..2 {
+                found |= Message::next(&mut inside).is_some_and(|(_, octets)| octets[..] == *value);
+                if found {
+                    break;
+                }
+            }
+            found
+        };
+        assert!(expect(b"kind\0") && expect(b"user\0"));
+        assert!(expect(b"windows\0") && expect(&0x0102_0304u32.to_ne_bytes()));
+        assert!(expect(b"access\0") && expect(&5u32.to_ne_bytes()));
+        assert!(inside.is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn what_has_no_room_leaves_nothing_behind() -> Result {
+        let mut message = Message::new(100)?;
+        message.fill(|details| details.number(c"first", 1))?;
+        let len = message.octets().len();
+        let mut told = 0;
+        let refused = message.fill(|details| {
+            for _ in 0..1000 {
+                details.number(c"one of very many", 2)?;
+                told += 1;
+            }
+            Ok(())
+        });
+        assert_eq!(refused, Err(EMSGSIZE));
+        assert!(told > 0 && told < 1000);
+        assert_eq!(message.octets().len(), len);
+        // Neither does what the driver gives up.
+        let refused = message.fill(|details| {
+            details.number(c"first", 1)?;
+            Err(EINVAL)
+        });
+        assert_eq!(refused, Err(EMSGSIZE));
+        assert_eq!(message.octets().len(), len);
+        Ok(())
+    }
+}
