@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# What the peer on a plain TCP socket (tests/hostile) needs to play against the device. Sourced behind lib.sh.
+
+# raw_peer: makes its programs, for device DEV_B at end B.
+raw_peer() {
+	# The verbs programs have to be where the device is, the raw peer at the other end.
+	AT_B="ip netns exec $NS_B"
+	[ "$NS_B" != - ] || AT_B='nsenter --net=/proc/1/ns/net'
+	cat >"$TMP/puppet" <<END
+#!/bin/sh
+exec $AT_B $VERBS_DIR/puppet "\$@"
+END
+	cat >"$TMP/setting" <<END
+#!/bin/bash
+[ "\$1" != starved ] || exec nsenter --mount=/proc/1/ns/mnt "$TMP/starve" "\$2"
+exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
+END
+	cat >"$TMP/rping" <<END
+#!/bin/bash
+[ "\$2" = there ] || exec $AT_B "\$0" "\$1" there
+. "$GUEST_DIR/lib.sh"
+NS_A=- NS_B=- IP4_B=$IP4_B PORT=\$1
+rping_pair 4 3 -S 1000 -V || FAILED=1
+finish
+END
+	chmod +x "$TMP/puppet" "$TMP/setting" "$TMP/rping"
+	# Started often, and the checkout is far away.
+	cp "$VERBS_DIR/socket" "$TMP/socket"
+	export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket RPING=$TMP/rping
+	# Verbs programs that start together take too long for each other in a slow kernel.
+	[ "$SLOW" = 1 ] || export WORKERS=1
+}
