@@ -5,85 +5,12 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-
-# capture NETNS NETDEV FILE COMMAND...: what ports PORT..PORT+9 carry while a command runs.
-capture() {
-	local ns=$1 netdev=$2 file=$3 pid last=$((PORT + 9))
-	shift 3
-	start "$ns" "$TMP/tcpdump" \
-		tcpdump -i "$netdev" -B 32768 -s 0 -U -w "$file" "tcp portrange $PORT-$last"
-	pid=$STARTED
-	eventually 10 grep -q 'listening on' "$TMP/tcpdump" || die "tcpdump: $(cat "$TMP/tcpdump")"
-	"$@"
-	# tcpdump takes the kernel's buffer block by block, up to a second late: everything is in the
-	# file when this refused connection is.
-	in_ns "$ns" bash -c "! : >/dev/tcp/$IP4_B/$last" 2>/dev/null
-	eventually 20 refusal_in "$file" "$last" || die 'tcpdump is behind'
-	kill "$pid"
-	wait "$pid" || true
-	grep -q '^0 packets dropped by kernel' "$TMP/tcpdump" ||
-		die "lost packets: $(cat "$TMP/tcpdump")"
-}
-
-refusal_in() {
-	tcpdump -n -r "$1" "src port $2 and tcp[tcpflags] & tcp-rst != 0" 2>/dev/null | grep -q .
-}
-
-# decode FILE: what tshark makes of it, in full, to FILE.txt; and to FILE.seen a line per opcode,
-# one per Terminate, and the counts. Fails if anything is not as it must be for every capture.
-#
-# Only the text says what tshark thinks of a CRC. What these Sends carry is no protocol: nothing may
-# guess at it. An octet that TCP sent again counts once.
-decode() {
-	tshark -r "$1" -o tcp.try_heuristic_first:TRUE -V -O iwarp_mpa,iwarp_ddp_rdmap \
-		--disable-heuristic rpcrdma_iwarp --disable-heuristic smb_direct_iwarp \
-		-Y 'tcp.len > 0 && !tcp.analysis.retransmission' >"$1.txt" 2>"$1.err" ||
-		die "tshark: $(tail -n 1 "$1.err")"
-	awk '
-	function value(of) { match($0, of ": [0-9]+"); return substr($0, RSTART + length(of) + 2) + 0 }
-	function code() { match($0, /\(0x[0-9a-f]+\)/); return substr($0, RSTART + 1, RLENGTH - 2) }
-	function say(what) { if (bad++ < 10) print "frame " frame ": " what }
-	# A frame that carries whole FPDUs, all of them.
-	function close_frame() { if (length_here && here == length_here) whole++; here = length_here = 0 }
-	/^Frame [0-9]+:/ { close_frame(); frame = $2 + 0; frames++ }
-	/^Transmission Control Protocol/ {
-		way = value("Src Port") " " value("Dst Port")
-		length_here = value("Len")
-		end = value("Seq") + length_here - 1
-		if (end > ends[way]) ends[way] = end
-	}
-	/Malformed|Expert Info \((Warning|Error)/ { say($0) }
-	/Request frame header/ { requests++ }
-	/Reply frame header/ { replies++ }
-	/Private data length:/ { here += 20 + value("length"); decoded += 20 + value("length") }
-	/ULPDU length:/ {
-		ulpdu = value("length")
-		fpdus++
-		fpdu = int((2 + ulpdu + 3) / 4) * 4 + 4	# with its length, pad and CRC
-		here += fpdu
-		decoded += fpdu
-	}
-	/CRC check: 0x[0-9a-f]+ \(Good CRC32\)/ { good++ }
-	/CRC check: .*Bad/ { say($0) }
-	/ OpCode: / { opcodes[code()]++ }
-	/ Layer: / { terminate = "terminate layer " code() }
-	/ Error Types for / { terminate = terminate " etype " code() }
-	/ Error Code for / { terminate = terminate " code " code() " bits " }
-	/ [MDR] bit: Set/ { match($0, /[MDR] bit/); terminate = terminate substr($0, RSTART, 1) }
-	/DDP Segment Length: / { terminate = terminate " length " $4 }
-	/Terminated DDP Header: / { print terminate " header " substr($4, 1, 4) " ulpdu " ulpdu }
-	END {
-		close_frame()
-		for (way in ends) carried += ends[way]
-		for (op in opcodes) print "opcode " op " " opcodes[op]
-		print frames + 0 " frames, " requests + 0 " requests, " replies + 0 " replies, " fpdus + 0 \
-			" FPDUs, " good + 0 " good CRCs, " decoded + 0 " of " carried + 0 " octets decoded"
-		print whole + 0 " of " frames + 0 " segments carry whole FPDUs"
-		exit bad || !requests || requests != replies || !fpdus || good != fpdus ||
-			decoded != carried
-	}' "$1.txt" >"$1.seen" || { cat "$1.seen"; die 'the capture has faults'; }
-	cat "$1.seen"
-}
+# shellcheck source=wireshark.sh
+. "$(dirname "$0")/wireshark.sh"
+# shellcheck source=puppets.sh
+. "$(dirname "$0")/puppets.sh"
+# shellcheck source=raw_peer.sh
+. "$(dirname "$0")/raw_peer.sh"
 
 transfers() {
 	rping_pair 4 2 -V -S 20000
@@ -129,6 +56,8 @@ refused() {
 	verbs_case rdma read_without_right
 	verbs_case rdma write_past_the_end
 	verbs_case sends no_receive_buffer_ends_the_stream
+	verbs_case sge send_with_unknown_key
+	verbs_case sge receive_with_unknown_key
 }
 
 # Layer, error type and code (RFC 5040, section 4.8; RFC 5041, section 7.2), the M, D and R bits,
@@ -142,10 +71,13 @@ terminates_are_decoded() {
 	# RDMAP, Remote Protection Error, Access rights violation: a Read Request of 18 + 28 octets.
 	# DDP, Tagged Buffer Error, Base or bounds violation: a Write of 14 + 100 octets.
 	# DDP, Untagged Buffer Error, Invalid MSN - no buffer available: a Send of 18 + 16 octets.
-	diff - <(grep '^terminate' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
+	# RDMAP, Local Catastrophic Error: a Send that cannot be made. DDP, the same: a Send that cannot be placed.
+	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
 		terminate layer 0x0 etype 0x1 code 0x02 bits MDR length 002e header 4141 ulpdu 70
 		terminate layer 0x1 etype 0x1 code 0x01 bits MD length 0072 header c140 ulpdu 38
 		terminate layer 0x1 etype 0x2 code 0x02 bits MD length 0022 header 4143 ulpdu 42
+		terminate layer 0x0 etype 0x0 code 0xff bits  ulpdu 22
+		terminate layer 0x1 etype 0x0 code 0x00 bits  ulpdu 22
 	END
 }
 
@@ -175,6 +107,343 @@ atomics_are_decoded() {
 	[ "$(grep -cE '^ +Remote (STag|Tagged Offset): [1-9]' "$file.txt")" = 14 ] || die 'no targets'
 }
 
+# --- the fields of each kind of message ------------------------------------------------------------
+
+# connected: puppet `a` has called `b`; A and B are the connection's numbers there, at PORT, which is listened on.
+connected() {
+	ask a connect "$IP4_B" "$PORT"
+	A=$ANSWER
+	await a "established $A"
+	await b 'established *'
+	read -r _ B _ <<<"$EVENT"
+}
+
+# two_puppets: with different depths and private data.
+two_puppets() {
+	puppet a "$NS_A" "$IP4_A"
+	puppet b "$NS_B" "$IP4_B"
+	ask a data 6f6e65
+	ask a set ird 3
+	ask a set ord 5
+	ask b data 74776f21
+	ask b set ird 7
+	ask b set ord 9
+	ask b listen "$PORT"
+}
+
+# did COMMAND...: puppet `a` does it, and what it asked for is done.
+did() {
+	ask a "$@"
+	await a "wc $A send * success"
+}
+
+# One of each, each with an end before the next one begins. Where things are goes to variables of the case.
+one_of_each() {
+	two_puppets
+	connected
+	ask a mr 8192 31 0
+	read -r ours our_at our_key <<<"$ANSWER"
+	ask b mr 8192 31 0
+	read -r theirs their_at their_key <<<"$ANSWER"
+	ask b recv "$B" 4
+	ask b mw 2 0
+	read -r window _ <<<"$ANSWER"
+	ask b bind "$B" "$window" "$theirs" 0 64 2
+	window_key=$ANSWER
+	await b "wc $B send * success"
+	ask b mw 2 0
+	read -r window _ <<<"$ANSWER"
+	ask b bind "$B" "$window" "$theirs" 64 64 2
+	other_window_key=$ANSWER
+	await b "wc $B send * success"
+	ask a poke "$ours" 0 0123456789abcdef
+	ask b poke "$theirs" 304 0800000000000000
+
+	did send "$A" 0 -
+	did send "$A" 5 -
+	did send "$A" 4000 -
+	did send "$A" 6 s
+	did sendinv "$A" 7 "$window_key" -
+	did sendinv "$A" 8 "$other_window_key" s
+	did write "$A" "$ours" 0 8 $((their_at + 100)) "$their_key" -
+	did write "$A" "$ours" 0 3000 $((their_at + 1000)) "$their_key" -
+	did write "$A" "$ours" 0 0 0 0 -
+	did read "$A" "$ours" 10 8 $((their_at + 100)) "$their_key" -
+	did read "$A" "$ours" 4000 3000 $((their_at + 1000)) "$their_key" -
+	did read "$A" "$ours" 0 0 0 0 -
+	did imm "$A" "$ours" 0 8 $((their_at + 200)) "$their_key" - $((0x12345678))
+	did imm "$A" "$ours" 0 8 $((their_at + 200)) "$their_key" s $((0x9abcdef0))
+	did add "$A" "$ours" 0 8 $((their_at + 304)) "$their_key" - 7
+	did swap "$A" "$ours" 0 8 $((their_at + 304)) "$their_key" - 20 15
+	ask a write "$A" "$ours" 0 8 $((their_at + 8190)) "$their_key" -
+	await a "disconnected $A"
+	connected
+	ask a read "$A" "$ours" 0 16 $((their_at + 8190)) "$their_key" -
+	await a "disconnected $A"
+}
+
+# The lines that are expected of `fields`. RFC 5044, section 7.1; RFC 6581, section 6; RFC 5041, section 4; RFC
+# 5040, section 4; RFC 7306, sections 5.2 and 6.
+
+# start_up req|rep CRC REJECTED REVISION DATA
+start_up() {
+	local end=a
+	[ "$1" = req ] || end=b
+	printf '%s %s marker_flag=0 crc_flag=%d rej_flag=%d res=0x%02x rev=%d pdlength=%d privatedata=%s\n' \
+		$end "$1" "$2" "$3" $(($4 == 2 ? 0x10 : 0)) "$4" $((${#5} / 2)) "$5"
+}
+
+# tagged END OPCODE STAG TO LENGTH [DATA]: a message in segments of at most 1428 octets, all that a TCP segment
+# has room for here. TAIL is what follows the length of each.
+tagged() {
+	local end=$1 opcode=$2 stag=$3 to=$4 left=$5 data=${6:-} now
+	while :; do
+		now=$((left > 1428 ? 1428 : left))
+		left=$((left - now))
+		printf '%s fpdu ulpdulength=%d%s tagged_flag=1 last_flag=%d stag=%08x tagged_offset=%016x opcode=0x%02x%s\n' \
+			"$end" $((14 + now)) "${TAIL:-}" $((left == 0)) "$stag" "$to" "$opcode" "${data:+ $data}"
+		to=$((to + now))
+		[ "$left" != 0 ] || break
+	done
+}
+
+# untagged END OPCODE QUEUE NUMBER LENGTH [REST]: the same, of at most 1424 octets.
+untagged() {
+	local end=$1 opcode=$2 queue=$3 number=$4 offset=0 left=$5 rest=${6:-} now
+	while :; do
+		now=$((left > 1424 ? 1424 : left))
+		left=$((left - now))
+		printf '%s fpdu ulpdulength=%d%s tagged_flag=0 last_flag=%d qn=%d msn=%d mo=%d opcode=0x%02x%s\n' \
+			"$end" $((18 + now)) "${TAIL:-}" $((left == 0)) "$queue" "$number" "$offset" "$opcode" \
+			"${rest:+ $rest}"
+		offset=$((offset + now))
+		[ "$left" != 0 ] || break
+	done
+}
+
+# read_request NUMBER SINK_STAG SINK_TO SIZE SOURCE_STAG SOURCE_TO, and its Response, with this DATA.
+read_request() {
+	untagged a 1 1 "$1" 28 "$(printf 'sinkstag=%08x sinkto=%016x rdmardsz=%d srcstag=%08x srcto=%016x' \
+		"$2" "$3" "$4" "$5" "$6")"
+}
+read_of() {
+	read_request "${@:1:6}"
+	tagged b 2 "$2" "$3" "$4" "${7:-}"
+}
+
+# atomic NUMBER OPERATION NAMES_AND_VALUES BEFORE: a request for the octets at 304, and the answer.
+atomic() {
+	untagged a 10 1 "$1" 52 "$(printf 'atomic.opcode=%d atomic.request_identifier=%d %s=%08x %s=%016x %s' \
+		"$2" "$1" atomic.remote_stag "$their_key" atomic.remote_tagged_offset $((their_at + 304)) "$3")"
+	untagged b 11 3 $(($1 - 3)) 12 \
+		"atomic.original_request_identifier=$1 atomic.original_remote_data_value=$4"
+}
+
+# The word of RFC 6581 says in turn: peer-to-peer; IRD; by Write or by Read; ORD.
+expected_of_each() {
+	local first=33a71ac960fac695 ones=ffffffffffffffff
+	local begin='start_up req 1 0 2 8003c0056f6e65'
+	$begin
+	start_up rep 1 0 2 8005c00374776f21
+	# Ready to receive.
+	tagged a 0 0 0 0
+	untagged a 3 0 1 0
+	untagged a 3 0 2 5 "data=${first::10}"
+	untagged a 3 0 3 4000
+	untagged a 5 0 4 6 "data=${first::12}"
+	untagged a 4 0 5 7 "$(printf 'inval_stag=%08x data=%s' "$window_key" "${first::14}")"
+	untagged a 6 0 6 8 "$(printf 'inval_stag=%08x data=%s' "$other_window_key" "$first")"
+	tagged a 0 "$their_key" $((their_at + 100)) 8 data=0123456789abcdef
+	tagged a 0 "$their_key" $((their_at + 1000)) 3000
+	tagged a 0 0 0 0
+	read_of 1 "$our_key" $((our_at + 10)) 8 "$their_key" $((their_at + 100)) data=0123456789abcdef
+	read_of 2 "$our_key" $((our_at + 4000)) 3000 "$their_key" $((their_at + 1000))
+	read_of 3 0 0 0 0 0
+	tagged a 0 "$their_key" $((their_at + 200)) 8 data=0123456789abcdef
+	untagged a 8 0 7 8 data=1234567800000000
+	tagged a 0 "$their_key" $((their_at + 200)) 8 data=0123456789abcdef
+	untagged a 9 0 8 8 data=9abcdef000000000
+	atomic 4 0 "atomic.add_data=7 atomic.add_mask=${ones//f/0} atomic.compare_data=0 atomic.compare_mask=$ones" 8
+	atomic 5 2 "atomic.swap_data=20 atomic.swap_mask=$ones atomic.compare_data=15 atomic.compare_mask=$ones" 15
+	# What the last atomic operation brought.
+	tagged a 0 "$their_key" $((their_at + 8190)) 8 data=0f00000000000000
+	# Base or bounds violation, of a tagged buffer; and of the source of a Read.
+	untagged b 7 2 1 20 "term_layer=0x01 term_etype_ddp=0x01 term_errcode_ddp_tagged=01 \
+term_hdrct_m=1 hdrct_d=1 hdrct_r=0 term_ddp_seg_len=0016 \
+$(printf 'term_ddp_h=c140%08x%016x' "$their_key" $((their_at + 8190)))"
+	$begin
+	start_up rep 1 0 2 8005c00374776f21
+	tagged a 0 0 0 0
+	read_request 1 "$our_key" "$our_at" 16 "$their_key" $((their_at + 8190))
+	untagged b 7 2 1 52 "term_layer=0x00 term_etype_rdma=0x01 term_errcode_rdma=01 \
+term_hdrct_m=1 hdrct_d=1 hdrct_r=1 term_ddp_seg_len=002e \
+$(printf 'term_ddp_h=414100000000000000010000000100000000%08x%016x%08x%08x%016x' "$our_key" "$our_at" 16 "$their_key" $((their_at + 8190)))"
+}
+
+fields_of_each_message() {
+	local file=$TMP/each
+	capture "$NS_A" "$NET_A" "$file" one_of_each
+	decode "$file"
+	diff <(expected_of_each) <(fields "$file") || die 'these are not the fields expected'
+}
+
+# --- start-up: revisions, enhanced data, CRC or not, refusals --------------------------------------------
+
+# settings_are CRC_OF_A CRC_OF_B REVISION PEER_TO_PEER
+settings_are() {
+	setting "$NS_A" "$DEV_A" crc "$1"
+	setting "$NS_B" "$DEV_B" crc "$2"
+	setting "$NS_A" "$DEV_A" mpa_rev "$3"
+	setting "$NS_A" "$DEV_A" peer_to_peer "$4"
+}
+
+one_send() {
+	connected
+	did send "$A" 5 -
+}
+
+start_ups() {
+	local of
+	two_puppets
+	for of in '1 0 2 1' '0 1 2 1' '0 0 2 1' '1 1 2 0' '1 1 1 1' '0 0 1 1'; do
+		# shellcheck disable=SC2086
+		settings_are $of
+		one_send
+	done
+	ask b set auto 2
+	for of in '1 1 2 1' '1 1 1 1'; do
+		# shellcheck disable=SC2086
+		settings_are $of
+		ask a connect "$IP4_B" "$PORT"
+		await a "rejected $ANSWER -111 74776f21"
+	done
+	settings_are 1 1 2 1
+}
+
+expected_of_start_ups() {
+	local TAIL='' rtr='tagged a 0 0 0 0' a_send='untagged a 3 0 1 5 data=33a71ac960'
+	start_up req 1 0 2 8003c0056f6e65; start_up rep 1 0 2 8005c00374776f21; $rtr; $a_send
+	start_up req 0 0 2 8003c0056f6e65; start_up rep 1 0 2 8005c00374776f21; $rtr; $a_send
+	# What is there instead of a CRC is 0.
+	TAIL=' crc=00000000'
+	start_up req 0 0 2 8003c0056f6e65; start_up rep 0 0 2 8005c00374776f21; $rtr; $a_send
+	TAIL=
+	start_up req 1 0 2 000300056f6e65; start_up rep 1 0 2 0005000374776f21; $a_send
+	start_up req 1 0 1 6f6e65; start_up rep 1 0 1 74776f21; $a_send
+	TAIL=' crc=00000000'
+	start_up req 0 0 1 6f6e65; start_up rep 0 0 1 74776f21; $a_send
+	# No RFC says what depths go with a refusal.
+	start_up req 1 0 2 8003c0056f6e65; start_up rep 1 1 2 xxxxxxxx74776f21
+	start_up req 1 0 1 6f6e65; start_up rep 1 1 1 74776f21
+}
+
+fields_of_start_ups() {
+	local file=$TMP/start_ups
+	capture "$NS_A" "$NET_A" "$file" start_ups
+	BARE=3 decode "$file"
+	diff <(expected_of_start_ups) \
+		<(fields "$file" | sed '/rej_flag=1.*rev=2/s/privatedata=......../privatedata=xxxxxxxx/') ||
+		die 'these are not the fields expected'
+}
+
+# --- what the hostile peer gets to see ---------------------------------------------------------------
+
+# raw_cases FILE CASE...: of the hostile peer, captured. From TERMINATES, what it expects to get.
+raw_cases() {
+	local file=$1 name
+	shift
+	raw_peer
+	CAPTURED=tcp TERMINATES=$file.expected capture "$NS_A" "$NET_A" "$file" play "$file.log" "$@"
+	cat "$file.log"
+	for name; do grep -qx "ok $name" "$file.log" || die "$name has failed"; done
+	# The device's half: the other one is not meant to be right.
+	decode "$file" "ip.src == $IP4_B"
+}
+
+play() {
+	local log=$1
+	shift
+	in_ns "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 "$@" >"$log" || true
+}
+
+# Each code that the driver has for a peer's fault, with the case that provokes it. RFC 5040, section 4.8; RFC 5041,
+# section 7.2; RFC 5044, section 8; RFC 6581, section 8. The quotes are those that the hostile peer expects.
+# tshark takes what an error of RDMAP quotes for an untagged header, whatever it is: no case here has another.
+all_terminates() {
+	local file=$TMP/all cases=() codes
+	cat >"$file.codes" <<-'END'
+		0x0 0x1 0x00 read_of_an_unknown_stag
+		0x0 0x1 0x01 read_past_the_end
+		0x0 0x1 0x02 read_without_the_right
+		0x0 0x1 0x03 read_of_another_pd
+		0x0 0x1 0x04 read_that_wraps
+		0x0 0x1 0x09 invalidate_of_a_shared_region
+		0x0 0x2 0x05 send_with_rdmap_version_2
+		0x0 0x2 0x06 untagged_opcode_12
+		0x0 0x2 0x07 read_request_one_octet_long
+		0x0 0x2 0x09 invalidate_of_an_unknown_stag
+		0x1 0x1 0x00 write_to_an_unknown_stag
+		0x1 0x1 0x01 write_across_the_end
+		0x1 0x1 0x02 write_to_another_pd
+		0x1 0x1 0x03 write_that_wraps
+		0x1 0x1 0x04 write_with_ddp_version_2
+		0x1 0x2 0x01 send_to_queue_4
+		0x1 0x2 0x02 no_receive_buffer
+		0x1 0x2 0x03 msn_left_out
+		0x1 0x2 0x04 message_with_a_hole
+		0x1 0x2 0x05 send_longer_than_its_buffer
+		0x1 0x2 0x06 send_with_ddp_version_2
+		0x2 0x0 0x02 crc_of_zeros
+		0x2 0x0 0x03 write_shorter_than_its_header
+		0x2 0x0 0x06 reply_asks_for_more_than_the_initiator_serves
+		0x2 0x0 0x07 reply_takes_rtr_kinds_1_0_0
+	END
+	mapfile -t cases < <(cut -d ' ' -f 4 "$file.codes")
+	raw_cases "$file" "${cases[@]}"
+	grep ' terminate ' "$file.seen" | sort >"$file.terminates"
+	diff <(sort "$file.expected") "$file.terminates" || die 'these are not the Terminates expected'
+	codes=$(awk '{ print $4, $6, $8 }' "$file.terminates" | sort -u)
+	diff <(cut -d ' ' -f 1-3 "$file.codes") - <<<"$codes" || die 'these are not the codes expected'
+}
+
+# Markers: of each stream that has some, how far back each says that its FPDU begins, as RFC 5044, section 4.3,
+# has it: one before each 512th octet of the stream, which begins behind the Reply. tshark follows them where each
+# FPDU has a segment for itself.
+markers_are_decoded() {
+	local file=$TMP/markers
+	raw_cases "$file" markers_in_messages_of_one_segment markers_around_a_terminate
+	awk -v ends="$file" '
+	function value(of) { match($0, of ": [0-9]+"); return substr($0, RSTART + length(of) + 2) + 0 }
+	# The octets of an FPDU: Markers have their places between them.
+	function walk(octets,    begin) {
+		begin = at[way] % 512 ? at[way] : at[way] + 4
+		while (octets) {
+			if (at[way] % 512 == 0) {
+				print way, (at[way] > begin ? at[way] - begin : 0) >(ends ".want")
+				at[way] += 4
+			}
+			step = 512 - at[way] % 512
+			if (step > octets) step = octets
+			at[way] += step
+			octets -= step
+		}
+	}
+	/^Transmission Control Protocol/ { way = value("Src Port") "-" value("Dst Port") }
+	/ULPDU length:/ { lengths[way] = lengths[way] " " int((2 + value("length") + 3) / 4) * 4 + 4 }
+	/FPDU back pointer:/ { marks[way] = marks[way] way " " value("pointer") "\n" }
+	END {
+		for (way in marks) {
+			printf "%s", marks[way] >(ends ".got")
+			count = split(lengths[way], octets, " ")
+			for (i = 1; i <= count; i++) walk(octets[i])
+			streams++
+		}
+		exit streams != 2
+	}' "$file.txt" || die 'there are not two streams with Markers'
+	diff "$file.want" "$file.got" || die 'these are not the Markers expected'
+	[ "$(wc -l <"$file.got")" -gt 40 ] || die 'hardly any Markers'
+}
+
 ends_up netns
 # Segments as they would be on a real wire.
 in_ns "$NS_A" ethtool -K "$NET_A" tso off gso off gro off >/dev/null
@@ -184,4 +453,8 @@ try segments_carry_whole_fpdus 60 segments_carry_whole_fpdus
 try whatever_the_mtu 60 whatever_the_mtu
 try terminates_are_decoded 60 terminates_are_decoded
 try atomics_are_decoded 60 atomics_are_decoded
+try fields_of_each_message 60 fields_of_each_message
+try fields_of_start_ups 60 fields_of_start_ups
+try all_terminates 90 all_terminates
+try markers_are_decoded 60 markers_are_decoded
 finish

@@ -402,6 +402,25 @@ impl Got {
         }
     }
 
+    /// A Terminate in words, as guest/wireshark.sh has them: what is quoted is there with its length and its
+    /// first octets.
+    pub(crate) fn as_terminate(&self) -> String {
+        let (word, quote) = (be32(self.data(), 0), &self.data()[4..]);
+        let mut text = format!(
+            "terminate layer 0x{:x} etype 0x{:x} code 0x{:02x} bits ",
+            word >> 28,
+            (word >> 24) & 15,
+            (word >> 16) & 255
+        );
+        for (bit, letter) in [(bits::M, 'M'), (bits::D, 'D'), (bits::R, 'R')] {
+            text.extend((word & bit != 0).then_some(letter));
+        }
+        if quote.len() >= 4 {
+            text += &format!(" length {} header {}", hex(&quote[..2]), hex(&quote[2..4]));
+        }
+        text + &format!(" ulpdu {}", self.len())
+    }
+
     /// For the reader of a failed case.
     pub(crate) fn describe(&self) -> String {
         let octets = hex(&self[..self.len().min(96)]);

@@ -5,6 +5,7 @@
 
 use std::{
     fmt,
+    fs::OpenOptions,
     io::{
         ErrorKind,
         Read as _,
@@ -474,14 +475,28 @@ impl Wire {
         Ok(())
     }
 
+    /// Keeps what is expected for somebody else who reads the wire: TERMINATES in the environment is the
+    /// file, with a line for each Terminate, behind this end's port.
+    fn note(&self, want: &Segment) -> Outcome {
+        let Some(file) = std::env::var_os("TERMINATES") else {
+            return Ok(());
+        };
+        let port = self.socket.local_addr()?.port();
+        let line = format!("{port} {}\n", Got(want.clone()).as_terminate());
+        let mut file = OpenOptions::new().append(true).create(true).open(file)?;
+        Ok(file.write_all(line.as_bytes())?)
+    }
+
     /// This Terminate comes, octet by octet, and then the graceful end of the stream.
     pub(crate) fn expect_terminate(&mut self, want: &Segment) -> Outcome {
+        self.note(want)?;
         self.expect(want)?;
         self.ends(End::Graceful)
     }
 
     /// The same behind a number of segments that were under way; returns what these carried.
     pub(crate) fn expect_terminate_behind(&mut self, opcode: u8, want: &Segment) -> Outcome<usize> {
+        self.note(want)?;
         let mut octets = 0;
         loop {
             let got = self.get()?;

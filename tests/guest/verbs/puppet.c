@@ -19,7 +19,7 @@
  *	odd M BYTE			= the offset of the first octet that is not BYTE, or -1
  *	recv C N			post N more receives of recv_len
  *	send C LEN FLAGS		flags: - or letters: s solicited, f fence, u unsignalled
- *	sendinv C LEN KEY
+ *	sendinv C LEN KEY FLAGS
  *	badsend C			a Send with a key that does not exist
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
@@ -429,6 +429,7 @@ static void on_completions(void)
 			    wc.status == IBV_WC_LOC_PROT_ERR ? "loc_prot" :
 			    wc.status == IBV_WC_REM_ACCESS_ERR ? "rem_access" :
 			    wc.status == IBV_WC_REM_INV_REQ_ERR ? "rem_inv_req" :
+			    wc.status == IBV_WC_REM_OP_ERR ? "rem_op" :
 			    wc.status == IBV_WC_MW_BIND_ERR ? "mw_bind" :
 			    wc.status == IBV_WC_LOC_QP_OP_ERR ? "loc_qp_op" :
 								  "other",
@@ -543,7 +544,7 @@ static int mw_bind(struct conn *c, struct ibv_mw *mw, struct ibv_mr *mr, size_t 
 
 static bool command(char *line)
 {
-	char word[32] = "", text[1100] = "", flags[16] = "-";
+	char word[32] = "", text[1100] = "", flags[16] = "-", more[16] = "-";
 	unsigned long long a = 0, b = 0, d = 0, e = 0;
 	unsigned int key;
 	long i = 0, m = 0;
@@ -662,7 +663,7 @@ static bool command(char *line)
 					       .lkey = send_mrs[c->id->qp->pd == pds[1]]->lkey };
 			struct ibv_send_wr wr;
 
-			sscanf(line, "%*d %llu %15s", &a, flags);
+			sscanf(line, "%*d %llu %15s %15s", &a, flags, more);
 			sge.length = (uint32_t)a;
 			wr = wr_make(IBV_WR_SEND, 0, flags_of(flags), &sge, a ? 1 : 0);
 			if (word[0] == 'b') {
@@ -672,7 +673,7 @@ static bool command(char *line)
 			}
 			if (!strcmp(word, "sendinv")) {
 				wr.opcode = IBV_WR_SEND_WITH_INV;
-				wr.send_flags = IBV_SEND_SIGNALED;
+				wr.send_flags = flags_of(more);
 				wr.invalidate_rkey = (uint32_t)strtoul(flags, NULL, 0);
 				/* libsiw takes it from there. */
 				wr.wr.rdma.rkey = wr.invalidate_rkey;

@@ -42,6 +42,7 @@ use crate::{
     wire::{
         require,
         End,
+        Failure,
         Outcome,
         Wire, //
     },
@@ -73,6 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
         markers_are_inserted_when_asked_for: "MPA-23 MPA-24 MPA-25 MPA-26",
         markers_are_inserted_in_revision_2: "MPA-23 MPA-48",
         markers_in_sends_of_the_device: "MPA-18 MPA-23 MPA-28",
+        markers_in_messages_of_one_segment: "MPA-18 MPA-23",
         markers_around_a_terminate: "MPA-23 MPA-26",
         urgent_data_does_no_harm: "DDP-4",
         pad_of_the_device_is_zero: "MPA-12",
@@ -525,7 +527,6 @@ fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
     for len in 1..whole.len() {
         let mut wire = b.connect()?;
         wire.send(&[whole.clone().cut(len)])?;
-        let got = wire.get()?;
         // A reserved opcode is seen as soon as it is there; then there is no header to quote either.
         let reserved = whole[1] & 15 > 11 && len > 1;
         let code = if reserved {
@@ -533,8 +534,8 @@ fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
         } else {
             code::FRAMING
         };
-        require!(got.0 == code.alone(), "{len} octets: {}", got.describe());
-        wire.ends(End::Graceful)?;
+        wire.expect_terminate(&code.alone())
+            .map_err(|why| Failure(format!("{len} octets: {why}")))?;
         b.failed(&wire, code)?;
         b.flushed(&wire, RECEIVES)?;
     }
@@ -577,6 +578,17 @@ fn markers_in_sends_of_the_device(b: &mut Bench<'_>) -> Outcome {
         b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
         let (_, data) = wire.message()?;
         require!(data.len() == len, "{} of {len}", data.len());
+    }
+    Ok(())
+}
+
+fn markers_in_messages_of_one_segment(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(flag::MARKERS))?;
+    wire.send(&[write(0, 0, &[])])?;
+    for len in (0..1400).step_by(37) {
+        b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
+        let data = wire.get()?;
+        require!(data.data().len() == len, "{} of {len}", data.data().len());
     }
     Ok(())
 }

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0
+# shellcheck shell=bash
+#
+# Verbs programs on strings (verbs/puppet.c) that a case plays with. Sourced behind lib.sh.
+
+declare -A PUPPET_IN PUPPET_OUT
+EVENTS=()
+
+# puppet NAME NETNS ADDRESS: starts one on the device with this address.
+puppet() {
+	local in out
+	mkfifo "$TMP/$1.in" "$TMP/$1.out"
+	exec {in}<>"$TMP/$1.in" {out}<>"$TMP/$1.out"
+	PUPPET_IN[$1]=$in PUPPET_OUT[$1]=$out
+	in_ns "$2" "$VERBS_DIR/puppet" "$3" <"$TMP/$1.in" >"$TMP/$1.out" 2>&1 &
+	hear "$1" && [ "$LINE" = '= ready' ] || die "$1 does not begin: ${LINE:-}"
+	rm "$TMP/$1.in" "$TMP/$1.out"
+}
+
+# hear NAME: its next line, LINE.
+hear() { read -r -t $((15 * SLOW)) -u "${PUPPET_OUT[$1]}" LINE; }
+
+# ask NAME COMMAND...: has it do that; what it answers is ANSWER.
+ask() {
+	local name=$1
+	shift
+	printf '%s\n' "$*" >&"${PUPPET_IN[$name]}"
+	while hear "$name"; do
+		case $LINE in
+		'! '*) EVENTS+=("$name ${LINE#! }") ;;
+		'= '*) ANSWER=${LINE#= }; return 0 ;;
+		*) die "$name, asked to $*: $LINE" ;;
+		esac
+	done
+	die "$name, asked to $*, says nothing"
+}
+
+# await NAME EVENT: waits until it tells of an event with these first words, a pattern; that is EVENT then.
+await() {
+	local i
+	while :; do
+		for i in "${!EVENTS[@]}"; do
+			# shellcheck disable=SC2254
+			case ${EVENTS[i]}' ' in
+			"$1 "$2' '*)
+				EVENT=${EVENTS[i]#"$1 "}
+				unset 'EVENTS[i]'
+				return 0
+				;;
+			esac
+		done
+		hear "$1" || die "$1: no event $2; there were: $(printf '%.60s; ' "${EVENTS[@]}")"
+		case $LINE in
+		'! '*) EVENTS+=("$1 ${LINE#! }") ;;
+		*) die "$1, waiting for $2: $LINE" ;;
+		esac
+	done
+}
