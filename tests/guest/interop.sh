@@ -1,9 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# riwarp and siw, in both roles. riwarp asks for CRC, so these connections have it.
+# riwarp and siw, in both roles. siw has no settings: it never asks for CRC, and takes it from a peer that does. So
+# connections have it by riwarp's setting alone. Markers it refuses, and riwarp never asks for any.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=wireshark.sh
+. "$(dirname "$0")/wireshark.sh"
+# shellcheck source=puppets.sh
+. "$(dirname "$0")/puppets.sh"
 
 figures() {
 	perftest_pair "$@"
@@ -16,6 +21,222 @@ sizes() {
 		rping_pair 4 5 -V -S "$size"
 		PORT=$((PORT + 1))
 	done
+}
+
+# two_puppets: on riwarp and on siw, connected. OURS and THEIRS are riwarp's and siw's by name; AT[x] is the number
+# of the connection there; REGION[x], START[x] and KEY[x] are memory with all rights.
+two_puppets() {
+	declare -gA AT REGION START KEY
+	OURS=a THEIRS=b
+	[ "$TYPE_A" != siw ] || { OURS=b THEIRS=a; }
+	puppet a "$NS_A" "$IP4_A"
+	puppet b "$NS_B" "$IP4_B"
+	ask b listen "$PORT"
+	again
+	local end
+	for end in a b; do
+		ask $end mr 8192 7 0
+		read -r "REGION[$end]" "START[$end]" "KEY[$end]" <<<"$ANSWER"
+	done
+}
+
+# again: a connection.
+again() {
+	ask a connect "$IP4_B" "$PORT"
+	AT[a]=$ANSWER
+	await a "established ${AT[a]}"
+	await b 'established *'
+	read -r _ "AT[b]" _ <<<"$EVENT"
+}
+
+# did END COMMAND REST: it does it on its connection, and that is done.
+did() {
+	ask "$1" "$2" "${AT[$1]}" "${@:3}"
+	await "$1" "wc ${AT[$1]} send * success"
+}
+
+# told END LENGTH OCTETS: a receive has ended with so many, the first of which are these.
+told() {
+	await "$1" "wc ${AT[$1]} recv * success $2 $3*"
+}
+
+# octets END OFFSET LENGTH OF_END OFFSET: the memory at these places is the same, and not all zero.
+octets() {
+	local one
+	ask "$1" peek "${REGION[$1]}" "$2" "$3"
+	one=$ANSWER
+	ask "$4" peek "${REGION[$4]}" "$5" "$3"
+	[ "$one" = "$ANSWER" ] && [ -n "${one//0/}" ] || die "of $3 octets some have changed"
+}
+
+# messages FROM TO: each message that siw knows.
+messages() {
+	local from=$1 to=$2 i pattern=33a71ac960fac695
+	local mine=${REGION[$1]} at=${START[$2]} key=${KEY[$2]}
+	ask "$from" fill "$mine" $((0x5a))
+	for i in 0 1000 2999 3000 8000; do ask "$from" poke "$mine" "$i" "$pattern"; done
+	ask "$to" recv "${AT[$to]}" 6
+
+	did "$from" send 0 -
+	told "$to" 0 -
+	did "$from" send 5 -
+	told "$to" 5 "${pattern::10}"
+	did "$from" send 4000 -
+	told "$to" 4000 "$pattern"
+	did "$from" send 6 s
+	told "$to" 6 "${pattern::12}"
+
+	did "$from" write "$mine" 0 8 $((at + 100)) "$key" -
+	did "$from" write "$mine" 0 3001 $((at + 200)) "$key" -
+	# An empty Write needs no memory.
+	did "$from" write "$mine" 0 0 0 0 -
+	# Behind it all is there.
+	did "$from" send 1 -
+	told "$to" 1 "${pattern::2}"
+	octets "$from" 0 8 "$to" 100
+	octets "$from" 0 3001 "$to" 200
+
+	ask "$to" poke "${REGION[$to]}" 5000 "${pattern}01"
+	did "$from" read "$mine" 4000 8 $((at + 5001)) "$key" -
+	octets "$from" 4000 8 "$to" 5001
+	did "$from" read "$mine" 5000 2999 $((at + 201)) "$key" -
+	octets "$from" 5000 2999 "$to" 201
+	did "$from" read "$mine" 0 0 0 0 -
+}
+
+# invalidates FROM TO KEY: a Send with Invalidate, and one with Solicited Event too, of these keys at TO.
+invalidates() {
+	local from=$1 to=$2
+	did "$from" sendinv 7 "$3" -
+	told "$to" 7 33a71ac960fac6
+	did "$from" sendinv 8 "$4" s
+	told "$to" 8 33a71ac960fac695
+}
+
+# Of riwarp's end the keys are those of memory windows of this connection, of siw's those of regions: siw has no
+# windows, and riwarp lets a peer invalidate no region that it may not.
+all_messages() {
+	local window key=() i
+	two_puppets
+	messages "$OURS" "$THEIRS"
+	messages "$THEIRS" "$OURS"
+	ask "$THEIRS" mr 64 7 0
+	key[0]=${ANSWER##* }
+	ask "$THEIRS" mr 64 7 0
+	key[1]=${ANSWER##* }
+	invalidates "$OURS" "$THEIRS" "${key[@]}"
+	for i in 0 1; do
+		ask "$OURS" mr 64 17 0
+		read -r key[i] _ <<<"$ANSWER"
+		ask "$OURS" mw 2 0
+		read -r window _ <<<"$ANSWER"
+		ask "$OURS" bind "${AT[$OURS]}" "$window" "${key[i]}" 0 64 2
+		key[i]=$ANSWER
+		await "$OURS" "wc ${AT[$OURS]} send * success"
+	done
+	invalidates "$THEIRS" "$OURS" "${key[@]}"
+	for i in a b; do ask $i guards; done
+}
+
+# crc_is 1|0: what both ends say at start-up, and what they do: each message is there, whole, with a right CRC or
+# with none at all. siw answers with what it was asked for, and takes what it is answered.
+crc_is() {
+	local file=$TMP/traffic wanted=$1 asked=$1 op
+	[ "$OURS" = a ] || asked=0
+	BARE=0
+	[ "$wanted" = 1 ] || BARE=all
+	BARE=$BARE decode "$file"
+	fields "$file" >"$file.fields"
+	diff - <(grep -oE '^. re. .*crc_flag=. rej_flag=.' "$file.fields") <<-END || die 'this is not the start-up expected'
+		a req marker_flag=0 crc_flag=$asked rej_flag=0
+		b rep marker_flag=0 crc_flag=$wanted rej_flag=0
+	END
+	for op in 0 1 2 3 4 5 6; do
+		grep -q "^a fpdu.* opcode=0x0$op" "$file.fields" || die "a has sent no opcode $op"
+		grep -q "^b fpdu.* opcode=0x0$op" "$file.fields" || die "b has sent no opcode $op"
+	done
+}
+
+each_message() {
+	our_setting crc "$1"
+	capture "$NS_A" "$NET_A" "$TMP/traffic" all_messages
+	crc_is "$1"
+}
+
+# our_setting NAME VALUE: of riwarp's device.
+our_setting() {
+	if [ "$TYPE_A" = siw ]; then
+		setting "$NS_B" "$DEV_B" "$@"
+	else
+		setting "$NS_A" "$DEV_A" "$@"
+	fi
+}
+
+without_crc() {
+	our_setting crc 0
+	"$@"
+}
+
+# have_failed: both connections have; riwarp's queue pair is in error, and it tells of each receive that is flushed.
+have_failed() {
+	local end i
+	for end in a b; do await $end "disconnected ${AT[$end]}"; done
+	for i in 1 2 3 4; do await "$OURS" "wc ${AT[$OURS]} recv * flushed"; done
+	ask "$OURS" state "${AT[$OURS]}"
+	[ "$ANSWER" = 6 ] || die "riwarp's queue pair is in state $ANSWER"
+}
+
+# Of what siw refuses, and of what riwarp refuses. A Write is done when TCP has it, also one that is refused; a Read
+# is not.
+all_refusals() {
+	local mine theirs
+	two_puppets
+	mine="${REGION[$OURS]} 0 16 $((START[$THEIRS] + 8190)) ${KEY[$THEIRS]} -"
+	theirs="${REGION[$THEIRS]} 0 16 $((START[$OURS] + 8190)) ${KEY[$OURS]} -"
+	# shellcheck disable=SC2086
+	{
+		did "$OURS" write $mine
+		await "$OURS" "event ${AT[$OURS]} QP_FATAL"
+		have_failed
+		again
+		ask "$OURS" read "${AT[$OURS]}" $mine
+		await "$OURS" "wc ${AT[$OURS]} send * $1"
+		await "$OURS" "event ${AT[$OURS]} QP_FATAL"
+		have_failed
+		again
+		did "$THEIRS" write $theirs
+		await "$OURS" "event ${AT[$OURS]} QP_ACCESS_ERR"
+		have_failed
+		again
+		ask "$THEIRS" read "${AT[$THEIRS]}" $theirs
+		await "$OURS" "event ${AT[$OURS]} QP_ACCESS_ERR"
+		await "$THEIRS" "wc ${AT[$THEIRS]} send *"
+		case $EVENT in *success*) die "siw's Read has not failed" ;; esac
+		have_failed
+	}
+	# No octet went where it may not.
+	for mine in a b; do
+		ask $mine odd "${REGION[$mine]}" 0
+		[ "$ANSWER" = -1 ] || die "memory of $mine was written to at $ANSWER"
+		ask $mine guards
+	done
+	again
+}
+
+# A Terminate for each, from who refuses.
+refusals() {
+	local file=$TMP/refusals ours=$IP4_A
+	[ "$TYPE_A" != siw ] || ours=$IP4_B
+	capture "$NS_A" "$NET_A" "$file" all_refusals "$1"
+	decode "$file" "ip.src == $ours"
+	# DDP, Tagged Buffer Error, Base or bounds violation. RDMAP, Remote Protection Error, the same.
+	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
+		terminate layer 0x1 etype 0x1 code 0x01 bits MD length 001e header c140 ulpdu 38
+		terminate layer 0x0 etype 0x1 code 0x01 bits MDR length 002e header 4141 ulpdu 70
+	END
+	# Of siw's it is only counted that they came.
+	fields "$file" >"$file.fields"
+	[ "$(grep -c "^$THEIRS fpdu.* opcode=0x07" "$file.fields")" = 2 ] || die 'siw has not sent two Terminates'
 }
 
 export PERFTEST_LIMIT=110
@@ -32,6 +253,13 @@ for topology in siw-server siw-client; do
 	try "$topology/ib_send_bw_bidirectional" 90 figures ib_send_bw -b -s 4096 -n 100
 	try "$topology/ib_write_bw_queue_pairs" 90 figures ib_write_bw -q 4 -s 4096 -n 100
 	try "$topology/rdma_client_server" 60 client_server
+	try "$topology/ib_send_bw_events" 60 figures ib_send_bw -e -s 4096 -n 500
+	try "$topology/each_message" 120 each_message 1
+	try "$topology/refusals" 90 refusals rem_op
+	try "$topology/each_message_without_crc" 120 each_message 0
+	try "$topology/rping_without_crc" 60 without_crc rping_pair 4 20 -V
+	try "$topology/ib_write_bw_without_crc" 60 without_crc figures ib_write_bw -s 65536 -n 50
+	try "$topology/ib_read_bw_without_crc" 60 without_crc figures ib_read_bw -s 65536 -n 50
 	ends_down
 done
 finish
