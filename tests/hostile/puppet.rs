@@ -246,6 +246,12 @@ impl Puppet {
         )
     }
 
+    /// The first such event, which has come already.
+    pub(crate) fn now(&self, pattern: &str) -> Outcome<Event> {
+        self.take_event(pattern, Duration::ZERO)
+            .ok_or_else(|| Failure(format!("no event '{pattern}' yet")))
+    }
+
     /// No such event comes.
     pub(crate) fn none(&self, pattern: &str) -> Outcome {
         match self.take_event(pattern, QUIET) {

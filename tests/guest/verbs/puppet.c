@@ -18,6 +18,7 @@
  *	poke M OFF HEX / peek M OFF LEN
  *	odd M BYTE			= the offset of the first octet that is not BYTE, or -1
  *	recv C N			post N more receives of recv_len
+ *	poll C				tells of what has completed by now, before the answer
  *	send C LEN FLAGS		flags: - or letters: s solicited, f fence, u unsignalled
  *	sendinv C LEN KEY FLAGS
  *	badsend C			a Send with a key that does not exist
@@ -32,6 +33,8 @@
  *	clear C M			ends what there is but connections below C, regions below M
  *	disconnect C
  *	quit
+ *
+ * What posts a request is answered by its ID.
  *
  * Events: request C HEX IRD ORD, established C, disconnected C, rejected C STATUS HEX,
  * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (what was received),
@@ -401,45 +404,49 @@ static void on_async_event(void)
 	}
 }
 
+static void tell_completions(size_t i)
+{
+	struct conn *c = &conns[i];
+	struct ibv_wc wc;
+
+	while (ibv_poll_cq(c->cq, 1, &wc) > 0) {
+		bool imm = wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+		bool recv = wc.status == IBV_WC_SUCCESS ? wc.opcode == IBV_WC_RECV :
+							  wc.wr_id < 1000;
+		uint32_t value = wc.imm_data;
+
+		say("! wc %zu %s %llu %s %u %s", i, imm ? "imm" : recv ? "recv" : "send",
+		    (unsigned long long)wc.wr_id,
+		    wc.status == IBV_WC_SUCCESS	     ? "success" :
+		    wc.status == IBV_WC_WR_FLUSH_ERR ? "flushed" :
+		    wc.status == IBV_WC_LOC_LEN_ERR  ? "loc_len" :
+		    wc.status == IBV_WC_LOC_PROT_ERR ? "loc_prot" :
+		    wc.status == IBV_WC_REM_ACCESS_ERR ? "rem_access" :
+		    wc.status == IBV_WC_REM_INV_REQ_ERR ? "rem_inv_req" :
+		    wc.status == IBV_WC_REM_OP_ERR ? "rem_op" :
+		    wc.status == IBV_WC_MW_BIND_ERR ? "mw_bind" :
+		    wc.status == IBV_WC_LOC_QP_OP_ERR ? "loc_qp_op" :
+							  "other",
+		    wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0,
+		    imm && wc.wc_flags & IBV_WC_WITH_IMM ? hex((uint8_t *)&value, 4) :
+		    recv && wc.status == IBV_WC_SUCCESS ?
+			    hex(recv_slot(c, wc.wr_id), wc.byte_len) :
+			    "-");
+	}
+}
+
 static void on_completions(void)
 {
 	struct ibv_cq *cq;
-	struct ibv_wc wc;
 	void *context;
 
 	if (ibv_get_cq_event(completions, &cq, &context))
 		return;
 	ibv_ack_cq_events(cq, 1);
 	ibv_req_notify_cq(cq, 0);
-	for (size_t i = 0; i < num_conns; i++) {
-		struct conn *c = &conns[i];
-
-		while (c->id && c->cq == cq && ibv_poll_cq(cq, 1, &wc) > 0) {
-			bool imm = wc.status == IBV_WC_SUCCESS &&
-				   wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-			bool recv = wc.status == IBV_WC_SUCCESS ? wc.opcode == IBV_WC_RECV :
-								  wc.wr_id < 1000;
-			uint32_t value = wc.imm_data;
-
-			say("! wc %zu %s %llu %s %u %s", i, imm ? "imm" : recv ? "recv" : "send",
-			    (unsigned long long)wc.wr_id,
-			    wc.status == IBV_WC_SUCCESS	     ? "success" :
-			    wc.status == IBV_WC_WR_FLUSH_ERR ? "flushed" :
-			    wc.status == IBV_WC_LOC_LEN_ERR  ? "loc_len" :
-			    wc.status == IBV_WC_LOC_PROT_ERR ? "loc_prot" :
-			    wc.status == IBV_WC_REM_ACCESS_ERR ? "rem_access" :
-			    wc.status == IBV_WC_REM_INV_REQ_ERR ? "rem_inv_req" :
-			    wc.status == IBV_WC_REM_OP_ERR ? "rem_op" :
-			    wc.status == IBV_WC_MW_BIND_ERR ? "mw_bind" :
-			    wc.status == IBV_WC_LOC_QP_OP_ERR ? "loc_qp_op" :
-								  "other",
-			    wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0,
-			    imm && wc.wc_flags & IBV_WC_WITH_IMM ? hex((uint8_t *)&value, 4) :
-			    recv && wc.status == IBV_WC_SUCCESS ?
-				    hex(recv_slot(c, wc.wr_id), wc.byte_len) :
-				    "-");
-		}
-	}
+	for (size_t i = 0; i < num_conns; i++)
+		if (conns[i].id && conns[i].cq == cq)
+			tell_completions(i);
 }
 
 /* --- commands --------------------------------------------------------------------------------- */
@@ -498,6 +505,15 @@ static void result(int rc)
 		say("- %s", strerror(rc));
 	else
 		say("= ok");
+}
+
+/* The answer to what has posted a request, by post(). */
+static void posted(int rc)
+{
+	if (rc)
+		say("- %s", strerror(rc));
+	else
+		say("= %llu", (unsigned long long)next_id - 1);
 }
 
 #define MAX_MWS 16
@@ -657,6 +673,10 @@ static bool command(char *line)
 		} else if (!strcmp(word, "recv")) {
 			sscanf(line, "%*d %ld", &m);
 			result(post_recvs(c, (int)m));
+		} else if (!strcmp(word, "poll")) {
+			if (c->cq)
+				tell_completions((size_t)i);
+			say("= ok");
 		} else if (!strcmp(word, "send") || !strcmp(word, "sendinv") ||
 			   !strcmp(word, "badsend")) {
 			struct ibv_sge sge = { .addr = (uintptr_t)send_buf,
@@ -678,7 +698,7 @@ static bool command(char *line)
 				/* libsiw takes it from there. */
 				wr.wr.rdma.rkey = wr.invalidate_rkey;
 			}
-			result(post(c, &wr));
+			posted(post(c, &wr));
 		} else if (!strcmp(word, "bind")) {
 			struct ibv_mr *mr;
 			int rc;
@@ -696,7 +716,7 @@ static bool command(char *line)
 			struct ibv_send_wr wr = wr_make(IBV_WR_LOCAL_INV, 0, IBV_SEND_SIGNALED, NULL, 0);
 
 			sscanf(line, "%*d %u", &wr.invalidate_rkey);
-			result(post(c, &wr));
+			posted(post(c, &wr));
 		} else if (!strcmp(word, "badadd")) {
 			struct ibv_sge sge = { .addr = (uintptr_t)send_buf,
 					       .length = 8,
@@ -704,7 +724,7 @@ static bool command(char *line)
 			struct ibv_send_wr wr = wr_make(IBV_WR_ATOMIC_FETCH_AND_ADD, 0,
 							IBV_SEND_SIGNALED, &sge, 1);
 
-			result(post(c, &wr));
+			posted(post(c, &wr));
 		} else if (!strcmp(word, "write") || !strcmp(word, "read") || !strcmp(word, "imm") ||
 			   !strcmp(word, "add") || !strcmp(word, "swap")) {
 			unsigned long long first = 0, second = 0;
@@ -733,7 +753,7 @@ static bool command(char *line)
 				wr.wr.atomic.compare_add = word[0] == 'a' ? first : second;
 				wr.wr.atomic.swap = word[0] == 'a' ? 0 : first;
 			}
-			result(post(c, &wr));
+			posted(post(c, &wr));
 		} else if (!strcmp(word, "state")) {
 			say("= %d", c->id->qp ? (int)qp_state(c->id->qp) : -1);
 		} else if (!strcmp(word, "disconnect")) {

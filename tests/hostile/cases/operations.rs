@@ -96,7 +96,8 @@ fn pending(b: &mut Bench<'_>, wire: &mut Wire, value: u64) -> Outcome<(u32, Segm
     Ok((identifier, got.0))
 }
 
-fn identifier_of(request: &Segment) -> u32 {
+/// The identifier of an Atomic Request.
+pub(super) fn identifier_of(request: &Segment) -> u32 {
     request
         .get(22..26)
         .and_then(|octets| octets.try_into().ok())
@@ -349,7 +350,8 @@ fn bad_answers() -> Vec<Case> {
         .collect()
 }
 
-fn immediate(msn: u32, value: [u8; 4]) -> Segment {
+/// Immediate Data as the device sends it: the verbs have four octets of the eight.
+pub(super) fn immediate(msn: u32, value: [u8; 4]) -> Segment {
     let [c, d, e, f] = value;
     untagged(op::IMMEDIATE, 0, msn, &[c, d, e, f, 0, 0, 0, 0])
 }

@@ -9,21 +9,24 @@ use super::{
         fetch_add, //
     },
     case,
+    operations::{
+        identifier_of,
+        immediate, //
+    },
     Case, //
 };
 use crate::{
-    bench::{
-        Bench,
-        RECEIVES, //
-    },
+    bench::Bench,
     frame::{
+        hex,
         op,
         read,
         read_response,
         response,
         send,
         write,
-        Got, //
+        Got,
+        Segment, //
     },
     wire::{
         require,
@@ -38,7 +41,11 @@ enum Kind {
     Write,
     Read,
     Atomic,
+    /// Immediate Data; where the device issues it, behind a Write.
+    Imm,
 }
+
+const KINDS: [Kind; 5] = [Kind::Send, Kind::Write, Kind::Read, Kind::Atomic, Kind::Imm];
 
 impl Kind {
     fn name(self) -> &'static str {
@@ -47,40 +54,38 @@ impl Kind {
             Self::Write => "write",
             Self::Read => "read",
             Self::Atomic => "atomic",
+            Self::Imm => "immediate_data",
         }
     }
 
-    fn opcode(self) -> u8 {
+    /// What the device sends for it.
+    fn opcodes(self) -> &'static [u8] {
         match self {
-            Self::Send => op::SEND,
-            Self::Write => op::WRITE,
-            Self::Read => op::READ_REQUEST,
-            Self::Atomic => op::ATOMIC_REQUEST,
+            Self::Send => &[op::SEND],
+            Self::Write => &[op::WRITE],
+            Self::Read => &[op::READ_REQUEST],
+            Self::Atomic => &[op::ATOMIC_REQUEST],
+            Self::Imm => &[op::WRITE, op::IMMEDIATE],
         }
     }
 }
 
 pub(super) fn cases() -> Vec<Case> {
     let mut list = Vec::new();
-    for first in [Kind::Send, Kind::Write, Kind::Read] {
-        for later in [Kind::Send, Kind::Write, Kind::Read] {
+    for first in KINDS {
+        for later in KINDS {
             for (flag, suffix) in [("-", ""), ("u", "_unsignalled")] {
                 let name = format!("device_does_{}{suffix}_then_{}", first.name(), later.name());
                 list.push(case(
                     name,
-                    "RDMAP-116 RDMAP-117 RDMAP-118 RDMAP-122",
+                    "RDMAP-116 RDMAP-117 RDMAP-118 RDMAP-122 EXT-41 EXT-51 EXT-57 EXT-70 EXT-72",
                     move |b| of_the_device(b, (first, flag), later),
                 ));
             }
-        }
-    }
-    const KINDS: [Kind; 4] = [Kind::Send, Kind::Write, Kind::Read, Kind::Atomic];
-    for first in KINDS {
-        for later in KINDS {
             let name = format!("peer_does_{}_then_{}", first.name(), later.name());
             list.push(case(
                 name,
-                "RDMAP-110 RDMAP-111 RDMAP-114 RDMAP-123 EXT-49 EXT-55 EXT-58",
+                "RDMAP-110 RDMAP-111 RDMAP-114 RDMAP-123 EXT-49 EXT-55 EXT-58 EXT-67 EXT-72",
                 move |b| of_the_peer(b, first, later),
             ));
         }
@@ -90,68 +95,150 @@ pub(super) fn cases() -> Vec<Case> {
 
 // The device issues both.
 
-/// Octets of a message of the device: another number for each, so that completions tell them apart.
+/// Octets of a message of the device, or room for what it asks for.
 const FIRST_LEN: u32 = 24;
 const LATER_LEN: u32 = 40;
 
-fn issue(b: &mut Bench<'_>, wire: &Wire, kind: Kind, len: u32, flag: &str) -> Outcome {
+/// A request that the device's program has posted.
+struct Posted {
+    kind: Kind,
+    len: u32,
+    /// Its number in completions.
+    id: u64,
+    /// Whether it has one.
+    told: bool,
+}
+
+impl Posted {
+    /// Where in [`Bench::ram`] its answer goes: each has its own sink.
+    fn sink(&self) -> usize {
+        self.len as usize * 8
+    }
+
+    /// What its answer brings.
+    fn brings(&self) -> Vec<u8> {
+        match self.kind {
+            Kind::Send | Kind::Write | Kind::Imm => Vec::new(),
+            Kind::Read => vec![self.len as u8; self.len as usize],
+            Kind::Atomic => self.word().to_ne_bytes().to_vec(),
+        }
+    }
+
+    fn word(&self) -> u64 {
+        0x0102_0304_0506_0700 + u64::from(self.len)
+    }
+}
+
+fn post(b: &mut Bench<'_>, wire: &Wire, kind: Kind, len: u32, flag: &str) -> Outcome<Posted> {
     let (conn, ram) = (wire.conn, b.ram.number());
+    let mut posted = Posted {
+        kind,
+        len,
+        id: 0,
+        told: flag == "-",
+    };
+    let sink = posted.sink();
     let command = match kind {
         Kind::Send => format!("send {conn} {len} {flag}"),
         Kind::Write => format!("write {conn} {ram} 0 {len} 64 77 {flag}"),
-        // Each has its own sink.
-        Kind::Read | Kind::Atomic => format!("read {conn} {ram} {} {len} 64 77 {flag}", len * 8),
+        Kind::Read => format!("read {conn} {ram} {sink} {len} 64 77 {flag}"),
+        Kind::Atomic => format!("add {conn} {ram} {sink} 8 64 77 {flag} 1"),
+        Kind::Imm => format!("imm {conn} {ram} 0 {len} 64 77 {flag} {len}"),
     };
-    b.puppet.ask(&command).map(drop)
+    [posted.id] = b.puppet.numbers(&command)?;
+    Ok(posted)
 }
 
 /// Two requests, one right behind the other: frames in the order of posting; nothing completes before
-/// what is before it, and a Read not before its answer.
+/// what is before it, and a Read or Atomic not before its answer, whose octets are there then.
 fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: Kind) -> Outcome {
     let mut wire = b.begun()?;
-    issue(b, &wire, first, FIRST_LEN, flag)?;
-    issue(b, &wire, later, LATER_LEN, "-")?;
-    let frames = [wire.get()?, wire.get()?];
-    for (frame, kind) in frames.iter().zip([first, later]) {
-        require!(frame.op() == kind.opcode(), "{}", frame.describe());
-    }
+    b.clean()?;
+    let both = [
+        post(b, &wire, first, FIRST_LEN, flag)?,
+        post(b, &wire, later, LATER_LEN, "-")?,
+    ];
+    let requests = [
+        frames_of(&mut wire, &both[0])?,
+        frames_of(&mut wire, &both[1])?,
+    ];
     let completions = format!("wc {} send", wire.conn);
-    let mut expected = Vec::new();
-    for ((frame, kind), (len, told)) in frames
-        .iter()
-        .zip([first, later])
-        .zip([(FIRST_LEN, flag == "-"), (LATER_LEN, true)])
-    {
-        if kind == Kind::Read {
-            // What comes behind it has not completed, and neither has the Read.
-            expect_completions(b, &completions, &mut expected)?;
+    let mut due = Vec::new();
+    let mut atomics = 0;
+    for (posted, request) in both.iter().zip(&requests) {
+        let answer = match posted.kind {
+            Kind::Send | Kind::Write | Kind::Imm => None,
+            Kind::Read => {
+                let asked = request.read();
+                Some(read_response(asked.sink, asked.sink_to, &posted.brings()))
+            }
+            Kind::Atomic => {
+                atomics += 1;
+                Some(answer(atomics, identifier_of(request), posted.word()))
+            }
+        };
+        if let Some(answer) = answer {
+            // It has not completed, and neither has what is behind it.
+            expect_completions(b, &completions, &mut due)?;
             b.puppet.none(&completions)?;
-            answer_read(&mut wire, frame)?;
+            b.ram_is_clean(posted.sink(), posted.len as usize)?;
+            wire.send(&[answer])?;
         }
-        if told {
-            expected.push(len);
+        if posted.told {
+            due.push(posted);
         }
     }
-    expect_completions(b, &completions, &mut expected)?;
-    b.puppet.none_yet(&completions)
+    expect_completions(b, &completions, &mut due)?;
+    b.puppet.none_yet(&completions)?;
+    both.iter().try_for_each(|posted| has_brought(b, posted))
 }
 
-fn expect_completions(b: &Bench<'_>, pattern: &str, lens: &mut Vec<u32>) -> Outcome {
-    for len in lens.drain(..) {
-        let event = b.puppet.wait(pattern)?;
+/// The frames of a request; returns the last one.
+fn frames_of(wire: &mut Wire, posted: &Posted) -> Outcome<Got> {
+    let mut got = None;
+    for opcode in posted.kind.opcodes() {
+        let frame = wire.get()?;
+        let len = match *opcode {
+            op::READ_REQUEST => 28,
+            op::ATOMIC_REQUEST => 52,
+            op::IMMEDIATE => 8,
+            _ => posted.len as usize,
+        };
         require!(
-            event[4] == "success" && event[5] == len.to_string(),
-            "{} instead of {len} octets",
-            event.join(" ")
+            frame.op() == *opcode && frame.data().len() == len,
+            "{} instead of opcode {opcode} with {len} octets",
+            frame.describe()
         );
+        got = Some(frame);
+    }
+    got.ok_or_else(|| crate::wire::Failure("no frame".into()))
+}
+
+fn expect_completions(b: &mut Bench<'_>, pattern: &str, due: &mut Vec<&Posted>) -> Outcome {
+    for posted in due.drain(..) {
+        let event = b.puppet.wait(pattern)?;
+        let len = match posted.kind {
+            Kind::Atomic => 8,
+            Kind::Send | Kind::Write | Kind::Read | Kind::Imm => posted.len,
+        };
+        require!(
+            event[3] == posted.id.to_string()
+                && event[4] == "success"
+                && event[5] == len.to_string(),
+            "{} instead of {} with {len} octets",
+            event.join(" "),
+            posted.id
+        );
+        has_brought(b, posted)?;
     }
     Ok(())
 }
 
-fn answer_read(wire: &mut Wire, request: &Got) -> Outcome {
-    let asked = request.read();
-    let data = vec![7; asked.size as usize];
-    wire.send(&[read_response(asked.sink, asked.sink_to, &data)])
+fn has_brought(b: &mut Bench<'_>, posted: &Posted) -> Outcome {
+    let (ram, want) = (b.ram, posted.brings());
+    let memory = b.puppet.peek(&ram, posted.sink(), want.len())?;
+    require!(memory == want, "{} instead of {}", hex(&memory), hex(&want));
+    Ok(())
 }
 
 // The peer issues both.
@@ -159,61 +246,114 @@ fn answer_read(wire: &mut Wire, request: &Got) -> Outcome {
 /// What Writes add to the word that Reads and Atomics find.
 const WORD: u64 = 0x0102_0304_0506_0708;
 
+/// What is sent to the device, and what must come of it.
+#[derive(Default)]
+struct Script {
+    segments: Vec<Segment>,
+    /// Answers, each with the number of completions that come before it.
+    answers: Vec<(Segment, usize)>,
+    /// Completions of receives: kind, octets, and contents or value.
+    told: Vec<String>,
+    /// The word as the messages leave it.
+    word: u64,
+    /// As the last Write leaves it.
+    written: u64,
+    requests: u32,
+    atomics: u32,
+}
+
+impl Script {
+    fn add(&mut self, b: &Bench<'_>, kind: Kind) {
+        let (key, at) = (b.ram.key, b.ram.at);
+        let number = self.told.len() as u32 + 1;
+        match kind {
+            Kind::Send => {
+                self.segments.push(send(number, &[number as u8]));
+                self.told.push(format!("recv 1 {number:02x}"));
+            }
+            Kind::Write => {
+                self.word = self.word.wrapping_add(WORD);
+                self.written = self.word;
+                self.segments.push(write(key, at, &self.word.to_ne_bytes()));
+            }
+            Kind::Read => {
+                self.requests += 1;
+                self.segments.push(read(self.requests, 8, key, at));
+                let answer = response(&self.word.to_ne_bytes());
+                self.answers.push((answer, self.told.len()));
+            }
+            Kind::Atomic => {
+                self.requests += 1;
+                self.atomics += 1;
+                let add = fetch_add(key, at, 1, 0);
+                self.segments.push(add.segment(self.requests));
+                let answer = answer(self.atomics, add.identifier, self.word);
+                self.answers.push((answer, self.told.len()));
+                self.word = self.word.wrapping_add(1);
+            }
+            Kind::Imm => {
+                // It tells of the Write right before it.
+                let behind_write = self
+                    .segments
+                    .last()
+                    .is_some_and(|last| last[1] & 15 == op::WRITE);
+                let len = if behind_write { 8 } else { 0 };
+                self.segments
+                    .push(immediate(number, [0, 0, 0, number as u8]));
+                self.told.push(format!("imm {len} 000000{number:02x}"));
+            }
+        }
+    }
+}
+
 /// Two messages in one go, and a Send behind them: answers in the order of the requests, each with what
-/// the message before has left, and when the last Send is told of, all is in place.
+/// the message before has left, and not before it has completed; completions in the order of the messages;
+/// and when the last Send is told of, all is in place.
 fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     let mut wire = b.connect()?;
     let ram = b.ram;
     b.puppet.poke(&ram, 0, &0_u64.to_ne_bytes())?;
-    let (mut segments, mut answers) = (Vec::new(), Vec::new());
-    let (mut word, mut written, mut sends, mut reads, mut atomics) = (0_u64, 0, 0, 0, 0);
-    for kind in [first, later] {
-        match kind {
-            Kind::Send => {
-                sends += 1;
-                segments.push(send(sends, &[sends as u8]));
-            }
-            Kind::Write => {
-                word = word.wrapping_add(WORD);
-                written = word;
-                segments.push(write(ram.key, ram.at, &word.to_ne_bytes()));
-            }
-            Kind::Read => {
-                reads += 1;
-                segments.push(read(reads + atomics, 8, ram.key, ram.at));
-                answers.push(response(&word.to_ne_bytes()));
-            }
-            Kind::Atomic => {
-                atomics += 1;
-                let add = fetch_add(ram.key, ram.at, 1, 0);
-                segments.push(add.segment(reads + atomics));
-                answers.push(answer(atomics, add.identifier, word));
-                word = word.wrapping_add(1);
-            }
-        }
+    let mut script = Script::default();
+    for kind in [first, later, Kind::Send] {
+        script.add(b, kind);
     }
-    segments.push(send(sends + 1, b"end"));
-    wire.send(&segments)?;
+    wire.send(&script.segments)?;
     // What a Read or Atomic finds may be that of a Write behind it already: there is no order.
     let mut saw_later = false;
-    for want in &answers {
+    let mut told = script.told.iter();
+    for (want, behind) in &script.answers {
         let got = wire.get()?;
-        let found = got.data().last_chunk() == Some(&found_by(first, written));
+        let found = got.data().last_chunk() == Some(&found_by(first, script.written));
         saw_later = later == Kind::Write && got.0 != *want && found;
         require!(saw_later || got.0 == *want, "{}", got.describe());
+        b.puppet.ask(&format!("poll {}", wire.conn))?;
+        let completed = script.told.len() - told.len();
+        for want in told.by_ref().take(behind.saturating_sub(completed)) {
+            is(&b.puppet.now(&format!("wc {}", wire.conn))?, want)?;
+        }
     }
-    for number in 1..=sends {
-        b.received(&wire, &[number as u8])?;
+    for want in told {
+        is(&b.puppet.wait(&format!("wc {}", wire.conn))?, want)?;
     }
-    b.received(&wire, b"end")?;
-    require!((sends as usize) < RECEIVES, "too many Sends");
     if saw_later && first == Kind::Atomic {
-        word = word.wrapping_add(1);
+        script.word = script.word.wrapping_add(1);
     }
     let memory = b.puppet.peek(&ram, 0, 8)?;
     require!(
-        memory == word.to_ne_bytes(),
-        "{memory:02x?} instead of {word:#x}"
+        memory == script.word.to_ne_bytes(),
+        "{memory:02x?} instead of {:#x}",
+        script.word
+    );
+    Ok(())
+}
+
+/// This completion is the one that was to come.
+fn is(event: &[String], want: &str) -> Outcome {
+    let got = format!("{} {} {}", event[2], event[5], event[6]);
+    require!(
+        event[4] == "success" && got == want,
+        "{} instead of {want}",
+        event.join(" ")
     );
     Ok(())
 }
@@ -222,6 +362,6 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
 fn found_by(kind: Kind, word: u64) -> [u8; 8] {
     match kind {
         Kind::Atomic => word.to_be_bytes(),
-        Kind::Send | Kind::Write | Kind::Read => word.to_ne_bytes(),
+        Kind::Send | Kind::Write | Kind::Read | Kind::Imm => word.to_ne_bytes(),
     }
 }
