@@ -3,7 +3,7 @@
 #
 # What the peer on a plain TCP socket (tests/hostile) needs to play against the device. Sourced behind lib.sh.
 
-# raw_peer: makes its programs, for device DEV_B at end B.
+# raw_peer: makes its programs, for device DEV_B on NET_B at end B.
 raw_peer() {
 	# The verbs programs have to be where the device is, the raw peer at the other end.
 	AT_B="ip netns exec $NS_B"
@@ -14,7 +14,12 @@ exec $AT_B $VERBS_DIR/puppet "\$@"
 END
 	cat >"$TMP/setting" <<END
 #!/bin/bash
-[ "\$1" != starved ] || exec nsenter --mount=/proc/1/ns/mnt "$TMP/starve" "\$2"
+case \$1 in
+starved) exec nsenter --mount=/proc/1/ns/mnt "$TMP/starve" "\$2" ;;
+net_mtu) exec $AT_B ip link set "$NET_B" mtu "\$2" ;;
+# Where the device was made: other namespaces have no counters of it.
+counter) exec nsenter --mount=/proc/1/ns/mnt cat "/sys/class/infiniband/$DEV_B/ports/1/hw_counters/\$2" ;;
+esac
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
 	cat >"$TMP/rping" <<END

@@ -9,6 +9,7 @@ use std::{
         TcpStream, //
     },
     process::Command,
+    thread::sleep,
     time::Instant,
 };
 
@@ -41,6 +42,7 @@ use crate::{
         Failure,
         Outcome,
         Wire,
+        QUIET,
         SOON, //
     },
 };
@@ -55,7 +57,8 @@ pub(crate) struct Place {
     pub(crate) port: u16,
     /// The verbs program, brought to where the device is.
     pub(crate) puppet: String,
-    /// A program that gives a setting of the device (its first argument) a value.
+    /// A program that gives a setting of the device (its first argument) a value; or, given `counter`
+    /// and a name, prints what the device has counted.
     pub(crate) setting: String,
     /// A program that does to a socket what the standard library cannot.
     pub(crate) socket: String,
@@ -434,6 +437,29 @@ impl<'a> Bench<'a> {
         self.put_setting(name, value)
     }
 
+    /// What the device has counted, once it counts no more.
+    pub(crate) fn settled_counter(&self, name: &str) -> Outcome<u64> {
+        let mut last = self.counter(name)?;
+        loop {
+            sleep(QUIET);
+            let now = self.counter(name)?;
+            if now == last {
+                return Ok(now);
+            }
+            last = now;
+        }
+    }
+
+    fn counter(&self, name: &str) -> Outcome<u64> {
+        let output = Command::new(&self.place.setting)
+            .args(["counter", name])
+            .output()?;
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .parse()
+            .map_err(|_| Failure(format!("counter {name}: {}", output.status)))
+    }
+
     fn put_setting(&self, name: &str, value: u32) -> Outcome {
         let status = Command::new(&self.place.setting)
             .args([name, &value.to_string()])
@@ -448,6 +474,7 @@ fn default_of(name: &str) -> u32 {
     match name {
         "mpa_rev" => 2,
         "eager_responder" | "starved" => 0,
+        "net_mtu" => 1500,
         _ => 1,
     }
 }

@@ -23,6 +23,7 @@ mod teardown;
 mod terminate;
 mod timing;
 mod untagged;
+mod whole;
 mod windows;
 
 use crate::{
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Group> {
         group("responder", responder::cases()),
         group("initiator", initiator::cases()),
         group("fpdu", fpdu::cases()),
+        group("whole", whole::cases()),
         group("tagged", tagged::cases()),
         group("untagged", untagged::cases()),
         group("rdmap", rdmap::cases()),

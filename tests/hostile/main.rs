@@ -190,6 +190,7 @@ impl Session<'_> {
             let result = self.run_case(&mut bench, port, case);
             self.report(&case.name, result);
             if self.left[group].fetch_sub(1, Ordering::AcqRel) == 1 {
+                let _shared = self.device.read().ok();
                 let name = format!("rping_after_{}", self.groups[group].name);
                 self.report(&name, rping(self.place, port + 1));
             }

@@ -20,7 +20,10 @@
  *	recv C N			post N more receives of recv_len
  *	poll C				tells of what has completed by now, before the answer
  *	send C LEN FLAGS		flags: - or letters: s solicited, f fence, u unsignalled
+ *	recvodd C ID			= the offset of the first octet of this receive's buffer that
+ *					was ever written to, or -1
  *	sendinv C LEN KEY FLAGS
+ *	scribble M|-|off		writes to the region, or to what Sends are from, all the time
  *	badsend C			a Send with a key that does not exist
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
@@ -45,6 +48,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 
 #define MAX_CONNS 512
@@ -507,6 +511,48 @@ static void result(int rc)
 		say("= ok");
 }
 
+/* --- memory that changes all the time --------------------------------------------------------- */
+
+/* No more than what fits a few FPDUs, so that each octet changes often. */
+#define SCRIBBLE_LEN 8192
+
+static struct {
+	pthread_t thread;
+	uint8_t *at;
+	bool on;
+} scribbler;
+
+static void *scribble(void *unused)
+{
+	(void)unused;
+	for (uint8_t value = 0; __atomic_load_n(&scribbler.on, __ATOMIC_RELAXED); value++)
+		memset(scribbler.at, value, SCRIBBLE_LEN);
+	return NULL;
+}
+
+static void scribble_stop(void)
+{
+	if (!scribbler.on)
+		return;
+	__atomic_store_n(&scribbler.on, false, __ATOMIC_RELAXED);
+	pthread_join(scribbler.thread, NULL);
+}
+
+static int scribble_start(struct ibv_mr *mr)
+{
+	int rc;
+
+	if (mr->length < SCRIBBLE_LEN)
+		return EINVAL;
+	scribbler.at = mr->addr;
+	scribbler.on = true;
+	rc = pthread_create(&scribbler.thread, NULL, scribble, NULL);
+	scribbler.on = !rc;
+	return rc;
+}
+
+/* --- the rest of the commands ----------------------------------------------------------------- */
+
 /* The answer to what has posted a request, by post(). */
 static void posted(int rc)
 {
@@ -591,10 +637,21 @@ static bool command(char *line)
 		sscanf(line, "%1099s", text);
 		private_len = text[0] == '-' ? 0 : unhex(text, private_data, sizeof(private_data));
 		say("= %zu", private_len);
+	} else if (!strcmp(word, "scribble")) {
+		struct ibv_mr *mr = NULL;
+
+		scribble_stop();
+		sscanf(line, "%1099s", text);
+		if (!strcmp(text, "-"))
+			mr = send_mrs[0];
+		else if (strcmp(text, "off"))
+			mr = mr_at(atol(text));
+		result(mr ? scribble_start(mr) : strcmp(text, "off") ? ENOENT : 0);
 	} else if (!strcmp(word, "guards")) {
 		say(guards_stand() ? "= ok" : "- a guard zone was written to");
 	} else if (!strcmp(word, "clear")) {
 		sscanf(line, "%llu %llu", &a, &b);
+		scribble_stop();
 		clear(a, b);
 		say("= ok");
 	} else if (!strcmp(word, "listen")) {
@@ -673,6 +730,11 @@ static bool command(char *line)
 		} else if (!strcmp(word, "recv")) {
 			sscanf(line, "%*d %ld", &m);
 			result(post_recvs(c, (int)m));
+		} else if (!strcmp(word, "recvodd")) {
+			sscanf(line, "%*d %llu", &a);
+			say("= %zd", a < (unsigned long long)c->recv_slots ?
+					     not_all(recv_slot(c, a), c->recv_len, GUARD_OCTET) :
+					     0);
 		} else if (!strcmp(word, "poll")) {
 			if (c->cq)
 				tell_completions((size_t)i);

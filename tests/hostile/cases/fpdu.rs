@@ -14,6 +14,10 @@ use super::{
     case,
     code,
     scripts,
+    whole::{
+        sent,
+        DATA, //
+    },
     Case, //
 };
 use crate::{
@@ -81,36 +85,8 @@ pub(super) fn cases() -> Vec<Case> {
         segments_fit_the_path: "DDP-32 MPA-28",
         segments_with_markers_fit_the_path: "DDP-32 MPA-28",
     ];
-    for kind in KINDS {
-        let name = kind.name;
-        list.extend([
-            case(
-                format!("{name}_in_two_pieces"),
-                "DDP-4 MPA-20 RDMAP-113",
-                move |b| in_two_pieces(b, kind),
-            ),
-            case(
-                format!("{name}_cut_off_by_the_end"),
-                "MPA-30 DDP-59",
-                move |b| cut_off_by_the_end(b, kind),
-            ),
-            case(
-                format!("{name}_cut_off_by_a_reset"),
-                "MPA-30 DDP-63",
-                move |b| cut_off_by_a_reset(b, kind),
-            ),
-            case(
-                format!("{name}_without_its_last_octets"),
-                "MPA-20 RDMAP-113 RDMAP-120",
-                move |b| without_its_last_octets(b, kind),
-            ),
-            case(
-                format!("{name}_with_a_bad_crc"),
-                "MPA-20 RDMAP-132 DDP-67",
-                move |b| with_a_bad_crc(b, kind),
-            ),
-        ]);
-    }
+    let moving = "DDP-1 DDP-2 MPA-28";
+    list.push(case("segments_follow_the_path", moving, segments_follow_the_path).alone());
     type Make = fn(&Bench<'_>) -> Segment;
     let faulty: [(&str, Make); 6] = [
         ("a_wrong_stag", |b| write(b.ram.key ^ 0x100, 0, b"x")),
@@ -149,158 +125,6 @@ pub(super) fn cases() -> Vec<Case> {
         ));
     }
     list
-}
-
-/// A message of one kind, and how it is seen to have arrived.
-#[derive(Clone, Copy)]
-struct Kind {
-    name: &'static str,
-    /// Made for a connection, with the next number of its queue.
-    make: fn(&Bench<'_>, &mut Wire) -> Segment,
-    arrived: fn(&mut Bench<'_>, &mut Wire) -> Outcome,
-}
-
-const DATA: &[u8] = b"0123456789";
-
-const KINDS: [Kind; 7] = [
-    Kind {
-        name: "write",
-        make: |b, _| write(b.ram.key, b.ram.at + 3, DATA),
-        arrived: |b, wire| {
-            let msn = wire.next_read();
-            wire.send(&[read(msn, 10, b.ram.key, b.ram.at + 3)])?;
-            wire.expect(&response(DATA))
-        },
-    },
-    Kind {
-        name: "send",
-        make: |_, wire| send(wire.next_send(), DATA),
-        arrived: |b, wire| sent(b, wire, DATA),
-    },
-    Kind {
-        name: "empty_send",
-        make: |_, wire| send(wire.next_send(), &[]),
-        arrived: |b, wire| sent(b, wire, &[]),
-    },
-    Kind {
-        name: "solicited_send",
-        make: |_, wire| send(wire.next_send(), DATA).opcode(op::SEND_SE),
-        arrived: |b, wire| sent(b, wire, DATA),
-    },
-    Kind {
-        name: "read_request",
-        make: |b, wire| read(wire.next_read(), 10, b.no_write.key, b.no_write.at),
-        arrived: |_, wire| wire.message().map(drop),
-    },
-    Kind {
-        name: "empty_read_request",
-        make: |_, wire| read(wire.next_read(), 0, 0, 0),
-        arrived: |_, wire| wire.expect(&response(&[])),
-    },
-    Kind {
-        name: "terminate",
-        make: |_, _| Code(0, 2, 7).alone(),
-        arrived: |b, wire| {
-            wire.ends(End::Graceful)?;
-            b.puppet
-                .wait(&format!("event {} QP_FATAL", wire.conn))
-                .map(drop)
-        },
-    },
-];
-
-impl Kind {
-    /// Whether a connection can have only one of it.
-    fn is_final(&self) -> bool {
-        self.name == "terminate"
-    }
-}
-
-fn sent(b: &mut Bench<'_>, wire: &mut Wire, data: &[u8]) -> Outcome {
-    b.received(wire, data)?;
-    b.puppet.ask(&format!("recv {} 1", wire.conn)).map(drop)
-}
-
-/// Cut at every octet; the connection goes on.
-fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
-    let mut wire = b.connect()?;
-    let mut cut = 1;
-    loop {
-        let octets = (kind.make)(b, &mut wire).fpdu();
-        if cut == octets.len() {
-            return Ok(());
-        }
-        wire.put(&octets[..cut])?;
-        wire.put(&octets[cut..])?;
-        (kind.arrived)(b, &mut wire)?;
-        if kind.is_final() {
-            wire = b.connect()?;
-        }
-        cut += 1;
-    }
-}
-
-/// Cut in each field, and nothing more comes.
-fn cut_off_by_the_end(b: &mut Bench<'_>, kind: Kind) -> Outcome {
-    b.clean()?;
-    let len = (kind.make)(b, &mut b.connect()?).fpdu().len();
-    for cut in [1, 2, 3, 4, 7, 8]
-        .into_iter()
-        .chain((9..len - 5).step_by(5))
-        .chain(len - 5..len)
-    {
-        let mut wire = b.connect()?;
-        let octets = (kind.make)(b, &mut wire).fpdu();
-        wire.put(&octets[..cut])?;
-        wire.half_close()?;
-        wire.ends(End::Any)?;
-        b.down(&wire)?;
-        b.flushed(&wire, RECEIVES)?;
-    }
-    b.untouched()
-}
-
-fn cut_off_by_a_reset(b: &mut Bench<'_>, kind: Kind) -> Outcome {
-    b.clean()?;
-    for held_back in [1, 4, 5, 12] {
-        let mut wire = b.connect()?;
-        let octets = (kind.make)(b, &mut wire).fpdu();
-        wire.put(&octets[..octets.len() - held_back])?;
-        b.loses(wire)?;
-    }
-    b.untouched()
-}
-
-/// Nothing happens before all of it is here.
-fn without_its_last_octets(b: &mut Bench<'_>, kind: Kind) -> Outcome {
-    for held_back in [1, 4, 5] {
-        let mut wire = b.connect()?;
-        b.clean()?;
-        let octets = (kind.make)(b, &mut wire).fpdu();
-        let (first, rest) = octets.split_at(octets.len() - held_back);
-        wire.put(first)?;
-        wire.silent()?;
-        b.puppet.none_yet(&format!("wc {}", wire.conn))?;
-        b.puppet.none_yet(&format!("event {}", wire.conn))?;
-        b.untouched()?;
-        wire.put(rest)?;
-        (kind.arrived)(b, &mut wire)?;
-    }
-    Ok(())
-}
-
-fn with_a_bad_crc(b: &mut Bench<'_>, kind: Kind) -> Outcome {
-    for difference in [1, 0x80, 0x0001_0000, 0x8000_0000, !0] {
-        let mut wire = b.connect()?;
-        b.clean()?;
-        let segment = (kind.make)(b, &mut wire);
-        wire.put(&segment.bad_crc(difference))?;
-        wire.expect_terminate(&code::CRC.alone())?;
-        b.untouched()?;
-        b.failed(&wire, code::CRC)?;
-        b.flushed(&wire, RECEIVES)?;
-    }
-    Ok(())
 }
 
 fn octets_one_by_one(b: &mut Bench<'_>) -> Outcome {
@@ -628,13 +452,17 @@ fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
 /// Octets of a TCP segment with an MTU of 1500 and timestamps.
 const MSS: usize = 1448;
 
+fn fpdu_len(segment: &Segment) -> usize {
+    (2 + segment.len()).next_multiple_of(4) + 4
+}
+
 fn longest_of(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome<usize> {
     b.puppet.ask(&format!("send {} 100000 -", wire.conn))?;
     let (mut longest, mut total) = (0, 0);
     while total < 100_000 {
         let got = wire.get()?;
         total += got.data().len();
-        longest = longest.max((2 + got.len()).next_multiple_of(4) + 4);
+        longest = longest.max(fpdu_len(&got));
     }
     Ok(longest)
 }
@@ -656,6 +484,54 @@ fn segments_with_markers_fit_the_path(b: &mut Bench<'_>) -> Outcome {
     require!(
         (MSS - 32..=MSS - 8).contains(&longest),
         "the longest FPDU has {longest} octets"
+    );
+    Ok(())
+}
+
+/// What fits a path of another MTU: less inside a message already, more again later.
+fn segments_follow_the_path(b: &mut Bench<'_>) -> Outcome {
+    const MTU: usize = 1300;
+    const LEN: usize = 4_000_000;
+    let mss_of = |mtu: usize| mtu - (1500 - MSS);
+    let mut wire = b.begun()?;
+    wire.window(1 << 14)?;
+    b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
+    let first = wire.get()?;
+    let greatest = fpdu_len(&first);
+    require!(
+        (MSS - 16..=MSS).contains(&greatest),
+        "at first {greatest} octets"
+    );
+    b.setting("net_mtu", MTU as u32)?;
+    let (mut total, mut lens) = (first.data().len(), vec![greatest]);
+    while total < LEN {
+        let got = wire.get()?;
+        require!(
+            got.offset() as usize == total && got.msn() == 1,
+            "{} behind {total} octets",
+            got.describe()
+        );
+        total += got.data().len();
+        lens.push(fpdu_len(&got));
+    }
+    // What was cut before stays as it was; the very last one has the rest.
+    let changed = lens.iter().position(|len| *len != greatest).unwrap_or(0);
+    let (now, mss) = (lens[changed], mss_of(MTU));
+    require!(
+        (mss - 16..=mss).contains(&now),
+        "{now} octets with an MTU of {MTU}"
+    );
+    let rest = &lens[changed..lens.len() - 1];
+    require!(rest.len() > 100, "{} FPDUs behind the change", rest.len());
+    require!(
+        rest.iter().all(|len| *len == now),
+        "not all have {now} octets: {rest:?}"
+    );
+    b.setting("net_mtu", 1500)?;
+    let longest = longest_of(b, &mut wire)?;
+    require!(
+        longest == greatest,
+        "{longest} octets with an MTU of 1500 again"
     );
     Ok(())
 }

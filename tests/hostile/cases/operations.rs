@@ -420,15 +420,18 @@ fn immediate_data_of_the_device_keeps_its_place(b: &mut Bench<'_>) -> Outcome {
     b.puppet.none_yet(&format!("wc {conn} send"))
 }
 
-/// The program has been told of Immediate Data.
-fn told(b: &Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
-    b.puppet
-        .wait(&format!(
-            "wc {} imm * success {len} {}",
-            wire.conn,
-            hex(&value)
-        ))
-        .map(drop)
+/// The program has been told of Immediate Data, and the buffer of the receive is as it was.
+fn told(b: &mut Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
+    let event = b.puppet.wait(&format!(
+        "wc {} imm * success {len} {}",
+        wire.conn,
+        hex(&value)
+    ))?;
+    let at = b
+        .puppet
+        .ask(&format!("recvodd {} {}", wire.conn, event[3]))?;
+    require!(at == "-1", "the receive buffer was written to at {at}");
+    Ok(())
 }
 
 fn immediate_data_takes_a_receive(b: &mut Bench<'_>) -> Outcome {

@@ -4,6 +4,7 @@
 //! octets at random.
 
 use super::{
+    case,
     scripts,
     Case, //
 };
@@ -29,7 +30,7 @@ use crate::{
 };
 
 pub(super) fn cases() -> Vec<Case> {
-    scripts![
+    let mut list = scripts![
         graceful_end: "DDP-56 RDMAP-131 DDP-9 DDP-61",
         end_at_once: "RDMAP-131 DDP-9",
         disconnect_is_graceful: "DDP-57 RDMAP-131",
@@ -47,7 +48,9 @@ pub(super) fn cases() -> Vec<Case> {
         octets_at_random: "MPA-31 DDP-87",
         octets_at_random_behind_a_good_length: "MPA-20 MPA-31",
         frames_with_octets_changed_at_random: "DDP-87 DDP-81 RDMAP-146",
-    ]
+    ];
+    list.push(case("ends_are_told_apart", "DDP-9", ends_are_told_apart).alone());
+    list
 }
 
 fn graceful_end(b: &mut Bench<'_>) -> Outcome {
@@ -69,6 +72,29 @@ fn end_at_once(b: &mut Bench<'_>) -> Outcome {
     b.flushed(&wire, 4)
 }
 
+/// The device counts the ends that were no graceful ones, and these only.
+fn ends_are_told_apart(b: &mut Bench<'_>) -> Outcome {
+    let before = b.settled_counter("aborts")?;
+    graceful_end(b)?;
+    end_at_once(b)?;
+    disconnect_is_graceful(b)?;
+    let graceful = b.settled_counter("aborts")?;
+    require!(
+        graceful == before,
+        "{} graceful ends were none",
+        graceful - before
+    );
+    reset_of_an_idle_connection(b)?;
+    let mut wire = b.connect()?;
+    wire.put(&send(1, b"cut").fpdu()[..20])?;
+    wire.half_close()?;
+    wire.ends(End::Any)?;
+    b.down(&wire)?;
+    let lost = b.settled_counter("aborts")? - graceful;
+    require!(lost == 2, "{lost} lost connections instead of 2");
+    Ok(())
+}
+
 fn disconnect_is_graceful(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     for _ in 0..3 {
@@ -86,11 +112,15 @@ fn sends_arrive_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     b.puppet.ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
-    // Its half is closed; ours is not. What comes is taken or thrown away, never answered by a reset
-    // before our own end.
-    wire.send(&[write(0, 0, &[])])?;
+    // Its half is closed; ours is not.
+    wire.send(&[write(b.ram.key, b.ram.at, b"late"), send(1, b"late, too")])?;
+    b.received(&wire, b"late, too")?;
+    let ram = b.ram;
+    let memory = b.puppet.peek(&ram, 0, 4)?;
+    require!(memory == b"late", "{}", hex(&memory));
     wire.half_close()?;
-    b.down(&wire)
+    b.down(&wire)?;
+    b.flushed(&wire, 3)
 }
 
 fn half_close_behind_a_read_request(b: &mut Bench<'_>) -> Outcome {
