@@ -408,7 +408,8 @@ static bool end_make_qp(struct end *e, const struct pair_opts *o)
 	};
 	int depth = or_default(o->cq_depth, 256);
 
-	e->pd = ibv_alloc_pd(ctx);
+	e->is_guest = o->beside;
+	e->pd = o->beside ? o->beside->pd : ibv_alloc_pd(ctx);
 	if (!e->pd) {
 		fail("ibv_alloc_pd: %s", strerror(errno));
 		return false;
@@ -422,13 +423,14 @@ static bool end_make_qp(struct end *e, const struct pair_opts *o)
 		}
 	}
 	e->send_cq = cq_make(ctx, depth, e->send_channel, o->cq_ex);
-	e->recv_cq = cq_make(ctx, depth, e->recv_channel, o->cq_ex);
+	e->recv_cq = o->beside ? o->beside->recv_cq :
+				 cq_make(ctx, depth, e->recv_channel, o->cq_ex);
 	if (!e->send_cq || !e->recv_cq) {
 		fail("ibv_create_cq of %d: %s", depth, strerror(errno));
 		return false;
 	}
-	if (o->srq) {
-		e->srq = o->srq(e->pd);
+	if (o->srq || o->beside) {
+		e->srq = o->beside ? o->beside->srq : o->srq(e->pd);
 		if (!e->srq)
 			return false;
 		attr.srq = e->srq;
@@ -461,6 +463,7 @@ bool pair_open(struct pair *p, const struct pair_opts *opts)
 	memset(p, 0, sizeof(*p));
 	oa = o;
 	oa.srq = NULL;
+	oa.beside = NULL;
 	p->listen_events = rdma_create_event_channel();
 	p->a.events = rdma_create_event_channel();
 	p->b.events = rdma_create_event_channel();
@@ -516,6 +519,11 @@ static void end_close(struct end *e)
 		rdma_destroy_qp(e->id);
 	if (e->id)
 		rdma_destroy_id(e->id);
+	if (e->is_guest) {
+		e->srq = NULL;
+		e->recv_cq = NULL;
+		e->pd = NULL;
+	}
 	if (e->srq && ibv_destroy_srq(e->srq))
 		fail("ibv_destroy_srq: %s", strerror(errno));
 	if (e->send_cq && ibv_destroy_cq(e->send_cq))
@@ -830,12 +838,13 @@ size_t device_mappings(struct mapping *out, size_t max)
 	size_t n = 0;
 
 	while (f && fgets(line, sizeof(line), f)) {
-		unsigned long a, b;
+		unsigned long a, b, offset;
 
 		if (strstr(line, "/dev/infiniband/uverbs") && n < max &&
-		    sscanf(line, "%lx-%lx", &a, &b) == 2) {
+		    sscanf(line, "%lx-%lx %*s %lx", &a, &b, &offset) == 3) {
 			out[n].start = (uint8_t *)a;
 			out[n].len = b - a;
+			out[n].offset = (off_t)offset;
 			n++;
 		}
 	}

@@ -121,6 +121,7 @@ struct pair_opts {
 	uint64_t send_ops; /* what ibv_wr_* is to be used for, if at all */
 	bool cq_ex; /* CQs are made to be read by ibv_start_poll */
 	struct ibv_srq *(*srq)(struct ibv_pd *pd); /* makes an SRQ for end b, as srq_make */
+	struct end *beside; /* end b takes its PD, receive CQ and SRQ; it is closed later */
 };
 
 struct end {
@@ -133,6 +134,7 @@ struct end {
 	struct ibv_cq *recv_cq;
 	struct ibv_srq *srq;
 	struct ibv_qp *qp;
+	bool is_guest; /* PD, receive CQ and SRQ are another end's */
 };
 
 /* Two connected ends: `a` has connected, `b` has accepted. Each has its own PD and CQs. */
@@ -239,6 +241,7 @@ bool has_extensions(void);
 struct mapping {
 	uint8_t *start;
 	size_t len;
+	off_t offset; /* what stands for it in mmap */
 };
 
 /* Where the device's memory is mapped into this process. */

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What `rdma -dd resource show` says of the objects of this process. */
+/* What `rdma -dd resource show` says of the objects of this process, and who gets at their queues. */
 
 #include "common.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
 
 static struct region mail;
 
@@ -83,6 +86,59 @@ PAIR_CASE(shared_receive_queue, .srq = srq_make)
 	check(shown("srq", "", has_extensions() ? " drv_waiting 1 drv_limit 0 " : " drv_limit 0 "), "none");
 }
 
+/* How many of these queues this context of the device can map. */
+static int mappable(struct ibv_context *context, const struct mapping *queues, size_t count)
+{
+	int mapped = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		void *at = mmap(NULL, queues[i].len, PROT_READ | PROT_WRITE, MAP_SHARED,
+				context->cmd_fd, queues[i].offset);
+
+		if (at == MAP_FAILED)
+			continue;
+		mapped++;
+		munmap(at, queues[i].len);
+	}
+	return mapped;
+}
+
+/* The same for a context that another process opens. */
+static int mappable_elsewhere(struct ibv_device *device, const struct mapping *queues, size_t count)
+{
+	pid_t child = fork();
+	int status;
+
+	if (!child) {
+		struct ibv_context *context = ibv_open_device(device);
+
+		_exit(context ? mappable(context, queues, count) : 255);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ?
+		       WEXITSTATUS(status) :
+		       -1;
+}
+
+/* Completion, send and receive queues are for the context that made them (RFC 5040, section 8.1.1). */
+PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
+{
+	struct ibv_context *context = p->b.id->verbs, *second;
+	struct mapping queues[16];
+	size_t count = device_mappings(queues, ARRAY_SIZE(queues));
+	int own, others;
+
+	check(count >= 5, "only %zu queues are mapped", count);
+	own = mappable(context, queues, count);
+	check(own == (int)count, "%d of %zu queues can be mapped by their owner", own, count);
+	others = mappable_elsewhere(context->device, queues, count);
+	check(!others, "%d queues can be mapped by another process", others);
+	second = ibv_open_device(context->device);
+	check(second, "ibv_open_device: %s", strerror(errno));
+	others = mappable(second, queues, count);
+	ibv_close_device(second);
+	check(!others, "%d queues can be mapped by another context", others);
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -90,5 +146,6 @@ int main(int argc, char **argv)
 	RUN(completion_queue);
 	RUN(memory_region);
 	RUN(shared_receive_queue);
+	RUN(queues_are_nobody_elses);
 	return test_end();
 }

@@ -41,6 +41,55 @@ PAIR_CASE(receives, .srq = srq_make)
 	}
 }
 
+/* Who uses up more than his share of a shared queue is known by the queue pair of each completion. */
+PAIR_CASE(use_is_told_by_queue_pair, .srq = srq_make)
+{
+	struct pair_opts opts = { .beside = &p->b };
+	struct region from_other;
+	int used = 0, used_by_other = 0;
+	struct pair other;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	if (!pair_open(&other, &opts) ||
+	    !region_make(&from_other, other.a.pd, 65536, 0))
+		goto out;
+	memset(src.buf, 1, src.len);
+	memset(from_other.buf, 2, from_other.len);
+	for (int i = 0; i < SRQ_DEPTH; i++)
+		if (!post_recv(&p->b, i, &dst, i * 16, 16))
+			goto out;
+	for (int i = 0; i < SRQ_DEPTH; i++) {
+		/* The other one takes three of four. */
+		bool greedy = i % 4;
+		struct end *from = greedy ? &other.a : &p->a;
+		struct ibv_sge sge = sge_of(greedy ? &from_other : &src, 0, 16);
+		struct ibv_send_wr wr = wr_make(IBV_WR_SEND, i, IBV_SEND_SIGNALED, &sge, 1);
+
+		if (!post_send(from, &wr) || !expect_wc(from->send_cq, &wc, i, IBV_WC_SUCCESS))
+			goto out;
+	}
+	for (int i = 0; i < SRQ_DEPTH; i++) {
+		uint8_t sender;
+
+		if (!poll_wc(p->b.recv_cq, &wc, SOON) || wc.status != IBV_WC_SUCCESS) {
+			fail("receive %d: %s", i, ibv_wc_status_str(wc.status));
+			goto out;
+		}
+		sender = dst.buf[wc.wr_id * 16];
+		if (wc.qp_num == p->b.qp->qp_num && sender == 1)
+			used++;
+		else if (wc.qp_num == other.b.qp->qp_num && sender == 2)
+			used_by_other++;
+		else
+			fail("octets of sender %d with qp_num %u", sender, wc.qp_num);
+	}
+	if (used != SRQ_DEPTH / 4 || used_by_other != SRQ_DEPTH / 4 * 3)
+		fail("%d and %d receives used", used, used_by_other);
+out:
+	pair_close(&other);
+}
+
 static bool arm(struct ibv_srq *srq, int limit)
 {
 	struct ibv_srq_attr attr = { .srq_limit = limit };
@@ -218,6 +267,7 @@ int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
 	RUN(receives);
+	RUN(use_is_told_by_queue_pair);
 	RUN(limit_event);
 	RUN(limit_above_the_fill);
 	RUN(last_wqe_after_disconnect);
