@@ -7,7 +7,8 @@
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
 //! PUPPET, SETTING, SOCKET and RPING in the environment are programs; see [`bench::Place`]. WORKERS is
-//! how many verbs programs are played with at a time. STARVABLE says that the device has a setting
+//! how many verbs programs are played with at a time. RPINGS=each has rping make a connection behind each
+//! case, and not only behind the last one of each group. STARVABLE says that the device has a setting
 //! `starved`: with 1, the next memory that its driver wants it does not get.
 //!
 //! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
@@ -117,6 +118,10 @@ struct Session<'a> {
     /// Cases that change a setting of the device have it to themselves.
     device: RwLock<()>,
     failed: AtomicBool,
+    /// rping is to make a connection behind each case.
+    rpings: bool,
+    /// How many of them it has made.
+    pinged: AtomicUsize,
 }
 
 fn run(place: &Place, wanted: &[String]) -> ExitCode {
@@ -153,7 +158,10 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
         next: AtomicUsize::new(0),
         device: RwLock::new(()),
         failed: AtomicBool::new(false),
+        rpings: env::var("RPINGS").is_ok_and(|when| when == "each"),
+        pinged: AtomicUsize::new(0),
     };
+    let begun = Instant::now();
     let workers = env::var("WORKERS")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -164,6 +172,11 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
             scope.spawn(move || session.work(place.port + PORTS * worker));
         }
     });
+    println!(
+        "# rping has made {} connections in {} s",
+        session.pinged.load(Ordering::Relaxed),
+        begun.elapsed().as_secs()
+    );
     if session.failed.into_inner() {
         ExitCode::FAILURE
     } else {
@@ -192,7 +205,7 @@ impl Session<'_> {
             if self.left[group].fetch_sub(1, Ordering::AcqRel) == 1 {
                 let _shared = self.device.read().ok();
                 let name = format!("rping_after_{}", self.groups[group].name);
-                self.report(&name, rping(self.place, port + 1));
+                self.report(&name, self.rping(port + 1));
             }
         }
     }
@@ -218,11 +231,24 @@ impl Session<'_> {
         if after.is_err() {
             *bench = None;
         }
+        let pinged = if self.rpings {
+            self.rping(port + 1)
+                .map_err(|why| Failure(format!("rping after the case: {why}")))
+        } else {
+            Ok(())
+        };
         let took = begun.elapsed();
         if took.as_secs() >= 5 {
             println!("# {} took {:.1} s", case.name, took.as_secs_f32());
         }
-        result.and(after)
+        result.and(after).and(pinged)
+    }
+
+    /// rping connects over the device.
+    fn rping(&self, port: u16) -> Outcome {
+        rping(self.place, port)?;
+        self.pinged.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn report(&self, name: &str, result: Outcome) {
