@@ -182,7 +182,8 @@ impl SgList {
 unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
         // SAFETY: By the caller's promise.
-        unsafe { &(*mr.cast::<Mr>()).pages }.push(page)?;
+        let (pages, page_size) = unsafe { (&(*mr.cast::<Mr>()).pages, (*mr).page_size) };
+        pages.push(page, page_size.into())?;
         Ok(0)
     })
 }

@@ -318,7 +318,7 @@ mod tests {
         let start = buffer.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: The addresses below are of this function's own buffer.
         let proof = unsafe { KernelOwned::new_unchecked() };
-        let pages = KernelPages::try_new(proof, Shape::Gaps, 3)?;
+        let pages = KernelPages::try_new(proof, Shape::Gaps, 4)?;
         let memory = Memory::KernelPages(pages.clone());
 
         let mut entries = list([

@@ -30,6 +30,7 @@ mod sq {
     const ORIGIN: Origin = Origin {
         qpn: 5,
         qp: QpId::NONE,
+        vendor_err: 0,
     };
 
     const OK: WcStatus = WcStatus::Success;

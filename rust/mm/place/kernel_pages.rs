@@ -16,6 +16,8 @@ use kernel::sync::Arc;
 pub struct KernelPages {
     pieces: KVVec<Piece>,
     used: Atomic<u32>,
+    /// How often something was appended, no oftener than there is room for pieces.
+    taken: Atomic<u32>,
     /// Offset of the first octet in the first piece.
     skip: Atomic<u64>,
     len: Atomic<u64>,
@@ -62,6 +64,7 @@ impl KernelPages {
         let this = Self {
             pieces,
             used: Atomic::new(0),
+            taken: Atomic::new(0),
             skip: Atomic::new(0),
             len: Atomic::new(0),
             shape,
@@ -73,14 +76,22 @@ impl KernelPages {
     pub(crate) fn clear(&self) {
         self.len.store(0, Relaxed);
         self.used.store(0, Relaxed);
+        self.taken.store(0, Relaxed);
     }
 
-    /// Appends `len` octets at `start` of a kernel consumer; what adjoins the last piece becomes part of it.
+    /// Appends `len` octets at `start` of a kernel consumer; what adjoins the last piece becomes part of it, but
+    /// counts.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if there is no room, `EOVERFLOW` if that is more than can be counted.
     pub(crate) fn push(&self, start: u64, len: u64) -> Result {
+        let taken = self.taken.load(Relaxed);
+        // CAST: 32 bits fit.
+        if taken as usize >= self.pieces.len() {
+            return Err(ENOMEM);
+        }
+        self.taken.store(taken.wrapping_add(1), Relaxed);
         let used = self.used();
         let mut before = 0;
         if let Some(last) = used.last() {

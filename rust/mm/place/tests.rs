@@ -150,7 +150,7 @@ mod place {
         let start = buffer.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: The addresses below are of this function's own buffer.
         let proof = unsafe { KernelOwned::new_unchecked() };
-        let pages = KernelPages::try_new(proof, Shape::Pages, 2)?;
+        let pages = KernelPages::try_new(proof, Shape::Pages, 3)?;
         let memory = Memory::KernelPages(pages.clone());
         // Nothing is there yet.
         assert!(memory.is_empty() && memory.run(0, 1).is_none());

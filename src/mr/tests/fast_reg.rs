@@ -25,7 +25,10 @@ mod lists {
     };
     use kernel_ext::{
         mm::{
-            place::KernelPages,
+            place::{
+                KernelPages,
+                Shape, //
+            },
             shared_ring::SharedMem, //
         },
         rdma::{
@@ -55,7 +58,12 @@ mod lists {
     impl Rig {
         fn new(max_pages: u32) -> Result<Self> {
             let bench = Bench::new()?;
-            let created = Mr::fast_reg(bench.pd.as_arc_borrow(), kernel_owned(), max_pages)?;
+            let created = Mr::fast_reg(
+                bench.pd.as_arc_borrow(),
+                kernel_owned(),
+                Shape::Pages,
+                max_pages,
+            )?;
             let memory = SharedMem::try_new(3 * PAGE_SIZE)?;
             for at in (0..3 * PAGE_SIZE).step_by(8) {
                 let octets: [u8; 8] = core::array::from_fn(|n| octet(at + n));
@@ -241,7 +249,7 @@ mod lists {
     fn regions_have_one_page_at_least_and_not_too_many() -> Result {
         let bench = Bench::new()?;
         for bad in [0, MAX_FAST_REG_PAGES + 1, u32::MAX] {
-            let made = Mr::fast_reg(bench.pd.as_arc_borrow(), kernel_owned(), bad);
+            let made = Mr::fast_reg(bench.pd.as_arc_borrow(), kernel_owned(), Shape::Pages, bad);
             assert_eq!(made.err(), Some(EINVAL));
         }
         Ok(())

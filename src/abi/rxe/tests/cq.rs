@@ -41,6 +41,7 @@ mod suite {
         qpn: 0x0005_0607,
         qp: QpId::NONE,
         solicited: false,
+        vendor_err: 0x0001_0203,
     };
 
     fn completion(id: u64) -> Completion {
@@ -67,7 +68,7 @@ mod suite {
         assert_eq!(entry[8..12], 0u32.to_ne_bytes());
         // IBV_WC_RECV.
         assert_eq!(entry[12..16], 128u32.to_ne_bytes());
-        assert_eq!(entry[16..20], [0; 4]);
+        assert_eq!(entry[16..20], 0x0001_0203u32.to_ne_bytes());
         assert_eq!(entry[20..24], 0x0102_0304u32.to_ne_bytes());
         assert_eq!(entry[24..28], [0; 4]);
         assert_eq!(entry[28..32], 0x0005_0607u32.to_ne_bytes());
