@@ -28,6 +28,13 @@ use iwarp_support::frame::{
 
 use crate::source::Source;
 
+mod answers;
+
+pub use answers::{
+    answering,
+    Asked, //
+};
+
 /// What a peer knows of the end that it plays against.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
@@ -68,9 +75,14 @@ pub enum Mutation {
     Octet,
     /// The stream ends early.
     Cut,
+    /// A Send has an STag to invalidate. Of [`answering`] only, as the next.
+    Invalidate,
+    /// An answer is no answer to what was asked.
+    Answer,
 }
 
 impl Mutation {
+    /// Those that any conversation can be given.
     const ALL: [Self; 11] = [
         Self::Bit,
         Self::Field,
@@ -102,6 +114,16 @@ pub fn spoilt(source: &mut Source<'_>, facts: &Facts) -> Played {
     let count = source.below(4);
     let chosen: Vec<_> = (0..count).map(|_| source.choose(&Mutation::ALL)).collect();
     let segments = conversation(source, facts);
+    play(source, &segments, chosen, facts)
+}
+
+/// Spoils these segments, and makes a stream of them.
+fn play(
+    source: &mut Source<'_>,
+    segments: &[Vec<u8>],
+    chosen: Vec<Mutation>,
+    facts: &Facts,
+) -> Played {
     let mut frames: Vec<_> = segments.iter().map(|segment| Frame::new(segment)).collect();
     for mutation in &chosen {
         mutate(source, &mut frames, *mutation, facts);
@@ -128,7 +150,9 @@ pub fn spoilt(source: &mut Source<'_>, facts: &Facts) -> Played {
             | Mutation::Drop
             | Mutation::Resize
             | Mutation::Length
-            | Mutation::Foreign => {}
+            | Mutation::Foreign
+            | Mutation::Invalidate
+            | Mutation::Answer => {}
         }
     }
     Played {
@@ -346,6 +370,11 @@ fn mutate(source: &mut Source<'_>, frames: &mut Vec<Frame>, mutation: Mutation, 
             octets[1] = (octets[1] & 0x3f) | 0x40;
             octets.truncate(source.below(65));
             frames.insert(nth, Frame::new(&octets));
+        }
+        Mutation::Invalidate => answers::spoil_send(source, segment, facts.memory.0),
+        Mutation::Answer => {
+            let mut segments: Vec<_> = frames.iter_mut().map(|frame| &mut frame.segment).collect();
+            answers::spoil_answer(source, &mut segments);
         }
         // Done to the stream.
         Mutation::Octet | Mutation::Cut => {}

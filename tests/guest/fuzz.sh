@@ -22,5 +22,5 @@ exec ip netns exec $NS_B $VERBS_DIR/puppet "\$@"
 END
 chmod +x "$TMP/puppet"
 VERBOSE=1 RELAY_NAME=mutants relay $((limit + 90)) ip netns exec "$NS_A" "$VERBS_DIR/mutants" \
-	"$TMP/puppet" "$IP4_B" 7900 "$limit" "${SEED:-$RANDOM$RANDOM}"
+	"$TMP/puppet" "$IP4_B" "$IP4_A" 7900 "$limit" "${SEED:-$RANDOM$RANDOM}"
 finish

@@ -2,11 +2,12 @@
 
 //! Spoilt conversations against a device.
 //!
-//! usage: mutants PUPPET DEVICE_ADDRESS PORT SECONDS SEED
+//! usage: mutants PUPPET DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED
 //!
 //! For the given time, batch after batch: the verbs program `puppet` listens; several threads
 //! connect to it on plain TCP sockets, each with a start-up and a conversation out of
-//! [`iwarp_fuzz::mutator`], and look at what the device says; then the device has to serve a good
+//! [`iwarp_fuzz::mutator`], and look at what the device says. Every other time it is the device that
+//! connects, and that has requests on their way, which are answered rightly or not. Then the device has to serve a good
 //! connection, and memory that no peer was told of has to be as it was. Batch `n` is made of SEED
 //! plus `n`, so a batch can be played again by itself.
 //!
@@ -15,29 +16,23 @@
 use std::{
     env,
     io::{
-        BufRead as _,
-        BufReader,
         ErrorKind,
         Read as _,
         Write as _, //
     },
     net::{
         Shutdown,
+        TcpListener,
         TcpStream, //
     },
-    process::{
-        Child,
-        ChildStdin,
-        Command,
-        ExitCode,
-        Stdio, //
-    },
+    process::ExitCode,
     sync::{
         atomic::{
             AtomicU64,
             Ordering, //
         },
-        mpsc, //
+        Mutex,
+        PoisonError, //
     },
     thread,
     time::{
@@ -53,6 +48,7 @@ use iwarp::{
         Depths,
         Initiator,
         Progress,
+        Responder,
         Verdict, //
     },
     rdmap::Extensions,
@@ -63,9 +59,12 @@ use iwarp::{
 };
 use iwarp_fuzz::{
     mutator::{
+        answering,
         request,
         spoilt,
-        Facts, //
+        Asked,
+        Facts,
+        Played, //
     },
     source::Source, //
 };
@@ -79,6 +78,13 @@ use iwarp_support::{
     wire::Wire, //
 };
 
+mod puppet;
+
+use puppet::{
+    Established,
+    Puppet, //
+};
+
 /// Why a batch has failed.
 type Failure = String;
 
@@ -88,6 +94,8 @@ const ROUNDS: u64 = 16;
 /// What the puppet posts and takes, by default.
 const RECEIVES: (u32, usize) = (4096, 4);
 const MEMORY_LEN: u32 = 8192;
+/// Requests of the device that may wait for an answer.
+const ORD: usize = 4;
 /// Within this time, whatever the device has to do is done.
 const SOON: Duration = Duration::from_secs(20);
 /// What memory holds that is not to be written to.
@@ -97,6 +105,8 @@ const UNTOUCHED: u8 = 0x5a;
 #[derive(Default)]
 struct Tally {
     conversations: AtomicU64,
+    called: AtomicU64,
+    answers: AtomicU64,
     right: AtomicU64,
     refused: AtomicU64,
     octets: AtomicU64,
@@ -105,8 +115,8 @@ struct Tally {
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().collect();
-    let [_, puppet, address, port, seconds, seed] = &args[..] else {
-        eprintln!("usage: mutants PUPPET DEVICE_ADDRESS PORT SECONDS SEED");
+    let [_, puppet, address, own, port, seconds, seed] = &args[..] else {
+        eprintln!("usage: mutants PUPPET DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED");
         return ExitCode::from(2);
     };
     let (Ok(port), Ok(seconds), Ok(seed)) = (port.parse(), seconds.parse(), seed.parse()) else {
@@ -120,16 +130,18 @@ fn main() -> ExitCode {
     while batch == 0 || Instant::now() < end {
         let seed: u64 = seed;
         let seed = seed.wrapping_add(batch);
-        if let Err(why) = play_batch(puppet, address, port, seed, &tally) {
+        if let Err(why) = play_batch(puppet, [address, own], port, seed, &tally) {
             println!("not ok conversations: seed {seed}: {why}");
             return ExitCode::FAILURE;
         }
         batch += 1;
     }
     println!(
-        "# {batch} batches, {} conversations ({} right ones), {} start-ups refused, {} octets, {} \
-         Terminates",
+        "# {batch} batches, {} conversations ({} by the device, with {} requests; {} right ones), {} \
+         start-ups refused, {} octets, {} Terminates",
         tally.conversations.load(Ordering::Relaxed),
+        tally.called.load(Ordering::Relaxed),
+        tally.answers.load(Ordering::Relaxed),
         tally.right.load(Ordering::Relaxed),
         tally.refused.load(Ordering::Relaxed),
         tally.octets.load(Ordering::Relaxed),
@@ -141,21 +153,27 @@ fn main() -> ExitCode {
 
 fn play_batch(
     program: &str,
-    address: &str,
+    [address, own]: [&str; 2],
     port: u16,
     seed: u64,
     tally: &Tally,
 ) -> Result<(), Failure> {
     let mut puppet = Puppet::start(program, address)?;
     puppet.ask(&format!("listen {port}"))?;
-    let (_, memory) = puppet.region()?;
+    let (number, memory) = puppet.region()?;
     let (guard, _) = puppet.region()?;
     puppet.ask(&format!("fill {guard} {UNTOUCHED}"))?;
 
+    let established = puppet.established();
+    let shared = Mutex::new(puppet);
     let peer = Peer {
         address,
+        own,
         port,
         memory,
+        number: &number,
+        puppet: &shared,
+        established: &established,
         tally,
     };
     thread::scope(|scope| {
@@ -170,6 +188,7 @@ fn play_batch(
     })?;
 
     peer.check_service()?;
+    let mut puppet = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     let odd = puppet.ask(&format!("odd {guard} {UNTOUCHED}"))?;
     if odd != "-1" {
         return Err(format!("memory of nobody was written to at {odd}"));
@@ -181,18 +200,21 @@ fn play_batch(
 #[derive(Clone, Copy)]
 struct Peer<'a> {
     address: &'a str,
+    own: &'a str,
     port: u16,
     /// STag, base and length.
     memory: (u32, u64, u32),
+    /// The number that the program has given it.
+    number: &'a str,
+    puppet: &'a Mutex<Puppet>,
+    established: &'a Established,
     tally: &'a Tally,
 }
 
 impl Peer<'_> {
     fn connect(&self) -> Result<TcpStream, Failure> {
         let socket = TcpStream::connect((self.address, self.port)).map_err(text)?;
-        socket.set_nodelay(true).map_err(text)?;
-        socket.set_read_timeout(Some(SOON)).map_err(text)?;
-        socket.set_write_timeout(Some(SOON)).map_err(text)?;
+        set_up(&socket)?;
         Ok(socket)
     }
 
@@ -200,9 +222,13 @@ impl Peer<'_> {
     fn converse(&self, seed: u64, thread: u64) -> Result<(), Failure> {
         let mut random = Random::new(seed.wrapping_mul(THREADS).wrapping_add(thread));
         for round in 0..ROUNDS {
-            let octets = random.octets(512);
-            self.hold(&octets)
-                .map_err(|why| format!("thread {thread}, conversation {round}: {why}"))?;
+            let octets = random.octets(1024);
+            let result = if round % 2 == 0 {
+                self.hold(&octets)
+            } else {
+                self.be_called(&octets)
+            };
+            result.map_err(|why| format!("thread {thread}, conversation {round}: {why}"))?;
         }
         Ok(())
     }
@@ -220,26 +246,43 @@ impl Peer<'_> {
             return end(&mut socket).map(drop);
         };
         let depths = take_reply(&mut socket, &initiator)?;
-        let facts = Facts {
-            memory: self.memory,
-            atomic: None,
-            receives: RECEIVES,
-            ird: depths.ord.into(),
-            first: 1,
-        };
+        let facts = self.facts(depths);
         let abrupt = source.below(8) == 0;
         let cuts = source.u32();
         let played = spoilt(&mut source, &facts);
+        self.play(&mut socket, &played, cuts, abrupt, &[])
+    }
+
+    fn facts(&self, depths: Depths) -> Facts {
+        let (stag, base, _) = self.memory;
+        Facts {
+            memory: self.memory,
+            atomic: Some((stag, base)),
+            receives: RECEIVES,
+            ird: depths.ord.into(),
+            first: 1,
+        }
+    }
+
+    /// Sends what is to be played, ends, and looks at what the device has said, before and meanwhile.
+    fn play(
+        &self,
+        socket: &mut TcpStream,
+        played: &Played,
+        cuts: u32,
+        abrupt: bool,
+        before: &[u8],
+    ) -> Result<(), Failure> {
         let right = played.mutations.is_empty();
         self.tally.right.fetch_add(right.into(), Ordering::Relaxed);
         self.tally
             .octets
             .fetch_add(played.stream.len() as u64, Ordering::Relaxed);
-        send(&mut socket, &played.stream, cuts)?;
+        send(socket, &played.stream, cuts)?;
         if abrupt {
             return Ok(());
         }
-        let said = judge(&end(&mut socket)?)?;
+        let said = judge(&[before, &end(socket)?].concat())?;
         self.tally
             .terminates
             .fetch_add(said.is_some().into(), Ordering::Relaxed);
@@ -247,6 +290,61 @@ impl Peer<'_> {
             Some(code) if right => Err(format!("a Terminate {code} for nothing")),
             Some(_) | None => Ok(()),
         }
+    }
+
+    fn ask(&self, command: &str) -> Result<String, Failure> {
+        self.puppet
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .ask(command)
+    }
+
+    /// The device connects, posts requests, and gets what the octets make of its answers.
+    fn be_called(&self, octets: &[u8]) -> Result<(), Failure> {
+        let mut source = Source::new(octets);
+        let listener = TcpListener::bind((self.own, 0)).map_err(text)?;
+        let port = listener.local_addr().map_err(text)?.port();
+        let connection = self.ask(&format!("connect {} {port}", self.own))?;
+        let mut socket = accept(&listener)?;
+        self.tally.conversations.fetch_add(1, Ordering::Relaxed);
+        self.tally.called.fetch_add(1, Ordering::Relaxed);
+        let Some(depths) = give_reply(&mut socket, &mut source)? else {
+            self.tally.refused.fetch_add(1, Ordering::Relaxed);
+            return end(&mut socket).map(drop);
+        };
+        self.established.wait(&connection)?;
+        let expected = self.post(&mut source, &connection)?;
+        let (asked, said) = take_requests(&mut socket, expected)?;
+        self.tally
+            .answers
+            .fetch_add(asked.len() as u64, Ordering::Relaxed);
+        let abrupt = source.below(8) == 0;
+        let cuts = source.u32();
+        let played = answering(&mut source, &self.facts(depths), &asked);
+        self.play(&mut socket, &played, cuts, abrupt, &said)
+    }
+
+    /// Has the program post up to six requests; returns how many of them wait for an answer.
+    fn post(&self, source: &mut Source<'_>, connection: &str) -> Result<usize, Failure> {
+        let mut expected = 0;
+        for _ in 0..=source.below(6) {
+            let (sink, len) = (source.below(1024) * 4, 1 + source.below(4000));
+            let at = format!("{connection} {} {sink}", self.number);
+            let kind = source.choose(&["read", "add", "swap", "read", "send", "write", "imm"]);
+            let waits = matches!(kind, "read" | "add" | "swap");
+            if waits && expected == ORD {
+                continue;
+            }
+            expected += usize::from(waits);
+            self.ask(&match kind {
+                "send" => format!("send {connection} {len} -"),
+                "add" => format!("add {at} 8 4096 77 - {}", source.u32()),
+                "swap" => format!("swap {at} 8 4096 77 - {} {}", source.u32(), source.u32()),
+                "imm" => format!("imm {at} {len} 64 77 - {}", source.u32()),
+                _ => format!("{kind} {at} {len} 64 77 -"),
+            })?;
+        }
+        Ok(expected)
     }
 
     /// A right connection: what is written can be read.
@@ -274,6 +372,99 @@ impl Peer<'_> {
         }
         Ok(())
     }
+}
+
+fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
+    listener.set_nonblocking(true).map_err(text)?;
+    let begun = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false).map_err(text)?;
+                set_up(&socket)?;
+                return Ok(socket);
+            }
+            Err(_) if begun.elapsed() < SOON => thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(format!("the device does not call: {error}")),
+        }
+    }
+}
+
+fn set_up(socket: &TcpStream) -> Result<(), Failure> {
+    socket.set_nodelay(true).map_err(text)?;
+    socket.set_read_timeout(Some(SOON)).map_err(text)?;
+    socket.set_write_timeout(Some(SOON)).map_err(text)
+}
+
+/// Reads a Request, which must be a right one, and answers it; returns the depths, or nothing where
+/// the Reply was spoilt.
+fn give_reply(socket: &mut TcpStream, source: &mut Source<'_>) -> Result<Option<Depths>, Failure> {
+    let responder = Responder::new(Config::default());
+    let mut octets = Vec::new();
+    let request = loop {
+        match responder.handle_request(&octets) {
+            Err(error) => return Err(format!("a wrong Request: {error:?}")),
+            Ok(Progress::NeedMore(len)) => {
+                let have = octets.len();
+                octets.resize(len, 0);
+                socket
+                    .read_exact(&mut octets[have..])
+                    .map_err(|error| format!("no Request: {error}"))?;
+            }
+            Ok(Progress::Done(request)) => break request,
+        }
+    };
+    let private = vec![0x71; source.below(64)];
+    let wanted = Depths {
+        ird: ORD as u16,
+        ord: 4,
+    };
+    let accepted = responder
+        .accept(&request, wanted, &private)
+        .map_err(|error| format!("a Request that nobody can accept: {error:?}"))?;
+    let mut reply = accepted.reply.as_octets().to_vec();
+    let spoilt = source.below(8) == 0;
+    if spoilt {
+        let at = source.below(reply.len());
+        if source.flag() {
+            // In the key, length or flags, or where it does no harm.
+            reply[at] ^= 1 << (source.u8() & 7);
+        } else {
+            reply.truncate(at);
+        }
+    }
+    send(socket, &reply, source.u32())?;
+    Ok((!spoilt).then_some(accepted.rules.depths))
+}
+
+/// Reads what the device sends until so many of its requests are here; returns these, with what may
+/// have come to start the stream, and all octets.
+fn take_requests(
+    socket: &mut TcpStream,
+    expected: usize,
+) -> Result<(Vec<Asked>, Vec<u8>), Failure> {
+    let (mut wire, mut said, mut asked) = (Wire::new(), Vec::new(), Vec::new());
+    let mut waiting = 0;
+    while waiting < expected {
+        let mut octets = [0; 4096];
+        let len = socket
+            .read(&mut octets)
+            .map_err(|error| format!("{waiting} of {expected} requests: {error}"))?;
+        if len == 0 {
+            return Err(format!("the end with {waiting} of {expected} requests"));
+        }
+        said.extend(&octets[..len]);
+        wire.push(&octets[..len]);
+        while let Some(fpdu) = wire.pop() {
+            let Some(request) = Asked::of(&fpdu.ulpdu) else {
+                continue;
+            };
+            // One of no octets starts the stream.
+            waiting += usize::from(!matches!(request, Asked::Read { len: 0, .. }));
+            asked.push(request);
+        }
+    }
+    Ok((asked, said))
 }
 
 /// Reads a Reply, which must be one that accepts, and returns the depths.
@@ -359,96 +550,19 @@ fn judge(octets: &[u8]) -> Result<Option<String>, Failure> {
                 }
                 terminate = Some(format!("{:?}", said.code));
             }
-            Ok(Segment::ReadResponse(_) | Segment::Empty) => {}
-            Ok(other) => return Err(format!("the device sends {other:?}")),
+            Ok(
+                Segment::ReadResponse(_)
+                | Segment::AtomicResponse(_)
+                | Segment::ReadRequest(_)
+                | Segment::AtomicRequest(_)
+                | Segment::Write(_)
+                | Segment::Send(_)
+                | Segment::Immediate(_)
+                | Segment::Empty,
+            ) => {}
         }
     }
     Ok(terminate)
-}
-
-/// The verbs program guest/verbs/puppet.c, which does what it is told in lines.
-struct Puppet {
-    process: Child,
-    input: ChildStdin,
-    /// What it says, but for what happens by itself.
-    answers: mpsc::Receiver<String>,
-}
-
-impl Puppet {
-    fn start(program: &str, address: &str) -> Result<Self, Failure> {
-        let mut process = Command::new(program)
-            .arg(address)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(text)?;
-        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err("no pipes to the verbs program".into());
-        };
-        let (sender, answers) = mpsc::channel();
-        // Read all the time, for it would not go on when the pipe is full.
-        thread::spawn(move || {
-            let lines = BufReader::new(output).lines().map_while(Result::ok);
-            lines
-                .filter(|line| !line.starts_with("! ") || line == "! full")
-                .try_for_each(|line| sender.send(line))
-        });
-        let this = Self {
-            process,
-            input,
-            answers,
-        };
-        this.answer()?;
-        Ok(this)
-    }
-
-    fn ask(&mut self, command: &str) -> Result<String, Failure> {
-        writeln!(self.input, "{command}").map_err(text)?;
-        self.answer()
-            .map_err(|why| format!("verbs program, '{command}': {why}"))
-    }
-
-    fn answer(&self) -> Result<String, Failure> {
-        match self.answers.recv_timeout(SOON) {
-            Err(error) => Err(error.to_string()),
-            Ok(line) => match line.strip_prefix("= ") {
-                Some(answer) => Ok(answer.into()),
-                None => Err(line),
-            },
-        }
-    }
-
-    /// Registers memory with every right: its number, and STag, base and length.
-    fn region(&mut self) -> Result<(String, (u32, u64, u32)), Failure> {
-        let answer = self.ask(&format!("mr {MEMORY_LEN} 7 0"))?;
-        let words: Vec<_> = answer.split(' ').collect();
-        let [number, base, key] = words[..] else {
-            return Err(format!("mr: {answer}"));
-        };
-        let (Ok(base), Ok(key)) = (base.parse(), key.parse()) else {
-            return Err(format!("mr: {answer}"));
-        };
-        Ok((number.into(), (key, base, MEMORY_LEN)))
-    }
-
-    /// Ends the program with all that it has.
-    fn quit(mut self) -> Result<(), Failure> {
-        writeln!(self.input, "quit").map_err(text)?;
-        let status = self.process.wait().map_err(text)?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(format!("the verbs program has ended with {status}"))
-        }
-    }
-}
-
-impl Drop for Puppet {
-    fn drop(&mut self) {
-        // After `quit` there is nothing left to do.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 fn text(error: std::io::Error) -> Failure {
