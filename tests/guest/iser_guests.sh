@@ -12,6 +12,8 @@ set -eu
 # shellcheck source=storage_guests.sh
 . "$(dirname "$0")/storage_guests.sh"
 
+CYCLES=${CYCLES:-50}
+
 # A target over siw is told of the end of a session late: siw wants its last Sends to be done by then.
 disconnect() {
 	[ "$PEER" != siw ] || tc qdisc add dev eth0 root netem delay 50ms

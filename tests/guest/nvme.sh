@@ -12,11 +12,6 @@ set -eu
 
 TRACING=/sys/kernel/tracing
 
-discover() {
-	nvme_over 30 discover >"$TMP/found"
-	grep -q "subnqn: *$NQN" "$TMP/found" || die "found: $(cat "$TMP/found")"
-}
-
 # The target takes the host's keys back as it answers, and the host does not find out otherwise.
 remote_invalidation() {
 	{

@@ -12,6 +12,8 @@ set -eu
 # shellcheck source=storage_guests.sh
 . "$(dirname "$0")/storage_guests.sh"
 
+CYCLES=${CYCLES:-100}
+
 # queues N OPTION...: the disk has so many, and each octet comes back through them.
 queues() {
 	local has

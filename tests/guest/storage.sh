@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # For the suites of kernel storage: what is done with a disk that is reached over RDMA. The suite has
 # `connect`, which sets DISK, `impatient`, which is the same for who does not wait long for what is lost,
-# `disconnect`, and `each_end`, which runs a command where the target is and where the host is.
+# `disconnect`, and `each_end`, which runs a command where the target is and where the host is; LONGEST are the KiB of
+# one command that the disk has to take.
 # shellcheck shell=bash
 
 # shellcheck source=starve.sh
@@ -9,6 +10,9 @@
 
 # Both ends are here, if the suite does not say otherwise.
 each_end() { "$@"; }
+
+# widest COMMAND...: runs it with the longest commands that the initiator can be made to send.
+widest() { "$@"; }
 
 # disk_in_memory: /dev/ram0 of 64 MiB, for a target.
 disk_in_memory() { modprobe brd rd_nr=1 rd_size=65536; }
@@ -33,11 +37,81 @@ blocks() {
 	done
 }
 
-# verified DEPTH: random sizes at random places, each octet compared.
+# checked OPTION...: fio on the disk, each octet of what it writes compared. What it says of itself is in
+# $TMP/fio.json, and DEEPEST is how many requests the disk was seen to have at once.
+checked() {
+	local watch status=0
+	watch_depth &
+	watch=$!
+	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 "$@" \
+		--output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 || status=$?
+	kill "$watch"
+	wait "$watch" || true
+	[ "$status" = 0 ] || die "fio: $(last_line "$TMP/fio")"
+	DEEPEST=$(cat "$TMP/deepest")
+}
+
+watch_depth() {
+	local now deepest=-1
+	while read -r -a now <"/sys/block/${DISK##*/}/inflight"; do
+		if [ $((now[0] + now[1])) -gt $deepest ]; then
+			deepest=$((now[0] + now[1]))
+			echo $deepest >"$TMP/deepest"
+		fi
+		nap 0.01
+	done
+}
+
+# verified DEPTH: random sizes at random places, each octet compared. Small ones where the queue is to be deep:
+# then most of them have so many others on their way with them.
 verified() {
-	fio --name=verified --filename="$DISK" --direct=1 --ioengine=libaio --iodepth="$1" --rw=randrw \
-		--bsrange=512-256k --blockalign=512 --size=8M --io_size=4M --randseed=1 \
-		--verify=crc32c --verify_fatal=1 --minimal >"$TMP/fio" 2>&1 || die "fio: $(last_line "$TMP/fio")"
+	local sizes=512-256k amount=4M
+	[ "$1" -lt 32 ] || sizes=512-16k amount=8M
+	checked --filename="$DISK" --ioengine=libaio --iodepth="$1" --rw=randrw --bsrange="$sizes" --size=8M \
+		--io_size="$amount"
+	echo "$DEEPEST at once"
+	mostly_with "$1" && [ "$DEEPEST" -ge $((($1 + 3) / 4)) ]
+}
+
+# mostly_with DEPTH: by fio's own account, of which the last level is that of 64 and more.
+mostly_with() {
+	local level=$1
+	[ "$level" -lt 64 ] || level='>=64'
+	awk -v level="$level" '
+		/"iodepth_level"/ { inside = 1 }
+		inside && split($0, part, /[":, ]+/) && part[2] == level { share = part[3] }
+		inside && /}/ { inside = 0 }
+		END { print share + 0 " % with " level; exit !(share > 50) }' "$TMP/fio.json" || die 'not so deep'
+}
+
+# large: requests of 1 MiB become commands as long as the disk takes them, at least LONGEST KiB; then sizes up
+# to that at random.
+large() {
+	local limit way before after
+	limit=$(cat "/sys/block/${DISK##*/}/queue/max_sectors_kb")
+	echo "commands of $limit KiB"
+	[ "$limit" -ge "$LONGEST" ] || die "commands of $limit KiB only"
+	dd if=/dev/urandom of="$TMP/data" bs=1M count=8 iflag=fullblock status=none
+	for way in write read; do
+		before=$(commands $way)
+		if [ $way = write ]; then
+			dd if="$TMP/data" of="$DISK" bs=1M oflag=direct status=none
+		else
+			dd if="$DISK" of="$TMP/back" bs=1M count=8 iflag=direct status=none
+		fi
+		after=$(commands $way)
+		[ $((after - before)) = $((8 * ((1023 + limit) / limit))) ] || die "$((after - before)) commands to $way"
+	done
+	cmp "$TMP/data" "$TMP/back" || die 'other data'
+	checked --filename="$DISK" --ioengine=libaio --iodepth=4 --rw=randrw --bsrange=4k-1m --size=16M --io_size=16M
+}
+
+# commands read|write: how many the disk has done.
+commands() {
+	local numbers at=0
+	[ "$1" = read ] || at=4
+	read -r -a numbers <"/sys/block/${DISK##*/}/stat"
+	echo "${numbers[at]}"
 }
 
 file_system() {
@@ -46,13 +120,31 @@ file_system() {
 	mount "$DISK" "$TMP/mnt"
 	dd if=/dev/urandom of="$TMP/mnt/data" bs=100k count=40 conv=fsync status=none
 	cp "$TMP/mnt/data" "$TMP/data"
+	synchronous
 	umount "$TMP/mnt"
 	disconnect
 	connect
 	mount "$DISK" "$TMP/mnt"
 	cmp "$TMP/data" "$TMP/mnt/data" || die 'another file'
+	cmp "$TMP/synchronous" "$TMP/mnt/synchronous" || die 'another file was synchronous'
 	umount "$TMP/mnt"
 }
+
+# A file whose writer waits for every eighth write to be on the disk, which is told so if it has a cache.
+synchronous() {
+	local before after
+	before=$(flushes)
+	checked --filename="$TMP/mnt/synchronous" --direct=0 --ioengine=psync --rw=randwrite --bsrange=512-64k \
+		--size=4M --fsync=8
+	after=$(flushes)
+	cp "$TMP/mnt/synchronous" "$TMP/synchronous"
+	echo "$((after - before)) flushes"
+	awk '/"sync"/ { inside = 1 } inside && /"total_ios"/ { n = $3 + 0; exit } END { print n " times"; exit !(n > 8) }' \
+		"$TMP/fio.json" || die 'fio has not waited'
+	[ "$(cat "/sys/block/${DISK##*/}/queue/write_cache")" = 'write through' ] || [ $((after - before)) -gt 8 ]
+}
+
+flushes() { awk '{ print $16 }' "/sys/block/${DISK##*/}/stat"; }
 
 cycles() {
 	local i
@@ -62,30 +154,64 @@ cycles() {
 
 no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
 
-# load_begin SECONDS: verified I/O in the background, which is under way.
+# load_begin SECONDS: I/O in the background, which is under way. What it reads is what it has written shortly before
+# and now compares. It leaves the part of the disk with the mark alone.
 load_begin() {
-	fio --name=load --filename="$DISK" --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw \
-		--bsrange=512-64k --blockalign=512 --size=8M --io_size=64M --time_based --runtime="$1" \
-		--randseed=2 --verify=crc32c --verify_fatal=1 --minimal >"$TMP/load" 2>&1 &
-	LOAD=$!
+	mark
+	LOAD_READS=$(commands read) LOAD_WRITES=$(commands write)
+	rm -f "$TMP/load.status"
+	load $(($1 * SLOW)) &
 	eventually 30 under_way || die "no load: $(last_line "$TMP/load")"
 }
 
-under_way() { awk '{ exit !($5 > 20) }' "/sys/block/${DISK##*/}/stat"; }
+load() {
+	local status=0
+	fio --name=load --filename="$DISK" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
+		--bsrange=512-64k --blockalign=512 --size=8M --time_based --runtime="$1" --randseed=2 \
+		--verify=crc32c --verify_fatal=1 --verify_backlog=16 --minimal >"$TMP/load" 2>&1 || status=$?
+	echo $status >"$TMP/load.status"
+}
+
+under_way() { [ "$(load_reads)" -gt 20 ]; }
+load_reads() { echo $(($(commands read) - LOAD_READS)); }
 
 # load_end good|any: it has to have come to an end, a good one or any, but never with other data.
 load_end() {
-	local status=0
-	eventually 90 gone "$LOAD" || die "the load never ends: $(cat "/proc/$LOAD/stack")"
-	wait "$LOAD" || status=$?
+	local status
+	eventually 90 test -s "$TMP/load.status" || die "the load never ends: $(cat "/proc/$(pgrep -o -x fio)/stack")"
+	status=$(cat "$TMP/load.status")
 	! grep -qi 'verify' "$TMP/load" || die "other data: $(last_line "$TMP/load")"
-	[ "$status" = 0 ] || [ "$1" = any ] || die "fio: $(last_line "$TMP/load")"
+	[ "$1" = any ] || load_was_good "$status"
 }
 
-# again: whatever has happened, the disk can be had anew, and is a good one.
+# load_was_good STATUS: and has compared at least half of what it wrote.
+load_was_good() {
+	[ "$1" = 0 ] || die "fio: $(last_line "$TMP/load")"
+	echo "$(load_reads) compared of $(($(commands write) - LOAD_WRITES))"
+	[ $((2 * $(load_reads))) -ge $(($(commands write) - LOAD_WRITES)) ] || die 'little was compared'
+}
+
+# The mark: 1 MiB that says MARK and where it stands, beyond what the other cases write.
+MARK=mark
+mark() {
+	mark_text
+	dd if="$TMP/mark" of="$DISK" bs=1M seek=32 oflag=direct status=none
+}
+
+marked() {
+	mark_text
+	dd if="$DISK" of="$TMP/back" bs=1M skip=32 count=1 iflag=direct status=none
+	cmp "$TMP/mark" "$TMP/back" || die 'the mark is another'
+}
+
+mark_text() { seq -f "$MARK %.0f" 200000 | head -c 1M >"$TMP/mark"; }
+
+# again [lost]: whatever has happened, the disk can be had anew, with the mark if that is not lost with its
+# memory, and is a good one.
 again() {
 	disconnect || true
 	eventually 60 disk_is_gone || die 'the disk stays'
+	[ "${1:-}" = lost ] || connected marked
 	connected verified 8
 }
 
@@ -98,7 +224,7 @@ starved() {
 	local in_load while_connecting=0 i
 	impatient
 	each_end aim_at_module
-	load_begin $((6 * SLOW))
+	load_begin 6
 	each_end starve_module 10 1000
 	load_end any
 	in_load=$(starved_times 1000)
@@ -123,6 +249,7 @@ disk_cases() {
 	for depth in ${DEPTHS:-1 32}; do
 		try "${1:-}verified_$depth" 90 connected verified "$depth"
 	done
+	try "${1:-}large" 90 widest connected large
 	try "${1:-}file_system" 60 connected file_system
 	try "${1:-}cycles" $((120 + 6 * ${CYCLES:-5})) cycles "${CYCLES:-5}"
 }

@@ -2,7 +2,7 @@
 # For suites of a disk in guest 1 that is reached from guest 2: over riwarp and with siw as either end, then
 # over riwarp with one fault after the other while data is on its way. Guest 2 reports, and tells guest 1 what to
 # do. To be run with qemu/run --guests 2 --restarts --out DIR. PAIRS says who talks to whom (TARGET/HOST...),
-# FAULTS which faults there are, CYCLES how often a disk comes and goes.
+# FAULTS which faults there are; CYCLES is how often a disk comes and goes.
 # shellcheck shell=bash
 
 NS_A=- NET_A=eth0 IP4_B=10.77.0.1
@@ -78,12 +78,14 @@ order_target_up() { order target_up "${TARGET_PARAMETERS[@]}"; }
 # order_end_up TYPE PEER
 order_end_up() { order end_up "$@" "${TARGET_PARAMETERS[@]}"; }
 
-# roles TARGET HOST
+# roles TARGET HOST: with siw as either end the disk comes and goes 20 times at most.
 roles() {
+	local cycles=$CYCLES
+	[ "$1/$2" = riwarp/riwarp ] || [ "$cycles" -le 20 ] || cycles=20
 	order_end_up "$1" "$2"
 	device_up "$2" "$1"
 	initiator_up
-	DEPTHS=${DEPTHS:-1 32 128} disk_cases "$PREFIX$2_to_$1/"
+	CYCLES=$cycles DEPTHS=${DEPTHS:-1 32 128} disk_cases "$PREFIX$2_to_$1/"
 	initiator_down
 	device_down "$2"
 	order end_down "$1"
@@ -109,6 +111,7 @@ network() {
 	load_end good
 	each_end tc qdisc del dev eth0 root
 	disconnect
+	connected marked
 }
 
 loss() { network loss 1%; }
@@ -119,11 +122,23 @@ corruption() { network corrupt 0.5%; }
 netdev_down_and_up() {
 	connect
 	load_begin 6
+	flap
+	load_end any
+	again
+}
+
+netdev_of_target_down_and_up() {
+	connect
+	load_begin 6
+	order flap
+	load_end any
+	again
+}
+
+flap() {
 	ip link set eth0 down
 	nap 1
 	ip link set eth0 up
-	load_end any
-	again
 }
 
 device_of_host_deleted() {
@@ -160,7 +175,7 @@ target_restarted() {
 	order restart
 	load_end any
 	order_end_up riwarp riwarp
-	again
+	again lost
 }
 
 # With the roles reversed: the target gets rid of all that a host had which is no more.
@@ -168,9 +183,9 @@ host_restarted() {
 	order target_down
 	IP4_B=10.77.0.2
 	target_up "${TARGET_PARAMETERS[@]}"
-	order other_host_begin
+	order other_host_begin "$MARK"
 	order restart
-	order other_host_again
+	order other_host_again "$MARK"
 	eventually 60 no_qp || die "left: $(rdma resource show qp)"
 	target_down
 	IP4_B=10.77.0.1
@@ -178,35 +193,59 @@ host_restarted() {
 	connected verified 8
 }
 
+# other_host_begin MARK
 other_host_begin() {
-	IP4_B=10.77.0.2
+	IP4_B=10.77.0.2 MARK=$1
 	initiator_up
 	connect
 	load_begin 60
 }
 
+# other_host_again MARK
 other_host_again() {
-	IP4_B=10.77.0.2
+	IP4_B=10.77.0.2 MARK=$1
 	device_up riwarp riwarp
 	initiator_up
+	connected marked
 	connected verified 8
 	initiator_down
 	device_down riwarp
 }
 
-faults() {
+# First those after which the target's end is as it was.
+GENTLE_FAULTS='loss delay reordering corruption netdev_down_and_up netdev_of_target_down_and_up device_of_host_deleted'
+ROUGH_FAULTS='target_restarted device_of_target_deleted target_removed host_restarted'
+
+# in_turn FAULT...: those of FAULTS, each with a mark of its own.
+in_turn() {
 	local fault
+	for fault; do
+		[[ " ${FAULTS-$*} " = *" $fault "* ]] || continue
+		MARK=$PREFIX$fault
+		try "${PREFIX}fault/$fault" 150 "$fault"
+	done
+}
+
+faults_begin() {
 	order_end_up riwarp riwarp
 	device_up riwarp riwarp
 	initiator_up
-	for fault in ${FAULTS-loss delay reordering corruption netdev_down_and_up device_of_host_deleted \
-		device_of_target_deleted target_removed target_restarted host_restarted}; do
-		try "${PREFIX}fault/$fault" 150 "$fault"
-	done
-	! can_starve || try "${PREFIX}fault/starved" 150 starved
+}
+
+faults_end() {
 	initiator_down
 	device_down riwarp
 	order end_down riwarp
+}
+
+faults() {
+	faults_begin
+	# shellcheck disable=SC2086
+	in_turn $GENTLE_FAULTS
+	! can_starve || try "${PREFIX}fault/starved" 150 starved
+	# shellcheck disable=SC2086
+	in_turn $ROUGH_FAULTS
+	faults_end
 	try "${PREFIX}fault/unload" 30 within 20 rmmod riwarp
 	order within 20 rmmod riwarp
 }

@@ -9,6 +9,8 @@ STORE=$TARGET/core/iblock_0/disk
 IQN=iqn.2026-11.riwarp:disk
 GROUP=$TARGET/iscsi/$IQN/tpgt_1
 INITIATOR=iqn.2026-11.riwarp:initiator
+# One page less than 1 MiB: as for NVMe.
+LONGEST=1020
 
 # target_up: a disk in memory, for whoever comes.
 target_up() {
@@ -22,6 +24,7 @@ target_up() {
 	echo 1 >"$GROUP/attrib/generate_node_acls"
 	echo 0 >"$GROUP/attrib/demo_mode_write_protect"
 	echo 0 >"$GROUP/attrib/authentication"
+	echo 128 >"$GROUP/attrib/default_cmdsn_depth"
 	"portal_$FABRIC"
 	echo 1 >"$GROUP/enable"
 }
@@ -64,6 +67,16 @@ initiator_up() {
 	modprobe -a "$module" sd_mod
 	iscsid_up
 	node -o new -I "$interface"
+	node -o update -n node.session.queue_depth -v 128
+}
+
+# ib_iser's own limit is 512 KiB.
+widest() {
+	local limit=/sys/module/ib_iser/parameters/max_sectors usual
+	usual=$(cat $limit)
+	echo 2048 >$limit
+	"$@"
+	echo "$usual" >$limit
 }
 
 initiator_down() {

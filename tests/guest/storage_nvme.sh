@@ -7,6 +7,8 @@ NQN=nqn.2014-08.org.nvmexpress:riwarp
 DISK=/dev/nvme0n1
 FABRIC=rdma
 SERVICE=4420
+# One page less than 1 MiB: the host wants room for one that is not aligned in the 256 pages of a fast registration.
+LONGEST=1020
 
 # target_up [PARAMETER of nvmet-FABRIC...]: a disk in memory, for whoever comes.
 target_up() {
@@ -52,3 +54,8 @@ disconnect() { within 30 nvme disconnect -n "$NQN"; }
 
 initiator_up() { modprobe "nvme-$FABRIC"; }
 initiator_down() { :; }
+
+discover() {
+	nvme_over 30 discover >"$TMP/found"
+	grep -q "subnqn: *$NQN" "$TMP/found" || die "found: $(cat "$TMP/found")"
+}
