@@ -73,6 +73,9 @@ end_down() {
 # What the target's module is loaded with, and what the names of such cases begin with.
 TARGET_PARAMETERS=() PREFIX=''
 
+# fresh: what guest 1 has to do before it becomes a target anew.
+fresh() { :; }
+
 order_target_up() { order target_up "${TARGET_PARAMETERS[@]}"; }
 
 # order_end_up TYPE PEER
@@ -81,6 +84,7 @@ order_end_up() { order end_up "$@" "${TARGET_PARAMETERS[@]}"; }
 # roles TARGET HOST: with siw as either end the disk comes and goes 20 times at most.
 roles() {
 	local cycles=$CYCLES
+	fresh
 	[ "$1/$2" = riwarp/riwarp ] || [ "$cycles" -le 20 ] || cycles=20
 	order_end_up "$1" "$2"
 	device_up "$2" "$1"
@@ -227,6 +231,7 @@ in_turn() {
 }
 
 faults_begin() {
+	fresh
 	order_end_up riwarp riwarp
 	device_up riwarp riwarp
 	initiator_up
