@@ -60,14 +60,20 @@ with_shared_receive_queues() {
 	connected verified 8
 }
 
-# The device goes while data is on its way; then everything can be taken down.
+# The device goes while data is on its way; then everything can be taken down, and what was on the disk
+# is there again.
 device_deleted_under_load() {
+	MARK=deleted
 	impatient
 	load_begin 6
 	within 30 rdma link del "$DEV_A" || die "rdma link del: $?"
 	load_end any
 	disconnect || true
 	eventually 30 disk_is_gone || die 'the disk stays'
+	target_down
+	link_add - "$DEV_A" "$TYPE" "$NET_A"
+	target_up
+	connected marked
 }
 
 ends_up self
@@ -78,9 +84,11 @@ try discover 40 discover
 disk_cases
 try on_the_processors_of_the_vectors 90 on_the_processors_of_the_vectors
 try remote_invalidation 90 remote_invalidation
-try with_shared_receive_queues 90 with_shared_receive_queues
+try load_notices 60 load_notices
 ! can_starve || try starved 150 starved
 try device_deleted_under_load 120 device_deleted_under_load
+# With its port the target provokes what qemu/known-reports knows, and then lockdep is silent.
+try with_shared_receive_queues 90 with_shared_receive_queues
 initiator_down
 target_down
 finish

@@ -2,7 +2,7 @@
 # For the suites of kernel storage: what is done with a disk that is reached over RDMA. The suite has
 # `connect`, which sets DISK, `impatient`, which is the same for who does not wait long for what is lost,
 # `disconnect`, and `each_end`, which runs a command where the target is and where the host is; LONGEST are the KiB of
-# one command that the disk has to take.
+# one command that the disk has to take, INLINE the octets that come along with it.
 # shellcheck shell=bash
 
 # shellcheck source=starve.sh
@@ -106,6 +106,32 @@ large() {
 	checked --filename="$DISK" --ioengine=libaio --iodepth=4 --rw=randrw --bsrange=4k-1m --size=16M --io_size=16M
 }
 
+# along: what the target is sent along with commands it does not fetch, which is INLINE octets of each; what is longer
+# it reads out of the host's memory, as the host's device counts, once for each command at least.
+along() {
+	local before
+	before=$(read_requests)
+	eight_of "$INLINE"
+	[ "$(read_requests)" = "$before" ] || die "$(($(read_requests) - before)) Read Requests for 8 of $INLINE"
+	eight_of $((2 * INLINE))
+	echo "$(($(read_requests) - before)) Read Requests for 8 of $((2 * INLINE))"
+	[ "$(read_requests)" -ge $((before + 8)) ]
+}
+
+# eight_of OCTETS: so many commands with as much are written.
+eight_of() {
+	dd if=/dev/urandom of="$TMP/data" bs="$1" count=8 iflag=fullblock status=none
+	dd if="$TMP/data" of="$DISK" bs="$1" oflag=direct status=none
+	dd if="$DISK" of="$TMP/back" bs="$1" count=8 iflag=direct status=none
+	cmp "$TMP/data" "$TMP/back" || die "other data in pieces of $1"
+}
+
+# Those that the device of the host has been sent. The counters are read anew after 10 ms.
+read_requests() {
+	nap 0.05
+	cat "/sys/class/infiniband/$DEV_A/ports/1/hw_counters/rx_read_requests"
+}
+
 # commands read|write: how many the disk has done.
 commands() {
 	local numbers at=0
@@ -191,6 +217,24 @@ load_was_good() {
 	[ $((2 * $(load_reads))) -ge $(($(commands write) - LOAD_WRITES)) ] || die 'little was compared'
 }
 
+# load_notices: the load is not satisfied when an octet on the disk is another; that is spoilt where the disk
+# is, /dev/ram0, so both ends have to be here.
+load_notices() {
+	connect
+	load_begin 20
+	until [ -s "$TMP/load.status" ]; do
+		dd if=/dev/ram0 of="$TMP/sector" bs=512 skip=1001 count=1 iflag=direct status=none
+		{
+			head -c 300 "$TMP/sector"
+			tail -c 212 "$TMP/sector" | head -c 1 | LC_ALL=C tr '\000-\377' '\001-\377\000'
+			tail -c 211 "$TMP/sector"
+		} >"$TMP/spoilt"
+		dd if="$TMP/spoilt" of=/dev/ram0 bs=512 seek=1001 oflag=direct conv=notrunc status=none
+	done
+	! (load_end any) || die 'and nobody noticed'
+	disconnect
+}
+
 # The mark: 1 MiB that says MARK and where it stands, beyond what the other cases write.
 MARK=mark
 mark() {
@@ -249,6 +293,7 @@ disk_cases() {
 	for depth in ${DEPTHS:-1 32}; do
 		try "${1:-}verified_$depth" 90 connected verified "$depth"
 	done
+	[[ $DEV_A != riwarp* ]] || try "${1:-}along" 40 connected along
 	try "${1:-}large" 90 widest connected large
 	try "${1:-}file_system" 60 connected file_system
 	try "${1:-}cycles" $((120 + 6 * ${CYCLES:-5})) cycles "${CYCLES:-5}"

@@ -7,6 +7,7 @@ FABRIC=rdma
 TARGET=/sys/kernel/config/target
 STORE=$TARGET/core/iblock_0/disk
 IQN=iqn.2026-11.riwarp:disk
+INLINE=8192
 GROUP=$TARGET/iscsi/$IQN/tpgt_1
 INITIATOR=iqn.2026-11.riwarp:initiator
 # One page less than 1 MiB: as for NVMe.

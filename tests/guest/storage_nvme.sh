@@ -7,6 +7,7 @@ NQN=nqn.2014-08.org.nvmexpress:riwarp
 DISK=/dev/nvme0n1
 FABRIC=rdma
 SERVICE=4420
+INLINE=4096
 # One page less than 1 MiB: the host wants room for one that is not aligned in the 256 pages of a fast registration.
 LONGEST=1020
 
