@@ -17,10 +17,8 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
-use super::iw_cm::Endpoint;
 use super::mmap::Mappings;
 use super::ops::Driver;
-use super::types::QpEvent;
 use super::types::SrqEvent;
 use crate::bindings;
 use crate::sync::Baton;
@@ -32,20 +30,18 @@ use core::ptr::NonNull;
 use kernel::cpu::CpuId;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Full;
 use kernel::sync::new_mutex;
-use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::sync::Completion;
 use kernel::sync::Mutex;
-use kernel::sync::SpinLockIrq;
 
 #[cfg(CONFIG_KUNIT = "y")]
 mod dead;
+mod qp_link;
 mod vector;
 
+pub use qp_link::QpLink;
 use vector::CpuCall;
 
 /// A C structure with our tail.
@@ -433,138 +429,5 @@ impl SrqLink {
     pub(super) fn close(&self) {
         self.0.gate.close();
         self.0.resized.close();
-    }
-}
-
-/// The way from the driver's queue pair to its consumer.
-#[derive(Clone)]
-pub struct QpLink(Arc<QpInner>);
-
-#[pin_data]
-struct QpInner {
-    gate: Gate<Target<bindings::ib_qp>>,
-    id: QpId,
-    /// References of the connection manager, and one of our own.
-    users: Atomic<i32>,
-    #[pin]
-    unused: Completion,
-    #[pin]
-    connection: SpinLockIrq<Connection>,
-}
-
-/// What is known of a queue pair's connection.
-enum Connection {
-    /// None was begun.
-    None,
-    /// The one that was begun last.
-    Begun(Endpoint),
-    /// None may begin any more.
-    Over,
-}
-
-impl QpLink {
-    /// Makes the link of a queue pair that is being created.
-    ///
-    /// # Safety
-    ///
-    /// `qp` must stay valid until [`Self::close`] returned.
-    pub(super) unsafe fn new(qp: NonNull<bindings::ib_qp>) -> Result<Self> {
-        let inner = Arc::pin_init(
-            pin_init!(QpInner {
-                gate: Gate::new(Target(qp)),
-                id: QpId(qp.as_ptr().addr()),
-                users: Atomic::new(1),
-                unused <- Completion::new(),
-                connection <- new_spinlock_irq!(Connection::None),
-            }),
-            GFP_KERNEL,
-        )?;
-        Ok(Self(inner))
-    }
-
-    /// Tells the consumer of an event.
-    ///
-    /// Context: any; the caller may hold no lock that a verb on the queue pair takes.
-    pub fn event(&self, event: QpEvent) {
-        let Some(qp) = self.0.gate.enter() else {
-            return;
-        };
-        let qp = qp.0.as_ptr();
-        // SAFETY: The gate is open, so `qp` is valid by the promise in `new`.
-        let (handler, context, device) =
-            unsafe { ((*qp).event_handler, (*qp).qp_context, (*qp).device) };
-        let mut event = bindings::ib_event {
-            device,
-            event: event.to_raw(),
-            ..Default::default()
-        };
-        // SAFETY: The union is plain data; this is the variant for this kind of event.
-        unsafe { *event.element.qp.as_mut() = qp };
-        if let Some(handler) = handler {
-            // SAFETY: The handler is the consumer's own for this queue pair; it does not keep the
-            // event.
-            unsafe { handler(&mut event, context) };
-        }
-    }
-
-    /// The identity that completions carry.
-    pub fn id(&self) -> QpId {
-        self.0.id
-    }
-
-    /// The C object, if it still exists; used right away by the connection manager, which keeps it
-    /// alive itself.
-    pub(super) fn raw(&self) -> Option<NonNull<bindings::ib_qp>> {
-        self.0.gate.enter().map(|qp| qp.0)
-    }
-
-    /// Counts a reference of the connection manager.
-    pub(super) fn add_user(&self) {
-        self.0.users.fetch_add(1, Full);
-    }
-
-    /// Gives a reference of the connection manager back.
-    pub(super) fn remove_user(&self) {
-        // ORDERING: Full: whatever the connection manager did with the queue pair comes before its
-        // end.
-        if self.0.users.fetch_sub(1, Full) == 1 {
-            self.0.unused.complete_all();
-        }
-    }
-
-    /// Takes note of a connection that begins.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` if the queue pair is being destroyed.
-    pub(super) fn attach(&self, endpoint: Endpoint) -> Result {
-        let mut connection = self.0.connection.lock();
-        if let Connection::Over = *connection {
-            return Err(EINVAL);
-        }
-        let old = core::mem::replace(&mut *connection, Connection::Begun(endpoint));
-        drop(connection);
-        drop(old);
-        Ok(())
-    }
-
-    /// Gives our own reference back and waits until the connection manager has none.
-    ///
-    /// It gives its own back once it knows that the connection has ended, so it is told, if nobody
-    /// did yet.
-    ///
-    /// Context: process, may sleep.
-    pub(super) fn wait_unused(&self) {
-        let last = core::mem::replace(&mut *self.0.connection.lock(), Connection::Over);
-        if let Connection::Begun(endpoint) = last {
-            endpoint.settle();
-        }
-        self.remove_user();
-        self.0.unused.wait_for_completion();
-    }
-
-    /// Ends the link; no handler runs once this returned.
-    pub(super) fn close(&self) {
-        self.0.gate.close();
     }
 }

@@ -260,9 +260,12 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
 
 /// `ops.iw_get_qp`.
 ///
+/// It counts the reference that the connection manager asks for next, by `iw_add_ref`: only the pointer would
+/// not keep the queue pair until then.
+///
 /// # Safety
 ///
-/// As the connection manager calls it: the device is registered.
+/// As the connection manager calls it: the device is registered, and `iw_add_ref` follows.
 pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     device: *mut bindings::ib_device,
     qpn: c_int,
@@ -271,21 +274,21 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     let dev = unsafe { device_data::<T>(device) };
     // CAST: The number is unsigned; the C interface has it in an int.
     let link = T::qp_link(dev, qpn as u32);
-    match link.and_then(|link| link.raw()) {
+    match link.and_then(|link| link.add_user()) {
         Some(qp) => qp.as_ptr(),
         None => core::ptr::null_mut(),
     }
 }
 
-/// `ops.iw_add_ref`.
+/// `ops.iw_add_ref`: nothing is left to be done.
+///
+/// `iw_cm_connect` and `iw_cm_accept` (`drivers/infiniband/core/iwcm.c`) are the only callers, each of them once,
+/// right after a [`get_qp`] that has found something.
 ///
 /// # Safety
 ///
-/// As the connection manager calls it: the queue pair is valid.
-pub(in crate::rdma) unsafe extern "C" fn add_ref<T: Driver>(qp: *mut bindings::ib_qp) {
-    // SAFETY: By the caller's promise.
-    unsafe { QpObject::<T>::tail(qp) }.link.add_user();
-}
+/// None is needed; it is one of the operations.
+pub(in crate::rdma) unsafe extern "C" fn add_ref(_qp: *mut bindings::ib_qp) {}
 
 /// `ops.iw_rem_ref`.
 ///

@@ -3,13 +3,9 @@
 //! Links to objects that no consumer holds, for tests of what a driver does without one: events and
 //! notifications go nowhere.
 
-use super::Connection;
 use super::CpuCall;
 use super::CqInner;
 use super::CqLink;
-use super::QpId;
-use super::QpInner;
-use super::QpLink;
 use super::Resized;
 use super::SrqInner;
 use super::SrqLink;
@@ -54,23 +50,6 @@ impl SrqLink {
             pin_init!(SrqInner {
                 gate: closed(),
                 resized <- Resized::new(),
-            }),
-            GFP_KERNEL,
-        )?;
-        Ok(Self(inner))
-    }
-}
-
-impl QpLink {
-    /// Makes the link of a queue pair that no consumer holds.
-    pub fn dead() -> Result<Self> {
-        let inner = Arc::pin_init(
-            pin_init!(QpInner {
-                gate: closed(),
-                id: QpId::NONE,
-                users: Atomic::new(1),
-                unused <- Completion::new(),
-                connection <- new_spinlock_irq!(Connection::None),
             }),
             GFP_KERNEL,
         )?;

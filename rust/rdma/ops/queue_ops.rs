@@ -233,11 +233,12 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         unsafe { (*qp).qp_num = created.number };
         let tail = Tail {
             data: created.qp,
-            link,
+            link: link.clone(),
             mappings,
         };
         // SAFETY: By the caller's promise.
         unsafe { QpObject::<T>::fill(qp, tail) };
+        link.filled();
         Ok(0)
     })
 }

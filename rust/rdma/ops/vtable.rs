@@ -58,7 +58,7 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         get_netdev: Some(get_netdev::<T>),
         get_port_immutable: Some(get_port_immutable::<T>),
         iw_accept: Some(requests::accept::<T>),
-        iw_add_ref: Some(requests::add_ref::<T>),
+        iw_add_ref: Some(requests::add_ref),
         iw_connect: Some(requests::connect::<T>),
         iw_create_listen: Some(requests::create_listen::<T>),
         iw_destroy_listen: Some(requests::destroy_listen::<T>),
