@@ -18,6 +18,7 @@ use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::Completion;
 use kernel::sync::SpinLockIrq;
+use kernel::task::Kuid;
 
 /// The way from the driver's queue pair to its consumer.
 #[derive(Clone)]
@@ -27,6 +28,8 @@ pub struct QpLink(Arc<QpInner>);
 struct QpInner {
     gate: Gate<Target<bindings::ib_qp>>,
     id: QpId,
+    /// The user whose process made it; [`None`] for a kernel consumer's.
+    maker: Option<Kuid>,
     /// The C object is complete, so that the connection manager may find it.
     filled: Atomic<bool>,
     /// References of the connection manager, and one of our own.
@@ -48,17 +51,21 @@ enum Connection {
 }
 
 impl QpLink {
-    /// Makes the link of a queue pair that is being created. The connection manager does not find it
-    /// before [`Self::filled`].
+    /// Makes the link of a queue pair that is being created, for a process of the user `maker` or for a kernel
+    /// consumer. The connection manager does not find it before [`Self::filled`].
     ///
     /// # Safety
     ///
     /// `qp` must stay valid until [`Self::close`] returned.
-    pub(in crate::rdma) unsafe fn new(qp: NonNull<bindings::ib_qp>) -> Result<Self> {
+    pub(in crate::rdma) unsafe fn new(
+        qp: NonNull<bindings::ib_qp>,
+        maker: Option<Kuid>,
+    ) -> Result<Self> {
         let inner = Arc::pin_init(
             pin_init!(QpInner {
                 gate: Gate::new(Target(qp)),
                 id: QpId(qp.as_ptr().addr()),
+                maker,
                 filled: Atomic::new(false),
                 users: Atomic::new(1),
                 unused <- Completion::new(),
@@ -117,14 +124,23 @@ impl QpLink {
         self.0.filled.store(true, Release);
     }
 
-    /// Whether the connection manager may find the queue pair.
+    /// Whether the connection manager may find the queue pair, for whom it works on this thread.
+    ///
+    /// A process names the queue pair by a number, which it can guess. So it must be one of the user that has
+    /// made the queue pair; not the same one, since a daemon may fork after that. Who connects a kernel
+    /// consumer's queue pair cannot be told: the consumer may do so on a thread of the kernel's or of any
+    /// process, and the connection manager does not say whether a request came from a process by `rdma_ucm`.
     fn may_connect(&self) -> bool {
         // ORDERING: what is done with the C object comes after; pairs with `Release` in `filled`.
         self.0.filled.load(Acquire)
+            && self
+                .0
+                .maker
+                .is_none_or(|maker| maker == Kuid::current_euid())
     }
 
     /// Finds the C object and counts a reference of the connection manager to it; `None` if it is not there
-    /// yet, or not any more.
+    /// yet, or not any more, or not for the process that asks.
     ///
     /// Context: any but hard interrupt; interrupts may be off.
     pub(in crate::rdma) fn add_user(&self) -> Option<NonNull<bindings::ib_qp>> {
@@ -151,7 +167,7 @@ impl QpLink {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the queue pair is still being made, or being destroyed.
+    /// `EINVAL` if the queue pair is still being made, being destroyed, or another user's.
     pub(in crate::rdma) fn attach(&self, endpoint: Endpoint) -> Result {
         // It is another one than was found before if the number was given anew meanwhile.
         if !self.may_connect() {
@@ -194,9 +210,13 @@ mod tests {
     use super::*;
 
     /// A link to a queue pair that nobody looks at.
-    fn link() -> Result<QpLink> {
+    fn link_of(maker: Option<Kuid>) -> Result<QpLink> {
         // SAFETY: The pointer is only handed on: no event is raised.
-        unsafe { QpLink::new(NonNull::dangling()) }
+        unsafe { QpLink::new(NonNull::dangling(), maker) }
+    }
+
+    fn link() -> Result<QpLink> {
+        link_of(None)
     }
 
     #[test]
@@ -230,6 +250,19 @@ mod tests {
         link.remove_user();
         link.wait_unused();
         assert_eq!(link.0.users.load(Acquire), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn gets_no_users_from_another_user() -> Result {
+        let own = link_of(Some(Kuid::current_euid()))?;
+        own.filled();
+        assert!(own.add_user().is_some());
+        let other = link_of(Some(Kuid::from_raw(kernel::bindings::kuid_t {
+            val: 65534,
+        })))?;
+        other.filled();
+        assert!(other.add_user().is_none());
         Ok(())
     }
 }

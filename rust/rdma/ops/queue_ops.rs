@@ -35,6 +35,7 @@ use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::task::Kuid;
 
 /// `ops.create_cq`.
 ///
@@ -197,11 +198,13 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         let pd = NonNull::new(unsafe { (*qp).pd }).ok_or(EINVAL)?;
         let send_cq = NonNull::new(raw.send_cq).ok_or(EINVAL)?;
         let recv_cq = NonNull::new(raw.recv_cq).ok_or(EINVAL)?;
+        // SAFETY: By the caller's promise.
+        let owner = unsafe { owner(udata) };
+        let maker = owner.is_user().then(Kuid::current_euid);
         // SAFETY: The object lives until `destroy_qp`, which closes the link.
-        let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?) }?;
+        let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?, maker) }?;
         let init = QpInit {
-            // SAFETY: By the caller's promise.
-            owner: unsafe { owner(udata) },
+            owner,
             qp_type,
             caps: attr::caps_from_raw(&raw.cap),
             // SAFETY: By the caller's promise.

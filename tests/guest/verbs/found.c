@@ -8,6 +8,7 @@
 
 #include <rdma/ib_user_verbs.h>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
@@ -15,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <sys/wait.h>
 
 #define PAGE 4096
@@ -125,7 +127,172 @@ static void somebody_at(uint32_t number)
 	rdma_destroy_event_channel(ch);
 }
 
+/* --- processes that look for them ---------------------------------------------------------------- */
+
+#define NOBODY 65534
+
+/* A process that is told of a number and says what came of it. */
+struct other {
+	pid_t pid;
+	int numbers, errors;
+};
+
+/* The errno of connecting that queue pair to where nobody listens; -1 if that could not be tried. */
+static int connecting(uint32_t number)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id = cm_resolved_id(ch, next_port());
+
+	return id ? connect_by_number(id, number) : -1;
+}
+
+/* The errno of accepting, for that queue pair, what another one of its own asks for. */
+static int accepting(uint32_t number)
+{
+	struct rdma_conn_param param = {
+		.initiator_depth = 1, .responder_resources = 1, .qp_num = number
+	};
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	int port = next_port();
+	struct rdma_cm_event *ev;
+	struct attempt own;
+
+	if (!cm_listening_id(ch, port, 1) || !attempt_start(&own, port))
+		return -1;
+	ev = cm_event(ch, SOON);
+	if (!ev || ev->event != RDMA_CM_EVENT_CONNECT_REQUEST)
+		return -1;
+	return rdma_accept(ev->id, &param) ? errno : 0;
+}
+
+/* Starts a process of this user. */
+static bool other_start(struct other *o, uid_t uid, int (*what)(uint32_t number))
+{
+	int down[2], up[2];
+
+	if (pipe2(down, O_CLOEXEC) || pipe2(up, O_CLOEXEC)) {
+		fail("pipes: %s", strerror(errno));
+		return false;
+	}
+	o->pid = fork();
+	if (!o->pid) {
+		uint32_t number;
+		int error = -1;
+
+		close(down[1]);
+		if ((uid == getuid() || (!setgid(uid) && !setuid(uid))) &&
+		    read(down[0], &number, sizeof(number)) == sizeof(number))
+			error = what(number);
+		if (error < 0)
+			test_cannot_start();
+		_exit(write(up[1], &error, sizeof(error)) != sizeof(error));
+	}
+	close(down[0]);
+	close(up[1]);
+	o->numbers = down[1];
+	o->errors = up[0];
+	return true;
+}
+
+/* What came of its try, and its end; -1 if it could not try. */
+static int other_tries(struct other *o, uint32_t number)
+{
+	int error = -1;
+
+	if (write(o->numbers, &number, sizeof(number)) != sizeof(number) ||
+	    read(o->errors, &error, sizeof(error)) != sizeof(error))
+		error = -1;
+	close(o->numbers);
+	close(o->errors);
+	waitpid(o->pid, NULL, 0);
+	return error;
+}
+
 /* --- cases -------------------------------------------------------------------------------------- */
+
+/* Connects a queue pair, to one that is made for it. */
+static void it_connects(struct attempt *t)
+{
+	struct ibv_qp_init_attr attr = {
+		.qp_type = IBV_QPT_RC,
+		.send_cq = t->cq,
+		.recv_cq = t->cq,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *listen, *id = NULL;
+	struct rdma_cm_event *ev;
+
+	listen = cm_listening_id(ch, ntohs(rdma_get_dst_port(t->id)), 1);
+	must(listen);
+	check(!rdma_connect(t->id, &param), "%s", strerror(errno));
+	ev = cm_event(ch, SOON);
+	if (ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		id = ev->id;
+		if (rdma_create_qp(id, t->pd, &attr) || rdma_accept(id, &param))
+			fail("accepting: %s", strerror(errno));
+	} else {
+		fail("no request");
+	}
+	if (ev)
+		rdma_ack_cm_event(ev);
+	if (!test_failed() && cm_expect(ch, RDMA_CM_EVENT_ESTABLISHED))
+		cm_expect(t->ch, RDMA_CM_EVENT_ESTABLISHED);
+	if (id && id->qp)
+		rdma_destroy_qp(id);
+	if (id)
+		rdma_destroy_id(id);
+	rdma_destroy_id(listen);
+	rdma_destroy_event_channel(ch);
+}
+
+static void not_by_another_user_body(struct attempt *t, struct other *connects, struct other *accepts)
+{
+	int error;
+
+	must(attempt_prepare(t, next_port()));
+	error = other_tries(connects, t->id->qp->qp_num);
+	check(error == EINVAL, "connecting: %d", error);
+	error = other_tries(accepts, t->id->qp->qp_num);
+	check(error == EINVAL, "accepting: %d", error);
+	it_connects(t);
+}
+
+/*
+ * Another user's process does not get the queue pair for its own connection, and takes nothing from it. The first
+ * case, since these processes may not inherit a device that the library has opened.
+ */
+static void not_by_another_user(void)
+{
+	struct other connects, accepts;
+	struct attempt t = { 0 };
+
+	must(other_start(&connects, NOBODY, connecting));
+	must(other_start(&accepts, NOBODY, accepting));
+	/* They use these ports. */
+	for (int i = 0; i < 2; i++)
+		next_port();
+	not_by_another_user_body(&t, &connects, &accepts);
+	attempt_end(&t);
+	world_is_well();
+}
+
+/* A process that forks after it has made the queue pair, as a daemon does, has it all the same. */
+static void by_a_child(void)
+{
+	struct attempt t = { 0 };
+	struct other child;
+	int error;
+
+	if (attempt_prepare(&t, next_port()) && other_start(&child, getuid(), connecting)) {
+		error = other_tries(&child, t.id->qp->qp_num);
+		if (error)
+			fail("connecting: %d", error);
+	}
+	attempt_end(&t);
+	world_is_well();
+}
 
 static int faults_wait(void *page)
 {
@@ -196,32 +363,22 @@ out:
 	world_is_well();
 }
 
-/* What could not be made is not there either, and is not kept. */
+/* What could not be made is not there either; if something of it were kept, the device would not go. */
 static void not_if_it_was_not_made(void)
 {
 	struct creation c = { 0 };
 	struct attempt t = { 0 };
 
-	if (!attempt_prepare(&t, next_port()))
-		goto out;
-	c.pd = t.pd;
-	c.cq = t.cq;
-	c.answer = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	create(&c);
-	if (c.error != EFAULT)
-		fail("an answer to where nothing can be written: %s", strerror(c.error));
-	else
-		nobody_after(t.id->qp->qp_num);
-out:
-	/* Says that the domain is in use, if it is. */
-	if (t.id && t.id->qp)
-		rdma_destroy_qp(t.id);
-	if (t.cq && ibv_destroy_cq(t.cq))
-		fail("the completion queue is in use: %s", strerror(errno));
-	t.cq = NULL;
-	if (t.pd && ibv_dealloc_pd(t.pd))
-		fail("the domain is in use: %s", strerror(errno));
-	t.pd = NULL;
+	if (attempt_prepare(&t, next_port())) {
+		c.pd = t.pd;
+		c.cq = t.cq;
+		c.answer = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		create(&c);
+		if (c.error != EFAULT)
+			fail("an answer to where nothing can be written: %s", strerror(c.error));
+		else
+			nobody_after(t.id->qp->qp_num);
+	}
 	attempt_end(&t);
 	world_is_well();
 }
@@ -229,6 +386,8 @@ out:
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
+	RUN(not_by_another_user);
+	RUN(by_a_child);
 	RUN(not_before_it_is_made);
 	RUN(not_if_it_was_not_made);
 	return test_end();
