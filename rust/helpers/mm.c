@@ -7,6 +7,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/signal.h>
+#include <linux/uaccess.h>
 #include <rdma/ib_umem_odp.h>
 
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf);
@@ -33,6 +34,15 @@ bool riwarp_helper_is_being_killed(void);
 bool riwarp_helper_is_being_killed(void)
 {
 	return fatal_signal_pending(current);
+}
+
+/* Whether the kernel may read there. What faults does no harm. */
+bool riwarp_helper_is_readable(const void *address);
+bool riwarp_helper_is_readable(const void *address)
+{
+	char octet;
+
+	return !copy_from_kernel_nofault(&octet, address, sizeof(octet));
 }
 
 void *riwarp_helper_page_address(struct page *page);

@@ -15,6 +15,10 @@
 //! it away again and again. So [`Paged::fetch`] also pins the pages, for the one copy that waits: as if that
 //! had come before they were taken away. Who fetches always gets on.
 //!
+//! Not all memory of a process is the kernel's to touch: from secret memory it has taken its own address
+//! away. So whoever enters a page looks whether it can be read. That is enough, for no page loses the
+//! kernel's address while a process has it.
+//!
 //! A page that was written to is marked so before it goes: the processor does not do it for a write by
 //! another address than the process's.
 //!
@@ -22,7 +26,8 @@
 //!
 //! C headers: `include/rdma/ib_umem_odp.h`, `include/linux/mmu_notifier.h`.
 
-use super::place::Owner;
+mod pinned;
+
 use super::place::PageList;
 use super::place::Run;
 use crate::bindings;
@@ -40,6 +45,8 @@ use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
+
+pub use self::pinned::Pinned;
 
 /// How much of what is there anyway is looked for around a page that was fetched: pages, a power of two.
 const AROUND: usize = 512;
@@ -267,22 +274,36 @@ impl Paged {
         let locked = unsafe { self.odp.locked() };
         let mut from = place / PAGE_SIZE;
         let to = stop.div_ceil(PAGE_SIZE);
+        let mut all = true;
         while from < to {
             let next = to.min(from + STRIDE);
+            let mut found = [0; STRIDE];
+            if let Some(table) = self.table.enter() {
+                for (found, entry) in found.iter_mut().zip(table.iter().take(next).skip(from)) {
+                    *found = entry.load(Relaxed);
+                }
+            }
+            for (found, index) in found.iter_mut().zip(from..next) {
+                *found = locked.page(index, *found);
+                all &= *found != 0;
+            }
             self.table.update(|table| {
-                for (index, entry) in table.iter().enumerate().take(next).skip(from) {
-                    let known = locked.page(index);
+                for (entry, found) in table.iter().take(next).skip(from).zip(found) {
                     // The mark of what is known already stays.
                     let marks = match entry.load(Relaxed) {
-                        old if old & PAGE_MASK == known & PAGE_MASK => old & WRITTEN,
+                        old if old & PAGE_MASK == found & PAGE_MASK => old & WRITTEN,
                         _ => 0,
                     };
-                    entry.store(if known == 0 { 0 } else { known | marks }, Relaxed);
+                    entry.store(if found == 0 { 0 } else { found | marks }, Relaxed);
                 }
             });
             from = next;
         }
-        Ok(())
+        if all || what == Prefetch::Present {
+            Ok(())
+        } else {
+            Err(EFAULT)
+        }
     }
 
     /// Takes the pages from index `from` up to `to` out of the table.
@@ -376,8 +397,9 @@ impl Drop for Odp {
 struct Locked<'a>(&'a Odp);
 
 impl Locked<'_> {
-    /// What was found at an index when the mutex was taken, as an entry of the table.
-    fn page(&self, index: usize) -> usize {
+    /// What was found at an index when the mutex was taken, as an entry of the table; `known` is the entry
+    /// there is.
+    fn page(&self, index: usize, known: usize) -> usize {
         // SAFETY: The C object has as many entries as the table, and the mutex is held.
         let pfn = unsafe { *(*self.0 .0.as_ptr()).map.pfn_list.add(index) } as u64;
         if pfn & HMM_PFN_VALID == 0 || pfn & HMM_PFN_ERROR != 0 {
@@ -390,7 +412,12 @@ impl Locked<'_> {
         } else {
             0
         };
-        page.expose_provenance() | writable
+        let address = page.expose_provenance();
+        // SAFETY: May be asked for any address.
+        if known & PAGE_MASK != address && !unsafe { riwarp_helper_is_readable(page) } {
+            return 0;
+        }
+        address | writable
     }
 }
 
@@ -445,96 +472,6 @@ unsafe extern "C" fn invalidate(
     true
 }
 
-/// Pages that were pinned for one copy.
-pub struct Pinned {
-    pages: KVec<*mut bindings::page>,
-    write: bool,
-}
-
-// SAFETY: Pinned pages belong to no thread.
-unsafe impl Send for Pinned {}
-// SAFETY: Through a shared reference nothing can be done to them.
-unsafe impl Sync for Pinned {}
-
-impl Pinned {
-    /// Pins the pages of the `len` octets at `at`.
-    fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
-        let begin = paged.address(at).ok_or(EFAULT)?;
-        let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;
-        let mut this = Self {
-            pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
-            write,
-        };
-        // SAFETY: The C object is live, and with it what it says of the process's memory.
-        let mm = unsafe { (*paged.odp.0.as_ptr()).umem.owning_mm };
-        // SAFETY: As above: its notifier holds the structure.
-        if !unsafe { bindings::mmget_not_zero(mm) } {
-            this.pages.clear();
-            return Err(EFAULT);
-        }
-        let flags = if write { bindings::FOLL_WRITE } else { 0 };
-        let mut locked: c_int = 1;
-        // SAFETY: We have a reference to the address space.
-        unsafe { bindings::mmap_read_lock(mm) };
-        // SAFETY: Locked; there is room for as many pages.
-        let got = unsafe {
-            bindings::pin_user_pages_remote(
-                mm,
-                first,
-                wanted,
-                flags,
-                this.pages.as_mut_ptr(),
-                &mut locked,
-            )
-        };
-        if locked != 0 {
-            // SAFETY: Still locked.
-            unsafe { bindings::mmap_read_unlock(mm) };
-        }
-        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not here.
-        unsafe { bindings::mmput_async(mm) };
-        let got = usize::try_from(got).unwrap_or(0);
-        this.pages.truncate(got);
-        if got < wanted {
-            return Err(EFAULT);
-        }
-        Ok(this)
-    }
-
-    fn into_pages(self, paged: &Paged, at: u64, len: usize) -> Result<PageList> {
-        let begin = paged.address(at).ok_or(EFAULT)?;
-        let mut skip = begin % PAGE_SIZE;
-        let mut left = len;
-        let mut list = PageList::with_capacity(self.pages.len(), self.write)?;
-        for page in self.pages.iter() {
-            // SAFETY: The page is pinned, and all memory is mapped on 64 bits.
-            let start = unsafe { riwarp_helper_page_address(*page) }.cast::<u8>();
-            let len = (PAGE_SIZE - skip).min(left);
-            // SAFETY: Inside of the page, which stays as long as this value, which the list will own.
-            unsafe { list.push(start.add(skip), len)? };
-            left -= len;
-            skip = 0;
-        }
-        list.own(Owner::Pinned(self));
-        Ok(list)
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if !self.pages.is_empty() {
-            // SAFETY: They were pinned for this value, and are let go once.
-            unsafe {
-                bindings::unpin_user_pages_dirty_lock(
-                    self.pages.as_mut_ptr(),
-                    self.pages.len(),
-                    self.write,
-                );
-            }
-        }
-    }
-}
-
 /// `enum hmm_pfn_flags`, of 64 bits.
 const HMM_PFN_VALID: u64 = 1 << 63;
 const HMM_PFN_WRITE: u64 = 1 << 62;
@@ -544,7 +481,7 @@ extern "C" {
     fn riwarp_helper_hmm_pfn_address(pfn: c_ulong) -> *mut c_void;
     fn riwarp_helper_interval_set_seq(notifier: *mut bindings::mmu_interval_notifier, seq: c_ulong);
     fn riwarp_helper_is_being_killed() -> bool;
-    fn riwarp_helper_page_address(page: *const bindings::page) -> *mut c_void;
+    fn riwarp_helper_is_readable(address: *const c_void) -> bool;
     fn riwarp_helper_range_may_block(range: *const bindings::mmu_notifier_range) -> bool;
     fn riwarp_helper_set_page_dirty(address: *const c_void);
     fn riwarp_helper_umem_odp_lock(odp: *mut bindings::ib_umem_odp);

@@ -549,12 +549,31 @@ static void mend(void)
 	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
-PAIR_CASE(a_write_to_nothing)
+/* The middle of the region becomes memory that nobody reaches but the process, not even the kernel. */
+static bool hide(void)
+{
+	uint8_t *at = remote.buf + 8 * PAGE;
+	int fd = syscall(SYS_memfd_secret, 0);
+
+	if (fd < 0 && errno == ENOSYS) {
+		test_skip("no memfd_secret");
+		return false;
+	}
+	if (fd < 0 || ftruncate(fd, 8 * PAGE) ||
+	    mmap(at, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != at)
+		fail("secret memory: %s", strerror(errno));
+	else
+		pattern_fill(remote.buf, LEN, 1);
+	close(fd);
+	return !test_failed();
+}
+
+static void write_meets(struct pair *p, bool (*spoil)(void))
 {
 	must(prepare(p, LEN, RIGHTS));
 	write_arrives(p, remote.buf, LEN, 1);
 	must(!test_failed());
-	must(punch());
+	must(spoil());
 	transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, remote.buf);
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
 	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
@@ -562,19 +581,29 @@ PAIR_CASE(a_write_to_nothing)
 	world_is_well();
 }
 
-PAIR_CASE(a_read_of_nothing)
+PAIR_CASE(a_write_to_nothing)
+{
+	write_meets(p, punch);
+}
+
+static void read_meets(struct pair *p, bool (*spoil)(void))
 {
 	int status;
 
 	must(prepare(p, LEN, RIGHTS));
 	pattern_fill(remote.buf, LEN, 1);
-	must(punch());
+	must(spoil());
 	read_finds(p, remote.buf, 8 * PAGE, 1);
 	must(!test_failed());
 	status = transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf);
 	check(status == IBV_WC_REM_ACCESS_ERR, "status %d", status);
 	mend();
 	world_is_well();
+}
+
+PAIR_CASE(a_read_of_nothing)
+{
+	read_meets(p, punch);
 }
 
 PAIR_CASE(an_atomic_on_nothing)
@@ -595,22 +624,22 @@ PAIR_CASE(an_atomic_on_nothing)
 	world_is_well();
 }
 
-/* End b, which has the hole, sends it or receives into it, and its work request fails. */
-static void send_meets_hole(struct pair *p, bool of_nothing)
+/* End b, whose memory is bad, sends it or receives into it, and its work request fails. */
+static void send_meets(struct pair *p, bool (*spoil)(void), bool as_source)
 {
-	struct end *sender = of_nothing ? &p->b : &p->a, *receiver = of_nothing ? &p->a : &p->b;
-	struct region *from = of_nothing ? &remote : &local, *to = of_nothing ? &local : &remote;
+	struct end *sender = as_source ? &p->b : &p->a, *receiver = as_source ? &p->a : &p->b;
+	struct region *from = as_source ? &remote : &local, *to = as_source ? &local : &remote;
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
 	struct ibv_wc wc;
 
 	must(prepare(p, LEN, RIGHTS));
-	must(punch());
+	must(spoil());
 	must(post_recv(receiver, 1, to, 0, LEN));
 	sge = sge_of(from, 0, LEN);
 	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
 	must(post_send(sender, &wr));
-	if (of_nothing)
+	if (as_source)
 		must(expect_wc(p->b.send_cq, &wc, 2, IBV_WC_LOC_PROT_ERR));
 	else
 		must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_LOC_PROT_ERR));
@@ -621,12 +650,12 @@ static void send_meets_hole(struct pair *p, bool of_nothing)
 
 PAIR_CASE(a_send_of_nothing)
 {
-	send_meets_hole(p, true);
+	send_meets(p, punch, true);
 }
 
 PAIR_CASE(a_receive_into_nothing)
 {
-	send_meets_hole(p, false);
+	send_meets(p, punch, false);
 }
 
 PAIR_CASE(a_read_into_nothing)
@@ -641,6 +670,26 @@ PAIR_CASE(a_read_into_nothing)
 	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
 	mend();
 	world_is_well();
+}
+
+PAIR_CASE(a_write_to_secret_memory)
+{
+	write_meets(p, hide);
+}
+
+PAIR_CASE(a_read_of_secret_memory)
+{
+	read_meets(p, hide);
+}
+
+PAIR_CASE(a_send_of_secret_memory)
+{
+	send_meets(p, hide, true);
+}
+
+PAIR_CASE(a_receive_into_secret_memory)
+{
+	send_meets(p, hide, false);
 }
 
 /* The peer gets the pattern by a Read, and cannot change it by a Write. */
@@ -748,6 +797,12 @@ PAIR_CASE(bad_advice)
 	check(error == EFAULT, "a hole: %s", strerror(error));
 	error = advise(p->b.pd, NO_FAULT, now, remote.buf, LEN, remote.mr->lkey);
 	check(!error, "a hole, without faults: %s", strerror(error));
+	mend();
+	must(hide());
+	error = advise(p->b.pd, WRITE, now, remote.buf, LEN, remote.mr->lkey);
+	check(error == EFAULT, "secret memory: %s", strerror(error));
+	error = advise(p->b.pd, NO_FAULT, now, remote.buf, LEN, remote.mr->lkey);
+	check(!error, "secret memory, without faults: %s", strerror(error));
 	mend();
 	write_arrives(p, remote.buf, LEN, 1);
 }
@@ -1020,6 +1075,10 @@ int main(int argc, char **argv)
 	RUN(a_send_of_nothing);
 	RUN(a_receive_into_nothing);
 	RUN(a_read_into_nothing);
+	RUN(a_write_to_secret_memory);
+	RUN(a_read_of_secret_memory);
+	RUN(a_send_of_secret_memory);
+	RUN(a_receive_into_secret_memory);
 	RUN(memory_that_is_read_only);
 	RUN(rights_are_kept);
 	RUN(prefetched_pages_are_not_waited_for);

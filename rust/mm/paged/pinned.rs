@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Pages of memory that is paged on demand, pinned for one copy.
+//!
+//! Context: process.
+
+use super::super::place::Owner;
+use super::super::place::PageList;
+use super::pages_of;
+use super::Paged;
+use crate::bindings;
+use kernel::ffi::c_int;
+use kernel::ffi::c_void;
+use kernel::page::PAGE_SIZE;
+use kernel::prelude::*;
+
+/// Pages that were pinned for one copy.
+pub struct Pinned {
+    pages: KVec<*mut bindings::page>,
+    write: bool,
+}
+
+// SAFETY: Pinned pages belong to no thread.
+unsafe impl Send for Pinned {}
+// SAFETY: Through a shared reference nothing can be done to them.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// Pins the pages of the `len` octets at `at`.
+    pub(super) fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
+        let begin = paged.address(at).ok_or(EFAULT)?;
+        let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;
+        let mut this = Self {
+            pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
+            write,
+        };
+        // SAFETY: The C object is live, and with it what it says of the process's memory.
+        let mm = unsafe { (*paged.odp.0.as_ptr()).umem.owning_mm };
+        // SAFETY: As above: its notifier holds the structure.
+        if !unsafe { bindings::mmget_not_zero(mm) } {
+            this.pages.clear();
+            return Err(EFAULT);
+        }
+        let flags = if write { bindings::FOLL_WRITE } else { 0 };
+        let mut locked: c_int = 1;
+        // SAFETY: We have a reference to the address space.
+        unsafe { bindings::mmap_read_lock(mm) };
+        // SAFETY: Locked; there is room for as many pages.
+        let got = unsafe {
+            bindings::pin_user_pages_remote(
+                mm,
+                first,
+                wanted,
+                flags,
+                this.pages.as_mut_ptr(),
+                &mut locked,
+            )
+        };
+        if locked != 0 {
+            // SAFETY: Still locked.
+            unsafe { bindings::mmap_read_unlock(mm) };
+        }
+        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not here.
+        unsafe { bindings::mmput_async(mm) };
+        let got = usize::try_from(got).unwrap_or(0);
+        this.pages.truncate(got);
+        if got < wanted {
+            return Err(EFAULT);
+        }
+        Ok(this)
+    }
+
+    pub(super) fn into_pages(self, paged: &Paged, at: u64, len: usize) -> Result<PageList> {
+        let begin = paged.address(at).ok_or(EFAULT)?;
+        let mut skip = begin % PAGE_SIZE;
+        let mut left = len;
+        let mut list = PageList::with_capacity(self.pages.len(), self.write)?;
+        for page in self.pages.iter() {
+            // SAFETY: The page is pinned, and all memory is mapped on 64 bits.
+            let start = unsafe { riwarp_helper_page_address(*page) }.cast::<u8>();
+            let len = (PAGE_SIZE - skip).min(left);
+            // SAFETY: Inside of the page, which stays as long as this value, which the list will own.
+            unsafe { list.push(start.add(skip), len)? };
+            left -= len;
+            skip = 0;
+        }
+        list.own(Owner::Pinned(self));
+        Ok(list)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.pages.is_empty() {
+            // SAFETY: They were pinned for this value, and are let go once.
+            unsafe {
+                bindings::unpin_user_pages_dirty_lock(
+                    self.pages.as_mut_ptr(),
+                    self.pages.len(),
+                    self.write,
+                );
+            }
+        }
+    }
+}
+
+extern "C" {
+    fn riwarp_helper_page_address(page: *const bindings::page) -> *mut c_void;
+}
