@@ -12,6 +12,7 @@
 #include <linux/if_arp.h>
 #include <linux/bvec.h>
 #include <linux/uio.h>
+#include <linux/hmm.h>
 #include <linux/vmalloc.h>
 #include <net/sock.h>
 #include <net/tcp.h>

@@ -22,6 +22,14 @@ void *riwarp_helper_hmm_pfn_address(unsigned long pfn)
 	return page_address(hmm_pfn_to_page(pfn));
 }
 
+bool riwarp_helper_interval_read_retry(struct mmu_interval_notifier *notifier,
+				       unsigned long seq);
+bool riwarp_helper_interval_read_retry(struct mmu_interval_notifier *notifier,
+				       unsigned long seq)
+{
+	return mmu_interval_read_retry(notifier, seq);
+}
+
 void riwarp_helper_interval_set_seq(struct mmu_interval_notifier *notifier,
 				    unsigned long seq);
 void riwarp_helper_interval_set_seq(struct mmu_interval_notifier *notifier,

@@ -36,6 +36,7 @@ use crate::sync::Gate;
 use core::ptr::NonNull;
 use kernel::alloc::flags::__GFP_NOWARN;
 use kernel::error::from_err_ptr;
+use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_ulong;
 use kernel::ffi::c_void;
@@ -45,6 +46,7 @@ use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
+use kernel::time::msecs_to_jiffies;
 
 pub use self::pinned::Pinned;
 
@@ -53,6 +55,10 @@ const AROUND: usize = 512;
 
 /// Pages that the table is changed for at once.
 const STRIDE: usize = 64;
+
+/// For how long the kernel tries again to look at pages that change meanwhile, in milliseconds; the time of
+/// page faults does not count.
+const PATIENCE: u32 = 1000;
 
 /// In an entry of the table, below the address of the page: it may be written to.
 const WRITABLE: usize = 1;
@@ -231,8 +237,10 @@ impl Paged {
     ///
     /// * `EFAULT` if they are not all there, or may not be written; what comes before may have been
     ///   brought in.
+    /// * `EBUSY` if the pages change all the time.
     /// * `EINVAL` if the process is gone.
     /// * `EINTR` if the calling process is being killed.
+    /// * `ENOMEM`.
     pub fn prefetch(&self, at: u64, len: u64, what: Prefetch) -> Result {
         let end = at.checked_add(len).filter(|end| *end <= self.len);
         let end = usize::try_from(end.ok_or(EFAULT)?)?
@@ -253,27 +261,13 @@ impl Paged {
 
     /// Enters the pages of a range of places into the table.
     fn learn(&self, place: usize, stop: usize, what: Prefetch) -> Result {
-        let access = match what {
-            Prefetch::Present | Prefetch::Read => 0,
-            Prefetch::Write => HMM_PFN_WRITE,
-        };
-        // SAFETY: The C object is live. On success its mutex is held.
-        let pages = unsafe {
-            bindings::ib_umem_odp_map_dma_and_lock(
-                self.odp.0.as_ptr(),
-                (self.first + place) as u64,
-                (stop - place) as u64,
-                access,
-                what != Prefetch::Present,
-            )
-        };
-        if pages < 0 {
-            return Err(Error::from_errno(pages));
-        }
-        // SAFETY: As was just said.
-        let locked = unsafe { self.odp.locked() };
-        let mut from = place / PAGE_SIZE;
+        let first = place / PAGE_SIZE;
         let to = stop.div_ceil(PAGE_SIZE);
+        let mut pfns = KVec::from_elem(0, to - first, GFP_KERNEL)?;
+        let locked = self
+            .odp
+            .look(self.first + first * PAGE_SIZE, &mut pfns, what)?;
+        let mut from = first;
         let mut all = true;
         while from < to {
             let next = to.min(from + STRIDE);
@@ -283,22 +277,25 @@ impl Paged {
                     *found = entry.load(Relaxed);
                 }
             }
-            for (found, index) in found.iter_mut().zip(from..next) {
-                *found = locked.page(index, *found);
+            for (found, pfn) in found.iter_mut().zip(pfns.iter().skip(from - first)) {
+                *found = entry_of(*pfn, *found);
                 all &= *found != 0;
             }
             self.table.update(|table| {
-                for (entry, found) in table.iter().take(next).skip(from).zip(found) {
-                    // The mark of what is known already stays.
+                let entries = table.iter().take(next).skip(from);
+                for (entry, found) in entries.zip(found).filter(|(_, found)| *found != 0) {
+                    // What somebody else has found out meanwhile, or marked, is true as well: the page would
+                    // have been taken out otherwise.
                     let marks = match entry.load(Relaxed) {
-                        old if old & PAGE_MASK == found & PAGE_MASK => old & WRITTEN,
+                        old if old & PAGE_MASK == found & PAGE_MASK => old & (WRITABLE | WRITTEN),
                         _ => 0,
                     };
-                    entry.store(if found == 0 { 0 } else { found | marks }, Relaxed);
+                    entry.store(found | marks, Relaxed);
                 }
             });
             from = next;
         }
+        drop(locked);
         if all || what == Prefetch::Present {
             Ok(())
         } else {
@@ -355,6 +352,27 @@ impl Drop for Paged {
     }
 }
 
+/// What was found of a page, as an entry of the table; `known` is the entry there is.
+fn entry_of(pfn: c_ulong, known: usize) -> usize {
+    let flags = pfn as u64; // CAST: `unsigned long` is 64 bits.
+    if flags & HMM_PFN_VALID == 0 || flags & HMM_PFN_ERROR != 0 {
+        return 0;
+    }
+    // SAFETY: An entry that is valid has a page.
+    let page = unsafe { riwarp_helper_hmm_pfn_address(pfn) };
+    let writable = if flags & HMM_PFN_WRITE != 0 {
+        WRITABLE
+    } else {
+        0
+    };
+    let address = page.expose_provenance();
+    // SAFETY: May be asked for any address.
+    if known & PAGE_MASK != address && !unsafe { riwarp_helper_is_readable(page) } {
+        return 0;
+    }
+    address | writable
+}
+
 /// Says of the pages that were written to that they were; they have to be there still.
 fn mark_written(entries: &[usize]) {
     for entry in entries.iter().filter(|entry| **entry & WRITTEN != 0) {
@@ -370,6 +388,63 @@ impl Odp {
         unsafe { riwarp_helper_umem_odp_lock(self.0.as_ptr()) };
         // SAFETY: Just locked.
         unsafe { self.locked() }
+    }
+
+    /// Looks what the process has in the pages from `start` on, and brings it in as `what` says. What was
+    /// found is in `pfns`, and is true as long as the mutex is held that is returned.
+    ///
+    /// Each caller has a place of its own for it. The core's (`ib_umem_odp_map_dma_and_lock`) is one for all,
+    /// and is written to without the mutex.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paged::prefetch`].
+    fn look(&self, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result<Locked<'_>> {
+        let _space = self.space().ok_or(EINVAL)?;
+        // SAFETY: Live by the type's invariant; no reference to it is made.
+        let notifier = unsafe { &raw mut (*self.0.as_ptr()).notifier };
+        let mut range = bindings::hmm_range {
+            notifier,
+            start: start as c_ulong,
+            end: (start + pfns.len() * PAGE_SIZE) as c_ulong,
+            hmm_pfns: pfns.as_mut_ptr(),
+            default_flags: match what {
+                Prefetch::Present => 0,
+                Prefetch::Read => HMM_PFN_REQ_FAULT,
+                Prefetch::Write => HMM_PFN_REQ_FAULT | HMM_PFN_REQ_WRITE,
+            },
+            ..Default::default()
+        };
+        loop {
+            // SAFETY: The notifier is registered, and its address space stays; there is room for as many
+            // pages.
+            let error = unsafe {
+                bindings::hmm_range_fault_unlocked_timeout(
+                    &mut range,
+                    msecs_to_jiffies(PATIENCE) as c_ulong,
+                )
+            };
+            to_result(error)?;
+            let locked = self.lock();
+            // SAFETY: As above; under the mutex.
+            if !unsafe { riwarp_helper_interval_read_retry(notifier, range.notifier_seq) } {
+                return Ok(locked);
+            }
+            drop(locked);
+            // SAFETY: May be asked in any thread.
+            if unsafe { riwarp_helper_is_being_killed() } {
+                return Err(EINTR);
+            }
+        }
+    }
+
+    /// The process's memory, unless that has ended.
+    fn space(&self) -> Option<Space> {
+        // SAFETY: The C object is live, and with it what it says of the process's memory: its notifier holds
+        // the structure.
+        let mm = NonNull::new(unsafe { (*self.0.as_ptr()).umem.owning_mm })?;
+        // SAFETY: As above.
+        unsafe { bindings::mmget_not_zero(mm.as_ptr()) }.then(|| Space(mm))
     }
 
     /// # Safety
@@ -393,33 +468,18 @@ impl Drop for Odp {
     }
 }
 
-/// The C object's mutex, held.
-struct Locked<'a>(&'a Odp);
+/// The memory of a process, which does not end before this value.
+struct Space(NonNull<bindings::mm_struct>);
 
-impl Locked<'_> {
-    /// What was found at an index when the mutex was taken, as an entry of the table; `known` is the entry
-    /// there is.
-    fn page(&self, index: usize, known: usize) -> usize {
-        // SAFETY: The C object has as many entries as the table, and the mutex is held.
-        let pfn = unsafe { *(*self.0 .0.as_ptr()).map.pfn_list.add(index) } as u64;
-        if pfn & HMM_PFN_VALID == 0 || pfn & HMM_PFN_ERROR != 0 {
-            return 0;
-        }
-        // SAFETY: An entry that is valid has a page.
-        let page = unsafe { riwarp_helper_hmm_pfn_address(pfn as c_ulong) };
-        let writable = if pfn & HMM_PFN_WRITE != 0 {
-            WRITABLE
-        } else {
-            0
-        };
-        let address = page.expose_provenance();
-        // SAFETY: May be asked for any address.
-        if known & PAGE_MASK != address && !unsafe { riwarp_helper_is_readable(page) } {
-            return 0;
-        }
-        address | writable
+impl Drop for Space {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not here.
+        unsafe { bindings::mmput_async(self.0.as_ptr()) };
     }
 }
+
+/// The C object's mutex, held.
+struct Locked<'a>(&'a Odp);
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
@@ -476,9 +536,15 @@ unsafe extern "C" fn invalidate(
 const HMM_PFN_VALID: u64 = 1 << 63;
 const HMM_PFN_WRITE: u64 = 1 << 62;
 const HMM_PFN_ERROR: u64 = 1 << 61;
+const HMM_PFN_REQ_FAULT: c_ulong = HMM_PFN_VALID as c_ulong;
+const HMM_PFN_REQ_WRITE: c_ulong = HMM_PFN_WRITE as c_ulong;
 
 extern "C" {
     fn riwarp_helper_hmm_pfn_address(pfn: c_ulong) -> *mut c_void;
+    fn riwarp_helper_interval_read_retry(
+        notifier: *mut bindings::mmu_interval_notifier,
+        seq: c_ulong,
+    ) -> bool;
     fn riwarp_helper_interval_set_seq(notifier: *mut bindings::mmu_interval_notifier, seq: c_ulong);
     fn riwarp_helper_is_being_killed() -> bool;
     fn riwarp_helper_is_readable(address: *const c_void) -> bool;

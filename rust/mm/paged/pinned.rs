@@ -34,13 +34,11 @@ impl Pinned {
             pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
             write,
         };
-        // SAFETY: The C object is live, and with it what it says of the process's memory.
-        let mm = unsafe { (*paged.odp.0.as_ptr()).umem.owning_mm };
-        // SAFETY: As above: its notifier holds the structure.
-        if !unsafe { bindings::mmget_not_zero(mm) } {
+        let Some(space) = paged.odp.space() else {
             this.pages.clear();
             return Err(EFAULT);
-        }
+        };
+        let mm = space.0.as_ptr();
         let flags = if write { bindings::FOLL_WRITE } else { 0 };
         let mut locked: c_int = 1;
         // SAFETY: We have a reference to the address space.
@@ -60,8 +58,7 @@ impl Pinned {
             // SAFETY: Still locked.
             unsafe { bindings::mmap_read_unlock(mm) };
         }
-        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not here.
-        unsafe { bindings::mmput_async(mm) };
+        drop(space);
         let got = usize::try_from(got).unwrap_or(0);
         this.pages.truncate(got);
         if got < wanted {

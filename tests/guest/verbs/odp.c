@@ -765,6 +765,74 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 	write_arrives(p, remote.buf, LEN, 77);
 }
 
+#define ADVISERS 3
+
+static struct ibv_pd *advised_pd;
+
+/* Gives advice about parts of the region, as often as it can. */
+static void *adviser(void *arg)
+{
+	static const uint32_t advices[ADVISERS] = { READ, WRITE, NO_FAULT };
+	size_t which = (uintptr_t)arg;
+
+	for (size_t i = which; !storm_ends; i++) {
+		size_t from = i * 7 % 64, pages = 1 + i * 5 % (64 - from);
+		int error = advise(advised_pd, advices[which], IBV_ADVISE_MR_FLAG_FLUSH,
+				   remote.buf + from * PAGE, pages * PAGE, remote.mr->lkey);
+
+		/* Pages that change without end cannot be looked at. */
+		if (error && error != EBUSY)
+			return (void *)(uintptr_t)error;
+	}
+	return NULL;
+}
+
+/* Many look at the same pages while they come and go: nobody takes what another has seen for the truth. */
+PAIR_CASE(advice_while_pages_go)
+{
+	pthread_t advisers[ADVISERS];
+	int64_t end = now_ms() + 2500;
+
+	must(prepare(p, LEN, RIGHTS));
+	advised_pd = p->b.pd;
+	for (uint32_t round = 0; now_ms() < end && !test_failed(); round++) {
+		int64_t enough = now_ms() + 1000 * slow;
+		uintptr_t n = 0;
+
+		must(storm_begin(remote.buf));
+		while (n < ADVISERS && !pthread_create(&advisers[n], NULL, adviser, (void *)n))
+			n++;
+		while (now_ms() < enough && !test_failed()) {
+			struct ibv_sge sge = sge_of(&local, 0, LEN);
+			struct ibv_send_wr wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+			struct ibv_wc wc;
+			int status;
+
+			pattern_fill(local.buf, LEN, round);
+			status = transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, remote.buf);
+			if (status != IBV_WC_SUCCESS)
+				fail("status %d", status);
+			else if (post_recv(&p->b, 2, &remote, 0, LEN) && post_send(&p->a, &wr) &&
+				 expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS) &&
+				 expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS))
+				pattern_or_zero(remote.buf, LEN, round);
+			memset(remote.buf, 0, LEN);
+		}
+		storm_end();
+		while (n--) {
+			void *error;
+
+			pthread_join(advisers[n], &error);
+			if (error)
+				fail("advice: %s", strerror((uintptr_t)error));
+		}
+		must(!test_failed());
+		/* Now that all is quiet, what is known of the pages is what they are. */
+		write_arrives(p, remote.buf, LEN, round + 1);
+		read_finds(p, remote.buf, LEN, round + 1);
+	}
+}
+
 PAIR_CASE(bad_advice)
 {
 	struct region pinned, read_only;
@@ -1082,6 +1150,7 @@ int main(int argc, char **argv)
 	RUN(memory_that_is_read_only);
 	RUN(rights_are_kept);
 	RUN(prefetched_pages_are_not_waited_for);
+	RUN(advice_while_pages_go);
 	RUN(bad_advice);
 	RUN(who_waits_holds_up_nobody);
 	RUN(answers_wait);
