@@ -74,7 +74,10 @@ use crate::{
     },
     pairing::Pairings,
     qp::Qp,
-    queues::Queues,
+    queues::{
+        PagingQueue,
+        Queues, //
+    },
     registry::Ticket,
     settings::Settings,
     stag,
@@ -214,6 +217,8 @@ pub(crate) struct Device {
     /// The state of the port that was reported last.
     active: Atomic<bool>,
     pub(crate) queues: Arc<Queues>,
+    /// Its own, since what waits there may wait for ever.
+    pub(crate) paging: PagingQueue,
     /// Dropped last: tells the module that nothing of this device is left.
     _ticket: Ticket,
 }
@@ -242,6 +247,7 @@ impl Device {
                 registered: Atomic::new(false),
                 going: Atomic::new(false),
                 active: Atomic::new(active),
+                paging: PagingQueue::new(&parts.queues)?,
                 queues: parts.queues,
                 _ticket: parts.ticket,
             }? Error),
@@ -314,7 +320,7 @@ impl Device {
         // Steps of queue pairs that waited for their peer.
         self.queues.conn.flush();
         // Those that bring memory in, which have hold of the process's and of this device.
-        self.queues.paging.flush();
+        self.paging.flush();
         // Transmitters that were still waiting for their turn find their queue pair gone.
         self.queues.tx.flush();
         // The tables drop their references later, and from these hangs the device.

@@ -2,8 +2,9 @@
 
 //! The work items that bring in memory which a queue pair's streams wait for.
 //!
-//! One for each direction, since either may take long. They have a queue of their own, and each item may
-//! have a thread of its own: a process whose page faults take for ever holds up nobody else.
+//! One for each direction, since either may take long. Each device has a queue for them, and each item may
+//! have a thread of its own: a process whose page faults take for ever holds up nobody else, but for who ends
+//! the device.
 //!
 //! Context: process.
 
@@ -51,14 +52,16 @@ impl WorkItem<PAGING_OUT> for Qp {
 impl Qp {
     /// Has memory brought in for the receiver. Context: any.
     pub(crate) fn enqueue_paging_in(self: &Arc<Self>) {
-        let queue = &self.device.queues.paging;
-        // An item that is queued already will see what there is.
-        let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
+        if let Some(queue) = self.device.paging.get() {
+            // An item that is queued already will see what there is.
+            let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
+        }
     }
 
     /// Has memory brought in for the transmitter. Context: any.
     pub(crate) fn enqueue_paging_out(self: &Arc<Self>) {
-        let queue = &self.device.queues.paging;
-        let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
+        if let Some(queue) = self.device.paging.get() {
+            let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
+        }
     }
 }

@@ -1022,6 +1022,52 @@ PAIR_CASE(what_waits_goes)
 	munmap(remote.buf, LEN);
 }
 
+/* Says whether the command said that it is done, which it may never do. */
+static bool says_done(FILE *command)
+{
+	struct pollfd pfd = { .fd = fileno(command), .events = POLLIN };
+	char line[200] = "";
+
+	return poll(&pfd, 1, SOON) == 1 && fgets(line, sizeof(line), command) &&
+	       !strcmp(line, "done\n");
+}
+
+/* A page fault that nobody answers holds up neither the end of another device nor that of a namespace. */
+PAIR_CASE(other_devices_end_meanwhile)
+{
+	struct ibv_wc wc;
+	FILE *command;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	check(!system("ip netns add odp && ip link add odp0 type veth peer name odp1 netns odp"),
+	      "a namespace");
+	fd = faults_wait();
+	must(fd >= 0);
+	pattern_fill(local.buf, LEN, 1);
+	must(post(&p->a, IBV_WR_RDMA_WRITE, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
+	must(post(&p->a, IBV_WR_RDMA_READ, 2, &local, 0, 64, remote.buf, remote.mr->rkey));
+	must(fault_came(fd));
+	command = popen("rdma link add odp_other type riwarp netdev odp0 && "
+			"rdma link del odp_other && echo done && "
+			"ip netns exec odp rdma link add odp_other type riwarp netdev odp1 && "
+			"ip netns del odp && "
+			"while ip link show odp0 >/dev/null 2>&1; do sleep 0.1; done; echo done", "r");
+	if (!command || !says_done(command))
+		fail("a device does not end");
+	else if (!says_done(command))
+		fail("a namespace does not end");
+	faults_end(fd);
+	if (command)
+		pclose(command);
+	must(!test_failed());
+	/* What has waited all the time goes on. */
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+	check(pattern_differs(remote.buf, LEN, 1) < 0, "octet %zd is another",
+	      pattern_differs(remote.buf, LEN, 1));
+}
+
 /* --- lives -------------------------------------------------------------------------------------- */
 
 PAIR_CASE(registered_anew)
@@ -1156,6 +1202,7 @@ int main(int argc, char **argv)
 	RUN(answers_wait);
 	RUN(an_end_behind_what_waits);
 	RUN(what_waits_goes);
+	RUN(other_devices_end_meanwhile);
 	RUN(registered_anew);
 	RUN(a_window);
 	RUN(deregistered_under_traffic);
