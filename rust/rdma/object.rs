@@ -33,7 +33,6 @@ use kernel::prelude::*;
 use kernel::sync::new_mutex;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
-use kernel::sync::Completion;
 use kernel::sync::Mutex;
 
 #[cfg(CONFIG_KUNIT = "y")]

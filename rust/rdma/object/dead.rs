@@ -14,10 +14,7 @@ use crate::sync::Baton;
 use crate::sync::Gate;
 use core::ptr::NonNull;
 use kernel::prelude::*;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
-use kernel::sync::Completion;
 
 /// A gate that nobody gets through.
 fn closed<B>() -> Gate<Target<B>> {

@@ -80,7 +80,7 @@ impl QpLink {
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
         // SAFETY: The link is closed at once, so that nobody gets at the pointer.
-        let link = unsafe { Self::new(NonNull::dangling()) }?;
+        let link = unsafe { Self::new(NonNull::dangling(), None) }?;
         link.close();
         Ok(link)
     }
