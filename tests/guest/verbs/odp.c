@@ -766,6 +766,7 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 }
 
 #define ADVISERS 3
+#define WIDE (2 << 20)
 
 static struct ibv_pd *advised_pd;
 
@@ -831,6 +832,46 @@ PAIR_CASE(advice_while_pages_go)
 		write_arrives(p, remote.buf, LEN, round + 1);
 		read_finds(p, remote.buf, LEN, round + 1);
 	}
+}
+
+/* Looks at all of what is there, or brings in the last page of it. */
+static void *looker(void *arg)
+{
+	bool bring = arg;
+	size_t from = bring ? WIDE - PAGE : 0;
+
+	while (!storm_ends) {
+		int error = advise(advised_pd, bring ? WRITE : NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH,
+				   storm_at + from, WIDE - from, remote.mr->lkey);
+
+		if (error && error != EBUSY)
+			return (void *)(uintptr_t)error;
+	}
+	return NULL;
+}
+
+/* Who finds nothing does not undo what another has brought in. */
+PAIR_CASE(looks_at_what_another_brings)
+{
+	pthread_t bringer, watcher;
+	int64_t end = now_ms() + 2000;
+	void *error;
+
+	must(region_make(&remote, p->b.pd, 2 * WIDE, RIGHTS));
+	check(!madvise(remote.buf, 2 * WIDE, MADV_NOHUGEPAGE), "%s", strerror(errno));
+	advised_pd = p->b.pd;
+	storm_ends = false;
+	/* Exactly what one table of pages has, which goes with the last of them. */
+	storm_at = (uint8_t *)(((uintptr_t)remote.buf + WIDE - 1) & -(uintptr_t)WIDE);
+	check(!pthread_create(&bringer, NULL, looker, "") &&
+		      !pthread_create(&watcher, NULL, looker, NULL), "a thread");
+	while (now_ms() < end)
+		madvise(storm_at, WIDE, MADV_DONTNEED);
+	storm_ends = true;
+	pthread_join(bringer, &error);
+	check(!error, "bringing in: %s", strerror((uintptr_t)error));
+	pthread_join(watcher, &error);
+	check(!error, "looking: %s", strerror((uintptr_t)error));
 }
 
 PAIR_CASE(bad_advice)
@@ -1197,6 +1238,7 @@ int main(int argc, char **argv)
 	RUN(rights_are_kept);
 	RUN(prefetched_pages_are_not_waited_for);
 	RUN(advice_while_pages_go);
+	RUN(looks_at_what_another_brings);
 	RUN(bad_advice);
 	RUN(who_waits_holds_up_nobody);
 	RUN(answers_wait);
