@@ -770,7 +770,7 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 
 static struct ibv_pd *advised_pd;
 
-/* Gives advice about parts of the region, as often as it can. */
+/* Gives advice about parts of the region, as often as lets others get on. */
 static void *adviser(void *arg)
 {
 	static const uint32_t advices[ADVISERS] = { READ, WRITE, NO_FAULT };
@@ -784,6 +784,7 @@ static void *adviser(void *arg)
 		/* Pages that change without end cannot be looked at. */
 		if (error && error != EBUSY)
 			return (void *)(uintptr_t)error;
+		sleep_ms(1);
 	}
 	return NULL;
 }
