@@ -368,9 +368,8 @@ impl SendQueue {
 
     /// The request is over. Completes what is complete now.
     pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: Origin) {
-        self.inner
-            .lock()
-            .progress(self, slot, Progress::Done(status));
+        let progress = Progress::Done(status);
+        self.inner.lock().progress(self, slot, progress);
         self.complete(origin);
     }
 
@@ -511,16 +510,15 @@ impl SendQueue {
                 let mut inner = self.inner.lock();
                 let inner = &mut *inner;
                 for _ in 0..AT_ONCE {
-                    if self.done() == self.taken() {
+                    let done = self.done();
+                    if done == self.taken() {
                         break;
                     }
-                    let done = self.done();
-                    let slot = Slot(done);
                     let progress = inner.progress.get(self.index(done));
                     let over = matches!(progress, Some(Progress::Done(_)));
                     if !over {
                         let status = first.take().unwrap_or(WcStatus::Flushed);
-                        inner.progress(self, slot, Progress::Done(status));
+                        inner.progress(self, Slot(done), Progress::Done(status));
                     }
                     inner.complete_one(self, origin);
                 }
