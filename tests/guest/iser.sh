@@ -16,11 +16,37 @@ over_rdma() {
 	! no_qp || die "$(rdma resource show qp)"
 }
 
+# 32 pieces of a sector or seven, each somewhere in a page of its own, are one command, of which a device that takes
+# whole pages only could have but the first; and each octet comes back, into other such pieces.
+gaps() {
+	local before
+	[ "$(cat "/sys/block/${DISK##*/}/queue/virt_boundary_mask")" = 0 ] || die 'the disk wants whole pages'
+	before=$(($(commands read) + $(commands write)))
+	python3 - "$DISK" <<'END'
+import mmap, os, sys
+
+def pieces(memory, lengths, shift):
+    return [memory[at * 4096 + 512 * ((at + shift) % (9 - n)):][:512 * n] for at, n in enumerate(lengths)]
+
+disk = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+out, back = (memoryview(mmap.mmap(-1, 32 * 4096)) for _ in range(2))
+out[:] = os.urandom(len(out))
+lengths = [7, 1, 3, 5] * 8
+there, here = pieces(out, lengths, 3), pieces(back, lengths[::-1], 1)
+octets = b"".join(there)
+assert os.pwritev(disk, there, 1 << 20) == len(octets)
+assert os.preadv(disk, here, 1 << 20) == len(octets)
+assert b"".join(here) == octets
+END
+	[ $(($(commands read) + $(commands write) - before)) = 2 ] || die "$(cat "/sys/block/${DISK##*/}/stat")"
+}
+
 ends_up self
 target_up
 initiator_up
 try login 40 connected over_rdma
 disk_cases
+try gaps 40 connected gaps
 ! can_starve || try starved 150 starved
 initiator_down
 target_down

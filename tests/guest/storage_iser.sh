@@ -11,7 +11,7 @@ INLINE=8192
 GROUP=$TARGET/iscsi/$IQN/tpgt_1
 INITIATOR=iqn.2026-11.riwarp:initiator
 # One page less than 1 MiB: as for NVMe.
-LONGEST=1020
+LONGEST=1024
 
 # target_up: a disk in memory, for whoever comes.
 target_up() {
