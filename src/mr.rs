@@ -2,8 +2,8 @@
 
 //! Memory regions: what an STag stands for.
 //!
-//! What enters: registrations (of a process's memory, of all kernel memory, of page lists by work
-//! request) and their ends. What leaves: a [`Region`] that the data path looks up by STag, checks
+//! What enters: registrations (of a process's memory, of another driver's, of all kernel memory, of page
+//! lists by work request), windows bound to them, and their ends. What leaves: a [`Region`] that the data path looks up by STag, checks
 //! against what a peer or a work request wants, and enters for the time of one copy.
 //!
 //! Everything that a check and the copy after it rely on (STag, range, rights, memory) is one value
@@ -97,7 +97,7 @@ pub(crate) use window::{
 /// What a region is made of, which decides what may be done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Pinned memory of a process, from registration to deregistration.
+    /// Memory that a process registered, from registration to deregistration.
     User,
     /// All of kernel memory.
     Dma,
@@ -266,7 +266,7 @@ impl Region {
 
     /// What the checks of the protocol have to know, as seen from a stream.
     ///
-    /// Good for one answer; for a check that is followed by a copy use [`Entered::view`].
+    /// Good for one answer; for a check that is followed by a copy use [`Region::view_inside`].
     pub(crate) fn view(&self, stream: StreamId) -> RegionView {
         match self.enter() {
             Some(inside) => self.view_inside(&inside, stream),
