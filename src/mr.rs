@@ -3,8 +3,9 @@
 //! Memory regions: what an STag stands for.
 //!
 //! What enters: registrations (of a process's memory, of another driver's, of all kernel memory, of page
-//! lists by work request), windows bound to them, and their ends. What leaves: a [`Region`] that the data path looks up by STag, checks
-//! against what a peer or a work request wants, and enters for the time of one copy.
+//! lists by work request), windows bound to them, and their ends. What leaves: a [`Region`] that the data
+//! path looks up by STag, checks against what a peer or a work request wants, and enters for the time of
+//! one copy.
 //!
 //! Everything that a check and the copy after it rely on (STag, range, rights, memory) is one value
 //! behind a gate, [`Body`]. Whoever is inside sees one consistent state; whoever changes it or ends

@@ -310,7 +310,6 @@ int riwarp_helper_page_ref_count(const struct page *page)
 	return page_ref_count(page);
 }
 
-
 void riwarp_helper_put_page(struct page *page);
 void riwarp_helper_put_page(struct page *page)
 {

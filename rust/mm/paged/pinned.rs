@@ -30,13 +30,10 @@ impl Pinned {
     pub(super) fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
         let begin = paged.address(at).ok_or(EFAULT)?;
         let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;
+        let space = paged.odp.space().ok_or(EFAULT)?;
         let mut this = Self {
             pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
             write,
-        };
-        let Some(space) = paged.odp.space() else {
-            this.pages.clear();
-            return Err(EFAULT);
         };
         let mm = space.0.as_ptr();
         let flags = if write { bindings::FOLL_WRITE } else { 0 };

@@ -93,29 +93,18 @@ impl KernelPages {
         }
         self.taken.store(taken.wrapping_add(1), Relaxed);
         let used = self.used();
-        let mut before = 0;
-        if let Some(last) = used.last() {
-            before = last.end.load(Relaxed);
-            let begun = match used.len().checked_sub(2).and_then(|index| used.get(index)) {
-                Some(previous) => previous.end.load(Relaxed),
-                None => 0,
-            };
-            if last
-                .start
-                .load(Relaxed)
-                .checked_add(before.wrapping_sub(begun))
-                == Some(start)
-            {
-                last.end
-                    .store(before.checked_add(len).ok_or(EOVERFLOW)?, Relaxed);
+        let before = begin_of(used, used.len());
+        let end = before.checked_add(len).ok_or(EOVERFLOW)?;
+        if let Some((last, others)) = used.split_last() {
+            let behind = before.wrapping_sub(begin_of(used, others.len()));
+            if last.start.load(Relaxed).checked_add(behind) == Some(start) {
+                last.end.store(end, Relaxed);
                 return Ok(());
             }
         }
         let piece = self.pieces.get(used.len()).ok_or(ENOMEM)?;
         piece.start.store(start, Relaxed);
-        piece
-            .end
-            .store(before.checked_add(len).ok_or(EOVERFLOW)?, Relaxed);
+        piece.end.store(end, Relaxed);
         // CAST: No more than the room for them, which is told in 32 bits.
         self.used.store(used.len() as u32 + 1, Relaxed);
         Ok(())
@@ -145,16 +134,21 @@ impl KernelPages {
         let used = self.used();
         let index = used.partition_point(|piece| piece.end.load(Relaxed) <= place);
         let piece = used.get(index)?;
-        let begin = match index.checked_sub(1).and_then(|index| used.get(index)) {
-            Some(previous) => previous.end.load(Relaxed),
-            None => 0,
-        };
-        let within = place.checked_sub(begin)?;
+        let within = place.checked_sub(begin_of(used, index))?;
         let there = piece.end.load(Relaxed).checked_sub(place)?.min(left);
         let start = piece.start.load(Relaxed).checked_add(within)?;
         // CAST: `usize` is 64 bits.
         let (start, len) = (start as usize, (there as usize).min(max));
         // SAFETY: The consumer keeps its memory in its place as long as the region is valid.
         Some(unsafe { Run::new(core::ptr::with_exposed_provenance_mut(start), len) })
+    }
+}
+
+/// Octets in all pieces in front of the one at `index`.
+#[inline]
+fn begin_of(pieces: &[Piece], index: usize) -> u64 {
+    match index.checked_sub(1).and_then(|index| pieces.get(index)) {
+        Some(previous) => previous.end.load(Relaxed),
+        None => 0,
     }
 }
