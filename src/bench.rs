@@ -19,6 +19,7 @@ use kernel_ext::{
         device::DeviceLink,
         object::{
             CqLink,
+            QpId,
             QpLink,
             SrqLink, //
         },
@@ -35,7 +36,11 @@ use kernel_ext::{
             SrqAttr, //
         },
         udata::Udata,
-        wr::WcStatus, //
+        wr::{
+            WcExtra,
+            WcOpcode,
+            WcStatus, //
+        }, //
     }, //
 };
 
@@ -55,7 +60,21 @@ use crate::{
         MpaRevision,
         Settings, //
     },
-    srq::Srq, //
+    srq::Srq,
+    wr::Completion, //
+};
+
+/// A completion whose fields can be told from each other where it is laid out.
+pub(crate) const COMPLETION: Completion = Completion {
+    id: 0x1122_3344_5566_7788,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Recv,
+    bytes: 0x0102_0304,
+    extra: WcExtra::None,
+    qpn: 0x0005_0607,
+    qp: QpId::NONE,
+    solicited: false,
+    vendor_err: 0x0001_0203,
 };
 
 /// A device and one domain of it. Nothing of it is left when it is dropped.

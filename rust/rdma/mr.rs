@@ -264,74 +264,38 @@ extern "C" {
 mod tests {
     use super::*;
     use crate::mm::place::Memory;
-    use crate::rdma::types::KernelOwned;
+    use crate::rdma::bench::kernel_owned;
+    use crate::rdma::bench::SgList;
 
-    /// Set in the last entry of a list, beside the address of its page (`SG_END`).
-    const END: kernel::ffi::c_ulong = 2;
-
-    /// A list of these addresses and lengths.
-    fn list<const N: usize>(pieces: [(u64, u32); N]) -> [bindings::scatterlist; N] {
-        let mut list = pieces.map(|(start, len)| {
-            let mut entry = bindings::scatterlist::default();
-            entry.dma_address = start;
-            entry.length = len;
-            #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
-            {
-                entry.dma_length = len;
-            }
-            entry
-        });
-        if let Some(last) = list.last_mut() {
-            last.page_link = END;
-        }
-        list
+    /// Maps pieces for a region of pieces, from `offset` on.
+    fn map(pages: &Arc<KernelPages>, pieces: &[(*const u8, u32)], offset: u32) -> Result<Mapped> {
+        let mut list = SgList::try_new(pages, 0, pieces.iter().copied(), offset)?;
+        let mut sg = list.view();
+        let mapped = sg.map()?;
+        // SAFETY: The list has the region.
+        let told = unsafe { (sg.mr.as_ref().iova, sg.mr.as_ref().length) };
+        assert_eq!(told, (mapped.iova, mapped.length));
+        assert_eq!(list.offset(), 0);
+        Ok(mapped)
     }
 
-    /// Maps it for a region of pieces, from `offset` on.
-    fn map(
-        list: &mut [bindings::scatterlist],
-        pages: &KernelPages,
-        mut offset: u32,
-    ) -> Result<Mapped> {
-        unsafe extern "C" fn no_page(_: *mut bindings::ib_mr, _: u64) -> c_int {
-            EINVAL.to_errno()
-        }
-        let mut mr = bindings::ib_mr::default();
-        let mut sg = MapSg {
-            mr: NonNull::from(&mut mr),
-            // CAST: A few.
-            entries: list.len() as c_int,
-            list: list.as_mut_ptr(),
-            offset: &mut offset,
-            pages,
-            set_page: no_page,
-        };
-        let mapped = sg.map()?;
-        assert_eq!((mr.iova, mr.length), (mapped.iova, mapped.length));
-        assert_eq!(offset, 0);
-        Ok(mapped)
+    /// An address that nobody looks at.
+    fn at(address: usize) -> *const u8 {
+        core::ptr::without_provenance(address)
     }
 
     #[test]
     fn entries_with_gaps_between_them_follow_each_other() -> Result {
         let mut buffer = KVec::from_elem(0u8, 100, GFP_KERNEL)?;
-        let start = buffer.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: The addresses below are of this function's own buffer.
-        let proof = unsafe { KernelOwned::new_unchecked() };
-        let pages = KernelPages::try_new(proof, Shape::Gaps, 4)?;
+        let start = buffer.as_mut_ptr().cast_const();
+        let pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 4)?;
         let memory = Memory::KernelPages(pages.clone());
 
-        let mut entries = list([
-            (start + 70, 20),
-            (start + 1, 7),
-            (start + 8, 2),
-            (start + 50, 9),
-        ]);
-        let mapped = map(&mut entries, &pages, 5)?;
-        assert_eq!(
-            (mapped.entries, mapped.iova, mapped.length),
-            (4, start + 75, 33)
-        );
+        let pieces = [(70, 20), (1, 7), (8, 2), (50, 9)];
+        let pieces = pieces.map(|(at, len)| (start.wrapping_add(at), len));
+        let mapped = map(&pages, &pieces, 5)?;
+        let begin = start.wrapping_add(75).expose_provenance() as u64;
+        assert_eq!((mapped.entries, mapped.iova, mapped.length), (4, begin, 33));
         assert_eq!(memory.len(), 33);
         // The second and the third adjoin.
         let runs = [0, 15, 24].map(|at| memory.run(at, 1000).map(|run| run.len()));
@@ -345,15 +309,13 @@ mod tests {
 
     #[test]
     fn entries_without_room_are_left_to_the_consumer() -> Result {
-        // SAFETY: Nothing is read or written there.
-        let proof = unsafe { KernelOwned::new_unchecked() };
-        let pages = KernelPages::try_new(proof, Shape::Gaps, 2)?;
-        let mapped = map(&mut list([(100, 10), (200, 10), (300, 10)]), &pages, 0)?;
+        let pages = KernelPages::try_new(kernel_owned(), Shape::Gaps, 2)?;
+        let mapped = map(&pages, &[(at(100), 10), (at(200), 10), (at(300), 10)], 0)?;
         assert_eq!((mapped.entries, mapped.length), (2, 20));
         assert_eq!(Memory::KernelPages(pages.clone()).len(), 20);
         // What is no list leaves nothing behind.
-        assert_eq!(map(&mut [], &pages, 0).err(), Some(EINVAL));
-        assert_eq!(map(&mut list([(100, 10)]), &pages, 11).err(), Some(EINVAL));
+        assert_eq!(map(&pages, &[], 0).err(), Some(EINVAL));
+        assert_eq!(map(&pages, &[(at(100), 10)], 11).err(), Some(EINVAL));
         assert!(Memory::KernelPages(pages).is_empty());
         Ok(())
     }

@@ -10,11 +10,6 @@ set -eu
 # shellcheck source=puppets.sh
 . "$(dirname "$0")/puppets.sh"
 
-figures() {
-	perftest_pair "$@"
-	perftest_rows | grep -q . || die 'no figures'
-}
-
 sizes() {
 	local size
 	for size in 23 64 4096 65000; do
@@ -246,20 +241,20 @@ for topology in siw-server siw-client; do
 	try "$topology/rping_ipv6" 60 rping_pair 6 20 -V
 	try "$topology/rping_sizes" 90 sizes
 	for tool in write read send; do
-		try "$topology/ib_${tool}_bw" 120 figures "ib_${tool}_bw" -s 65536 -n 50
-		try "$topology/ib_${tool}_bw_2_mib" 120 figures "ib_${tool}_bw" -s 2097152 -n 5
-		try "$topology/ib_${tool}_lat" 60 figures "ib_${tool}_lat" -s 64 -n 100
+		try "$topology/ib_${tool}_bw" 120 perftest_checked 1 "ib_${tool}_bw" -s 65536 -n 50
+		try "$topology/ib_${tool}_bw_2_mib" 120 perftest_checked 1 "ib_${tool}_bw" -s 2097152 -n 5
+		try "$topology/ib_${tool}_lat" 60 perftest_checked 1 "ib_${tool}_lat" -s 64 -n 100
 	done
-	try "$topology/ib_send_bw_bidirectional" 90 figures ib_send_bw -b -s 4096 -n 100
-	try "$topology/ib_write_bw_queue_pairs" 90 figures ib_write_bw -q 4 -s 4096 -n 100
+	try "$topology/ib_send_bw_bidirectional" 90 perftest_checked 1 ib_send_bw -b -s 4096 -n 100
+	try "$topology/ib_write_bw_queue_pairs" 90 perftest_checked 1 ib_write_bw -q 4 -s 4096 -n 100
 	try "$topology/rdma_client_server" 60 client_server
-	try "$topology/ib_send_bw_events" 60 figures ib_send_bw -e -s 4096 -n 500
+	try "$topology/ib_send_bw_events" 60 perftest_checked 1 ib_send_bw -e -s 4096 -n 500
 	try "$topology/each_message" 120 each_message 1
 	try "$topology/refusals" 90 refusals rem_op
 	try "$topology/each_message_without_crc" 120 each_message 0
 	try "$topology/rping_without_crc" 60 without_crc rping_pair 4 20 -V
-	try "$topology/ib_write_bw_without_crc" 60 without_crc figures ib_write_bw -s 65536 -n 50
-	try "$topology/ib_read_bw_without_crc" 60 without_crc figures ib_read_bw -s 65536 -n 50
+	try "$topology/ib_write_bw_without_crc" 60 without_crc perftest_checked 1 ib_write_bw -s 65536 -n 50
+	try "$topology/ib_read_bw_without_crc" 60 without_crc perftest_checked 1 ib_read_bw -s 65536 -n 50
 	ends_down
 done
 finish

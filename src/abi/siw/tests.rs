@@ -5,7 +5,7 @@
 #[kernel::prelude::kunit_tests(riwarp_abi_siw)]
 mod siw {
     use super::super::*;
-    use kernel_ext::rdma::object::QpId;
+    use crate::bench::COMPLETION;
 
     /// Decodes an entry where a process would have stored it.
     fn stored<const LEN: usize, R>(
@@ -188,18 +188,6 @@ mod siw {
         assert_eq!(bad, Some((ID, WcStatus::LocalLength)));
         Ok(())
     }
-
-    const COMPLETION: Completion = Completion {
-        id: ID,
-        status: WcStatus::Success,
-        opcode: WcOpcode::Recv,
-        bytes: 0x0102_0304,
-        extra: WcExtra::None,
-        qpn: 0x0005_0607,
-        qp: QpId::NONE,
-        solicited: false,
-        vendor_err: 0,
-    };
 
     #[test]
     fn a_completion_is_laid_out_as_the_library_reads_it() {

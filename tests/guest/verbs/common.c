@@ -7,12 +7,14 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -175,6 +177,47 @@ bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access)
 	}
 	region_keep(r);
 	return true;
+}
+
+int faults_wait(void *pages, size_t len)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .range = { (uintptr_t)pages, len },
+				       .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0) {
+		test_skip("no userfaultfd: %s", strerror(errno));
+		return -1;
+	}
+	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg)) {
+		fail("userfaultfd: %s", strerror(errno));
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+bool fault_came(int fd)
+{
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+	struct uffd_msg msg;
+
+	if (poll(&pfd, 1, SOON) == 1 && read(fd, &msg, sizeof(msg)) == sizeof(msg))
+		return true;
+	fail("no page fault");
+	return false;
+}
+
+bool faults_end(int fd, void *pages, size_t len)
+{
+	struct uffdio_range range = { (uintptr_t)pages, len };
+	bool good = !ioctl(fd, UFFDIO_UNREGISTER, &range);
+
+	close(fd);
+	if (!good)
+		fail("userfaultfd: %s", strerror(errno));
+	return good;
 }
 
 bool region_release(struct region *r)

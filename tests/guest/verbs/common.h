@@ -95,6 +95,15 @@ bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access);
 void region_free(struct region *r);
 /* The same for a region that something else has made. */
 void region_keep(const struct region *r);
+/*
+ * Page faults in these pages, none of which is there, wait from now on; the descriptor to say so to the two below, or
+ * -1, and the case is skipped or has failed.
+ */
+int faults_wait(void *pages, size_t len);
+/* Waits for the first one. False (and the case has failed) if none comes. */
+bool fault_came(int fd);
+/* All of the pages come, empty; closes the descriptor. */
+bool faults_end(int fd, void *pages, size_t len);
 /* Ends the registration but leaves the memory where it is. */
 bool region_release(struct region *r);
 /* A pattern that differs at every offset and for every seed. */

@@ -10,13 +10,8 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <sys/wait.h>
 
 #define PAGE 4096
@@ -294,39 +289,13 @@ static void by_a_child(void)
 	world_is_well();
 }
 
-static int faults_wait(void *page)
-{
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register reg = { .range = { (uintptr_t)page, PAGE },
-				       .mode = UFFDIO_REGISTER_MODE_MISSING };
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	if (fd < 0) {
-		test_skip("no userfaultfd: %s", strerror(errno));
-		return -1;
-	}
-	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg)) {
-		fail("userfaultfd: %s", strerror(errno));
-		close(fd);
-		return -1;
-	}
-	return fd;
-}
-
 static void while_the_answer_waits(struct creation *c, uint32_t last, int fd)
 {
-	struct pollfd pfd = { .fd = fd, .events = POLLIN };
-	struct uffdio_range range = { (uintptr_t)c->answer, PAGE };
-	bool came, ended;
-
 	check(!pthread_create(&c->thread, NULL, create, c), "a thread");
-	came = poll(&pfd, 1, SOON) == 1;
-	if (came)
+	if (fault_came(fd))
 		nobody_after(last);
-	ended = !ioctl(fd, UFFDIO_UNREGISTER, &range);
+	faults_end(fd, c->answer, PAGE);
 	pthread_join(c->thread, NULL);
-	check(came, "no page fault");
-	check(ended, "userfaultfd");
 }
 
 /* What is still being made is not there, however long its answer waits in the process's memory. */
@@ -342,12 +311,11 @@ static void not_before_it_is_made(void)
 	c.pd = t.pd;
 	c.cq = t.cq;
 	c.answer = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	fd = faults_wait(c.answer);
+	fd = faults_wait(c.answer, PAGE);
 	if (fd < 0)
 		goto out;
 	last = t.id->qp->qp_num;
 	while_the_answer_waits(&c, last, fd);
-	close(fd);
 	number = c.answer->core.qpn;
 	if (c.error) {
 		fail("creation: %s", strerror(c.error));

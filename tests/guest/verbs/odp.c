@@ -8,10 +8,8 @@
 #include "modify.h"
 
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -920,49 +918,6 @@ PAIR_CASE(bad_advice)
 
 /* --- page faults that take long ----------------------------------------------------------------- */
 
-/* Page faults in `remote` wait for us. */
-static int faults_wait(void)
-{
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register reg = { .range = { (uintptr_t)remote.buf, LEN },
-				       .mode = UFFDIO_REGISTER_MODE_MISSING };
-	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	if (fd < 0) {
-		test_skip("no userfaultfd: %s", strerror(errno));
-		return -1;
-	}
-	if (ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &reg)) {
-		fail("userfaultfd: %s", strerror(errno));
-		close(fd);
-		return -1;
-	}
-	return fd;
-}
-
-static bool fault_came(int fd)
-{
-	struct pollfd pfd = { .fd = fd, .events = POLLIN };
-	struct uffd_msg msg;
-
-	if (poll(&pfd, 1, SOON) == 1 && read(fd, &msg, sizeof(msg)) == sizeof(msg))
-		return true;
-	fail("no page fault");
-	return false;
-}
-
-/* All of the region comes, empty. */
-static bool faults_end(int fd)
-{
-	struct uffdio_range range = { (uintptr_t)remote.buf, LEN };
-	bool good = !ioctl(fd, UFFDIO_UNREGISTER, &range);
-
-	close(fd);
-	if (!good)
-		fail("userfaultfd: %s", strerror(errno));
-	return good;
-}
-
 /* While one stream waits others go on, and what waits has kept its order in the end. */
 PAIR_CASE(who_waits_holds_up_nobody)
 {
@@ -977,7 +932,7 @@ PAIR_CASE(who_waits_holds_up_nobody)
 	must(region_make(&mail, p->b.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
 	must(region_make(&answer, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
 	must(pair_open(&others, NULL));
-	fd = faults_wait();
+	fd = faults_wait(remote.buf, LEN);
 	must(fd >= 0);
 	pattern_fill(local.buf, LEN, 1);
 	must(post_recv(&p->b, 3, &mail, 0, 64));
@@ -995,7 +950,7 @@ PAIR_CASE(who_waits_holds_up_nobody)
 	sge = sge_of(&mail, 0, 64);
 	wr = wr_make(IBV_WR_SEND, 5, IBV_SEND_SIGNALED, &sge, 1);
 	must(post_send(&p->b, &wr) && expect_wc(p->a.recv_cq, &wc, 4, IBV_WC_SUCCESS));
-	must(faults_end(fd));
+	must(faults_end(fd, remote.buf, LEN));
 	must(expect_wc(p->b.recv_cq, &wc, 3, IBV_WC_SUCCESS));
 	check(pattern_differs(remote.buf, LEN, 1) < 0, "octet %zd is another",
 	      pattern_differs(remote.buf, LEN, 1));
@@ -1009,13 +964,13 @@ PAIR_CASE(answers_wait)
 	int fd;
 
 	must(prepare(p, LEN, RIGHTS));
-	fd = faults_wait();
+	fd = faults_wait(remote.buf, LEN);
 	must(fd >= 0);
 	memset(local.buf, 0x77, LEN);
 	must(post(&p->a, IBV_WR_RDMA_READ, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
 	must(fault_came(fd));
 	must(expect_no_wc(p->a.send_cq, QUIET));
-	must(faults_end(fd));
+	must(faults_end(fd, remote.buf, LEN));
 	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
 	check(not_all(local.buf, LEN, 0) < 0, "not zero");
 }
@@ -1026,7 +981,7 @@ PAIR_CASE(an_end_behind_what_waits)
 	int fd;
 
 	must(prepare(p, LEN, RIGHTS));
-	fd = faults_wait();
+	fd = faults_wait(remote.buf, LEN);
 	must(fd >= 0);
 	pattern_fill(local.buf, PAGE, 1);
 	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
@@ -1035,7 +990,7 @@ PAIR_CASE(an_end_behind_what_waits)
 	sleep_ms(QUIET);
 	check(qp_state(p->b.qp) == IBV_QPS_RTS, "state %d before the end has come",
 	      qp_state(p->b.qp));
-	must(faults_end(fd));
+	must(faults_end(fd, remote.buf, LEN));
 	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
 	check(pattern_differs(remote.buf, PAGE, 1) < 0, "octet %zd is another",
 	      pattern_differs(remote.buf, PAGE, 1));
@@ -1048,7 +1003,7 @@ PAIR_CASE(what_waits_goes)
 	int fd;
 
 	must(prepare(p, LEN, RIGHTS));
-	fd = faults_wait();
+	fd = faults_wait(remote.buf, LEN);
 	must(fd >= 0);
 	must(post(&p->a, IBV_WR_RDMA_WRITE, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
 	must(post(&p->a, IBV_WR_RDMA_READ, 2, &local, 0, 64, remote.buf, remote.mr->rkey));
@@ -1059,7 +1014,7 @@ PAIR_CASE(what_waits_goes)
 	must(poll_wc(p->a.send_cq, &wc, SOON) && poll_wc(p->a.send_cq, &wc, SOON));
 	check(wc.status != IBV_WC_SUCCESS, "the Read succeeded");
 	world_is_well();
-	must(faults_end(fd));
+	must(faults_end(fd, remote.buf, LEN));
 	check(not_all(remote.buf, LEN, 0) < 0, "octet %zd was written after the region had gone",
 	      not_all(remote.buf, LEN, 0));
 	munmap(remote.buf, LEN);
@@ -1085,7 +1040,7 @@ PAIR_CASE(other_devices_end_meanwhile)
 	must(prepare(p, LEN, RIGHTS));
 	check(!system("ip netns add odp && ip link add odp0 type veth peer name odp1 netns odp"),
 	      "a namespace");
-	fd = faults_wait();
+	fd = faults_wait(remote.buf, LEN);
 	must(fd >= 0);
 	pattern_fill(local.buf, LEN, 1);
 	must(post(&p->a, IBV_WR_RDMA_WRITE, 1, &local, 0, LEN, remote.buf, remote.mr->rkey));
@@ -1100,7 +1055,7 @@ PAIR_CASE(other_devices_end_meanwhile)
 		fail("a device does not end");
 	else if (!says_done(command))
 		fail("a namespace does not end");
-	faults_end(fd);
+	faults_end(fd, remote.buf, LEN);
 	if (command)
 		pclose(command);
 	must(!test_failed());

@@ -5,6 +5,7 @@
 #[kernel::prelude::kunit_tests(riwarp_abi_rxe_cq)]
 mod suite {
     use super::super::*;
+    use crate::bench::COMPLETION;
     use kernel::{
         impl_has_work,
         new_work,
@@ -23,25 +24,10 @@ mod suite {
             WorkItem, //
         }, //
     };
-    use kernel_ext::{
-        rdma::object::QpId,
-        workqueue::{
-            Flags,
-            OwnedQueue,
-            Placement, //
-        }, //
-    };
-
-    const COMPLETION: Completion = Completion {
-        id: ID,
-        status: WcStatus::Success,
-        opcode: WcOpcode::Recv,
-        bytes: 0x0102_0304,
-        extra: WcExtra::None,
-        qpn: 0x0005_0607,
-        qp: QpId::NONE,
-        solicited: false,
-        vendor_err: 0x0001_0203,
+    use kernel_ext::workqueue::{
+        Flags,
+        OwnedQueue,
+        Placement, //
     };
 
     fn completion(id: u64) -> Completion {

@@ -62,6 +62,20 @@ mod suite {
 
     const TOO_LONG: Option<(u64, WcStatus)> = Some((ID, WcStatus::LocalLength));
 
+    /// The Immediate Data of a Write, which has to name the buffer that `head` puts in.
+    fn immediate_of_write(wr: &SendWr) -> Result<Option<[u8; 4]>> {
+        let SendOp::Write {
+            stag,
+            to,
+            immediate,
+        } = wr.op
+        else {
+            return Err(EINVAL);
+        };
+        assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+        Ok(immediate)
+    }
+
     #[test]
     fn a_write_names_the_peers_buffer() -> Result {
         for (opcode, expected) in [
@@ -69,15 +83,7 @@ mod suite {
             (OP_WRITE_WITH_IMM, Some([0xa1, 0xa2, 0xa3, 0xa4])),
         ] {
             let wr = taken(&head(opcode, SendFlags::empty(), 1))?;
-            let SendOp::Write {
-                stag,
-                to,
-                immediate,
-            } = wr.op
-            else {
-                return Err(EINVAL);
-            };
-            assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+            let immediate = immediate_of_write(&wr)?;
             assert_eq!(immediate, expected);
             assert_eq!(wr.id, ID);
         }
@@ -280,15 +286,7 @@ mod suite {
         }
         for request in [request, littered] {
             let wr = taken(&request)?;
-            let SendOp::Write {
-                stag,
-                to,
-                immediate,
-            } = wr.op
-            else {
-                return Err(EINVAL);
-            };
-            assert_eq!((stag.raw(), to), (0xb0b0_b0b0, 0x0102_0304_0506_0708));
+            let immediate = immediate_of_write(&wr)?;
             assert!(immediate.is_none() && are_sges(&wr.payload, 2));
             assert_eq!((wr.id, wr.signalled, wr.fence), (ID, true, false));
         }
