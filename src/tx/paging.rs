@@ -57,6 +57,8 @@ pub(crate) enum PagingOut {
     Wanted(KBox<Need>),
     /// It has taken it.
     Busy,
+    /// It has taken it, and the stream has ended since: another may have begun.
+    Outdated,
     /// It has done it.
     Found(Found),
 }
@@ -122,7 +124,7 @@ impl Qp {
                 drop(state);
                 return Ok(Some(found.octets));
             }
-            busy @ (PagingOut::Busy | PagingOut::Wanted(_)) => *state = busy,
+            busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
             stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
                 _drop_outside_lock = stale;
                 let need = Need::Payload(place, origin());
@@ -139,7 +141,7 @@ impl Qp {
         let _drop_outside_lock;
         let mut state = self.paging_out.lock();
         let short_of_memory = match &*state {
-            PagingOut::Busy | PagingOut::Wanted(_) => false,
+            PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_) => false,
             PagingOut::Idle | PagingOut::Found(_) => match KBox::new_uninit(GFP_ATOMIC) {
                 Ok(room) => {
                     let need = KBox::write(room, Need::Atomic(atomic, epoch));
@@ -194,35 +196,39 @@ impl Qp {
                 PagingOut::Idle
             }
         };
-        let stale = {
+        let outdated = {
             let mut state = self.paging_out.lock();
-            match &*state {
+            match core::mem::take(&mut *state) {
                 PagingOut::Busy => {
                     *state = result;
                     None
                 }
-                // The stream ended meanwhile, and another may have begun and want something already.
-                PagingOut::Idle | PagingOut::Wanted(_) | PagingOut::Found(_) => Some(result),
+                _ => Some(result),
             }
         };
-        if stale.is_none() {
-            if let Some(terminate) = fault {
-                self.terminate(terminate);
+        match outdated {
+            None => {
+                if let Some(terminate) = fault {
+                    self.terminate(terminate);
+                }
             }
+            // It may hold the last reference to its connection.
+            Some(result) => drop(result),
         }
-        // It may hold the last reference to its connection.
-        drop(stale);
         self.transmit();
     }
 
-    /// Forgets what was brought in and was not used.
+    /// Forgets what was brought in for a stream that has ended, and what is still being brought in.
     ///
     /// Context: process.
     pub(crate) fn forget_paging_out(&self) {
         let _drop_outside_lock = {
             let mut state = self.paging_out.lock();
             match &*state {
-                PagingOut::Busy => PagingOut::Idle,
+                PagingOut::Busy | PagingOut::Outdated => {
+                    *state = PagingOut::Outdated;
+                    PagingOut::Idle
+                }
                 PagingOut::Idle | PagingOut::Wanted(_) | PagingOut::Found(_) => {
                     core::mem::take(&mut *state)
                 }

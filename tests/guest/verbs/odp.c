@@ -1020,6 +1020,77 @@ PAIR_CASE(what_waits_goes)
 	munmap(remote.buf, LEN);
 }
 
+static struct region earlier;
+
+/* Whose operation waits for a page, then comes to its end or, if that page goes, fails. */
+static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode op, bool page_goes)
+{
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	struct ibv_qp_attr rights = { .qp_access_flags = RIGHTS & ~ODP };
+	struct ibv_sge sge = sge_of(&a->memory, 0, 8);
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	int fd;
+
+	must(region_make(&remote, b->pd, LEN, RIGHTS) && region_make(&earlier, b->pd, LEN, RIGHTS));
+	fd = faults_wait(earlier.buf, LEN);
+	must(fd >= 0);
+	check(!try_modify(b, &rights, IBV_QP_ACCESS_FLAGS), "rights to atomic operations");
+	must(sides_join(a, b));
+	wr = wr_rdma(op, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)earlier.buf, earlier.mr->rkey);
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr = atomic(op, 1, &sge, earlier.buf, 5, 0);
+		wr.wr.atomic.rkey = earlier.mr->rkey;
+	}
+	must(side_post(a, &wr) && fault_came(fd));
+	check(!try_modify(a, &reset, IBV_QP_STATE) && !try_modify(b, &reset, IBV_QP_STATE), "RESET");
+	while (poll_wc(a->cq, &wc, QUIET))
+		;
+	a->psn++;
+	b->psn++;
+	must(side_init(a) && side_init(b));
+	check(!try_modify(b, &rights, IBV_QP_ACCESS_FLAGS), "rights to atomic operations");
+	must(sides_join(a, b) && traffic(a, b) && traffic(b, a));
+	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, &sge, remote.buf, 7, 0);
+	must(side_post(a, &wr));
+	if (page_goes) {
+		munmap(earlier.buf, LEN);
+		close(fd);
+	} else {
+		must(faults_end(fd, earlier.buf, LEN));
+	}
+	must(expect_wc(a->cq, &wc, 2, IBV_WC_SUCCESS));
+	check(*remote.buf == 7, "left %u", *remote.buf);
+	must(traffic(a, b) && traffic(b, a));
+	if (page_goes)
+		region_release(&earlier);
+}
+
+static void new_stream_behind(enum ibv_wr_opcode op)
+{
+	struct ibv_context *ctx = test_context();
+
+	must(ctx);
+	if (!has_extensions())
+		return test_skip("the library has no atomic operations");
+	for (int goes = 0; goes < 2 && !test_failed(); goes++) {
+		struct side a, b;
+
+		if (sides_open(&a, &b, ctx, 0))
+			old_stream_waits(&a, &b, op, goes);
+		region_free(&remote);
+		region_free(&earlier);
+		sides_close(&a, &b);
+	}
+}
+
+static void new_stream_behind_a_write_that_waits(void) { new_stream_behind(IBV_WR_RDMA_WRITE); }
+static void new_stream_behind_a_read_that_waits(void) { new_stream_behind(IBV_WR_RDMA_READ); }
+static void new_stream_behind_an_atomic_that_waits(void)
+{
+	new_stream_behind(IBV_WR_ATOMIC_FETCH_AND_ADD);
+}
+
 /* Says whether the command said that it is done, which it may never do. */
 static bool says_done(FILE *command)
 {
@@ -1201,6 +1272,9 @@ int main(int argc, char **argv)
 	RUN(answers_wait);
 	RUN(an_end_behind_what_waits);
 	RUN(what_waits_goes);
+	RUN(new_stream_behind_a_write_that_waits);
+	RUN(new_stream_behind_a_read_that_waits);
+	RUN(new_stream_behind_an_atomic_that_waits);
 	RUN(other_devices_end_meanwhile);
 	RUN(registered_anew);
 	RUN(a_window);
