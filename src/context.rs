@@ -42,7 +42,7 @@ impl UContext {
             Self {
                 _device: device.into(),
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         abi::user::answer_open(device.abi, udata)?;
         Ok(context)
@@ -80,7 +80,7 @@ impl Pd {
             _reservation: device.reserve(Resource::Pd)?,
             device,
         };
-        Ok(Arc::new(pd, GFP_KERNEL)?)
+        Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The number of the domain.

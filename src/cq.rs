@@ -162,7 +162,7 @@ impl Cq {
                 }),
                 _reservation: reservation,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok(CqCreated {
             cq,

@@ -205,7 +205,7 @@ impl Region {
             windows: Atomic::new(0),
             gate: Gate::new(body),
         };
-        Ok(Arc::new(region, GFP_KERNEL)?)
+        Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Puts a new region into the device's table. Without a `key` it gets one that nobody can foresee

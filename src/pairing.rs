@@ -96,7 +96,7 @@ impl Pairings {
     /// * `ENOMEM`.
     pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<Waiting> {
         let key = (pair.route(), pair.local.number);
-        let node = RBTreeNode::new(key, (), GFP_KERNEL)?;
+        let node = RBTreeNode::new(key, (), GFP_KERNEL_ACCOUNT)?;
         let mut inner = device.pairings.inner.lock();
         inner.man(device, addr)?;
         inner.waiting.insert(node);
@@ -133,14 +133,14 @@ impl Inner {
             post.users = post.users.saturating_add(1);
             return Ok(());
         }
-        self.posts.reserve(1, GFP_KERNEL)?;
+        self.posts.reserve(1, GFP_KERNEL_ACCOUNT)?;
         let listener = listen::await_peers(device, addr)?;
         let post = Post {
             addr,
             listener,
             users: 1,
         };
-        Ok(self.posts.push(post, GFP_KERNEL)?)
+        Ok(self.posts.push(post, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Counts one user of a listener less, and closes it with the last one.

@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn started(ird: u16) -> Result<Pin<KBox<InboundReads>>> {
-        let reads = KBox::pin_init(InboundReads::new(), GFP_KERNEL)?;
+        let reads = KBox::pin_init(InboundReads::new(), GFP_KERNEL_ACCOUNT)?;
         reads.start(ird)?;
         Ok(reads)
     }

@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn kernel(entries: u32) -> Result<Pin<KBox<RecvQueue>>> {
-        KBox::pin_init(RecvQueue::new(entries, None)?, GFP_KERNEL).map_err(Error::from)
+        KBox::pin_init(RecvQueue::new(entries, None)?, GFP_KERNEL_ACCOUNT).map_err(Error::from)
     }
 
     /// A queue of 4 entries in memory that a process would have mapped.
@@ -214,7 +214,7 @@ mod tests {
         let ring = siw::RecvRing::new(4)?;
         let memory = ring.memory().clone();
         let ring = RecvRing::Siw(ring);
-        let queue = KBox::pin_init(RecvQueue::new(4, Some(ring))?, GFP_KERNEL)?;
+        let queue = KBox::pin_init(RecvQueue::new(4, Some(ring))?, GFP_KERNEL_ACCOUNT)?;
         Ok((queue, memory))
     }
 

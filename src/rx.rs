@@ -212,7 +212,7 @@ impl Qp {
             flow: Flow::Going,
             deferred: None,
         };
-        let stream = KBox::new(stream, GFP_KERNEL)?;
+        let stream = KBox::new(stream, GFP_KERNEL_ACCOUNT)?;
         let _drop_outside_lock = self.rx.lock().stream.replace(stream);
         Ok(())
     }

@@ -123,7 +123,7 @@ impl Srq {
                 queue <- queue,
                 _reservation: reservation,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok(SrqCreated { srq, attr })
     }

@@ -347,7 +347,7 @@ impl Qp {
                 cache: RegionCache::default(),
             },
         };
-        Ok(KBox::new(stream, GFP_KERNEL)?)
+        Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
     }
 
     fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {

@@ -333,9 +333,9 @@ impl Origin {
 ///
 /// Context: process.
 pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
-    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL | __GFP_NOWARN)?;
+    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
     for _ in 0..entries {
-        slots.push(None, GFP_KERNEL)?;
+        slots.push(None, GFP_KERNEL_ACCOUNT)?;
     }
     Ok(slots)
 }

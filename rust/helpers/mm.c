@@ -8,6 +8,7 @@
 #include <linux/scatterlist.h>
 #include <linux/sched/signal.h>
 #include <linux/uaccess.h>
+#include <linux/vmalloc.h>
 #include <rdma/ib_umem_odp.h>
 
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf);
@@ -107,4 +108,10 @@ void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp);
 void riwarp_helper_umem_odp_unlock(struct ib_umem_odp *odp)
 {
 	mutex_unlock(&odp->umem_mutex);
+}
+
+void *riwarp_helper_vmap_for_processes(struct page **pages, unsigned int count);
+void *riwarp_helper_vmap_for_processes(struct page **pages, unsigned int count)
+{
+	return vmap(pages, count, VM_USERMAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
 }

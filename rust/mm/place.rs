@@ -413,7 +413,7 @@ impl PageList {
     /// An empty list with room for `pieces`.
     pub(super) fn with_capacity(pieces: usize, writable: bool) -> Result<Self> {
         Ok(Self {
-            pieces: KVVec::with_capacity(pieces, GFP_KERNEL | __GFP_NOWARN)?,
+            pieces: KVVec::with_capacity(pieces, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
             len: 0,
             writable,
             hints: [const { Atomic::new(0) }; 2],
@@ -436,7 +436,8 @@ impl PageList {
         };
         if !adjoins {
             let offset = self.len;
-            self.pieces.push(Piece { offset, start }, GFP_KERNEL)?;
+            self.pieces
+                .push(Piece { offset, start }, GFP_KERNEL_ACCOUNT)?;
         }
         // INVARIANT: The last piece ends at the new length.
         self.len = self.len.checked_add(len as u64).ok_or(EOVERFLOW)?;

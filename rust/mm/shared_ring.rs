@@ -13,9 +13,12 @@
 //! Context: making and dropping: process. Access: any.
 
 use crate::bindings;
+use core::ffi::c_uint;
+use core::ffi::c_void;
 use core::mem::size_of;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use kernel::page::Page;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
@@ -27,8 +30,8 @@ use zerocopy::Immutable;
 ///
 /// # Invariants
 ///
-/// `start` is a live `vmalloc_user` allocation of `len` octets; `len` is a non-zero multiple of the
-/// page size.
+/// `start` is what `vmap` gave for pages of its own, `len` octets of them, marked as for processes; `len` is a
+/// non-zero multiple of the page size.
 pub struct SharedMem {
     start: NonNull<u8>,
     len: usize,
@@ -40,7 +43,7 @@ unsafe impl Send for SharedMem {}
 unsafe impl Sync for SharedMem {}
 
 impl SharedMem {
-    /// Allocates at least `len` octets, all zero.
+    /// Allocates at least `len` octets, all zero, which the memory cgroup of the caller is charged with.
     ///
     /// # Errors
     ///
@@ -51,10 +54,26 @@ impl SharedMem {
             return Err(EINVAL);
         }
         let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(ENOMEM)?;
-        // SAFETY: Any size may be asked for; what cannot be had is null.
-        let start = unsafe { bindings::vmalloc_user_noprof(len) };
-        let start = NonNull::new(start.cast::<u8>()).ok_or(ENOMEM)?;
-        // INVARIANT: Just allocated with that length.
+        let count = c_uint::try_from(len / PAGE_SIZE).map_err(|_| ENOMEM)?;
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let mut pages = KVVec::with_capacity(count as usize, flags)?;
+        let mut list = KVVec::with_capacity(count as usize, flags)?;
+        for _ in 0..count {
+            let page = Page::alloc_page(flags | __GFP_ZERO)?;
+            list.push(page.as_ptr(), flags)?;
+            pages.push(page, flags)?;
+        }
+        let (list, used, room) = list.into_raw_parts();
+        // SAFETY: So many pages are in the list.
+        let start = unsafe { riwarp_helper_vmap_for_processes(list.cast(), count) };
+        let Some(start) = NonNull::new(start.cast::<u8>()) else {
+            // SAFETY: As it was taken apart.
+            drop(unsafe { KVVec::from_raw_parts(list, used, room) });
+            return Err(ENOMEM);
+        };
+        // They and their list go with the mapping.
+        pages.into_iter().for_each(core::mem::forget);
+        // INVARIANT: Just made of as many pages.
         Ok(Self { start, len })
     }
 
@@ -215,10 +234,15 @@ impl SharedMem {
 
 impl Drop for SharedMem {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant this is a live allocation of `vmalloc_user`. Mappings of
-        // it hold the pages.
+        // SAFETY: By the type's invariant this is a live mapping that owns its pages. Mappings into processes
+        // hold the pages.
         unsafe { bindings::vfree(self.start.as_ptr().cast()) };
     }
+}
+
+// SAFETY: As rust/helpers/mm.c declares it.
+unsafe extern "C" {
+    fn riwarp_helper_vmap_for_processes(pages: *mut *mut c_void, count: c_uint) -> *mut c_void;
 }
 
 /// Copies memory of which one side may be changed by a process meanwhile.

@@ -72,14 +72,14 @@ impl Mappings {
         memory: Arc<SharedMem>,
     ) -> Result<u64> {
         // Room first, so that nothing can fail once the entry is in.
-        self.entries.reserve(1, GFP_KERNEL)?;
+        self.entries.reserve(1, GFP_KERNEL_ACCOUNT)?;
         let length = memory.len();
         let entry = KBox::new(
             Entry {
                 base: bindings::rdma_user_mmap_entry::default(),
                 memory,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let entry = KBox::into_raw(entry);
         // SAFETY: `entry` points to a live `Entry`.
@@ -104,7 +104,7 @@ impl Mappings {
         // SAFETY: `base` came from a box.
         let base = unsafe { NonNull::new_unchecked(base) };
         // INVARIANT: Inserted just now, with our reference.
-        self.entries.push(base, GFP_KERNEL)?;
+        self.entries.push(base, GFP_KERNEL_ACCOUNT)?;
         Ok(key)
     }
 }
@@ -135,8 +135,8 @@ pub(super) unsafe extern "C" fn mmap(
     };
     // SAFETY: All entries of our contexts are `Entry` with `base` at offset 0; we hold a reference.
     let memory = unsafe { &(*base.as_ptr().cast::<Entry>()).memory };
-    // SAFETY: `vma` is being made, and the memory is one `vmalloc_user` allocation, of exactly the
-    // size of the entry.
+    // SAFETY: `vma` is being made, and the memory is mapped as for processes, with exactly the size of
+    // the entry.
     let status = unsafe { bindings::remap_vmalloc_range(vma, memory.as_ptr().cast(), 0) };
     // SAFETY: The reference is that of `rdma_user_mmap_entry_get`.
     unsafe { bindings::rdma_user_mmap_entry_put(base.as_ptr()) };

@@ -287,7 +287,7 @@ impl CqLink {
                 call: CpuCall::new(),
                 resized <- Resized::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok(Self(inner))
     }
@@ -387,7 +387,7 @@ impl SrqLink {
                 gate: Gate::new(Target(srq)),
                 resized <- Resized::new(),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok(Self(inner))
     }

@@ -158,7 +158,7 @@ impl Queue {
         memory.store_u32_release(ELEMENT_SHIFT_AT, shift)?;
         memory.store_u32_release(INDEX_MASK_AT, mask)?;
         Ok(Self {
-            memory: Arc::new(memory, GFP_KERNEL)?,
+            memory: Arc::new(memory, GFP_KERNEL_ACCOUNT)?,
             mask,
             shift,
         })

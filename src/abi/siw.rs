@@ -146,7 +146,7 @@ impl<const LEN: usize> Ring<LEN> {
     fn new(entries: u32) -> Result<Self> {
         let memory = SharedMem::try_new(entries as usize * LEN)?;
         Ok(Self {
-            memory: Arc::new(memory, GFP_KERNEL)?,
+            memory: Arc::new(memory, GFP_KERNEL_ACCOUNT)?,
             mask: entries.wrapping_sub(1),
         })
     }
@@ -286,7 +286,7 @@ impl CqRing {
     pub(crate) fn new(entries: u32) -> Result<Self> {
         let memory = SharedMem::try_new(entries as usize * CQE_LEN + CQ_CTRL_LEN)?;
         Ok(Self {
-            memory: Arc::new(memory, GFP_KERNEL)?,
+            memory: Arc::new(memory, GFP_KERNEL_ACCOUNT)?,
             mask: entries.wrapping_sub(1),
         })
     }

@@ -234,7 +234,7 @@ impl Mr {
             pages,
             _reservation: reservation,
         };
-        Ok(Arc::new(mr, GFP_KERNEL)?)
+        Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
     }
 
     pub(super) fn created(self: Arc<Self>) -> MrCreated<Riwarp> {

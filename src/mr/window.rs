@@ -226,7 +226,7 @@ impl Mw {
         };
         Ok(MwCreated {
             rkey: mw.region.stag().raw(),
-            mw: Arc::new(mw, GFP_KERNEL)?,
+            mw: Arc::new(mw, GFP_KERNEL_ACCOUNT)?,
         })
     }
 }

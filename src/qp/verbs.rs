@@ -149,7 +149,7 @@ impl Qp {
             Some(srq) => Receives::Shared(srq),
             None => Receives::Own(Arc::pin_init(
                 RecvQueue::new(recv.map_or(0, |recv| recv.all), recv_ring)?,
-                GFP_KERNEL,
+                GFP_KERNEL_ACCOUNT,
             )?),
         };
         let signal_all = init.signal == SignalPolicy::All;
@@ -206,7 +206,7 @@ impl Qp {
                     paging_out_work <- new_work!("Qp::paging_out_work"),
                     _reservation: reservation,
                 }),
-                GFP_KERNEL,
+                GFP_KERNEL_ACCOUNT,
             )
         })?;
         if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number, udata)) {

@@ -44,13 +44,13 @@ impl Pending {
     ///
     /// Context: process.
     pub(super) fn new(entries: u32) -> Result<Self> {
-        let mut places = KVVec::with_capacity(entries as usize, GFP_KERNEL | __GFP_NOWARN)?;
+        let mut places = KVVec::with_capacity(entries as usize, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         for _ in 0..entries {
             let place = Place {
                 id: Atomic::new(0),
                 rest: Atomic::new(0),
             };
-            places.push(place, GFP_KERNEL)?;
+            places.push(place, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(Self(places))
     }

@@ -21,7 +21,10 @@ widest() { "$@"; }
 # disk_in_memory: /dev/ram0 of 64 MiB, for a target.
 disk_in_memory() { modprobe brd rd_nr=1 rd_size=65536; }
 
-after_failure() { disconnect; }
+after_failure() {
+	! mountpoint -q "$TMP/mnt" || umount -l "$TMP/mnt"
+	disconnect
+}
 
 # connected COMMAND...: runs it while the disk is there.
 connected() {
@@ -166,12 +169,12 @@ file_system() {
 	umount "$TMP/mnt"
 }
 
-# A file whose writer waits for every eighth write to be on the disk, which is told so if it has a cache.
+# A file whose writer waits again and again for its last writes to be on the disk, which is told so if it has a cache.
 synchronous() {
 	local before after
 	before=$(flushes)
 	checked --filename="$TMP/mnt/synchronous" --direct=0 --ioengine=psync --rw=randwrite --bsrange=512-64k \
-		--size=$((4 / FEWER))M --fsync=8
+		--size=$((4 / FEWER))M --fsync=$((8 / FEWER))
 	after=$(flushes)
 	cp "$TMP/mnt/synchronous" "$TMP/synchronous"
 	echo "$((after - before)) flushes"

@@ -53,13 +53,13 @@ impl KernelPages {
             return Err(EINVAL);
         }
         // CAST: 32 bits fit.
-        let mut pieces = KVVec::with_capacity(max as usize, GFP_KERNEL)?;
+        let mut pieces = KVVec::with_capacity(max as usize, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..max {
             let piece = Piece {
                 start: Atomic::new(0),
                 end: Atomic::new(0),
             };
-            pieces.push(piece, GFP_KERNEL)?;
+            pieces.push(piece, GFP_KERNEL_ACCOUNT)?;
         }
         let this = Self {
             pieces,
@@ -69,7 +69,7 @@ impl KernelPages {
             len: Atomic::new(0),
             shape,
         };
-        Ok(Arc::new(this, GFP_KERNEL)?)
+        Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Forgets all pieces.

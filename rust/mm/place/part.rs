@@ -87,7 +87,7 @@ impl Divisible {
     ///
     /// `ENOMEM`.
     pub fn try_new() -> Result<Self> {
-        Ok(Self(UniqueArc::new_uninit(GFP_KERNEL)?))
+        Ok(Self(UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?))
     }
 
     /// The same memory, of which there can be parts.

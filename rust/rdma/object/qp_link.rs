@@ -71,7 +71,7 @@ impl QpLink {
                 unused <- Completion::new(),
                 connection <- new_spinlock_irq!(Connection::None),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         Ok(Self(inner))
     }

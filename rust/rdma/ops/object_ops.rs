@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
 
 /// Makes room for the C object of a region, zeroed as `ib_core` expects it.
 fn new_region<T: Driver>() -> Result<KBox<MaybeUninit<MrObject<T>>>> {
-    Ok(KBox::new_uninit(GFP_KERNEL | __GFP_ZERO)?)
+    Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?)
 }
 
 /// Finishes the C object of a region, once nothing can fail any more; its range is that of a process's

@@ -4,6 +4,8 @@
 #include "common.h"
 
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static struct region mail;
@@ -139,6 +141,91 @@ PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
 	check(!others, "%d queues can be mapped by another context", others);
 }
 
+/* --- what it costs ------------------------------------------------------------------------------ */
+
+#define CGROUPS "/tmp/cgroups"
+
+static bool cgroup_write(const char *name, const char *text)
+{
+	char path[100];
+	FILE *file;
+	bool done;
+
+	snprintf(path, sizeof(path), CGROUPS "/%s", name);
+	file = fopen(path, "w");
+	done = file && fprintf(file, "%s", text) > 0;
+	/* Only now it is written. */
+	return file && !fclose(file) && done;
+}
+
+/* Octets that the cgroup of this process is charged with. */
+static long charged(void)
+{
+	FILE *file = fopen(CGROUPS "/charged/memory.current", "r");
+	long octets = -1;
+
+	if (file && fscanf(file, "%ld", &octets) != 1)
+		octets = -1;
+	if (file)
+		fclose(file);
+	return octets;
+}
+
+/* Octets that this process shares with the device. */
+static long shared(void)
+{
+	struct mapping found[64];
+	size_t count = device_mappings(found, ARRAY_SIZE(found));
+	long octets = 0;
+
+	for (size_t i = 0; i < count && i < ARRAY_SIZE(found); i++)
+		octets += found[i].len;
+	return octets;
+}
+
+static void charges(void)
+{
+	struct ibv_context *context = test_context();
+	long before = charged(), shared_before = shared(), now;
+	struct ibv_device_attr attr;
+	struct ibv_cq *cq;
+
+	must(context);
+	check(before >= 0, "not charged at all");
+	check(!ibv_query_device(context, &attr), "ibv_query_device: %s", strerror(errno));
+	cq = ibv_create_cq(context, attr.max_cqe, NULL, NULL, 0);
+	check(cq, "ibv_create_cq: %s", strerror(errno));
+	now = charged();
+	if (shared() - shared_before < 32 * attr.max_cqe)
+		fail("%d completions in %ld octets", attr.max_cqe, shared() - shared_before);
+	else if (now - before < shared() - shared_before)
+		fail("%ld octets are shared, %ld charged", shared() - shared_before, now - before);
+	ibv_destroy_cq(cq);
+	for (int64_t end = now_ms() + SOON; charged() > (before + now) / 2; sleep_ms(10))
+		check(now_ms() < end, "%ld octets are still charged, %ld before, %ld with the queue",
+		      charged(), before, now);
+}
+
+/* Who makes a queue pays for its memory. */
+static void queues_are_charged(void)
+{
+	char pid[20];
+
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	mkdir(CGROUPS, 0700);
+	check(!mount("none", CGROUPS, "cgroup2", 0, NULL), "mount: %s", strerror(errno));
+	if (!cgroup_write("cgroup.subtree_control", "+memory")) {
+		umount(CGROUPS);
+		return test_skip("the kernel does not charge cgroups with memory");
+	}
+	if (mkdir(CGROUPS "/charged", 0700) || !cgroup_write("charged/cgroup.procs", pid))
+		fail("a cgroup: %s", strerror(errno));
+	else
+		charges();
+	if (!cgroup_write("cgroup.procs", pid) || rmdir(CGROUPS "/charged") || umount(CGROUPS))
+		fail("the cgroup stays: %s", strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -147,5 +234,6 @@ int main(int argc, char **argv)
 	RUN(memory_region);
 	RUN(shared_receive_queue);
 	RUN(queues_are_nobody_elses);
+	RUN(queues_are_charged);
 	return test_end();
 }
