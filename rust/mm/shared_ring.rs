@@ -240,7 +240,6 @@ impl Drop for SharedMem {
     }
 }
 
-// SAFETY: As rust/helpers/mm.c declares it.
 unsafe extern "C" {
     fn riwarp_helper_vmap_for_processes(pages: *mut *mut c_void, count: c_uint) -> *mut c_void;
 }

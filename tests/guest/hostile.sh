@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# A peer on a plain TCP socket against the device, over a veth pair with an MTU of 1500. With RPINGS=each
-# rping makes a connection behind each case, which takes several times as long.
+# A peer on a plain TCP socket against the device, over a veth pair with an MTU of 1500.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -36,11 +35,8 @@ END
 	chmod +x "$TMP/starve"
 	export STARVABLE=1
 fi
-export RPINGS=${RPINGS:-}
-long=800
-[ "$RPINGS" != each ] || long=3000
 # shellcheck disable=SC2086
-RELAY_NAME=all relay "$long" ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
+RELAY_NAME=all relay 800 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
 	${HOSTILE_CASES:-}
 
 # The same device again, served by a library that knows nothing of the messages of RFC 7306.

@@ -62,7 +62,7 @@ pub(crate) struct Place {
     pub(crate) setting: String,
     /// A program that does to a socket what the standard library cannot.
     pub(crate) socket: String,
-    /// A program that has rping make a connection over the device, on a port.
+    /// rping, where the device is.
     pub(crate) rping: String,
 }
 

@@ -7,8 +7,7 @@
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
 //! PUPPET, SETTING, SOCKET and RPING in the environment are programs; see [`bench::Place`]. WORKERS is
-//! how many verbs programs are played with at a time. RPINGS=each has rping make a connection behind each
-//! case, and not only behind the last one of each group. STARVABLE says that the device has a setting
+//! how many verbs programs are played with at a time. STARVABLE says that the device has a setting
 //! `starved`: with 1, the next memory that its driver wants it does not get.
 //!
 //! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
@@ -19,6 +18,7 @@ mod bench;
 mod cases;
 mod frame;
 mod puppet;
+mod rping;
 mod wire;
 
 use std::{
@@ -28,10 +28,7 @@ use std::{
         catch_unwind,
         AssertUnwindSafe, //
     },
-    process::{
-        Command,
-        ExitCode, //
-    },
+    process::ExitCode,
     sync::{
         atomic::{
             AtomicBool,
@@ -53,6 +50,7 @@ use cases::{
     Case,
     Group, //
 };
+use rping::Rping;
 use wire::{
     fail,
     Failure,
@@ -112,16 +110,12 @@ fn place(device: &str, own: &str, port: &str) -> Outcome<Place> {
 struct Session<'a> {
     place: &'a Place,
     groups: Vec<Group>,
-    /// Cases of each group that are not done.
-    left: Vec<AtomicUsize>,
     next: AtomicUsize,
     /// Cases that change a setting of the device have it to themselves.
     device: RwLock<()>,
     failed: AtomicBool,
-    /// rping is to make a connection behind each case.
-    rpings: bool,
-    /// How many of them it has made.
-    pinged: AtomicUsize,
+    /// Connects behind each case.
+    rping: Rping,
 }
 
 fn run(place: &Place, wanted: &[String]) -> ExitCode {
@@ -148,24 +142,26 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
         }
         groups.retain(|group| !group.cases.is_empty());
     }
-    let session = Session {
-        place,
-        left: groups
-            .iter()
-            .map(|group| AtomicUsize::new(group.cases.len()))
-            .collect(),
-        groups,
-        next: AtomicUsize::new(0),
-        device: RwLock::new(()),
-        failed: AtomicBool::new(false),
-        rpings: env::var("RPINGS").is_ok_and(|when| when == "each"),
-        pinged: AtomicUsize::new(0),
-    };
-    let begun = Instant::now();
     let workers = env::var("WORKERS")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(4);
+    let rping = match Rping::begin(&place.rping, &place.device, place.port + PORTS * workers) {
+        Ok(rping) => rping,
+        Err(why) => {
+            println!("not ok hostile: before the first case: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let session = Session {
+        place,
+        groups,
+        next: AtomicUsize::new(0),
+        device: RwLock::new(()),
+        failed: AtomicBool::new(false),
+        rping,
+    };
+    let begun = Instant::now();
     thread::scope(|scope| {
         for worker in 0..workers {
             let session = &session;
@@ -174,7 +170,7 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
     });
     println!(
         "# rping has made {} connections in {} s",
-        session.pinged.load(Ordering::Relaxed),
+        session.rping.made(),
         begun.elapsed().as_secs()
     );
     if session.failed.into_inner() {
@@ -185,28 +181,16 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
 }
 
 impl Session<'_> {
-    /// The next case and the number of its group.
-    fn next(&self) -> Option<(usize, &Case)> {
-        let mut n = self.next.fetch_add(1, Ordering::Relaxed);
-        for (i, group) in self.groups.iter().enumerate() {
-            match group.cases.get(n) {
-                Some(case) => return Some((i, case)),
-                None => n -= group.cases.len(),
-            }
-        }
-        None
+    fn next(&self) -> Option<&Case> {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        self.groups.iter().flat_map(|group| &group.cases).nth(n)
     }
 
     fn work(&self, port: u16) {
         let mut bench = None;
-        while let Some((group, case)) = self.next() {
+        while let Some(case) = self.next() {
             let result = self.run_case(&mut bench, port, case);
             self.report(&case.name, result);
-            if self.left[group].fetch_sub(1, Ordering::AcqRel) == 1 {
-                let _shared = self.device.read().ok();
-                let name = format!("rping_after_{}", self.groups[group].name);
-                self.report(&name, self.rping(port + 1));
-            }
         }
     }
 
@@ -231,24 +215,15 @@ impl Session<'_> {
         if after.is_err() {
             *bench = None;
         }
-        let pinged = if self.rpings {
-            self.rping(port + 1)
-                .map_err(|why| Failure(format!("rping after the case: {why}")))
-        } else {
-            Ok(())
-        };
+        let pinged = self
+            .rping
+            .connects()
+            .map_err(|why| Failure(format!("after the case: {why}")));
         let took = begun.elapsed();
         if took.as_secs() >= 5 {
             println!("# {} took {:.1} s", case.name, took.as_secs_f32());
         }
         result.and(after).and(pinged)
-    }
-
-    /// rping connects over the device.
-    fn rping(&self, port: u16) -> Outcome {
-        rping(self.place, port)?;
-        self.pinged.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 
     fn report(&self, name: &str, result: Outcome) {
@@ -260,17 +235,4 @@ impl Session<'_> {
             }
         }
     }
-}
-
-/// A connection of rping over the device.
-fn rping(place: &Place, port: u16) -> Outcome {
-    let output = Command::new(&place.rping).arg(port.to_string()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    fail!(
-        "{}: {}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout).replace('\n', "; ")
-    )
 }
