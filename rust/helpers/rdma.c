@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* For rust/rdma.rs and rust/rdma/. */
+#include <linux/capability.h>
 #include <linux/device.h>
+#include <linux/sched.h>
 #include <linux/sysfs.h>
 #include <net/netlink.h>
 #include <rdma/ib_verbs.h>
@@ -102,4 +104,10 @@ u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *e
 u64 riwarp_helper_rdma_user_mmap_get_offset(const struct rdma_user_mmap_entry *entry)
 {
 	return rdma_user_mmap_get_offset(entry);
+}
+
+bool riwarp_helper_is_trusted(void);
+bool riwarp_helper_is_trusted(void)
+{
+	return (current->flags & PF_KTHREAD) || capable(CAP_NET_ADMIN);
 }

@@ -50,6 +50,32 @@ enum Connection {
     Over,
 }
 
+/// For whom the connection manager works.
+///
+/// A process names a queue pair by a number, which it can guess. So it must be one of the user that has made the
+/// queue pair; not the same one, since a daemon may fork after that. A kernel consumer's queue pair is connected by
+/// the kernel: on a thread of its own, or on that of a process whose request that was (`nvme connect`, a mount,
+/// iscsid). The connection manager does not say whether it was, or asked by `rdma_ucm`; but who may ask a consumer
+/// may administrate the network.
+struct Caller {
+    user: Kuid,
+    is_trusted: bool,
+}
+
+impl Caller {
+    fn current() -> Self {
+        Self {
+            user: Kuid::current_euid(),
+            // SAFETY: May be asked in any thread.
+            is_trusted: unsafe { riwarp_helper_is_trusted() },
+        }
+    }
+}
+
+extern "C" {
+    fn riwarp_helper_is_trusted() -> bool;
+}
+
 impl QpLink {
     /// Makes the link of a queue pair that is being created, for a process of the user `maker` or for a kernel
     /// consumer. The connection manager does not find it before [`Self::filled`].
@@ -124,19 +150,14 @@ impl QpLink {
         self.0.filled.store(true, Release);
     }
 
-    /// Whether the connection manager may find the queue pair, for whom it works on this thread.
-    ///
-    /// A process names the queue pair by a number, which it can guess. So it must be one of the user that has
-    /// made the queue pair; not the same one, since a daemon may fork after that. Who connects a kernel
-    /// consumer's queue pair cannot be told: the consumer may do so on a thread of the kernel's or of any
-    /// process, and the connection manager does not say whether a request came from a process by `rdma_ucm`.
-    fn may_connect(&self) -> bool {
+    /// Whether the connection manager may find the queue pair, for whom it works.
+    fn may_connect(&self, caller: &Caller) -> bool {
         // ORDERING: what is done with the C object comes after; pairs with `Release` in `filled`.
         self.0.filled.load(Acquire)
-            && self
-                .0
-                .maker
-                .is_none_or(|maker| maker == Kuid::current_euid())
+            && match self.0.maker {
+                Some(maker) => maker == caller.user,
+                None => caller.is_trusted,
+            }
     }
 
     /// Finds the C object and counts a reference of the connection manager to it; `None` if it is not there
@@ -147,7 +168,7 @@ impl QpLink {
         // Held until it is counted: the queue pair's end closes the gate first, and then waits for all that
         // were counted.
         let qp = self.0.gate.enter()?;
-        if !self.may_connect() {
+        if !self.may_connect(&Caller::current()) {
             return None;
         }
         self.0.users.fetch_add(1, Full);
@@ -170,7 +191,7 @@ impl QpLink {
     /// `EINVAL` if the queue pair is still being made, being destroyed, or another user's.
     pub(in crate::rdma) fn attach(&self, endpoint: Endpoint) -> Result {
         // It is another one than was found before if the number was given anew meanwhile.
-        if !self.may_connect() {
+        if !self.may_connect(&Caller::current()) {
             return Err(EINVAL);
         }
         let mut connection = self.0.connection.lock();
@@ -255,14 +276,28 @@ mod tests {
 
     #[test]
     fn gets_no_users_from_another_user() -> Result {
+        let nobody = Kuid::from_raw(kernel::bindings::kuid_t { val: 65534 });
         let own = link_of(Some(Kuid::current_euid()))?;
         own.filled();
         assert!(own.add_user().is_some());
-        let other = link_of(Some(Kuid::from_raw(kernel::bindings::kuid_t {
-            val: 65534,
-        })))?;
+        let other = link_of(Some(nobody))?;
         other.filled();
         assert!(other.add_user().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn of_a_kernel_consumer_is_found_by_the_kernel() -> Result {
+        let link = link()?;
+        link.filled();
+        let caller = Caller::current();
+        assert!(caller.is_trusted && link.may_connect(&caller));
+        // Root, but without its rights: in a container.
+        let stranger = Caller {
+            is_trusted: false,
+            ..caller
+        };
+        assert!(!link.may_connect(&stranger));
         Ok(())
     }
 }
