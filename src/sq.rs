@@ -171,11 +171,8 @@ impl SendQueue {
             None => empty_ring(entries as usize)?,
         };
         let pending = Pending::new(entries)?;
-        let progress = KVVec::from_elem(
-            Progress::Taken,
-            entries as usize,
-            GFP_KERNEL_ACCOUNT | __GFP_NOWARN,
-        )?;
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let progress = KVVec::from_elem(Progress::Taken, entries as usize, flags)?;
         Ok(pin_init!(Self {
             entries,
             signal_all,
