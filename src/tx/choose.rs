@@ -74,6 +74,9 @@ use super::{
     TxStream, //
 };
 
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
+
 impl Qp {
     /// Chooses the next message; false if there is none that may go out now.
     pub(super) fn next_message(self: &Arc<Self>, stream: &mut TxStream) -> bool {
