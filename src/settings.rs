@@ -196,5 +196,8 @@ mod tests {
         assert!(!settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert!(Settings::new(true, MpaRevision::Two).crc());
+        assert_eq!(settings.pairing_port(), Some(PAIRING_PORT));
+        settings.pairing_port.store(0, Relaxed);
+        assert_eq!(settings.pairing_port(), None);
     }
 }

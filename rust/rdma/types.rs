@@ -426,7 +426,7 @@ pub struct Path {
 }
 
 /// The attributes of a queue pair, for modify and query.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of `struct ib_qp_attr`.
 pub struct QpAttr {
     pub qp_state: QpState,
