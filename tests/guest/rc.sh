@@ -141,8 +141,8 @@ devices_go() {
 	within 30 rmmod "$MODULE" || die "rmmod: $?"
 }
 
-# Both are in RTR at least.
-is_looking() { [ "$(objects qp | grep -c -E 'state RT[RS]')" = 2 ]; }
+# One is in RTR at least; where all is slow, the client has given up by the time when both are.
+is_looking() { objects qp | grep -q -E 'state RT[RS]'; }
 
 pingpongs() {
 	try "$1/rc_pingpong" 60 pingpong ibv_rc_pingpong -g 0
@@ -152,8 +152,9 @@ pingpongs() {
 	try "$1/ipv4" 60 over '0000:0000:0000:0000:0000:ffff:'
 	try "$1/ipv6" 60 over '^fd71:'
 	try "$1/link_local" 60 over '^fe80:'
-	try "$1/srq_16_queue_pairs" 60 pingpong ibv_srq_pingpong -g 0 -q 16 -n 320
-	try "$1/srq_events" 60 pingpong ibv_srq_pingpong -g 0 -q 16 -n 320 -e
+	# Its queue pairs wait 2 s for their peers, in the debug kernel too.
+	try "$1/srq_queue_pairs" 60 pingpong ibv_srq_pingpong -g 0 -q $((16 / SLOW)) -n 320
+	try "$1/srq_events" 60 pingpong ibv_srq_pingpong -g 0 -q $((16 / SLOW)) -n 320 -e
 }
 
 perftests() {
