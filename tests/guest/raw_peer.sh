@@ -7,7 +7,11 @@
 raw_peer() {
 	# The verbs programs have to be where the device is, the raw peer at the other end.
 	AT_B="ip netns exec $NS_B"
-	[ "$NS_B" != - ] || AT_B='nsenter --net=/proc/1/ns/net'
+	THERE="nsenter --net=/run/netns/$NS_B"
+	if [ "$NS_B" = - ]; then
+		THERE='nsenter --net=/proc/1/ns/net'
+		AT_B=$THERE
+	fi
 	cat >"$TMP/puppet" <<END
 #!/bin/sh
 exec $AT_B $VERBS_DIR/puppet "\$@"
@@ -22,16 +26,10 @@ counter) exec nsenter --mount=/proc/1/ns/mnt cat "/sys/class/infiniband/$DEV_B/p
 esac
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
-	# Its server has no limit.
-	cat >"$TMP/rping" <<END
-#!/bin/sh
-[ "\$1" != -s ] || exec $AT_B rping "\$@"
-exec $AT_B within 60 rping "\$@"
-END
-	chmod +x "$TMP/puppet" "$TMP/setting" "$TMP/rping"
+	chmod +x "$TMP/puppet" "$TMP/setting"
 	# Started often, and the checkout is far away.
 	cp "$VERBS_DIR/socket" "$TMP/socket"
-	export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket RPING=$TMP/rping
+	export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket THERE
 	# Verbs programs that start together take too long for each other in a slow kernel.
 	[ "$SLOW" = 1 ] || export WORKERS=1
 }

@@ -62,8 +62,8 @@ pub(crate) struct Place {
     pub(crate) setting: String,
     /// A program that does to a socket what the standard library cannot.
     pub(crate) socket: String,
-    /// rping, where the device is.
-    pub(crate) rping: String,
+    /// What runs a program where the device is.
+    pub(crate) there: String,
 }
 
 /// What untouched memory holds.

@@ -6,7 +6,7 @@
 //! usage: hostile --list
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
-//! PUPPET, SETTING, SOCKET and RPING in the environment are programs; see [`bench::Place`]. WORKERS is
+//! PUPPET, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS is
 //! how many verbs programs are played with at a time. STARVABLE says that the device has a setting
 //! `starved`: with 1, the next memory that its driver wants it does not get.
 //!
@@ -102,7 +102,7 @@ fn place(device: &str, own: &str, port: &str) -> Outcome<Place> {
         puppet: program("PUPPET")?,
         setting: program("SETTING")?,
         socket: program("SOCKET")?,
-        rping: program("RPING")?,
+        there: program("THERE")?,
     })
 }
 
@@ -146,7 +146,7 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(4);
-    let rping = match Rping::begin(&place.rping, &place.device, place.port + PORTS * workers) {
+    let rping = match Rping::begin(&place.there, &place.device, place.port + PORTS * workers) {
         Ok(rping) => rping,
         Err(why) => {
             println!("not ok hostile: before the first case: {why}");

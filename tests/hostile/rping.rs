@@ -5,6 +5,7 @@
 //! One server stays all the time; each look at the device is a client of it.
 
 use std::{
+    io::Read as _,
     process::{
         Child,
         Command,
@@ -26,15 +27,13 @@ use crate::wire::{
     Outcome, //
 };
 
-/// How long a server may take before it answers.
-const START: Duration = Duration::from_secs(60);
-
-/// What is the same for server and client: so many octets go each way, and are compared.
-const COMMON: [&str; 3] = ["-S", "1000", "-V"];
+/// How long a server may take to start, and a client to be served, where everything is slow.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server, and how many connections it was seen to have.
 pub(crate) struct Rping {
-    program: String,
+    /// What runs a program where the device is.
+    there: String,
     address: String,
     port: String,
     server: Child,
@@ -42,18 +41,16 @@ pub(crate) struct Rping {
 }
 
 impl Rping {
-    /// Starts the server on a port of its own, and waits until a client has been served. `program` is rping where
-    /// the device is.
-    pub(crate) fn begin(program: &str, address: &str, port: u16) -> Outcome<Self> {
+    /// Starts the server on a port of its own, and waits until a client has been served. `there` runs the program
+    /// that it is called with where the device is, as the same process.
+    pub(crate) fn begin(there: &str, address: &str, port: u16) -> Outcome<Self> {
         let port = port.to_string();
-        let server = Command::new(program)
-            .args(["-s", "-P", "-a", address, "-p", &port])
-            .args(COMMON)
-            .stdout(Stdio::null())
+        let server = rping(there, address, &port)
+            .args(["-s", "-P"])
             .stderr(Stdio::null())
             .spawn()?;
         let this = Self {
-            program: program.into(),
+            there: there.into(),
             address: address.into(),
             port,
             server,
@@ -61,7 +58,7 @@ impl Rping {
         };
         let begun = Instant::now();
         while let Err(why) = this.connects() {
-            if begun.elapsed() > START {
+            if begun.elapsed() > LIMIT {
                 return Err(why);
             }
             thread::sleep(Duration::from_millis(100));
@@ -71,18 +68,28 @@ impl Rping {
 
     /// Makes a connection over the device, and compares what comes back.
     pub(crate) fn connects(&self) -> Outcome {
-        let output = Command::new(&self.program)
-            .args(["-c", "-C", "3", "-a", &self.address, "-p", &self.port])
-            .args(COMMON)
-            .output()?;
-        if !output.status.success() {
-            fail!(
-                "rping: {}: {}",
-                output.status,
-                String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
-                    .trim()
-                    .replace('\n', "; ")
-            );
+        let mut client = rping(&self.there, &self.address, &self.port)
+            .args(["-c", "-C", "3"])
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = client.try_wait()? {
+                break status;
+            }
+            if begun.elapsed() > LIMIT {
+                client.kill()?;
+                client.wait()?;
+                fail!("rping: not done after {LIMIT:?}");
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        if !status.success() {
+            let mut words = String::new();
+            if let Some(mut pipe) = client.stderr {
+                pipe.read_to_string(&mut words)?;
+            }
+            fail!("rping: {status}: {}", words.trim().replace('\n', "; "));
         }
         self.made.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -99,4 +106,16 @@ impl Drop for Rping {
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
+}
+
+/// What is the same for server and client: 1000 octets go each way, and are compared.
+fn rping(there: &str, address: &str, port: &str) -> Command {
+    let mut words = there.split_whitespace().chain(["rping"]);
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command
+        .args(words)
+        .args(["-a", address, "-p", port, "-S", "1000", "-V"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
 }
