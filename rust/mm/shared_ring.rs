@@ -63,15 +63,11 @@ impl SharedMem {
             list.push(page.as_ptr(), flags)?;
             pages.push(page, flags)?;
         }
-        let (list, used, room) = list.into_raw_parts();
         // SAFETY: So many pages are in the list.
-        let start = unsafe { riwarp_helper_vmap_for_processes(list.cast(), count) };
-        let Some(start) = NonNull::new(start.cast::<u8>()) else {
-            // SAFETY: As it was taken apart.
-            drop(unsafe { KVVec::from_raw_parts(list, used, room) });
-            return Err(ENOMEM);
-        };
-        // They and their list go with the mapping.
+        let start = unsafe { riwarp_helper_vmap_for_processes(list.as_mut_ptr().cast(), count) };
+        let start = NonNull::new(start.cast::<u8>()).ok_or(ENOMEM)?;
+        // They and their list are the mapping's from now on.
+        core::mem::forget(list);
         pages.into_iter().for_each(core::mem::forget);
         // INVARIANT: Just made of as many pages.
         Ok(Self { start, len })

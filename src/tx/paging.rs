@@ -196,6 +196,7 @@ impl Qp {
                 PagingOut::Idle
             }
         };
+        // Dropped outside the lock: it may hold the last reference to its connection.
         let outdated = {
             let mut state = self.paging_out.lock();
             match core::mem::take(&mut *state) {
@@ -206,15 +207,10 @@ impl Qp {
                 _ => Some(result),
             }
         };
-        match outdated {
-            None => {
-                if let Some(terminate) = fault {
-                    self.terminate(terminate);
-                }
-            }
-            // It may hold the last reference to its connection.
-            Some(result) => drop(result),
+        if let (None, Some(terminate)) = (&outdated, fault) {
+            self.terminate(terminate);
         }
+        drop(outdated);
         self.transmit();
     }
 
