@@ -156,7 +156,7 @@ impl Paged {
             len,
             odp,
         };
-        let this = Arc::new(this, GFP_KERNEL)?;
+        let this = Arc::new(this, GFP_KERNEL_ACCOUNT)?;
         let locked = this.odp.lock();
         // INVARIANT: The value stays where it is.
         this.odp.set_private(Arc::as_ptr(&this));
