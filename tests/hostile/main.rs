@@ -47,8 +47,7 @@ use bench::{
 };
 use cases::{
     Alone,
-    Case,
-    Group, //
+    Case, //
 };
 use rping::Rping;
 use wire::{
@@ -109,7 +108,7 @@ fn place(device: &str, own: &str, port: &str) -> Outcome<Place> {
 /// The cases to be run, one after the other, and what has become of them.
 struct Session<'a> {
     place: &'a Place,
-    groups: Vec<Group>,
+    cases: Vec<Case>,
     next: AtomicUsize,
     /// Cases that change a setting of the device have it to themselves.
     device: RwLock<()>,
@@ -140,7 +139,6 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
                 group.cases.retain(|case| wanted.contains(&case.name));
             }
         }
-        groups.retain(|group| !group.cases.is_empty());
     }
     let workers = env::var("WORKERS")
         .ok()
@@ -155,24 +153,18 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
     };
     let session = Session {
         place,
-        groups,
+        cases: groups.into_iter().flat_map(|group| group.cases).collect(),
         next: AtomicUsize::new(0),
         device: RwLock::new(()),
         failed: AtomicBool::new(false),
         rping,
     };
-    let begun = Instant::now();
     thread::scope(|scope| {
         for worker in 0..workers {
             let session = &session;
             scope.spawn(move || session.work(place.port + PORTS * worker));
         }
     });
-    println!(
-        "# rping has made {} connections in {} s",
-        session.rping.made(),
-        begun.elapsed().as_secs()
-    );
     if session.failed.into_inner() {
         ExitCode::FAILURE
     } else {
@@ -182,8 +174,7 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
 
 impl Session<'_> {
     fn next(&self) -> Option<&Case> {
-        let n = self.next.fetch_add(1, Ordering::Relaxed);
-        self.groups.iter().flat_map(|group| &group.cases).nth(n)
+        self.cases.get(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     fn work(&self, port: u16) {

@@ -11,10 +11,6 @@ use std::{
         Command,
         Stdio, //
     },
-    sync::atomic::{
-        AtomicUsize,
-        Ordering, //
-    },
     thread,
     time::{
         Duration,
@@ -30,14 +26,13 @@ use crate::wire::{
 /// How long a server may take to start, and a client to be served, where everything is slow.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server, and how many connections it was seen to have.
+/// A server.
 pub(crate) struct Rping {
     /// What runs a program where the device is.
     there: String,
     address: String,
     port: String,
     server: Child,
-    made: AtomicUsize,
 }
 
 impl Rping {
@@ -54,7 +49,6 @@ impl Rping {
             address: address.into(),
             port,
             server,
-            made: AtomicUsize::new(0),
         };
         let begun = Instant::now();
         while let Err(why) = this.connects() {
@@ -91,13 +85,7 @@ impl Rping {
             }
             fail!("rping: {status}: {}", words.trim().replace('\n', "; "));
         }
-        self.made.fetch_add(1, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// How many connections there were.
-    pub(crate) fn made(&self) -> usize {
-        self.made.load(Ordering::Relaxed)
     }
 }
 
