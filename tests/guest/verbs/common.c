@@ -145,6 +145,33 @@ void sleep_ms(int ms)
 	nanosleep(&ts, NULL);
 }
 
+/* --- files of the kernel ---------------------------------------------------------------------- */
+
+long file_value(const char *path)
+{
+	FILE *file = fopen(path, "r");
+	long value = -1;
+
+	if (file && fscanf(file, "%ld", &value) != 1)
+		value = -1;
+	if (file)
+		fclose(file);
+	return value;
+}
+
+bool file_write(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+	bool done = file && fprintf(file, "%s", text) > 0;
+
+	/* Only when it is closed it is written. */
+	if (file && fclose(file))
+		done = false;
+	if (!done)
+		fail("%s does not take %s: %s", path, text, strerror(errno));
+	return done;
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 /* Regions that nobody has freed yet. */

@@ -76,6 +76,13 @@ int next_port(void);
 int64_t now_ms(void);
 void sleep_ms(int ms);
 
+/* --- files of the kernel ---------------------------------------------------------------------- */
+
+/* The number that such a file begins with; -1 if there is none. */
+long file_value(const char *path);
+/* False (and the case has failed) if it does not take the text. */
+bool file_write(const char *path, const char *text);
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 struct region {

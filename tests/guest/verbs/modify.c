@@ -3,6 +3,8 @@
 
 #include "modify.h"
 
+#include <limits.h>
+
 #define MEMORY (64 * 1024)
 /* Where in the memory of a side what is for it: octets it sends, and what others put there. */
 #define OUT 0
@@ -117,6 +119,16 @@ static bool must_modify(struct side *s, struct ibv_qp_attr *attr, int mask, cons
 	return !rc;
 }
 
+bool side_to(struct side *s, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+	int rc = try_modify(s, &attr, IBV_QP_STATE);
+
+	if (rc)
+		fail("to state %d: %s", state, strerror(rc));
+	return !rc;
+}
+
 bool side_init(struct side *s)
 {
 	struct ibv_qp_attr attr = {
@@ -155,6 +167,27 @@ bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid
 bool sides_join(struct side *a, struct side *b)
 {
 	return side_rtr(a, b) && side_rtr(b, a) && side_rts(a) && side_rts(b);
+}
+
+static bool side_reset(struct side *s, uint32_t step)
+{
+	struct ibv_wc wc;
+
+	if (!side_to(s, IBV_QPS_RESET))
+		return false;
+	if (qp_state(s->qp) != IBV_QPS_RESET) {
+		fail("state %d", qp_state(s->qp));
+		return false;
+	}
+	while (poll_wc(s->cq, &wc, QUIET))
+		;
+	s->psn = (s->psn + step) & 0xffffff;
+	return true;
+}
+
+bool sides_reset(struct side *a, struct side *b)
+{
+	return side_reset(a, 1) && side_reset(b, 7) && side_init(a) && side_init(b);
 }
 
 void sides_close(struct side *a, struct side *b)
@@ -262,25 +295,18 @@ bool somebody_listens(int port)
 	return found;
 }
 
-static FILE *device_file(struct ibv_context *ctx, const char *name, const char *mode)
+static void device_path(char path[PATH_MAX], struct ibv_context *ctx, const char *name)
 {
-	char path[300];
-
-	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/%s",
-		 ibv_get_device_name(ctx->device), name);
-	return fopen(path, mode);
+	snprintf(path, PATH_MAX, "/sys/class/infiniband/%s/%s", ibv_get_device_name(ctx->device),
+		 name);
 }
 
 long device_value(struct ibv_context *ctx, const char *name)
 {
-	FILE *file = device_file(ctx, name, "r");
-	long value = -1;
+	char path[PATH_MAX];
 
-	if (file && fscanf(file, "%ld", &value) != 1)
-		value = -1;
-	if (file)
-		fclose(file);
-	return value;
+	device_path(path, ctx, name);
+	return file_value(path);
 }
 
 long device_counter(struct ibv_context *ctx, const char *name)
@@ -295,12 +321,9 @@ long device_counter(struct ibv_context *ctx, const char *name)
 
 bool set_device_value(struct ibv_context *ctx, const char *name, long value)
 {
-	FILE *file = device_file(ctx, name, "w");
-	bool done = file && fprintf(file, "%ld", value) > 0;
+	char path[PATH_MAX], text[24];
 
-	if (file && fclose(file))
-		done = false;
-	if (!done)
-		fail("%s cannot be set to %ld: %s", name, value, strerror(errno));
-	return done;
+	device_path(path, ctx, name);
+	snprintf(text, sizeof(text), "%ld", value);
+	return file_write(path, text);
 }

@@ -37,11 +37,15 @@ bool side_rts(struct side *s);
 /* The errno of a change of state, 0 if it was done. */
 int try_modify(struct side *s, struct ibv_qp_attr *attr, int mask);
 
+bool side_to(struct side *s, enum ibv_qp_state state);
+
 /* Two sides on the same index of the GID table; both in INIT. */
 bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid_index);
 void sides_close(struct side *a, struct side *b);
 /* Both to RTR, both to RTS: they find each other. */
 bool sides_join(struct side *a, struct side *b);
+/* Both to RESET, where nothing is left of what was, and to INIT, for another connection. */
+bool sides_reset(struct side *a, struct side *b);
 
 /* Defines a case with two sides in INIT on the device `ctx`. */
 #define SIDES_CASE(name)                                                                           \

@@ -1025,7 +1025,6 @@ static struct region earlier;
 /* Whose operation waits for a page, then comes to its end or, if that page goes, fails. */
 static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode op, bool page_goes)
 {
-	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
 	struct ibv_qp_attr rights = { .qp_access_flags = RIGHTS & ~ODP };
 	struct ibv_sge sge = sge_of(&a->memory, 0, 8);
 	struct ibv_send_wr wr;
@@ -1043,12 +1042,7 @@ static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode 
 		wr.wr.atomic.rkey = earlier.mr->rkey;
 	}
 	must(side_post(a, &wr) && fault_came(fd));
-	check(!try_modify(a, &reset, IBV_QP_STATE) && !try_modify(b, &reset, IBV_QP_STATE), "RESET");
-	while (poll_wc(a->cq, &wc, QUIET))
-		;
-	a->psn++;
-	b->psn++;
-	must(side_init(a) && side_init(b));
+	must(sides_reset(a, b));
 	check(!try_modify(b, &rights, IBV_QP_ACCESS_FLAGS), "rights to atomic operations");
 	must(sides_join(a, b) && traffic(a, b) && traffic(b, a));
 	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, &sge, remote.buf, 7, 0);

@@ -341,48 +341,23 @@ SIDES_CASE(query_says_what_was_set)
 	must(same_attributes(b, a, true));
 }
 
-static bool to_state(struct side *s, enum ibv_qp_state state)
-{
-	struct ibv_qp_attr attr = { .qp_state = state };
-	int rc = try_modify(s, &attr, IBV_QP_STATE);
-
-	if (rc)
-		fail("to state %d: %s", state, strerror(rc));
-	return !rc;
-}
-
-static void forget(struct ibv_cq *cq)
-{
-	struct ibv_wc wc;
-
-	while (poll_wc(cq, &wc, 100))
-		;
-}
-
 SIDES_CASE(reset_and_used_again)
 {
 	for (int round = 0; round < 3; round++) {
 		must(sides_join(a, b));
 		must(traffic(a, b));
-		must(to_state(a, IBV_QPS_RESET));
-		check(qp_state(a->qp) == IBV_QPS_RESET, "state %d", qp_state(a->qp));
-		must(to_state(b, IBV_QPS_RESET));
-		forget(a->cq);
-		forget(b->cq);
-		a->psn = (a->psn + 1) & 0xffffff;
-		b->psn = (b->psn + 7) & 0xffffff;
-		must(side_init(a) && side_init(b));
+		must(sides_reset(a, b));
 	}
 }
 
 SIDES_CASE(reset_while_waiting)
 {
 	must(side_rtr(a, b));
-	must(to_state(a, IBV_QPS_RESET));
+	must(side_to(a, IBV_QPS_RESET));
 	must(nobody_listens());
 	must(side_init(a) && side_rtr(a, b) && side_rts(a));
 	sleep_ms(50);
-	must(to_state(a, IBV_QPS_RESET));
+	must(side_to(a, IBV_QPS_RESET));
 	must(nobody_listens());
 	must(side_init(a) && sides_join(a, b));
 	must(traffic(a, b));
@@ -395,7 +370,7 @@ SIDES_CASE(error_while_waiting_flushes)
 	must(side_recv(a, 1, 10));
 	must(side_rtr(a, b) && side_rts(a));
 	must(side_send(a, 2, 10));
-	must(to_state(a, IBV_QPS_ERR));
+	must(side_to(a, IBV_QPS_ERR));
 	for (int i = 0; i < 2; i++)
 		check(poll_wc(a->cq, &wc, SOON) && wc.status == IBV_WC_WR_FLUSH_ERR,
 		      "request %d is not flushed", i);

@@ -145,31 +145,10 @@ PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
 
 #define CGROUPS "/tmp/cgroups"
 
-static bool cgroup_write(const char *name, const char *text)
-{
-	char path[100];
-	FILE *file;
-	bool done;
-
-	snprintf(path, sizeof(path), CGROUPS "/%s", name);
-	file = fopen(path, "w");
-	done = file && fprintf(file, "%s", text) > 0;
-	/* Only now it is written. */
-	return file && !fclose(file) && done;
-}
+#define CHARGED CGROUPS "/charged"
 
 /* Octets that the cgroup of this process is charged with. */
-static long charged(void)
-{
-	FILE *file = fopen(CGROUPS "/charged/memory.current", "r");
-	long octets = -1;
-
-	if (file && fscanf(file, "%ld", &octets) != 1)
-		octets = -1;
-	if (file)
-		fclose(file);
-	return octets;
-}
+static long charged(void) { return file_value(CHARGED "/memory.current"); }
 
 /* Octets that this process shares with the device. */
 static long shared(void)
@@ -206,6 +185,17 @@ static void charges(void)
 		      charged(), before, now);
 }
 
+static bool cgroups_know_memory(void)
+{
+	FILE *file = fopen(CGROUPS "/cgroup.controllers", "r");
+	char line[200] = "";
+	bool known = file && fgets(line, sizeof(line), file) && strstr(line, "memory");
+
+	if (file)
+		fclose(file);
+	return known;
+}
+
 /* Who makes a queue pays for its memory. */
 static void queues_are_charged(void)
 {
@@ -214,15 +204,16 @@ static void queues_are_charged(void)
 	snprintf(pid, sizeof(pid), "%d", getpid());
 	mkdir(CGROUPS, 0700);
 	check(!mount("none", CGROUPS, "cgroup2", 0, NULL), "mount: %s", strerror(errno));
-	if (!cgroup_write("cgroup.subtree_control", "+memory")) {
+	if (!cgroups_know_memory()) {
 		umount(CGROUPS);
 		return test_skip("the kernel does not charge cgroups with memory");
 	}
-	if (mkdir(CGROUPS "/charged", 0700) || !cgroup_write("charged/cgroup.procs", pid))
-		fail("a cgroup: %s", strerror(errno));
-	else
+	if (file_write(CGROUPS "/cgroup.subtree_control", "+memory") && !mkdir(CHARGED, 0700) &&
+	    file_write(CHARGED "/cgroup.procs", pid))
 		charges();
-	if (!cgroup_write("cgroup.procs", pid) || rmdir(CGROUPS "/charged") || umount(CGROUPS))
+	else
+		fail("a cgroup: %s", strerror(errno));
+	if (!file_write(CGROUPS "/cgroup.procs", pid) || rmdir(CHARGED) || umount(CGROUPS))
 		fail("the cgroup stays: %s", strerror(errno));
 }
 
