@@ -2,15 +2,12 @@
 # For the suites of kernel storage: what is done with a disk that is reached over RDMA. The suite has
 # `connect`, which sets DISK, `impatient`, which is the same for who does not wait long for what is lost,
 # `disconnect`, and `each_end`, which runs a command where the target is and where the host is; LONGEST are the KiB of
-# one command that the disk has to take, INLINE the octets that come along with it.
+# one command that the disk has to take, INLINE the octets that come along with it. Where everything is SLOW times
+# slower, as many times fewer octets are moved in most cases.
 # shellcheck shell=bash
 
 # shellcheck source=starve.sh
 . "$GUEST_DIR/starve.sh"
-
-# Where each octet takes so much longer, fewer are moved in the cases that have no limit of their own.
-FEWER=1
-[ "$SLOW" = 1 ] || FEWER=4
 
 # Both ends are here, if the suite does not say otherwise.
 each_end() { "$@"; }
@@ -38,7 +35,7 @@ blocks() {
 	local size count
 	dd if=/dev/urandom of="$TMP/data" bs=1M count=1 iflag=fullblock status=none
 	for size in 512 3584 65536 1048576; do
-		count=$((131072 / size / FEWER + 1))
+		count=$((131072 / size / SLOW + 1))
 		dd if=/dev/zero of="$DISK" bs=1M count=1 oflag=direct status=none
 		dd if="$TMP/data" of="$DISK" bs="$size" count="$count" oflag=direct status=none
 		dd if="$DISK" of="$TMP/back" bs=1M count=1 iflag=direct status=none
@@ -75,14 +72,13 @@ watch_depth() {
 # then most of them have so many others on their way with them. In the debug kernel, where looking takes as long
 # as a request, only fio can tell.
 verified() {
-	local sizes=512-$((256 / FEWER))k amount=$((4096 / FEWER)) seen=$((($1 + 3) / 4))
-	[ "$1" -lt 32 ] || sizes=512-16k amount=$((4096 + 4096 / FEWER))
-	[ "$SLOW" = 1 ] || seen=0
+	local sizes=512-$((256 / SLOW))k amount=$((4096 / SLOW))
+	[ "$1" -lt 32 ] || sizes=512-16k amount=$((4096 + 4096 / SLOW))
 	checked --filename="$DISK" --ioengine=libaio --iodepth="$1" --rw=randrw --bsrange="$sizes" --size=8M \
 		--io_size="${amount}k"
 	echo "$DEEPEST at once"
 	mostly_with "$1"
-	[ "$DEEPEST" -ge "$seen" ] || die "$DEEPEST at once were seen, not $seen"
+	[ "$SLOW" != 1 ] || [ "$DEEPEST" -ge $((($1 + 3) / 4)) ] || die "$DEEPEST at once were seen"
 }
 
 # mostly_with DEPTH: by fio's own account, of which the last level is that of 64 and more.
@@ -99,7 +95,7 @@ mostly_with() {
 # large: requests of 1 MiB become commands as long as the disk takes them, at least LONGEST KiB; then sizes up
 # to that at random.
 large() {
-	local limit way before after count=$((8 / FEWER))
+	local limit way before after count=$((8 / SLOW))
 	limit=$(cat "/sys/block/${DISK##*/}/queue/max_sectors_kb")
 	echo "commands of $limit KiB"
 	[ "$limit" -ge "$LONGEST" ] || die "commands of $limit KiB only"
@@ -116,7 +112,7 @@ large() {
 	done
 	cmp "$TMP/data" "$TMP/back" || die 'other data'
 	checked --filename="$DISK" --ioengine=libaio --iodepth=4 --rw=randrw --bsrange=4k-1m --size=16M \
-		--io_size=$((16 / FEWER))M
+		--io_size=$((16 / SLOW))M
 }
 
 # along: what the target is sent along with commands it does not fetch, which is INLINE octets of each; what is longer
@@ -157,7 +153,7 @@ file_system() {
 	mkfs.ext4 -q -F "$DISK"
 	mkdir -p "$TMP/mnt"
 	mount "$DISK" "$TMP/mnt"
-	dd if=/dev/urandom of="$TMP/mnt/data" bs=100k count=$((40 / FEWER)) conv=fsync status=none
+	dd if=/dev/urandom of="$TMP/mnt/data" bs=100k count=$((40 / SLOW)) conv=fsync status=none
 	cp "$TMP/mnt/data" "$TMP/data"
 	synchronous
 	umount "$TMP/mnt"
@@ -174,7 +170,7 @@ synchronous() {
 	local before after
 	before=$(flushes)
 	checked --filename="$TMP/mnt/synchronous" --direct=0 --ioengine=psync --rw=randwrite --bsrange=512-64k \
-		--size=$((4 / FEWER))M --fsync=$((8 / FEWER))
+		--size=$((4 / SLOW))M --fsync=$((8 / SLOW))
 	after=$(flushes)
 	cp "$TMP/mnt/synchronous" "$TMP/synchronous"
 	echo "$((after - before)) flushes"
@@ -205,7 +201,8 @@ load_begin() {
 
 load() {
 	local status=0
-	strace -f -qq --seccomp-bpf -e trace=io_pgetevents -e signal=none -o "$TMP/events" fio --name=load --filename="$DISK" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
+	strace -f -qq --seccomp-bpf -e trace=io_pgetevents -e signal=none -o "$TMP/events" \
+		fio --name=load --filename="$DISK" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
 		--bsrange=512-64k --blockalign=512 --size=8M --time_based --runtime="$1" --randseed=2 \
 		--verify=crc32c --verify_fatal=1 --verify_backlog=16 --minimal >"$TMP/load" 2>&1 || status=$?
 	echo $status >"$TMP/load.status"
