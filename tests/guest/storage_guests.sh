@@ -81,9 +81,11 @@ order_target_up() { order target_up "${TARGET_PARAMETERS[@]}"; }
 # order_end_up TYPE PEER
 order_end_up() { order end_up "$@" "${TARGET_PARAMETERS[@]}"; }
 
-# roles TARGET HOST: with siw as either end the disk comes and goes 20 times at most.
+# roles TARGET HOST: with siw as either end the disk comes and goes 20 times at most. siw registers 256 pages, one
+# of which the host wants for what is not aligned.
 roles() {
-	local cycles=$CYCLES
+	local cycles=$CYCLES LONGEST=$LONGEST
+	[ "$2" != siw ] || LONGEST=1020
 	fresh
 	[ "$1/$2" = riwarp/riwarp ] || [ "$cycles" -le 20 ] || cycles=20
 	order_end_up "$1" "$2"

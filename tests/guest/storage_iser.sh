@@ -10,7 +10,6 @@ IQN=iqn.2026-11.riwarp:disk
 INLINE=8192
 GROUP=$TARGET/iscsi/$IQN/tpgt_1
 INITIATOR=iqn.2026-11.riwarp:initiator
-# One page less than 1 MiB: as for NVMe.
 LONGEST=1024
 
 # target_up: a disk in memory, for whoever comes.

@@ -8,7 +8,6 @@ DISK=/dev/nvme0n1
 FABRIC=rdma
 SERVICE=4420
 INLINE=4096
-# One page less than 1 MiB: the host wants room for one that is not aligned in the 256 pages of a fast registration.
 LONGEST=1024
 
 # target_up [PARAMETER of nvmet-FABRIC...]: a disk in memory, for whoever comes.
