@@ -157,6 +157,33 @@ mod sq {
     }
 
     #[test]
+    fn what_one_has_held_up_is_complete_with_it() -> Result {
+        const N: u64 = 4 * AT_ONCE as u64;
+        let rig = Rig::kernel(N as u32)?;
+        let mut ends = Ends::default();
+        for in_time in [true, false] {
+            for id in 0..N {
+                // The completion queue has no room for all.
+                rig.post(id, id == N - 1)?;
+            }
+            let first = rig.take()?;
+            for _ in 1..N {
+                let slot = rig.take()?;
+                rig.finish(slot);
+            }
+            assert!(rig.completes(&[]));
+            if in_time {
+                rig.finish(first);
+            } else {
+                rig.sq.sent(&mut ends, first, 100);
+                rig.sq.accepted(100, &mut ends, ORIGIN);
+            }
+            assert!(rig.completes(&[(N - 1, OK)]) && rig.sq.is_idle());
+        }
+        Ok(())
+    }
+
+    #[test]
     fn what_is_behind_a_read_waits_for_its_response() -> Result {
         let rig = Rig::kernel(4)?;
         rig.sq.start(2)?;

@@ -975,6 +975,33 @@ PAIR_CASE(answers_wait)
 	check(not_all(local.buf, LEN, 0) < 0, "not zero");
 }
 
+/* However many messages have come meanwhile, a round of the receiver does but 4096 of them. */
+PAIR_CASE(many_small_ones_wait)
+{
+	static const char ENDS[] = "rx_budget_ends";
+	static const int count = 10000;
+	long before;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	before = device_counter(p->b.id->verbs, ENDS);
+	must(before >= 0);
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	pattern_fill(local.buf, PAGE, 1);
+	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
+	must(fault_came(fd));
+	for (int i = 0; i < count; i++)
+		must(transfer(p, IBV_WR_RDMA_WRITE, 0, 0, NULL) == IBV_WC_SUCCESS);
+	check(device_counter(p->b.id->verbs, ENDS) == before, "a round has ended while all wait");
+	must(faults_end(fd, remote.buf, LEN));
+	must(settle(p));
+	check(device_counter(p->b.id->verbs, ENDS) >= before + count / 4096, "%ld rounds have ended",
+	      device_counter(p->b.id->verbs, ENDS) - before);
+	check(pattern_differs(remote.buf, PAGE, 1) < 0, "octet %zd is another",
+	      pattern_differs(remote.buf, PAGE, 1));
+}
+
 /* The peer goes while what it has sent waits: it arrives, and then the end is seen. */
 PAIR_CASE(an_end_behind_what_waits)
 {
@@ -1264,6 +1291,7 @@ int main(int argc, char **argv)
 	RUN(bad_advice);
 	RUN(who_waits_holds_up_nobody);
 	RUN(answers_wait);
+	RUN(many_small_ones_wait);
 	RUN(an_end_behind_what_waits);
 	RUN(what_waits_goes);
 	RUN(new_stream_behind_a_write_that_waits);
