@@ -62,6 +62,7 @@ use core::marker::PhantomData;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use kernel::error::to_result;
+use kernel::ffi;
 use kernel::prelude::*;
 use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
@@ -380,6 +381,10 @@ impl Clone for Endpoint {
         unsafe { Self::new(self.raw, self.cell.clone()) }
     }
 }
+
+/// What a [`CmId`] calls is a part of that module, which is not to go before us: so we need something it exports.
+#[used]
+static STAYS: unsafe extern "C" fn(ffi::c_int) -> *const ffi::c_char = bindings::iwcm_reject_msg;
 
 impl Drop for Endpoint {
     fn drop(&mut self) {

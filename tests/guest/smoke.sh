@@ -21,6 +21,8 @@ says_what_it_is() {
 	modinfo -F license "$MODULE" | grep -q '^GPL' || die "license: $(modinfo -F license "$MODULE")"
 	modinfo -F alias "$MODULE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
 	[ -n "$(modinfo -F description "$MODULE")" ] || die 'no description'
+	# Which stays as long as its references may have to be given back.
+	modinfo -F depends "$MODULE" | grep -qw iw_cm || die "depends: $(modinfo -F depends "$MODULE")"
 }
 
 # A wrong value keeps the module from loading; a right one does not.
