@@ -376,7 +376,8 @@ impl Region {
         }
     }
 
-    /// Registers the pages that were mapped last: the work request REG_MR.
+    /// Registers the pages that were mapped last: the work request REG_MR. The peer names their first octet
+    /// `base`, which need not be what mapping has proposed (net/sunrpc/xprtrdma/frwr_ops.c).
     ///
     /// # Errors
     ///
@@ -387,6 +388,7 @@ impl Region {
         &self,
         pd: PdId,
         key: Stag,
+        base: u64,
         access: VerbsAccess,
     ) -> Result<(), WcStatus> {
         if self.kind != Kind::FastReg || self.pd != pd || key.index() != self.stag().index() {
@@ -398,6 +400,7 @@ impl Region {
             refused = body.valid;
             if !refused {
                 body.stag = key;
+                body.base = base;
                 body.access = access;
                 body.valid = true;
                 self.stag.store(key.raw(), Relaxed);

@@ -207,6 +207,8 @@ pub(crate) enum SendOp {
         region: Arc<Region>,
         /// The key that it shall answer to.
         key: u32,
+        /// The address of its first octet.
+        base: u64,
         /// The rights that it shall grant.
         access: Access,
     },

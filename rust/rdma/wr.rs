@@ -127,6 +127,8 @@ pub enum SendOp<'a, T: Driver> {
         mr: ArcBorrow<'a, T::Mr>,
         /// Its new key.
         key: u32,
+        /// The address of its first octet.
+        iova: u64,
         /// Its rights.
         access: Access,
     },
@@ -385,12 +387,15 @@ impl<'a, T: Driver> SendWr<'a, T> {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
         // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
+        // SAFETY: A kernel consumer names a region, and does not change it before the request completes.
+        let iova = unsafe { (*mr).iova };
         // SAFETY: A kernel consumer names a region of its own, made by this driver, and keeps it
         // until the request completes.
         let mr = unsafe { MrObject::<T>::data(mr) };
         SendOp::RegMr {
             mr,
             key,
+            iova,
             access: Access::from_raw(access),
         }
     }

@@ -73,9 +73,15 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
         verbs::SendOp::LocalInv { key } => SendOp::LocalInv {
             stag: Stag::new(key),
         },
-        verbs::SendOp::RegMr { mr, key, access } => SendOp::RegMr {
+        verbs::SendOp::RegMr {
+            mr,
+            key,
+            iova,
+            access,
+        } => SendOp::RegMr {
             region: mr.region.clone(),
             key,
+            base: iova,
             access,
         },
         verbs::SendOp::CompareSwap {

@@ -11,12 +11,13 @@ mod regions {
 
     const KEY: Stag = Stag::new(0x0001_0042);
     const PD: PdId = PdId::new(3);
+    const BASE: u64 = 0x1000;
 
     fn region(kind: Kind, access: Access, valid: bool) -> Result<Arc<Region>> {
         let body = Body {
             stag: KEY,
             valid,
-            ..Body::new(0x1000, 0x100, access, Memory::nothing())
+            ..Body::new(BASE, 0x100, access, Memory::nothing())
         };
         Region::new(kind, PD, body)
     }
@@ -110,11 +111,14 @@ mod regions {
         let region = region(Kind::FastReg, Access::NONE, false)?;
         let key = Stag::from_parts(KEY.index(), 0x77);
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
-        assert_eq!(region.register(PD, key, VerbsAccess::REMOTE_READ), Ok(()));
+        assert_eq!(
+            region.register(PD, key, BASE, VerbsAccess::REMOTE_READ),
+            Ok(())
+        );
         assert_eq!(region.stag(), key);
         assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
         // It is registered.
-        let again = region.register(PD, key, VerbsAccess::REMOTE_READ);
+        let again = region.register(PD, key, BASE, VerbsAccess::REMOTE_READ);
         assert_eq!(again, Err(WcStatus::LocalProtection));
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
         let new = region.check_local(key, PD, 0x1000, 1, LocalUse::Source);
@@ -128,13 +132,16 @@ mod regions {
         let other = Stag::from_parts(KEY.index() + 1, KEY.key());
         let refused = Err(WcStatus::LocalQpOperation);
         assert_eq!(
-            region.register(PD, other, VerbsAccess::REMOTE_READ),
+            region.register(PD, other, BASE, VerbsAccess::REMOTE_READ),
             refused
         );
-        let foreign = region.register(PdId::new(4), KEY, VerbsAccess::REMOTE_READ);
+        let foreign = region.register(PdId::new(4), KEY, BASE, VerbsAccess::REMOTE_READ);
         assert_eq!(foreign, refused);
         let process = self::region(Kind::User, Access::NONE, true)?;
-        assert_eq!(process.register(PD, KEY, VerbsAccess::REMOTE_READ), refused);
+        assert_eq!(
+            process.register(PD, KEY, BASE, VerbsAccess::REMOTE_READ),
+            refused
+        );
         Ok(())
     }
 

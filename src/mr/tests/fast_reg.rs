@@ -88,9 +88,15 @@ mod lists {
 
         /// Registers what is mapped for reading, and returns by which address it begins and its length.
         fn register(&self) -> Result<(u64, u64)> {
+            self.register_at(self.mr.region.view(self.stream()).base)
+        }
+
+        /// ... with an address that the consumer has chosen.
+        fn register_at(&self, base: u64) -> Result<(u64, u64)> {
             let region = &self.mr.region;
+            let (pd, key) = (self.bench.pd.id(), region.stag());
             region
-                .register(self.bench.pd.id(), region.stag(), VerbsAccess::REMOTE_READ)
+                .register(pd, key, base, VerbsAccess::REMOTE_READ)
                 .map_err(|_| EINVAL)?;
             let view = region.view(self.stream());
             assert!(view.valid && view.access == Access::REMOTE_READ);
@@ -252,6 +258,23 @@ mod lists {
             let made = Mr::fast_reg(bench.pd.as_arc_borrow(), kernel_owned(), Shape::Pages, bad);
             assert_eq!(made.err(), Some(EINVAL));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn the_consumer_chooses_the_address() -> Result {
+        let rig = Rig::new(2)?;
+        let start = rig.memory.start().expose_provenance() as u64;
+        let mut list = rig.list(&[(0, PAGE)], 100)?;
+        assert_eq!(rig.mr.map_sg(&mut list.view()), Ok(1));
+        // As NFS does (net/sunrpc/xprtrdma/frwr_ops.c).
+        let base = 7 << 32 | ((start + 100) & 0xffff_ffff);
+        let len = PAGE - 100;
+        assert_eq!(rig.register_at(base)?, (base, len.into()));
+        assert_eq!(rig.check(base, len), Ok(0));
+        assert_eq!(rig.check(base, len + 1), Err(WcStatus::LocalProtection));
+        assert_eq!(rig.check(start + 100, 1), Err(WcStatus::LocalProtection));
+        assert!(rig.holds(0, 100, len as usize)?);
         Ok(())
     }
 
