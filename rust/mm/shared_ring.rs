@@ -218,13 +218,13 @@ impl SharedMem {
         Ok(())
     }
 
-    /// Swaps 32 bits and returns what was there, as a full barrier; `None` outside or unaligned.
+    /// Replaces 32 bits if they are `old`, or says what they are, as a full barrier; `None` outside or unaligned.
     #[inline]
-    pub fn swap_u32(&self, offset: usize, value: u32) -> Option<u32> {
+    pub fn replace_u32(&self, offset: usize, old: u32, new: u32) -> Option<Result<u32, u32>> {
         let at = self.at(offset, 4, 4)?;
         // SAFETY: As in `load_u8_acquire`, and aligned.
         let word = unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) };
-        Some(word.xchg(value, kernel::sync::atomic::Full))
+        Some(word.cmpxchg(old, new, kernel::sync::atomic::Full))
     }
 }
 
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(memory.load_u32_acquire(PAGE_SIZE - 3), None);
         assert_eq!(memory.load_u32_acquire(usize::MAX - 3), None);
         assert_eq!(memory.store_u8_release(PAGE_SIZE, 1), Err(EINVAL));
-        assert_eq!(memory.swap_u32(PAGE_SIZE, 1), None);
+        assert_eq!(memory.replace_u32(PAGE_SIZE, 0, 1), None);
         let cut = memory.copy_bytes_out(PAGE_SIZE - 3, &mut [0; 4]);
         assert_eq!(cut, Err(EINVAL));
         Ok(())
@@ -366,7 +366,9 @@ mod tests {
         assert_eq!(memory.load_u32_acquire(8), Some(0x0102_0304));
         assert_eq!(memory.load_u16_acquire(12), Some(0xfffe));
         assert_eq!(memory.load_u8_acquire(14), Some(0xfd));
-        assert_eq!(memory.swap_u32(8, 5), Some(0x0102_0304));
+        assert_eq!(memory.replace_u32(8, 4, 5), Some(Err(0x0102_0304)));
+        assert_eq!(memory.load_u32_acquire(8), Some(0x0102_0304));
+        assert_eq!(memory.replace_u32(8, 0x0102_0304, 5), Some(Ok(0x0102_0304)));
         assert_eq!(memory.load_u32_acquire(8), Some(5));
         Ok(())
     }

@@ -273,6 +273,9 @@ impl RecvRing {
     }
 }
 
+/// How often what a process asks for is judged anew because it has changed.
+const MAX_LOOKS: u32 = 16;
+
 /// The completion queue of a process, which polls and arms it without a call.
 #[derive(Clone)]
 pub(crate) struct CqRing {
@@ -314,8 +317,20 @@ impl CqRing {
         let answers = |armed: u32| {
             armed & NOTIFY_NEXT != 0 || (news == News::Solicited && armed & NOTIFY_SOLICITED != 0)
         };
-        self.memory.load_u32_acquire(at).is_some_and(answers)
-            && self.memory.swap_u32(at, 0).is_some_and(answers)
+        let mut armed = self.memory.load_u32_acquire(at);
+        for _ in 0..MAX_LOOKS {
+            let Some(seen) = armed.filter(|armed| answers(*armed)) else {
+                return false;
+            };
+            // What was asked for since then is for other news.
+            match self.memory.replace_u32(at, seen, 0) {
+                Some(Ok(_)) => return true,
+                Some(Err(now)) => armed = Some(now),
+                None => return false,
+            }
+        }
+        // The process asks as fast as we can answer.
+        true
     }
 }
 
