@@ -20,7 +20,8 @@ use kernel::{
         atomic::{
             Atomic,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         ArcBorrow,
@@ -233,7 +234,8 @@ impl Cq {
                 if completion.solicited {
                     self.solicited.store(true, Relaxed);
                 }
-                self.news.store(true, Relaxed);
+                // ORDERING: pairs with `announce_news`: who takes the news sees what they are.
+                self.news.store(true, Release);
             } else {
                 inner.overflown = true;
                 overflow = true;
