@@ -300,7 +300,7 @@ int riwarp_helper_tcp_inq(struct sock *sk)
 struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order);
 struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order)
 {
-	return alloc_pages((sleep ? GFP_KERNEL : GFP_ATOMIC) | __GFP_COMP |
+	return alloc_pages((sleep ? GFP_NOIO | __GFP_HIGH : GFP_ATOMIC) | __GFP_COMP |
 			   __GFP_NOWARN | __GFP_NORETRY, order);
 }
 
