@@ -87,8 +87,10 @@ pub(crate) enum Taken {
     Wr(Slot),
     /// One that nobody can have posted in good faith, now pending.
     Bad(Slot, WcStatus),
-    /// Nothing is posted, or as many requests are pending as the queue is long.
+    /// Nothing is posted that may be taken.
     Nothing,
+    /// As many requests are pending as the queue is long.
+    Full,
 }
 
 /// What a pending request waits for.
@@ -290,10 +292,11 @@ impl SendQueue {
     fn take_posted(&self, wr: &mut SendWr) -> Taken {
         // Only the transmitter moves on.
         let position = self.taken();
-        // ORDERING: pairs with the release in `complete_one`: the place is ours again.
-        let full = position.wrapping_sub(self.done.load(Acquire)) >= self.entries;
-        if full || self.is_drained_at(position) {
+        if self.is_drained_at(position) {
             return Taken::Nothing;
+        }
+        if self.is_full() {
+            return Taken::Full;
         }
         let index = self.index(position);
         let taken = match &self.user {
@@ -401,20 +404,6 @@ impl SendQueue {
     /// Whether no Read and no atomic operation is outstanding, which a fenced request waits for.
     pub(crate) fn no_reads(&self) -> bool {
         self.inner.lock().depth.used() == 0
-    }
-
-    /// Whether every request that was taken is complete.
-    pub(crate) fn is_idle(&self) -> bool {
-        // Under the lock, so that the completions are there too.
-        let _inner = self.inner.lock();
-        self.taken() == self.done()
-    }
-
-    /// Whether the peer is still to get something of what was taken. A peer that has ended its half of
-    /// the stream answers no Read, so with one outstanding nothing behind it can succeed.
-    pub(crate) fn owes(&self) -> bool {
-        let inner = self.inner.lock();
-        self.taken() != self.done() && inner.depth.used() == 0
     }
 
     /// Notes a Read or atomic operation whose Request goes out now. Reserve with
@@ -525,7 +514,7 @@ impl SendQueue {
             }
             match self.take(&mut wr) {
                 Taken::Wr(_) | Taken::Bad(..) => wr.forget(),
-                Taken::Nothing => return false,
+                Taken::Nothing | Taken::Full => return false,
             }
         }
         true

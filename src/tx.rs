@@ -395,6 +395,7 @@ impl Qp {
         let stats = &self.device().stats;
         for _ in 0..post.budget() {
             let filled = self.fill(stream, post.grow());
+            let full = self.sq.is_full();
             let more = match filled {
                 Filled::Full => More::Yes,
                 Filled::Drained => More::No,
@@ -419,8 +420,9 @@ impl Qp {
             if !matches!(phase, Phase::Rts | Phase::Closing) {
                 return Next::Again;
             }
-            // Whoever posts something now rings the bell.
-            if filled == Filled::Drained && stream.batch.is_empty() {
+            // Whoever posts something now rings the bell. Not so what was posted behind a full queue.
+            let room_again = full && !self.sq.is_full();
+            if filled == Filled::Drained && stream.batch.is_empty() && !room_again {
                 let done =
                     || stream.current.is_none() && self.sq.is_idle() && !self.inbound_reads.owes();
                 if phase == Phase::Closing && done() {

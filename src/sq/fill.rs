@@ -4,6 +4,8 @@
 //!
 //! Context: any.
 
+use kernel::sync::atomic::Acquire;
+
 use super::SendQueue;
 
 /// How full a send queue is.
@@ -18,6 +20,14 @@ pub(crate) struct Fill {
 }
 
 impl SendQueue {
+    /// Whether as many requests are pending as the queue is long. A process may post as many behind them,
+    /// since its places are free again when they are taken.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        // ORDERING: pairs with the release in `complete_one`: the place is ours again.
+        self.taken().wrapping_sub(self.done.load(Acquire)) >= self.entries
+    }
+
     /// How full the queue is.
     pub(crate) fn fill(&self) -> Fill {
         let ring = self.user.as_ref().map(|ring| ring.posted(self.taken()));
@@ -29,5 +39,19 @@ impl SendQueue {
             reads: inner.depth.used().into(),
             max_reads: inner.depth.limit().into(),
         }
+    }
+
+    /// Whether every request that was taken is complete.
+    pub(crate) fn is_idle(&self) -> bool {
+        // Under the lock, so that the completions are there too.
+        let _inner = self.inner.lock();
+        self.taken() == self.done()
+    }
+
+    /// Whether the peer is still to get something of what was taken. A peer that has ended its half of
+    /// the stream answers no Read, so with one outstanding nothing behind it can succeed.
+    pub(crate) fn owes(&self) -> bool {
+        let inner = self.inner.lock();
+        self.taken() != self.done() && inner.depth.used() == 0
     }
 }

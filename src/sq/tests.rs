@@ -65,6 +65,7 @@ mod sq {
                 Taken::Wr(slot) => Ok(slot),
                 Taken::Bad(..) => Err(EINVAL),
                 Taken::Nothing => Err(ENOENT),
+                Taken::Full => Err(EAGAIN),
             }
         }
 
@@ -258,7 +259,7 @@ mod sq {
         assert!(rig.sq.has_posted());
         assert_eq!(rig.post(3, true), Err(ENOMEM));
         rig.take()?;
-        assert!(matches!(rig.take(), Err(ENOENT)));
+        assert!(rig.sq.is_full() && matches!(rig.take(), Err(EAGAIN)));
         let fill = rig.sq.fill();
         assert_eq!((fill.posted, fill.pending), (0, 2));
         Ok(())

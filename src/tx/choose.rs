@@ -194,6 +194,7 @@ impl Qp {
             }
             Taken::Bad(slot, status) => (slot, Err(status)),
             Taken::Nothing => return Some(false),
+            Taken::Full => return self.must_wait_for_room().then_some(false),
         };
         if let Err(status) = begun {
             self.refuse(slot, status);
@@ -221,6 +222,19 @@ impl Qp {
         // A Response may come in between: say that we wait, then look again.
         self.set_waiting_for_reads(true);
         let wait = waits();
+        if !wait {
+            self.set_waiting_for_reads(false);
+        }
+        wait
+    }
+
+    /// Whether the send queue is full until an outstanding Read is answered, or something that was sent is
+    /// accepted.
+    #[cold]
+    fn must_wait_for_room(&self) -> bool {
+        // As above.
+        self.set_waiting_for_reads(true);
+        let wait = self.sq.is_full();
         if !wait {
             self.set_waiting_for_reads(false);
         }
@@ -340,9 +354,10 @@ impl Qp {
             SendOp::RegMr {
                 region,
                 key,
+                base,
                 access,
             } => {
-                region.register(self.pd(), Stag::new(*key), *access)?;
+                region.register(self.pd(), Stag::new(*key), *base, *access)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
                 Ok(())
             }

@@ -74,7 +74,7 @@ mod choose {
             self.qp.sq.post(SendWr::default())?;
             match self.qp.sq.take(&mut SendWr::default()) {
                 Taken::Wr(slot) => Ok(slot),
-                Taken::Bad(..) | Taken::Nothing => Err(EINVAL),
+                Taken::Bad(..) | Taken::Nothing | Taken::Full => Err(EINVAL),
             }
         }
 

@@ -1002,6 +1002,45 @@ PAIR_CASE(many_small_ones_wait)
 	      pattern_differs(remote.buf, PAGE, 1));
 }
 
+/* While TCP takes no more a process posts until it is refused: what was accepted is sent when there is room. */
+PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	int fd, rc = 0, posted = 0, done = 0;
+
+	must(prepare(p, LEN, RIGHTS));
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
+	must(fault_came(fd));
+	/* Large ones fill TCP's buffers, small ones what room is left behind them. */
+	for (int quiet = 0; quiet < 20 && posted < 1000;) {
+		size_t len = quiet ? 8 : LEN;
+
+		sge = sge_of(&local, 0, len);
+		wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1,
+			     (uintptr_t)remote.buf, remote.mr->rkey);
+		rc = try_send(&p->a, &wr);
+		posted += !rc;
+		if (rc) {
+			quiet++;
+			sleep_ms(10);
+		}
+		while (ibv_poll_cq(p->a.send_cq, 1, &wc) == 1) {
+			check(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)done, "request %d",
+			      done);
+			done++;
+		}
+	}
+	check(rc == ENOMEM && posted > done + 8, "%d posted, %d done: %s", posted, done, strerror(rc));
+	must(faults_end(fd, remote.buf, LEN));
+	for (; done < posted; done++)
+		must(expect_wc(p->a.send_cq, &wc, done, IBV_WC_SUCCESS));
+	must(exchange_works(p));
+}
+
 /* The peer goes while what it has sent waits: it arrives, and then the end is seen. */
 PAIR_CASE(an_end_behind_what_waits)
 {
@@ -1292,6 +1331,7 @@ int main(int argc, char **argv)
 	RUN(who_waits_holds_up_nobody);
 	RUN(answers_wait);
 	RUN(many_small_ones_wait);
+	RUN(a_queue_full_of_what_waits);
 	RUN(an_end_behind_what_waits);
 	RUN(what_waits_goes);
 	RUN(new_stream_behind_a_write_that_waits);

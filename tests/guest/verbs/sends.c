@@ -249,6 +249,47 @@ PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
 	must(exchange_works(p));
 }
 
+/*
+ * A process's places are free again when its requests are taken, so it can post until it is refused more than are
+ * pending at a time. What was accepted is done, also when the queue was full because of a Read at its head, or
+ * because TCP took no more.
+ */
+static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first, size_t len)
+{
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	int posted, rc;
+
+	must(prepare(p, len));
+	for (int round = 0; round < 4; round++) {
+		sge = sge_of(&src, 0, len);
+		wr = wr_rdma(first, 0, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)dst.buf, dst.mr->rkey);
+		must(post_send(&p->a, &wr));
+		for (posted = 1, rc = 0; posted < 200 && !rc; posted += !rc) {
+			sge = sge_of(&src, 0, 8);
+			wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1,
+				     (uintptr_t)dst.buf, dst.mr->rkey);
+			rc = try_send(&p->a, &wr);
+		}
+		check(!rc || rc == ENOMEM, "refused with %s", strerror(rc));
+		for (int i = 0; i < posted; i++)
+			must(expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS));
+		must(expect_no_wc(p->a.send_cq, QUIET));
+	}
+	must(exchange_works(p));
+}
+
+PAIR_CASE(a_queue_full_behind_a_read, .sq_depth = 8, .cq_depth = 256)
+{
+	all_that_was_accepted(p, IBV_WR_RDMA_READ, 64 << 20);
+}
+
+PAIR_CASE(a_queue_full_behind_a_write, .sq_depth = 8, .cq_depth = 256)
+{
+	all_that_was_accepted(p, IBV_WR_RDMA_WRITE, 64 << 20);
+}
+
 static void *scribble(void *stop)
 {
 	for (uint8_t value = 0; !__atomic_load_n((bool *)stop, __ATOMIC_RELAXED); value++)
@@ -397,6 +438,8 @@ int main(int argc, char **argv)
 	RUN(signal_all);
 	RUN(a_full_queue_in_order);
 	RUN(more_than_the_queue_is_refused);
+	RUN(a_queue_full_behind_a_read);
+	RUN(a_queue_full_behind_a_write);
 	RUN(scribbled_while_it_is_sent);
 	RUN(fence_waits_for_read);
 	RUN(fenced_read);
