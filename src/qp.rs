@@ -308,7 +308,8 @@ impl WorkItem<RX> for Qp {
 
     fn run(this: Arc<Self>) {
         let conn = this.inner.lock().conn.clone();
-        if let Some(conn) = conn {
+        // What a new connection brings before it has a stream is not ours.
+        if let Some(conn) = conn.filter(|conn| this.receives_from(conn)) {
             conn.socket()
                 .with_inbound(|inbound| BhOff::run(|off| this.data_ready(inbound, off)));
         }

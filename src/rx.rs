@@ -242,6 +242,13 @@ impl Qp {
         self.attend(aftermath, inbound);
     }
 
+    /// Whether the stream is that of this connection.
+    pub(crate) fn receives_from(&self, conn: &Arc<Conn>) -> bool {
+        let rx = self.rx.lock();
+        let stream = rx.stream.as_ref();
+        stream.is_some_and(|stream| Arc::ptr_eq(&stream.conn, conn))
+    }
+
     /// Does what a round has left to be done.
     #[inline(always)]
     fn attend(self: &Arc<Self>, aftermath: Aftermath, inbound: &mut Inbound<'_>) {
