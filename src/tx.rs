@@ -40,7 +40,11 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 use kernel_ext::{
     net::{
@@ -88,10 +92,10 @@ pub(crate) use paging::PagingOut;
 /// Octets after which a batch goes to TCP.
 const BATCH_LEN: usize = 64 * 1024;
 
-/// Batches that one caller sends before it leaves the rest to the work item.
+/// Batches that one caller sends, and rounds that it makes, before it leaves the rest to the work item.
 const BUDGET: u32 = 64;
 
-/// Batches that a softirq sends before it leaves the rest to the work item.
+/// The same for a softirq.
 const SOFTIRQ_BUDGET: u32 = 4;
 
 /// The transmitter's state. Whoever holds the queue pair's baton has it.
@@ -255,10 +259,7 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(crate) fn transmit(self: &Arc<Self>) {
-        match self.tx.run(|tx| self.round(tx, &mut Post::Process)) {
-            Ran::Here | Ran::Elsewhere => {}
-            Ran::Yielded => self.enqueue_tx(),
-        }
+        self.rounds(&mut Post::Process);
         self.announce();
         self.watch_receives();
     }
@@ -293,12 +294,47 @@ impl Qp {
             // Somebody works off the socket's backlog, most likely the transmitter itself.
             return self.kick();
         }
-        match self
-            .tx
-            .run(|tx| self.round(tx, &mut Post::Softirq(inbound)))
-        {
+        self.rounds(&mut Post::Softirq(inbound));
+        self.announce();
+    }
+
+    /// Is the transmitter as long as there is something to do or anybody asks, but not for ever: then the work item
+    /// goes on.
+    fn rounds(self: &Arc<Self>, post: &mut Post<'_, '_>) {
+        let mut left = post.budget();
+        let ran = self.tx.run(|tx| {
+            let next = self.round(tx, post);
+            left = left.saturating_sub(1);
+            if left == 0 {
+                Next::Yield
+            } else {
+                next
+            }
+        });
+        match ran {
             Ran::Here | Ran::Elsewhere => {}
             Ran::Yielded => self.enqueue_tx(),
+        }
+    }
+
+    /// Has the transmitter flush what there is and forget its stream, and begins anew before anybody else can be
+    /// the transmitter. Whoever still is has to be waited for: it may be in the middle of either.
+    ///
+    /// Context: process, sleeps; the queue pair has no connection.
+    pub(crate) fn rest(self: &Arc<Self>) {
+        loop {
+            let ran = self.tx.run(|tx| {
+                let next = self.round(tx, &mut Post::Process);
+                if next == Next::Done {
+                    self.begin_anew();
+                }
+                next
+            });
+            match ran {
+                Ran::Here => break,
+                Ran::Yielded => {}
+                Ran::Elsewhere => fsleep(Delta::from_micros(100)),
+            }
         }
         self.announce();
     }

@@ -324,7 +324,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Back to the beginning; nothing of the old stream is left.
+    /// Back to the beginning; nothing of the old stream is left, nor of what was posted for one that never came.
     ///
     /// Waits for the connection without the lock on the attributes, for which a step of the connection
     /// may be waiting ([`Qp::attach`]). Meanwhile nothing becomes of the queue pair, since it has no connection.
@@ -340,6 +340,8 @@ impl Qp {
                     return Err(EINVAL);
                 }
                 self.enter(Phase::Error);
+            } else if self.has_posted() {
+                self.enter(Phase::Error);
             }
             (self.end_pairing(), self.inner.lock().conn.take())
         };
@@ -347,9 +349,24 @@ impl Qp {
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-        self.transmit();
 
         let mut attrs = self.attrs.lock();
+        self.rest();
+        *attrs = Attrs::new(QpState::Reset);
+        Ok(())
+    }
+
+    /// Whether there are requests of its own that would have to be flushed.
+    fn has_posted(&self) -> bool {
+        let receives = match &self.receives {
+            Receives::Own(queue) => queue.holds(1),
+            Receives::Shared(_) => false,
+        };
+        receives || self.sq.has_posted() || !self.sq.is_idle()
+    }
+
+    /// Forgets what the old stream has left. Context: the transmitter's.
+    pub(crate) fn begin_anew(&self) {
         self.inner.lock().terminate = None;
         self.may_send.store(false, Relaxed);
         self.waiting_for_reads.store(false, Relaxed);
@@ -357,8 +374,6 @@ impl Qp {
         self.peer_terminate.store(0, Relaxed);
         self.last_wqe_told.store(false, Relaxed);
         self.phase.store(Phase::Idle as u32, Release);
-        *attrs = Attrs::new(QpState::Reset);
-        Ok(())
     }
 
     /// Reports attributes and state.

@@ -363,6 +363,28 @@ SIDES_CASE(reset_while_waiting)
 	must(traffic(a, b));
 }
 
+/* What was posted for a peer that did not come is nothing to the next one. */
+SIDES_CASE(reset_forgets_what_waits)
+{
+	struct ibv_wc wc;
+
+	for (int late = 0; late < 2; late++) {
+		must(side_recv(a, 1, 10));
+		if (late) {
+			must(side_rtr(a, b) && side_rts(a) && side_send(a, 2, 10));
+			sleep_ms(50);
+		}
+		must(side_to(a, IBV_QPS_RESET));
+		for (int i = 0; i <= late; i++)
+			check(poll_wc(a->cq, &wc, SOON) && wc.status == IBV_WC_WR_FLUSH_ERR,
+			      "request %d is not flushed", i);
+		must(expect_no_wc(a->cq, QUIET) && nobody_listens());
+		must(side_init(a));
+	}
+	must(sides_join(a, b));
+	must(traffic(a, b) && traffic(b, a));
+}
+
 SIDES_CASE(error_while_waiting_flushes)
 {
 	struct ibv_wc wc;
@@ -645,6 +667,7 @@ int main(int argc, char **argv)
 	RUN(query_says_what_was_set);
 	RUN(reset_and_used_again);
 	RUN(reset_while_waiting);
+	RUN(reset_forgets_what_waits);
 	RUN(error_while_waiting_flushes);
 	RUN(destroyed_while_connecting);
 	RUN(reset_while_connecting);
