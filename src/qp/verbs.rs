@@ -349,10 +349,8 @@ impl Qp {
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-
-        let mut attrs = self.attrs.lock();
         self.rest();
-        *attrs = Attrs::new(QpState::Reset);
+        *self.attrs.lock() = Attrs::new(QpState::Reset);
         Ok(())
     }
 
