@@ -350,6 +350,28 @@ SIDES_CASE(reset_and_used_again)
 	}
 }
 
+/* In the midst of work, whoever does that just then: the next stream knows nothing of it. */
+SIDES_CASE(reset_amid_work)
+{
+	struct ibv_wc wc;
+
+	for (int round = 0; round < 30; round++) {
+		struct timespec pause = { .tv_nsec = round % 10 * 100000 };
+
+		must(sides_join(a, b) && traffic(a, b));
+		for (int i = 0; i < 8; i++)
+			must(side_rdma(a, i & 1 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 10 + i, 0, b, 0,
+				       60000));
+		nanosleep(&pause, NULL);
+		must(sides_reset(a, b));
+		for (int i = 0; i < 8; i++) {
+			must(poll_wc(a->cq, &wc, SOON));
+			check(wc.wr_id == 10u + i, "request %d is %d", i, (int)wc.wr_id);
+		}
+	}
+	must(sides_join(a, b) && traffic(a, b) && traffic(b, a));
+}
+
 SIDES_CASE(reset_while_waiting)
 {
 	must(side_rtr(a, b));
@@ -666,6 +688,7 @@ int main(int argc, char **argv)
 	RUN(who_posts_nothing_waits_for_ever);
 	RUN(query_says_what_was_set);
 	RUN(reset_and_used_again);
+	RUN(reset_amid_work);
 	RUN(reset_while_waiting);
 	RUN(reset_forgets_what_waits);
 	RUN(error_while_waiting_flushes);
