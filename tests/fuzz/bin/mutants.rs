@@ -528,7 +528,7 @@ fn is_end(error: ErrorKind) -> bool {
 }
 
 /// Checks what the device has said: whole FPDUs with right CRCs, in order, and nothing behind a
-/// Terminate, whose code is returned.
+/// Terminate, of which is returned what it says.
 fn judge(octets: &[u8]) -> Result<Option<String>, Failure> {
     let mut wire = Wire::new();
     wire.push(octets);
@@ -548,7 +548,7 @@ fn judge(octets: &[u8]) -> Result<Option<String>, Failure> {
                 if !Fault::ALL.iter().any(|fault| fault.code() == said.code) {
                     return Err(format!("the device sends {:?}", said.code));
                 }
-                terminate = Some(format!("{:?}", said.code));
+                terminate = Some(format!("{:?} in {:02x?}", said.code, fpdu.ulpdu));
             }
             Ok(
                 Segment::ReadResponse(_)
