@@ -94,6 +94,8 @@ const ROUNDS: u64 = 16;
 /// What the puppet posts and takes, by default.
 const RECEIVES: (u32, usize) = (4096, 4);
 const MEMORY_LEN: u32 = 8192;
+/// Requests that may wait for the device's answer. Revision 1 does not tell.
+const IRD: u16 = 4;
 /// Requests of the device that may wait for an answer.
 const ORD: usize = 4;
 /// Within this time, whatever the device has to do is done.
@@ -259,7 +261,7 @@ impl Peer<'_> {
             memory: self.memory,
             atomic: Some((stag, base)),
             receives: RECEIVES,
-            ird: depths.ord.into(),
+            ird: depths.ord.min(IRD).into(),
             first: 1,
         }
     }
