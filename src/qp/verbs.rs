@@ -335,12 +335,11 @@ impl Qp {
     fn reset(self: &Arc<Self>) -> Result {
         let (pairing, conn) = {
             let attrs = self.attrs.lock();
-            if matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate) {
-                if !attrs.paired {
-                    return Err(EINVAL);
-                }
-                self.enter(Phase::Error);
-            } else if self.has_posted() {
+            let streams = matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate);
+            if streams && !attrs.paired {
+                return Err(EINVAL);
+            }
+            if streams || self.has_posted() {
                 self.enter(Phase::Error);
             }
             (self.end_pairing(), self.inner.lock().conn.take())

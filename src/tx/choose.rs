@@ -194,7 +194,7 @@ impl Qp {
             }
             Taken::Bad(slot, status) => (slot, Err(status)),
             Taken::Nothing => return Some(false),
-            Taken::Full => return self.must_wait_for_room().then_some(false),
+            Taken::Full => return self.still_waits(|| self.sq.is_full()).then_some(false),
         };
         if let Err(status) = begun {
             self.refuse(slot, status);
@@ -216,25 +216,14 @@ impl Qp {
                 || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
                     && !self.sq.may_read())
         };
-        if !waits() {
-            return false;
-        }
+        waits() && self.still_waits(waits)
+    }
+
+    /// Whether a wait that an answered Read may end goes on; then the receiver calls the transmitter again.
+    fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
         // A Response may come in between: say that we wait, then look again.
         self.set_waiting_for_reads(true);
         let wait = waits();
-        if !wait {
-            self.set_waiting_for_reads(false);
-        }
-        wait
-    }
-
-    /// Whether the send queue is full until an outstanding Read is answered, or something that was sent is
-    /// accepted.
-    #[cold]
-    fn must_wait_for_room(&self) -> bool {
-        // As above.
-        self.set_waiting_for_reads(true);
-        let wait = self.sq.is_full();
         if !wait {
             self.set_waiting_for_reads(false);
         }
