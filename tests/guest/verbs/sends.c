@@ -254,8 +254,9 @@ PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
  * pending at a time. What was accepted is done, also when the queue was full because of a Read at its head, or
  * because TCP took no more.
  */
-static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first, size_t len)
+static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first)
 {
+	static const size_t len = 64 << 20;
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
 	struct ibv_wc wc;
@@ -282,12 +283,12 @@ static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first, size
 
 PAIR_CASE(a_queue_full_behind_a_read, .sq_depth = 8, .cq_depth = 256)
 {
-	all_that_was_accepted(p, IBV_WR_RDMA_READ, 64 << 20);
+	all_that_was_accepted(p, IBV_WR_RDMA_READ);
 }
 
 PAIR_CASE(a_queue_full_behind_a_write, .sq_depth = 8, .cq_depth = 256)
 {
-	all_that_was_accepted(p, IBV_WR_RDMA_WRITE, 64 << 20);
+	all_that_was_accepted(p, IBV_WR_RDMA_WRITE);
 }
 
 static void *scribble(void *stop)
