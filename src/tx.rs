@@ -98,6 +98,9 @@ const BUDGET: u32 = 64;
 /// The same for a softirq.
 const SOFTIRQ_BUDGET: u32 = 4;
 
+/// When a transmitter that gets no memory, though it may sleep for it, tries again.
+const STARVED_PERIOD: Delta = Delta::from_millis(1);
+
 /// The transmitter's state. Whoever holds the queue pair's baton has it.
 #[derive(Default)]
 pub(crate) struct Tx {
@@ -221,6 +224,8 @@ enum Filled {
     Full,
     /// Nothing more can be sent now.
     Drained,
+    /// There is no memory for more.
+    Starved,
 }
 
 /// The way to TCP, which depends on who holds the socket lock.
@@ -431,10 +436,17 @@ impl Qp {
         let stats = &self.device().stats;
         for _ in 0..post.budget() {
             let filled = self.fill(stream, post.grow());
+            if filled == Filled::Starved && stream.batch.is_empty() {
+                if post.grow() == Grow::Atomic {
+                    return Next::Yield;
+                }
+                self.set_alarm(STARVED_PERIOD);
+                return Next::Done;
+            }
             let full = self.sq.is_full();
             let more = match filled {
                 Filled::Full => More::Yes,
-                Filled::Drained => More::No,
+                Filled::Drained | Filled::Starved => More::No,
             };
             if !stream.batch.is_empty() {
                 match post.send(stream, more) {
@@ -513,8 +525,7 @@ impl Qp {
                 return Filled::Drained;
             }
             if let Err(failed) = self.cut(stream, grow) {
-                self.cannot_cut(stream, failed);
-                return Filled::Drained;
+                return self.cannot_cut(stream, failed);
             }
         }
         // A batch may end where the work does. TCP must not wait for more then.
@@ -527,7 +538,7 @@ impl Qp {
 
     /// The current message cannot go on.
     #[cold]
-    fn cannot_cut(self: &Arc<Self>, stream: &mut TxStream, failed: Failed) {
+    fn cannot_cut(self: &Arc<Self>, stream: &mut TxStream, failed: Failed) -> Filled {
         match failed {
             Failed::Local(slot, status) => {
                 stream.current = None;
@@ -541,10 +552,11 @@ impl Qp {
                 self.terminate(Terminate::for_fault(fault, quoted.as_ref()));
             }
             // What is in the batch goes out; its pages come back with the acknowledgements.
-            Failed::Memory => self.enqueue_tx(),
+            Failed::Memory => return Filled::Starved,
             // Who brings it in calls the transmitter again.
             Failed::Absent => {}
         }
+        Filled::Drained
     }
 
     /// Whether a first look finds nothing to send: the usual end of a round.
