@@ -20,7 +20,10 @@ mod posting {
         },
         types::{
             NotifyOn,
-            NotifyRequest, //
+            NotifyRequest,
+            QpAttr,
+            QpAttrMask,
+            QpState, //
         }, //
     };
 
@@ -139,6 +142,26 @@ mod posting {
         let (taken, off) = interrupts_off(|| srq.take(&mut RecvWr::default()));
         assert!(off && matches!(taken, Some(Ok(()))));
         assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    /// A consumer is not called back from within its own call. The transmitter's thread may be through with it
+    /// before the call returns, but not each time.
+    #[test]
+    fn what_a_change_flushes_is_told_later() -> Result {
+        let mut later = false;
+        for _ in 0..100 {
+            let rig = Rig::new()?;
+            assert_eq!(rig.receive(&[1]), Ok(()));
+            let attr = QpAttr {
+                qp_state: QpState::Err,
+                ..QpAttr::default()
+            };
+            Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE)?;
+            later |= polled(&rig.cq).is_none();
+            rig.settle();
+        }
+        assert!(later);
         Ok(())
     }
 

@@ -229,10 +229,14 @@ impl Qp {
     pub(crate) fn modify(qp: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let qp: Arc<Self> = qp.into();
         qp.modify_attrs(attr, mask)?;
-        // What the change left to be sent or flushed. A consumer in the kernel may wait for the
-        // flushed completions on the thread that we are on.
+        // What the change left to be sent or flushed. A consumer in the kernel is not called back from within
+        // its own call (Documentation/infiniband/core_locking.rst).
         if mask.contains(QpAttrMask::STATE) {
-            qp.transmit();
+            if qp.user {
+                qp.transmit();
+            } else {
+                qp.kick();
+            }
         }
         Ok(())
     }
@@ -397,6 +401,8 @@ impl Qp {
 
     /// Takes the queue pair out of service; its connection is told to end.
     pub(crate) fn destroy(qp: Arc<Self>) {
+        // It is the consumer who ends it, and does not wait for that event any more.
+        qp.last_wqe_told.store(true, Relaxed);
         qp.enter(Phase::Error);
         drop(qp.end_pairing());
         qp.end_alarm();
