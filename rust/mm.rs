@@ -6,9 +6,11 @@
 //! * [`paged`]: memory of a process that is not pinned;
 //! * [`dma_buf`]: memory of another driver that a process has a descriptor of;
 //! * [`place`]: copies between such memory, the receive path and the send path;
-//! * [`shared_ring`]: memory that a process and the driver share.
+//! * [`shared_ring`]: memory that a process and the driver share;
+//! * [`noio`]: allocations that do not wait for a disk.
 
 pub mod dma_buf;
+pub mod noio;
 pub mod paged;
 pub mod place;
 pub mod shared_ring;

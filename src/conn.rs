@@ -76,6 +76,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    mm::noio::without_io,
     net::{
         Hooked,
         Inbound,
@@ -202,7 +203,8 @@ impl WorkItem<STEP> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.step();
+        // A disk may wait for its connection, or for another one behind it.
+        without_io(|| this.step());
     }
 }
 

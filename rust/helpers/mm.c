@@ -6,6 +6,7 @@
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/scatterlist.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -52,6 +53,18 @@ bool riwarp_helper_is_readable(const void *address)
 	char octet;
 
 	return !copy_from_kernel_nofault(&octet, address, sizeof(octet));
+}
+
+void riwarp_helper_memalloc_noio_restore(unsigned int flags);
+void riwarp_helper_memalloc_noio_restore(unsigned int flags)
+{
+	memalloc_noio_restore(flags);
+}
+
+unsigned int riwarp_helper_memalloc_noio_save(void);
+unsigned int riwarp_helper_memalloc_noio_save(void)
+{
+	return memalloc_noio_save();
 }
 
 void *riwarp_helper_page_address(struct page *page);

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Allocations that do not wait for a disk.
+//!
+//! C header: `include/linux/sched/mm.h`.
+
+use core::ffi::c_uint;
+
+extern "C" {
+    fn riwarp_helper_memalloc_noio_save() -> c_uint;
+    fn riwarp_helper_memalloc_noio_restore(flags: c_uint);
+}
+
+/// Runs `f`. What allocates memory in it, whoever that is, does not wait until something is written to a
+/// disk; the disk may be one that is reached only when `f` is through.
+///
+/// Context: process.
+pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: It concerns nobody but the task that we are, in which the flags are given back.
+    let flags = unsafe { riwarp_helper_memalloc_noio_save() };
+    let result = f();
+    // SAFETY: The flags are those that were saved last.
+    unsafe { riwarp_helper_memalloc_noio_restore(flags) };
+    result
+}
+
+#[kernel::prelude::kunit_tests(riwarp_noio)]
+mod tests {
+    use super::*;
+
+    /// Whether this task waits for disks.
+    fn may_wait() -> bool {
+        // SAFETY: As in `without_io`.
+        let flags = unsafe { riwarp_helper_memalloc_noio_save() };
+        // SAFETY: As in `without_io`.
+        unsafe { riwarp_helper_memalloc_noio_restore(flags) };
+        flags == 0
+    }
+
+    #[test]
+    fn disks_are_waited_for_again_behind_the_outermost() {
+        assert!(may_wait());
+        let inside = without_io(|| [may_wait(), without_io(may_wait), may_wait()]);
+        assert_eq!(inside, [false; 3]);
+        assert!(may_wait());
+    }
+}
