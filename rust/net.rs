@@ -31,7 +31,6 @@ pub use addr::SockAddr;
 pub use batch::Grow;
 pub use batch::Mark;
 pub use batch::TxBatch;
-pub use device::Addrs;
 pub use device::DeviceName;
 pub use device::HwAddr;
 pub use device::LinkType;

@@ -20,7 +20,6 @@ use core::net::{
 use kernel::prelude::*;
 use kernel_ext::{
     net::{
-        Addrs,
         NetDevice,
         SockAddr, //
     },
@@ -61,7 +60,7 @@ impl GidTable {
     pub(crate) fn get(&self, netdev: &NetDevice, guid: Guid, index: usize) -> Result<Gid> {
         let mut found = [None; GID_TABLE_LEN as usize];
         let mut places = found.iter_mut();
-        netdev.for_each_addr(Addrs::All, |addr| {
+        netdev.for_each_addr(|addr| {
             if let Some(place) = places.next() {
                 *place = Some(mapped(&addr));
             }

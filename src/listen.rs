@@ -18,7 +18,7 @@
 //! the wrong consumer. So such listeners share doors, do not fail because a port is taken on a device
 //! that is not theirs, and are asked after others.
 //!
-//! Locks: see [`door`]; a listener's `waiting` and `doors` are innermost, and a connection's step may
+//! Locks: see [`door`]; a listener's `waiting` and `door` are innermost, and a connection's step may
 //! take them. A door has references to its listeners and a listener to its doors, until
 //! [`destroy_listen`].
 //!
@@ -44,7 +44,6 @@ use kernel::{
 };
 use kernel_ext::{
     net::{
-        Addrs,
         NetId,
         SockAddr,
         Socket, //
@@ -82,7 +81,7 @@ pub(crate) struct Listener {
     origin: Origin,
     open: Atomic<bool>,
     #[pin]
-    doors: Mutex<KVec<Arc<Door>>>,
+    door: Mutex<Option<Arc<Door>>>,
     #[pin]
     waiting: Mutex<Waiting>,
     /// Requests that the consumer wants to have unanswered at once.
@@ -177,8 +176,8 @@ pub(crate) fn await_peers(device: &Arc<Device>, addr: SockAddr) -> Result<Arc<Li
 pub(crate) fn destroy_listen(listener: Arc<Listener>) {
     // ORDERING: Pairs with `is_open`; the connections are told after it.
     listener.open.store(false, Release);
-    let doors = core::mem::take(&mut *listener.doors.lock());
-    for door in doors {
+    let door = listener.door.lock().take();
+    if let Some(door) = door {
         door.leave(&listener);
     }
     // Those that are not in the device's table yet find the listener closed by themselves.
@@ -204,7 +203,7 @@ impl Listener {
                 device,
                 origin,
                 open: Atomic::new(true),
-                doors <- new_mutex!(KVec::new(), "riwarp::Listener::doors"),
+                door <- new_mutex!(None, "riwarp::Listener::door"),
                 waiting <- new_mutex!(
                     Waiting {
                         list: KVec::with_capacity(limit, GFP_KERNEL)?,
@@ -220,15 +219,8 @@ impl Listener {
             }? Error),
             GFP_KERNEL,
         )?;
-        let mut doors = KVec::new();
-        let opened = plan.open_doors(&listener, &mut doors);
-        if let Err(error) = opened {
-            for door in doors {
-                door.leave(&listener);
-            }
-            return Err(error);
-        }
-        *listener.doors.lock() = doors;
+        *listener.door.lock() = plan.open_door(&listener)?;
+        listener.kick_door();
         Ok(listener)
     }
 
@@ -244,7 +236,7 @@ impl Listener {
     }
 
     /// Whether one more peer can be let in. If not, the oldest one that waits is dismissed, if it has
-    /// waited long, and its end brings the doors back.
+    /// waited long, and its end brings the door back.
     fn has_room(&self) -> bool {
         let oldest = {
             let mut waiting = self.waiting.lock();
@@ -343,14 +335,18 @@ impl Listener {
         }
     }
 
-    /// Brings the doors back if somebody was left in TCP's queue: there is room, or somebody has had that
+    /// Brings the door back if somebody was left in TCP's queue: there is room, or somebody has had that
     /// time.
     pub(crate) fn call_next(&self) {
         let was_full = core::mem::replace(&mut self.waiting.lock().full, false);
         if was_full {
-            for door in self.doors.lock().iter() {
-                door.kick();
-            }
+            self.kick_door();
+        }
+    }
+
+    fn kick_door(&self) {
+        if let Some(door) = &*self.door.lock() {
+            door.kick();
         }
     }
 
@@ -374,15 +370,6 @@ impl Listener {
         waiting.last_asked = Instant::now();
         drop(waiting);
         Unanswered(self.clone())
-    }
-
-    /// Whether an address is one of the device's interface.
-    fn owns(&self, addr: &SockAddr) -> bool {
-        let mut found = false;
-        self.device
-            .netdev
-            .for_each_addr(Addrs::Ready, |own| found |= own.same_ip(addr));
-        found
     }
 }
 

@@ -90,9 +90,9 @@ unsigned short riwarp_helper_dev_type(const struct net_device *dev)
 	return dev->type;
 }
 
-void riwarp_helper_for_each_in6_addr(const struct net_device *dev, bool tentative,
+void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
 		void (*f)(void *arg, const struct in6_addr *addr), void *arg);
-void riwarp_helper_for_each_in6_addr(const struct net_device *dev, bool tentative,
+void riwarp_helper_for_each_in6_addr(const struct net_device *dev,
 		void (*f)(void *arg, const struct in6_addr *addr), void *arg)
 {
 	const struct inet6_ifaddr *ifa;
@@ -104,8 +104,7 @@ void riwarp_helper_for_each_in6_addr(const struct net_device *dev, bool tentativ
 		return;
 	read_lock_bh(&idev->lock);
 	list_for_each_entry(ifa, &idev->addr_list, if_list)
-		if (!(ifa->flags & IFA_F_DADFAILED) &&
-		    (tentative || !(ifa->flags & IFA_F_TENTATIVE)))
+		if (!(ifa->flags & IFA_F_DADFAILED))
 			f(arg, &ifa->addr);
 	read_unlock_bh(&idev->lock);
 }

@@ -201,11 +201,6 @@ impl SockAddr {
             SocketAddr::V6(addr) => addr.ip().is_unicast_link_local(),
         }
     }
-
-    /// Compares the addresses without their ports.
-    pub fn same_ip(&self, other: &Self) -> bool {
-        self.0.ip() == other.0.ip()
-    }
 }
 
 impl fmt::Debug for SockAddr {
@@ -283,17 +278,6 @@ mod tests {
         assert!(six(0xfe80, 1, 0).is_link_local() && six(0xfebf, 1, 0).is_link_local());
         assert!(!six(0xfec0, 1, 0).is_link_local() && !four(169, 254, 0, 1, 0).is_link_local());
         assert!(!four(10, 0, 0, 1, 0).is_loopback() && !six(0xfd77, 1, 0).is_unspecified());
-    }
-
-    #[test]
-    fn ports_do_not_make_another_address() {
-        let addr = four(10, 0, 0, 1, 1);
-        let mut other = addr;
-        other.set_port(2);
-        assert!(addr.same_ip(&other));
-        assert!(addr != other);
-        assert!(!addr.same_ip(&four(10, 0, 0, 2, 1)));
-        assert!(!addr.same_ip(&six(0xfd77, 1, 1)));
     }
 
     #[test]

@@ -38,7 +38,6 @@ extern "C" {
     fn riwarp_helper_dev_type(dev: *const RawDevice) -> c_ushort;
     fn riwarp_helper_for_each_in6_addr(
         dev: *const RawDevice,
-        tentative: bool,
         f: unsafe extern "C" fn(*mut c_void, *const bindings::in6_addr),
         arg: *mut c_void,
     );
@@ -50,15 +49,6 @@ extern "C" {
     fn riwarp_helper_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_init_net() -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
-}
-
-/// Which addresses of a device are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addrs {
-    /// Those of which it is not yet known whether somebody else has them, too.
-    All,
-    /// Those that are ready for use.
-    Ready,
 }
 
 /// A network device, counted.
@@ -206,19 +196,17 @@ impl NetDevice {
         NetId(unsafe { riwarp_helper_dev_net(self.as_raw()) }.addr())
     }
 
-    /// Calls `f` for each of these addresses of the device, IPv4 first. `f` must not sleep.
-    pub fn for_each_addr(&self, which: Addrs, mut f: impl FnMut(SockAddr)) {
+    /// Calls `f` for each address of the device, IPv4 first, also for those of which it is not yet known
+    /// whether somebody else has them too. `f` must not sleep.
+    pub fn for_each_addr(&self, mut f: impl FnMut(SockAddr)) {
         // The one that is known to the callbacks has to be thin.
         let mut f: &mut dyn FnMut(SockAddr) = &mut f;
         let arg = (&raw mut f).cast::<c_void>();
-        let tentative = which == Addrs::All;
         // SAFETY: By the type invariant the device is valid; the callback takes `arg` as what it
         // is.
         unsafe { riwarp_helper_for_each_in_addr(self.as_raw(), in_addr_callback, arg) };
         // SAFETY: As above.
-        unsafe {
-            riwarp_helper_for_each_in6_addr(self.as_raw(), tentative, in6_addr_callback, arg)
-        };
+        unsafe { riwarp_helper_for_each_in6_addr(self.as_raw(), in6_addr_callback, arg) };
     }
 
     /// Says whether both are the same device.

@@ -468,7 +468,6 @@ mod hooks {
 
 #[kernel::prelude::kunit_tests(riwarp_notifier)]
 mod notifier {
-    use crate::net::Addrs;
     use crate::net::LinkType;
     use crate::net::NetDevice;
     use crate::net::NetId;
@@ -492,7 +491,7 @@ mod notifier {
 
     fn is_as_expected(dev: &NetDevice) -> bool {
         let mut addresses = 0;
-        dev.for_each_addr(Addrs::Ready, |addr| {
+        dev.for_each_addr(|addr| {
             if addr.is_loopback() {
                 addresses += 1;
             }

@@ -6,15 +6,17 @@
 //! waits. What leaves: accepted sockets, each with the listeners that it can be for.
 //!
 //! A listener on an address has a door of its own. One on the wildcard address has a door on its
-//! device's interface only, so that every device can have one on the same port. What this host sends
-//! to itself arrives on the loopback interface instead; for that there is a second door there, which
-//! all devices of a network namespace share. A connection that comes through it belongs to the device
-//! whose interface has the address that was called. Shared doors stand on the [`Porch`].
+//! device's interface only, so that every device can have one on the same port. (What this host sends
+//! to itself counts as arriving on the interface that has the address: `__ip_route_output_key_hash_rcu`
+//! and `ip6_rcv_core`.) Listeners of several consumers may want that same door; such doors stand on the
+//! [`Porch`].
 //!
 //! Locks: the porch's list > a door's `inner` > socket, and `inner` > a listener's `waiting`. Context:
 //! process; callbacks of TCP only queue work.
 
 use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
     new_mutex,
     prelude::*,
     sync::{
@@ -22,19 +24,18 @@ use kernel::{
         ArcBorrow,
         Mutex, //
     },
+    time::msecs_to_jiffies,
     workqueue::{
-        impl_has_work,
-        new_work,
-        Work,
+        DelayedWork,
         WorkItem, //
     }, //
 };
 use kernel_ext::{
+    mm::noio::without_io,
     net::{
         Family,
         Hooked,
         Inbound,
-        LinkType,
         NetId,
         SockAddr,
         Socket,
@@ -46,10 +47,10 @@ use kernel_ext::{
         BhOff,
         Slot, //
     },
+    workqueue::cancel_delayed, //
 };
 
 use crate::{
-    conn::plain,
     device::Device,
     queues::Queues,
     Riwarp, //
@@ -71,7 +72,7 @@ pub(super) struct Door {
     #[pin]
     inner: Mutex<DoorInner>,
     #[pin]
-    work: Work<Door>,
+    work: DelayedWork<Door>,
 }
 
 struct DoorInner {
@@ -80,20 +81,16 @@ struct DoorInner {
     tenants: KVec<Arc<Listener>>,
 }
 
-impl_has_work! {
-    impl HasWork<Self> for Door { self.work }
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Door { self.work }
 }
 
 impl WorkItem for Door {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        while let Some(arrival) = this.accept() {
-            // A peer that cannot be let in is reset by the socket's end.
-            if let Err(error) = arrival.admit() {
-                pr_debug!("a connection could not be let in: {:?}\n", error);
-            }
-        }
+        // The steps of other connections wait behind it.
+        without_io(|| this.let_in());
     }
 }
 
@@ -105,6 +102,17 @@ impl SocketEvents for Door {
     fn write_space(self: ArcBorrow<'_, Self>) {}
 
     fn state_change(self: ArcBorrow<'_, Self>, _state: TcpState) {}
+}
+
+/// Those of a door, in the order in which they are asked; last one first.
+fn in_turn(tenants: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
+    let mut asked = KVec::with_capacity(tenants.len(), GFP_KERNEL)?;
+    for origin in [Origin::Unknown, Origin::Native] {
+        for tenant in tenants.iter().filter(|tenant| tenant.origin == origin) {
+            asked.push(tenant.clone(), GFP_KERNEL)?;
+        }
+    }
+    Ok(asked)
 }
 
 /// A connection that came in.
@@ -122,7 +130,7 @@ impl Arrival {
 }
 
 impl Door {
-    /// Opens one for its first tenant.
+    /// Opens one for its first tenant, who then has to kick it: somebody may have come already.
     fn open(tenant: &Arc<Listener>, plan: &Plan, place: Place) -> Result<Arc<Self>> {
         let socket = plan.socket(&tenant.device, place)?;
         let mut tenants = KVec::new();
@@ -138,61 +146,58 @@ impl Door {
                     },
                     "riwarp::Door::inner"
                 ),
-                work <- new_work!("riwarp::Door::work"),
+                work <- new_delayed_work!("riwarp::Door::work"),
             }),
             GFP_KERNEL,
         )?;
         let hooked = Hooked::new(socket, door.clone())?;
         hooked.listen(plan.backlog)?;
         door.inner.lock().socket = Some(hooked);
-        // Somebody may have come already.
-        door.kick();
         Ok(door)
     }
 
     /// Lets the work item look who waits. Context: any.
     pub(super) fn kick(self: &Arc<Self>) {
-        // One that is queued already will do.
+        // One that is queued already, or will soon be, will do.
         let _ = self.queues.conn.enqueue(self.clone());
     }
 
+    /// Lets in who waits.
+    fn let_in(self: &Arc<Self>) {
+        while let Some(arrival) = self.accept() {
+            // A peer that cannot be let in is reset by the socket's end.
+            if let Err(error) = arrival.admit() {
+                pr_debug!("a connection could not be let in: {:?}\n", error);
+            }
+        }
+    }
+
     /// Takes a connection that waits.
-    fn accept(&self) -> Option<Arrival> {
+    fn accept(self: &Arc<Self>) -> Option<Arrival> {
         let inner = self.inner.lock();
         let listening = inner.socket.as_ref()?;
-        // Whoever is full dismisses one that waits. If all are, TCP keeps the connection.
-        let mut room = false;
-        for tenant in &inner.tenants {
-            room |= tenant.has_room();
-        }
-        if !room {
+        // It may be for any of them. As long as one is full, which then dismisses one that waits, TCP keeps
+        // the connection.
+        if !inner.tenants.iter().all(|tenant| tenant.has_room()) {
             return None;
         }
         loop {
             match listening.accept() {
                 Ok(socket) => {
-                    let listeners = self.meant(&inner.tenants, &socket).unwrap_or_default();
+                    let listeners = in_turn(&inner.tenants).unwrap_or_default();
                     return Some(Arrival { socket, listeners });
                 }
                 // It has gone again.
                 Err(error) if error == ECONNABORTED => {}
-                Err(_) => return None,
-            }
-        }
-    }
-
-    /// Whom a connection can be for, last one first.
-    fn meant(&self, tenants: &[Arc<Listener>], socket: &Socket) -> Result<KVec<Arc<Listener>>> {
-        let called = plain(socket.local_addr()?);
-        let mut meant = KVec::with_capacity(tenants.len(), GFP_KERNEL)?;
-        for origin in [Origin::Unknown, Origin::Native] {
-            for tenant in tenants.iter().filter(|tenant| tenant.origin == origin) {
-                if !self.place.is_loopback() || tenant.owns(&called) {
-                    meant.push(tenant.clone(), GFP_KERNEL)?;
+                Err(error) if error == EAGAIN => return None,
+                // Something is short. TCP does not say again that somebody waits.
+                Err(_) => {
+                    let delay = msecs_to_jiffies(RETRY_MS);
+                    let _ = self.queues.conn.enqueue_delayed(self.clone(), delay);
+                    return None;
                 }
             }
         }
-        Ok(meant)
     }
 
     /// Lets another tenant in. Gives `false` if the last one has just left.
@@ -214,7 +219,7 @@ impl Door {
     }
 
     /// Takes a tenant out, and gives the socket if it was the last one.
-    fn remove(&self, tenant: &Arc<Listener>) -> Option<Hooked<Door>> {
+    fn remove(self: &Arc<Self>, tenant: &Arc<Listener>) -> Option<Hooked<Door>> {
         let (_drop_outside_lock, socket) = {
             let mut inner = self.inner.lock();
             let mut tenants = inner.tenants.iter();
@@ -227,6 +232,10 @@ impl Door {
             };
             (tenant, socket)
         };
+        if socket.is_some() {
+            // Without a socket nobody sets it again.
+            cancel_delayed(self);
+        }
         socket
     }
 }
@@ -295,11 +304,6 @@ impl Place {
     fn is_shared(&self) -> bool {
         matches!(self, Self::Interface { .. })
     }
-
-    /// Whether what this host sends to itself comes here.
-    fn is_loopback(&self) -> bool {
-        matches!(self, Self::Interface { ifindex, .. } if *ifindex == LOOPBACK_IFINDEX)
-    }
 }
 
 /// What a listener was asked to be.
@@ -310,7 +314,6 @@ pub(super) struct Plan {
     backlog: u16,
     ifindex: u32,
     net: NetId,
-    on_loopback: bool,
 }
 
 impl Plan {
@@ -323,7 +326,6 @@ impl Plan {
             backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),
             ifindex: netdev.ifindex(),
             net: netdev.net_id(),
-            on_loopback: netdev.link_type() == LinkType::Loopback,
         })
     }
 
@@ -337,62 +339,33 @@ impl Plan {
             backlog: BACKLOG_MIN,
             ifindex: netdev.ifindex(),
             net: netdev.net_id(),
-            on_loopback: netdev.link_type() == LinkType::Loopback,
         }
     }
 
-    /// Opens the doors of a listener, or makes it a tenant of those that are there.
+    /// Opens the door of a listener, or makes it a tenant of the one that is there. None if its port is
+    /// taken on a device that is not the consumer's, where that means nothing.
     ///
     /// # Errors
     ///
-    /// Those of TCP; `doors` has those that were opened before.
-    pub(super) fn open_doors(
-        &self,
-        listener: &Arc<Listener>,
-        doors: &mut KVec<Arc<Door>>,
-    ) -> Result {
-        doors.reserve(2, GFP_KERNEL)?;
+    /// Those of TCP.
+    pub(super) fn open_door(&self, listener: &Arc<Listener>) -> Result<Option<Arc<Door>>> {
         if !self.addr.is_unspecified() {
-            let door = Door::open(listener, self, Place::Address)?;
-            return Ok(doors.push(door, GFP_KERNEL)?);
+            return Door::open(listener, self, Place::Address).map(Some);
         }
-        let porch = PORCH.get().ok_or(ENODEV)?;
-        if !self.on_loopback {
-            // On a device that is not the consumer's a taken port means nothing.
-            let may_fail = listener.origin == Origin::Unknown;
-            self.open_shared(&porch, listener, self.ifindex, may_fail, doors)?;
-        }
-        // A program that uses the port on the loopback interface only does not keep others out.
-        let may_fail = !self.on_loopback || listener.origin == Origin::Unknown;
-        self.open_shared(&porch, listener, LOOPBACK_IFINDEX, may_fail, doors)
-    }
-
-    fn open_shared(
-        &self,
-        porch: &Porch,
-        listener: &Arc<Listener>,
-        ifindex: u32,
-        may_fail: bool,
-        doors: &mut KVec<Arc<Door>>,
-    ) -> Result {
         let place = Place::Interface {
             net: self.net,
-            ifindex,
+            ifindex: self.ifindex,
             family: self.addr.family(),
             port: self.addr.port(),
             v6_only: self.v6_only,
         };
+        let porch = PORCH.get().ok_or(ENODEV)?;
         match porch.enter(listener, self, place) {
-            Ok(door) => Ok(doors.push(door, GFP_KERNEL)?),
-            Err(error) if may_fail && error == EADDRINUSE => {
-                pr_debug!(
-                    "port {} is taken on interface {}\n",
-                    self.addr.port(),
-                    ifindex
-                );
-                Ok(())
+            Err(error) if error == EADDRINUSE && listener.origin == Origin::Unknown => {
+                pr_debug!("port {} is taken\n", self.addr.port());
+                Ok(None)
             }
-            Err(error) => Err(error),
+            entered => entered.map(Some),
         }
     }
 
@@ -415,8 +388,8 @@ impl Plan {
     }
 }
 
-/// The loopback interface has this number in every network namespace.
-const LOOPBACK_IFINDEX: u32 = 1;
 /// Connections that TCP keeps at least for a door. Consumers give the number of requests that they
 /// want to have unanswered, which is another thing.
 const BACKLOG_MIN: u16 = 128;
+/// When to try again to accept a connection, in milliseconds.
+const RETRY_MS: u32 = 100;

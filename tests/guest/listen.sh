@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Who is let in where listeners share a port, and what becomes of a connection when memory is short. The peers
+# are plain TCP connections.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=starve.sh
+. "$(dirname "$0")/starve.sh"
+
+# How many a listener lets in whose MPA Request has not come (src/listen.rs: HALF_OPEN_MIN).
+LIMIT=128
+ADDRESS=10.90.0.1 HERE=7700
+
+served() { rping -c -a $ADDRESS -p $HERE -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"; }
+
+# The port has two listeners on the device, since somebody in another network namespace wants it too. The one who is
+# meant has let in as many as it does: who comes then is not turned away, but waits until the first has had its time.
+one_is_full() {
+	python3 - $ADDRESS $HERE $LIMIT <<-'END' || die 'see above'
+		import select, socket, sys
+
+		there, limit = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
+		peers = [socket.socket() for _ in range(limit + 1)]
+		for peer in peers:
+		    # At once, so that the first is still there when the last one comes.
+		    peer.setblocking(False)
+		    peer.connect_ex(there)
+		over = []
+		while not over:
+		    over = select.select(peers, [], [], 20)[0] or sys.exit("nobody had to go")
+		if peers[-1] in over:
+		    sys.exit("the last one was turned away")
+		peers[-1].setblocking(True)
+		peers[-1].send(b"MPA ID Req Frame" + bytes((0, 1, 0, 0)))
+		if peers[-1].recv(16) != b"MPA ID Rep Frame":
+		    sys.exit("the last one was not served")
+	END
+	served
+}
+
+# aim_at KIND PATTERN: at the function of the module whose symbol matches.
+aim_at() {
+	local first last
+	feed
+	read -r first last < <(awk '/ [tT] .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
+		awk -v name="$2" 'first { print first, $1; exit } $2 ~ name { first = $1 }') || die "which addresses has $2?"
+	aim "$1" "$first" "$last"
+}
+
+# There is no memory for the socket of a connection. Nobody else comes who would wake the listener.
+no_socket() {
+	local peer
+	aim_at failslab '^_R.*Door.*WorkItem3run$'
+	starve failslab 100 3
+	exec {peer}<>"/dev/tcp/$ADDRESS/$HERE"
+	eventually 10 all_failed failslab || die "$(cat $FAILING/failslab/times) allocations were not tried"
+	feed
+	printf 'MPA ID Req Frame\x00\x01\x00\x00' >&"$peer"
+	[ "$(timeout 20 head -c 16 <&"$peer")" = 'MPA ID Rep Frame' ] || die 'not served'
+	exec {peer}>&-
+}
+
+# There is none for what is to be sent, for a while.
+no_pages() {
+	aim_at fail_page_alloc '^_R.*TxBatch.*12reserve_more$'
+	starve fail_page_alloc 100 200
+	served
+	all_failed fail_page_alloc || die "$(cat $FAILING/fail_page_alloc/times) allocations were not tried"
+	feed
+}
+
+listeners() { [ "$(rdma resource show cm_id | grep -c LISTEN)" = "$1" ]; }
+all_failed() { [ "$(cat "$FAILING/$1/times")" = 0 ]; }
+
+load_modules "$MODULE"
+modprobe dummy
+ENDS_COUNT=1
+ip link add d0 type dummy
+NETDEVS_MADE+=(d0)
+ip link set d0 up
+address_add - d0 $ADDRESS/24
+link_add - dev0 "$TYPE" d0
+netns_add elsewhere
+start elsewhere "$TMP/other" rping -s -P -p $HERE
+OTHER=$STARTED
+eventually 10 listeners 1 || die 'nobody listens elsewhere'
+start - "$TMP/server" rping -s -P -p $HERE
+eventually 10 listeners 2 || die 'nobody listens here'
+
+[ "$TYPE" = siw ] || try one_is_full 90 one_is_full
+! can_starve || try no_socket 60 no_socket
+! can_starve || try no_pages 60 no_pages
+kill "$STARTED" "$OTHER"
+finish
