@@ -34,7 +34,7 @@ mod tests {
         let flags = unsafe { riwarp_helper_memalloc_noio_save() };
         // SAFETY: As in `without_io`.
         unsafe { riwarp_helper_memalloc_noio_restore(flags) };
-        flags == 0
+        flags != 0
     }
 
     #[test]
