@@ -132,8 +132,10 @@ lossy_path() {
 # Devices go while their queue pairs look for each other, and the module after them.
 devices_go() {
 	setting "$NS_A" "$DEV_A" pairing_port 4244
-	(pingpong ibv_rc_pingpong -g 0 -n 3) &
+	# They give up soon, where all is slow before anybody has seen them.
+	(while [ ! -e "$TMP/seen" ]; do pingpong ibv_rc_pingpong -g 0 -n 3 || true; done) &
 	eventually 20 is_looking || die 'nobody looks for a peer'
+	: >"$TMP/seen"
 	link_del "$NS_A" "$DEV_A"
 	link_del "$NS_B" "$DEV_B"
 	wait $! || true
