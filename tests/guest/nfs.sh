@@ -1,0 +1,137 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# NFS over RDMA, client and server of the kernel: consumers that choose the addresses at which the peer reaches
+# their regions, and that read and write each other's memory in chunks. No program of NFS takes part: what would
+# have to answer the server's questions has answered them before.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+CLIENT=$TMP/client SERVED=$TMP/served NFSD=$TMP/nfsd
+FOR_EVER=2147483647
+
+# at NETNS COMMAND...: as in_ns, where mounts stay.
+at() {
+	local where=$1
+	shift
+	if [ "$where" = - ]; then "$@"; else nsenter "--net=/run/netns/$where" "$@"; fi
+}
+
+# tell FILE WORD...: for where a program of its own has to do it.
+tell() { echo "${*:2}" >"$1"; }
+export -f tell
+
+# Exports a file system in memory to everybody, as the root of NFS version 4, to be reached over RDMA only. For the
+# shortest time that there is it waits for clients of a server before it.
+server_up() {
+	modprobe -a nfsd rpcrdma
+	mkdir -p "$SERVED" "$NFSD" "$CLIENT"
+	mount -t tmpfs -o size=64m served "$SERVED"
+	at "$NS_B" mount -t nfsd nfsd "$NFSD"
+	# insecure, no_root_squash, async, no_subtree_check, fsid=0
+	at "$NS_B" bash -eu -c "
+		tell $NFSD/versions -2 -3 +4 +4.1 +4.2
+		tell $NFSD/nfsv4leasetime 10
+		tell $NFSD/nfsv4gracetime 10
+		tell /proc/net/rpc/auth.unix.ip/channel nfsd $IP4_A $FOR_EVER '*'
+		tell /proc/net/rpc/nfsd.export/channel '*' $SERVED $FOR_EVER $((0x2 | 0x10 | 0x400 | 0x2000)) 65534 65534 0
+		tell /proc/net/rpc/nfsd.fh/channel '*' 1 '\x00000000' $FOR_EVER $SERVED
+		tell $NFSD/portlist rdma 20049
+		tell $NFSD/threads 4"
+}
+
+server_down() {
+	at "$NS_B" bash -eu -c "tell $NFSD/threads 0"
+	at "$NS_B" umount "$NFSD"
+	umount "$SERVED"
+}
+
+mounted() {
+	at "$NS_A" mount -i -t nfs4 -o "vers=4.2,proto=rdma,port=20049,addr=$IP4_B,clientaddr=$IP4_A,sec=sys" \
+		"$IP4_B:/" "$CLIENT"
+	grep -q " $CLIENT nfs4 .*proto=rdma" /proc/mounts || die 'not over RDMA'
+}
+
+unmounted() { umount "$CLIENT"; }
+
+# Nothing that is read from the client's file system then is still in memory.
+forget() { sync; echo 3 >/proc/sys/vm/drop_caches; }
+
+# Files of all lengths, some of them shorter than what goes inline, some longer than one chunk.
+files_are_right() {
+	local octets
+	mounted
+	for octets in 0 1 700 4095 65537 1048576 $((8388608 / SLOW + 3)); do
+		head -c $octets /dev/urandom >"$TMP/file"
+		cp "$TMP/file" "$CLIENT/to.$octets"
+		cp "$TMP/file" "$SERVED/from.$octets"
+		sync "$CLIENT/to.$octets"
+		cmp "$TMP/file" "$SERVED/to.$octets" || die "written wrong: $octets octets"
+	done
+	forget
+	for octets in 0 1 700 4095 65537 1048576 $((8388608 / SLOW + 3)); do
+		cmp "$CLIENT/from.$octets" "$SERVED/from.$octets" || die "read wrong: $octets octets"
+	done
+	unmounted
+	rm "$SERVED"/*
+}
+
+# Memory of the process itself, which begins and ends amid pages; and octets amid a file.
+direct() {
+	mounted
+	head -c 1048576 /dev/urandom >"$TMP/file"
+	dd if="$TMP/file" of="$CLIENT/direct" bs=131072 oflag=direct status=none
+	cmp "$TMP/file" "$SERVED/direct" || die 'written wrong'
+	dd if="$CLIENT/direct" of="$TMP/back" bs=262144 iflag=direct status=none
+	cmp "$TMP/file" "$TMP/back" || die 'read wrong'
+	dd if="$CLIENT/direct" of="$TMP/back" bs=5000 iflag=direct status=none
+	cmp "$TMP/file" "$TMP/back" || die 'read wrong, in odd pieces'
+	unmounted
+	rm "$SERVED"/*
+}
+
+# Answers that are too long to come inline without being the contents of a file.
+long_answers() {
+	local names
+	mounted
+	mkdir "$SERVED/many"
+	names=$(seq -f 'a file with quite a long name, so that not many fit into one answer %05g' 1 $((2000 / SLOW)))
+	(cd "$SERVED/many" && xargs -d '\n' touch <<<"$names")
+	# shellcheck disable=SC2012
+	[ "$(ls "$CLIENT/many" | sort)" = "$names" ] || die 'other names'
+	ln -s "$(printf '%01000d' 7)" "$SERVED/link"
+	[ "$(readlink "$CLIENT/link")" = "$(readlink "$SERVED/link")" ] || die 'another link'
+	unmounted
+	rm -r "$SERVED"/*
+}
+
+# The server's device goes while the client writes. It goes on when there is another one, and what it writes is right.
+device_comes_back() {
+	mounted
+	head -c $((16777216 / SLOW)) /dev/urandom >"$TMP/file"
+	dd if="$TMP/file" of="$CLIENT/file" bs=65536 oflag=direct status=none &
+	eventually 20 test -s "$SERVED/file" || die 'nothing is written'
+	link_del "$NS_B" "$DEV_B"
+	kill -0 $! || die 'written too early'
+	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
+	wait $! || die "dd: $?"
+	cmp "$TMP/file" "$SERVED/file" || die 'written wrong'
+	unmounted
+	rm "$SERVED"/*
+}
+
+# Nothing of the next case is to wait for a server that this one has lost.
+after_failure() { umount -f -l "$CLIENT" 2>/dev/null || true; }
+
+modprobe -a nfs nfsv4
+for topology in ${TOPOLOGIES:-netns siw-server siw-client}; do
+	ends_up "$topology"
+	server_up
+	try "$topology/files_are_right" 90 files_are_right
+	try "$topology/direct" 60 direct
+	try "$topology/long_answers" 60 long_answers
+	[ "$topology" != netns ] || try "$topology/device_comes_back" 120 device_comes_back
+	server_down
+	ends_down
+done
+finish
