@@ -189,13 +189,13 @@ impl Door {
                 }
                 // It has gone again.
                 Err(error) if error == ECONNABORTED => {}
-                Err(error) if error == EAGAIN => return None,
-                // Something is short. TCP does not say again that somebody waits.
-                Err(_) => {
+                // TCP does not say again that it waits.
+                Err(error) if error == ENOMEM => {
                     let delay = msecs_to_jiffies(RETRY_MS);
                     let _ = self.queues.conn.enqueue_delayed(self.clone(), delay);
                     return None;
                 }
+                Err(_) => return None,
             }
         }
     }
@@ -391,5 +391,5 @@ impl Plan {
 /// Connections that TCP keeps at least for a door. Consumers give the number of requests that they
 /// want to have unanswered, which is another thing.
 const BACKLOG_MIN: u16 = 128;
-/// When to try again to accept a connection, in milliseconds.
+/// When to try again to accept a connection for which there was no memory, in milliseconds.
 const RETRY_MS: u32 = 100;
