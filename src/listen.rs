@@ -19,7 +19,7 @@
 //! that is not theirs, and are asked after others.
 //!
 //! Locks: see [`door`]; a listener's `waiting` and `door` are innermost, and a connection's step may
-//! take them. A door has references to its listeners and a listener to its doors, until
+//! take them. A door has references to its listeners and a listener to its door, until
 //! [`destroy_listen`].
 //!
 //! Context: process.

@@ -21,9 +21,7 @@ raw_peer
 # gives a queue pair its stream; twice, since for large ones the kernel has a second way. What TCP allocates
 # on the module's behalf is not meant.
 if can_starve && [ "$TYPE" = riwarp ]; then
-	read -r first last < <(awk '/ t .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
-		awk 'first { print first, $1; exit } $2 ~ /^_R.*2qp6stream.*2Qp6attach$/ { first = $1 }')
-	[ -n "$first" ] || die 'which addresses has Qp::attach?'
+	read -r first last < <(addresses_of '^_R.*2qp6stream.*2Qp6attach$') || die 'which addresses has Qp::attach?'
 	cat >"$TMP/starve" <<END
 #!/bin/bash
 . "$GUEST_DIR/starve.sh"

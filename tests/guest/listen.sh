@@ -43,8 +43,7 @@ one_is_full() {
 aim_at() {
 	local first last
 	feed
-	read -r first last < <(awk '/ [tT] .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
-		awk -v name="$2" 'first { print first, $1; exit } $2 ~ name { first = $1 }') || die "which addresses has $2?"
+	read -r first last < <(addresses_of "$2") || die "which addresses has $2?"
 	aim "$1" "$first" "$last"
 }
 

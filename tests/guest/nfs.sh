@@ -59,9 +59,9 @@ forget() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 
 # Files of all lengths, some of them shorter than what goes inline, some longer than one chunk.
 files_are_right() {
-	local octets
+	local octets lengths=(0 1 700 4095 65537 1048576 $((8388608 / SLOW + 3)))
 	mounted
-	for octets in 0 1 700 4095 65537 1048576 $((8388608 / SLOW + 3)); do
+	for octets in "${lengths[@]}"; do
 		head -c $octets /dev/urandom >"$TMP/file"
 		cp "$TMP/file" "$CLIENT/to.$octets"
 		cp "$TMP/file" "$SERVED/from.$octets"
@@ -69,7 +69,7 @@ files_are_right() {
 		cmp "$TMP/file" "$SERVED/to.$octets" || die "written wrong: $octets octets"
 	done
 	forget
-	for octets in 0 1 700 4095 65537 1048576 $((8388608 / SLOW + 3)); do
+	for octets in "${lengths[@]}"; do
 		cmp "$CLIENT/from.$octets" "$SERVED/from.$octets" || die "read wrong: $octets octets"
 	done
 	unmounted

@@ -19,6 +19,12 @@ aim() {
 	echo "$3" >"$kind/require-end"
 }
 
+# addresses_of PATTERN: the first address of the module's function whose symbol matches, and the one behind it.
+addresses_of() {
+	awk '/ [tT] .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
+		awk -v name="$1" 'first { print first, $1; exit } $2 ~ name { first = $1 }'
+}
+
 # starve failslab|fail_page_alloc PERCENT TIMES: so many of them fail, at most so often.
 starve() {
 	echo "$3" >"$FAILING/$1/times"
