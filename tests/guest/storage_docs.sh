@@ -17,11 +17,13 @@ mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/confi
 iscsid_up
 
 # One script of all blocks, since later ones use what earlier ones have set. It ends where a command fails.
+declare -f always_on >"$TMP/steps"
 awk '
 	/^## / { heading = tolower(substr($0, 4)); gsub(/[^a-z0-9]+/, "_", heading) }
 	/^```sh$/ { inside = 1; printf "echo @begin %02d_%s\n", ++n, heading; next }
 	/^```$/ && inside { inside = 0; printf "cd /; echo @end %02d_%s\n", n, heading; next }
-	inside' /riwarp/docs/storage.md >"$TMP/steps"
+	inside && /--logout/ { print "always_on" }
+	inside' /riwarp/docs/storage.md >>"$TMP/steps"
 within 200 bash -eu "$TMP/steps" >"$TMP/said" 2>&1 || true
 for name in $(sed -n 's/^echo @begin //p' "$TMP/steps"); do
 	if grep -qx "@end $name" "$TMP/said"; then

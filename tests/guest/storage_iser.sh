@@ -89,13 +89,15 @@ initiator_down() {
 # node OPTIONS...: of iscsiadm, for the target.
 node() { within 30 iscsiadm -m node -T "$IQN" -p "$IP4_B:3260" "$@"; }
 
-# The disk is there before the kernel has done with its probe, and a logout just then sets off a warning
-# of the kernel's about workqueues: of __iscsi_unbind_session(), which waits for the disk's power management.
 connect() {
 	node --login || die "login: $?"
 	eventually 10 disk_is_there || die 'no disk'
-	nap 0.3
+	always_on
 }
+
+# When a disk goes, power management is to have a look at its SCSI target, for which __iscsi_unbind_session() may have to
+# wait, and the kernel warns that it does so on the wrong kind of workqueue. A target that is always on gets no look.
+always_on() { echo on | tee /sys/class/iscsi_session/session*/device/target*/power/control >/dev/null; }
 
 disk_is_there() {
 	local block
