@@ -95,9 +95,15 @@ connect() {
 	always_on
 }
 
-# When a disk goes, power management is to have a look at its SCSI target, for which __iscsi_unbind_session() may have to
-# wait, and the kernel warns that it does so on the wrong kind of workqueue. A target that is always on gets no look.
-always_on() { echo on | tee /sys/class/iscsi_session/session*/device/target*/power/control >/dev/null; }
+# When a disk goes, power management, if the kernel has it, is to have a look at its SCSI target, for which
+# __iscsi_unbind_session() may have to wait, and the kernel warns that it does so on the wrong kind of workqueue. A
+# target that is always on gets no look.
+always_on() {
+	local control
+	for control in /sys/class/iscsi_session/session*/device/target*/power/control; do
+		[ ! -e "$control" ] || echo on >"$control"
+	done
+}
 
 disk_is_there() {
 	local block
