@@ -29,7 +29,10 @@ use kernel::{
     }, //
 };
 use kernel_ext::rdma::{
-    object::CqLink,
+    object::{
+        CqLink,
+        QpId, //
+    },
     ops::{
         CqCreated,
         CqInit,
@@ -296,6 +299,13 @@ impl Cq {
         }
     }
 
+    /// Takes out what a kernel consumer has not polled of a queue pair that is no more.
+    ///
+    /// Context: any.
+    pub(crate) fn forget(&self, qp: QpId) {
+        self.inner.lock().forget(qp, self.entries.wrapping_sub(1));
+    }
+
     /// Says how the queue is.
     ///
     /// Context: process.
@@ -345,6 +355,26 @@ impl Cq {
 }
 
 impl Inner {
+    /// Takes out completions of `qp`; those behind them move up. `mask` is that of places in the ring.
+    fn forget(&mut self, qp: QpId, mask: u32) {
+        let Ring::Kernel(slots) = &mut self.ring else {
+            return;
+        };
+        let mut kept = self.taken;
+        for position in 0..self.posted.wrapping_sub(self.taken) {
+            let index = self.taken.wrapping_add(position) & mask;
+            let found = slots.get_mut(index as usize).and_then(Option::take);
+            let Some(found) = found.filter(|found| found.qp != qp) else {
+                continue;
+            };
+            if let Some(slot) = slots.get_mut((kept & mask) as usize) {
+                *slot = Some(found);
+            }
+            kept = kept.wrapping_add(1);
+        }
+        self.posted = kept;
+    }
+
     /// Takes back the consumer's request if `news` answers it; whether it did.
     fn disarm_for(&mut self, news: News) -> bool {
         let due = match self.armed {
@@ -374,13 +404,14 @@ fn to_wc(completion: &Completion) -> Wc {
 #[kernel::prelude::kunit_tests(riwarp_cq)]
 mod tests {
     use super::*;
-    use kernel_ext::rdma::{
-        object::QpId,
-        wr::{
-            WcExtra,
-            WcOpcode,
-            WcStatus, //
-        }, //
+    use crate::bench::{
+        polled,
+        Bench, //
+    };
+    use kernel_ext::rdma::wr::{
+        WcExtra,
+        WcOpcode,
+        WcStatus, //
     };
 
     const COMPLETION: Completion = Completion {
@@ -411,6 +442,36 @@ mod tests {
         assert!(!inner.disarm_for(News::Solicited));
         inner.armed = Some(NotifyOn::Next);
         assert!(inner.disarm_for(News::Plain));
+    }
+
+    #[test]
+    fn a_queue_pair_that_is_no_more_leaves_no_completions() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let post = |ids: &[u64]| {
+            for &id in ids {
+                let qp = if id % 2 == 0 { QpId::OTHER } else { QpId::NONE };
+                cq.post(&Completion {
+                    id,
+                    qp,
+                    ..COMPLETION
+                });
+            }
+        };
+        let rest = || core::iter::from_fn(|| polled(&cq)).map(|(id, ..)| id);
+        // Not from the first place on, and with no place free.
+        post(&[1, 2]);
+        assert!(rest().eq([1, 2]));
+        post(&[3, 4, 5, 6]);
+        cq.forget(QpId::OTHER);
+        post(&[7, 9]);
+        assert!(rest().eq([3, 5, 7, 9]));
+        post(&[2, 4]);
+        cq.forget(QpId::OTHER);
+        cq.forget(QpId::OTHER);
+        post(&[1]);
+        assert!(rest().eq([1]));
+        Ok(())
     }
 
     #[test]

@@ -146,20 +146,23 @@ pub(crate) enum Phase {
     Closing,
     Terminate,
     Error,
+    /// Destroyed.
+    Gone,
 }
 
 impl Phase {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Idle,
         Self::Waiting,
         Self::Rts,
         Self::Closing,
         Self::Terminate,
         Self::Error,
+        Self::Gone,
     ];
 
     fn from_raw(raw: u32) -> Self {
-        Self::ALL.get(raw as usize).copied().unwrap_or(Self::Error)
+        Self::ALL.get(raw as usize).copied().unwrap_or(Self::Gone)
     }
 }
 
@@ -308,10 +311,9 @@ impl WorkItem<RX> for Qp {
 
     fn run(this: Arc<Self>) {
         let conn = this.inner.lock().conn.clone();
-        // What a new connection brings before it has a stream is not ours.
-        if let Some(conn) = conn.filter(|conn| this.receives_from(conn)) {
+        if let Some(conn) = conn {
             conn.socket()
-                .with_inbound(|inbound| BhOff::run(|off| this.data_ready(inbound, off)));
+                .with_inbound(|inbound| BhOff::run(|off| this.more_from(&conn, inbound, off)));
         }
     }
 }
@@ -540,11 +542,9 @@ impl Qp {
     pub(crate) fn flush(&self) -> bool {
         let raw = self.first_status.xchg(0, Relaxed);
         let first = raw.checked_sub(1).and_then(WcStatus::from_raw);
-        if let Some(id) = self.stop_rx() {
+        if let Some(id) = self.forget_stream() {
             self.flush_receive(id);
         }
-        self.inbound_reads.clear();
-        self.forget_paging_out();
         let mut more = self.sq.flush(first, self.origin());
         match &self.receives {
             Receives::Own(queue) => more |= self.flush_receives(queue),
@@ -555,6 +555,16 @@ impl Qp {
             }
         }
         more
+    }
+
+    /// Ends what the stream did for the peer, and returns the receive that was begun.
+    ///
+    /// Context: process; the transmitter's.
+    pub(crate) fn forget_stream(&self) -> Option<u64> {
+        let begun = self.stop_rx();
+        self.inbound_reads.clear();
+        self.forget_paging_out();
+        begun
     }
 
     /// Flushes at most as many receives as the queue is long; returns whether there may be more.

@@ -242,11 +242,25 @@ impl Qp {
         self.attend(aftermath, inbound);
     }
 
-    /// Whether the stream is that of this connection.
-    pub(crate) fn receives_from(&self, conn: &Arc<Conn>) -> bool {
-        let rx = self.rx.lock();
-        let stream = rx.stream.as_ref();
-        stream.is_some_and(|stream| Arc::ptr_eq(&stream.conn, conn))
+    /// Goes on with what has arrived, if the stream is that of `conn`: what a new connection brings before it has a
+    /// stream is not ours, and what an old one has left is nobody's.
+    ///
+    /// Context: as [`Qp::data_ready`].
+    pub(crate) fn more_from(
+        self: &Arc<Self>,
+        conn: &Arc<Conn>,
+        inbound: &mut Inbound<'_>,
+        off: BhOff<'_>,
+    ) {
+        let mut aftermath = Aftermath::default();
+        {
+            let mut rx = off.lock(&self.rx);
+            let stream = rx.stream.as_mut();
+            if let Some(stream) = stream.filter(|stream| Arc::ptr_eq(&stream.conn, conn)) {
+                self.receive(stream, inbound, off, &mut aftermath);
+            }
+        }
+        self.attend(aftermath, inbound);
     }
 
     /// Does what a round has left to be done.

@@ -85,9 +85,11 @@ use crate::{
 mod choose;
 mod pack;
 mod paging;
+mod post;
 
 use pack::Failed;
 pub(crate) use paging::PagingOut;
+use post::Post;
 
 /// Octets after which a batch goes to TCP.
 const BATCH_LEN: usize = 64 * 1024;
@@ -226,37 +228,8 @@ enum Filled {
     Drained,
     /// There is no memory for more.
     Starved,
-}
-
-/// The way to TCP, which depends on who holds the socket lock.
-enum Post<'a, 'b> {
-    /// Nobody in this context, which may sleep for it.
-    Process,
-    /// TCP, which has called us in softirq.
-    Softirq(&'a mut Inbound<'b>),
-}
-
-impl Post<'_, '_> {
-    fn send(&mut self, stream: &mut TxStream, more: More) -> Result<usize> {
-        match self {
-            Self::Process => stream.conn.socket().send_batch(&mut stream.batch, more),
-            Self::Softirq(inbound) => inbound.try_send_batch(&mut stream.batch, more),
-        }
-    }
-
-    fn grow(&self) -> Grow {
-        match self {
-            Self::Process => Grow::Sleep,
-            Self::Softirq(_) => Grow::Atomic,
-        }
-    }
-
-    fn budget(&self) -> u32 {
-        match self {
-            Self::Process => BUDGET,
-            Self::Softirq(_) => SOFTIRQ_BUDGET,
-        }
-    }
+    /// Others have their turn: many requests were done without a message.
+    Paused,
 }
 
 impl Qp {
@@ -326,12 +299,22 @@ impl Qp {
     /// the transmitter. Whoever still is has to be waited for: it may be in the middle of either.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn rest(self: &Arc<Self>) {
+    pub(crate) fn rest(self: &Arc<Self>) -> bool {
+        let mut anew = false;
+        self.work_until(|| anew = self.begin_anew());
+        self.announce();
+        anew
+    }
+
+    /// Is the transmitter until there is nothing to do, waits for whoever is it before, and has the last word.
+    ///
+    /// Context: process, sleeps; the queue pair has no connection.
+    pub(crate) fn work_until(self: &Arc<Self>, mut last: impl FnMut()) {
         loop {
             let ran = self.tx.run(|tx| {
                 let next = self.round(tx, &mut Post::Process);
                 if next == Next::Done {
-                    self.begin_anew();
+                    last();
                 }
                 next
             });
@@ -341,7 +324,6 @@ impl Qp {
                 Ran::Elsewhere => fsleep(Delta::from_micros(100)),
             }
         }
-        self.announce();
     }
 
     /// As [`Qp::transmit`], from where nothing may be sent: the present transmitter, if there is one,
@@ -411,7 +393,9 @@ impl Qp {
                 stream.map_or(Next::Done, |stream| self.send_round(stream, post))
             }
             // The end of a stream is work for process context.
-            Phase::Terminate | Phase::Error if post.grow() == Grow::Atomic => Next::Yield,
+            Phase::Terminate | Phase::Error | Phase::Gone if post.grow() == Grow::Atomic => {
+                Next::Yield
+            }
             Phase::Terminate => {
                 if let Some(stream) = self.take_new_tx(tx) {
                     self.send_terminate(stream);
@@ -423,11 +407,13 @@ impl Qp {
                 // The connection outlives the transmitter's interest in it.
                 self.take_new_tx(tx);
                 tx.stream = None;
-                if self.flush() {
-                    Next::Yield
-                } else {
-                    Next::Done
-                }
+                self.flush_some()
+            }
+            Phase::Gone => {
+                self.take_new_tx(tx);
+                tx.stream = None;
+                self.forget_stream();
+                Next::Done
             }
         }
     }
@@ -446,7 +432,7 @@ impl Qp {
             let full = self.sq.is_full();
             let more = match filled {
                 Filled::Full => More::Yes,
-                Filled::Drained | Filled::Starved => More::No,
+                Filled::Drained | Filled::Starved | Filled::Paused => More::No,
             };
             if !stream.batch.is_empty() {
                 match post.send(stream, more) {
@@ -467,6 +453,9 @@ impl Qp {
             let phase = self.phase();
             if !matches!(phase, Phase::Rts | Phase::Closing) {
                 return Next::Again;
+            }
+            if filled == Filled::Paused {
+                return Next::Yield;
             }
             // Whoever posts something now rings the bell. Not so what was posted behind a full queue.
             let room_again = full && !self.sq.is_full();
@@ -502,7 +491,7 @@ impl Qp {
     fn next_after_sending(&self) -> Next {
         match self.phase() {
             Phase::Rts | Phase::Closing | Phase::Waiting | Phase::Idle => Next::Done,
-            Phase::Terminate | Phase::Error => Next::Again,
+            Phase::Terminate | Phase::Error | Phase::Gone => Next::Again,
         }
     }
 
@@ -521,19 +510,22 @@ impl Qp {
                 if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
                     return Filled::Drained;
                 }
-            } else if self.has_nothing(stream) || !self.next_message(stream) {
+            } else if self.has_nothing(stream) {
                 return Filled::Drained;
+            } else if let Err(why) = self.next_message(stream) {
+                return why;
             }
             if let Err(failed) = self.cut(stream, grow) {
                 return self.cannot_cut(stream, failed);
             }
         }
         // A batch may end where the work does. TCP must not wait for more then.
-        if stream.current.is_none() && !self.next_message(stream) {
-            Filled::Drained
-        } else {
-            Filled::Full
+        if stream.current.is_none() {
+            if let Err(why) = self.next_message(stream) {
+                return why;
+            }
         }
+        Filled::Full
     }
 
     /// The current message cannot go on.

@@ -181,6 +181,8 @@ pub struct QpId(pub(super) usize);
 impl QpId {
     /// Names no queue pair, for tests of completions that nobody polls.
     pub const NONE: Self = Self(0);
+    /// Names another one that is none.
+    pub const OTHER: Self = Self(1);
 }
 
 /// The way from the driver's completion queue to its consumer.

@@ -27,6 +27,8 @@ use kernel::{
     }, //
 };
 
+use kernel_ext::sync::Next;
+
 use super::{
     Phase,
     Qp,
@@ -100,5 +102,20 @@ impl Qp {
         if silent && self.phase() == Phase::Error {
             self.set_alarm(FLUSH_PERIOD);
         }
+    }
+
+    /// Ends work requests after the stream. A process that posts on and on is not given the work item's whole time:
+    /// the rest ends later.
+    ///
+    /// Context: process; the transmitter's.
+    pub(crate) fn flush_some(self: &Arc<Self>) -> Next {
+        if !self.flush() {
+            return Next::Done;
+        }
+        if !self.user {
+            return Next::Yield;
+        }
+        self.set_alarm(FLUSH_PERIOD);
+        Next::Done
     }
 }

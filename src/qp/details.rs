@@ -25,7 +25,7 @@ impl Qp {
             Phase::Rts => c"rts",
             Phase::Closing => c"closing",
             Phase::Terminate => c"terminate",
-            Phase::Error => c"error",
+            Phase::Error | Phase::Gone => c"error",
         };
         details.word(c"phase", phase)?;
         let sq = self.sq.fill();

@@ -308,14 +308,14 @@ impl Qp {
                     self.enter(Phase::Closing);
                 }
                 Phase::Idle | Phase::Waiting => return Err(EINVAL),
-                Phase::Closing | Phase::Terminate | Phase::Error => {}
+                _ => {}
             },
             QpState::Sqe => match phase {
                 Phase::Rts | Phase::Closing => {
                     self.terminate(Terminate::for_fault(Fault::Local, None));
                 }
                 Phase::Idle | Phase::Waiting => return Err(EINVAL),
-                Phase::Terminate | Phase::Error => {}
+                _ => {}
             },
             QpState::Err => {
                 self.enter(Phase::Error);
@@ -335,7 +335,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` while there is a stream that the connection manager has brought.
+    /// `EINVAL` while there is a stream that the connection manager has brought, or if it has begun to bring one
+    /// meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
         let (pairing, conn) = {
             let attrs = self.attrs.lock();
@@ -352,7 +353,9 @@ impl Qp {
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-        self.rest();
+        if !self.rest() {
+            return Err(EINVAL);
+        }
         *self.attrs.lock() = Attrs::new(QpState::Reset);
         Ok(())
     }
@@ -366,15 +369,21 @@ impl Qp {
         receives || self.sq.has_posted() || !self.sq.is_idle()
     }
 
-    /// Forgets what the old stream has left. Context: the transmitter's.
-    pub(crate) fn begin_anew(&self) {
-        self.inner.lock().terminate = None;
+    /// Forgets what the old stream has left, unless there is a new connection. Returns whether that was so.
+    /// Context: the transmitter's.
+    pub(crate) fn begin_anew(&self) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.conn.is_some() {
+            return false;
+        }
+        inner.terminate = None;
         self.may_send.store(false, Relaxed);
         self.waiting_for_reads.store(false, Relaxed);
         self.first_status.store(0, Relaxed);
         self.peer_terminate.store(0, Relaxed);
         self.last_wqe_told.store(false, Relaxed);
         self.phase.store(Phase::Idle as u32, Release);
+        true
     }
 
     /// Reports attributes and state.
@@ -386,7 +395,7 @@ impl Qp {
             Phase::Rts => QpState::Rts,
             Phase::Closing => QpState::Sqd,
             Phase::Terminate => QpState::Sqe,
-            Phase::Error => QpState::Err,
+            Phase::Error | Phase::Gone => QpState::Err,
         };
         Ok(QpReport {
             signal: self.sq.signal_policy(),
@@ -399,18 +408,22 @@ impl Qp {
         })
     }
 
-    /// Takes the queue pair out of service; its connection is told to end.
+    /// Takes the queue pair out of service; its connection is told to end. What was posted ends without a word, and
+    /// what a kernel consumer has not polled is gone: it may free what its requests name once this returns.
+    ///
+    /// Context: process, sleeps.
     pub(crate) fn destroy(qp: Arc<Self>) {
-        // It is the consumer who ends it, and does not wait for that event any more.
-        qp.last_wqe_told.store(true, Relaxed);
-        qp.enter(Phase::Error);
+        qp.enter(Phase::Gone);
         drop(qp.end_pairing());
         qp.end_alarm();
         let conn = qp.inner.lock().conn.take();
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-        qp.transmit();
+        qp.work_until(|| ());
+        for cq in [qp.sq.cq(), &qp.recv_cq] {
+            cq.forget(qp.link.id());
+        }
         qp.device.qps.remove(qp.number);
     }
 

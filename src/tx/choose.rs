@@ -67,6 +67,7 @@ use crate::{
 
 use super::{
     Desk,
+    Filled,
     Job,
     Outgoing,
     Source,
@@ -77,26 +78,34 @@ use super::{
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
+/// Requests that are done without a message before others have their turn.
+const WITHOUT_MESSAGE: u32 = 64;
+
 impl Qp {
-    /// Chooses the next message; false if there is none that may go out now.
-    pub(super) fn next_message(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+    /// Chooses the next message, or says why none can go out now.
+    pub(super) fn next_message(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
         if let Some(rtr) = stream.rtr.take() {
             stream.current = Some(self.rtr(&mut stream.desk, rtr));
-            return true;
+            return Ok(());
         }
         // MPA-9: a responder is silent until the initiator's first FPDU.
         if !self.may_send() {
-            return false;
+            return Err(Filled::Drained);
         }
+        let mut why = Filled::Drained;
         let found = match stream.turn {
-            Turn::Responses => self.next_response(stream) || self.next_request(stream),
-            Turn::Requests => self.next_request(stream) || self.next_response(stream),
+            Turn::Responses => self.next_response(stream) || self.next_request(stream, &mut why),
+            Turn::Requests => self.next_request(stream, &mut why) || self.next_response(stream),
         };
         stream.turn = match stream.turn {
             Turn::Responses => Turn::Requests,
             Turn::Requests => Turn::Responses,
         };
-        found
+        if found {
+            Ok(())
+        } else {
+            Err(why)
+        }
     }
 
     #[inline]
@@ -159,19 +168,22 @@ impl Qp {
         }
     }
 
-    /// Takes requests from the send queue until one becomes a message.
-    fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> bool {
+    /// Takes requests from the send queue until one becomes a message. Many that become none are [`Filled::Paused`].
+    fn next_request(self: &Arc<Self>, stream: &mut TxStream, why: &mut Filled) -> bool {
         if self.is_deserted() {
             if self.sq.has_posted() {
                 self.await_deserter();
             }
             return false;
         }
-        loop {
+        // A process can post such requests as fast as they are done.
+        for _ in 0..WITHOUT_MESSAGE {
             if let Some(found) = self.try_request(stream) {
                 return found;
             }
         }
+        *why = Filled::Paused;
+        false
     }
 
     /// Takes a request from the send queue. Says whether it became a message, or was none; [`None`] if

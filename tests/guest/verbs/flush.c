@@ -90,6 +90,19 @@ PAIR_CASE(destroy_while_connected)
 	must(flushed(p->b.recv_cq, 20));
 }
 
+/* Who destroys a QP hears no more of what was posted there: it may have freed all that. */
+PAIR_CASE(destroy_says_nothing)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	must(post_receives(&p->a, &src, 20));
+	rdma_destroy_qp(p->a.id);
+	p->a.qp = NULL;
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+	check(!ibv_poll_cq(p->a.recv_cq, 1, &wc), "completion %llu", (unsigned long long)wc.wr_id);
+}
+
 PAIR_CASE(destroy_id_while_connected)
 {
 	must(prepare(p));
@@ -214,6 +227,7 @@ int main(int argc, char **argv)
 	RUN(both_disconnect);
 	RUN(modify_to_error);
 	RUN(destroy_while_connected);
+	RUN(destroy_says_nothing);
 	RUN(destroy_id_while_connected);
 	RUN(sends_before_a_disconnect_arrive);
 	RUN(writer_disconnects_in_the_middle);

@@ -6,6 +6,7 @@
 
 #include "common.h"
 
+#include <pthread.h>
 #include <rdma/rdma_user_rxe.h>
 
 #define SQ_DEPTH 63
@@ -46,9 +47,9 @@ static struct rxe_queue_buf *queue_of(uint64_t cookie, size_t *len)
 	return NULL;
 }
 
-static bool target_open(struct target *t)
+static bool target_open_deep(struct target *t, uint32_t sq_depth)
 {
-	struct pair_opts opts = { .sq_depth = SQ_DEPTH, .rq_depth = RQ_DEPTH, .depth = 4 };
+	struct pair_opts opts = { .sq_depth = sq_depth, .rq_depth = RQ_DEPTH, .depth = 4 };
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
 	struct ibv_wc wc;
@@ -68,6 +69,11 @@ static bool target_open(struct target *t)
 	if (!t->sq || !t->rq)
 		fail("the queues were not recognised");
 	return t->sq && t->rq;
+}
+
+static bool target_open(struct target *t)
+{
+	return target_open_deep(t, SQ_DEPTH);
 }
 
 /* --- single requests -------------------------------------------------------------------------- */
@@ -279,6 +285,124 @@ static void random_everything(void)
 	world_is_well();
 }
 
+/* --- requests without end --------------------------------------------------------------------- */
+
+/* Enough for the processors to work beside each other. */
+#define DEEP 8191
+/* How long the device is given more and more of them, in milliseconds, and what a call may take meanwhile. */
+#define ENDLESS (10000 * slow)
+#define IN_TIME (4000 * slow)
+
+static volatile bool enough;
+
+/* One store makes what is in the queue new requests, as many as it takes. */
+static void *refill(void *arg)
+{
+	struct rxe_queue_buf *q = arg;
+	int64_t end = now_ms() + ENDLESS;
+
+	while (!enough && now_ms() < end) {
+		for (int i = 0; i < 1000; i++) {
+			uint32_t taken = __atomic_load_n(&q->consumer_index, __ATOMIC_ACQUIRE);
+
+			__atomic_store_n(&q->producer_index, (taken - 1) & q->index_mask, __ATOMIC_RELEASE);
+		}
+	}
+	return NULL;
+}
+
+/* The send queue holds nothing but requests that invalidate `rkey`, and never gets empty. */
+static bool refill_begin(struct target *t, uint32_t rkey, pthread_t *thread)
+{
+	for (uint32_t i = 0; i <= t->sq->index_mask; i++) {
+		struct rxe_send_wqe *e = element(t->sq, i);
+
+		memset(e, 0, sizeof(*e));
+		e->wr.opcode = IBV_WR_LOCAL_INV;
+		e->wr.ex.invalidate_rkey = rkey;
+	}
+	enough = false;
+	if (pthread_create(thread, NULL, refill, t->sq)) {
+		fail("pthread_create");
+		return false;
+	}
+	return true;
+}
+
+static void refill_end(pthread_t thread)
+{
+	enough = true;
+	pthread_join(thread, NULL);
+}
+
+static void was_in_time(const char *what, int64_t since)
+{
+	int64_t took = now_ms() - since;
+
+	check(took < IN_TIME, "%s took %lld ms", what, (long long)took);
+}
+
+/* Requests that are done at once, without a message, keep neither who rings nor who is served. */
+static void endless_requests_without_message(void)
+{
+	struct target t = { 0 };
+	struct ibv_mw *window = NULL;
+	struct region readable;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	pthread_t thread;
+	struct ibv_wc wc;
+	int64_t begin;
+
+	if (target_open_deep(&t, DEEP) && region_make(&readable, t.p.a.pd, 4096, ALL_RIGHTS)) {
+		window = ibv_alloc_mw(t.p.a.pd, IBV_MW_TYPE_2);
+		if (!window)
+			fail("ibv_alloc_mw: %s", strerror(errno));
+	}
+	if (window && refill_begin(&t, window->rkey, &thread)) {
+		for (int64_t end = now_ms() + 2000; now_ms() < end && !test_failed();) {
+			begin = now_ms();
+			ring_doorbell(t.p.a.qp);
+			was_in_time("the doorbell", begin);
+		}
+		begin = now_ms();
+		sge = sge_of(&dst, 0, 64);
+		wr = wr_rdma(IBV_WR_RDMA_READ, 7, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)readable.buf,
+			     readable.mr->rkey);
+		if (post_send(&t.p.b, &wr))
+			expect_wc(t.p.b.send_cq, &wc, 7, IBV_WC_SUCCESS);
+		was_in_time("a Read of the peer", begin);
+		refill_end(thread);
+	}
+	if (window)
+		ibv_dealloc_mw(window);
+	pair_close(&t.p);
+	world_is_well();
+}
+
+/* Nor do those that are flushed keep who wants the queue pair anew. */
+static void endless_requests_after_the_end(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct target t = { 0 };
+	pthread_t thread;
+	int64_t begin;
+
+	if (target_open_deep(&t, DEEP) && refill_begin(&t, 0, &thread)) {
+		if (ibv_modify_qp(t.p.a.qp, &attr, IBV_QP_STATE))
+			fail("to ERR: %s", strerror(errno));
+		sleep_ms(50);
+		begin = now_ms();
+		attr.qp_state = IBV_QPS_RESET;
+		if (ibv_modify_qp(t.p.a.qp, &attr, IBV_QP_STATE))
+			fail("to RESET: %s", strerror(errno));
+		was_in_time("a reset", begin);
+		refill_end(thread);
+	}
+	pair_close(&t.p);
+	world_is_well();
+}
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -316,5 +440,7 @@ int main(int argc, char **argv)
 	RUN(random_send_queue);
 	RUN(random_receive_queue);
 	RUN(random_everything);
+	RUN(endless_requests_without_message);
+	RUN(endless_requests_after_the_end);
 	return test_end();
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The way of a batch to TCP, and how much of its time the caller gives for it.
+
+use kernel::prelude::*;
+use kernel_ext::net::{
+    Grow,
+    Inbound,
+    More, //
+};
+
+use super::{
+    TxStream,
+    BUDGET,
+    SOFTIRQ_BUDGET, //
+};
+
+/// The way to TCP, which depends on who holds the socket lock.
+pub(super) enum Post<'a, 'b> {
+    /// Nobody in this context, which may sleep for it.
+    Process,
+    /// TCP, which has called us in softirq.
+    Softirq(&'a mut Inbound<'b>),
+}
+
+impl Post<'_, '_> {
+    pub(super) fn send(&mut self, stream: &mut TxStream, more: More) -> Result<usize> {
+        match self {
+            Self::Process => stream.conn.socket().send_batch(&mut stream.batch, more),
+            Self::Softirq(inbound) => inbound.try_send_batch(&mut stream.batch, more),
+        }
+    }
+
+    pub(super) fn grow(&self) -> Grow {
+        match self {
+            Self::Process => Grow::Sleep,
+            Self::Softirq(_) => Grow::Atomic,
+        }
+    }
+
+    pub(super) fn budget(&self) -> u32 {
+        match self {
+            Self::Process => BUDGET,
+            Self::Softirq(_) => SOFTIRQ_BUDGET,
+        }
+    }
+}
