@@ -8,8 +8,8 @@
 //!
 //! [`Cq::post`] cannot fail for its caller: a queue that is full raises its own error event and
 //! drops what comes after. Posting and telling are two steps, so that a batch of completions pays
-//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks are
-//! given back, somebody calls [`Cq::announce`]. Without news that costs one load.
+//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks of the driver
+//! but mutexes are given back, somebody calls [`Cq::announce`]. Without news that costs one load.
 //!
 //! Context: any. The queue's lock is the innermost of the driver.
 

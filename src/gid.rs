@@ -7,7 +7,8 @@
 //! that comes. Index 0 is special, since programs take the device for dead without it: it is never
 //! empty, and its low half is never zero. It holds an IPv4 address if there is one, else an IPv6
 //! address, which has to go to another index when an IPv4 address comes, and on an interface without
-//! addresses one that is made up of the device's GUID.
+//! addresses one that is made up of the device's GUID. When the address at index 0 goes, the next one
+//! moves there from its own index.
 //!
 //! `ib_core` reads the table into a cache of its own, when the device is registered and after each
 //! GID_CHANGE event; so the table looks at the interface whenever it is read.

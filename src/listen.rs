@@ -6,12 +6,12 @@
 //! ([`crate::pairing`]), and from [`door`] the connections that wait in TCP. What leaves: a [`Conn`] per
 //! connection, which reads the peer's MPA Request by itself. Nothing here waits for a peer.
 //!
-//! Connections that have not sent their Request are limited per listener. When the limit is reached the
-//! oldest one has to go, if it had its chance; younger ones are likely to be honest, and then further
-//! ones wait in TCP.
+//! Connections that have not sent their Request, or are held back, are limited per listener. When the
+//! limit is reached the oldest one has to go, if it had its chance; younger ones are likely to be
+//! honest, and then further ones wait in TCP.
 //!
-//! A consumer says with its backlog how many requests it wants to have unanswered. More of them wait
-//! until it answers.
+//! A consumer says with its backlog how many requests it wants to have unanswered. More of them are held
+//! back until it answers, or has not been asked for 200 ms.
 //!
 //! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on those
 //! of other network namespaces, and on devices that come later. It refuses by itself what then comes to

@@ -8,8 +8,8 @@
 //! A device goes when its interface leaves its namespace or is removed, when its namespace ends, by
 //! `rdma link delete`, when the module goes, or because somebody unregisters all devices of its driver
 //! number. Whoever comes first marks the [`Entry`] as doomed. What has to wait is done by an item on
-//! the registry's own queue, because events of interfaces arrive under rtnl, under which nothing may
-//! be unregistered. Dropping the registration waits until the other ways are through, so nobody runs
+//! the reaper, because events of interfaces arrive under rtnl, under which nothing may be
+//! unregistered. Dropping the registration waits until the other ways are through, so nobody runs
 //! in this module when its last entry is gone.
 //!
 //! Lock order: an entry's `state` (mutex) before `entries` (spin lock, innermost).

@@ -3,9 +3,9 @@
 //! Receive work requests: the ring that a queue pair or a shared receive queue takes them from.
 //!
 //! What enters: requests that a process stored in the ring it has mapped, or that a kernel consumer
-//! posted. What leaves: one [`RecvWr`] for each incoming Send, in posting order. An entry of a
-//! mapped ring is copied out once and then handed back, so what the process does to it afterwards
-//! has no effect.
+//! posted. What leaves: one [`RecvWr`] for each incoming Send or Immediate Data, in posting order. An
+//! entry of a mapped ring is copied out once and then handed back, so what the process does to it
+//! afterwards has no effect.
 //!
 //! Context: any.
 

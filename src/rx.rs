@@ -12,8 +12,7 @@
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the rest of the stream is taken from
 //! TCP and thrown away, so that the Terminate is not lost to a reset.
 //!
-//! Context: softirq, or process when TCP works off a backlog. Nothing sleeps; the walk itself allocates
-//! nothing.
+//! Context: softirq, or process with the socket locked. Nothing sleeps; the walk itself allocates nothing.
 
 use iwarp::{
     fault::Fault,

@@ -2,14 +2,14 @@
 
 //! What can be set per device while it runs: files under `/sys/class/infiniband/<device>/`.
 //!
-//! A new value is in force for connections that begin afterwards. Values of new devices come from
-//! the module's parameters.
+//! A new value is in force for connections that begin afterwards. The values of `crc` and `mpa_rev`
+//! in new devices come from the module's parameters.
 //!
 //! | file | values | meaning |
 //! |---|---|---|
 //! | `crc` | 0, 1 | ask peers for CRCs (RFC 5044, section 4.4); a peer's wish is always met |
-//! | `mpa_rev` | 1, 2 | the MPA revision of requests (RFC 5044; RFC 6581) |
-//! | `peer_to_peer` | 0, 1 | offer that either side may send first (RFC 6581, section 4) |
+//! | `mpa_rev` | 1, 2 | the MPA revision of requests by `rdma_cm` (RFC 5044; RFC 6581) |
+//! | `peer_to_peer` | 0, 1 | offer that either side may send first, by `rdma_cm` (RFC 6581, section 4) |
 //! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none |
 //!

@@ -3,9 +3,10 @@
 //! Scatter/gather lists, resolved: from keys and addresses to regions.
 //!
 //! What enters: the elements of a work request, of which nothing has been checked. What leaves: a
-//! [`Slices`] whose every element lies inside a region of the queue pair's protection domain with
-//! the rights that are needed, and copies between it and the wire. A region may still be revoked
-//! after that; each copy enters it anew and fails if it is gone (RDMAP-165).
+//! [`Slices`], and copies between it and the wire. That every element lies inside a region of the queue
+//! pair's protection domain, with the rights that are needed, is checked when the list is resolved or,
+//! if one copy takes all of it, by that copy. A region may still be revoked after that; each copy enters
+//! it anew and fails if it is gone (RDMAP-165).
 //!
 //! Context: any; nothing here sleeps.
 

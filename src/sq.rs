@@ -11,8 +11,8 @@
 //! A Send or Write is done when TCP has accepted its last octet, a Read when its Response was
 //! delivered. So a pending request knows where in the octet stream it ends.
 //!
-//! Context: any, unless a function says otherwise. The transmitter calls `take`, `sent`, `accepted`;
-//! the receiver calls the functions about Reads.
+//! Context: any, unless a function says otherwise. The transmitter calls `take`, `sent`, `accepted` and
+//! what begins Reads; the receiver the functions about Responses.
 
 use iwarp::{
     atomic::AtomicResponse,

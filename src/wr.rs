@@ -4,7 +4,7 @@
 //!
 //! Both user ABIs and the kernel's `ib_send_wr` become a [`SendWr`] or [`RecvWr`] at one place
 //! (`abi`); nothing below that place knows where a work request came from. Completions leave as a
-//! [`Completion`] and become an ABI's CQE or an `ib_wc` in `cq`.
+//! [`Completion`] and become an ABI's CQE in `abi` or an `ib_wc` in `cq`.
 
 use iwarp::{
     atomic::{

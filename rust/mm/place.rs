@@ -4,8 +4,8 @@
 //!
 //! A [`Memory`] is memory that a process has registered ([`PageList`]), a part of it ([`Part`]) or one that
 //! need not be there ([`Paged`]), what a kernel consumer registered fast ([`KernelPages`]), or a window of
-//! kernel virtual addresses. Offsets count from its first octet. All of them find the longest contiguous run at an offset, so
-//! that copies are few and long.
+//! kernel virtual addresses. Offsets count from its first octet. All but [`Paged`] find the longest contiguous run at
+//! an offset, so that copies are few and long.
 //!
 //! The memory is shared with its owner, who may read and write it at any time; so no reference to
 //! it is ever made, octets are copied by raw copies, and no decision is taken on what was read.
@@ -13,8 +13,8 @@
 //! Bounds are checked here: nothing outside the list is ever touched. The access check of the region
 //! comes first, in the driver; this is the second lock on the same door.
 //!
-//! Context: any. Nothing here sleeps or allocates, except that dropping the pages of a process may
-//! sleep.
+//! Context: any; nothing sleeps or allocates. But making lists and room ([`PageList`], [`KernelPages`],
+//! [`Divisible`]) allocates, and dropping the pages of a process may sleep: these take process context.
 
 use super::dma_buf::DmaBuf;
 use super::paged::Paged;

@@ -2,8 +2,9 @@
 
 //! The iWARP connection manager, as a driver meets it.
 //!
-//! What enters: its requests (`connect`, `accept`, `reject`, `create_listen`, `destroy_listen` of
-//! [`Driver`]), each with a [`CmId`]. What leaves: events, raised on that [`CmId`].
+//! What enters: its requests, functions of [`Driver`]: `connect`, `accept` and `create_listen` with a
+//! [`CmId`], `reject` with the name of a connection, `destroy_listen` with the driver's listener. What
+//! leaves: events, raised on that [`CmId`].
 //!
 //! # Who owns what
 //!
@@ -15,12 +16,11 @@
 //!   Destroying the queue pair waits for that, inside `kernel_ext`, after [`Driver::destroy_qp`].
 //!   What the connection owes then is raised there, so that the wait ends even while the consumer's
 //!   object lives on, as it does in a process that is killed: its queue pairs go first.
-//! * A listener's CONNECT_REQUEST carries the driver's connection as an `Arc`. The connection
-//!   manager makes a child object that owns this reference and hands it back in `accept` or
-//!   `reject`, exactly one of which follows. There is one exception: if the connection manager
-//!   finds no memory for the child it forgets the request. Therefore the driver must not let a
-//!   requested connection wait for `accept` without an end, nor count on `reject` for cleaning up
-//!   when the device goes.
+//! * A listener's CONNECT_REQUEST carries a number by which the driver names its connection. It comes
+//!   back in `accept` or `reject`, or never: if there is no memory for the child object that the
+//!   connection manager makes of the request, or the listener is destroyed before the request was
+//!   looked at. Therefore the driver must not let a requested connection wait for `accept` without an
+//!   end, nor count on `reject` for cleaning up when the device goes.
 //!
 //! # What must follow what
 //!
@@ -47,7 +47,7 @@
 //! * `private_data`, `ird` and `ord` have eight bits each in an event: longer private data is
 //!   refused, larger depths are cut to 255.
 //! * A listener has room for as many unprocessed requests as its backlog; beyond,
-//!   [`CmId::connect_request`] fails with `ENOMEM` and the driver refuses the peer.
+//!   [`CmId::connect_request`] fails with `ENOMEM` and the driver tries again later.
 //!
 //! Context: events may be raised in any context. Requests come in process context, and may come
 //! from inside a handler that an event caused, on the connection manager's own thread.

@@ -2,17 +2,17 @@
 
 //! The objects that consumers hold, and the links from the driver's objects back to them.
 //!
-//! `ib_core` makes and frees the C structures. It asks the driver only for their size, so each can
-//! be the head of a larger structure: [`Object`], whose tail holds one reference to the driver's
-//! object. The tail is written by the trampoline of `create_*` after the driver succeeded, and
-//! emptied by that of `destroy_*`.
+//! `ib_core` makes and frees the C structures (memory regions: [`super::ops`]). It asks the driver only
+//! for their size, so each can be the head of a larger structure: [`Object`], whose tail holds one
+//! reference to the driver's object. The tail is written by the trampoline of `create_*` after the
+//! driver succeeded, and emptied by that of `destroy_*`.
 //!
 //! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) is what the driver gets to report events to the
 //! consumer. It is counted and may outlive the C structure: once that is being destroyed the link
 //! is dead and does nothing. A link is closed by the trampolines, which wait for every report that
 //! is under way; so no handler of a consumer runs after `ib_destroy_*` returned.
 //!
-//! Context: everything on a link may be called from any context but hard interrupt; handlers run with
+//! Context: every report on a link may be called from any context but hard interrupt; handlers run with
 //! bottom halves or interrupts disabled.
 //!
 //! C header: `include/rdma/ib_verbs.h`.

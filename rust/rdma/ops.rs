@@ -2,12 +2,12 @@
 
 //! What an iWARP driver implements: [`Driver`].
 //!
-//! Every function of the trait is one callback of `struct ib_device_ops`, by its C name without the
-//! `iw_` or `ib_`. What enters are safe views of the caller's structures and borrowed driver
-//! objects; what leaves are plain values or new driver objects in an [`Arc`]. The C objects that
-//! the consumer holds are made and freed by `ib_core`; each holds one reference to the driver's
-//! object from the end of `create_*` to the end of `destroy_*`, so that work items and sockets may
-//! outlive the verb object by holding references of their own.
+//! Every function of the trait but `qp_link` is one callback of `struct ib_device_ops`, most by its C
+//! name without the `iw_`. What enters are safe views of the caller's structures and borrowed driver
+//! objects; what leaves are plain values or new driver objects in an [`Arc`]. The C objects that the
+//! consumer holds are made and freed by `ib_core` (memory regions: here); each holds one reference to
+//! the driver's object from the end of `create_*` to the end of `destroy_*`, so that work items and
+//! sockets may outlive the verb object by holding references of their own.
 //!
 //! # Contexts
 //!

@@ -4,7 +4,8 @@
 //!
 //! What enters: the socket's state and octets, the notes that others left, the clock. What leaves:
 //! the next [`Phase`]. Phases are consumed by value; each step either goes on at once or waits for
-//! the next reason to look again, and every phase that waits for somebody else has a time limit.
+//! the next reason to look again. Every phase of start-up and of the end has a time limit, but
+//! `HalfClosed` without connection manager while nothing is wanted of the peer.
 //!
 //! ```text
 //!  connect                                   a listener

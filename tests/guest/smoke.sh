@@ -279,8 +279,8 @@ gid_becomes() {
 		"/sys/class/infiniband/$DEV_A/ports/1/gids/$1") instead of $2"
 }
 
-# The GID table is the interface's addresses. Each keeps its index, but that an IPv4 address takes index 0 from an
-# IPv6 one; index 0 is never empty.
+# The GID table is the interface's addresses. Each keeps its index, but for index 0: an IPv4 address takes it over from
+# an IPv6 one, and when its address goes the next one moves there; it is never empty.
 gids_follow_addresses() {
 	local mapped=0000:0000:0000:0000:0000:ffff none=0000:0000:0000:0000:0000:0000:0000:0000 made_up
 	NS_A=- DEV_A=${TYPE}a
