@@ -22,7 +22,6 @@ use core::ptr::NonNull;
 use kernel::container_of;
 use kernel::error::to_result;
 use kernel::ffi::c_ulong;
-use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
@@ -178,23 +177,6 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         Some(())
     }
 
-    /// Calls `f` for each object, in the order of the numbers. Objects that come or go meanwhile
-    /// may be left out. Context: process; `f` may sleep and may change the map.
-    pub fn for_each(&self, mut f: impl FnMut(&Arc<T>)) {
-        let mut index: c_ulong = 0;
-        let mut next = self.find(&mut index, bindings::xa_find);
-        while let Some(value) = next {
-            f(&value);
-            next = self.find(&mut index, bindings::xa_find_after);
-        }
-    }
-
-    /// Says whether there is no object. Context: any.
-    pub fn is_empty(&self) -> bool {
-        let mut index: c_ulong = 0;
-        self.find(&mut index, bindings::xa_find).is_none()
-    }
-
     /// Waits until the references of all objects removed so far are dropped. Context: process,
     /// sleeps; not from the drop of an object.
     pub fn flush(&self) {
@@ -244,24 +226,6 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         to_result(ret).map_err(|error| if error == EBUSY { ENOSPC } else { error })?;
         self.last.store(id, Relaxed);
         Ok(id)
-    }
-
-    fn find(
-        &self,
-        index: &mut c_ulong,
-        finder: unsafe extern "C" fn(
-            *mut bindings::xarray,
-            *mut c_ulong,
-            c_ulong,
-            bindings::xa_mark_t,
-        ) -> *mut c_void,
-    ) -> Option<Arc<T>> {
-        let _rcu = rcu::read_lock();
-        // SAFETY: `finder` is `xa_find` or `xa_find_after`; the array is initialised.
-        let raw = unsafe { finder(self.xa.get(), index, c_ulong::MAX, bindings::XA_PRESENT) };
-        let raw = NonNull::new(raw.cast::<T>())?;
-        // SAFETY: As in `with`.
-        Some(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }.into())
     }
 
     /// Drops an erased entry's reference after a grace period.
@@ -414,7 +378,6 @@ mod tests {
     #[test]
     fn what_was_put_in_is_found_until_it_is_taken_out() -> Result {
         let map = KBox::pin_init(RcuMap::new(5..100, Order::Rising(16)), GFP_KERNEL)?;
-        assert!(map.is_empty());
         let item = insert(&map, &counter()?)?;
         assert!((5..100).contains(&item.id));
         assert!(map
@@ -422,7 +385,7 @@ mod tests {
             .is_some_and(|found| Arc::ptr_eq(&found, &item)));
         assert_eq!(map.with(item.id, |found| found.id), Some(item.id));
         assert_eq!(map.remove(item.id), Some(()));
-        assert!(map.get(item.id).is_none() && map.is_empty());
+        assert!(map.get(item.id).is_none());
         assert_eq!(map.remove(item.id), None);
         Ok(())
     }
@@ -530,24 +493,6 @@ mod tests {
         }
         drop(map);
         assert_eq!(drops.load(Relaxed), 5);
-        Ok(())
-    }
-
-    #[test]
-    fn each_object_is_visited_once_and_may_be_removed_then() -> Result {
-        let map = KBox::pin_init(RcuMap::new(0..8, Order::Rising(16)), GFP_KERNEL)?;
-        let drops = counter()?;
-        for _ in 0..8 {
-            insert(&map, &drops)?;
-        }
-        let mut next = 0;
-        map.for_each(|item| {
-            assert_eq!(item.id, next);
-            next += 1;
-            map.remove(item.id);
-        });
-        assert_eq!(next, 8);
-        assert!(map.is_empty());
         Ok(())
     }
 }

@@ -17,7 +17,6 @@ use super::object::MrObject;
 use super::ops::Driver;
 use super::types::bit_set;
 use super::types::Access;
-use super::types::KernelOwned;
 use crate::bindings;
 use core::marker::PhantomData;
 use kernel::prelude::*;
@@ -206,12 +205,6 @@ impl<'a, T: Driver> SendWrs<'a, T> {
     /// Whether a process rang: there is no list, its requests are in the shared queue.
     pub fn is_doorbell(&self) -> bool {
         self.doorbell
-    }
-
-    /// Proof that the addresses in the list are kernel addresses; `None` for a doorbell.
-    pub fn owner(&self) -> Option<KernelOwned> {
-        // SAFETY: By the contract of `new` the list is a kernel consumer's.
-        (!self.doorbell).then(|| unsafe { KernelOwned::new_unchecked() })
     }
 
     /// The request that was taken last, or the first if none was.
