@@ -12,6 +12,9 @@
 # Both ends are here, if the suite does not say otherwise.
 each_end() { "$@"; }
 
+# sum_of_ends COMMAND...: of the numbers that it says there.
+sum_of_ends() { "$@"; }
+
 # widest COMMAND...: runs it with the longest commands that the initiator can be made to send.
 widest() { "$@"; }
 
@@ -282,13 +285,13 @@ starved() {
 	load_begin 6
 	each_end starve_module 10 1000
 	load_end any
-	in_load=$(starved_times 1000)
+	in_load=$(sum_of_ends starved_times 1000)
 	for i in 1 2 3 4; do
 		# Few: who logs in to iSER tries again and again for minutes.
 		each_end starve_module 2 2
 		disconnect || true
 		(impatient) || true
-		while_connecting=$((while_connecting + $(starved_times 2)))
+		while_connecting=$((while_connecting + $(sum_of_ends starved_times 2)))
 	done
 	each_end feed
 	again

@@ -9,7 +9,7 @@ NS_A=- NET_A=eth0 IP4_B=10.77.0.1
 
 # --- orders --------------------------------------------------------------------------------------------
 
-# order COMMAND...: has guest 1 run it, and waits for its end.
+# order COMMAND...: has guest 1 run it, and waits for its end. What it says is in SAID.
 order() {
 	local n=1 file status
 	while [ -e "/mnt/out/order.$n" ]; do n=$((n + 1)); done
@@ -18,8 +18,8 @@ order() {
 	mv "$file.new" "$file"
 	[ "$1" != finish ] || return 0
 	eventually 90 test -e "$file.done" || die "guest 1 has not done: $*"
-	status=$(cat "$file.done")
-	[ "$status" = 0 ] || { cat "$file.said"; die "guest 1: $*: $status"; }
+	status=$(cat "$file.done") SAID=$file.said
+	[ "$status" = 0 ] || { cat "$SAID"; die "guest 1: $*: $status"; }
 }
 
 # Guest 1: does as it is told until that is `finish`. An order that was begun before this script began is the one
@@ -107,6 +107,11 @@ roles_in_turn() {
 each_end() {
 	order "$@"
 	"$@"
+}
+
+sum_of_ends() {
+	order "$@"
+	echo $(($(cat "$SAID") + $("$@")))
 }
 
 # network NETEM...: what either guest sends suffers; all is well nevertheless.
