@@ -183,22 +183,21 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a size beyond the device's or less than what was not polled yet, `EOPNOTSUPP` where
-    /// the library has no such call, `ENOMEM`.
+    /// `EINVAL` for a size beyond the device's or less than what was not polled yet, or if more came meanwhile than the
+    /// old size has room for, `EOPNOTSUPP` where the library has no such call, `ENOMEM`.
     pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result<u32> {
         if entries == 0 || entries > MAX_CQE {
             return Err(EINVAL);
         }
-        let (ring, before) = {
-            let inner = self.inner.lock();
-            match &inner.ring {
-                Ring::User(ring) => (ring.clone(), inner.posted),
-                Ring::Kernel(_) => return Err(EOPNOTSUPP),
-            }
+        let ring = match &self.inner.lock().ring {
+            Ring::User(ring) => ring.clone(),
+            Ring::Kernel(_) => return Err(EOPNOTSUPP),
         };
         let places = Abi::Rxe.places(entries);
         let (old, new) = ring.begin_resize(places.all, udata)?;
-        // What is there is copied without the lock, and what comes meanwhile with it.
+        // What is there is copied without the lock, and what comes meanwhile with it: little, since nothing waits for
+        // the process in between.
+        let before = self.inner.lock().posted;
         let copied = old.copy_to(before, &new)?;
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();

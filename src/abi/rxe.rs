@@ -209,7 +209,7 @@ impl Queue {
     /// `EINVAL` if they do not fit.
     fn copy_range(&self, position: u32, count: u32, other: &Self, target: u32) -> Result {
         let end = target.checked_add(count).ok_or(EINVAL)?;
-        if end > other.mask || self.shift != other.shift {
+        if end > other.mask || count > self.mask || self.shift != other.shift {
             return Err(EINVAL);
         }
         for n in 0..count {
