@@ -250,7 +250,7 @@ impl Cq {
 
     /// Calls the consumer if it is armed for what was posted since the last call.
     ///
-    /// Context: softirq or process, no lock of the driver held.
+    /// Context: softirq or process, no lock of the driver held but mutexes.
     #[inline]
     pub(crate) fn announce(&self) {
         // Whoever posts announces after it, so news that this load misses are somebody else's.

@@ -519,7 +519,7 @@ impl Qp {
 
     /// Tells the consumers of both completion queues what was posted since the last time.
     ///
-    /// Context: softirq or process, no lock held.
+    /// Context: softirq or process, no lock held but mutexes.
     pub(crate) fn announce(&self) {
         self.sq.cq().announce();
         if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {

@@ -302,7 +302,8 @@ impl Qp {
     pub(crate) fn rest(self: &Arc<Self>) -> bool {
         let mut anew = false;
         self.work_until(|| anew = self.begin_anew());
-        self.announce();
+        // No consumer is called back from within its own call.
+        self.enqueue_tx();
         anew
     }
 
