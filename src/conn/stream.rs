@@ -137,6 +137,8 @@ enum Tail {
     Cut,
     /// The end has not come.
     Going,
+    /// What has come waits for memory; the connection is told when it was taken.
+    Waiting,
     /// The end has come where one may be.
     Whole,
 }
@@ -190,7 +192,7 @@ impl Conn {
         match self.socket.state() {
             TcpState::Established => Turn::Wait(Phase::Open(open)),
             TcpState::CloseWait => match self.drain() {
-                Tail::Going => Turn::Wait(Phase::Open(open)),
+                Tail::Going | Tail::Waiting => Turn::Wait(Phase::Open(open)),
                 Tail::Cut => self.end(actor, Ended::Lost, Parting::Reset),
                 Tail::Whole => {
                     if let Some(id) = &actor.id {
@@ -258,7 +260,9 @@ impl Conn {
             None => Turn::Wait(Phase::Closing(closing)),
             Some(Parting::Done) if self.socket.error() == 0 => match self.drain() {
                 Tail::Whole => self.end(actor, Ended::Graceful, Parting::Done),
-                Tail::Cut | Tail::Going => self.end(actor, Ended::Lost, Parting::Done),
+                Tail::Cut | Tail::Going | Tail::Waiting => {
+                    self.end(actor, Ended::Lost, Parting::Done)
+                }
             },
             Some(parting) => self.end(actor, Ended::Lost, parting),
         }
@@ -355,12 +359,18 @@ impl Conn {
 
     /// Gives the queue pair all that has come, and says how the stream stands then.
     fn drain(self: &Arc<Self>) -> Tail {
+        let qp = self.qp();
         loop {
-            let (before, after, eof) = self.socket.with_inbound(|inbound| {
+            let (before, after, eof, waits) = self.socket.with_inbound(|inbound| {
                 let before = inbound.available();
                 BhOff::run(|off| self.feed(inbound, off));
-                (before, inbound.available(), inbound.eof())
+                // Whoever has the memory needs the socket to go on: what is left waits still, if this says so.
+                let waits = qp.as_ref().is_some_and(|qp| qp.is_paging_in());
+                (before, inbound.available(), inbound.eof(), waits)
             });
+            if waits {
+                return Tail::Waiting;
+            }
             if !eof {
                 return Tail::Going;
             }
@@ -368,11 +378,7 @@ impl Conn {
             if after != 0 && after != before {
                 continue;
             }
-            // What waits for memory is not incomplete; the connection is told when it was taken.
-            if self.qp().is_some_and(|qp| qp.is_paging_in()) {
-                return Tail::Going;
-            }
-            let whole = self.qp().is_none_or(|qp| qp.is_between_messages());
+            let whole = qp.is_none_or(|qp| qp.is_between_messages());
             return if after == 0 && whole {
                 Tail::Whole
             } else {
