@@ -260,6 +260,12 @@ impl Conn {
             None => Turn::Wait(Phase::Closing(closing)),
             Some(Parting::Done) if self.socket.error() == 0 => match self.drain() {
                 Tail::Whole => self.end(actor, Ended::Graceful, Parting::Done),
+                // No fault of the peer, whose end may be behind it: its time begins anew.
+                Tail::Waiting if !self.is_cut_off() => {
+                    closing.delivered = false;
+                    actor.no_limit();
+                    Turn::Wait(Phase::Closing(closing))
+                }
                 Tail::Cut | Tail::Going | Tail::Waiting => {
                     self.end(actor, Ended::Lost, Parting::Done)
                 }

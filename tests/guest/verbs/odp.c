@@ -1062,6 +1062,34 @@ PAIR_CASE(an_end_behind_what_waits)
 	      pattern_differs(remote.buf, PAGE, 1));
 }
 
+/* The end of who goes first is out. What the other end has sent before its own arrives, and then that is seen. */
+PAIR_CASE(both_ends_behind_what_waits)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr;
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	pattern_fill(local.buf, PAGE, 1);
+	sge = sge_of(&local, 0, PAGE);
+	wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+	must(post_recv(&p->b, 2, &remote, 0, PAGE) && post_send(&p->a, &wr));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+	must(fault_came(fd));
+	check(!rdma_disconnect(p->b.id), "rdma_disconnect: %s", strerror(errno));
+	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
+	/* Longer than an end is waited for that does not come. */
+	sleep_ms(3000);
+	must(faults_end(fd, remote.buf, LEN));
+	must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS));
+	check(pattern_differs(remote.buf, PAGE, 1) < 0, "octet %zd is another",
+	      pattern_differs(remote.buf, PAGE, 1));
+	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
+}
+
 /* Region and queue pair go while a page fault is under way. */
 PAIR_CASE(what_waits_goes)
 {
@@ -1333,6 +1361,7 @@ int main(int argc, char **argv)
 	RUN(many_small_ones_wait);
 	RUN(a_queue_full_of_what_waits);
 	RUN(an_end_behind_what_waits);
+	RUN(both_ends_behind_what_waits);
 	RUN(what_waits_goes);
 	RUN(new_stream_behind_a_write_that_waits);
 	RUN(new_stream_behind_a_read_that_waits);
