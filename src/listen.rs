@@ -6,12 +6,12 @@
 //! ([`crate::pairing`]), and from [`door`] the connections that wait in TCP. What leaves: a [`Conn`] per
 //! connection, which reads the peer's MPA Request by itself. Nothing here waits for a peer.
 //!
-//! Connections that have not sent their Request, or are held back, are limited per listener. When the
-//! limit is reached the oldest one has to go, if it had its chance; younger ones are likely to be
-//! honest, and then further ones wait in TCP.
+//! Connections about which the consumer was not asked yet are limited per listener. When the limit is
+//! reached the oldest one has to go that has not sent its Request, if it had its chance; younger ones are
+//! likely to be honest, and then further ones wait in TCP.
 //!
 //! A consumer says with its backlog how many requests it wants to have unanswered. More of them are held
-//! back until it answers, or has not been asked for 200 ms.
+//! back until it answers, or has not been asked for 200 ms. Nobody has to go for that.
 //!
 //! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on those
 //! of other network namespaces, and on devices that come later. It refuses by itself what then comes to
@@ -235,8 +235,8 @@ impl Listener {
         self.open.load(Acquire)
     }
 
-    /// Whether one more peer can be let in. If not, the oldest one that waits is dismissed, if it has
-    /// waited long, and its end brings the door back.
+    /// Whether one more peer can be let in. If not, the oldest one is dismissed whose Request has not come, if
+    /// it had its time, and its end brings the door back. If all wait for the consumer, the next turn does.
     fn has_room(&self) -> bool {
         let oldest = {
             let mut waiting = self.waiting.lock();
@@ -247,7 +247,7 @@ impl Listener {
             waiting
                 .list
                 .iter()
-                .find(|waiter| waiter.conn.is_some())
+                .find(|waiter| waiter.conn.is_some() && !waiter.held)
                 .filter(|waiter| waiter.since.elapsed().as_millis() >= self.chance().into())
                 .and_then(|waiter| waiter.conn)
         };

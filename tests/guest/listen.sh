@@ -39,6 +39,38 @@ one_is_full() {
 	served
 }
 
+# The consumer takes nothing for a while, and more requests than it wants at once wait for it. Peers who come and say
+# nothing do not drive them away, but each other.
+requests_stay() {
+	python3 - $ADDRESS $HERE $LIMIT "$STARTED" <<-'END' || die 'see above'
+		import os, select, signal, socket, sys, time
+
+		there, limit, server = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])
+		os.kill(server, signal.SIGSTOP)
+		try:
+		    asking = [socket.create_connection(there, 20) for _ in range(40)]
+		    for peer in asking:
+		        peer.send(b"MPA ID Req Frame" + bytes((0, 1, 0, 0)))
+		    silent = [socket.create_connection(there, 20) for _ in range(limit)]
+		    end = time.monotonic() + 20
+		    while len(select.select(silent, [], [], 0)[0]) < 10:
+		        if time.monotonic() > end:
+		            sys.exit("nobody had to go")
+		        time.sleep(0.02)
+		finally:
+		    os.kill(server, signal.SIGCONT)
+		away = 0
+		for peer in asking:
+		    try:
+		        away += peer.recv(16) != b"MPA ID Rep Frame"
+		    except ConnectionError:
+		        away += 1
+		if away:
+		    sys.exit(f"{away} requests of {len(asking)} were turned away")
+	END
+	served
+}
+
 # aim_at KIND PATTERN: at the function of the module whose symbol matches.
 aim_at() {
 	local first last
@@ -88,6 +120,7 @@ start - "$TMP/server" rping -s -P -p $HERE
 eventually 10 listeners 2 || die 'nobody listens here'
 
 [ "$TYPE" = siw ] || try one_is_full 90 one_is_full
+[ "$TYPE" = siw ] || try requests_stay 90 requests_stay
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages
 kill "$STARTED" "$OTHER"
