@@ -162,14 +162,18 @@ impl Door {
         let _ = self.queues.conn.enqueue(self.clone());
     }
 
-    /// Lets in who waits.
+    /// Lets in who waits, so many at a time that others get their turn.
     fn let_in(self: &Arc<Self>) {
-        while let Some(arrival) = self.accept() {
-            // A peer that cannot be let in is reset by the socket's end.
+        for _ in 0..BUDGET {
+            let Some(arrival) = self.accept() else {
+                return;
+            };
+            // A peer that cannot be let in sees its connection end.
             if let Err(error) = arrival.admit() {
                 pr_debug!("a connection could not be let in: {:?}\n", error);
             }
         }
+        self.kick();
     }
 
     /// Takes a connection that waits.
@@ -391,5 +395,7 @@ impl Plan {
 /// Connections that TCP keeps at least for a door. Consumers give the number of requests that they
 /// want to have unanswered, which is another thing.
 const BACKLOG_MIN: u16 = 128;
+/// How many are let in before the steps of connections go on.
+const BUDGET: u32 = 64;
 /// When to try again to accept a connection for which there was no memory, in milliseconds.
 const RETRY_MS: u32 = 100;
