@@ -4,7 +4,7 @@
 //!
 //! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]) and of a
 //! queue pair that knows its peer ([`call`]), callbacks of the socket, and what the queue pair wants
-//! ([`Conn::close`], [`Conn::first_fpdu`], [`Conn::detach_qp`]). What leaves: MPA start-up frames, events
+//! ([`Conn::close`], [`Conn::leave`], [`Conn::first_fpdu`], [`Conn::detach_qp`]). What leaves: MPA start-up frames, events
 //! of the iWARP connection manager, and the stream, which belongs to its queue pair once start-up is
 //! done.
 //!
@@ -235,6 +235,8 @@ struct Wants {
     graceful: Atomic<bool>,
     /// [`Close::Abort`].
     abort: Atomic<bool>,
+    /// [`Close::Graceful`] will be wanted.
+    leaving: Atomic<bool>,
     /// The queue pair goes and knows no connection any more.
     orphan: Atomic<bool>,
     /// The device goes.
@@ -248,6 +250,7 @@ impl Wants {
         Self {
             graceful: Atomic::new(false),
             abort: Atomic::new(false),
+            leaving: Atomic::new(false),
             orphan: Atomic::new(false),
             kill: Atomic::new(false),
             first_fpdu: Atomic::new(false),
@@ -322,6 +325,15 @@ impl Conn {
             Close::Abort => want(&self.wants.abort),
             Close::Graceful => want(&self.wants.graceful),
         }
+        self.kick();
+    }
+
+    /// The queue pair ends the stream in an orderly way as soon as all that was posted is done, for which it does
+    /// not wait for ever.
+    ///
+    /// Context: any.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        want(&self.wants.leaving);
         self.kick();
     }
 

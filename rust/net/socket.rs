@@ -356,6 +356,12 @@ impl Socket {
         unsafe { (&raw const (*self.tp()).bytes_acked).read_volatile() }
     }
 
+    /// How many octets have come from the peer so far, in order. Context: any.
+    pub fn received(&self) -> u64 {
+        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
+        unsafe { (&raw const (*self.tp()).bytes_received).read_volatile() }
+    }
+
     /// Ends the stream to the peer, after all that was sent. Runs the `state_change` of a hook.
     /// Context: process.
     pub fn shutdown_write(&self) {

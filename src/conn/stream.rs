@@ -15,7 +15,8 @@
 //!
 //! After a FIN of ours what comes is read, if only to throw it away, until the peer's FIN: a socket
 //! that is closed with octets unread resets the connection, and a Terminate that is still under way
-//! would be lost (RDMAP-135). Each wait has a time limit.
+//! would be lost (RDMAP-135). Each wait for the peer has a time limit: also that for what has to be done before
+//! an orderly end of ours, of which the queue pair tells when it begins.
 //!
 //! RFC 5041, section 8.2; RFC 5040, section 6.2. Context: process, the actor's mutex held.
 
@@ -27,6 +28,8 @@ use kernel_ext::{
     net::TcpState,
     sync::BhOff, //
 };
+
+use crate::qp::Qp;
 
 use super::{
     actor::{
@@ -47,6 +50,8 @@ pub(super) struct Open {
     unreported: Option<(u16, u16)>,
     /// What was sent is to arrive although the queue pair goes.
     lingers: bool,
+    /// The queue pair is about to end it.
+    leaving: Option<Leaving>,
 }
 
 impl Open {
@@ -55,6 +60,7 @@ impl Open {
         Self {
             unreported: None,
             lingers: false,
+            leaving: None,
         }
     }
 
@@ -63,6 +69,7 @@ impl Open {
         Self {
             unreported: Some((ird, ord)),
             lingers: false,
+            leaving: None,
         }
     }
 
@@ -130,6 +137,41 @@ impl Progress {
     }
 }
 
+/// What there is to be done before the queue pair ends a stream goes on, as this shows. Most of it takes a peer
+/// that acknowledges what is sent, and answers Reads.
+struct Leaving {
+    acked: u64,
+    received: u64,
+}
+
+impl Leaving {
+    /// Begins to count the time.
+    fn begin(conn: &Conn, actor: &mut Actor) -> Self {
+        actor.limit(limit::DELIVERY);
+        Self::of(conn)
+    }
+
+    fn of(conn: &Conn) -> Self {
+        Self {
+            acked: conn.socket.acked(),
+            received: conn.socket.received(),
+        }
+    }
+
+    /// Whether time is up since something was seen to happen. Looks from time to time.
+    fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor) -> bool {
+        let now = Self::of(conn);
+        let came = now.received != self.received;
+        let goes_on = |qp: Arc<Qp>| came && qp.awaits_answers() || qp.waits_for_memory();
+        if now.acked != self.acked || conn.qp().is_some_and(goes_on) {
+            *self = now;
+            actor.limit(limit::DELIVERY);
+        }
+        actor.look_again(limit::DELIVERY_LOOK);
+        actor.is_overdue()
+    }
+}
+
 /// How a stream can stand after all that has come was given to the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
@@ -162,9 +204,11 @@ mod limit {
     pub(super) const OWED: u32 = 5_000;
     /// Between two looks at what it owes.
     pub(super) const OWED_LOOK: u32 = 4;
-    /// For some octets to be acknowledged, the FIN last.
+    /// For some octets to be acknowledged, the FIN last; before the FIN, or answers to come.
     pub(super) const DELIVERY: u32 = 20_000;
-    /// The peer's FIN after that.
+    /// Between two looks at whether anything happens before that.
+    pub(super) const DELIVERY_LOOK: u32 = 5_000;
+    /// The peer's FIN after ours was acknowledged.
     pub(super) const FIN: u32 = 2_000;
 }
 
@@ -188,6 +232,14 @@ impl Conn {
         }
         if is_wanted(&self.wants.graceful) {
             return self.begin_closing(actor);
+        }
+        if is_wanted(&self.wants.leaving) && open.unreported.is_none() {
+            let leaving = open
+                .leaving
+                .get_or_insert_with(|| Leaving::begin(self, actor));
+            if leaving.is_stuck(self, actor) {
+                return self.end(actor, Ended::Lost, Parting::Reset);
+            }
         }
         match self.socket.state() {
             TcpState::Established => Turn::Wait(Phase::Open(open)),

@@ -25,7 +25,8 @@ use crate::{
         Conn,
         Ended,
         StreamParams, //
-    }, //
+    },
+    tx::PagingOut, //
 };
 
 use super::{
@@ -146,6 +147,20 @@ impl Qp {
     /// Whether nothing that was taken waits for the peer.
     pub(crate) fn is_content(&self) -> bool {
         self.phase() == Phase::Rts && self.sq.is_idle()
+    }
+
+    /// Whether the peer has Reads or atomic operations to answer.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        !self.sq.no_reads()
+    }
+
+    /// Whether the stream waits for memory of this end.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        let paging_out = matches!(
+            *self.paging_out.lock(),
+            PagingOut::Wanted(_) | PagingOut::Busy
+        );
+        paging_out || self.is_paging_in()
     }
 
     /// Whether octets are still owed to a peer that has ended its half of the stream.

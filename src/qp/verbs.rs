@@ -306,6 +306,9 @@ impl Qp {
                 Phase::Rts => {
                     self.sq.drain();
                     self.enter(Phase::Closing);
+                    if let Some(conn) = self.conn() {
+                        conn.leave();
+                    }
                 }
                 Phase::Idle | Phase::Waiting => return Err(EINVAL),
                 _ => {}

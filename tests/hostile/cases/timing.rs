@@ -12,6 +12,10 @@ use std::{
 };
 
 use super::{
+    awaited::{
+        brought,
+        SINK_AT, //
+    },
     case,
     scripts,
     Case, //
@@ -22,6 +26,8 @@ use crate::{
         Bench, //
     },
     frame::{
+        pattern,
+        read_response,
         write,
         Code,
         Depths,
@@ -51,6 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         peer_never_ends_its_half: "RDMAP-138 DDP-10",
         peer_never_ends_its_half_behind_a_fault: "RDMAP-138 DDP-10 RDMAP-135",
         peer_pauses_inside_an_fpdu: "DDP-4 MPA-20",
+        program_disconnects_from_slow_peers: "DDP-57 RDMAP-138",
     ];
     for len in [0, 10, 20, 23] {
         list.push(case(
@@ -170,4 +177,43 @@ fn peer_pauses_inside_an_fpdu(b: &mut Bench<'_>) -> Outcome {
     sleep(Duration::from_secs(6));
     wire.put(&octets[10..])?;
     b.works(&mut wire)
+}
+
+/// A program that disconnects waits for the event. It comes though the peer takes nothing, or does not answer;
+/// from one that is slow, but goes on, it comes behind all that there was to be done.
+fn program_disconnects_from_slow_peers(b: &mut Bench<'_>) -> Outcome {
+    b.clean()?;
+    let data = pattern(64);
+    let (deaf, mut dumb, mut slow) = (b.begun()?, b.begun()?, b.begun()?);
+    deaf.window(8192)?;
+    for _ in 0..3 {
+        b.puppet.ask(&format!("send {} 4000000 -", deaf.conn))?;
+    }
+    let mut reads = Vec::new();
+    for wire in [&mut dumb, &mut slow] {
+        let (conn, ram) = (wire.conn, b.ram.number());
+        b.puppet
+            .ask(&format!("read {conn} {ram} {SINK_AT} 64 4096 77 -"))?;
+        reads.push(wire.get()?.read());
+    }
+    for conn in [deaf.conn, dumb.conn, slow.conn] {
+        b.puppet.ask(&format!("disconnect {conn}"))?;
+    }
+    // Each pause is shorter than what the device waits without news, both together are not.
+    let (first, last) = data.split_at(32);
+    let (sink, to) = (reads[1].sink, reads[1].sink_to);
+    sleep(Duration::from_secs(12));
+    slow.send(&[read_response(sink, to, first).more()])?;
+    sleep(Duration::from_secs(12));
+    slow.send(&[read_response(sink, to + 32, last)])?;
+    brought(b, &slow, &data)?;
+    slow.ends(End::Graceful)?;
+    b.down(&slow)?;
+    dumb.ends(End::Any)?;
+    b.completed(&dumb, "flushed")?;
+    for wire in [&deaf, &dumb] {
+        b.puppet.wait(&format!("disconnected {}", wire.conn))?;
+        b.in_error(wire)?;
+    }
+    Ok(())
 }
