@@ -114,24 +114,32 @@ impl Closing {
     }
 }
 
-/// Octets that the peer had acknowledged when a time limit was set. A limit that runs out while the
-/// peer acknowledges more is set anew: what is slow is not stuck.
-struct Progress(u64);
+/// A time limit that is set anew if it runs out while the peer acknowledges more: what is slow is not stuck.
+struct Progress {
+    /// Octets that the peer had acknowledged when it was set.
+    acked: u64,
+    /// How often it may be set anew.
+    renewals: u32,
+}
 
 impl Progress {
     fn of(conn: &Conn) -> Self {
-        Self(conn.socket.acked())
+        Self {
+            acked: conn.socket.acked(),
+            renewals: u32::MAX,
+        }
     }
 
-    /// Whether time is up and nothing has happened in it. If something has, the phase gets more.
+    /// Whether time is up, and nothing has happened in it or it was enough. If not so, the phase gets more.
     fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor, millis: u32) -> bool {
         if !actor.is_overdue() {
             return false;
         }
-        let before = core::mem::replace(&mut self.0, conn.socket.acked());
-        if self.0 == before {
+        let before = core::mem::replace(&mut self.acked, conn.socket.acked());
+        if self.acked == before || self.renewals == 0 {
             return true;
         }
+        self.renewals -= 1;
         actor.limit(millis);
         false
     }
@@ -204,10 +212,12 @@ mod limit {
     pub(super) const OWED: u32 = 5_000;
     /// Between two looks at what it owes.
     pub(super) const OWED_LOOK: u32 = 4;
-    /// For some octets to be acknowledged, the FIN last; before the FIN, or answers to come.
+    /// For some octets to be acknowledged, the FIN last; before the FIN also for answers.
     pub(super) const DELIVERY: u32 = 20_000;
-    /// Between two looks at whether anything happens before that.
+    /// Between two looks at whether there are any, before the FIN.
     pub(super) const DELIVERY_LOOK: u32 = 5_000;
+    /// How often `DELIVERY` is given anew if nobody is interested any more: 200 seconds in all.
+    pub(super) const LINGER_RENEWALS: u32 = 9;
     /// The peer's FIN after ours was acknowledged.
     pub(super) const FIN: u32 = 2_000;
 }
@@ -371,7 +381,10 @@ impl Conn {
         self.socket
             .with_inbound(|inbound| inbound.consume(inbound.available()));
         actor.limit(limit::DELIVERY);
-        Turn::Again(Phase::Lingering(Closing::of(self)))
+        let mut closing = Closing::of(self);
+        // Nobody is there to lose patience.
+        closing.progress.renewals = limit::LINGER_RENEWALS;
+        Turn::Again(Phase::Lingering(closing))
     }
 
     /// Ends a stream that could not be reported, or not answered for.
