@@ -81,8 +81,7 @@ use kernel_ext::{
         Hooked,
         Inbound,
         Socket,
-        SocketEvents,
-        TcpState, //
+        SocketEvents, //
     },
     sync::{
         BhOff,
@@ -462,7 +461,7 @@ impl SocketEvents for Bell {
         }
     }
 
-    fn state_change(self: ArcBorrow<'_, Self>, _state: TcpState) {
+    fn state_change(self: ArcBorrow<'_, Self>) {
         if let Some(conn) = self.conn.as_ref() {
             conn.kick();
         }

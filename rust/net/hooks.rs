@@ -17,8 +17,6 @@
 use super::skb::Inbound;
 use super::skb::Locked;
 use super::socket::Socket;
-use super::state::state_of;
-use super::state::TcpState;
 use crate::bindings;
 use crate::sync::BhOff;
 use core::marker::PhantomData;
@@ -71,10 +69,10 @@ pub trait SocketEvents: Send + Sync + 'static {
     /// TCP takes octets again, after it gave `EAGAIN`.
     fn write_space(self: ArcBorrow<'_, Self>);
 
-    /// The connection is in another state or met an error ([`Socket::error`]). May be called more
-    /// often than that. Octets that came before the end of the stream may still be waiting, and
-    /// `data_ready` follows for them.
-    fn state_change(self: ArcBorrow<'_, Self>, state: TcpState);
+    /// The connection is in another state ([`Socket::state`]) or met an error ([`Socket::error`]).
+    /// May be called more often than that. Octets that came before the end of the stream may still be
+    /// waiting, and `data_ready` follows for them.
+    fn state_change(self: ArcBorrow<'_, Self>);
 }
 
 type Callback = Option<unsafe extern "C" fn(*mut Sk)>;
@@ -154,7 +152,7 @@ struct Hook {
     target: *const c_void,
     data_ready: unsafe fn(*const c_void, &mut Inbound<'_>, BhOff<'_>),
     write_space: unsafe fn(*const c_void),
-    state_change: unsafe fn(*const c_void, TcpState),
+    state_change: unsafe fn(*const c_void),
     release: unsafe fn(*const c_void),
 }
 
@@ -204,9 +202,9 @@ unsafe fn call_write_space<T: SocketEvents>(target: *const c_void) {
 /// # Safety
 ///
 /// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
-unsafe fn call_state_change<T: SocketEvents>(target: *const c_void, state: TcpState) {
+unsafe fn call_state_change<T: SocketEvents>(target: *const c_void) {
     // SAFETY: By the contract of this function.
-    unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.state_change(state);
+    unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.state_change();
 }
 
 /// # Safety
@@ -406,9 +404,7 @@ unsafe extern "C" fn state_change(sk: *mut Sk) {
     // SAFETY: By the contract of this function.
     let held = unsafe { Held::new(sk, false) };
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
-        // SAFETY: The socket is valid.
-        let state = unsafe { state_of(sk) };
         // SAFETY: By the invariants of `Hook`, function and target fit.
-        unsafe { (hook.state_change)(hook.target, state) };
+        unsafe { (hook.state_change)(hook.target) };
     }
 }

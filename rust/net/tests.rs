@@ -406,10 +406,8 @@ mod hooks {
 
         fn write_space(self: ArcBorrow<'_, Self>) {}
 
-        fn state_change(self: ArcBorrow<'_, Self>, state: TcpState) {
-            if state == TcpState::CloseWait {
-                self.ended.store(true, Relaxed);
-            }
+        fn state_change(self: ArcBorrow<'_, Self>) {
+            self.ended.store(true, Relaxed);
         }
     }
 

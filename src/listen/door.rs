@@ -39,8 +39,7 @@ use kernel_ext::{
         NetId,
         SockAddr,
         Socket,
-        SocketEvents,
-        TcpState, //
+        SocketEvents, //
     },
     rdma::iw_cm::CmId,
     sync::{
@@ -101,7 +100,7 @@ impl SocketEvents for Door {
 
     fn write_space(self: ArcBorrow<'_, Self>) {}
 
-    fn state_change(self: ArcBorrow<'_, Self>, _state: TcpState) {}
+    fn state_change(self: ArcBorrow<'_, Self>) {}
 }
 
 /// Those of a door, in the order in which they are asked; last one first.
