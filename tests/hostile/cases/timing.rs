@@ -57,7 +57,7 @@ pub(super) fn cases() -> Vec<Case> {
         peer_never_ends_its_half: "RDMAP-138 DDP-10",
         peer_never_ends_its_half_behind_a_fault: "RDMAP-138 DDP-10 RDMAP-135",
         peer_pauses_inside_an_fpdu: "DDP-4 MPA-20",
-        program_disconnects_from_slow_peers: "DDP-57 RDMAP-138",
+        program_disconnects_from_slow_peers: "DDP-57",
     ];
     for len in [0, 10, 20, 23] {
         list.push(case(
