@@ -67,8 +67,10 @@ impl Caller {
     fn current() -> Self {
         Self {
             user: Kuid::current_euid(),
-            // SAFETY: May be asked in any thread.
-            is_trusted: || unsafe { riwarp_helper_is_trusted() },
+            is_trusted: || {
+                // SAFETY: May be asked in any thread.
+                unsafe { riwarp_helper_is_trusted() }
+            },
         }
     }
 }
