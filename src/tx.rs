@@ -296,7 +296,8 @@ impl Qp {
     }
 
     /// Has the transmitter flush what there is and forget its stream, and begins anew before anybody else can be
-    /// the transmitter. Whoever still is has to be waited for: it may be in the middle of either.
+    /// the transmitter. Whoever still is has to be waited for: it may be in the middle of either. Returns whether it
+    /// has begun anew; it does not if there is a new connection.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
     pub(crate) fn rest(self: &Arc<Self>) -> bool {
