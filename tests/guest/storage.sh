@@ -46,14 +46,15 @@ blocks() {
 	done
 }
 
-# checked OPTION...: fio on the disk, each octet of what it writes compared. What it says of itself is in
+# checked OPTION...: fio on the disk, each octet of what it writes compared. Two writes to the same place at once may
+# come there in either order, so it has to wait between them. What it says of itself is in
 # $TMP/fio.json, and DEEPEST is how many requests the disk was seen to have at once.
 checked() {
 	local watch status=0
 	watch_depth &
 	watch=$!
-	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 "$@" \
-		--output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 || status=$?
+	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 \
+		--serialize_overlap=1 "$@" --output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 || status=$?
 	kill "$watch"
 	wait "$watch" || true
 	[ "$status" = 0 ] || die "fio: $(last_line "$TMP/fio")"
@@ -207,7 +208,7 @@ load() {
 	strace -f -qq --seccomp-bpf -e trace=io_pgetevents -e signal=none -o "$TMP/events" \
 		fio --name=load --filename="$DISK" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite \
 		--bsrange=512-64k --blockalign=512 --size=8M --time_based --runtime="$1" --randseed=2 \
-		--verify=crc32c --verify_fatal=1 --verify_backlog=16 --minimal >"$TMP/load" 2>&1 || status=$?
+		--verify=crc32c --verify_fatal=1 --verify_backlog=16 --serialize_overlap=1 --minimal >"$TMP/load" 2>&1 || status=$?
 	echo $status >"$TMP/load.status"
 }
 
