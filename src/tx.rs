@@ -94,12 +94,6 @@ use post::Post;
 /// Octets after which a batch goes to TCP.
 const BATCH_LEN: usize = 64 * 1024;
 
-/// Batches that one caller sends, and rounds that it makes, before it leaves the rest to the work item.
-const BUDGET: u32 = 64;
-
-/// The same for a softirq.
-const SOFTIRQ_BUDGET: u32 = 4;
-
 /// When a transmitter that gets no memory, though it may sleep for it, tries again.
 const STARVED_PERIOD: Delta = Delta::from_millis(1);
 
@@ -405,15 +399,13 @@ impl Qp {
                 self.enter(Phase::Error);
                 Next::Again
             }
-            Phase::Error => {
+            phase @ (Phase::Error | Phase::Gone) => {
                 // The connection outlives the transmitter's interest in it.
                 self.take_new_tx(tx);
                 tx.stream = None;
-                self.flush_some()
-            }
-            Phase::Gone => {
-                self.take_new_tx(tx);
-                tx.stream = None;
+                if phase == Phase::Error {
+                    return self.flush_some();
+                }
                 self.forget_stream();
                 Next::Done
             }

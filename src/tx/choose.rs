@@ -92,25 +92,28 @@ impl Qp {
         if !self.may_send() {
             return Err(Filled::Drained);
         }
-        let mut why = Filled::Drained;
         let found = match stream.turn {
-            Turn::Responses => self.next_response(stream) || self.next_request(stream, &mut why),
-            Turn::Requests => self.next_request(stream, &mut why) || self.next_response(stream),
+            Turn::Responses => self
+                .next_response(stream)
+                .or_else(|_| self.next_request(stream)),
+            Turn::Requests => self
+                .next_request(stream)
+                .or_else(|why| self.next_response(stream).map_err(|_| why)),
         };
         stream.turn = match stream.turn {
             Turn::Responses => Turn::Requests,
             Turn::Requests => Turn::Responses,
         };
-        if found {
-            Ok(())
-        } else {
-            Err(why)
-        }
+        found
     }
 
     #[inline]
-    fn next_response(self: &Arc<Self>, stream: &mut TxStream) -> bool {
-        self.inbound_reads.has_waiting() && self.take_response(stream)
+    fn next_response(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
+        if self.inbound_reads.has_waiting() && self.take_response(stream) {
+            Ok(())
+        } else {
+            Err(Filled::Drained)
+        }
     }
 
     #[inline(never)]
@@ -169,21 +172,20 @@ impl Qp {
     }
 
     /// Takes requests from the send queue until one becomes a message. Many that become none are [`Filled::Paused`].
-    fn next_request(self: &Arc<Self>, stream: &mut TxStream, why: &mut Filled) -> bool {
+    fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
         if self.is_deserted() {
             if self.sq.has_posted() {
                 self.await_deserter();
             }
-            return false;
+            return Err(Filled::Drained);
         }
         // A process can post such requests as fast as they are done.
         for _ in 0..WITHOUT_MESSAGE {
             if let Some(found) = self.try_request(stream) {
-                return found;
+                return if found { Ok(()) } else { Err(Filled::Drained) };
             }
         }
-        *why = Filled::Paused;
-        false
+        Err(Filled::Paused)
     }
 
     /// Takes a request from the send queue. Says whether it became a message, or was none; [`None`] if
