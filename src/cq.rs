@@ -220,10 +220,10 @@ impl Cq {
             if inner.overflown {
                 return;
             }
-            let index = inner.posted & self.entries.wrapping_sub(1);
+            let index = self.index(inner.posted);
             let stored = match &mut inner.ring {
                 Ring::User(ring) => ring.post(inner.posted, completion),
-                Ring::Kernel(slots) => match slots.get_mut(index as usize) {
+                Ring::Kernel(slots) => match slots.get_mut(index) {
                     Some(slot @ None) => {
                         *slot = Some(*completion);
                         true
@@ -288,8 +288,7 @@ impl Cq {
             return;
         };
         while sink.room() > 0 {
-            let index = inner.taken & self.entries.wrapping_sub(1);
-            let slot = slots.get_mut(index as usize);
+            let slot = slots.get_mut(self.index(inner.taken));
             let Some(completion) = slot.and_then(Option::take) else {
                 return;
             };
@@ -298,11 +297,33 @@ impl Cq {
         }
     }
 
-    /// Takes out what a kernel consumer has not polled of a queue pair that is no more.
+    /// Takes out what a kernel consumer has not polled of a queue pair that is no more; what is behind moves up.
     ///
     /// Context: any.
     pub(crate) fn forget(&self, qp: QpId) {
-        self.inner.lock().forget(qp, self.entries.wrapping_sub(1));
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let Ring::Kernel(slots) = &mut inner.ring else {
+            return;
+        };
+        let mut kept = inner.taken;
+        for ahead in 0..inner.posted.wrapping_sub(inner.taken) {
+            let index = self.index(inner.taken.wrapping_add(ahead));
+            let found = slots.get_mut(index).and_then(Option::take);
+            let Some(found) = found.filter(|found| found.qp != qp) else {
+                continue;
+            };
+            if let Some(slot) = slots.get_mut(self.index(kept)) {
+                *slot = Some(found);
+            }
+            kept = kept.wrapping_add(1);
+        }
+        inner.posted = kept;
+    }
+
+    /// The place in the ring of a kernel consumer.
+    fn index(&self, position: u32) -> usize {
+        (position & self.entries.wrapping_sub(1)) as usize
     }
 
     /// Says how the queue is.
@@ -340,9 +361,8 @@ impl Cq {
         if inner.armed != Some(NotifyOn::Next) {
             inner.armed = Some(request.on);
         }
-        let index = inner.taken & self.entries.wrapping_sub(1);
         let waiting = match &inner.ring {
-            Ring::Kernel(slots) => matches!(slots.get(index as usize), Some(Some(_))),
+            Ring::Kernel(slots) => matches!(slots.get(self.index(inner.taken)), Some(Some(_))),
             Ring::User(_) => false,
         };
         if request.report_missed && waiting {
@@ -354,26 +374,6 @@ impl Cq {
 }
 
 impl Inner {
-    /// Takes out completions of `qp`; those behind them move up. `mask` is that of places in the ring.
-    fn forget(&mut self, qp: QpId, mask: u32) {
-        let Ring::Kernel(slots) = &mut self.ring else {
-            return;
-        };
-        let mut kept = self.taken;
-        for position in 0..self.posted.wrapping_sub(self.taken) {
-            let index = self.taken.wrapping_add(position) & mask;
-            let found = slots.get_mut(index as usize).and_then(Option::take);
-            let Some(found) = found.filter(|found| found.qp != qp) else {
-                continue;
-            };
-            if let Some(slot) = slots.get_mut((kept & mask) as usize) {
-                *slot = Some(found);
-            }
-            kept = kept.wrapping_add(1);
-        }
-        self.posted = kept;
-    }
-
     /// Takes back the consumer's request if `news` answers it; whether it did.
     fn disarm_for(&mut self, news: News) -> bool {
         let due = match self.armed {

@@ -521,10 +521,7 @@ impl Qp {
     ///
     /// Context: softirq or process, no lock held but mutexes.
     pub(crate) fn announce(&self) {
-        self.sq.cq().announce();
-        if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {
-            self.recv_cq.announce();
-        }
+        self.each_cq(Cq::announce);
     }
 
     pub(crate) fn enqueue_tx(self: &Arc<Self>) {

@@ -62,6 +62,7 @@ use crate::{
         }, //
     },
     conn::Close,
+    cq::Cq,
     device::{
         Device,
         Resource,
@@ -311,14 +312,14 @@ impl Qp {
                     }
                 }
                 Phase::Idle | Phase::Waiting => return Err(EINVAL),
-                _ => {}
+                Phase::Closing | Phase::Terminate | Phase::Error | Phase::Gone => {}
             },
             QpState::Sqe => match phase {
                 Phase::Rts | Phase::Closing => {
                     self.terminate(Terminate::for_fault(Fault::Local, None));
                 }
                 Phase::Idle | Phase::Waiting => return Err(EINVAL),
-                _ => {}
+                Phase::Terminate | Phase::Error | Phase::Gone => {}
             },
             QpState::Err => {
                 self.enter(Phase::Error);
@@ -424,10 +425,17 @@ impl Qp {
             conn.detach_qp();
         }
         qp.work_until(|| ());
-        for cq in [qp.sq.cq(), &qp.recv_cq] {
-            cq.forget(qp.link.id());
-        }
+        qp.each_cq(|cq| cq.forget(qp.link.id()));
         qp.device.qps.remove(qp.number);
+    }
+
+    /// Does something with both completion queues, or with the one that is both.
+    #[inline]
+    pub(super) fn each_cq(&self, f: impl Fn(&Cq)) {
+        f(self.sq.cq());
+        if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {
+            f(&self.recv_cq);
+        }
     }
 
     /// Posts send work requests, or rings the doorbell of a process.
