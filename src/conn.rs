@@ -4,9 +4,9 @@
 //!
 //! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]) and of a
 //! queue pair that knows its peer ([`call`]), callbacks of the socket, and what the queue pair wants
-//! ([`Conn::close`], [`Conn::leave`], [`Conn::first_fpdu`], [`Conn::detach_qp`]). What leaves: MPA start-up frames, events
-//! of the iWARP connection manager, and the stream, which belongs to its queue pair once start-up is
-//! done.
+//! ([`Conn::close`], [`Conn::leave`], [`Conn::first_fpdu`], [`Conn::detach_qp`]). What leaves: MPA
+//! start-up frames, events of the iWARP connection manager, and the stream, which belongs to its queue
+//! pair once start-up is done.
 //!
 //! # One actor per connection
 //!

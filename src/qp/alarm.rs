@@ -26,7 +26,6 @@ use kernel::{
         Monotonic, //
     }, //
 };
-
 use kernel_ext::sync::Next;
 
 use super::{
@@ -43,7 +42,7 @@ pub(super) enum Alarm {
     Ended,
 }
 
-/// How long a receive that was posted after the end may wait before it is flushed.
+/// How long what a process posts after the end may wait before it is flushed.
 const FLUSH_PERIOD: Delta = Delta::from_millis(50);
 
 impl_has_hr_timer! {
