@@ -10,8 +10,6 @@ set -eu
 # shellcheck source=storage_nvme.sh
 . "$(dirname "$0")/storage_nvme.sh"
 
-TRACING=/sys/kernel/tracing
-
 # The target takes the host's keys back as it answers, and the host does not find out otherwise.
 remote_invalidation() {
 	{
@@ -29,7 +27,6 @@ remote_invalidation() {
 
 # Completion queues are used again and again, so what vector each has is noted from the beginning.
 note_vectors() {
-	mountpoint -q $TRACING || mount -t tracefs tracefs $TRACING
 	echo 1 >$TRACING/events/rdma_core/cq_alloc/enable
 }
 

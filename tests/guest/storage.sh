@@ -9,6 +9,9 @@
 # shellcheck source=starve.sh
 . "$GUEST_DIR/starve.sh"
 
+TRACING=/sys/kernel/tracing
+mountpoint -q $TRACING || mount -t tracefs tracefs $TRACING
+
 # Both ends are here, if the suite does not say otherwise.
 each_end() { "$@"; }
 
@@ -48,41 +51,34 @@ blocks() {
 
 # checked OPTION...: fio on the disk, each octet of what it writes compared. Two writes to the same place at once may
 # come there in either order, so it has to wait between them. What it says of itself is in
-# $TMP/fio.json, and DEEPEST is how many requests the disk was seen to have at once.
+# $TMP/fio.json, and DEEPEST is how many requests the disk had at once: the kernel notes the begin and the end of
+# each, and it is the only disk here that has requests.
 checked() {
-	local watch status=0
-	watch_depth &
-	watch=$!
+	local trace=$TRACING/instances/disk status=0
+	mkdir -p "$trace"
+	echo >"$trace/trace"
+	echo 1 >"$trace/events/block/enable"
 	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 \
 		--serialize_overlap=1 "$@" --output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 || status=$?
-	kill "$watch"
-	wait "$watch" || true
+	echo 0 >"$trace/events/block/enable"
+	DEEPEST=$(awk '
+		/ block_rq_issue: / { if (++n > deepest) deepest = n }
+		/ block_rq_(complete|requeue): / { n-- }
+		END { print deepest + 0 }' "$trace/trace")
+	rmdir "$trace"
 	[ "$status" = 0 ] || die "fio: $(last_line "$TMP/fio")"
-	DEEPEST=$(cat "$TMP/deepest")
-}
-
-watch_depth() {
-	local now deepest=-1
-	while read -r -a now <"/sys/block/${DISK##*/}/inflight"; do
-		if [ $((now[0] + now[1])) -gt $deepest ]; then
-			deepest=$((now[0] + now[1]))
-			echo $deepest >"$TMP/deepest"
-		fi
-		nap 0.01
-	done
 }
 
 # verified DEPTH: random sizes at random places, each octet compared. Small ones where the queue is to be deep:
-# then most of them have so many others on their way with them. In the debug kernel, where looking takes as long
-# as a request, only fio can tell.
+# then most of them have so many others on their way with them.
 verified() {
 	local sizes=512-$((256 / SLOW))k amount=$((4096 / SLOW))
 	[ "$1" -lt 32 ] || sizes=512-16k amount=$((4096 + 4096 / SLOW))
-	checked --filename="$DISK" --ioengine=libaio --iodepth="$1" --rw=randrw --bsrange="$sizes" --size=8M \
-		--io_size="${amount}k"
+	checked --filename="$DISK" --ioengine=libaio --iodepth="$1" --iodepth_batch="$1" --rw=randrw \
+		--bsrange="$sizes" --size=8M --io_size="${amount}k"
 	echo "$DEEPEST at once"
 	mostly_with "$1"
-	[ "$SLOW" != 1 ] || [ "$DEEPEST" -ge $((($1 + 3) / 4)) ] || die "$DEEPEST at once were seen"
+	[ "$DEEPEST" -ge $((($1 + 3) / 4)) ] || die "$DEEPEST requests at once"
 }
 
 # mostly_with DEPTH: by fio's own account, of which the last level is that of 64 and more.
