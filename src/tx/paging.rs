@@ -54,7 +54,7 @@ pub(crate) enum PagingOut {
     #[default]
     Idle,
     /// The work item is to take this.
-    Wanted(KBox<Need>),
+    Wanted(Need),
     /// It has taken it.
     Busy,
     /// It has taken it, and the stream has ended since: another may have begun.
@@ -65,8 +65,8 @@ pub(crate) enum PagingOut {
 
 /// What is to be brought in.
 pub(crate) enum Need {
-    Payload(Place, Origin),
-    /// It was taken from the queue of requests.
+    Payload(Place, KBox<Origin>),
+    /// It was taken from the queue of requests, which takes no memory: there is no other to wait for it.
     Atomic(InboundAtomic, Epoch),
 }
 
@@ -127,8 +127,8 @@ impl Qp {
             busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
             stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
                 _drop_outside_lock = stale;
-                let need = Need::Payload(place, origin());
-                *state = PagingOut::Wanted(KBox::new(need, GFP_ATOMIC)?);
+                let origin = KBox::new(origin(), GFP_ATOMIC)?;
+                *state = PagingOut::Wanted(Need::Payload(place, origin));
                 self.enqueue_paging_out();
             }
         }
@@ -140,23 +140,16 @@ impl Qp {
         let epoch = self.inbound_reads.epoch();
         let _drop_outside_lock;
         let mut state = self.paging_out.lock();
-        let short_of_memory = match &*state {
-            PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_) => false,
-            PagingOut::Idle | PagingOut::Found(_) => match KBox::new_uninit(GFP_ATOMIC) {
-                Ok(room) => {
-                    let need = KBox::write(room, Need::Atomic(atomic, epoch));
-                    _drop_outside_lock = core::mem::replace(&mut *state, PagingOut::Wanted(need));
-                    return self.enqueue_paging_out();
-                }
-                Err(_) => true,
-            },
-        };
+        if let PagingOut::Idle | PagingOut::Found(_) = &*state {
+            let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
+            _drop_outside_lock = core::mem::replace(&mut *state, wanted);
+            self.enqueue_paging_out();
+            return;
+        }
         drop(state);
+        // The work item has something to do already, and calls the transmitter again.
         self.inbound_reads
             .put_back(epoch, InboundRequest::Atomic(atomic));
-        if short_of_memory {
-            self.enqueue_tx();
-        }
     }
 
     /// Brings in what the transmitter waits for, and calls it.
@@ -175,7 +168,7 @@ impl Qp {
         };
         self.device().stats.tx_page_waits.inc();
         let mut fault = None;
-        let result = match KBox::into_inner(need) {
+        let result = match need {
             Need::Payload(place, origin) => {
                 let octets = self.fetch(&place, &origin);
                 PagingOut::Found(Found { place, octets })
