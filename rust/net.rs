@@ -18,6 +18,8 @@ use kernel::sync::rcu;
 
 mod addr;
 mod batch;
+#[cfg(CONFIG_KUNIT = "y")]
+pub mod bench;
 mod device;
 mod hooks;
 mod notifier;

@@ -107,6 +107,7 @@ mod pairing;
 mod responder;
 mod stream;
 mod table;
+mod tests;
 
 use self::calls::Desk;
 pub(crate) use self::{

@@ -3,13 +3,10 @@
 //! KUnit suites of sockets, their callbacks and what they are made on: connections of the loopback
 //! interface, both ends of which are here.
 
-#[cfg(CONFIG_KUNIT = "y")]
-mod loopback;
-
 #[kernel::prelude::kunit_tests(riwarp_socket)]
 mod socket {
-    use super::loopback::*;
     use crate::crc32c;
+    use crate::net::bench::*;
     use crate::net::Family;
     use crate::net::Grow;
     use crate::net::More;
@@ -174,8 +171,8 @@ mod socket {
 
 #[kernel::prelude::kunit_tests(riwarp_inbound)]
 mod inbound {
-    use super::loopback::*;
     use crate::crc32c;
+    use crate::net::bench::*;
     use crate::net::Family;
     use crate::net::More;
     use crate::net::Socket;
@@ -365,7 +362,7 @@ mod inbound {
 
 #[kernel::prelude::kunit_tests(riwarp_hooks)]
 mod hooks {
-    use super::loopback::*;
+    use crate::net::bench::*;
     use crate::net::Family;
     use crate::net::Hooked;
     use crate::net::Inbound;

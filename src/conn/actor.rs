@@ -306,6 +306,11 @@ impl Conn {
     /// Gives the stream to the queue pair, and what has come of it meanwhile.
     pub(super) fn enter_stream(self: &Arc<Self>) {
         self.set_route(Route::Qp);
+        // An Initiator's has sent since it was attached. If TCP was full, and is not so any more, only the start-up
+        // has heard of that.
+        if let Some(qp) = self.qp() {
+            qp.write_space();
+        }
         self.socket
             .with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)));
     }

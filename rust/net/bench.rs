@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sockets of the loopback interface, and waiting for what they do.
+//! What KUnit suites of a driver need of a network: sockets of the loopback interface, and waiting for what they do.
+//!
+//! None of this is there in a kernel without KUnit. Context: process.
 
 use crate::net::Connecting;
 use crate::net::Family;
@@ -16,7 +18,7 @@ use kernel::time::delay::fsleep;
 use kernel::time::Delta;
 
 /// The address of the loopback interface, with a port.
-pub(super) fn address(family: Family, port: u16) -> SockAddr {
+pub fn address(family: Family, port: u16) -> SockAddr {
     let ip = match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -24,12 +26,13 @@ pub(super) fn address(family: Family, port: u16) -> SockAddr {
     SockAddr::new(ip, port)
 }
 
-pub(super) fn socket(family: Family) -> Result<Socket> {
+/// A socket that has done nothing yet.
+pub fn socket(family: Family) -> Result<Socket> {
     Socket::new_tcp(&NetRef::init_net(), family)
 }
 
 /// A socket that listens on a port that was free.
-pub(super) fn listener(family: Family) -> Result<Socket> {
+pub fn listener(family: Family) -> Result<Socket> {
     let listener = socket(family)?;
     listener.bind(&address(family, 0))?;
     listener.listen(4)?;
@@ -37,7 +40,7 @@ pub(super) fn listener(family: Family) -> Result<Socket> {
 }
 
 /// The ends of a connection: who asked, who was asked.
-pub(super) fn pair(family: Family) -> Result<(Socket, Socket)> {
+pub fn pair(family: Family) -> Result<(Socket, Socket)> {
     let listener = listener(family)?;
     let active = socket(family)?;
     let to = listener.local_addr()?;
@@ -53,7 +56,11 @@ pub(super) fn pair(family: Family) -> Result<(Socket, Socket)> {
 }
 
 /// Waits until something is so: softirqs may run on another thread.
-pub(super) fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
+///
+/// # Errors
+///
+/// `ETIMEDOUT` if it was not so for more than five seconds.
+pub fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
     for _ in 0..5000 {
         if is_so() {
             return Ok(());

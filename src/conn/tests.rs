@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of what passes between the callbacks of a connection and its queue pair.
+
+#[kernel::prelude::kunit_tests(riwarp_conn)]
+mod conn {
+    use super::super::{
+        actor::Phase,
+        *, //
+    };
+    use crate::{
+        bench::Bench,
+        Riwarp, //
+    };
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+    use kernel_ext::{
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family, //
+        },
+        rdma::bench::post_send, //
+    };
+
+    const PARAMS: StreamParams = StreamParams {
+        crc: Crc::On,
+        markers: Markers::Off,
+        ird: 1,
+        ord: 1,
+        send_rtr: None,
+        expect_rtr: RtrKinds::NONE,
+        wait_first_fpdu: false,
+    };
+
+    /// Octets of an FPDU without payload, of an untagged message.
+    const FPDU: usize = 2 + 18 + 4;
+
+    /// Takes what comes until nothing does for a tenth of a second; how many octets that were.
+    fn drain(socket: &Socket) -> usize {
+        let mut octets = [0; 512];
+        let (mut total, mut silence) = (0, 0);
+        while silence < 100 {
+            match socket.recv(&mut octets) {
+                Ok(len) => (total, silence) = (total + len, 0),
+                Err(_) => {
+                    fsleep(Delta::from_millis(1));
+                    silence += 1;
+                }
+            }
+        }
+        total
+    }
+
+    /// A queue pair, and its connection, whose start-up is done. Ended when it is dropped.
+    struct Rig {
+        conn: Arc<Conn>,
+        qp: Arc<Qp>,
+        far: Socket,
+        bench: Bench,
+    }
+
+    impl Rig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let qp = bench.qp(4, &bench.cq(4)?)?;
+            let (near, far) = pair(Family::V4)?;
+            let conn = Conn::new(bench.device.clone(), near, Actor::new(Phase::Released))?;
+            qp.bind(&conn)?;
+            conn.qp.populate(Gate::new(qp.clone()));
+            Ok(Self {
+                conn,
+                qp,
+                far,
+                bench,
+            })
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            self.conn.abandon(&mut self.conn.actor.lock());
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    #[test]
+    fn room_that_comes_between_two_owners_is_not_lost() -> Result {
+        let rig = Rig::new()?;
+        // TCP takes no more when the queue pair begins to send.
+        let mut full = 0;
+        while let Ok(len) = rig.conn.socket.send(&[0; 512]) {
+            full += len;
+        }
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
+        rig.bench.device.queues.tx.flush();
+        // Then it does, before the queue pair can hear of it.
+        assert_eq!(drain(&rig.far), full);
+        rig.conn.enter_stream();
+        let mut octets = [0; FPDU + 1];
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))
+    }
+}
