@@ -66,7 +66,7 @@ pub(crate) enum PagingOut {
 /// What is to be brought in.
 pub(crate) enum Need {
     Payload(Place, KBox<Origin>),
-    /// It was taken from the queue of requests, which takes no memory: there is no other to wait for it.
+    /// It was taken from the queue of requests. Not boxed: without memory for that, nobody could wait for it.
     Atomic(InboundAtomic, Epoch),
 }
 
