@@ -40,20 +40,10 @@ mod conn {
     /// Octets of an FPDU without payload, of an untagged message.
     const FPDU: usize = 2 + 18 + 4;
 
-    /// Takes what comes until nothing does for a tenth of a second; how many octets that were.
-    fn drain(socket: &Socket) -> usize {
+    /// Takes what comes; how many octets that were.
+    fn take(socket: &Socket) -> usize {
         let mut octets = [0; 512];
-        let (mut total, mut silence) = (0, 0);
-        while silence < 100 {
-            match socket.recv(&mut octets) {
-                Ok(len) => (total, silence) = (total + len, 0),
-                Err(_) => {
-                    fsleep(Delta::from_millis(1));
-                    silence += 1;
-                }
-            }
-        }
-        total
+        core::iter::from_fn(|| socket.recv(&mut octets).ok()).sum()
     }
 
     /// A queue pair, and its connection, whose start-up is done. Ended when it is dropped.
@@ -100,7 +90,13 @@ mod conn {
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         rig.bench.device.queues.tx.flush();
         // Then it does, before the queue pair can hear of it.
-        assert_eq!(drain(&rig.far), full);
+        let mut taken = 0;
+        eventually(|| {
+            taken += take(&rig.far);
+            taken >= full
+        })?;
+        fsleep(Delta::from_millis(100));
+        assert_eq!((taken, take(&rig.far)), (full, 0));
         rig.conn.enter_stream();
         let mut octets = [0; FPDU + 1];
         eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))
