@@ -116,7 +116,7 @@ impl Qp {
 
     /// TCP has room again.
     ///
-    /// Context: softirq.
+    /// Context: any.
     pub(crate) fn write_space(self: &Arc<Self>) {
         self.kick();
     }

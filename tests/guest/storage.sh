@@ -50,23 +50,27 @@ blocks() {
 }
 
 # checked OPTION...: fio on the disk, each octet of what it writes compared. Two writes to the same place at once may
-# come there in either order, so it has to wait between them. What it says of itself is in
-# $TMP/fio.json, and DEEPEST is how many requests the disk had at once: the kernel notes the begin and the end of
-# each, and it is the only disk here that has requests.
+# come there in either order, so it has to wait between them. What it says of itself is in $TMP/fio.json.
 checked() {
-	local trace=$TRACING/instances/disk status=0
+	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 \
+		--serialize_overlap=1 "$@" --output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 ||
+		die "fio: $(last_line "$TMP/fio")"
+}
+
+# counted COMMAND...: runs it; DEEPEST is how many requests the disk had at once. The kernel notes the begin and the
+# end of each, and it is the only disk here that has requests.
+counted() {
+	local trace=$TRACING/instances/disk
 	mkdir -p "$trace"
 	echo >"$trace/trace"
-	echo 1 >"$trace/events/block/enable"
-	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 \
-		--serialize_overlap=1 "$@" --output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 || status=$?
-	echo 0 >"$trace/events/block/enable"
+	printf 'block_rq_%s\n' issue complete requeue >"$trace/set_event"
+	"$@"
+	echo >"$trace/set_event"
 	DEEPEST=$(awk '
 		/ block_rq_issue: / { if (++n > deepest) deepest = n }
 		/ block_rq_(complete|requeue): / { n-- }
 		END { print deepest + 0 }' "$trace/trace")
 	rmdir "$trace"
-	[ "$status" = 0 ] || die "fio: $(last_line "$TMP/fio")"
 }
 
 # verified DEPTH: random sizes at random places, each octet compared. Small ones where the queue is to be deep:
@@ -74,7 +78,7 @@ checked() {
 verified() {
 	local sizes=512-$((256 / SLOW))k amount=$((4096 / SLOW))
 	[ "$1" -lt 32 ] || sizes=512-16k amount=$((4096 + 4096 / SLOW))
-	checked --filename="$DISK" --ioengine=libaio --iodepth="$1" --iodepth_batch="$1" --rw=randrw \
+	counted checked --filename="$DISK" --ioengine=libaio --iodepth="$1" --iodepth_batch="$1" --rw=randrw \
 		--bsrange="$sizes" --size=8M --io_size="${amount}k"
 	echo "$DEEPEST at once"
 	mostly_with "$1"
