@@ -40,6 +40,19 @@ mod conn {
     /// Octets of an FPDU without payload, of an untagged message.
     const FPDU: usize = 2 + 18 + 4;
 
+    /// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
+    fn fill(socket: &Socket) -> usize {
+        let (mut full, mut quiet) = (0, 0);
+        while quiet < 25 {
+            quiet += 1;
+            while let Ok(len) = socket.send(&[0; 512]) {
+                (full, quiet) = (full + len, 0);
+            }
+            fsleep(Delta::from_millis(10));
+        }
+        full
+    }
+
     /// Takes what comes; how many octets that were.
     fn take(socket: &Socket) -> usize {
         let mut octets = [0; 512];
@@ -78,27 +91,38 @@ mod conn {
         }
     }
 
-    #[test]
-    fn room_that_comes_between_two_owners_is_not_lost() -> Result {
+    /// Whether room for the first FPDU came only between the two owners, and it went out all the same. If not, it
+    /// went out before: TCP may give a buffer more room when a late acknowledgment comes.
+    fn room_between_two_owners() -> Result<bool> {
         let rig = Rig::new()?;
-        // TCP takes no more when the queue pair begins to send.
-        let mut full = 0;
-        while let Ok(len) = rig.conn.socket.send(&[0; 512]) {
-            full += len;
-        }
+        let full = fill(&rig.conn.socket);
         rig.qp.attach(&rig.conn, &PARAMS)?;
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         rig.bench.device.queues.tx.flush();
-        // Then it does, before the queue pair can hear of it.
+        // Now there is room, before the queue pair can hear of it.
         let mut taken = 0;
         eventually(|| {
             taken += take(&rig.far);
             taken >= full
         })?;
         fsleep(Delta::from_millis(100));
-        assert_eq!((taken, take(&rig.far)), (full, 0));
+        taken += take(&rig.far);
         rig.conn.enter_stream();
+        if taken > full {
+            return Ok(false);
+        }
         let mut octets = [0; FPDU + 1];
-        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
+        Ok(true)
+    }
+
+    #[test]
+    fn room_that_comes_between_two_owners_is_not_lost() -> Result {
+        for _ in 0..10 {
+            if room_between_two_owners()? {
+                return Ok(());
+            }
+        }
+        Err(EAGAIN)
     }
 }

@@ -120,6 +120,10 @@ impl Pace {
 
     /// A doorbell rings; `taken` requests have been taken from the send queue before, modulo 2^32.
     pub(crate) fn ring(&self, taken: u32, heard: &Heard) -> Ring {
+        self.ring_at(self.now(), taken, heard)
+    }
+
+    fn ring_at(&self, now: i64, taken: u32, heard: &Heard) -> Ring {
         let heard = heard.0.load(Relaxed);
         if heard != self.heard.load(Relaxed) {
             self.heard.store(heard, Relaxed);
@@ -127,7 +131,6 @@ impl Pace {
             self.waiting_since.store(NONE, Relaxed);
             return Ring::Now;
         }
-        let now = self.now();
         let pause = now.saturating_sub(self.left.load(Relaxed));
         let cost = self.cost.load(Relaxed);
         let streak = if let Ok(since) = u32::try_from(self.waiting_since.load(Relaxed)) {
@@ -180,7 +183,10 @@ impl Pace {
 
     /// The process has sent by itself, beginning at `begin`, and leaves.
     pub(crate) fn leave_done(&self, begin: i64) {
-        let now = self.now();
+        self.leave_done_at(self.now(), begin);
+    }
+
+    fn leave_done_at(&self, now: i64, begin: i64) {
         let cost = if self.octets.load(Relaxed) <= SMALL {
             now.saturating_sub(begin)
         } else {
@@ -198,128 +204,181 @@ impl Pace {
 #[kernel::prelude::kunit_tests(riwarp_pace)]
 mod tests {
     use super::*;
+    use core::cell::Cell;
 
-    /// Nothing comes from the peer.
-    const SILENCE: Heard = Heard::new();
+    /// How long a send takes, in nanoseconds: so long that a request waits for as long as any may.
+    const LONG: i64 = WAIT_MAX;
 
-    /// A long time ago, so that the last send took long.
-    fn long_ago(pace: &Pace) -> i64 {
-        pace.now() - 1_000_000_000
+    /// A queue pair, and the time of day where its process runs.
+    struct Rig {
+        pace: Pace,
+        heard: Heard,
+        now: Cell<i64>,
     }
 
-    fn waits(ring: Ring) -> Option<i64> {
-        match ring {
-            Ring::Wait(delta) => Some(delta.as_nanos()),
-            Ring::Now | Ring::Timed(_) => None,
+    impl Rig {
+        fn new() -> Self {
+            Self {
+                pace: Pace::new(),
+                heard: Heard::new(),
+                now: Cell::new(1_000_000_000),
+            }
         }
-    }
 
-    /// Rings in quick succession, each after a long send, until one is to wait; how many did not.
-    fn rings_before_waiting(pace: &Pace) -> u32 {
-        let mut rings = 0;
-        while waits(pace.ring(rings, &SILENCE)).is_none() && rings < 10_000 {
-            pace.leave_done(long_ago(pace));
-            rings += 1;
+        fn ring(&self, taken: u32) -> Ring {
+            self.pace.ring_at(self.now.get(), taken, &self.heard)
         }
-        rings
+
+        /// How long a request is to wait, if it is.
+        fn waits(&self, taken: u32) -> Option<i64> {
+            match self.ring(taken) {
+                Ring::Wait(delta) => Some(delta.as_nanos()),
+                Ring::Now | Ring::Timed(_) => None,
+            }
+        }
+
+        fn pass(&self, time: i64) {
+            self.now.set(self.now.get() + time);
+        }
+
+        /// The process sends by itself, which takes so long.
+        fn send(&self, time: i64) {
+            let begin = self.now.get();
+            self.pass(time);
+            self.pace.leave_done_at(self.now.get(), begin);
+        }
+
+        /// Rings without a pause, each time followed by a long send, until one is to wait; how many did not.
+        fn rings_before_waiting(&self) -> u32 {
+            let mut rings = 0;
+            while self.waits(rings).is_none() && rings < 10_000 {
+                self.send(LONG);
+                rings += 1;
+            }
+            rings
+        }
     }
 
     #[test]
     fn the_first_doorbell_is_answered_at_once() {
-        let pace = Pace::new();
-        assert!(matches!(pace.ring(0, &SILENCE), Ring::Timed(_)));
+        let rig = Rig::new();
+        assert!(matches!(rig.ring(0), Ring::Timed(begin) if begin == rig.now.get()));
     }
 
     #[test]
     fn who_streams_is_left_alone_for_a_while() {
-        let pace = Pace::new();
-        // The first one has no pause before it.
-        assert_eq!(rings_before_waiting(&pace), STREAK_MIN);
+        // The first one has no send before it.
+        assert_eq!(Rig::new().rings_before_waiting(), STREAK_MIN);
     }
 
     #[test]
-    fn a_wait_has_a_limit() {
-        let pace = Pace::new();
-        for _ in 0..STREAK_MIN {
-            pace.ring(0, &SILENCE);
-            pace.leave_done(long_ago(&pace));
+    fn who_comes_back_later_than_a_send_takes_is_in_no_stream() {
+        let rig = Rig::new();
+        for _ in 0..3 * STREAK_MIN {
+            assert!(matches!(rig.ring(0), Ring::Timed(_)));
+            rig.send(LONG);
+            rig.pass(LONG);
         }
-        assert_eq!(waits(pace.ring(0, &SILENCE)), Some(WAIT_MAX));
+    }
+
+    #[test]
+    fn a_wait_is_as_long_as_some_sends_and_has_limits() {
+        for (send, wait) in [
+            (1, WAIT_MIN),
+            (WAIT_MIN, 2 * WAIT_MIN),
+            (LONG, WAIT_MAX),
+            (i64::MAX / 2, WAIT_MAX),
+        ] {
+            let rig = Rig::new();
+            for _ in 0..STREAK_MIN {
+                assert_eq!(rig.waits(0), None);
+                rig.send(LONG);
+            }
+            rig.pace.cost.store(send, Relaxed);
+            assert_eq!(rig.waits(0), Some(wait));
+        }
     }
 
     #[test]
     fn who_hears_of_the_peer_is_in_no_stream() {
-        let (pace, heard) = (Pace::new(), Heard::new());
+        let rig = Rig::new();
         for _ in 0..3 * STREAK_MIN {
-            heard.count();
-            assert!(matches!(pace.ring(0, &heard), Ring::Now));
-            pace.leave_done(long_ago(&pace));
+            rig.heard.count();
+            assert!(matches!(rig.ring(0), Ring::Now));
+            rig.send(LONG);
         }
     }
 
     #[test]
     fn large_messages_make_no_stream() {
-        let pace = Pace::new();
+        let rig = Rig::new();
         for _ in 0..3 * STREAK_MIN {
-            assert!(waits(pace.ring(0, &SILENCE)).is_none());
-            pace.sent(SMALL + 1);
-            pace.leave_done(long_ago(&pace));
+            assert_eq!(rig.waits(0), None);
+            rig.pace.sent(SMALL + 1);
+            rig.send(LONG);
         }
     }
 
     #[test]
     fn who_waited_for_nothing_waits_longer_and_then_less_often() {
-        let pace = Pace::new();
+        let rig = Rig::new();
         let (mut sends, mut enough) = (SENDS_MIN, STREAK_MIN);
+        let mut before = 0;
         while enough < STREAK_MAX {
-            assert_eq!(pace.sends.load(Relaxed), sends);
-            let since = rings_before_waiting(&pace);
-            assert!(since == enough || since == enough - 1);
-            // Only that one request was taken since.
-            pace.cost.store(0, Relaxed);
-            assert!(waits(pace.ring(since + 1, &SILENCE)).is_none());
-            assert_eq!(pace.streak.load(Relaxed), 0);
+            assert_eq!(rig.pace.sends.load(Relaxed), sends);
+            let since = rig.rings_before_waiting();
+            assert_eq!(before + since, enough);
+            // Only that one request was taken since, in the time of one send.
+            rig.pass(LONG);
+            assert_eq!(rig.waits(since + 1), None);
+            assert_eq!(rig.pace.streak.load(Relaxed), 0);
+            // From now on there is a send before the first one of the next streak.
+            rig.send(LONG);
+            before = 1;
             if sends < SENDS_MAX {
                 sends *= 2;
             } else {
                 enough *= 2;
             }
-            assert_eq!(pace.enough.load(Relaxed), enough);
+            assert_eq!(rig.pace.enough.load(Relaxed), enough);
         }
     }
 
     #[test]
     fn who_posted_more_meanwhile_waits_again_at_once() {
-        let pace = Pace::new();
-        let mut taken = rings_before_waiting(&pace);
+        let rig = Rig::new();
+        let mut taken = rig.rings_before_waiting();
         for _ in 0..10 {
             taken += 10;
-            assert!(waits(pace.ring(taken, &SILENCE)).is_some());
+            rig.pass(IDLE);
+            rig.pace.cost.store(IDLE, Relaxed);
+            assert_eq!(rig.waits(taken), Some(WAIT_MAX));
         }
         // Unless what it posts is large now.
-        pace.sent(10 * SMALL + 1);
-        assert!(waits(pace.ring(taken + 10, &SILENCE)).is_none());
+        rig.pace.sent(10 * SMALL + 1);
+        assert_eq!(rig.waits(taken + 10), None);
     }
 
     #[test]
     fn who_was_idle_is_in_no_stream() {
-        let pace = Pace::new();
-        let taken = rings_before_waiting(&pace);
-        pace.left.store(pace.now() - IDLE - 1, Relaxed);
-        assert!(waits(pace.ring(taken + 10, &SILENCE)).is_none());
+        let rig = Rig::new();
+        let taken = rig.rings_before_waiting();
+        rig.pass(IDLE + 1);
+        assert_eq!(rig.waits(taken + 10), None);
     }
 
     #[test]
     fn who_cannot_post_much_more_is_not_made_to_wait() {
-        let pace = Pace::new();
-        pace.sends.store(SENDS_MAX, Relaxed);
+        let rig = Rig::new();
+        rig.pace.sends.store(SENDS_MAX, Relaxed);
         for together in [2, 3, 3, 2] {
-            let since = rings_before_waiting(&pace);
-            // One by one they would have taken no time at all.
-            pace.cost.store(0, Relaxed);
-            assert!(waits(pace.ring(since + together, &SILENCE)).is_none());
+            let since = rig.rings_before_waiting();
+            // One by one they would not have taken longer.
+            rig.pass(LONG);
+            rig.pace.cost.store(LONG / i64::from(together), Relaxed);
+            assert_eq!(rig.waits(since + together), None);
         }
-        assert_eq!(pace.sends.load(Relaxed), SENDS_MIN);
-        assert_eq!(pace.enough.load(Relaxed), 2 * STREAK_MIN);
+        assert_eq!(rig.pace.sends.load(Relaxed), SENDS_MIN);
+        assert_eq!(rig.pace.enough.load(Relaxed), 2 * STREAK_MIN);
     }
 }
