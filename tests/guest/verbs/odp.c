@@ -1008,31 +1008,34 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
 	struct ibv_wc wc;
-	int fd, rc = 0, posted = 0, done = 0;
+	int fd, rc = 0, posted = 0, done = 0, stuck = 0;
 
 	must(prepare(p, LEN, RIGHTS));
 	fd = faults_wait(remote.buf, LEN);
 	must(fd >= 0);
 	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
 	must(fault_came(fd));
-	/* Large ones fill TCP's buffers, small ones what room is left behind them. */
-	for (int quiet = 0; quiet < 20 && posted < 1000;) {
-		size_t len = quiet ? 8 : LEN;
-
-		sge = sge_of(&local, 0, len);
-		wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1,
-			     (uintptr_t)remote.buf, remote.mr->rkey);
-		rc = try_send(&p->a, &wr);
-		posted += !rc;
-		if (rc) {
-			quiet++;
-			sleep_ms(10);
-		}
-		while (ibv_poll_cq(p->a.send_cq, 1, &wc) == 1) {
+	/* TCP is full when a large one stays, though small ones behind it have the transmitter try again. */
+	while (stuck < 3 && posted < 1000) {
+		must(post(&p->a, IBV_WR_RDMA_WRITE, posted, &local, 0, posted == done ? LEN : 8,
+			  remote.buf, remote.mr->rkey));
+		posted++;
+		stuck++;
+		while (done < posted && poll_wc(p->a.send_cq, &wc, 250)) {
 			check(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)done, "request %d",
 			      done);
 			done++;
+			stuck = 0;
 		}
+	}
+	/* Then small ones: as many as may be pending leave in one go, and as many again wait behind those. */
+	sge = sge_of(&local, 0, 8);
+	for (int refused = 0; refused < 20 && posted < 2000; refused++) {
+		wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1,
+			     (uintptr_t)remote.buf, remote.mr->rkey);
+		while (!(rc = try_send(&p->a, &wr)))
+			wr.wr_id = ++posted;
+		sleep_ms(10);
 	}
 	check(rc == ENOMEM && posted > done + 8, "%d posted, %d done: %s", posted, done, strerror(rc));
 	must(faults_end(fd, remote.buf, LEN));
