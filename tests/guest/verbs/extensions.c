@@ -426,7 +426,7 @@ PAIR_CASE(completion_queue_too_small_for_what_it_holds, .cq_depth = 255, .sq_dep
 
 		must(post_send(&p->a, &wr) && expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS));
 	}
-	sleep_ms(50);
+	sleep_ms(500);
 	check(ibv_resize_cq(p->a.send_cq, 60) == EINVAL, "what it holds does not fit");
 	check(ibv_resize_cq(p->a.send_cq, 0) == EINVAL, "to 0");
 	check(ibv_resize_cq(p->a.send_cq, 0x7fffffff) == EINVAL, "beyond the device's");

@@ -11,7 +11,7 @@ static int port;
 
 static bool nobody_listens(void)
 {
-	for (int64_t end = now_ms() + 2000; somebody_listens(port); sleep_ms(10))
+	for (int64_t end = now_ms() + SOON; somebody_listens(port); sleep_ms(10))
 		if (now_ms() > end) {
 			fail("somebody listens");
 			return false;
