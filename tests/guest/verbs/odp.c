@@ -1030,12 +1030,16 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 	}
 	/* Then small ones: as many as may be pending leave in one go, and as many again wait behind those. */
 	sge = sge_of(&local, 0, 8);
-	for (int refused = 0; refused < 20 && posted < 2000; refused++) {
-		wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1,
-			     (uintptr_t)remote.buf, remote.mr->rkey);
-		while (!(rc = try_send(&p->a, &wr)))
+	wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote.buf,
+		     remote.mr->rkey);
+	for (int refused = 0; refused < 20 && posted < 2000;) {
+		rc = try_send(&p->a, &wr);
+		if (rc) {
+			refused++;
+			sleep_ms(10);
+		} else {
 			wr.wr_id = ++posted;
-		sleep_ms(10);
+		}
 	}
 	check(rc == ENOMEM && posted > done + 8, "%d posted, %d done: %s", posted, done, strerror(rc));
 	must(faults_end(fd, remote.buf, LEN));
