@@ -6,6 +6,9 @@
 //! [`AtomicOperation::apply`] to the 64-bit word at the target, in the target's own byte order,
 //! inside a compare-exchange loop.
 //!
+//! AOpCode 1 is Swap in the first draft of RFC 7306 (draft-ietf-storm-rdmap-ext-00) and reserved in
+//! the RFC. A request with it is taken as the CmpSwap that it equals; none is sent (EXT-81).
+//!
 //! Pure, any context.
 //!
 //! RFC 7306, sections 5 and 8.
@@ -46,7 +49,7 @@ pub enum AtomicOperation {
         swap_mask: u64,
         /// What to compare with.
         compare: u64,
-        /// Which bits to compare; none always matches, which makes it the Swap of the first draft
+        /// Which bits to compare; 0 always matches, which makes it the Swap of the first draft
         /// (EXT-81).
         compare_mask: u64,
     },
@@ -54,6 +57,7 @@ pub enum AtomicOperation {
 
 impl AtomicOperation {
     const FETCH_ADD: u32 = 0x0;
+    const DRAFT_SWAP: u32 = 0x1;
     const COMPARE_SWAP: u32 = 0x2;
 
     /// Returns what the target holds afterwards if it held `original` before.
@@ -102,18 +106,24 @@ impl AtomicRequest {
     /// Length of the RDMAP header in octets; nothing follows it.
     pub const LEN: usize = 52;
 
-    /// Reads a header. Reserved bits and the compare fields of FetchAdd are not looked at
-    /// (EXT-32, -36).
+    /// Reads a header. Reserved bits and the compare fields of FetchAdd and Swap are not looked at
+    /// (EXT-32, -36). Swap becomes a CmpSwap that always matches (EXT-81).
     ///
     /// # Errors
     ///
-    /// [`Fault::AtomicOperation`] for an AOpCode other than 0 and 2 (EXT-39).
+    /// [`Fault::AtomicOperation`] for an AOpCode above 2 (EXT-39).
     #[inline]
     pub fn decode(octets: &[u8; Self::LEN]) -> Result<Self, Fault> {
         let data = take_u64::<20, 52>(octets);
         let mask = take_u64::<28, 52>(octets);
         let operation = match take_u32::<0, 52>(octets) & 0x0f {
             AtomicOperation::FETCH_ADD => AtomicOperation::FetchAdd { add: data, mask },
+            AtomicOperation::DRAFT_SWAP => AtomicOperation::CompareSwap {
+                swap: data,
+                swap_mask: mask,
+                compare: 0,
+                compare_mask: 0,
+            },
             AtomicOperation::COMPARE_SWAP => AtomicOperation::CompareSwap {
                 swap: data,
                 swap_mask: mask,
@@ -289,18 +299,33 @@ mod tests {
     }
 
     #[test]
-    fn rejects_all_codes_but_two() {
+    fn rejects_all_codes_but_three() {
         for code in 0..16 {
             let mut octets = [0; AtomicRequest::LEN];
             // Reserved bits are not looked at.
             octets[..4].copy_from_slice(&[0xff, 0xff, 0xff, 0xf0 | code]);
             let request = AtomicRequest::decode(&octets);
-            if code == 0 || code == 2 {
+            if code <= 2 {
                 assert!(request.is_ok());
             } else {
                 assert_eq!(request, Err(Fault::AtomicOperation));
             }
         }
+    }
+
+    #[test]
+    fn the_swap_of_the_draft_always_matches() {
+        let request = AtomicRequest {
+            identifier: 7,
+            stag: Stag::new(8),
+            to: TaggedOffset::new(9),
+            operation: swap(0x1122, 0x0f0f, 0, 0),
+        };
+        // What the draft has in the compare fields, which are not looked at.
+        let mut octets = request.encode();
+        octets[3] = 1;
+        octets[44..].fill(0xff);
+        assert_eq!(AtomicRequest::decode(&octets), Ok(request));
     }
 
     #[test]

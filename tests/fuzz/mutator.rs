@@ -243,7 +243,7 @@ fn conversation(source: &mut Source<'_>, facts: &Facts) -> Vec<Vec<u8>> {
             5 => match facts.atomic {
                 Some((stag, to)) if reads < facts.ird => {
                     let fields = [source.u64(), source.u64(), source.u64(), source.u64()];
-                    let code = source.choose(&[0, 2]);
+                    let code = source.choose(&[0, 1, 2]);
                     let header = atomic_header(code, source.u32(), stag, to, fields);
                     segments.push(Untagged::whole(10, 1, numbers[1]).octets(&header));
                     numbers[1] = numbers[1].wrapping_add(1);

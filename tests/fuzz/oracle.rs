@@ -131,7 +131,7 @@ impl Oracle {
             Some(Fault::MessageOffset)
         } else if !last || segment.len() != 18 + body {
             Some(wrong_length)
-        } else if opcode == 0xa && !matches!(segment[21] & 15, 0 | 2) {
+        } else if opcode == 0xa && !matches!(segment[21] & 15, 0..=2) {
             Some(Fault::AtomicOperation)
         } else {
             None

@@ -184,8 +184,8 @@ fn ignores_reserved_bits_and_unused_fields_of_fetch_add() {
 
 #[test]
 fn rejects_unknown_atomic_operations() {
-    // EXT-39, X1.
-    for code in [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
+    // EXT-39.
+    for code in [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
         let header = atomic_header(code, 1, MEMORY.0, MEMORY.1, [1, 0, 0, u64::MAX]);
         refuses_atomic(
             end(),
@@ -193,6 +193,50 @@ fn rejects_unknown_atomic_operations() {
             (0, 2, 6),
         );
     }
+}
+
+#[test]
+fn carries_out_the_swap_of_the_first_draft() {
+    // EXT-81: whatever is in the compare fields; the response is that of the other operations.
+    let mut end = end();
+    let value = u64::from_ne_bytes([0xaa; 8]);
+    let fillers = [0, u64::MAX];
+    let others = [!value, u64::MAX];
+    let masks = [u64::MAX, 0x00ff_0000_ffff_0000];
+    let mut original = value;
+    for (msn, (mask, [compare, compare_mask])) in
+        (1..).zip(masks.into_iter().zip([fillers, others]))
+    {
+        let swap = 0x0123_4567_89ab_cdef_u64.rotate_left(msn);
+        let fields = [swap, mask, compare, compare_mask];
+        let header = atomic_header(1, 77, MEMORY.0, MEMORY.1, fields);
+        accepts(&mut end, &Untagged::whole(0xa, 1, msn).octets(&header));
+        let (message, _) = end.respond().unwrap();
+        let iwarp::segment::Message::AtomicResponse { response, .. } = message else {
+            panic!("a Swap is answered by an Atomic Response");
+        };
+        assert_eq!((response.identifier, response.original), (77, original));
+        original = (original & !mask) | (swap & mask);
+        let memory = &end.region(MEMORY.0).memory;
+        assert_eq!(memory[..8], original.to_ne_bytes());
+    }
+}
+
+#[test]
+fn checks_the_swap_of_the_first_draft_like_the_others() {
+    // EXT-81, -59, -25.
+    let swap = |stag, to| {
+        let header = atomic_header(1, 77, stag, to, [1, u64::MAX, 0, u64::MAX]);
+        Untagged::whole(0xa, 1, 1).octets(&header)
+    };
+    refuses_atomic(end(), &swap(MEMORY.0 ^ 1, MEMORY.1), (0, 1, 0));
+    refuses_atomic(end(), &swap(MEMORY.0, MEMORY.1 + 256), (0, 1, 1));
+    refuses_atomic(end(), &swap(MEMORY.0, u64::MAX - 6), (0, 1, 4));
+    refuses_atomic(end(), &swap(MEMORY.0, MEMORY.1 + 4), (0, 2, 7));
+    let mut other = end();
+    let region = other.register(0x0005_0001, 0, vec![0; 8]);
+    region.view.access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+    refuses_atomic(other, &swap(0x0005_0001, 0), (0, 1, 2));
 }
 
 #[test]

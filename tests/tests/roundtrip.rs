@@ -315,6 +315,11 @@ fn atomic_requests() {
         octets[3] &= 0x0f;
         match octets[3] {
             0 => octets[36..].copy_from_slice(&[[0; 8], [0xff; 8]].concat()),
+            1 => {
+                // The Swap of the first draft (EXT-81).
+                octets[3] = 2;
+                octets[36..].fill(0);
+            }
             2 => {}
             _ => {
                 assert_eq!(decoded, Err(Fault::AtomicOperation));
@@ -332,7 +337,7 @@ fn every_atomic_operation_code() {
     for code in 0..=u8::MAX {
         let mut octets = [0; 52];
         octets[3] = code;
-        let known = matches!(code & 15, 0 | 2);
+        let known = matches!(code & 15, 0..=2);
         assert_eq!(AtomicRequest::decode(&octets).is_ok(), known, "{code}");
     }
 }

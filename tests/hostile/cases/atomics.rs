@@ -46,6 +46,7 @@ pub(super) struct Atomic {
 }
 
 const FETCH_ADD: u32 = 0;
+const DRAFT_SWAP: u32 = 1;
 const COMPARE_SWAP: u32 = 2;
 
 impl Atomic {
@@ -109,6 +110,14 @@ fn compare_swap(
     }
 }
 
+/// The Swap of the first draft of RFC 7306, with what that has in the compare fields.
+fn draft_swap(stag: u32, to: u64, swap: (u64, u64)) -> Atomic {
+    Atomic {
+        aopcode: DRAFT_SWAP,
+        ..compare_swap(stag, to, swap, (0, u64::MAX))
+    }
+}
+
 /// The answer to a request with this identifier.
 pub(super) fn answer(msn: u32, identifier: u32, original: u64) -> Segment {
     let mut header = Vec::from(identifier.to_be_bytes());
@@ -155,7 +164,7 @@ fn results() -> Vec<Case> {
     const HALVES: u64 = 0x8000_0000_8000_0000;
     // Name, rows, original, operation, what the word is afterwards.
     type Make = fn(u32, u64) -> Atomic;
-    let list: [(&str, &str, u64, Make, u64); 12] = [
+    let list: [(&str, &str, u64, Make, u64); 15] = [
         ("add", "EXT-22 EXT-33", 40, |k, a| fetch_add(k, a, 2, 0), 42),
         ("add_wraps", "EXT-22", ALL, |k, a| fetch_add(k, a, 1, 0), 0),
         (
@@ -227,6 +236,30 @@ fn results() -> Vec<Case> {
             0xdead_beef,
             |k, a| compare_swap(k, a, (1, ALL), (0, 0)),
             1,
+        ),
+        (
+            "draft_swap",
+            "EXT-81",
+            0xdead_beef,
+            |k, a| draft_swap(k, a, (1, ALL)),
+            1,
+        ),
+        (
+            "draft_swap_of_some_bits",
+            "EXT-81",
+            0x1111_1111_1111_1111,
+            |k, a| draft_swap(k, a, (0x2222_2222_2222_2222, 0xffff_0000)),
+            0x1111_1111_2222_1111,
+        ),
+        (
+            "draft_swap_that_compares_nothing",
+            "EXT-81 EXT-36",
+            0xdead_beef,
+            |k, a| Atomic {
+                aopcode: DRAFT_SWAP,
+                ..compare_swap(k, a, (3, ALL), (0x77, ALL))
+            },
+            3,
         ),
     ];
     list.into_iter()

@@ -5,6 +5,7 @@
 use super::{
     answer,
     compare_swap,
+    draft_swap,
     fetch_add,
     Atomic, //
 };
@@ -55,6 +56,24 @@ fn bad_requests() -> Vec<Refusal> {
             "EXT-59 EXT-78",
             code::SOURCE_RIGHTS,
             move |b| swap(b.no_read.key, b.no_read.at),
+        ),
+        refused(
+            "draft_swap_without_the_right",
+            "EXT-81",
+            code::SOURCE_RIGHTS,
+            move |b| draft_swap(b.no_read.key, b.no_read.at, (1, u64::MAX)).segment(1),
+        ),
+        refused(
+            "draft_swap_behind_the_region",
+            "EXT-81",
+            code::SOURCE_BOUNDS,
+            move |b| draft_swap(b.ram.key, b.ram.end(), (1, u64::MAX)).segment(1),
+        ),
+        refused(
+            "draft_swap_at_4_modulo_8",
+            "EXT-81",
+            code::STREAM,
+            move |b| draft_swap(b.ram.key, b.ram.at + 68, (1, u64::MAX)).segment(1),
         ),
         refused(
             "atomic_before_the_region",
@@ -149,7 +168,7 @@ fn bad_requests() -> Vec<Refusal> {
             move |_| answer(1, 0, 0).qn(queue),
         ));
     }
-    for aopcode in [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
+    for aopcode in [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
         list.push(refused(
             format!("atomic_operation_{aopcode}"),
             "EXT-39 EXT-79",
