@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 #include <linux/dma-buf.h>
+#include <linux/dma-resv.h>
 #include <linux/fs.h>
 #include <linux/hmm.h>
 #include <linux/mm.h>
@@ -16,6 +17,24 @@ bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf);
 bool riwarp_helper_dma_buf_is_writable(const struct dma_buf *buf)
 {
 	return buf->file->f_mode & FMODE_WRITE;
+}
+
+void riwarp_helper_dma_buf_lock(struct dma_buf *buf);
+void riwarp_helper_dma_buf_lock(struct dma_buf *buf)
+{
+	dma_resv_lock(buf->resv, NULL);
+}
+
+void riwarp_helper_dma_buf_unlock(struct dma_buf *buf);
+void riwarp_helper_dma_buf_unlock(struct dma_buf *buf)
+{
+	dma_resv_unlock(buf->resv);
+}
+
+int riwarp_helper_dma_buf_vmap(struct dma_buf *buf, struct iosys_map *map);
+int riwarp_helper_dma_buf_vmap(struct dma_buf *buf, struct iosys_map *map)
+{
+	return buf->ops->vmap(buf, map);
 }
 
 void *riwarp_helper_hmm_pfn_address(unsigned long pfn);

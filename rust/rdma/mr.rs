@@ -66,6 +66,7 @@ impl RegUserMr<'_> {
 
 /// A process's request to register memory of another driver, of which it has a descriptor.
 pub struct RegDmaBufMr<'a> {
+    pub(super) device: NonNull<bindings::ib_device>,
     pub(super) fd: c_int,
     /// Where the region begins in that memory.
     pub offset: u64,
@@ -85,9 +86,10 @@ impl RegDmaBufMr<'_> {
     ///
     /// * `EBADF` if there is no such descriptor, `EINVAL` if it is none of a dma-buf.
     /// * `EOPNOTSUPP` if the processor cannot have access to the memory as to its own.
-    /// * What the driver says whose memory it is.
+    /// * What the driver says whose memory it is, also if that cannot stay where it is.
     pub fn map(&self) -> Result<DmaBuf> {
-        DmaBuf::map(self.fd)
+        // SAFETY: The device is registered while one of its verbs runs.
+        unsafe { DmaBuf::map(self.fd, self.device) }
     }
 }
 

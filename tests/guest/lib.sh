@@ -193,6 +193,9 @@ objects() {
 	done
 }
 
+# test_module NAME: loads a module of the tests.
+test_module() { [ -d "/sys/module/$1" ] || insmod "$VERBS_DIR/$1-$(uname -r).ko"; }
+
 # --- links and ends -------------------------------------------------------------------------------
 #
 # A test connects an end A (the client) to an end B (the server). For X in A, B:

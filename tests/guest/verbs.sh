@@ -12,6 +12,7 @@ run() {
 	local program
 	for program; do
 		[ "$program" != extensions ] || other_device
+		[ "$program" != dmabuf ] || test_module exporter
 		NETDEV=$NET_B relay $((150 + ${VANDAL_SECONDS:-0})) "$VERBS_DIR/$program" "$IP4_B"
 	done
 }

@@ -241,6 +241,8 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
             return Err(EOPNOTSUPP);
         }
         let request = RegDmaBufMr {
+            // SAFETY: By the function's contract `pd` is valid, and its device never changes.
+            device: NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?,
             fd,
             offset,
             length,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory regions on dma-bufs, here those that udmabuf makes of ordinary files in memory: what the device
- * does to the region is seen in the file. The libraries that serve the device do not have the call, so it is
+ * Memory regions on dma-bufs. Most are those that udmabuf makes of ordinary files in memory: what the device
+ * does to the region is seen in the file. Others are those of ../exporter, whose memory moves. The libraries that serve the device do not have the call, so it is
  * made by hand.
  */
 
+#include "../exporter/exporter.h"
 #include "common.h"
 
 #include <fcntl.h>
@@ -477,6 +478,150 @@ PAIR_CASE(registered_anew)
 	close(buffer.fd);
 }
 
+/* Asks the exporter whose memory moves; an errno. */
+static int exporter(unsigned long request, void *argument)
+{
+	int file = open("/dev/dmabuf_exporter", O_RDWR | O_CLOEXEC);
+	int error = file < 0 || ioctl(file, request, argument) < 0 ? errno : 0;
+
+	close(file);
+	return error;
+}
+
+/* A dma-buf of that exporter, of so many octets with a pattern. */
+static bool moving_make(struct buffer *b, enum exporter_kind kind, uint32_t seed)
+{
+	struct exporter_make how = { .len = LEN, .kind = kind };
+	int file = open("/dev/dmabuf_exporter", O_RDWR | O_CLOEXEC);
+
+	b->len = LEN;
+	b->fd = ioctl(file, EXPORTER_MAKE, &how);
+	if (b->fd < 0) {
+		fail("a dma-buf of the exporter: %s", strerror(errno));
+		close(file);
+		return false;
+	}
+	close(file);
+	b->buf = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
+	if (b->buf == MAP_FAILED) {
+		fail("mmap: %s", strerror(errno));
+		return false;
+	}
+	pattern_fill(b->buf, LEN, seed);
+	return true;
+}
+
+static int evict(const struct buffer *b)
+{
+	return exporter(EXPORTER_EVICT, (void *)(uintptr_t)b->fd);
+}
+
+/* Who holds on to the memory; what is let go is so a moment later at most. */
+static bool held_as(const struct buffer *b, uint32_t attached, uint32_t pinned, uint32_t mapped)
+{
+	struct exporter_state state = { .fd = b->fd };
+	int64_t end = now_ms() + SOON;
+	int error;
+
+	while (!(error = exporter(EXPORTER_LOOK, &state))) {
+		if (state.attached == attached && state.pinned == pinned && state.mapped == mapped)
+			return true;
+		if (now_ms() >= end)
+			break;
+		sleep_ms(2);
+	}
+	fail("%s; attached %u of %u, pinned %u of %u, mapped %u of %u", strerror(error),
+	     state.attached, attached, state.pinned, pinned, state.mapped, mapped);
+	return false;
+}
+
+/* As long as there is a region, the memory that a peer reads from and writes to is that of the dma-buf. */
+static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
+{
+	const uint32_t pins = kind == EXPORTER_PINS_IN_PIN;
+	struct ibv_mr *second;
+	int error, status;
+
+	must(moving_make(&buffer, kind, 20));
+	must(region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
+	remote = (struct region){ .buf = buffer.buf, .len = LEN };
+	must(held_as(&buffer, 0, 0, 0));
+	error = reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)remote.buf, ALL_RIGHTS);
+	check(!error, "registering: %s", strerror(error));
+	must(held_as(&buffer, 1, pins, 1));
+	error = evict(&buffer);
+	check(error == EBUSY, "evicting under a region: %s", strerror(error));
+	reads(p, (uintptr_t)remote.buf, LEN, 20);
+	must(!test_failed());
+	pattern_fill(local.buf, LEN, 21);
+	status = transfer(p, IBV_WR_RDMA_WRITE, 0, LEN, (uintptr_t)remote.buf);
+	check(status == IBV_WC_SUCCESS, "a Write: status %d", status);
+	reads(p, (uintptr_t)remote.buf, LEN, 21);
+	must(!test_failed());
+	check(pattern_differs(buffer.buf, LEN, 21) < 0, "the process sees other octets");
+
+	error = reg(&second, p->b.pd, buffer.fd, PAGE, PAGE, 0, ALL_RIGHTS);
+	check(!error, "a second region: %s", strerror(error));
+	must(held_as(&buffer, 2, 2 * pins, 1));
+	must(region_release(&remote));
+	must(held_as(&buffer, 1, pins, 1));
+	error = evict(&buffer);
+	check(error == EBUSY, "evicting under the second region: %s", strerror(error));
+	check(!ibv_dereg_mr(second), "deregistering the second");
+	must(held_as(&buffer, 0, 0, 0));
+
+	/* Without a region it does, and the next one finds it where it is. */
+	error = evict(&buffer);
+	check(!error, "evicting: %s", strerror(error));
+	check(not_all(buffer.buf, LEN, EXPORTER_POISON) < 0, "it has not moved");
+	error = reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)remote.buf, ALL_RIGHTS);
+	check(!error, "registering again: %s", strerror(error));
+	reads(p, (uintptr_t)remote.buf, LEN, 21);
+	must(!test_failed());
+	must(region_release(&remote));
+	must(held_as(&buffer, 0, 0, 0));
+	buffer_free(&buffer);
+}
+
+PAIR_CASE(memory_that_attaching_pins)
+{
+	the_memory_does_not_move(p, EXPORTER_PINS_IN_ATTACH);
+}
+
+PAIR_CASE(memory_that_is_pinned)
+{
+	the_memory_does_not_move(p, EXPORTER_PINS_IN_PIN);
+}
+
+/* What the exporter says is told, without a word in the kernel's log; nothing is held on to. */
+PAIR_CASE(exporters_that_fail)
+{
+	const struct {
+		enum exporter_kind kind;
+		int error;
+	} tries[] = {
+		{ EXPORTER_ATTACH_FAILS, ENOTUNIQ },
+		{ EXPORTER_PIN_FAILS, ENOTUNIQ },
+		{ EXPORTER_VMAP_FAILS, ENOTUNIQ },
+		{ EXPORTER_VMAP_IS_NULL, ENOMEM },
+	};
+	struct ibv_mr *mr;
+
+	for (size_t i = 0; i < ARRAY_SIZE(tries); i++) {
+		must(moving_make(&buffer, tries[i].kind, 22));
+		for (int again = 0; again < 2; again++) {
+			int error = reg(&mr, p->b.pd, buffer.fd, 0, LEN, 0, ALL_RIGHTS);
+
+			check(error == tries[i].error, "number %zu: %s", i, strerror(error));
+			must(held_as(&buffer, 0, 0, 0));
+		}
+		/* The descriptor and the process's own mapping. */
+		must(held_by(&buffer, 2));
+		buffer_free(&buffer);
+	}
+	must(exchange_works(p));
+}
+
 /* What the child does that is going to be killed: says that it is ready, and reads for ever. */
 static void victim(struct pair *p)
 {
@@ -519,5 +664,8 @@ int main(int argc, char **argv)
 	RUN(a_region_holds_the_dma_buf);
 	RUN(deregistered_under_traffic);
 	RUN(registered_anew);
+	RUN(memory_that_attaching_pins);
+	RUN(memory_that_is_pinned);
+	RUN(exporters_that_fail);
 	return test_end();
 }
