@@ -14,9 +14,11 @@
 //! back until it answers, or has not been asked for 200 ms. Nobody has to go for that.
 //!
 //! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on those
-//! of other network namespaces, and on devices that come later. It refuses by itself what then comes to
-//! the wrong consumer. So such listeners share doors, do not fail because a port is taken on a device
-//! that is not theirs, and are asked after others.
+//! of other network namespaces, and on devices that come later. Who listens from another namespace than
+//! the device's gets a listener without a socket: nothing could come of a connection, and the port is not
+//! the caller's. When `rdma_cm` tells of a new device the listeners that are there, nothing says whose they
+//! are. They share doors, do not fail because a port is taken, and are asked after others; `rdma_cm` refuses
+//! by itself what then comes to the wrong consumer.
 //!
 //! Locks: see [`door`]; a listener's `waiting` and `door` are innermost, and a connection's step may
 //! take them. A door has references to its listeners and a listener to its door, until
@@ -109,10 +111,25 @@ impl Drop for Unanswered {
 /// Whose listener it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
+    /// Made in another network namespace than that of the device.
+    Foreign,
     /// Made in the network namespace of the device.
     Native,
-    /// Made elsewhere, or before the device was there.
+    /// Made before the device was there.
     Unknown,
+}
+
+impl Origin {
+    /// Whose a listener of `rdma_cm` is that is being made. Context: process, the consumer's.
+    fn of_caller(device: &Device) -> Self {
+        if !device.is_registered() {
+            Self::Unknown
+        } else if device.home == NetId::current() {
+            Self::Native
+        } else {
+            Self::Foreign
+        }
+    }
 }
 
 /// Connections whose Request has not come yet, or is held back.
@@ -137,7 +154,9 @@ struct Waiter {
     held: bool,
 }
 
-/// Begins to listen.
+/// Begins to listen. A listener on the wildcard address whose caller is in another network namespace than the
+/// device opens nothing: it would fail on the caller's own devices too if it failed here. (`rdma_cm` brings an
+/// address only to a device in the namespace where it was looked up.)
 ///
 /// # Errors
 ///
@@ -153,11 +172,7 @@ pub(crate) fn create_listen(
         return Err(ENODEV);
     }
     let plan = Plan::new(&dev, &id, backlog)?;
-    let origin = if dev.is_registered() && dev.home == NetId::current() {
-        Origin::Native
-    } else {
-        Origin::Unknown
-    };
+    let origin = Origin::of_caller(&dev);
     Listener::open(dev.into(), Consumer::Cm(id), origin, &plan, backlog)
 }
 

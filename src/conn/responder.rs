@@ -7,9 +7,9 @@
 //! for the queue pair. The peer has a time limit for its Request whatever the pieces in which it comes,
 //! and the consumer one for its answer.
 //!
-//! More than one listener may be in question, if consumers of several network namespaces listen on the
-//! wildcard address of one device: `rdma_cm` lets them, and refuses by itself what is not for them. So
-//! they are asked in turn until one accepts.
+//! More than one listener may be in question, if consumers of several network namespaces listened on the
+//! wildcard address before the device was there: `rdma_cm` lets them, and refuses by itself what is not for
+//! them. So they are asked in turn until one accepts.
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 

@@ -345,8 +345,8 @@ impl Plan {
         }
     }
 
-    /// Opens the door of a listener, or makes it a tenant of the one that is there. None if its port is
-    /// taken on a device that is not the consumer's, where that means nothing.
+    /// Opens the door of a listener, or makes it a tenant of the one that is there. None on a device that is not
+    /// the consumer's, and if the port is taken on one that perhaps is not.
     ///
     /// # Errors
     ///
@@ -354,6 +354,9 @@ impl Plan {
     pub(super) fn open_door(&self, listener: &Arc<Listener>) -> Result<Option<Arc<Door>>> {
         if !self.addr.is_unspecified() {
             return Door::open(listener, self, Place::Address).map(Some);
+        }
+        if listener.origin == Origin::Foreign {
+            return Ok(None);
         }
         let place = Place::Interface {
             net: self.net,

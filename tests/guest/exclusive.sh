@@ -4,6 +4,8 @@
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=foreign.sh
+. "$(dirname "$0")/foreign.sh"
 
 device_lives_in_its_namespace() {
 	ends_up netns
@@ -40,10 +42,17 @@ initial_namespace() {
 	ends_down
 }
 
+foreign_listener_opens_nothing() {
+	ends_up self
+	foreign_listener
+	ends_down
+}
+
 load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 rdma system set netns exclusive
 [ "$TYPE" = siw ] || try device_lives_in_its_namespace 60 device_lives_in_its_namespace
 [ "$TYPE" = siw ] || try namespace_exits 60 namespace_exits
 try initial_namespace 30 initial_namespace
+[ "$TYPE" = siw ] || try foreign_listener 60 foreign_listener_opens_nothing
 finish

@@ -7,6 +7,8 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=starve.sh
 . "$(dirname "$0")/starve.sh"
+# shellcheck source=foreign.sh
+. "$(dirname "$0")/foreign.sh"
 
 # How many a listener lets in whose MPA Request has not come (src/listen.rs: HALF_OPEN_MIN).
 LIMIT=128
@@ -14,8 +16,8 @@ ADDRESS=10.90.0.1 HERE=7700
 
 served() { rping -c -a $ADDRESS -p $HERE -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"; }
 
-# The port has two listeners on the device, since somebody in another network namespace wants it too. The one who is
-# meant has let in as many as it does: who comes then is not turned away, but waits until the first has had its time.
+# The port has two listeners on the device, since somebody in another network namespace wanted it before the device
+# was there. The one who is meant has let in as many as it does: who comes then is not turned away, but waits until the first has had its time.
 one_is_full() {
 	python3 - $ADDRESS $HERE $LIMIT <<-'END' || die 'see above'
 		import select, socket, sys
@@ -71,6 +73,12 @@ requests_stay() {
 	served
 }
 
+foreign_listener_opens_nothing() {
+	# shellcheck disable=SC2034
+	NS_A=- NS_B=- DEV_B=dev0 IP4_B=$ADDRESS
+	foreign_listener
+}
+
 # aim_at KIND PATTERN: at the function of the module whose symbol matches.
 aim_at() {
 	local first last
@@ -111,11 +119,14 @@ ip link add d0 type dummy
 NETDEVS_MADE+=(d0)
 ip link set d0 up
 address_add - d0 $ADDRESS/24
-link_add - dev0 "$TYPE" d0
+link_add - dev1 "$TYPE" lo
 netns_add elsewhere
 start elsewhere "$TMP/other" rping -s -P -p $HERE
 OTHER=$STARTED
 eventually 10 listeners 1 || die 'nobody listens elsewhere'
+link_add - dev0 "$TYPE" d0
+link_del - dev1
+eventually 10 listeners 1 || die 'the listener elsewhere is not on the new device'
 start - "$TMP/server" rping -s -P -p $HERE
 eventually 10 listeners 2 || die 'nobody listens here'
 
@@ -123,5 +134,6 @@ eventually 10 listeners 2 || die 'nobody listens here'
 [ "$TYPE" = siw ] || try requests_stay 90 requests_stay
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages
+[ "$TYPE" = siw ] || try foreign_listener 60 foreign_listener_opens_nothing
 kill "$STARTED" "$OTHER"
 finish
