@@ -100,6 +100,8 @@ use self::{
 };
 
 mod actor;
+#[cfg(CONFIG_KUNIT = "y")]
+pub(crate) mod bench;
 mod calls;
 mod frames;
 mod initiator;

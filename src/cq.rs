@@ -444,6 +444,30 @@ mod tests {
     }
 
     #[test]
+    fn a_request_for_any_completion_is_not_weakened() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let arm = |on| {
+            let request = NotifyRequest {
+                on,
+                report_missed: false,
+            };
+            cq.req_notify(request);
+        };
+        let is_due_for = |news| cq.inner.lock().disarm_for(news);
+        arm(NotifyOn::Next);
+        arm(NotifyOn::Solicited);
+        assert!(is_due_for(News::Plain));
+        assert!(!is_due_for(News::Solicited));
+        // The other way round it is strengthened.
+        arm(NotifyOn::Solicited);
+        assert!(!is_due_for(News::Plain));
+        arm(NotifyOn::Next);
+        assert!(is_due_for(News::Plain));
+        Ok(())
+    }
+
+    #[test]
     fn a_queue_pair_that_is_no_more_leaves_no_completions() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;

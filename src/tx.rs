@@ -86,6 +86,8 @@ mod choose;
 mod pack;
 mod paging;
 mod post;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 use pack::Failed;
 pub(crate) use paging::PagingOut;

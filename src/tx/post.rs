@@ -12,10 +12,10 @@ use kernel_ext::net::{
 use super::TxStream;
 
 /// Batches that one caller sends, and rounds that it makes, before it leaves the rest to the work item.
-const BUDGET: u32 = 64;
+pub(super) const BUDGET: u32 = 64;
 
 /// The same for a softirq.
-const SOFTIRQ_BUDGET: u32 = 4;
+pub(super) const SOFTIRQ_BUDGET: u32 = 4;
 
 /// The way to TCP, which depends on who holds the socket lock.
 pub(super) enum Post<'a, 'b> {

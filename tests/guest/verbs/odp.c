@@ -1121,6 +1121,26 @@ PAIR_CASE(what_waits_goes)
 	munmap(remote.buf, LEN);
 }
 
+/* What the peer reads is brought in for a region that goes meanwhile. The peer gets nothing of it. */
+PAIR_CASE(what_is_read_goes)
+{
+	struct ibv_wc wc;
+	int fd;
+
+	must(prepare(p, LEN, RIGHTS));
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	memset(local.buf, 0x77, LEN);
+	must(post(&p->a, IBV_WR_RDMA_READ, 1, &local, 0, 64, remote.buf, remote.mr->rkey));
+	must(fault_came(fd));
+	must(region_release(&remote));
+	must(faults_end(fd, remote.buf, LEN));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_REM_ACCESS_ERR));
+	check(not_all(local.buf, LEN, 0x77) < 0, "octet %zd came from a region that had gone",
+	      not_all(local.buf, LEN, 0x77));
+	munmap(remote.buf, LEN);
+}
+
 static struct region earlier;
 
 /* Whose operation waits for a page, then comes to its end or, if that page goes, fails. */
@@ -1370,6 +1390,7 @@ int main(int argc, char **argv)
 	RUN(an_end_behind_what_waits);
 	RUN(both_ends_behind_what_waits);
 	RUN(what_waits_goes);
+	RUN(what_is_read_goes);
 	RUN(new_stream_behind_a_write_that_waits);
 	RUN(new_stream_behind_a_read_that_waits);
 	RUN(new_stream_behind_an_atomic_that_waits);

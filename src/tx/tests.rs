@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of whose turn it is: how much one caller sends before others go on, and what goes out next. The
+//! other end of the stream is a plain socket.
+
+#[kernel::prelude::kunit_tests(riwarp_tx)]
+mod tx {
+    use super::super::{
+        post::{
+            BUDGET,
+            SOFTIRQ_BUDGET, //
+        },
+        *, //
+    };
+    use crate::{
+        bench::Bench,
+        conn::bench::{
+            Started,
+            PARAMS, //
+        },
+        cq::Cq,
+        mr::Mr,
+        stats::Stats,
+        wr::{
+            SendOp,
+            Sge, //
+        }, //
+    };
+    use iwarp::{
+        rdmap::ReadRequest,
+        stag::{
+            Stag,
+            TaggedOffset, //
+        }, //
+    };
+    use kernel::sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        ArcBorrow, //
+    };
+    use kernel_ext::{
+        mm::shared_ring::SharedMem,
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family,
+            Hooked,
+            Socket,
+            SocketEvents, //
+        },
+        rdma::{
+            bench::kernel_owned,
+            types::Access, //
+        },
+        sync::BhOff, //
+    };
+
+    /// Octets of a Write that fills a batch.
+    const LEN: usize = BATCH_LEN;
+    /// Requests that a queue has places for.
+    const PLACES: u32 = 128;
+
+    /// A queue pair with a stream, and memory to send from. Ended when it is dropped.
+    struct Rig {
+        conn: Option<Started>,
+        qp: Arc<Qp>,
+        _cq: Arc<Cq>,
+        mr: Arc<Mr>,
+        key: u32,
+        memory: SharedMem,
+        bench: Bench,
+    }
+
+    impl Rig {
+        fn new(near: Socket, params: &StreamParams) -> Result<Self> {
+            let bench = Bench::new()?;
+            let cq = bench.cq(PLACES)?;
+            let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), Access::empty())?;
+            let qp = bench.qp(PLACES, &cq)?;
+            let rig = Self {
+                conn: Some(Started::new(&bench.device, near, &qp)?),
+                qp,
+                _cq: cq,
+                mr: made.mr,
+                key: made.lkey,
+                memory: SharedMem::try_new(LEN)?,
+                bench,
+            };
+            rig.qp.attach(rig.conn()?, params)?;
+            Ok(rig)
+        }
+
+        fn conn(&self) -> Result<&Arc<Conn>> {
+            self.conn.as_ref().map(|conn| &conn.0).ok_or(EINVAL)
+        }
+
+        /// Posts so many large Writes, and tells nobody.
+        fn post(&self, count: u32) -> Result {
+            for _ in 0..count {
+                let mut wr = SendWr {
+                    op: SendOp::Write {
+                        stag: Stag::ZERO,
+                        to: 0,
+                        immediate: None,
+                    },
+                    ..SendWr::default()
+                };
+                wr.payload.push(Sge {
+                    addr: self.memory.start().expose_provenance() as u64,
+                    len: u32::try_from(LEN)?,
+                    lkey: self.key,
+                });
+                self.qp.sq.post(wr)?;
+            }
+            Ok(())
+        }
+
+        /// How often TCP was called.
+        fn batches(&self) -> u64 {
+            let mut counts = [0; 64];
+            self.bench.device.stats.read(&mut counts);
+            let mut named = Stats::NAMES.iter().zip(counts);
+            named
+                .find(|(name, _)| **name == c"tx_batches")
+                .map_or(0, |(_, count)| count)
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            drop(self.conn.take());
+            Qp::destroy(self.qp.clone());
+            let _ = self.mr.deregister();
+        }
+    }
+
+    /// One visit of the transmitter, and what is next; nothing if another one is there.
+    fn visit(qp: &Arc<Qp>, post: &mut Post<'_, '_>) -> Option<Next> {
+        let mut next = None;
+        let _ = qp.tx.run(|tx| {
+            next = qp.take_new_tx(tx).map(|stream| qp.send_round(stream, post));
+            Next::Yield
+        });
+        next
+    }
+
+    #[test]
+    fn a_process_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
+        let (near, _far) = pair(Family::V4)?;
+        let rig = Rig::new(near, &PARAMS)?;
+        rig.conn()?.socket().make_room(PLACES as usize * LEN * 2);
+        rig.post(BUDGET + 8)?;
+        assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Yield));
+        assert_eq!(rig.batches(), BUDGET.into());
+        assert!(rig.qp.sq.has_posted());
+        assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Done));
+        assert!(!rig.qp.sq.has_posted());
+        Ok(())
+    }
+
+    /// Sends for a queue pair when something comes, as its own connection does.
+    struct Sender {
+        qp: Arc<Qp>,
+        next: Atomic<u32>,
+    }
+
+    impl SocketEvents for Sender {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
+            inbound.consume(inbound.available());
+            if !inbound.in_softirq() {
+                return;
+            }
+            let next = match visit(&self.qp, &mut Post::Softirq(inbound)) {
+                None => 0,
+                Some(Next::Again) => 1,
+                Some(Next::Done) => 2,
+                Some(Next::Yield) => 3,
+            };
+            self.next.store(next, Relaxed);
+        }
+
+        fn write_space(self: ArcBorrow<'_, Self>) {}
+
+        fn state_change(self: ArcBorrow<'_, Self>) {}
+    }
+
+    #[test]
+    fn a_softirq_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
+        let ((near, _far), (other, caller)) = (pair(Family::V4)?, pair(Family::V4)?);
+        let rig = Rig::new(near, &PARAMS)?;
+        other.make_room(PLACES as usize * LEN * 2);
+        let sender = Sender {
+            qp: rig.qp.clone(),
+            next: Atomic::new(0),
+        };
+        let sender = Arc::new(sender, GFP_KERNEL)?;
+        rig.post(SOFTIRQ_BUDGET + 8)?;
+        let _other = Hooked::new(other, sender.clone())?;
+        caller.send(b"go on")?;
+        eventually(|| sender.next.load(Relaxed) != 0)?;
+        assert_eq!(sender.next.load(Relaxed), 3);
+        assert_eq!(rig.batches(), SOFTIRQ_BUDGET.into());
+        assert!(rig.qp.sq.has_posted());
+        Ok(())
+    }
+
+    /// For each message that comes, one more is posted, and the transmitter asked to go on.
+    struct Asker {
+        qp: Arc<Qp>,
+        /// The thread whose messages are counted.
+        thread: i32,
+        counted: Atomic<u32>,
+        left: Atomic<u32>,
+    }
+
+    impl SocketEvents for Asker {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
+            inbound.consume(inbound.available());
+            if current!().pid() == self.thread {
+                self.counted.fetch_add(1, Relaxed);
+            }
+            let left = self.left.load(Relaxed);
+            if left > 0 && self.qp.sq.post(SendWr::default()).is_ok() {
+                self.left.store(left - 1, Relaxed);
+                self.qp.kick();
+            }
+        }
+
+        fn write_space(self: ArcBorrow<'_, Self>) {}
+
+        fn state_change(self: ArcBorrow<'_, Self>) {}
+    }
+
+    /// How many messages one call sends while each of them has one more posted.
+    fn sent_by_one_call() -> Result<u32> {
+        let (near, far) = pair(Family::V4)?;
+        let rig = Rig::new(near, &PARAMS)?;
+        let asker = Asker {
+            qp: rig.qp.clone(),
+            thread: current!().pid(),
+            counted: Atomic::new(0),
+            left: Atomic::new(4 * BUDGET),
+        };
+        let asker = Arc::new(asker, GFP_KERNEL)?;
+        let _far = Hooked::new(far, asker.clone())?;
+        rig.qp.sq.post(SendWr::default())?;
+        rig.qp.transmit();
+        let counted = asker.counted.load(Relaxed);
+        eventually(|| asker.left.load(Relaxed) == 0)?;
+        Ok(counted)
+    }
+
+    /// Packets to the loopback interface arrive before the sender goes on, as long as no other thread has to take
+    /// them; so not each time.
+    #[test]
+    fn who_is_asked_again_and_again_leaves_the_rest_to_the_work_item() -> Result {
+        for _ in 0..50 {
+            let sent = sent_by_one_call()?;
+            assert!(sent <= BUDGET);
+            if sent == BUDGET {
+                return Ok(());
+            }
+        }
+        Err(EAGAIN)
+    }
+
+    /// Octets of an FPDU without payload, without its CRC: of a tagged message, and of a Send.
+    const TAGGED: usize = 2 + 14;
+    const SEND: usize = 2 + 18;
+    const CRC: usize = 4;
+
+    #[test]
+    fn reads_of_the_peer_and_requests_take_turns() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let params = StreamParams {
+            ird: 3,
+            wait_first_fpdu: true,
+            ..PARAMS
+        };
+        let rig = Rig::new(near, &params)?;
+        for _ in 0..3 {
+            rig.qp.sq.post(SendWr::default())?;
+        }
+        if let Some(conn) = &rig.conn {
+            conn.enter_stream();
+        }
+        // All in one piece, and nothing goes out before the first.
+        let (mut octets, mut len) = ([0; 256], 0);
+        let mut msn = Msn::FIRST;
+        for _ in 0..3 {
+            let request = ReadRequest {
+                sink_stag: Stag::ZERO,
+                sink_to: TaggedOffset::new(0),
+                len: 0,
+                source_stag: Stag::ZERO,
+                source_to: TaggedOffset::new(0),
+            };
+            let message = Message::ReadRequest { request, msn };
+            let plan = Segmenter::new(message, 0).next(1000).ok_or(EINVAL)?;
+            let header = plan.header();
+            octets[len..len + header.len()].copy_from_slice(header);
+            len += plan.fpdu_len() as usize;
+            msn = msn.next();
+        }
+        assert_eq!(far.send(&octets[..len]), Ok(len));
+        let mut octets = [0; 3 * (TAGGED + SEND + 2 * CRC)];
+        eventually(|| far.peek(&mut octets) == Ok(octets.len()))?;
+        let mut rest = &octets[..];
+        for n in 0..6 {
+            // The T bit of DDP: a Read Response has it, a Send has not.
+            let tagged = rest[2] & 0x80 != 0;
+            assert_eq!(tagged, n % 2 == 0);
+            rest = &rest[if tagged { TAGGED } else { SEND } + CRC..];
+        }
+        Ok(())
+    }
+}
