@@ -97,6 +97,8 @@ counters! {
     rx_read_requests = c"rx_read_requests",
     /// Atomic Requests that were accepted.
     rx_atomic_requests = c"rx_atomic_requests",
+    /// Immediate Data of which a consumer got four octets and the other four held something too.
+    rx_immediate_truncated = c"rx_immediate_truncated",
     /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.

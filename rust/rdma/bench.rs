@@ -10,6 +10,7 @@ use super::mr::MapSg;
 use super::ops::Driver;
 use super::types::KernelOwned;
 use super::wr::RecvWrs;
+use super::wr::SendFlags;
 use super::wr::SendWrs;
 use super::wr::WcSink;
 use super::wr::WcStatus;
@@ -78,6 +79,35 @@ pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T>) 
     }
     // SAFETY: Null, or a list that ends, and outlives its use.
     f(&mut unsafe { SendWrs::new(next) })
+}
+
+/// Has `f` take a request for a Send with Immediate, with these octets, `len` octets of payload and a
+/// completion; the payload is nowhere.
+pub fn post_send_immediate<T: Driver, R>(
+    id: u64,
+    imm: [u8; 4],
+    len: u32,
+    flags: SendFlags,
+    f: impl FnOnce(&mut SendWrs<'_, T>) -> R,
+) -> R {
+    let mut sge = bindings::ib_sge {
+        length: len,
+        ..Default::default()
+    };
+    let mut wr = bindings::ib_send_wr {
+        opcode: bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM,
+        // CAST: Small flags.
+        send_flags: (SendFlags::SIGNALED | flags).bits() as c_int,
+        sg_list: &mut sge,
+        num_sge: 1,
+        ..Default::default()
+    };
+    // SAFETY: The union is 64 bits of plain data.
+    unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = id };
+    // SAFETY: The union is 32 bits of plain data.
+    unsafe { *wr.ex.imm_data.as_mut() = u32::from_ne_bytes(imm) };
+    // SAFETY: A list of one request, which outlives its use, and so does its element.
+    f(&mut unsafe { SendWrs::new(&wr) })
 }
 
 /// Has `f` hand over one completion, and returns its number, status and octets; [`None`] if there was none.

@@ -37,7 +37,8 @@ use crate::{
 /// # Errors
 ///
 /// `EINVAL` for a list that is too long, too much inline data or inline data where there is none,
-/// `EOPNOTSUPP` for an operation that the device does not have.
+/// `EOPNOTSUPP` for an operation that the device does not have, and for a Send with Immediate and
+/// payload, on which peers of `rdma_cm` do not agree.
 pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
     let flags = wr.flags();
     let op = match wr.op() {
@@ -126,8 +127,8 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
                 WcOpcode::FetchAdd
             },
         },
-        // Kernel consumers connect by rdma_cm, where peers do not agree on it.
-        verbs::SendOp::SendWithImm { .. } | verbs::SendOp::Unknown(_) => return Err(EOPNOTSUPP),
+        verbs::SendOp::SendWithImm { imm } => SendOp::Send(SendExtra::Immediate(imm)),
+        verbs::SendOp::Unknown(_) => return Err(EOPNOTSUPP),
     };
     let inline = flags.contains(SendFlags::INLINE);
     let mut payload = Payload::default();
@@ -146,6 +147,9 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
             list(wr.sges(), &mut payload)?;
         }
         SendOp::RegMr { .. } | SendOp::Bind(_) | SendOp::LocalInv { .. } => {}
+    }
+    if matches!(op, SendOp::Send(SendExtra::Immediate(_))) && payload.len() != 0 {
+        return Err(EOPNOTSUPP);
     }
     Ok(SendWr {
         id: wr.wr_id(),

@@ -9,7 +9,11 @@ mod conn {
         *, //
     };
     use crate::{
-        bench::Bench,
+        bench::{
+            polled,
+            Bench, //
+        },
+        cq::Cq,
         Riwarp, //
     };
     use kernel::time::{
@@ -24,7 +28,16 @@ mod conn {
             },
             Family, //
         },
-        rdma::bench::post_send, //
+        rdma::{
+            bench::{
+                post_send,
+                post_send_immediate, //
+            },
+            wr::{
+                SendFlags,
+                WcStatus, //
+            }, //
+        }, //
     };
 
     const PARAMS: StreamParams = StreamParams {
@@ -64,13 +77,15 @@ mod conn {
         conn: Arc<Conn>,
         qp: Arc<Qp>,
         far: Socket,
+        cq: Arc<Cq>,
         bench: Bench,
     }
 
     impl Rig {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
-            let qp = bench.qp(4, &bench.cq(4)?)?;
+            let cq = bench.cq(4)?;
+            let qp = bench.qp(4, &cq)?;
             let (near, far) = pair(Family::V4)?;
             let conn = Conn::new(bench.device.clone(), near, Actor::new(Phase::Released))?;
             qp.bind(&conn)?;
@@ -79,6 +94,7 @@ mod conn {
                 conn,
                 qp,
                 far,
+                cq,
                 bench,
             })
         }
@@ -124,5 +140,51 @@ mod conn {
             }
         }
         Err(EAGAIN)
+    }
+
+    /// The next message on the wire without its length, pad and CRC.
+    fn message<const LEN: usize>(socket: &Socket) -> Result<[u8; LEN]> {
+        let mut octets = [0; 64];
+        // NO-OVERFLOW: messages of a few octets.
+        let fpdu = 2 + LEN + (2 + LEN).wrapping_neg() % 4 + 4;
+        let mut len = 0;
+        eventually(|| {
+            len += socket.recv(&mut octets[len..fpdu]).unwrap_or(0);
+            len == fpdu
+        })?;
+        assert_eq!(octets[..2], [0, LEN as u8]);
+        Ok(octets[2..2 + LEN].try_into().map_err(|_| EINVAL)?)
+    }
+
+    #[test]
+    fn an_empty_send_with_immediate_of_the_kernel_is_immediate_data() -> Result {
+        let rig = Rig::new()?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        let post = |id, imm: &[u8; 4], len, flags| {
+            post_send_immediate::<Riwarp, _>(id, *imm, len, flags, |wrs| rig.qp.post_send(wrs))
+        };
+        post(7, b"abcd", 0, SendFlags::empty())?;
+        post(8, b"efgh", 0, SendFlags::SOLICITED)?;
+        // RFC 7306 has none with payload, and the peer has agreed on nothing else.
+        assert_eq!(post(9, b"ijkl", 1, SendFlags::empty()), Err(EOPNOTSUPP));
+        post_send::<Riwarp, _>(&[10], |wrs| rig.qp.post_send(wrs))?;
+        for (number, opcode, data) in [(1, 0x48, b"abcd\0\0\0\0"), (2, 0x49, b"efgh\0\0\0\0")] {
+            let mut expected = [0; 26];
+            expected[..2].copy_from_slice(&[0x41, opcode]);
+            expected[13] = number;
+            expected[18..].copy_from_slice(data);
+            assert_eq!(message(&rig.far)?, expected);
+        }
+        let send: [u8; 18] = message(&rig.far)?;
+        assert_eq!((send[1], send[13]), (0x43, 3));
+        for id in [7, 8, 10] {
+            let mut done = None;
+            eventually(|| {
+                done = polled(&rig.cq);
+                done.is_some()
+            })?;
+            assert_eq!(done, Some((id, Some(WcStatus::Success), 0)));
+        }
+        Ok(())
     }
 }

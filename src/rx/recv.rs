@@ -233,13 +233,17 @@ impl Qp {
         let immediate = queued.admit(self.receive_room())?;
         let wr = &mut stream.incoming.wr;
         self.take_wr(wr)?;
+        let told = immediate_value(immediate.data);
+        if told.truncated {
+            self.device().stats.rx_immediate_truncated.inc();
+        }
         self.complete_receive(
             wr.id,
             Received {
                 status: WcStatus::Success,
                 opcode: WcOpcode::RecvRdmaWithImm,
                 bytes: stream.written.take(),
-                extra: WcExtra::Immediate(immediate_value(immediate.data)),
+                extra: WcExtra::Immediate(told.value),
                 solicited: immediate.solicited,
             },
         );
@@ -262,11 +266,47 @@ impl Qp {
     }
 }
 
-/// The four octets of the verbs: the first ones, as we send them and deployed devices do, unless these
-/// are zero and the others are not.
-fn immediate_value(data: [u8; Immediate::LEN]) -> [u8; 4] {
+/// What a completion has of the eight octets of Immediate Data.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    /// The four octets of the verbs.
+    value: [u8; 4],
+    /// The other four were not zero.
+    truncated: bool,
+}
+
+/// Returns the first four octets, which this and other devices send the value in, unless these are zero
+/// and the others are not.
+const fn immediate_value(data: [u8; Immediate::LEN]) -> Told {
     match data {
-        [0, 0, 0, 0, a, b, c, d] => [a, b, c, d],
-        [a, b, c, d, ..] => [a, b, c, d],
+        [0, 0, 0, 0, a, b, c, d] => Told {
+            value: [a, b, c, d],
+            truncated: false,
+        },
+        [a, b, c, d, e, f, g, h] => Told {
+            value: [a, b, c, d],
+            truncated: u32::from_be_bytes([e, f, g, h]) != 0,
+        },
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_recv)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_that_no_completion_holds_are_noticed() {
+        let told = |value: &[u8; 4], truncated| Told {
+            value: *value,
+            truncated,
+        };
+        assert_eq!(immediate_value([0; 8]), told(&[0; 4], false));
+        assert_eq!(immediate_value(*b"abcd\0\0\0\0"), told(b"abcd", false));
+        assert_eq!(immediate_value(*b"\0\0\0\0abcd"), told(b"abcd", false));
+        for at in 4..8 {
+            let mut data = *b"abcd\0\0\0\0";
+            data[at] = 1;
+            assert_eq!(immediate_value(data), told(b"abcd", true));
+        }
     }
 }

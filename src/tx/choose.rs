@@ -258,10 +258,19 @@ impl Qp {
             Solicited::No
         };
         let (message, behind) = match &wr.op {
-            SendOp::Send(SendExtra::Immediate(_))
+            SendOp::Send(SendExtra::Immediate(value))
                 if desk.extensions != Extensions::SendImmediate =>
             {
-                return Err(WcStatus::LocalQpOperation);
+                // Without payload it is a message of RFC 7306 by itself; with payload there is none.
+                if len != 0 {
+                    return Err(WcStatus::LocalQpOperation);
+                }
+                let msn = desk.send_msn;
+                desk.send_msn = msn.next();
+                let immediate = immediate_data(*value, solicited);
+                let message = Message::Immediate { immediate, msn };
+                *current = Some(Outgoing::bare(message, Job::Complete(slot)));
+                return Ok(());
             }
             SendOp::Send(extra) => {
                 let kind = SendKind {

@@ -301,6 +301,73 @@ PAIR_CASE(immediate_data_without_a_receive)
 	check(async_qp_error(p->a.qp->context, p->a.qp, SOON), "no event at the source");
 }
 
+static bool post_send_immediate(struct pair *p, uint64_t id, size_t len, int flags)
+{
+	struct ibv_sge sge = sge_of(&local, 0, len);
+	struct ibv_send_wr wr = wr_make(IBV_WR_SEND_WITH_IMM, id, IBV_SEND_SIGNALED | flags, &sge, 1);
+
+	wr.imm_data = htonl(0xfeed0000 + (uint32_t)id);
+	return post_send(&p->a, &wr);
+}
+
+/* Immediate Data by itself, which is what a Send with Immediate becomes that has no payload. */
+static void empty_send(struct pair *p, uint64_t id, int flags)
+{
+	struct ibv_wc wc;
+
+	must(post_send_immediate(p, id, 0, flags));
+	must(expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+	check(wc.opcode == IBV_WC_SEND && !wc.wc_flags, "opcode %d, flags %#x", wc.opcode, wc.wc_flags);
+	must(expect_wc(p->b.recv_cq, &wc, id, IBV_WC_SUCCESS));
+	check(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == 0, "opcode %d, %u octets",
+	      wc.opcode, wc.byte_len);
+	check(wc.wc_flags == IBV_WC_WITH_IMM && ntohl(wc.imm_data) == 0xfeed0000 + (uint32_t)id,
+	      "flags %#x, value %#x", wc.wc_flags, ntohl(wc.imm_data));
+}
+
+PAIR_CASE(empty_sends_with_immediate_data, .inline_data = 64)
+{
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+
+	must(prepare(p, 4096));
+	sge = sge_of(&local, 0, 8);
+	for (uint64_t i = 0; i < 8; i += 2) {
+		struct ibv_send_wr wr = wr_make(IBV_WR_SEND, i + 1, IBV_SEND_SIGNALED, &sge, 1);
+
+		must(post_recv(&p->b, i, &remote, 2048, 64) && post_recv(&p->b, i + 1, &remote, 0, 64));
+		empty_send(p, i, i & 2 ? IBV_SEND_INLINE : 0);
+		check(not_all(remote.buf + 2048, 64, 0x11) < 0, "the buffer was written");
+		must(post_send(&p->a, &wr));
+		must(expect_wc(p->a.send_cq, &wc, i + 1, IBV_WC_SUCCESS) &&
+		     expect_wc(p->b.recv_cq, &wc, i + 1, IBV_WC_SUCCESS));
+		check(wc.opcode == IBV_WC_RECV && !wc.wc_flags, "opcode %d, flags %#x", wc.opcode,
+		      wc.wc_flags);
+	}
+}
+
+PAIR_CASE(solicited_empty_send_with_immediate_data, .channels = true)
+{
+	must(prepare(p, 4096));
+	for (int i = 1; i < 3; i++)
+		must(post_recv_sges(&p->b, i, NULL, 0));
+	check(!ibv_req_notify_cq(p->b.recv_cq, 1), "arming");
+	must(post_send_immediate(p, 1, 0, 0));
+	check(!channel_fires(p->b.recv_channel, QUIET), "an event though none was asked for");
+	must(post_send_immediate(p, 2, 0, IBV_SEND_SOLICITED));
+	check(channel_fires(p->b.recv_channel, SOON), "no event");
+}
+
+PAIR_CASE(empty_send_with_immediate_data_without_a_receive)
+{
+	struct ibv_wc wc;
+
+	must(prepare(p, 4096) && post_send_immediate(p, 1, 0, 0));
+	must(poll_wc(p->a.send_cq, &wc, SOON));
+	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	check(async_qp_error(p->b.qp->context, p->b.qp, SOON), "no event at the sink");
+}
+
 PAIR_CASE(send_with_immediate_data_is_refused)
 {
 	struct ibv_sge sge;
@@ -535,6 +602,9 @@ int main(int argc, char **argv)
 	RUN(immediate_data_between_sends);
 	RUN(solicited_immediate_data);
 	RUN(immediate_data_without_a_receive);
+	RUN(empty_sends_with_immediate_data);
+	RUN(solicited_empty_send_with_immediate_data);
+	RUN(empty_send_with_immediate_data_without_a_receive);
 	RUN(send_with_immediate_data_is_refused);
 	RUN(lists_of_32_elements);
 	RUN(inline_sends);

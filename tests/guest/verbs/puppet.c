@@ -23,6 +23,7 @@
  *	recvodd C ID			= the offset of the first octet of this receive's buffer that
  *					was ever written to, or -1
  *	sendinv C LEN KEY FLAGS
+ *	sendimm C LEN VALUE FLAGS	a Send with Immediate
  *	scribble M|-|off		writes to the region, or to what Sends are from, all the time
  *	badsend C			a Send with a key that does not exist
  *	write C M OFF LEN ADDR KEY FLAGS
@@ -740,7 +741,7 @@ static bool command(char *line)
 				tell_completions((size_t)i);
 			say("= ok");
 		} else if (!strcmp(word, "send") || !strcmp(word, "sendinv") ||
-			   !strcmp(word, "badsend")) {
+			   !strcmp(word, "sendimm") || !strcmp(word, "badsend")) {
 			struct ibv_sge sge = { .addr = (uintptr_t)send_buf,
 					       .lkey = send_mrs[c->id->qp->pd == pds[1]]->lkey };
 			struct ibv_send_wr wr;
@@ -752,6 +753,11 @@ static bool command(char *line)
 				sge.length = 16;
 				sge.lkey ^= 0x5a5a00;
 				wr.num_sge = 1;
+			}
+			if (!strcmp(word, "sendimm")) {
+				wr.opcode = IBV_WR_SEND_WITH_IMM;
+				wr.send_flags = flags_of(more);
+				wr.imm_data = htonl((uint32_t)strtoul(flags, NULL, 0));
 			}
 			if (!strcmp(word, "sendinv")) {
 				wr.opcode = IBV_WR_SEND_WITH_INV;

@@ -44,6 +44,7 @@ use crate::{
     },
     wire::{
         require,
+        End,
         Outcome,
         Wire, //
     },
@@ -63,6 +64,8 @@ pub(super) fn cases() -> Vec<Case> {
         reset_fails_a_pending_atomic: "EXT-57",
         write_with_immediate_data_of_the_device: "EXT-62 EXT-69 EXT-70 EXT-72",
         immediate_data_of_the_device_keeps_its_place: "EXT-70 EXT-72",
+        empty_send_with_immediate_is_immediate_data: "EXT-61 EXT-69 EXT-70 EXT-73",
+        send_with_immediate_and_payload_has_no_form: "EXT-61",
         immediate_data_takes_a_receive: "EXT-61 EXT-64 EXT-66 EXT-67 EXT-72",
         immediate_data_takes_a_receive_without_room: "EXT-66",
         immediate_data_tells_of_the_write_before_it: "EXT-62",
@@ -70,6 +73,14 @@ pub(super) fn cases() -> Vec<Case> {
         immediate_data_without_a_receive: "EXT-63 EXT-66",
         refused_immediate_data_of_the_device: "EXT-63",
     ];
+    list.push(
+        case(
+            "immediate_data_that_loses_octets_is_counted",
+            "EXT-61",
+            immediate_data_that_loses_octets_is_counted,
+        )
+        .alone(),
+    );
     list.extend(bad_answers());
     list.extend(refusals(bad_immediates()));
     list
@@ -420,6 +431,49 @@ fn immediate_data_of_the_device_keeps_its_place(b: &mut Bench<'_>) -> Outcome {
     b.puppet.none_yet(&format!("wc {conn} send"))
 }
 
+fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let conn = wire.conn;
+    let list = [
+        ("-", op::IMMEDIATE),
+        ("s", op::IMMEDIATE_SE),
+        ("u", op::IMMEDIATE),
+    ];
+    for (msn, (flags, opcode)) in (1..).step_by(2).zip(list) {
+        b.puppet.ask(&format!("sendimm {conn} 0 {msn} {flags}"))?;
+        b.puppet.ask(&format!("send {conn} 5 -"))?;
+        let value = u32::to_be_bytes(msn);
+        wire.expect(&immediate(msn, value).opcode(opcode))?;
+        let got = wire.get()?;
+        require!(
+            got.op() == op::SEND && got.msn() == msn + 1,
+            "{}",
+            got.describe()
+        );
+        // Both are Sends that moved what they carry, and complete in their order.
+        if flags != "u" {
+            b.puppet.wait(&format!("wc {conn} send * success 0"))?;
+        }
+        b.puppet.wait(&format!("wc {conn} send * success 5"))?;
+        b.puppet.none_yet(&format!("wc {conn}"))?;
+    }
+    Ok(())
+}
+
+fn send_with_immediate_and_payload_has_no_form(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let conn = wire.conn;
+    b.puppet.ask(&format!("sendimm {conn} 1 7 -"))?;
+    b.completed(&wire, "loc_qp_op")?;
+    let got = wire.get()?;
+    require!(
+        got.op() == op::TERMINATE && got.0 == Code(0, 0, got.data()[1]).alone(),
+        "{}",
+        got.describe()
+    );
+    wire.ends(End::Graceful)
+}
+
 /// The program has been told of Immediate Data, and the buffer of the receive is as it was.
 fn told(b: &mut Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
     let event = b.puppet.wait(&format!(
@@ -490,6 +544,27 @@ fn immediate_data_of_other_makes(b: &mut Bench<'_>) -> Outcome {
         wire.send(&[untagged(op::IMMEDIATE, 0, msn, octets)])?;
         told(b, &wire, 0, value)?;
     }
+    Ok(())
+}
+
+fn immediate_data_that_loses_octets_is_counted(b: &mut Bench<'_>) -> Outcome {
+    const COUNTER: &str = "rx_immediate_truncated";
+    let mut wire = b.connect()?;
+    let before = b.settled_counter(COUNTER)?;
+    wire.send(&[
+        untagged(op::IMMEDIATE, 0, 1, b"abcd\0\0\0\0"),
+        untagged(op::IMMEDIATE, 0, 2, b"\0\0\0\0abcd"),
+        untagged(op::IMMEDIATE, 0, 3, &[0; 8]),
+    ])?;
+    told(b, &wire, 0, *b"abcd")?;
+    told(b, &wire, 0, *b"abcd")?;
+    told(b, &wire, 0, [0; 4])?;
+    let whole = b.settled_counter(COUNTER)?;
+    require!(whole == before, "{} that were told whole", whole - before);
+    wire.send(&[untagged(op::IMMEDIATE_SE, 0, 4, b"abcd\0\0\0h")])?;
+    told(b, &wire, 0, *b"abcd")?;
+    let lost = b.settled_counter(COUNTER)? - whole;
+    require!(lost == 1, "{lost} instead of 1");
     Ok(())
 }
 
