@@ -12,19 +12,22 @@ mod posting {
         },
         Riwarp, //
     };
-    use kernel_ext::rdma::{
-        bench::{
-            interrupts_off,
-            post_recv,
-            post_send, //
+    use kernel_ext::{
+        rdma::{
+            bench::{
+                interrupts_off,
+                post_recv,
+                post_send, //
+            },
+            types::{
+                NotifyOn,
+                NotifyRequest,
+                QpAttr,
+                QpAttrMask,
+                QpState, //
+            }, //
         },
-        types::{
-            NotifyOn,
-            NotifyRequest,
-            QpAttr,
-            QpAttrMask,
-            QpState, //
-        }, //
+        workqueue::cancel_delayed, //
     };
 
     /// A queue pair; taken out of service when it is dropped.
@@ -162,6 +165,27 @@ mod posting {
             rig.settle();
         }
         assert!(later);
+        Ok(())
+    }
+
+    /// The transmitter finds a request for a peer that has gone while somebody else ends the queue pair, and
+    /// has stopped the clock already: an hour later nobody is to be left who refers to it.
+    #[test]
+    fn no_clock_is_left_behind_an_end() -> Result {
+        for end in [Phase::Terminate, Phase::Error, Phase::Gone] {
+            let rig = Rig::new()?;
+            let qp = &rig.qp;
+            qp.patience.store(3_600_000, Relaxed);
+            qp.deserted.store(true, Relaxed);
+            qp.enter(Phase::Rts);
+            // Before the end it waits.
+            qp.await_deserter();
+            assert!(cancel_delayed::<Qp, PAIRING>(qp));
+            qp.enter(end);
+            drop(qp.end_pairing());
+            qp.await_deserter();
+            assert!(!cancel_delayed::<Qp, PAIRING>(qp));
+        }
         Ok(())
     }
 
