@@ -101,11 +101,16 @@ impl Bench {
 
     /// Makes a completion queue of a kernel consumer.
     pub(crate) fn cq(&self, entries: u32) -> Result<Arc<Cq>> {
+        self.cq_of(CqLink::dead()?, entries)
+    }
+
+    /// Makes a completion queue of the kernel consumer with that link.
+    pub(crate) fn cq_of(&self, link: CqLink, entries: u32) -> Result<Arc<Cq>> {
         let init = CqInit {
             owner: Owner::Kernel(kernel_owned()),
             entries,
             flags: 0,
-            link: CqLink::dead()?,
+            link,
         };
         Ok(Cq::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.cq)
     }

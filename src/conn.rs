@@ -109,6 +109,7 @@ mod pairing;
 mod responder;
 mod stream;
 mod table;
+#[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
 use self::calls::Desk;

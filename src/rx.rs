@@ -63,6 +63,8 @@ mod fpdu;
 mod paging;
 mod recv;
 mod requests;
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
 
 use fpdu::{
     Fpdu,
@@ -534,7 +536,7 @@ fn status_of(terminate: &Terminate) -> WcStatus {
 }
 
 #[kernel::prelude::kunit_tests(riwarp_rx)]
-mod tests {
+mod rounds {
     use super::*;
     use iwarp::fault::ErrorCode;
 

@@ -7,6 +7,7 @@
 //! kernel without KUnit.
 
 use super::mr::MapSg;
+use super::object::CqLink;
 use super::ops::Driver;
 use super::types::KernelOwned;
 use super::wr::RecvWrs;
@@ -21,6 +22,7 @@ use kernel::error::from_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
 use kernel::ffi::c_ulong;
+use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
@@ -122,6 +124,65 @@ pub fn poll_one(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcStatus
     // SAFETY: The union is 64 bits of plain data.
     let wr_id = unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() };
     Some((wr_id, WcStatus::from_raw(raw.status), raw.byte_len))
+}
+
+/// What a kernel consumer does when it is told of completions.
+pub trait CqHandler: Send + Sync {
+    /// Completions have come that it has asked for.
+    ///
+    /// Context: any but hard interrupt; bottom halves are off.
+    fn completed(&self);
+}
+
+/// A completion queue of a kernel consumer as `ib_core` knows it, which tells a handler.
+pub struct CqConsumer<H: CqHandler> {
+    link: CqLink,
+    _cq: KBox<bindings::ib_cq>,
+    _handler: Arc<H>,
+}
+
+impl<H: CqHandler> CqConsumer<H> {
+    /// Makes one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn try_new(handler: Arc<H>) -> Result<Self> {
+        let cq = bindings::ib_cq {
+            comp_handler: Some(completed::<H>),
+            cq_context: Arc::as_ptr(&handler).cast_mut().cast(),
+            ..Default::default()
+        };
+        let mut cq = KBox::new(cq, GFP_KERNEL)?;
+        // SAFETY: The structure is freed behind the link, which is closed when `self` is dropped.
+        let link = unsafe { CqLink::new(NonNull::from(&mut *cq), None) }?;
+        Ok(Self {
+            link,
+            _cq: cq,
+            _handler: handler,
+        })
+    }
+
+    /// The link for the driver's queue.
+    pub fn link(&self) -> CqLink {
+        self.link.clone()
+    }
+}
+
+impl<H: CqHandler> Drop for CqConsumer<H> {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+/// Calls the handler of a consumer.
+///
+/// # Safety
+///
+/// `context` is that of a [`CqConsumer<H>`], whose link is open.
+unsafe extern "C" fn completed<H: CqHandler>(_cq: *mut bindings::ib_cq, context: *mut c_void) {
+    // SAFETY: By the caller's promise; the consumer keeps a reference until the link is closed.
+    unsafe { &*context.cast::<H>() }.completed();
 }
 
 /// A region for fast registration as `ib_core` knows it.

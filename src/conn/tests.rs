@@ -1,6 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of what passes between the callbacks of a connection and its queue pair.
+//! KUnit suite of what passes between the callbacks of a connection and its queue pair; connections for
+//! suites of others.
+
+use super::{
+    actor::{
+        Actor,
+        Phase, //
+    },
+    Conn, //
+};
+use crate::device::Device;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::net::Socket;
+
+impl Conn {
+    /// Makes a connection whose start-up is done and which belongs to nobody: what arrives stays in TCP.
+    pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
+        Self::new(device.clone(), socket, Actor::new(Phase::Released))
+    }
+
+    /// Ends it.
+    pub(crate) fn end_of_nobody(self: &Arc<Self>) {
+        self.abandon(&mut self.actor.lock());
+    }
+}
 
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {

@@ -200,7 +200,7 @@ impl Qp {
 
     /// Takes the next receive work request for a Send and resolves its list. Returns whether that is
     /// still to be checked: a list of one element, for a Send of one segment, is when that is placed.
-    fn next_receive(
+    pub(super) fn next_receive(
         &self,
         incoming: &mut Incoming,
         cache: &mut RegionCache,
