@@ -25,6 +25,7 @@ use kernel_ext::{
         },
         ops::{
             CqInit,
+            QpCreated,
             QpInit,
             SrqInit, //
         },
@@ -61,7 +62,8 @@ use crate::{
         Settings, //
     },
     srq::Srq,
-    wr::Completion, //
+    wr::Completion,
+    Riwarp, //
 };
 
 /// A completion whose fields can be told from each other where it is laid out.
@@ -133,12 +135,22 @@ impl Bench {
 
     /// Makes a queue pair of a kernel consumer, with so many places in each of its queues.
     pub(crate) fn qp(&self, places: u32, cq: &Arc<Cq>) -> Result<Arc<Qp>> {
+        Ok(self.qp_of((places, places), None, cq)?.qp)
+    }
+
+    /// Makes a queue pair of a kernel consumer, with so many places for requests and for receives.
+    pub(crate) fn qp_of(
+        &self,
+        (send, recv): (u32, u32),
+        srq: Option<Arc<Srq>>,
+        cq: &Arc<Cq>,
+    ) -> Result<QpCreated<Riwarp>> {
         let init = QpInit {
             owner: Owner::Kernel(kernel_owned()),
             qp_type: QpType::Rc,
             caps: QpCaps {
-                max_send_wr: places,
-                max_recv_wr: places,
+                max_send_wr: send,
+                max_recv_wr: recv,
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 ..QpCaps::default()
@@ -146,12 +158,12 @@ impl Bench {
             pd: self.pd.clone(),
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
-            srq: None,
+            srq,
             signal: SignalPolicy::OnRequest,
             create_flags: 0,
             link: QpLink::dead()?,
         };
-        Ok(Qp::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.qp)
+        Qp::create(self.device.as_arc_borrow(), init, &mut Udata::none())
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct RecvQueue {
 
 impl RecvQueue {
     /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
-    /// belongs to a kernel consumer.
+    /// belongs to a kernel consumer, or has no entries.
     pub(crate) fn new(entries: u32, ring: Option<RecvRing>) -> Result<impl PinInit<Self>> {
         let ring = match ring {
             Some(ring) => Ring::User(ring),

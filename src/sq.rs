@@ -133,7 +133,7 @@ struct Inner {
 /// The send queue of a queue pair.
 #[pin_data]
 pub(crate) struct SendQueue {
-    /// Entries; a power of two.
+    /// Entries; a power of two, or 0 for a queue that takes nothing.
     entries: u32,
     /// Every request makes a completion, asked for or not.
     signal_all: bool,
@@ -161,7 +161,7 @@ const NEVER: i64 = -1;
 
 impl SendQueue {
     /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
-    /// belongs to a kernel consumer.
+    /// belongs to a kernel consumer, or has no entries.
     pub(crate) fn new(
         entries: u32,
         signal_all: bool,
@@ -274,8 +274,8 @@ impl SendQueue {
     pub(crate) fn looks_empty(&self) -> bool {
         match &self.user {
             Some(ring) => !ring.is_posted(self.taken()),
-            // That takes the lock.
-            None => false,
+            // More than that takes the lock.
+            None => self.entries == 0,
         }
     }
 

@@ -93,13 +93,15 @@ impl Srq {
         let device: Arc<Device> = device.into();
         let abi = device.abi;
         let attr = init.attr;
-        if attr.max_wr == 0
-            || attr.max_wr > MAX_SRQ_WR
-            || attr.max_sge > abi.limits().sge
-            || attr.srq_limit > attr.max_wr
-        {
+        if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > abi.limits().sge {
             return Err(EINVAL);
         }
+        // A limit is set by a change; what cannot be one is none here (ibv_create_srq(3)).
+        let srq_limit = if attr.srq_limit > attr.max_wr {
+            0
+        } else {
+            attr.srq_limit
+        };
         let reservation = device.reserve(Resource::Srq)?;
         let (places, ring, max_sge) = if init.owner.is_user() {
             let places = abi.places(attr.max_wr);
@@ -111,7 +113,7 @@ impl Srq {
         let attr = SrqAttr {
             max_wr: places.usable,
             max_sge,
-            ..attr
+            srq_limit,
         };
         let queue = RecvQueue::new(places.all, ring)?;
         let srq = Arc::pin_init(
@@ -329,10 +331,14 @@ mod tests {
     #[test]
     fn sizes_beyond_the_devices_are_refused() -> Result {
         let bench = Bench::new()?;
-        for (max_wr, limit) in [(0, 0), (MAX_SRQ_WR + 1, 0), (4, 5)] {
-            assert_eq!(bench.srq(max_wr, limit).err(), Some(EINVAL));
+        for max_wr in [0, MAX_SRQ_WR + 1, u32::MAX] {
+            assert_eq!(bench.srq(max_wr, 0).err(), Some(EINVAL));
         }
         assert_eq!(bench.srq(4, 4)?.query().srq_limit, 4);
+        // A program need not set it there.
+        for limit in [5, u32::MAX] {
+            assert_eq!(bench.srq(4, limit)?.query().srq_limit, 0);
+        }
         Ok(())
     }
 }

@@ -60,9 +60,6 @@ mod tests;
 pub(crate) const MAX_SGE: usize = 6;
 /// Most octets of inline data: as the other elements would take.
 pub(crate) const MAX_INLINE: usize = (MAX_SGE - 1) * SGE_LEN;
-/// "There is no mapping": the value of a key that was not made.
-pub(crate) const INVALID_KEY: u64 = 0x09_0000;
-
 const SQE_LEN: usize = 120;
 pub(crate) const RQE_LEN: usize = 112;
 const CQE_LEN: usize = 32;
@@ -271,6 +268,16 @@ impl RecvRing {
         }
         self.0.take(position, |entry| decode_rqe(&entry, wr))
     }
+}
+
+/// Makes a send or receive queue of one entry, which is posted and never taken.
+///
+/// The library maps and divides by the size of each queue, so none can have no entries. To this one it
+/// cannot post: it finds no room (`ENOMEM`). Nobody looks at it again.
+pub(crate) fn full_ring() -> Result<Arc<SharedMem>> {
+    let ring = Ring::<SQE_LEN>::new(1)?;
+    ring.memory.store_u16_release(FLAGS_AT, VALID)?;
+    Ok(ring.memory)
 }
 
 /// How often what a process asks for is judged anew because it has changed.

@@ -221,8 +221,9 @@ impl CqRing {
 
 /// The rings of a new queue pair.
 pub(crate) struct QpRings {
-    pub(crate) send: SendRing,
-    /// [`None`] if receives come from a shared queue, or there are none.
+    /// [`None`] if nothing can be posted to it.
+    pub(crate) send: Option<SendRing>,
+    /// [`None`] if receives come from a shared queue, or nothing can be posted to it.
     pub(crate) recv: Option<RecvRing>,
     pub(crate) answer: QpAnswer,
 }
@@ -254,7 +255,7 @@ impl QpRings {
             recv: MmapInfo::NONE,
             send: share(udata, send.memory())?,
         };
-        // The library maps a queue also where nothing can be posted to it.
+        // The library maps a queue also where nothing can be posted to it: one place, which stays empty.
         let recv = match recv {
             Some(places) => {
                 let recv = rxe::RecvRing::new(places, caps.max_recv_sge)?;
@@ -265,7 +266,7 @@ impl QpRings {
             None => None,
         };
         Ok(Self {
-            send: SendRing::Rxe(send),
+            send: Some(SendRing::Rxe(send)),
             recv,
             answer: QpAnswer::Rxe(response),
         })
@@ -277,21 +278,26 @@ impl QpRings {
         udata: &mut Udata<'_, Riwarp>,
     ) -> Result<Self> {
         caps.max_inline_data = Abi::Siw.limits().inline;
-        let (num_sqe, num_rqe) = (send, recv.unwrap_or(0));
-        let send = siw::SendRing::new(num_sqe)?;
-        let sq_key = udata.share(send.memory().clone())?;
-        let (recv, rq_key) = match (recv, num_rqe) {
+        let (send, (num_sqe, sq_key)) = match send {
+            0 => (None, Self::share_full(udata)?),
+            places => {
+                let send = siw::SendRing::new(places)?;
+                let key = udata.share(send.memory().clone())?;
+                (Some(SendRing::Siw(send)), (places, key))
+            }
+        };
+        let (recv, (num_rqe, rq_key)) = match recv {
             // The library wants a key even where a shared queue takes its place.
-            (None, _) => (None, 0),
-            (Some(_), 0) => (None, siw::INVALID_KEY),
-            (Some(_), places) => {
+            None => (None, (0, 0)),
+            Some(0) => (None, Self::share_full(udata)?),
+            Some(places) => {
                 let recv = siw::RecvRing::new(places)?;
                 let key = udata.share(recv.memory().clone())?;
-                (Some(RecvRing::Siw(recv)), key)
+                (Some(RecvRing::Siw(recv)), (places, key))
             }
         };
         Ok(Self {
-            send: SendRing::Siw(send),
+            send,
             recv,
             answer: QpAnswer::Siw(siw::CreateQpResponse {
                 qp_id: 0,
@@ -302,6 +308,11 @@ impl QpRings {
                 rq_key,
             }),
         })
+    }
+
+    /// Shares what the library maps where nothing can be posted; returns its places and its key.
+    fn share_full(udata: &mut Udata<'_, Riwarp>) -> Result<(u32, u64)> {
+        Ok((1, udata.share(siw::full_ring()?)?))
     }
 }
 

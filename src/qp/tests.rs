@@ -10,6 +10,7 @@ mod posting {
             polled,
             Bench, //
         },
+        device::MAX_QP_WR,
         Riwarp, //
     };
     use kernel_ext::{
@@ -39,9 +40,16 @@ mod posting {
 
     impl Rig {
         fn new() -> Result<Self> {
+            Self::of(4, 4)
+        }
+
+        /// With so many places for requests and for receives.
+        fn of(send: u32, recv: u32) -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(16)?;
-            let qp = bench.qp(4, &cq)?;
+            let made = bench.qp_of((send, recv), None, &cq)?;
+            assert_eq!((made.caps.max_send_wr, made.caps.max_recv_wr), (send, recv));
+            let qp = made.qp;
             Ok(Self { qp, cq, bench })
         }
 
@@ -128,6 +136,42 @@ mod posting {
         assert_eq!(rig.receive(&[7]), Ok(()));
         rig.settle();
         assert!(rig.flushed(&[7]));
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_posted_to_a_queue_without_places() -> Result {
+        for (send, recv) in [(0, 4), (4, 0), (0, 0)] {
+            let rig = Rig::of(send, recv)?;
+            let room = |places| if places == 0 { Err(ENOMEM) } else { Ok(()) };
+            rig.qp.enter(Phase::Rts);
+            assert_eq!(rig.send(&[1]), room(send));
+            assert_eq!(rig.receive(&[2]), room(recv));
+            rig.settle();
+            assert!(rig.flushed(&[]));
+            rig.qp.enter(Phase::Error);
+            rig.qp.transmit();
+            assert!(rig.flushed(match (send, recv) {
+                (0, 0) => &[],
+                (0, _) => &[2],
+                _ => &[1],
+            }));
+            assert_eq!(rig.send(&[3]), room(send));
+            assert_eq!(rig.receive(&[4]), room(recv));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_beside_a_shared_queue_are_not_looked_at() -> Result {
+        let bench = Bench::new()?;
+        let (cq, srq) = (bench.cq(4)?, bench.srq(4, 0)?);
+        let made = bench.qp_of((4, u32::MAX), Some(srq), &cq)?;
+        assert_eq!((made.caps.max_send_wr, made.caps.max_recv_wr), (4, 0));
+        Qp::destroy(made.qp);
+        for places in [(MAX_QP_WR + 1, 4), (4, MAX_QP_WR + 1), (u32::MAX, 4)] {
+            assert_eq!(bench.qp_of(places, None, &cq).err(), Some(EINVAL));
+        }
         Ok(())
     }
 

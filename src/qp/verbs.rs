@@ -95,7 +95,7 @@ use super::{
 };
 
 impl Qp {
-    /// Makes a queue pair.
+    /// Makes a queue pair. Either queue may be without places; then nothing can be posted to it.
     ///
     /// # Errors
     ///
@@ -113,8 +113,11 @@ impl Qp {
         let abi = device.abi;
         let limits = abi.limits();
         let mut caps = init.caps;
-        if caps.max_send_wr == 0
-            || caps.max_send_wr > MAX_QP_WR
+        if init.srq.is_some() {
+            // What a shared queue takes the place of is not looked at.
+            (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+        }
+        if caps.max_send_wr > MAX_QP_WR
             || caps.max_recv_wr > MAX_QP_WR
             || caps.max_send_sge > limits.sge
             || caps.max_recv_sge > limits.sge
@@ -140,7 +143,7 @@ impl Qp {
         if user {
             let sizes = (send.all, recv.map(|recv| recv.all));
             let rings = QpRings::create(abi, sizes, &mut caps, udata)?;
-            send_ring = Some(rings.send);
+            send_ring = rings.send;
             recv_ring = rings.recv;
             answer = Some(rings.answer);
         } else {

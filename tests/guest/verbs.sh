@@ -24,7 +24,7 @@ other_device() {
 	link_add - "${TYPE}o" "$TYPE" "vb$ENDS_COUNT"
 }
 
-programs='query limits notify sends rdma order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
+programs='query limits notify sends oneway rdma order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect found'
 ends_up self
 # What can be posted, and what the shared queues look like, is up to the library.
@@ -36,7 +36,7 @@ if [ "$TYPE" = riwarp ]; then
 	unset EXTENSIONS
 	ends_down
 	TYPE=riwarp_siw
-	programs='query limits notify sends rdma sge rereg dmabuf odp resources srq cqfull found'
+	programs='query limits notify sends oneway rdma sge rereg dmabuf odp resources srq cqfull found'
 	ends_up self
 fi
 # shellcheck disable=SC2086

@@ -469,8 +469,8 @@ static bool end_make_qp(struct end *e, const struct pair_opts *o)
 		.qp_type = IBV_QPT_RC,
 		.sq_sig_all = o->sig_all,
 		.cap = {
-			.max_send_wr = or_default(o->sq_depth, 64),
-			.max_recv_wr = or_default(o->rq_depth, 64),
+			.max_send_wr = o->receives_only ? 0 : or_default(o->sq_depth, 64),
+			.max_recv_wr = o->sends_only ? 0 : or_default(o->rq_depth, 64),
 			.max_send_sge = or_default(o->send_sge, 4),
 			.max_recv_sge = or_default(o->recv_sge, 4),
 			.max_inline_data = o->inline_data,
@@ -534,6 +534,8 @@ bool pair_open(struct pair *p, const struct pair_opts *opts)
 	oa = o;
 	oa.srq = NULL;
 	oa.beside = NULL;
+	oa.receives_only = false;
+	o.sends_only = false;
 	p->listen_events = rdma_create_event_channel();
 	p->a.events = rdma_create_event_channel();
 	p->b.events = rdma_create_event_channel();

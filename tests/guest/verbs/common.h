@@ -132,6 +132,8 @@ struct pair_opts {
 	int inline_data; /* 0 */
 	int cq_depth;	/* 256 */
 	int depth;	/* IRD and ORD asked for, 16 */
+	bool sends_only;    /* end a has no place for a receive */
+	bool receives_only; /* end b has no place for a request */
 	bool sig_all;
 	bool channels; /* CQs get completion channels */
 	uint64_t send_ops; /* what ibv_wr_* is to be used for, if at all */
