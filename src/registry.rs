@@ -468,6 +468,7 @@ impl Drop for Ticket {
 #[kernel::prelude::kunit_tests(riwarp_registry)]
 mod tests {
     use super::*;
+    use kernel_ext::rdma::types::PortEvent;
 
     #[test]
     fn names_that_are_no_file_names_are_refused() {
@@ -491,6 +492,29 @@ mod tests {
         assert_eq!(census.present.load(Acquire), 0);
         // It has happened, so this returns.
         census.empty.wait_for_completion();
+        Ok(())
+    }
+
+    #[test]
+    fn a_device_that_could_not_be_made_leaves_no_way_to_it() -> Result {
+        let netdev = NetDevice::loopback()?;
+        let identity = Identity {
+            provider: Abi::Rxe.provider(),
+            node_guid: Guid::of(&netdev).octets(),
+            node_desc: c"riwarp KUnit",
+            comp_vectors: 1,
+        };
+        let mut kept = None;
+        let made = Registration::<Riwarp>::try_new(c"riwarp_kunit", &netdev, &identity, |link| {
+            assert!(link.is_open());
+            kept = Some(link);
+            Err(ENOSPC)
+        });
+        assert_eq!(made.err(), Some(ENOSPC));
+        let link = kept.ok_or(EINVAL)?;
+        // What it led to is freed: an open link would read it.
+        link.event(PortEvent::PortActive, 1);
+        assert!(!link.is_open());
         Ok(())
     }
 }

@@ -203,6 +203,12 @@ impl DeviceLink {
         unsafe { bindings::ib_device_put(device) };
     }
 
+    /// Says whether it still leads to a device, for tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub fn is_open(&self) -> bool {
+        self.0.is_open()
+    }
+
     /// Makes the link of a device that was never registered, for tests of what a driver does without.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
@@ -246,7 +252,7 @@ impl<T: Driver> Registration<T> {
     ///
     /// `make` makes the driver's object; verbs are called on it before this function returns. If
     /// registering fails after `make` succeeded, [`Driver::dealloc_driver`] is called as at any
-    /// other end.
+    /// other end. If `make` fails, the link that it got is dead, whoever keeps it.
     ///
     /// # Errors
     ///
@@ -273,6 +279,11 @@ impl<T: Driver> Registration<T> {
         });
 
         let link = DeviceLink(Arc::new(Gate::new(DevicePtr(raw)), GFP_KERNEL)?);
+        // `make` may keep the link although it fails. Dropped before `undo`, so that no link leads to
+        // memory that is freed.
+        let dead = kernel::types::ScopeGuard::new_with_data(link.clone(), |link| {
+            link.0.close();
+        });
         let settings = SettingGroup::try_new()?;
         let counters = Counters::try_new(T::COUNTERS)?;
         let data = make(link.clone())?;
@@ -283,6 +294,8 @@ impl<T: Driver> Registration<T> {
             settings,
             counters,
         };
+        // From here on `ops.dealloc_driver` does it, which `undo` reaches as well.
+        dead.dismiss();
         let device = raw.cast::<DeviceObject<T>>();
         // INVARIANT: The tail is `Some` before the operations are set.
         // SAFETY: The memory is that of a `DeviceObject`, and its tail holds nothing.
