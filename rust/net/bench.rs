@@ -33,7 +33,7 @@ pub fn socket(family: Family) -> Result<Socket> {
 
 /// A socket that listens on a port that was free.
 pub fn listener(family: Family) -> Result<Socket> {
-    let listener = socket(family)?;
+    let listener = socket(family)?.into_listener();
     listener.bind(&address(family, 0))?;
     listener.listen(4)?;
     Ok(listener)

@@ -71,16 +71,18 @@ pub enum Connecting {
 ///
 /// # Invariants
 ///
-/// `raw` is a TCP socket of the kernel's own with a `struct sock`; this value owns it. `callbacks`
-/// are those that TCP gives to a new socket.
+/// `raw` is a valid TCP socket of the kernel's own with a `struct sock`; this value owns it. `callbacks`
+/// are those that TCP gives to a new socket. It has never listened unless `listener` is set.
 pub struct Socket {
     raw: NonNull<bindings::socket>,
     callbacks: Callbacks,
+    listener: bool,
 }
 
-// SAFETY: Sockets may be used and closed by any thread.
+// SAFETY: A `struct socket` belongs to no thread; `sock_release()`, which the drop calls, may be called by any.
 unsafe impl Send for Socket {}
-// SAFETY: The functions used on a socket lock it, or read single values.
+// SAFETY: The functions of C that are called with a shared reference lock the socket; what is read without are
+// single values.
 unsafe impl Sync for Socket {}
 
 impl Socket {
@@ -96,28 +98,42 @@ impl Socket {
             bindings::sock_type_SOCK_STREAM as c_int,
             bindings::IPPROTO_TCP as c_int,
         );
-        // SAFETY: The namespace is valid by the invariants of `NetRef`; `raw` may be written to.
+        // SAFETY: `sock_create_kern()` wants a valid namespace, which `net` is by the invariants of `NetRef`, and a
+        // place for the socket, which `raw` is.
         to_result(unsafe {
             bindings::sock_create_kern(net.as_raw(), family.as_raw(), kind, proto, &mut raw)
         })?;
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        // SAFETY: The socket is new; nobody else knows it.
-        let callbacks = unsafe { Callbacks::read(sk_of(raw)) };
-        // INVARIANT: As made above.
-        let socket = Self { raw, callbacks };
+        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: `sock_create_kern()` has made one.
+        let sk = unsafe { sk_of(raw) };
+        // SAFETY: `read` wants a valid socket whose callbacks nobody changes: it is new; nobody else knows it.
+        let callbacks = unsafe { Callbacks::read(sk) };
+        // INVARIANT: As made above; it does not listen.
+        let socket = Self {
+            raw,
+            callbacks,
+            listener: false,
+        };
         socket.setup();
         Ok(socket)
     }
 
+    /// Makes it one that is only there to listen ([`Socket::listen`]).
+    pub fn into_listener(mut self) -> Self {
+        self.listener = true;
+        self
+    }
+
     /// What each socket gets, made or accepted.
     fn setup(&self) {
-        // SAFETY: The socket is valid. Nagle's algorithm would hold back the last packet of a
-        // batch.
+        // Nagle's algorithm would hold back the last packet of a batch.
+        // SAFETY: `tcp_sock_set_nodelay()` wants a valid TCP socket that the caller has not locked: `self` has one,
+        // and nobody else has it yet.
         unsafe { bindings::tcp_sock_set_nodelay(self.sk()) };
         self.locked(|sk| {
             // Memory must come without waiting, since softirqs send too and memory may be freed by
             // what is sent here.
-            // SAFETY: The socket is valid and locked.
+            // SAFETY: The helper wants a valid socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_setup(sk, RCVBUF) };
         });
     }
@@ -129,7 +145,8 @@ impl Socket {
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it has one.
     pub fn bind(&self, addr: &SockAddr) -> Result {
         let mut raw = addr.to_raw();
-        // SAFETY: The socket is valid; the address has the length that is given.
+        // SAFETY: `kernel_bind()` wants a valid socket, which `self` has, and an address of that length, which
+        // `raw` is large enough for.
         to_result(unsafe {
             bindings::kernel_bind(self.raw.as_ptr(), (&raw mut raw).cast(), addr.raw_len())
         })
@@ -139,9 +156,13 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EINVAL` if it is connected.
+    /// `EADDRINUSE`, `EINVAL` if it is connected, or not made for it ([`Socket::into_listener`]).
     pub fn listen(&self, backlog: u16) -> Result {
-        // SAFETY: The socket is valid.
+        if !self.listener {
+            return Err(EINVAL);
+        }
+        // INVARIANT: `listener` is set.
+        // SAFETY: `kernel_listen()` wants a valid socket, which `self` has by the type invariant.
         to_result(unsafe { bindings::kernel_listen(self.raw.as_ptr(), backlog.into()) })
     }
 
@@ -154,17 +175,20 @@ impl Socket {
     /// not listen, `ENOMEM`.
     pub fn accept(&self) -> Result<Socket> {
         let mut raw = ptr::null_mut();
-        // SAFETY: The socket is valid; `raw` may be written to.
+        // SAFETY: `kernel_accept()` wants a valid socket, which `self` has by the type invariant, and a place for
+        // the new one, which `raw` is.
         to_result(unsafe { bindings::kernel_accept(self.raw.as_ptr(), &mut raw, NONBLOCK) })?;
         let raw = NonNull::new(raw).ok_or(ECONNABORTED)?;
         // INVARIANT: A TCP socket, and nobody else has it. Both sockets are of the same kind, so
-        // that the callbacks are too.
+        // that the callbacks are too. It has not listened.
         let child = Self {
             raw,
             callbacks: self.callbacks,
+            listener: false,
         };
         // A child begins with a copy of the listener's callbacks, but without its data.
-        // SAFETY: The socket is valid, and no hook was installed on it.
+        // SAFETY: `restore` wants a valid socket and TCP's callbacks: by their invariants `child` has one, and
+        // `self` has these.
         unsafe { self.callbacks.restore(child.sk()) };
         child.setup();
         Ok(child)
@@ -177,7 +201,8 @@ impl Socket {
     /// `ENETUNREACH`, `EADDRNOTAVAIL`, `EISCONN`, `ECONNREFUSED` and others that are known at once.
     pub fn connect_nonblock(&self, addr: &SockAddr) -> Result<Connecting> {
         let mut raw = addr.to_raw();
-        // SAFETY: The socket is valid; the address has the length that is given.
+        // SAFETY: `kernel_connect()` wants a valid socket, which `self` has, and an address of that length, which
+        // `raw` is large enough for.
         let ret = unsafe {
             bindings::kernel_connect(
                 self.raw.as_ptr(),
@@ -201,13 +226,13 @@ impl Socket {
     /// checked.
     pub fn set_bound_dev(&self, ifindex: u32) -> Result {
         let ifindex = c_int::try_from(ifindex).map_err(|_| ENODEV)?;
-        // SAFETY: The socket is valid and not locked by the caller.
+        // SAFETY: `sock_bindtoindex()` wants a valid socket, which `self` has, and locks it, as asked for.
         to_result(unsafe { bindings::sock_bindtoindex(self.sk(), ifindex, true) })
     }
 
     /// Lets the socket be bound where connections still linger. Context: process.
     pub fn set_reuseaddr(&self) {
-        // SAFETY: The socket is valid.
+        // SAFETY: `sock_set_reuseaddr()` wants a valid socket, which `self` has, and locks it.
         unsafe { bindings::sock_set_reuseaddr(self.sk()) };
     }
 
@@ -220,17 +245,19 @@ impl Socket {
         if self.family() != Family::V6 {
             return Err(EINVAL);
         }
-        // SAFETY: The socket is valid and IPv6.
+        // SAFETY: `ip6_sock_set_v6only()` wants a valid IPv6 socket, which `self` has, as just compared; it locks
+        // it.
         to_result(unsafe { riwarp_helper_ip6_sock_set_v6only(self.sk()) })
     }
 
     /// Sets the type of service (IPv4) or traffic class (IPv6). Context: process.
     pub fn set_tos(&self, tos: u8) {
         match self.family() {
-            // SAFETY: The socket is valid and IPv4.
+            // SAFETY: `ip_sock_set_tos()` wants a valid IPv4 socket, which `self` has, as just compared; it locks it.
             Family::V4 => unsafe { bindings::ip_sock_set_tos(self.sk(), tos.into()) },
             Family::V6 => self.locked(|sk| {
-                // SAFETY: The socket is valid, IPv6 and locked.
+                // SAFETY: The helper wants a valid IPv6 socket that is locked: `locked` gives one, and the family was
+                // just compared.
                 unsafe { riwarp_helper_ip6_sock_set_tclass(sk, tos.into()) };
             }),
         }
@@ -243,7 +270,8 @@ impl Socket {
     /// `EAFNOSUPPORT` should not happen.
     pub fn local_addr(&self) -> Result<SockAddr> {
         let mut raw = bindings::__kernel_sockaddr_storage::default();
-        // SAFETY: The socket is valid; there is room for any address.
+        // SAFETY: `kernel_getsockname()` wants a valid socket, which `self` has, and room for an address of its
+        // family, which `raw` has for any.
         to_result(unsafe {
             bindings::kernel_getsockname(self.raw.as_ptr(), (&raw mut raw).cast())
         })?;
@@ -257,7 +285,8 @@ impl Socket {
     /// `ENOTCONN`.
     pub fn peer_addr(&self) -> Result<SockAddr> {
         let mut raw = bindings::__kernel_sockaddr_storage::default();
-        // SAFETY: The socket is valid; there is room for any address.
+        // SAFETY: `kernel_getpeername()` wants a valid socket, which `self` has, and room for an address of its
+        // family, which `raw` has for any.
         to_result(unsafe {
             bindings::kernel_getpeername(self.raw.as_ptr(), (&raw mut raw).cast())
         })?;
@@ -279,7 +308,8 @@ impl Socket {
             iov_base: buf.as_ptr().cast_mut().cast(),
             iov_len: buf.len(),
         };
-        // SAFETY: The socket is valid; the vector describes `buf`, which is only read.
+        // SAFETY: `kernel_sendmsg()` wants a valid socket, which `self` has, and a vector of memory that is readable:
+        // it describes `buf`, which is only read.
         let ret = unsafe {
             bindings::kernel_sendmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len())
         };
@@ -313,7 +343,8 @@ impl Socket {
         };
         // CAST: The flags are small.
         let flags = flags as c_int;
-        // SAFETY: The socket is valid; the vector describes `buf`.
+        // SAFETY: `kernel_recvmsg()` wants a valid socket, which `self` has, and a vector of memory that is writable:
+        // it describes `buf`, which is borrowed exclusively.
         let ret = unsafe {
             bindings::kernel_recvmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len(), flags)
         };
@@ -329,7 +360,7 @@ impl Socket {
     /// Context: process. For an established connection.
     pub fn open_window(&self) {
         self.locked(|sk| {
-            // SAFETY: The socket is valid and locked.
+            // SAFETY: The helper wants a valid TCP socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_tcp_open_window(sk) };
         });
     }
@@ -338,7 +369,7 @@ impl Socket {
     /// last words of a stream. Context: process.
     pub fn make_room(&self, n: usize) {
         self.locked(|sk| {
-            // SAFETY: The socket is valid and locked.
+            // SAFETY: The helper wants a valid TCP socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_make_room(sk, n) };
         });
     }
@@ -346,26 +377,33 @@ impl Socket {
     /// How many octets TCP puts into a full packet now (EMSS in RFC 5044). Context: any.
     #[inline]
     pub fn emss(&self) -> u32 {
-        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
-        unsafe { (&raw const (*self.tp()).mss_cache).read_volatile() }
+        // SAFETY: The place of a field is inside of the allocation: `tp` gives a valid TCP socket.
+        let mss = unsafe { &raw const (*self.tp()).mss_cache };
+        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        unsafe { mss.read_volatile() }
     }
 
     /// How many octets the peer has acknowledged so far, the FIN included. Context: any.
     pub fn acked(&self) -> u64 {
-        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
-        unsafe { (&raw const (*self.tp()).bytes_acked).read_volatile() }
+        // SAFETY: The place of a field is inside of the allocation: `tp` gives a valid TCP socket.
+        let acked = unsafe { &raw const (*self.tp()).bytes_acked };
+        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        unsafe { acked.read_volatile() }
     }
 
     /// How many octets have come from the peer so far, in order. Context: any.
     pub fn received(&self) -> u64 {
-        // SAFETY: The socket is a valid TCP socket; the value may change at any time.
-        unsafe { (&raw const (*self.tp()).bytes_received).read_volatile() }
+        // SAFETY: The place of a field is inside of the allocation: `tp` gives a valid TCP socket.
+        let received = unsafe { &raw const (*self.tp()).bytes_received };
+        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        unsafe { received.read_volatile() }
     }
 
     /// Ends the stream to the peer, after all that was sent. Runs the `state_change` of a hook.
     /// Context: process.
     pub fn shutdown_write(&self) {
-        // SAFETY: The socket is valid. An error says that there was no connection.
+        // SAFETY: `kernel_sock_shutdown()` wants a valid socket, which `self` has. An error says that there was no
+        // connection.
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
         };
@@ -374,25 +412,28 @@ impl Socket {
     /// Ends the connection at once by a reset; [`Socket::error`] is `ECONNABORTED` then. Runs the
     /// `state_change` of a hook. Context: process.
     pub fn abort(&self) {
-        // SAFETY: The socket is a valid TCP socket. An error says that it was closed before.
+        // SAFETY: `tcp_abort()` wants a valid TCP socket, which `self` has, and locks it. An error says that it was
+        // closed before.
         unsafe { bindings::tcp_abort(self.sk(), ECONNABORTED.to_errno().wrapping_neg()) };
     }
 
     /// The state of the connection, as it is now. Context: any.
     pub fn state(&self) -> TcpState {
-        // SAFETY: The socket is valid.
+        // SAFETY: `state_of` wants a valid socket, which `self` has.
         unsafe { state_of(self.sk()) }
     }
 
     /// What happened to the connection, as a positive error number; 0 if nothing did. Context: any.
     pub fn error(&self) -> i32 {
-        // SAFETY: The socket is valid; the value may change at any time.
-        unsafe { (&raw const (*self.sk()).sk_err).read_volatile() }
+        // SAFETY: The place of a field is inside of the allocation: `self` has a valid socket.
+        let error = unsafe { &raw const (*self.sk()).sk_err };
+        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        unsafe { error.read_volatile() }
     }
 
     /// The protocol of the socket.
     pub fn family(&self) -> Family {
-        // SAFETY: The socket is valid, and its family never changes.
+        // SAFETY: A field of a valid socket, which `self` has, that never changes (`IPV6_ADDRFORM` is for processes).
         let family = unsafe { (*self.sk()).__sk_common.skc_family };
         if u32::from(family) == bindings::AF_INET6 {
             Family::V6
@@ -403,35 +444,46 @@ impl Socket {
 
     /// Tells apart which namespace the socket is in.
     pub fn net_id(&self) -> NetId {
-        // SAFETY: The socket is valid.
+        // SAFETY: `sock_net()` wants a valid socket, which `self` has.
         NetId(unsafe { riwarp_helper_sk_net(self.sk()) }.addr())
     }
 
     /// Looks at what was received, with the socket locked. Context: process.
     pub fn with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> R {
-        // SAFETY: The socket is valid and locked by this call, for as long as the view lives.
-        self.locked(|sk| f(&mut unsafe { Inbound::of_owner(sk) }))
+        self.locked(|sk| {
+            // SAFETY: `of_owner` wants a valid TCP socket that the caller owns while the view lives: `locked` gives
+            // one that it owns until this returns.
+            let mut inbound = unsafe { Inbound::of_owner(sk) };
+            f(&mut inbound)
+        })
     }
 
+    /// Runs `f` with the valid TCP socket that it is given locked, by this thread as the owner. Context: process.
     #[inline]
     fn locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
-        // SAFETY: The socket is valid. Context: process.
+        // SAFETY: `lock_sock()` wants a valid socket, which `self` has.
         unsafe { riwarp_helper_lock_sock(self.sk()) };
         let ret = f(self.sk());
-        // SAFETY: Locked above.
+        // SAFETY: `release_sock()` wants a socket that the caller owns: it was locked above, and nothing that `f`
+        // can reach unlocks it.
         unsafe { bindings::release_sock(self.sk()) };
         ret
     }
 
     #[inline]
     pub(super) fn sk(&self) -> *mut bindings::sock {
-        // SAFETY: By the type invariant the socket is valid.
+        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: by the type invariant it is one.
         unsafe { sk_of(self.raw) }
     }
 
+    /// A valid TCP socket, as long as `self` lives.
     #[inline]
     fn tp(&self) -> *const bindings::tcp_sock {
         self.sk().cast_const().cast()
+    }
+
+    pub(super) fn is_listener(&self) -> bool {
+        self.listener
     }
 
     pub(super) fn callbacks(&self) -> Callbacks {
@@ -447,19 +499,24 @@ impl Drop for Socket {
         // A socket of the kernel's that does not hold its namespace loses its timers when closed,
         // and with them the rest of the stream if a packet is lost. In a namespace that is going
         // away nothing can be delivered any more.
-        // SAFETY: The socket is valid.
+        // SAFETY: The helper reads a field of a valid socket, which `self` has.
         if lingers && unsafe { riwarp_helper_sk_net_refcnt(sk) } == 0 {
-            // SAFETY: The socket keeps the memory of its namespace valid.
-            let net = unsafe { riwarp_helper_maybe_get_net(riwarp_helper_sk_net(sk)) };
+            // SAFETY: `sock_net()` wants a valid socket, which `self` has.
+            let net = unsafe { riwarp_helper_sk_net(sk) };
+            // SAFETY: `maybe_get_net()` wants the memory of a namespace: a socket that does not count its namespace
+            // keeps the memory valid all the same (`net_passive_inc()` in `sk_alloc()`).
+            let net = unsafe { riwarp_helper_maybe_get_net(net) };
             if !net.is_null() {
-                // SAFETY: The socket is valid, does not count its namespace, and the namespace is
-                // alive. Only the owner of the socket does this.
+                // SAFETY: `sk_net_refcnt_upgrade()` wants a valid socket that does not count its namespace, as just
+                // seen, of a namespace that is alive, which the count above keeps so. Only the drop of the one
+                // owner does this.
                 unsafe { bindings::sk_net_refcnt_upgrade(sk) };
-                // SAFETY: Counted above.
+                // SAFETY: `put_net()` gives back a count that the caller has: that from `maybe_get_net()` above.
                 unsafe { riwarp_helper_put_net(net) };
             }
         }
-        // SAFETY: By the type invariant this value owns the socket.
+        // SAFETY: `sock_release()` wants a valid socket that nobody uses any more: by the type invariant this value
+        // owns it, and whoever hooked it has unhooked it.
         unsafe { bindings::sock_release(self.raw.as_ptr()) };
     }
 }
@@ -469,7 +526,7 @@ impl Drop for Socket {
 /// `raw` must be a valid socket with a `struct sock`.
 #[inline]
 unsafe fn sk_of(raw: NonNull<bindings::socket>) -> *mut bindings::sock {
-    // SAFETY: By the contract of this function.
+    // SAFETY: A field of a valid socket, which the caller has made `raw`.
     unsafe { (*raw.as_ptr()).sk }.cast()
 }
 

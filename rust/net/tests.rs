@@ -153,20 +153,6 @@ mod socket {
         batch.reserve(total, Grow::Sleep)?;
         Ok(())
     }
-
-    #[test]
-    fn who_holds_the_socket_can_send() -> Result {
-        let (active, passive) = pair(Family::V4)?;
-        let mut batch = TxBatch::new();
-        batch.put(b"octets")?;
-        let sent = active.with_inbound(|inbound| inbound.try_send_batch(&mut batch, More::No));
-        assert_eq!(sent, Ok(6));
-        assert!(batch.is_empty());
-        let mut octets = [0; 8];
-        eventually(|| passive.recv(&mut octets) == Ok(6))?;
-        assert_eq!(&octets[..6], b"octets");
-        Ok(())
-    }
 }
 
 #[kernel::prelude::kunit_tests(riwarp_inbound)]
@@ -366,9 +352,15 @@ mod hooks {
     use crate::net::Family;
     use crate::net::Hooked;
     use crate::net::Inbound;
+    use crate::net::More;
+    use crate::net::SockAddr;
+    use crate::net::Socket;
     use crate::net::SocketEvents;
     use crate::net::TcpState;
+    use crate::net::TxBatch;
+    use crate::new_spinlock_bh;
     use crate::sync::BhOff;
+    use crate::sync::SpinLockBh;
     use kernel::prelude::*;
     use kernel::sync::atomic::Atomic;
     use kernel::sync::atomic::Relaxed;
@@ -457,6 +449,164 @@ mod hooks {
         drop(Hooked::new(passive, bell.clone())?);
         assert!(Arc::into_unique_or_drop(bell).is_some());
         eventually(|| active.recv(&mut [0]) == Ok(0))?;
+        Ok(())
+    }
+
+    /// Sends what it has as soon as octets come, if it may.
+    #[pin_data]
+    struct Echo {
+        #[pin]
+        batch: SpinLockBh<TxBatch>,
+        sent: Atomic<u32>,
+        refused: Atomic<u32>,
+    }
+
+    impl SocketEvents for Echo {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
+            let mut batch = off.lock(&self.batch);
+            match inbound.try_send_batch(&mut batch, More::No) {
+                Ok(n) => self.sent.add(n as u32, Relaxed),
+                Err(error) => self.refused.add(u32::from(error == EBUSY), Relaxed),
+            }
+        }
+
+        fn write_space(self: ArcBorrow<'_, Self>) {}
+
+        fn state_change(self: ArcBorrow<'_, Self>) {}
+    }
+
+    impl Echo {
+        fn new() -> Result<Arc<Self>> {
+            let echo = Arc::pin_init(
+                pin_init!(Echo {
+                    batch <- new_spinlock_bh!(TxBatch::new(), "riwarp_hooks::batch"),
+                    sent: Atomic::new(0),
+                    refused: Atomic::new(0),
+                }),
+                GFP_KERNEL,
+            )?;
+            echo.batch.lock().put(b"octets")?;
+            Ok(echo)
+        }
+    }
+
+    /// Calls what TCP has taken from a socket to be called for octets or connections.
+    fn call_data_ready(socket: &Socket) {
+        // SAFETY: A field of a valid socket, which `socket` has; nobody changes it meanwhile.
+        let callback = unsafe { (*socket.sk()).sk_data_ready };
+        if let Some(callback) = callback {
+            // SAFETY: The socket is valid. Only for those that listen: those are not locked.
+            unsafe { callback(socket.sk()) };
+        }
+    }
+
+    #[test]
+    fn a_listener_lends_nothing_whatever_becomes_of_it() -> Result {
+        let echo = Echo::new()?;
+        let hooked = Hooked::new(listener(Family::V4)?, echo.clone())?;
+        call_data_ready(&hooked);
+        assert_eq!(echo.refused.load(Relaxed), 1);
+        // An administrator can do this too. A call for a last connection may be under way, without a lock.
+        hooked.abort();
+        assert_eq!(hooked.state(), TcpState::Closed);
+        call_data_ready(&hooked);
+        assert_eq!(echo.refused.load(Relaxed), 2);
+        assert_eq!(echo.sent.load(Relaxed), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn only_what_was_made_for_it_listens() -> Result {
+        let other = socket(Family::V4)?;
+        other.bind(&address(Family::V4, 0))?;
+        assert_eq!(other.listen(1), Err(EINVAL));
+        assert_eq!(other.into_listener().listen(1), Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn the_data_of_others_is_not_taken_for_a_hook() -> Result {
+        let bell = Bell::new()?;
+        let hooked = Hooked::new(listener(Family::V4)?, bell.clone())?;
+        // Nothing that could be called.
+        let mut other = KBox::new([0u64; 16], GFP_KERNEL)?;
+        let other = (&raw mut *other).cast::<u8>();
+        // SAFETY: The place of a field of a valid socket.
+        let place = unsafe { &raw mut (*hooked.sk()).sk_user_data };
+        // SAFETY: Nobody else changes the data of this socket.
+        let ours = unsafe { place.read() };
+        // `SK_USER_DATA_BPF`; `SK_USER_DATA_PSOCK` with `SK_USER_DATA_NOCOPY`; none.
+        for flags in [2, 5, 0] {
+            // SAFETY: As before; what it points to outlives the call.
+            unsafe { place.write(other.map_addr(|addr| addr | flags).cast()) };
+            call_data_ready(&hooked);
+        }
+        assert_eq!(bell.rings.load(Relaxed), 0);
+        // SAFETY: As before: what was there.
+        unsafe { place.write(ours) };
+        call_data_ready(&hooked);
+        assert_eq!(bell.rings.load(Relaxed), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_softirq_sends_where_it_receives() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let echo = Echo::new()?;
+        let _hooked = Hooked::new(passive, echo.clone())?;
+        active.send(b"x")?;
+        let mut octets = [0; 8];
+        eventually(|| active.recv(&mut octets) == Ok(6))?;
+        assert_eq!(&octets[..6], b"octets");
+        assert_eq!(echo.sent.load(Relaxed), 6);
+        assert_eq!(echo.refused.load(Relaxed), 0);
+        assert!(echo.batch.lock().is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn the_owner_of_a_socket_keeps_what_it_looks_at() -> Result {
+        // Of two families, so that locking one within the other is nothing that lockdep has to know of.
+        let listener = socket(Family::V6)?.into_listener();
+        listener.bind(&SockAddr::unspecified(Family::V6))?;
+        listener.listen(1)?;
+        let active = socket(Family::V4)?;
+        active.connect_nonblock(&address(Family::V4, listener.local_addr()?.port()))?;
+        let mut passive = Err(EAGAIN);
+        eventually(|| {
+            passive = listener.accept();
+            passive.is_ok()
+        })?;
+        let passive = passive?;
+        active.send(b"first")?;
+        eventually(|| passive.peek(&mut [0; 8]) == Ok(5))?;
+        // More than TCP takes without a look at what has come meanwhile.
+        let mut batch = TxBatch::new();
+        let octets = KVec::from_elem(0u8, 4096, GFP_KERNEL)?;
+        while batch.len() < TxBatch::CAPACITY - octets.len() {
+            batch.put(&octets)?;
+        }
+        let waits = batch.len();
+        // It takes all that comes, and by that has it freed.
+        let bell = Bell::new()?;
+        let hooked = Hooked::new(passive, bell.clone())?;
+        hooked.with_inbound(|inbound| {
+            let mut seen = [0; 5];
+            inbound.mark(0);
+            assert!(inbound.peek(0, &mut seen));
+            // This waits in the backlog, since the socket is owned.
+            assert_eq!(active.send(b"second"), Ok(6));
+            assert_eq!(inbound.try_send_batch(&mut batch, More::No), Err(EBUSY));
+            assert_eq!(inbound.available(), 5);
+            assert_eq!(inbound.front(0, &mut seen), 5);
+            assert_eq!(&seen, b"first");
+            assert_eq!(
+                inbound.crc32c(0, 5, crate::crc32c::INIT),
+                crate::crc32c::update(crate::crc32c::INIT, b"first")
+            );
+        });
+        assert_eq!(batch.len(), waits);
+        eventually(|| bell.octets.load(Relaxed) == 11)?;
         Ok(())
     }
 }

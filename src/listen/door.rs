@@ -149,7 +149,7 @@ impl Door {
             }),
             GFP_KERNEL,
         )?;
-        let hooked = Hooked::new(socket, door.clone())?;
+        let hooked = Hooked::new(socket.into_listener(), door.clone())?;
         hooked.listen(plan.backlog)?;
         door.inner.lock().socket = Some(hooked);
         Ok(door)
