@@ -111,3 +111,13 @@ bool riwarp_helper_is_trusted(void)
 {
 	return (current->flags & PF_KTHREAD) || capable(CAP_NET_ADMIN);
 }
+
+#if IS_ENABLED(CONFIG_KUNIT)
+int riwarp_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+			       const struct ib_send_wr **bad);
+int riwarp_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+			       const struct ib_send_wr **bad)
+{
+	return ib_post_send(qp, wr, bad);
+}
+#endif

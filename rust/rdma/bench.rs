@@ -1,24 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What stands for `ib_core` and its consumers in the KUnit suites of a driver: proofs that objects are a
-//! kernel consumer's, the lists that such a consumer posts, what it polls, and the pages that it registers.
+//! kernel consumer's, the lists that such a consumer posts, to the driver or through `ib_post_send()`, what it
+//! polls, and the pages that it registers.
 //!
 //! Links to objects that no consumer holds are made by their own types (`dead`). None of this is there in a
 //! kernel without KUnit.
 
+use super::mmap::Mappings;
 use super::mr::MapSg;
 use super::object::CqLink;
+use super::object::QpLink;
+use super::object::QpObject;
+use super::object::Tail;
+use super::ops::table;
 use super::ops::Driver;
+use super::ops::Provider;
 use super::types::KernelOwned;
 use super::wr::RecvWrs;
 use super::wr::SendFlags;
 use super::wr::SendWrs;
+use super::wr::WcOpcode;
 use super::wr::WcSink;
 use super::wr::WcStatus;
 use crate::bindings;
 use crate::mm::place::KernelPages;
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::error::from_result;
+use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
 use kernel::ffi::c_ulong;
@@ -112,18 +122,157 @@ pub fn post_send_immediate<T: Driver, R>(
     f(&mut unsafe { SendWrs::new(&wr) })
 }
 
+/// An atomic operation under masks, as a kernel consumer asks for it.
+pub struct MaskedAtomic {
+    /// The number of the request.
+    pub id: u64,
+    /// What to do.
+    pub op: MaskedOp,
+    /// Where the peer's word is, and the key of its region.
+    pub target: (u64, u32),
+    /// Where the word that was there goes, and the key of that region.
+    pub sink: (u64, u32),
+}
+
+/// The operations that have masks.
+#[derive(Clone, Copy)]
+pub enum MaskedOp {
+    /// `IB_WR_MASKED_ATOMIC_CMP_AND_SWP`.
+    CompareSwap {
+        /// What the word must be.
+        compare: u64,
+        /// Which bits are compared.
+        compare_mask: u64,
+        /// What it becomes.
+        swap: u64,
+        /// Which bits are swapped.
+        swap_mask: u64,
+    },
+    /// `IB_WR_MASKED_ATOMIC_FETCH_AND_ADD`.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+        /// The most significant bit of each field.
+        boundary: u64,
+    },
+}
+
+/// A queue pair of the driver as its consumer in the kernel has it, for `ib_post_send()`.
+///
+/// # Invariants
+///
+/// `qp` is filled, has no user object, and names `device`, whose operations are those of `T`.
+pub struct ConsumerQp<T: Driver> {
+    qp: KBox<MaybeUninit<QpObject<T>>>,
+    #[expect(dead_code, reason = "`qp` names it")]
+    device: KBox<MaybeUninit<bindings::ib_device>>,
+}
+
+impl<T: Driver> ConsumerQp<T> {
+    /// Makes one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(data: Arc<T::Qp>) -> Result<Self> {
+        let tail = Tail {
+            data,
+            link: QpLink::dead()?,
+            mappings: Mappings::new(),
+        };
+        let mut device = KBox::<bindings::ib_device>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+        let mut qp = KBox::<QpObject<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+        let ib_device = device.as_mut_ptr();
+        let ib_qp = qp.as_mut_ptr().cast::<bindings::ib_qp>();
+        // SAFETY: The place is inside of the allocation that `ib_device` points to.
+        let ops = unsafe { &raw mut (*ib_device).ops };
+        // SAFETY: It is writable and aligned, and nobody else has it.
+        unsafe { ops.write(table::<T>(Provider::Rxe)) };
+        // SAFETY: `ib_qp` is the head of a structure that is larger; a pointer is overwritten that was null.
+        unsafe { (*ib_qp).device = ib_device };
+        // SAFETY: It has the size that `fill` wants, and its tail, all zeroes, holds nothing.
+        unsafe { QpObject::<T>::fill(ib_qp, tail) };
+        // INVARIANT: As just written; all else is zero, also the pointer to a user object.
+        Ok(Self { qp, device })
+    }
+
+    /// Posts requests, at most four, as one list.
+    ///
+    /// # Errors
+    ///
+    /// What `ib_post_send()` returned.
+    pub fn post_send(&self, list: &[MaskedAtomic]) -> Result {
+        let mut sges = <[bindings::ib_sge; LIST]>::default();
+        let mut wrs = <[bindings::ib_atomic_wr; LIST]>::default();
+        let mut next: *mut bindings::ib_send_wr = core::ptr::null_mut();
+        for ((wr, sge), asked) in wrs.iter_mut().zip(&mut sges).zip(list).rev() {
+            (sge.addr, sge.lkey) = asked.sink;
+            sge.length = 8;
+            // SAFETY: The union is 64 bits of plain data.
+            unsafe { *wr.wr.__bindgen_anon_1.wr_id.as_mut() = asked.id };
+            (wr.wr.next, wr.wr.sg_list, wr.wr.num_sge) = (next, sge, 1);
+            // CAST: A small flag.
+            wr.wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED as c_int;
+            (wr.remote_addr, wr.rkey) = asked.target;
+            match asked.op {
+                MaskedOp::CompareSwap {
+                    compare,
+                    compare_mask,
+                    swap,
+                    swap_mask,
+                } => {
+                    wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_CMP_AND_SWP;
+                    (wr.compare_add, wr.compare_add_mask) = (compare, compare_mask);
+                    (wr.swap, wr.swap_mask) = (swap, swap_mask);
+                }
+                MaskedOp::FetchAdd { add, boundary } => {
+                    wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_FETCH_AND_ADD;
+                    (wr.compare_add, wr.compare_add_mask) = (add, boundary);
+                }
+            }
+            // The request is the first member of the larger structure.
+            next = core::ptr::from_mut(wr).cast();
+        }
+        let mut bad = core::ptr::null();
+        let qp = self.qp.as_ptr().cast_mut().cast();
+        // SAFETY: By the type invariant this is a queue pair of a kernel consumer. The list ends, each
+        // request is embedded in the structure that its operation has, and all of it outlives the call.
+        to_result(unsafe { riwarp_helper_ib_post_send(qp, next, &mut bad) })
+    }
+}
+
+impl<T: Driver> Drop for ConsumerQp<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is filled; nobody can use it any more.
+        drop(unsafe { QpObject::<T>::empty(self.qp.as_mut_ptr().cast()) });
+    }
+}
+
 /// Has `f` hand over one completion, and returns its number, status and octets; [`None`] if there was none.
 pub fn poll_one(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcStatus>, u32)> {
+    poll_raw(f).map(|raw| (id_of(&raw), WcStatus::from_raw(raw.status), raw.byte_len))
+}
+
+/// Has `f` hand over one completion, and returns its number, and what was done if that went well.
+pub fn poll_done(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcOpcode>)> {
+    poll_raw(f).map(|raw| {
+        let done = WcStatus::from_raw(raw.status) == Some(WcStatus::Success);
+        let opcode = WcOpcode::from_raw(raw.opcode).filter(|_| done);
+        (id_of(&raw), opcode)
+    })
+}
+
+fn id_of(raw: &bindings::ib_wc) -> u64 {
+    // SAFETY: The union is 64 bits of plain data.
+    unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() }
+}
+
+fn poll_raw(f: impl FnOnce(&mut WcSink<'_>)) -> Option<bindings::ib_wc> {
     let mut raw = bindings::ib_wc::default();
     // SAFETY: One structure, written through the sink only while it lives.
     let mut sink = unsafe { WcSink::new(&mut raw, 1) };
     f(&mut sink);
-    if sink.used() == 0 {
-        return None;
-    }
-    // SAFETY: The union is 64 bits of plain data.
-    let wr_id = unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() };
-    Some((wr_id, WcStatus::from_raw(raw.status), raw.byte_len))
+    (sink.used() != 0).then_some(raw)
 }
 
 /// What a kernel consumer does when it is told of completions.
@@ -280,6 +429,11 @@ unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, page: u64) -> c_int {
 }
 
 extern "C" {
+    fn riwarp_helper_ib_post_send(
+        qp: *mut bindings::ib_qp,
+        list: *const bindings::ib_send_wr,
+        bad: *mut *const bindings::ib_send_wr,
+    ) -> c_int;
     fn riwarp_helper_irqs_disabled() -> bool;
     fn riwarp_helper_local_irq_restore(flags: c_ulong);
     fn riwarp_helper_local_irq_save() -> c_ulong;
