@@ -61,7 +61,8 @@ impl SockAddr {
     ///
     /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
     pub fn from_raw(raw: &bindings::__kernel_sockaddr_storage) -> Result<Self> {
-        // SAFETY: A `sockaddr_storage` is as large and as aligned as any `sockaddr_*`.
+        // SAFETY: `from_ptr` wants as many octets readable as the family says: a `sockaddr_storage`, which
+        // the reference makes readable, is as large as any `sockaddr_*`.
         unsafe { Self::from_ptr(ptr::from_ref(raw).cast()) }
     }
 
@@ -76,10 +77,12 @@ impl SockAddr {
     ///
     /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
     pub(crate) unsafe fn from_ptr(raw: *const bindings::sockaddr) -> Result<Self> {
-        // SAFETY: By the contract of this function; every address begins with its family.
+        // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr` at least, which begins with
+        // the family.
         let family = unsafe { raw.cast::<bindings::sa_family_t>().read_unaligned() };
         if u32::from(family) == bindings::AF_INET {
-            // SAFETY: By the contract of this function, for this family.
+            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in`, as its family says
+            // so; any octets are one.
             let raw = unsafe { raw.cast::<bindings::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Ok(Self(SocketAddr::V4(SocketAddrV4::new(
@@ -87,7 +90,8 @@ impl SockAddr {
                 u16::from_be(raw.sin_port),
             ))))
         } else if u32::from(family) == bindings::AF_INET6 {
-            // SAFETY: By the contract of this function, for this family.
+            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in6`, as its family says
+            // so; any octets are one.
             let raw = unsafe { raw.cast::<bindings::sockaddr_in6>().read_unaligned() };
             let ip = ipv6_from_raw(&raw.sin6_addr);
             Ok(Self(SocketAddr::V6(SocketAddrV6::new(
@@ -111,7 +115,8 @@ impl SockAddr {
                 sin.sin_family = bindings::AF_INET as bindings::sa_family_t;
                 sin.sin_port = addr.port().to_be();
                 sin.sin_addr.s_addr = u32::from_ne_bytes(addr.ip().octets());
-                // SAFETY: A `sockaddr_storage` is as large and as aligned as any `sockaddr_*`.
+                // SAFETY: `write` wants a place that is large and aligned enough: `raw` is a local
+                // `sockaddr_storage`, which is both for any `sockaddr_*`.
                 unsafe {
                     ptr::from_mut(&mut raw)
                         .cast::<bindings::sockaddr_in>()
@@ -126,7 +131,8 @@ impl SockAddr {
                 sin6.sin6_flowinfo = addr.flowinfo().to_be();
                 sin6.sin6_scope_id = addr.scope_id();
                 sin6.sin6_addr.in6_u.u6_addr8 = addr.ip().octets();
-                // SAFETY: As above.
+                // SAFETY: `write` wants a place that is large and aligned enough: `raw` is a local
+                // `sockaddr_storage`, which is both for any `sockaddr_*`.
                 unsafe {
                     ptr::from_mut(&mut raw)
                         .cast::<bindings::sockaddr_in6>()
@@ -216,7 +222,8 @@ impl fmt::Display for SockAddr {
 }
 
 pub(super) fn ipv6_from_raw(raw: &bindings::in6_addr) -> Ipv6Addr {
-    // SAFETY: All views of the union are plain octets.
+    // SAFETY: A field of a union may be read that is initialised: all fields are the same 16 octets of plain
+    // data.
     Ipv6Addr::from(unsafe { raw.in6_u.u6_addr8 })
 }
 

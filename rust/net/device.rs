@@ -60,9 +60,10 @@ extern "C" {
 /// The pointer is a valid `struct net_device`, and this value owns one count of it.
 pub struct NetDevice(NonNull<RawDevice>);
 
-// SAFETY: A `struct net_device` may be used by any thread; the count is safe to change from any.
+// SAFETY: A `struct net_device` belongs to no thread; `dev_put()`, which the drop calls, may be called by any.
 unsafe impl Send for NetDevice {}
-// SAFETY: What is read here is read once and may change at any time, as in C.
+// SAFETY: Through a shared reference fields are read that may change at any time, once each, as C does without
+// the RTNL, and the count is raised, by `dev_hold()`, which may be called by any thread.
 unsafe impl Sync for NetDevice {}
 
 impl NetDevice {
@@ -70,9 +71,9 @@ impl NetDevice {
     ///
     /// # Safety
     ///
-    /// `dev` must be a valid device for the call.
+    /// `dev` must be a valid device for the call, as one is that somebody holds a count of.
     pub(crate) unsafe fn from_raw(dev: NonNull<RawDevice>) -> Self {
-        // SAFETY: By the contract of this function.
+        // SAFETY: `dev_hold()` wants a valid device: the caller has made `dev` one for the call.
         unsafe { riwarp_helper_dev_hold(dev.as_ptr()) };
         // INVARIANT: Counted just now.
         Self(dev)
@@ -96,7 +97,8 @@ impl NetDevice {
         // module.
         let dev = unsafe { (*NetRef::init_net().as_raw()).loopback_dev };
         let dev = NonNull::new(dev).ok_or(ENODEV)?;
-        // SAFETY: As above.
+        // SAFETY: `from_raw` wants a valid device: the loopback interface of the first namespace is one for
+        // ever.
         Ok(unsafe { Self::from_raw(dev) })
     }
 
@@ -110,7 +112,7 @@ impl NetDevice {
             octets: [0; DeviceName::SIZE],
             len: 0,
         };
-        // SAFETY: By the type invariant the device is valid, and so is its name.
+        // SAFETY: By the type invariant the device is valid.
         let src = unsafe { riwarp_helper_dev_name(self.as_raw()) }.cast::<u8>();
         for (i, octet) in name
             .octets
@@ -118,8 +120,8 @@ impl NetDevice {
             .enumerate()
             .take(DeviceName::SIZE - 1)
         {
-            // SAFETY: The array has `SIZE` octets. The name may be changed at the same time; any
-            // mixture will do.
+            // SAFETY: `src` is the device's `name[IFNAMSIZ]`, and `i` is below that. The name may be changed
+            // at the same time; any mixture of octets will do.
             *octet = unsafe { src.add(i).read_volatile() };
             if *octet == 0 {
                 break;
@@ -172,10 +174,11 @@ impl NetDevice {
         let len = unsafe { riwarp_helper_dev_addr_len(self.as_raw()) };
         // CAST: The length is an `unsigned char`.
         addr.len = HwAddr::SIZE.min(len as usize);
-        // SAFETY: As above.
+        // SAFETY: By the type invariant the device is valid.
         let src = unsafe { riwarp_helper_dev_addr(self.as_raw()) };
-        // SAFETY: The address has room for `MAX_ADDR_LEN`, which is `SIZE`. It may be changed at
-        // the same time; any mixture will do.
+        // SAFETY: `dev_addr` points to the `addr[MAX_ADDR_LEN]` of the device's first `netdev_hw_addr`, which
+        // `free_netdev()` frees, after the last count; `len` is at most that, and so is the room in `octets`.
+        // The address may be changed at the same time; any mixture will do.
         unsafe { ptr::copy_nonoverlapping(src, addr.octets.as_mut_ptr(), addr.len) };
         addr
     }
@@ -202,10 +205,11 @@ impl NetDevice {
         // The one that is known to the callbacks has to be thin.
         let mut f: &mut dyn FnMut(SockAddr) = &mut f;
         let arg = (&raw mut f).cast::<c_void>();
-        // SAFETY: By the type invariant the device is valid; the callback takes `arg` as what it
-        // is.
+        // SAFETY: By the type invariant the device is valid. `in_addr_callback` is called with `arg`, which
+        // points to what it wants, on the stack of this call; nobody else uses that meanwhile.
         unsafe { riwarp_helper_for_each_in_addr(self.as_raw(), in_addr_callback, arg) };
-        // SAFETY: As above.
+        // SAFETY: By the type invariant the device is valid. `in6_addr_callback` is called with `arg`, as above,
+        // and an address of the device, which the list's lock keeps.
         unsafe { riwarp_helper_for_each_in6_addr(self.as_raw(), in6_addr_callback, arg) };
     }
 
@@ -217,9 +221,9 @@ impl NetDevice {
 
 /// # Safety
 ///
-/// `arg` points to a `&mut dyn FnMut(SockAddr)` that nobody else uses.
+/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call.
 unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
-    // SAFETY: By the contract of this function.
+    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the call.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
     f(SockAddr::new(
         IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes())),
@@ -229,25 +233,26 @@ unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
 
 /// # Safety
 ///
-/// `arg` points to a `&mut dyn FnMut(SockAddr)` that nobody else uses, `addr` to an address.
+/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call, and `addr` be
+/// valid for reads.
 unsafe extern "C" fn in6_addr_callback(arg: *mut c_void, addr: *const bindings::in6_addr) {
-    // SAFETY: By the contract of this function.
+    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the call.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
-    // SAFETY: By the contract of this function.
+    // SAFETY: The caller has made `addr` valid for reads.
     let ip = ipv6_from_raw(unsafe { &*addr });
     f(SockAddr::new(IpAddr::V6(ip), 0));
 }
 
 impl Clone for NetDevice {
     fn clone(&self) -> Self {
-        // SAFETY: By the type invariant the device is valid.
+        // SAFETY: `from_raw` wants a valid device: by the type invariant `self` has a count of it.
         unsafe { Self::from_raw(self.0) }
     }
 }
 
 impl Drop for NetDevice {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this value owns a count.
+        // SAFETY: `dev_put()` gives back a count that the caller has: by the type invariant this value's.
         unsafe { riwarp_helper_dev_put(self.as_raw()) };
     }
 }
@@ -320,19 +325,20 @@ pub enum LinkType {
 /// The pointer is a valid `struct net`, and this value owns one count of it.
 pub struct NetRef(NonNull<bindings::net>);
 
-// SAFETY: A namespace may be used and let go by any thread.
+// SAFETY: A `struct net` belongs to no thread; `put_net()`, which the drop calls, may be called by any.
 unsafe impl Send for NetRef {}
-// SAFETY: As above; the count is atomic.
+// SAFETY: Through a shared reference only the count is changed, which is atomic.
 unsafe impl Sync for NetRef {}
 
 impl NetRef {
     /// The first namespace, which never goes away.
     pub fn init_net() -> Self {
-        // SAFETY: Gives the address of a static.
+        // SAFETY: Has no requirements: gives the address of a static.
         let net = unsafe { riwarp_helper_init_net() };
-        // SAFETY: The namespace is static, so its count may be raised.
+        // SAFETY: `get_net()` wants a namespace that is alive: `init_net` is one for ever.
         let net = unsafe { riwarp_helper_get_net(net) };
-        // SAFETY: The address of a static is not null. INVARIANT: Counted just now.
+        // SAFETY: `get_net()` returns its argument, the address of a static, which is not null. INVARIANT:
+        // Counted just now.
         Self(unsafe { NonNull::new_unchecked(net) })
     }
 
@@ -348,7 +354,7 @@ impl NetRef {
 
 impl Clone for NetRef {
     fn clone(&self) -> Self {
-        // SAFETY: By the type invariant the namespace is valid and counted.
+        // SAFETY: `get_net()` wants a namespace that is alive: by the type invariant `self` has a count of it.
         unsafe { riwarp_helper_get_net(self.as_raw()) };
         // INVARIANT: Counted just now.
         Self(self.0)
@@ -357,7 +363,7 @@ impl Clone for NetRef {
 
 impl Drop for NetRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this value owns a count.
+        // SAFETY: `put_net()` gives back a count that the caller has: by the type invariant this value's.
         unsafe { riwarp_helper_put_net(self.as_raw()) };
     }
 }
@@ -369,7 +375,7 @@ pub struct NetId(pub(super) usize);
 impl NetId {
     /// The namespace of the running task; that of a kernel thread is the first one. Context: process.
     pub fn current() -> Self {
-        // SAFETY: Reads what belongs to the running task.
+        // SAFETY: Has no requirements in process context: a task's `nsproxy` is changed by itself only.
         NetId(unsafe { riwarp_helper_current_net() }.addr())
     }
 }

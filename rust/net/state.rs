@@ -59,8 +59,9 @@ impl TcpState {
 
 /// # Safety
 ///
-/// `sk` must be valid.
+/// `sk` must be a valid socket for the call. It need not be locked.
 pub(super) unsafe fn state_of(sk: *mut bindings::sock) -> TcpState {
-    // SAFETY: By the contract of this function; the value may change at any time.
+    // SAFETY: The caller has made `sk` valid for the call; an octet that others may write at any time is read
+    // once, as `inet_sk_state_load()` does.
     TcpState::from_raw(unsafe { (&raw const (*sk).__sk_common.skc_state).read_volatile() })
 }

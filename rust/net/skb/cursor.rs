@@ -20,7 +20,8 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// Either `piece` is `skb` or a member of its fragment list; `part` is 0 for its linear part, or
+/// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of it. Unless it
+/// is the head: either `piece` is `skb` or a member of its fragment list; `part` is 0 for its linear part, or
 /// the number of a fragment plus 1, the last one of those that adjoin. The `left` octets at `from` are the rest of
 /// that part; `from` is null if the CPU cannot read them.
 #[derive(Clone, Copy)]
@@ -40,10 +41,11 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The receive queue must not change while the result is used.
+    /// The receive queue of `inbound` must not change while the result is used.
     pub(super) unsafe fn first(inbound: &Inbound<'_>) -> Option<Self> {
-        // SAFETY: By the invariants of `Inbound`, the socket is valid.
+        // SAFETY: `queue_of` wants a valid socket: by the invariants of `Inbound` it is.
         let skb = unsafe { queue_of(inbound.sk) };
+        // INVARIANT: `skb` is the head; nothing is left of it.
         let mut cursor = Self {
             pos: 0,
             left: 0,
@@ -52,7 +54,7 @@ impl Cursor {
             piece: ptr::null_mut(),
             part: 0,
         };
-        // SAFETY: The head of the queue stands for a member with nothing in it.
+        // SAFETY: `next_skb` wants a cursor into the queue of `inbound`: the head of the queue is one.
         unsafe { cursor.next_skb(inbound) }.then_some(cursor)
     }
 
@@ -61,11 +63,13 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The cursor must point into the receive queue of `inbound`.
+    /// The cursor must point into the receive queue of `inbound`, to a member of it; the queue must not have
+    /// changed since the cursor was made.
     #[inline]
     pub(super) unsafe fn run(&mut self, inbound: &Inbound<'_>) -> Option<(*const u8, u32)> {
         while self.left == 0 {
-            // SAFETY: By the contract of this function.
+            // SAFETY: `next_part` wants a cursor into the queue of `inbound`, as this function does of its
+            // caller.
             if !unsafe { self.next_part(inbound) } {
                 return None;
             }
@@ -95,9 +99,9 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// `piece` must be `skb` or a member of its fragment list, and have the part.
+    /// `piece` must be `skb` or a member of its fragment list, valid, and have the part.
     unsafe fn enter(&mut self, piece: *mut Skb, part: u32) {
-        // SAFETY: By the contract of this function.
+        // SAFETY: `part_of` wants a valid piece that has the part: the caller has made `piece` one.
         let (from, left) = unsafe { part_of(piece, part) };
         // INVARIANT: All of the part is left.
         (self.piece, self.part) = (piece, part);
@@ -109,12 +113,13 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The place must be the start of a fragment of `piece`, which has `frags` of them.
+    /// The place must be the start of a fragment of `piece`, which is valid and has `frags` of them.
     #[inline]
     unsafe fn join(&mut self, frags: u32) {
         while self.part < frags {
             let next = self.part.wrapping_add(1);
-            // SAFETY: By the contract of this function, and just compared.
+            // SAFETY: `part_of` wants a valid piece that has the part: the caller says that `piece` is valid
+            // and has `frags` fragments, of which `next` is one, as just compared.
             let (from, len) = unsafe { part_of(self.piece, next) };
             // CAST: `usize` has 64 bits.
             if from != self.from.wrapping_add(self.left as usize) {
@@ -131,30 +136,40 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The cursor must point into the receive queue of `inbound`.
+    /// As for [`Cursor::run`].
     unsafe fn next_part(&mut self, inbound: &Inbound<'_>) -> bool {
-        // SAFETY: By the type invariant the piece is valid.
+        // SAFETY: `skb_shinfo()` wants a valid socket buffer: by the type invariant `piece` is `skb` or hangs on
+        // it, and the caller says that `skb` is a member of a queue that has not changed.
         let shinfo = unsafe { riwarp_helper_skb_shinfo(self.piece) };
-        // SAFETY: A valid piece has its shared information.
-        let (frags, frag_list) = unsafe { ((*shinfo).nr_frags, (*shinfo).frag_list) };
+        // SAFETY: A valid socket buffer has its shared information; nobody adds fragments to one in a queue that
+        // is locked.
+        let frags = unsafe { (*shinfo).nr_frags };
+        // SAFETY: A valid socket buffer has its shared information; nobody changes the list in a queue that is
+        // locked.
+        let frag_list = unsafe { (*shinfo).frag_list };
         if self.part < u32::from(frags) {
-            // SAFETY: There is one more fragment.
+            // SAFETY: `enter` wants a piece of `skb` that has the part: by the type invariant this is one, and it
+            // has a fragment more, as just compared.
             unsafe { self.enter(self.piece, self.part.wrapping_add(1)) };
-            // SAFETY: `piece` has so many.
+            // SAFETY: `join` wants the place at the start of a fragment, which `enter` has just made so, and the
+            // number of them.
             unsafe { self.join(frags.into()) };
             return true;
         }
         let next = if self.piece == self.skb {
             frag_list
         } else {
-            // SAFETY: By the type invariant the piece is a valid member of a fragment list.
+            // SAFETY: `next_of` wants a valid member: by the type invariant the piece is one of the fragment list
+            // of `skb`.
             unsafe { next_of(self.piece) }
         };
         if next.is_null() {
-            // SAFETY: By the contract of this function.
+            // SAFETY: `next_skb` wants a cursor into the queue of `inbound`, as this function does of its
+            // caller.
             return unsafe { self.next_skb(inbound) };
         }
-        // SAFETY: `next` is a member of the fragment list of `skb`.
+        // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is a member of its fragment list, and
+        // each piece has a linear part.
         unsafe { self.enter(next, 0) };
         true
     }
@@ -164,25 +179,27 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The cursor must point into the receive queue of `inbound`.
+    /// The cursor must point into the receive queue of `inbound`, to a member or to its head; the queue must not
+    /// have changed since the cursor was made.
     unsafe fn next_skb(&mut self, inbound: &Inbound<'_>) -> bool {
         loop {
-            // SAFETY: By the contract of this function, `skb` is a member of the queue, or its
-            // head.
+            // SAFETY: `next_of` wants a valid member of a queue, or its head: the caller says that `skb` is one,
+            // or it was found below.
             let next = unsafe { next_of(self.skb) };
-            // SAFETY: By the invariants of `Inbound`, the socket is valid.
+            // SAFETY: `queue_of` wants a valid socket: by the invariants of `Inbound` it is.
             if next == unsafe { queue_of(inbound.sk) } {
                 return false;
             }
             self.skb = next;
-            // SAFETY: `next` is a member of the queue.
+            // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is that member itself, which has a
+            // linear part.
             unsafe { self.enter(next, 0) };
             // Members may overlap: TCP keeps a packet that repeats what is there already, if
             // something new follows.
-            // SAFETY: `next` is valid, and in TCP's queue.
+            // SAFETY: `TCP_SKB_CB()` is for socket buffers in TCP's queues, of which `next` is a valid one.
             let start = unsafe { riwarp_helper_tcp_skb_seq(next) };
             let mut repeated = inbound.seq.wrapping_add(self.pos).wrapping_sub(start);
-            // SAFETY: `next` is valid.
+            // SAFETY: `next` is a member of the queue, not its head, and so a valid socket buffer.
             if repeated >= unsafe { (*next).len } {
                 continue;
             }
@@ -192,8 +209,8 @@ impl Cursor {
                 self.pass(n);
                 // NO-OVERFLOW: `n` is at most `repeated`.
                 repeated = repeated.wrapping_sub(n);
-                // SAFETY: By the contract of this function. More octets of this member follow,
-                // since it has more than `repeated`; so this does not come back here.
+                // SAFETY: `next_part` wants a cursor to a member of the queue, which `next` is. More octets of
+                // this member follow, since it has more than `repeated`; so this does not come back here.
                 if repeated > 0 && !unsafe { self.next_part(inbound) } {
                     return false;
                 }
@@ -207,10 +224,10 @@ impl Cursor {
 ///
 /// # Safety
 ///
-/// `sk` must be valid.
+/// `sk` must be a valid socket.
 #[inline]
 unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
-    // SAFETY: By the contract of this function.
+    // SAFETY: The place of a field is inside of the allocation, since the caller has made `sk` valid.
     unsafe { &raw mut (*sk).sk_receive_queue }.cast()
 }
 
@@ -221,7 +238,8 @@ unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
 /// `skb` must be a valid member, or the head of a queue, which begins as its members do.
 #[inline]
 unsafe fn next_of(skb: *mut Skb) -> *mut Skb {
-    // SAFETY: By the contract of this function.
+    // SAFETY: The caller has made `skb` a valid member or head, both of which begin with `next`; all variants of
+    // the union have it there.
     unsafe { (*skb).__bindgen_anon_1.__bindgen_anon_1.next }
 }
 
@@ -229,27 +247,28 @@ unsafe fn next_of(skb: *mut Skb) -> *mut Skb {
 ///
 /// # Safety
 ///
-/// `piece` must be valid, and have the part.
+/// `piece` must be a valid socket buffer, and have the part: 0, or a fragment's number plus 1.
 #[inline]
 unsafe fn part_of(piece: *mut Skb, part: u32) -> (*const u8, u32) {
     let Some(frag) = part.checked_sub(1) else {
-        // SAFETY: By the contract of this function.
-        let skb = unsafe { &*piece };
+        // SAFETY: The caller has made `piece` valid.
+        let data = unsafe { (*piece).data };
+        // SAFETY: The caller has made `piece` valid.
+        let len = unsafe { (*piece).len };
+        // SAFETY: The caller has made `piece` valid.
+        let data_len = unsafe { (*piece).data_len };
         // NO-OVERFLOW: `data_len` is the part of `len` that is not linear.
-        return (skb.data, skb.len.wrapping_sub(skb.data_len));
+        return (data, len.wrapping_sub(data_len));
     };
-    // SAFETY: By the contract of this function.
+    // SAFETY: `skb_shinfo()` wants a valid socket buffer: the caller has made `piece` one.
     let shinfo = unsafe { riwarp_helper_skb_shinfo(piece) };
-    // SAFETY: A valid piece has its shared information, with as many fragments as the contract
-    // says.
+    // SAFETY: The place of a field is inside of the allocation: a valid buffer has its shared information.
+    let frags = unsafe { &raw const (*shinfo).frags };
+    // SAFETY: The fragment is inside of the array, since the caller says that `piece` has it.
     // CAST: `usize` has 64 bits.
-    let frag = unsafe {
-        (&raw const (*shinfo).frags)
-            .cast::<bindings::skb_frag_t>()
-            .add(frag as usize)
-    };
-    // SAFETY: As above.
+    let frag = unsafe { frags.cast::<bindings::skb_frag_t>().add(frag as usize) };
+    // SAFETY: `skb_frag_address_safe()` wants a valid fragment, of which `frag` is one, as just found.
     let from = unsafe { riwarp_helper_skb_frag_address(frag) };
-    // SAFETY: As above.
+    // SAFETY: `frag` is a valid fragment, as just found.
     (from.cast_const().cast(), unsafe { (*frag).len })
 }
