@@ -38,11 +38,11 @@ use crate::{
     },
     wire::{
         fail,
+        quiet,
         require,
         Failure,
         Outcome,
         Wire,
-        QUIET,
         SOON, //
     },
 };
@@ -363,6 +363,14 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
+    /// No request and no receive of this connection has completed, nor will by what has happened so
+    /// far: the device has answered what came later.
+    pub(crate) fn nothing_completes(&mut self, wire: &mut Wire) -> Outcome {
+        wire.nothing_waits()?;
+        self.puppet.ask(&format!("poll {}", wire.conn))?;
+        self.puppet.none_yet(&format!("wc {}", wire.conn))
+    }
+
     /// So many receives end, all flushed, and then none more.
     pub(crate) fn flushed(&self, wire: &Wire, count: usize) -> Outcome {
         self.receives_end(wire, &vec!["flushed"; count])
@@ -441,12 +449,35 @@ impl<'a> Bench<'a> {
     pub(crate) fn settled_counter(&self, name: &str) -> Outcome<u64> {
         let mut last = self.counter(name)?;
         loop {
-            sleep(QUIET);
+            sleep(quiet());
             let now = self.counter(name)?;
             if now == last {
                 return Ok(now);
             }
             last = now;
+        }
+    }
+
+    /// How many octets of this connection the device's TCP has taken so far: what its peer has
+    /// acknowledged, and what is in its send queue.
+    pub(crate) fn taken_by_tcp(&self, wire: &Wire) -> Outcome<u64> {
+        let (theirs, ours) = wire.ports()?;
+        let (theirs, ours) = (format!(":{theirs}"), format!(":{ours}"));
+        let mut words = self.place.there.split_whitespace().chain([
+            "ss", "-HtinO", "sport", "=", &theirs, "and", "dport", "=", &ours,
+        ]);
+        let output = Command::new(words.next().unwrap_or_default())
+            .args(words)
+            .output()?;
+        let line = String::from_utf8_lossy(&output.stdout);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let queued = words.get(2).and_then(|word| word.parse::<u64>().ok());
+        let acknowledged = words
+            .iter()
+            .find_map(|word| word.strip_prefix("bytes_acked:")?.parse::<u64>().ok());
+        match (queued, acknowledged) {
+            (Some(queued), Some(acknowledged)) => Ok(queued + acknowledged),
+            _ => fail!("ss: {line}"),
         }
     }
 

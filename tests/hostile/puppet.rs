@@ -36,10 +36,10 @@ use crate::{
     frame::hex,
     wire::{
         fail,
+        quiet,
         require,
         Failure,
         Outcome,
-        QUIET,
         SOON, //
     },
 };
@@ -252,9 +252,9 @@ impl Puppet {
             .ok_or_else(|| Failure(format!("no event '{pattern}' yet")))
     }
 
-    /// No such event comes.
+    /// No such event comes for a while.
     pub(crate) fn none(&self, pattern: &str) -> Outcome {
-        match self.take_event(pattern, QUIET) {
+        match self.take_event(pattern, quiet()) {
             Some(event) => fail!("unexpected event: {}", event.join(" ")),
             None => Ok(()),
         }

@@ -20,6 +20,7 @@ use std::{
         Command,
         Stdio, //
     },
+    sync::OnceLock,
     thread::sleep,
     time::{
         Duration,
@@ -33,6 +34,8 @@ use crate::frame::{
     fpdus,
     hex,
     op,
+    read,
+    response,
     Code,
     Got,
     Segment,
@@ -77,8 +80,16 @@ pub(crate) use {fail, require};
 
 /// How long to wait for what must come.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
-/// How long nothing comes if nothing is to come.
-pub(crate) const QUIET: Duration = Duration::from_millis(80);
+/// How long nothing comes if nothing is to come, where nothing else can show that. SLOW in the
+/// environment says by how much the device is slower than in the stock kernel.
+pub(crate) fn quiet() -> Duration {
+    static SLOW: OnceLock<u32> = OnceLock::new();
+    let slow = SLOW.get_or_init(|| {
+        let slow = std::env::var("SLOW").ok();
+        slow.and_then(|text| text.parse().ok()).unwrap_or(1)
+    });
+    Duration::from_millis(80) * *slow
+}
 
 /// Whether an end of the stream may be a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,6 +246,17 @@ impl Wire {
         }
     }
 
+    /// Octets of FPDUs that were looked at, from the first one on.
+    pub(crate) fn received(&self) -> u64 {
+        self.received as u64
+    }
+
+    /// The ports of the device and of this end.
+    pub(crate) fn ports(&self) -> Outcome<(u16, u16)> {
+        let (theirs, ours) = (self.socket.peer_addr()?, self.socket.local_addr()?);
+        Ok((theirs.port(), ours.port()))
+    }
+
     /// Exactly so many octets.
     pub(crate) fn take(&mut self, count: usize) -> Outcome<Vec<u8>> {
         let begun = Instant::now();
@@ -256,10 +278,23 @@ impl Wire {
         Ok(std::mem::replace(&mut self.pending, rest))
     }
 
-    /// Nothing comes for a while.
+    /// The device has nothing to send by itself: two Reads of no octets are answered, and nothing
+    /// comes before the answers. One could be answered before what was waiting already, since
+    /// requests and answers take turns. For streams whose peer may begin a message now.
+    pub(crate) fn nothing_waits(&mut self) -> Outcome {
+        for _ in 0..2 {
+            let msn = self.next_read();
+            self.send(&[read(msn, 0, 0, 0)])?;
+            self.expect(&response(&[]))?;
+        }
+        Ok(())
+    }
+
+    /// Nothing comes for a while. Where the stream allows, [`Self::nothing_waits`] says the same
+    /// without a wait.
     pub(crate) fn silent(&mut self) -> Outcome {
         let next = if self.pending.is_empty() {
-            self.fill(QUIET)?
+            self.fill(quiet())?
         } else {
             Next::Octets
         };

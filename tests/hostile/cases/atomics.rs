@@ -391,9 +391,10 @@ fn atomic_sees_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
 
 fn no_consumer_hears_of_an_atomic(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
-    wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(1)])?;
+    let msn = wire.next_read();
+    wire.send(&[fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn)])?;
     wire.get()?;
-    b.puppet.none(&format!("wc {}", wire.conn))
+    b.nothing_completes(&mut wire)
 }
 
 fn atomics_up_to_the_depth(b: &mut Bench<'_>) -> Outcome {

@@ -47,7 +47,7 @@ pub(super) fn send_completes_behind(
 ) -> Outcome {
     b.puppet.ask(&format!("send {} 10 -", wire.conn))?;
     wire.expect_send(10)?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.nothing_completes(wire)?;
     wire.send(&[answer])?;
     let first = b.puppet.wait(&format!("wc {} send", wire.conn))?;
     let second = b.puppet.wait(&format!("wc {} send", wire.conn))?;

@@ -435,7 +435,7 @@ fn reply_lowers_the_initiators_reads(b: &mut Bench<'_>) -> Outcome {
     for _ in 0..2 {
         wire.get()?;
     }
-    wire.silent()
+    wire.nothing_waits()
 }
 
 fn faults_of_the_peer_as_responder(b: &mut Bench<'_>) -> Outcome {

@@ -137,7 +137,7 @@ fn atomic_of_the_device(b: &mut Bench<'_>) -> Outcome {
     for (msn, word) in (1..).zip([0, 1, u64::MAX, 0x0123_4567_89ab_cdef]) {
         b.clean()?;
         let (identifier, _) = pending(b, &mut wire, 5)?;
-        b.puppet.none(&format!("wc {}", wire.conn))?;
+        b.nothing_completes(&mut wire)?;
         b.untouched()?;
         wire.send(&[answer(msn, identifier, word)])?;
         brought(b, &wire, &word.to_ne_bytes())?;
@@ -182,7 +182,7 @@ fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
         for _ in 0..granted {
             asked.push(wire.get()?);
         }
-        wire.silent()?;
+        wire.nothing_waits()?;
         let mut atomics = 0;
         for i in 0..8 {
             let request = asked.remove(0);
@@ -198,7 +198,7 @@ fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
             }
             b.puppet.wait(&format!("wc {conn} send * success 8"))?;
         }
-        wire.silent()?;
+        wire.nothing_waits()?;
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ fn fenced_send_waits_for_the_atomic(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (identifier, _) = pending(b, &mut wire, 1)?;
     b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
-    wire.silent()?;
+    wire.nothing_waits()?;
     wire.send(&[answer(1, identifier, 7)])?;
     wire.expect_send(10).map(drop)
 }

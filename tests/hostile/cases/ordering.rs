@@ -180,7 +180,7 @@ fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: 
         if let Some(answer) = answer {
             // It has not completed, and neither has what is behind it.
             expect_completions(b, &completions, &mut due)?;
-            b.puppet.none(&completions)?;
+            b.nothing_completes(&mut wire)?;
             b.ram_is_clean(posted.sink(), posted.len as usize)?;
             wire.send(&[answer])?;
         }

@@ -511,7 +511,7 @@ fn read_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {
 fn reads_complete_no_receive(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     b.works(&mut wire)?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.nothing_completes(&mut wire)?;
     wire.send(&[send(1, b"taken")])?;
     b.received(&wire, b"taken")
 }

@@ -303,7 +303,7 @@ fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
         for _ in 0..granted {
             asked.push(wire.get()?.read());
         }
-        wire.silent()?;
+        wire.nothing_waits()?;
         for i in 0..8_u16 {
             wire.send(&[part(&asked.remove(0), 0, &[i as u8; 8])])?;
             if i + granted < 8 {
@@ -312,7 +312,7 @@ fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
             b.puppet
                 .wait(&format!("wc {} send * success 8", wire.conn))?;
         }
-        wire.silent()?;
+        wire.nothing_waits()?;
     }
     Ok(())
 }
@@ -327,7 +327,7 @@ fn fenced_send_waits_for_the_read(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     let (read, ..) = pending(b, &mut wire, 64)?;
     b.puppet.ask(&format!("send {} 10 f", wire.conn))?;
-    wire.silent()?;
+    wire.nothing_waits()?;
     wire.send(&[part(&read, 0, &[7; 32]).more()])?;
     wire.silent()?;
     wire.send(&[part(&read, 32, &[7; 32])])?;
@@ -371,20 +371,49 @@ fn reset_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
-    // Nothing is lost, and nothing completes that TCP has not taken.
+    // Nothing is lost, and nothing completes that TCP has not taken. Messages are short beside what
+    // the device gives TCP at once, so that some of them end in what TCP did not take of it.
+    const LEN: usize = 20_000;
+    const COUNT: usize = 32;
     let mut wire = b.begun()?;
     wire.window(8192)?;
-    const LEN: usize = 4_000_000;
-    for _ in 0..4 {
+    let before = b.taken_by_tcp(&wire)?;
+    for _ in 0..COUNT {
         b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
     }
-    let first = wire.get()?;
-    b.puppet.none(&format!("wc {} send 1003", wire.conn))?;
-    let mut octets = first.data().len();
-    while octets < 4 * LEN {
-        octets += wire.get()?.data().len();
+    // How many had completed at a time when TCP had taken so many octets.
+    let mut told = 0;
+    let mut seen = Vec::new();
+    let mut ends = vec![0];
+    for i in 0..COUNT {
+        if i % 4 == 0 {
+            b.puppet.ask(&format!("poll {}", wire.conn))?;
+            while let Ok(event) = b.puppet.now(&format!("wc {} send", wire.conn)) {
+                require!(event[4] == "success", "{}", event.join(" "));
+                told += 1;
+            }
+            seen.push((told, b.taken_by_tcp(&wire)? - before));
+        }
+        let (first, data) = wire.message()?;
+        require!(
+            first.op() == op::SEND && data.len() == LEN,
+            "{}",
+            first.describe()
+        );
+        ends.push(wire.received());
     }
-    for _ in 0..4 {
+    for (told, taken) in &seen {
+        require!(
+            ends[*told] <= *taken,
+            "{told} Sends of {} octets have completed, and TCP has taken {taken}",
+            ends[*told]
+        );
+    }
+    require!(
+        seen[0].0 < COUNT,
+        "TCP has taken all that was posted: {seen:?}"
+    );
+    for _ in told..COUNT {
         b.completed(&wire, "success")?;
     }
     Ok(())

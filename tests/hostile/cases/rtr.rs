@@ -135,7 +135,7 @@ fn rtr_is_complete_before_anybody_hears_of_it(b: &mut Bench<'_>) -> Outcome {
             wire.expect(&response(&[]))?;
         }
         // Neither takes a receive nor completes one.
-        b.puppet.none(&format!("wc {}", wire.conn))?;
+        b.nothing_completes(&mut wire)?;
         wire.send(&[send(1, b"first")])?;
         b.received(&wire, b"first")?;
     }

@@ -202,9 +202,7 @@ fn writes_arrive(b: &mut Bench<'_>) -> Outcome {
         write(b.ram.key, at + 4095, b"two"),
         write(b.ram.key, at + 8189, b"end"),
     ])?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
-    wire.send(&[read(1, 0, 0, 0)])?;
-    wire.expect(&response(&[]))?;
+    b.nothing_completes(&mut wire)?;
     let ram = b.ram;
     for (offset, data) in [(1, b"one"), (4095, b"two"), (8189, b"end")] {
         let memory = b.puppet.peek(&ram, offset, 3)?;
@@ -401,7 +399,7 @@ fn a_write_completes_no_receive(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     wire.send(&[write(b.ram.key, b.ram.at, b"x")])?;
     b.works(&mut wire)?;
-    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.nothing_completes(&mut wire)?;
     wire.send(&[send(1, b"taken")])?;
     b.received(&wire, b"taken")
 }

@@ -70,7 +70,7 @@ pub(super) fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Ou
     }
     b.puppet.wait(&format!("established {}", wire.conn))?;
     // Nobody sees it complete, and the next Read has the next number.
-    b.puppet.none(&format!("wc {}", wire.conn))?;
+    b.nothing_completes(&mut wire)?;
     b.puppet
         .ask(&format!("read {} {} 0 8 0 77 -", wire.conn, b.ram.number()))?;
     let next = wire.get()?;
