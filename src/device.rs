@@ -529,19 +529,26 @@ const PAGE_SIZES: u64 = !0xfff;
 #[kernel::prelude::kunit_tests(riwarp_device)]
 mod tests {
     use super::*;
+    use crate::{
+        bench::Bench,
+        context::Pd,
+        mr::{
+            Mr,
+            Mw, //
+        }, //
+    };
+    use kernel_ext::{
+        mm::place::Shape,
+        rdma::{
+            bench::kernel_owned,
+            types::MwType, //
+        }, //
+    };
 
     #[test]
     fn every_resource_has_a_count_of_its_own() {
-        let all = [
-            Resource::Cq,
-            Resource::Mr,
-            Resource::Mw,
-            Resource::Pd,
-            Resource::Qp,
-            Resource::Srq,
-        ];
         let mut seen = 0;
-        for resource in all {
+        for resource in ALL {
             assert!(resource.index() < Resource::COUNT && resource.limit() > 0);
             seen |= 1 << resource.index();
         }
@@ -554,5 +561,54 @@ mod tests {
         let gid = guid.link_local();
         assert_eq!(gid.0[..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
         assert_eq!(gid.0[8..], guid.octets());
+    }
+
+    const ALL: [Resource; Resource::COUNT] = [
+        Resource::Cq,
+        Resource::Mr,
+        Resource::Mw,
+        Resource::Pd,
+        Resource::Qp,
+        Resource::Srq,
+    ];
+
+    #[test]
+    fn the_last_of_each_resource_is_given_out_once() -> Result {
+        let device = Bench::new()?.device.clone();
+        for resource in ALL {
+            let used = device.used.get(resource.index()).ok_or(EINVAL)?;
+            let before = used.load(Relaxed);
+            used.store(resource.limit() - 1, Relaxed);
+            let last = device.reserve(resource)?;
+            assert_eq!(device.reserve(resource).err(), Some(ENOMEM));
+            drop(last);
+            drop(device.reserve(resource)?);
+            assert_eq!(used.load(Relaxed), resource.limit() - 1);
+            used.store(before, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Nothing is made that the device has no more of (RFC 5040, section 8.1.2; RDMAP-172).
+    #[test]
+    fn nothing_is_made_beyond_its_limit() -> Result {
+        let bench = Bench::new()?;
+        let (device, pd, cq) = (&bench.device, bench.pd.as_arc_borrow(), bench.cq(1)?);
+        for resource in ALL {
+            let used = device.used.get(resource.index()).ok_or(EINVAL)?;
+            let before = used.load(Relaxed);
+            used.store(resource.limit(), Relaxed);
+            let made = match resource {
+                Resource::Cq => bench.cq(1).map(drop),
+                Resource::Mr => Mr::fast_reg(pd, kernel_owned(), Shape::Pages, 1).map(drop),
+                Resource::Mw => Mw::alloc(pd, MwType::Two).map(drop),
+                Resource::Pd => Pd::alloc(device.as_arc_borrow()).map(drop),
+                Resource::Qp => bench.qp(1, &cq).map(Qp::destroy),
+                Resource::Srq => bench.srq(1, 0).map(drop),
+            };
+            used.store(before, Relaxed);
+            assert_eq!(made, Err(ENOMEM));
+        }
+        Ok(())
     }
 }

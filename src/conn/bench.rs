@@ -4,6 +4,19 @@
 //!
 //! Context: process.
 
+use kernel_ext::net::{
+    bench::{
+        eventually,
+        pair, //
+    },
+    Family, //
+};
+
+use crate::{
+    bench::Bench,
+    cq::Cq, //
+};
+
 use super::{
     actor::Phase,
     *, //
@@ -34,7 +47,8 @@ impl Drop for Started {
     }
 }
 
-/// What the ends of a stream have agreed upon, if nobody wants anything in particular.
+/// What the ends of a stream have agreed upon, without CRCs, if nobody wants anything in
+/// particular.
 pub(crate) const PARAMS: StreamParams = StreamParams {
     crc: Crc::Off,
     markers: Markers::Off,
@@ -44,3 +58,104 @@ pub(crate) const PARAMS: StreamParams = StreamParams {
     expect_rtr: RtrKinds::NONE,
     wait_first_fpdu: false,
 };
+
+/// Octets of an untagged header.
+pub(crate) const UNTAGGED: usize = 18;
+
+/// A queue pair, and such a connection whose peer is the test. Ended when it is dropped.
+pub(crate) struct Rig {
+    started: Option<Started>,
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) cq: Arc<Cq>,
+    pub(crate) far: Socket,
+    pub(crate) bench: Bench,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Result<Self> {
+        let bench = Bench::new()?;
+        let cq = bench.cq(8)?;
+        let qp = bench.qp(4, &cq)?;
+        let (near, far) = pair(Family::V4)?;
+        let started = Started::new(&bench.device, near, &qp)?;
+        Ok(Self {
+            conn: started.0.clone(),
+            started: Some(started),
+            qp,
+            cq,
+            far,
+            bench,
+        })
+    }
+
+    /// Gives the queue pair its stream.
+    pub(crate) fn open(&self, params: &StreamParams) -> Result {
+        self.qp.attach(&self.conn, params)?;
+        self.conn.enter_stream();
+        Ok(())
+    }
+
+    /// Sends an FPDU with an untagged segment that is a whole message; `rest` is of a length that
+    /// needs no pad.
+    pub(crate) fn put<const REST: usize>(
+        &self,
+        opcode: u8,
+        invalidate: u32,
+        (queue, number): (u32, u32),
+        rest: [u8; REST],
+    ) -> Result {
+        let mut fpdu = KVec::with_capacity(2 + UNTAGGED + REST + 4, GFP_KERNEL)?;
+        // CAST: Tests have short messages.
+        let len = (UNTAGGED + REST) as u16;
+        // The last segment, untagged, version 1 of DDP and RDMAP.
+        for octets in [
+            &len.to_be_bytes()[..],
+            &[0x41, 0x40 | opcode],
+            &invalidate.to_be_bytes(),
+            &queue.to_be_bytes(),
+            &number.to_be_bytes(),
+            // The offset.
+            &[0; 4],
+            &rest,
+            // The CRC.
+            &[0; 4],
+        ] {
+            fpdu.extend_from_slice(octets, GFP_KERNEL)?;
+        }
+        if self.far.send(&fpdu)? == fpdu.len() {
+            Ok(())
+        } else {
+            Err(EAGAIN)
+        }
+    }
+
+    /// The next octets that come.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if they do not come.
+    pub(crate) fn take<const LEN: usize>(&self) -> Result<[u8; LEN]> {
+        let mut octets = [0; LEN];
+        eventually(|| self.far.peek(&mut octets) == Ok(LEN))?;
+        self.far.recv(&mut octets)?;
+        Ok(octets)
+    }
+
+    /// The layer, type and code of the Terminate that comes.
+    pub(crate) fn take_terminate(&self) -> Result<(u8, u8, u8)> {
+        let fpdu = self.take::<{ 2 + UNTAGGED + 4 }>()?;
+        let [.., kind, code, _, _] = fpdu;
+        // Opcode 7, queue 2, number 1.
+        assert_eq!(fpdu[2..4], [0x41, 0x47]);
+        assert_eq!(fpdu[8..16], [0, 0, 0, 2, 0, 0, 0, 1]);
+        Ok((kind >> 4, kind & 15, code))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        drop(self.started.take());
+        Qp::destroy(self.qp.clone());
+    }
+}

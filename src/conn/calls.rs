@@ -378,3 +378,29 @@ fn depths(param: &ConnParam<'_>) -> Result<Depths> {
         ord: u16::try_from(param.ord)?,
     })
 }
+
+#[kernel::prelude::kunit_tests(riwarp_conn_calls)]
+mod tests {
+    use super::*;
+
+    fn asked(ird: u32, ord: u32) -> Result<(u16, u16)> {
+        let param = ConnParam {
+            private_data: &[],
+            ord,
+            ird,
+            qpn: 2,
+        };
+        depths(&param).map(|depths| (depths.ird, depths.ord))
+    }
+
+    /// Nobody has more Reads under way than the device can do (RFC 5040, section 8.1.1; RDMAP-170).
+    #[test]
+    fn depths_end_where_the_device_does() {
+        assert_eq!(asked(0, 0), Ok((0, 0)));
+        assert_eq!(asked(128, 128), Ok((128, 128)));
+        for beyond in [129, 255, 65535, 65536 + 1, u32::MAX] {
+            assert_eq!(asked(beyond, 1), Err(EINVAL));
+            assert_eq!(asked(1, beyond), Err(EINVAL));
+        }
+    }
+}

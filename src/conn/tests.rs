@@ -32,29 +32,31 @@ impl Conn {
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {
     use super::super::{
-        actor::Phase,
+        bench::{
+            self,
+            Rig, //
+        },
+        calls::{
+            config,
+            Role, //
+        },
         *, //
     };
     use crate::{
-        bench::{
-            polled,
-            Bench, //
-        },
-        cq::Cq,
+        bench::polled,
+        qp::Phase,
         Riwarp, //
+    };
+    use iwarp::mpa::negotiate::{
+        Depths,
+        Initiator, //
     };
     use kernel::time::{
         delay::fsleep,
         Delta, //
     };
     use kernel_ext::{
-        net::{
-            bench::{
-                eventually,
-                pair, //
-            },
-            Family, //
-        },
+        net::bench::eventually,
         rdma::{
             bench::{
                 post_send,
@@ -69,12 +71,7 @@ mod conn {
 
     const PARAMS: StreamParams = StreamParams {
         crc: Crc::On,
-        markers: Markers::Off,
-        ird: 1,
-        ord: 1,
-        send_rtr: None,
-        expect_rtr: RtrKinds::NONE,
-        wait_first_fpdu: false,
+        ..bench::PARAMS
     };
 
     /// Octets of an FPDU without payload, of an untagged message.
@@ -97,41 +94,6 @@ mod conn {
     fn take(socket: &Socket) -> usize {
         let mut octets = [0; 512];
         core::iter::from_fn(|| socket.recv(&mut octets).ok()).sum()
-    }
-
-    /// A queue pair, and its connection, whose start-up is done. Ended when it is dropped.
-    struct Rig {
-        conn: Arc<Conn>,
-        qp: Arc<Qp>,
-        far: Socket,
-        cq: Arc<Cq>,
-        bench: Bench,
-    }
-
-    impl Rig {
-        fn new() -> Result<Self> {
-            let bench = Bench::new()?;
-            let cq = bench.cq(4)?;
-            let qp = bench.qp(4, &cq)?;
-            let (near, far) = pair(Family::V4)?;
-            let conn = Conn::new(bench.device.clone(), near, Actor::new(Phase::Released))?;
-            qp.bind(&conn)?;
-            conn.qp.populate(Gate::new(qp.clone()));
-            Ok(Self {
-                conn,
-                qp,
-                far,
-                cq,
-                bench,
-            })
-        }
-    }
-
-    impl Drop for Rig {
-        fn drop(&mut self) {
-            self.conn.abandon(&mut self.conn.actor.lock());
-            Qp::destroy(self.qp.clone());
-        }
     }
 
     /// Whether room for the first FPDU came only between the two owners, and it went out all the same. If not, it
@@ -212,6 +174,27 @@ mod conn {
             })?;
             assert_eq!(done, Some((id, Some(WcStatus::Success), 0)));
         }
+        Ok(())
+    }
+
+    /// The queue pair cannot take the stream any more when the Reply comes: a local failure that
+    /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
+    #[test]
+    fn a_failure_behind_the_reply_is_told_by_a_terminate() -> Result {
+        let rig = Rig::new()?;
+        let depths = Depths { ird: 1, ord: 1 };
+        let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
+        let request = initiator.request(&[]).map_err(|_| EINVAL)?;
+        let request = KBox::new(request, GFP_KERNEL)?;
+        let begin = |actor: &mut Actor| actor.begin_connecting(None, initiator, request);
+        begin(&mut rig.conn.actor.lock());
+        rig.conn.kick();
+        // Key, flags, revision and length, and the four octets of RFC 6581.
+        let mut frame = rig.take::<24>()?;
+        rig.qp.enter(Phase::Closing);
+        frame[..16].copy_from_slice(b"MPA ID Rep Frame");
+        assert_eq!(rig.far.send(&frame), Ok(frame.len()));
+        assert_eq!(rig.take_terminate(), Ok((2, 0, 5)));
         Ok(())
     }
 }

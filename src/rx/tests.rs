@@ -2,6 +2,8 @@
 
 //! KUnit suite of the receiver between two connections: an old one whose work is not done yet, and a new one.
 
+mod kernel_memory;
+
 #[kernel::prelude::kunit_tests(riwarp_rx_streams)]
 mod streams {
     use super::super::*;
