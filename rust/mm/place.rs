@@ -244,9 +244,12 @@ impl Memory {
         // Most often both are one piece.
         if let (Some(run), Some(from)) = (self.whole::<true>(offset, len), inbound.in_one(pos, len))
         {
-            // SAFETY: The queue vouches for the octets until they are consumed, and they are no
-            // memory of the consumer's; the run is valid for writes as long as `self` is borrowed.
-            unsafe { core::ptr::copy_nonoverlapping(from, run.start, len) };
+            // They may overlap: what this host sends itself lies where the sender has it, which may
+            // be a file that is registered here.
+            // SAFETY: `copy` wants `len` octets readable and writable: `in_one` gives `from` so
+            // until octets are consumed, and `whole` a run of that length that may be written as
+            // long as `self` is borrowed.
+            unsafe { core::ptr::copy(from, run.start, len) };
             return Ok(());
         }
         self.copy_in_pieces(offset, inbound, pos, len)
@@ -267,11 +270,12 @@ impl Memory {
         self.runs::<true>(offset, len, |run| {
             let mut to = run.start;
             let complete = reader.each(run.len, |chunk, n| {
-                // SAFETY: The queue vouches for the chunk during this call, and it is no memory of the
-                // consumer's; all chunks together are as long as the run, of which `to` is the part that
-                // was not written yet.
-                unsafe { core::ptr::copy_nonoverlapping(chunk, to, n) };
-                // SAFETY: As above.
+                // They may overlap, as in `copy_from_inbound`.
+                // SAFETY: `copy` wants `n` octets readable and writable: `each` gives `chunk` so
+                // for this call, and chunks as long as the run altogether, of which `to` is the
+                // part that was not written yet.
+                unsafe { core::ptr::copy(chunk, to, n) };
+                // SAFETY: `to` stays inside of the run, or at its end: `n` octets were left.
                 to = unsafe { to.add(n) };
             });
             if complete {
@@ -292,7 +296,8 @@ impl Memory {
     #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if let Some(run) = self.whole::<false>(offset, len) {
-            // SAFETY: The run is valid memory for as long as `self` is borrowed.
+            // SAFETY: `append_raw` wants `len` octets readable: `whole` gives a run of that length,
+            // which is valid for as long as `self` is borrowed.
             return unsafe { batch.append_raw(run.start, len) };
         }
         self.copy_out_pieces(offset, len, batch)
@@ -304,7 +309,8 @@ impl Memory {
             return Err(EFAULT);
         }
         self.runs::<false>(offset, len, |run| {
-            // SAFETY: As above.
+            // SAFETY: `append_raw` wants so many octets readable: `runs` gives runs that are valid
+            // for as long as `self` is borrowed.
             unsafe { batch.append_raw(run.start, run.len) }
         })
     }
@@ -322,7 +328,8 @@ impl Memory {
         if !self.covers(offset, bytes.len()) {
             return Err(EFAULT);
         }
-        // SAFETY: A slice is valid for its length, and this one is private.
+        // SAFETY: `put` wants so many octets that are readable and no part of `self`: a slice is
+        // readable over its length, and memory of a consumer is not lent as one.
         unsafe { self.put(offset, bytes.as_ptr(), bytes.len()) }
     }
 
@@ -360,8 +367,9 @@ impl Memory {
         self.runs::<true>(offset, len, |run| {
             // SAFETY: The runs together are as long as the source, so this is inside.
             let source = unsafe { source.add(done) };
-            // SAFETY: The run is valid for writes, the source for reads, and they do not overlap by
-            // the caller's promise.
+            // SAFETY: `copy_nonoverlapping` wants so many octets that are readable, and others that
+            // are writable: `runs` gives a run that may be written, and the caller says that the
+            // source is readable and no part of `self`.
             unsafe { core::ptr::copy_nonoverlapping(source, run.start, run.len) };
             done += run.len;
             Ok(())

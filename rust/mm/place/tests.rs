@@ -6,6 +6,10 @@
 mod place {
     use super::super::*;
 
+    use crate::net::bench::eventually;
+    use crate::net::bench::pair;
+    use crate::net::Family;
+    use crate::net::More;
     use kernel::alloc::KVec;
 
     /// Memory of two pieces of 64 octets that do not adjoin, in a buffer of 256, as a process's.
@@ -23,7 +27,7 @@ mod place {
         let start = buffer.as_mut_ptr();
         // SAFETY: 64 octets of the buffer, which is dropped after the list.
         unsafe { list.push(start, PIECE) }?;
-        // SAFETY: As above.
+        // SAFETY: Octets of the same buffer, which is dropped after the list.
         unsafe { list.push(start.add(SECOND), PIECE) }?;
         let memory = Memory::Pages(list);
         Ok(Pinned { memory, buffer })
@@ -206,6 +210,38 @@ mod place {
         let refused = pinned.memory.copy_to_batch(100, 29, &mut batch);
         assert_eq!(refused, Err(EFAULT));
         assert_eq!(batch.len(), 100);
+        Ok(())
+    }
+
+    #[test]
+    fn what_has_come_may_lie_where_it_goes() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        let octets: [u8; 256] = crate::random::octets();
+        let mut batch = TxBatch::new();
+        batch.put(&octets)?;
+        assert_eq!(active.send_batch(&mut batch, More::No), Ok(256));
+        eventually(|| passive.with_inbound(|inbound| inbound.available() == 256))?;
+        for marked in [false, true] {
+            let (placed, at_8) = passive.with_inbound(|inbound| {
+                let mut start = core::ptr::null();
+                let one = inbound.for_each_chunk(0, 256, |from, _| start = from);
+                if marked {
+                    inbound.mark(0);
+                }
+                // SAFETY: The addresses below are of octets of the receive queue, which nobody else
+                // has.
+                let proof = unsafe { KernelOwned::new_unchecked() };
+                let base = start.expose_provenance() as u64 + 8;
+                let memory = Memory::kernel_virtual(proof, base, 128)?;
+                let mut before = [0; 128];
+                let all = one && inbound.peek(0, &mut before);
+                memory.copy_from_inbound(0, inbound, 0, 128)?;
+                let mut after = [0; 128];
+                memory.read(0, &mut after)?;
+                Ok::<_, Error>((all, before == after))
+            })?;
+            assert!(placed && at_8);
+        }
         Ok(())
     }
 }
