@@ -418,12 +418,13 @@ impl SgList {
 ///
 /// # Safety
 ///
-/// `mr` is the head of a [`Mr`].
+/// `mr` must be the head of a valid [`Mr`], which nobody writes to during the call.
 unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
-        let (pages, page_size) = unsafe { (&(*mr.cast::<Mr>()).pages, (*mr).page_size) };
-        pages.push(page, page_size.into())?;
+        // SAFETY: A reference wants memory that is valid and not written to: the caller says that
+        // `mr` is the head of such a `Mr`.
+        let mr = unsafe { &*mr.cast::<Mr>() };
+        mr.pages.push(page, mr.base.page_size.into())?;
         Ok(0)
     })
 }

@@ -63,9 +63,9 @@ struct DeviceTail<T: Driver> {
 /// The names of the counters as the core wants them.
 pub(super) struct Counters(KVec<bindings::rdma_stat_desc>);
 
-// SAFETY: The names are static.
+// SAFETY: The pointers in it are to names that live for ever and belong to no thread.
 unsafe impl Send for Counters {}
-// SAFETY: As above.
+// SAFETY: Through a shared reference it is only read.
 unsafe impl Sync for Counters {}
 
 impl Counters {
@@ -99,7 +99,8 @@ impl Counters {
 pub(super) unsafe fn device_data<'a, T: Driver>(
     device: *mut bindings::ib_device,
 ) -> ArcBorrow<'a, T::Device> {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `tail` wants a device whose operations are set and whose `dealloc_driver` has not
+    // run, for `'a`, as this function does of its caller.
     unsafe { tail::<T>(device) }.data.as_arc_borrow()
 }
 
@@ -111,7 +112,8 @@ pub(super) unsafe fn device_data<'a, T: Driver>(
 pub(super) unsafe fn device_counters<'a, T: Driver>(
     device: *mut bindings::ib_device,
 ) -> &'a Counters {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `tail` wants a device whose operations are set and whose `dealloc_driver` has not
+    // run, for `'a`, as this function does of its caller.
     unsafe { &tail::<T>(device).counters }
 }
 
@@ -120,7 +122,9 @@ pub(super) unsafe fn device_counters<'a, T: Driver>(
 /// As for [`device_data`].
 unsafe fn tail<'a, T: Driver>(device: *mut bindings::ib_device) -> &'a DeviceTail<T> {
     let this = device.cast::<DeviceObject<T>>();
-    // SAFETY: By the caller's promise the tail is initialised and not written to.
+    // SAFETY: A reference wants memory that is initialised and not written to: the caller says that
+    // the operations of the device are set, before which the tail was written, and that
+    // `dealloc_driver`, the next to write it, does not run for `'a`.
     let tail: &'a Option<DeviceTail<T>> = unsafe { &*addr_of_mut!((*this).tail) };
     // SAFETY: It is `Some` by the type's invariant.
     unsafe { tail.as_ref().unwrap_unchecked() }
@@ -135,7 +139,8 @@ impl IbDevice {
     ///
     /// `raw` must be a registered device, or one being registered, for `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
-        // SAFETY: By the caller's promise; the type is transparent.
+        // SAFETY: A reference to an `Opaque` wants memory that is valid for `'a`, as the caller
+        // says of `raw`; the type is transparent.
         unsafe { &*raw.cast() }
     }
 
@@ -167,9 +172,10 @@ pub struct DeviceLink(Arc<Gate<DevicePtr>>);
 
 struct DevicePtr(NonNull<bindings::ib_device>);
 
-// SAFETY: The pointer is only used while its gate is held, for calls that are allowed anywhere.
+// SAFETY: The pointer is only used while its gate is held, which keeps the device valid, for calls
+// that any thread may make.
 unsafe impl Send for DevicePtr {}
-// SAFETY: As above.
+// SAFETY: The calls that are made with it may be made by several threads at once.
 unsafe impl Sync for DevicePtr {}
 
 impl DeviceLink {
@@ -350,16 +356,19 @@ unsafe fn describe<T: Driver>(
     netdev: &NetDevice,
     identity: &Identity,
 ) {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `tail` wants a tail that is filled in and stays: the caller says that it is filled
+    // in, and nobody else knows of the device.
     let group = unsafe { tail::<T>(raw) }.settings.as_raw();
     let ops = bindings::ib_device_ops {
         device_group: group,
         ..table::<T>(identity.provider)
     };
-    // SAFETY: By the caller's promise; the table is copied.
+    // SAFETY: `ib_set_device_ops()` wants a device that is not registered, which the caller has
+    // made `raw`, and a table, which it copies.
     unsafe { bindings::ib_set_device_ops(raw, &ops) };
 
-    // SAFETY: By the caller's promise.
+    // SAFETY: A `&mut` wants valid memory that nobody else has: the caller says that nobody else
+    // knows of the device.
     let device = unsafe { &mut *raw };
     // CAST: Small constants of C.
     device.node_type = bindings::RDMA_NODE_RNIC as u8;
@@ -389,8 +398,12 @@ fn copy_name(target: &mut [c_char], name: &[u8]) {
 /// As `ib_core` calls it: once, when no other operation runs or will run.
 pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib_device) {
     let this = raw.cast::<DeviceObject<T>>();
-    // SAFETY: By the caller's promise nothing else uses the tail.
-    let tail = unsafe { (*addr_of_mut!((*this).tail)).take() };
+    // SAFETY: The place of a field is inside of the allocation: `raw` is the head of one, by this
+    // function's `# Safety`.
+    let tail = unsafe { addr_of_mut!((*this).tail) };
+    // SAFETY: A `&mut` wants initialised memory that nobody else uses: `ib_core` calls this once,
+    // when no other operation runs or will run; those are all that use the tail.
+    let tail = unsafe { &mut *tail }.take();
     let Some(tail) = tail else {
         return;
     };

@@ -133,9 +133,10 @@ pub(super) struct Endpoint {
     cell: Arc<PhaseCell>,
 }
 
-// SAFETY: The C object is counted atomically, and its event handler takes its own lock.
+// SAFETY: The drop calls `rem_ref`, which counts atomically and may be called by any thread.
 unsafe impl Send for Endpoint {}
-// SAFETY: As above.
+// SAFETY: Through a shared reference the reference count is raised, which is atomic, the event
+// handler is called, which takes a lock of its own, and fields are read that do not change.
 unsafe impl Sync for Endpoint {}
 
 /// Where an endpoint stands; decides which events are in order.
@@ -191,7 +192,8 @@ impl<T: Driver> CmId<T> {
 
     /// The remote address the consumer named, after port mapping.
     pub fn remote_addr(&self) -> Result<SockAddr> {
-        // SAFETY: As in `local_addr`.
+        // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver
+        // has the object.
         SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_remote_addr })
     }
 
@@ -312,9 +314,10 @@ impl Endpoint {
     ///
     /// `raw` must be valid during the call.
     unsafe fn new(raw: NonNull<bindings::iw_cm_id>, cell: Arc<PhaseCell>) -> Self {
-        // SAFETY: Valid by the caller's promise; the function pointers are set for life.
+        // SAFETY: A field of `raw`, which is valid during the call, as the caller says; it is set
+        // for life.
         if let Some(add_ref) = unsafe { (*raw.as_ptr()).add_ref } {
-            // SAFETY: As above.
+            // SAFETY: `add_ref` wants the valid object that it is of.
             unsafe { add_ref(raw.as_ptr()) };
         }
         // INVARIANT: The reference was just taken.

@@ -84,16 +84,19 @@ impl<T: LinkType> PinnedDrop for LinkRegistration<T> {
 ///
 /// # Safety
 ///
-/// As nldev calls it: `name` is a string, `netdev` is held.
+/// As nldev calls it: `name` is a string, `netdev` is null or held, both for the call.
 unsafe extern "C" fn newlink<T: LinkType>(
     name: *const c_char,
     netdev: *mut bindings::net_device,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `from_char_ptr` wants a string that ends in a zero and stays for the lifetime,
+        // which ends with this call: `name` is one, by this function's `# Safety`.
         let name = unsafe { CStr::from_char_ptr(name) };
-        // SAFETY: By the caller's promise; this takes a reference of its own.
-        let netdev = unsafe { NetDevice::from_raw(NonNull::new(netdev).ok_or(ENODEV)?) };
+        let netdev = NonNull::new(netdev).ok_or(ENODEV)?;
+        // SAFETY: `from_raw` wants a device that is valid for the call: nldev holds it, by this
+        // function's `# Safety`.
+        let netdev = unsafe { NetDevice::from_raw(netdev) };
         T::newlink(name, &netdev)?;
         Ok(0)
     })

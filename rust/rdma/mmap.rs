@@ -43,9 +43,9 @@ pub(super) struct Mappings {
     entries: KVec<NonNull<bindings::rdma_user_mmap_entry>>,
 }
 
-// SAFETY: The entries may be removed by any thread.
+// SAFETY: The drop calls `rdma_user_mmap_entry_remove()`, which any thread may.
 unsafe impl Send for Mappings {}
-// SAFETY: Nothing can be done through a shared reference.
+// SAFETY: A shared reference gives nothing but whether there are any.
 unsafe impl Sync for Mappings {}
 
 impl Mappings {
@@ -84,7 +84,8 @@ impl Mappings {
         let entry = KBox::into_raw(entry);
         // SAFETY: `entry` points to a live `Entry`.
         let base = unsafe { addr_of_mut!((*entry).base) };
-        // SAFETY: `context` is valid by the caller's promise; `base` is ours and not inserted yet.
+        // SAFETY: `rdma_user_mmap_entry_insert_range()` wants a valid context, as the caller says
+        // that `context` is, and an entry that was not inserted, which `base` is.
         let status = unsafe {
             bindings::rdma_user_mmap_entry_insert_range(
                 context.as_ptr(),
@@ -128,7 +129,8 @@ pub(super) unsafe extern "C" fn mmap(
     context: *mut bindings::ib_ucontext,
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
-    // SAFETY: Both are valid by the caller's promise.
+    // SAFETY: `rdma_user_mmap_entry_get()` wants a valid context and a mapping that is being made:
+    // both are so, by this function's `# Safety`.
     let base = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
     let Some(base) = NonNull::new(base) else {
         return EINVAL.to_errno();

@@ -180,8 +180,12 @@ impl MapSg<'_> {
         if entries < 0 {
             return Err(Error::from_errno(entries));
         }
-        // SAFETY: The region is valid during the call.
-        let (iova, length, page_size) = unsafe { ((*mr).iova, (*mr).length, (*mr).page_size) };
+        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        let iova = unsafe { (*mr).iova };
+        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        let length = unsafe { (*mr).length };
+        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        let page_size = unsafe { (*mr).page_size };
         // Of a piece that begins inside of a page and of which no other page fits, the core says that less
         // than nothing was taken.
         if entries == 0 && i64::try_from(length).is_err() {
@@ -199,7 +203,7 @@ impl MapSg<'_> {
     /// As `ib_sg_to_pages()`, but each entry is a piece of its own, of any length and at any address.
     fn map_pieces(&mut self) -> Result<Mapped> {
         let mut skip = match NonNull::new(self.offset) {
-            // SAFETY: By the consumer's promise.
+            // SAFETY: `ib_map_mr_sg()` wants an offset that is null or valid of the consumer.
             Some(offset) => u64::from(unsafe { offset.read() }),
             None => 0,
         };
@@ -210,11 +214,11 @@ impl MapSg<'_> {
         };
         let mut next = self.list;
         while mapped.entries < self.entries && !next.is_null() {
-            // SAFETY: The consumer passed a list of so many entries, mapped for this device.
-            let (start, len) = unsafe {
-                let len = riwarp_helper_sg_dma_len(next);
-                (riwarp_helper_sg_dma_address(next), len)
-            };
+            // SAFETY: `sg_dma_len()` wants an entry of a list that was mapped: the consumer passed
+            // one of so many entries to `ib_map_mr_sg()`, of which `next` is one.
+            let len = unsafe { riwarp_helper_sg_dma_len(next) };
+            // SAFETY: `sg_dma_address()` wants the same.
+            let start = unsafe { riwarp_helper_sg_dma_address(next) };
             let len = u64::from(len).checked_sub(skip).ok_or(EINVAL)?;
             let start = start.checked_add(skip).ok_or(EINVAL)?;
             match self.pages.push(start, len) {
@@ -228,22 +232,23 @@ impl MapSg<'_> {
             mapped.length += len;
             mapped.entries += 1;
             skip = 0;
-            // SAFETY: As above.
+            // SAFETY: `sg_next()` wants an entry of a list, which `next` is; it gives null behind
+            // the last.
             next = unsafe { bindings::sg_next(next) };
         }
         if mapped.entries == 0 {
             return Err(EINVAL);
         }
         if let Some(offset) = NonNull::new(self.offset) {
-            // SAFETY: By the consumer's promise. All that was taken was taken whole.
+            // All that was taken was taken whole.
+            // SAFETY: `ib_map_mr_sg()` wants an offset that is null or valid of the consumer.
             unsafe { offset.write(0) };
         }
         let mr = self.mr.as_ptr();
-        // SAFETY: The region is valid during the call, and the consumer maps it in one thread.
-        unsafe {
-            (*mr).iova = mapped.iova;
-            (*mr).length = mapped.length;
-        }
+        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        unsafe { (*mr).iova = mapped.iova };
+        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        unsafe { (*mr).length = mapped.length };
         self.pages.finish(0, mapped.length);
         Ok(mapped)
     }

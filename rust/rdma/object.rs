@@ -80,8 +80,8 @@ impl<B, D, L> Object<B, D, L> {
     /// `base` must be the head of an allocation of [`Self::SIZE`] octets whose tail holds nothing.
     pub(super) unsafe fn fill(base: *mut B, tail: Tail<D, L>) {
         let this = base.cast::<Self>();
-        // SAFETY: By the caller's promise the allocation is large enough and nothing is
-        // overwritten.
+        // SAFETY: `write` wants a valid place: the caller says that `base` is the head of an
+        // allocation of the size of `Self`, whose tail holds nothing that would be lost.
         // INVARIANT: The tail is `Some` from here on.
         unsafe { addr_of_mut!((*this).tail).write(Some(tail)) };
     }
@@ -93,8 +93,9 @@ impl<B, D, L> Object<B, D, L> {
     /// `base` must have been filled and not emptied since, and must stay so for `'a`.
     pub(super) unsafe fn tail<'a>(base: *mut B) -> &'a Tail<D, L> {
         let this = base.cast::<Self>();
-        // SAFETY: By the caller's promise the tail is initialised, and nothing writes to it for
-        // `'a`.
+        // SAFETY: A reference wants memory that is initialised and not written to: the caller says
+        // that `base` was filled, and that it is not emptied for `'a`, which is all that writes to
+        // the tail.
         let tail: &'a Option<Tail<D, L>> = unsafe { &*addr_of_mut!((*this).tail) };
         // SAFETY: It is `Some` by the type's invariant.
         unsafe { tail.as_ref().unwrap_unchecked() }
@@ -110,7 +111,7 @@ impl<B, D, L> Object<B, D, L> {
         D: 'a,
         L: 'a,
     {
-        // SAFETY: The caller's promise is the same.
+        // SAFETY: `arc` wants what this function wants of its caller.
         unsafe { Self::arc(base) }.as_arc_borrow()
     }
 
@@ -125,7 +126,7 @@ impl<B, D, L> Object<B, D, L> {
         D: 'a,
         L: 'a,
     {
-        // SAFETY: The caller's promise is the same.
+        // SAFETY: `tail` wants what this function wants of its caller.
         &unsafe { Self::tail(base) }.data
     }
 
@@ -137,8 +138,12 @@ impl<B, D, L> Object<B, D, L> {
     /// more.
     pub(super) unsafe fn empty(base: *mut B) -> Tail<D, L> {
         let this = base.cast::<Self>();
-        // SAFETY: By the caller's promise the tail is initialised and nothing else refers to it.
-        let tail = unsafe { (*addr_of_mut!((*this).tail)).take() };
+        // SAFETY: The place of a field is inside of the allocation, which the caller says was
+        // filled.
+        let tail = unsafe { addr_of_mut!((*this).tail) };
+        // SAFETY: A `&mut` wants initialised memory that nobody else uses: the caller says that
+        // `base` was filled, and that nothing uses the structure any more.
+        let tail = unsafe { &mut *tail }.take();
         // SAFETY: It was `Some` by the type's invariant.
         unsafe { tail.unwrap_unchecked() }
     }
@@ -166,7 +171,7 @@ struct Target<B>(NonNull<B>);
 // SAFETY: The pointer is only used while its gate is held, and only for calls that `ib_core` allows
 // from any context and thread.
 unsafe impl<B> Send for Target<B> {}
-// SAFETY: As above.
+// SAFETY: The calls that are made with it may be made by several threads at once.
 unsafe impl<B> Sync for Target<B> {}
 
 /// The identity of a queue pair, as completions carry it.
@@ -210,7 +215,8 @@ impl CqInner {
                 let cq = cq.0.as_ptr();
                 // SAFETY: The gate is open, so `cq` is valid by the promise in `CqLink::new`.
                 let handler = unsafe { (*cq).comp_handler };
-                // SAFETY: As above; the context was set before the queue could be armed.
+                // SAFETY: The gate is open, so `cq` is valid by the promise in `CqLink::new`; the
+                // context was set before the queue could be armed.
                 let context = unsafe { (*cq).cq_context };
                 if let Some(handler) = handler {
                     // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
@@ -231,11 +237,14 @@ impl CqInner {
     /// `info` must be a `CqInner` whose call was asked for with this function.
     unsafe extern "C" fn called(info: *mut c_void) {
         let this = info.cast::<Self>();
-        // SAFETY: It stays until the end of the call, by the promise in `CpuCall::ask`.
+        // SAFETY: The caller says that `info` is a `CqInner`; it stays until `end`, by the promise
+        // in `CpuCall::ask`.
         unsafe { (*this).call.begin() };
-        // SAFETY: As above.
+        // SAFETY: The caller says that `info` is a `CqInner`; it stays until `end`, by the promise
+        // in `CpuCall::ask`.
         unsafe { (*this).notify() };
-        // SAFETY: As above; nothing is done with it after.
+        // SAFETY: The caller says that `info` is a `CqInner`; it stays until this is done with it,
+        // by the promise in `CpuCall::ask`, and nothing is done with it after.
         unsafe { (*this).call.end() };
     }
 }

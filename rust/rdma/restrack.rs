@@ -38,7 +38,8 @@ impl Details<'_> {
     ) -> Result {
         // CAST: A small constant.
         let kind = bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER as c_int;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `nla_nest_start_noflag()` wants a message that is being written to by nobody
+        // else: the caller says that `msg` is one.
         let nest = unsafe { riwarp_helper_nla_nest_start_noflag(msg.as_ptr(), kind) };
         let nest = NonNull::new(nest).ok_or(EMSGSIZE)?;
         let mut details = Details {
@@ -47,12 +48,14 @@ impl Details<'_> {
         };
         match f(&mut details) {
             Ok(()) => {
-                // SAFETY: It was started in this message, and nothing in it is open.
+                // SAFETY: `nla_nest_end()` wants what `nla_nest_start_noflag()` gave for the same
+                // message, with nothing in it open: `nest` is that, and `Details` opens nothing.
                 unsafe { riwarp_helper_nla_nest_end(msg.as_ptr(), nest.as_ptr()) };
                 Ok(())
             }
             Err(_) => {
-                // SAFETY: As above.
+                // SAFETY: `nla_nest_cancel()` wants what `nla_nest_start_noflag()` gave for the
+                // same message, which `nest` is.
                 unsafe { riwarp_helper_nla_nest_cancel(msg.as_ptr(), nest.as_ptr()) };
                 Err(EMSGSIZE)
             }

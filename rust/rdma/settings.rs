@@ -56,9 +56,10 @@ pub(super) struct SettingGroup<T: Driver> {
     _type: PhantomData<fn() -> T>,
 }
 
-// SAFETY: Everything in it is constant once made.
+// SAFETY: What the pointers in it point to belongs to it, is constant once made, and belongs to no
+// thread.
 unsafe impl<T: Driver> Send for SettingGroup<T> {}
-// SAFETY: As above.
+// SAFETY: Through a shared reference it is only read.
 unsafe impl<T: Driver> Sync for SettingGroup<T> {}
 
 /// # Invariants
@@ -127,11 +128,17 @@ unsafe extern "C" fn show<T: Driver>(
     attr: *mut bindings::device_attribute,
     buffer: *mut c_char,
 ) -> isize {
-    // SAFETY: By the caller's promise; `head` is at offset 0.
+    // SAFETY: A field of the `File` whose head `attr` is: the attribute is one of ours, by this
+    // function's `# Safety`, and `head` is at offset 0.
     let setting = unsafe { (*attr.cast::<File<T>>()).setting };
-    // SAFETY: By the caller's promise.
-    let dev = unsafe { device_data::<T>(riwarp_helper_rdma_device_to_ibdev(dev)) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `rdma_device_to_ibdev()` wants the `struct device` of an RDMA device, which `dev` is,
+    // by this function's `# Safety`.
+    let dev = unsafe { riwarp_helper_rdma_device_to_ibdev(dev) };
+    // SAFETY: `device_data` wants a device of `T` that stays registered: it is one, by this
+    // function's `# Safety`, and sysfs waits for this call before the device is unregistered.
+    let dev = unsafe { device_data::<T>(dev) };
+    // SAFETY: `from_raw_parts_mut` wants so many octets that nobody else uses: sysfs gives a page
+    // for this call, by this function's `# Safety`.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, PAGE_SIZE) };
     let mut writer = Formatter::new(buffer);
     let done =
@@ -155,11 +162,17 @@ unsafe extern "C" fn store<T: Driver>(
     buffer: *const c_char,
     len: usize,
 ) -> isize {
-    // SAFETY: By the caller's promise; `head` is at offset 0.
+    // SAFETY: A field of the `File` whose head `attr` is: the attribute is one of ours, by this
+    // function's `# Safety`, and `head` is at offset 0.
     let setting = unsafe { (*attr.cast::<File<T>>()).setting };
-    // SAFETY: By the caller's promise.
-    let dev = unsafe { device_data::<T>(riwarp_helper_rdma_device_to_ibdev(dev)) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `rdma_device_to_ibdev()` wants the `struct device` of an RDMA device, which `dev` is,
+    // by this function's `# Safety`.
+    let dev = unsafe { riwarp_helper_rdma_device_to_ibdev(dev) };
+    // SAFETY: `device_data` wants a device of `T` that stays registered: it is one, by this
+    // function's `# Safety`, and sysfs waits for this call before the device is unregistered.
+    let dev = unsafe { device_data::<T>(dev) };
+    // SAFETY: `from_raw_parts` wants so many octets that nobody writes to: `buffer` is as long as
+    // `len` says, and for this call only, by this function's `# Safety`.
     let buffer = unsafe { core::slice::from_raw_parts(buffer, len) };
     from_result(|| {
         let text = core::str::from_utf8(buffer).map_err(|_| EINVAL)?;

@@ -42,7 +42,7 @@ impl Sges<'_> {
     #[inline]
     pub(super) unsafe fn new(list: *const bindings::ib_sge, count: kernel::ffi::c_int) -> Self {
         let count = usize::try_from(count).unwrap_or(0);
-        // INVARIANT: By the caller's promise.
+        // INVARIANT: The caller says that there are `count` entries at `list`.
         Self {
             next: list,
             left: if list.is_null() { 0 } else { count },
@@ -57,9 +57,11 @@ impl Iterator for Sges<'_> {
     #[inline]
     fn next(&mut self) -> Option<Sge> {
         self.left = self.left.checked_sub(1)?;
-        // SAFETY: By the type's invariant there is one.
+        // SAFETY: `read_unaligned` wants a valid entry: by the type's invariant there is one at
+        // `next`, as `left` was not 0.
         let sge = unsafe { self.next.read_unaligned() };
-        // SAFETY: As above. INVARIANT: One less is left behind it.
+        // SAFETY: `add` has to stay inside of the list or at its end: by the type's invariant there
+        // was an entry at `next`. INVARIANT: One less is left behind it.
         self.next = unsafe { self.next.add(1) };
         Some(Sge {
             addr: sge.addr,
@@ -105,7 +107,7 @@ mod tests {
             let sges = unsafe { Sges::new(list.as_ptr(), count) };
             assert_eq!(sges.len(), 0);
         }
-        // SAFETY: As above.
+        // SAFETY: None is looked at, since there is no list.
         let sges = unsafe { Sges::new(core::ptr::null(), 2) };
         assert_eq!(sges.len(), 0);
     }

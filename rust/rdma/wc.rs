@@ -176,14 +176,17 @@ impl WcSink<'_> {
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
             }
             WcExtra::Invalidated(rkey) => {
-                // SAFETY: As above.
+                // SAFETY: The union is 32 bits of plain data.
                 unsafe { *raw.ex.invalidate_rkey.as_mut() = rkey };
                 // CAST: A small flag.
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
             }
         }
-        // SAFETY: `used` is below `room`, so by the type's invariant the structure may be written.
-        unsafe { self.raw.add(self.used).write(raw) };
+        // SAFETY: `add` has to stay inside of the structures at `raw`: by the type's invariant
+        // there are `room`, and `used` is below that.
+        let place = unsafe { self.raw.add(self.used) };
+        // SAFETY: By the type's invariant the structures may be written.
+        unsafe { place.write(raw) };
         // INVARIANT: It was below `room`.
         self.used += 1;
         true
@@ -238,7 +241,7 @@ mod tests {
         // SAFETY: All variants of the union are 32 bits of plain data.
         let immediate = unsafe { *raw[1].ex.imm_data.as_ref() };
         assert_eq!(immediate.to_ne_bytes(), [1, 2, 3, 4]);
-        // SAFETY: As above.
+        // SAFETY: All variants of the union are 32 bits of plain data.
         let key = unsafe { *raw[2].ex.invalidate_rkey.as_ref() };
         assert_eq!(key, 5);
     }

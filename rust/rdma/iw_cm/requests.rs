@@ -32,14 +32,15 @@ impl Call {
     ///
     /// # Safety
     ///
-    /// `raw` must be valid during the call.
+    /// `raw` must be null or a valid object during the call.
     unsafe fn begin<T: Driver>(
         raw: *mut bindings::iw_cm_id,
         phase: Phase,
     ) -> Result<(Self, CmId<T>)> {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         let cell = PhaseCell::new(phase)?;
-        // SAFETY: The caller's promise is the same.
+        // SAFETY: `Endpoint::new` wants an object that is valid during the call: the caller says
+        // that `raw` is.
         let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
         let id = CmId {
             endpoint,
@@ -70,10 +71,12 @@ impl Call {
 ///
 /// `raw` must be valid for `'a`, and its private data as long as it says.
 unsafe fn param_from_raw<'a>(raw: *const bindings::iw_cm_conn_param) -> ConnParam<'a> {
-    // SAFETY: By the caller's promise.
+    // SAFETY: A reference wants memory that is valid and not written to: `raw` is for `'a`, as the
+    // caller says.
     let param = unsafe { &*raw };
     ConnParam {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `bytes_from_raw` wants so many octets that are valid for `'a`: the caller says
+        // that the private data is as long as the parameters say.
         private_data: unsafe {
             bytes_from_raw(param.private_data, usize::from(param.private_data_len))
         },
@@ -92,7 +95,8 @@ unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 || data.is_null() {
         return &[];
     }
-    // SAFETY: By the caller's promise.
+    // SAFETY: `from_raw_parts` wants so many octets that are valid and constant for `'a`: the
+    // caller says that `data` has them.
     unsafe { core::slice::from_raw_parts(data.cast(), len) }
 }
 
@@ -102,9 +106,11 @@ unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
 ///
 /// `raw` must be the valid object of an `accept` or `reject` of this driver.
 unsafe fn take_name(raw: *mut bindings::iw_cm_id) -> Option<NonZeroUsize> {
-    // SAFETY: Valid by the caller's promise; only these two requests and the making of the child
-    // touch the field, and the connection manager issues them one after the other.
-    let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
+    // SAFETY: A `&mut` wants valid memory that nobody else uses: the caller says that `raw` is a
+    // valid object, and only `accept`, `reject` and the making of the child touch the field, which
+    // the connection manager does one after the other.
+    let data = unsafe { &mut (*raw).provider_data };
+    let data = core::mem::replace(data, core::ptr::null_mut());
     NonZeroUsize::new(data.addr())
 }
 
@@ -118,11 +124,18 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     let begin = || {
-        // SAFETY: Valid by the caller's promise.
+        // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
+        // function's `# Safety`.
         let (call, id) = unsafe { Call::begin::<T>(raw, Phase::ConnectCall) }?;
-        // SAFETY: As above, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        // SAFETY: Valid by the caller's promise.
+        // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*raw).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
+        // SAFETY: `param_from_raw` wants parameters that are valid for the lifetime, which ends
+        // with this call, and private data as long as they say: `param` is so, by this function's
+        // `# Safety`.
         let param = unsafe { param_from_raw(param) };
         id.attach(T::qp_link(dev, param.qpn))?;
         call.end(T::connect(dev, id, &param))
@@ -130,7 +143,8 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     from_result(|| {
         match begin() {
             Err(error) if error != EINVAL && error != EISCONN => {
-                // SAFETY: Valid by the caller's promise; nothing else raises an event of this call any more.
+                // SAFETY: `fail_by_event` wants a valid object in its `connect`: `raw` is, by this
+                // function's `# Safety`, and nothing else raises an event of this call any more.
                 unsafe { fail_by_event(raw, error) }?
             }
             result => result?,
@@ -149,11 +163,12 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
 ///
 /// `raw` must be valid and in its `connect`.
 unsafe fn fail_by_event(raw: *mut bindings::iw_cm_id, error: Error) -> Result {
-    // SAFETY: Valid by the caller's promise; the handler is set for life.
+    // SAFETY: A field of `raw`, which is valid, as the caller says; it is set for life.
     let handler = unsafe { (*raw).event_handler }.ok_or(error)?;
     let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
     event.status = error.to_errno();
-    // SAFETY: As above; the handler copies the event.
+    // SAFETY: The handler wants the valid object that it is of, and an event for as long as the
+    // call: it copies it.
     to_result(unsafe { handler(raw, &mut event) }).map_err(|_| error)
 }
 
@@ -168,11 +183,17 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `take_name` wants the valid object of an `accept` or `reject`: `raw` is, by this
+        // function's `# Safety`.
         let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
-        // SAFETY: By the caller's promise, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        // SAFETY: Valid by the caller's promise.
+        // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*raw).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
+        // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
+        // function's `# Safety`.
         let (call, id) = match unsafe { Call::begin::<T>(raw, Phase::AcceptCall) } {
             Ok(begun) => begun,
             Err(error) => {
@@ -181,7 +202,9 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
                 return Err(error);
             }
         };
-        // SAFETY: Valid by the caller's promise.
+        // SAFETY: `param_from_raw` wants parameters that are valid for the lifetime, which ends
+        // with this call, and private data as long as they say: `param` is so, by this function's
+        // `# Safety`.
         let param = unsafe { param_from_raw(param) };
         if let Err(error) = id.attach(T::qp_link(dev, param.qpn)) {
             let _ = T::reject(dev, name, &[]);
@@ -204,11 +227,17 @@ pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
     len: u8,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `take_name` wants the valid object of an `accept` or `reject`: `raw` is, by this
+        // function's `# Safety`.
         let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
-        // SAFETY: By the caller's promise, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*raw).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
+        // SAFETY: `bytes_from_raw` wants so many octets that are valid for the lifetime, which ends
+        // with this call: `data` is as long as `len` says, by this function's `# Safety`.
         let data = unsafe { bytes_from_raw(data, usize::from(len)) };
         T::reject(dev, name, data)?;
         Ok(0)
@@ -226,12 +255,18 @@ pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let backlog = u32::try_from(backlog)?;
-        // SAFETY: Valid by the caller's promise.
+        // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
+        // function's `# Safety`.
         let (_, id) = unsafe { Call::begin::<T>(raw, Phase::Listening) }?;
-        // SAFETY: As above, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
+        // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*raw).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
         let listener = T::create_listen(dev, id, backlog)?;
-        // SAFETY: As above; the field is ours, and read by `destroy_listen` only.
+        // SAFETY: A field of `raw`, which is valid, by this function's `# Safety`; that one is the
+        // driver's own, and read by `destroy_listen` only, which comes later.
         unsafe { (*raw).provider_data = Arc::into_raw(listener).cast_mut().cast() };
         Ok(0)
     })
@@ -246,13 +281,20 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
     raw: *mut bindings::iw_cm_id,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: Valid by the caller's promise.
-        let data = unsafe { core::mem::replace(&mut (*raw).provider_data, core::ptr::null_mut()) };
+        // SAFETY: A `&mut` wants valid memory that nobody else uses: `raw` is valid, by this
+        // function's `# Safety`, and of a listener only `create_listen`, which is over, has used
+        // the field.
+        let data = unsafe { &mut (*raw).provider_data };
+        let data = core::mem::replace(data, core::ptr::null_mut());
         let listener = NonNull::new(data.cast::<T::Listener>()).ok_or(EINVAL)?;
         // SAFETY: `create_listen` put it there by `Arc::into_raw`; it was just taken out.
         let listener = unsafe { Arc::from_raw(listener.as_ptr()) };
-        // SAFETY: By the caller's promise, and the device is registered.
-        let dev = unsafe { device_data::<T>((*raw).device) };
+        // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*raw).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
         T::destroy_listen(dev, listener);
         Ok(0)
     })
@@ -270,7 +312,8 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     device: *mut bindings::ib_device,
     qpn: c_int,
 ) -> *mut bindings::ib_qp {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
+    // calls this for such only, by this function's `# Safety`.
     let dev = unsafe { device_data::<T>(device) };
     // CAST: The number is unsigned; the C interface has it in an int.
     let link = T::qp_link(dev, qpn as u32);
@@ -297,7 +340,9 @@ pub(in crate::rdma) unsafe extern "C" fn add_ref(_qp: *mut bindings::ib_qp) {}
 /// As the connection manager calls it: it holds a reference, which it gives back.
 pub(in crate::rdma) unsafe extern "C" fn rem_ref<T: Driver>(qp: *mut bindings::ib_qp) {
     // The link outlives the queue pair, which may be freed as soon as the reference is given back.
-    // SAFETY: By the caller's promise.
+    // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: the connection
+    // manager has a reference, by this function's `# Safety`, and `destroy_qp` waits for its end
+    // before it empties `qp`.
     let link = unsafe { QpObject::<T>::tail(qp) }.link.clone();
     link.remove_user();
 }

@@ -33,9 +33,10 @@ pub(super) struct CpuCall {
     under_way: Atomic<u32>,
 }
 
-// SAFETY: It belongs to no thread.
+// SAFETY: A `call_single_data_t` belongs to no thread.
 unsafe impl Send for CpuCall {}
-// SAFETY: By the type's invariant one user at a time has `data`.
+// SAFETY: By the type's invariant `data` has one user at a time: the caller of `ask` that has set
+// `asked`, then the kernel.
 unsafe impl Sync for CpuCall {}
 
 impl CpuCall {
@@ -73,12 +74,15 @@ impl CpuCall {
         }
         self.under_way.fetch_add(1, Relaxed);
         let data = self.data.get();
-        // SAFETY: By the type's invariant it is free, and from here on ours.
-        unsafe {
-            (*data).func = Some(f);
-            (*data).info = info.as_ptr();
-        }
-        // SAFETY: It is filled in, and stays by the caller's promise.
+        // SAFETY: By the type's invariant nobody uses it, since `asked` was not set, and from here
+        // on this call does.
+        unsafe { (*data).func = Some(f) };
+        // SAFETY: By the type's invariant nobody uses it, since `asked` was not set, and from here
+        // on this call does.
+        unsafe { (*data).info = info.as_ptr() };
+        // SAFETY: `smp_call_function_single_async()` wants data that is filled in, unused, and
+        // stays until the call has begun: it was just filled in, and the caller says that `self`
+        // stays where it is until `wait`.
         to_result(unsafe { bindings::smp_call_function_single_async(cpu.into(), data) })
             .inspect_err(|_| {
                 self.begin();
@@ -104,7 +108,7 @@ impl CpuCall {
     /// Context: process.
     pub(super) fn wait(&self) {
         while self.under_way.load(Acquire) != 0 {
-            // SAFETY: Tells the CPU that this is a loop that waits.
+            // SAFETY: `cpu_relax()` has no requirements.
             unsafe { riwarp_helper_cpu_relax() };
         }
     }

@@ -64,13 +64,15 @@ pub(super) unsafe fn qp_from_raw(
     macro_rules! take {
         ($flag:ident, $to:ident, $from:ident) => {
             if mask.contains(QpAttrMask::$flag) {
-                // SAFETY: By the caller's promise.
+                // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller
+                // says.
                 attr.$to = unsafe { (*raw).$from };
             }
         };
         ($flag:ident, $to:ident, $from:ident, $kind:ident) => {
             if mask.contains(QpAttrMask::$flag) {
-                // SAFETY: By the caller's promise.
+                // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller
+                // says.
                 attr.$to = $kind::from_raw(unsafe { (*raw).$from }).ok_or(EINVAL)?;
             }
         };
@@ -96,15 +98,15 @@ pub(super) unsafe fn qp_from_raw(
     take!(RETRY_CNT, retry_cnt, retry_cnt);
     take!(RNR_RETRY, rnr_retry, rnr_retry);
     if mask.contains(QpAttrMask::ACCESS_FLAGS) {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
         attr.access = Access::from_raw(unsafe { (*raw).qp_access_flags });
     }
     if mask.contains(QpAttrMask::CAP) {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
         attr.caps = caps_from_raw(unsafe { &(*raw).cap });
     }
     if mask.contains(QpAttrMask::AV) {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
         attr.path = path_from_raw(unsafe { &(*raw).ah_attr });
     }
     Ok(attr)
@@ -155,7 +157,7 @@ fn path_from_raw(raw: &bindings::rdma_ah_attr) -> Path {
 
 /// A path, to C.
 fn path_to_raw(path: &Path, raw: &mut bindings::rdma_ah_attr) {
-    // SAFETY: As above.
+    // SAFETY: All fields of the union are 16 octets of plain data.
     unsafe { *raw.grh.dgid.raw.as_mut() = path.dgid.0 };
     raw.grh.flow_label = path.flow_label;
     raw.grh.sgid_index = path.sgid_index;
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(only.cur_qp_state, QpState::Reset);
         assert_eq!((only.dest_qp_num, only.max_rd_atomic), (0, 0));
         assert!(only.access.is_empty());
-        // SAFETY: As above.
+        // SAFETY: `qp_from_raw` wants valid what the mask names: all of `raw` is initialised.
         let wrong = unsafe { qp_from_raw(&raw, QpAttrMask::PATH_MTU) };
         assert_eq!(wrong.err(), Some(EINVAL));
         Ok(())

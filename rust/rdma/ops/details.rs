@@ -26,9 +26,11 @@ pub(super) unsafe extern "C" fn fill_res_cq_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     cq: *mut bindings::ib_cq,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
+    // this function's `# Safety`.
     let cq = unsafe { CqObject::<T>::data(cq) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
     unsafe { fill(msg, |details| T::describe_cq(cq, details)) }
 }
 
@@ -41,9 +43,11 @@ pub(super) unsafe extern "C" fn fill_res_mr_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     mr: *mut bindings::ib_mr,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is, by
+    // this function's `# Safety`.
     let mr = unsafe { MrObject::<T>::data(mr) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
     unsafe { fill(msg, |details| T::describe_mr(mr, details)) }
 }
 
@@ -56,9 +60,11 @@ pub(super) unsafe extern "C" fn fill_res_qp_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     qp: *mut bindings::ib_qp,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // this function's `# Safety`.
     let qp = unsafe { QpObject::<T>::data(qp) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
     unsafe { fill(msg, |details| T::describe_qp(qp, details)) }
 }
 
@@ -71,9 +77,11 @@ pub(super) unsafe extern "C" fn fill_res_srq_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     srq: *mut bindings::ib_srq,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
+    // this function's `# Safety`.
     let srq = unsafe { SrqObject::<T>::data(srq) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
     unsafe { fill(msg, |details| T::describe_srq(srq, details)) }
 }
 
@@ -85,7 +93,8 @@ pub(super) unsafe extern "C" fn fill_res_srq_entry<T: Driver>(
 unsafe fn fill(msg: *mut bindings::sk_buff, f: impl FnOnce(&mut Details<'_>) -> Result) -> c_int {
     from_result(|| {
         let msg = NonNull::new(msg).ok_or(EINVAL)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `Details::fill` wants a message that is being written to, as this function does
+        // of its caller.
         unsafe { Details::fill(msg, f) }?;
         Ok(0)
     })

@@ -2,8 +2,12 @@
 
 //! The trampolines of user contexts, protection domains and memory regions.
 //!
-//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its
-//! verbs run goes without saying.
+//! Each says in its `# Safety` what `ib_core` promises. What it promises in all cases is not
+//! repeated: the device of the object is registered, or being so, while a verb runs, and is one of
+//! `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the size in
+//! `ops.size_ib_*`, with its device (and domain) set. *Filled* is one that a `create_*`, `alloc_*`
+//! or `reg_*` of this folder has made, and that no other call destroys before this one returns.
+//! *Valid* are pointers for the length of the call.
 
 use super::super::device::device_data;
 use super::super::mmap::Mappings;
@@ -44,7 +48,8 @@ use kernel::sync::Arc;
 /// `udata` must be that of the call that makes it: null if and only if the caller is in the kernel.
 pub(super) unsafe fn owner(udata: *const bindings::ib_udata) -> Owner {
     if udata.is_null() {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `new_unchecked` wants a caller in the kernel: there is no channel, which by this
+        // function's `# Safety` says that it is.
         Owner::Kernel(unsafe { KernelOwned::new_unchecked() })
     } else {
         Owner::User
@@ -61,9 +66,14 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
-        let dev = unsafe { device_data::<T>((*context).device) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `context`, which is valid; `ib_core` sets it before the driver sees
+        // the object.
+        let device = unsafe { (*context).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and no mappings to outlive a context.
         let mut udata = unsafe { Udata::new(udata, None) };
         let data = T::alloc_ucontext(dev, &mut udata)?;
         let tail = Tail {
@@ -71,7 +81,8 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `context` is a new object.
         unsafe { UContextObject::<T>::fill(context, tail) };
         Ok(0)
     })
@@ -83,7 +94,8 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
 ///
 /// `context` was filled, and is used no more.
 pub(super) unsafe extern "C" fn dealloc_ucontext<T: Driver>(context: *mut bindings::ib_ucontext) {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `context` is, by this
+    // function's `# Safety`.
     let tail = unsafe { UContextObject::<T>::empty(context) };
     T::dealloc_ucontext(tail.data);
 }
@@ -98,12 +110,18 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
-        let dev = unsafe { device_data::<T>((*pd).device) };
+        // SAFETY: A field of `pd`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*pd).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
         let mut mappings = Mappings::new();
-        // SAFETY: By the caller's promise.
+        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
         let owner = unsafe { owner(udata) };
-        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         let data = T::alloc_pd(dev, owner, &mut udata)?;
         let tail = Tail {
@@ -111,7 +129,8 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
             link: (),
             mappings,
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `pd` is a new object.
         unsafe { PdObject::<T>::fill(pd, tail) };
         Ok(0)
     })
@@ -126,7 +145,8 @@ pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
     pd: *mut bindings::ib_pd,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `pd` is, by this
+    // function's `# Safety`.
     let tail = unsafe { PdObject::<T>::empty(pd) };
     T::dealloc_pd(tail.data);
     0
@@ -151,15 +171,13 @@ fn finish_region<T: Driver>(
         link: created.pages,
         mappings,
     };
-    // SAFETY: The object is new and of the right size; a zeroed `ib_mr` is a value.
+    // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+    // `room` was made for such an object, of zeroes, which also are a value of `ib_mr`.
     unsafe { MrObject::<T>::fill(raw, tail) };
-    // SAFETY: As above.
-    unsafe {
-        (*raw).lkey = created.lkey;
-        (*raw).rkey = created.rkey;
-        (*raw).iova = iova;
-        (*raw).length = length;
-    }
+    // SAFETY: `raw` is a valid object that nobody else has yet.
+    let mr = unsafe { &mut *raw };
+    (mr.lkey, mr.rkey) = (created.lkey, created.rkey);
+    (mr.iova, mr.length) = (iova, length);
     raw
 }
 
@@ -167,7 +185,7 @@ fn finish_region<T: Driver>(
 ///
 /// # Safety
 ///
-/// `pd` was filled, and its device stays while the request lives.
+/// `pd` must have been filled, and its device stay registered for `'a`.
 unsafe fn registration<'a>(
     pd: *mut bindings::ib_pd,
     (start, length): (u64, u64),
@@ -175,7 +193,7 @@ unsafe fn registration<'a>(
     access: c_int,
 ) -> Result<RegUserMr<'a>> {
     Ok(RegUserMr {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `pd`, which was filled, by this function's `# Safety`.
         device: NonNull::new(unsafe { (*pd).device }).ok_or(EINVAL)?,
         start,
         length,
@@ -208,13 +226,18 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: By the caller's promise.
+        // SAFETY: `registration` wants a domain that was filled, which `pd` is by this function's
+        // `# Safety`, and a device that stays: it does while the verb runs, and the request ends
+        // with it.
         let request = unsafe { registration(pd, (start, length), iova, access) }?;
         let room = new_region::<T>()?;
         let mut mappings = Mappings::new();
-        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
         let created = T::reg_user_mr(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
         Ok(finish_region(room, created, mappings, (iova, length)))
     };
@@ -251,7 +274,8 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
             _life: PhantomData,
         };
         let room = new_region::<T>()?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
         let created = T::reg_user_mr_dmabuf(unsafe { PdObject::<T>::data(pd) }, &request)?;
         Ok(finish_region(
             room,
@@ -282,17 +306,29 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     let make = || {
         let request = ReregUserMr {
             changes: u32::try_from(changes)?,
-            // SAFETY: By the caller's promise.
+            // SAFETY: `registration` wants a domain that was filled, which `pd` is by this
+            // function's `# Safety`, and a device that stays: it does while the verb runs, and the
+            // request ends with it.
             all: unsafe { registration(pd, (start, length), iova, access) }?,
         };
         let room = new_region::<T>()?;
-        // SAFETY: By the caller's promise.
-        let (mr, domain) = unsafe { (MrObject::<T>::data(old), PdObject::<T>::data(pd)) };
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `old` is,
+        // by this function's `# Safety`.
+        let mr = unsafe { MrObject::<T>::data(old) };
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
+        let domain = unsafe { PdObject::<T>::data(pd) };
         let created = T::rereg_user_mr(mr, domain, &request)?;
         let range = match request.memory(Access::empty()) {
             Some(_) => (iova, length),
-            // SAFETY: By the caller's promise.
-            None => unsafe { ((*old).iova, (*old).length) },
+            None => {
+                // SAFETY: A field of `old`, a region to which nothing else is done meanwhile, by
+                // this function's `# Safety`.
+                let iova = unsafe { (*old).iova };
+                // SAFETY: A field of `old`, a region to which nothing else is done meanwhile, by
+                // this function's `# Safety`.
+                (iova, unsafe { (*old).length })
+            }
         };
         Ok(finish_region(room, created, Mappings::new(), range))
     };
@@ -319,9 +355,11 @@ pub(super) unsafe extern "C" fn advise_mr<T: Driver>(
             ADVICE_PREFETCH_NO_FAULT => Prefetch::Present,
             _ => return Err(EOPNOTSUPP),
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `Sges::new` wants `count` entries that are valid and constant for the lifetime,
+        // which ends with this call: `list` has them, by this function's `# Safety`.
         let ranges = unsafe { Sges::new(list, c_int::try_from(count)?) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
         T::advise_mr(unsafe { PdObject::<T>::data(pd) }, Advice { what, ranges })?;
         Ok(0)
     })
@@ -337,10 +375,12 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
     access: c_int,
 ) -> *mut bindings::ib_mr {
     let make = || {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `kernel_pd` wants a domain that was filled: `pd` is, by this function's
+        // `# Safety`.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T>()?;
-        // SAFETY: As above.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
         let pd = unsafe { PdObject::<T>::data(pd) };
         let created = T::get_dma_mr(pd, proof, Access::from_raw(access))?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
@@ -364,10 +404,12 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => Shape::Gaps,
             _ => return Err(EOPNOTSUPP),
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `kernel_pd` wants a domain that was filled: `pd` is, by this function's
+        // `# Safety`.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T>()?;
-        // SAFETY: As above.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
         let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, shape, max_pages)?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
@@ -378,14 +420,16 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
 ///
 /// # Safety
 ///
-/// `pd` was filled.
+/// `pd` must have been filled.
 unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, KernelOwned)> {
-    // SAFETY: By the caller's promise.
+    // SAFETY: A field of `pd`, which was filled, by this function's `# Safety`; it never changes.
     if !unsafe { (*pd).uobject }.is_null() {
         return Err(EPERM);
     }
-    // SAFETY: It has no user object.
-    Ok((pd, unsafe { KernelOwned::new_unchecked() }))
+    // SAFETY: `new_unchecked` wants objects of a kernel consumer: a domain without user object is
+    // of one.
+    let proof = unsafe { KernelOwned::new_unchecked() };
+    Ok((pd, proof))
 }
 
 /// `ops.alloc_mw`.
@@ -398,23 +442,27 @@ pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
-        let (pd, kind) = unsafe { ((*mw).pd, (*mw).type_) };
+        // SAFETY: A field of `mw`, which is a new object.
+        let pd = unsafe { (*mw).pd };
+        // SAFETY: A field of `mw`, which is a new object.
+        let kind = unsafe { (*mw).type_ };
         let kind = match kind {
             bindings::ib_mw_type_IB_MW_TYPE_1 => MwType::One,
             bindings::ib_mw_type_IB_MW_TYPE_2 => MwType::Two,
             _ => return Err(EINVAL),
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
+        // by this function's `# Safety`.
         let created = T::alloc_mw(unsafe { PdObject::<T>::data(pd) }, kind)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `mw`, which is a new object that nobody else has yet.
         unsafe { (*mw).rkey = created.rkey };
         let tail = Tail {
             data: created.mw,
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `mw` is a new object.
         unsafe { MwObject::<T>::fill(mw, tail) };
         Ok(0)
     })
@@ -426,7 +474,8 @@ pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
 ///
 /// `mw` was filled, and is used no more.
 pub(super) unsafe extern "C" fn dealloc_mw<T: Driver>(mw: *mut bindings::ib_mw) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `mw` is, by this
+    // function's `# Safety`.
     let tail = unsafe { MwObject::<T>::empty(mw) };
     T::dealloc_mw(tail.data);
     0
@@ -445,7 +494,8 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     offset: *mut c_uint,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `mr` is,
+        // by this function's `# Safety`.
         let tail = unsafe { MrObject::<T>::tail(mr) };
         let mut sg = MapSg {
             mr: NonNull::new(mr).ok_or(EINVAL)?,
@@ -463,11 +513,14 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
 ///
 /// # Safety
 ///
-/// `mr` was made by [`alloc_mr`].
+/// `mr` was made by [`alloc_mr`], and nobody else maps it now.
 unsafe extern "C" fn set_page<T: Driver>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
-        let (tail, page_size) = unsafe { (MrObject::<T>::tail(mr), (*mr).page_size) };
+        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `mr` is,
+        // by this function's `# Safety`.
+        let tail = unsafe { MrObject::<T>::tail(mr) };
+        // SAFETY: A field of `mr`, a region that one thread maps, by this function's `# Safety`.
+        let page_size = unsafe { (*mr).page_size };
         let pages = tail.link.as_deref().ok_or(EINVAL)?;
         pages.push(page, page_size.into())?;
         Ok(0)
@@ -484,10 +537,12 @@ pub(super) unsafe extern "C" fn dereg_mr<T: Driver>(
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is,
+        // by this function's `# Safety`.
         T::dereg_mr(unsafe { MrObject::<T>::data(mr) })?;
-        // SAFETY: By the caller's promise nothing uses it any more; it came from a box of that
-        // type.
+        // SAFETY: `from_raw` wants a pointer of `KBox::into_raw` that nobody else has:
+        // `finish_region` made it by that, of a box of that layout, and by this function's
+        // `# Safety` nothing uses it any more.
         drop(unsafe { KBox::from_raw(mr.cast::<MrObject<T>>()) });
         Ok(0)
     })
@@ -497,9 +552,10 @@ pub(super) unsafe extern "C" fn dereg_mr<T: Driver>(
 ///
 /// # Safety
 ///
-/// `pd` was filled.
+/// `pd` must have been filled, and not be destroyed during the call.
 pub(super) unsafe fn pd_of<T: Driver>(pd: *mut bindings::ib_pd) -> Arc<T::Pd> {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is, by
+    // this function's `# Safety`.
     unsafe { PdObject::<T>::data(pd) }.into()
 }
 

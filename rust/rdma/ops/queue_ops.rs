@@ -2,8 +2,12 @@
 
 //! The trampolines of completion queues, queue pairs and shared receive queues.
 //!
-//! Each says in its `# Safety` what `ib_core` promises; that the device is registered while its
-//! verbs run goes without saying.
+//! Each says in its `# Safety` what `ib_core` promises. What it promises in all cases is not
+//! repeated: the device of the object is registered, or being so, while a verb runs, and is one of
+//! `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the size in
+//! `ops.size_ib_*`, with its device (and domain) set. *Filled* is one that a `create_*`, `alloc_*`
+//! or `reg_*` of this folder has made, and that no other call destroys before this one returns.
+//! *Valid* are pointers for the length of the call.
 
 use super::super::device::device_data;
 use super::super::mmap::Mappings;
@@ -51,19 +55,23 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         let udata = if attrs.is_null() {
             core::ptr::null_mut()
         } else {
-            // SAFETY: By the caller's promise.
+            // SAFETY: The helper gives the place of a field of the bundle: `attrs` is valid, as
+            // just compared and by this function's `# Safety`.
             unsafe { riwarp_helper_uverbs_attr_bundle_to_udata(attrs) }
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and not written to: `init` is, by this
+        // function's `# Safety`.
         let init = unsafe { &*init };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
         let owner = unsafe { owner(udata) };
         // What tells a process only wakes it up, wherever.
         let vector = match owner {
             Owner::Kernel(_) => CpuId::from_u32(init.comp_vector),
             Owner::User => None,
         };
-        // SAFETY: The object lives until `destroy_cq`, which closes the link.
+        // SAFETY: `CqLink::new` wants a queue that is valid until the link is closed, and that it
+        // is: the object lives until `destroy_cq`, which closes the link, as the error paths below
+        // do.
         let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?, vector) }?;
         let init = CqInit {
             owner,
@@ -72,19 +80,27 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
             link: link.clone(),
         };
         let mut mappings = Mappings::new();
-        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        // SAFETY: By the caller's promise.
-        let dev = unsafe { device_data::<T>((*cq).device) };
+        // SAFETY: A field of `cq`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*cq).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
         let created = T::create_cq(dev, init, &mut udata).inspect_err(|_| link.close())?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
+        // the queue.
         unsafe { (*cq).cqe = c_int::try_from(created.entries).unwrap_or(c_int::MAX) };
         let tail = Tail {
             data: created.cq,
             link,
             mappings,
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `cq` is a new object.
         unsafe { CqObject::<T>::fill(cq, tail) };
         Ok(0)
     })
@@ -99,7 +115,8 @@ pub(super) unsafe extern "C" fn destroy_cq<T: Driver>(
     cq: *mut bindings::ib_cq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `cq` is, by this
+    // function's `# Safety`.
     let tail = unsafe { CqObject::<T>::empty(cq) };
     tail.link.close();
     T::destroy_cq(tail.data);
@@ -117,14 +134,18 @@ pub(super) unsafe extern "C" fn resize_user_cq<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `cq` is,
+        // by this function's `# Safety`.
         let tail = unsafe { CqObject::<T>::tail(cq) };
         let entries = tail.link.resize(|mappings| {
-            // SAFETY: By the caller's promise; the link lets go of them before the object is freed.
+            // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+            // function's `# Safety`, and mappings that do not outlive the context of the call: the
+            // link lets go of them before the object is freed, which belongs to the context.
             let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
             T::resize_cq(tail.data.as_arc_borrow(), entries, &mut udata)
         })?;
-        // SAFETY: By the caller's promise; a number that is only shown.
+        // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
+        // the queue.
         unsafe { (*cq).cqe = c_int::try_from(entries).unwrap_or(c_int::MAX) };
         Ok(0)
     })
@@ -142,9 +163,11 @@ pub(super) unsafe extern "C" fn poll_cq<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let room = usize::try_from(entries)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `WcSink::new` wants room for so many completions that nobody else has: `wc` is
+        // so, by this function's `# Safety`.
         let mut sink = unsafe { WcSink::new(wc, room) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
+        // by this function's `# Safety`.
         T::poll_cq(unsafe { CqObject::<T>::data(cq) }, &mut sink)?;
         // CAST: At most `entries`.
         Ok(sink.used() as c_int)
@@ -171,7 +194,8 @@ pub(super) unsafe extern "C" fn req_notify_cq<T: Driver>(
             },
             report_missed: missed != 0,
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
+        // by this function's `# Safety`.
         match T::req_notify_cq(unsafe { CqObject::<T>::data(cq) }, request)? {
             Missed::No => Ok(0),
             Missed::Yes => Ok(1),
@@ -191,30 +215,35 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
         let qp_type = QpType::from_raw(raw.qp_type).ok_or(EOPNOTSUPP)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `qp`, which is a new object.
         let pd = NonNull::new(unsafe { (*qp).pd }).ok_or(EINVAL)?;
         let send_cq = NonNull::new(raw.send_cq).ok_or(EINVAL)?;
         let recv_cq = NonNull::new(raw.recv_cq).ok_or(EINVAL)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
         let owner = unsafe { owner(udata) };
         let maker = owner.is_user().then(Kuid::current_euid);
-        // SAFETY: The object lives until `destroy_qp`, which closes the link.
+        // SAFETY: `QpLink::new` wants a queue pair that is valid until the link is closed: the
+        // object lives until `destroy_qp`, which closes the link, as the error path below does.
         let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?, maker) }?;
         let init = QpInit {
             owner,
             qp_type,
             caps: attr::caps_from_raw(&raw.cap),
-            // SAFETY: By the caller's promise.
+            // SAFETY: `pd_of` wants a domain that was filled: that of a new object is.
             pd: unsafe { pd_of::<T>(pd.as_ptr()) },
-            // SAFETY: By the caller's promise.
+            // SAFETY: `cq_of` wants a queue that was filled: `init` refers to such only, by this
+            // function's `# Safety`.
             send_cq: unsafe { cq_of::<T>(send_cq) },
-            // SAFETY: By the caller's promise.
+            // SAFETY: `cq_of` wants a queue that was filled: `init` refers to such only, by this
+            // function's `# Safety`.
             recv_cq: unsafe { cq_of::<T>(recv_cq) },
             srq: NonNull::new(raw.srq).map(|srq| {
-                // SAFETY: By the caller's promise.
+                // SAFETY: `srq_of` wants a queue that was filled: `init` refers to such only, by
+                // this function's `# Safety`.
                 unsafe { srq_of::<T>(srq) }
             }),
             signal: if raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR {
@@ -226,20 +255,27 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
             link: link.clone(),
         };
         let mut mappings = Mappings::new();
-        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        // SAFETY: By the caller's promise.
-        let dev = unsafe { device_data::<T>((*qp).device) };
+        // SAFETY: A field of `qp`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*qp).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
         let created = T::create_qp(dev, init, &mut udata).inspect_err(|_| link.close())?;
         attr::caps_to_raw(&created.caps, &mut raw.cap);
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `qp`, which is a new object that nobody else has yet.
         unsafe { (*qp).qp_num = created.number };
         let tail = Tail {
             data: created.qp,
             link: link.clone(),
             mappings,
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `qp` is a new object.
         unsafe { QpObject::<T>::fill(qp, tail) };
         link.filled();
         Ok(0)
@@ -263,11 +299,14 @@ pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
         if !mask.without(QpAttrMask::STANDARD).is_empty() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: By the caller's promise.
+        // SAFETY: `qp_from_raw` wants the fields valid that `mask` names, as this function does of
+        // its caller.
         let attr = unsafe { attr::qp_from_raw(raw, mask) }?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and no mappings to outlive a context.
         let mut udata = unsafe { Udata::new(udata, None) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is,
+        // by this function's `# Safety`.
         T::modify_qp(unsafe { QpObject::<T>::data(qp) }, &attr, mask, &mut udata)?;
         Ok(0)
     })
@@ -287,26 +326,32 @@ pub(super) unsafe extern "C" fn query_qp<T: Driver>(
     from_result(|| {
         // CAST: A set of flags in an int; every bit keeps its place.
         let mask = QpAttrMask::from_bits(mask as u32);
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is,
+        // by this function's `# Safety`.
         let report = T::query_qp(unsafe { QpObject::<T>::data(qp) }, mask)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `raw` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
         unsafe { attr::qp_to_raw(&report.attr, &mut *raw) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
         let init = unsafe { &mut *init };
         attr::caps_to_raw(&report.attr.caps, &mut init.cap);
         init.sq_sig_type = match report.signal {
             SignalPolicy::All => bindings::ib_sig_type_IB_SIGNAL_ALL_WR,
             SignalPolicy::OnRequest => bindings::ib_sig_type_IB_SIGNAL_REQ_WR,
         };
-        // SAFETY: By the caller's promise.
-        unsafe {
-            init.event_handler = (*qp).registered_event_handler;
-            init.qp_context = (*qp).qp_context;
-            init.send_cq = (*qp).send_cq;
-            init.recv_cq = (*qp).recv_cq;
-            init.srq = (*qp).srq;
-            init.qp_type = (*qp).qp_type;
-        }
+        // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+        init.event_handler = unsafe { (*qp).registered_event_handler };
+        // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+        init.qp_context = unsafe { (*qp).qp_context };
+        // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+        init.send_cq = unsafe { (*qp).send_cq };
+        // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+        init.recv_cq = unsafe { (*qp).recv_cq };
+        // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+        init.srq = unsafe { (*qp).srq };
+        // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`.
+        init.qp_type = unsafe { (*qp).qp_type };
         Ok(0)
     })
 }
@@ -322,12 +367,14 @@ pub(super) unsafe extern "C" fn destroy_qp<T: Driver>(
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     // The connection manager reads the tail as long as it has references, so it stays until then.
-    // SAFETY: By the caller's promise.
+    // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // this function's `# Safety`.
     let tail = unsafe { QpObject::<T>::tail(qp) };
     T::destroy_qp(tail.data.clone());
     tail.link.close();
     tail.link.wait_unused();
-    // SAFETY: By the caller's promise, and the connection manager is done.
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `qp` is, by this
+    // function's `# Safety`.
     drop(unsafe { QpObject::<T>::empty(qp) });
     0
 }
@@ -342,24 +389,27 @@ pub(super) unsafe extern "C" fn post_send<T: Driver>(
     list: *const bindings::ib_send_wr,
     bad: *mut *const bindings::ib_send_wr,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`; it never changes.
     let is_user = !unsafe { (*qp).uobject }.is_null();
     let mut wrs = match (is_user, list.is_null()) {
         (true, true) => SendWrs::doorbell(),
         // The addresses in a process's list are not the kernel's.
         (true, false) => {
-            // SAFETY: By the caller's promise.
+            // SAFETY: `bad` is valid, by this function's `# Safety`.
             unsafe { *bad = list };
             return EINVAL.to_errno();
         }
-        // SAFETY: By the caller's promise; the queue pair has no user object.
+        // SAFETY: `SendWrs::new` wants a list as `ib_post_send()` takes it, of a kernel consumer,
+        // valid as long as the result: `list` is, by this function's `# Safety`, since the queue
+        // pair has no user object.
         (false, _) => unsafe { SendWrs::new(list) },
     };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `arc` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // this function's `# Safety`.
     match T::post_send(unsafe { QpObject::<T>::arc(qp) }, &mut wrs) {
         Ok(()) => 0,
         Err(error) => {
-            // SAFETY: By the caller's promise.
+            // SAFETY: `bad` is valid, by this function's `# Safety`.
             unsafe { *bad = wrs.bad() };
             error.to_errno()
         }
@@ -376,11 +426,14 @@ pub(super) unsafe extern "C" fn post_recv<T: Driver>(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`; it never changes.
     let is_user = !unsafe { (*qp).uobject }.is_null();
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // this function's `# Safety`.
     let qp = unsafe { QpObject::<T>::data(qp) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `post_recv_list` wants a list as `ib_post_recv()` takes it, a kernel consumer's
+    // unless `is_user`, which is just what the object says, and a `bad` that is valid: so they are,
+    // by this function's `# Safety`.
     unsafe { post_recv_list(is_user, list, bad, |wrs| T::post_recv(qp, wrs)) }
 }
 
@@ -394,11 +447,14 @@ pub(super) unsafe extern "C" fn post_srq_recv<T: Driver>(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: A field of `srq`, which was filled, by this function's `# Safety`; it never changes.
     let is_user = !unsafe { (*srq).uobject }.is_null();
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
+    // this function's `# Safety`.
     let srq = unsafe { SrqObject::<T>::data(srq) };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `post_recv_list` wants a list as `ib_post_recv()` takes it, a kernel consumer's
+    // unless `is_user`, which is just what the object says, and a `bad` that is valid: so they are,
+    // by this function's `# Safety`.
     unsafe { post_recv_list(is_user, list, bad, |wrs| T::post_srq_recv(srq, wrs)) }
 }
 
@@ -406,8 +462,8 @@ pub(super) unsafe extern "C" fn post_srq_recv<T: Driver>(
 ///
 /// # Safety
 ///
-/// `list` must be as `ib_post_recv()` takes it or null, and a kernel consumer's if `is_user` is not
-/// set; `bad` valid.
+/// Unless `is_user` is set, `list` must be null or as `ib_post_recv()` takes it, of a kernel
+/// consumer; `bad` must be valid.
 unsafe fn post_recv_list(
     is_user: bool,
     list: *const bindings::ib_recv_wr,
@@ -416,16 +472,17 @@ unsafe fn post_recv_list(
 ) -> c_int {
     if is_user {
         // The addresses in a process's list are not the kernel's.
-        // SAFETY: By the caller's promise.
+        // SAFETY: `bad` is valid, by this function's `# Safety`.
         unsafe { *bad = list };
         return EINVAL.to_errno();
     }
-    // SAFETY: By the caller's promise.
+    // SAFETY: `RecvWrs::new` wants a list as `ib_post_recv()` takes it, of a kernel consumer, valid
+    // as long as the result: `list` is, by this function's `# Safety`, since `is_user` is not set.
     let mut wrs = unsafe { RecvWrs::new(list) };
     match post(&mut wrs) {
         Ok(()) => 0,
         Err(error) => {
-            // SAFETY: By the caller's promise.
+            // SAFETY: `bad` is valid, by this function's `# Safety`.
             unsafe { *bad = wrs.bad() };
             error.to_errno()
         }
@@ -443,26 +500,35 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
-        // SAFETY: By the caller's promise.
+        // SAFETY: A field of `srq`, which is a new object.
         let pd = NonNull::new(unsafe { (*srq).pd }).ok_or(EINVAL)?;
-        // SAFETY: The object lives until `destroy_srq`, which closes the link.
+        // SAFETY: `SrqLink::new` wants a queue that is valid until the link is closed: the object
+        // lives until `destroy_srq`, which closes the link, as the error path below does.
         let link = unsafe { SrqLink::new(NonNull::new(srq).ok_or(EINVAL)?) }?;
         let init = SrqInit {
-            // SAFETY: By the caller's promise.
+            // SAFETY: `owner` wants the channel of the call that makes the object, which `udata`
+            // is.
             owner: unsafe { owner(udata) },
             srq_type: raw.srq_type,
-            // SAFETY: By the caller's promise.
+            // SAFETY: `pd_of` wants a domain that was filled: that of a new object is.
             pd: unsafe { pd_of::<T>(pd.as_ptr()) },
             attr: attr::srq_from_raw(&raw.attr),
             link: link.clone(),
         };
         let mut mappings = Mappings::new();
-        // SAFETY: By the caller's promise; the object belongs to the context and goes before it.
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        // SAFETY: By the caller's promise.
-        let dev = unsafe { device_data::<T>((*srq).device) };
+        // SAFETY: A field of `srq`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*srq).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T>(device) };
         let created = T::create_srq(dev, init, &mut udata).inspect_err(|_| link.close())?;
         raw.attr = attr::srq_to_raw(&created.attr);
         let tail = Tail {
@@ -470,7 +536,8 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
             link,
             mappings,
         };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `srq` is a new object.
         unsafe { SrqObject::<T>::fill(srq, tail) };
         Ok(0)
     })
@@ -488,13 +555,17 @@ pub(super) unsafe extern "C" fn modify_srq<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and not written to: `raw` is, by this
+        // function's `# Safety`.
         let attr = attr::srq_from_raw(unsafe { &*raw });
         let mask = SrqAttrMask::from_bits(mask);
-        // SAFETY: By the caller's promise.
+        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `srq` is,
+        // by this function's `# Safety`.
         let tail = unsafe { SrqObject::<T>::tail(srq) };
         tail.link.modify(|mappings| {
-            // SAFETY: By the caller's promise; the link lets go of them before the object is freed.
+            // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+            // function's `# Safety`, and mappings that do not outlive the context of the call: the
+            // link lets go of them before the object is freed, which belongs to the context.
             let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
             T::modify_srq(tail.data.as_arc_borrow(), &attr, mask, &mut udata)
         })?;
@@ -512,9 +583,10 @@ pub(super) unsafe extern "C" fn query_srq<T: Driver>(
     raw: *mut bindings::ib_srq_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is,
+        // by this function's `# Safety`.
         let attr = T::query_srq(unsafe { SrqObject::<T>::data(srq) })?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `raw` is valid, by this function's `# Safety`.
         unsafe { *raw = attr::srq_to_raw(&attr) };
         Ok(0)
     })
@@ -529,7 +601,8 @@ pub(super) unsafe extern "C" fn destroy_srq<T: Driver>(
     srq: *mut bindings::ib_srq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `srq` is, by this
+    // function's `# Safety`.
     let tail = unsafe { SrqObject::<T>::empty(srq) };
     tail.link.close();
     T::destroy_srq(tail.data);
@@ -540,9 +613,10 @@ pub(super) unsafe extern "C" fn destroy_srq<T: Driver>(
 ///
 /// # Safety
 ///
-/// `cq` was filled.
+/// `cq` must have been filled, and not be destroyed during the call.
 unsafe fn cq_of<T: Driver>(cq: NonNull<bindings::ib_cq>) -> Arc<T::Cq> {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
+    // this function's `# Safety`.
     unsafe { CqObject::<T>::data(cq.as_ptr()) }.into()
 }
 
@@ -550,9 +624,10 @@ unsafe fn cq_of<T: Driver>(cq: NonNull<bindings::ib_cq>) -> Arc<T::Cq> {
 ///
 /// # Safety
 ///
-/// `srq` was filled.
+/// `srq` must have been filled, and not be destroyed during the call.
 unsafe fn srq_of<T: Driver>(srq: NonNull<bindings::ib_srq>) -> Arc<T::Srq> {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
+    // this function's `# Safety`.
     unsafe { SrqObject::<T>::data(srq.as_ptr()) }.into()
 }
 

@@ -121,13 +121,20 @@ unsafe extern "C" fn query_device<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
-        if !udata.is_null() && unsafe { (*udata).inlen != 0 || (*udata).outlen != 0 } {
-            return Err(EINVAL);
+        if !udata.is_null() {
+            // SAFETY: A field of `udata`, which is null or valid, by this function's `# Safety`.
+            let inlen = unsafe { (*udata).inlen };
+            // SAFETY: A field of `udata`, which is null or valid, by this function's `# Safety`.
+            let outlen = unsafe { (*udata).outlen };
+            if inlen != 0 || outlen != 0 {
+                return Err(EINVAL);
+            }
         }
-        // SAFETY: By the caller's promise.
+        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // `ib_core` calls this for such only, by this function's `# Safety`.
         let from = T::query_device(unsafe { device_data::<T>(device) })?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `attr` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
         let to = unsafe { &mut *attr };
         to.fw_ver = from.fw_ver;
         to.sys_image_guid = u64::from_ne_bytes(from.sys_image_guid);
@@ -181,12 +188,15 @@ unsafe extern "C" fn query_port<T: Driver>(
     attr: *mut bindings::ib_port_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // `ib_core` calls this for such only, by this function's `# Safety`.
         let dev = unsafe { device_data::<T>(device) };
-        // SAFETY: By the caller's promise.
+        // SAFETY: `from_raw` wants a device that is registered, or being so: `device` is, by this
+        // function's `# Safety`.
         let ib = unsafe { IbDevice::from_raw(device) };
         let from: PortAttr = T::query_port(dev, ib, port)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `attr` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
         let to = unsafe { &mut *attr };
         to.state = from.state.to_raw();
         to.max_mtu = from.max_mtu.to_raw();
@@ -213,9 +223,11 @@ unsafe extern "C" fn get_port_immutable<T: Driver>(
     immutable: *mut bindings::ib_port_immutable,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the caller's promise.
+        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // `ib_core` calls this for such only, by this function's `# Safety`.
         let from = T::port_immutable(unsafe { device_data::<T>(device) }, port)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: A reference wants memory that is valid and nobody else's: `immutable` is
+        // `ib_core`'s own for this call, by this function's `# Safety`.
         let to = unsafe { &mut *immutable };
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
         to.pkey_tbl_len = i32::try_from(from.pkey_tbl_len)?;
@@ -237,10 +249,14 @@ unsafe extern "C" fn query_gid<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let index = usize::try_from(index)?;
-        // SAFETY: By the caller's promise.
+        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // `ib_core` calls this for such only, by this function's `# Safety`.
         let from = T::query_gid(unsafe { device_data::<T>(device) }, port, index)?;
-        // SAFETY: By the caller's promise; the union is 16 octets of plain data.
-        unsafe { *(*gid).raw.as_mut() = from.0 };
+        // SAFETY: A reference wants memory that is valid and nobody else's: `gid` is, by this
+        // function's `# Safety`.
+        let gid = unsafe { &mut *gid };
+        // SAFETY: All fields of the union are 16 octets of plain data.
+        unsafe { *gid.raw.as_mut() = from.0 };
         Ok(0)
     })
 }
@@ -254,7 +270,8 @@ unsafe extern "C" fn get_netdev<T: Driver>(
     device: *mut bindings::ib_device,
     port: u32,
 ) -> *mut bindings::net_device {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
+    // calls this for such only, by this function's `# Safety`.
     match T::netdev(unsafe { device_data::<T>(device) }, port) {
         // The reference is the caller's from here on.
         Some(netdev) => ManuallyDrop::new(netdev).as_raw(),
@@ -271,12 +288,15 @@ unsafe extern "C" fn alloc_hw_port_stats<T: Driver>(
     device: *mut bindings::ib_device,
     _port: u32,
 ) -> *mut bindings::rdma_hw_stats {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `device_counters` wants a device of `T` whose operations are set, and stay so:
+    // `ib_core` calls this for such only, by this function's `# Safety`.
     let descs = unsafe { device_counters::<T>(device) }.descs();
     let Ok(number) = c_int::try_from(descs.len()) else {
         return core::ptr::null_mut();
     };
-    // SAFETY: The descriptions live as long as the device is registered.
+    // SAFETY: `rdma_alloc_hw_stats_struct()` wants so many descriptions that stay while somebody
+    // reads the statistics: they belong to the tail of the device, which `dealloc_driver` empties,
+    // and by then the device is unregistered, so that nobody reads them.
     unsafe { bindings::rdma_alloc_hw_stats_struct(descs.as_ptr(), number, COUNTERS_LIFESPAN_MS) }
 }
 
@@ -295,16 +315,18 @@ unsafe extern "C" fn get_hw_stats<T: Driver>(
     if stats.is_null() || port == 0 {
         return EOPNOTSUPP.to_errno();
     }
-    // SAFETY: By the caller's promise.
+    // SAFETY: A field of `stats`, which is valid, by this function's `# Safety`.
     let number = unsafe { (*stats).num_counters };
-    // SAFETY: By the caller's promise the array has that many entries, and nobody else uses it now.
+    // SAFETY: The place of a field is inside of the allocation, since `stats` is valid.
+    let values = unsafe { &raw mut (*stats).value };
+    // SAFETY: `from_raw_parts_mut` wants so many entries that nobody else uses: the array behind
+    // `stats` was made with as many as `num_counters` says, and is locked, by this function's
+    // `# Safety`.
     let values = unsafe {
-        core::slice::from_raw_parts_mut(
-            (*stats).value.as_mut_ptr(),
-            usize::try_from(number).unwrap_or(0),
-        )
+        core::slice::from_raw_parts_mut(values.cast::<u64>(), usize::try_from(number).unwrap_or(0))
     };
-    // SAFETY: By the caller's promise.
+    // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
+    // calls this for such only, by this function's `# Safety`.
     T::counters(unsafe { device_data::<T>(device) }, values);
     number
 }
