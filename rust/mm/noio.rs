@@ -16,10 +16,11 @@ extern "C" {
 ///
 /// Context: process.
 pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: It concerns nobody but the task that we are, in which the flags are given back.
+    // SAFETY: `memalloc_noio_save()` wants its result given back by the same task, which is done
+    // below.
     let flags = unsafe { riwarp_helper_memalloc_noio_save() };
     let result = f();
-    // SAFETY: The flags are those that were saved last.
+    // SAFETY: `memalloc_noio_restore()` wants what the matching call returned, which `flags` is.
     unsafe { riwarp_helper_memalloc_noio_restore(flags) };
     result
 }
@@ -30,9 +31,11 @@ mod tests {
 
     /// Whether this task waits for disks.
     fn may_wait() -> bool {
-        // SAFETY: As in `without_io`.
+        // SAFETY: `memalloc_noio_save()` wants its result given back by the same task, which is
+        // done below.
         let flags = unsafe { riwarp_helper_memalloc_noio_save() };
-        // SAFETY: As in `without_io`.
+        // SAFETY: `memalloc_noio_restore()` wants what the matching call returned, which `flags`
+        // is.
         unsafe { riwarp_helper_memalloc_noio_restore(flags) };
         flags != 0
     }

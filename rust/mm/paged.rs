@@ -99,9 +99,10 @@ fn pages_of(begin: usize, len: usize) -> Option<(usize, usize)> {
 /// A live `ib_umem_odp`.
 struct Odp(NonNull<bindings::ib_umem_odp>);
 
-// SAFETY: An `ib_umem_odp` may be used and released by any thread.
+// SAFETY: An `ib_umem_odp` belongs to no thread: it holds the address space itself, and any thread
+// may release it.
 unsafe impl Send for Odp {}
-// SAFETY: As above; what changes in it is under its mutex.
+// SAFETY: What changes in it is changed under its mutex, and read under it or as single words.
 unsafe impl Sync for Odp {}
 
 /// What shall be brought in beforehand.
@@ -138,7 +139,9 @@ impl Paged {
         // Large pages are only a hint for devices.
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.without(Access::HUGETLB).bits() as c_int;
-        // SAFETY: By the caller's promise; the table of callbacks is static.
+        // SAFETY: `ib_umem_odp_get()` wants a device that is registered, as the caller says that
+        // `device` is, and callbacks that outlive the object: the table is static. The range is
+        // checked inside.
         let raw = unsafe {
             bindings::ib_umem_odp_get(device.as_ptr(), begin, octets, access, &CALLBACKS)
         };
@@ -248,7 +251,7 @@ impl Paged {
             .ok_or(EFAULT)?;
         let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
         while place < end {
-            // SAFETY: May be asked in any thread.
+            // SAFETY: The helper has no requirements: it looks at the running task.
             if unsafe { riwarp_helper_is_being_killed() } {
                 return Err(EINTR);
             }
@@ -426,12 +429,14 @@ impl Odp {
             };
             to_result(error)?;
             let locked = self.lock();
-            // SAFETY: As above; under the mutex.
+            // SAFETY: `mmu_interval_read_retry()` wants a notifier that is registered, which this
+            // one is as long as the object lives, and to be called under the mutex that
+            // `invalidate` takes, which `locked` holds.
             if !unsafe { riwarp_helper_interval_read_retry(notifier, range.notifier_seq) } {
                 return Ok(locked);
             }
             drop(locked);
-            // SAFETY: May be asked in any thread.
+            // SAFETY: The helper has no requirements: it looks at the running task.
             if unsafe { riwarp_helper_is_being_killed() } {
                 return Err(EINTR);
             }
@@ -443,7 +448,8 @@ impl Odp {
         // SAFETY: The C object is live, and with it what it says of the process's memory: its notifier holds
         // the structure.
         let mm = NonNull::new(unsafe { (*self.0.as_ptr()).umem.owning_mm })?;
-        // SAFETY: As above.
+        // SAFETY: `mmget_not_zero()` wants the structure of an address space: the notifier of the
+        // object, which is live, holds it.
         unsafe { bindings::mmget_not_zero(mm.as_ptr()) }.then(|| Space(mm))
     }
 
@@ -499,30 +505,37 @@ static CALLBACKS: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_n
 ///
 /// # Safety
 ///
-/// `notifier` is that of an `ib_umem_odp` which was made with [`CALLBACKS`].
+/// To be called as `mmu_interval_notifier_ops.invalidate`: `notifier` is that of a live
+/// `ib_umem_odp` which was made with [`CALLBACKS`], and `range` is valid, both for the call.
 unsafe extern "C" fn invalidate(
     notifier: *mut bindings::mmu_interval_notifier,
     range: *const bindings::mmu_notifier_range,
     seq: c_ulong,
 ) -> bool {
-    // SAFETY: By the caller's promise.
+    // SAFETY: `mmu_notifier_range_blockable()` wants a valid range: `range` is, by this function's
+    // `# Safety`.
     if !unsafe { riwarp_helper_range_may_block(range) } {
         return false;
     }
-    // SAFETY: As above.
+    // SAFETY: The helper finds the `ib_umem_odp` around a notifier: `notifier` is in one, by this
+    // function's `# Safety`.
     let Some(odp) = NonNull::new(unsafe { riwarp_helper_umem_odp_of(notifier) }) else {
         return true;
     };
     // The C object is not ours to release.
     let odp = core::mem::ManuallyDrop::new(Odp(odp));
     let locked = odp.lock();
-    // SAFETY: By the caller's promise; it is asked for under the mutex.
+    // SAFETY: `mmu_interval_set_seq()` wants the notifier of the callback that runs, which
+    // `notifier` is, and to be called under the mutex that those who look take, which `locked`
+    // holds.
     unsafe { riwarp_helper_interval_set_seq(notifier, seq) };
     // SAFETY: Under the mutex it is null or a value that does not go before the mutex is free.
     let paged = unsafe { (*odp.0.as_ptr()).private.cast::<Paged>().as_ref() };
     if let Some(paged) = paged {
-        // SAFETY: By the caller's promise.
-        let (start, end) = unsafe { ((*range).start, (*range).end) };
+        // SAFETY: A field of `range`, which is valid, by this function's `# Safety`.
+        let start = unsafe { (*range).start };
+        // SAFETY: A field of `range`, which is valid, by this function's `# Safety`.
+        let end = unsafe { (*range).end };
         let index = |address: usize| address.saturating_sub(paged.first).div_ceil(PAGE_SIZE);
         let pages = (paged.skip as u64 + paged.len).div_ceil(PAGE_SIZE as u64) as usize;
         let from = start.saturating_sub(paged.first) / PAGE_SIZE;

@@ -37,9 +37,11 @@ pub struct SharedMem {
     len: usize,
 }
 
-// SAFETY: The memory belongs to no thread; every access is one that may race.
+// SAFETY: The memory belongs to no thread; `vfree()`, which the drop calls, may be called by any
+// that may sleep.
 unsafe impl Send for SharedMem {}
-// SAFETY: As above.
+// SAFETY: Every access through a shared reference is one that may race: an atomic one, or volatile
+// by words.
 unsafe impl Sync for SharedMem {}
 
 impl SharedMem {
@@ -153,7 +155,8 @@ impl SharedMem {
     #[inline]
     pub fn load_u8_acquire(&self, offset: usize) -> Option<u8> {
         let at = self.at(offset, 1, 1)?;
-        // SAFETY: Inside the allocation; all access to it may race with a process.
+        // SAFETY: `from_ptr` wants a valid place that others access by atomic operations only: `at`
+        // is inside of the memory, by `Self::at`, and a process is no part of this program.
         let value = unsafe { Atomic::<i8>::from_ptr(at.as_ptr().cast()) }.load(Acquire);
         // CAST: The same eight bits.
         Some(value as u8)
@@ -163,7 +166,9 @@ impl SharedMem {
     #[inline]
     pub fn load_u16_acquire(&self, offset: usize) -> Option<u16> {
         let at = self.at(offset, 2, 2)?;
-        // SAFETY: As in `load_u8_acquire`, and aligned.
+        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
+        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
+        // is no part of this program.
         let value = unsafe { Atomic::<i16>::from_ptr(at.as_ptr().cast()) }.load(Acquire);
         // CAST: The same sixteen bits.
         Some(value as u16)
@@ -173,7 +178,9 @@ impl SharedMem {
     #[inline]
     pub fn load_u32_acquire(&self, offset: usize) -> Option<u32> {
         let at = self.at(offset, 4, 4)?;
-        // SAFETY: As in `load_u8_acquire`, and aligned.
+        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
+        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
+        // is no part of this program.
         Some(unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) }.load(Acquire))
     }
 
@@ -186,7 +193,8 @@ impl SharedMem {
     pub fn store_u8_release(&self, offset: usize, value: u8) -> Result {
         let at = self.at(offset, 1, 1).ok_or(EINVAL)?;
         // CAST: The same eight bits.
-        // SAFETY: As in `load_u8_acquire`.
+        // SAFETY: `from_ptr` wants a valid place that others access by atomic operations only: `at`
+        // is inside of the memory, by `Self::at`, and a process is no part of this program.
         unsafe { Atomic::<i8>::from_ptr(at.as_ptr().cast()) }.store(value as i8, Release);
         Ok(())
     }
@@ -200,7 +208,9 @@ impl SharedMem {
     pub fn store_u16_release(&self, offset: usize, value: u16) -> Result {
         let at = self.at(offset, 2, 2).ok_or(EINVAL)?;
         // CAST: The same sixteen bits.
-        // SAFETY: As in `load_u8_acquire`, and aligned.
+        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
+        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
+        // is no part of this program.
         unsafe { Atomic::<i16>::from_ptr(at.as_ptr().cast()) }.store(value as i16, Release);
         Ok(())
     }
@@ -213,7 +223,9 @@ impl SharedMem {
     #[inline]
     pub fn store_u32_release(&self, offset: usize, value: u32) -> Result {
         let at = self.at(offset, 4, 4).ok_or(EINVAL)?;
-        // SAFETY: As in `load_u8_acquire`, and aligned.
+        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
+        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
+        // is no part of this program.
         unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) }.store(value, Release);
         Ok(())
     }
@@ -222,7 +234,9 @@ impl SharedMem {
     #[inline]
     pub fn replace_u32(&self, offset: usize, old: u32, new: u32) -> Option<Result<u32, u32>> {
         let at = self.at(offset, 4, 4)?;
-        // SAFETY: As in `load_u8_acquire`, and aligned.
+        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
+        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
+        // is no part of this program.
         let word = unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) };
         Some(word.cmpxchg(old, new, kernel::sync::atomic::Full))
     }
@@ -251,19 +265,29 @@ unsafe fn copy_racy(to: *mut u8, from: *const u8, len: usize) {
     let mut done = 0;
     if to.addr() % 8 == 0 && from.addr() % 8 == 0 {
         while len - done >= 8 {
-            // SAFETY: By the caller's promise, and both are aligned. Volatile: read once, at this
-            // width.
-            let word = unsafe { from.add(done).cast::<u64>().read_volatile() };
-            // SAFETY: As above.
-            unsafe { to.add(done).cast::<u64>().write_volatile(word) };
+            // SAFETY: `add` has to stay inside of what `from` points to: eight octets and more of
+            // `len` are left.
+            let source = unsafe { from.add(done) }.cast::<u64>();
+            // SAFETY: `add` has to stay inside of what `to` points to: eight octets and more of
+            // `len` are left.
+            let target = unsafe { to.add(done) }.cast::<u64>();
+            // Volatile: read once, at this width.
+            // SAFETY: A word of what the caller says is readable; it is aligned, as just compared.
+            let word = unsafe { source.read_volatile() };
+            // SAFETY: A word of what the caller says is writable; it is aligned, as just compared.
+            unsafe { target.write_volatile(word) };
             done += 8;
         }
     }
     while done < len {
-        // SAFETY: By the caller's promise.
-        let octet = unsafe { from.add(done).read_volatile() };
-        // SAFETY: As above.
-        unsafe { to.add(done).write_volatile(octet) };
+        // SAFETY: `add` has to stay inside of what `from` points to: `done` is below `len`.
+        let source = unsafe { from.add(done) };
+        // SAFETY: `add` has to stay inside of what `to` points to: `done` is below `len`.
+        let target = unsafe { to.add(done) };
+        // SAFETY: An octet of what the caller says is readable.
+        let octet = unsafe { source.read_volatile() };
+        // SAFETY: An octet of what the caller says is writable.
+        unsafe { target.write_volatile(octet) };
         done += 1;
     }
 }

@@ -57,7 +57,8 @@ impl Umem {
         let len = usize::try_from(len)?;
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.bits() as c_int;
-        // SAFETY: The device is valid by the caller's promise; the range is checked inside.
+        // SAFETY: `ib_umem_get_attr_or_va()` wants a device that is registered, as the caller says
+        // that `device` is; the range is checked inside.
         let raw = unsafe {
             bindings::ib_umem_get_attr_or_va(
                 device.as_ptr(),
@@ -106,8 +107,8 @@ impl Umem {
             let length = unsafe { (*sg.as_ptr()).length };
             // CAST: 32 bits fit.
             let length = (length as usize).saturating_sub(skip).min(left);
-            // SAFETY: As above; its pages are pinned and have an address, since all memory is
-            // mapped on 64 bits.
+            // SAFETY: `sg_virt()` wants an entry whose pages have an address: `sg` is one of the
+            // table's, whose pages are pinned, and all memory is mapped on 64 bits.
             let start = unsafe { riwarp_helper_sg_virt(sg.as_ptr()) };
             // SAFETY: `skip` is within the first page.
             let start = unsafe { start.cast::<u8>().add(skip) };
@@ -116,7 +117,8 @@ impl Umem {
             unsafe { list.push(start, length)? };
             left -= length;
             skip = 0;
-            // SAFETY: As above; null after the last.
+            // SAFETY: `sg_next()` wants an entry of a list, which `sg` is; it gives null behind the
+            // last.
             entry = unsafe { bindings::sg_next(sg.as_ptr()) };
         }
         list.own(Owner::Umem(self));
