@@ -27,7 +27,8 @@ pub fn update(crc: u32, data: &[u8]) -> u32 {
 /// `ptr` must be readable by the kernel for `len` octets.
 #[inline]
 pub(crate) unsafe fn update_raw(crc: u32, ptr: *const u8, len: usize) -> u32 {
-    // SAFETY: By the contract of this function the memory is readable.
+    // SAFETY: `crc32c()` wants so many octets that are readable: the caller says that there are
+    // `len` at `ptr`.
     unsafe { bindings::crc32c(crc, ptr.cast(), len) }
 }
 

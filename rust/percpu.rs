@@ -34,7 +34,7 @@ impl PerCpuCount {
     ///
     /// `ENOMEM`.
     pub fn try_new() -> Result<Self> {
-        // SAFETY: Allocates zeroes.
+        // SAFETY: Has no requirements: allocates zeroes.
         let count = unsafe { riwarp_helper_percpu_count_alloc() };
         // INVARIANT: Just made.
         NonNull::new(count).map(Self).ok_or(ENOMEM)
@@ -43,13 +43,15 @@ impl PerCpuCount {
     /// Counts `n` more. Context: any.
     #[inline]
     pub fn add(&self, n: u64) {
-        // SAFETY: By the type invariant.
+        // SAFETY: The helper wants a `u64 __percpu *` that was allocated: by the type invariant it
+        // is one.
         unsafe { riwarp_helper_percpu_count_add(self.0.as_ptr(), n) };
     }
 
     /// What all processors have counted, modulo 2^64. What is counted meanwhile may be missing.
     pub fn sum(&self) -> u64 {
-        // SAFETY: By the type invariant.
+        // SAFETY: The helper wants a `u64 __percpu *` that was allocated: by the type invariant it
+        // is one.
         unsafe { riwarp_helper_percpu_count_sum(self.0.as_ptr()) }
     }
 }

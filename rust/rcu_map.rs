@@ -137,9 +137,11 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         // SAFETY: Only looks at the value of the pointer.
         let error = unsafe { bindings::xa_err(old) };
         if let Err(error) = to_result(error) {
-            // SAFETY: The reference from above was not taken over.
+            // SAFETY: `from_raw` wants a pointer of `into_raw` and the reference that it owns: the
+            // array has not taken it over.
             drop(unsafe { Arc::from_raw(raw.cast_const()) });
-            // SAFETY: As above.
+            // SAFETY: `xa_erase()` wants an array that is initialised. The entry is the reserved
+            // one and owns nothing.
             unsafe { bindings::xa_erase(self.xa.get(), index_of(id)) };
             return Err(error);
         }
@@ -234,7 +236,8 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             rwork <- Opaque::ffi_init(|slot: *mut bindings::rcu_work| {
                 // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
                 let work = unsafe { &raw mut (*slot).work };
-                // SAFETY: As above.
+                // SAFETY: `init_work` wants a place that is valid for writes: it is a field of
+                // `slot`.
                 unsafe { init_work(work, Retired::<T>::run) };
             }),
             value: raw,
@@ -281,7 +284,8 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
             let Some(raw) = NonNull::new(raw.cast::<T>()) else {
                 break;
             };
-            // SAFETY: As above.
+            // SAFETY: `xa_erase()` wants an array that is initialised, which it is until the end of
+            // this function.
             unsafe { bindings::xa_erase(self.xa.get(), index) };
             // SAFETY: By the type invariant the entry owned a reference. `self` is borrowed
             // exclusively: no look-up can run, so that there is nothing to wait for.
@@ -314,7 +318,8 @@ unsafe fn init_work(
     run: unsafe extern "C" fn(*mut bindings::work_struct),
 ) {
     let (name, key) = (c"RcuMap::retire", kernel::static_lock_class!());
-    // SAFETY: `work` is valid for writes by the caller's promise; name and key live for ever.
+    // SAFETY: `init_work_with_key()` wants a place that is valid for writes, as the caller says
+    // that `work` is, and a name and a key that live for ever, which those of a static do.
     unsafe {
         bindings::init_work_with_key(work, Some(run), false, name.as_char_ptr(), key.as_ptr())
     };
