@@ -339,9 +339,10 @@ impl<T: Send + Sync + 'static> Retired<T> {
     ///
     /// # Safety
     ///
-    /// Only called by the work queue, with the item that [`RcuMap::retire`] enqueued.
+    /// To be called by the work queue, once, with the item that [`RcuMap::retire`] enqueued.
     unsafe extern "C" fn run(work: *mut bindings::work_struct) {
-        // SAFETY: By the contract of this function, `work` lies in a `struct rcu_work`.
+        // SAFETY: `container_of!` wants a pointer to a field of such a structure: the item that
+        // `retire` enqueued is one of a `struct rcu_work`.
         let rwork = unsafe { container_of!(work, bindings::rcu_work, work) };
         // SAFETY: That lies in a `Retired<T>`; `Opaque` is transparent.
         let retired =

@@ -63,7 +63,8 @@ impl DmaBuf {
     ///
     /// `device` must be registered for the time of the call.
     pub(crate) unsafe fn map(fd: c_int, device: NonNull<bindings::ib_device>) -> Result<Self> {
-        // SAFETY: By the contract of this function.
+        // SAFETY: `DeviceRef::new` wants a device that is registered for the time of the call, as
+        // this function does of its caller.
         let device = unsafe { DeviceRef::new(device) };
         let mapping = BufRef::of(fd)?.attach(device)?.pin()?.map()?;
         let buf = mapping.buf();
@@ -215,7 +216,8 @@ impl DeviceRef {
     ///
     /// As for [`DmaBuf::map`].
     unsafe fn new(device: NonNull<bindings::ib_device>) -> Self {
-        // SAFETY: By the contract of this function, its memory is there.
+        // SAFETY: `get_device()` wants the memory of a device: it is there while the device is
+        // registered, as the caller says that it is.
         unsafe { riwarp_helper_ib_device_get_device(device.as_ptr()) };
         Self(device)
     }
@@ -306,7 +308,7 @@ impl BufRef {
 
     /// Octets.
     fn len(&self) -> usize {
-        // SAFETY: As above; the size never changes.
+        // SAFETY: A field of the dma-buf, which the reference keeps, that never changes.
         unsafe { (*self.as_ptr()).size }
     }
 
@@ -323,8 +325,10 @@ impl BufRef {
     ///
     /// `EOPNOTSUPP` if the exporter maps nothing for the processor; what it says.
     fn attach(self, device: DeviceRef) -> Result<Attachment> {
-        // SAFETY: As above; every dma-buf has operations, which never change.
-        if unsafe { (*(*self.as_ptr()).ops).vmap }.is_none() {
+        // SAFETY: A field of the dma-buf, which the reference keeps, that never changes.
+        let ops = unsafe { (*self.as_ptr()).ops };
+        // SAFETY: Every dma-buf has operations, which never change and stay as long as it does.
+        if unsafe { (*ops).vmap }.is_none() {
             return Err(EOPNOTSUPP);
         }
         // SAFETY: Neither lock is held, and the references that go into the attachment keep dma-buf and device.

@@ -387,7 +387,7 @@ fn mark_written(entries: &[usize]) {
 
 impl Odp {
     fn lock(&self) -> Locked<'_> {
-        // SAFETY: Live by the type's invariant.
+        // SAFETY: The mutex is part of the object, which is live by the type's invariant.
         unsafe { riwarp_helper_umem_odp_lock(self.0.as_ptr()) };
         // SAFETY: Just locked.
         unsafe { self.locked() }

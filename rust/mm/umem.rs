@@ -76,7 +76,7 @@ impl Umem {
 
     /// How long the memory is.
     pub fn len(&self) -> usize {
-        // SAFETY: Live by the type's invariant.
+        // SAFETY: A field of the object, which is live by the type's invariant, and never changes.
         unsafe { (*self.raw.as_ptr()).length }
     }
 
@@ -91,7 +91,8 @@ impl Umem {
     ///
     /// `ENOMEM` if there is no room for the list.
     pub fn into_pages(self) -> Result<PageList> {
-        // SAFETY: Live by the type's invariant.
+        // SAFETY: A reference wants memory that is valid and not written to: by the type's
+        // invariant the object is live, and it never changes.
         let umem = unsafe { &*self.raw.as_ptr() };
         let mut skip = umem.address & (PAGE_SIZE - 1);
         let writable = umem.writable() != 0;

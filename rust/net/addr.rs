@@ -61,8 +61,8 @@ impl SockAddr {
     ///
     /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
     pub fn from_raw(raw: &bindings::__kernel_sockaddr_storage) -> Result<Self> {
-        // SAFETY: `from_ptr` wants as many octets readable as the family says: a `sockaddr_storage`, which
-        // the reference makes readable, is as large as any `sockaddr_*`.
+        // SAFETY: `from_ptr` wants as many octets readable as the family says: a
+        // `sockaddr_storage`, which the reference makes readable, is as large as any `sockaddr_*`.
         unsafe { Self::from_ptr(ptr::from_ref(raw).cast()) }
     }
 
@@ -77,12 +77,12 @@ impl SockAddr {
     ///
     /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
     pub(crate) unsafe fn from_ptr(raw: *const bindings::sockaddr) -> Result<Self> {
-        // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr` at least, which begins with
-        // the family.
+        // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr` at least, which
+        // begins with the family.
         let family = unsafe { raw.cast::<bindings::sa_family_t>().read_unaligned() };
         if u32::from(family) == bindings::AF_INET {
-            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in`, as its family says
-            // so; any octets are one.
+            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in`, as its
+            // family says so; any octets are one.
             let raw = unsafe { raw.cast::<bindings::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Ok(Self(SocketAddr::V4(SocketAddrV4::new(
@@ -90,8 +90,8 @@ impl SockAddr {
                 u16::from_be(raw.sin_port),
             ))))
         } else if u32::from(family) == bindings::AF_INET6 {
-            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in6`, as its family says
-            // so; any octets are one.
+            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in6`, as its
+            // family says so; any octets are one.
             let raw = unsafe { raw.cast::<bindings::sockaddr_in6>().read_unaligned() };
             let ip = ipv6_from_raw(&raw.sin6_addr);
             Ok(Self(SocketAddr::V6(SocketAddrV6::new(
@@ -222,8 +222,8 @@ impl fmt::Display for SockAddr {
 }
 
 pub(super) fn ipv6_from_raw(raw: &bindings::in6_addr) -> Ipv6Addr {
-    // SAFETY: A field of a union may be read that is initialised: all fields are the same 16 octets of plain
-    // data.
+    // SAFETY: A field of a union may be read that is initialised: all fields are the same 16 octets
+    // of plain data.
     Ipv6Addr::from(unsafe { raw.in6_u.u6_addr8 })
 }
 

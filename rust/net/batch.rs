@@ -72,11 +72,13 @@ impl Chunk {
     /// `ENOMEM`.
     fn new(grow: Grow) -> Result<Self> {
         let sleep = grow == Grow::Sleep;
-        // SAFETY: Allocates; sleeps only if it may.
+        // SAFETY: The helper has no requirements but that the caller may sleep if it says so, which
+        // `grow` is for.
         let large = NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, ORDER) });
         let (page, size) = match large {
             Some(page) => (page, PAGE_SIZE << ORDER),
-            // SAFETY: As above.
+            // SAFETY: The helper has no requirements but that the caller may sleep if it says so,
+            // which `grow` is for.
             None => match NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, 0) }) {
                 Some(page) => (page, PAGE_SIZE),
                 None => return Err(ENOMEM),
@@ -252,7 +254,7 @@ impl TxBatch {
     /// Appends zeroes. Errors as for [`TxBatch::put`].
     #[inline]
     pub fn put_zeroes(&mut self, n: usize) -> Result {
-        // SAFETY: `to` is writable for `n` octets.
+        // SAFETY: `write_bytes` wants `n` octets writable: `append_with` gives `to` so.
         self.append_with(n, |to, n| unsafe { ptr::write_bytes(to, 0, n) })
     }
 
@@ -265,11 +267,12 @@ impl TxBatch {
     pub(crate) unsafe fn append_raw(&mut self, from: *const u8, n: usize) -> Result {
         let mut from = from;
         self.append_with(n, |to, n| {
-            // SAFETY: By the contract of this function, all pieces together are readable, of which
-            // `from` is the part that is not copied yet; `to` is writable for `n` octets and
-            // belongs to the batch alone.
+            // SAFETY: `copy_nonoverlapping` wants `n` octets readable and writable: the caller says
+            // that all pieces together are readable, of which `from` is the part that is not copied
+            // yet; `append_with` gives `to` writable, and that belongs to the batch alone.
             unsafe { ptr::copy_nonoverlapping(from, to, n) };
-            // SAFETY: As above.
+            // SAFETY: `from` stays inside of what the caller says is readable, or at its end: `n`
+            // octets were left.
             from = unsafe { from.add(n) };
         })
     }
@@ -334,7 +337,8 @@ impl TxBatch {
             |chunk, off, len| {
                 // SAFETY: By the invariants the chunk has as many octets.
                 let from = unsafe { chunk.virt.as_ptr().add(off) };
-                // SAFETY: As above; they were written when they were appended.
+                // SAFETY: `update_raw` wants so many octets readable: the chunk has as many behind
+                // `off`, by the invariants, and they were written when they were appended.
                 crc = unsafe { crc32c::update_raw(crc, from, len) };
             },
         );

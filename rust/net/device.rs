@@ -60,10 +60,12 @@ extern "C" {
 /// The pointer is a valid `struct net_device`, and this value owns one count of it.
 pub struct NetDevice(NonNull<RawDevice>);
 
-// SAFETY: A `struct net_device` belongs to no thread; `dev_put()`, which the drop calls, may be called by any.
+// SAFETY: A `struct net_device` belongs to no thread; `dev_put()`, which the drop calls, may be
+// called by any.
 unsafe impl Send for NetDevice {}
-// SAFETY: Through a shared reference fields are read that may change at any time, once each, as C does without
-// the RTNL, and the count is raised, by `dev_hold()`, which may be called by any thread.
+// SAFETY: Through a shared reference fields are read that may change at any time, once each, as C
+// does without the RTNL, and the count is raised, by `dev_hold()`, which may be called by any
+// thread.
 unsafe impl Sync for NetDevice {}
 
 impl NetDevice {
@@ -97,8 +99,8 @@ impl NetDevice {
         // module.
         let dev = unsafe { (*NetRef::init_net().as_raw()).loopback_dev };
         let dev = NonNull::new(dev).ok_or(ENODEV)?;
-        // SAFETY: `from_raw` wants a valid device: the loopback interface of the first namespace is one for
-        // ever.
+        // SAFETY: `from_raw` wants a valid device: the loopback interface of the first namespace is
+        // one for ever.
         Ok(unsafe { Self::from_raw(dev) })
     }
 
@@ -120,8 +122,8 @@ impl NetDevice {
             .enumerate()
             .take(DeviceName::SIZE - 1)
         {
-            // SAFETY: `src` is the device's `name[IFNAMSIZ]`, and `i` is below that. The name may be changed
-            // at the same time; any mixture of octets will do.
+            // SAFETY: `src` is the device's `name[IFNAMSIZ]`, and `i` is below that. The name may
+            // be changed at the same time; any mixture of octets will do.
             *octet = unsafe { src.add(i).read_volatile() };
             if *octet == 0 {
                 break;
@@ -176,9 +178,10 @@ impl NetDevice {
         addr.len = HwAddr::SIZE.min(len as usize);
         // SAFETY: By the type invariant the device is valid.
         let src = unsafe { riwarp_helper_dev_addr(self.as_raw()) };
-        // SAFETY: `dev_addr` points to the `addr[MAX_ADDR_LEN]` of the device's first `netdev_hw_addr`, which
-        // `free_netdev()` frees, after the last count; `len` is at most that, and so is the room in `octets`.
-        // The address may be changed at the same time; any mixture will do.
+        // SAFETY: `dev_addr` points to the `addr[MAX_ADDR_LEN]` of the device's first
+        // `netdev_hw_addr`, which `free_netdev()` frees, after the last count; `len` is at most
+        // that, and so is the room in `octets`. The address may be changed at the same time; any
+        // mixture will do.
         unsafe { ptr::copy_nonoverlapping(src, addr.octets.as_mut_ptr(), addr.len) };
         addr
     }
@@ -205,11 +208,12 @@ impl NetDevice {
         // The one that is known to the callbacks has to be thin.
         let mut f: &mut dyn FnMut(SockAddr) = &mut f;
         let arg = (&raw mut f).cast::<c_void>();
-        // SAFETY: By the type invariant the device is valid. `in_addr_callback` is called with `arg`, which
-        // points to what it wants, on the stack of this call; nobody else uses that meanwhile.
+        // SAFETY: By the type invariant the device is valid. `in_addr_callback` is called with
+        // `arg`, which points to what it wants, on the stack of this call; nobody else uses that
+        // meanwhile.
         unsafe { riwarp_helper_for_each_in_addr(self.as_raw(), in_addr_callback, arg) };
-        // SAFETY: By the type invariant the device is valid. `in6_addr_callback` is called with `arg`, as above,
-        // and an address of the device, which the list's lock keeps.
+        // SAFETY: By the type invariant the device is valid. `in6_addr_callback` is called with
+        // `arg`, as above, and an address of the device, which the list's lock keeps.
         unsafe { riwarp_helper_for_each_in6_addr(self.as_raw(), in6_addr_callback, arg) };
     }
 
@@ -223,7 +227,8 @@ impl NetDevice {
 ///
 /// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call.
 unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
-    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the call.
+    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the
+    // call.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
     f(SockAddr::new(
         IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes())),
@@ -233,10 +238,11 @@ unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
 
 /// # Safety
 ///
-/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call, and `addr` be
-/// valid for reads.
+/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call, and
+/// `addr` be valid for reads.
 unsafe extern "C" fn in6_addr_callback(arg: *mut c_void, addr: *const bindings::in6_addr) {
-    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the call.
+    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the
+    // call.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
     // SAFETY: The caller has made `addr` valid for reads.
     let ip = ipv6_from_raw(unsafe { &*addr });
@@ -252,7 +258,8 @@ impl Clone for NetDevice {
 
 impl Drop for NetDevice {
     fn drop(&mut self) {
-        // SAFETY: `dev_put()` gives back a count that the caller has: by the type invariant this value's.
+        // SAFETY: `dev_put()` gives back a count that the caller has: by the type invariant this
+        // value's.
         unsafe { riwarp_helper_dev_put(self.as_raw()) };
     }
 }
@@ -325,7 +332,8 @@ pub enum LinkType {
 /// The pointer is a valid `struct net`, and this value owns one count of it.
 pub struct NetRef(NonNull<bindings::net>);
 
-// SAFETY: A `struct net` belongs to no thread; `put_net()`, which the drop calls, may be called by any.
+// SAFETY: A `struct net` belongs to no thread; `put_net()`, which the drop calls, may be called by
+// any.
 unsafe impl Send for NetRef {}
 // SAFETY: Through a shared reference only the count is changed, which is atomic.
 unsafe impl Sync for NetRef {}
@@ -337,8 +345,8 @@ impl NetRef {
         let net = unsafe { riwarp_helper_init_net() };
         // SAFETY: `get_net()` wants a namespace that is alive: `init_net` is one for ever.
         let net = unsafe { riwarp_helper_get_net(net) };
-        // SAFETY: `get_net()` returns its argument, the address of a static, which is not null. INVARIANT:
-        // Counted just now.
+        // SAFETY: `get_net()` returns its argument, the address of a static, which is not null.
+        // INVARIANT: Counted just now.
         Self(unsafe { NonNull::new_unchecked(net) })
     }
 
@@ -354,7 +362,8 @@ impl NetRef {
 
 impl Clone for NetRef {
     fn clone(&self) -> Self {
-        // SAFETY: `get_net()` wants a namespace that is alive: by the type invariant `self` has a count of it.
+        // SAFETY: `get_net()` wants a namespace that is alive: by the type invariant `self` has a
+        // count of it.
         unsafe { riwarp_helper_get_net(self.as_raw()) };
         // INVARIANT: Counted just now.
         Self(self.0)
@@ -363,7 +372,8 @@ impl Clone for NetRef {
 
 impl Drop for NetRef {
     fn drop(&mut self) {
-        // SAFETY: `put_net()` gives back a count that the caller has: by the type invariant this value's.
+        // SAFETY: `put_net()` gives back a count that the caller has: by the type invariant this
+        // value's.
         unsafe { riwarp_helper_put_net(self.as_raw()) };
     }
 }
@@ -375,7 +385,8 @@ pub struct NetId(pub(super) usize);
 impl NetId {
     /// The namespace of the running task; that of a kernel thread is the first one. Context: process.
     pub fn current() -> Self {
-        // SAFETY: Has no requirements in process context: a task's `nsproxy` is changed by itself only.
+        // SAFETY: Has no requirements in process context: a task's `nsproxy` is changed by itself
+        // only.
         NetId(unsafe { riwarp_helper_current_net() }.addr())
     }
 }

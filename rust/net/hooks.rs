@@ -9,11 +9,12 @@
 //!
 //! A connection that waits to be accepted begins with a copy of its listener's callbacks, without
 //! the data; callbacks without data do nothing. TCP may still call an old callback of a socket that
-//! has new data meanwhile; hence the data says itself what is to be called. Only `sk_data_ready` of a
-//! listener differs: TCP calls it without a lock, and the function is what tells, for the state of a
-//! listener may change at any time (`tcp_abort()`, also on behalf of an administrator).
+//! has new data meanwhile; hence the data says itself what is to be called. Only `sk_data_ready` of
+//! a listener differs: TCP calls it without a lock, and the function is what tells, for the state
+//! of a listener may change at any time (`tcp_abort()`, also on behalf of an administrator).
 //!
-//! Others have uses for the data of a socket too (a BPF map of sockets, say). Ours is known by its flags.
+//! Others have uses for the data of a socket too (a BPF map of sockets, say). Ours is known by its
+//! flags.
 //!
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
@@ -125,18 +126,18 @@ impl Callbacks {
     ///
     /// # Safety
     ///
-    /// `sk` must be a valid socket, and these callbacks be ours or those that TCP gives. (Inside a callback of
-    /// it this would wait for itself.)
+    /// `sk` must be a valid socket, and these callbacks be ours or those that TCP gives. (Inside a
+    /// callback of it this would wait for itself.)
     pub(super) unsafe fn restore(self, sk: *mut Sk) {
-        // SAFETY: `write` wants a valid socket, which the caller has made `sk`, and data that the callbacks
-        // expect: ours do nothing if it is null, and those of TCP do not look at it.
+        // SAFETY: `write` wants a valid socket, which the caller has made `sk`, and data that the
+        // callbacks expect: ours do nothing if it is null, and those of TCP do not look at it.
         unsafe { self.write(sk, ptr::null_mut()) };
     }
 
     /// # Safety
     ///
-    /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for ours null, or a [`Hook`]
-    /// with [`NOCOPY`], which stays valid until other data was written.
+    /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for ours null, or a
+    /// [`Hook`] with [`NOCOPY`], which stays valid until other data was written.
     unsafe fn write(self, sk: *mut Sk, user_data: *mut c_void) {
         // SAFETY: The lock is part of a valid socket, which the caller has made `sk`.
         unsafe { riwarp_helper_sk_callback_write_lock(sk) };
@@ -199,8 +200,9 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // SAFETY: `release` wants a pointer of `Arc<T>::into_raw` that owns a reference, which it gets: by the type
-        // invariant `target` is one, of the `T` that `release` is for, and the hook is used no more.
+        // SAFETY: `release` wants a pointer of `Arc<T>::into_raw` that owns a reference, which it
+        // gets: by the type invariant `target` is one, of the `T` that `release` is for, and the
+        // hook is used no more.
         unsafe { (self.release)(self.target) };
     }
 }
@@ -213,8 +215,8 @@ unsafe fn call_data_ready<T: SocketEvents>(
     inbound: &mut Inbound<'_>,
     off: BhOff<'_>,
 ) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the borrow: the caller
-    // has made `target` so for the call.
+    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the
+    // borrow: the caller has made `target` so for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.data_ready(inbound, off);
 }
 
@@ -222,8 +224,8 @@ unsafe fn call_data_ready<T: SocketEvents>(
 ///
 /// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
 unsafe fn call_write_space<T: SocketEvents>(target: *const c_void) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the borrow: the caller
-    // has made `target` so for the call.
+    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the
+    // borrow: the caller has made `target` so for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.write_space();
 }
 
@@ -231,8 +233,8 @@ unsafe fn call_write_space<T: SocketEvents>(target: *const c_void) {
 ///
 /// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
 unsafe fn call_state_change<T: SocketEvents>(target: *const c_void) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the borrow: the caller
-    // has made `target` so for the call.
+    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the
+    // borrow: the caller has made `target` so for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.state_change();
 }
 
@@ -241,8 +243,8 @@ unsafe fn call_state_change<T: SocketEvents>(target: *const c_void) {
 /// `target` must come from `Arc<T>::into_raw`, and the caller must own a reference, which it gives
 /// up.
 unsafe fn release<T: SocketEvents>(target: *const c_void) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` and the reference that it owns: the caller has made
-    // `target` one and gives the reference up.
+    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` and the reference that it owns: the
+    // caller has made `target` one and gives the reference up.
     drop(unsafe { Arc::<T>::from_raw(target.cast()) });
 }
 
@@ -260,11 +262,11 @@ pub struct Hooked<T: SocketEvents> {
     _target: PhantomData<Arc<T>>,
 }
 
-// SAFETY: The socket is `Send`, and so is what the hook owns, an `Arc<T>`, since `SocketEvents` asks for a `T` that
-// is `Send` and `Sync`.
+// SAFETY: The socket is `Send`, and so is what the hook owns, an `Arc<T>`, since `SocketEvents`
+// asks for a `T` that is `Send` and `Sync`.
 unsafe impl<T: SocketEvents> Send for Hooked<T> {}
-// SAFETY: The socket is `Sync`; of the hook a shared reference gives nothing but its end, to one thread only, the
-// one that swaps its pointer for null.
+// SAFETY: The socket is `Sync`; of the hook a shared reference gives nothing but its end, to one
+// thread only, the one that swaps its pointer for null.
 unsafe impl<T: SocketEvents> Sync for Hooked<T> {}
 
 impl<T: SocketEvents> Hooked<T> {
@@ -281,8 +283,9 @@ impl<T: SocketEvents> Hooked<T> {
         } else {
             Callbacks::HOOKED
         };
-        // SAFETY: `write` wants a valid socket, which `socket` has by its invariants, and the data that our
-        // callbacks expect: a hook, which is freed by `unhook`, after it was taken away from the socket.
+        // SAFETY: `write` wants a valid socket, which `socket` has by its invariants, and the data
+        // that our callbacks expect: a hook, which is freed by `unhook`, after it was taken away
+        // from the socket.
         unsafe { callbacks.write(socket.sk(), user_data) };
         // INVARIANT: As written above.
         Ok(Self {
@@ -300,13 +303,13 @@ impl<T: SocketEvents> Hooked<T> {
     pub fn unhook(&self) {
         let hook = self.hook.xchg(ptr::null(), Full);
         if let Some(hook) = NonNull::new(hook.cast_mut().cast::<Hook>()) {
-            // SAFETY: `restore` wants a valid socket and TCP's callbacks: by the invariants of `Socket` these are
-            // such.
+            // SAFETY: `restore` wants a valid socket and TCP's callbacks: by the invariants of
+            // `Socket` these are such.
             unsafe { self.socket.callbacks().restore(self.socket.sk()) };
-            // SAFETY: `from_raw` wants a pointer of `KBox::into_raw` that nobody else frees: by the type
-            // invariant this is one, and only the call that swapped it for null gets it. The socket does not
-            // lead to it any more, and callbacks that saw it have ended, since they hold the lock that was taken
-            // to restore.
+            // SAFETY: `from_raw` wants a pointer of `KBox::into_raw` that nobody else frees: by the
+            // type invariant this is one, and only the call that swapped it for null gets it. The
+            // socket does not lead to it any more, and callbacks that saw it have ended, since they
+            // hold the lock that was taken to restore.
             drop(unsafe { KBox::from_raw(hook.as_ptr()) });
         }
     }
@@ -333,8 +336,8 @@ impl<T: SocketEvents> Drop for Hooked<T> {
 /// # Invariants
 ///
 /// `sk` is a valid TCP socket whose private data, if its only flag is [`NOCOPY`], was written by
-/// [`Hooked::new`]; its `sk_callback_lock` is held for reading, with bottom halves off, which `softirq` says
-/// were off before.
+/// [`Hooked::new`]; its `sk_callback_lock` is held for reading, with bottom halves off, which
+/// `softirq` says were off before.
 ///
 /// Off, because TCP also calls from process context: a softirq that came in between would wait for
 /// ever for somebody who waits to write. With them off, a reader that meets a reader never waits,
@@ -348,15 +351,16 @@ struct Held {
 impl Held {
     /// # Safety
     ///
-    /// `sk` must be a valid TCP socket as long as the result lives, or null. Its private data, if its only
-    /// flag is [`NOCOPY`], must have been written by [`Hooked::new`]; this is so if one of the callbacks below
-    /// was called for it. `softirq` only if bottom halves are off as long as the result lives.
+    /// `sk` must be a valid TCP socket as long as the result lives, or null. Its private data, if
+    /// its only flag is [`NOCOPY`], must have been written by [`Hooked::new`]; this is so if one of
+    /// the callbacks below was called for it. `softirq` only if bottom halves are off as long as
+    /// the result lives.
     #[inline]
     unsafe fn new(sk: *mut Sk, softirq: bool) -> Option<Self> {
         let sk = NonNull::new(sk)?;
         if softirq {
-            // SAFETY: The lock is part of a valid socket, which the caller has made `sk`; bottom halves are off,
-            // as the caller says by `softirq`.
+            // SAFETY: The lock is part of a valid socket, which the caller has made `sk`; bottom
+            // halves are off, as the caller says by `softirq`.
             unsafe { riwarp_helper_sk_callback_read_lock_off(sk.as_ptr()) };
         } else {
             // SAFETY: The lock is part of a valid socket, which the caller has made `sk`.
@@ -368,14 +372,15 @@ impl Held {
 
     #[inline]
     fn bh_off(&self) -> BhOff<'_> {
-        // SAFETY: `assume` wants them off for the lifetime of the result: by the type invariant they are as long as
-        // `self` lives, which the result borrows.
+        // SAFETY: `assume` wants them off for the lifetime of the result: by the type invariant
+        // they are as long as `self` lives, which the result borrows.
         unsafe { BhOff::assume() }
     }
 
     #[inline]
     fn hook(&self) -> Option<&Hook> {
-        // SAFETY: The place of a field is inside of the allocation: by the type invariant the socket is valid.
+        // SAFETY: The place of a field is inside of the allocation: by the type invariant the
+        // socket is valid.
         let place = unsafe { &raw const (*self.sk.as_ptr()).sk_user_data };
         // SAFETY: The field of a valid socket, which is read once.
         let user_data = unsafe { place.read_volatile() };
@@ -384,8 +389,9 @@ impl Held {
             return None;
         }
         let hook = user_data.map_addr(|addr| addr & !FLAGS).cast::<Hook>();
-        // SAFETY: By the type invariant `Hooked::new` has written data with this flag alone, so it points to a
-        // hook. That stays as long as the lock is held: it is freed only after it was taken away under the lock.
+        // SAFETY: By the type invariant `Hooked::new` has written data with this flag alone, so it
+        // points to a hook. That stays as long as the lock is held: it is freed only after it was
+        // taken away under the lock.
         unsafe { hook.as_ref() }
     }
 }
@@ -394,12 +400,12 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         if self.softirq {
-            // SAFETY: By the type invariant the lock is held, for this value, which has not switched bottom
-            // halves off.
+            // SAFETY: By the type invariant the lock is held, for this value, which has not
+            // switched bottom halves off.
             unsafe { riwarp_helper_sk_callback_read_unlock_off(self.sk.as_ptr()) };
         } else {
-            // SAFETY: By the type invariant the lock is held, for this value, which has switched bottom halves
-            // off.
+            // SAFETY: By the type invariant the lock is held, for this value, which has switched
+            // bottom halves off.
             unsafe { riwarp_helper_sk_callback_read_unlock(self.sk.as_ptr()) };
         }
     }
@@ -407,36 +413,36 @@ impl Drop for Held {
 
 /// # Safety
 ///
-/// To be called by TCP, as `sk_data_ready` of a socket that has never listened: `sk` is valid for the call, and
-/// locked until it returns, by an owner or by its spin lock.
+/// To be called by TCP, as `sk_data_ready` of a socket that has never listened: `sk` is valid for
+/// the call, and locked until it returns, by an owner or by its spin lock.
 unsafe extern "C" fn data_ready(sk: *mut Sk) {
-    // SAFETY: `in_callback` wants a valid TCP socket that is locked in one way or the other, as this function's
-    // `# Safety` says that it is.
+    // SAFETY: `in_callback` wants a valid TCP socket that is locked in one way or the other, as
+    // this function's `# Safety` says that it is.
     let locked = unsafe { Locked::in_callback(sk) };
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose callbacks was
-    // called, this one, and bottom halves off if `softirq`: whoever holds the spin lock of a socket has them off,
-    // and TCP holds it until this returns.
+    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
+    // callbacks was called, this one, and bottom halves off if `softirq`: whoever holds the spin
+    // lock of a socket has them off, and TCP holds it until this returns.
     let held = unsafe { Held::new(sk, locked == Locked::Softirq) };
     let Some(held) = &held else {
         return;
     };
     if let Some(hook) = held.hook() {
-        // SAFETY: `Inbound::new` wants a valid TCP socket that is locked as `locked` says for as long as the view
-        // lives: TCP keeps it so until this returns, and the view ends before.
+        // SAFETY: `Inbound::new` wants a valid TCP socket that is locked as `locked` says for as
+        // long as the view lives: TCP keeps it so until this returns, and the view ends before.
         let mut inbound = unsafe { Inbound::new(sk, locked) };
-        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid as long as the
-        // hook does, which `held` keeps.
+        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
+        // as long as the hook does, which `held` keeps.
         unsafe { (hook.data_ready)(hook.target, &mut inbound, held.bh_off()) };
     }
 }
 
 /// # Safety
 ///
-/// To be called by TCP, as `sk_data_ready` of a socket that listens or has listened, or of a connection that
-/// was made from one: `sk` is valid for the call.
+/// To be called by TCP, as `sk_data_ready` of a socket that listens or has listened, or of a
+/// connection that was made from one: `sk` is valid for the call.
 unsafe extern "C" fn connection_ready(sk: *mut Sk) {
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose callbacks was
-    // called, this one.
+    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
+    // callbacks was called, this one.
     let held = unsafe { Held::new(sk, false) };
     let Some(held) = &held else {
         return;
@@ -444,8 +450,8 @@ unsafe extern "C" fn connection_ready(sk: *mut Sk) {
     if let Some(hook) = held.hook() {
         // SAFETY: `Inbound::new` wants a valid TCP socket; that it is not locked is what `No` says.
         let mut inbound = unsafe { Inbound::new(sk, Locked::No) };
-        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid as long as the
-        // hook does, which `held` keeps.
+        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
+        // as long as the hook does, which `held` keeps.
         unsafe { (hook.data_ready)(hook.target, &mut inbound, held.bh_off()) };
     }
 }
@@ -454,19 +460,20 @@ unsafe extern "C" fn connection_ready(sk: *mut Sk) {
 ///
 /// To be called by TCP, as `sk_write_space`: `sk` is valid for the call.
 unsafe extern "C" fn write_space(sk: *mut Sk) {
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose callbacks was
-    // called, this one.
+    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
+    // callbacks was called, this one.
     let held = unsafe { Held::new(sk, false) };
     // TCP calls whenever something was acknowledged, until the mark is cleared that it set when it
     // was full.
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
-        // SAFETY: `__sk_stream_is_writeable()` wants a valid socket: by this function's `# Safety` it is.
+        // SAFETY: `__sk_stream_is_writeable()` wants a valid socket: by this function's `# Safety`
+        // it is.
         if unsafe { riwarp_helper_sk_stream_is_writeable(sk) } {
-            // SAFETY: The helper wants a valid socket that has a `struct socket`: a hooked one has, since
-            // `Hooked` unhooks it, and by that waits for this call, before it releases it.
+            // SAFETY: The helper wants a valid socket that has a `struct socket`: a hooked one has,
+            // since `Hooked` unhooks it, and by that waits for this call, before it releases it.
             unsafe { riwarp_helper_sk_clear_nospace(sk) };
-            // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid as long as
-            // the hook does, which `held` keeps.
+            // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays
+            // valid as long as the hook does, which `held` keeps.
             unsafe { (hook.write_space)(hook.target) };
         }
     }
@@ -476,12 +483,12 @@ unsafe extern "C" fn write_space(sk: *mut Sk) {
 ///
 /// To be called by TCP, as `sk_state_change` or `sk_error_report`: `sk` is valid for the call.
 unsafe extern "C" fn state_change(sk: *mut Sk) {
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose callbacks was
-    // called, this one.
+    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
+    // callbacks was called, this one.
     let held = unsafe { Held::new(sk, false) };
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
-        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid as long as the
-        // hook does, which `held` keeps.
+        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
+        // as long as the hook does, which `held` keeps.
         unsafe { (hook.state_change)(hook.target) };
     }
 }

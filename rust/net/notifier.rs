@@ -107,7 +107,8 @@ pub struct NetdevNotifier<T: NetdevEvents> {
     _to: PhantomData<T>,
 }
 
-// SAFETY: The drop calls `unregister_netdevice_notifier()`, which any thread may; there is no `T` in it.
+// SAFETY: The drop calls `unregister_netdevice_notifier()`, which any thread may; there is no `T`
+// in it.
 unsafe impl<T: NetdevEvents> Send for NetdevNotifier<T> {}
 // SAFETY: No method takes a shared reference.
 unsafe impl<T: NetdevEvents> Sync for NetdevNotifier<T> {}
@@ -123,9 +124,9 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
     /// `ENOMEM`.
     pub fn new() -> Result<Self> {
         let block = new_block(Self::call)?;
-        // SAFETY: `register_netdevice_notifier()` wants a block that is valid until it is unregistered: it was
-        // just initialised, lies in a box, and goes with the result, whose drop unregisters it. If it fails,
-        // it has undone what it did.
+        // SAFETY: `register_netdevice_notifier()` wants a block that is valid until it is
+        // unregistered: it was just initialised, lies in a box, and goes with the result, whose
+        // drop unregisters it. If it fails, it has undone what it did.
         to_result(unsafe { bindings::register_netdevice_notifier(block.get()) })?;
         // INVARIANT: Registered just now.
         Ok(Self {
@@ -143,12 +144,12 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
-        // SAFETY: `netdev_notifier_info_to_dev()` reads a `struct netdev_notifier_info`, which `info` points
-        // to by this function's `# Safety`.
+        // SAFETY: `netdev_notifier_info_to_dev()` reads a `struct netdev_notifier_info`, which
+        // `info` points to by this function's `# Safety`.
         let dev = unsafe { riwarp_helper_notifier_dev(info) };
         if let Some(dev) = NonNull::new(dev) {
-            // SAFETY: `borrow_raw` wants a device that is valid as long as the result is used: this one is
-            // for the call, by this function's `# Safety`, and the result ends with it.
+            // SAFETY: `borrow_raw` wants a device that is valid as long as the result is used: this
+            // one is for the call, by this function's `# Safety`, and the result ends with it.
             let dev = unsafe { NetDevice::borrow_raw(dev) };
             T::netdev_event(NetdevEvent::from_raw(event), &dev);
         }
@@ -159,7 +160,8 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
 impl<T: NetdevEvents> Drop for NetdevNotifier<T> {
     /// `T` is told of all devices that are still there by [`NetdevEvent::Unregister`].
     fn drop(&mut self) {
-        // SAFETY: `unregister_netdevice_notifier()` wants a registered block: by the type invariant it is.
+        // SAFETY: `unregister_netdevice_notifier()` wants a registered block: by the type invariant
+        // it is.
         unsafe { bindings::unregister_netdevice_notifier(self.block.get()) };
     }
 }
@@ -183,8 +185,8 @@ pub struct AddrNotifier<T: AddrEvents> {
     _to: PhantomData<T>,
 }
 
-// SAFETY: The drop calls `unregister_inetaddr_notifier()` and `unregister_inet6addr_notifier()`, which any
-// thread may; there is no `T` in it.
+// SAFETY: The drop calls `unregister_inetaddr_notifier()` and `unregister_inet6addr_notifier()`,
+// which any thread may; there is no `T` in it.
 unsafe impl<T: AddrEvents> Send for AddrNotifier<T> {}
 // SAFETY: No method takes a shared reference.
 unsafe impl<T: AddrEvents> Sync for AddrNotifier<T> {}
@@ -198,13 +200,15 @@ impl<T: AddrEvents> AddrNotifier<T> {
     pub fn new() -> Result<Self> {
         let v4 = new_block(Self::call_v4)?;
         let v6 = new_block(Self::call_v6)?;
-        // SAFETY: `register_inetaddr_notifier()` wants a block that is valid until it is unregistered: it was
-        // just initialised, lies in a box, and is unregistered below or by the drop of the result.
+        // SAFETY: `register_inetaddr_notifier()` wants a block that is valid until it is
+        // unregistered: it was just initialised, lies in a box, and is unregistered below or by the
+        // drop of the result.
         to_result(unsafe { bindings::register_inetaddr_notifier(v4.get()) })?;
-        // SAFETY: `register_inet6addr_notifier()` wants the same, and `v6` is unregistered by the drop of the
-        // result, which there is if this succeeds.
+        // SAFETY: `register_inet6addr_notifier()` wants the same, and `v6` is unregistered by the
+        // drop of the result, which there is if this succeeds.
         if let Err(error) = to_result(unsafe { bindings::register_inet6addr_notifier(v6.get()) }) {
-            // SAFETY: `unregister_inetaddr_notifier()` wants a registered block: `v4` was registered above.
+            // SAFETY: `unregister_inetaddr_notifier()` wants a registered block: `v4` was
+            // registered above.
             unsafe { bindings::unregister_inetaddr_notifier(v4.get()) };
             return Err(error);
         }
@@ -218,41 +222,44 @@ impl<T: AddrEvents> AddrNotifier<T> {
 
     /// # Safety
     ///
-    /// To be called by the notifier chain of IPv4 addresses: `ifa` is a `struct in_ifaddr`, which is valid
-    /// for the call, as is its device.
+    /// To be called by the notifier chain of IPv4 addresses: `ifa` is a `struct in_ifaddr`, which
+    /// is valid for the call, as is its device.
     unsafe extern "C" fn call_v4(
         _block: *mut bindings::notifier_block,
         event: c_ulong,
         ifa: *mut c_void,
     ) -> c_int {
-        // SAFETY: The helper reads a `struct in_ifaddr`, which `ifa` is by this function's `# Safety`.
+        // SAFETY: The helper reads a `struct in_ifaddr`, which `ifa` is by this function's
+        // `# Safety`.
         let dev = unsafe { riwarp_helper_in_ifaddr_dev(ifa) };
-        // SAFETY: The helper reads a `struct in_ifaddr`, which `ifa` is by this function's `# Safety`.
+        // SAFETY: The helper reads a `struct in_ifaddr`, which `ifa` is by this function's
+        // `# Safety`.
         let ip = Ipv4Addr::from(unsafe { riwarp_helper_in_ifaddr_local(ifa) }.to_ne_bytes());
-        // SAFETY: `dispatch` wants a device that is null or valid for the call: that of `ifa` is, by this
-        // function's `# Safety`.
+        // SAFETY: `dispatch` wants a device that is null or valid for the call: that of `ifa` is,
+        // by this function's `# Safety`.
         unsafe { Self::dispatch(event, dev, IpAddr::V4(ip)) }
     }
 
     /// # Safety
     ///
-    /// To be called by the notifier chain of IPv6 addresses: `ifa` is a `struct inet6_ifaddr`, which is valid
-    /// for the call, as is its device.
+    /// To be called by the notifier chain of IPv6 addresses: `ifa` is a `struct inet6_ifaddr`,
+    /// which is valid for the call, as is its device.
     unsafe extern "C" fn call_v6(
         _block: *mut bindings::notifier_block,
         event: c_ulong,
         ifa: *mut c_void,
     ) -> c_int {
-        // SAFETY: The helper reads a `struct inet6_ifaddr`, which `ifa` is by this function's `# Safety`.
+        // SAFETY: The helper reads a `struct inet6_ifaddr`, which `ifa` is by this function's
+        // `# Safety`.
         let dev = unsafe { riwarp_helper_in6_ifaddr_dev(ifa) };
-        // SAFETY: The helper gives the place of a field of a `struct inet6_ifaddr`, which `ifa` is by this
-        // function's `# Safety`.
+        // SAFETY: The helper gives the place of a field of a `struct inet6_ifaddr`, which `ifa` is
+        // by this function's `# Safety`.
         let addr = unsafe { riwarp_helper_in6_ifaddr_addr(ifa) };
-        // SAFETY: A reference wants memory that is readable and not written to: `addr` is a field of `ifa`, which
-        // is valid for the call, and the address of an entry never changes.
+        // SAFETY: A reference wants memory that is readable and not written to: `addr` is a field
+        // of `ifa`, which is valid for the call, and the address of an entry never changes.
         let ip = ipv6_from_raw(unsafe { &*addr });
-        // SAFETY: `dispatch` wants a device that is null or valid for the call: that of `ifa` is, by this
-        // function's `# Safety`.
+        // SAFETY: `dispatch` wants a device that is null or valid for the call: that of `ifa` is,
+        // by this function's `# Safety`.
         unsafe { Self::dispatch(event, dev, IpAddr::V6(ip)) }
     }
 
@@ -266,8 +273,8 @@ impl<T: AddrEvents> AddrNotifier<T> {
             _ => return NOTIFY_DONE,
         };
         if let Some(dev) = NonNull::new(dev) {
-            // SAFETY: `borrow_raw` wants a device that is valid as long as the result is used: the caller has
-            // made `dev` so for the call, and the result ends with it.
+            // SAFETY: `borrow_raw` wants a device that is valid as long as the result is used: the
+            // caller has made `dev` so for the call, and the result ends with it.
             let dev = unsafe { NetDevice::borrow_raw(dev) };
             T::addr_event(added, &dev, &SockAddr::new(ip, 0));
         }
@@ -277,9 +284,11 @@ impl<T: AddrEvents> AddrNotifier<T> {
 
 impl<T: AddrEvents> Drop for AddrNotifier<T> {
     fn drop(&mut self) {
-        // SAFETY: `unregister_inetaddr_notifier()` wants a registered block: by the type invariant `v4` is.
+        // SAFETY: `unregister_inetaddr_notifier()` wants a registered block: by the type invariant
+        // `v4` is.
         unsafe { bindings::unregister_inetaddr_notifier(self.v4.get()) };
-        // SAFETY: `unregister_inet6addr_notifier()` wants a registered block: by the type invariant `v6` is.
+        // SAFETY: `unregister_inet6addr_notifier()` wants a registered block: by the type invariant
+        // `v6` is.
         unsafe { bindings::unregister_inet6addr_notifier(self.v6.get()) };
     }
 }
@@ -322,8 +331,9 @@ impl<T: NetnsExit> NetnsNotifier<T> {
             ..Default::default()
         };
         let ops = KBox::new(Opaque::new(ops), GFP_KERNEL)?;
-        // SAFETY: `register_pernet_device()` wants operations that are valid until they are unregistered: they
-        // were just initialised, lie in a box, and go with the result, whose drop unregisters them.
+        // SAFETY: `register_pernet_device()` wants operations that are valid until they are
+        // unregistered: they were just initialised, lie in a box, and go with the result, whose
+        // drop unregisters them.
         to_result(unsafe { bindings::register_pernet_device(ops.get()) })?;
         // INVARIANT: Registered just now.
         Ok(Self {
@@ -342,7 +352,8 @@ impl<T: NetnsExit> NetnsNotifier<T> {
 
 impl<T: NetnsExit> Drop for NetnsNotifier<T> {
     fn drop(&mut self) {
-        // SAFETY: `unregister_pernet_device()` wants registered operations: by the type invariant they are.
+        // SAFETY: `unregister_pernet_device()` wants registered operations: by the type invariant
+        // they are.
         unsafe { bindings::unregister_pernet_device(self.ops.get()) };
     }
 }

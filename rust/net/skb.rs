@@ -64,8 +64,8 @@ pub(super) enum Locked {
 /// # Invariants
 ///
 /// `sk` is a valid TCP socket, locked as `locked` says while this value lives. `available` octets
-/// from `seq` on are in its receive queue, which nobody else changes; none if `locked` is `No`. `front`
-/// and `mark` point into that queue, to members of it.
+/// from `seq` on are in its receive queue, which nobody else changes; none if `locked` is `No`.
+/// `front` and `mark` point into that queue, to members of it.
 pub struct Inbound<'a> {
     sk: *mut Sk,
     locked: Locked,
@@ -85,13 +85,14 @@ impl Locked {
     ///
     /// # Safety
     ///
-    /// `sk` must be a valid TCP socket that is locked, by an owner or by its spin lock, and stays so as
-    /// long as the result is relied on.
+    /// `sk` must be a valid TCP socket that is locked, by an owner or by its spin lock, and stays
+    /// so as long as the result is relied on.
     #[inline]
     pub(super) unsafe fn in_callback(sk: *mut Sk) -> Self {
-        // SAFETY: `sock_owned_by_user_nocheck()` reads a field of a valid socket, which the caller has made `sk`.
-        // The field changes under the spin lock only, and the caller says that the socket is locked: if nobody
-        // owns it, by the spin lock, so that nobody can; else by the owner, who works off the backlog.
+        // SAFETY: `sock_owned_by_user_nocheck()` reads a field of a valid socket, which the caller
+        // has made `sk`. The field changes under the spin lock only, and the caller says that the
+        // socket is locked: if nobody owns it, by the spin lock, so that nobody can; else by the
+        // owner, who works off the backlog.
         if unsafe { riwarp_helper_sk_owned_by_user(sk) } {
             Self::Backlog
         } else {
@@ -113,8 +114,8 @@ impl<'a> Inbound<'a> {
         } else {
             Locked::Owner
         };
-        // SAFETY: `new` wants a valid TCP socket that is locked as `locked` says for as long as the result lives:
-        // the caller owns it.
+        // SAFETY: `new` wants a valid TCP socket that is locked as `locked` says for as long as the
+        // result lives: the caller owns it.
         unsafe { Self::new(sk, locked) }
     }
 
@@ -134,10 +135,11 @@ impl<'a> Inbound<'a> {
             _not_send: NotThreadSafe,
         };
         if locked != Locked::No {
-            // SAFETY: The caller has made `sk` a valid TCP socket, whose `struct sock` is the head of a
-            // `struct tcp_sock`; the lock that is held keeps the value.
+            // SAFETY: The caller has made `sk` a valid TCP socket, whose `struct sock` is the head
+            // of a `struct tcp_sock`; the lock that is held keeps the value.
             this.seq = unsafe { (*sk.cast::<bindings::tcp_sock>()).copied_seq };
-            // SAFETY: `tcp_inq()` wants a valid TCP socket that is locked, as the caller says that `sk` is.
+            // SAFETY: `tcp_inq()` wants a valid TCP socket that is locked, as the caller says that
+            // `sk` is.
             let available = unsafe { riwarp_helper_tcp_inq(sk) };
             // INVARIANT: TCP counts what it has put into the queue, less a mark of the end.
             this.available = u32::try_from(available).unwrap_or(0);
@@ -158,7 +160,8 @@ impl<'a> Inbound<'a> {
         if self.locked == Locked::No {
             return false;
         }
-        // SAFETY: The place of a field is inside of the allocation: by the type invariant the socket is valid.
+        // SAFETY: The place of a field is inside of the allocation: by the type invariant the
+        // socket is valid.
         let shutdown = unsafe { &raw const (*self.sk).sk_shutdown };
         // SAFETY: The field of a valid socket, which is read once.
         let shutdown = unsafe { shutdown.read_volatile() };
@@ -180,9 +183,9 @@ impl<'a> Inbound<'a> {
         // In pieces that the compiler copies by itself.
         for (i, piece) in octets.chunks_mut(64).enumerate() {
             let from = from.wrapping_add(i.wrapping_mul(64));
-            // SAFETY: `copy_nonoverlapping` wants as many octets readable and writable: `in_one` gave `N` that are
-            // readable, of which these are `piece.len()`, for `octets` has `N`; a receive queue is nothing of
-            // `octets`, which is borrowed exclusively.
+            // SAFETY: `copy_nonoverlapping` wants as many octets readable and writable: `in_one`
+            // gave `N` that are readable, of which these are `piece.len()`, for `octets` has `N`; a
+            // receive queue is nothing of `octets`, which is borrowed exclusively.
             unsafe { ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
         }
         N
@@ -215,9 +218,10 @@ impl<'a> Inbound<'a> {
         let len = buf.len();
         let mut to = buf.as_mut_ptr();
         self.for_each_chunk(pos, len, |from, n| {
-            // SAFETY: `copy_nonoverlapping` wants `n` octets readable and writable: `for_each_chunk` gives `from`
-            // readable for `n`, and pieces of the length of `buf` altogether, of which `to` is the part that is
-            // not written yet; a receive queue is nothing of `buf`, which is borrowed exclusively.
+            // SAFETY: `copy_nonoverlapping` wants `n` octets readable and writable:
+            // `for_each_chunk` gives `from` readable for `n`, and pieces of the length of `buf`
+            // altogether, of which `to` is the part that is not written yet; a receive queue is
+            // nothing of `buf`, which is borrowed exclusively.
             unsafe { ptr::copy_nonoverlapping(from, to, n) };
             // SAFETY: `to` stays inside of `buf`, or at its end: `n` octets were left.
             to = unsafe { to.add(n) };
@@ -293,8 +297,9 @@ impl<'a> Inbound<'a> {
     /// The rest of [`Inbound::mark`].
     fn mark_far(&mut self, pos: usize) {
         let cursor = if pos == 0 {
-            // SAFETY: `first` wants a queue that does not change while the cursor is used: by the type invariant
-            // it does not while `self` lives, and what moves the read position forgets the cursors.
+            // SAFETY: `first` wants a queue that does not change while the cursor is used: by the
+            // type invariant it does not while `self` lives, and what moves the read position
+            // forgets the cursors.
             unsafe { Cursor::first(self) }
         } else {
             u32::try_from(pos).ok().and_then(|pos| self.seek(pos))
@@ -302,8 +307,8 @@ impl<'a> Inbound<'a> {
         let Some(mut cursor) = cursor else {
             return;
         };
-        // SAFETY: `run` wants a cursor to a member of the queue, which has not changed: `first` and `seek` give
-        // such. At the end of the queue there is nothing to look at.
+        // SAFETY: `run` wants a cursor to a member of the queue, which has not changed: `first` and
+        // `seek` give such. At the end of the queue there is nothing to look at.
         let _ = unsafe { cursor.run(self) };
         // INVARIANT: It points into the queue.
         self.mark = Some(cursor);
@@ -318,15 +323,16 @@ impl<'a> Inbound<'a> {
         let mut cursor = match (front, mark) {
             (Some(front), Some(mark)) if front.pos < mark.pos => mark,
             (Some(known), _) | (None, Some(known)) => known,
-            // SAFETY: `first` wants a queue that does not change while the cursor is used: by the type invariant
-            // it does not while `self` lives, and what moves the read position forgets the cursors.
+            // SAFETY: `first` wants a queue that does not change while the cursor is used: by the
+            // type invariant it does not while `self` lives, and what moves the read position
+            // forgets the cursors.
             _ => unsafe { Cursor::first(self) }?,
         };
         while cursor.pos < pos {
             // NO-OVERFLOW: Just compared.
             let left = pos.wrapping_sub(cursor.pos);
-            // SAFETY: `run` wants a cursor to a member of the queue, which has not changed: by the type invariant
-            // `front` and `mark` are such, and `first` gives one.
+            // SAFETY: `run` wants a cursor to a member of the queue, which has not changed: by the
+            // type invariant `front` and `mark` are such, and `first` gives one.
             let (_, n) = unsafe { cursor.run(self) }?;
             cursor.skip(n.min(left));
         }
@@ -349,8 +355,9 @@ impl<'a> Inbound<'a> {
         if n > 0 {
             // The cursors may point to what is freed now.
             (self.front, self.mark) = (None, None);
-            // SAFETY: `tcp_read_done()` wants a valid TCP socket that is locked: by the type invariant it is, in
-            // one way or the other, since there is nothing available if it is not.
+            // SAFETY: `tcp_read_done()` wants a valid TCP socket that is locked: by the type
+            // invariant it is, in one way or the other, since there is nothing available if it is
+            // not.
             unsafe { bindings::tcp_read_done(self.sk, n) };
             // INVARIANT: TCP has dropped as many octets at the front of the queue.
             // CAST: At most `available`, which has 32 bits.
@@ -363,8 +370,8 @@ impl<'a> Inbound<'a> {
     ///
     /// # Errors
     ///
-    /// `EBUSY` unless this is a softirq ([`Inbound::in_softirq`]): somebody owns the socket, and may
-    /// be in the middle of sending. Otherwise those of `send_batch`.
+    /// `EBUSY` unless this is a softirq ([`Inbound::in_softirq`]): somebody owns the socket, and
+    /// may be in the middle of sending. Otherwise those of `send_batch`.
     pub fn try_send_batch(&mut self, batch: &mut TxBatch, more: More) -> Result<usize> {
         match self.locked {
             // The backlog of a socket that nobody owns is empty, so that sending does not touch the
@@ -399,8 +406,8 @@ impl Reader<'_, '_> {
     pub(crate) fn each(&mut self, len: usize, mut f: impl FnMut(*const u8, usize)) -> bool {
         let mut left = len;
         while left > 0 {
-            // SAFETY: `run` wants a cursor to a member of the queue, which has not changed: that is the type
-            // invariant, and `inbound` is borrowed exclusively.
+            // SAFETY: `run` wants a cursor to a member of the queue, which has not changed: that is
+            // the type invariant, and `inbound` is borrowed exclusively.
             let Some((from, n)) = (unsafe { self.cursor.run(self.inbound) }) else {
                 return false;
             };

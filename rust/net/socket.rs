@@ -71,18 +71,20 @@ pub enum Connecting {
 ///
 /// # Invariants
 ///
-/// `raw` is a valid TCP socket of the kernel's own with a `struct sock`; this value owns it. `callbacks`
-/// are those that TCP gives to a new socket. It has never listened unless `listener` is set.
+/// `raw` is a valid TCP socket of the kernel's own with a `struct sock`; this value owns it.
+/// `callbacks` are those that TCP gives to a new socket. It has never listened unless `listener` is
+/// set.
 pub struct Socket {
     raw: NonNull<bindings::socket>,
     callbacks: Callbacks,
     listener: bool,
 }
 
-// SAFETY: A `struct socket` belongs to no thread; `sock_release()`, which the drop calls, may be called by any.
+// SAFETY: A `struct socket` belongs to no thread; `sock_release()`, which the drop calls, may be
+// called by any.
 unsafe impl Send for Socket {}
-// SAFETY: The functions of C that are called with a shared reference lock the socket; what is read without are
-// single values.
+// SAFETY: The functions of C that are called with a shared reference lock the socket; what is read
+// without are single values.
 unsafe impl Sync for Socket {}
 
 impl Socket {
@@ -98,15 +100,17 @@ impl Socket {
             bindings::sock_type_SOCK_STREAM as c_int,
             bindings::IPPROTO_TCP as c_int,
         );
-        // SAFETY: `sock_create_kern()` wants a valid namespace, which `net` is by the invariants of `NetRef`, and a
-        // place for the socket, which `raw` is.
+        // SAFETY: `sock_create_kern()` wants a valid namespace, which `net` is by the invariants of
+        // `NetRef`, and a place for the socket, which `raw` is.
         to_result(unsafe {
             bindings::sock_create_kern(net.as_raw(), family.as_raw(), kind, proto, &mut raw)
         })?;
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: `sock_create_kern()` has made one.
+        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: `sock_create_kern()` has made
+        // one.
         let sk = unsafe { sk_of(raw) };
-        // SAFETY: `read` wants a valid socket whose callbacks nobody changes: it is new; nobody else knows it.
+        // SAFETY: `read` wants a valid socket whose callbacks nobody changes: it is new; nobody
+        // else knows it.
         let callbacks = unsafe { Callbacks::read(sk) };
         // INVARIANT: As made above; it does not listen.
         let socket = Self {
@@ -127,8 +131,8 @@ impl Socket {
     /// What each socket gets, made or accepted.
     fn setup(&self) {
         // Nagle's algorithm would hold back the last packet of a batch.
-        // SAFETY: `tcp_sock_set_nodelay()` wants a valid TCP socket that the caller has not locked: `self` has one,
-        // and nobody else has it yet.
+        // SAFETY: `tcp_sock_set_nodelay()` wants a valid TCP socket that the caller has not locked:
+        // `self` has one, and nobody else has it yet.
         unsafe { bindings::tcp_sock_set_nodelay(self.sk()) };
         self.locked(|sk| {
             // Memory must come without waiting, since softirqs send too and memory may be freed by
@@ -145,8 +149,8 @@ impl Socket {
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it has one.
     pub fn bind(&self, addr: &SockAddr) -> Result {
         let mut raw = addr.to_raw();
-        // SAFETY: `kernel_bind()` wants a valid socket, which `self` has, and an address of that length, which
-        // `raw` is large enough for.
+        // SAFETY: `kernel_bind()` wants a valid socket, which `self` has, and an address of that
+        // length, which `raw` is large enough for.
         to_result(unsafe {
             bindings::kernel_bind(self.raw.as_ptr(), (&raw mut raw).cast(), addr.raw_len())
         })
@@ -175,8 +179,8 @@ impl Socket {
     /// not listen, `ENOMEM`.
     pub fn accept(&self) -> Result<Socket> {
         let mut raw = ptr::null_mut();
-        // SAFETY: `kernel_accept()` wants a valid socket, which `self` has by the type invariant, and a place for
-        // the new one, which `raw` is.
+        // SAFETY: `kernel_accept()` wants a valid socket, which `self` has by the type invariant,
+        // and a place for the new one, which `raw` is.
         to_result(unsafe { bindings::kernel_accept(self.raw.as_ptr(), &mut raw, NONBLOCK) })?;
         let raw = NonNull::new(raw).ok_or(ECONNABORTED)?;
         // INVARIANT: A TCP socket, and nobody else has it. Both sockets are of the same kind, so
@@ -187,8 +191,8 @@ impl Socket {
             listener: false,
         };
         // A child begins with a copy of the listener's callbacks, but without its data.
-        // SAFETY: `restore` wants a valid socket and TCP's callbacks: by their invariants `child` has one, and
-        // `self` has these.
+        // SAFETY: `restore` wants a valid socket and TCP's callbacks: by their invariants `child`
+        // has one, and `self` has these.
         unsafe { self.callbacks.restore(child.sk()) };
         child.setup();
         Ok(child)
@@ -201,8 +205,8 @@ impl Socket {
     /// `ENETUNREACH`, `EADDRNOTAVAIL`, `EISCONN`, `ECONNREFUSED` and others that are known at once.
     pub fn connect_nonblock(&self, addr: &SockAddr) -> Result<Connecting> {
         let mut raw = addr.to_raw();
-        // SAFETY: `kernel_connect()` wants a valid socket, which `self` has, and an address of that length, which
-        // `raw` is large enough for.
+        // SAFETY: `kernel_connect()` wants a valid socket, which `self` has, and an address of that
+        // length, which `raw` is large enough for.
         let ret = unsafe {
             bindings::kernel_connect(
                 self.raw.as_ptr(),
@@ -226,7 +230,8 @@ impl Socket {
     /// checked.
     pub fn set_bound_dev(&self, ifindex: u32) -> Result {
         let ifindex = c_int::try_from(ifindex).map_err(|_| ENODEV)?;
-        // SAFETY: `sock_bindtoindex()` wants a valid socket, which `self` has, and locks it, as asked for.
+        // SAFETY: `sock_bindtoindex()` wants a valid socket, which `self` has, and locks it, as
+        // asked for.
         to_result(unsafe { bindings::sock_bindtoindex(self.sk(), ifindex, true) })
     }
 
@@ -245,19 +250,20 @@ impl Socket {
         if self.family() != Family::V6 {
             return Err(EINVAL);
         }
-        // SAFETY: `ip6_sock_set_v6only()` wants a valid IPv6 socket, which `self` has, as just compared; it locks
-        // it.
+        // SAFETY: `ip6_sock_set_v6only()` wants a valid IPv6 socket, which `self` has, as just
+        // compared; it locks it.
         to_result(unsafe { riwarp_helper_ip6_sock_set_v6only(self.sk()) })
     }
 
     /// Sets the type of service (IPv4) or traffic class (IPv6). Context: process.
     pub fn set_tos(&self, tos: u8) {
         match self.family() {
-            // SAFETY: `ip_sock_set_tos()` wants a valid IPv4 socket, which `self` has, as just compared; it locks it.
+            // SAFETY: `ip_sock_set_tos()` wants a valid IPv4 socket, which `self` has, as just
+            // compared; it locks it.
             Family::V4 => unsafe { bindings::ip_sock_set_tos(self.sk(), tos.into()) },
             Family::V6 => self.locked(|sk| {
-                // SAFETY: The helper wants a valid IPv6 socket that is locked: `locked` gives one, and the family was
-                // just compared.
+                // SAFETY: The helper wants a valid IPv6 socket that is locked: `locked` gives one,
+                // and the family was just compared.
                 unsafe { riwarp_helper_ip6_sock_set_tclass(sk, tos.into()) };
             }),
         }
@@ -270,8 +276,8 @@ impl Socket {
     /// `EAFNOSUPPORT` should not happen.
     pub fn local_addr(&self) -> Result<SockAddr> {
         let mut raw = bindings::__kernel_sockaddr_storage::default();
-        // SAFETY: `kernel_getsockname()` wants a valid socket, which `self` has, and room for an address of its
-        // family, which `raw` has for any.
+        // SAFETY: `kernel_getsockname()` wants a valid socket, which `self` has, and room for an
+        // address of its family, which `raw` has for any.
         to_result(unsafe {
             bindings::kernel_getsockname(self.raw.as_ptr(), (&raw mut raw).cast())
         })?;
@@ -285,8 +291,8 @@ impl Socket {
     /// `ENOTCONN`.
     pub fn peer_addr(&self) -> Result<SockAddr> {
         let mut raw = bindings::__kernel_sockaddr_storage::default();
-        // SAFETY: `kernel_getpeername()` wants a valid socket, which `self` has, and room for an address of its
-        // family, which `raw` has for any.
+        // SAFETY: `kernel_getpeername()` wants a valid socket, which `self` has, and room for an
+        // address of its family, which `raw` has for any.
         to_result(unsafe {
             bindings::kernel_getpeername(self.raw.as_ptr(), (&raw mut raw).cast())
         })?;
@@ -308,8 +314,8 @@ impl Socket {
             iov_base: buf.as_ptr().cast_mut().cast(),
             iov_len: buf.len(),
         };
-        // SAFETY: `kernel_sendmsg()` wants a valid socket, which `self` has, and a vector of memory that is readable:
-        // it describes `buf`, which is only read.
+        // SAFETY: `kernel_sendmsg()` wants a valid socket, which `self` has, and a vector of memory
+        // that is readable: it describes `buf`, which is only read.
         let ret = unsafe {
             bindings::kernel_sendmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len())
         };
@@ -343,8 +349,8 @@ impl Socket {
         };
         // CAST: The flags are small.
         let flags = flags as c_int;
-        // SAFETY: `kernel_recvmsg()` wants a valid socket, which `self` has, and a vector of memory that is writable:
-        // it describes `buf`, which is borrowed exclusively.
+        // SAFETY: `kernel_recvmsg()` wants a valid socket, which `self` has, and a vector of memory
+        // that is writable: it describes `buf`, which is borrowed exclusively.
         let ret = unsafe {
             bindings::kernel_recvmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len(), flags)
         };
@@ -402,8 +408,8 @@ impl Socket {
     /// Ends the stream to the peer, after all that was sent. Runs the `state_change` of a hook.
     /// Context: process.
     pub fn shutdown_write(&self) {
-        // SAFETY: `kernel_sock_shutdown()` wants a valid socket, which `self` has. An error says that there was no
-        // connection.
+        // SAFETY: `kernel_sock_shutdown()` wants a valid socket, which `self` has. An error says
+        // that there was no connection.
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
         };
@@ -412,8 +418,8 @@ impl Socket {
     /// Ends the connection at once by a reset; [`Socket::error`] is `ECONNABORTED` then. Runs the
     /// `state_change` of a hook. Context: process.
     pub fn abort(&self) {
-        // SAFETY: `tcp_abort()` wants a valid TCP socket, which `self` has, and locks it. An error says that it was
-        // closed before.
+        // SAFETY: `tcp_abort()` wants a valid TCP socket, which `self` has, and locks it. An error
+        // says that it was closed before.
         unsafe { bindings::tcp_abort(self.sk(), ECONNABORTED.to_errno().wrapping_neg()) };
     }
 
@@ -433,7 +439,8 @@ impl Socket {
 
     /// The protocol of the socket.
     pub fn family(&self) -> Family {
-        // SAFETY: A field of a valid socket, which `self` has, that never changes (`IPV6_ADDRFORM` is for processes).
+        // SAFETY: A field of a valid socket, which `self` has, that never changes (`IPV6_ADDRFORM`
+        // is for processes).
         let family = unsafe { (*self.sk()).__sk_common.skc_family };
         if u32::from(family) == bindings::AF_INET6 {
             Family::V6
@@ -451,28 +458,30 @@ impl Socket {
     /// Looks at what was received, with the socket locked. Context: process.
     pub fn with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> R {
         self.locked(|sk| {
-            // SAFETY: `of_owner` wants a valid TCP socket that the caller owns while the view lives: `locked` gives
-            // one that it owns until this returns.
+            // SAFETY: `of_owner` wants a valid TCP socket that the caller owns while the view
+            // lives: `locked` gives one that it owns until this returns.
             let mut inbound = unsafe { Inbound::of_owner(sk) };
             f(&mut inbound)
         })
     }
 
-    /// Runs `f` with the valid TCP socket that it is given locked, by this thread as the owner. Context: process.
+    /// Runs `f` with the valid TCP socket that it is given locked, by this thread as the owner.
+    /// Context: process.
     #[inline]
     fn locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
         // SAFETY: `lock_sock()` wants a valid socket, which `self` has.
         unsafe { riwarp_helper_lock_sock(self.sk()) };
         let ret = f(self.sk());
-        // SAFETY: `release_sock()` wants a socket that the caller owns: it was locked above, and nothing that `f`
-        // can reach unlocks it.
+        // SAFETY: `release_sock()` wants a socket that the caller owns: it was locked above, and
+        // nothing that `f` can reach unlocks it.
         unsafe { bindings::release_sock(self.sk()) };
         ret
     }
 
     #[inline]
     pub(super) fn sk(&self) -> *mut bindings::sock {
-        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: by the type invariant it is one.
+        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: by the type invariant it is
+        // one.
         unsafe { sk_of(self.raw) }
     }
 
@@ -503,20 +512,22 @@ impl Drop for Socket {
         if lingers && unsafe { riwarp_helper_sk_net_refcnt(sk) } == 0 {
             // SAFETY: `sock_net()` wants a valid socket, which `self` has.
             let net = unsafe { riwarp_helper_sk_net(sk) };
-            // SAFETY: `maybe_get_net()` wants the memory of a namespace: a socket that does not count its namespace
-            // keeps the memory valid all the same (`net_passive_inc()` in `sk_alloc()`).
+            // SAFETY: `maybe_get_net()` wants the memory of a namespace: a socket that does not
+            // count its namespace keeps the memory valid all the same (`net_passive_inc()` in
+            // `sk_alloc()`).
             let net = unsafe { riwarp_helper_maybe_get_net(net) };
             if !net.is_null() {
-                // SAFETY: `sk_net_refcnt_upgrade()` wants a valid socket that does not count its namespace, as just
-                // seen, of a namespace that is alive, which the count above keeps so. Only the drop of the one
-                // owner does this.
+                // SAFETY: `sk_net_refcnt_upgrade()` wants a valid socket that does not count its
+                // namespace, as just seen, of a namespace that is alive, which the count above
+                // keeps so. Only the drop of the one owner does this.
                 unsafe { bindings::sk_net_refcnt_upgrade(sk) };
-                // SAFETY: `put_net()` gives back a count that the caller has: that from `maybe_get_net()` above.
+                // SAFETY: `put_net()` gives back a count that the caller has: that from
+                // `maybe_get_net()` above.
                 unsafe { riwarp_helper_put_net(net) };
             }
         }
-        // SAFETY: `sock_release()` wants a valid socket that nobody uses any more: by the type invariant this value
-        // owns it, and whoever hooked it has unhooked it.
+        // SAFETY: `sock_release()` wants a valid socket that nobody uses any more: by the type
+        // invariant this value owns it, and whoever hooked it has unhooked it.
         unsafe { bindings::sock_release(self.raw.as_ptr()) };
     }
 }

@@ -61,7 +61,7 @@ impl TcpState {
 ///
 /// `sk` must be a valid socket for the call. It need not be locked.
 pub(super) unsafe fn state_of(sk: *mut bindings::sock) -> TcpState {
-    // SAFETY: The caller has made `sk` valid for the call; an octet that others may write at any time is read
-    // once, as `inet_sk_state_load()` does.
+    // SAFETY: The caller has made `sk` valid for the call; an octet that others may write at any
+    // time is read once, as `inet_sk_state_load()` does.
     TcpState::from_raw(unsafe { (&raw const (*sk).__sk_common.skc_state).read_volatile() })
 }

@@ -506,7 +506,8 @@ mod hooks {
         let hooked = Hooked::new(listener(Family::V4)?, echo.clone())?;
         call_data_ready(&hooked);
         assert_eq!(echo.refused.load(Relaxed), 1);
-        // An administrator can do this too. A call for a last connection may be under way, without a lock.
+        // An administrator can do this too. A call for a last connection may be under way, without
+        // a lock.
         hooked.abort();
         assert_eq!(hooked.state(), TcpState::Closed);
         call_data_ready(&hooked);
@@ -537,12 +538,12 @@ mod hooks {
         let ours = unsafe { place.read() };
         // `SK_USER_DATA_BPF`; `SK_USER_DATA_PSOCK` with `SK_USER_DATA_NOCOPY`; none.
         for flags in [2, 5, 0] {
-            // SAFETY: As before; what it points to outlives the call.
+            // SAFETY: The field of a valid socket; what is written there outlives the call.
             unsafe { place.write(other.map_addr(|addr| addr | flags).cast()) };
             call_data_ready(&hooked);
         }
         assert_eq!(bell.rings.load(Relaxed), 0);
-        // SAFETY: As before: what was there.
+        // SAFETY: The field of a valid socket; this is what was there.
         unsafe { place.write(ours) };
         call_data_ready(&hooked);
         assert_eq!(bell.rings.load(Relaxed), 1);
@@ -566,7 +567,8 @@ mod hooks {
 
     #[test]
     fn the_owner_of_a_socket_keeps_what_it_looks_at() -> Result {
-        // Of two families, so that locking one within the other is nothing that lockdep has to know of.
+        // Of two families, so that locking one within the other is nothing that lockdep has to know
+        // of.
         let listener = socket(Family::V6)?.into_listener();
         listener.bind(&SockAddr::unspecified(Family::V6))?;
         listener.listen(1)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What stands for `ib_core` and its consumers in the KUnit suites of a driver: proofs that objects are a
-//! kernel consumer's, the lists that such a consumer posts, to the driver or through `ib_post_send()`, what it
-//! polls, and the pages that it registers.
+//! What stands for `ib_core` and its consumers in the KUnit suites of a driver: proofs that objects
+//! are a kernel consumer's, the lists that such a consumer posts, to the driver or through
+//! `ib_post_send()`, what it polls, and the pages that it registers.
 //!
 //! Links to objects that no consumer holds are made by their own types (`dead`). None of this is there in a
 //! kernel without KUnit.
@@ -188,7 +188,8 @@ impl<T: Driver> ConsumerQp<T> {
         let ops = unsafe { &raw mut (*ib_device).ops };
         // SAFETY: It is writable and aligned, and nobody else has it.
         unsafe { ops.write(table::<T>(Provider::Rxe)) };
-        // SAFETY: `ib_qp` is the head of a structure that is larger; a pointer is overwritten that was null.
+        // SAFETY: `ib_qp` is the head of a structure that is larger; a pointer is overwritten that
+        // was null.
         unsafe { (*ib_qp).device = ib_device };
         // SAFETY: It has the size that `fill` wants, and its tail, all zeroes, holds nothing.
         unsafe { QpObject::<T>::fill(ib_qp, tail) };
@@ -235,8 +236,9 @@ impl<T: Driver> ConsumerQp<T> {
         }
         let mut bad = core::ptr::null();
         let qp = self.qp.as_ptr().cast_mut().cast();
-        // SAFETY: By the type invariant this is a queue pair of a kernel consumer. The list ends, each
-        // request is embedded in the structure that its operation has, and all of it outlives the call.
+        // SAFETY: By the type invariant this is a queue pair of a kernel consumer. The list ends,
+        // each request is embedded in the structure that its operation has, and all of it outlives
+        // the call.
         to_result(unsafe { riwarp_helper_ib_post_send(qp, next, &mut bad) })
     }
 }
@@ -328,9 +330,11 @@ impl<H: CqHandler> Drop for CqConsumer<H> {
 ///
 /// # Safety
 ///
-/// `context` is that of a [`CqConsumer<H>`], whose link is open.
+/// `context` must be that of a [`CqConsumer<H>`], whose link is open during the call.
 unsafe extern "C" fn completed<H: CqHandler>(_cq: *mut bindings::ib_cq, context: *mut c_void) {
-    // SAFETY: By the caller's promise; the consumer keeps a reference until the link is closed.
+    // SAFETY: A reference wants memory that is valid and not written to: the caller says that
+    // `context` is that of a consumer whose link is open, until when the consumer keeps a reference
+    // to the handler.
     unsafe { &*context.cast::<H>() }.completed();
 }
 

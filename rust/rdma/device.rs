@@ -285,8 +285,8 @@ impl<T: Driver> Registration<T> {
         });
 
         let link = DeviceLink(Arc::new(Gate::new(DevicePtr(raw)), GFP_KERNEL)?);
-        // `make` may keep the link although it fails. Dropped before `undo`, so that no link leads to
-        // memory that is freed.
+        // `make` may keep the link although it fails. Dropped before `undo`, so that no link leads
+        // to memory that is freed.
         let dead = kernel::types::ScopeGuard::new_with_data(link.clone(), |link| {
             link.0.close();
         });

@@ -380,7 +380,8 @@ impl Endpoint {
 
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
-        // SAFETY: Valid by the type's invariant.
+        // SAFETY: `new` wants an object that is valid during the call: by the type's invariant it
+        // is.
         unsafe { Self::new(self.raw, self.cell.clone()) }
     }
 }
@@ -391,7 +392,8 @@ static STAYS: unsafe extern "C" fn(ffi::c_int) -> *const ffi::c_char = bindings:
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: Valid by the type's invariant.
+        // SAFETY: A field of the object, which is valid by the type's invariant; it is set for
+        // life.
         if let Some(rem_ref) = unsafe { (*self.raw.as_ptr()).rem_ref } {
             // SAFETY: The reference is ours.
             unsafe { rem_ref(self.raw.as_ptr()) };

@@ -248,7 +248,8 @@ impl<'a, T: Driver> SendWr<'a, T> {
     /// The pieces of its local buffer.
     #[inline]
     pub fn sges(&self) -> Sges<'a> {
-        // SAFETY: By the type's invariant.
+        // SAFETY: `Sges::new` wants so many entries that are valid and constant for `'a`: by the
+        // type's invariant `sg_list` has `num_sge`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 
@@ -439,7 +440,8 @@ impl<'a> RecvWr<'a> {
     /// The pieces of its buffer.
     #[inline]
     pub fn sges(&self) -> Sges<'a> {
-        // SAFETY: By the type's invariant.
+        // SAFETY: `Sges::new` wants so many entries that are valid and constant for `'a`: by the
+        // type's invariant `sg_list` has `num_sge`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 }

@@ -67,11 +67,11 @@ pub enum Ran {
     Yielded,
 }
 
-// SAFETY: A baton owns its value and nothing else that is bound to a thread; so it may go to another thread
-// if the value may.
+// SAFETY: A baton owns its value and nothing else that is bound to a thread; so it may go to
+// another thread if the value may.
 unsafe impl<T: Send> Send for Baton<T> {}
-// SAFETY: By the type invariant the value is used by one call of `run` at a time, on whatever thread, and
-// nothing else of it is reached through a shared reference; hence `Send` is enough.
+// SAFETY: By the type invariant the value is used by one call of `run` at a time, on whatever
+// thread, and nothing else of it is reached through a shared reference; hence `Send` is enough.
 unsafe impl<T: Send> Sync for Baton<T> {}
 
 impl<T: Send> Baton<T> {
@@ -96,9 +96,9 @@ impl<T: Send> Baton<T> {
             return Ran::Elsewhere;
         }
         loop {
-            // SAFETY: A `&mut` wants to be the only reference. `take_or_ask` has changed `state` from `FREE`,
-            // so by the type invariant nobody else touches the value until this call stores `FREE`; the
-            // reference of the last round has ended.
+            // SAFETY: A `&mut` wants to be the only reference. `take_or_ask` has changed `state`
+            // from `FREE`, so by the type invariant nobody else touches the value until this call
+            // stores `FREE`; the reference of the last round has ended.
             let next = f(unsafe { &mut *self.value.get() });
             match next {
                 Next::Again => {

@@ -33,8 +33,8 @@ pub struct BhOff<'a> {
 impl BhOff<'_> {
     /// # Safety
     ///
-    /// Bottom halves must be off on this CPU, and stay so until the end of the lifetime that the caller gives
-    /// the result.
+    /// Bottom halves must be off on this CPU, and stay so until the end of the lifetime that the
+    /// caller gives the result.
     #[inline]
     pub(crate) const unsafe fn assume() -> Self {
         // INVARIANT: The caller keeps them off for as long as the lifetime.
@@ -51,10 +51,12 @@ impl BhOff<'_> {
     pub fn run<R>(f: impl FnOnce(BhOff<'_>) -> R) -> R {
         // SAFETY: `local_bh_disable()` wants to be undone in the same context, which is done below.
         unsafe { riwarp_helper_local_bh_disable() };
-        // SAFETY: `assume` wants them off for the lifetime of its result. They were just switched off, and
-        // are until `f` returns; `f` is for any lifetime, so that the value cannot leave it.
+        // SAFETY: `assume` wants them off for the lifetime of its result. They were just switched
+        // off, and are until `f` returns; `f` is for any lifetime, so that the value cannot leave
+        // it.
         let ret = f(unsafe { BhOff::assume() });
-        // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context, that above.
+        // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context, that
+        // above.
         unsafe { riwarp_helper_local_bh_enable() };
         ret
     }
@@ -66,9 +68,9 @@ impl BhOff<'_> {
         Self: 'b,
     {
         // SAFETY: The cast wants two types of one layout that exclude each other: both are a `Lock`
-        // (`repr(C)`) of a `spinlock_t` and a `T`, and both lock that with `spin_lock`. The other users of
-        // the lock cannot come in between on this CPU, since by the invariant of `self` bottom halves are
-        // off as long as the guard can live.
+        // (`repr(C)`) of a `spinlock_t` and a `T`, and both lock that with `spin_lock`. The other
+        // users of the lock cannot come in between on this CPU, since by the invariant of `self`
+        // bottom halves are off as long as the guard can live.
         unsafe { &*(&raw const *lock).cast::<SpinLock<T>>() }.lock()
     }
 }

@@ -57,11 +57,11 @@ const CLOSED: c_int = 1 << 30;
 /// Added to the number of users while the value is being changed; more than there can be users.
 const UPDATING: c_int = 1 << 29;
 
-// SAFETY: A gate owns its value and nothing else that is bound to a thread; so it may go to another thread
-// if the value may.
+// SAFETY: A gate owns its value and nothing else that is bound to a thread; so it may go to another
+// thread if the value may.
 unsafe impl<T: Send> Send for Gate<T> {}
-// SAFETY: What a shared gate gives out are references to the value, by guards, hence `Sync`, and the value,
-// by `close`, and access to it alone, by `update`, on any thread, hence `Send`.
+// SAFETY: What a shared gate gives out are references to the value, by guards, hence `Sync`, and
+// the value, by `close`, and access to it alone, by `update`, on any thread, hence `Send`.
 unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
 impl<T: Send + Sync> Gate<T> {
@@ -97,8 +97,8 @@ impl<T: Send + Sync> Gate<T> {
     /// The count for this CPU. It may be another CPU a moment later, to no harm.
     #[inline]
     fn users_here(&self) -> &Atomic<c_int> {
-        // SAFETY: `raw_smp_processor_id()` has no requirements; that the number may be wrong at once does
-        // not matter here.
+        // SAFETY: `raw_smp_processor_id()` has no requirements; that the number may be wrong at
+        // once does not matter here.
         let cpu = unsafe { riwarp_helper_raw_smp_processor_id() };
         // CAST: `usize` has 64 bits. NO-PANIC: Less than the length.
         &self.users[cpu as usize % STRIPES].0
@@ -135,9 +135,9 @@ impl<T: Send + Sync> Gate<T> {
         if !self.claim(UPDATING) {
             return false;
         }
-        // SAFETY: By the type invariant the value is initialised, since `claim` found the gate open, and this
-        // call has it for itself until it takes `UPDATING` back; those that add themselves meanwhile turn
-        // back without a look at it.
+        // SAFETY: By the type invariant the value is initialised, since `claim` found the gate
+        // open, and this call has it for itself until it takes `UPDATING` back; those that add
+        // themselves meanwhile turn back without a look at it.
         f(unsafe { (*self.value.get()).assume_init_mut() });
         for users in self.users.iter().rev() {
             // ORDERING: the change comes before; pairs with `Full` in `enter`.
@@ -192,9 +192,9 @@ impl<T: Send + Sync> Gate<T> {
         if !self.claim(CLOSED) {
             return None;
         }
-        // SAFETY: `assume_init_read` wants an initialised value that is read out once. By the type invariant
-        // it is initialised until the first close; only the call that added `CLOSED` gets here, once, and
-        // has waited for all guards. Later users see the mark and turn back.
+        // SAFETY: `assume_init_read` wants an initialised value that is read out once. By the type
+        // invariant it is initialised until the first close; only the call that added `CLOSED` gets
+        // here, once, and has waited for all guards. Later users see the mark and turn back.
         Some(unsafe { (*self.value.get()).assume_init_read() })
     }
 
@@ -208,8 +208,8 @@ impl<T: Send + Sync> Gate<T> {
 impl<T> Drop for Gate<T> {
     fn drop(&mut self) {
         if *self.users[0].0.get_mut() < CLOSED {
-            // SAFETY: By the type invariant the value is initialised as long as the gate was not closed, and
-            // whoever has `&mut` is the only user.
+            // SAFETY: By the type invariant the value is initialised as long as the gate was not
+            // closed, and whoever has `&mut` is the only user.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }
@@ -219,8 +219,8 @@ impl<T> Drop for Gate<T> {
 ///
 /// # Invariants
 ///
-/// Counted in `users`, which is one of `gate.users`. If it was given out, it was counted while the gate was
-/// open and not being updated.
+/// Counted in `users`, which is one of `gate.users`. If it was given out, it was counted while the
+/// gate was open and not being updated.
 pub struct GateGuard<'a, T> {
     gate: &'a Gate<T>,
     users: &'a Atomic<c_int>,
@@ -233,8 +233,9 @@ impl<T> Deref for GateGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: By its invariant this guard is counted, and `enter_with` gave it out while the gate was open.
-        // By the invariants of the gate the value is initialised, and only read, until the count is gone.
+        // SAFETY: By its invariant this guard is counted, and `enter_with` gave it out while the
+        // gate was open. By the invariants of the gate the value is initialised, and only read,
+        // until the count is gone.
         unsafe { (*self.gate.value.get()).assume_init_ref() }
     }
 }
@@ -261,8 +262,9 @@ struct BottomHalvesOff {
 impl BottomHalvesOff {
     #[inline]
     fn new() -> Self {
-        // SAFETY: `riwarp_helper_bh_off()` may be called in any context, and wants what it did (which it
-        // returns) to be undone in the same one: that is what the drop does, on the same thread.
+        // SAFETY: `riwarp_helper_bh_off()` may be called in any context, and wants what it did
+        // (which it returns) to be undone in the same one: that is what the drop does, on the same
+        // thread.
         let disabled = unsafe { riwarp_helper_bh_off() };
         // INVARIANT: Just done.
         Self {
@@ -276,8 +278,8 @@ impl Drop for BottomHalvesOff {
     #[inline]
     fn drop(&mut self) {
         if self.disabled {
-            // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context: by the type
-            // invariant that for this value, which is not `Send`.
+            // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context: by
+            // the type invariant that for this value, which is not `Send`.
             unsafe { riwarp_helper_local_bh_enable() };
         }
     }

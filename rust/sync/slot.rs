@@ -56,7 +56,8 @@ impl<T: Send + Sync + 'static> Slot<T> {
         // ORDERING: Full: the value is complete before it can be seen; pairs with `Acquire` in
         // `get`.
         if self.value.cmpxchg(ptr::null_mut(), raw, Full).is_err() {
-            // SAFETY: `raw` comes from `into_raw` above, and owns its reference still: it was not put in.
+            // SAFETY: `raw` comes from `into_raw` above, and owns its reference still: it was not
+            // put in.
             drop(unsafe { Arc::from_raw(raw.cast_const()) });
             return Err(EBUSY);
         }
@@ -70,8 +71,8 @@ impl<T: Send + Sync + 'static> Slot<T> {
         // ORDERING: pairs with `Full` in `fill`.
         let raw = NonNull::new(self.value.load(Acquire))?;
         // SAFETY: By the type invariant the pointer comes from `Arc::into_raw`, and the reference
-        // behind it stays until the end of the read-side section, which `_rcu` keeps open for longer than
-        // the borrow lives. Nobody makes a `&mut` of what an `Arc` shares.
+        // behind it stays until the end of the read-side section, which `_rcu` keeps open for
+        // longer than the borrow lives. Nobody makes a `&mut` of what an `Arc` shares.
         Some(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }.into())
     }
 }
@@ -91,9 +92,9 @@ impl<T: Send + Sync + 'static> Drop for Filled<T> {
         // By the type's invariant it is not null.
         if let Some(raw) = NonNull::new(raw) {
             rcu::synchronize_rcu();
-            // SAFETY: By the slot's invariant the pointer comes from `Arc::into_raw` and owns a reference.
-            // It was taken out above, so only this call has it, and whoever saw it before has counted a
-            // reference of its own, since a grace period is over.
+            // SAFETY: By the slot's invariant the pointer comes from `Arc::into_raw` and owns a
+            // reference. It was taken out above, so only this call has it, and whoever saw it
+            // before has counted a reference of its own, since a grace period is over.
             drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
         }
     }

@@ -199,8 +199,8 @@ mod conn {
     }
 }
 
-/// Atomic operations under masks, which processes cannot ask for: from `ib_post_send()` of a kernel consumer to
-/// the word of another queue pair, by the octets in between, and back.
+/// Atomic operations under masks, which processes cannot ask for: from `ib_post_send()` of a kernel
+/// consumer to the word of another queue pair, by the octets in between, and back.
 #[kernel::prelude::kunit_tests(riwarp_masked_atomics)]
 mod masked {
     use super::super::{
@@ -246,8 +246,8 @@ mod masked {
         wait_first_fpdu: false,
     };
 
-    /// A queue pair with a stream whose peer is `far`, and memory that it and its peer may use. Ended when it is
-    /// dropped.
+    /// A queue pair with a stream whose peer is `far`, and memory that it and its peer may use.
+    /// Ended when it is dropped.
     struct End {
         conn: Arc<Conn>,
         qp: Arc<Qp>,
@@ -310,7 +310,8 @@ mod masked {
         }
     }
 
-    /// Compares what is to be the same. (An assertion is one of the test only in the function that is the test.)
+    /// Compares what is to be the same. (An assertion is one of the test only in the function that
+    /// is the test.)
     fn alike<T: PartialEq + core::fmt::Debug>(what: &str, is: T, expected: T) -> Result {
         if is == expected {
             return Ok(());
@@ -326,7 +327,8 @@ mod masked {
         }
     }
 
-    /// Octets of an FPDU with a request, and with a response: length, untagged header, RDMAP header, CRC.
+    /// Octets of an FPDU with a request, and with a response: length, untagged header, RDMAP
+    /// header, CRC.
     const REQUEST: usize = 2 + 18 + 52 + 4;
     const RESPONSE: usize = 2 + 18 + 12 + 4;
 

@@ -20,10 +20,10 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of it. Unless it
-/// is the head: either `piece` is `skb` or a member of its fragment list; `part` is 0 for its linear part, or
-/// the number of a fragment plus 1, the last one of those that adjoin. The `left` octets at `from` are the rest of
-/// that part; `from` is null if the CPU cannot read them.
+/// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of
+/// it. Unless it is the head: either `piece` is `skb` or a member of its fragment list; `part` is 0
+/// for its linear part, or the number of a fragment plus 1, the last one of those that adjoin. The
+/// `left` octets at `from` are the rest of that part; `from` is null if the CPU cannot read them.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.
@@ -54,7 +54,8 @@ impl Cursor {
             piece: ptr::null_mut(),
             part: 0,
         };
-        // SAFETY: `next_skb` wants a cursor into the queue of `inbound`: the head of the queue is one.
+        // SAFETY: `next_skb` wants a cursor into the queue of `inbound`: the head of the queue is
+        // one.
         unsafe { cursor.next_skb(inbound) }.then_some(cursor)
     }
 
@@ -63,13 +64,13 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The cursor must point into the receive queue of `inbound`, to a member of it; the queue must not have
-    /// changed since the cursor was made.
+    /// The cursor must point into the receive queue of `inbound`, to a member of it; the queue must
+    /// not have changed since the cursor was made.
     #[inline]
     pub(super) unsafe fn run(&mut self, inbound: &Inbound<'_>) -> Option<(*const u8, u32)> {
         while self.left == 0 {
-            // SAFETY: `next_part` wants a cursor into the queue of `inbound`, as this function does of its
-            // caller.
+            // SAFETY: `next_part` wants a cursor into the queue of `inbound`, as this function does
+            // of its caller.
             if !unsafe { self.next_part(inbound) } {
                 return None;
             }
@@ -113,13 +114,14 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The place must be the start of a fragment of `piece`, which is valid and has `frags` of them.
+    /// The place must be the start of a fragment of `piece`, which is valid and has `frags` of
+    /// them.
     #[inline]
     unsafe fn join(&mut self, frags: u32) {
         while self.part < frags {
             let next = self.part.wrapping_add(1);
-            // SAFETY: `part_of` wants a valid piece that has the part: the caller says that `piece` is valid
-            // and has `frags` fragments, of which `next` is one, as just compared.
+            // SAFETY: `part_of` wants a valid piece that has the part: the caller says that `piece`
+            // is valid and has `frags` fragments, of which `next` is one, as just compared.
             let (from, len) = unsafe { part_of(self.piece, next) };
             // CAST: `usize` has 64 bits.
             if from != self.from.wrapping_add(self.left as usize) {
@@ -138,38 +140,39 @@ impl Cursor {
     ///
     /// As for [`Cursor::run`].
     unsafe fn next_part(&mut self, inbound: &Inbound<'_>) -> bool {
-        // SAFETY: `skb_shinfo()` wants a valid socket buffer: by the type invariant `piece` is `skb` or hangs on
-        // it, and the caller says that `skb` is a member of a queue that has not changed.
+        // SAFETY: `skb_shinfo()` wants a valid socket buffer: by the type invariant `piece` is
+        // `skb` or hangs on it, and the caller says that `skb` is a member of a queue that has not
+        // changed.
         let shinfo = unsafe { riwarp_helper_skb_shinfo(self.piece) };
-        // SAFETY: A valid socket buffer has its shared information; nobody adds fragments to one in a queue that
-        // is locked.
+        // SAFETY: A valid socket buffer has its shared information; nobody adds fragments to one in
+        // a queue that is locked.
         let frags = unsafe { (*shinfo).nr_frags };
-        // SAFETY: A valid socket buffer has its shared information; nobody changes the list in a queue that is
-        // locked.
+        // SAFETY: A valid socket buffer has its shared information; nobody changes the list in a
+        // queue that is locked.
         let frag_list = unsafe { (*shinfo).frag_list };
         if self.part < u32::from(frags) {
-            // SAFETY: `enter` wants a piece of `skb` that has the part: by the type invariant this is one, and it
-            // has a fragment more, as just compared.
+            // SAFETY: `enter` wants a piece of `skb` that has the part: by the type invariant this
+            // is one, and it has a fragment more, as just compared.
             unsafe { self.enter(self.piece, self.part.wrapping_add(1)) };
-            // SAFETY: `join` wants the place at the start of a fragment, which `enter` has just made so, and the
-            // number of them.
+            // SAFETY: `join` wants the place at the start of a fragment, which `enter` has just
+            // made so, and the number of them.
             unsafe { self.join(frags.into()) };
             return true;
         }
         let next = if self.piece == self.skb {
             frag_list
         } else {
-            // SAFETY: `next_of` wants a valid member: by the type invariant the piece is one of the fragment list
-            // of `skb`.
+            // SAFETY: `next_of` wants a valid member: by the type invariant the piece is one of the
+            // fragment list of `skb`.
             unsafe { next_of(self.piece) }
         };
         if next.is_null() {
-            // SAFETY: `next_skb` wants a cursor into the queue of `inbound`, as this function does of its
-            // caller.
+            // SAFETY: `next_skb` wants a cursor into the queue of `inbound`, as this function does
+            // of its caller.
             return unsafe { self.next_skb(inbound) };
         }
-        // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is a member of its fragment list, and
-        // each piece has a linear part.
+        // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is a member of its
+        // fragment list, and each piece has a linear part.
         unsafe { self.enter(next, 0) };
         true
     }
@@ -179,24 +182,25 @@ impl Cursor {
     ///
     /// # Safety
     ///
-    /// The cursor must point into the receive queue of `inbound`, to a member or to its head; the queue must not
-    /// have changed since the cursor was made.
+    /// The cursor must point into the receive queue of `inbound`, to a member or to its head; the
+    /// queue must not have changed since the cursor was made.
     unsafe fn next_skb(&mut self, inbound: &Inbound<'_>) -> bool {
         loop {
-            // SAFETY: `next_of` wants a valid member of a queue, or its head: the caller says that `skb` is one,
-            // or it was found below.
+            // SAFETY: `next_of` wants a valid member of a queue, or its head: the caller says that
+            // `skb` is one, or it was found below.
             let next = unsafe { next_of(self.skb) };
             // SAFETY: `queue_of` wants a valid socket: by the invariants of `Inbound` it is.
             if next == unsafe { queue_of(inbound.sk) } {
                 return false;
             }
             self.skb = next;
-            // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is that member itself, which has a
-            // linear part.
+            // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is that member
+            // itself, which has a linear part.
             unsafe { self.enter(next, 0) };
             // Members may overlap: TCP keeps a packet that repeats what is there already, if
             // something new follows.
-            // SAFETY: `TCP_SKB_CB()` is for socket buffers in TCP's queues, of which `next` is a valid one.
+            // SAFETY: `TCP_SKB_CB()` is for socket buffers in TCP's queues, of which `next` is a
+            // valid one.
             let start = unsafe { riwarp_helper_tcp_skb_seq(next) };
             let mut repeated = inbound.seq.wrapping_add(self.pos).wrapping_sub(start);
             // SAFETY: `next` is a member of the queue, not its head, and so a valid socket buffer.
@@ -209,8 +213,9 @@ impl Cursor {
                 self.pass(n);
                 // NO-OVERFLOW: `n` is at most `repeated`.
                 repeated = repeated.wrapping_sub(n);
-                // SAFETY: `next_part` wants a cursor to a member of the queue, which `next` is. More octets of
-                // this member follow, since it has more than `repeated`; so this does not come back here.
+                // SAFETY: `next_part` wants a cursor to a member of the queue, which `next` is.
+                // More octets of this member follow, since it has more than `repeated`; so this
+                // does not come back here.
                 if repeated > 0 && !unsafe { self.next_part(inbound) } {
                     return false;
                 }
@@ -227,7 +232,8 @@ impl Cursor {
 /// `sk` must be a valid socket.
 #[inline]
 unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
-    // SAFETY: The place of a field is inside of the allocation, since the caller has made `sk` valid.
+    // SAFETY: The place of a field is inside of the allocation, since the caller has made `sk`
+    // valid.
     unsafe { &raw mut (*sk).sk_receive_queue }.cast()
 }
 
@@ -238,8 +244,8 @@ unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
 /// `skb` must be a valid member, or the head of a queue, which begins as its members do.
 #[inline]
 unsafe fn next_of(skb: *mut Skb) -> *mut Skb {
-    // SAFETY: The caller has made `skb` a valid member or head, both of which begin with `next`; all variants of
-    // the union have it there.
+    // SAFETY: The caller has made `skb` a valid member or head, both of which begin with `next`;
+    // all variants of the union have it there.
     unsafe { (*skb).__bindgen_anon_1.__bindgen_anon_1.next }
 }
 
@@ -262,12 +268,14 @@ unsafe fn part_of(piece: *mut Skb, part: u32) -> (*const u8, u32) {
     };
     // SAFETY: `skb_shinfo()` wants a valid socket buffer: the caller has made `piece` one.
     let shinfo = unsafe { riwarp_helper_skb_shinfo(piece) };
-    // SAFETY: The place of a field is inside of the allocation: a valid buffer has its shared information.
+    // SAFETY: The place of a field is inside of the allocation: a valid buffer has its shared
+    // information.
     let frags = unsafe { &raw const (*shinfo).frags };
     // SAFETY: The fragment is inside of the array, since the caller says that `piece` has it.
     // CAST: `usize` has 64 bits.
     let frag = unsafe { frags.cast::<bindings::skb_frag_t>().add(frag as usize) };
-    // SAFETY: `skb_frag_address_safe()` wants a valid fragment, of which `frag` is one, as just found.
+    // SAFETY: `skb_frag_address_safe()` wants a valid fragment, of which `frag` is one, as just
+    // found.
     let from = unsafe { riwarp_helper_skb_frag_address(frag) };
     // SAFETY: `frag` is a valid fragment, as just found.
     (from.cast_const().cast(), unsafe { (*frag).len })

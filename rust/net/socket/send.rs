@@ -29,8 +29,8 @@ impl Socket {
     pub fn send_batch(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
         // Straight to TCP: what lies above it (security modules, the address family) has nothing to
         // say about sockets of the kernel.
-        // SAFETY: `send_locked` wants a valid TCP socket that the caller owns: `locked` gives one that it owns for
-        // the call.
+        // SAFETY: `send_locked` wants a valid TCP socket that the caller owns: `locked` gives one
+        // that it owns for the call.
         self.locked(|sk| unsafe { send_locked(sk, batch, more) })
     }
 }
@@ -46,14 +46,15 @@ pub(in crate::net) unsafe fn send_locked(
     batch: &mut TxBatch,
     more: More,
 ) -> Result<usize> {
-    // SAFETY: `round_mss` wants a valid TCP socket that is locked: the caller says that it owns `sk` or holds its
-    // spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
+    // SAFETY: `round_mss` wants a valid TCP socket that is locked: the caller says that it owns
+    // `sk` or holds its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
     unsafe { round_mss(sk.cast()) };
     batch.send_with(more, |msg, len| {
-        // SAFETY: `tcp_sendmsg_locked()` wants a valid TCP socket that is locked, as the caller says that `sk` is,
-        // and a message that describes memory of that length, which `send_with` gives. With the spin lock held
-        // it must not sleep, nor work off a backlog: `MSG_DONTWAIT` is set, memory comes without waiting (see
-        // `Socket::setup`), and the backlog of a socket that nobody owns is empty.
+        // SAFETY: `tcp_sendmsg_locked()` wants a valid TCP socket that is locked, as the caller
+        // says that `sk` is, and a message that describes memory of that length, which `send_with`
+        // gives. With the spin lock held it must not sleep, nor work off a backlog: `MSG_DONTWAIT`
+        // is set, memory comes without waiting (see `Socket::setup`), and the backlog of a socket
+        // that nobody owns is empty.
         unsafe { bindings::tcp_sendmsg_locked(sk, msg, len) }
     })
 }
@@ -69,21 +70,23 @@ pub(in crate::net) unsafe fn send_locked(
 /// `tp` must be a valid TCP socket that is locked, by its owner or by its spin lock.
 #[inline]
 unsafe fn round_mss(tp: *mut bindings::tcp_sock) {
-    // SAFETY: The place of a field is inside of the allocation, since the caller has made `tp` valid.
+    // SAFETY: The place of a field is inside of the allocation, since the caller has made `tp`
+    // valid.
     let mss = unsafe { &raw mut (*tp).mss_cache };
     // SAFETY: The field of a valid socket, which nobody writes while it is locked.
     let now = unsafe { mss.read() };
     let odd = now % 4;
     if odd != 0 {
-        // SAFETY: The field of a valid socket that is locked; those who read it without may see the old or the new
-        // value.
+        // SAFETY: The field of a valid socket that is locked; those who read it without may see the
+        // old or the new value.
         unsafe { mss.write_volatile(now.wrapping_sub(odd)) };
-        // SAFETY: The place of a field is inside of the allocation, since the caller has made `tp` valid.
+        // SAFETY: The place of a field is inside of the allocation, since the caller has made `tp`
+        // valid.
         let most = unsafe { &raw mut (*tp).rx_opt.mss_clamp };
         // SAFETY: The field of a valid socket, which nobody writes while it is locked.
         let clamp = unsafe { most.read() };
-        // SAFETY: The field of a valid socket that is locked; those who read it without may see the old or the new
-        // value.
+        // SAFETY: The field of a valid socket that is locked; those who read it without may see the
+        // old or the new value.
         unsafe { most.write_volatile(clamp & !3) };
     }
 }
