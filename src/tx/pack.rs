@@ -153,7 +153,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that.
+    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that. The caller has
+    /// just tried without: what the peer reads was found to be its to read (RDMAP-165), under the key under which
+    /// it was brought in.
     #[cold]
     fn pack_found(
         self: &Arc<Self>,
@@ -180,28 +182,12 @@ impl Qp {
             Ok(None) => return Err(PackError::Absent),
             Err(_) => return Err(PackError::Memory),
         };
-        self.may_still(payload, offset, octets.len())?;
         let found = Payload {
             source: &Source::Found(offset, octets),
             slices: payload.slices,
             wr: payload.wr,
         };
         self.pack(batch, plan, &found, crc, clock)
-    }
-
-    /// Checks that octets which the peer reads, and that were read before, may be sent now.
-    fn may_still(&self, payload: &Payload<'_>, offset: u32, len: usize) -> Result<(), PackError> {
-        let Source::Remote(read) = payload.source else {
-            return Ok(());
-        };
-        let request = read.request.after(offset);
-        let view = read.source.as_ref();
-        let view = view.map(|region| region.view(self.stream_id()));
-        // CAST: less than the payload of one FPDU.
-        let (stag, to, len) = (request.source_stag, request.source_to, len as u32);
-        check_source(view.as_ref(), stag, to, len, Access::REMOTE_READ)
-            .map(drop)
-            .map_err(PackError::Remote)
     }
 
     /// Puts one FPDU into the batch.
