@@ -1133,6 +1133,16 @@ bool async_seen(struct ibv_context *ctx, enum ibv_event_type type, const void *e
 	}
 }
 
+size_t async_count(struct ibv_context *ctx, enum ibv_event_type type, const void *element)
+{
+	size_t n = 0;
+
+	async_collect(ctx, 0);
+	for (size_t i = 0; i < num_seen; i++)
+		n += seen[i].type == type && seen[i].element == element;
+	return n;
+}
+
 bool async_qp_error(struct ibv_context *ctx, const struct ibv_qp *qp, int ms)
 {
 	int64_t end = now_ms() + ms;

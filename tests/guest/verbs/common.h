@@ -300,6 +300,8 @@ void send_breaks_receiver(struct pair *p, const struct region *src, const struct
 
 /* Waits until an event of this type for this object was seen (events are kept). */
 bool async_seen(struct ibv_context *ctx, enum ibv_event_type type, const void *element, int ms);
+/* How many of them have come so far. */
+size_t async_count(struct ibv_context *ctx, enum ibv_event_type type, const void *element);
 /* True if any event that tells of an error of this QP was seen. */
 bool async_qp_error(struct ibv_context *ctx, const struct ibv_qp *qp, int ms);
 void async_forget(struct ibv_context *ctx);

@@ -174,6 +174,34 @@ PAIR_CASE(last_wqe_after_modify, .srq = srq_make)
 	      async_list(ctx));
 }
 
+/* Once, however often it flushes what is posted after that; and again when it was reset and breaks anew. */
+PAIR_CASE(last_wqe_is_told_once, .srq = srq_make)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	enum ibv_event_type told = IBV_EVENT_QP_LAST_WQE_REACHED;
+	struct ibv_context *ctx = p->a.id->verbs;
+	struct ibv_qp *qp = p->b.qp;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "ibv_modify_qp: %s", strerror(errno));
+	check(async_seen(ctx, told, qp, SOON), "seen only: %s", async_list(ctx));
+	for (int i = 0; i < 8; i++) {
+		struct ibv_sge sge = sge_of(&dst, 0, 16);
+		struct ibv_send_wr wr = wr_make(IBV_WR_SEND, i, IBV_SEND_SIGNALED, &sge, 1);
+
+		must(post_send(&p->b, &wr));
+		must(expect_wc(p->b.send_cq, &wc, i, IBV_WC_WR_FLUSH_ERR));
+	}
+	check(async_count(ctx, told, qp) == 1, "seen: %s", async_list(ctx));
+	attr.qp_state = IBV_QPS_RESET;
+	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "to RESET: %s", strerror(errno));
+	async_forget(ctx);
+	attr.qp_state = IBV_QPS_ERR;
+	check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "to ERR: %s", strerror(errno));
+	check(async_seen(ctx, told, qp, SOON), "seen after a reset: %s", async_list(ctx));
+}
+
 /* Receives of an SRQ belong to nobody: a QP that breaks does not flush them, others use them. */
 PAIR_CASE(receives_outlive_a_queue_pair, .srq = srq_make)
 {
@@ -272,6 +300,7 @@ int main(int argc, char **argv)
 	RUN(limit_above_the_fill);
 	RUN(last_wqe_after_disconnect);
 	RUN(last_wqe_after_modify);
+	RUN(last_wqe_is_told_once);
 	RUN(receives_outlive_a_queue_pair);
 	RUN(overfull_is_refused);
 	RUN(a_limit_above_the_size_is_refused);
