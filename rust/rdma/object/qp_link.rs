@@ -303,4 +303,31 @@ mod tests {
         assert!(!link.may_connect(&stranger));
         Ok(())
     }
+
+    /// A refusal would be audited, as if the process had tried to use a capability.
+    #[test]
+    fn of_a_process_nobody_asks_for_a_capability() -> Result {
+        static ASKED: Atomic<bool> = Atomic::new(false);
+        ASKED.store(false, Release);
+        let caller = Caller {
+            is_trusted: || {
+                ASKED.store(true, Release);
+                false
+            },
+            ..Caller::current()
+        };
+        let own = link_of(Some(caller.user))?;
+        own.filled();
+        assert!(own.may_connect(&caller));
+        let nobody = Kuid::from_raw(kernel::bindings::kuid_t { val: 65534 });
+        let other = link_of(Some(nobody))?;
+        other.filled();
+        assert!(!other.may_connect(&caller) && !ASKED.load(Acquire));
+        // Nor before there is a queue pair.
+        let link = link()?;
+        assert!(!link.may_connect(&caller) && !ASKED.load(Acquire));
+        link.filled();
+        assert!(!link.may_connect(&caller) && ASKED.load(Acquire));
+        Ok(())
+    }
 }
