@@ -52,6 +52,7 @@ use kernel_ext::rdma::{
 
 use crate::{
     abi::{
+        rxe,
         siw,
         user::{
             CqRing,
@@ -80,6 +81,13 @@ pub(crate) enum News {
     /// A solicited completion or an error.
     Solicited,
 }
+
+/// How many completions a queue that moves to another ring copies with its lock held: 16 KiB.
+const LOCKED_COPIES: u32 = 256;
+
+/// How often it copies without the lock what has come meanwhile, before it gives up. Nothing waits for the process
+/// in between, so the second time there is little already.
+const CATCH_UPS: u32 = 100;
 
 enum Ring {
     /// Private to the kernel.
@@ -144,16 +152,23 @@ impl Cq {
             let places = Places::plain(init.entries);
             (places, Ring::Kernel(empty_ring(places.all as usize)?))
         };
+        let device: Arc<Device> = device.into();
+        Ok(CqCreated {
+            cq: Self::new(&device, init.link, places.all, ring)?,
+            entries: places.usable,
+        })
+    }
+
+    fn new(device: &Arc<Device>, link: CqLink, entries: u32, ring: Ring) -> Result<Arc<Self>> {
         let bell = match &ring {
             Ring::User(ring) => ring.bell(),
             Ring::Kernel(_) => None,
         };
-        let device: Arc<Device> = device.into();
         let reservation = device.reserve(Resource::Cq)?;
         let cq = Arc::pin_init(
             pin_init!(Self {
-                link: init.link,
-                entries: places.all,
+                link,
+                entries,
                 bell,
                 news: Atomic::new(false),
                 solicited: Atomic::new(false),
@@ -168,10 +183,7 @@ impl Cq {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        Ok(CqCreated {
-            cq,
-            entries: places.usable,
-        })
+        Ok(cq)
     }
 
     /// Takes the queue out of service; no queue pair refers to it any more.
@@ -184,7 +196,8 @@ impl Cq {
     /// # Errors
     ///
     /// `EINVAL` for a size beyond the device's or less than what was not polled yet, or if more came meanwhile than the
-    /// old size has room for, `EOPNOTSUPP` where the library has no such call, `ENOMEM`.
+    /// old size has room for, `EAGAIN` if completions come faster than they are copied, `EOPNOTSUPP` where the library
+    /// has no such call, `ENOMEM`. The queue stays as it was then.
     pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result<u32> {
         if entries == 0 || entries > MAX_CQE {
             return Err(EINVAL);
@@ -195,18 +208,31 @@ impl Cq {
         };
         let places = Abi::Rxe.places(entries);
         let (old, new) = ring.begin_resize(places.all, udata)?;
-        // What is there is copied without the lock, and what comes meanwhile with it: little, since nothing waits for
-        // the process in between.
         let before = self.inner.lock().posted;
-        let copied = old.copy_to(before, &new)?;
-        let _drop_outside_lock = {
-            let mut inner = self.inner.lock();
-            let late = inner.posted.wrapping_sub(before);
-            old.copy_range(before, late, &new, copied)?;
-            inner.posted = copied + late;
-            core::mem::replace(&mut inner.ring, Ring::User(CqRing::Rxe(new)))
-        };
-        Ok(places.usable)
+        let mut moved = Move::begin(old, new, before)?;
+        for _ in 0..CATCH_UPS {
+            match self.finish_move(moved)? {
+                Moved::Here(_drop_outside_lock) => return Ok(places.usable),
+                Moved::Behind(behind, posted) => {
+                    moved = behind;
+                    moved.catch_up(posted)?;
+                }
+            }
+        }
+        Err(EAGAIN)
+    }
+
+    /// Copies the rest and puts the new ring in place, if the rest is little: interrupts are off meanwhile.
+    fn finish_move(&self, mut moved: Move) -> Result<Moved> {
+        let mut inner = self.inner.lock();
+        let posted = inner.posted;
+        if posted.wrapping_sub(moved.position) > LOCKED_COPIES {
+            return Ok(Moved::Behind(moved, posted));
+        }
+        moved.catch_up(posted)?;
+        inner.posted = moved.copied;
+        let ring = Ring::User(CqRing::Rxe(moved.new));
+        Ok(Moved::Here(core::mem::replace(&mut inner.ring, ring)))
     }
 
     /// Appends a completion. Call [`Cq::announce`] when the batch is complete.
@@ -373,6 +399,47 @@ impl Cq {
     }
 }
 
+/// The way of a queue's completions to another ring.
+struct Move {
+    old: rxe::CqRing,
+    new: rxe::CqRing,
+    /// The position of the first completion that was not copied.
+    position: u32,
+    /// How many were copied.
+    copied: u32,
+}
+
+/// What becomes of it.
+enum Moved {
+    /// The other ring is in place; what the queue had before.
+    Here(Ring),
+    /// So many completions were posted by then that more has to be copied first.
+    Behind(Move, u32),
+}
+
+impl Move {
+    /// Begins with what the process has not polled yet of `posted` completions.
+    fn begin(old: rxe::CqRing, new: rxe::CqRing, posted: u32) -> Result<Self> {
+        let copied = old.copy_to(posted, &new)?;
+        Ok(Self {
+            old,
+            new,
+            position: posted,
+            copied,
+        })
+    }
+
+    /// Copies what has come since.
+    fn catch_up(&mut self, posted: u32) -> Result {
+        let late = posted.wrapping_sub(self.position);
+        self.old
+            .copy_range(self.position, late, &self.new, self.copied)?;
+        self.position = posted;
+        self.copied += late;
+        Ok(())
+    }
+}
+
 impl Inner {
     /// Takes back the consumer's request if `news` answers it; whether it did.
     fn disarm_for(&mut self, news: News) -> bool {
@@ -464,6 +531,64 @@ mod tests {
         assert!(!is_due_for(News::Plain));
         arm(NotifyOn::Next);
         assert!(is_due_for(News::Plain));
+        Ok(())
+    }
+
+    /// The queue of a process, with so many places, and its ring.
+    fn of_process(bench: &Bench, places: u32) -> Result<(Arc<Cq>, rxe::CqRing)> {
+        let ring = rxe::CqRing::new(places)?;
+        let user = Ring::User(CqRing::Rxe(ring.clone()));
+        Ok((Cq::new(&bench.device, CqLink::dead()?, places, user)?, ring))
+    }
+
+    fn post_many(cq: &Cq, ids: core::ops::Range<u64>) {
+        for id in ids {
+            cq.post(&Completion { id, ..COMPLETION });
+        }
+    }
+
+    #[test]
+    fn little_is_copied_with_interrupts_off() -> Result {
+        let bench = Bench::new()?;
+        let (cq, old) = of_process(&bench, 2048)?;
+        let (few, most) = (10, u64::from(LOCKED_COPIES));
+        post_many(&cq, 0..few);
+        let moved = Move::begin(old, rxe::CqRing::new(4096)?, 10)?;
+        // Too much has come: it is copied before, and little more comes meanwhile.
+        post_many(&cq, few..few + most + 1);
+        let Moved::Behind(mut moved, posted) = cq.finish_move(moved)? else {
+            return Err(EINVAL);
+        };
+        assert_eq!(u64::from(posted), few + most + 1);
+        moved.catch_up(posted)?;
+        let all = few + 2 * most + 1;
+        post_many(&cq, few + most + 1..all);
+        let new = moved.new.clone();
+        let Moved::Here(_) = cq.finish_move(moved)? else {
+            return Err(EINVAL);
+        };
+        post_many(&cq, all..all + 1);
+        let posted = cq.inner.lock().posted;
+        assert_eq!(u64::from(posted), all + 1);
+        assert_eq!(new.waiting(posted), Some(posted));
+        for position in 0..=all {
+            // CAST: few.
+            assert_eq!(new.id_at(position as u32), Some(position));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_whose_completions_do_not_fit_stays_as_it_is() -> Result {
+        let bench = Bench::new()?;
+        let (cq, old) = of_process(&bench, 16)?;
+        post_many(&cq, 0..3);
+        let moved = Move::begin(old.clone(), rxe::CqRing::new(4)?, 3)?;
+        post_many(&cq, 3..4);
+        assert!(cq.finish_move(moved).is_err());
+        post_many(&cq, 4..5);
+        assert_eq!((cq.inner.lock().posted, old.id_at(4)), (5, Some(4)));
+        assert!(Move::begin(old, rxe::CqRing::new(4)?, 5).is_err());
         Ok(())
     }
 

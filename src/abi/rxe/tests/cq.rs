@@ -43,8 +43,15 @@ mod suite {
         ring.memory().load_u32_acquire(PRODUCER_AT)
     }
 
+    impl CqRing {
+        /// The cookie of the completion at `position`.
+        pub(crate) fn id_at(&self, position: u32) -> Option<u64> {
+            self.memory().copy_out(self.0.at(position))
+        }
+    }
+
     fn id_at(ring: &CqRing, position: u32) -> Option<u64> {
-        ring.memory().copy_out(ring.0.at(position))
+        ring.id_at(position)
     }
 
     #[test]
@@ -148,6 +155,8 @@ mod suite {
         assert_eq!(old.copy_to(6, &CqRing::new(2)?), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, 7), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, u32::MAX), Err(EINVAL));
+        // No more than there can be, whatever room there is.
+        assert_eq!(old.copy_range(3, 4, &CqRing::new(16)?, 0), Err(EINVAL));
         Ok(())
     }
 
