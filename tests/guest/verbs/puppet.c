@@ -25,6 +25,9 @@
  *	sendinv C LEN KEY FLAGS
  *	sendimm C LEN VALUE FLAGS	a Send with Immediate
  *	scribble M|-|off		writes to the region, or to what Sends are from, all the time
+ *	count M				threads, one on each processor, add 1 to the first 64 bits of the region all
+ *					the time, atomically; = ok
+ *	count off			= how often they did
  *	badsend C			a Send with a key that does not exist
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
@@ -552,6 +555,56 @@ static int scribble_start(struct ibv_mr *mr)
 	return rc;
 }
 
+/* --- memory that is counted up all the time --------------------------------------------------- */
+
+#define MAX_COUNTERS 8
+
+static struct {
+	pthread_t threads[MAX_COUNTERS];
+	int count;
+	uint64_t *at;
+	bool on;
+	uint64_t total;
+} counters;
+
+static void *count_up(void *processor)
+{
+	uint64_t done = 0;
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET((size_t)(uintptr_t)processor, &one);
+	if (pthread_setaffinity_np(pthread_self(), sizeof(one), &one))
+		return NULL;
+	for (; __atomic_load_n(&counters.on, __ATOMIC_RELAXED); done++)
+		__atomic_fetch_add(counters.at, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&counters.total, done, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+static void count_stop(void)
+{
+	__atomic_store_n(&counters.on, false, __ATOMIC_RELAXED);
+	while (counters.count)
+		pthread_join(counters.threads[--counters.count], NULL);
+}
+
+static int count_start(struct ibv_mr *mr)
+{
+	long processors = sysconf(_SC_NPROCESSORS_ONLN);
+	int rc = 0;
+
+	counters.at = mr->addr;
+	counters.total = 0;
+	counters.on = true;
+	while (!rc && counters.count < processors && counters.count < MAX_COUNTERS) {
+		rc = pthread_create(&counters.threads[counters.count], NULL, count_up,
+				    (void *)(uintptr_t)counters.count);
+		counters.count += !rc;
+	}
+	return rc;
+}
+
 /* --- the rest of the commands ----------------------------------------------------------------- */
 
 /* The answer to what has posted a request, by post(). */
@@ -648,11 +701,21 @@ static bool command(char *line)
 		else if (strcmp(text, "off"))
 			mr = mr_at(atol(text));
 		result(mr ? scribble_start(mr) : strcmp(text, "off") ? ENOENT : 0);
+	} else if (!strcmp(word, "count")) {
+		struct ibv_mr *mr;
+
+		count_stop();
+		sscanf(line, "%1099s", text);
+		if (!strcmp(text, "off"))
+			return say("= %llu", (unsigned long long)counters.total), true;
+		mr = mr_at(atol(text));
+		result(mr ? count_start(mr) : ENOENT);
 	} else if (!strcmp(word, "guards")) {
 		say(guards_stand() ? "= ok" : "- a guard zone was written to");
 	} else if (!strcmp(word, "clear")) {
 		sscanf(line, "%llu %llu", &a, &b);
 		scribble_stop();
+		count_stop();
 		clear(a, b);
 		say("= ok");
 	} else if (!strcmp(word, "listen")) {

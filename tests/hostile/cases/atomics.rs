@@ -4,6 +4,19 @@
 
 mod refused;
 
+use std::{
+    fs::read_link,
+    process::{
+        Command,
+        Stdio, //
+    },
+    thread,
+    time::{
+        Duration,
+        Instant, //
+    },
+};
+
 use super::{
     case,
     code,
@@ -21,14 +34,17 @@ use crate::{
         pattern,
         read,
         response,
+        send,
         untagged,
         write,
         Segment, //
     },
     wire::{
+        fail,
         require,
         End,
-        Outcome, //
+        Outcome,
+        Wire, //
     },
 };
 
@@ -153,6 +169,20 @@ pub(super) fn cases() -> Vec<Case> {
         counters_of_several_streams_add_up: "EXT-14 EXT-15 EXT-50",
         atomic_of_a_half_closed_peer: "EXT-43",
     ];
+    let several = "EXT-14 EXT-15 EXT-16 EXT-50 EXT-52";
+    list.push(
+        case(
+            "counters_of_two_processors_add_up",
+            several,
+            counters_of_two_processors_add_up,
+        )
+        .alone(),
+    );
+    list.push(case(
+        "atomic_waits_for_the_answer_before_it",
+        "EXT-58",
+        atomic_waits_for_the_answer_before_it,
+    ));
     list.extend(results());
     list.extend(refused::cases());
     list
@@ -467,6 +497,130 @@ fn counters_of_several_streams_add_up(b: &mut Bench<'_>) -> Outcome {
         .zip(0_u64..)
         .all(|(original, n)| **original == n.to_be_bytes());
     require!(each_once, "some originals came twice");
+    Ok(())
+}
+
+/// What each of two peers and the threads of the process may add meanwhile.
+const MEANWHILE: Duration = Duration::from_secs(2);
+
+/// Two peers add to one word, each on a processor of its own, where the device carries out what it
+/// sends. Then the program does so too, on both.
+fn counters_of_two_processors_add_up(b: &mut Bench<'_>) -> Outcome {
+    b.puppet.set(&[("ird", 128)])?;
+    let mut adders = [Adder::new(b)?, Adder::new(b)?];
+    put_word(b, 0)?;
+    let mut seen = add_on_two_processors(&mut adders)?;
+    let found = word(b)?;
+    require!(
+        found == seen.len() as u64,
+        "{found} instead of {}",
+        seen.len()
+    );
+    seen.sort_unstable();
+    let each_once = seen.iter().copied().eq(0..found);
+    require!(each_once, "some originals came twice");
+
+    put_word(b, 0)?;
+    b.puppet.ask(&format!("count {}", b.ram.number()))?;
+    let seen = add_on_two_processors(&mut adders)?.len() as u64;
+    let [counted] = b.puppet.numbers("count off")?;
+    let found = word(b)?;
+    require!(
+        found == seen + counted,
+        "{found} instead of {seen} and {counted}"
+    );
+    // A program that had no time for it has proven nothing.
+    require!(counted > seen, "the program has added {counted} times");
+    Ok(())
+}
+
+/// A peer that adds 1 again and again.
+struct Adder {
+    wire: Wire,
+    stag: u32,
+    to: u64,
+}
+
+impl Adder {
+    /// How many operations are on their way.
+    const AT_ONCE: u32 = 100;
+
+    fn new(b: &Bench<'_>) -> Outcome<Self> {
+        Ok(Self {
+            wire: b.connect()?,
+            stag: b.ram.key,
+            to: b.ram.at,
+        })
+    }
+
+    /// Adds for some time on one processor; returns what was there each time.
+    fn add(&mut self, processor: &str) -> Outcome<Vec<u64>> {
+        // "PID/task/TID"
+        let this = read_link("/proc/thread-self")?;
+        let this = this.file_name().unwrap_or_default();
+        let status = Command::new("taskset")
+            .args(["-pc", processor])
+            .arg(this)
+            .stdout(Stdio::null())
+            .status()?;
+        require!(status.success(), "no processor {processor}: {status}");
+        let begun = Instant::now();
+        let mut seen = Vec::new();
+        while begun.elapsed() < MEANWHILE {
+            let adds: Vec<Segment> = (0..Self::AT_ONCE)
+                .map(|_| fetch_add(self.stag, self.to, 1, 0).segment(self.wire.next_read()))
+                .collect();
+            self.wire.send(&adds)?;
+            for _ in adds {
+                let got = self.wire.get()?;
+                match (got.op(), got.data()[4..].try_into()) {
+                    (op::ATOMIC_RESPONSE, Ok(original)) => seen.push(u64::from_be_bytes(original)),
+                    _ => fail!("{}", got.describe()),
+                }
+            }
+        }
+        Ok(seen)
+    }
+}
+
+/// What both have seen.
+fn add_on_two_processors([first, second]: &mut [Adder; 2]) -> Outcome<Vec<u64>> {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| second.add("1"));
+        let mut seen = first.add("0")?;
+        match other.join() {
+            Ok(theirs) => seen.extend(theirs?),
+            Err(_) => fail!("panicked"),
+        }
+        Ok(seen)
+    })
+}
+
+/// The next request is not carried out before the answer to the one before it has been made: not as
+/// long as TCP has not taken the octets of a Read Response.
+fn atomic_waits_for_the_answer_before_it(b: &mut Bench<'_>) -> Outcome {
+    const LEN: u32 = 1 << 21;
+    let mut wire = slow_reader(b, 3)?;
+    put_word(b, 0)?;
+    let add = |msn| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn);
+    wire.send(&[numbered(b, 1, LEN), add(2), numbered(b, 3, LEN)])?;
+    let mut left = LEN as usize;
+    while left > LEN as usize / 2 {
+        left -= wire.get()?.data().len();
+    }
+    // A Send arrives behind the requests: they have been looked at.
+    wire.send(&[send(1, b"behind")])?;
+    b.received(&wire, b"behind")?;
+    let found = word(b)?;
+    require!(found == 0, "{found} in the middle of the Read Response");
+    while left > 0 {
+        left -= wire.get()?.data().len();
+    }
+    wire.expect(&answer(1, 0x1d, 0))?;
+    let (_, data) = wire.message()?;
+    require!(data.len() == LEN as usize, "{} octets", data.len());
+    let found = word(b)?;
+    require!(found == 1, "{found} behind all answers");
     Ok(())
 }
 
