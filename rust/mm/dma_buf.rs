@@ -6,18 +6,20 @@
 //! is until it is dropped, and from it a [`PageList`] of one piece.
 //!
 //! The copies are made by the processor, so the memory is asked for as the processor's
-//! (`dma_buf_vmap()`), not as a device's: the pages of a scatter list, which are the exporter's secret, are
-//! never looked at. Memory that the exporter cannot give so, such as a card's own behind a bus, is refused,
-//! and so are exporters without vmap, among them those that take memory back (VFIO).
+//! (`dma_buf_vmap()`), not as a device's: the pages of a scatter list, which are the exporter's
+//! secret, are never looked at. Memory that the exporter cannot give so, such as a card's own
+//! behind a bus, is refused, and so are exporters without vmap, among them those that take memory
+//! back (VFIO).
 //!
-//! A mapping alone does not keep memory in its place: many exporters (radeon and nouveau among them) pin it in
-//! `attach` only, others (amdgpu, xe) offer `pin`. So the device is attached for as long as the mapping lasts, and
-//! the dma-buf is pinned if its exporter offers that. An exporter without either, such as udmabuf, has
-//! memory that stays as long as the dma-buf. The attachment has no `invalidate_mappings`: by that it says that it
-//! holds on to what it has pinned. It is never mapped for DMA, which a device in software does not do.
+//! A mapping alone does not keep memory in its place: many exporters (radeon and nouveau among
+//! them) pin it in `attach` only, others (amdgpu, xe) offer `pin`. So the device is attached for as
+//! long as the mapping lasts, and the dma-buf is pinned if its exporter offers that. An exporter
+//! without either, such as udmabuf, has memory that stays as long as the dma-buf. The attachment
+//! has no `invalidate_mappings`: by that it says that it holds on to what it has pinned. It is
+//! never mapped for DMA, which a device in software does not do.
 //!
-//! The whole time is one access of the processor (`dma_buf_begin_cpu_access()` to `..._end_...`), since no copy
-//! in softirq could begin one.
+//! The whole time is one access of the processor (`dma_buf_begin_cpu_access()` to `..._end_...`),
+//! since no copy in softirq could begin one.
 //!
 //! Context: process; all of it may sleep.
 //!
@@ -50,8 +52,8 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Gives the processor access to the dma-buf behind a file descriptor of the current process, to which
-    /// `device` is attached meanwhile. Afterwards the descriptor may be closed.
+    /// Gives the processor access to the dma-buf behind a file descriptor of the current process,
+    /// to which `device` is attached meanwhile. Afterwards the descriptor may be closed.
     ///
     /// # Errors
     ///
@@ -180,7 +182,8 @@ impl Drop for Pinned {
 ///
 /// # Invariants
 ///
-/// `raw` is what one `dma_buf_dynamic_attach()` of `buf` returned, with a device that this value keeps.
+/// `raw` is what one `dma_buf_dynamic_attach()` of `buf` returned, with a device that this value
+/// keeps.
 struct Attachment {
     raw: NonNull<bindings::dma_buf_attachment>,
     buf: BufRef,
@@ -191,8 +194,8 @@ impl Attachment {
     /// Has the memory stay where it is.
     fn pin(self) -> Result<Pinned> {
         let locked = self.buf.lock();
-        // SAFETY: By the type's invariant it is attached, with operations of the importer; the lock is held.
-        // Does nothing where the exporter offers no pin.
+        // SAFETY: By the type's invariant it is attached, with operations of the importer; the lock
+        // is held. Does nothing where the exporter offers no pin.
         let pinned = to_result(unsafe { bindings::dma_buf_pin(self.raw.as_ptr()) });
         drop(locked);
         pinned?;
@@ -235,7 +238,8 @@ impl Drop for DeviceRef {
     }
 }
 
-/// What the exporter is told of us: no page without a `struct page`, and nothing that tells of moves.
+/// What the exporter is told of us: no page without a `struct page`, and nothing that tells of
+/// moves.
 static IMPORTER: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
     allow_peer2peer: false,
     invalidate_mappings: None,
@@ -247,8 +251,8 @@ struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// `dma_buf_vmap()`, but without its warning where the exporter fails: that of xe always does, and any
-    /// process may ask.
+    /// `dma_buf_vmap()`, but without its warning where the exporter fails: that of xe always does,
+    /// and any process may ask.
     ///
     /// # Errors
     ///
@@ -258,18 +262,20 @@ impl Locked<'_> {
         let mut map = bindings::iosys_map::default();
         // SAFETY: The reference keeps the dma-buf, and the lock protects the count.
         if unsafe { (*buf).vmapping_counter } > 0 {
-            // SAFETY: The lock is held. It fails only where it calls the exporter, which it does not.
+            // SAFETY: The lock is held. It fails only where it calls the exporter, which it does
+            // not.
             to_result(unsafe { bindings::dma_buf_vmap(buf, &mut map) })?;
             return Ok(map);
         }
-        // SAFETY: As `dma_buf_vmap()` calls it: there is no mapping, and the lock is held. `attach` has seen that
-        // the exporter has the operation.
+        // SAFETY: As `dma_buf_vmap()` calls it: there is no mapping, and the lock is held. `attach`
+        // has seen that the exporter has the operation.
         to_result(unsafe { riwarp_helper_dma_buf_vmap(buf, &mut map) })?;
         // SAFETY: Both members are addresses.
         if unsafe { map.__bindgen_anon_1.vaddr }.is_null() {
             return Err(ENOMEM);
         }
-        // SAFETY: The lock protects both; nobody has a mapping, so they are empty. The core does the same.
+        // SAFETY: The lock protects both; nobody has a mapping, so they are empty. The core does
+        // the same.
         unsafe {
             (*buf).vmap_ptr = map;
             (*buf).vmapping_counter = 1;
@@ -331,7 +337,8 @@ impl BufRef {
         if unsafe { (*ops).vmap }.is_none() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: Neither lock is held, and the references that go into the attachment keep dma-buf and device.
+        // SAFETY: Neither lock is held, and the references that go into the attachment keep dma-buf
+        // and device.
         let raw = from_err_ptr(unsafe {
             bindings::dma_buf_dynamic_attach(
                 self.as_ptr(),
