@@ -7,9 +7,11 @@
 //! * [`dma_buf`]: memory of another driver that a process has a descriptor of;
 //! * [`place`]: copies between such memory, the receive path and the send path;
 //! * [`shared_ring`]: memory that a process and the driver share;
+//! * [`memcg`]: who pays for memory;
 //! * [`noio`]: allocations that do not wait for a disk.
 
 pub mod dma_buf;
+pub mod memcg;
 pub mod noio;
 pub mod paged;
 pub mod place;

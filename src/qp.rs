@@ -60,6 +60,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    mm::memcg::Memcg,
     rdma::{
         object::QpLink,
         types::{
@@ -121,6 +122,7 @@ use crate::{
 
 mod alarm;
 mod details;
+mod idle;
 pub(crate) mod pace;
 mod paging;
 mod pairing;
@@ -275,6 +277,12 @@ pub(crate) struct Qp {
     paging_in_work: Work<Qp, PAGING_IN>,
     #[pin]
     paging_out_work: Work<Qp, PAGING_OUT>,
+    /// Asks the transmitter to look whether its stream is idle.
+    idle_look: Atomic<bool>,
+    #[pin]
+    idle_work: DelayedWork<Qp, IDLE>,
+    /// Who pays for what is allocated on behalf of the queue pair.
+    pub(crate) owner: Memcg,
     _reservation: Reservation,
 }
 
@@ -283,6 +291,7 @@ const RX: u64 = 1;
 const PAIRING: u64 = 2;
 const PAGING_IN: u64 = 3;
 const PAGING_OUT: u64 = 4;
+const IDLE: u64 = 5;
 
 /// A Send waits as long as it takes.
 const FOR_EVER: u32 = u32::MAX;
@@ -296,6 +305,7 @@ impl_has_work! {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self, PAIRING> for Qp { self.pairing_work }
+    impl HasDelayedWork<Self, IDLE> for Qp { self.idle_work }
 }
 
 impl WorkItem<TX> for Qp {

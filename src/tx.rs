@@ -47,6 +47,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    mm::memcg::Memcg,
     net::{
         Grow,
         Inbound,
@@ -133,6 +134,8 @@ pub(crate) struct TxStream {
     held: Option<Slot>,
     /// The ready-to-receive message that goes out first.
     rtr: Option<Rtr>,
+    /// A look whether the stream is idle will be taken; so much had been put into batches before.
+    looked_at: Option<u64>,
     /// Whose turn it is when both the peer and the consumer want something.
     turn: Turn,
     desk: Desk,
@@ -341,10 +344,11 @@ impl Qp {
         conn: &Arc<Conn>,
         params: &StreamParams,
         extensions: Extensions,
+        owner: &Memcg,
     ) -> Result<KBox<TxStream>> {
         let stream = TxStream {
             conn: conn.clone(),
-            batch: TxBatch::new(),
+            batch: TxBatch::charged_to(owner.clone()),
             appended: 0,
             accepted: 0,
             ends: Ends::default(),
@@ -357,6 +361,7 @@ impl Qp {
             wr: SendWr::default(),
             held: None,
             rtr: params.send_rtr,
+            looked_at: None,
             turn: Turn::Responses,
             desk: Desk {
                 extensions,
@@ -368,7 +373,9 @@ impl Qp {
                 cache: RegionCache::default(),
             },
         };
-        Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
+        let stream = KBox::new(stream, GFP_KERNEL_ACCOUNT)?;
+        owner.charge(&stream);
+        Ok(stream)
     }
 
     fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {
@@ -456,6 +463,9 @@ impl Qp {
             // Whoever posts something now rings the bell. Not so what was posted behind a full queue.
             let room_again = full && !self.sq.is_full();
             if filled == Filled::Drained && stream.batch.is_empty() && !room_again {
+                if stream.batch.has_spare() {
+                    self.look_for_idleness(stream);
+                }
                 let done =
                     || stream.current.is_none() && self.sq.is_idle() && !self.inbound_reads.owes();
                 if phase == Phase::Closing && done() {
@@ -465,6 +475,21 @@ impl Qp {
             }
         }
         Next::Yield
+    }
+
+    /// The transmitter has nothing to send and more memory than an idle stream may keep.
+    fn look_for_idleness(self: &Arc<Self>, stream: &mut TxStream) {
+        match stream.looked_at {
+            Some(_) if !self.is_to_look() => return,
+            Some(before) if before == stream.appended => {
+                stream.batch.give_back();
+                stream.looked_at = None;
+                return;
+            }
+            Some(_) | None => {}
+        }
+        stream.looked_at = Some(stream.appended);
+        self.look_later();
     }
 
     /// TCP has accepted so many octets.

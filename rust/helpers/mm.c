@@ -4,11 +4,13 @@
 #include <linux/dma-resv.h>
 #include <linux/fs.h>
 #include <linux/hmm.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <rdma/ib_umem_odp.h>
@@ -86,6 +88,48 @@ unsigned int riwarp_helper_memalloc_noio_save(void)
 	return memalloc_noio_save();
 }
 
+struct mem_cgroup *riwarp_helper_memcg_current(void);
+struct mem_cgroup *riwarp_helper_memcg_current(void)
+{
+	return get_mem_cgroup_from_mm(current->mm);
+}
+
+bool riwarp_helper_memcg_charge(void *object);
+bool riwarp_helper_memcg_charge(void *object)
+{
+	return kmem_cache_charge(object, GFP_ATOMIC);
+}
+
+bool riwarp_helper_memcg_get(struct mem_cgroup *memcg);
+bool riwarp_helper_memcg_get(struct mem_cgroup *memcg)
+{
+	return mem_cgroup_tryget(memcg);
+}
+
+/* As mem_cgroup_sk_alloc() asks, in the unified hierarchy. */
+bool riwarp_helper_memcg_pays_for_sockets(struct mem_cgroup *memcg);
+bool riwarp_helper_memcg_pays_for_sockets(struct mem_cgroup *memcg)
+{
+#ifdef CONFIG_MEMCG
+	return mem_cgroup_sockets_enabled && memcg && !mem_cgroup_is_root(memcg) &&
+	       cgroup_subsys_on_dfl(memory_cgrp_subsys);
+#else
+	return false;
+#endif
+}
+
+void riwarp_helper_memcg_put(struct mem_cgroup *memcg);
+void riwarp_helper_memcg_put(struct mem_cgroup *memcg)
+{
+	mem_cgroup_put(memcg);
+}
+
+struct mem_cgroup *riwarp_helper_memcg_root(void);
+struct mem_cgroup *riwarp_helper_memcg_root(void)
+{
+	return root_mem_cgroup;
+}
+
 void *riwarp_helper_page_address(struct page *page);
 void *riwarp_helper_page_address(struct page *page)
 {
@@ -96,6 +140,12 @@ bool riwarp_helper_range_may_block(const struct mmu_notifier_range *range);
 bool riwarp_helper_range_may_block(const struct mmu_notifier_range *range)
 {
 	return mmu_notifier_range_blockable(range);
+}
+
+struct mem_cgroup *riwarp_helper_set_active_memcg(struct mem_cgroup *memcg);
+struct mem_cgroup *riwarp_helper_set_active_memcg(struct mem_cgroup *memcg)
+{
+	return set_active_memcg(memcg);
 }
 
 void riwarp_helper_set_page_dirty(const void *address);

@@ -248,6 +248,19 @@ bool riwarp_helper_sk_owned_by_user(const struct sock *sk)
 	return sock_owned_by_user_nocheck(sk);
 }
 
+/* What TCP has been charged with for the socket, which is locked. */
+int riwarp_helper_sk_held(const struct sock *sk);
+int riwarp_helper_sk_held(const struct sock *sk)
+{
+	return sk->sk_forward_alloc + atomic_read(&sk->sk_rmem_alloc) + sk->sk_wmem_queued;
+}
+
+struct mem_cgroup *riwarp_helper_sk_memcg(const struct sock *sk);
+struct mem_cgroup *riwarp_helper_sk_memcg(const struct sock *sk)
+{
+	return mem_cgroup_from_sk(sk);
+}
+
 struct net *riwarp_helper_sk_net(const struct sock *sk);
 struct net *riwarp_helper_sk_net(const struct sock *sk)
 {
@@ -258,6 +271,14 @@ int riwarp_helper_sk_net_refcnt(const struct sock *sk);
 int riwarp_helper_sk_net_refcnt(const struct sock *sk)
 {
 	return sk->sk_net_refcnt;
+}
+
+void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg);
+void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg)
+{
+#ifdef CONFIG_MEMCG
+	sk->sk_memcg = memcg;
+#endif
 }
 
 void riwarp_helper_sk_setup(struct sock *sk, int rcvbuf);
@@ -299,7 +320,7 @@ int riwarp_helper_tcp_inq(struct sock *sk)
 struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order);
 struct page *riwarp_helper_alloc_pages(bool sleep, unsigned int order)
 {
-	return alloc_pages((sleep ? GFP_NOIO | __GFP_HIGH : GFP_ATOMIC) | __GFP_COMP |
+	return alloc_pages((sleep ? GFP_NOIO : GFP_ATOMIC) | __GFP_ACCOUNT | __GFP_COMP |
 			   __GFP_NOWARN | __GFP_NORETRY, order);
 }
 

@@ -12,6 +12,7 @@ use super::socket::to_len;
 use super::socket::More;
 use crate::bindings;
 use crate::crc32c;
+use crate::mm::memcg::Memcg;
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::ptr::NonNull;
@@ -70,19 +71,17 @@ impl Chunk {
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn new(grow: Grow) -> Result<Self> {
+    fn new(grow: Grow, owner: &Memcg) -> Result<Self> {
+        // The reserves of memory are for those who cannot wait.
         let sleep = grow == Grow::Sleep;
-        // SAFETY: The helper has no requirements but that the caller may sleep if it says so, which
-        // `grow` is for.
-        let large = NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, ORDER) });
-        let (page, size) = match large {
-            Some(page) => (page, PAGE_SIZE << ORDER),
+        let alloc = |order| {
             // SAFETY: The helper has no requirements but that the caller may sleep if it says so,
             // which `grow` is for.
-            None => match NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, 0) }) {
-                Some(page) => (page, PAGE_SIZE),
-                None => return Err(ENOMEM),
-            },
+            owner.scope(|| NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, order) }))
+        };
+        let (page, size) = match alloc(ORDER) {
+            Some(page) => (page, PAGE_SIZE << ORDER),
+            None => (alloc(0).ok_or(ENOMEM)?, PAGE_SIZE),
         };
         // SAFETY: The page is valid, and not in high memory.
         let virt = unsafe { riwarp_helper_page_address(page.as_ptr()) };
@@ -160,20 +159,28 @@ pub struct TxBatch {
     appended: u64,
     /// Which of `live` was filled last: a mere hint, any value is allowed.
     filling: usize,
+    /// Who pays for the chunks.
+    owner: Memcg,
 }
 
 impl TxBatch {
     /// The most that can wait in one batch, if memory is not short.
     pub const CAPACITY: usize = (LIVE - 1) * (PAGE_SIZE << ORDER);
 
-    /// Makes an empty one, which has no memory yet.
-    pub const fn new() -> Self {
+    /// Makes an empty one, which has no memory yet; nobody will be charged with it.
+    pub fn new() -> Self {
+        Self::charged_to(Memcg::nobody())
+    }
+
+    /// Makes an empty one, which has no memory yet; `owner` will be charged with it.
+    pub fn charged_to(owner: Memcg) -> Self {
         Self {
             live: Row::new(),
             spare: Row::new(),
             accepted: 0,
             appended: 0,
             filling: 0,
+            owner,
         }
     }
 
@@ -229,7 +236,7 @@ impl TxBatch {
             }
             let mut chunk = match self.spare.take_first(Chunk::is_free) {
                 Some(chunk) => chunk,
-                None => Chunk::new(grow)?,
+                None => Chunk::new(grow, &self.owner)?,
             };
             chunk.base = self.live.last().map_or(self.appended, Chunk::end);
             // INVARIANT: It covers the stream where the last chunk ends. Nobody else has a
@@ -237,6 +244,26 @@ impl TxBatch {
             self.live.push(chunk);
         }
         Ok(())
+    }
+
+    /// Says whether it has more memory than a stream needs that sends little.
+    #[inline]
+    pub fn has_spare(&self) -> bool {
+        self.spare.len > 0 || self.live.len > 1
+    }
+
+    /// Gives back what it has beyond one chunk, and beyond what waits. What TCP has of it goes when
+    /// TCP lets go.
+    pub fn give_back(&mut self) {
+        let needed = self.appended;
+        // INVARIANT: Those that go cover nothing that was put in.
+        while self.live.len > 1 && self.live.last().is_some_and(|chunk| chunk.base >= needed) {
+            self.live.take_last();
+        }
+        let kept = usize::from(self.live.len == 0);
+        while self.spare.len > kept {
+            self.spare.take_last();
+        }
     }
 
     /// Appends octets.
@@ -548,6 +575,14 @@ impl<const N: usize> Row<N> {
         self.chunks.get_mut(index..self.len)?.rotate_left(1);
         self.len = self.len.saturating_sub(1);
         chunk
+    }
+
+    /// Takes the last chunk out.
+    fn take_last(&mut self) -> Option<Chunk> {
+        let index = self.len.checked_sub(1)?;
+        // INVARIANT: The place behind the filled ones is empty.
+        self.len = index;
+        self.chunks.get_mut(index)?.take()
     }
 
     /// Takes the front chunk out if `f` is true for it.

@@ -19,6 +19,8 @@ use super::skb::Inbound;
 use super::state::state_of;
 use super::state::TcpState;
 use crate::bindings;
+use crate::mm::memcg::Memcg;
+use crate::sync::BhOff;
 use core::mem::size_of;
 use core::ptr;
 use core::ptr::NonNull;
@@ -38,12 +40,17 @@ extern "C" {
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
+    fn riwarp_helper_sk_held(sk: *const bindings::sock) -> c_int;
+    fn riwarp_helper_sk_memcg(sk: *const bindings::sock) -> *mut bindings::mem_cgroup;
+    fn riwarp_helper_sk_set_memcg(sk: *mut bindings::sock, memcg: *mut bindings::mem_cgroup);
     fn riwarp_helper_sk_net(sk: *const bindings::sock) -> *mut bindings::net;
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
 }
+
+const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
 
 // CAST: The constants are small.
 const NONBLOCK: c_int = bindings::O_NONBLOCK as c_int;
@@ -140,6 +147,62 @@ impl Socket {
             // SAFETY: The helper wants a valid socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_setup(sk, RCVBUF) };
         });
+    }
+
+    /// Has a memory cgroup pay for the socket and for what TCP keeps in it, now and later, unless
+    /// one does already. Nobody pays for a socket that a work item has made or accepted, since the
+    /// current task is then a thread of the kernel.
+    ///
+    /// What TCP keeps already is charged as at the end of `accept()` of a process (`__sk_charge()`,
+    /// which modules cannot call): it is taken once more with the cgroup, and let go once without.
+    /// That does not wait for the cgroup, which may get over its limit by this.
+    ///
+    /// Context: process.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if TCP is at the limit of all of its memory.
+    pub fn charge_to(&self, memcg: &Memcg) -> Result {
+        let Some(owner) = memcg.for_sockets() else {
+            return Ok(());
+        };
+        self.locked(|sk| {
+            // SAFETY: The socket is valid and locked.
+            if !unsafe { riwarp_helper_sk_memcg(sk) }.is_null() {
+                return Ok(());
+            }
+            // SAFETY: The socket is valid and locked.
+            let held = unsafe { riwarp_helper_sk_held(sk) };
+            // CAST: A page's size is small.
+            let held =
+                held.max(0).saturating_add(PAGE_SIZE as c_int - 1) & !(PAGE_SIZE as c_int - 1);
+            // SAFETY: The socket is valid and locked; it gets the reference below, or none.
+            unsafe { riwarp_helper_sk_set_memcg(sk, owner.as_raw()) };
+            // Where bottom halves are off, a charge does not wait and cannot fail for the cgroup's
+            // limit.
+            let schedule = |_: BhOff<'_>| {
+                // SAFETY: The socket is valid and locked; nothing here sleeps.
+                unsafe { bindings::__sk_mem_schedule(sk, held, bindings::SK_MEM_RECV as c_int) }
+            };
+            let taken = held == 0 || BhOff::run(schedule) != 0;
+            // SAFETY: The socket is valid and locked.
+            unsafe { riwarp_helper_sk_set_memcg(sk, ptr::null_mut()) };
+            if !taken {
+                return Err(ENOMEM);
+            }
+            if held > 0 {
+                // SAFETY: The socket is valid and locked; so much was just taken.
+                unsafe { bindings::__sk_mem_reclaim(sk, held) };
+            }
+            // SAFETY: The socket is valid and locked. It gives the reference back when it is freed.
+            unsafe { riwarp_helper_sk_set_memcg(sk, owner.into_raw()) };
+            Ok(())
+        })?;
+        // SAFETY: A `struct sock` of TCP is an object of a slab cache.
+        unsafe { memcg.charge_raw(self.sk().cast()) };
+        // SAFETY: A `struct socket` is the first member of an object of a slab cache.
+        unsafe { memcg.charge_raw(self.raw.as_ptr().cast()) };
+        Ok(())
     }
 
     /// Gives the socket a local address. Context: process.

@@ -80,9 +80,10 @@ impl Qp {
             }
             self.sq.start(params.ord)?;
             self.inbound_reads.start(params.ird)?;
+            conn.socket().charge_to(&self.owner)?;
             conn.socket().open_window();
             let extensions = self.extensions();
-            let tx = Self::new_tx(conn, params, extensions)?;
+            let tx = Self::new_tx(conn, params, extensions, &self.owner)?;
             self.start_rx(conn, params, extensions)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
@@ -110,7 +111,13 @@ impl Qp {
                 return Err(EINVAL);
             }
         }
-        self.transmit();
+        if self.user {
+            // A process's memory cgroup may be full. The steps of other connections do not wait for
+            // that.
+            self.enqueue_tx();
+        } else {
+            self.transmit();
+        }
         Ok(())
     }
 

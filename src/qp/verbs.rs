@@ -27,6 +27,7 @@ use kernel::{
     time::hrtimer::HrTimer, //
 };
 use kernel_ext::{
+    mm::memcg::Memcg,
     new_spinlock_bh,
     rdma::{
         ops::{
@@ -161,6 +162,12 @@ impl Qp {
 
         let (link, pd, recv_cq) = (init.link, init.pd, init.recv_cq);
         let owner = device.clone();
+        // The memory of consumers in the kernel is the kernel's, whatever process they work for.
+        let pays = if user {
+            Memcg::current()
+        } else {
+            Memcg::nobody()
+        };
         let qp = device.qps.insert(|number| {
             Arc::pin_init(
                 pin_init!(Self {
@@ -208,6 +215,9 @@ impl Qp {
                     paging_out <- new_spinlock_bh!(PagingOut::default()),
                     paging_in_work <- new_work!("Qp::paging_in_work"),
                     paging_out_work <- new_work!("Qp::paging_out_work"),
+                    idle_look: Atomic::new(false),
+                    idle_work <- new_delayed_work!("Qp::idle_work"),
+                    owner: pays,
                     _reservation: reservation,
                 }),
                 GFP_KERNEL_ACCOUNT,
@@ -428,6 +438,7 @@ impl Qp {
             conn.detach_qp();
         }
         qp.work_until(|| ());
+        qp.end_idle_look();
         qp.each_cq(|cq| cq.forget(qp.link.id()));
         qp.device.qps.remove(qp.number);
     }

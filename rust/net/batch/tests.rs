@@ -97,6 +97,42 @@ mod batch {
     }
 
     #[test]
+    fn an_idle_batch_keeps_one_chunk_and_what_waits() -> Result {
+        let mut batch = TxBatch::new();
+        let chunk = PAGE_SIZE << ORDER;
+        assert!(!batch.has_spare());
+        batch.put(&[1; 8])?;
+        assert!(!batch.has_spare());
+        // Some are free, some hold what waits, one is empty.
+        batch.put_zeroes(5 * chunk)?;
+        take(&mut batch, 3 * chunk)?;
+        batch.reserve(6 * chunk, Grow::Sleep)?;
+        assert!(batch.has_spare());
+        batch.give_back();
+        assert_eq!(batch.len(), 2 * chunk + 8);
+        assert_eq!((batch.live.len, batch.spare.len), (3, 0));
+        // What waits is as it was, and there is room where it ends.
+        batch.put(b"end")?;
+        assert_eq!(take(&mut batch, 2 * chunk + 8)?, 2 * chunk + 8);
+        let mark = batch.mark();
+        assert_eq!(batch.crc32c_since(mark, crc32c::INIT), crc32c::INIT);
+        assert_eq!(batch.len(), 3);
+        batch.give_back();
+        assert!(!batch.has_spare());
+        // Nor is more kept if all of it is free.
+        batch.reserve(4 * chunk, Grow::Sleep)?;
+        batch.put_zeroes(batch.room())?;
+        let all = batch.len();
+        take(&mut batch, all)?;
+        assert_eq!(batch.live.len, 0);
+        batch.give_back();
+        assert_eq!(batch.spare.len, 1);
+        batch.put(b"again")?;
+        assert!(!batch.has_spare());
+        Ok(())
+    }
+
+    #[test]
     fn memory_that_tcp_let_go_of_is_used_again() -> Result {
         let mut batch = TxBatch::new();
         batch.put(&[1; PAGE_SIZE])?;

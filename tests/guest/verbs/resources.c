@@ -196,8 +196,8 @@ static bool cgroups_know_memory(void)
 	return known;
 }
 
-/* Who makes a queue pays for its memory. */
-static void queues_are_charged(void)
+/* Runs a case in a cgroup of its own. */
+static void in_cgroup(void (*body)(void))
 {
 	char pid[20];
 
@@ -210,12 +210,156 @@ static void queues_are_charged(void)
 	}
 	if (file_write(CGROUPS "/cgroup.subtree_control", "+memory") && !mkdir(CHARGED, 0700) &&
 	    file_write(CHARGED "/cgroup.procs", pid))
-		charges();
+		body();
 	else
 		fail("a cgroup: %s", strerror(errno));
 	if (!file_write(CGROUPS "/cgroup.procs", pid) || rmdir(CHARGED) || umount(CGROUPS))
 		fail("the cgroup stays: %s", strerror(errno));
 }
+
+/* Who makes a queue pays for its memory. */
+static void queues_are_charged(void) { in_cgroup(charges); }
+
+/* A number behind a word in a file of the kernel, or -1. */
+static long number_behind(const char *path, const char *word)
+{
+	FILE *file = fopen(path, "r");
+	char line[300], *found;
+	long number = -1;
+
+	while (file && number < 0 && fgets(line, sizeof(line), file)) {
+		found = strstr(line, word);
+		if (found)
+			number = strtol(found + strlen(word), NULL, 10);
+	}
+	if (file)
+		fclose(file);
+	return number;
+}
+
+/* What this cgroup and the machine have spent, in octets. */
+struct spent {
+	long charged; /* the cgroup, for all */
+	long kernel; /* ... for what the kernel keeps for it */
+	long sockets; /* ... for what sockets keep */
+	long tcp; /* the machine, for what TCP keeps */
+	long used; /* ... for all */
+};
+
+static struct spent spent(void)
+{
+	struct spent now = {
+		.charged = charged(),
+		.kernel = number_behind(CHARGED "/memory.stat", "kernel "),
+		.sockets = number_behind(CHARGED "/memory.stat", "sock "),
+		.tcp = number_behind("/proc/net/sockstat", " mem ") * sysconf(_SC_PAGESIZE),
+		.used = -1024 * number_behind("/proc/meminfo", "MemFree:"),
+	};
+
+	return now;
+}
+
+static struct spent since(const struct spent *before)
+{
+	struct spent now = spent();
+
+	now.charged -= before->charged;
+	now.kernel -= before->kernel;
+	now.sockets -= before->sockets;
+	now.tcp -= before->tcp;
+	now.used -= before->used;
+	return now;
+}
+
+static void tell(const char *when, struct spent spent, int streams)
+{
+	printf("%s, a stream: %ld charged, of that %ld by the kernel and %ld in sockets; TCP has %ld, %ld are used\n",
+	       when, spent.charged / streams, spent.kernel / streams, spent.sockets / streams,
+	       spent.tcp / streams, spent.used / streams);
+}
+
+#define PAIRS 4
+#define BURST (256 * 1024)
+
+/*
+ * Connections that carry much which the peer does not take, and then nothing. The process pays for both ends, also
+ * for the one that it has accepted, which sends.
+ */
+static void streams_charge(void)
+{
+	/* TCP counts in steps of 1 MiB for each processor, and other things happen on the machine. */
+	const long slack = 4 << 20;
+	static struct region from[PAIRS], to[PAIRS];
+	struct pair pairs[PAIRS] = {};
+	struct spent before, begin, busy, idle;
+	int fds[PAIRS], open = 0, tapped = 0;
+	struct ibv_wc wc;
+
+	before = spent();
+	for (; open < PAIRS && pair_open(&pairs[open], NULL); open++)
+		if (!region_make(&from[open], pairs[open].b.pd, BURST, ALL_RIGHTS) ||
+		    !region_make(&to[open], pairs[open].a.pd, BURST, ALL_RIGHTS | IBV_ACCESS_ON_DEMAND))
+			break;
+	for (int i = 0; i < open && !test_failed(); i++)
+		pattern_fill(from[i].buf, BURST, i);
+	tell("connected", since(&before), 2 * PAIRS);
+	begin = spent();
+	/* The first octet of each is not taken, and behind it TCP fills. */
+	for (; tapped < open && !test_failed(); tapped++) {
+		struct pair *p = &pairs[tapped];
+		struct ibv_sge sge = sge_of(&from[tapped], 0, BURST);
+		struct ibv_send_wr wr = wr_rdma(IBV_WR_RDMA_WRITE, 0, IBV_SEND_SIGNALED, &sge, 1,
+						(uintptr_t)to[tapped].buf, to[tapped].mr->rkey);
+
+		fds[tapped] = faults_wait(to[tapped].buf, BURST);
+		if (fds[tapped] < 0)
+			break;
+		for (int n = 0; n < 32 && post_send(&p->b, &wr); n++)
+			;
+	}
+	/* Until no more is taken. */
+	for (long last = -1, now; !test_failed() && (now = since(&begin).tcp) != last; last = now)
+		sleep_ms(500);
+	busy = since(&begin);
+	tell("busy", busy, 2 * PAIRS);
+	for (int64_t end = now_ms() + SOON; now_ms() < end; sleep_ms(100)) {
+		busy = since(&begin);
+		if (busy.sockets + slack >= busy.tcp && busy.charged + slack >= busy.used &&
+		    busy.kernel >= busy.tcp / 2)
+			break;
+	}
+	if (busy.tcp < 2 * slack)
+		fail("TCP keeps no more than %ld octets", busy.tcp);
+	if (busy.sockets + slack < busy.tcp)
+		fail("TCP keeps %ld octets, %ld are charged", busy.tcp, busy.sockets);
+	/* What was sent lies in pages of the sender's. */
+	if (busy.kernel < busy.tcp / 2)
+		fail("TCP keeps %ld octets, the pages of %ld are charged", busy.tcp, busy.kernel);
+	if (busy.charged + slack < busy.used)
+		fail("%ld octets are used, %ld are charged", busy.used, busy.charged);
+
+	for (int i = 0; i < tapped; i++)
+		faults_end(fds[i], to[i].buf, BURST);
+	for (int i = 0; i < tapped && !test_failed(); i++)
+		for (int n = 0; n < 32; n++)
+			if (!expect_wc(pairs[i].b.send_cq, &wc, 0, IBV_WC_SUCCESS))
+				break;
+	tell("after it", since(&begin), 2 * PAIRS);
+	/* What the target of the Writes has of pages is no stream's: it is there from now on. */
+	idle = since(&begin);
+	for (int64_t end = now_ms() + SOON; !test_failed(); sleep_ms(50)) {
+		idle = since(&begin);
+		if (idle.charged - PAIRS * BURST <= 2 * PAIRS * 65536)
+			break;
+		if (now_ms() >= end)
+			fail("an idle stream costs %ld octets", (idle.charged - PAIRS * BURST) / (2 * PAIRS));
+	}
+	tell("idle", idle, 2 * PAIRS);
+	while (open--)
+		pair_close(&pairs[open]);
+}
+
+static void streams_are_charged(void) { in_cgroup(streams_charge); }
 
 int main(int argc, char **argv)
 {
@@ -226,5 +370,6 @@ int main(int argc, char **argv)
 	RUN(shared_receive_queue);
 	RUN(queues_are_nobody_elses);
 	RUN(queues_are_charged);
+	RUN(streams_are_charged);
 	return test_end();
 }
