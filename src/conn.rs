@@ -106,6 +106,8 @@ mod calls;
 mod frames;
 mod initiator;
 mod pairing;
+#[cfg(CONFIG_KUNIT = "y")]
+mod peer;
 mod responder;
 mod stream;
 mod table;

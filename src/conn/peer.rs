@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of how a stream begins and ends, with a plain socket as its peer.
+
+#[kernel::prelude::kunit_tests(riwarp_conn_peer)]
+mod peer {
+    use super::super::{
+        actor::Turn,
+        bench::{
+            Started,
+            PARAMS, //
+        },
+        *, //
+    };
+    use crate::{
+        bench::Bench,
+        qp,
+        stats::Stats,
+        Riwarp, //
+    };
+    use iwarp::{
+        fault::Fault,
+        terminate::Terminate, //
+    };
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+    use kernel_ext::{
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family, //
+        },
+        rdma::{
+            bench::post_send,
+            types::{
+                QpAttr,
+                QpAttrMask,
+                QpState, //
+            }, //
+        },
+        sync::{
+            Next,
+            Ran, //
+        }, //
+    };
+
+    /// A queue pair, its connection, whose start-up is done, and the socket of the peer. Ended when it is dropped.
+    struct Rig {
+        started: Option<Started>,
+        qp: Arc<Qp>,
+        far: Socket,
+        bench: Bench,
+    }
+
+    impl Rig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let qp = bench.qp(4, &bench.cq(4)?)?;
+            let (near, far) = pair(Family::V4)?;
+            let mut rig = Self {
+                started: None,
+                qp,
+                far,
+                bench,
+            };
+            rig.started = Some(Started::new(&rig.bench.device, near, &rig.qp)?);
+            Ok(rig)
+        }
+
+        fn conn(&self) -> Result<&Arc<Conn>> {
+            self.started
+                .as_ref()
+                .map(|started| &started.0)
+                .ok_or(EINVAL)
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            self.started = None;
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    /// Octets of an FPDU without payload, of an untagged message.
+    const FPDU: usize = 2 + 18 + 4;
+
+    /// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
+    fn fill(socket: &Socket) -> usize {
+        let (mut full, mut quiet) = (0, 0);
+        while quiet < 25 {
+            quiet += 1;
+            while let Ok(len) = socket.send(&[0; 512]) {
+                (full, quiet) = (full + len, 0);
+            }
+            fsleep(Delta::from_millis(10));
+        }
+        full
+    }
+
+    #[test]
+    fn of_two_faults_the_peer_hears_of_the_first() -> Result {
+        const CONTROL: usize = 4;
+        let rig = Rig::new()?;
+        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        rig.bench.device.queues.tx.flush();
+        // Both are found before the transmitter looks.
+        let ran = rig.qp.tx.run(|_| {
+            for fault in [Fault::NoBuffer, Fault::Crc] {
+                rig.qp.terminate(Terminate::for_fault(fault, None));
+            }
+            Next::Yield
+        });
+        assert_eq!(ran, Ran::Yielded);
+        rig.qp.transmit();
+        let mut octets = [0; FPDU + CONTROL];
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU + CONTROL))?;
+        // Behind the length and the DDP header.
+        let terminate = Terminate::decode(&octets[2 + 18..][..CONTROL]).map_err(|_| EINVAL)?;
+        assert_eq!(terminate, Terminate::for_fault(Fault::NoBuffer, None));
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_of_rdma_cm_is_not_reset() -> Result {
+        let rig = Rig::new()?;
+        let attr = QpAttr {
+            qp_state: QpState::Reset,
+            ..QpAttr::default()
+        };
+        let reset = || Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE);
+        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        assert_eq!(reset(), Err(EINVAL));
+        // It goes on.
+        post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
+        let mut octets = [0; FPDU + 1];
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
+        for phase in [qp::Phase::Closing, qp::Phase::Terminate] {
+            rig.qp.enter(phase);
+            assert_eq!((reset(), rig.qp.phase()), (Err(EINVAL), phase));
+        }
+        rig.qp.enter(qp::Phase::Error);
+        assert_eq!((reset(), rig.qp.phase()), (Ok(()), qp::Phase::Idle));
+        Ok(())
+    }
+
+    /// An FPDU of an RDMA Write of no octets, whose CRC nobody looks at.
+    const WRITE: [u8; 20] = {
+        let mut octets = [0; 20];
+        (octets[1], octets[2], octets[3]) = (14, 0xc1, 0x40);
+        octets
+    };
+
+    /// A stream for which more FPDUs have come than the receiver takes in one round. They still wait for it.
+    fn with_more_than_a_round() -> Result<Rig> {
+        let rig = Rig::new()?;
+        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        let conn = rig.conn()?.clone();
+        let mut left = FPDUS * WRITE.len();
+        let mut octets = KVVec::with_capacity(left, GFP_KERNEL)?;
+        while octets.len() < left {
+            octets.extend_from_slice(&WRITE, GFP_KERNEL)?;
+        }
+        eventually(|| {
+            left -= rig.far.send(&octets[octets.len() - left..]).unwrap_or(0);
+            left == 0 && conn.socket.received() == octets.len() as u64
+        })?;
+        Ok(rig)
+    }
+
+    const FPDUS: usize = 4200;
+
+    /// What a counter of the device says.
+    fn count(rig: &Rig, name: &CStr) -> Option<u64> {
+        let mut values = [0; 64];
+        rig.bench.device.stats.read(&mut values);
+        let at = Stats::NAMES.iter().position(|known| *known == name)?;
+        values.get(at).copied()
+    }
+
+    #[test]
+    fn the_receiver_comes_back_for_what_a_round_leaves_over() -> Result {
+        let rig = with_more_than_a_round()?;
+        rig.conn()?.enter_stream();
+        assert_eq!(count(&rig, c"rx_budget_ends"), Some(1));
+        eventually(|| count(&rig, c"rx_fpdus") == Some(FPDUS as u64))?;
+        Ok(())
+    }
+
+    /// It could not send its FIN, which is awaited, behind octets for which there is no room.
+    #[test]
+    fn a_peer_that_nobody_listens_to_gets_rid_of_its_octets() -> Result {
+        let rig = Rig::new()?;
+        let sent = fill(&rig.far) as u64;
+        assert!(rig.far.acked() < sent);
+        {
+            let conn = rig.conn()?;
+            let mut actor = conn.actor.lock();
+            if let Turn::Again(phase) = conn.linger(&mut actor) {
+                actor.phase = phase;
+            }
+        }
+        eventually(|| rig.far.acked() >= sent)
+    }
+}
