@@ -105,6 +105,8 @@ impl Drop for Unanswered {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting.lock();
         waiting.unanswered = waiting.unanswered.saturating_sub(1);
+        drop(waiting);
+        self.0.call_held();
     }
 }
 
@@ -143,6 +145,13 @@ struct Waiting {
     /// How many the consumer has been asked about and has not answered.
     unanswered: u32,
     last_asked: Instant<Monotonic>,
+}
+
+impl Waiting {
+    /// The one whose Request is here and whose turn it is.
+    fn next_held(&self) -> Option<&Waiter> {
+        self.list.iter().find(|waiter| waiter.held)
+    }
 }
 
 struct Waiter {
@@ -338,7 +347,25 @@ impl Listener {
                 let _ = waiting.list.remove(index);
             }
         }
+        self.call_held();
         self.call_next();
+    }
+
+    /// Tells the connection whose turn it is to ask the consumer, if one waits for that.
+    fn call_held(&self) {
+        let next = {
+            let waiting = self.waiting.lock();
+            waiting.next_held().and_then(|waiter| waiter.conn)
+        };
+        if let Some(conn) = next.and_then(|number| self.device.conns.find(number)) {
+            conn.look();
+        }
+    }
+
+    /// Whether the turn to ask the consumer is this connection's, whose Request is here.
+    pub(crate) fn is_next(&self, key: u64) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.next_held().is_some_and(|waiter| waiter.key == key)
     }
 
     /// How long a peer has before it can be dismissed for another one, in milliseconds. One that calls a
@@ -372,8 +399,7 @@ impl Listener {
         if let Some(waiter) = waiting.list.iter_mut().find(|waiter| waiter.key == key) {
             waiter.held = true;
         }
-        let mut held = waiting.list.iter().filter(|waiter| waiter.held);
-        held.next().is_some_and(|first| first.key == key)
+        waiting.next_held().is_some_and(|next| next.key == key)
             && (waiting.unanswered < self.backlog
                 || waiting.last_asked.elapsed().as_millis() >= PATIENCE_MS)
     }

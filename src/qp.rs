@@ -252,6 +252,8 @@ pub(crate) struct Qp {
     pub(crate) pace: Pace,
     /// The timer will ring, and what was posted before will be seen then.
     alarm_set: Atomic<bool>,
+    /// Before the next look at what a process has posted after the end, in milliseconds.
+    flush_pause: Atomic<u32>,
     // ... and for each that comes.
     _receiver: NextCacheLine,
     #[pin]

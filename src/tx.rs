@@ -246,8 +246,15 @@ impl Qp {
     /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
         // A library that rings for each request does so also while they are left waiting.
-        if self.phase() == Phase::Rts && self.alarm_is_set() {
-            return;
+        match self.phase() {
+            Phase::Rts if self.alarm_is_set() => return,
+            Phase::Error => self.watch_closely(),
+            Phase::Idle
+            | Phase::Waiting
+            | Phase::Rts
+            | Phase::Closing
+            | Phase::Terminate
+            | Phase::Gone => {}
         }
         match self.pace.ring(self.sq.taken(), &self.heard) {
             Ring::Now => self.transmit(),

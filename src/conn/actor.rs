@@ -192,6 +192,16 @@ impl Actor {
         self.look = Some(self.after(millis));
     }
 
+    /// Asks for another step after a pause, unless one is asked for already. The next pause will be twice as long,
+    /// up to `longest`: what never comes costs less and less.
+    pub(super) fn look_later(&mut self, pause: &mut u32, longest: u32) {
+        if self.look.is_some_and(|at| self.born.elapsed() < at) {
+            return;
+        }
+        self.look_again(*pause);
+        *pause = pause.saturating_mul(2).min(longest);
+    }
+
     /// Whether it is time for the step that was asked for; tells it once.
     pub(super) fn is_look_due(&mut self) -> bool {
         let due = self.look.is_some_and(|at| self.born.elapsed() >= at);

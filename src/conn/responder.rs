@@ -154,8 +154,11 @@ pub(super) mod limit {
     pub(super) const ANSWER: u32 = 60_000;
     /// The Reply out, and then the peer's ready-to-receive message in.
     pub(in super::super) const READY: u32 = 5_000;
-    /// Before a consumer with too many unanswered requests is tried again.
+    /// Before a consumer with too many unanswered requests is tried again by the one whose turn it is. When it
+    /// answers, that one is told.
     pub(super) const RETRY: u32 = 20;
+    /// The same for those behind it, each of which is told when its turn comes.
+    pub(super) const RETRY_BEHIND: u32 = 5_000;
 }
 
 impl Conn {
@@ -259,7 +262,12 @@ impl Conn {
             }
             Err(error) if error == ENOMEM => {
                 // The consumer has not taken the requests before this one yet.
-                actor.look_again(limit::RETRY);
+                let is_next = entry.listener.is_next(entry.key);
+                actor.look_again(if is_next {
+                    limit::RETRY
+                } else {
+                    limit::RETRY_BEHIND
+                });
                 Turn::Wait(Phase::Held {
                     asked,
                     inbox,

@@ -94,6 +94,8 @@ impl Open {
 /// A stream whose peer has ended its half.
 pub(super) struct HalfClosed {
     progress: Progress,
+    /// Before the next look at what is owed, in milliseconds.
+    pause: u32,
     /// The queue pair may keep its receives for as long as it wants nothing of the peer.
     lingers: bool,
 }
@@ -110,6 +112,19 @@ impl Closing {
         Self {
             progress: Progress::of(conn),
             delivered: false,
+        }
+    }
+}
+
+impl HalfClosed {
+    /// One that has just begun, with the limit of [`limit::OWED`].
+    fn begin(conn: &Conn, lingers: bool) -> Self {
+        let mut progress = Progress::of(conn);
+        progress.renewals = limit::OWED_RENEWALS;
+        Self {
+            progress,
+            pause: limit::OWED_LOOK,
+            lingers,
         }
     }
 }
@@ -210,8 +225,11 @@ enum Parting {
 mod limit {
     /// For some octets to be acknowledged of what the queue pair owes after the peer's FIN.
     pub(super) const OWED: u32 = 5_000;
-    /// Between two looks at what it owes.
+    /// How often `OWED` is given anew: 200 seconds in all. How fast it takes what is owed is up to the peer.
+    pub(super) const OWED_RENEWALS: u32 = 39;
+    /// Before the first look at what it owes, and at most between two: each time it is twice as long.
     pub(super) const OWED_LOOK: u32 = 4;
+    pub(super) const OWED_LOOK_MAX: u32 = 1_024;
     /// For some octets to be acknowledged, the FIN last; before the FIN also for answers.
     pub(super) const DELIVERY: u32 = 20_000;
     /// Between two looks at whether there are any, before the FIN.
@@ -267,10 +285,7 @@ impl Conn {
                         }
                     }
                     actor.limit(limit::OWED);
-                    Turn::Again(Phase::HalfClosed(HalfClosed {
-                        progress: Progress::of(self),
-                        lingers: open.lingers,
-                    }))
+                    Turn::Again(Phase::HalfClosed(HalfClosed::begin(self, open.lingers)))
                 }
             },
             TcpState::SynSent
@@ -302,7 +317,7 @@ impl Conn {
         let owes = self.qp().is_some_and(|qp| qp.owes());
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
         if owes && !stopped && !half.progress.is_stuck(self, actor, limit::OWED) {
-            actor.look_again(limit::OWED_LOOK);
+            actor.look_later(&mut half.pause, limit::OWED_LOOK_MAX);
             return Turn::Wait(Phase::HalfClosed(half));
         }
         if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_content()) {

@@ -42,8 +42,10 @@ pub(super) enum Alarm {
     Ended,
 }
 
-/// How long what a process posts after the end may wait before it is flushed.
-const FLUSH_PERIOD: Delta = Delta::from_millis(50);
+/// How long what a process posts after the end may wait before it is flushed, in milliseconds: at first, and after
+/// some time without anything to flush.
+pub(super) const FLUSH_PERIOD: u32 = 50;
+const FLUSH_PERIOD_MAX: u32 = 1_000;
 
 impl_has_hr_timer! {
     impl HasHrTimer<Self> for Qp { mode: RelativeMode<Monotonic>, field: self.timer }
@@ -93,13 +95,36 @@ impl Qp {
     }
 
     /// Sees to it that what is posted after the end is flushed too: a process posts receives without
-    /// a call of any kind.
+    /// a call of any kind. Each time that nothing was, the next look is twice as far away.
     ///
     /// Context: process.
     pub(crate) fn watch_receives(self: &Arc<Self>) {
         let silent = self.user && matches!(self.receives, Receives::Own(_));
-        if silent && self.phase() == Phase::Error {
-            self.set_alarm(FLUSH_PERIOD);
+        if silent && self.phase() == Phase::Error && !self.alarm_is_set() {
+            let pause = self.flush_pause.load(Relaxed);
+            self.flush_pause
+                .store(pause.saturating_mul(2).min(FLUSH_PERIOD_MAX), Relaxed);
+            self.set_alarm(Delta::from_millis(pause.into()));
+        }
+    }
+
+    /// A process that has a queue pair in error still uses it: looks are frequent again.
+    ///
+    /// Context: process.
+    pub(crate) fn watch_closely(self: &Arc<Self>) {
+        if self.flush_pause.xchg(FLUSH_PERIOD, Relaxed) > FLUSH_PERIOD {
+            // What the alarm is set to may be far away.
+            self.stop_alarm();
+        }
+    }
+
+    /// Takes the alarm back. The caller sees to it that the transmitter looks for what was posted meanwhile.
+    ///
+    /// Context: process.
+    pub(super) fn stop_alarm(&self) {
+        if let Alarm::Ready(last) = &mut *self.alarm.lock() {
+            *last = None;
+            self.alarm_set.xchg(false, Full);
         }
     }
 
@@ -108,13 +133,16 @@ impl Qp {
     ///
     /// Context: process; the transmitter's.
     pub(crate) fn flush_some(self: &Arc<Self>) -> Next {
+        if self.has_posted() {
+            self.flush_pause.store(FLUSH_PERIOD, Relaxed);
+        }
         if !self.flush() {
             return Next::Done;
         }
         if !self.user {
             return Next::Yield;
         }
-        self.set_alarm(FLUSH_PERIOD);
+        self.set_alarm(Delta::from_millis(FLUSH_PERIOD.into()));
         Next::Done
     }
 }

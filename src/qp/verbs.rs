@@ -83,6 +83,7 @@ use crate::{
 };
 
 use super::{
+    alarm::FLUSH_PERIOD,
     pace::{
         Heard,
         Pace, //
@@ -202,6 +203,7 @@ impl Qp {
                     tx: Baton::new(Tx::default()),
                     pace: Pace::new(),
                     alarm_set: Atomic::new(false),
+                    flush_pause: Atomic::new(FLUSH_PERIOD),
                     _receiver: NextCacheLine,
                     rx <- new_spinlock_bh!(Rx::default()),
                     heard: Heard::new(),
@@ -373,12 +375,15 @@ impl Qp {
         if !self.rest() {
             return Err(EINVAL);
         }
+        // What is posted on a new stream does not wait for that of the old one.
+        self.stop_alarm();
+        self.enqueue_tx();
         *self.attrs.lock() = Attrs::new(QpState::Reset);
         Ok(())
     }
 
     /// Whether there are requests of its own that would have to be flushed.
-    fn has_posted(&self) -> bool {
+    pub(super) fn has_posted(&self) -> bool {
         let receives = match &self.receives {
             Receives::Own(queue) => queue.holds(1),
             Receives::Shared(_) => false,
@@ -399,6 +404,7 @@ impl Qp {
         self.first_status.store(0, Relaxed);
         self.peer_terminate.store(0, Relaxed);
         self.last_wqe_told.store(false, Relaxed);
+        self.flush_pause.store(FLUSH_PERIOD, Relaxed);
         self.phase.store(Phase::Idle as u32, Release);
         true
     }

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Peers of many connections, and what these cost while they are idle.
+
+Called with the name of a case, a count, address and port of the puppet, where tracefs is, and the command that
+starts the puppet (verbs/puppet.c).
+"""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+case, count, host, port, tracing = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+slow = int(os.environ.get("SLOW", "1"))
+
+# For so long, in seconds, the queues of the driver are watched.
+WATCH = 4
+# Steps that a connection or queue pair may cost in a second, on average.
+STEPS = 4
+READ_LEN = 4 << 20
+
+
+class Puppet:
+    def __init__(self, command):
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        self.answer("start")
+
+    def do(self, command):
+        self.process.stdin.write(command + "\n")
+        return self.answer(command)
+
+    def answer(self, command):
+        """Gives what the puppet answers; what it tells by itself is dropped."""
+        for line in self.process.stdout:
+            if line.startswith("="):
+                return line[1:].split()
+            if line.startswith("-"):
+                sys.exit(f"{command}: {line}")
+        sys.exit(f"{command}: the puppet has ended")
+
+
+def crc32c(octets):
+    crc = 0xFFFFFFFF
+    for octet in octets:
+        crc ^= octet
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def read_request(addr, key):
+    """An FPDU of RFC 5040's Read Request, the first of its stream."""
+    ulpdu = struct.pack("!BBIIII", 0x41, 0x41, 0, 1, 1, 0)
+    ulpdu += struct.pack("!IQIIQ", 1, 0, READ_LEN, key, addr)
+    fpdu = struct.pack("!H", len(ulpdu)) + ulpdu
+    return fpdu + struct.pack("<I", crc32c(fpdu))
+
+
+def connected():
+    """A peer whose start-up is done. It has room for little."""
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.settimeout(20 * slow)
+    peer.connect((host, port))
+    peer.send(b"MPA ID Req Frame" + bytes((0x40, 1, 0, 0)))
+    if peer.recv(20, socket.MSG_WAITALL)[:16] != b"MPA ID Rep Frame":
+        sys.exit("not accepted")
+    return peer
+
+
+def write(name, text):
+    with open(f"{tracing}/{name}", "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def queued():
+    """How many items were queued on the driver's work queues since tracing began."""
+    steps = 0
+    for cpu in os.listdir(f"{tracing}/per_cpu"):
+        with open(f"{tracing}/per_cpu/{cpu}/stats", encoding="ascii") as file:
+            stats = dict(re.findall(r"^([\w ]+): (\d+)", file.read(), re.M))
+        steps += int(stats["entries"]) + int(stats["overrun"])
+    return steps
+
+
+def worked():
+    """Seconds that the kernel's workers have had of the processors."""
+    ticks = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                name, rest = file.read().rsplit(")", 1)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if "(kworker" in name:
+            ticks += sum(map(int, rest.split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def newcomers():
+    """How long, in seconds, some more connections take."""
+    begin = time.monotonic()
+    for _ in range(5):
+        connected().close()
+    return time.monotonic() - begin
+
+
+puppet = Puppet(sys.argv[6:])
+for setting in ("recvs 1", "recv_len 64", "ird 2", "ord 2", "auto 1"):
+    puppet.do(f"set {setting}")
+puppet.do(f"listen {port}")
+memory, addr, key = puppet.do(f"mr {READ_LEN} {1 | 4} 0")
+usual = newcomers()
+peers = [connected() for _ in range(count)]
+
+if case == "half_closed":
+    request = read_request(int(addr, 0), int(key, 0))
+    for peer in peers:
+        peer.send(request)
+        peer.shutdown(socket.SHUT_WR)
+    # Each takes a little, so that it is not given up.
+    still = sum(len(peer.recv(512)) > 0 for peer in peers)
+    if still != count:
+        sys.exit(f"{still} of {count} peers were answered")
+else:
+    for peer in peers:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+
+# Looks begin frequent and become rare.
+time.sleep(3)
+write("events/workqueue/workqueue_queue_work/filter", 'workqueue == "riwarp_conn" || workqueue == "riwarp_tx"')
+write("trace", "")
+write("events/workqueue/workqueue_queue_work/enable", "1")
+before, begin = worked(), time.monotonic()
+time.sleep(WATCH)
+steps, busy, passed = queued(), worked() - before, time.monotonic() - begin
+write("events/workqueue/workqueue_queue_work/enable", "0")
+late = newcomers()
+print(f"{count} of {case}: {steps / passed:.0f} steps and {busy / passed:.3f} s of work per second;", end=" ")
+print(f"newcomers {usual:.3f} s before, {late:.3f} s now")
+
+if case == "half_closed":
+    here = 0
+    for peer in peers:
+        try:
+            here += len(peer.recv(512)) > 0
+        except ConnectionError:
+            pass
+    if here != count:
+        sys.exit(f"{count - here} of {count} peers were given up")
+if steps > STEPS * count * passed:
+    sys.exit(f"{steps} steps in {passed:.1f} s")
+if case == "in_error" and steps < count:
+    sys.exit(f"{steps} steps: nobody looks for receives")
+if busy > passed / 4 * slow:
+    sys.exit(f"the workers had {busy:.2f} of {passed:.1f} s")
+if late > 3 * usual + slow:
+    sys.exit(f"others took {late:.2f} s instead of {usual:.2f} s")
+puppet.process.stdin.close()
+puppet.process.wait(20 * slow)

@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Many connections whose peers want little or nothing: what they cost while nothing goes on. COUNT: how many of each.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+COUNT=${COUNT:-400}
+# Not below /sys, of which `ip netns exec` mounts another one.
+TRACING=$TMP/tracing
+
+# The rest is said in Python, which plays the peers and tells the puppet at end B what to do.
+run_idle() {
+	# shellcheck disable=SC2086
+	PYTHONUNBUFFERED=1 in_ns "$NS_A" python3 "$GUEST_DIR/idle.py" "$1" "$COUNT" "$IP4_B" "$PORT" "$TRACING" \
+		ip netns exec "$NS_B" "$VERBS_DIR/puppet" "$IP4_B"
+}
+
+mkdir "$TRACING"
+mount -t tracefs tracefs "$TRACING"
+ends_up netns
+try half_closed 120 run_idle half_closed
+try in_error 120 run_idle in_error
+try nothing_left 30 nothing_left 10 qp cm_id
+umount "$TRACING"
+finish
