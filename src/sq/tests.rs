@@ -324,6 +324,22 @@ mod sq {
         Ok(())
     }
 
+    /// Requests that the transmitter takes while the posted ones are counted are not counted.
+    #[test]
+    fn it_drains_although_more_was_taken_than_was_counted() -> Result {
+        let rig = Rig::kernel(8)?;
+        let [_, second, _] = rig.taken()?;
+        let Slot(counted) = second;
+        rig.sq.last.store(counted.into(), Relaxed);
+        rig.post(3, true)?;
+        assert!(matches!(rig.take(), Err(ENOENT)));
+        // Positions are modulo 2^32.
+        rig.sq.last.store(u32::MAX.into(), Relaxed);
+        let drained = [u32::MAX - 1, u32::MAX, 0, 1].map(|at| rig.sq.is_drained_at(at));
+        assert_eq!(drained, [false, true, true, true]);
+        Ok(())
+    }
+
     #[test]
     fn a_stream_that_is_over_leaves_nothing_to_the_next_one() -> Result {
         let rig = Rig::kernel(4)?;
