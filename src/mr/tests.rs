@@ -5,6 +5,21 @@
 mod fast_reg;
 mod window;
 
+use super::*;
+
+impl Region {
+    /// One of that domain that had this STag, and has ended.
+    pub(crate) fn ended(pd: PdId, stag: Stag) -> Result<Arc<Self>> {
+        let body = Body {
+            stag,
+            ..Body::new(0, u64::MAX, Access::ALL, Memory::nothing())
+        };
+        let region = Self::new(Kind::User, pd, body)?;
+        drop(region.gate.close());
+        Ok(region)
+    }
+}
+
 #[kernel::prelude::kunit_tests(riwarp_mr)]
 mod regions {
     use super::super::*;

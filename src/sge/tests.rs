@@ -246,4 +246,25 @@ mod sge {
         );
         Ok(())
     }
+
+    /// The device may give a new region the STag of one that has ended, and that a stream remembers.
+    #[test]
+    fn an_stag_that_is_given_anew_leads_to_the_new_region() -> Result {
+        let rig = Rig::new(Access::LOCAL_WRITE)?;
+        let (device, usage) = (&rig.bench.device, LocalUse::Source);
+        let key = Stag::new(rig.key);
+        let old = Region::ended(rig.pd(), key)?;
+        let mut cache = RegionCache(Some(old.clone()));
+        let found = cache.get(device, key);
+        assert!(found.is_some_and(|region| region.is_open()));
+        let mut slices = Slices::default();
+        let list = rig.list(&[(8, 8)]);
+        assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
+        let slice = slices.list.iter_mut().flatten().next().ok_or(EINVAL)?;
+        slice.region = old;
+        let found = slices.resolve(&list, device, rig.pd(), usage, &mut cache);
+        assert_eq!(found, Ok(()));
+        assert!(rig.copies(&slices, (0, 8), &[(8, 8)]));
+        Ok(())
+    }
 }
