@@ -550,7 +550,7 @@ impl Socket {
 
     /// A valid TCP socket, as long as `self` lives.
     #[inline]
-    fn tp(&self) -> *const bindings::tcp_sock {
+    pub(super) fn tp(&self) -> *const bindings::tcp_sock {
         self.sk().cast_const().cast()
     }
 

@@ -5,11 +5,15 @@
 #[kernel::prelude::kunit_tests(riwarp_conn_peer)]
 mod peer {
     use super::super::{
-        actor::Turn,
+        actor::{
+            Phase,
+            Turn, //
+        },
         bench::{
             Started,
             PARAMS, //
         },
+        stream::Open,
         *, //
     };
     use crate::{
@@ -30,9 +34,12 @@ mod peer {
         net::{
             bench::{
                 eventually,
-                pair, //
+                pair,
+                window,
+                with_small_windows, //
             },
-            Family, //
+            Family,
+            TcpState, //
         },
         rdma::{
             bench::post_send,
@@ -148,6 +155,19 @@ mod peer {
         Ok(())
     }
 
+    /// DDP-97: where TCP begins with less, in which the longest FPDU may not fit.
+    #[test]
+    fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
+        let rig = with_small_windows(Rig::new)?;
+        let before = window(&rig.far);
+        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        // It is told with the next segment.
+        post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
+        eventually(|| window(&rig.far) >= 4 << 16)?;
+        assert!(before < 1 << 16);
+        Ok(())
+    }
+
     /// An FPDU of an RDMA Write of no octets, whose CRC nobody looks at.
     const WRITE: [u8; 20] = {
         let mut octets = [0; 20];
@@ -188,6 +208,25 @@ mod peer {
         rig.conn()?.enter_stream();
         assert_eq!(count(&rig, c"rx_budget_ends"), Some(1));
         eventually(|| count(&rig, c"rx_fpdus") == Some(FPDUS as u64))?;
+        Ok(())
+    }
+
+    #[test]
+    fn what_one_round_leaves_over_at_the_end_is_taken_too() -> Result {
+        let rig = with_more_than_a_round()?;
+        rig.far.shutdown_write();
+        let conn = rig.conn()?;
+        eventually(|| conn.socket.state() == TcpState::CloseWait)?;
+        conn.set_route(Route::Qp);
+        conn.actor.lock().phase = Phase::Open(Open::reported());
+        conn.step();
+        // The stream ends in an orderly way, not by a reset.
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = rig.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        assert_eq!(end, Ok(0));
         Ok(())
     }
 
