@@ -593,6 +593,43 @@ mod tests {
     }
 
     #[test]
+    fn who_arms_the_queue_hears_of_what_is_there_already() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let arm = |report_missed| {
+            cq.req_notify(NotifyRequest {
+                on: NotifyOn::Next,
+                report_missed,
+            })
+        };
+        assert_eq!(arm(true), Missed::No);
+        cq.post(&COMPLETION);
+        assert_eq!((arm(false), arm(true)), (Missed::No, Missed::Yes));
+        assert!(polled(&cq).is_some());
+        assert_eq!(arm(true), Missed::No);
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_solicited_is_told_once() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        for (solicited, armed) in [(true, None), (false, Some(NotifyOn::Solicited))] {
+            cq.req_notify(NotifyRequest {
+                on: NotifyOn::Solicited,
+                report_missed: false,
+            });
+            cq.post(&Completion {
+                solicited,
+                ..COMPLETION
+            });
+            cq.announce();
+            assert!(cq.inner.lock().armed == armed);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_queue_pair_that_is_no_more_leaves_no_completions() -> Result {
         let bench = Bench::new()?;
         let cq = bench.cq(4)?;
