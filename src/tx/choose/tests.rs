@@ -169,6 +169,17 @@ mod choose {
     }
 
     #[test]
+    fn who_waits_for_a_response_says_so_and_then_looks_again() -> Result {
+        let rig = Rig::new(Access::empty())?;
+        let qp = &rig.qp;
+        // The Response came after the first look: nobody would tell of it any more.
+        assert!(!qp.still_waits(|| false) && !qp.stops_waiting_for_reads());
+        // One that comes after the second look is told of.
+        assert!(qp.still_waits(|| qp.stops_waiting_for_reads()));
+        Ok(())
+    }
+
+    #[test]
     fn a_response_goes_to_one_buffer_that_may_be_written() -> Result {
         let rig = Rig::new(Access::LOCAL_WRITE)?;
         let mut desk = desk();
