@@ -135,9 +135,10 @@ fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: 
     let request = match responder.handle_request(asked.as_octets()) {
         Ok(Progress::Done(request)) => request,
         Err(error) => {
-            // MPA-47: the second attempt is understood.
+            // One in revision 1 is understood.
             assert_eq!(error, StartError::Revision);
-            initiator = initiator.fallback().unwrap();
+            let revision = Revision::One;
+            initiator = Initiator::new(Config { revision, ..left }, wanted);
             let asked = initiator.request(private).unwrap();
             let Ok(Progress::Done(request)) = responder.handle_request(asked.as_octets()) else {
                 panic!("the Request of revision 1 is refused");

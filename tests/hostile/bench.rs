@@ -219,8 +219,19 @@ impl<'a> Bench<'a> {
 
     /// The device connects to us.
     pub(crate) fn called_in_silence(&mut self) -> Outcome<Wire> {
+        let listener = self.listener()?;
+        self.called_at(&listener)
+    }
+
+    /// A port of this end for the device to connect to.
+    pub(crate) fn listener(&self) -> Outcome<TcpListener> {
         let listener = TcpListener::bind((&*self.place.own, 0))?;
         listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// The device connects to this port.
+    pub(crate) fn called_at(&mut self, listener: &TcpListener) -> Outcome<Wire> {
         let conn = self.call_at(listener.local_addr()?.port())?;
         let begun = Instant::now();
         let socket = loop {

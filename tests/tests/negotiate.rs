@@ -268,16 +268,6 @@ fn takes_a_plain_reply_as_it_is() {
     }
 }
 
-#[test]
-fn falls_back_to_revision_1_once() {
-    // MPA-47.
-    let initiator = Initiator::new(peer_to_peer(RtrKinds::WRITE), depths(5, 6));
-    let second = initiator.fallback().unwrap();
-    let octets = second.request(b"again").unwrap();
-    assert_eq!(octets.as_octets(), frame(REQUEST, C, 1, b"again"));
-    assert!(second.fallback().is_none());
-}
-
 // CRCs and Markers.
 
 #[test]

@@ -235,15 +235,6 @@ impl Initiator {
         this
     }
 
-    /// Returns the same start-up in revision 1, for a second attempt on a new connection after the
-    /// peer closed the first one on the Request; `None` if the first was in revision 1 (MPA-47). A
-    /// getter.
-    pub fn fallback(&self) -> Option<Self> {
-        let mut this = *self;
-        this.config.revision = Revision::One;
-        (self.config.revision == Revision::Two).then_some(this)
-    }
-
     fn peer_to_peer(&self) -> bool {
         self.config.revision == Revision::Two
             && self.config.peer_to_peer == PeerToPeer::On

@@ -58,6 +58,7 @@ pub(super) fn cases() -> Vec<Case> {
         nobody_listens: "MPA-2",
         end_instead_of_a_reply: "MPA-2 MPA-47",
         reset_instead_of_a_reply: "MPA-2 MPA-47",
+        a_closed_request_is_not_repeated: "MPA-47",
         request_is_answered_by_a_request: "MPA-10 MPA-2",
         reply_with_another_key: "MPA-2",
         reply_with_the_banner_of_another_protocol: "MPA-2",
@@ -304,6 +305,19 @@ fn reset_instead_of_a_reply(b: &mut Bench<'_>) -> Outcome {
     let conn = wire.conn;
     wire.reset()?;
     b.start_up_failed(conn)
+}
+
+/// Who closes on a Request of revision 2 gets no second one: the consumer is told.
+fn a_closed_request_is_not_repeated(b: &mut Bench<'_>) -> Outcome {
+    let listener = b.listener()?;
+    let mut wire = b.called_at(&listener)?;
+    let request = wire.start_frame()?;
+    require!(request.rev == 2, "revision {}", request.rev);
+    wire.half_close()?;
+    wire.ends(End::Any)?;
+    b.start_up_failed(wire.conn)?;
+    require!(listener.accept().is_err(), "the device calls again");
+    Ok(())
 }
 
 fn request_is_answered_by_a_request(b: &mut Bench<'_>) -> Outcome {
