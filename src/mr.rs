@@ -148,6 +148,8 @@ pub(crate) struct Body {
     valid: bool,
     /// The queue pair that alone may use it.
     tied_to: Option<u32>,
+    /// The queue pair that it was fast-registered on, whose peer alone may invalidate it.
+    registered_on: Option<u32>,
     memory: Memory,
     /// What a window is bound to. Behind the memory, which has to go first.
     claim: Option<Claim>,
@@ -163,6 +165,7 @@ impl Body {
             access,
             valid: true,
             tied_to: None,
+            registered_on: None,
             memory,
             claim: None,
         }
@@ -376,7 +379,7 @@ impl Region {
         }
     }
 
-    /// Registers the pages that were mapped last: the work request REG_MR. The peer names their first octet
+    /// Registers the pages that were mapped last: the work request REG_MR on `stream`. The peer names their first octet
     /// `base`, which need not be what mapping has proposed (net/sunrpc/xprtrdma/frwr_ops.c).
     ///
     /// # Errors
@@ -386,12 +389,13 @@ impl Region {
     /// registered already or the rights make no sense.
     pub(crate) fn register(
         &self,
-        pd: PdId,
+        stream: StreamId,
         key: Stag,
         base: u64,
         access: VerbsAccess,
     ) -> Result<(), WcStatus> {
-        if self.kind != Kind::FastReg || self.pd != pd || key.index() != self.stag().index() {
+        if self.kind != Kind::FastReg || self.pd != stream.pd || key.index() != self.stag().index()
+        {
             return Err(WcStatus::LocalQpOperation);
         }
         let access = to_rights(access).map_err(|_| WcStatus::LocalProtection)?;
@@ -402,6 +406,7 @@ impl Region {
                 body.stag = key;
                 body.base = base;
                 body.access = access;
+                body.registered_on = Some(stream.qpn);
                 body.valid = true;
                 self.stag.store(key.raw(), Relaxed);
             }
@@ -421,7 +426,7 @@ impl Region {
     ///
     /// [`WcStatus::LocalQpOperation`] if `key` is not its key, or it cannot be invalidated.
     pub(crate) fn invalidate_local(&self, stream: StreamId, key: Stag) -> Result<(), WcStatus> {
-        self.invalidate(stream, key)
+        self.invalidate(stream, key, |_| true)
             .map(|_was_valid| ())
             .ok_or(WcStatus::LocalQpOperation)
     }
@@ -437,28 +442,36 @@ impl Region {
     ///
     /// Those of [`check_invalidate`].
     pub(crate) fn invalidate_remote(&self, stream: StreamId, stag: Stag) -> Result<(), Fault> {
-        let permission = if self.can_be_invalidated() {
+        let theirs = |body: &Body| body.registered_on.is_none_or(|qpn| qpn == stream.qpn);
+        let open = self.enter().is_some_and(|inside| theirs(&inside));
+        let permission = if open && self.can_be_invalidated() {
             RemoteInvalidation::Allowed
         } else {
             RemoteInvalidation::Forbidden
         };
         check_invalidate(Some(&self.view(stream)), stag, permission)?;
-        match self.invalidate(stream, stag) {
+        match self.invalidate(stream, stag, theirs) {
             Some(true) => Ok(()),
             // Somebody else was faster.
             Some(false) | None => Err(Fault::InvalidateUnknown),
         }
     }
 
-    /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate.
-    fn invalidate(&self, stream: StreamId, stag: Stag) -> Option<bool> {
+    /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate, or `may` says so.
+    fn invalidate(
+        &self,
+        stream: StreamId,
+        stag: Stag,
+        may: impl Fn(&Body) -> bool,
+    ) -> Option<bool> {
         if !self.can_be_invalidated() || self.pd != stream.pd {
             return None;
         }
         let mut was_valid = None;
         let mut released = None;
         self.gate.update(|body| {
-            if body.stag == stag && body.tied_to.is_none_or(|qpn| qpn == stream.qpn) {
+            let tied = body.tied_to.is_some_and(|qpn| qpn != stream.qpn);
+            if body.stag == stag && !tied && may(body) {
                 was_valid = Some(body.valid);
                 body.valid = false;
                 released = body.unbind();

@@ -127,13 +127,13 @@ mod regions {
         let key = Stag::from_parts(KEY.index(), 0x77);
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
         assert_eq!(
-            region.register(PD, key, BASE, VerbsAccess::REMOTE_READ),
+            region.register(of(PD), key, BASE, VerbsAccess::REMOTE_READ),
             Ok(())
         );
         assert_eq!(region.stag(), key);
         assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
         // It is registered.
-        let again = region.register(PD, key, BASE, VerbsAccess::REMOTE_READ);
+        let again = region.register(of(PD), key, BASE, VerbsAccess::REMOTE_READ);
         assert_eq!(again, Err(WcStatus::LocalProtection));
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
         let new = region.check_local(key, PD, 0x1000, 1, LocalUse::Source);
@@ -147,14 +147,14 @@ mod regions {
         let other = Stag::from_parts(KEY.index() + 1, KEY.key());
         let refused = Err(WcStatus::LocalQpOperation);
         assert_eq!(
-            region.register(PD, other, BASE, VerbsAccess::REMOTE_READ),
+            region.register(of(PD), other, BASE, VerbsAccess::REMOTE_READ),
             refused
         );
-        let foreign = region.register(PdId::new(4), KEY, BASE, VerbsAccess::REMOTE_READ);
+        let foreign = region.register(of(PdId::new(4)), KEY, BASE, VerbsAccess::REMOTE_READ);
         assert_eq!(foreign, refused);
         let process = self::region(Kind::User, Access::NONE, true)?;
         assert_eq!(
-            process.register(PD, KEY, BASE, VerbsAccess::REMOTE_READ),
+            process.register(of(PD), KEY, BASE, VerbsAccess::REMOTE_READ),
             refused
         );
         Ok(())
@@ -176,6 +176,27 @@ mod regions {
         assert!(!fast.view(of(PD)).valid);
         let again = fast.invalidate_remote(of(PD), KEY);
         assert_eq!(again, Err(Fault::InvalidateUnknown));
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_stream_that_it_was_registered_on_takes_it_back() -> Result {
+        let fast = region(Kind::FastReg, Access::NONE, false)?;
+        let neighbour = StreamId { qpn: 6, ..of(PD) };
+        let register = |stream| fast.register(stream, KEY, BASE, VerbsAccess::REMOTE_READ);
+        assert_eq!(register(of(PD)), Ok(()));
+        // All streams of the domain may use it, and their peers may not take it away.
+        let refused = fast.invalidate_remote(neighbour, KEY);
+        assert_eq!(refused, Err(Fault::InvalidateForbidden));
+        let view = fast.view(neighbour);
+        assert!(view.valid && view.association == Association::Ours);
+        assert_eq!(fast.invalidate_remote(of(PD), KEY), Ok(()));
+        // It belongs to the stream that it is registered on next, and the consumer may do what it wants.
+        assert_eq!(register(neighbour), Ok(()));
+        let refused = fast.invalidate_remote(of(PD), KEY);
+        assert_eq!(refused, Err(Fault::InvalidateForbidden));
+        assert_eq!(fast.invalidate_local(of(PD), KEY), Ok(()));
+        assert!(!fast.view(neighbour).valid);
         Ok(())
     }
 

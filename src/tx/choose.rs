@@ -369,7 +369,7 @@ impl Qp {
                 base,
                 access,
             } => {
-                region.register(self.pd(), Stag::new(*key), *base, *access)?;
+                region.register(self.stream_id(), Stag::new(*key), *base, *access)?;
                 self.sq.finish(slot, WcStatus::Success, self.origin());
                 Ok(())
             }

@@ -94,9 +94,9 @@ mod lists {
         /// ... with an address that the consumer has chosen.
         fn register_at(&self, base: u64) -> Result<(u64, u64)> {
             let region = &self.mr.region;
-            let (pd, key) = (self.bench.pd.id(), region.stag());
+            let key = region.stag();
             region
-                .register(pd, key, base, VerbsAccess::REMOTE_READ)
+                .register(self.stream(), key, base, VerbsAccess::REMOTE_READ)
                 .map_err(|_| EINVAL)?;
             let view = region.view(self.stream());
             assert!(view.valid && view.access == Access::REMOTE_READ);

@@ -66,8 +66,9 @@ mod kernel_memory {
     }
 
     impl Target {
-        /// Registers a page's first octets in a domain, all rights given, under this first offset.
-        fn new(pd: &Arc<Pd>, base: u64) -> Result<Self> {
+        /// Registers a page's first octets in a domain, all rights given, under this first offset, as if on
+        /// the queue pair of `rig`.
+        fn new(rig: &Rig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
             let owned = kernel_owned();
             let created = Mr::fast_reg(pd.as_arc_borrow(), owned, Shape::Pages, 1)?;
             let target = Self {
@@ -84,7 +85,11 @@ mod kernel_memory {
                 | VerbsAccess::REMOTE_READ
                 | VerbsAccess::REMOTE_ATOMIC;
             let key = target.mr.region.stag();
-            let registered = target.mr.region.register(pd.id(), key, base, all);
+            let stream = StreamId {
+                pd: pd.id(),
+                ..rig.qp.stream_id()
+            };
+            let registered = target.mr.region.register(stream, key, base, all);
             assert_eq!(registered, Ok(()));
             Ok(target)
         }
@@ -119,7 +124,7 @@ mod kernel_memory {
     fn an_atomic_is_aligned_by_its_address() -> Result {
         const BASE: u64 = 0x1004;
         let rig = Rig::new()?;
-        let target = Target::new(&rig.bench.pd, BASE)?;
+        let target = Target::new(&rig, &rig.bench.pd, BASE)?;
         target.memory.copy_in(8, &41_u64)?;
         rig.open(&PARAMS)?;
         add_one(&rig, &target, BASE + 8, 1)?;
@@ -142,7 +147,10 @@ mod kernel_memory {
     fn a_peer_takes_back_nothing_of_another_domain() -> Result {
         let rig = Rig::new()?;
         let other = Pd::alloc(rig.bench.device.as_arc_borrow())?;
-        let (ours, foreign) = (Target::new(&rig.bench.pd, 0)?, Target::new(&other, 0)?);
+        let (ours, foreign) = (
+            Target::new(&rig, &rig.bench.pd, 0)?,
+            Target::new(&rig, &other, 0)?,
+        );
         rig.open(&PARAMS)?;
         let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));
         assert_eq!(receives, Ok(()));
