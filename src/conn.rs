@@ -44,11 +44,14 @@
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
-use iwarp::mpa::{
-    negotiate::Rtr,
-    start::RtrKinds,
-    Crc,
-    Markers, //
+use iwarp::{
+    mpa::{
+        negotiate::Rtr,
+        start::RtrKinds,
+        Crc,
+        Markers, //
+    },
+    rdmap::Extensions, //
 };
 use kernel::{
     new_mutex,
@@ -165,6 +168,8 @@ pub(crate) struct StreamParams {
     pub(crate) expect_rtr: RtrKinds,
     /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
     pub(crate) wait_first_fpdu: bool,
+    /// What both ends understand, unless a queue pair without connection manager has agreed on it.
+    pub(crate) extensions: Extensions,
 }
 
 /// One TCP connection.

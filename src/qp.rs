@@ -220,6 +220,8 @@ pub(crate) struct Qp {
     phase: Atomic<u32>,
     /// The initiator's first FPDU has been seen, or need not be waited for.
     may_send: Atomic<bool>,
+    /// The peer of the stream takes the Send with Immediate.
+    send_immediate: Atomic<bool>,
     /// The peer of a stream without connection manager has gone.
     deserted: Atomic<bool>,
     /// How long a Send without connection manager waits for the peer, in milliseconds, or [`FOR_EVER`].

@@ -11,11 +11,15 @@
 //! | `mpa_rev` | 1, 2 | the MPA revision of requests by `rdma_cm` (RFC 5044; RFC 6581) |
 //! | `peer_to_peer` | 0, 1 | offer that either side may send first, by `rdma_cm` (RFC 6581, section 4) |
 //! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
+//! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that have it on too |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none |
 //!
 //! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
 //! get ready for FPDUs. An Initiator that is ready early, and never offers peer-to-peer start, needs it
 //! for programs whose listening side speaks first; siw is one. It is off unless it is set.
+//!
+//! `extensions` departs from MPA-3: it uses two of the flags that RFC 5044 reserves, which have to be sent as
+//! zeros. Nothing is said by them unless it is set.
 //!
 //! Context: process; reading any.
 
@@ -64,6 +68,7 @@ pub(crate) struct Settings {
     mpa_rev: Atomic<u32>,
     peer_to_peer: Atomic<bool>,
     eager_responder: Atomic<bool>,
+    extensions: Atomic<bool>,
     pairing_port: Atomic<u32>,
 }
 
@@ -75,6 +80,7 @@ impl Settings {
             mpa_rev: Atomic::new(mpa_rev.number().into()),
             peer_to_peer: Atomic::new(true),
             eager_responder: Atomic::new(false),
+            extensions: Atomic::new(false),
             pairing_port: Atomic::new(PAIRING_PORT.into()),
         }
     }
@@ -106,6 +112,11 @@ impl Settings {
     /// Whether a Responder may send before it has received, where no ready-to-receive message comes.
     pub(crate) fn eager_responder(&self) -> bool {
         self.eager_responder.load(Relaxed)
+    }
+
+    /// Whether to agree with peers of `rdma_cm` on the Send with Immediate.
+    pub(crate) fn extensions(&self) -> bool {
+        self.extensions.load(Relaxed)
     }
 }
 
@@ -141,6 +152,7 @@ pub(crate) const FILES: &[Setting<Riwarp>] = &[
     },
     switch!(c"peer_to_peer", peer_to_peer),
     switch!(c"eager_responder", eager_responder),
+    switch!(c"extensions", extensions),
     Setting {
         name: c"pairing_port",
         show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
@@ -194,6 +206,7 @@ mod tests {
     fn a_new_device_has_the_defaults() {
         let settings = Settings::new(false, MpaRevision::One);
         assert!(!settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
+        assert!(!settings.extensions());
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert!(Settings::new(true, MpaRevision::Two).crc());
         assert_eq!(settings.pairing_port(), Some(PAIRING_PORT));

@@ -264,6 +264,11 @@ impl SendWr {
         u32::try_from(self.payload.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether only a peer that has agreed on it takes it.
+    pub(crate) fn needs_send_immediate(&self) -> bool {
+        matches!(self.op, SendOp::Send(SendExtra::Immediate(_))) && self.payload.len() != 0
+    }
+
     /// Lets go of what it refers to, at a time and place that is good for that.
     pub(crate) fn forget(&mut self) {
         self.op = SendOp::default();

@@ -37,8 +37,7 @@ use crate::{
 /// # Errors
 ///
 /// `EINVAL` for a list that is too long, too much inline data or inline data where there is none,
-/// `EOPNOTSUPP` for an operation that the device does not have, and for a Send with Immediate and
-/// payload, on which peers of `rdma_cm` do not agree.
+/// `EOPNOTSUPP` for an operation that the device does not have.
 pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
     let flags = wr.flags();
     let op = match wr.op() {
@@ -147,9 +146,6 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
             list(wr.sges(), &mut payload)?;
         }
         SendOp::RegMr { .. } | SendOp::Bind(_) | SendOp::LocalInv { .. } => {}
-    }
-    if matches!(op, SendOp::Send(SendExtra::Immediate(_))) && payload.len() != 0 {
-        return Err(EOPNOTSUPP);
     }
     Ok(SendWr {
         id: wr.wr_id(),

@@ -426,6 +426,7 @@ impl StreamParams {
             send_rtr: None,
             expect_rtr: rtr,
             wait_first_fpdu: true,
+            extensions: rules.extensions,
         }
     }
 }

@@ -57,6 +57,7 @@ pub(crate) const PARAMS: StreamParams = StreamParams {
     send_rtr: None,
     expect_rtr: RtrKinds::NONE,
     wait_first_fpdu: false,
+    extensions: Extensions::Rfc7306,
 };
 
 /// Octets of an untagged header.

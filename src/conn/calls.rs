@@ -10,23 +10,26 @@
 
 use core::num::NonZeroUsize;
 
-use iwarp::mpa::{
-    negotiate::{
-        Config,
-        Depths,
-        Initiator,
-        PeerToPeer,
-        Request,
-        Responder,
-        StreamRules, //
+use iwarp::{
+    mpa::{
+        negotiate::{
+            Config,
+            Depths,
+            Initiator,
+            PeerToPeer,
+            Request,
+            Responder,
+            StreamRules, //
+        },
+        start::{
+            Frame,
+            Revision,
+            RtrKinds, //
+        },
+        Crc,
+        Markers, //
     },
-    start::{
-        Frame,
-        Revision,
-        RtrKinds, //
-    },
-    Crc,
-    Markers, //
+    rdmap::Extensions, //
 };
 use kernel::{
     prelude::*,
@@ -163,7 +166,11 @@ pub(crate) fn connect(
         return Err(EINVAL);
     }
     let qp = dev.qps.get(param.qpn).ok_or(EINVAL)?;
-    let initiator = Initiator::new(config(&dev, Role::Initiator), depths(param)?);
+    let mut config = config(&dev, Role::Initiator);
+    if !qp.tells_immediate_data() {
+        config.extensions = Extensions::Rfc7306;
+    }
+    let initiator = Initiator::new(config, depths(param)?);
     let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
@@ -297,12 +304,15 @@ impl Conn {
         asked: &Asked,
         param: &ConnParam<'_>,
     ) -> Result<(KBox<Frame>, StreamRules, RtrKinds)> {
-        let accepted = asked
-            .responder
+        let qp = self.device().qps.get(param.qpn).ok_or(EINVAL)?;
+        let mut responder = asked.responder;
+        if !qp.tells_immediate_data() {
+            responder = responder.without_send_immediate();
+        }
+        let accepted = responder
             .accept(&asked.request, depths(param)?, param.private_data)
             .map_err(|_| EINVAL)?;
         let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
-        let qp = self.device().qps.get(param.qpn).ok_or(EINVAL)?;
         qp.bind(self)?;
         self.qp.populate(Gate::new(qp));
         Ok((reply, accepted.rules, accepted.rtr))
@@ -353,17 +363,24 @@ pub(super) fn config(device: &Device, role: Role) -> Config {
         } else {
             PeerToPeer::Off
         },
+        extensions: if settings.extensions() {
+            Extensions::SendImmediate
+        } else {
+            Extensions::Rfc7306
+        },
         ..Config::default()
     }
 }
 
 /// Makes a configuration that of a start-up without connection manager: either end may be the first to
-/// send, so it is of revision 2, and the ready-to-receive message is a Write.
+/// send, so it is of revision 2, and the ready-to-receive message is a Write. Extensions are agreed on in the
+/// private data.
 pub(super) fn for_pairing(config: Config) -> Config {
     Config {
         revision: Revision::Two,
         peer_to_peer: PeerToPeer::On,
         rtr: RtrKinds::WRITE,
+        extensions: Extensions::Rfc7306,
         ..config
     }
 }

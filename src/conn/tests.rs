@@ -197,6 +197,36 @@ mod conn {
         assert_eq!(rig.take_terminate(), Ok((2, 0, 5)));
         Ok(())
     }
+
+    #[test]
+    fn the_kernel_sends_payload_with_immediate_where_the_peer_agreed() -> Result {
+        let rig = Rig::new()?;
+        let params = StreamParams {
+            extensions: Extensions::SendImmediate,
+            ..PARAMS
+        };
+        rig.qp.attach(&rig.conn, &params)?;
+        let post = |len| {
+            let flags = SendFlags::SOLICITED;
+            post_send_immediate::<Riwarp, _>(7, *b"abcd", len, flags, |wrs| rig.qp.post_send(wrs))
+        };
+        post(0)?;
+        // Its payload is nowhere, so it ends in error, but not for what it is.
+        post(1)?;
+        let mut expected = [0; 18];
+        expected[..6].copy_from_slice(b"\x41\x5fabcd");
+        expected[13] = 1;
+        assert_eq!(message(&rig.far)?, expected);
+        for status in [WcStatus::Success, WcStatus::LocalProtection] {
+            let mut done = None;
+            eventually(|| {
+                done = polled(&rig.cq);
+                done.is_some()
+            })?;
+            assert_eq!(done.map(|(_, status, _)| status), Some(Some(status)));
+        }
+        Ok(())
+    }
 }
 
 /// Atomic operations under masks, which processes cannot ask for: from `ib_post_send()` of a kernel
@@ -244,6 +274,7 @@ mod masked {
         send_rtr: None,
         expect_rtr: RtrKinds::NONE,
         wait_first_fpdu: false,
+        extensions: Extensions::Rfc7306,
     };
 
     /// A queue pair with a stream whose peer is `far`, and memory that it and its peer may use.

@@ -64,7 +64,8 @@ use crate::{
     conn::{
         self,
         Close,
-        Conn, //
+        Conn,
+        StreamParams, //
     },
     device::MAX_ORD,
     gid,
@@ -384,10 +385,10 @@ impl Qp {
     }
 
     /// What both ends of the stream understand that is about to begin.
-    pub(super) fn extensions(&self) -> Extensions {
+    pub(super) fn extensions(&self, params: &StreamParams) -> Extensions {
         match &*self.pairing.lock() {
             Some(pairing) => pairing.extensions,
-            None => Extensions::Rfc7306,
+            None => params.extensions,
         }
     }
 

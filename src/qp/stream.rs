@@ -5,6 +5,7 @@
 //!
 //! Context: process, unless a function says otherwise.
 
+use iwarp::rdmap::Extensions;
 use kernel::{
     prelude::*,
     sync::{
@@ -82,11 +83,13 @@ impl Qp {
             self.inbound_reads.start(params.ird)?;
             conn.socket().charge_to(&self.owner)?;
             conn.socket().open_window();
-            let extensions = self.extensions();
+            let extensions = self.extensions(params);
             let tx = Self::new_tx(conn, params, extensions, &self.owner)?;
             self.start_rx(conn, params, extensions)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             self.may_send.store(!params.wait_first_fpdu, Relaxed);
+            let send_immediate = extensions == Extensions::SendImmediate;
+            self.send_immediate.store(send_immediate, Relaxed);
             self.deserted.store(false, Relaxed);
             match self.end_pairing() {
                 // What the consumer has set stays as it is.

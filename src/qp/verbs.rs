@@ -182,6 +182,7 @@ impl Qp {
                     receives,
                     phase: Atomic::new(Phase::Idle as u32),
                     may_send: Atomic::new(false),
+                    send_immediate: Atomic::new(false),
                     deserted: Atomic::new(false),
                     patience: Atomic::new(0),
                     rights: Atomic::new(Access::ALL.bits().into()),
@@ -400,6 +401,7 @@ impl Qp {
         }
         inner.terminate = None;
         self.may_send.store(false, Relaxed);
+        self.send_immediate.store(false, Relaxed);
         self.waiting_for_reads.store(false, Relaxed);
         self.first_status.store(0, Relaxed);
         self.peer_terminate.store(0, Relaxed);
@@ -464,8 +466,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a request that cannot be posted here, `ENOMEM` for a full queue. What was posted
-    /// before the one at fault stays posted.
+    /// `EINVAL` for a request that cannot be posted here, `EOPNOTSUPP` for one that the device or the peer
+    /// does not have, `ENOMEM` for a full queue. What was posted before the one at fault stays posted.
     pub(crate) fn post_send(self: &Arc<Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
         if wrs.is_doorbell() {
             self.doorbell();
@@ -480,7 +482,11 @@ impl Qp {
             if self.user || self.phase() == Phase::Idle {
                 return Err(EINVAL);
             }
-            self.sq.post(abi::kernel::send(&wr)?)
+            let wr = abi::kernel::send(&wr)?;
+            if wr.needs_send_immediate() && !self.send_immediate.load(Relaxed) {
+                return Err(EOPNOTSUPP);
+            }
+            self.sq.post(wr)
         });
         self.kick();
         result

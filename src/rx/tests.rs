@@ -52,6 +52,7 @@ mod streams {
         send_rtr: None,
         expect_rtr: RtrKinds::NONE,
         wait_first_fpdu: false,
+        extensions: Extensions::Rfc7306,
     };
 
     /// Octets of the FPDU of a Send without payload.

@@ -23,6 +23,7 @@ use iwarp::mpa::{
     Crc,
     Markers, //
 };
+use iwarp::rdmap::Extensions;
 
 use crate::source::Source;
 
@@ -156,6 +157,12 @@ fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: 
         Verdict::Failed { .. } => assert!(request.peer_depths.is_some()),
         Verdict::Accepted { rules, rtr } => {
             assert_eq!(rules.crc, answer.rules.crc);
+            assert_eq!(rules.extensions, answer.rules.extensions);
+            let both = left.extensions == right.extensions;
+            assert_eq!(
+                rules.extensions == Extensions::SendImmediate,
+                both && left.extensions == Extensions::SendImmediate
+            );
             assert_eq!(rules.send_markers, answer.rules.receive_markers);
             assert_eq!(rules.receive_markers, answer.rules.send_markers);
             assert_eq!(rtr.is_some(), !answer.rtr.is_empty());
@@ -173,6 +180,8 @@ fn check_rules(rules: &StreamRules, config: Config) {
     // MPA-14, -23: one end that wants CRCs is enough; Markers come if we asked for them.
     assert!(config.crc == Crc::Off || rules.crc == Crc::On);
     assert_eq!(rules.receive_markers, config.markers);
+    // MPA-3: what was not asked for is not agreed on, whatever the peer's reserved flags are.
+    assert!(rules.extensions == Extensions::Rfc7306 || rules.extensions == config.extensions);
 }
 
 fn config(source: &mut Source<'_>) -> Config {
@@ -203,6 +212,11 @@ fn config(source: &mut Source<'_>) -> Config {
             .into_iter()
             .filter(|(flag, _)| flags & flag != 0)
             .fold(RtrKinds::NONE, |set, (_, kind)| set.union(kind)),
+        extensions: if flags & 0x80 == 0 {
+            Extensions::Rfc7306
+        } else {
+            Extensions::SendImmediate
+        },
     }
 }
 

@@ -515,7 +515,7 @@ impl<'a> Bench<'a> {
 fn default_of(name: &str) -> u32 {
     match name {
         "mpa_rev" => 2,
-        "eager_responder" | "starved" => 0,
+        "eager_responder" | "extensions" | "starved" => 0,
         "net_mtu" => 1500,
         _ => 1,
     }

@@ -19,6 +19,7 @@ use iwarp::mpa::{
     Crc,
     Markers, //
 };
+use iwarp::rdmap::Extensions;
 use iwarp_support::start::{
     accept,
     accepted,
@@ -215,6 +216,50 @@ fn reserved_flags_are_neither_checked_nor_echoed() {
     assert_eq!(octets.reply.as_octets(), enhanced(REPLY, C, 1, 1, &[]));
     let judged = reply(config(), depths(1, 1), &frame(REPLY, C | 0x0f, 1, &[]));
     accepted(judged.verdict);
+}
+
+#[test]
+fn the_send_with_immediate_is_agreed_on_by_two_flags() {
+    // MPA-3: none is sent, and none is looked at, where it is not configured. The flags of a Reply
+    // that are those of the Request take no offer.
+    let on = Config {
+        extensions: Extensions::SendImmediate,
+        ..config()
+    };
+    for (ours, offer) in [(config(), 0), (on, 1)] {
+        let wanted = Initiator::new(ours, depths(1, 1)).request(&[]).unwrap();
+        assert_eq!(wanted.as_octets()[16], C | S | offer);
+        for flags in 0..16 {
+            let agreed = |agreed| {
+                if agreed && ours == on {
+                    Extensions::SendImmediate
+                } else {
+                    Extensions::Rfc7306
+                }
+            };
+            let asked = frame(REQUEST, C | flags, 1, &[]);
+            let answer = accept(ours, depths(1, 1), &asked);
+            let expected = agreed(flags & 1 == 1);
+            assert_eq!(answer.rules.extensions, expected);
+            let taken = if expected == Extensions::SendImmediate {
+                2
+            } else {
+                0
+            };
+            assert_eq!(answer.reply.as_octets()[16], C | taken);
+            let arrived = request(ours, &asked);
+            let refusal = Responder::new(ours).reject(&arrived, &[]).unwrap();
+            assert_eq!(refusal.as_octets()[16], C | R);
+            let unable = Responder::new(ours).without_send_immediate();
+            let answer = unable.accept(&arrived, depths(1, 1), &[]).unwrap();
+            assert_eq!(answer.rules.extensions, Extensions::Rfc7306);
+            assert_eq!(answer.reply.as_octets()[16], C);
+
+            let judged = reply(ours, depths(1, 1), &frame(REPLY, C | flags, 1, &[]));
+            let (rules, _) = accepted(judged.verdict);
+            assert_eq!(rules.extensions, agreed(flags & 3 == 2));
+        }
+    }
 }
 
 #[test]

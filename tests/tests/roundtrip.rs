@@ -193,6 +193,15 @@ fn every_start_flag_and_revision() {
             if revision == 2 {
                 meant |= 0x10;
             }
+            // The Send with Immediate: offered by one reserved flag, taken by another without it.
+            let (agrees, flag) = match kind {
+                FrameKind::Request => (flags & 1 != 0, 1),
+                FrameKind::Reply => (flags & 3 == 2, 2),
+            };
+            assert_eq!(header.send_immediate, agrees);
+            if agrees {
+                meant |= flag;
+            }
             octets[16] &= meant;
             assert_eq!(header.encode(), octets);
         }

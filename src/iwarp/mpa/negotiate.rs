@@ -39,7 +39,8 @@ use crate::{
         },
         Crc,
         Markers, //
-    }, //
+    },
+    rdmap::Extensions, //
 };
 
 /// What one end wants of its connections.
@@ -56,6 +57,9 @@ pub struct Config {
     /// The RTR kinds that this end can send as Initiator, or take as Responder. A Responder with
     /// none counts as one that takes Write and Read, since it has to mark something (MPA-39).
     pub rtr: RtrKinds,
+    /// [`Extensions::SendImmediate`]: an Initiator offers the Send with Immediate, a Responder takes
+    /// that offer. It is said by flags that RFC 5044 reserves (MPA-3).
+    pub extensions: Extensions,
 }
 
 /// Whether either end may be the first to send (RFC 6581, section 3).
@@ -69,7 +73,7 @@ pub enum PeerToPeer {
 }
 
 impl Default for Config {
-    /// Revision 2, CRCs on (MPA-15), no Markers, RTR by Write or Read if asked for.
+    /// Revision 2, CRCs on (MPA-15), no Markers, RTR by Write or Read if asked for, reserved flags 0.
     fn default() -> Self {
         Self {
             revision: Revision::Two,
@@ -77,6 +81,7 @@ impl Default for Config {
             markers: Markers::Off,
             peer_to_peer: PeerToPeer::Off,
             rtr: RtrKinds::WRITE.union(RtrKinds::READ),
+            extensions: Extensions::Rfc7306,
         }
     }
 }
@@ -130,6 +135,9 @@ pub struct StreamRules {
     pub depths: Depths,
     /// What the peer said, for the ULP; `None` without enhanced data.
     pub peer_depths: Option<PeerDepths>,
+    /// What both ends understand: that of the configuration, less the Send with Immediate if the
+    /// peer did not agree.
+    pub extensions: Extensions,
 }
 
 /// A frame whose fixed part, enhanced data and private data have all arrived.
@@ -266,6 +274,7 @@ impl Initiator {
             rejected: false,
             revision: self.config.revision,
             enhanced: false,
+            send_immediate: self.config.extensions == Extensions::SendImmediate,
             private_len: 0,
         };
         Frame::new(header, enhanced, private_data)
@@ -394,6 +403,16 @@ impl Responder {
         Self { config }
     }
 
+    /// Returns the same start-up without the Send with Immediate, for a consumer that cannot be told of
+    /// one. A getter.
+    #[must_use]
+    pub fn without_send_immediate(mut self) -> Self {
+        if self.config.extensions == Extensions::SendImmediate {
+            self.config.extensions = Extensions::Rfc7306;
+        }
+        self
+    }
+
     /// Judges what has arrived so far, from the first octet of the Request on.
     ///
     /// # Errors
@@ -512,6 +531,8 @@ impl Responder {
             // MPA-33: in the revision of the Request.
             revision: request.header.revision,
             enhanced: false,
+            send_immediate: outcome == Outcome::Accepted
+                && extensions(&self.config, &request.header) == Extensions::SendImmediate,
             private_len: 0,
         };
         Frame::new(header, enhanced, private_data)
@@ -534,6 +555,14 @@ fn either(ours: Crc, theirs: Crc) -> Crc {
     }
 }
 
+/// What both ends understand.
+fn extensions(config: &Config, theirs: &StartHeader) -> Extensions {
+    match config.extensions {
+        Extensions::SendImmediate if !theirs.send_immediate => Extensions::Rfc7306,
+        ours => ours,
+    }
+}
+
 /// What follows from the fixed part of the peer's frame.
 fn rules(config: &Config, theirs: &StartHeader, depths: Depths) -> StreamRules {
     StreamRules {
@@ -542,5 +571,6 @@ fn rules(config: &Config, theirs: &StartHeader, depths: Depths) -> StreamRules {
         receive_markers: config.markers,
         depths,
         peer_depths: None,
+        extensions: extensions(config, theirs),
     }
 }

@@ -139,6 +139,8 @@ pub struct StartHeader {
     pub revision: Revision,
     /// The S flag of revision 2: enhanced data is there (MPA-32). False in revision 1.
     pub enhanced: bool,
+    /// The Send with Immediate of [`crate::rdmap`] is offered by a Request, or agreed on by a Reply.
+    pub send_immediate: bool,
     /// Octets of private data, enhanced data included; at most 512.
     pub private_len: u16,
 }
@@ -151,11 +153,16 @@ impl StartHeader {
     const CRC: u8 = 0x40;
     const REJECT: u8 = 0x20;
     const ENHANCED: u8 = 0x10;
+    /// Of the flags that RFC 5044 reserves, the one of a Request that offers the Send with Immediate.
+    const OFFER: u8 = 0x01;
+    /// The one of a Reply that takes the offer. It is another one, since there are Responders that
+    /// send the reserved flags of the Request back.
+    const TAKEN: u8 = 0x02;
 
     /// Reads the fixed part of a frame of the given kind.
     ///
-    /// Reserved flags are not looked at (MPA-3), the R flag of a Request neither (MPA-4), nor the S
-    /// flag of revision 1, which RFC 5044 reserves.
+    /// Reserved flags do not matter (MPA-3) but to [`Self::send_immediate`], the R flag of a Request
+    /// does not (MPA-4), nor the S flag of revision 1, which RFC 5044 reserves.
     ///
     /// # Errors
     ///
@@ -188,11 +195,16 @@ impl StartHeader {
             rejected: kind == FrameKind::Reply && flags & Self::REJECT != 0,
             revision,
             enhanced,
+            send_immediate: match kind {
+                FrameKind::Request => flags & Self::OFFER != 0,
+                FrameKind::Reply => flags & (Self::OFFER | Self::TAKEN) == Self::TAKEN,
+            },
             private_len,
         })
     }
 
-    /// Returns the octets; reserved flags are 0 (MPA-3).
+    /// Returns the octets; reserved flags are 0 (MPA-3), but for the one of
+    /// [`Self::send_immediate`].
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut flags = 0;
         if self.markers == Markers::On {
@@ -206,6 +218,12 @@ impl StartHeader {
         }
         if self.enhanced {
             flags |= Self::ENHANCED;
+        }
+        if self.send_immediate {
+            flags |= match self.kind {
+                FrameKind::Request => Self::OFFER,
+                FrameKind::Reply => Self::TAKEN,
+            };
         }
         let mut octets = [0; Self::LEN];
         put::<0, KEY_LEN, FRAME_LEN>(&mut octets, *self.kind.key());
@@ -437,6 +455,7 @@ mod tests {
         rejected: false,
         revision: Revision::Two,
         enhanced: false,
+        send_immediate: false,
         private_len: 0,
     };
 
@@ -464,7 +483,7 @@ mod tests {
                 assert!(!header.rejected);
                 assert_eq!(header.enhanced, revision == 2 && flags & 0x10 != 0);
                 let again = header.encode();
-                let known = if revision == 2 { 0xd0 } else { 0xc0 };
+                let known = if revision == 2 { 0xd1 } else { 0xc1 };
                 assert_eq!(again[16], flags & known);
             }
         }
@@ -482,6 +501,26 @@ mod tests {
             StartHeader::decode(&reply.encode(), FrameKind::Reply),
             Ok(reply)
         );
+    }
+
+    #[test]
+    fn a_request_that_comes_back_takes_no_offer() -> Result<(), StartError> {
+        for flags in 0..16 {
+            for kind in [FrameKind::Request, FrameKind::Reply] {
+                let mut octets = StartHeader { kind, ..HEADER }.encode();
+                octets[16] |= flags;
+                let header = StartHeader::decode(&octets, kind)?;
+                let expected = match kind {
+                    FrameKind::Request => flags & 1 == 1,
+                    FrameKind::Reply => flags & 3 == 2,
+                };
+                assert_eq!(header.send_immediate, expected);
+                let flag = if kind == FrameKind::Request { 1 } else { 2 };
+                let sent = if expected { flag } else { 0 };
+                assert_eq!(header.encode()[16] & 15, sent);
+            }
+        }
+        Ok(())
     }
 
     #[test]

@@ -404,6 +404,73 @@ PAIR_CASE(send_with_immediate_data_is_refused)
 	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_LOC_QP_OP_ERR));
 }
 
+/* Says whether devices agree on the Send with Immediate in connections that begin now. */
+static void set_extensions(const char *device, const char *value)
+{
+	char path[256];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/extensions", device);
+	file = fopen(path, "w");
+	if (!file || fputs(value, file) < 0 || fclose(file))
+		fail("%s: %s", path, strerror(errno));
+}
+
+/* One of `len` octets that arrives as what it is. */
+static void send_immediate(struct pair *p, uint64_t id, size_t len, int flags)
+{
+	struct ibv_wc wc;
+
+	memset(remote.buf, 0x11, remote.len);
+	pattern_fill(local.buf, len, (uint32_t)id);
+	must(post_recv(&p->b, id, &remote, 0, 1 << 16) && post_send_immediate(p, id, len, flags));
+	must(expect_wc(p->a.send_cq, &wc, id, IBV_WC_SUCCESS));
+	check(wc.opcode == IBV_WC_SEND && !wc.wc_flags, "opcode %d, flags %#x", wc.opcode, wc.wc_flags);
+	must(expect_wc(p->b.recv_cq, &wc, id, IBV_WC_SUCCESS));
+	check(wc.opcode == IBV_WC_RECV && wc.byte_len == len, "opcode %d, %u octets", wc.opcode,
+	      wc.byte_len);
+	check(wc.wc_flags == IBV_WC_WITH_IMM && ntohl(wc.imm_data) == 0xfeed0000 + (uint32_t)id,
+	      "flags %#x, value %#x", wc.wc_flags, ntohl(wc.imm_data));
+	check(pattern_differs(remote.buf, len, (uint32_t)id) < 0, "%zu octets differ", len);
+}
+
+static void send_immediates(struct pair *p)
+{
+	static const size_t lengths[] = { 0, 1, 64, 1442, 1443, 50000 };
+
+	must(prepare(p, 1 << 16));
+	for (size_t i = 0; i < ARRAY_SIZE(lengths) && !test_failed(); i++)
+		send_immediate(p, i, lengths[i], i & 1 ? IBV_SEND_SOLICITED : 0);
+}
+
+/* Both ends are of a device that has the setting on; off again, it is as before. */
+static void send_with_immediate_data_by_setting(void)
+{
+	static struct pair p;
+	char device[64];
+
+	memset(&p, 0, sizeof(p));
+	if (!pair_open(&p, NULL))
+		goto out;
+	snprintf(device, sizeof(device), "%s", ibv_get_device_name(p.b.id->verbs->device));
+	set_extensions(device, "1");
+	pair_close(&p);
+	memset(&p, 0, sizeof(p));
+	if (pair_open(&p, NULL))
+		send_immediates(&p);
+	set_extensions(device, "0");
+	pair_close(&p);
+	memset(&p, 0, sizeof(p));
+	if (pair_open(&p, NULL)) {
+		struct ibv_wc wc;
+
+		if (prepare(&p, 4096) && post_send_immediate(&p, 1, 8, 0))
+			expect_wc(p.a.send_cq, &wc, 1, IBV_WC_LOC_QP_OP_ERR);
+	}
+out:
+	pair_close(&p);
+}
+
 /* --- sizes ------------------------------------------------------------------------------------ */
 
 PAIR_CASE(lists_of_32_elements, .send_sge = 32, .recv_sge = 32)
@@ -630,6 +697,7 @@ int main(int argc, char **argv)
 	RUN(solicited_empty_send_with_immediate_data);
 	RUN(empty_send_with_immediate_data_without_a_receive);
 	RUN(send_with_immediate_data_is_refused);
+	RUN(send_with_immediate_data_by_setting);
 	RUN(lists_of_32_elements);
 	RUN(inline_sends);
 	RUN(resized_completion_queue);

@@ -45,7 +45,8 @@
  *
  * Events: request C HEX IRD ORD, established C, disconnected C, rejected C STATUS HEX,
  * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (what was received),
- * event C NAME. KIND is send, recv, or imm for Immediate Data, whose value is HEX then.
+ * event C NAME. KIND is send, recv, recv+VALUE for a Send with Immediate, or imm for Immediate
+ * Data, whose value is HEX then.
  */
 
 #include "common.h"
@@ -422,8 +423,11 @@ static void tell_completions(size_t i)
 		bool recv = wc.status == IBV_WC_SUCCESS ? wc.opcode == IBV_WC_RECV :
 							  wc.wr_id < 1000;
 		uint32_t value = wc.imm_data;
+		char with[16] = "recv";
 
-		say("! wc %zu %s %llu %s %u %s", i, imm ? "imm" : recv ? "recv" : "send",
+		if (recv && wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_WITH_IMM)
+			snprintf(with, sizeof(with), "recv+%08x", ntohl(value));
+		say("! wc %zu %s %llu %s %u %s", i, imm ? "imm" : recv ? with : "send",
 		    (unsigned long long)wc.wr_id,
 		    wc.status == IBV_WC_SUCCESS	     ? "success" :
 		    wc.status == IBV_WC_WR_FLUSH_ERR ? "flushed" :

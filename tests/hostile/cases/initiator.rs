@@ -19,6 +19,7 @@ use crate::{
     frame::{
         flag,
         hex,
+        op,
         pattern,
         read,
         response,
@@ -161,6 +162,12 @@ pub(super) fn cases() -> Vec<Case> {
                 b.setting("mpa_rev", 1)?;
                 failed_start_up(b, &Start::enhanced_reply(Depths::new(1, 1), &[]).octets())
             },
+        )
+        .alone(),
+        case(
+            "send_with_immediate_is_offered_by_setting",
+            "MPA-3 RDMAP-27",
+            send_with_immediate_is_offered_by_setting,
         )
         .alone(),
         case("peer_to_peer_by_setting", "MPA-39", peer_to_peer_by_setting).alone(),
@@ -518,6 +525,34 @@ fn revision_1_by_setting(b: &mut Bench<'_>) -> Outcome {
     b.puppet.ask(&format!("send {} 4 -", wire.conn))?;
     wire.expect_send(4)?;
     b.works(&mut wire)
+}
+
+/// A Reply decides by a flag of its own: one that has the Request's flag was not meant so.
+fn send_with_immediate_is_offered_by_setting(b: &mut Bench<'_>) -> Outcome {
+    for (value, bits) in [(0, 2), (1, 0), (1, 1), (1, 3), (1, 2), (1, 14)] {
+        b.setting("extensions", value)?;
+        let (mut wire, request) = b.called()?;
+        let flags = request.flags & 15;
+        require!(flags == value as u8, "{flags:#x} with the setting {value}");
+        let reply = reply_to(&request, &[]).plus_flags(bits);
+        b.answer(&mut wire, &request, &reply)?;
+        b.puppet.ask(&format!("sendimm {} 5 7 -", wire.conn))?;
+        let got = wire.get()?;
+        if value == 1 && bits & 3 == 2 {
+            require!(
+                got[1] == 0x4f && got[2..6] == [0, 0, 0, 7] && got.data().len() == 5,
+                "{}",
+                got.describe()
+            );
+            b.completed(&wire, "success")?;
+            b.works(&mut wire)?;
+        } else {
+            // Without it there is no such message, and the stream ends.
+            require!(got.op() == op::TERMINATE, "{}", got.describe());
+            b.completed(&wire, "loc_qp_op")?;
+        }
+    }
+    Ok(())
 }
 
 fn peer_to_peer_by_setting(b: &mut Bench<'_>) -> Outcome {

@@ -152,6 +152,14 @@ pub(super) fn cases() -> Vec<Case> {
             list.push(if setting == 1 { it } else { it.alone() });
         }
     }
+    list.push(
+        case(
+            "send_with_immediate_is_taken_by_setting",
+            "MPA-3 RDMAP-27",
+            send_with_immediate_is_taken_by_setting,
+        )
+        .alone(),
+    );
     list
 }
 
@@ -187,6 +195,34 @@ fn reserved_flags_are_neither_checked_nor_echoed(b: &mut Bench<'_>) -> Outcome {
         let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(bits))?;
         is_plain(&wire)?;
         b.works(&mut wire)?;
+    }
+    Ok(())
+}
+
+/// The offer is taken where the setting is on, and the message with it.
+fn send_with_immediate_is_taken_by_setting(b: &mut Bench<'_>) -> Outcome {
+    for (value, bits) in [(0, 1), (1, 0), (1, 2), (1, 14), (1, 1), (1, 15)] {
+        b.setting("extensions", value)?;
+        let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(bits))?;
+        let agreed = value == 1 && bits & 1 == 1;
+        let expected = flag::CRC | if agreed { 2 } else { 0 };
+        let flags = wire.peer.as_ref().map(|reply| reply.flags);
+        require!(flags == Some(expected), "flags {flags:?} for {bits:#x}");
+        let message = send(1, b"hello").opcode(0xf).inv(0x0102_0304);
+        if agreed {
+            wire.send(&[message, send(2, b"").opcode(0xf).rdmap_reserved(1)])?;
+            let told = format!(
+                "wc {} recv+01020304 * success 5 {}",
+                wire.conn,
+                hex(b"hello")
+            );
+            b.puppet.wait(&told)?;
+            b.puppet
+                .wait(&format!("wc {} recv+00000000 * success 0", wire.conn))?;
+            b.works(&mut wire)?;
+        } else {
+            b.refuses(&mut wire, code::OPCODE, &message)?;
+        }
     }
     Ok(())
 }
