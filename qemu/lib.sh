@@ -19,12 +19,12 @@ key() {
 root=$cache/root-$(key root packages)
 # What is made of the kernel's packages depends on the kernel's version, not on what else the root holds.
 kdir=$cache/kdir-$(key kdir)
-boot=$cache/boot-$(key kdir initramfs init.c)
+boot=$cache/boot-$(key kdir initramfs init.c tsc.c)
 
 # The same for the debug kernel.
 debug_release=${kernel_release%%+*}-riwarp-debug
 debug_kdir=$cache/debug-$(key debug-kernel debug.config)
-debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c)
+debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c tsc.c)
 
 die() {
 	echo "${0##*/}: $*" >&2
