@@ -538,6 +538,31 @@ SIDES_CASE(what_cannot_be_is_refused_at_once)
 	must(traffic(a, b));
 }
 
+/* As many Reads and atomics as the device serves, not one more. */
+SIDES_CASE(depths_up_to_the_limits_of_the_device)
+{
+	struct ibv_device_attr dev;
+	struct ibv_qp_attr attr;
+	int mask;
+
+	check(!ibv_query_device(ctx, &dev), "ibv_query_device: %s", strerror(errno));
+	check(dev.max_qp_rd_atom == 128 && dev.max_qp_init_rd_atom == 128, "limits %d and %d",
+	      dev.max_qp_rd_atom, dev.max_qp_init_rd_atom);
+	REFUSED(attr.max_dest_rd_atomic = 129, EINVAL);
+	REFUSED(attr.max_dest_rd_atomic = 255, EINVAL);
+	mask = rtr_attr(a, b, &attr);
+	attr.max_dest_rd_atomic = 128;
+	check(try_modify(a, &attr, mask) == 0, "RTR with IRD 128");
+	mask = rts_attr(a, &attr);
+	attr.max_rd_atomic = 129;
+	check(try_modify(a, &attr, mask) == EINVAL, "RTS with ORD 129");
+	check(qp_state(a->qp) == IBV_QPS_RTR, "state %d", qp_state(a->qp));
+	attr.max_rd_atomic = 128;
+	check(try_modify(a, &attr, mask) == 0, "RTS with ORD 128");
+	must(side_rtr(b, a) && side_rts(b));
+	must(traffic(a, b));
+}
+
 /* What a Send's completion promises: destroying the queue pair right after takes nothing away. */
 static void what_was_sent_arrives_though_the_sender_goes(void)
 {
@@ -698,6 +723,7 @@ int main(int argc, char **argv)
 	RUN(another_psn_than_the_caller_was_told);
 	RUN(a_wrong_caller_is_no_hindrance);
 	RUN(what_cannot_be_is_refused_at_once);
+	RUN(depths_up_to_the_limits_of_the_device);
 	RUN(what_was_sent_arrives_though_the_sender_goes);
 	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
 	RUN(who_only_waited_does_not_wait_for_one_that_has_gone);
