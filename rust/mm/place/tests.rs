@@ -147,6 +147,27 @@ mod place {
         Ok(())
     }
 
+    /// A peer's atomic operation does not lose what somebody else adds to the word between its look at it
+    /// and its change (RFC 7306, section 5).
+    #[test]
+    fn what_others_add_meanwhile_stays() -> Result {
+        let pinned = pinned(true)?;
+        pinned.memory.update_u64(8, |_| 5)?;
+        let mut looks = 0;
+        let mut others = Ok(0);
+        let old = pinned.memory.update_u64(8, |old| {
+            looks += 1;
+            if looks == 1 {
+                others = pinned.memory.update_u64(8, |old| old + 100);
+            }
+            old + 1
+        })?;
+        assert_eq!(others, Ok(5));
+        assert_eq!((old, looks), (105, 2));
+        assert_eq!(pinned.memory.update_u64(8, |old| old)?, 106);
+        Ok(())
+    }
+
     #[test]
     fn pages_of_a_kernel_consumer_begin_inside_the_first() -> Result {
         const PAGE: usize = 32;
