@@ -85,8 +85,8 @@ pub(crate) enum News {
 /// How many completions a queue that moves to another ring copies with its lock held: 16 KiB.
 const LOCKED_COPIES: u32 = 256;
 
-/// How often it copies without the lock what has come meanwhile, before it gives up. Nothing waits for the process
-/// in between, so the second time there is little already.
+/// How often it copies without the lock what has come meanwhile, before it gives up. Nothing waits
+/// for the process in between, so the second time there is little already.
 const CATCH_UPS: u32 = 100;
 
 enum Ring {
@@ -195,9 +195,10 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a size beyond the device's or less than what was not polled yet, or if more came meanwhile than the
-    /// old size has room for, `EAGAIN` if completions come faster than they are copied, `EOPNOTSUPP` where the library
-    /// has no such call, `ENOMEM`. The queue stays as it was then.
+    /// `EINVAL` for a size beyond the device's or less than what was not polled yet, or if more
+    /// came meanwhile than the old size has room for, `EAGAIN` if completions come faster than they
+    /// are copied, `EOPNOTSUPP` where the library has no such call, `ENOMEM`. The queue stays as it
+    /// was then.
     pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result<u32> {
         if entries == 0 || entries > MAX_CQE {
             return Err(EINVAL);
@@ -222,7 +223,8 @@ impl Cq {
         Err(EAGAIN)
     }
 
-    /// Copies the rest and puts the new ring in place, if the rest is little: interrupts are off meanwhile.
+    /// Copies the rest and puts the new ring in place, if the rest is little: interrupts are off
+    /// meanwhile.
     fn finish_move(&self, mut moved: Move) -> Result<Moved> {
         let mut inner = self.inner.lock();
         let posted = inner.posted;

@@ -13,12 +13,13 @@
 //! A consumer says with its backlog how many requests it wants to have unanswered. More of them are held
 //! back until it answers, or has not been asked for 200 ms. Nobody has to go for that.
 //!
-//! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on those
-//! of other network namespaces, and on devices that come later. Who listens from another namespace than
-//! the device's gets a listener without a socket: nothing could come of a connection, and the port is not
-//! the caller's. When `rdma_cm` tells of a new device the listeners that are there, nothing says whose they
-//! are. They share doors, do not fail because a port is taken, and are asked after others; `rdma_cm` refuses
-//! by itself what then comes to the wrong consumer.
+//! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on
+//! those of other network namespaces, and on devices that come later. Who listens from another
+//! namespace than the device's gets a listener without a socket: nothing could come of a
+//! connection, and the port is not the caller's. When `rdma_cm` tells of a new device the listeners
+//! that are there, nothing says whose they are. They share doors, do not fail because a port is
+//! taken, and are asked after others; `rdma_cm` refuses by itself what then comes to the wrong
+//! consumer.
 //!
 //! Locks: see [`door`]; a listener's `waiting` and `door` are innermost, and a connection's step may
 //! take them. A door has references to its listeners and a listener to its door, until
@@ -163,9 +164,10 @@ struct Waiter {
     held: bool,
 }
 
-/// Begins to listen. A listener on the wildcard address whose caller is in another network namespace than the
-/// device opens nothing: it would fail on the caller's own devices too if it failed here. (`rdma_cm` brings an
-/// address only to a device in the namespace where it was looked up.)
+/// Begins to listen. A listener on the wildcard address whose caller is in another network
+/// namespace than the device opens nothing: it would fail on the caller's own devices too if it
+/// failed here. (`rdma_cm` brings an address only to a device in the namespace where it was looked
+/// up.)
 ///
 /// # Errors
 ///

@@ -379,8 +379,9 @@ impl Region {
         }
     }
 
-    /// Registers the pages that were mapped last: the work request REG_MR on `stream`. The peer names their first octet
-    /// `base`, which need not be what mapping has proposed (net/sunrpc/xprtrdma/frwr_ops.c).
+    /// Registers the pages that were mapped last: the work request REG_MR on `stream`. The peer
+    /// names their first octet `base`, which need not be what mapping has proposed
+    /// (net/sunrpc/xprtrdma/frwr_ops.c).
     ///
     /// # Errors
     ///
@@ -457,7 +458,8 @@ impl Region {
         }
     }
 
-    /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate, or `may` says so.
+    /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate, or
+    /// `may` says so.
     fn invalidate(
         &self,
         stream: StreamId,

@@ -11,15 +11,15 @@
 //! | `mpa_rev` | 1, 2 | the MPA revision of requests by `rdma_cm` (RFC 5044; RFC 6581) |
 //! | `peer_to_peer` | 0, 1 | offer that either side may send first, by `rdma_cm` (RFC 6581, section 4) |
 //! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
-//! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that have it on too |
+//! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none |
 //!
 //! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
 //! get ready for FPDUs. An Initiator that is ready early, and never offers peer-to-peer start, needs it
 //! for programs whose listening side speaks first; siw is one. It is off unless it is set.
 //!
-//! `extensions` departs from MPA-3: it uses two of the flags that RFC 5044 reserves, which have to be sent as
-//! zeros. Nothing is said by them unless it is set.
+//! `extensions` departs from MPA-3: it uses two of the flags that RFC 5044 reserves, which have to
+//! be sent as zeros. Nothing is said by them unless it is set.
 //!
 //! Context: process; reading any.
 

@@ -251,8 +251,8 @@ struct Locked<'a> {
 }
 
 impl Locked<'_> {
-    /// `dma_buf_vmap()`, but without its warning where the exporter fails: that of xe always does,
-    /// and any process may ask.
+    /// `dma_buf_vmap()`, but without its warning where the exporter fails: any process may ask for
+    /// such a mapping.
     ///
     /// # Errors
     ///

@@ -55,11 +55,13 @@ pub fn pair(family: Family) -> Result<(Socket, Socket)> {
     Ok((active, passive?))
 }
 
-/// Runs `f` while TCP offers new peers a small window at first, as where an administrator has asked for that.
+/// Runs `f` while TCP offers new peers a small window at first, as where an administrator has asked
+/// for that.
 pub fn with_small_windows<R>(f: impl FnOnce() -> R) -> R {
     let set = |small: u8| {
         let net = NetRef::init_net().as_raw();
-        // SAFETY: The first namespace lives for ever; others read and write the setting at any time.
+        // SAFETY: The first namespace lives for ever; others read and write the setting at any
+        // time.
         unsafe {
             (&raw mut (*net).ipv4.sysctl_tcp_workaround_signed_windows).write_volatile(small);
         }
@@ -70,10 +72,11 @@ pub fn with_small_windows<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// How many octets the peer lets the socket send beyond those that it has acknowledged: its receive window.
+/// How many octets the peer lets the socket send beyond those that it has acknowledged: its receive
+/// window.
 pub fn window(socket: &Socket) -> u32 {
-    // SAFETY: `tp` points to a valid TCP socket for as long as `socket` is borrowed; the value may change at
-    // any time.
+    // SAFETY: `tp` points to a valid TCP socket for as long as `socket` is borrowed; the value may
+    // change at any time.
     unsafe { (&raw const (*socket.tp()).snd_wnd).read_volatile() }
 }
 

@@ -93,8 +93,8 @@ pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T>) 
     f(&mut unsafe { SendWrs::new(next) })
 }
 
-/// Has `f` take a request for a Send with Immediate, with these octets, `len` octets of payload and a
-/// completion; the payload is nowhere.
+/// Has `f` take a request for a Send with Immediate, with these octets, `len` octets of payload and
+/// a completion; the payload is nowhere.
 pub fn post_send_immediate<T: Driver, R>(
     id: u64,
     imm: [u8; 4],

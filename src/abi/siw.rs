@@ -272,8 +272,8 @@ impl RecvRing {
 
 /// Makes a send or receive queue of one entry, which is posted and never taken.
 ///
-/// The library maps and divides by the size of each queue, so none can have no entries. To this one it
-/// cannot post: it finds no room (`ENOMEM`). Nobody looks at it again.
+/// The library maps and divides by the size of each queue, so none can have no entries. To this one
+/// it cannot post: it finds no room (`ENOMEM`). Nobody looks at it again.
 pub(crate) fn full_ring() -> Result<Arc<SharedMem>> {
     let ring = Ring::<SQE_LEN>::new(1)?;
     ring.memory.store_u16_release(FLAGS_AT, VALID)?;

@@ -255,7 +255,8 @@ impl QpRings {
             recv: MmapInfo::NONE,
             send: share(udata, send.memory())?,
         };
-        // The library maps a queue also where nothing can be posted to it: one place, which stays empty.
+        // The library maps a queue also where nothing can be posted to it: one place, which stays
+        // empty.
         let recv = match recv {
             Some(places) => {
                 let recv = rxe::RecvRing::new(places, caps.max_recv_sge)?;

@@ -192,8 +192,8 @@ impl Actor {
         self.look = Some(self.after(millis));
     }
 
-    /// Asks for another step after a pause, unless one is asked for already. The next pause will be twice as long,
-    /// up to `longest`: what never comes costs less and less.
+    /// Asks for another step after a pause, unless one is asked for already. The next pause will be
+    /// twice as long, up to `longest`: what never comes costs less and less.
     pub(super) fn look_later(&mut self, pause: &mut u32, longest: u32) {
         if self.look.is_some_and(|at| self.born.elapsed() < at) {
             return;

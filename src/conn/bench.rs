@@ -4,6 +4,10 @@
 //!
 //! Context: process.
 
+use kernel::time::{
+    delay::fsleep,
+    Delta, //
+};
 use kernel_ext::net::{
     bench::{
         eventually,
@@ -22,13 +26,26 @@ use super::{
     *, //
 };
 
+impl Conn {
+    /// Makes a connection whose start-up is done and which belongs to nobody: what arrives stays in
+    /// TCP.
+    pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
+        Self::new(device.clone(), socket, Actor::new(Phase::Released))
+    }
+
+    /// Ends it.
+    pub(crate) fn end_of_nobody(self: &Arc<Self>) {
+        self.abandon(&mut self.actor.lock());
+    }
+}
+
 /// A connection of a queue pair. Ended when it is dropped.
 pub(crate) struct Started(pub(crate) Arc<Conn>);
 
 impl Started {
     /// Makes it of one end of a TCP connection. Nothing is attached to the queue pair yet.
     pub(crate) fn new(device: &Arc<Device>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
-        let conn = Conn::new(device.clone(), near, Actor::new(Phase::Released))?;
+        let conn = Conn::of_nobody(device, near)?;
         let started = Self(conn.clone());
         qp.bind(&conn)?;
         conn.qp.populate(Gate::new(qp.clone()));
@@ -43,7 +60,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        self.0.abandon(&mut self.0.actor.lock());
+        self.0.end_of_nobody();
     }
 }
 
@@ -62,6 +79,22 @@ pub(crate) const PARAMS: StreamParams = StreamParams {
 
 /// Octets of an untagged header.
 pub(crate) const UNTAGGED: usize = 18;
+
+/// Octets of an FPDU without payload, of an untagged message.
+pub(crate) const FPDU: usize = 2 + UNTAGGED + 4;
+
+/// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
+pub(crate) fn fill(socket: &Socket) -> usize {
+    let (mut full, mut quiet) = (0, 0);
+    while quiet < 25 {
+        quiet += 1;
+        while let Ok(len) = socket.send(&[0; 512]) {
+            (full, quiet) = (full + len, 0);
+        }
+        fsleep(Delta::from_millis(10));
+    }
+    full
+}
 
 /// A queue pair, and such a connection whose peer is the test. Ended when it is dropped.
 pub(crate) struct Rig {

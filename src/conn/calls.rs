@@ -372,9 +372,9 @@ pub(super) fn config(device: &Device, role: Role) -> Config {
     }
 }
 
-/// Makes a configuration that of a start-up without connection manager: either end may be the first to
-/// send, so it is of revision 2, and the ready-to-receive message is a Write. Extensions are agreed on in the
-/// private data.
+/// Makes a configuration that of a start-up without connection manager: either end may be the first
+/// to send, so it is of revision 2, and the ready-to-receive message is a Write. Extensions are
+/// agreed on in the private data.
 pub(super) fn for_pairing(config: Config) -> Config {
     Config {
         revision: Revision::Two,

@@ -10,14 +10,15 @@ mod peer {
             Turn, //
         },
         bench::{
-            Started,
+            fill,
+            Rig,
+            FPDU,
             PARAMS, //
         },
         stream::Open,
         *, //
     };
     use crate::{
-        bench::Bench,
         qp,
         stats::Stats,
         Riwarp, //
@@ -26,19 +27,13 @@ mod peer {
         fault::Fault,
         terminate::Terminate, //
     };
-    use kernel::time::{
-        delay::fsleep,
-        Delta, //
-    };
     use kernel_ext::{
         net::{
             bench::{
                 eventually,
-                pair,
                 window,
                 with_small_windows, //
             },
-            Family,
             TcpState, //
         },
         rdma::{
@@ -55,65 +50,11 @@ mod peer {
         }, //
     };
 
-    /// A queue pair, its connection, whose start-up is done, and the socket of the peer. Ended when it is dropped.
-    struct Rig {
-        started: Option<Started>,
-        qp: Arc<Qp>,
-        far: Socket,
-        bench: Bench,
-    }
-
-    impl Rig {
-        fn new() -> Result<Self> {
-            let bench = Bench::new()?;
-            let qp = bench.qp(4, &bench.cq(4)?)?;
-            let (near, far) = pair(Family::V4)?;
-            let mut rig = Self {
-                started: None,
-                qp,
-                far,
-                bench,
-            };
-            rig.started = Some(Started::new(&rig.bench.device, near, &rig.qp)?);
-            Ok(rig)
-        }
-
-        fn conn(&self) -> Result<&Arc<Conn>> {
-            self.started
-                .as_ref()
-                .map(|started| &started.0)
-                .ok_or(EINVAL)
-        }
-    }
-
-    impl Drop for Rig {
-        fn drop(&mut self) {
-            self.started = None;
-            Qp::destroy(self.qp.clone());
-        }
-    }
-
-    /// Octets of an FPDU without payload, of an untagged message.
-    const FPDU: usize = 2 + 18 + 4;
-
-    /// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
-    fn fill(socket: &Socket) -> usize {
-        let (mut full, mut quiet) = (0, 0);
-        while quiet < 25 {
-            quiet += 1;
-            while let Ok(len) = socket.send(&[0; 512]) {
-                (full, quiet) = (full + len, 0);
-            }
-            fsleep(Delta::from_millis(10));
-        }
-        full
-    }
-
     #[test]
     fn of_two_faults_the_peer_hears_of_the_first() -> Result {
         const CONTROL: usize = 4;
         let rig = Rig::new()?;
-        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
         rig.bench.device.queues.tx.flush();
         // Both are found before the transmitter looks.
         let ran = rig.qp.tx.run(|_| {
@@ -140,7 +81,7 @@ mod peer {
             ..QpAttr::default()
         };
         let reset = || Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE);
-        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
         assert_eq!(reset(), Err(EINVAL));
         // It goes on.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
@@ -160,7 +101,7 @@ mod peer {
     fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
         let rig = with_small_windows(Rig::new)?;
         let before = window(&rig.far);
-        rig.qp.attach(rig.conn()?, &PARAMS)?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
         // It is told with the next segment.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         eventually(|| window(&rig.far) >= 4 << 16)?;
@@ -175,11 +116,12 @@ mod peer {
         octets
     };
 
-    /// A stream for which more FPDUs have come than the receiver takes in one round. They still wait for it.
+    /// A stream for which more FPDUs have come than the receiver takes in one round. They still
+    /// wait for it.
     fn with_more_than_a_round() -> Result<Rig> {
         let rig = Rig::new()?;
-        rig.qp.attach(rig.conn()?, &PARAMS)?;
-        let conn = rig.conn()?.clone();
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        let conn = rig.conn.clone();
         let mut left = FPDUS * WRITE.len();
         let mut octets = KVVec::with_capacity(left, GFP_KERNEL)?;
         while octets.len() < left {
@@ -205,7 +147,7 @@ mod peer {
     #[test]
     fn the_receiver_comes_back_for_what_a_round_leaves_over() -> Result {
         let rig = with_more_than_a_round()?;
-        rig.conn()?.enter_stream();
+        rig.conn.enter_stream();
         assert_eq!(count(&rig, c"rx_budget_ends"), Some(1));
         eventually(|| count(&rig, c"rx_fpdus") == Some(FPDUS as u64))?;
         Ok(())
@@ -215,7 +157,7 @@ mod peer {
     fn what_one_round_leaves_over_at_the_end_is_taken_too() -> Result {
         let rig = with_more_than_a_round()?;
         rig.far.shutdown_write();
-        let conn = rig.conn()?;
+        let conn = &rig.conn;
         eventually(|| conn.socket.state() == TcpState::CloseWait)?;
         conn.set_route(Route::Qp);
         conn.actor.lock().phase = Phase::Open(Open::reported());
@@ -237,7 +179,7 @@ mod peer {
         let sent = fill(&rig.far) as u64;
         assert!(rig.far.acked() < sent);
         {
-            let conn = rig.conn()?;
+            let conn = &rig.conn;
             let mut actor = conn.actor.lock();
             if let Turn::Again(phase) = conn.linger(&mut actor) {
                 actor.phase = phase;

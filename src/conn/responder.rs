@@ -7,9 +7,9 @@
 //! for the queue pair. The peer has a time limit for its Request whatever the pieces in which it comes,
 //! and the consumer one for its answer.
 //!
-//! More than one listener may be in question, if consumers of several network namespaces listened on the
-//! wildcard address before the device was there: `rdma_cm` lets them, and refuses by itself what is not for
-//! them. So they are asked in turn until one accepts.
+//! More than one listener may be in question, if consumers of several network namespaces listened
+//! on the wildcard address before the device was there: `rdma_cm` lets them, and refuses by itself
+//! what is not for them. So they are asked in turn until one accepts.
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
@@ -154,8 +154,8 @@ pub(super) mod limit {
     pub(super) const ANSWER: u32 = 60_000;
     /// The Reply out, and then the peer's ready-to-receive message in.
     pub(in super::super) const READY: u32 = 5_000;
-    /// Before a consumer with too many unanswered requests is tried again by the one whose turn it is. When it
-    /// answers, that one is told.
+    /// Before a consumer with too many unanswered requests is tried again by the one whose turn it
+    /// is. When it answers, that one is told.
     pub(super) const RETRY: u32 = 20;
     /// The same for those behind it, each of which is told when its turn comes.
     pub(super) const RETRY_BEHIND: u32 = 5_000;

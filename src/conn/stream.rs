@@ -225,9 +225,11 @@ enum Parting {
 mod limit {
     /// For some octets to be acknowledged of what the queue pair owes after the peer's FIN.
     pub(super) const OWED: u32 = 5_000;
-    /// How often `OWED` is given anew: 200 seconds in all. How fast it takes what is owed is up to the peer.
+    /// How often `OWED` is given anew: 200 seconds in all. How fast it takes what is owed is up to
+    /// the peer.
     pub(super) const OWED_RENEWALS: u32 = 39;
-    /// Before the first look at what it owes, and at most between two: each time it is twice as long.
+    /// Before the first look at what it owes, and at most between two: each time it is twice as
+    /// long.
     pub(super) const OWED_LOOK: u32 = 4;
     pub(super) const OWED_LOOK_MAX: u32 = 1_024;
     /// For some octets to be acknowledged, the FIN last; before the FIN also for answers.

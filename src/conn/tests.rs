@@ -1,40 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of what passes between the callbacks of a connection and its queue pair; connections for
-//! suites of others.
-
-use super::{
-    actor::{
-        Actor,
-        Phase, //
-    },
-    Conn, //
-};
-use crate::device::Device;
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
-use kernel_ext::net::Socket;
-
-impl Conn {
-    /// Makes a connection whose start-up is done and which belongs to nobody: what arrives stays in TCP.
-    pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
-        Self::new(device.clone(), socket, Actor::new(Phase::Released))
-    }
-
-    /// Ends it.
-    pub(crate) fn end_of_nobody(self: &Arc<Self>) {
-        self.abandon(&mut self.actor.lock());
-    }
-}
+//! KUnit suite of what passes between the callbacks of a connection and its queue pair.
 
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {
     use super::super::{
         bench::{
             self,
-            Rig, //
+            fill,
+            Rig,
+            FPDU, //
         },
         calls::{
             config,
@@ -73,22 +48,6 @@ mod conn {
         crc: Crc::On,
         ..bench::PARAMS
     };
-
-    /// Octets of an FPDU without payload, of an untagged message.
-    const FPDU: usize = 2 + 18 + 4;
-
-    /// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
-    fn fill(socket: &Socket) -> usize {
-        let (mut full, mut quiet) = (0, 0);
-        while quiet < 25 {
-            quiet += 1;
-            while let Ok(len) = socket.send(&[0; 512]) {
-                (full, quiet) = (full + len, 0);
-            }
-            fsleep(Delta::from_millis(10));
-        }
-        full
-    }
 
     /// Takes what comes; how many octets that were.
     fn take(socket: &Socket) -> usize {

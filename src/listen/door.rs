@@ -345,8 +345,8 @@ impl Plan {
         }
     }
 
-    /// Opens the door of a listener, or makes it a tenant of the one that is there. None on a device that is not
-    /// the consumer's, and if the port is taken on one that perhaps is not.
+    /// Opens the door of a listener, or makes it a tenant of the one that is there. None on a
+    /// device that is not the consumer's, and if the port is taken on one that perhaps is not.
     ///
     /// # Errors
     ///

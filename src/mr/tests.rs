@@ -191,7 +191,8 @@ mod regions {
         let view = fast.view(neighbour);
         assert!(view.valid && view.association == Association::Ours);
         assert_eq!(fast.invalidate_remote(of(PD), KEY), Ok(()));
-        // It belongs to the stream that it is registered on next, and the consumer may do what it wants.
+        // It belongs to the stream that it is registered on next, and the consumer may do what it
+        // wants.
         assert_eq!(register(neighbour), Ok(()));
         let refused = fast.invalidate_remote(of(PD), KEY);
         assert_eq!(refused, Err(Fault::InvalidateForbidden));

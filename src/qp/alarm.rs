@@ -42,8 +42,8 @@ pub(super) enum Alarm {
     Ended,
 }
 
-/// How long what a process posts after the end may wait before it is flushed, in milliseconds: at first, and after
-/// some time without anything to flush.
+/// How long what a process posts after the end may wait before it is flushed, in milliseconds: at
+/// first, and after some time without anything to flush.
 pub(super) const FLUSH_PERIOD: u32 = 50;
 const FLUSH_PERIOD_MAX: u32 = 1_000;
 
@@ -118,7 +118,8 @@ impl Qp {
         }
     }
 
-    /// Takes the alarm back. The caller sees to it that the transmitter looks for what was posted meanwhile.
+    /// Takes the alarm back. The caller sees to it that the transmitter looks for what was posted
+    /// meanwhile.
     ///
     /// Context: process.
     pub(super) fn stop_alarm(&self) {

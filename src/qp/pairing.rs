@@ -481,9 +481,9 @@ impl Qp {
     pub(crate) fn await_deserter(self: &Arc<Self>) {
         if let Some(millis) = self.patience() {
             self.look_after(millis);
-            // Whoever has ended the stream or destroyed the queue pair since may have stopped the clock before
-            // it was set. Both change the phase first, and setting the clock is a full barrier: so either they
-            // stop it, or this sees the phase.
+            // Whoever has ended the stream or destroyed the queue pair since may have stopped the
+            // clock before it was set. Both change the phase first, and setting the clock is a full
+            // barrier: so either they stop it, or this sees the phase.
             if !self.is_alone() {
                 cancel_delayed::<Self, PAIRING>(self);
             }

@@ -212,8 +212,9 @@ mod posting {
         Ok(())
     }
 
-    /// The transmitter finds a request for a peer that has gone while somebody else ends the queue pair, and
-    /// has stopped the clock already: an hour later nobody is to be left who refers to it.
+    /// The transmitter finds a request for a peer that has gone while somebody else ends the queue
+    /// pair, and has stopped the clock already: an hour later nobody is to be left who refers to
+    /// it.
     #[test]
     fn no_clock_is_left_behind_an_end() -> Result {
         for end in [Phase::Terminate, Phase::Error, Phase::Gone] {

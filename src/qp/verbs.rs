@@ -466,8 +466,9 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a request that cannot be posted here, `EOPNOTSUPP` for one that the device or the peer
-    /// does not have, `ENOMEM` for a full queue. What was posted before the one at fault stays posted.
+    /// `EINVAL` for a request that cannot be posted here, `EOPNOTSUPP` for one that the device or
+    /// the peer does not have, `ENOMEM` for a full queue. What was posted before the one at fault
+    /// stays posted.
     pub(crate) fn post_send(self: &Arc<Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
         if wrs.is_doorbell() {
             self.doorbell();

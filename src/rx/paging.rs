@@ -181,7 +181,8 @@ impl Qp {
         })?;
         self.attend(aftermath, inbound);
         if wanted.is_none() {
-            // With what is behind it. The lock was given back, so the stream may be another one by now.
+            // With what is behind it. The lock was given back, so the stream may be another one by
+            // now.
             BhOff::run(|off| self.more_from(conn, inbound, off));
         }
         wanted

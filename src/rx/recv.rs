@@ -275,8 +275,8 @@ struct Told {
     truncated: bool,
 }
 
-/// Returns the first four octets, which this and other devices send the value in, unless these are zero
-/// and the others are not.
+/// Returns the first four octets, which this and other devices send the value in, unless these are
+/// zero and the others are not.
 const fn immediate_value(data: [u8; Immediate::LEN]) -> Told {
     match data {
         [0, 0, 0, 0, a, b, c, d] => Told {

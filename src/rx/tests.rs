@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of the receiver between two connections: an old one whose work is not done yet, and a new one.
+//! KUnit suite of the receiver between two connections: an old one whose work is not done yet, and
+//! a new one.
 
 mod kernel_memory;
 
@@ -12,10 +13,13 @@ mod streams {
             polled,
             Bench, //
         },
+        conn::bench::{
+            FPDU,
+            PARAMS, //
+        },
         cq::Cq, //
     };
     use iwarp::{
-        mpa::Markers,
         order::SendPlacement,
         receiver::SendSegment, //
     };
@@ -44,20 +48,6 @@ mod streams {
         sync::SpinLockBh, //
     };
 
-    const PARAMS: StreamParams = StreamParams {
-        crc: Crc::Off,
-        markers: Markers::Off,
-        ird: 1,
-        ord: 1,
-        send_rtr: None,
-        expect_rtr: RtrKinds::NONE,
-        wait_first_fpdu: false,
-        extensions: Extensions::Rfc7306,
-    };
-
-    /// Octets of the FPDU of a Send without payload.
-    const FPDU: usize = 2 + 18 + 4;
-
     /// The Send with that number, without payload. Nobody looks at the CRC.
     fn send(msn: u8) -> [u8; FPDU] {
         let mut fpdu = [0; FPDU];
@@ -65,8 +55,8 @@ mod streams {
         fpdu
     }
 
-    /// Gives the queue pair another stream as soon as its consumer hears of a completion: stands for a
-    /// consumer who resets it and connects anew while the receiver has no lock.
+    /// Gives the queue pair another stream as soon as its consumer hears of a completion: stands
+    /// for a consumer who resets it and connects anew while the receiver has no lock.
     #[pin_data]
     struct Change {
         qp: SetOnce<Arc<Qp>>,
@@ -246,7 +236,8 @@ mod streams {
         Ok(())
     }
 
-    /// A work item that an old stream has left finds the connection that the queue pair has by then.
+    /// A work item that an old stream has left finds the connection that the queue pair has by
+    /// then.
     #[test]
     fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
         let rig = Rig::new()?;

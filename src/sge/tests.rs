@@ -247,7 +247,8 @@ mod sge {
         Ok(())
     }
 
-    /// The device may give a new region the STag of one that has ended, and that a stream remembers.
+    /// The device may give a new region the STag of one that has ended, and that a stream
+    /// remembers.
     #[test]
     fn an_stag_that_is_given_anew_leads_to_the_new_region() -> Result {
         let rig = Rig::new(Access::LOCAL_WRITE)?;

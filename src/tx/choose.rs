@@ -261,7 +261,8 @@ impl Qp {
             SendOp::Send(SendExtra::Immediate(value))
                 if desk.extensions != Extensions::SendImmediate =>
             {
-                // Without payload it is a message of RFC 7306 by itself; with payload there is none.
+                // Without payload it is a message of RFC 7306 by itself; with payload there is
+                // none.
                 if len != 0 {
                     return Err(WcStatus::LocalQpOperation);
                 }

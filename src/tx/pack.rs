@@ -153,9 +153,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that. The caller has
-    /// just tried without: what the peer reads was found to be its to read (RDMAP-165), under the key under which
-    /// it was brought in.
+    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that. The
+    /// caller has just tried without: what the peer reads was found to be its to read (RDMAP-165),
+    /// under the key under which it was brought in.
     #[cold]
     fn pack_found(
         self: &Arc<Self>,

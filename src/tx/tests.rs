@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of whose turn it is: how much one caller sends before others go on, and what goes out next. The
-//! other end of the stream is a plain socket.
+//! KUnit suite of whose turn it is: how much one caller sends before others go on, and what goes
+//! out next. The other end of the stream is a plain socket.
 
 #[kernel::prelude::kunit_tests(riwarp_tx)]
 mod tx {
@@ -254,8 +254,8 @@ mod tx {
         Ok(counted)
     }
 
-    /// Packets to the loopback interface arrive before the sender goes on, as long as no other thread has to take
-    /// them; so not each time.
+    /// Packets to the loopback interface arrive before the sender goes on, as long as no other
+    /// thread has to take them; so not each time.
     #[test]
     fn who_is_asked_again_and_again_leaves_the_rest_to_the_work_item() -> Result {
         for _ in 0..50 {

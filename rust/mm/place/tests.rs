@@ -147,8 +147,8 @@ mod place {
         Ok(())
     }
 
-    /// A peer's atomic operation does not lose what somebody else adds to the word between its look at it
-    /// and its change (RFC 7306, section 5).
+    /// A peer's atomic operation does not lose what somebody else adds to the word between its look
+    /// at it and its change (RFC 7306, section 5).
     #[test]
     fn what_others_add_meanwhile_stays() -> Result {
         let pinned = pinned(true)?;

@@ -57,8 +57,8 @@ pub struct Config {
     /// The RTR kinds that this end can send as Initiator, or take as Responder. A Responder with
     /// none counts as one that takes Write and Read, since it has to mark something (MPA-39).
     pub rtr: RtrKinds,
-    /// [`Extensions::SendImmediate`]: an Initiator offers the Send with Immediate, a Responder takes
-    /// that offer. It is said by flags that RFC 5044 reserves (MPA-3).
+    /// [`Extensions::SendImmediate`]: an Initiator offers the Send with Immediate, a Responder
+    /// takes that offer. It is said by flags that RFC 5044 reserves (MPA-3).
     pub extensions: Extensions,
 }
 
@@ -73,7 +73,8 @@ pub enum PeerToPeer {
 }
 
 impl Default for Config {
-    /// Revision 2, CRCs on (MPA-15), no Markers, RTR by Write or Read if asked for, reserved flags 0.
+    /// Revision 2, CRCs on (MPA-15), no Markers, RTR by Write or Read if asked for, reserved flags
+    /// 0.
     fn default() -> Self {
         Self {
             revision: Revision::Two,
@@ -403,8 +404,8 @@ impl Responder {
         Self { config }
     }
 
-    /// Returns the same start-up without the Send with Immediate, for a consumer that cannot be told of
-    /// one. A getter.
+    /// Returns the same start-up without the Send with Immediate, for a consumer that cannot be
+    /// told of one. A getter.
     #[must_use]
     pub fn without_send_immediate(mut self) -> Self {
         if self.config.extensions == Extensions::SendImmediate {

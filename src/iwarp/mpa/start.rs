@@ -139,7 +139,8 @@ pub struct StartHeader {
     pub revision: Revision,
     /// The S flag of revision 2: enhanced data is there (MPA-32). False in revision 1.
     pub enhanced: bool,
-    /// The Send with Immediate of [`crate::rdmap`] is offered by a Request, or agreed on by a Reply.
+    /// The Send with Immediate of [`crate::rdmap`] is offered by a Request, or agreed on by a
+    /// Reply.
     pub send_immediate: bool,
     /// Octets of private data, enhanced data included; at most 512.
     pub private_len: u16,
@@ -153,7 +154,8 @@ impl StartHeader {
     const CRC: u8 = 0x40;
     const REJECT: u8 = 0x20;
     const ENHANCED: u8 = 0x10;
-    /// Of the flags that RFC 5044 reserves, the one of a Request that offers the Send with Immediate.
+    /// Of the flags that RFC 5044 reserves, the one of a Request that offers the Send with
+    /// Immediate.
     const OFFER: u8 = 0x01;
     /// The one of a Reply that takes the offer. It is another one, since there are Responders that
     /// send the reserved flags of the Request back.
@@ -161,8 +163,8 @@ impl StartHeader {
 
     /// Reads the fixed part of a frame of the given kind.
     ///
-    /// Reserved flags do not matter (MPA-3) but to [`Self::send_immediate`], the R flag of a Request
-    /// does not (MPA-4), nor the S flag of revision 1, which RFC 5044 reserves.
+    /// Reserved flags do not matter (MPA-3) but to [`Self::send_immediate`], the R flag of a
+    /// Request does not (MPA-4), nor the S flag of revision 1, which RFC 5044 reserves.
     ///
     /// # Errors
     ///

@@ -66,8 +66,8 @@ mod kernel_memory {
     }
 
     impl Target {
-        /// Registers a page's first octets in a domain, all rights given, under this first offset, as if on
-        /// the queue pair of `rig`.
+        /// Registers a page's first octets in a domain, all rights given, under this first offset,
+        /// as if on the queue pair of `rig`.
         fn new(rig: &Rig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
             let owned = kernel_owned();
             let created = Mr::fast_reg(pd.as_arc_borrow(), owned, Shape::Pages, 1)?;

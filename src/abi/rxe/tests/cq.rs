@@ -50,10 +50,6 @@ mod suite {
         }
     }
 
-    fn id_at(ring: &CqRing, position: u32) -> Option<u64> {
-        ring.id_at(position)
-    }
-
     #[test]
     fn a_completion_is_laid_out_as_the_library_reads_it() {
         let entry = encode_cqe(&COMPLETION);
@@ -96,13 +92,13 @@ mod suite {
             assert_eq!(ring.waiting(n + 1), Some(n + 1));
         }
         assert!(!ring.post(3, &completion(3)));
-        assert_eq!((produced(&ring), id_at(&ring, 3)), (Some(3), Some(0)));
+        assert_eq!((produced(&ring), ring.id_at(3)), (Some(3), Some(0)));
         // One was polled: the last place is free now, the one after it not.
         poll(&ring, 1)?;
         assert!(ring.post(3, &completion(3)) && !ring.post(4, &completion(4)));
         assert_eq!((produced(&ring), ring.waiting(4)), (Some(0), Some(3)));
         for n in 0..4 {
-            assert_eq!(id_at(&ring, n), Some(n.into()));
+            assert_eq!(ring.id_at(n), Some(n.into()));
         }
         Ok(())
     }
@@ -150,7 +146,7 @@ mod suite {
         assert_eq!(old.copy_range(5, 1, &new, 2), Ok(()));
         assert_eq!((produced(&new), new.waiting(3)), (Some(3), Some(3)));
         for n in 0..3 {
-            assert_eq!(id_at(&new, n), Some(u64::from(n) + 3));
+            assert_eq!(new.id_at(n), Some(u64::from(n) + 3));
         }
         assert_eq!(old.copy_to(6, &CqRing::new(2)?), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, 7), Err(EINVAL));
@@ -195,7 +191,7 @@ mod suite {
                     }
                     continue;
                 }
-                if id_at(&this.ring, position) != Some(u64::from(position) + 1) {
+                if this.ring.id_at(position) != Some(u64::from(position) + 1) {
                     this.torn.add(1, Relaxed);
                 }
                 position += 1;
