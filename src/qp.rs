@@ -23,6 +23,7 @@
 
 use iwarp::{
     fault::{
+        ErrorClass,
         ErrorCode,
         Fault, //
     },
@@ -432,9 +433,9 @@ impl Qp {
 
     /// Keeps what the peer's Terminate says, for consumers and administrators.
     pub(crate) fn set_peer_terminate(&self, code: ErrorCode) {
-        let octets = [0, 1, code.layer << 4 | code.etype & 0xf, code.code];
+        let [class, code] = code.octets();
         self.peer_terminate
-            .store(u32::from_be_bytes(octets), Relaxed);
+            .store(u32::from_be_bytes([0, 1, class, code]), Relaxed);
     }
 
     /// Takes the next receive work request into `wr`.
@@ -466,13 +467,8 @@ impl Qp {
     /// A message of the peer, or something in its name, is at fault.
     pub(crate) fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
         let terminate = Terminate::for_fault(fault, quoted);
-        let event = match (terminate.code.layer, terminate.code.etype) {
-            (0, 1) | (1, 1) => QpEvent::AccessError,
-            (0, 2) | (1, 2) => QpEvent::RequestError,
-            _ => QpEvent::Fatal,
-        };
         self.terminate(terminate);
-        self.link.event(event);
+        self.link.event(event_of(fault));
     }
 
     /// Ends the stream with a Terminate; of several only the first goes out (RDMAP-144).
@@ -604,5 +600,16 @@ impl Qp {
             solicited: true,
             vendor_err: origin.vendor_err,
         });
+    }
+}
+
+/// Which asynchronous event tells the consumer of a fault of its stream.
+fn event_of(fault: Fault) -> QpEvent {
+    match fault.code().class() {
+        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => QpEvent::AccessError,
+        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => QpEvent::RequestError,
+        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+            QpEvent::Fatal
+        }
     }
 }

@@ -15,7 +15,10 @@
 //! Context: softirq, or process with the socket locked. Nothing sleeps; the walk itself allocates nothing.
 
 use iwarp::{
-    fault::Fault,
+    fault::{
+        ErrorClass,
+        Fault, //
+    },
     mpa::{
         self,
         negotiate::Rtr,
@@ -527,11 +530,14 @@ impl Qp {
 
 /// How the request that the peer refuses ends.
 fn status_of(terminate: &Terminate) -> WcStatus {
-    let code = terminate.code;
-    match (code.layer, code.etype) {
-        (0, 1) | (1, 1) => WcStatus::RemoteAccess,
-        (0, 2) | (1, 2) => WcStatus::RemoteInvalidRequest,
-        _ => WcStatus::RemoteOperation,
+    match terminate.code.class() {
+        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => WcStatus::RemoteAccess,
+        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
+            WcStatus::RemoteInvalidRequest
+        }
+        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+            WcStatus::RemoteOperation
+        }
     }
 }
 

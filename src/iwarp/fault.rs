@@ -178,59 +178,107 @@ impl Fault {
     /// Returns what a Terminate message says about this fault: **the** table of the crate.
     #[inline]
     pub const fn code(self) -> ErrorCode {
-        let (layer, etype, code) = match self {
-            Self::Local => (0, 0, 0xff),
+        let (class, code) = match self {
+            Self::Local => (ErrorClass::RdmapLocal, 0xff),
 
-            Self::SourceInvalidStag => (0, 1, 0x00),
-            Self::SourceBounds => (0, 1, 0x01),
-            Self::SourceNoRight => (0, 1, 0x02),
-            Self::SourceNotAssociated => (0, 1, 0x03),
-            Self::SourceWrap => (0, 1, 0x04),
-            Self::InvalidateForbidden => (0, 1, 0x09),
+            Self::SourceInvalidStag => (ErrorClass::RemoteProtection, 0x00),
+            Self::SourceBounds => (ErrorClass::RemoteProtection, 0x01),
+            Self::SourceNoRight => (ErrorClass::RemoteProtection, 0x02),
+            Self::SourceNotAssociated => (ErrorClass::RemoteProtection, 0x03),
+            Self::SourceWrap => (ErrorClass::RemoteProtection, 0x04),
+            Self::InvalidateForbidden => (ErrorClass::RemoteProtection, 0x09),
 
-            Self::RdmapVersion => (0, 2, 0x05),
-            Self::OpcodeReserved => (0, 2, 0x06),
-            Self::OpcodeModel => (0, 2, 0x06),
-            Self::OpcodeInterleaved => (0, 2, 0x06),
-            Self::ResponseUnsolicited => (0, 2, 0x06),
-            Self::AtomicOperation => (0, 2, 0x06),
-            Self::NotRtr => (0, 2, 0x06),
-            Self::HeaderLength => (0, 2, 0x07),
-            Self::ImmediateLength => (0, 2, 0x07),
-            Self::AtomicUnaligned => (0, 2, 0x07),
-            Self::AtomicIdentifier => (0, 2, 0x07),
-            Self::ResponseShort => (0, 2, 0x07),
-            Self::InvalidateUnknown => (0, 2, 0x09),
+            Self::RdmapVersion => (ErrorClass::RemoteOperation, 0x05),
+            Self::OpcodeReserved => (ErrorClass::RemoteOperation, 0x06),
+            Self::OpcodeModel => (ErrorClass::RemoteOperation, 0x06),
+            Self::OpcodeInterleaved => (ErrorClass::RemoteOperation, 0x06),
+            Self::ResponseUnsolicited => (ErrorClass::RemoteOperation, 0x06),
+            Self::AtomicOperation => (ErrorClass::RemoteOperation, 0x06),
+            Self::NotRtr => (ErrorClass::RemoteOperation, 0x06),
+            Self::HeaderLength => (ErrorClass::RemoteOperation, 0x07),
+            Self::ImmediateLength => (ErrorClass::RemoteOperation, 0x07),
+            Self::AtomicUnaligned => (ErrorClass::RemoteOperation, 0x07),
+            Self::AtomicIdentifier => (ErrorClass::RemoteOperation, 0x07),
+            Self::ResponseShort => (ErrorClass::RemoteOperation, 0x07),
+            Self::InvalidateUnknown => (ErrorClass::RemoteOperation, 0x09),
 
-            Self::LocalPlacement => (1, 0, 0x00),
+            Self::LocalPlacement => (ErrorClass::DdpLocal, 0x00),
 
-            Self::TaggedInvalidStag => (1, 1, 0x00),
-            Self::TaggedNoRight => (1, 1, 0x00),
-            Self::ResponseStag => (1, 1, 0x00),
-            Self::TaggedBounds => (1, 1, 0x01),
-            Self::ResponseBounds => (1, 1, 0x01),
-            Self::TaggedNotAssociated => (1, 1, 0x02),
-            Self::TaggedWrap => (1, 1, 0x03),
-            Self::TaggedVersion => (1, 1, 0x04),
+            Self::TaggedInvalidStag => (ErrorClass::TaggedBuffer, 0x00),
+            Self::TaggedNoRight => (ErrorClass::TaggedBuffer, 0x00),
+            Self::ResponseStag => (ErrorClass::TaggedBuffer, 0x00),
+            Self::TaggedBounds => (ErrorClass::TaggedBuffer, 0x01),
+            Self::ResponseBounds => (ErrorClass::TaggedBuffer, 0x01),
+            Self::TaggedNotAssociated => (ErrorClass::TaggedBuffer, 0x02),
+            Self::TaggedWrap => (ErrorClass::TaggedBuffer, 0x03),
+            Self::TaggedVersion => (ErrorClass::TaggedBuffer, 0x04),
 
-            Self::InvalidQueue => (1, 2, 0x01),
-            Self::NoBuffer => (1, 2, 0x02),
-            Self::ReadDepth => (1, 2, 0x02),
-            Self::AtomicUnsolicited => (1, 2, 0x02),
-            Self::MsnRange => (1, 2, 0x03),
-            Self::MessageOffset => (1, 2, 0x04),
-            Self::MessageIncomplete => (1, 2, 0x04),
-            Self::MessageTooLong => (1, 2, 0x05),
-            Self::UntaggedVersion => (1, 2, 0x06),
+            Self::InvalidQueue => (ErrorClass::UntaggedBuffer, 0x01),
+            Self::NoBuffer => (ErrorClass::UntaggedBuffer, 0x02),
+            Self::ReadDepth => (ErrorClass::UntaggedBuffer, 0x02),
+            Self::AtomicUnsolicited => (ErrorClass::UntaggedBuffer, 0x02),
+            Self::MsnRange => (ErrorClass::UntaggedBuffer, 0x03),
+            Self::MessageOffset => (ErrorClass::UntaggedBuffer, 0x04),
+            Self::MessageIncomplete => (ErrorClass::UntaggedBuffer, 0x04),
+            Self::MessageTooLong => (ErrorClass::UntaggedBuffer, 0x05),
+            Self::UntaggedVersion => (ErrorClass::UntaggedBuffer, 0x06),
 
-            Self::Crc => (2, 0, 0x02),
-            Self::Marker => (2, 0, 0x03),
-            Self::UlpduTooShort => (2, 0, 0x03),
-            Self::LocalStartup => (2, 0, 0x05),
-            Self::InsufficientIrd => (2, 0, 0x06),
-            Self::NoMatchingRtr => (2, 0, 0x07),
+            Self::Crc => (ErrorClass::Mpa, 0x02),
+            Self::Marker => (ErrorClass::Mpa, 0x03),
+            Self::UlpduTooShort => (ErrorClass::Mpa, 0x03),
+            Self::LocalStartup => (ErrorClass::Mpa, 0x05),
+            Self::InsufficientIrd => (ErrorClass::Mpa, 0x06),
+            Self::NoMatchingRtr => (ErrorClass::Mpa, 0x07),
         };
-        ErrorCode { layer, etype, code }
+        class.code(code)
+    }
+}
+
+/// Layer and error type of an error: what a Terminate message says of its kind
+/// (RFC 5040, section 4.8, figure 10; RDMAP-38).
+///
+/// The value has the layer in its high nibble and the error type in its low one: the first octet of
+/// a Terminate header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ErrorClass {
+    /// RDMAP: Local Catastrophic Error.
+    RdmapLocal = 0x00,
+    /// RDMAP: Remote Protection Error.
+    RemoteProtection = 0x01,
+    /// RDMAP: Remote Operation Error.
+    RemoteOperation = 0x02,
+    /// DDP: Local Catastrophic Error.
+    DdpLocal = 0x10,
+    /// DDP: Tagged Buffer Error.
+    TaggedBuffer = 0x11,
+    /// DDP: Untagged Buffer Error.
+    UntaggedBuffer = 0x12,
+    /// LLP: MPA Error.
+    Mpa = 0x20,
+}
+
+impl ErrorClass {
+    /// Every class, in order.
+    const ALL: [Self; 7] = [
+        Self::RdmapLocal,
+        Self::RemoteProtection,
+        Self::RemoteOperation,
+        Self::DdpLocal,
+        Self::TaggedBuffer,
+        Self::UntaggedBuffer,
+        Self::Mpa,
+    ];
+
+    /// Returns the error of this class with that error code.
+    const fn code(self, code: u8) -> ErrorCode {
+        // CAST: The value of a `repr(u8)` enum.
+        let octet = self as u8;
+        ErrorCode {
+            layer: octet >> 4,
+            etype: octet & 0x0f,
+            code,
+        }
     }
 }
 
@@ -248,17 +296,32 @@ pub struct ErrorCode {
 }
 
 impl ErrorCode {
+    /// Returns the class, or [`None`] if the peer made one up.
+    pub fn class(self) -> Option<ErrorClass> {
+        let same = |class: &ErrorClass| class.code(self.code) == self;
+        ErrorClass::ALL.into_iter().find(same)
+    }
+
+    /// Returns the first two octets of a Terminate header: layer and error type, then the code.
+    #[inline]
+    pub const fn octets(self) -> [u8; 2] {
+        [(self.layer << 4) | (self.etype & 0x0f), self.code]
+    }
+
     /// Returns which parts of the offending segment go with this error
     /// (RFC 5040, section 4.8, figure 10, and section 7.1; RDMAP-40).
-    #[inline]
-    pub const fn quoting(self) -> Quoting {
-        match (self.layer, self.etype) {
+    pub fn quoting(self) -> Quoting {
+        match self.class() {
             // RDMAP-142: every RDMAP error of a Read Request sends its header back.
-            (0, 1 | 2) => Quoting::SegmentAndRead,
-            (1, 1 | 2) => Quoting::Segment,
+            Some(ErrorClass::RemoteProtection | ErrorClass::RemoteOperation) => {
+                Quoting::SegmentAndRead
+            }
+            Some(ErrorClass::TaggedBuffer | ErrorClass::UntaggedBuffer) => Quoting::Segment,
             // RDMAP-44: nothing goes with a Local Catastrophic error; LLP errors have no DDP
             // header.
-            _ => Quoting::Nothing,
+            Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+                Quoting::Nothing
+            }
         }
     }
 }
@@ -301,19 +364,46 @@ mod tests {
     #[test]
     fn no_code_is_outside_the_tables_of_the_rfcs() {
         for fault in Fault::ALL {
-            let ErrorCode { layer, etype, code } = fault.code();
-            let listed = match (layer, etype) {
-                (0, 0) => true,
-                (0, 1) => matches!(code, 0..=4 | 9 | 0xff),
-                (0, 2) => matches!(code, 5..=9 | 0xff),
-                (1, 0) => code == 0,
-                (1, 1) => matches!(code, 0..=4),
-                (1, 2) => matches!(code, 1..=6),
+            let code = fault.code().code;
+            let listed = match fault.code().class().unwrap() {
+                ErrorClass::RdmapLocal => true,
+                ErrorClass::RemoteProtection => matches!(code, 0..=4 | 9 | 0xff),
+                ErrorClass::RemoteOperation => matches!(code, 5..=9 | 0xff),
+                ErrorClass::DdpLocal => code == 0,
+                ErrorClass::TaggedBuffer => matches!(code, 0..=4),
+                ErrorClass::UntaggedBuffer => matches!(code, 1..=6),
                 // 1 and 4 are never sent.
-                (2, 0) => matches!(code, 2 | 3 | 5..=7),
-                _ => false,
+                ErrorClass::Mpa => matches!(code, 2 | 3 | 5..=7),
             };
             assert!(listed);
+        }
+    }
+
+    #[test]
+    fn layer_and_type_make_the_class_and_the_class_what_is_quoted() {
+        use ErrorClass::*;
+        let classes = [
+            (0, 0, RdmapLocal, Quoting::Nothing),
+            (0, 1, RemoteProtection, Quoting::SegmentAndRead),
+            (0, 2, RemoteOperation, Quoting::SegmentAndRead),
+            (1, 0, DdpLocal, Quoting::Nothing),
+            (1, 1, TaggedBuffer, Quoting::Segment),
+            (1, 2, UntaggedBuffer, Quoting::Segment),
+            (2, 0, Mpa, Quoting::Nothing),
+        ];
+        for octet in 0..=u8::MAX {
+            let (layer, etype) = (octet >> 4, octet & 0x0f);
+            let listed = classes
+                .iter()
+                .find(|line| (line.0, line.1) == (layer, etype));
+            for code in [0, 1, 0xff] {
+                let error = ErrorCode { layer, etype, code };
+                assert_eq!(error.octets(), [octet, code]);
+                assert_eq!(error.class(), listed.map(|line| line.2));
+                let quoting = listed.map_or(Quoting::Nothing, |line| line.3);
+                assert_eq!(error.quoting(), quoting);
+                assert!(listed.is_none_or(|line| line.2.code(code) == error));
+            }
         }
     }
 }

@@ -232,10 +232,9 @@ impl Terminate {
 
     /// Returns the octets of the header, 4 to 52.
     pub fn encode(&self) -> TerminateOctets {
-        let ErrorCode { layer, etype, code } = self.code;
+        let [class, code] = self.code.octets();
         let mut octets = [0; Self::LEN_MAX];
-        // RDMAP-38: Layer is the high nibble of the first octet.
-        let mut control = u32::from_be_bytes([(layer << 4) | (etype & 0x0f), code, 0, 0]);
+        let mut control = u32::from_be_bytes([class, code, 0, 0]);
         let len = match &self.quoted {
             None => const { Self::LEN_MIN as u8 },
             Some(quoted) => {

@@ -249,4 +249,19 @@ mod posting {
         assert!(rig.flushed(&[]));
         Ok(())
     }
+
+    #[test]
+    fn a_fault_raises_the_event_of_its_class() {
+        for (fault, event) in [
+            (Fault::Local, QpEvent::Fatal),
+            (Fault::SourceBounds, QpEvent::AccessError),
+            (Fault::OpcodeReserved, QpEvent::RequestError),
+            (Fault::LocalPlacement, QpEvent::Fatal),
+            (Fault::TaggedBounds, QpEvent::AccessError),
+            (Fault::NoBuffer, QpEvent::RequestError),
+            (Fault::Crc, QpEvent::Fatal),
+        ] {
+            assert_eq!(event_of(fault), event);
+        }
+    }
 }
