@@ -25,9 +25,12 @@ use kernel_ext::{
         },
         ops::{
             CqInit,
+            CqOps,
             QpCreated,
             QpInit,
-            SrqInit, //
+            QpOps,
+            SrqInit,
+            SrqOps, //
         },
         types::{
             Owner,
@@ -62,8 +65,7 @@ use crate::{
         Settings, //
     },
     srq::Srq,
-    wr::Completion,
-    Riwarp, //
+    wr::Completion, //
 };
 
 /// A completion whose fields can be told from each other where it is laid out.
@@ -97,7 +99,7 @@ impl Bench {
             queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
             ticket: Ticket::single()?,
         })?;
-        let pd = Pd::alloc(device.as_arc_borrow())?;
+        let pd = Pd::new(device.clone())?;
         Ok(Self { device, pd })
     }
 
@@ -122,7 +124,6 @@ impl Bench {
         let init = SrqInit {
             owner: Owner::Kernel(kernel_owned()),
             srq_type: 0,
-            pd: self.pd.clone(),
             attr: SrqAttr {
                 max_wr,
                 max_sge: 1,
@@ -144,7 +145,7 @@ impl Bench {
         (send, recv): (u32, u32),
         srq: Option<Arc<Srq>>,
         cq: &Arc<Cq>,
-    ) -> Result<QpCreated<Riwarp>> {
+    ) -> Result<QpCreated<Qp>> {
         let init = QpInit {
             owner: Owner::Kernel(kernel_owned()),
             qp_type: QpType::Rc,

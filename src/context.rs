@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a process holds of a device before it has queues: its context and its protection domains.
+//! Protection domains.
 //!
 //! A protection domain is a number. Queue pairs and regions carry the number of theirs, and a
 //! stream may use a region only if the two are equal (RFC 5041, section 10.3; DDP-88).
@@ -9,45 +9,14 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
-};
-use kernel_ext::rdma::udata::Udata;
-
-use crate::{
-    abi,
-    device::{
-        Device,
-        Reservation,
-        Resource, //
-    },
-    Riwarp, //
+    sync::Arc, //
 };
 
-/// An open device of a process. The memory that it maps belongs to the objects that were made with
-/// it, so there is nothing to keep here but the device itself.
-pub(crate) struct UContext {
-    _device: Arc<Device>,
-}
-
-impl UContext {
-    /// Opens the device.
-    pub(crate) fn open(
-        device: ArcBorrow<'_, Device>,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result<Arc<Self>> {
-        let context = Arc::new(
-            Self {
-                _device: device.into(),
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        abi::user::answer_open(device.abi, udata)?;
-        Ok(context)
-    }
-}
+use crate::device::{
+    Device,
+    Reservation,
+    Resource, //
+};
 
 /// The number of a protection domain: unique among all that the device ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +42,7 @@ impl Pd {
     /// # Errors
     ///
     /// `ENOMEM` if the device has as many as it can have.
-    pub(crate) fn alloc(device: ArcBorrow<'_, Device>) -> Result<Arc<Self>> {
-        let device: Arc<Device> = device.into();
+    pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Self>> {
         let pd = Self {
             id: device.next_pd_id(),
             _reservation: device.reserve(Resource::Pd)?,

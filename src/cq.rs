@@ -24,7 +24,6 @@ use kernel::{
             Release, //
         },
         Arc,
-        ArcBorrow,
         SpinLockIrq, //
     }, //
 };
@@ -33,16 +32,7 @@ use kernel_ext::rdma::{
         CqLink,
         QpId, //
     },
-    ops::{
-        CqCreated,
-        CqInit,
-        Missed, //
-    },
-    restrack::Details,
-    types::{
-        NotifyOn,
-        NotifyRequest, //
-    },
+    types::NotifyOn,
     udata::Udata,
     wr::{
         Wc,
@@ -54,23 +44,15 @@ use crate::{
     abi::{
         rxe,
         siw,
-        user::{
-            CqRing,
-            Places, //
-        },
+        user::CqRing,
         Abi, //
     },
     device::{
         Device,
         Reservation,
-        Resource,
-        MAX_CQE, //
+        Resource, //
     },
-    wr::{
-        empty_ring,
-        Completion, //
-    },
-    Riwarp, //
+    wr::Completion, //
 };
 
 /// What completions since the last announcement would raise.
@@ -89,7 +71,8 @@ const LOCKED_COPIES: u32 = 256;
 /// for the process in between, so the second time there is little already.
 const CATCH_UPS: u32 = 100;
 
-enum Ring {
+/// Where completions are.
+pub(crate) enum Ring {
     /// Private to the kernel.
     Kernel(KVVec<Option<Completion>>),
     /// Mapped by a process, which polls without a call.
@@ -125,41 +108,17 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Makes a completion queue.
-    ///
-    /// Context: process.
+    /// Makes a completion queue with so many places, which are those of `ring`.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for creation flags, `EINVAL` for a size beyond the device's, `ENOMEM`.
-    pub(crate) fn create(
-        device: ArcBorrow<'_, Device>,
-        init: CqInit,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result<CqCreated<Riwarp>> {
-        if init.flags != 0 {
-            return Err(EOPNOTSUPP);
-        }
-        if init.entries == 0 || init.entries > MAX_CQE {
-            return Err(EINVAL);
-        }
-        let abi = device.abi;
-        let (places, ring) = if init.owner.is_user() {
-            let places = abi.places(init.entries);
-            let ring = CqRing::create(abi, places.all, udata)?;
-            (places, Ring::User(ring))
-        } else {
-            let places = Places::plain(init.entries);
-            (places, Ring::Kernel(empty_ring(places.all as usize)?))
-        };
-        let device: Arc<Device> = device.into();
-        Ok(CqCreated {
-            cq: Self::new(&device, init.link, places.all, ring)?,
-            entries: places.usable,
-        })
-    }
-
-    fn new(device: &Arc<Device>, link: CqLink, entries: u32, ring: Ring) -> Result<Arc<Self>> {
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        link: CqLink,
+        entries: u32,
+        ring: Ring,
+    ) -> Result<Arc<Self>> {
         let bell = match &ring {
             Ring::User(ring) => ring.bell(),
             Ring::Kernel(_) => None,
@@ -186,23 +145,17 @@ impl Cq {
         Ok(cq)
     }
 
-    /// Takes the queue out of service; no queue pair refers to it any more.
-    pub(crate) fn destroy(_cq: Arc<Self>) {}
-
-    /// Gives the queue of a process another size; what it holds stays. Returns how much it holds then.
+    /// Moves what the queue of a process holds to a ring of another size, which takes the place of
+    /// the old one. Returns how much it holds then.
     ///
     /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a size beyond the device's or less than what was not polled yet, or if more
-    /// came meanwhile than the old size has room for, `EAGAIN` if completions come faster than they
-    /// are copied, `EOPNOTSUPP` where the library has no such call, `ENOMEM`. The queue stays as it
-    /// was then.
-    pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result<u32> {
-        if entries == 0 || entries > MAX_CQE {
-            return Err(EINVAL);
-        }
+    /// `EINVAL` for a size less than what was not polled yet, or if more came meanwhile than the old
+    /// size has room for, `EAGAIN` if completions come faster than they are copied, `EOPNOTSUPP`
+    /// where the library has no such call, `ENOMEM`. The queue stays as it was then.
+    pub(crate) fn move_to_new_ring(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
         let ring = match &self.inner.lock().ring {
             Ring::User(ring) => ring.clone(),
             Ring::Kernel(_) => return Err(EOPNOTSUPP),
@@ -309,7 +262,7 @@ impl Cq {
 
     /// Hands completions to a kernel consumer, as many as the sink takes. A queue that a process
     /// polls by itself has none to hand out.
-    pub(crate) fn poll(&self, sink: &mut WcSink<'_>) {
+    pub(crate) fn poll_into(&self, sink: &mut WcSink<'_>) {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let Ring::Kernel(slots) = &mut inner.ring else {
@@ -354,51 +307,49 @@ impl Cq {
         (position & self.entries.wrapping_sub(1)) as usize
     }
 
-    /// Says how the queue is.
+    /// How the queue is.
     ///
-    /// Context: process.
-    pub(crate) fn describe(&self, details: &mut Details<'_>) -> Result {
-        let (waiting, armed, overflown) = {
-            let inner = self.inner.lock();
-            let waiting = match &inner.ring {
+    /// Context: any.
+    pub(crate) fn state(&self) -> CqState {
+        let inner = self.inner.lock();
+        CqState {
+            waiting: match &inner.ring {
                 Ring::User(ring) => ring.waiting(inner.posted),
                 Ring::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
-            };
-            (waiting, inner.armed, inner.overflown)
-        };
-        if let Some(waiting) = waiting {
-            details.number(c"waiting", waiting)?;
+            },
+            armed: inner.armed,
+            armed_by_call: self.bell.is_none(),
+            overflown: inner.overflown,
         }
-        // Where a process arms the queue without a call, only it knows.
-        if self.bell.is_none() {
-            let armed = match armed {
-                None => c"no",
-                Some(NotifyOn::Next) => c"next",
-                Some(NotifyOn::Solicited) => c"solicited",
-            };
-            details.word(c"armed", armed)?;
-        }
-        details.number(c"overrun", overflown.into())
     }
 
-    /// Arms the queue; says whether completions of a kernel consumer are there already, if that was
-    /// asked. A process polls once more after it.
-    pub(crate) fn req_notify(&self, request: NotifyRequest) -> Missed {
+    /// Arms the queue; says whether completions of a kernel consumer are there already. A process
+    /// polls once more after it.
+    ///
+    /// Context: any.
+    pub(crate) fn arm(&self, on: NotifyOn) -> bool {
         let mut inner = self.inner.lock();
         // A request for any completion is not weakened by a later one for solicited ones.
         if inner.armed != Some(NotifyOn::Next) {
-            inner.armed = Some(request.on);
+            inner.armed = Some(on);
         }
-        let waiting = match &inner.ring {
+        match &inner.ring {
             Ring::Kernel(slots) => matches!(slots.get(self.index(inner.taken)), Some(Some(_))),
             Ring::User(_) => false,
-        };
-        if request.report_missed && waiting {
-            Missed::Yes
-        } else {
-            Missed::No
         }
     }
+}
+
+/// How a queue is.
+pub(crate) struct CqState {
+    /// Completions that were not polled yet, if that is known.
+    pub(crate) waiting: Option<u32>,
+    /// What the consumer asked for last, if it was not told yet.
+    pub(crate) armed: Option<NotifyOn>,
+    /// The queue is armed by a call. Where a process arms it without one, only it knows.
+    pub(crate) armed_by_call: bool,
+    /// A completion was lost, and so is all that came after it.
+    pub(crate) overflown: bool,
 }
 
 /// The way of a queue's completions to another ring.
@@ -476,10 +427,17 @@ mod tests {
         polled,
         Bench, //
     };
-    use kernel_ext::rdma::wr::{
-        WcExtra,
-        WcOpcode,
-        WcStatus, //
+    use kernel_ext::rdma::{
+        ops::{
+            CqOps,
+            Missed, //
+        },
+        types::NotifyRequest,
+        wr::{
+            WcExtra,
+            WcOpcode,
+            WcStatus, //
+        }, //
     };
 
     const COMPLETION: Completion = Completion {

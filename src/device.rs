@@ -2,9 +2,9 @@
 
 //! The device: one network interface seen through RDMA verbs.
 //!
-//! What enters: the questions of `ib_core` about what the device can do and how its port is, and
-//! what happens to the interface. What leaves: true answers, and events of the port. The device also
-//! holds what its objects share: the tables of regions and queue pairs, the settings, the counters.
+//! What enters: what happens to the interface. What leaves: events of the port. The device holds what
+//! its objects share: the tables of regions and queue pairs, the settings, the counters. What it can
+//! do and how its port is, `verbs` says.
 //!
 //! Its life: made by `registry`, ended by whoever unregisters it. [`Device::shut_down`] runs when the
 //! last verb is over; it ends what is left of the connections and waits for everything that still
@@ -38,24 +38,10 @@ use kernel_ext::{
         RcuMap, //
     },
     rdma::{
-        device::{
-            DeviceLink,
-            IbDevice, //
-        },
+        device::DeviceLink,
         types::{
-            AtomicCap,
-            DeviceAttr,
-            DeviceCaps,
             Gid,
-            KernelCaps,
-            LinkSpeed,
-            Mtu,
-            OdpCaps,
-            PhysState,
-            PortAttr,
-            PortEvent,
-            PortImmutable,
-            PortState, //
+            PortEvent, //
         }, //
     },
 };
@@ -64,14 +50,8 @@ use crate::{
     abi::Abi,
     conn::Conns,
     context::PdId,
-    gid::{
-        GidTable,
-        GID_TABLE_LEN, //
-    },
-    mr::{
-        Region,
-        MAX_FAST_REG_PAGES, //
-    },
+    gid::GidTable,
+    mr::Region,
     pairing::Pairings,
     qp::Qp,
     queues::{
@@ -328,83 +308,9 @@ impl Device {
         self.regions.flush();
     }
 
-    /// What the device can do.
-    pub(crate) fn attributes(&self) -> DeviceAttr {
-        let max_sge = self.abi.limits().sge;
-        let mut device_caps = DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT;
-        let mut odp_caps = ODP_CAPS;
-        let (mut max_mw, mut atomic_cap) = (0, AtomicCap::None);
-        if self.abi.has_extensions() {
-            device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
-            device_caps |= DeviceCaps::SRQ_RESIZE;
-            max_mw = MAX_MW;
-            atomic_cap = AtomicCap::Global;
-            odp_caps |= OdpCaps::ATOMIC;
-        }
-        DeviceAttr {
-            vendor_id: VENDOR_ID,
-            sys_image_guid: self.guid.octets(),
-            max_mr_size: u64::MAX,
-            page_size_cap: PAGE_SIZES,
-            max_qp: MAX_QP,
-            max_qp_wr: MAX_QP_WR,
-            device_caps,
-            kernel_caps: KernelCaps::ALLOW_USER_UNREG
-                | KernelCaps::ON_DEMAND_PAGING
-                | KernelCaps::SG_GAPS_REG,
-            max_send_sge: max_sge,
-            max_recv_sge: max_sge,
-            max_sge_rd: MAX_READ_SGE,
-            max_cq: MAX_CQ,
-            max_cqe: MAX_CQE,
-            max_mr: MAX_MR,
-            max_pd: MAX_PD,
-            max_qp_rd_atom: MAX_IRD,
-            max_qp_init_rd_atom: MAX_ORD,
-            max_res_rd_atom: MAX_QP.saturating_mul(MAX_IRD),
-            atomic_cap,
-            max_mw,
-            max_srq: MAX_SRQ,
-            max_srq_wr: MAX_SRQ_WR,
-            max_srq_sge: max_sge,
-            max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
-            odp_caps,
-            ..DeviceAttr::default()
-        }
-    }
-
-    /// How the port is.
-    pub(crate) fn port(&self, ib: &IbDevice) -> PortAttr {
-        let mtu = self.netdev.mtu();
-        let (state, phys_state) = if self.netdev.is_running() {
-            (PortState::Active, PhysState::LinkUp)
-        } else {
-            (PortState::Down, PhysState::Disabled)
-        };
-        // An interface without a cable has no speed, and asking would be logged each time.
-        let speed = match self.netdev.link_type() {
-            LinkType::Ethernet => ib.eth_speed(PORT).unwrap_or_default(),
-            LinkType::Loopback | LinkType::None | LinkType::Other(_) => LinkSpeed::default(),
-        };
-        PortAttr {
-            state,
-            phys_state,
-            max_mtu: Mtu::Mtu4096,
-            active_mtu: Mtu::from_octets(mtu),
-            phys_mtu: mtu,
-            gid_tbl_len: GID_TABLE_LEN,
-            max_msg_sz: u32::MAX,
-            speed,
-            port_cap_flags: PORT_CM_SUP,
-        }
-    }
-
-    /// What never changes about the port.
-    pub(crate) fn port_immutable(&self) -> PortImmutable {
-        PortImmutable {
-            gid_tbl_len: GID_TABLE_LEN,
-            pkey_tbl_len: 0,
-        }
+    /// What identifies the device.
+    pub(crate) fn guid(&self) -> Guid {
+        self.guid
     }
 
     /// An entry of the GID table.
@@ -414,11 +320,6 @@ impl Device {
     /// `EINVAL` beyond the end of the table.
     pub(crate) fn gid(&self, index: usize) -> Result<Gid> {
         self.gids.get(&self.netdev, self.guid, index)
-    }
-
-    /// The interface, as long as the device is in service.
-    pub(crate) fn netdev_in_service(&self) -> Option<NetDevice> {
-        (!self.is_going()).then(|| self.netdev.clone())
     }
 
     /// Passes on what happened to the interface. It is `registry` that sees to its end.
@@ -513,18 +414,6 @@ pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
 /// More kinds of interfaces that carry IP (`include/uapi/linux/if_arp.h`): IEEE 802 networks, and
 /// tunnels over IPv4, over IPv6, from IPv6 to IPv4, and GRE over both.
 const IP_LINKS: [u16; 6] = [6, 768, 769, 776, 778, 823];
-/// Programs want one. This is nobody's: "riW", which as an OUI is locally administered.
-const VENDOR_ID: u32 = 0x72_6957;
-/// What every process can do with memory that is paged on demand.
-const ODP_CAPS: OdpCaps = OdpCaps::SEND
-    .union(OdpCaps::RECV)
-    .union(OdpCaps::WRITE)
-    .union(OdpCaps::READ)
-    .union(OdpCaps::SRQ_RECV);
-/// `IB_PORT_CM_SUP`: connections are made by a connection manager.
-const PORT_CM_SUP: u32 = 1 << 16;
-/// Pages of 4 KiB and any larger power of two.
-const PAGE_SIZES: u64 = !0xfff;
 
 #[kernel::prelude::kunit_tests(riwarp_device)]
 mod tests {
@@ -541,6 +430,7 @@ mod tests {
         mm::place::Shape,
         rdma::{
             bench::kernel_owned,
+            ops::QpOps,
             types::MwType, //
         }, //
     };
@@ -601,8 +491,8 @@ mod tests {
             let made = match resource {
                 Resource::Cq => bench.cq(1).map(drop),
                 Resource::Mr => Mr::fast_reg(pd, kernel_owned(), Shape::Pages, 1).map(drop),
-                Resource::Mw => Mw::alloc(pd, MwType::Two).map(drop),
-                Resource::Pd => Pd::alloc(device.as_arc_borrow()).map(drop),
+                Resource::Mw => Mw::new(&pd, MwType::Two).map(drop),
+                Resource::Pd => Pd::new(device.clone()).map(drop),
                 Resource::Qp => bench.qp(1, &cq).map(Qp::destroy),
                 Resource::Srq => bench.srq(1, 0).map(drop),
             };

@@ -60,8 +60,7 @@ use crate::{
         Conn,
         HalfOpen, //
     },
-    device::Device,
-    Riwarp, //
+    device::Device, //
 };
 
 use self::door::{
@@ -94,7 +93,7 @@ pub(crate) struct Listener {
 /// Who decides about the peers that come.
 pub(crate) enum Consumer {
     /// A consumer of the iWARP connection manager; events go there.
-    Cm(CmId<Riwarp>),
+    Cm(CmId),
     /// Queue pairs that wait for their peers ([`crate::pairing`]).
     Pairing,
 }
@@ -176,7 +175,7 @@ struct Waiter {
 /// * `ENOMEM`.
 pub(crate) fn create_listen(
     dev: ArcBorrow<'_, Device>,
-    id: CmId<Riwarp>,
+    id: CmId,
     backlog: u32,
 ) -> Result<Arc<Listener>> {
     if dev.is_going() {

@@ -122,7 +122,6 @@ use crate::{
 };
 
 mod alarm;
-mod details;
 mod idle;
 pub(crate) mod pace;
 mod paging;
@@ -139,6 +138,7 @@ use pace::{
 };
 pub(crate) use pairing::Call;
 use pairing::Pairing;
+pub(crate) use verbs::QpParts;
 
 /// Where a queue pair is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,7 +170,7 @@ impl Phase {
 }
 
 /// Where receive work requests come from.
-enum Receives {
+pub(crate) enum Receives {
     Own(Arc<RecvQueue>),
     Shared(Arc<Srq>),
 }
@@ -335,6 +335,15 @@ impl WorkItem<RX> for Qp {
 
 // What the parts of a queue pair ask of it. Context: any, unless a function says otherwise.
 impl Qp {
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether its consumer is a process.
+    pub(crate) fn is_user(&self) -> bool {
+        self.user
+    }
+
     pub(crate) fn link(&self) -> &QpLink {
         &self.link
     }
@@ -376,7 +385,7 @@ impl Qp {
         Origin {
             qpn: self.number,
             qp: self.link.id(),
-            vendor_err: self.peer_terminate.load(Relaxed),
+            vendor_err: self.peer_terminate(),
         }
     }
 
@@ -436,6 +445,24 @@ impl Qp {
         let [class, code] = code.octets();
         self.peer_terminate
             .store(u32::from_be_bytes([0, 1, class, code]), Relaxed);
+    }
+
+    /// What the peer's Terminate says, as in [`Completion::vendor_err`].
+    pub(crate) fn peer_terminate(&self) -> u32 {
+        self.peer_terminate.load(Relaxed)
+    }
+
+    /// Whether the peer of the stream takes the Send with Immediate.
+    pub(crate) fn may_send_immediate(&self) -> bool {
+        self.send_immediate.load(Relaxed)
+    }
+
+    /// Its own receive queue; [`None`] if it takes from a shared one.
+    pub(crate) fn own_receives(&self) -> Option<&RecvQueue> {
+        match &self.receives {
+            Receives::Own(queue) => Some(queue),
+            Receives::Shared(_) => None,
+        }
     }
 
     /// Takes the next receive work request into `wr`.

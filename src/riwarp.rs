@@ -4,8 +4,8 @@
 //!
 //! The map of the driver:
 //!
-//! * [`registry`], [`device`], [`gid`], [`driver`]: devices, how they come and go, their addresses, and
-//!   `ib_core`'s door;
+//! * [`verbs`]: what `ib_core` asks of each kind of object;
+//! * [`registry`], [`device`], [`gid`]: devices, how they come and go, and their addresses;
 //! * [`context`], [`mr`], [`stag`]: protection domains, memory regions, and their keys;
 //! * [`qp`], [`cq`], [`srq`], [`rq`], [`sq`]: queues;
 //! * [`tx`], [`rx`], [`readq`]: the stream out and in;
@@ -52,7 +52,6 @@ mod conn;
 mod context;
 mod cq;
 mod device;
-mod driver;
 mod gid;
 mod listen;
 mod mr;
@@ -70,6 +69,7 @@ mod srq;
 mod stag;
 mod stats;
 mod tx;
+mod verbs;
 mod wr;
 
 module! {

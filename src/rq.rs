@@ -22,8 +22,7 @@ use crate::{
         empty_ring,
         BadWr,
         RecvWr, //
-    },
-    Riwarp, //
+    }, //
 };
 
 enum Ring {
@@ -96,7 +95,7 @@ impl RecvQueue {
     ///
     /// `EINVAL` if there is more than fits, `EOPNOTSUPP` for a queue of a kernel consumer and where the
     /// library has no such call, `ENOMEM`.
-    pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_, Riwarp>) -> Result {
+    pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result {
         let (ring, before) = {
             let inner = self.inner.lock();
             match &inner.ring {

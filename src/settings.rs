@@ -32,7 +32,7 @@ use kernel::{
 };
 use kernel_ext::rdma::settings::Setting;
 
-use crate::Riwarp;
+use crate::device::Device;
 
 /// A revision of the MPA start-up frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ macro_rules! switch {
 }
 
 /// The files.
-pub(crate) const FILES: &[Setting<Riwarp>] = &[
+pub(crate) const FILES: &[Setting<Device>] = &[
     switch!(c"crc", crc),
     Setting {
         name: c"mpa_rev",

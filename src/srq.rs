@@ -14,49 +14,29 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        Arc,
-        ArcBorrow, //
+        Arc, //
     }, //
 };
-use kernel_ext::{
-    rdma::{
-        object::SrqLink,
-        ops::{
-            SrqCreated,
-            SrqInit, //
-        },
-        restrack::Details,
-        types::{
-            SrqAttr,
-            SrqAttrMask,
-            SrqEvent, //
-        },
-        udata::Udata,
-        wr::RecvWrs, //
-    }, //
+use kernel_ext::rdma::{
+    object::SrqLink,
+    types::{
+        SrqAttr,
+        SrqEvent, //
+    },
+    udata::Udata, //
 };
 
 use crate::{
     abi::{
-        self,
-        user::{
-            Places,
-            RecvRing, //
-        },
+        user::RecvRing,
         Abi, //
     },
-    device::{
-        Device,
-        Reservation,
-        Resource,
-        MAX_SRQ_WR, //
-    },
+    device::Reservation,
     rq::RecvQueue,
     wr::{
         BadWr,
         RecvWr, //
-    },
-    Riwarp, //
+    }, //
 };
 
 /// A shared receive queue.
@@ -74,51 +54,21 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Makes a shared receive queue.
-    ///
-    /// Context: process.
+    /// Makes a shared receive queue with so many places, and with the ring that a process has mapped.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for another type than the plain one, `EINVAL` for sizes beyond the device's,
     /// `ENOMEM`.
-    pub(crate) fn create(
-        device: ArcBorrow<'_, Device>,
-        init: SrqInit<Riwarp>,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result<SrqCreated<Riwarp>> {
-        if init.srq_type != 0 {
-            return Err(EOPNOTSUPP);
-        }
-        let device: Arc<Device> = device.into();
-        let abi = device.abi;
-        let attr = init.attr;
-        if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > abi.limits().sge {
-            return Err(EINVAL);
-        }
-        // A limit is set by a change; what cannot be one is none here (ibv_create_srq(3)).
-        let srq_limit = if attr.srq_limit > attr.max_wr {
-            0
-        } else {
-            attr.srq_limit
-        };
-        let reservation = device.reserve(Resource::Srq)?;
-        let (places, ring, max_sge) = if init.owner.is_user() {
-            let places = abi.places(attr.max_wr);
-            let (ring, max_sge) = RecvRing::create_shared(abi, places.all, attr.max_sge, udata)?;
-            (places, Some(ring), max_sge)
-        } else {
-            (Places::plain(attr.max_wr), None, attr.max_sge)
-        };
-        let attr = SrqAttr {
-            max_wr: places.usable,
-            max_sge,
-            srq_limit,
-        };
-        let queue = RecvQueue::new(places.all, ring)?;
-        let srq = Arc::pin_init(
+    pub(crate) fn new(
+        link: SrqLink,
+        attr: SrqAttr,
+        (places, ring): (u32, Option<RecvRing>),
+        reservation: Reservation,
+    ) -> Result<Arc<Self>> {
+        let queue = RecvQueue::new(places, ring)?;
+        Ok(Arc::pin_init(
             pin_init!(Self {
-                link: init.link,
+                link,
                 max_wr: Atomic::new(attr.max_wr),
                 max_sge: attr.max_sge,
                 limit: Atomic::new(attr.srq_limit),
@@ -126,20 +76,13 @@ impl Srq {
                 _reservation: reservation,
             }),
             GFP_KERNEL_ACCOUNT,
-        )?;
-        Ok(SrqCreated { srq, attr })
+        )?)
     }
-
-    /// Takes the queue out of service; no queue pair refers to it any more.
-    pub(crate) fn destroy(_srq: Arc<Self>) {}
 
     /// Takes the oldest request into `wr`, and raises the limit event if that leaves too few.
     pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         let taken = self.queue.take(wr);
-        let limit = self.limit.load(Relaxed);
-        if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
-            self.link.event(SrqEvent::LimitReached);
-        }
+        self.check_limit(self.limit.load(Relaxed));
         taken
     }
 
@@ -148,81 +91,72 @@ impl Srq {
         self.queue.holds(1)
     }
 
-    /// Posts receive work requests of a kernel consumer.
+    /// How many requests wait, if that is known.
+    pub(crate) fn waiting(&self) -> Option<u32> {
+        self.queue.waiting()
+    }
+
+    /// Posts a receive work request of a kernel consumer.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a request that cannot be posted here, `ENOMEM` for a full queue. What was posted
-    /// before the one at fault stays posted.
-    pub(crate) fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
-        wrs.try_for_each(|wr| self.queue.post(abi::kernel::recv(&wr)?))
+    /// As [`RecvQueue::post`].
+    #[inline]
+    pub(crate) fn post(&self, wr: RecvWr) -> Result {
+        self.queue.post(wr)
     }
 
-    /// Gives the queue of a process another size, arms the limit event, or both.
+    /// Gives the queue of a process another size.
     ///
     /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` for a limit beyond the size, and a size beyond the device's, below the limit, or less
-    ///   than what waits.
-    /// * `EOPNOTSUPP` for a new size of a kernel consumer's queue, or where the library has no such call.
-    /// * `ENOMEM`.
-    pub(crate) fn modify(
-        &self,
-        attr: &SrqAttr,
-        mask: SrqAttrMask,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result {
-        let (max_wr, limit) = (self.max_wr.load(Relaxed), self.limit.load(Relaxed));
-        let resize = mask.contains(SrqAttrMask::MAX_WR);
-        let arm = mask.contains(SrqAttrMask::LIMIT);
-        let size = if resize { attr.max_wr } else { max_wr };
-        if size == 0 || size > MAX_SRQ_WR || size < if arm { attr.srq_limit } else { limit } {
-            return Err(EINVAL);
-        }
-        if resize {
-            let places = Abi::Rxe.places(size);
-            self.queue.resize(places.all, udata)?;
-            self.max_wr.store(places.usable, Relaxed);
-        }
-        if arm {
-            self.limit.store(attr.srq_limit, Relaxed);
-            // Armed too late: the consumer must not wait for a request to be taken first.
-            if attr.srq_limit != 0
-                && !self.queue.holds(attr.srq_limit)
-                && self.limit.cmpxchg(attr.srq_limit, 0, Relaxed).is_ok()
-            {
-                self.link.event(SrqEvent::LimitReached);
-            }
-        }
+    /// As [`RecvQueue::resize`]; the queue stays as it was then.
+    pub(crate) fn resize(&self, max_wr: u32, udata: &mut Udata<'_>) -> Result {
+        let places = Abi::Rxe.places(max_wr);
+        self.queue.resize(places.all, udata)?;
+        self.max_wr.store(places.usable, Relaxed);
         Ok(())
     }
 
+    /// Arms the limit event; 0 disarms it.
+    pub(crate) fn arm(&self, limit: u32) {
+        self.limit.store(limit, Relaxed);
+        // Armed too late: the consumer must not wait for a request to be taken first.
+        self.check_limit(limit);
+    }
+
+    /// Raises the limit event, once, if it is armed and fewer requests than `limit` are left.
+    #[inline]
+    fn check_limit(&self, limit: u32) {
+        if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
+            self.link.event(SrqEvent::LimitReached);
+        }
+    }
+
     /// The sizes and the limit as they stand.
-    pub(crate) fn query(&self) -> SrqAttr {
+    pub(crate) fn attr(&self) -> SrqAttr {
         SrqAttr {
             max_wr: self.max_wr.load(Relaxed),
             max_sge: self.max_sge,
             srq_limit: self.limit.load(Relaxed),
         }
     }
-    /// Says how the queue is.
-    pub(crate) fn describe(&self, details: &mut Details<'_>) -> Result {
-        let attr = self.query();
-        details.number(c"max_wr", attr.max_wr)?;
-        if let Some(waiting) = self.queue.waiting() {
-            details.number(c"waiting", waiting)?;
-        }
-        details.number(c"limit", attr.srq_limit)
-    }
 }
 
 #[kernel::prelude::kunit_tests(riwarp_srq)]
 mod tests {
     use super::*;
-    use crate::bench::Bench;
-    use kernel_ext::rdma::bench::post_recv;
+    use crate::{
+        bench::Bench,
+        device::MAX_SRQ_WR, //
+    };
+    use kernel_ext::rdma::{
+        bench::post_recv,
+        ops::SrqOps,
+        types::SrqAttrMask, //
+    };
 
     const LIMIT: SrqAttrMask = SrqAttrMask::LIMIT;
     const SIZE: SrqAttrMask = SrqAttrMask::MAX_WR;

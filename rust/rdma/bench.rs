@@ -77,7 +77,7 @@ pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
 
 /// Has `f` take a list of requests with these numbers, at most four, each for a Send of no octets with a
 /// completion.
-pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T>) -> R) -> R {
+pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T::Mr>) -> R) -> R {
     let mut list = <[bindings::ib_send_wr; LIST]>::default();
     let mut next = core::ptr::null_mut();
     for (wr, id) in list.iter_mut().zip(ids).rev() {
@@ -100,7 +100,7 @@ pub fn post_send_immediate<T: Driver, R>(
     imm: [u8; 4],
     len: u32,
     flags: SendFlags,
-    f: impl FnOnce(&mut SendWrs<'_, T>) -> R,
+    f: impl FnOnce(&mut SendWrs<'_, T::Mr>) -> R,
 ) -> R {
     let mut sge = bindings::ib_sge {
         length: len,

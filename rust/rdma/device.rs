@@ -12,7 +12,7 @@
 //! [`Registration`], the administrator by `rdma link delete`, or anybody by
 //! `ib_unregister_driver()` for its driver number. All ways end in `ops.dealloc_driver`, once,
 //! after which no callback runs; there the [`DeviceLink`] dies and the driver's object is handed
-//! back ([`Driver::dealloc_driver`]). The memory of the `ib_device` itself is counted; the
+//! back ([`DeviceOps::dealloc`]). The memory of the `ib_device` itself is counted; the
 //! [`Registration`] holds a reference, so it may be dropped before, during or after any of that,
 //! but not inside `dealloc_driver`: the drop waits until whoever is unregistering the device is
 //! through.
@@ -22,6 +22,7 @@
 //! C header: `include/rdma/ib_verbs.h`.
 
 use super::ops::table;
+use super::ops::DeviceOps;
 use super::ops::Driver;
 use super::ops::Provider;
 use super::settings::SettingGroup;
@@ -47,16 +48,16 @@ use kernel::types::Opaque;
 /// `base` is at offset 0. `tail` is `Some` from before the device gets its operations until
 /// `ops.dealloc_driver`.
 #[repr(C)]
-struct DeviceObject<T: Driver> {
+struct DeviceObject<D: 'static> {
     base: bindings::ib_device,
-    tail: Option<DeviceTail<T>>,
+    tail: Option<DeviceTail<D>>,
 }
 
-struct DeviceTail<T: Driver> {
-    data: Arc<T::Device>,
+struct DeviceTail<D: 'static> {
+    data: Arc<D>,
     link: DeviceLink,
     /// Dropped by `ops.dealloc_driver`, when sysfs refers to it no more.
-    settings: SettingGroup<T>,
+    settings: SettingGroup<D>,
     counters: Counters,
 }
 
@@ -94,14 +95,14 @@ impl Counters {
 ///
 /// # Safety
 ///
-/// `device` must be a device of `T` whose operations are set and whose `dealloc_driver` has not
-/// run, and stay so for `'a`.
-pub(super) unsafe fn device_data<'a, T: Driver>(
+/// `device` must be a device whose object is a `D`, whose operations are set and whose
+/// `dealloc_driver` has not run, and stay so for `'a`.
+pub(super) unsafe fn device_data<'a, D: 'static>(
     device: *mut bindings::ib_device,
-) -> ArcBorrow<'a, T::Device> {
+) -> ArcBorrow<'a, D> {
     // SAFETY: `tail` wants a device whose operations are set and whose `dealloc_driver` has not
     // run, for `'a`, as this function does of its caller.
-    unsafe { tail::<T>(device) }.data.as_arc_borrow()
+    unsafe { tail::<D>(device) }.data.as_arc_borrow()
 }
 
 /// The names of the counters of a device.
@@ -109,23 +110,23 @@ pub(super) unsafe fn device_data<'a, T: Driver>(
 /// # Safety
 ///
 /// As for [`device_data`].
-pub(super) unsafe fn device_counters<'a, T: Driver>(
+pub(super) unsafe fn device_counters<'a, D: 'static>(
     device: *mut bindings::ib_device,
 ) -> &'a Counters {
     // SAFETY: `tail` wants a device whose operations are set and whose `dealloc_driver` has not
     // run, for `'a`, as this function does of its caller.
-    unsafe { &tail::<T>(device).counters }
+    unsafe { &tail::<D>(device).counters }
 }
 
 /// # Safety
 ///
 /// As for [`device_data`].
-unsafe fn tail<'a, T: Driver>(device: *mut bindings::ib_device) -> &'a DeviceTail<T> {
-    let this = device.cast::<DeviceObject<T>>();
+unsafe fn tail<'a, D: 'static>(device: *mut bindings::ib_device) -> &'a DeviceTail<D> {
+    let this = device.cast::<DeviceObject<D>>();
     // SAFETY: A reference wants memory that is initialised and not written to: the caller says that
     // the operations of the device are set, before which the tail was written, and that
     // `dealloc_driver`, the next to write it, does not run for `'a`.
-    let tail: &'a Option<DeviceTail<T>> = unsafe { &*addr_of_mut!((*this).tail) };
+    let tail: &'a Option<DeviceTail<D>> = unsafe { &*addr_of_mut!((*this).tail) };
     // SAFETY: It is `Some` by the type's invariant.
     unsafe { tail.as_ref().unwrap_unchecked() }
 }
@@ -239,13 +240,13 @@ pub struct Identity {
 
 /// A registered device; dropping it unregisters it, and waits for others who do the same.
 ///
-/// Context of the drop: process, without the RTNL lock, not inside [`Driver::dealloc_driver`].
+/// Context of the drop: process, without the RTNL lock, not inside [`DeviceOps::dealloc`].
 ///
 /// # Invariants
 ///
 /// `device` is a device of `T`, and a reference to its memory is ours.
 pub struct Registration<T: Driver> {
-    device: NonNull<DeviceObject<T>>,
+    device: NonNull<DeviceObject<T::Device>>,
 }
 
 // SAFETY: Unregistering is allowed on any thread.
@@ -257,7 +258,7 @@ impl<T: Driver> Registration<T> {
     /// Makes a device and registers it. `name` may hold a `%d`.
     ///
     /// `make` makes the driver's object; verbs are called on it before this function returns. If
-    /// registering fails after `make` succeeded, [`Driver::dealloc_driver`] is called as at any
+    /// registering fails after `make` succeeded, [`DeviceOps::dealloc`] is called as at any
     /// other end. If `make` fails, the link that it got is dead, whoever keeps it.
     ///
     /// # Errors
@@ -270,12 +271,15 @@ impl<T: Driver> Registration<T> {
         identity: &Identity,
         make: impl FnOnce(DeviceLink) -> Result<Arc<T::Device>>,
     ) -> Result<Self> {
-        const { assert!(offset_of!(DeviceObject<T>, base) == 0) };
+        const { assert!(offset_of!(DeviceObject<T::Device>, base) == 0) };
 
         let net = netdev.net().ok_or(ENODEV)?;
         // SAFETY: The namespace is held until the end of this function.
         let raw = unsafe {
-            bindings::_ib_alloc_device(core::mem::size_of::<DeviceObject<T>>(), net.as_raw())
+            bindings::_ib_alloc_device(
+                core::mem::size_of::<DeviceObject<T::Device>>(),
+                net.as_raw(),
+            )
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         let undo = kernel::types::ScopeGuard::new(|| {
@@ -290,7 +294,7 @@ impl<T: Driver> Registration<T> {
         let dead = kernel::types::ScopeGuard::new_with_data(link.clone(), |link| {
             link.0.close();
         });
-        let settings = SettingGroup::try_new()?;
+        let settings = SettingGroup::try_new(T::SETTINGS)?;
         let counters = Counters::try_new(T::COUNTERS)?;
         let data = make(link.clone())?;
 
@@ -302,7 +306,7 @@ impl<T: Driver> Registration<T> {
         };
         // From here on `ops.dealloc_driver` does it, which `undo` reaches as well.
         dead.dismiss();
-        let device = raw.cast::<DeviceObject<T>>();
+        let device = raw.cast::<DeviceObject<T::Device>>();
         // INVARIANT: The tail is `Some` before the operations are set.
         // SAFETY: The memory is that of a `DeviceObject`, and its tail holds nothing.
         unsafe { addr_of_mut!((*device.as_ptr()).tail).write(Some(tail)) };
@@ -358,7 +362,7 @@ unsafe fn describe<T: Driver>(
 ) {
     // SAFETY: `tail` wants a tail that is filled in and stays: the caller says that it is filled
     // in, and nobody else knows of the device.
-    let group = unsafe { tail::<T>(raw) }.settings.as_raw();
+    let group = unsafe { tail::<T::Device>(raw) }.settings.as_raw();
     let ops = bindings::ib_device_ops {
         device_group: group,
         ..table::<T>(identity.provider)
@@ -397,7 +401,7 @@ fn copy_name(target: &mut [c_char], name: &[u8]) {
 ///
 /// As `ib_core` calls it: once, when no other operation runs or will run.
 pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib_device) {
-    let this = raw.cast::<DeviceObject<T>>();
+    let this = raw.cast::<DeviceObject<T::Device>>();
     // SAFETY: The place of a field is inside of the allocation: `raw` is the head of one, by this
     // function's `# Safety`.
     let tail = unsafe { addr_of_mut!((*this).tail) };
@@ -408,7 +412,7 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
         return;
     };
     tail.link.0.close();
-    T::dealloc_driver(tail.data);
+    tail.data.dealloc();
     // The settings are dropped here: sysfs let go of them before.
 }
 

@@ -2,7 +2,7 @@
 
 //! The iWARP connection manager, as a driver meets it.
 //!
-//! What enters: its requests, functions of [`Driver`]: `connect`, `accept` and `create_listen` with a
+//! What enters: its requests, functions of [`CmOps`]: `connect`, `accept` and `create_listen` with a
 //! [`CmId`], `reject` with the name of a connection, `destroy_listen` with the driver's listener. What
 //! leaves: events, raised on that [`CmId`].
 //!
@@ -13,8 +13,8 @@
 //!   consumer gave the object up are dropped by the connection manager.
 //! * The queue pair named in `connect` and `accept` is referenced by the connection manager from
 //!   before the call until it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed).
-//!   Destroying the queue pair waits for that, inside `kernel_ext`, after [`Driver::destroy_qp`].
-//!   What the connection owes then is raised there, so that the wait ends even while the consumer's
+//!   Destroying the queue pair waits for that, inside `kernel_ext`, after
+//!   [`QpOps::destroy`](super::ops::QpOps::destroy). What the connection owes then is raised there, so that the wait ends even while the consumer's
 //!   object lives on, as it does in a process that is killed: its queue pairs go first.
 //! * A listener's CONNECT_REQUEST carries a number by which the driver names its connection. It comes
 //!   back in `accept` or `reject`, or never: if there is no memory for the child object that the
@@ -55,10 +55,8 @@
 //! C header: `include/rdma/iw_cm.h`.
 
 use super::object::QpLink;
-use super::ops::Driver;
 use crate::bindings;
 use crate::net::SockAddr;
-use core::marker::PhantomData;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use kernel::error::to_result;
@@ -69,6 +67,8 @@ use kernel::sync::Arc;
 use kernel::sync::SpinLockIrq;
 
 pub(super) mod requests;
+
+pub use requests::CmOps;
 
 /// What a consumer asks for in `connect` and `accept`.
 #[derive(Clone, Copy, Debug)]
@@ -118,9 +118,8 @@ pub struct Request<'a> {
 /// An endpoint of the connection manager: a connection or a listener.
 ///
 /// Dropping it raises what is owed (see the [module](self)).
-pub struct CmId<T: Driver> {
+pub struct CmId {
     endpoint: Endpoint,
-    _type: PhantomData<fn() -> T>,
 }
 
 /// What a [`CmId`] stands for, also known to the queue pair of the connection.
@@ -182,7 +181,7 @@ impl PhaseCell {
     }
 }
 
-impl<T: Driver> CmId<T> {
+impl CmId {
     /// The local address the consumer named, after port mapping.
     pub fn local_addr(&self) -> Result<SockAddr> {
         // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver
@@ -292,16 +291,14 @@ impl<T: Driver> CmId<T> {
         event.provider_data = core::ptr::without_provenance_mut(name.get());
         self.endpoint.send(&mut event)
     }
-}
 
-impl<T: Driver> CmId<T> {
     /// Tells the queue pair of the connection that begins.
     fn attach(&self, qp: Option<QpLink>) -> Result {
         qp.ok_or(EINVAL)?.attach(self.endpoint.clone())
     }
 }
 
-impl<T: Driver> Drop for CmId<T> {
+impl Drop for CmId {
     fn drop(&mut self) {
         self.endpoint.settle();
     }

@@ -162,8 +162,8 @@ pub(super) type SrqObject<T> = Object<bindings::ib_srq, <T as Driver>::Srq, SrqL
 /// `struct ib_mw` with our tail.
 pub(super) type MwObject<T> = Object<bindings::ib_mw, <T as Driver>::Mw>;
 /// `struct ib_mr` with our tail; the only one that we allocate ourselves.
-pub(super) type MrObject<T> =
-    Object<bindings::ib_mr, <T as Driver>::Mr, Option<Arc<crate::mm::place::KernelPages>>>;
+pub(super) type MrObject<M> =
+    Object<bindings::ib_mr, M, Option<Arc<crate::mm::place::KernelPages>>>;
 
 /// A pointer to a C object, behind a gate.
 struct Target<B>(NonNull<B>);

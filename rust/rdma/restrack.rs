@@ -12,6 +12,7 @@
 use crate::bindings;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use kernel::error::from_result;
 use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
@@ -32,7 +33,7 @@ impl Details<'_> {
     /// # Errors
     ///
     /// `EMSGSIZE` if there is no room; then the message is as it was.
-    pub(super) unsafe fn fill(
+    unsafe fn fill(
         msg: NonNull<bindings::sk_buff>,
         f: impl FnOnce(&mut Details<'_>) -> Result,
     ) -> Result {
@@ -101,6 +102,27 @@ impl Details<'_> {
             bindings::rdma_nl_put_driver_u32_hex(self.msg.as_ptr(), name.as_char_ptr(), value)
         })
     }
+}
+
+/// Has `f` write the driver's part of a message: what `ops.fill_res_*` do.
+///
+/// `ib_core` describes an object only between the end of its creation and the beginning of its
+/// destruction, for which it waits.
+///
+/// # Safety
+///
+/// `msg` must be a message that is being written to, by nobody else.
+pub(super) unsafe fn fill(
+    msg: *mut bindings::sk_buff,
+    f: impl FnOnce(&mut Details<'_>) -> Result,
+) -> c_int {
+    from_result(|| {
+        let msg = NonNull::new(msg).ok_or(EINVAL)?;
+        // SAFETY: `Details::fill` wants a message that is being written to, as this function does
+        // of its caller.
+        unsafe { Details::fill(msg, f) }?;
+        Ok(0)
+    })
 }
 
 extern "C" {

@@ -2,7 +2,7 @@
 
 //! Settings of a device as files in sysfs, under `/sys/class/infiniband/<device>/`.
 //!
-//! A driver lists them in [`Driver::SETTINGS`]; each is a file with one value.
+//! A driver lists them in [`Driver::SETTINGS`](super::ops::Driver::SETTINGS); each is a file with one value.
 //!
 //! Context: process, may sleep. A callback may not unregister the device: that waits for the
 //! callback.
@@ -10,10 +10,8 @@
 //! C header: `include/linux/sysfs.h`.
 
 use super::device::device_data;
-use super::ops::Driver;
 use crate::bindings;
 use core::fmt;
-use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr::addr_of_mut;
 use kernel::error::from_result;
@@ -24,24 +22,23 @@ use kernel::str::Formatter;
 use kernel::sync::ArcBorrow;
 
 /// Writes the value of a setting; a newline is added.
-pub type Show<T> =
-    for<'a> fn(ArcBorrow<'a, <T as Driver>::Device>, &mut dyn fmt::Write) -> fmt::Result;
+pub type Show<D> = for<'a> fn(ArcBorrow<'a, D>, &mut dyn fmt::Write) -> fmt::Result;
 
 /// Takes a new value over, given without white space around it.
 ///
 /// # Errors
 ///
 /// `EINVAL` if it is none; the setting is as it was then.
-pub type Store<T> = for<'a> fn(ArcBorrow<'a, <T as Driver>::Device>, &str) -> Result;
+pub type Store<D> = for<'a> fn(ArcBorrow<'a, D>, &str) -> Result;
 
 /// A file of a device in sysfs.
-pub struct Setting<T: Driver> {
+pub struct Setting<D> {
     /// Its name.
     pub name: &'static CStr,
     /// Reads it.
-    pub show: Show<T>,
+    pub show: Show<D>,
     /// Writes it; `None` if it can only be read.
-    pub store: Option<Store<T>>,
+    pub store: Option<Store<D>>,
 }
 
 /// The settings of a driver, as sysfs wants them.
@@ -49,35 +46,34 @@ pub struct Setting<T: Driver> {
 /// # Invariants
 ///
 /// `group.attrs` points to `pointers`, which end in null and point to the heads of `files`.
-pub(super) struct SettingGroup<T: Driver> {
+pub(super) struct SettingGroup<D: 'static> {
     group: KBox<bindings::attribute_group>,
     _pointers: KVec<*mut bindings::attribute>,
-    _files: KVec<File<T>>,
-    _type: PhantomData<fn() -> T>,
+    _files: KVec<File<D>>,
 }
 
 // SAFETY: What the pointers in it point to belongs to it, is constant once made, and belongs to no
 // thread.
-unsafe impl<T: Driver> Send for SettingGroup<T> {}
+unsafe impl<D: 'static> Send for SettingGroup<D> {}
 // SAFETY: Through a shared reference it is only read.
-unsafe impl<T: Driver> Sync for SettingGroup<T> {}
+unsafe impl<D: 'static> Sync for SettingGroup<D> {}
 
 /// # Invariants
 ///
 /// `head` is at offset 0.
 #[repr(C)]
-struct File<T: Driver> {
+struct File<D: 'static> {
     head: bindings::device_attribute,
-    setting: &'static Setting<T>,
+    setting: &'static Setting<D>,
 }
 
-impl<T: Driver> SettingGroup<T> {
-    pub(super) fn try_new() -> Result<Self> {
-        const { assert!(offset_of!(File<T>, head) == 0) };
+impl<D> SettingGroup<D> {
+    pub(super) fn try_new(settings: &'static [Setting<D>]) -> Result<Self> {
+        const { assert!(offset_of!(File<D>, head) == 0) };
 
-        let mut files = KVec::with_capacity(T::SETTINGS.len(), GFP_KERNEL)?;
-        let mut pointers = KVec::with_capacity(T::SETTINGS.len() + 1, GFP_KERNEL)?;
-        for setting in T::SETTINGS {
+        let mut files = KVec::with_capacity(settings.len(), GFP_KERNEL)?;
+        let mut pointers = KVec::with_capacity(settings.len() + 1, GFP_KERNEL)?;
+        for setting in settings {
             let head = bindings::device_attribute::default();
             files.push(File { head, setting }, GFP_KERNEL)?;
         }
@@ -85,7 +81,7 @@ impl<T: Driver> SettingGroup<T> {
         for file in files.iter_mut() {
             let head = addr_of_mut!(file.head);
             let store: Option<StoreFn> = match file.setting.store {
-                Some(_) => Some(store::<T>),
+                Some(_) => Some(store::<D>),
                 None => None,
             };
             // SAFETY: The attribute is ours and not in use yet; the name is static.
@@ -93,7 +89,7 @@ impl<T: Driver> SettingGroup<T> {
                 riwarp_helper_device_attribute_init(
                     head,
                     file.setting.name.as_char_ptr(),
-                    Some(show::<T>),
+                    Some(show::<D>),
                     store,
                 )
             };
@@ -108,7 +104,6 @@ impl<T: Driver> SettingGroup<T> {
             group,
             _pointers: pointers,
             _files: files,
-            _type: PhantomData,
         })
     }
 
@@ -121,22 +116,22 @@ impl<T: Driver> SettingGroup<T> {
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` a
+/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`, `buffer` a
 /// page.
-unsafe extern "C" fn show<T: Driver>(
+unsafe extern "C" fn show<D: 'static>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,
     buffer: *mut c_char,
 ) -> isize {
     // SAFETY: A field of the `File` whose head `attr` is: the attribute is one of ours, by this
     // function's `# Safety`, and `head` is at offset 0.
-    let setting = unsafe { (*attr.cast::<File<T>>()).setting };
+    let setting = unsafe { (*attr.cast::<File<D>>()).setting };
     // SAFETY: `rdma_device_to_ibdev()` wants the `struct device` of an RDMA device, which `dev` is,
     // by this function's `# Safety`.
     let dev = unsafe { riwarp_helper_rdma_device_to_ibdev(dev) };
-    // SAFETY: `device_data` wants a device of `T` that stays registered: it is one, by this
+    // SAFETY: `device_data` wants a device of `D` that stays registered: it is one, by this
     // function's `# Safety`, and sysfs waits for this call before the device is unregistered.
-    let dev = unsafe { device_data::<T>(dev) };
+    let dev = unsafe { device_data::<D>(dev) };
     // SAFETY: `from_raw_parts_mut` wants so many octets that nobody else uses: sysfs gives a page
     // for this call, by this function's `# Safety`.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, PAGE_SIZE) };
@@ -154,9 +149,9 @@ unsafe extern "C" fn show<T: Driver>(
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a device of `T` that is registered, `buffer` as
+/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`, `buffer` as
 /// long as it says.
-unsafe extern "C" fn store<T: Driver>(
+unsafe extern "C" fn store<D: 'static>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,
     buffer: *const c_char,
@@ -164,13 +159,13 @@ unsafe extern "C" fn store<T: Driver>(
 ) -> isize {
     // SAFETY: A field of the `File` whose head `attr` is: the attribute is one of ours, by this
     // function's `# Safety`, and `head` is at offset 0.
-    let setting = unsafe { (*attr.cast::<File<T>>()).setting };
+    let setting = unsafe { (*attr.cast::<File<D>>()).setting };
     // SAFETY: `rdma_device_to_ibdev()` wants the `struct device` of an RDMA device, which `dev` is,
     // by this function's `# Safety`.
     let dev = unsafe { riwarp_helper_rdma_device_to_ibdev(dev) };
-    // SAFETY: `device_data` wants a device of `T` that stays registered: it is one, by this
+    // SAFETY: `device_data` wants a device of `D` that stays registered: it is one, by this
     // function's `# Safety`, and sysfs waits for this call before the device is unregistered.
-    let dev = unsafe { device_data::<T>(dev) };
+    let dev = unsafe { device_data::<D>(dev) };
     // SAFETY: `from_raw_parts` wants so many octets that nobody writes to: `buffer` is as long as
     // `len` says, and for this call only, by this function's `# Safety`.
     let buffer = unsafe { core::slice::from_raw_parts(buffer, len) };

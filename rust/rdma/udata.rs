@@ -10,7 +10,6 @@
 //! C header: `include/rdma/ib_verbs.h`, `include/rdma/uverbs_ioctl.h`.
 
 use super::mmap::Mappings;
-use super::ops::Driver;
 use crate::bindings;
 use crate::mm::shared_ring::SharedMem;
 use core::marker::PhantomData;
@@ -23,14 +22,13 @@ use kernel::uaccess::UserSlice;
 use zerocopy::Immutable;
 
 /// The private channel of one uverbs call; empty if the caller is in the kernel.
-pub struct Udata<'a, T: Driver> {
+pub struct Udata<'a> {
     raw: *mut bindings::ib_udata,
     _life: PhantomData<&'a mut bindings::ib_udata>,
     mappings: Option<&'a mut Mappings>,
-    _type: PhantomData<fn() -> T>,
 }
 
-impl<'a, T: Driver> Udata<'a, T> {
+impl<'a> Udata<'a> {
     /// The channel of a call; memory that is shared goes to `mappings`, if there are any.
     ///
     /// # Safety
@@ -45,7 +43,6 @@ impl<'a, T: Driver> Udata<'a, T> {
             raw,
             _life: PhantomData,
             mappings,
-            _type: PhantomData,
         }
     }
 

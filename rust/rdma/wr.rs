@@ -14,7 +14,6 @@
 //! C header: `include/rdma/ib_verbs.h`.
 
 use super::object::MrObject;
-use super::ops::Driver;
 use super::types::bit_set;
 use super::types::Access;
 use crate::bindings;
@@ -40,7 +39,7 @@ bit_set! {
 }
 
 /// What a send work request asks for.
-pub enum SendOp<'a, T: Driver> {
+pub enum SendOp<'a, M> {
     /// RDMA Write.
     Write {
         /// Where the peer's buffer begins.
@@ -123,7 +122,7 @@ pub enum SendOp<'a, T: Driver> {
     /// Fast registration: makes a mapped region valid.
     RegMr {
         /// The region.
-        mr: ArcBorrow<'a, T::Mr>,
+        mr: ArcBorrow<'a, M>,
         /// Its new key.
         key: u32,
         /// The address of its first octet.
@@ -139,24 +138,24 @@ pub enum SendOp<'a, T: Driver> {
 ///
 /// # Invariants
 ///
-/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer,
-/// whose `sg_list` holds `num_sge` entries and which is embedded in the larger structure that its
-/// opcode stands for.
-pub struct SendWr<'a, T: Driver> {
+/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer of
+/// a device whose regions have an `M` as the driver's object; its `sg_list` holds `num_sge` entries,
+/// and it is embedded in the larger structure that its opcode stands for.
+pub struct SendWr<'a, M> {
     raw: &'a bindings::ib_send_wr,
-    _type: PhantomData<fn() -> T>,
+    _type: PhantomData<fn() -> M>,
 }
 
-/// The list of one `post_send` call.
+/// The list of one `post_send` call, on a device whose regions have an `M` as the driver's object.
 ///
 /// An iterator. If the driver refuses a request, it returns the error right after it took that
 /// request: the one taken last is the one reported as bad.
-pub struct SendWrs<'a, T: Driver> {
+pub struct SendWrs<'a, M> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
     doorbell: bool,
     _life: PhantomData<&'a bindings::ib_send_wr>,
-    _type: PhantomData<fn() -> T>,
+    _type: PhantomData<fn() -> M>,
 }
 
 /// A receive work request of a kernel consumer.
@@ -175,7 +174,7 @@ pub struct RecvWrs<'a> {
     _type: PhantomData<&'a bindings::ib_recv_wr>,
 }
 
-impl<'a, T: Driver> SendWrs<'a, T> {
+impl<'a, M> SendWrs<'a, M> {
     /// The doorbell of a process.
     pub(super) fn doorbell() -> Self {
         Self {
@@ -191,7 +190,8 @@ impl<'a, T: Driver> SendWrs<'a, T> {
     ///
     /// # Safety
     ///
-    /// `list` must be a list as `ib_post_send()` takes it, of a kernel consumer, valid for `'a`.
+    /// `list` must be a list as `ib_post_send()` takes it, of a kernel consumer of a device whose
+    /// regions have an `M` as the driver's object, valid for `'a`.
     pub(super) unsafe fn new(list: *const bindings::ib_send_wr) -> Self {
         Self {
             next: list,
@@ -213,11 +213,11 @@ impl<'a, T: Driver> SendWrs<'a, T> {
     }
 }
 
-impl<'a, T: Driver> Iterator for SendWrs<'a, T> {
-    type Item = SendWr<'a, T>;
+impl<'a, M> Iterator for SendWrs<'a, M> {
+    type Item = SendWr<'a, M>;
 
     #[inline]
-    fn next(&mut self) -> Option<SendWr<'a, T>> {
+    fn next(&mut self) -> Option<SendWr<'a, M>> {
         // SAFETY: Null, or a request of the list by the contract of `new`.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
@@ -230,7 +230,7 @@ impl<'a, T: Driver> Iterator for SendWrs<'a, T> {
     }
 }
 
-impl<'a, T: Driver> SendWr<'a, T> {
+impl<'a, M> SendWr<'a, M> {
     /// The consumer's number of the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
@@ -255,7 +255,7 @@ impl<'a, T: Driver> SendWr<'a, T> {
 
     /// What it asks for.
     #[inline]
-    pub fn op(&self) -> SendOp<'a, T> {
+    pub fn op(&self) -> SendOp<'a, M> {
         // SAFETY: The union is 32 bits of plain data, whichever variant was written.
         let invalidate = unsafe { *self.raw.ex.invalidate_rkey.as_ref() };
         let imm = invalidate.to_ne_bytes();
@@ -377,15 +377,16 @@ impl<'a, T: Driver> SendWr<'a, T> {
     }
 
     /// The rest of a fast registration.
-    fn reg_mr(&self) -> SendOp<'a, T> {
+    fn reg_mr(&self) -> SendOp<'a, M> {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
         // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
         // SAFETY: A kernel consumer names a region, and does not change it before the request completes.
         let iova = unsafe { (*mr).iova };
-        // SAFETY: A kernel consumer names a region of its own, made by this driver, and keeps it
+        // SAFETY: `data` wants a region that was filled, of `M`, and stays: a kernel consumer names
+        // one of the device that it posts to, which by the type's invariant is of `M`, and keeps it
         // until the request completes.
-        let mr = unsafe { MrObject::<T>::data(mr) };
+        let mr = unsafe { MrObject::<M>::data(mr) };
         SendOp::RegMr {
             mr,
             key,
@@ -470,7 +471,7 @@ impl AtomicWr {
     }
 
     /// The request as the driver sees it.
-    pub fn view<T: Driver>(&self) -> SendWr<'_, T> {
+    pub fn view<M>(&self) -> SendWr<'_, M> {
         // INVARIANT: borrowed, so constant; without a list; the head of the structure for atomic requests.
         SendWr {
             raw: &self.0.wr,

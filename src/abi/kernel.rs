@@ -21,6 +21,7 @@ use kernel_ext::rdma::wr::{
 };
 
 use crate::{
+    mr::Mr,
     wr::{
         Payload,
         RecvWr,
@@ -28,8 +29,7 @@ use crate::{
         SendWr,
         Sge,
         MAX_INLINE, //
-    },
-    Riwarp, //
+    }, //
 };
 
 /// Translates a send work request.
@@ -38,7 +38,7 @@ use crate::{
 ///
 /// `EINVAL` for a list that is too long, too much inline data or inline data where there is none,
 /// `EOPNOTSUPP` for an operation that the device does not have.
-pub(crate) fn send(wr: &verbs::SendWr<'_, Riwarp>) -> Result<SendWr> {
+pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
     let flags = wr.flags();
     let op = match wr.op() {
         verbs::SendOp::Send => SendOp::Send(SendExtra::None),

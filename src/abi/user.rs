@@ -35,8 +35,7 @@ use crate::{
         Completion,
         RecvWr,
         SendWr, //
-    },
-    Riwarp, //
+    }, //
 };
 
 /// The sizes of a ring.
@@ -151,7 +150,7 @@ pub(crate) enum CqRing {
 
 impl CqRing {
     /// Makes one of so many places and answers the process.
-    pub(crate) fn create(abi: Abi, places: u32, udata: &mut Udata<'_, Riwarp>) -> Result<Self> {
+    pub(crate) fn create(abi: Abi, places: u32, udata: &mut Udata<'_>) -> Result<Self> {
         match abi {
             Abi::Rxe => {
                 let ring = rxe::CqRing::new(places)?;
@@ -197,7 +196,7 @@ impl CqRing {
     pub(crate) fn begin_resize(
         &self,
         places: u32,
-        udata: &mut Udata<'_, Riwarp>,
+        udata: &mut Udata<'_>,
     ) -> Result<(rxe::CqRing, rxe::CqRing)> {
         match self {
             Self::Rxe(old) => {
@@ -235,7 +234,7 @@ impl QpRings {
         abi: Abi,
         (send, recv): (u32, Option<u32>),
         caps: &mut QpCaps,
-        udata: &mut Udata<'_, Riwarp>,
+        udata: &mut Udata<'_>,
     ) -> Result<Self> {
         match abi {
             Abi::Rxe => Self::create_rxe((send, recv), caps, udata),
@@ -246,7 +245,7 @@ impl QpRings {
     fn create_rxe(
         (send, recv): (u32, Option<u32>),
         caps: &mut QpCaps,
-        udata: &mut Udata<'_, Riwarp>,
+        udata: &mut Udata<'_>,
     ) -> Result<Self> {
         let send = rxe::SendRing::new(send, caps.max_send_sge, caps.max_inline_data)?;
         caps.max_send_sge = send.max_sge();
@@ -276,7 +275,7 @@ impl QpRings {
     fn create_siw(
         (send, recv): (u32, Option<u32>),
         caps: &mut QpCaps,
-        udata: &mut Udata<'_, Riwarp>,
+        udata: &mut Udata<'_>,
     ) -> Result<Self> {
         caps.max_inline_data = Abi::Siw.limits().inline;
         let (send, (num_sqe, sq_key)) = match send {
@@ -312,7 +311,7 @@ impl QpRings {
     }
 
     /// Shares what the library maps where nothing can be posted; returns its places and its key.
-    fn share_full(udata: &mut Udata<'_, Riwarp>) -> Result<(u32, u64)> {
+    fn share_full(udata: &mut Udata<'_>) -> Result<(u32, u64)> {
         Ok((1, udata.share(siw::full_ring()?)?))
     }
 }
@@ -325,7 +324,7 @@ pub(crate) enum QpAnswer {
 
 impl QpAnswer {
     /// Answers the process, whose queue pair has that number.
-    pub(crate) fn send(self, number: u32, udata: &mut Udata<'_, Riwarp>) -> Result {
+    pub(crate) fn send(self, number: u32, udata: &mut Udata<'_>) -> Result {
         match self {
             Self::Rxe(response) => udata.respond(&response),
             Self::Siw(response) => udata.respond(&siw::CreateQpResponse {
@@ -343,7 +342,7 @@ impl RecvRing {
         abi: Abi,
         places: u32,
         max_sge: u32,
-        udata: &mut Udata<'_, Riwarp>,
+        udata: &mut Udata<'_>,
     ) -> Result<(Self, u32)> {
         match abi {
             Abi::Rxe => {
@@ -379,7 +378,7 @@ impl RecvRing {
     pub(crate) fn begin_resize(
         &self,
         places: u32,
-        udata: &mut Udata<'_, Riwarp>,
+        udata: &mut Udata<'_>,
     ) -> Result<(rxe::RecvRing, rxe::RecvRing)> {
         match self {
             Self::Rxe(old) => {
@@ -396,7 +395,7 @@ impl RecvRing {
 }
 
 /// Answers a process that opens a device.
-pub(crate) fn answer_open(abi: Abi, udata: &mut Udata<'_, Riwarp>) -> Result {
+pub(crate) fn answer_open(abi: Abi, udata: &mut Udata<'_>) -> Result {
     match abi {
         Abi::Rxe => Ok(()),
         // `siw_uresp_alloc_ctx`: a device number that nothing is asked for, and padding.
@@ -405,7 +404,7 @@ pub(crate) fn answer_open(abi: Abi, udata: &mut Udata<'_, Riwarp>) -> Result {
 }
 
 /// The key octet that a process asks for with a memory region; [`None`] if that is left to us.
-pub(crate) fn asked_key(abi: Abi, udata: &mut Udata<'_, Riwarp>) -> Result<Option<u8>> {
+pub(crate) fn asked_key(abi: Abi, udata: &mut Udata<'_>) -> Result<Option<u8>> {
     match abi {
         Abi::Rxe => Ok(None),
         Abi::Siw => {
@@ -417,7 +416,7 @@ pub(crate) fn asked_key(abi: Abi, udata: &mut Udata<'_, Riwarp>) -> Result<Optio
 }
 
 /// Tells a process the STag of its memory region, where the library wants it twice.
-pub(crate) fn answer_region(abi: Abi, stag: Stag, udata: &mut Udata<'_, Riwarp>) -> Result {
+pub(crate) fn answer_region(abi: Abi, stag: Stag, udata: &mut Udata<'_>) -> Result {
     match abi {
         Abi::Rxe => Ok(()),
         // The STag, and padding.
@@ -426,6 +425,6 @@ pub(crate) fn answer_region(abi: Abi, stag: Stag, udata: &mut Udata<'_, Riwarp>)
 }
 
 /// Lets the process map a queue.
-fn share(udata: &mut Udata<'_, Riwarp>, memory: &Arc<SharedMem>) -> Result<MmapInfo> {
+fn share(udata: &mut Udata<'_>, memory: &Arc<SharedMem>) -> Result<MmapInfo> {
     MmapInfo::new(udata.share(memory.clone())?, memory)
 }

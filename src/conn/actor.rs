@@ -63,8 +63,6 @@ use kernel_ext::{
     workqueue::cancel_delayed, //
 };
 
-use crate::Riwarp;
-
 use super::{
     calls::Asked,
     frames::{
@@ -94,7 +92,7 @@ use super::{
 pub(super) struct Actor {
     pub(super) phase: Phase,
     /// Where events go, as long as the iWARP connection manager is owed one.
-    pub(super) id: Option<CmId<Riwarp>>,
+    pub(super) id: Option<CmId>,
     /// The clock's zero.
     born: Instant<Monotonic>,
     /// When the phase's time is up.
@@ -388,7 +386,7 @@ impl Conn {
 
 /// Raises what the iWARP connection manager still waits for, whichever it is: a failed reply, or the
 /// end of a connection that was up, or of one that was accepted and hence counts as that.
-pub(super) fn give_up(id: &CmId<Riwarp>, error: Error, private_data: &[u8]) {
+pub(super) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
     let unknown = SockAddr::unspecified(Family::V4);
     let mut reply = Reply {
         status: Err(error),

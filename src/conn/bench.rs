@@ -8,12 +8,15 @@ use kernel::time::{
     delay::fsleep,
     Delta, //
 };
-use kernel_ext::net::{
-    bench::{
-        eventually,
-        pair, //
+use kernel_ext::{
+    net::{
+        bench::{
+            eventually,
+            pair, //
+        },
+        Family, //
     },
-    Family, //
+    rdma::ops::QpOps, //
 };
 
 use crate::{

@@ -60,8 +60,7 @@ use crate::{
         Call,
         Qp, //
     },
-    settings::MpaRevision,
-    Riwarp, //
+    settings::MpaRevision, //
 };
 
 use super::{
@@ -95,7 +94,7 @@ pub(super) struct Asked {
 pub(super) enum Answer {
     /// The connection. Its queue pair is bound.
     Accept {
-        id: CmId<Riwarp>,
+        id: CmId,
         reply: KBox<Frame>,
         rules: StreamRules,
         rtr: RtrKinds,
@@ -155,11 +154,7 @@ impl Desk {
 /// * `EISCONN`: the queue pair has a connection.
 /// * `ENODEV`: the device is going.
 /// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
-pub(crate) fn connect(
-    dev: ArcBorrow<'_, Device>,
-    id: CmId<Riwarp>,
-    param: &ConnParam<'_>,
-) -> Result {
+pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_>) -> Result {
     let mut local = id.local_addr()?;
     let remote = id.remote_addr()?;
     if local.family() != remote.family() {
@@ -225,7 +220,7 @@ pub(crate) fn call(qp: &Arc<Qp>, call: &Call) -> Result {
 /// * `EINVAL`, `EISCONN`: as for [`connect`].
 pub(crate) fn accept(
     dev: ArcBorrow<'_, Device>,
-    id: CmId<Riwarp>,
+    id: CmId,
     name: NonZeroUsize,
     param: &ConnParam<'_>,
 ) -> Result {

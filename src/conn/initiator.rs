@@ -39,8 +39,6 @@ use kernel_ext::{
     }, //
 };
 
-use crate::Riwarp;
-
 use super::{
     actor::{
         give_up,
@@ -75,7 +73,7 @@ impl Actor {
     /// The connection attempt is under way.
     pub(super) fn begin_connecting(
         &mut self,
-        id: Option<CmId<Riwarp>>,
+        id: Option<CmId>,
         initiator: Initiator,
         request: KBox<Frame>,
     ) {

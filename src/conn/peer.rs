@@ -38,6 +38,7 @@ mod peer {
         },
         rdma::{
             bench::post_send,
+            ops::QpOps,
             types::{
                 QpAttr,
                 QpAttrMask,

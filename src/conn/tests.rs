@@ -37,6 +37,7 @@ mod conn {
                 post_send,
                 post_send_immediate, //
             },
+            ops::QpOps,
             wr::{
                 SendFlags,
                 WcStatus, //
@@ -219,6 +220,10 @@ mod masked {
                 ConsumerQp,
                 MaskedAtomic,
                 MaskedOp, //
+            },
+            ops::{
+                CqOps,
+                QpOps, //
             },
             types::Access,
             wr::WcOpcode, //

@@ -51,8 +51,7 @@ use kernel_ext::{
 
 use crate::{
     device::Device,
-    queues::Queues,
-    Riwarp, //
+    queues::Queues, //
 };
 
 use super::{
@@ -320,7 +319,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(device: &Device, id: &CmId<Riwarp>, backlog: u32) -> Result<Self> {
+    pub(super) fn new(device: &Device, id: &CmId, backlog: u32) -> Result<Self> {
         let netdev = &device.netdev;
         Ok(Self {
             addr: id.local_addr()?,

@@ -2,7 +2,7 @@
 
 //! What a consumer holds of a region: how it is registered, with which rights, and deregistered.
 //!
-//! Context: process, except for [`Mr::map_sg`].
+//! Context: process, except for [`Mr::map_list`].
 
 use iwarp::stag::Access;
 use kernel::{
@@ -26,12 +26,10 @@ use kernel_ext::{
             RegUserMr, //
         },
         ops::MrCreated,
-        restrack::Details,
         types::{
             Access as VerbsAccess,
             KernelOwned, //
-        },
-        udata::Udata, //
+        }, //
     }, //
 };
 
@@ -41,14 +39,12 @@ use super::{
     Region, //
 };
 use crate::{
-    abi,
     context::Pd,
     device::{
         Device,
         Reservation,
         Resource, //
-    },
-    Riwarp, //
+    }, //
 };
 
 /// Most pages or pieces of a region for fast registration. The room for them is made with the region: 64 KiB at
@@ -69,8 +65,19 @@ pub(crate) struct Mr {
     _reservation: Reservation,
 }
 
+/// What a region is at a moment.
+pub(crate) struct MrState {
+    pub(crate) kind: Kind,
+    /// Its key leads to its memory.
+    pub(crate) valid: bool,
+    /// The rights that it gives.
+    pub(crate) access: VerbsAccess,
+    /// How many windows are bound to it.
+    pub(crate) windows: u32,
+}
+
 impl Mr {
-    /// Registers memory of a process.
+    /// Registers memory of a process, with that key if it is given.
     ///
     /// # Errors
     ///
@@ -82,16 +89,12 @@ impl Mr {
     pub(crate) fn register_user(
         pd: ArcBorrow<'_, Pd>,
         request: &RegUserMr<'_>,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result<MrCreated<Riwarp>> {
+        key: Option<u8>,
+    ) -> Result<MrCreated<Self>> {
         let access = to_rights(request.access)?;
-        let abi = pd.device.abi;
-        let asked = abi::user::asked_key(abi, udata)?;
         let memory = memory_of(request)?;
         let body = Body::new(request.iova, request.length, access, memory);
-        let mr = Self::insert(pd, Kind::User, asked, body, request.access)?;
-        abi::user::answer_region(abi, mr.region.stag(), udata)?;
-        Ok(mr.created())
+        Ok(Self::insert(pd, Kind::User, key, body, request.access)?.created())
     }
 
     /// Registers memory of another driver for a process.
@@ -105,7 +108,7 @@ impl Mr {
     pub(crate) fn register_dma_buf(
         pd: ArcBorrow<'_, Pd>,
         request: &RegDmaBufMr<'_>,
-    ) -> Result<MrCreated<Riwarp>> {
+    ) -> Result<MrCreated<Self>> {
         let access = to_rights(request.access)?;
         if request.access.contains(VerbsAccess::ON_DEMAND) {
             return Err(EOPNOTSUPP);
@@ -128,7 +131,7 @@ impl Mr {
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
         access: VerbsAccess,
-    ) -> Result<MrCreated<Riwarp>> {
+    ) -> Result<MrCreated<Self>> {
         let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
         let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
         Ok(Self::insert(pd, Kind::Dma, None, body, access)?.created())
@@ -144,7 +147,7 @@ impl Mr {
         proof: KernelOwned,
         shape: Shape,
         max_pages: u32,
-    ) -> Result<MrCreated<Riwarp>> {
+    ) -> Result<MrCreated<Self>> {
         if max_pages == 0 || max_pages > MAX_FAST_REG_PAGES {
             return Err(EINVAL);
         }
@@ -161,7 +164,7 @@ impl Mr {
     /// The new pages are not accessible before [`Region::register`].
     ///
     /// Context: any but hard interrupt; does not sleep.
-    pub(crate) fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32> {
+    pub(crate) fn map_list(&self, sg: &mut MapSg<'_>) -> Result<i32> {
         let mut result = Err(EINVAL);
         self.region.gate.update(|body| {
             body.valid = false;
@@ -188,26 +191,21 @@ impl Mr {
         Ok(())
     }
 
-    /// Says what the region is.
-    pub(crate) fn describe(&self, details: &mut Details<'_>) -> Result {
+    /// What the region is now.
+    pub(crate) fn state(&self) -> MrState {
         let (valid, rights) = match self.region.enter() {
             Some(inside) => (inside.valid, inside.access),
             None => (false, Access::NONE),
         };
-        let kind = match self.region.kind {
-            Kind::User => c"user",
-            Kind::Dma => c"dma",
-            Kind::FastReg => c"fast_reg",
-            Kind::Window(_) => c"window",
-        };
-        details.word(c"kind", kind)?;
-        details.number(c"valid", valid.into())?;
-        let granted = RIGHTS
-            .iter()
-            .filter(|(_, right)| rights.contains(*right))
-            .fold(VerbsAccess::empty(), |all, (flag, _)| all | *flag);
-        details.flags(c"access", granted.bits())?;
-        details.number(c"windows", self.region.windows())
+        MrState {
+            kind: self.region.kind,
+            valid,
+            access: RIGHTS
+                .iter()
+                .filter(|(_, right)| rights.contains(*right))
+                .fold(VerbsAccess::empty(), |all, (flag, _)| all | *flag),
+            windows: self.region.windows(),
+        }
     }
 
     pub(super) fn insert(
@@ -237,7 +235,7 @@ impl Mr {
         Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
     }
 
-    pub(super) fn created(self: Arc<Self>) -> MrCreated<Riwarp> {
+    pub(super) fn created(self: Arc<Self>) -> MrCreated<Self> {
         let key = self.region.stag().raw();
         MrCreated {
             lkey: key,

@@ -35,10 +35,7 @@ use super::{
     Kind,
     Mr, //
 };
-use crate::{
-    context::Pd,
-    Riwarp, //
-};
+use crate::context::Pd;
 
 impl Mr {
     /// Makes the region that takes the place of this one, which has then ended. It is one more for as
@@ -56,7 +53,7 @@ impl Mr {
         &self,
         pd: ArcBorrow<'_, Pd>,
         request: &ReregUserMr<'_>,
-    ) -> Result<MrCreated<Riwarp>> {
+    ) -> Result<MrCreated<Self>> {
         if self.region.kind != Kind::User {
             return Err(EINVAL);
         }

@@ -25,14 +25,12 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        Arc,
-        ArcBorrow, //
+        Arc, //
     }, //
 };
 use kernel_ext::{
     mm::place::Memory,
     rdma::{
-        ops::MwCreated,
         types::{
             Access as VerbsAccess,
             MwType, //
@@ -54,8 +52,7 @@ use crate::{
         Device,
         Reservation,
         Resource, //
-    },
-    Riwarp, //
+    }, //
 };
 
 /// No window may be bound any more: the region is being deregistered.
@@ -212,7 +209,7 @@ impl Mw {
     /// # Errors
     ///
     /// `ENOMEM` if the device has all windows that it can have, or memory is short.
-    pub(crate) fn alloc(pd: ArcBorrow<'_, Pd>, kind: MwType) -> Result<MwCreated<Riwarp>> {
+    pub(crate) fn new(pd: &Pd, kind: MwType) -> Result<Arc<Self>> {
         let device = pd.device.clone();
         let reservation = device.reserve(Resource::Mw)?;
         let body = Body {
@@ -220,14 +217,16 @@ impl Mw {
             ..Body::new(0, 0, Access::NONE, Memory::nothing())
         };
         let mw = Self {
-            region: Region::insert(&pd, Kind::Window(kind), None, body)?,
+            region: Region::insert(pd, Kind::Window(kind), None, body)?,
             device,
             _reservation: reservation,
         };
-        Ok(MwCreated {
-            rkey: mw.region.stag().raw(),
-            mw: Arc::new(mw, GFP_KERNEL_ACCOUNT)?,
-        })
+        Ok(Arc::new(mw, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// The current STag.
+    pub(crate) fn stag(&self) -> Stag {
+        self.region.stag()
     }
 }
 

@@ -20,6 +20,11 @@ mod posting {
                 post_recv,
                 post_send, //
             },
+            ops::{
+                CqOps,
+                QpOps,
+                SrqOps, //
+            },
             types::{
                 NotifyOn,
                 NotifyRequest,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a consumer does with a queue pair: create, modify, query, destroy, post.
+//! How a queue pair is made, changed and taken out of service, and what it says of itself.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -21,8 +21,7 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc,
-        ArcBorrow, //
+        Arc, //
     },
     time::hrtimer::HrTimer, //
 };
@@ -30,22 +29,12 @@ use kernel_ext::{
     mm::memcg::Memcg,
     new_spinlock_bh,
     rdma::{
-        ops::{
-            QpCreated,
-            QpInit,
-            QpReport, //
-        },
+        object::QpLink,
         types::{
             QpAttr,
             QpAttrMask,
-            QpState,
-            QpType,
-            SignalPolicy, //
-        },
-        udata::Udata,
-        wr::{
-            RecvWrs,
-            SendWrs, //
+            QpCaps,
+            QpState, //
         }, //
     },
     sync::{
@@ -55,31 +44,22 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::{
-        self,
-        user::{
-            Places,
-            QpRings, //
-        }, //
-    },
     conn::Close,
+    context::Pd,
     cq::Cq,
     device::{
         Device,
-        Resource,
+        Reservation,
         MAX_IRD,
-        MAX_ORD,
-        MAX_QP_WR, //
+        MAX_ORD, //
     },
     readq::InboundReads,
-    rq::RecvQueue,
     rx::Rx,
     sq::SendQueue,
     tx::{
         PagingOut,
         Tx, //
-    },
-    Riwarp, //
+    }, //
 };
 
 use super::{
@@ -96,90 +76,45 @@ use super::{
     Receives, //
 };
 
+/// What a queue pair is made of, besides its send queue.
+pub(crate) struct QpParts {
+    pub(crate) caps: QpCaps,
+    pub(crate) user: bool,
+    pub(crate) link: QpLink,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) receives: Receives,
+    pub(crate) reservation: Reservation,
+}
+
 impl Qp {
-    /// Makes a queue pair. Either queue may be without places; then nothing can be posted to it.
+    /// Makes it of its parts; the device finds it by its number from now on.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for another service than RC or for creation flags, `EINVAL` for sizes beyond the
-    /// device's, `ENOMEM`.
-    pub(crate) fn create(
-        device: ArcBorrow<'_, Device>,
-        init: QpInit<Riwarp>,
-        udata: &mut Udata<'_, Riwarp>,
-    ) -> Result<QpCreated<Riwarp>> {
-        if init.qp_type != QpType::Rc || init.create_flags != 0 {
-            return Err(EOPNOTSUPP);
-        }
-        let device: Arc<Device> = device.into();
-        let abi = device.abi;
-        let limits = abi.limits();
-        let mut caps = init.caps;
-        if init.srq.is_some() {
-            // What a shared queue takes the place of is not looked at.
-            (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
-        }
-        if caps.max_send_wr > MAX_QP_WR
-            || caps.max_recv_wr > MAX_QP_WR
-            || caps.max_send_sge > limits.sge
-            || caps.max_recv_sge > limits.sge
-            || caps.max_inline_data > limits.inline
-        {
-            return Err(EINVAL);
-        }
-        let reservation = device.reserve(Resource::Qp)?;
-        let user = init.owner.is_user();
-        let places = |wanted| {
-            if user {
-                abi.places(wanted)
-            } else {
-                Places::plain(wanted)
-            }
-        };
-        let send = places(caps.max_send_wr);
-        let recv = init.srq.is_none().then(|| places(caps.max_recv_wr));
-        caps.max_send_wr = send.usable;
-        caps.max_recv_wr = recv.map_or(0, |recv| recv.usable);
-
-        let (mut send_ring, mut recv_ring, mut answer) = (None, None, None);
-        if user {
-            let sizes = (send.all, recv.map(|recv| recv.all));
-            let rings = QpRings::create(abi, sizes, &mut caps, udata)?;
-            send_ring = rings.send;
-            recv_ring = rings.recv;
-            answer = Some(rings.answer);
-        } else {
-            caps.max_inline_data = limits.inline;
-        }
-        let receives = match init.srq {
-            Some(srq) => Receives::Shared(srq),
-            None => Receives::Own(Arc::pin_init(
-                RecvQueue::new(recv.map_or(0, |recv| recv.all), recv_ring)?,
-                GFP_KERNEL_ACCOUNT,
-            )?),
-        };
-        let signal_all = init.signal == SignalPolicy::All;
-        let sq = SendQueue::new(send.all, signal_all, init.send_cq, send_ring)?;
-
-        let (link, pd, recv_cq) = (init.link, init.pd, init.recv_cq);
-        let owner = device.clone();
+    /// `ENOMEM`.
+    pub(crate) fn assemble(
+        device: &Arc<Device>,
+        parts: QpParts,
+        sq: impl PinInit<SendQueue>,
+    ) -> Result<Arc<Self>> {
         // The memory of consumers in the kernel is the kernel's, whatever process they work for.
-        let pays = if user {
+        let pays = if parts.user {
             Memcg::current()
         } else {
             Memcg::nobody()
         };
-        let qp = device.qps.insert(|number| {
+        device.qps.insert(|number| {
             Arc::pin_init(
                 pin_init!(Self {
                     number,
-                    caps,
-                    user,
-                    link,
-                    device: owner,
-                    pd,
-                    recv_cq,
-                    receives,
+                    caps: parts.caps,
+                    user: parts.user,
+                    link: parts.link,
+                    device: device.clone(),
+                    pd: parts.pd,
+                    recv_cq: parts.recv_cq,
+                    receives: parts.receives,
                     phase: Atomic::new(Phase::Idle as u32),
                     may_send: Atomic::new(false),
                     send_immediate: Atomic::new(false),
@@ -221,19 +156,10 @@ impl Qp {
                     idle_look: Atomic::new(false),
                     idle_work <- new_delayed_work!("Qp::idle_work"),
                     owner: pays,
-                    _reservation: reservation,
+                    _reservation: parts.reservation,
                 }),
                 GFP_KERNEL_ACCOUNT,
             )
-        })?;
-        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number, udata)) {
-            device.qps.remove(qp.number);
-            return Err(e);
-        }
-        Ok(QpCreated {
-            number: qp.number,
-            caps,
-            qp,
         })
     }
 
@@ -243,22 +169,7 @@ impl Qp {
     ///
     /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for another path than the one to RTR, and
     /// those of a search for a peer.
-    pub(crate) fn modify(qp: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
-        let qp: Arc<Self> = qp.into();
-        qp.modify_attrs(attr, mask)?;
-        // What the change left to be sent or flushed. A consumer in the kernel is not called back from within
-        // its own call (Documentation/infiniband/core_locking.rst).
-        if mask.contains(QpAttrMask::STATE) {
-            if qp.user {
-                qp.transmit();
-            } else {
-                qp.kick();
-            }
-        }
-        Ok(())
-    }
-
-    fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+    pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let _one_at_a_time = self.modifying.lock();
         let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
@@ -411,8 +322,10 @@ impl Qp {
         true
     }
 
-    /// Reports attributes and state.
-    pub(crate) fn query(&self, _mask: QpAttrMask) -> Result<QpReport> {
+    /// Attributes and state as they stand.
+    ///
+    /// Context: process, sleeps.
+    pub(crate) fn attr(&self) -> QpAttr {
         let attrs = self.attrs.lock();
         let state = match self.phase() {
             Phase::Idle | Phase::Waiting => attrs.state,
@@ -422,33 +335,30 @@ impl Qp {
             Phase::Terminate => QpState::Sqe,
             Phase::Error | Phase::Gone => QpState::Err,
         };
-        Ok(QpReport {
-            signal: self.sq.signal_policy(),
-            attr: QpAttr {
-                qp_state: state,
-                cur_qp_state: state,
-                caps: self.caps,
-                ..attrs.stored
-            },
-        })
+        QpAttr {
+            qp_state: state,
+            cur_qp_state: state,
+            caps: self.caps,
+            ..attrs.stored
+        }
     }
 
     /// Takes the queue pair out of service; its connection is told to end. What was posted ends without a word, and
     /// what a kernel consumer has not polled is gone: it may free what its requests name once this returns.
     ///
     /// Context: process, sleeps.
-    pub(crate) fn destroy(qp: Arc<Self>) {
-        qp.enter(Phase::Gone);
-        drop(qp.end_pairing());
-        qp.end_alarm();
-        let conn = qp.inner.lock().conn.take();
+    pub(crate) fn retire(self: &Arc<Self>) {
+        self.enter(Phase::Gone);
+        drop(self.end_pairing());
+        self.end_alarm();
+        let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-        qp.work_until(|| ());
-        qp.end_idle_look();
-        qp.each_cq(|cq| cq.forget(qp.link.id()));
-        qp.device.qps.remove(qp.number);
+        self.work_until(|| ());
+        self.end_idle_look();
+        self.each_cq(|cq| cq.forget(self.link.id()));
+        self.device.qps.remove(self.number);
     }
 
     /// Does something with both completion queues, or with the one that is both.
@@ -458,56 +368,5 @@ impl Qp {
         if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {
             f(&self.recv_cq);
         }
-    }
-
-    /// Posts send work requests, or rings the doorbell of a process.
-    ///
-    /// Context: any; a doorbell: process.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for a request that cannot be posted here, `EOPNOTSUPP` for one that the device or
-    /// the peer does not have, `ENOMEM` for a full queue. What was posted before the one at fault
-    /// stays posted.
-    pub(crate) fn post_send(self: &Arc<Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
-        if wrs.is_doorbell() {
-            self.doorbell();
-            return Ok(());
-        }
-        self.post_list(wrs)
-    }
-
-    #[inline(never)]
-    fn post_list(self: &Arc<Self>, wrs: &mut SendWrs<'_, Riwarp>) -> Result {
-        let result = wrs.try_for_each(|wr| {
-            if self.user || self.phase() == Phase::Idle {
-                return Err(EINVAL);
-            }
-            let wr = abi::kernel::send(&wr)?;
-            if wr.needs_send_immediate() && !self.send_immediate.load(Relaxed) {
-                return Err(EOPNOTSUPP);
-            }
-            self.sq.post(wr)
-        });
-        self.kick();
-        result
-    }
-
-    /// Posts receive work requests of a kernel consumer.
-    ///
-    /// Context: any.
-    ///
-    /// # Errors
-    ///
-    /// As [`Qp::post_send`].
-    pub(crate) fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
-        let Receives::Own(queue) = &self.receives else {
-            return Err(EINVAL);
-        };
-        let result = wrs.try_for_each(|wr| queue.post(abi::kernel::recv(&wr)?));
-        if self.phase() == Phase::Error {
-            Arc::from(self).kick();
-        }
-        result
     }
 }

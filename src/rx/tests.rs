@@ -40,6 +40,10 @@ mod streams {
                 CqConsumer,
                 CqHandler, //
             },
+            ops::{
+                CqOps,
+                QpOps, //
+            },
             types::{
                 NotifyOn,
                 NotifyRequest, //

@@ -54,6 +54,7 @@ mod tx {
         },
         rdma::{
             bench::kernel_owned,
+            ops::QpOps,
             types::Access, //
         },
         sync::BhOff, //

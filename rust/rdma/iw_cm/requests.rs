@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The requests of the connection manager: the trampolines of `ops.iw_*`.
+//! The requests of the connection manager: [`CmOps`], and the trampolines of `ops.iw_*`.
 
 use super::new_event;
 use super::CmId;
@@ -12,7 +12,7 @@ use crate::bindings;
 use crate::rdma::device::device_data;
 use crate::rdma::object::QpObject;
 use crate::rdma::ops::Driver;
-use core::marker::PhantomData;
+use crate::rdma::ops::QpOps;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use kernel::error::from_result;
@@ -21,6 +21,78 @@ use kernel::ffi::c_int;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::sync::ArcBorrow;
+
+/// A connection of the driver, as the connection manager asks for it.
+///
+/// All functions are called from `drivers/infiniband/core/iwcm.c`, for consumers of `rdma_cm` by way
+/// of `cma.c`. What events must follow each is in the [module](super).
+///
+/// Context of all functions: process, may sleep; it may be the connection manager's own thread.
+pub trait CmOps: Sized + Send + Sync + 'static {
+    /// The driver.
+    type Driver: Driver;
+    /// A listener; the connection manager has one reference until it destroys it.
+    type Listener: Send + Sync + 'static;
+
+    /// Begins a connection.
+    ///
+    /// `ib_device_ops.iw_connect`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` and `EISCONN` are returned to the consumer; all others reach it as an event.
+    fn connect(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        id: CmId,
+        param: &ConnParam<'_>,
+    ) -> Result;
+
+    /// Accepts the connection that was requested by this name.
+    ///
+    /// `ib_device_ops.iw_accept`.
+    ///
+    /// # Errors
+    ///
+    /// Are returned to the consumer; the peer is refused then.
+    fn accept(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        id: CmId,
+        name: NonZeroUsize,
+        param: &ConnParam<'_>,
+    ) -> Result;
+
+    /// Refuses the connection that was requested by this name.
+    ///
+    /// `ib_device_ops.iw_reject`; also called if an `accept` fails before the driver hears of it.
+    ///
+    /// # Errors
+    ///
+    /// Are returned to the consumer.
+    fn reject(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        name: NonZeroUsize,
+        private_data: &[u8],
+    ) -> Result;
+
+    /// Begins to listen at `id.local_addr()`.
+    ///
+    /// `ib_device_ops.iw_create_listen`.
+    ///
+    /// # Errors
+    ///
+    /// Are returned to the consumer.
+    fn create_listen(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        id: CmId,
+        backlog: u32,
+    ) -> Result<Arc<Self::Listener>>;
+
+    /// Ends a listener: afterwards it raises no event.
+    ///
+    /// `ib_device_ops.iw_destroy_listen`.
+    fn destroy_listen(listener: Arc<Self::Listener>);
+}
 
 /// A request of the connection manager while it runs: decides what its result is.
 struct Call {
@@ -33,20 +105,13 @@ impl Call {
     /// # Safety
     ///
     /// `raw` must be null or a valid object during the call.
-    unsafe fn begin<T: Driver>(
-        raw: *mut bindings::iw_cm_id,
-        phase: Phase,
-    ) -> Result<(Self, CmId<T>)> {
+    unsafe fn begin(raw: *mut bindings::iw_cm_id, phase: Phase) -> Result<(Self, CmId)> {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         let cell = PhaseCell::new(phase)?;
         // SAFETY: `Endpoint::new` wants an object that is valid during the call: the caller says
         // that `raw` is.
         let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
-        let id = CmId {
-            endpoint,
-            _type: PhantomData,
-        };
-        Ok((Self { cell }, id))
+        Ok((Self { cell }, CmId { endpoint }))
     }
 
     /// Ends a call: its result, unless an event said more already.
@@ -126,19 +191,19 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     let begin = || {
         // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
         // function's `# Safety`.
-        let (call, id) = unsafe { Call::begin::<T>(raw, Phase::ConnectCall) }?;
+        let (call, id) = unsafe { Call::begin(raw, Phase::ConnectCall) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
         // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
         // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
+        let dev = unsafe { device_data::<T::Device>(device) };
         // SAFETY: `param_from_raw` wants parameters that are valid for the lifetime, which ends
         // with this call, and private data as long as they say: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
-        id.attach(T::qp_link(dev, param.qpn))?;
-        call.end(T::connect(dev, id, &param))
+        id.attach(T::Qp::find(dev, param.qpn))?;
+        call.end(T::Conn::connect(dev, id, &param))
     };
     from_result(|| {
         match begin() {
@@ -191,14 +256,14 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         let device = unsafe { (*raw).device };
         // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
         // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
+        let dev = unsafe { device_data::<T::Device>(device) };
         // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
         // function's `# Safety`.
-        let (call, id) = match unsafe { Call::begin::<T>(raw, Phase::AcceptCall) } {
+        let (call, id) = match unsafe { Call::begin(raw, Phase::AcceptCall) } {
             Ok(begun) => begun,
             Err(error) => {
                 // The connection manager forgets a connection that it could not accept.
-                let _ = T::reject(dev, name, &[]);
+                let _ = T::Conn::reject(dev, name, &[]);
                 return Err(error);
             }
         };
@@ -206,11 +271,11 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         // with this call, and private data as long as they say: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
-        if let Err(error) = id.attach(T::qp_link(dev, param.qpn)) {
-            let _ = T::reject(dev, name, &[]);
+        if let Err(error) = id.attach(T::Qp::find(dev, param.qpn)) {
+            let _ = T::Conn::reject(dev, name, &[]);
             return Err(error);
         }
-        call.end(T::accept(dev, id, name, &param))?;
+        call.end(T::Conn::accept(dev, id, name, &param))?;
         Ok(0)
     })
 }
@@ -235,11 +300,11 @@ pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
         let device = unsafe { (*raw).device };
         // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
         // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
+        let dev = unsafe { device_data::<T::Device>(device) };
         // SAFETY: `bytes_from_raw` wants so many octets that are valid for the lifetime, which ends
         // with this call: `data` is as long as `len` says, by this function's `# Safety`.
         let data = unsafe { bytes_from_raw(data, usize::from(len)) };
-        T::reject(dev, name, data)?;
+        T::Conn::reject(dev, name, data)?;
         Ok(0)
     })
 }
@@ -257,14 +322,14 @@ pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
         let backlog = u32::try_from(backlog)?;
         // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
         // function's `# Safety`.
-        let (_, id) = unsafe { Call::begin::<T>(raw, Phase::Listening) }?;
+        let (_, id) = unsafe { Call::begin(raw, Phase::Listening) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
         // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
         // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
-        let listener = T::create_listen(dev, id, backlog)?;
+        let dev = unsafe { device_data::<T::Device>(device) };
+        let listener = T::Conn::create_listen(dev, id, backlog)?;
         // SAFETY: A field of `raw`, which is valid, by this function's `# Safety`; that one is the
         // driver's own, and read by `destroy_listen` only, which comes later.
         unsafe { (*raw).provider_data = Arc::into_raw(listener).cast_mut().cast() };
@@ -286,16 +351,10 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
         // the field.
         let data = unsafe { &mut (*raw).provider_data };
         let data = core::mem::replace(data, core::ptr::null_mut());
-        let listener = NonNull::new(data.cast::<T::Listener>()).ok_or(EINVAL)?;
+        let listener = NonNull::new(data.cast::<<T::Conn as CmOps>::Listener>()).ok_or(EINVAL)?;
         // SAFETY: `create_listen` put it there by `Arc::into_raw`; it was just taken out.
         let listener = unsafe { Arc::from_raw(listener.as_ptr()) };
-        // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
-        // object.
-        let device = unsafe { (*raw).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
-        T::destroy_listen(dev, listener);
+        T::Conn::destroy_listen(listener);
         Ok(0)
     })
 }
@@ -314,9 +373,9 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
 ) -> *mut bindings::ib_qp {
     // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
     // calls this for such only, by this function's `# Safety`.
-    let dev = unsafe { device_data::<T>(device) };
+    let dev = unsafe { device_data::<T::Device>(device) };
     // CAST: The number is unsigned; the C interface has it in an int.
-    let link = T::qp_link(dev, qpn as u32);
+    let link = T::Qp::find(dev, qpn as u32);
     match link.and_then(|link| link.add_user()) {
         Some(qp) => qp.as_ptr(),
         None => core::ptr::null_mut(),

@@ -36,6 +36,7 @@ mod lists {
                 kernel_owned,
                 SgList, //
             },
+            ops::MrOps,
             wr::WcStatus, //
         }, //
     };

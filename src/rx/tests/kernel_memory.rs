@@ -47,6 +47,10 @@ mod kernel_memory {
                 post_recv,
                 SgList, //
             },
+            ops::{
+                MrOps,
+                QpOps, //
+            },
             types::Access as VerbsAccess,
             wr::WcStatus, //
         }, //
@@ -146,7 +150,7 @@ mod kernel_memory {
     #[test]
     fn a_peer_takes_back_nothing_of_another_domain() -> Result {
         let rig = Rig::new()?;
-        let other = Pd::alloc(rig.bench.device.as_arc_borrow())?;
+        let other = Pd::new(rig.bench.device.clone())?;
         let (ours, foreign) = (
             Target::new(&rig, &rig.bench.pd, 0)?,
             Target::new(&rig, &other, 0)?,

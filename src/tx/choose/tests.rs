@@ -20,6 +20,7 @@ mod choose {
         mm::shared_ring::SharedMem,
         rdma::{
             bench::kernel_owned,
+            ops::QpOps,
             types::Access,
             wr::WcOpcode, //
         }, //

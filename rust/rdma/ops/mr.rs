@@ -1,167 +1,221 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The trampolines of user contexts, protection domains and memory regions.
-//!
-//! Each says in its `# Safety` what `ib_core` promises. What it promises in all cases is not
-//! repeated: the device of the object is registered, or being so, while a verb runs, and is one of
-//! `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the size in
-//! `ops.size_ib_*`, with its device (and domain) set. *Filled* is one that a `create_*`, `alloc_*`
-//! or `reg_*` of this folder has made, and that no other call destroys before this one returns.
-//! *Valid* are pointers for the length of the call.
+//! Memory regions: [`MrOps`], and its trampolines, which also make and free the C objects of regions.
 
-use super::super::device::device_data;
-use super::super::mmap::Mappings;
-use super::super::mr::Advice;
-use super::super::mr::MapSg;
-use super::super::mr::RegDmaBufMr;
-use super::super::mr::RegUserMr;
-use super::super::mr::ReregUserMr;
-use super::super::object::MrObject;
-use super::super::object::MwObject;
-use super::super::object::PdObject;
-use super::super::object::Tail;
-use super::super::object::UContextObject;
-use super::super::sges::Sges;
-use super::super::types::Access;
-use super::super::types::KernelOwned;
-use super::super::types::MwType;
-use super::super::types::Owner;
-use super::super::udata::Udata;
+use core::{
+    marker::PhantomData,
+    mem::MaybeUninit,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::from_result,
+    ffi::{
+        c_int,
+        c_uint, //
+    },
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
 use super::Driver;
-use super::MrCreated;
-use crate::bindings;
-use crate::mm::paged::Prefetch;
-use crate::mm::place::Shape;
-use core::marker::PhantomData;
-use core::mem::MaybeUninit;
-use core::ptr::NonNull;
-use kernel::error::from_result;
-use kernel::ffi::c_int;
-use kernel::ffi::c_uint;
-use kernel::prelude::*;
-use kernel::sync::Arc;
+use crate::{
+    bindings,
+    mm::{
+        paged::Prefetch,
+        place::{
+            KernelPages,
+            Shape, //
+        }, //
+    },
+    rdma::{
+        mmap::Mappings,
+        mr::{
+            Advice,
+            MapSg,
+            RegDmaBufMr,
+            RegUserMr,
+            ReregUserMr, //
+        },
+        object::{
+            MrObject,
+            PdObject,
+            Tail, //
+        },
+        restrack::{
+            self,
+            Details, //
+        },
+        sges::Sges,
+        types::{
+            Access,
+            KernelOwned, //
+        },
+        udata::Udata, //
+    }, //
+};
 
-/// Says who makes an object.
-///
-/// # Safety
-///
-/// `udata` must be that of the call that makes it: null if and only if the caller is in the kernel.
-pub(super) unsafe fn owner(udata: *const bindings::ib_udata) -> Owner {
-    if udata.is_null() {
-        // SAFETY: `new_unchecked` wants a caller in the kernel: there is no channel, which by this
-        // function's `# Safety` says that it is.
-        Owner::Kernel(unsafe { KernelOwned::new_unchecked() })
-    } else {
-        Owner::User
-    }
+/// A memory region of the driver.
+pub trait MrOps: Sized + Send + Sync + 'static {
+    /// The driver.
+    type Driver: Driver;
+
+    /// Registers memory of a process.
+    ///
+    /// `ib_device_ops.reg_user_mr` (`drivers/infiniband/core/uverbs_cmd.c`,
+    /// `uverbs_std_types_mr.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` for a range or rights that make no sense, `EOPNOTSUPP` for rights that the device
+    ///   does not have.
+    /// * `EFAULT` if the memory is not there, or may not be written.
+    /// * `ENOMEM` if there is a limit to it, or memory is short.
+    fn reg_user(
+        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        request: &RegUserMr<'_>,
+        udata: &mut Udata<'_>,
+    ) -> Result<MrCreated<Self>>;
+
+    /// Registers memory of another driver for a process.
+    ///
+    /// `ib_device_ops.reg_user_mr_dmabuf` (`drivers/infiniband/core/uverbs_std_types_mr.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_user`](Self::reg_user), and `EACCES` for rights that the descriptor does not give.
+    fn reg_user_dmabuf(
+        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        request: &RegDmaBufMr<'_>,
+    ) -> Result<MrCreated<Self>>;
+
+    /// Makes a region of a process that takes the place of this one, in the domain `pd`, which may
+    /// be the same. The key of this one leads nowhere any more then; it is deregistered right after,
+    /// which may not fail.
+    ///
+    /// `ib_device_ops.rereg_user_mr` (`drivers/infiniband/core/uverbs_cmd.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Leave the region as it was. As [`reg_user`](Self::reg_user), and `EBUSY` if a window is bound
+    /// to it.
+    fn rereg_user(
+        &self,
+        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Self>>;
+
+    /// Follows a process's advice on its memory.
+    ///
+    /// `ib_device_ops.advise_mr` (`drivers/infiniband/core/uverbs_std_types_mr.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` for a range that is in no region of the domain, `EINVAL` for a region for which the
+    /// advice makes no sense.
+    fn advise(pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>, advice: Advice<'_>) -> Result;
+
+    /// Makes the region that is all of kernel memory.
+    ///
+    /// `ib_device_ops.get_dma_mr` (`drivers/infiniband/core/verbs.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg_user`](Self::reg_user).
+    fn get_dma(
+        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        proof: KernelOwned,
+        access: Access,
+    ) -> Result<MrCreated<Self>>;
+
+    /// Makes a region for fast registration of up to `max_pages` pages, or pieces;
+    /// [`MrCreated::pages`] must be there.
+    ///
+    /// `ib_device_ops.alloc_mr` (`drivers/infiniband/core/verbs.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a number of pages that cannot be, `ENOMEM`.
+    fn alloc(
+        pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
+        proof: KernelOwned,
+        shape: Shape,
+        max_pages: u32,
+    ) -> Result<MrCreated<Self>>;
+
+    /// Takes over the pages of a region for fast registration; see [`MapSg::map`]. Returns how many
+    /// entries of the list were taken.
+    ///
+    /// `ib_device_ops.map_mr_sg` (`drivers/infiniband/core/verbs.c`).
+    ///
+    /// Context: any that the consumer registers in; may not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MapSg::map`], and `EINVAL` if the region is deregistered.
+    fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32>;
+
+    /// Ends the region: afterwards nothing is placed in or read from its memory.
+    ///
+    /// `ib_device_ops.dereg_mr` (`drivers/infiniband/core/verbs.c`). If it succeeds, `ib_core`'s
+    /// reference is dropped.
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` leaves the region as it was.
+    fn dereg(&self) -> Result;
+
+    /// Adds to what `rdma -dd resource show mr` shows.
+    ///
+    /// `ib_device_ops.fill_res_mr_entry` (`drivers/infiniband/core/nldev.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`].
+    fn describe(&self, details: &mut Details<'_>) -> Result;
 }
 
-/// `ops.alloc_ucontext`.
-///
-/// # Safety
-///
-/// `context` is a new object of the size we asked for, `udata` is valid.
-pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
-    context: *mut bindings::ib_ucontext,
-    udata: *mut bindings::ib_udata,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: A field of `context`, which is valid; `ib_core` sets it before the driver sees
-        // the object.
-        let device = unsafe { (*context).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
-        // function's `# Safety`, and no mappings to outlive a context.
-        let mut udata = unsafe { Udata::new(udata, None) };
-        let data = T::alloc_ucontext(dev, &mut udata)?;
-        let tail = Tail {
-            data,
-            link: (),
-            mappings: Mappings::new(),
-        };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `context` is a new object.
-        unsafe { UContextObject::<T>::fill(context, tail) };
-        Ok(0)
-    })
-}
-
-/// `ops.dealloc_ucontext`.
-///
-/// # Safety
-///
-/// `context` was filled, and is used no more.
-pub(super) unsafe extern "C" fn dealloc_ucontext<T: Driver>(context: *mut bindings::ib_ucontext) {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `context` is, by this
-    // function's `# Safety`.
-    let tail = unsafe { UContextObject::<T>::empty(context) };
-    T::dealloc_ucontext(tail.data);
-}
-
-/// `ops.alloc_pd`.
-///
-/// # Safety
-///
-/// `pd` is a new object of the size we asked for, `udata` null or valid.
-pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
-    pd: *mut bindings::ib_pd,
-    udata: *mut bindings::ib_udata,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: A field of `pd`, which is valid; `ib_core` sets it before the driver sees the
-        // object.
-        let device = unsafe { (*pd).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
-        let dev = unsafe { device_data::<T>(device) };
-        let mut mappings = Mappings::new();
-        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
-        let owner = unsafe { owner(udata) };
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
-        // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and goes before it.
-        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        let data = T::alloc_pd(dev, owner, &mut udata)?;
-        let tail = Tail {
-            data,
-            link: (),
-            mappings,
-        };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `pd` is a new object.
-        unsafe { PdObject::<T>::fill(pd, tail) };
-        Ok(0)
-    })
-}
-
-/// `ops.dealloc_pd`.
-///
-/// # Safety
-///
-/// `pd` was filled, and is used no more.
-pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
-    pd: *mut bindings::ib_pd,
-    _udata: *mut bindings::ib_udata,
-) -> c_int {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `pd` is, by this
-    // function's `# Safety`.
-    let tail = unsafe { PdObject::<T>::empty(pd) };
-    T::dealloc_pd(tail.data);
-    0
+/// A new memory region.
+pub struct MrCreated<M> {
+    /// The driver's object.
+    pub mr: Arc<M>,
+    /// The key for local use.
+    pub lkey: u32,
+    /// The key for the peer.
+    pub rkey: u32,
+    /// For fast registration: the room for its pages, which the driver's object has as well.
+    pub pages: Option<Arc<KernelPages>>,
 }
 
 /// Makes room for the C object of a region, zeroed as `ib_core` expects it.
-fn new_region<T: Driver>() -> Result<KBox<MaybeUninit<MrObject<T>>>> {
+fn new_region<M>() -> Result<KBox<MaybeUninit<MrObject<M>>>> {
     Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?)
 }
 
 /// Finishes the C object of a region, once nothing can fail any more; its range is that of a process's
 /// memory, and empty for others.
-fn finish_region<T: Driver>(
-    room: KBox<MaybeUninit<MrObject<T>>>,
-    created: MrCreated<T>,
+fn finish_region<M>(
+    room: KBox<MaybeUninit<MrObject<M>>>,
+    created: MrCreated<M>,
     mappings: Mappings,
     (iova, length): (u64, u64),
 ) -> *mut bindings::ib_mr {
@@ -173,7 +227,7 @@ fn finish_region<T: Driver>(
     };
     // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
     // `room` was made for such an object, of zeroes, which also are a value of `ib_mr`.
-    unsafe { MrObject::<T>::fill(raw, tail) };
+    unsafe { MrObject::<M>::fill(raw, tail) };
     // SAFETY: `raw` is a valid object that nobody else has yet.
     let mr = unsafe { &mut *raw };
     (mr.lkey, mr.rkey) = (created.lkey, created.rkey);
@@ -230,7 +284,7 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         // `# Safety`, and a device that stays: it does while the verb runs, and the request ends
         // with it.
         let request = unsafe { registration(pd, (start, length), iova, access) }?;
-        let room = new_region::<T>()?;
+        let room = new_region::<T::Mr>()?;
         let mut mappings = Mappings::new();
         // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
@@ -238,7 +292,7 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
-        let created = T::reg_user_mr(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
+        let created = T::Mr::reg_user(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
         Ok(finish_region(room, created, mappings, (iova, length)))
     };
     make().unwrap_or_else(error_ptr)
@@ -273,10 +327,10 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
             access: Access::from_raw(access),
             _life: PhantomData,
         };
-        let room = new_region::<T>()?;
+        let room = new_region::<T::Mr>()?;
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
-        let created = T::reg_user_mr_dmabuf(unsafe { PdObject::<T>::data(pd) }, &request)?;
+        let created = T::Mr::reg_user_dmabuf(unsafe { PdObject::<T>::data(pd) }, &request)?;
         Ok(finish_region(
             room,
             created,
@@ -311,14 +365,14 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
             // request ends with it.
             all: unsafe { registration(pd, (start, length), iova, access) }?,
         };
-        let room = new_region::<T>()?;
+        let room = new_region::<T::Mr>()?;
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `old` is,
         // by this function's `# Safety`.
-        let mr = unsafe { MrObject::<T>::data(old) };
+        let mr = unsafe { MrObject::<T::Mr>::data(old) };
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
         let domain = unsafe { PdObject::<T>::data(pd) };
-        let created = T::rereg_user_mr(mr, domain, &request)?;
+        let created = mr.rereg_user(domain, &request)?;
         let range = match request.memory(Access::empty()) {
             Some(_) => (iova, length),
             None => {
@@ -360,7 +414,7 @@ pub(super) unsafe extern "C" fn advise_mr<T: Driver>(
         let ranges = unsafe { Sges::new(list, c_int::try_from(count)?) };
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
-        T::advise_mr(unsafe { PdObject::<T>::data(pd) }, Advice { what, ranges })?;
+        T::Mr::advise(unsafe { PdObject::<T>::data(pd) }, Advice { what, ranges })?;
         Ok(0)
     })
 }
@@ -378,11 +432,11 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
         // SAFETY: `kernel_pd` wants a domain that was filled: `pd` is, by this function's
         // `# Safety`.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
-        let room = new_region::<T>()?;
+        let room = new_region::<T::Mr>()?;
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
         let pd = unsafe { PdObject::<T>::data(pd) };
-        let created = T::get_dma_mr(pd, proof, Access::from_raw(access))?;
+        let created = T::Mr::get_dma(pd, proof, Access::from_raw(access))?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
     make().unwrap_or_else(error_ptr)
@@ -407,10 +461,10 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
         // SAFETY: `kernel_pd` wants a domain that was filled: `pd` is, by this function's
         // `# Safety`.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
-        let room = new_region::<T>()?;
+        let room = new_region::<T::Mr>()?;
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
-        let created = T::alloc_mr(unsafe { PdObject::<T>::data(pd) }, proof, shape, max_pages)?;
+        let created = T::Mr::alloc(unsafe { PdObject::<T>::data(pd) }, proof, shape, max_pages)?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
     make().unwrap_or_else(error_ptr)
@@ -432,55 +486,6 @@ unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, K
     Ok((pd, proof))
 }
 
-/// `ops.alloc_mw`.
-///
-/// # Safety
-///
-/// `mw` is a new object of the size we asked for, its domain was filled.
-pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
-    mw: *mut bindings::ib_mw,
-    _udata: *mut bindings::ib_udata,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: A field of `mw`, which is a new object.
-        let pd = unsafe { (*mw).pd };
-        // SAFETY: A field of `mw`, which is a new object.
-        let kind = unsafe { (*mw).type_ };
-        let kind = match kind {
-            bindings::ib_mw_type_IB_MW_TYPE_1 => MwType::One,
-            bindings::ib_mw_type_IB_MW_TYPE_2 => MwType::Two,
-            _ => return Err(EINVAL),
-        };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
-        let created = T::alloc_mw(unsafe { PdObject::<T>::data(pd) }, kind)?;
-        // SAFETY: A field of `mw`, which is a new object that nobody else has yet.
-        unsafe { (*mw).rkey = created.rkey };
-        let tail = Tail {
-            data: created.mw,
-            link: (),
-            mappings: Mappings::new(),
-        };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `mw` is a new object.
-        unsafe { MwObject::<T>::fill(mw, tail) };
-        Ok(0)
-    })
-}
-
-/// `ops.dealloc_mw`.
-///
-/// # Safety
-///
-/// `mw` was filled, and is used no more.
-pub(super) unsafe extern "C" fn dealloc_mw<T: Driver>(mw: *mut bindings::ib_mw) -> c_int {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `mw` is, by this
-    // function's `# Safety`.
-    let tail = unsafe { MwObject::<T>::empty(mw) };
-    T::dealloc_mw(tail.data);
-    0
-}
-
 /// `ops.map_mr_sg`.
 ///
 /// # Safety
@@ -496,16 +501,16 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     from_result(|| {
         // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `mr` is,
         // by this function's `# Safety`.
-        let tail = unsafe { MrObject::<T>::tail(mr) };
+        let tail = unsafe { MrObject::<T::Mr>::tail(mr) };
         let mut sg = MapSg {
             mr: NonNull::new(mr).ok_or(EINVAL)?,
             list,
             entries,
             offset,
             pages: tail.link.as_deref().ok_or(EINVAL)?,
-            set_page: set_page::<T>,
+            set_page: set_page::<T::Mr>,
         };
-        T::map_mr_sg(tail.data.as_arc_borrow(), &mut sg)
+        tail.data.map_sg(&mut sg)
     })
 }
 
@@ -514,11 +519,11 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
 /// # Safety
 ///
 /// `mr` was made by [`alloc_mr`], and nobody else maps it now.
-unsafe extern "C" fn set_page<T: Driver>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
+unsafe extern "C" fn set_page<M>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
         // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `mr` is,
         // by this function's `# Safety`.
-        let tail = unsafe { MrObject::<T>::tail(mr) };
+        let tail = unsafe { MrObject::<M>::tail(mr) };
         // SAFETY: A field of `mr`, a region that one thread maps, by this function's `# Safety`.
         let page_size = unsafe { (*mr).page_size };
         let pages = tail.link.as_deref().ok_or(EINVAL)?;
@@ -539,24 +544,30 @@ pub(super) unsafe extern "C" fn dereg_mr<T: Driver>(
     from_result(|| {
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is,
         // by this function's `# Safety`.
-        T::dereg_mr(unsafe { MrObject::<T>::data(mr) })?;
+        unsafe { MrObject::<T::Mr>::data(mr) }.dereg()?;
         // SAFETY: `from_raw` wants a pointer of `KBox::into_raw` that nobody else has:
         // `finish_region` made it by that, of a box of that layout, and by this function's
         // `# Safety` nothing uses it any more.
-        drop(unsafe { KBox::from_raw(mr.cast::<MrObject<T>>()) });
+        drop(unsafe { KBox::from_raw(mr.cast::<MrObject<T::Mr>>()) });
         Ok(0)
     })
 }
 
-/// A counted reference of a driver's protection domain.
+/// `ops.fill_res_mr_entry`.
 ///
 /// # Safety
 ///
-/// `pd` must have been filled, and not be destroyed during the call.
-pub(super) unsafe fn pd_of<T: Driver>(pd: *mut bindings::ib_pd) -> Arc<T::Pd> {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is, by
+/// `msg` is being written to, `mr` was filled.
+pub(super) unsafe extern "C" fn fill_res_mr_entry<T: Driver>(
+    msg: *mut bindings::sk_buff,
+    mr: *mut bindings::ib_mr,
+) -> c_int {
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is, by
     // this function's `# Safety`.
-    unsafe { PdObject::<T>::data(pd) }.into()
+    let mr = unsafe { MrObject::<T::Mr>::data(mr) };
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
+    unsafe { restrack::fill(msg, |details| mr.describe(details)) }
 }
 
 /// `enum ib_uverbs_advise_mr_advice`.

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues: [`CqOps`], and its trampolines.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    cpu::CpuId,
+    error::from_result,
+    ffi::{
+        c_int,
+        c_uint, //
+    },
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+use super::{
+    owner,
+    Driver, //
+};
+use crate::{
+    bindings,
+    rdma::{
+        device::device_data,
+        mmap::Mappings,
+        object::{
+            CqLink,
+            CqObject,
+            Tail, //
+        },
+        restrack::{
+            self,
+            Details, //
+        },
+        types::{
+            NotifyOn,
+            NotifyRequest,
+            Owner, //
+        },
+        udata::Udata,
+        wc::WcSink, //
+    }, //
+};
+
+/// A completion queue of the driver.
+///
+/// When the queue is destroyed no queue pair refers to it: its link is closed, then `ib_core`'s
+/// reference is dropped (`ib_device_ops.destroy_cq`, `drivers/infiniband/core/verbs.c`, `cq.c`).
+pub trait CqOps: Sized + Send + Sync + 'static {
+    /// The driver.
+    type Driver: Driver;
+
+    /// Makes a completion queue.
+    ///
+    /// `ib_device_ops.create_cq` (`drivers/infiniband/core/verbs.c` and `cq.c` for the kernel,
+    /// `uverbs_std_types_cq.c` and `uverbs_cmd.c` for processes).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// * `EOPNOTSUPP` for flags that the device does not have.
+    /// * `EINVAL` for a size that it does not have.
+    /// * `ENOMEM` if the device has as many queues as it can have, or memory is short.
+    fn create(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        init: CqInit,
+        udata: &mut Udata<'_>,
+    ) -> Result<CqCreated<Self>>;
+
+    /// Gives the queue of a process another size; what it holds stays. Returns how many completions
+    /// it holds then.
+    ///
+    /// `ib_device_ops.resize_user_cq` (`drivers/infiniband/core/uverbs_cmd.c`), one call at a time,
+    /// and for [`Provider::Rxe`](super::Provider::Rxe) only.
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Leave the queue as it was. `EINVAL` for a size that the device does not have, or that is too
+    /// small for what the queue holds.
+    fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32>;
+
+    /// Hands completions of a kernel consumer over, oldest first, until the queue is empty or the
+    /// sink is full.
+    ///
+    /// `ib_device_ops.poll_cq` (`ib_poll_cq()`, `include/rdma/ib_verbs.h`).
+    ///
+    /// Context: any, hard interrupt included; may not sleep.
+    fn poll(&self, sink: &mut WcSink<'_>);
+
+    /// Arms the notification. Returns whether completions were there already, if that was asked.
+    ///
+    /// `ib_device_ops.req_notify_cq` (`ib_req_notify_cq()`, `include/rdma/ib_verbs.h`;
+    /// `drivers/infiniband/core/uverbs_cmd.c`).
+    ///
+    /// Context: any, hard interrupt included; may not sleep. The driver may not notify from inside
+    /// this call.
+    fn req_notify(&self, request: NotifyRequest) -> Missed;
+
+    /// Adds to what `rdma -dd resource show cq` shows.
+    ///
+    /// `ib_device_ops.fill_res_cq_entry` (`drivers/infiniband/core/nldev.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`].
+    fn describe(&self, details: &mut Details<'_>) -> Result;
+}
+
+/// What a completion queue shall be.
+pub struct CqInit {
+    /// Who makes it.
+    pub owner: Owner,
+    /// How many completions it must hold at least.
+    pub entries: u32,
+    /// `enum ib_uverbs_ex_create_cq_flags`; 0 is plain.
+    pub flags: u32,
+    /// The way back to its consumer.
+    pub link: CqLink,
+}
+
+/// A new completion queue.
+pub struct CqCreated<C> {
+    /// The driver's object.
+    pub cq: Arc<C>,
+    /// How many completions it holds.
+    pub entries: u32,
+}
+
+/// Whether completions were there already when a queue was armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// None, or nobody asked.
+    No,
+    /// Some: the consumer polls again.
+    Yes,
+}
+
+/// `ops.create_cq`.
+///
+/// # Safety
+///
+/// `cq` is a new object of the size we asked for, `init` is valid, `attrs` null or valid.
+pub(super) unsafe extern "C" fn create_cq<T: Driver>(
+    cq: *mut bindings::ib_cq,
+    init: *const bindings::ib_cq_init_attr,
+    attrs: *mut bindings::uverbs_attr_bundle,
+) -> c_int {
+    from_result(|| {
+        let udata = if attrs.is_null() {
+            core::ptr::null_mut()
+        } else {
+            // SAFETY: The helper gives the place of a field of the bundle: `attrs` is valid, as
+            // just compared and by this function's `# Safety`.
+            unsafe { riwarp_helper_uverbs_attr_bundle_to_udata(attrs) }
+        };
+        // SAFETY: A reference wants memory that is valid and not written to: `init` is, by this
+        // function's `# Safety`.
+        let init = unsafe { &*init };
+        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
+        let owner = unsafe { owner(udata) };
+        // What tells a process only wakes it up, wherever.
+        let vector = match owner {
+            Owner::Kernel(_) => CpuId::from_u32(init.comp_vector),
+            Owner::User => None,
+        };
+        // SAFETY: `CqLink::new` wants a queue that is valid until the link is closed, and that it
+        // is: the object lives until `destroy_cq`, which closes the link, as the error paths below
+        // do.
+        let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?, vector) }?;
+        let init = CqInit {
+            owner,
+            entries: init.cqe,
+            flags: init.flags,
+            link: link.clone(),
+        };
+        let mut mappings = Mappings::new();
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
+        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
+        // SAFETY: A field of `cq`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*cq).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T::Device>(device) };
+        let created = T::Cq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
+        // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
+        // the queue.
+        unsafe { (*cq).cqe = c_int::try_from(created.entries).unwrap_or(c_int::MAX) };
+        let tail = Tail {
+            data: created.cq,
+            link,
+            mappings,
+        };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `cq` is a new object.
+        unsafe { CqObject::<T>::fill(cq, tail) };
+        Ok(0)
+    })
+}
+
+/// `ops.destroy_cq`.
+///
+/// # Safety
+///
+/// `cq` was filled, and is used no more.
+pub(super) unsafe extern "C" fn destroy_cq<T: Driver>(
+    cq: *mut bindings::ib_cq,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `cq` is, by this
+    // function's `# Safety`.
+    let tail = unsafe { CqObject::<T>::empty(cq) };
+    tail.link.close();
+    0
+}
+
+/// `ops.resize_user_cq`.
+///
+/// # Safety
+///
+/// `cq` was filled and belongs to a process, `udata` is valid.
+pub(super) unsafe extern "C" fn resize_user_cq<T: Driver>(
+    cq: *mut bindings::ib_cq,
+    entries: c_uint,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `cq` is,
+        // by this function's `# Safety`.
+        let tail = unsafe { CqObject::<T>::tail(cq) };
+        let entries = tail.link.resize(|mappings| {
+            // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+            // function's `# Safety`, and mappings that do not outlive the context of the call: the
+            // link lets go of them before the object is freed, which belongs to the context.
+            let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
+            tail.data.resize(entries, &mut udata)
+        })?;
+        // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
+        // the queue.
+        unsafe { (*cq).cqe = c_int::try_from(entries).unwrap_or(c_int::MAX) };
+        Ok(0)
+    })
+}
+
+/// `ops.poll_cq`.
+///
+/// # Safety
+///
+/// `cq` was filled, `wc` has room for `entries`.
+pub(super) unsafe extern "C" fn poll_cq<T: Driver>(
+    cq: *mut bindings::ib_cq,
+    entries: c_int,
+    wc: *mut bindings::ib_wc,
+) -> c_int {
+    from_result(|| {
+        let room = usize::try_from(entries)?;
+        // SAFETY: `WcSink::new` wants room for so many completions that nobody else has: `wc` is
+        // so, by this function's `# Safety`.
+        let mut sink = unsafe { WcSink::new(wc, room) };
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
+        // by this function's `# Safety`.
+        unsafe { CqObject::<T>::data(cq) }.poll(&mut sink);
+        // CAST: At most `entries`.
+        Ok(sink.used() as c_int)
+    })
+}
+
+/// `ops.req_notify_cq`.
+///
+/// # Safety
+///
+/// `cq` was filled.
+pub(super) unsafe extern "C" fn req_notify_cq<T: Driver>(
+    cq: *mut bindings::ib_cq,
+    flags: bindings::ib_cq_notify_flags,
+) -> c_int {
+    from_result(|| {
+        let kind = flags & bindings::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK;
+        let missed = flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+        let request = NotifyRequest {
+            on: if kind == bindings::ib_cq_notify_flags_IB_CQ_SOLICITED {
+                NotifyOn::Solicited
+            } else {
+                NotifyOn::Next
+            },
+            report_missed: missed != 0,
+        };
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
+        // by this function's `# Safety`.
+        match unsafe { CqObject::<T>::data(cq) }.req_notify(request) {
+            Missed::No => Ok(0),
+            Missed::Yes => Ok(1),
+        }
+    })
+}
+
+/// `ops.fill_res_cq_entry`.
+///
+/// # Safety
+///
+/// `msg` is being written to, `cq` was filled.
+pub(super) unsafe extern "C" fn fill_res_cq_entry<T: Driver>(
+    msg: *mut bindings::sk_buff,
+    cq: *mut bindings::ib_cq,
+) -> c_int {
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
+    // this function's `# Safety`.
+    let cq = unsafe { CqObject::<T>::data(cq) };
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
+    unsafe { restrack::fill(msg, |details| cq.describe(details)) }
+}
+
+/// A counted reference of a driver's completion queue.
+///
+/// # Safety
+///
+/// `cq` must have been filled, and not be destroyed during the call.
+pub(super) unsafe fn cq_of<T: Driver>(cq: NonNull<bindings::ib_cq>) -> Arc<T::Cq> {
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
+    // this function's `# Safety`.
+    unsafe { CqObject::<T>::data(cq.as_ptr()) }.into()
+}
+
+extern "C" {
+    fn riwarp_helper_uverbs_attr_bundle_to_udata(
+        attrs: *mut bindings::uverbs_attr_bundle,
+    ) -> *mut bindings::ib_udata;
+}

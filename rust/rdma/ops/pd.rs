@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Protection domains: [`PdOps`], and its trampolines.
+
+use kernel::{
+    error::from_result,
+    ffi::c_int,
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+use super::Driver;
+use crate::{
+    bindings,
+    rdma::{
+        device::device_data,
+        mmap::Mappings,
+        object::{
+            PdObject,
+            Tail, //
+        }, //
+    }, //
+};
+
+/// A protection domain of the driver.
+///
+/// When the domain is freed, after all its objects are gone, `ib_core`'s reference is dropped
+/// (`ib_device_ops.dealloc_pd`, `drivers/infiniband/core/verbs.c`).
+pub trait PdOps: Sized + Send + Sync + 'static {
+    /// The driver.
+    type Driver: Driver;
+
+    /// Makes a protection domain.
+    ///
+    /// `ib_device_ops.alloc_pd` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the device has as many as it can have, or memory is short.
+    fn alloc(dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>) -> Result<Arc<Self>>;
+}
+
+/// `ops.alloc_pd`.
+///
+/// # Safety
+///
+/// `pd` is a new object of the size we asked for.
+pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: A field of `pd`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*pd).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T::Device>(device) };
+        let data = T::Pd::alloc(dev)?;
+        let tail = Tail {
+            data,
+            link: (),
+            mappings: Mappings::new(),
+        };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `pd` is a new object.
+        unsafe { PdObject::<T>::fill(pd, tail) };
+        Ok(0)
+    })
+}
+
+/// `ops.dealloc_pd`.
+///
+/// # Safety
+///
+/// `pd` was filled, and is used no more.
+pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
+    pd: *mut bindings::ib_pd,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `pd` is, by this
+    // function's `# Safety`.
+    drop(unsafe { PdObject::<T>::empty(pd) });
+    0
+}
+
+/// A counted reference of a driver's protection domain.
+///
+/// # Safety
+///
+/// `pd` must have been filled, and not be destroyed during the call.
+pub(super) unsafe fn pd_of<T: Driver>(pd: *mut bindings::ib_pd) -> Arc<T::Pd> {
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is, by
+    // this function's `# Safety`.
+    unsafe { PdObject::<T>::data(pd) }.into()
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues: [`SrqOps`], and its trampolines.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    error::from_result,
+    ffi::c_int,
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+use super::{
+    attr,
+    owner,
+    qp::post_recv_list,
+    Driver, //
+};
+use crate::{
+    bindings,
+    rdma::{
+        device::device_data,
+        mmap::Mappings,
+        object::{
+            SrqLink,
+            SrqObject,
+            Tail, //
+        },
+        restrack::{
+            self,
+            Details, //
+        },
+        types::{
+            Owner,
+            SrqAttr,
+            SrqAttrMask, //
+        },
+        udata::Udata,
+        wr::RecvWrs, //
+    }, //
+};
+
+/// A shared receive queue of the driver.
+///
+/// When the queue is destroyed no queue pair refers to it: its link is closed, then `ib_core`'s
+/// reference is dropped (`ib_device_ops.destroy_srq`, `drivers/infiniband/core/verbs.c`).
+pub trait SrqOps: Sized + Send + Sync + 'static {
+    /// The driver.
+    type Driver: Driver;
+
+    /// Makes a shared receive queue.
+    ///
+    /// `ib_device_ops.create_srq` (`drivers/infiniband/core/verbs.c`, for processes too).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// * `EOPNOTSUPP` for a type that the device does not have.
+    /// * `EINVAL` for sizes that it does not have.
+    /// * `ENOMEM` if the device has as many queues as it can have, or memory is short.
+    fn create(
+        dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
+        init: SrqInit,
+        udata: &mut Udata<'_>,
+    ) -> Result<SrqCreated<Self>>;
+
+    /// Changes what `mask` names: the size, the limit, or both.
+    ///
+    /// `ib_device_ops.modify_srq` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`), one call at a
+    /// time.
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` for a size or a limit that cannot be.
+    /// * `EOPNOTSUPP` for a size if the queue cannot be resized.
+    fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, udata: &mut Udata<'_>) -> Result;
+
+    /// Says how the queue is.
+    ///
+    /// `ib_device_ops.query_srq` (`drivers/infiniband/core/verbs.c`).
+    ///
+    /// Context: process, may sleep.
+    fn query(&self) -> SrqAttr;
+
+    /// Posts receive work requests of a kernel consumer.
+    ///
+    /// `ib_device_ops.post_srq_recv` (`ib_post_srq_recv()`, `include/rdma/ib_verbs.h`).
+    ///
+    /// Context: any, hard interrupt included; may not sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` or `ENOMEM` for the request that was taken last; those before it stay posted.
+    fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result;
+
+    /// Adds to what `rdma -dd resource show srq` shows.
+    ///
+    /// `ib_device_ops.fill_res_srq_entry` (`drivers/infiniband/core/nldev.c`).
+    ///
+    /// Context: process, may sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Details`].
+    fn describe(&self, details: &mut Details<'_>) -> Result;
+}
+
+/// What a shared receive queue shall be.
+pub struct SrqInit {
+    /// Who makes it.
+    pub owner: Owner,
+    /// `enum ib_srq_type`; 0 is the plain one.
+    pub srq_type: u32,
+    /// Its sizes.
+    pub attr: SrqAttr,
+    /// The way back to its consumer.
+    pub link: SrqLink,
+}
+
+/// A new shared receive queue.
+pub struct SrqCreated<S> {
+    /// The driver's object.
+    pub srq: Arc<S>,
+    /// The sizes that it really has.
+    pub attr: SrqAttr,
+}
+
+/// `ops.create_srq`.
+///
+/// # Safety
+///
+/// `srq` is a new object of the size we asked for, `init` is valid, `udata` null or valid.
+pub(super) unsafe extern "C" fn create_srq<T: Driver>(
+    srq: *mut bindings::ib_srq,
+    init: *mut bindings::ib_srq_init_attr,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // own for this call, by this function's `# Safety`.
+        let raw = unsafe { &mut *init };
+        // SAFETY: `SrqLink::new` wants a queue that is valid until the link is closed: the object
+        // lives until `destroy_srq`, which closes the link, as the error path below does.
+        let link = unsafe { SrqLink::new(NonNull::new(srq).ok_or(EINVAL)?) }?;
+        let init = SrqInit {
+            // SAFETY: `owner` wants the channel of the call that makes the object, which `udata`
+            // is.
+            owner: unsafe { owner(udata) },
+            srq_type: raw.srq_type,
+            attr: attr::srq_from_raw(&raw.attr),
+            link: link.clone(),
+        };
+        let mut mappings = Mappings::new();
+        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // function's `# Safety`, and mappings that do not outlive the context of the call: the
+        // object belongs to the context and goes before it.
+        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
+        // SAFETY: A field of `srq`, which is valid; `ib_core` sets it before the driver sees the
+        // object.
+        let device = unsafe { (*srq).device };
+        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
+        // while a verb runs.
+        let dev = unsafe { device_data::<T::Device>(device) };
+        let created = T::Srq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
+        raw.attr = attr::srq_to_raw(&created.attr);
+        let tail = Tail {
+            data: created.srq,
+            link,
+            mappings,
+        };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
+        // `srq` is a new object.
+        unsafe { SrqObject::<T>::fill(srq, tail) };
+        Ok(0)
+    })
+}
+
+/// `ops.modify_srq`.
+///
+/// # Safety
+///
+/// `srq` was filled, `raw` is valid, `udata` null or valid.
+pub(super) unsafe extern "C" fn modify_srq<T: Driver>(
+    srq: *mut bindings::ib_srq,
+    raw: *mut bindings::ib_srq_attr,
+    mask: bindings::ib_srq_attr_mask,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: A reference wants memory that is valid and not written to: `raw` is, by this
+        // function's `# Safety`.
+        let attr = attr::srq_from_raw(unsafe { &*raw });
+        let mask = SrqAttrMask::from_bits(mask);
+        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `srq` is,
+        // by this function's `# Safety`.
+        let tail = unsafe { SrqObject::<T>::tail(srq) };
+        tail.link.modify(|mappings| {
+            // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+            // function's `# Safety`, and mappings that do not outlive the context of the call: the
+            // link lets go of them before the object is freed, which belongs to the context.
+            let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
+            tail.data.modify(&attr, mask, &mut udata)
+        })?;
+        Ok(0)
+    })
+}
+
+/// `ops.query_srq`.
+///
+/// # Safety
+///
+/// `srq` was filled, `raw` is valid.
+pub(super) unsafe extern "C" fn query_srq<T: Driver>(
+    srq: *mut bindings::ib_srq,
+    raw: *mut bindings::ib_srq_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is,
+        // by this function's `# Safety`.
+        let attr = unsafe { SrqObject::<T>::data(srq) }.query();
+        // SAFETY: `raw` is valid, by this function's `# Safety`.
+        unsafe { *raw = attr::srq_to_raw(&attr) };
+        Ok(0)
+    })
+}
+
+/// `ops.destroy_srq`.
+///
+/// # Safety
+///
+/// `srq` was filled, and is used no more.
+pub(super) unsafe extern "C" fn destroy_srq<T: Driver>(
+    srq: *mut bindings::ib_srq,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `srq` is, by this
+    // function's `# Safety`.
+    let tail = unsafe { SrqObject::<T>::empty(srq) };
+    tail.link.close();
+    0
+}
+
+/// `ops.post_srq_recv`.
+///
+/// # Safety
+///
+/// `srq` was filled, `list` is as `ib_post_srq_recv()` takes it or null, `bad` is valid.
+pub(super) unsafe extern "C" fn post_srq_recv<T: Driver>(
+    srq: *mut bindings::ib_srq,
+    list: *const bindings::ib_recv_wr,
+    bad: *mut *const bindings::ib_recv_wr,
+) -> c_int {
+    // SAFETY: A field of `srq`, which was filled, by this function's `# Safety`; it never changes.
+    let is_user = !unsafe { (*srq).uobject }.is_null();
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
+    // this function's `# Safety`.
+    let srq = unsafe { SrqObject::<T>::data(srq) };
+    // SAFETY: `post_recv_list` wants a list as `ib_post_recv()` takes it, a kernel consumer's
+    // unless `is_user`, which is just what the object says, and a `bad` that is valid: so they are,
+    // by this function's `# Safety`.
+    unsafe { post_recv_list(is_user, list, bad, |wrs| srq.post_recv(wrs)) }
+}
+
+/// `ops.fill_res_srq_entry`.
+///
+/// # Safety
+///
+/// `msg` is being written to, `srq` was filled.
+pub(super) unsafe extern "C" fn fill_res_srq_entry<T: Driver>(
+    msg: *mut bindings::sk_buff,
+    srq: *mut bindings::ib_srq,
+) -> c_int {
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
+    // this function's `# Safety`.
+    let srq = unsafe { SrqObject::<T>::data(srq) };
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
+    // `# Safety`.
+    unsafe { restrack::fill(msg, |details| srq.describe(details)) }
+}
+
+/// A counted reference of a driver's shared receive queue.
+///
+/// # Safety
+///
+/// `srq` must have been filled, and not be destroyed during the call.
+pub(super) unsafe fn srq_of<T: Driver>(srq: NonNull<bindings::ib_srq>) -> Arc<T::Srq> {
+    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
+    // this function's `# Safety`.
+    unsafe { SrqObject::<T>::data(srq.as_ptr()) }.into()
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The verbs: what `ib_core` asks of each kind of object.
+//!
+//! Each file implements the trait of [`kernel_ext::rdma::ops`] for one kind of object: it checks the
+//! arguments, exchanges what the provider library expects, and makes the object or calls it. What an
+//! object does by itself is in its own module.
+//!
+//! Contexts are those that the traits state.
+
+use kernel::{
+    prelude::*,
+    ModuleMetadata, //
+};
+use kernel_ext::rdma::{
+    ops::Driver,
+    settings::Setting, //
+};
+
+use crate::{
+    conn::Conn,
+    context::Pd,
+    cq::Cq,
+    device::Device,
+    mr::{
+        Mr,
+        Mw, //
+    },
+    qp::Qp,
+    settings,
+    srq::Srq,
+    stats::Stats,
+    LocalModule,
+    Riwarp, //
+};
+
+mod cm;
+mod cq;
+mod device;
+mod mr;
+mod mw;
+mod pd;
+mod qp;
+mod srq;
+mod ucontext;
+
+use ucontext::UContext;
+
+impl Driver for Riwarp {
+    type Device = Device;
+    type UContext = UContext;
+    type Pd = Pd;
+    type Cq = Cq;
+    type Qp = Qp;
+    type Srq = Srq;
+    type Mr = Mr;
+    type Mw = Mw;
+    type Conn = Conn;
+
+    const OWNER: &'static ThisModule = &<LocalModule as ModuleMetadata>::THIS_MODULE;
+    const SETTINGS: &'static [Setting<Device>] = settings::FILES;
+    const COUNTERS: &'static [&'static CStr] = Stats::NAMES;
+}

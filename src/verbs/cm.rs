@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connections and listeners of `rdma_cm`.
+
+use core::num::NonZeroUsize;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::rdma::iw_cm::{
+    CmId,
+    CmOps,
+    ConnParam, //
+};
+
+use crate::{
+    conn::{
+        self,
+        Conn, //
+    },
+    device::Device,
+    listen::{
+        self,
+        Listener, //
+    },
+    Riwarp, //
+};
+
+impl CmOps for Conn {
+    type Driver = Riwarp;
+    type Listener = Listener;
+
+    fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_>) -> Result {
+        conn::connect(dev, id, param)
+    }
+
+    fn accept(
+        dev: ArcBorrow<'_, Device>,
+        id: CmId,
+        name: NonZeroUsize,
+        param: &ConnParam<'_>,
+    ) -> Result {
+        conn::accept(dev, id, name, param)
+    }
+
+    fn reject(dev: ArcBorrow<'_, Device>, name: NonZeroUsize, private_data: &[u8]) -> Result {
+        conn::reject(dev, name, private_data)
+    }
+
+    fn create_listen(dev: ArcBorrow<'_, Device>, id: CmId, backlog: u32) -> Result<Arc<Listener>> {
+        listen::create_listen(dev, id, backlog)
+    }
+
+    fn destroy_listen(listener: Arc<Listener>) {
+        listen::destroy_listen(listener);
+    }
+}

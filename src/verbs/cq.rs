@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::rdma::{
+    ops::{
+        CqCreated,
+        CqInit,
+        CqOps,
+        Missed, //
+    },
+    restrack::Details,
+    types::{
+        NotifyOn,
+        NotifyRequest, //
+    },
+    udata::Udata,
+    wr::WcSink, //
+};
+
+use crate::{
+    abi::user::{
+        CqRing,
+        Places, //
+    },
+    cq::{
+        Cq,
+        Ring, //
+    },
+    device::{
+        Device,
+        MAX_CQE, //
+    },
+    wr::empty_ring,
+    Riwarp, //
+};
+
+impl CqOps for Cq {
+    type Driver = Riwarp;
+
+    fn create(
+        dev: ArcBorrow<'_, Device>,
+        init: CqInit,
+        udata: &mut Udata<'_>,
+    ) -> Result<CqCreated<Self>> {
+        if init.flags != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        check_size(init.entries)?;
+        let (places, ring) = if init.owner.is_user() {
+            let places = dev.abi.places(init.entries);
+            let ring = CqRing::create(dev.abi, places.all, udata)?;
+            (places, Ring::User(ring))
+        } else {
+            let places = Places::plain(init.entries);
+            (places, Ring::Kernel(empty_ring(places.all as usize)?))
+        };
+        let device: Arc<Device> = dev.into();
+        Ok(CqCreated {
+            cq: Self::new(&device, init.link, places.all, ring)?,
+            entries: places.usable,
+        })
+    }
+
+    fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
+        check_size(entries)?;
+        self.move_to_new_ring(entries, udata)
+    }
+
+    fn poll(&self, sink: &mut WcSink<'_>) {
+        self.poll_into(sink);
+    }
+
+    fn req_notify(&self, request: NotifyRequest) -> Missed {
+        let waiting = self.arm(request.on);
+        if request.report_missed && waiting {
+            Missed::Yes
+        } else {
+            Missed::No
+        }
+    }
+
+    fn describe(&self, details: &mut Details<'_>) -> Result {
+        let state = self.state();
+        if let Some(waiting) = state.waiting {
+            details.number(c"waiting", waiting)?;
+        }
+        if state.armed_by_call {
+            let armed = match state.armed {
+                None => c"no",
+                Some(NotifyOn::Next) => c"next",
+                Some(NotifyOn::Solicited) => c"solicited",
+            };
+            details.word(c"armed", armed)?;
+        }
+        details.number(c"overrun", state.overflown.into())
+    }
+}
+
+/// Whether the device has queues of that size.
+///
+/// # Errors
+///
+/// `EINVAL` if not.
+fn check_size(entries: u32) -> Result {
+    if entries == 0 || entries > MAX_CQE {
+        return Err(EINVAL);
+    }
+    Ok(())
+}

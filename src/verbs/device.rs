@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device and its port.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::{
+        LinkType,
+        NetDevice, //
+    },
+    rdma::{
+        device::IbDevice,
+        ops::DeviceOps,
+        types::{
+            AtomicCap,
+            DeviceAttr,
+            DeviceCaps,
+            Gid,
+            KernelCaps,
+            LinkSpeed,
+            Mtu,
+            OdpCaps,
+            PhysState,
+            PortAttr,
+            PortImmutable,
+            PortState, //
+        }, //
+    }, //
+};
+
+use crate::{
+    device::{
+        Device,
+        MAX_CQ,
+        MAX_CQE,
+        MAX_IRD,
+        MAX_MR,
+        MAX_MW,
+        MAX_ORD,
+        MAX_PD,
+        MAX_QP,
+        MAX_QP_WR,
+        MAX_READ_SGE,
+        MAX_SRQ,
+        MAX_SRQ_WR,
+        PORT, //
+    },
+    gid::GID_TABLE_LEN,
+    mr::MAX_FAST_REG_PAGES,
+    registry::REGISTRY, //
+};
+
+impl DeviceOps for Device {
+    fn query(&self) -> DeviceAttr {
+        let max_sge = self.abi.limits().sge;
+        let mut device_caps = DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT;
+        let mut odp_caps = ODP_CAPS;
+        let (mut max_mw, mut atomic_cap) = (0, AtomicCap::None);
+        if self.abi.has_extensions() {
+            device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
+            device_caps |= DeviceCaps::SRQ_RESIZE;
+            max_mw = MAX_MW;
+            atomic_cap = AtomicCap::Global;
+            odp_caps |= OdpCaps::ATOMIC;
+        }
+        DeviceAttr {
+            vendor_id: VENDOR_ID,
+            sys_image_guid: self.guid().octets(),
+            max_mr_size: u64::MAX,
+            page_size_cap: PAGE_SIZES,
+            max_qp: MAX_QP,
+            max_qp_wr: MAX_QP_WR,
+            device_caps,
+            kernel_caps: KernelCaps::ALLOW_USER_UNREG
+                | KernelCaps::ON_DEMAND_PAGING
+                | KernelCaps::SG_GAPS_REG,
+            max_send_sge: max_sge,
+            max_recv_sge: max_sge,
+            max_sge_rd: MAX_READ_SGE,
+            max_cq: MAX_CQ,
+            max_cqe: MAX_CQE,
+            max_mr: MAX_MR,
+            max_pd: MAX_PD,
+            max_qp_rd_atom: MAX_IRD,
+            max_qp_init_rd_atom: MAX_ORD,
+            max_res_rd_atom: MAX_QP.saturating_mul(MAX_IRD),
+            atomic_cap,
+            max_mw,
+            max_srq: MAX_SRQ,
+            max_srq_wr: MAX_SRQ_WR,
+            max_srq_sge: max_sge,
+            max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
+            odp_caps,
+            ..DeviceAttr::default()
+        }
+    }
+
+    fn query_port(&self, ib: &IbDevice) -> PortAttr {
+        let mtu = self.netdev.mtu();
+        let (state, phys_state) = if self.netdev.is_running() {
+            (PortState::Active, PhysState::LinkUp)
+        } else {
+            (PortState::Down, PhysState::Disabled)
+        };
+        // An interface without a cable has no speed, and asking would be logged each time.
+        let speed = match self.netdev.link_type() {
+            LinkType::Ethernet => ib.eth_speed(PORT).unwrap_or_default(),
+            LinkType::Loopback | LinkType::None | LinkType::Other(_) => LinkSpeed::default(),
+        };
+        PortAttr {
+            state,
+            phys_state,
+            max_mtu: Mtu::Mtu4096,
+            active_mtu: Mtu::from_octets(mtu),
+            phys_mtu: mtu,
+            gid_tbl_len: GID_TABLE_LEN,
+            max_msg_sz: u32::MAX,
+            speed,
+            port_cap_flags: PORT_CM_SUP,
+        }
+    }
+
+    fn port_immutable(&self) -> PortImmutable {
+        PortImmutable {
+            gid_tbl_len: GID_TABLE_LEN,
+            pkey_tbl_len: 0,
+        }
+    }
+
+    fn query_gid(&self, index: usize) -> Result<Gid> {
+        self.gid(index)
+    }
+
+    fn netdev(&self) -> Option<NetDevice> {
+        (!self.is_going()).then(|| self.netdev.clone())
+    }
+
+    fn read_counters(&self, values: &mut [u64]) {
+        self.stats.read(values);
+    }
+
+    fn dealloc(self: Arc<Self>) {
+        self.shut_down();
+        if let Some(registry) = REGISTRY.get() {
+            registry.device_gone(&self);
+        }
+    }
+}
+
+/// Programs want one. This is nobody's: "riW", which as an OUI is locally administered.
+const VENDOR_ID: u32 = 0x72_6957;
+/// What every process can do with memory that is paged on demand.
+const ODP_CAPS: OdpCaps = OdpCaps::SEND
+    .union(OdpCaps::RECV)
+    .union(OdpCaps::WRITE)
+    .union(OdpCaps::READ)
+    .union(OdpCaps::SRQ_RECV);
+/// `IB_PORT_CM_SUP`: connections are made by a connection manager.
+const PORT_CM_SUP: u32 = 1 << 16;
+/// Pages of 4 KiB and any larger power of two.
+const PAGE_SIZES: u64 = !0xfff;

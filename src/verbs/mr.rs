@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions.
+
+use kernel::{
+    prelude::*,
+    sync::ArcBorrow, //
+};
+use kernel_ext::{
+    mm::place::Shape,
+    rdma::{
+        mr::{
+            Advice,
+            MapSg,
+            RegDmaBufMr,
+            RegUserMr,
+            ReregUserMr, //
+        },
+        ops::{
+            MrCreated,
+            MrOps, //
+        },
+        restrack::Details,
+        types::{
+            Access,
+            KernelOwned, //
+        },
+        udata::Udata, //
+    }, //
+};
+
+use crate::{
+    abi,
+    context::Pd,
+    mr::{
+        self,
+        Kind,
+        Mr, //
+    },
+    Riwarp, //
+};
+
+impl MrOps for Mr {
+    type Driver = Riwarp;
+
+    fn reg_user(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegUserMr<'_>,
+        udata: &mut Udata<'_>,
+    ) -> Result<MrCreated<Self>> {
+        let abi = pd.device.abi;
+        let key = abi::user::asked_key(abi, udata)?;
+        let created = Self::register_user(pd, request, key)?;
+        abi::user::answer_region(abi, created.mr.region.stag(), udata)?;
+        Ok(created)
+    }
+
+    fn reg_user_dmabuf(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegDmaBufMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        Self::register_dma_buf(pd, request)
+    }
+
+    fn rereg_user(
+        &self,
+        pd: ArcBorrow<'_, Pd>,
+        request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        self.reregister(pd, request)
+    }
+
+    fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
+        mr::advise(pd, advice)
+    }
+
+    fn get_dma(
+        pd: ArcBorrow<'_, Pd>,
+        proof: KernelOwned,
+        access: Access,
+    ) -> Result<MrCreated<Self>> {
+        Self::dma(pd, proof, access)
+    }
+
+    fn alloc(
+        pd: ArcBorrow<'_, Pd>,
+        proof: KernelOwned,
+        shape: Shape,
+        max_pages: u32,
+    ) -> Result<MrCreated<Self>> {
+        Self::fast_reg(pd, proof, shape, max_pages)
+    }
+
+    fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32> {
+        self.map_list(sg)
+    }
+
+    fn dereg(&self) -> Result {
+        self.deregister()
+    }
+
+    fn describe(&self, details: &mut Details<'_>) -> Result {
+        let state = self.state();
+        let kind = match state.kind {
+            Kind::User => c"user",
+            Kind::Dma => c"dma",
+            Kind::FastReg => c"fast_reg",
+            Kind::Window(_) => c"window",
+        };
+        details.word(c"kind", kind)?;
+        details.number(c"valid", state.valid.into())?;
+        details.flags(c"access", state.access.bits())?;
+        details.number(c"windows", state.windows)
+    }
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::rdma::{
+    object::QpLink,
+    ops::{
+        QpCreated,
+        QpInit,
+        QpOps,
+        QpReport, //
+    },
+    restrack::Details,
+    types::{
+        QpAttr,
+        QpAttrMask,
+        QpType,
+        SignalPolicy, //
+    },
+    udata::Udata,
+    wr::{
+        RecvWrs,
+        SendWrs, //
+    }, //
+};
+
+use crate::{
+    abi::{
+        self,
+        user::{
+            Places,
+            QpRings, //
+        }, //
+    },
+    device::{
+        Device,
+        Resource,
+        MAX_QP_WR, //
+    },
+    mr::Mr,
+    qp::{
+        Phase,
+        Qp,
+        QpParts,
+        Receives, //
+    },
+    rq::RecvQueue,
+    sq::SendQueue,
+    Riwarp, //
+};
+
+impl QpOps for Qp {
+    type Driver = Riwarp;
+
+    /// Either queue may be without places; then nothing can be posted to it.
+    fn create(
+        dev: ArcBorrow<'_, Device>,
+        init: QpInit<Riwarp>,
+        udata: &mut Udata<'_>,
+    ) -> Result<QpCreated<Self>> {
+        if init.qp_type != QpType::Rc || init.create_flags != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let device: Arc<Device> = dev.into();
+        let abi = device.abi;
+        let limits = abi.limits();
+        let mut caps = init.caps;
+        if init.srq.is_some() {
+            // What a shared queue takes the place of is not looked at.
+            (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+        }
+        if caps.max_send_wr > MAX_QP_WR
+            || caps.max_recv_wr > MAX_QP_WR
+            || caps.max_send_sge > limits.sge
+            || caps.max_recv_sge > limits.sge
+            || caps.max_inline_data > limits.inline
+        {
+            return Err(EINVAL);
+        }
+        let reservation = device.reserve(Resource::Qp)?;
+        let user = init.owner.is_user();
+        let places = |wanted| {
+            if user {
+                abi.places(wanted)
+            } else {
+                Places::plain(wanted)
+            }
+        };
+        let send = places(caps.max_send_wr);
+        let recv = init.srq.is_none().then(|| places(caps.max_recv_wr));
+        caps.max_send_wr = send.usable;
+        caps.max_recv_wr = recv.map_or(0, |recv| recv.usable);
+
+        let (mut send_ring, mut recv_ring, mut answer) = (None, None, None);
+        if user {
+            let sizes = (send.all, recv.map(|recv| recv.all));
+            let rings = QpRings::create(abi, sizes, &mut caps, udata)?;
+            send_ring = rings.send;
+            recv_ring = rings.recv;
+            answer = Some(rings.answer);
+        } else {
+            caps.max_inline_data = limits.inline;
+        }
+        let receives = match init.srq {
+            Some(srq) => Receives::Shared(srq),
+            None => Receives::Own(Arc::pin_init(
+                RecvQueue::new(recv.map_or(0, |recv| recv.all), recv_ring)?,
+                GFP_KERNEL_ACCOUNT,
+            )?),
+        };
+        let signal_all = init.signal == SignalPolicy::All;
+        let sq = SendQueue::new(send.all, signal_all, init.send_cq, send_ring)?;
+        let parts = QpParts {
+            caps,
+            user,
+            link: init.link,
+            pd: init.pd,
+            recv_cq: init.recv_cq,
+            receives,
+            reservation,
+        };
+        let qp = Self::assemble(&device, parts, sq)?;
+        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number(), udata)) {
+            device.qps.remove(qp.number());
+            return Err(e);
+        }
+        Ok(QpCreated {
+            number: qp.number(),
+            caps,
+            qp,
+        })
+    }
+
+    fn find(dev: ArcBorrow<'_, Device>, number: u32) -> Option<QpLink> {
+        dev.qps.with(number, |qp| qp.link().clone())
+    }
+
+    fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        let qp: Arc<Self> = self.into();
+        qp.modify_attrs(attr, mask)?;
+        // What the change left to be sent or flushed. A consumer in the kernel is not called back from within
+        // its own call (Documentation/infiniband/core_locking.rst).
+        if mask.contains(QpAttrMask::STATE) {
+            if qp.is_user() {
+                qp.transmit();
+            } else {
+                qp.kick();
+            }
+        }
+        Ok(())
+    }
+
+    fn query(&self) -> QpReport {
+        QpReport {
+            signal: self.sq.signal_policy(),
+            attr: self.attr(),
+        }
+    }
+
+    fn destroy(self: Arc<Self>) {
+        self.retire();
+    }
+
+    fn post_send(self: &Arc<Self>, wrs: &mut SendWrs<'_, Mr>) -> Result {
+        if wrs.is_doorbell() {
+            self.doorbell();
+            return Ok(());
+        }
+        post_list(self, wrs)
+    }
+
+    fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
+        let queue = self.own_receives().ok_or(EINVAL)?;
+        let result = wrs.try_for_each(|wr| queue.post(abi::kernel::recv(&wr)?));
+        if self.phase() == Phase::Error {
+            Arc::from(self).kick();
+        }
+        result
+    }
+
+    fn describe(&self, details: &mut Details<'_>) -> Result {
+        let phase = match self.phase() {
+            Phase::Idle => c"idle",
+            Phase::Waiting => c"waiting",
+            Phase::Rts => c"rts",
+            Phase::Closing => c"closing",
+            Phase::Terminate => c"terminate",
+            Phase::Error | Phase::Gone => c"error",
+        };
+        details.word(c"phase", phase)?;
+        let sq = self.sq.fill();
+        details.number(c"sq_posted", sq.posted)?;
+        details.number(c"sq_pending", sq.pending)?;
+        if let Some(waiting) = self.own_receives().and_then(RecvQueue::waiting) {
+            details.number(c"rq_posted", waiting)?;
+        }
+        details.number(c"reads", sq.reads)?;
+        details.number(c"ord", sq.max_reads)?;
+        let (served, ird) = self.inbound_reads.fill();
+        details.number(c"inbound_reads", served)?;
+        details.number(c"ird", ird)?;
+        details.number(c"peer_terminate", self.peer_terminate())
+    }
+}
+
+/// Posts the list of a kernel consumer.
+///
+/// # Errors
+///
+/// `EINVAL` for a request that cannot be posted here, `EOPNOTSUPP` for one that the device or the
+/// peer does not have, `ENOMEM` for a full queue.
+#[inline(never)]
+fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
+    let result = wrs.try_for_each(|wr| {
+        if qp.is_user() || qp.phase() == Phase::Idle {
+            return Err(EINVAL);
+        }
+        let wr = abi::kernel::send(&wr)?;
+        if wr.needs_send_immediate() && !qp.may_send_immediate() {
+            return Err(EOPNOTSUPP);
+        }
+        qp.sq.post(wr)
+    });
+    qp.kick();
+    result
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::rdma::{
+    ops::{
+        SrqCreated,
+        SrqInit,
+        SrqOps, //
+    },
+    restrack::Details,
+    types::{
+        SrqAttr,
+        SrqAttrMask, //
+    },
+    udata::Udata,
+    wr::RecvWrs, //
+};
+
+use crate::{
+    abi::{
+        self,
+        user::{
+            Places,
+            RecvRing, //
+        }, //
+    },
+    device::{
+        Device,
+        Resource,
+        MAX_SRQ_WR, //
+    },
+    srq::Srq,
+    Riwarp, //
+};
+
+impl SrqOps for Srq {
+    type Driver = Riwarp;
+
+    fn create(
+        dev: ArcBorrow<'_, Device>,
+        init: SrqInit,
+        udata: &mut Udata<'_>,
+    ) -> Result<SrqCreated<Self>> {
+        if init.srq_type != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let device: Arc<Device> = dev.into();
+        let abi = device.abi;
+        let attr = init.attr;
+        if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > abi.limits().sge {
+            return Err(EINVAL);
+        }
+        // A limit is set by a change; what cannot be one is none here (ibv_create_srq(3)).
+        let srq_limit = if attr.srq_limit > attr.max_wr {
+            0
+        } else {
+            attr.srq_limit
+        };
+        let reservation = device.reserve(Resource::Srq)?;
+        let (places, ring, max_sge) = if init.owner.is_user() {
+            let places = abi.places(attr.max_wr);
+            let (ring, max_sge) = RecvRing::create_shared(abi, places.all, attr.max_sge, udata)?;
+            (places, Some(ring), max_sge)
+        } else {
+            (Places::plain(attr.max_wr), None, attr.max_sge)
+        };
+        let attr = SrqAttr {
+            max_wr: places.usable,
+            max_sge,
+            srq_limit,
+        };
+        let srq = Self::new(init.link, attr, (places.all, ring), reservation)?;
+        Ok(SrqCreated { srq, attr })
+    }
+
+    fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, udata: &mut Udata<'_>) -> Result {
+        let now = self.attr();
+        let resize = mask.contains(SrqAttrMask::MAX_WR);
+        let arm = mask.contains(SrqAttrMask::LIMIT);
+        let size = if resize { attr.max_wr } else { now.max_wr };
+        let limit = if arm { attr.srq_limit } else { now.srq_limit };
+        if size == 0 || size > MAX_SRQ_WR || size < limit {
+            return Err(EINVAL);
+        }
+        if resize {
+            self.resize(size, udata)?;
+        }
+        if arm {
+            self.arm(limit);
+        }
+        Ok(())
+    }
+
+    fn query(&self) -> SrqAttr {
+        self.attr()
+    }
+
+    fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
+        wrs.try_for_each(|wr| self.post(abi::kernel::recv(&wr)?))
+    }
+
+    fn describe(&self, details: &mut Details<'_>) -> Result {
+        let attr = self.attr();
+        details.number(c"max_wr", attr.max_wr)?;
+        if let Some(waiting) = self.waiting() {
+            details.number(c"waiting", waiting)?;
+        }
+        details.number(c"limit", attr.srq_limit)
+    }
+}

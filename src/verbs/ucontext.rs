@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The context of a process.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::rdma::{
+    ops::UContextOps,
+    udata::Udata, //
+};
+
+use crate::{
+    abi,
+    device::Device,
+    Riwarp, //
+};
+
+/// An open device of a process. The memory that it maps belongs to the objects that were made with
+/// it, so there is nothing to keep here but the device itself.
+pub(crate) struct UContext {
+    _device: Arc<Device>,
+}
+
+impl UContextOps for UContext {
+    type Driver = Riwarp;
+
+    fn alloc(dev: ArcBorrow<'_, Device>, udata: &mut Udata<'_>) -> Result<Arc<Self>> {
+        let context = Self {
+            _device: dev.into(),
+        };
+        let context = Arc::new(context, GFP_KERNEL_ACCOUNT)?;
+        abi::user::answer_open(dev.abi, udata)?;
+        Ok(context)
+    }
+}
