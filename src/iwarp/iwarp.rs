@@ -19,6 +19,7 @@
 //! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
 //! * [`pairing`] decides which connection two queue pairs keep that find each other by number;
+//! * [`lifecycle::Lifecycle`] is the state machine of a queue pair;
 //! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
 //!
 //! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and
@@ -58,6 +59,7 @@ pub mod bytes;
 pub mod crc;
 pub mod ddp;
 pub mod fault;
+pub mod lifecycle;
 pub mod mpa;
 pub mod order;
 pub mod pairing;

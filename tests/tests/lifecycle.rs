@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Every state of a queue pair that can be reached, and what each event makes of it, as a text
+//! (lifecycle.txt): for each event and phase what changes, and what is to be done. What besides the phase
+//! decides that stands in brackets; whatever is not named there makes no difference.
+//!
+//! A change of the state machine shows as a change of that file. `LIFECYCLE=write cargo test --test
+//! lifecycle` writes it anew.
+
+use std::{
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
+    fmt::Write,
+    fs, //
+};
+
+use iwarp::lifecycle::{
+    Event,
+    FirstFailure,
+    Lifecycle,
+    Phase, //
+};
+
+const EVENTS: [Event; 29] = [
+    Event::ModifyInit,
+    Event::ModifyRtr,
+    Event::ModifyRtrPath,
+    Event::ModifyRts,
+    Event::ModifySqd,
+    Event::ModifySqe,
+    Event::ModifyErr,
+    Event::ResetBegin { posted: false },
+    Event::ResetBegin { posted: true },
+    Event::ResetEnd,
+    Event::Destroy,
+    Event::Bind,
+    Event::BindSearch,
+    Event::Attach {
+        wait_first_fpdu: false,
+    },
+    Event::Attach {
+        wait_first_fpdu: true,
+    },
+    Event::PeerClosed,
+    Event::StreamEnded { lost: false },
+    Event::StreamEnded { lost: true },
+    Event::WrongPsn,
+    Event::SearchTimeout,
+    Event::PeerClosedTimeout,
+    Event::FirstFpdu,
+    Event::Fault,
+    // Which one it is makes no difference to where it leads.
+    Event::PeerTerminate(FirstFailure::RemoteAccess),
+    Event::ReadAnswered,
+    Event::TerminateSent,
+    Event::WaitForReads,
+    Event::ReadsWaitedFor,
+    Event::Flush,
+];
+
+/// What may decide, besides the phase, where an event leads.
+const QUALIFIERS: [(&str, fn(Lifecycle) -> String); 6] = [
+    ("path", |state| state.is_by_path().to_string()),
+    ("requested", |state| format!("{:?}", state.requested())),
+    ("peer closed", |state| state.is_peer_closed().to_string()),
+    ("may send", |state| state.may_send().to_string()),
+    ("waits for Reads", |state| {
+        state.waits_for_reads().to_string()
+    }),
+    ("first failure", |state| {
+        format!("{:?}", state.first_failure())
+    }),
+];
+
+/// What an event does to a state: the new phase, the other changes, the actions.
+fn outcome(state: Lifecycle, event: Event) -> String {
+    let Ok((next, actions)) = state.on(event) else {
+        return "refused".into();
+    };
+    let mut parts = vec![];
+    if next.phase() != state.phase() {
+        parts.push(format!("{:?}", next.phase()));
+    }
+    for (name, value) in QUALIFIERS {
+        let (is, was) = (value(next), value(state));
+        // A reset puts all to what a new queue pair has.
+        if is != was && event != Event::ResetEnd {
+            parts.push(format!("{name} {is}"));
+        }
+    }
+    let actions: Vec<_> = actions.names().collect();
+    if !actions.is_empty() {
+        parts.push(format!("({})", actions.join(", ")));
+    }
+    match parts.is_empty() {
+        true => "-".into(),
+        false => parts.join(", "),
+    }
+}
+
+/// All states that can be reached, by their phases.
+fn reachable() -> BTreeMap<Phase, Vec<Lifecycle>> {
+    let mut found = BTreeSet::from([Lifecycle::NEW.to_raw()]);
+    let mut open = vec![Lifecycle::NEW];
+    let mut by_phase = BTreeMap::from(Phase::ALL.map(|phase| (phase, vec![])));
+    while let Some(state) = open.pop() {
+        by_phase.get_mut(&state.phase()).unwrap().push(state);
+        for (next, _) in EVENTS.iter().filter_map(|event| state.on(*event).ok()) {
+            if found.insert(next.to_raw()) {
+                open.push(next);
+            }
+        }
+    }
+    by_phase
+}
+
+/// What the event does to the states of one phase: a line for each combination of the fewest qualifiers
+/// that decide it.
+fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
+    let mut choices: Vec<u32> = (0..1 << QUALIFIERS.len()).collect();
+    choices.sort_by_key(|choice| choice.count_ones());
+    for choice in choices {
+        let chosen = |index: usize| choice & 1 << index != 0;
+        let mut cases = BTreeMap::new();
+        let decided = states.iter().all(|state| {
+            let qualifiers = QUALIFIERS.iter().enumerate();
+            let values = qualifiers
+                .filter(|(index, _)| chosen(*index))
+                .map(|(_, (name, value))| format!("{name} {}", value(*state)));
+            let outcome = outcome(*state, event);
+            let case: Vec<_> = values.collect();
+            *cases.entry(case.join(", ")).or_insert(outcome.clone()) == outcome
+        });
+        if decided {
+            return cases;
+        }
+    }
+    unreachable!("all qualifiers together are the state");
+}
+
+fn table() -> String {
+    let mut table = String::new();
+    let reachable = reachable();
+    for event in EVENTS {
+        writeln!(table, "{event:?}").unwrap();
+        for (phase, states) in &reachable {
+            for (case, outcome) in cases(states, event) {
+                let case = match case.is_empty() {
+                    true => case,
+                    false => format!(" [{case}]"),
+                };
+                writeln!(table, "  {phase:?}{case}: {outcome}").unwrap();
+            }
+        }
+    }
+    table
+}
+
+#[test]
+fn every_state_and_event_is_as_written() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lifecycle.txt");
+    let table = table();
+    if std::env::var_os("LIFECYCLE").is_some() {
+        fs::write(path, &table).unwrap();
+    }
+    let written = fs::read_to_string(path).unwrap();
+    for (line, (is, was)) in table.lines().zip(written.lines()).enumerate() {
+        assert_eq!(is, was, "line {} of lifecycle.txt", line + 1);
+    }
+    assert_eq!(table.lines().count(), written.lines().count());
+}
