@@ -6,17 +6,7 @@
 //! callbacks of the stream's socket. What leaves: completions, asynchronous events, and orders to the
 //! connection (close).
 //!
-//! A queue pair lives through [`Phase`]s, in one direction only until it is reset:
-//!
-//! | phase | entered by | what happens in it |
-//! |---|---|---|
-//! | `Idle` | create, reset | receives may be posted; no stream |
-//! | `Waiting` | modify to RTR with a destination | the peer is looked for, without `rdma_cm` |
-//! | `Rts` | [`Qp::attach`] | both directions run |
-//! | `Closing` | modify to SQD | what is posted goes out, then a FIN |
-//! | `Terminate` | a fault, of either end, that is found here; modify to SQE | the Terminate goes out at the next FPDU boundary |
-//! | `Error` | our Terminate is out, the peer's is here, the end of the stream, no peer in time, modify to ERR, destroy | everything is flushed, also what comes later |
-//!
+//! [`iwarp::lifecycle`] says which phases a queue pair goes through and what leads from one to the next.
 //! All flushing is done by the transmitter, which is one context at a time.
 //!
 //! RFC 5040, sections 5.4, 6 and 7.
@@ -26,6 +16,11 @@ use iwarp::{
         ErrorClass,
         ErrorCode,
         Fault, //
+    },
+    lifecycle::{
+        Actions,
+        Event,
+        FirstFailure, //
     },
     pairing::Psn,
     receiver::Room,
@@ -44,9 +39,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Full,
             Relaxed, //
         },
         Arc,
@@ -67,8 +60,7 @@ use kernel_ext::{
         types::{
             QpAttr,
             QpCaps,
-            QpEvent,
-            QpState, //
+            QpEvent, //
         },
         wr::{
             WcExtra,
@@ -85,10 +77,7 @@ use kernel_ext::{
 };
 
 use crate::{
-    conn::{
-        Close,
-        Conn, //
-    },
+    conn::Conn,
     context::{
         Pd,
         PdId, //
@@ -123,6 +112,7 @@ use crate::{
 
 mod alarm;
 mod idle;
+mod lifecycle;
 pub(crate) mod pace;
 mod paging;
 mod pairing;
@@ -132,6 +122,7 @@ mod tests;
 mod verbs;
 
 use alarm::Alarm;
+use lifecycle::LifecycleWord;
 use pace::{
     Heard,
     Pace, //
@@ -140,35 +131,6 @@ pub(crate) use pairing::Call;
 use pairing::Pairing;
 pub(crate) use verbs::QpParts;
 
-/// Where a queue pair is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    Idle,
-    Waiting,
-    Rts,
-    Closing,
-    Terminate,
-    Error,
-    /// Destroyed.
-    Gone,
-}
-
-impl Phase {
-    const ALL: [Self; 7] = [
-        Self::Idle,
-        Self::Waiting,
-        Self::Rts,
-        Self::Closing,
-        Self::Terminate,
-        Self::Error,
-        Self::Gone,
-    ];
-
-    fn from_raw(raw: u32) -> Self {
-        Self::ALL.get(raw as usize).copied().unwrap_or(Self::Gone)
-    }
-}
-
 /// Where receive work requests come from.
 pub(crate) enum Receives {
     Own(Arc<RecvQueue>),
@@ -176,25 +138,11 @@ pub(crate) enum Receives {
 }
 
 /// What the verbs set and report, under the state lock.
+#[derive(Default)]
 struct Attrs {
-    /// The state that the consumer set; the phase says more once there was a stream.
-    state: QpState,
     stored: QpAttr,
-    /// The consumer gave a destination: there is no connection manager.
-    paired: bool,
     /// The PSN that the peer of the stream expects, if the consumer has not said it yet.
     promised: Option<Psn>,
-}
-
-impl Attrs {
-    fn new(state: QpState) -> Self {
-        Self {
-            state,
-            stored: QpAttr::default(),
-            paired: false,
-            promised: None,
-        }
-    }
 }
 
 /// What the stream's callbacks need too.
@@ -218,21 +166,13 @@ pub(crate) struct Qp {
     pd: Arc<Pd>,
     recv_cq: Arc<Cq>,
     receives: Receives,
-    phase: Atomic<u32>,
-    /// The initiator's first FPDU has been seen, or need not be waited for.
-    may_send: Atomic<bool>,
+    lifecycle: LifecycleWord,
     /// The peer of the stream takes the Send with Immediate.
     send_immediate: Atomic<bool>,
-    /// The peer of a stream without connection manager has gone.
-    deserted: Atomic<bool>,
     /// How long a Send without connection manager waits for the peer, in milliseconds, or [`FOR_EVER`].
     patience: Atomic<u32>,
     /// What the peer may do at most: an [`Access`].
     rights: Atomic<u32>,
-    /// The transmitter holds a request back until a Read is answered.
-    waiting_for_reads: Atomic<bool>,
-    /// How the oldest request ends that is flushed: a [`WcStatus`], plus 1.
-    first_status: Atomic<u32>,
     /// What the peer's Terminate says, as in [`Completion::vendor_err`].
     peer_terminate: Atomic<u32>,
     /// The consumer of the shared receive queue has been told that nothing more is taken.
@@ -373,7 +313,7 @@ impl Qp {
     /// What the peer may do at most follows from what the consumer has set. The flags of a queue pair that
     /// a connection manager connects are not the consumer's.
     fn set_rights(&self, attrs: &Attrs) {
-        let rights = if attrs.paired {
+        let rights = if self.lifecycle().is_by_path() {
             rights_among(attrs.stored.access)
         } else {
             Access::ALL
@@ -389,55 +329,15 @@ impl Qp {
         }
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        // ORDERING: pairs with the full barrier in `enter` and `attach`: who sees a phase sees what
-        // was prepared for it.
-        Phase::from_raw(self.phase.load(Acquire))
-    }
-
-    /// Goes on to a later phase; does nothing in that phase or a later one.
-    pub(crate) fn enter(&self, target: Phase) {
-        let mut now = self.phase.load(Relaxed);
-        while now < target as u32 {
-            match self.phase.cmpxchg(now, target as u32, Full) {
-                Ok(_) => return,
-                Err(seen) => now = seen,
-            }
-        }
-    }
-
     fn conn(&self) -> Option<Arc<Conn>> {
         self.inner.lock().conn.clone()
     }
 
-    pub(crate) fn may_send(&self) -> bool {
-        self.may_send.load(Relaxed)
-    }
-
     /// The initiator's first FPDU has come (MPA-9), or is not to be waited for.
     pub(crate) fn allow_sending(self: &Arc<Self>) {
-        if self.may_send.xchg(true, Full) {
-            return;
+        if self.on(Event::FirstFpdu).contains(Actions::TRANSMIT) {
+            self.kick();
         }
-        self.kick();
-    }
-
-    pub(crate) fn is_deserted(&self) -> bool {
-        self.deserted.load(Relaxed)
-    }
-
-    pub(crate) fn set_waiting_for_reads(&self, waiting: bool) {
-        self.waiting_for_reads.xchg(waiting, Full);
-    }
-
-    /// Whether the transmitter has to be told that a Read is answered.
-    pub(crate) fn stops_waiting_for_reads(&self) -> bool {
-        self.waiting_for_reads.xchg(false, Full) || self.phase() == Phase::Closing
-    }
-
-    /// Says how the oldest unfinished request ends when all are flushed; the first word counts.
-    pub(crate) fn set_first_status(&self, status: WcStatus) {
-        let _ = self.first_status.cmpxchg(0, status.to_raw() + 1, Relaxed);
     }
 
     /// Keeps what the peer's Terminate says, for consumers and administrators.
@@ -500,14 +400,17 @@ impl Qp {
 
     /// Ends the stream with a Terminate; of several only the first goes out (RDMAP-144).
     pub(crate) fn terminate(self: &Arc<Self>, terminate: Terminate) {
-        {
-            let mut inner = self.inner.lock();
-            if self.phase() < Phase::Terminate {
-                inner.terminate = Some(terminate);
-                self.enter(Phase::Terminate);
-            }
-        }
+        self.terminate_on(Event::Fault, terminate);
         self.kick();
+    }
+
+    /// As [`Qp::terminate`], for this event; the caller calls the transmitter.
+    fn terminate_on(&self, event: Event, terminate: Terminate) {
+        // The transmitter takes it under the lock, so it sees no phase without the message.
+        let mut inner = self.inner.lock();
+        if self.on(event).contains(Actions::KEEP_TERMINATE) {
+            inner.terminate = Some(terminate);
+        }
     }
 
     /// The transmitter's stream; a new one is picked up first.
@@ -524,12 +427,9 @@ impl Qp {
     }
 
     /// The peer's Terminate has arrived (RDMAP-97).
-    pub(crate) fn peer_terminated(self: &Arc<Self>) {
-        self.enter(Phase::Error);
-        self.link.event(QpEvent::Fatal);
-        if let Some(conn) = self.conn() {
-            conn.close(Close::Graceful);
-        }
+    pub(crate) fn peer_terminated(self: &Arc<Self>, failure: FirstFailure) {
+        let actions = self.on(Event::PeerTerminate(failure));
+        self.act(actions);
         self.kick();
     }
 
@@ -574,8 +474,9 @@ impl Qp {
     ///
     /// Context: process; the transmitter's.
     pub(crate) fn flush(&self) -> bool {
-        let raw = self.first_status.xchg(0, Relaxed);
-        let first = raw.checked_sub(1).and_then(WcStatus::from_raw);
+        let flush = self.lifecycle.on(Event::Flush);
+        let first = flush.ok().and_then(|flush| flush.before.first_failure());
+        let first = first.map(lifecycle::status_of);
         if let Some(id) = self.forget_stream() {
             self.flush_receive(id);
         }

@@ -19,6 +19,7 @@ use iwarp::{
         ErrorClass,
         Fault, //
     },
+    lifecycle::FirstFailure,
     mpa::{
         self,
         negotiate::Rtr,
@@ -47,7 +48,6 @@ use kernel::{
 use kernel_ext::{
     mm::place::Memory,
     net::Inbound,
-    rdma::wr::WcStatus,
     sync::BhOff, //
 };
 
@@ -522,21 +522,20 @@ impl Qp {
     /// The peer has ended the stream (RDMAP-97, -133).
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device().stats.terminates_received.inc();
-        self.set_first_status(status_of(terminate));
         self.set_peer_terminate(terminate.code);
-        self.peer_terminated();
+        self.peer_terminated(failure_of(terminate));
     }
 }
 
 /// How the request that the peer refuses ends.
-fn status_of(terminate: &Terminate) -> WcStatus {
+fn failure_of(terminate: &Terminate) -> FirstFailure {
     match terminate.code.class() {
-        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => WcStatus::RemoteAccess,
+        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => FirstFailure::RemoteAccess,
         Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
-            WcStatus::RemoteInvalidRequest
+            FirstFailure::RemoteInvalidRequest
         }
         Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
-            WcStatus::RemoteOperation
+            FirstFailure::RemoteOperation
         }
     }
 }
@@ -565,7 +564,7 @@ mod rounds {
     #[test]
     fn a_terminate_decides_how_the_request_ends() {
         let status = |layer, etype| {
-            status_of(&Terminate {
+            failure_of(&Terminate {
                 code: ErrorCode {
                     layer,
                     etype,
@@ -574,12 +573,12 @@ mod rounds {
                 quoted: None,
             })
         };
-        assert_eq!(status(0, 1), WcStatus::RemoteAccess);
-        assert_eq!(status(1, 1), WcStatus::RemoteAccess);
-        assert_eq!(status(0, 2), WcStatus::RemoteInvalidRequest);
-        assert_eq!(status(1, 2), WcStatus::RemoteInvalidRequest);
+        assert_eq!(status(0, 1), FirstFailure::RemoteAccess);
+        assert_eq!(status(1, 1), FirstFailure::RemoteAccess);
+        assert_eq!(status(0, 2), FirstFailure::RemoteInvalidRequest);
+        assert_eq!(status(1, 2), FirstFailure::RemoteInvalidRequest);
         for (layer, etype) in [(0, 0), (1, 0), (2, 0), (2, 2), (15, 15)] {
-            assert_eq!(status(layer, etype), WcStatus::RemoteOperation);
+            assert_eq!(status(layer, etype), FirstFailure::RemoteOperation);
         }
     }
 }

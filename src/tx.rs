@@ -20,6 +20,10 @@
 use iwarp::{
     ddp::Msn,
     fault::Fault,
+    lifecycle::{
+        Event,
+        Phase, //
+    },
     mpa::{
         self,
         marker::MarkerClock,
@@ -68,7 +72,6 @@ use crate::{
     },
     qp::{
         pace::Ring,
-        Phase,
         Qp, //
     },
     readq::InboundRead,
@@ -412,7 +415,7 @@ impl Qp {
                 if let Some(stream) = self.take_new_tx(tx) {
                     self.send_terminate(stream);
                 }
-                self.enter(Phase::Error);
+                self.on(Event::TerminateSent);
                 Next::Again
             }
             phase @ (Phase::Error | Phase::Gone) => {

@@ -19,12 +19,12 @@ mod peer {
         *, //
     };
     use crate::{
-        qp,
         stats::Stats,
         Riwarp, //
     };
     use iwarp::{
         fault::Fault,
+        lifecycle,
         terminate::Terminate, //
     };
     use kernel_ext::{
@@ -88,12 +88,12 @@ mod peer {
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         let mut octets = [0; FPDU + 1];
         eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
-        for phase in [qp::Phase::Closing, qp::Phase::Terminate] {
+        for phase in [lifecycle::Phase::Closing, lifecycle::Phase::Terminate] {
             rig.qp.enter(phase);
             assert_eq!((reset(), rig.qp.phase()), (Err(EINVAL), phase));
         }
-        rig.qp.enter(qp::Phase::Error);
-        assert_eq!((reset(), rig.qp.phase()), (Ok(()), qp::Phase::Idle));
+        rig.qp.enter(lifecycle::Phase::Error);
+        assert_eq!((reset(), rig.qp.phase()), (Ok(()), lifecycle::Phase::Idle));
         Ok(())
     }
 

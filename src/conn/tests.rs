@@ -19,12 +19,14 @@ mod conn {
     };
     use crate::{
         bench::polled,
-        qp::Phase,
         Riwarp, //
     };
-    use iwarp::mpa::negotiate::{
-        Depths,
-        Initiator, //
+    use iwarp::{
+        lifecycle::Phase,
+        mpa::negotiate::{
+            Depths,
+            Initiator, //
+        }, //
     };
     use kernel::time::{
         delay::fsleep,

@@ -69,14 +69,8 @@ pub enum Requested {
 /// The state of a queue pair as the verbs know it (`enum ib_qp_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerbsState {
-    /// RESET.
-    Reset,
-    /// INIT.
-    Init,
-    /// RTR.
-    Rtr,
-    /// RTS.
-    Rts,
+    /// The one that the consumer has asked for.
+    Requested(Requested),
     /// SQD: the send queue is drained.
     Sqd,
     /// SQE: the stream ends with a Terminate.
@@ -346,17 +340,11 @@ impl Lifecycle {
 
     /// The state that a query reports.
     pub const fn verbs_state(self) -> VerbsState {
-        let requested = match self.requested {
-            Requested::Reset => VerbsState::Reset,
-            Requested::Init => VerbsState::Init,
-            Requested::Rtr => VerbsState::Rtr,
-            Requested::Rts => VerbsState::Rts,
-        };
         match self.phase {
-            Phase::Idle | Phase::Waiting => requested,
+            Phase::Idle | Phase::Waiting => VerbsState::Requested(self.requested),
             // The consumer moves such a queue pair itself, whatever the stream can do already.
-            Phase::Rts if self.by_path => requested,
-            Phase::Rts => VerbsState::Rts,
+            Phase::Rts if self.by_path => VerbsState::Requested(self.requested),
+            Phase::Rts => VerbsState::Requested(Requested::Rts),
             Phase::Closing => VerbsState::Sqd,
             Phase::Terminate => VerbsState::Sqe,
             Phase::Error | Phase::Gone => VerbsState::Err,
@@ -782,7 +770,10 @@ mod tests {
     #[test]
     fn rts_is_refused_after_the_end() {
         let path = [Event::ModifyRtrPath, Event::ModifyRts, ATTACH];
-        assert_eq!(after(&path).verbs_state(), VerbsState::Rts);
+        assert_eq!(
+            after(&path).verbs_state(),
+            VerbsState::Requested(Requested::Rts)
+        );
         let ended = after(&path).on(Event::StreamEnded { lost: false });
         let (ended, _) = ended.unwrap_or((Lifecycle::NEW, Actions::NONE));
         assert_eq!(ended.on(Event::ModifyRts), Err(Refused));

@@ -2,6 +2,7 @@
 
 //! The alarm of a queue pair: wakes the transmitter after a time.
 
+use iwarp::lifecycle::Phase;
 use kernel::{
     impl_has_hr_timer,
     sync::{
@@ -29,7 +30,6 @@ use kernel::{
 use kernel_ext::sync::Next;
 
 use super::{
-    Phase,
     Qp,
     Receives, //
 };

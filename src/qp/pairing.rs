@@ -18,6 +18,10 @@
 //! RFCs know nothing of this: docs/connections.md. Context: process.
 
 use iwarp::{
+    lifecycle::{
+        Actions,
+        Event, //
+    },
     mpa::negotiate::Depths,
     pairing::{
         patience,
@@ -50,12 +54,9 @@ use kernel::{
 };
 use kernel_ext::{
     net::SockAddr,
-    rdma::{
-        types::{
-            QpAttr,
-            QpAttrMask, //
-        },
-        wr::WcStatus, //
+    rdma::types::{
+        QpAttr,
+        QpAttrMask, //
     },
     workqueue::cancel_delayed, //
 };
@@ -78,7 +79,6 @@ use crate::{
 
 use super::{
     Attrs,
-    Phase,
     Qp,
     FOR_EVER,
     PAIRING, //
@@ -177,12 +177,7 @@ impl Qp {
     /// * `EINVAL` for a destination that is none, the queue pair itself, or an address of another family
     ///   than the one of the device; or without an attribute that belongs to this transition.
     /// * Those of [`Pairings::wait`].
-    pub(super) fn begin_pairing(
-        self: &Arc<Self>,
-        attrs: &mut Attrs,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result {
+    pub(super) fn begin_pairing(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
             return Err(EINVAL);
         }
@@ -233,11 +228,10 @@ impl Qp {
             deadline: None,
             _waiting: waiting,
         };
-        attrs.paired = true;
         // Until the consumer says more, nothing waits for a peer that has come and gone.
         self.patience.store(0, Relaxed);
         let _drop_outside_lock = self.pairing.lock().replace(pairing);
-        self.enter(Phase::Waiting);
+        self.try_on(Event::ModifyRtrPath)?;
         Ok(())
     }
 
@@ -274,10 +268,8 @@ impl Qp {
                     wrong.then(|| self.conn()).flatten()
                 }
                 None if attrs.promised.is_some_and(|promised| promised != psn) => {
-                    self.enter(Phase::Error);
-                    if let Some(conn) = self.conn() {
-                        conn.close(Close::Abort);
-                    }
+                    let actions = self.on(Event::WrongPsn);
+                    self.act(actions);
                     return Err(EINVAL);
                 }
                 None => None,
@@ -370,9 +362,7 @@ impl Qp {
         }
         let old = {
             let mut inner = self.inner.lock();
-            if self.phase() != Phase::Waiting {
-                return Err(ECONNREFUSED);
-            }
+            self.would(Event::BindSearch).map_err(|_| ECONNREFUSED)?;
             inner.conn.replace(conn.clone())
         };
         pairing.bond = Bond::Answering;
@@ -404,7 +394,8 @@ impl Qp {
             return Err(EINVAL);
         }
         let mut inner = self.inner.lock();
-        if self.phase() != Phase::Waiting || inner.conn.is_some() {
+        self.would(Event::BindSearch)?;
+        if inner.conn.is_some() {
             return Err(EINVAL);
         }
         inner.conn = Some(conn.clone());
@@ -439,7 +430,7 @@ impl Qp {
                 self.arm(pairing);
                 due
             }
-            None if self.is_alone() => Due::GiveUp,
+            None if self.lifecycle().is_alone() => Due::GiveUp,
             None => Due::Nothing,
         };
         match due {
@@ -456,23 +447,16 @@ impl Qp {
 
     /// The peer has not come in time, or has gone and not come back.
     fn give_up_pairing(self: &Arc<Self>) {
-        let how = match self.end_pairing() {
-            Some(_) => Close::Abort,
-            None if self.is_alone() => Close::Graceful,
-            None => return,
-        };
-        self.device().stats.pairing_timeouts.inc();
-        self.set_first_status(WcStatus::RetryExceeded);
-        self.enter(Phase::Error);
-        if let Some(conn) = self.conn() {
-            conn.close(how);
+        let actions = self.on(match self.end_pairing() {
+            Some(_) => Event::SearchTimeout,
+            None => Event::PeerClosedTimeout,
+        });
+        if actions == Actions::NONE {
+            return;
         }
+        self.device().stats.pairing_timeouts.inc();
+        self.act(actions);
         self.transmit();
-    }
-
-    /// Whether the peer of the stream has gone.
-    fn is_alone(&self) -> bool {
-        self.is_deserted() && matches!(self.phase(), Phase::Rts | Phase::Closing)
     }
 
     /// Something is posted for a peer that has gone: it fails when it has waited long enough.
@@ -484,7 +468,7 @@ impl Qp {
             // Whoever has ended the stream or destroyed the queue pair since may have stopped the
             // clock before it was set. Both change the phase first, and setting the clock is a full
             // barrier: so either they stop it, or this sees the phase.
-            if !self.is_alone() {
+            if !self.lifecycle().is_alone() {
                 cancel_delayed::<Self, PAIRING>(self);
             }
         }

@@ -5,21 +5,21 @@
 //!
 //! Context: process, unless a function says otherwise.
 
-use iwarp::rdmap::Extensions;
+use iwarp::{
+    lifecycle::{
+        Event,
+        Phase, //
+    },
+    rdmap::Extensions, //
+};
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Full,
-            Relaxed, //
-        },
+        atomic::Relaxed,
         Arc, //
     }, //
 };
-use kernel_ext::rdma::{
-    types::Access,
-    wr::WcStatus, //
-};
+use kernel_ext::rdma::types::Access;
 
 use crate::{
     conn::{
@@ -30,10 +30,7 @@ use crate::{
     tx::PagingOut, //
 };
 
-use super::{
-    Phase,
-    Qp, //
-};
+use super::Qp;
 
 impl Qp {
     /// A connection starts up for this queue pair.
@@ -43,9 +40,7 @@ impl Qp {
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
     pub(crate) fn bind(&self, conn: &Arc<Conn>) -> Result {
         let mut inner = self.inner.lock();
-        if self.phase() != Phase::Idle {
-            return Err(EINVAL);
-        }
+        self.would(Event::Bind)?;
         if inner.conn.is_some() {
             return Err(EISCONN);
         }
@@ -75,8 +70,11 @@ impl Qp {
     pub(crate) fn attach(self: &Arc<Self>, conn: &Arc<Conn>, params: &StreamParams) -> Result {
         {
             let mut attrs = self.attrs.lock();
-            let phase = self.phase();
-            if !matches!(phase, Phase::Idle | Phase::Waiting) || !self.is_bound(conn) {
+            let attach = Event::Attach {
+                wait_first_fpdu: params.wait_first_fpdu,
+            };
+            self.would(attach)?;
+            if !self.is_bound(conn) {
                 return Err(EINVAL);
             }
             self.sq.start(params.ord)?;
@@ -87,10 +85,8 @@ impl Qp {
             let tx = Self::new_tx(conn, params, extensions, &self.owner)?;
             self.start_rx(conn, params, extensions)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
-            self.may_send.store(!params.wait_first_fpdu, Relaxed);
             let send_immediate = extensions == Extensions::SendImmediate;
             self.send_immediate.store(send_immediate, Relaxed);
-            self.deserted.store(false, Relaxed);
             match self.end_pairing() {
                 // What the consumer has set stays as it is.
                 Some(pairing) => {
@@ -106,13 +102,7 @@ impl Qp {
                 }
             }
             // A destroy in between has the last word.
-            if self
-                .phase
-                .cmpxchg(phase as u32, Phase::Rts as u32, Full)
-                .is_err()
-            {
-                return Err(EINVAL);
-            }
+            self.try_on(attach)?;
         }
         if self.user {
             // A process's memory cgroup may be full. The steps of other connections do not wait for
@@ -133,14 +123,9 @@ impl Qp {
 
     /// The stream has ended.
     pub(crate) fn stream_ended(self: &Arc<Self>, how: Ended) {
-        if self.phase() == Phase::Rts {
-            if self.deserted.load(Relaxed) {
-                self.set_first_status(WcStatus::RetryExceeded);
-            } else if how == Ended::Lost {
-                self.set_first_status(WcStatus::Flushed);
-            }
-        }
-        self.enter(Phase::Error);
+        self.on(Event::StreamEnded {
+            lost: how == Ended::Lost,
+        });
         let _drop_outside_lock = self.inner.lock().conn.take();
         self.transmit();
     }
@@ -150,7 +135,7 @@ impl Qp {
     /// take flushed receives for a failure. So nothing happens until the next Send, which fails after the time
     /// that it would wait for an answer there.
     pub(crate) fn peer_left(self: &Arc<Self>) {
-        self.deserted.xchg(true, Full);
+        self.on(Event::PeerClosed);
         self.kick();
     }
 

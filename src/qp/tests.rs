@@ -13,6 +13,7 @@ mod posting {
         device::MAX_QP_WR,
         Riwarp, //
     };
+    use iwarp::lifecycle::Phase;
     use kernel_ext::{
         rdma::{
             bench::{
@@ -226,8 +227,8 @@ mod posting {
             let rig = Rig::new()?;
             let qp = &rig.qp;
             qp.patience.store(3_600_000, Relaxed);
-            qp.deserted.store(true, Relaxed);
             qp.enter(Phase::Rts);
+            qp.on(Event::PeerClosed);
             // Before the end it waits.
             qp.await_deserter();
             assert!(cancel_delayed::<Qp, PAIRING>(qp));

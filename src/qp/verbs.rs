@@ -6,6 +6,10 @@
 
 use iwarp::{
     fault::Fault,
+    lifecycle::{
+        Actions,
+        Event, //
+    },
     stag::Access,
     terminate::Terminate, //
 };
@@ -18,8 +22,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         Arc, //
     },
@@ -44,7 +47,6 @@ use kernel_ext::{
 };
 
 use crate::{
-    conn::Close,
     context::Pd,
     cq::Cq,
     device::{
@@ -64,6 +66,10 @@ use crate::{
 
 use super::{
     alarm::FLUSH_PERIOD,
+    lifecycle::{
+        qp_state,
+        LifecycleWord, //
+    },
     pace::{
         Heard,
         Pace, //
@@ -71,7 +77,6 @@ use super::{
     Alarm,
     Attrs,
     Inner,
-    Phase,
     Qp,
     Receives, //
 };
@@ -115,18 +120,14 @@ impl Qp {
                     pd: parts.pd,
                     recv_cq: parts.recv_cq,
                     receives: parts.receives,
-                    phase: Atomic::new(Phase::Idle as u32),
-                    may_send: Atomic::new(false),
+                    // What iWARP calls idle is INIT; programs expect it of an RNIC.
+                    lifecycle: LifecycleWord::new(),
                     send_immediate: Atomic::new(false),
-                    deserted: Atomic::new(false),
                     patience: Atomic::new(0),
                     rights: Atomic::new(Access::ALL.bits().into()),
-                    waiting_for_reads: Atomic::new(false),
-                    first_status: Atomic::new(0),
                     peer_terminate: Atomic::new(0),
                     last_wqe_told: Atomic::new(false),
-                    // What iWARP calls idle; programs expect it of an RNIC.
-                    attrs <- new_mutex!(Attrs::new(QpState::Init), "Qp::attrs"),
+                    attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
                     modifying <- new_mutex!((), "Qp::modifying"),
                     pairing <- new_mutex!(None, "Qp::pairing"),
                     inner <- new_spinlock_irq!(Inner {
@@ -186,76 +187,50 @@ impl Qp {
         }
         let mut attrs = self.attrs.lock();
         if state.is_some() {
-            self.modify_state(&mut attrs, attr, mask)?;
+            self.modify_state(&attrs, attr, mask)?;
         }
         attrs.stored.take_over(attr, mask);
         self.set_rights(&attrs);
         Ok(())
     }
 
-    fn modify_state(
-        self: &Arc<Self>,
-        attrs: &mut Attrs,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-    ) -> Result {
-        let phase = self.phase();
-        match attr.qp_state {
+    fn modify_state(self: &Arc<Self>, attrs: &Attrs, attr: &QpAttr, mask: QpAttrMask) -> Result {
+        let event = match attr.qp_state {
             // Done before the attributes were locked.
-            QpState::Reset => {}
-            QpState::Rtr if mask.contains(QpAttrMask::AV) => {
-                if phase != Phase::Idle || attrs.state != QpState::Init {
-                    return Err(EINVAL);
-                }
-                self.begin_pairing(attrs, attr, mask)?;
-                attrs.state = QpState::Rtr;
-            }
-            QpState::Rts if attrs.paired && attrs.state == QpState::Rtr => {
-                if !matches!(phase, Phase::Waiting | Phase::Rts) {
-                    return Err(EINVAL);
-                }
-                self.go_on_pairing(attrs, attr, mask)?;
-                attrs.state = QpState::Rts;
-            }
-            QpState::Init | QpState::Rtr => {
-                // The connection manager brings the stream; these say only that it may.
-                if phase == Phase::Idle {
-                    attrs.state = attr.qp_state;
-                } else if phase != Phase::Rts || attrs.paired {
-                    return Err(EINVAL);
-                }
-            }
-            QpState::Rts => {
-                if phase != Phase::Rts && attrs.state != QpState::Rts {
-                    return Err(EINVAL);
-                }
-            }
-            QpState::Sqd => match phase {
-                Phase::Rts => {
-                    self.sq.drain();
-                    self.enter(Phase::Closing);
-                    if let Some(conn) = self.conn() {
-                        conn.leave();
-                    }
-                }
-                Phase::Idle | Phase::Waiting => return Err(EINVAL),
-                Phase::Closing | Phase::Terminate | Phase::Error | Phase::Gone => {}
-            },
-            QpState::Sqe => match phase {
-                Phase::Rts | Phase::Closing => {
-                    self.terminate(Terminate::for_fault(Fault::Local, None));
-                }
-                Phase::Idle | Phase::Waiting => return Err(EINVAL),
-                Phase::Terminate | Phase::Error | Phase::Gone => {}
-            },
-            QpState::Err => {
-                self.enter(Phase::Error);
-                drop(self.end_pairing());
-                if let Some(conn) = self.conn() {
-                    conn.close(Close::Graceful);
-                }
+            QpState::Reset => return Ok(()),
+            QpState::Init => Event::ModifyInit,
+            QpState::Rtr if mask.contains(QpAttrMask::AV) => Event::ModifyRtrPath,
+            QpState::Rtr => Event::ModifyRtr,
+            QpState::Rts => Event::ModifyRts,
+            QpState::Sqd => Event::ModifySqd,
+            QpState::Sqe => Event::ModifySqe,
+            QpState::Err => Event::ModifyErr,
+        };
+        // What may fail comes before the transition.
+        let actions = self.would(event)?;
+        if actions.contains(Actions::BEGIN_SEARCH) {
+            return self.begin_pairing(attr, mask);
+        }
+        if actions.contains(Actions::CALL_PEER) {
+            self.go_on_pairing(attrs, attr, mask)?;
+        }
+        if actions.contains(Actions::DRAIN) {
+            self.sq.drain();
+        }
+        if event == Event::ModifySqe {
+            self.terminate_on(event, Terminate::for_fault(Fault::Local, None));
+            return Ok(());
+        }
+        let actions = self.try_on(event)?;
+        if actions.contains(Actions::DRAIN) {
+            if let Some(conn) = self.conn() {
+                conn.leave();
             }
         }
+        if actions.contains(Actions::END_SEARCH) {
+            drop(self.end_pairing());
+        }
+        self.act(actions);
         Ok(())
     }
 
@@ -270,14 +245,10 @@ impl Qp {
     /// meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
         let (pairing, conn) = {
-            let attrs = self.attrs.lock();
-            let streams = matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate);
-            if streams && !attrs.paired {
-                return Err(EINVAL);
-            }
-            if streams || self.has_posted() {
-                self.enter(Phase::Error);
-            }
+            let _attrs = self.attrs.lock();
+            self.try_on(Event::ResetBegin {
+                posted: self.has_posted(),
+            })?;
             (self.end_pairing(), self.inner.lock().conn.take())
         };
         drop(pairing);
@@ -290,7 +261,7 @@ impl Qp {
         // What is posted on a new stream does not wait for that of the old one.
         self.stop_alarm();
         self.enqueue_tx();
-        *self.attrs.lock() = Attrs::new(QpState::Reset);
+        *self.attrs.lock() = Attrs::default();
         Ok(())
     }
 
@@ -311,14 +282,13 @@ impl Qp {
             return false;
         }
         inner.terminate = None;
-        self.may_send.store(false, Relaxed);
+        if self.try_on(Event::ResetEnd).is_err() {
+            return false;
+        }
         self.send_immediate.store(false, Relaxed);
-        self.waiting_for_reads.store(false, Relaxed);
-        self.first_status.store(0, Relaxed);
         self.peer_terminate.store(0, Relaxed);
         self.last_wqe_told.store(false, Relaxed);
         self.flush_pause.store(FLUSH_PERIOD, Relaxed);
-        self.phase.store(Phase::Idle as u32, Release);
         true
     }
 
@@ -327,14 +297,7 @@ impl Qp {
     /// Context: process, sleeps.
     pub(crate) fn attr(&self) -> QpAttr {
         let attrs = self.attrs.lock();
-        let state = match self.phase() {
-            Phase::Idle | Phase::Waiting => attrs.state,
-            Phase::Rts if attrs.paired => attrs.state,
-            Phase::Rts => QpState::Rts,
-            Phase::Closing => QpState::Sqd,
-            Phase::Terminate => QpState::Sqe,
-            Phase::Error | Phase::Gone => QpState::Err,
-        };
+        let state = qp_state(self.lifecycle().verbs_state());
         QpAttr {
             qp_state: state,
             cur_qp_state: state,
@@ -348,7 +311,7 @@ impl Qp {
     ///
     /// Context: process, sleeps.
     pub(crate) fn retire(self: &Arc<Self>) {
-        self.enter(Phase::Gone);
+        self.on(Event::Destroy);
         drop(self.end_pairing());
         self.end_alarm();
         let conn = self.inner.lock().conn.take();

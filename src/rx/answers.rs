@@ -7,6 +7,10 @@
 use iwarp::{
     atomic::AtomicResponse,
     fault::Fault,
+    lifecycle::{
+        Actions,
+        Event, //
+    },
     receiver::{
         Queued,
         TaggedSegment, //
@@ -89,6 +93,6 @@ impl Qp {
             }
         }
         // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
-        aftermath.kick |= self.stops_waiting_for_reads();
+        aftermath.kick |= self.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
     }
 }

@@ -47,7 +47,8 @@ mod streams {
             types::{
                 NotifyOn,
                 NotifyRequest, //
-            }, //
+            },
+            wr::WcStatus, //
         },
         sync::SpinLockBh, //
     };

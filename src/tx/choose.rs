@@ -17,6 +17,7 @@ use iwarp::{
     },
     ddp::UntaggedHeader,
     fault::Fault,
+    lifecycle::Event,
     mpa::negotiate::Rtr,
     rdmap::{
         Extensions,
@@ -89,7 +90,7 @@ impl Qp {
             return Ok(());
         }
         // MPA-9: a responder is silent until the initiator's first FPDU.
-        if !self.may_send() {
+        if !self.lifecycle().may_send() {
             return Err(Filled::Drained);
         }
         let found = match stream.turn {
@@ -173,7 +174,7 @@ impl Qp {
 
     /// Takes requests from the send queue until one becomes a message. Many that become none are [`Filled::Paused`].
     fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
-        if self.is_deserted() {
+        if self.lifecycle().is_peer_closed() {
             if self.sq.has_posted() {
                 self.await_deserter();
             }
@@ -236,10 +237,10 @@ impl Qp {
     /// Whether a wait that an answered Read may end goes on; then the receiver calls the transmitter again.
     fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
         // A Response may come in between: say that we wait, then look again.
-        self.set_waiting_for_reads(true);
+        self.on(Event::WaitForReads);
         let wait = waits();
         if !wait {
-            self.set_waiting_for_reads(false);
+            self.on(Event::ReadsWaitedFor);
         }
         wait
     }

@@ -2,6 +2,7 @@
 
 //! Queue pairs.
 
+use iwarp::lifecycle::Phase;
 use kernel::{
     prelude::*,
     sync::{
@@ -46,7 +47,6 @@ use crate::{
     },
     mr::Mr,
     qp::{
-        Phase,
         Qp,
         QpParts,
         Receives, //
