@@ -157,6 +157,14 @@ impl Written {
     }
 }
 
+/// One round of the receiver: what it works with, and what it leaves to be done.
+struct RxRound<'a, 'b> {
+    qp: &'a Arc<Qp>,
+    inbound: &'a mut Inbound<'b>,
+    off: BhOff<'a>,
+    aftermath: Aftermath,
+}
+
 /// What a round leaves to be done when the lock is given back.
 #[derive(Default)]
 struct Aftermath {
@@ -234,16 +242,13 @@ impl Qp {
     ///
     /// Context: softirq, or process with the socket locked.
     pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
-        let mut aftermath = Aftermath::default();
-        {
-            let mut rx = off.lock(&self.rx);
-            match &mut rx.stream {
-                Some(stream) => self.receive(stream, inbound, off, &mut aftermath),
-                // Nobody is interested any more.
-                None => inbound.consume(inbound.available()),
-            }
+        let mut round = RxRound::new(self, inbound, off);
+        match &mut off.lock(&self.rx).stream {
+            Some(stream) => stream.receive(&mut round),
+            // Nobody is interested any more.
+            None => round.inbound.consume(round.inbound.available()),
         }
-        self.attend(aftermath, inbound);
+        round.end();
     }
 
     /// Goes on with what has arrived, if the stream is that of `conn`: what a new connection brings before it has a
@@ -256,33 +261,15 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         off: BhOff<'_>,
     ) {
-        let mut aftermath = Aftermath::default();
+        let mut round = RxRound::new(self, inbound, off);
         {
             let mut rx = off.lock(&self.rx);
             let stream = rx.stream.as_mut();
             if let Some(stream) = stream.filter(|stream| Arc::ptr_eq(&stream.conn, conn)) {
-                self.receive(stream, inbound, off, &mut aftermath);
+                stream.receive(&mut round);
             }
         }
-        self.attend(aftermath, inbound);
-    }
-
-    /// Does what a round has left to be done.
-    #[inline(always)]
-    fn attend(self: &Arc<Self>, aftermath: Aftermath, inbound: &mut Inbound<'_>) {
-        if let Some(conn) = aftermath.first_fpdu {
-            self.allow_sending();
-            conn.first_fpdu();
-        }
-        if aftermath.completed {
-            self.announce();
-        }
-        if aftermath.kick {
-            self.answer(inbound);
-        }
-        if aftermath.again {
-            self.enqueue_rx();
-        }
+        round.end();
     }
 
     /// Whether the stream may end here: no message has begun that has not ended (MPA-30).
@@ -293,66 +280,92 @@ impl Qp {
         }
     }
 
-    fn receive(
-        self: &Arc<Self>,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
-    ) {
-        let available = inbound.available();
-        let mut pos = 0;
-        // Without a length there is nothing to look at: the usual end.
-        while stream.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
-            if pos >= BUDGET || aftermath.fpdus >= BUDGET_FPDUS {
-                self.device().stats.rx_budget_ends.inc();
-                aftermath.again = true;
-                break;
-            }
-            match self.receive_one(stream, inbound, pos, off, aftermath) {
-                Some(len) => pos += len,
-                None => break,
-            }
-        }
-        self.count(aftermath, pos);
-        if stream.flow == Flow::Stopped {
-            pos = available;
-        }
-        if pos != 0 {
-            inbound.consume(pos);
+    /// The peer has ended the stream (RDMAP-97, -133).
+    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
+        self.device().stats.terminates_received.inc();
+        self.set_peer_terminate(terminate.code);
+        self.peer_terminated(failure_of(terminate));
+    }
+}
+
+impl<'a, 'b> RxRound<'a, 'b> {
+    #[inline(always)]
+    fn new(qp: &'a Arc<Qp>, inbound: &'a mut Inbound<'b>, off: BhOff<'a>) -> Self {
+        Self {
+            qp,
+            inbound,
+            off,
+            aftermath: Aftermath::default(),
         }
     }
 
     /// Counts what was accepted, and the octets that it had.
     #[inline(always)]
-    fn count(&self, aftermath: &Aftermath, octets: usize) {
-        if aftermath.brings_news() {
-            self.heard.count();
+    fn count(&self, octets: usize) {
+        if self.aftermath.brings_news() {
+            self.qp.heard.count();
         }
-        let stats = &self.device().stats;
-        stats.rx_fpdus.add(aftermath.fpdus);
+        let stats = &self.qp.device().stats;
+        stats.rx_fpdus.add(self.aftermath.fpdus);
         stats.rx_bytes.add(octets as u64);
     }
 
-    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to wait.
-    fn receive_one(
-        self: &Arc<Self>,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
-    ) -> Option<usize> {
-        let mut front = [0; FRONT_MAX];
-        let fpdu = Fpdu::at(inbound, pos, &mut front)?;
-        let header = front.get(mpa::LENGTH_LEN..)?;
-        match self.accept(stream, inbound, pos, &fpdu, header, off, aftermath) {
-            Ok(()) => stream.accepted(aftermath),
-            Err(Stop::Fault(fault)) => {
-                self.stop(stream, fault, header, fpdu.ulpdu_len, aftermath);
+    /// Does what the round has left to be done. The receiver's lock is not held any more.
+    #[inline(always)]
+    fn end(self) {
+        let Self { qp, aftermath, .. } = self;
+        if let Some(conn) = aftermath.first_fpdu {
+            qp.allow_sending();
+            conn.first_fpdu();
+        }
+        if aftermath.completed {
+            qp.announce();
+        }
+        if aftermath.kick {
+            qp.answer(self.inbound);
+        }
+        if aftermath.again {
+            qp.enqueue_rx();
+        }
+    }
+}
+
+impl RxStream {
+    /// Works off complete FPDUs, as long as the budget lasts.
+    fn receive(&mut self, round: &mut RxRound<'_, '_>) {
+        let available = round.inbound.available();
+        let mut pos = 0;
+        // Without a length there is nothing to look at: the usual end.
+        while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
+            if pos >= BUDGET || round.aftermath.fpdus >= BUDGET_FPDUS {
+                round.qp.device().stats.rx_budget_ends.inc();
+                round.aftermath.again = true;
+                break;
             }
+            match self.receive_one(round, pos) {
+                Some(len) => pos += len,
+                None => break,
+            }
+        }
+        round.count(pos);
+        if self.flow == Flow::Stopped {
+            pos = available;
+        }
+        if pos != 0 {
+            round.inbound.consume(pos);
+        }
+    }
+
+    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to wait.
+    fn receive_one(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> Option<usize> {
+        let mut front = [0; FRONT_MAX];
+        let fpdu = Fpdu::at(round.inbound, pos, &mut front)?;
+        let header = front.get(mpa::LENGTH_LEN..)?;
+        match self.accept(round, &fpdu, header) {
+            Ok(()) => self.accepted(&mut round.aftermath),
+            Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),
             Err(Stop::Absent) => {
-                self.wait_for_memory(stream);
+                self.wait_for_memory(round.qp);
                 return None;
             }
         }
@@ -361,154 +374,132 @@ impl Qp {
 
     /// Ends the stream for a fault in the FPDU with this header.
     #[cold]
-    fn stop(
-        self: &Arc<Self>,
-        stream: &mut RxStream,
-        fault: Fault,
-        header: &[u8],
-        ulpdu_len: u16,
-        aftermath: &mut Aftermath,
-    ) {
-        aftermath.completed = true;
-        stream.flow = Flow::Stopped;
-        self.device().stats.rx_faults.inc();
+    fn stop(&mut self, round: &mut RxRound<'_, '_>, fault: Fault, fpdu: &Fpdu, header: &[u8]) {
+        round.aftermath.completed = true;
+        self.flow = Flow::Stopped;
+        round.qp.device().stats.rx_faults.inc();
         // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
-        let quoted = Quoted::from_segment(header, ulpdu_len);
-        self.fault(fault, quoted.as_ref());
+        let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
+        round.qp.fault(fault, quoted.as_ref());
     }
 
     /// Accepts one complete FPDU.
-    #[expect(clippy::too_many_arguments)]
     #[inline]
     fn accept(
-        self: &Arc<Self>,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         header: &[u8],
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
     ) -> Result<(), Stop> {
-        if stream.crc == Crc::On && !fpdu.crc_is_right(inbound, pos) {
-            self.device().stats.crc_errors.inc();
+        if self.crc == Crc::On && !fpdu.crc_is_right(round.inbound) {
+            round.qp.device().stats.crc_errors.inc();
             return Err(Stop::Fault(Fault::Crc));
         }
-        let ulpdu = pos + mpa::LENGTH_LEN;
         // Looked at where it is: a copy of it would cost as much as the rest.
-        match &stream.receiver.handle_fpdu(header, fpdu.ulpdu_len) {
+        match &self.receiver.handle_fpdu(header, fpdu.ulpdu_len) {
             Err(fault) => Err(Stop::Fault(*fault)),
-            Ok(Segment::Write(segment)) if !stream.untouched => {
-                self.place_write(stream, inbound, ulpdu, segment, off)
+            Ok(Segment::Write(segment)) if !self.untouched => {
+                self.place_write(round, fpdu, segment)
             }
-            Ok(segment) => self.accept_other(
-                stream, inbound, ulpdu, segment, fpdu, header, off, aftermath,
-            ),
+            Ok(segment) => self.accept_other(round, fpdu, header, segment),
         }
     }
 
     /// Accepts what is no Write, or the first of all.
-    #[expect(clippy::too_many_arguments)]
     #[inline(never)]
     fn accept_other(
-        self: &Arc<Self>,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        ulpdu: usize,
-        segment: &Segment,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
         fpdu: &Fpdu,
         header: &[u8],
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
+        segment: &Segment,
     ) -> Result<(), Stop> {
-        if stream.untouched && !stream.expect_rtr.is_empty() {
-            match stream.expect_rtr.expect(segment)? {
+        if self.untouched && !self.expect_rtr.is_empty() {
+            match self.expect_rtr.expect(segment)? {
                 // Its consumer never sees it (MPA-42).
                 Rtr::Send | Rtr::Write => return Ok(()),
                 Rtr::Read => {}
             }
         }
+        let stats = &round.qp.device().stats;
         match segment {
             Segment::Empty => Ok(()),
-            Segment::Write(segment) => self.place_write(stream, inbound, ulpdu, segment, off),
+            Segment::Write(segment) => self.place_write(round, fpdu, segment),
             Segment::Send(segment) => {
-                aftermath.completed = true;
-                self.place_send(stream, inbound, ulpdu, segment, off)
+                round.aftermath.completed = true;
+                self.place_send(round, fpdu, segment)
             }
-            Segment::ReadResponse(segment) => {
-                self.place_response(stream, inbound, ulpdu, segment, off, aftermath)
-            }
+            Segment::ReadResponse(segment) => self.place_response(round, fpdu, segment),
             Segment::ReadRequest(request) => {
-                self.take_read_request(stream, *request, header, fpdu.ulpdu_len)?;
-                self.device().stats.rx_read_requests.inc();
-                aftermath.kick = true;
+                let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
+                self.take_read_request(round.qp, *request, quoted)?;
+                stats.rx_read_requests.inc();
+                round.aftermath.kick = true;
                 Ok(())
             }
             Segment::Terminate(terminate) => {
-                stream.flow = Flow::Stopped;
-                self.terminated_by_peer(terminate);
+                self.flow = Flow::Stopped;
+                round.qp.terminated_by_peer(terminate);
                 Ok(())
             }
             Segment::AtomicRequest(request) => {
-                self.take_atomic_request(stream, *request, header, fpdu.ulpdu_len)?;
-                self.device().stats.rx_atomic_requests.inc();
-                aftermath.kick = true;
+                let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
+                self.take_atomic_request(round.qp, *request, quoted)?;
+                stats.rx_atomic_requests.inc();
+                round.aftermath.kick = true;
                 Ok(())
             }
-            Segment::AtomicResponse(response) => {
-                self.take_atomic_response(stream, *response, off, aftermath)
-            }
+            Segment::AtomicResponse(response) => self.take_atomic_response(round, *response),
             // No consumer could be told of it (EXT-4).
-            Segment::Immediate(_) if !self.tells_immediate_data() => {
+            Segment::Immediate(_) if !round.qp.tells_immediate_data() => {
                 Err(Stop::Fault(Fault::OpcodeReserved))
             }
             Segment::Immediate(immediate) => {
-                aftermath.completed = true;
-                Ok(self.take_immediate(stream, *immediate)?)
+                round.aftermath.completed = true;
+                Ok(self.take_immediate(round.qp, *immediate)?)
             }
         }
     }
 
     #[inline(always)]
     fn place_write(
-        &self,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        ulpdu: usize,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fpdu: &Fpdu,
         segment: &TaggedSegment,
-        off: BhOff<'_>,
     ) -> Result<(), Stop> {
         let payload = segment.payload;
-        stream.written.add(segment);
+        self.written.add(segment);
         // DDP-41: nothing of an empty tagged segment is checked.
         if payload.len == 0 {
             return Ok(());
         }
-        let region = stream
+        let region = self
             .cache
-            .get(self.device(), segment.stag)
+            .get(round.qp.device(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
-        let pos = ulpdu + usize::from(payload.offset);
-        let placed = self.inside_target(region, segment, off, |memory, at| {
+        let pos = fpdu.payload_pos(payload);
+        let placed = round.inside_target(region, segment, |memory, at, inbound| {
             memory.copy_from_inbound(at, inbound, pos, usize::from(payload.len))
         })?;
         match placed {
             Ok(()) => Ok(()),
-            Err(error) => Err(stream.put_off_write(error, segment)),
+            Err(error) => Err(self.put_off_write(error, segment)),
         }
     }
+}
 
-    /// Checks the target of a segment of a Write, and calls `place(memory, offset)` inside of it.
+impl<'b> RxRound<'_, 'b> {
+    /// Checks the target of a segment of a Write, and calls `place(memory, offset, inbound)` inside of it.
     #[inline(always)]
     fn inside_target(
-        &self,
+        &mut self,
         region: &Region,
         segment: &TaggedSegment,
-        off: BhOff<'_>,
-        place: impl FnOnce(&Memory, u64) -> Result,
+        place: impl FnOnce(&Memory, u64, &mut Inbound<'b>) -> Result,
     ) -> Result<Result, Fault> {
-        let inside = region.enter_off(off).ok_or(Fault::TaggedInvalidStag)?;
-        let view = region.view_inside(&inside, self.stream_id());
+        let inside = region.enter_off(self.off).ok_or(Fault::TaggedInvalidStag)?;
+        let view = region.view_inside(&inside, self.qp.stream_id());
         let at = check_tagged(
             Some(&view),
             segment.stag,
@@ -516,14 +507,7 @@ impl Qp {
             u32::from(segment.payload.len),
             Access::REMOTE_WRITE,
         )?;
-        Ok(place(inside.memory(), at))
-    }
-
-    /// The peer has ended the stream (RDMAP-97, -133).
-    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
-        self.device().stats.terminates_received.inc();
-        self.set_peer_terminate(terminate.code);
-        self.peer_terminated(failure_of(terminate));
+        Ok(place(inside.memory(), at, self.inbound))
     }
 }
 

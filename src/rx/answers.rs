@@ -16,83 +16,101 @@ use iwarp::{
         TaggedSegment, //
     }, //
 };
-use kernel_ext::{
-    net::Inbound,
-    rdma::wr::WcStatus,
-    sync::BhOff, //
-};
+use kernel_ext::rdma::wr::WcStatus;
 
 use super::{
-    Aftermath,
+    fpdu::Fpdu,
+    RxRound,
     RxStream,
     Stop, //
 };
-use crate::qp::Qp;
+use crate::sge::{
+    NotCopied,
+    Slice, //
+};
 
-impl Qp {
+impl RxStream {
     /// Places a segment of a Read Response.
     pub(super) fn place_response(
-        &self,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        ulpdu: usize,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fpdu: &Fpdu,
         segment: &TaggedSegment,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
     ) -> Result<(), Stop> {
-        let (placement, sink) = self.sq.read_response(segment)?;
+        let (placement, sink) = round.qp.sq.read_response(segment)?;
         let payload = segment.payload;
         if payload.len != 0 {
-            let pos = ulpdu + usize::from(payload.offset);
             let sink = sink.ok_or(Fault::LocalPlacement)?;
-            let len = usize::from(payload.len);
-            if let Err(why) = sink.place(self.pd(), placement.offset, inbound, pos, len, off) {
-                return Err(stream.put_off_response(why, placement, sink, payload));
+            let piece = Piece {
+                offset: placement.offset,
+                pos: fpdu.payload_pos(payload),
+                len: usize::from(payload.len),
+            };
+            if let Err(why) = round.place(&sink, &piece) {
+                return Err(self.put_off_response(why, placement, sink, payload));
             }
         }
-        self.answered(placement.complete, aftermath);
+        round.answered(placement.complete);
         Ok(())
     }
 
     /// Takes what the target of an atomic operation of ours held before.
     pub(super) fn take_atomic_response(
-        &self,
-        stream: &mut RxStream,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
         response: Queued<AtomicResponse>,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
     ) -> Result<(), Stop> {
-        let (original, sink) = self.sq.atomic_response(response)?;
+        let (original, sink) = round.qp.sq.atomic_response(response)?;
         let sink = sink.ok_or(Fault::LocalPlacement)?;
-        if let Err(why) = sink.put(self.pd(), &original.to_ne_bytes(), off) {
-            return Err(stream.put_off_original(why, original, sink));
+        if let Err(why) = sink.put(round.qp.pd(), &original.to_ne_bytes(), round.off) {
+            return Err(self.put_off_original(why, original, sink));
         }
-        self.answered(true, aftermath);
+        round.answered(true);
         Ok(())
+    }
+}
+
+/// A part of the payload of an FPDU, and where it goes.
+pub(super) struct Piece {
+    /// Octets into the buffer.
+    pub(super) offset: u32,
+    /// Octets into TCP's receive queue.
+    pub(super) pos: usize,
+    /// Octets.
+    pub(super) len: usize,
+}
+
+impl RxRound<'_, '_> {
+    /// Copies octets from TCP into an element of a local list.
+    #[inline(always)]
+    pub(super) fn place(&mut self, sink: &Slice, piece: &Piece) -> Result<(), NotCopied> {
+        let Piece { offset, pos, len } = *piece;
+        sink.place(self.qp.pd(), offset, self.inbound, pos, len, self.off)
     }
 
     /// An FPDU that answers the oldest outstanding Read or atomic operation was placed; with the last one, that
     /// operation is over.
-    pub(super) fn answered(&self, last: bool, aftermath: &mut Aftermath) {
-        aftermath.answers += 1;
+    pub(super) fn answered(&mut self, last: bool) {
+        self.aftermath.answers += 1;
         if last {
-            self.end_read(aftermath);
+            self.end_read();
         }
     }
 
     /// The oldest outstanding Read or atomic operation is over.
-    fn end_read(&self, aftermath: &mut Aftermath) {
-        aftermath.completed = true;
-        if let Some((slot, invalidate)) = self.sq.read_done() {
-            let status = match invalidate.map(|stag| self.invalidate_local(stag)) {
+    fn end_read(&mut self) {
+        let qp = self.qp;
+        self.aftermath.completed = true;
+        if let Some((slot, invalidate)) = qp.sq.read_done() {
+            let status = match invalidate.map(|stag| qp.invalidate_local(stag)) {
                 Some(Err(status)) => status,
                 Some(Ok(())) | None => WcStatus::Success,
             };
             if let Some(slot) = slot {
-                self.sq.finish(slot, status, self.origin());
+                qp.sq.finish(slot, status, qp.origin());
             }
         }
         // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
-        aftermath.kick |= self.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
+        self.aftermath.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
     }
 }

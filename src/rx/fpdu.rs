@@ -6,7 +6,10 @@
 
 use iwarp::{
     mpa,
-    receiver::RECEIVE_HEADER_MAX, //
+    receiver::{
+        Payload,
+        RECEIVE_HEADER_MAX, //
+    }, //
 };
 use kernel_ext::{
     crc32c,
@@ -18,6 +21,8 @@ pub(super) const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
 
 /// A complete FPDU in the receive queue.
 pub(super) struct Fpdu {
+    /// Where it begins in the receive queue, in octets.
+    pos: usize,
     pub(super) ulpdu_len: u16,
     /// Octets of all of it.
     pub(super) len: usize,
@@ -38,14 +43,24 @@ impl Fpdu {
         let ulpdu_len = u16::from_be_bytes(*front.first_chunk()?);
         let len = mpa::fpdu_len(ulpdu_len) as usize;
         let available = inbound.available().saturating_sub(pos);
-        (len <= available).then_some(Self { ulpdu_len, len })
+        (len <= available).then_some(Self {
+            pos,
+            ulpdu_len,
+            len,
+        })
+    }
+
+    /// Where the payload of its segment begins in the receive queue.
+    #[inline(always)]
+    pub(super) fn payload_pos(&self, payload: Payload) -> usize {
+        self.pos + mpa::LENGTH_LEN + usize::from(payload.offset)
     }
 
     /// Whether the CRC at its end is the one of all octets before it (MPA-18).
-    pub(super) fn crc_is_right(&self, inbound: &mut Inbound<'_>, pos: usize) -> bool {
+    pub(super) fn crc_is_right(&self, inbound: &mut Inbound<'_>) -> bool {
         let covered = self.len - mpa::CRC_LEN;
-        let crc = crc32c::finish(inbound.crc32c(pos, covered, crc32c::INIT));
+        let crc = crc32c::finish(inbound.crc32c(self.pos, covered, crc32c::INIT));
         let mut trailer = [0; mpa::CRC_LEN];
-        inbound.peek(pos + covered, &mut trailer) && trailer == mpa::crc_trailer(crc)
+        inbound.peek(self.pos + covered, &mut trailer) && trailer == mpa::crc_trailer(crc)
     }
 }

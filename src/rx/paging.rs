@@ -13,6 +13,8 @@
 //!
 //! Context: putting off: softirq, or process with the socket locked. Going on: process, the socket locked.
 
+use core::ops::Range;
+
 use iwarp::{
     fault::Fault,
     mpa,
@@ -36,17 +38,19 @@ use kernel_ext::{
 };
 
 use super::{
+    answers::Piece,
     fpdu::{
         Fpdu,
         FRONT_MAX, //
     },
-    Aftermath,
     Flow,
+    RxRound,
     RxStream,
     Stop, //
 };
 use crate::{
     conn::Conn,
+    context::PdId,
     mr::{
         LocalUse,
         Wanted, //
@@ -154,13 +158,6 @@ impl RxStream {
 }
 
 impl Qp {
-    /// The FPDU in front of TCP's queue has to wait.
-    #[cold]
-    pub(super) fn wait_for_memory(self: &Arc<Self>, stream: &mut RxStream) {
-        stream.flow = Flow::Waiting;
-        self.enqueue_paging_in();
-    }
-
     /// Goes on with the FPDU that was put off, and then with the stream, if it is still that of `conn`.
     /// Returns what has to be brought in before it can.
     ///
@@ -171,15 +168,18 @@ impl Qp {
         inbound: &mut Inbound<'_>,
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {
-        let mut aftermath = Aftermath::default();
         let wanted = BhOff::run(|off| {
-            let mut rx = off.lock(&self.rx);
-            let stream = rx.stream.as_mut();
-            let stream = stream
-                .filter(|stream| stream.flow == Flow::Waiting && Arc::ptr_eq(&stream.conn, conn))?;
-            Some(self.go_on(stream, inbound, fetched, off, &mut aftermath))
+            let mut round = RxRound::new(self, inbound, off);
+            let wanted = {
+                let mut rx = off.lock(&self.rx);
+                let stream = rx.stream.as_mut().filter(|stream| {
+                    stream.flow == Flow::Waiting && Arc::ptr_eq(&stream.conn, conn)
+                })?;
+                stream.go_on(&mut round, fetched)
+            };
+            round.end();
+            Some(wanted)
         })?;
-        self.attend(aftermath, inbound);
         if wanted.is_none() {
             // With what is behind it. The lock was given back, so the stream may be another one by
             // now.
@@ -195,117 +195,117 @@ impl Qp {
             .as_ref()
             .is_some_and(|stream| stream.flow == Flow::Waiting)
     }
+}
+
+impl RxStream {
+    /// The FPDU in front of TCP's queue has to wait.
+    #[cold]
+    pub(super) fn wait_for_memory(&mut self, qp: &Arc<Qp>) {
+        self.flow = Flow::Waiting;
+        qp.enqueue_paging_in();
+    }
 
     /// Takes the FPDU from TCP once all is done for it; returns what it still wants.
-    fn go_on(
-        self: &Arc<Self>,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        fetched: Option<&Fetched>,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
-    ) -> Option<Wanted> {
+    fn go_on(&mut self, round: &mut RxRound<'_, '_>, fetched: Option<&Fetched>) -> Option<Wanted> {
         let mut front = [0; FRONT_MAX];
-        stream.flow = Flow::Going;
-        let fpdu = Fpdu::at(inbound, 0, &mut front)?;
+        self.flow = Flow::Going;
+        let fpdu = Fpdu::at(round.inbound, 0, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
-        let mut deferred = stream.deferred.take()?;
-        match self.finish(stream, &mut deferred, inbound, fetched, off, aftermath) {
+        let mut deferred = self.deferred.take()?;
+        match self.finish(round, &fpdu, &mut deferred, fetched) {
             Ok(()) => {
-                stream.accepted(aftermath);
-                self.count(aftermath, fpdu.len);
-                inbound.consume(fpdu.len);
+                self.accepted(&mut round.aftermath);
+                round.count(fpdu.len);
+                round.inbound.consume(fpdu.len);
             }
             Err(Halt::Wants(wanted)) => {
-                self.device().stats.rx_page_waits.inc();
-                stream.flow = Flow::Waiting;
-                stream.deferred = Some(deferred);
+                round.qp.device().stats.rx_page_waits.inc();
+                self.flow = Flow::Waiting;
+                self.deferred = Some(deferred);
                 return Some(wanted);
             }
-            Err(Halt::Refused(_)) => {
-                let fault = Fault::LocalPlacement;
-                self.stop(stream, fault, header, fpdu.ulpdu_len, aftermath);
-            }
-            Err(Halt::Fault(fault)) => {
-                self.stop(stream, fault, header, fpdu.ulpdu_len, aftermath);
-            }
+            Err(Halt::Refused(_)) => self.stop(round, Fault::LocalPlacement, &fpdu, header),
+            Err(Halt::Fault(fault)) => self.stop(round, fault, &fpdu, header),
         }
         None
     }
 
     fn finish(
-        &self,
-        stream: &mut RxStream,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fpdu: &Fpdu,
         deferred: &mut Deferred,
-        inbound: &mut Inbound<'_>,
         fetched: Option<&Fetched>,
-        off: BhOff<'_>,
-        aftermath: &mut Aftermath,
     ) -> Result<(), Halt> {
         let Deferred { step, done } = deferred;
         match step {
-            Step::Write(segment) => self.finish_write(stream, segment, inbound, fetched, off),
+            Step::Write(segment) => self.finish_write(round, fpdu, segment, fetched),
             Step::Send(segment, placement) => {
-                aftermath.completed = true;
+                let qp = round.qp;
+                round.aftermath.completed = true;
                 let payload = segment.payload;
                 let len = usize::from(payload.len);
-                let incoming = &mut stream.incoming;
+                let incoming = &mut self.incoming;
                 while *done < len {
                     // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
                     let offset = placement.offset + *done as u32;
                     let piece = incoming.buffer.first_piece(offset, len - *done);
-                    let (slice, at, piece) =
+                    let (slice, offset, len) =
                         piece.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
-                    let pos = payload_pos(payload) + *done;
-                    match self.place_piece(&slice, at, inbound, pos, piece, fetched, off) {
-                        Ok(()) => *done += piece,
+                    let pos = fpdu.payload_pos(payload) + *done;
+                    match round.place_piece(&slice, &Piece { offset, pos, len }, fetched) {
+                        Ok(()) => *done += len,
                         Err(Halt::Refused(status)) => {
                             let fault = Fault::LocalPlacement;
-                            return Err(self.refuse_send(incoming, status, fault).into());
+                            return Err(incoming.refuse(qp, status, fault).into());
                         }
                         Err(halt) => return Err(halt),
                     }
                 }
-                Ok(self.deliver_send(incoming, *placement, segment)?)
+                Ok(incoming.deliver(qp, *placement, segment)?)
             }
             Step::Response(placement, sink, payload) => {
-                let (pos, len) = (payload_pos(*payload), usize::from(payload.len));
-                self.place_piece(sink, placement.offset, inbound, pos, len, fetched, off)?;
-                self.answered(placement.complete, aftermath);
+                let piece = Piece {
+                    offset: placement.offset,
+                    pos: fpdu.payload_pos(*payload),
+                    len: usize::from(payload.len),
+                };
+                round.place_piece(sink, &piece, fetched)?;
+                round.answered(placement.complete);
                 Ok(())
             }
             Step::Original(original, sink) => {
                 let octets = original.to_ne_bytes();
-                self.with_fetched(sink, 0, octets.len(), fetched, |memory| match memory {
-                    Some(memory) => sink.put_in(memory, self.pd(), &octets),
-                    None => sink.put(self.pd(), &octets, off),
+                let (pd, off) = (round.qp.pd(), round.off);
+                with_fetched(pd, sink, 0..octets.len(), fetched, |memory| match memory {
+                    Some(memory) => sink.put_in(memory, pd, &octets),
+                    None => sink.put(pd, &octets, off),
                 })?;
-                self.answered(true, aftermath);
+                round.answered(true);
                 Ok(())
             }
         }
     }
 
     fn finish_write(
-        &self,
-        stream: &mut RxStream,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fpdu: &Fpdu,
         segment: &TaggedSegment,
-        inbound: &mut Inbound<'_>,
         fetched: Option<&Fetched>,
-        off: BhOff<'_>,
     ) -> Result<(), Halt> {
-        let region = stream
+        let region = self
             .cache
-            .get(self.device(), segment.stag)
+            .get(round.qp.device(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
-        let pos = payload_pos(segment.payload);
+        let pos = fpdu.payload_pos(segment.payload);
         let mut wanted = Wanted {
             region: region.clone(),
             at: 0,
             len: usize::from(segment.payload.len),
             usage: LocalUse::Sink,
         };
-        let placed = self.inside_target(region, segment, off, |memory, at| {
+        let placed = round.inside_target(region, segment, |memory, at, inbound| {
             wanted.at = at;
             match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
                 Some(Fetched { memory, .. }) => match memory {
@@ -322,49 +322,45 @@ impl Qp {
             Err(_) => Err(Halt::Fault(Fault::TaggedBounds)),
         }
     }
+}
 
+impl RxRound<'_, '_> {
     /// Places octets in a part of a local list.
-    #[expect(clippy::too_many_arguments)]
     fn place_piece(
-        &self,
+        &mut self,
         slice: &Slice,
-        offset: u32,
-        inbound: &mut Inbound<'_>,
-        pos: usize,
-        len: usize,
+        piece: &Piece,
         fetched: Option<&Fetched>,
-        off: BhOff<'_>,
     ) -> Result<(), Halt> {
-        self.with_fetched(slice, offset, len, fetched, |memory| match memory {
-            Some(memory) => slice.place_in(memory, self.pd(), offset, inbound, pos, len),
-            None => slice.place(self.pd(), offset, inbound, pos, len, off),
-        })
-    }
-
-    /// Calls `copy` with what was brought in, if it is what is wanted now.
-    fn with_fetched(
-        &self,
-        slice: &Slice,
-        offset: u32,
-        len: usize,
-        fetched: Option<&Fetched>,
-        copy: impl FnOnce(Option<&Memory>) -> Result<(), NotCopied>,
-    ) -> Result<(), Halt> {
-        const REFUSED: Halt = Halt::Refused(WcStatus::LocalProtection);
-        let wanted = slice.wanted(self.pd(), LocalUse::Sink, offset, len);
-        let wanted = wanted.ok_or(REFUSED)?;
-        let memory = match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
-            Some(Fetched { memory, .. }) => Some(memory.as_ref().map_err(|_| REFUSED)?),
-            None => None,
-        };
-        copy(memory).map_err(|why| match why {
-            NotCopied::Absent => Halt::Wants(wanted),
-            NotCopied::Refused(status) => Halt::Refused(status),
+        let pd = self.qp.pd();
+        let Piece { offset, pos, len } = *piece;
+        // CAST: widens; 64-bit machines only.
+        let range = offset as usize..offset as usize + len;
+        with_fetched(pd, slice, range, fetched, |memory| match memory {
+            Some(memory) => slice.place_in(memory, pd, offset, self.inbound, pos, len),
+            None => self.place(slice, piece),
         })
     }
 }
 
-/// Where the payload of the FPDU in front lies.
-fn payload_pos(payload: Payload) -> usize {
-    mpa::LENGTH_LEN + usize::from(payload.offset)
+/// Calls `copy` with what was brought in, if it is the range of the slice that is wanted now.
+fn with_fetched(
+    pd: PdId,
+    slice: &Slice,
+    range: Range<usize>,
+    fetched: Option<&Fetched>,
+    copy: impl FnOnce(Option<&Memory>) -> Result<(), NotCopied>,
+) -> Result<(), Halt> {
+    const REFUSED: Halt = Halt::Refused(WcStatus::LocalProtection);
+    // CAST: below 2^32, since it comes from the callers' offsets.
+    let wanted = slice.wanted(pd, LocalUse::Sink, range.start as u32, range.len());
+    let wanted = wanted.ok_or(REFUSED)?;
+    let memory = match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
+        Some(Fetched { memory, .. }) => Some(memory.as_ref().map_err(|_| REFUSED)?),
+        None => None,
+    };
+    copy(memory).map_err(|why| match why {
+        NotCopied::Absent => Halt::Wants(wanted),
+        NotCopied::Refused(status) => Halt::Refused(status),
+    })
 }

@@ -20,17 +20,15 @@ use iwarp::{
         SendSegment, //
     }, //
 };
-use kernel_ext::{
-    net::Inbound,
-    rdma::wr::{
-        WcExtra,
-        WcOpcode,
-        WcStatus, //
-    },
-    sync::BhOff, //
+use kernel_ext::rdma::wr::{
+    WcExtra,
+    WcOpcode,
+    WcStatus, //
 };
 
 use super::{
+    fpdu::Fpdu,
+    RxRound,
     RxStream,
     Stop,
     Written, //
@@ -88,63 +86,85 @@ impl Received {
     }
 }
 
-impl Qp {
+impl RxStream {
     /// Places a segment of a Send.
     pub(super) fn place_send(
-        &self,
-        stream: &mut RxStream,
-        inbound: &mut Inbound<'_>,
-        ulpdu: usize,
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fpdu: &Fpdu,
         segment: &SendSegment,
-        off: BhOff<'_>,
     ) -> Result<(), Stop> {
-        let RxStream {
+        let qp = round.qp;
+        let Self {
             incoming, cache, ..
-        } = stream;
+        } = self;
         let mut unchecked = false;
         if segment.first {
-            stream.written = Written::default();
-            unchecked = self.next_receive(incoming, cache, segment)?;
+            self.written = Written::default();
+            unchecked = incoming.begin(qp, cache, segment)?;
         }
         let Some(progress) = &mut incoming.progress else {
             return Err(Stop::Fault(Fault::NoBuffer));
         };
         let placement = match progress.accept(segment, incoming.buffer_len) {
             Ok(placement) => placement,
-            Err(fault) => {
-                return Err(self
-                    .refuse_send(incoming, WcStatus::LocalLength, fault)
-                    .into())
-            }
+            Err(fault) => return Err(incoming.refuse(qp, WcStatus::LocalLength, fault).into()),
         };
         let payload = segment.payload;
         if payload.len != 0 {
-            let pos = ulpdu + usize::from(payload.offset);
+            let pos = fpdu.payload_pos(payload);
             let len = usize::from(payload.len);
-            let (buffer, pd) = (&incoming.buffer, self.pd());
+            let (buffer, pd) = (&incoming.buffer, qp.pd());
             let placed = if unchecked {
-                buffer.place_first(pd, inbound, pos, len, off)
+                buffer.place_first(pd, round.inbound, pos, len, round.off)
             } else {
-                buffer.place(pd, placement.offset, inbound, pos, len, off)
+                buffer.place(pd, placement.offset, round.inbound, pos, len, round.off)
             };
             match placed {
                 Ok(()) => {}
-                Err(NotCopied::Absent) => return Err(stream.put_off_send(segment, placement)),
+                Err(NotCopied::Absent) => return Err(self.put_off_send(segment, placement)),
                 Err(NotCopied::Refused(status)) => {
-                    return Err(self
-                        .refuse_send(incoming, status, Fault::LocalPlacement)
-                        .into())
+                    return Err(incoming.refuse(qp, status, Fault::LocalPlacement).into())
                 }
             }
         }
-        Ok(self.deliver_send(incoming, placement, segment)?)
+        Ok(incoming.deliver(qp, placement, segment)?)
     }
 
+    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
+    pub(super) fn take_immediate(
+        &mut self,
+        qp: &Qp,
+        queued: Queued<Immediate>,
+    ) -> Result<(), Fault> {
+        let immediate = queued.admit(qp.receive_room())?;
+        let wr = &mut self.incoming.wr;
+        take_wr(qp, wr)?;
+        let told = immediate_value(immediate.data);
+        if told.truncated {
+            qp.device().stats.rx_immediate_truncated.inc();
+        }
+        complete_receive(
+            qp,
+            wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::RecvRdmaWithImm,
+                bytes: self.written.take(),
+                extra: WcExtra::Immediate(told.value),
+                solicited: immediate.solicited,
+            },
+        );
+        Ok(())
+    }
+}
+
+impl Incoming {
     /// Goes on when a segment of a Send is placed: completes the receive work request behind the last one.
     #[inline(always)]
-    pub(super) fn deliver_send(
-        &self,
-        incoming: &mut Incoming,
+    pub(super) fn deliver(
+        &mut self,
+        qp: &Qp,
         placement: SendPlacement,
         segment: &SendSegment,
     ) -> Result<(), Fault> {
@@ -152,13 +172,14 @@ impl Qp {
             return Ok(());
         };
         if let SendExtra::Invalidate(stag) = segment.kind.extra {
-            if let Err(fault) = self.invalidate_remote(stag) {
-                return Err(self.refuse_send(incoming, WcStatus::RemoteInvalidRequest, fault));
+            if let Err(fault) = qp.invalidate_remote(stag) {
+                return Err(self.refuse(qp, WcStatus::RemoteInvalidRequest, fault));
             }
         }
-        incoming.progress = None;
-        self.complete_receive(
-            incoming.wr.id,
+        self.progress = None;
+        complete_receive(
+            qp,
+            self.wr.id,
             Received {
                 status: WcStatus::Success,
                 opcode: WcOpcode::Recv,
@@ -175,95 +196,64 @@ impl Qp {
     }
 
     /// Ends the receive work request of a Send with an error; returns `fault`.
-    pub(super) fn refuse_send(
-        &self,
-        incoming: &mut Incoming,
-        status: WcStatus,
-        fault: Fault,
-    ) -> Fault {
-        incoming.progress = None;
-        self.complete_receive(incoming.wr.id, Received::failed(status));
+    pub(super) fn refuse(&mut self, qp: &Qp, status: WcStatus, fault: Fault) -> Fault {
+        self.progress = None;
+        complete_receive(qp, self.wr.id, Received::failed(status));
         fault
-    }
-
-    /// Takes the next receive work request.
-    fn take_wr(&self, wr: &mut RecvWr) -> Result<(), Fault> {
-        match self.take_receive(wr) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(bad)) => {
-                self.complete_receive(bad.id, Received::failed(bad.status));
-                Err(Fault::LocalPlacement)
-            }
-            None => Err(Fault::NoBuffer),
-        }
     }
 
     /// Takes the next receive work request for a Send and resolves its list. Returns whether that is
     /// still to be checked: a list of one element, for a Send of one segment, is when that is placed.
-    pub(super) fn next_receive(
-        &self,
-        incoming: &mut Incoming,
+    pub(super) fn begin(
+        &mut self,
+        qp: &Qp,
         cache: &mut RegionCache,
         segment: &SendSegment,
     ) -> Result<bool, Fault> {
-        self.take_wr(&mut incoming.wr)?;
-        let list = &incoming.wr.buffer;
+        take_wr(qp, &mut self.wr)?;
+        let list = &self.wr.buffer;
         let whole = segment.last.is_last() && segment.payload.len != 0;
         let unchecked = whole && list.sges().len() == 1;
-        let (buffer, device) = (&mut incoming.buffer, self.device());
+        let (buffer, device) = (&mut self.buffer, qp.device());
         let found = if unchecked {
             buffer.find(list, device, cache)
         } else {
-            buffer.resolve(list, device, self.pd(), LocalUse::Sink, cache)
+            buffer.resolve(list, device, qp.pd(), LocalUse::Sink, cache)
         };
         if let Err(status) = found {
-            return Err(self.refuse_send(incoming, status, Fault::LocalPlacement));
+            return Err(self.refuse(qp, status, Fault::LocalPlacement));
         }
-        incoming.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
-        incoming.progress = Some(SendProgress::new());
+        self.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        self.progress = Some(SendProgress::new());
         Ok(unchecked)
     }
+}
 
-    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
-    pub(super) fn take_immediate(
-        &self,
-        stream: &mut RxStream,
-        queued: Queued<Immediate>,
-    ) -> Result<(), Fault> {
-        let immediate = queued.admit(self.receive_room())?;
-        let wr = &mut stream.incoming.wr;
-        self.take_wr(wr)?;
-        let told = immediate_value(immediate.data);
-        if told.truncated {
-            self.device().stats.rx_immediate_truncated.inc();
+/// Takes the next receive work request.
+fn take_wr(qp: &Qp, wr: &mut RecvWr) -> Result<(), Fault> {
+    match qp.take_receive(wr) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(bad)) => {
+            complete_receive(qp, bad.id, Received::failed(bad.status));
+            Err(Fault::LocalPlacement)
         }
-        self.complete_receive(
-            wr.id,
-            Received {
-                status: WcStatus::Success,
-                opcode: WcOpcode::RecvRdmaWithImm,
-                bytes: stream.written.take(),
-                extra: WcExtra::Immediate(told.value),
-                solicited: immediate.solicited,
-            },
-        );
-        Ok(())
+        None => Err(Fault::NoBuffer),
     }
+}
 
-    fn complete_receive(&self, id: u64, received: Received) {
-        let origin = self.origin();
-        self.recv_cq().post(&Completion {
-            id,
-            status: received.status,
-            opcode: received.opcode,
-            bytes: received.bytes,
-            extra: received.extra,
-            qpn: origin.qpn,
-            qp: origin.qp,
-            solicited: received.solicited == Solicited::Yes,
-            vendor_err: origin.vendor_err_of(received.status),
-        });
-    }
+fn complete_receive(qp: &Qp, id: u64, received: Received) {
+    let origin = qp.origin();
+    qp.recv_cq().post(&Completion {
+        id,
+        status: received.status,
+        opcode: received.opcode,
+        bytes: received.bytes,
+        extra: received.extra,
+        qpn: origin.qpn,
+        qp: origin.qp,
+        solicited: received.solicited == Solicited::Yes,
+        vendor_err: origin.vendor_err_of(received.status),
+    });
 }
 
 /// What a completion has of the eight octets of Immediate Data.

@@ -26,22 +26,21 @@ use crate::{
     }, //
 };
 
-impl Qp {
-    /// Takes a Read Request.
+impl RxStream {
+    /// Takes a Read Request, of which a Terminate would quote the headers.
     pub(super) fn take_read_request(
-        &self,
-        stream: &mut RxStream,
+        &mut self,
+        qp: &Qp,
         queued: Queued<ReadRequest>,
-        header: &[u8],
-        ulpdu_len: u16,
+        quoted: Option<Quoted>,
     ) -> Result<(), Fault> {
-        let request = queued.admit(self.inbound_reads.room())?;
+        let request = queued.admit(qp.inbound_reads.room())?;
         let mut source = None;
         if request.len != 0 {
             // The whole range is checked now, before the first octet of the Response goes out
             // (RDMAP-156), and again for each FPDU of it.
-            let region = stream.cache.get(self.device(), request.source_stag);
-            let view = region.map(|region| region.view(self.stream_id()));
+            let region = self.cache.get(qp.device(), request.source_stag);
+            let view = region.map(|region| region.view(qp.stream_id()));
             check_source(
                 view.as_ref(),
                 request.source_stag,
@@ -51,37 +50,38 @@ impl Qp {
             )?;
             source = region.cloned();
         }
-        self.put_request(InboundRequest::Read(InboundRead {
+        qp.put_request(InboundRequest::Read(InboundRead {
             request,
             source,
-            quoted: Quoted::from_segment(header, ulpdu_len),
+            quoted,
         }))
     }
 
-    /// Takes an Atomic Request.
+    /// Takes an Atomic Request, likewise.
     pub(super) fn take_atomic_request(
-        &self,
-        stream: &mut RxStream,
+        &mut self,
+        qp: &Qp,
         queued: Queued<AtomicRequest>,
-        header: &[u8],
-        ulpdu_len: u16,
+        quoted: Option<Quoted>,
     ) -> Result<(), Fault> {
-        let request = queued.admit(self.inbound_reads.room())?;
-        let target = stream
+        let request = queued.admit(qp.inbound_reads.room())?;
+        let target = self
             .cache
-            .get(self.device(), request.stag)
+            .get(qp.device(), request.stag)
             .ok_or(Fault::SourceInvalidStag)?;
         {
             let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
-            target.check_atomic(&inside, self.stream_id(), &request)?;
+            target.check_atomic(&inside, qp.stream_id(), &request)?;
         }
-        self.put_request(InboundRequest::Atomic(InboundAtomic {
+        qp.put_request(InboundRequest::Atomic(InboundAtomic {
             request,
             target: target.clone(),
-            quoted: Quoted::from_segment(header, ulpdu_len),
+            quoted,
         }))
     }
+}
 
+impl Qp {
     fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
         // Only this receiver puts requests in, so the room that was found is still there.
         if self.inbound_reads.put(request) {

@@ -172,7 +172,7 @@ mod streams {
             let RxStream {
                 incoming, cache, ..
             } = stream;
-            self.qp.next_receive(incoming, cache, segment)
+            incoming.begin(&self.qp, cache, segment)
         }
 
         /// Whether the stream is that of this connection, and goes on.
