@@ -19,7 +19,6 @@
 
 use iwarp::{
     ddp::Msn,
-    fault::Fault,
     lifecycle::{
         Event,
         Phase, //
@@ -164,17 +163,6 @@ enum Turn {
     Requests,
 }
 
-impl TxStream {
-    /// The longest ULPDU that still makes one segment of TCP (MPA-28).
-    fn mulpdu_now(&self) -> u16 {
-        let markers = match self.markers {
-            Some(_) => Markers::On,
-            None => Markers::Off,
-        };
-        mpa::mulpdu(self.conn.socket().emss(), markers)
-    }
-}
-
 /// A message on its way out.
 struct Outgoing {
     segmenter: Segmenter,
@@ -221,17 +209,15 @@ enum Job {
     Nothing,
 }
 
-/// How [`TxStream`] was filled.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Filled {
-    /// There may be more to send.
-    Full,
+/// Why the transmitter puts nothing more into the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
     /// Nothing more can be sent now.
     Drained,
     /// There is no memory for more.
     Starved,
     /// Others have their turn: many requests were done without a message.
-    Paused,
+    Yield,
 }
 
 impl Qp {
@@ -347,16 +333,71 @@ impl Qp {
         }
     }
 
+    fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {
+        match self.phase() {
+            Phase::Idle => {
+                // What a reset has left behind; its end may sleep.
+                if post.may_sleep() {
+                    tx.stream = None;
+                }
+                Next::Done
+            }
+            Phase::Waiting => {
+                if self.sq.has_posted() {
+                    self.hurry_pairing();
+                }
+                Next::Done
+            }
+            Phase::Rts | Phase::Closing => {
+                let stream = self.take_new_tx(tx);
+                stream.map_or(Next::Done, |stream| stream.send_round(self, post))
+            }
+            // The end of a stream is work for process context.
+            Phase::Terminate | Phase::Error | Phase::Gone if !post.may_sleep() => Next::Yield,
+            Phase::Terminate => {
+                if let Some(stream) = self.take_new_tx(tx) {
+                    stream.send_terminate(self);
+                }
+                self.on(Event::TerminateSent);
+                Next::Again
+            }
+            phase @ (Phase::Error | Phase::Gone) => {
+                // The connection outlives the transmitter's interest in it.
+                self.take_new_tx(tx);
+                tx.stream = None;
+                if phase == Phase::Error {
+                    return self.flush_some();
+                }
+                self.forget_stream();
+                Next::Done
+            }
+        }
+    }
+
+    /// Goes round again if the phase has changed under us.
+    fn next_after_sending(&self) -> Next {
+        match self.phase() {
+            Phase::Rts | Phase::Closing | Phase::Waiting | Phase::Idle => Next::Done,
+            Phase::Terminate | Phase::Error | Phase::Gone => Next::Again,
+        }
+    }
+}
+
+impl TxStream {
     /// Prepares the transmitter's side of a stream whose peer understands `extensions`.
     ///
     /// Context: process.
-    pub(crate) fn new_tx(
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
         conn: &Arc<Conn>,
         params: &StreamParams,
         extensions: Extensions,
         owner: &Memcg,
-    ) -> Result<KBox<TxStream>> {
-        let stream = TxStream {
+    ) -> Result<KBox<Self>> {
+        let stream = Self {
             conn: conn.clone(),
             batch: TxBatch::charged_to(owner.clone()),
             appended: 0,
@@ -388,98 +429,63 @@ impl Qp {
         Ok(stream)
     }
 
-    fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {
-        match self.phase() {
-            Phase::Idle => {
-                // What a reset has left behind; its end may sleep.
-                if post.grow() == Grow::Sleep {
-                    tx.stream = None;
-                }
-                Next::Done
-            }
-            Phase::Waiting => {
-                if self.sq.has_posted() {
-                    self.hurry_pairing();
-                }
-                Next::Done
-            }
-            Phase::Rts | Phase::Closing => {
-                let stream = self.take_new_tx(tx);
-                stream.map_or(Next::Done, |stream| self.send_round(stream, post))
-            }
-            // The end of a stream is work for process context.
-            Phase::Terminate | Phase::Error | Phase::Gone if post.grow() == Grow::Atomic => {
-                Next::Yield
-            }
-            Phase::Terminate => {
-                if let Some(stream) = self.take_new_tx(tx) {
-                    self.send_terminate(stream);
-                }
-                self.on(Event::TerminateSent);
-                Next::Again
-            }
-            phase @ (Phase::Error | Phase::Gone) => {
-                // The connection outlives the transmitter's interest in it.
-                self.take_new_tx(tx);
-                tx.stream = None;
-                if phase == Phase::Error {
-                    return self.flush_some();
-                }
-                self.forget_stream();
-                Next::Done
-            }
-        }
+    /// The longest ULPDU that still makes one segment of TCP (MPA-28).
+    fn mulpdu_now(&self) -> u16 {
+        let markers = match self.markers {
+            Some(_) => Markers::On,
+            None => Markers::Off,
+        };
+        mpa::mulpdu(self.conn.socket().emss(), markers)
     }
 
-    fn send_round(self: &Arc<Self>, stream: &mut TxStream, post: &mut Post<'_, '_>) -> Next {
-        let stats = &self.device().stats;
+    /// Sends what there is to send, as long as the budget lasts.
+    fn send_round(&mut self, qp: &Arc<Qp>, post: &mut Post<'_, '_>) -> Next {
         for _ in 0..post.budget() {
-            let filled = self.fill(stream, post.grow());
-            if filled == Filled::Starved && stream.batch.is_empty() {
-                if post.grow() == Grow::Atomic {
+            let filled = self.fill(qp, post.grow());
+            if filled == Err(Pause::Starved) && self.batch.is_empty() {
+                if !post.may_sleep() {
                     return Next::Yield;
                 }
-                self.set_alarm(STARVED_PERIOD);
+                qp.set_alarm(STARVED_PERIOD);
                 return Next::Done;
             }
-            let full = self.sq.is_full();
+            let full = qp.sq.is_full();
             let more = match filled {
-                Filled::Full => More::Yes,
-                Filled::Drained | Filled::Starved | Filled::Paused => More::No,
+                Ok(()) => More::Yes,
+                Err(Pause::Drained | Pause::Starved | Pause::Yield) => More::No,
             };
-            if !stream.batch.is_empty() {
-                match post.send(stream, more) {
-                    Ok(octets) => self.sent(stream, octets),
+            if !self.batch.is_empty() {
+                match post.send(self, more) {
+                    Ok(octets) => self.sent(qp, octets),
                     Err(e) if e == EAGAIN => {
-                        stats.tx_stalls.inc();
-                        return self.next_after_sending();
+                        qp.device().stats.tx_stalls.inc();
+                        return qp.next_after_sending();
                     }
                     // Not from here, not now.
                     Err(e) if e == EBUSY => return Next::Yield,
                     // The connection is gone; its callbacks say so.
                     Err(_) => {
-                        stream.conn.close(Close::Abort);
-                        return self.next_after_sending();
+                        self.conn.close(Close::Abort);
+                        return qp.next_after_sending();
                     }
                 }
             }
-            let phase = self.phase();
+            let phase = qp.phase();
             if !matches!(phase, Phase::Rts | Phase::Closing) {
                 return Next::Again;
             }
-            if filled == Filled::Paused {
+            if filled == Err(Pause::Yield) {
                 return Next::Yield;
             }
             // Whoever posts something now rings the bell. Not so what was posted behind a full queue.
-            let room_again = full && !self.sq.is_full();
-            if filled == Filled::Drained && stream.batch.is_empty() && !room_again {
-                if stream.batch.has_spare() {
-                    self.look_for_idleness(stream);
+            let room_again = full && !qp.sq.is_full();
+            if filled == Err(Pause::Drained) && self.batch.is_empty() && !room_again {
+                if self.batch.has_spare() {
+                    self.look_for_idleness(qp);
                 }
-                let done =
-                    || stream.current.is_none() && self.sq.is_idle() && !self.inbound_reads.owes();
+                let done = || self.current.is_none() && qp.sq.is_idle() && !qp.inbound_reads.owes();
                 if phase == Phase::Closing && done() {
-                    stream.conn.close(Close::Graceful);
+                    self.conn.close(Close::Graceful);
                 }
                 return Next::Done;
             }
@@ -488,133 +494,121 @@ impl Qp {
     }
 
     /// The transmitter has nothing to send and more memory than an idle stream may keep.
-    fn look_for_idleness(self: &Arc<Self>, stream: &mut TxStream) {
-        match stream.looked_at {
-            Some(_) if !self.is_to_look() => return,
-            Some(before) if before == stream.appended => {
-                stream.batch.give_back();
-                stream.looked_at = None;
+    fn look_for_idleness(&mut self, qp: &Arc<Qp>) {
+        match self.looked_at {
+            Some(_) if !qp.is_to_look() => return,
+            Some(before) if before == self.appended => {
+                self.batch.give_back();
+                self.looked_at = None;
                 return;
             }
             Some(_) | None => {}
         }
-        stream.looked_at = Some(stream.appended);
-        self.look_later();
+        self.looked_at = Some(self.appended);
+        qp.look_later();
     }
 
     /// TCP has accepted so many octets.
-    fn sent(&self, stream: &mut TxStream, octets: usize) {
-        let stats = &self.device().stats;
-        stream.accepted += octets as u64;
+    fn sent(&mut self, qp: &Qp, octets: usize) {
+        let stats = &qp.device().stats;
+        self.accepted += octets as u64;
         stats.tx_bytes.add(octets as u64);
         stats.tx_batches.inc();
-        stats.tx_fpdus.add(core::mem::take(&mut stream.fpdus));
-        self.pace.sent(octets);
-        if stream.batch.is_empty() {
-            self.inbound_reads.accepted();
+        stats.tx_fpdus.add(core::mem::take(&mut self.fpdus));
+        qp.pace.sent(octets);
+        if self.batch.is_empty() {
+            qp.inbound_reads.accepted();
         }
-        self.sq
-            .accepted(stream.accepted, &mut stream.ends, self.origin());
-        self.sq.cq().announce();
+        qp.sq.accepted(self.accepted, &mut self.ends, qp.origin());
+        qp.sq.cq().announce();
     }
 
-    /// Goes round again if the phase has changed under us.
-    fn next_after_sending(&self) -> Next {
-        match self.phase() {
-            Phase::Rts | Phase::Closing | Phase::Waiting | Phase::Idle => Next::Done,
-            Phase::Terminate | Phase::Error | Phase::Gone => Next::Again,
-        }
-    }
-
-    /// Fills the batch.
+    /// Fills the batch; says why if there is less in it than it takes.
     #[inline]
-    fn fill(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Filled {
+    fn fill(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Pause> {
         // It follows the segment size, from batch to batch.
-        let emss = stream.conn.socket().emss();
-        if emss != stream.emss {
-            stream.desk.mulpdu = stream.mulpdu_now();
-            stream.emss = emss;
+        let emss = self.conn.socket().emss();
+        if emss != self.emss {
+            self.desk.mulpdu = self.mulpdu_now();
+            self.emss = emss;
         }
-        while stream.batch.len() < BATCH_LEN {
-            if stream.current.is_some() {
+        while self.batch.len() < BATCH_LEN {
+            if self.current.is_some() {
                 // A Terminate goes out in the middle of a message too.
-                if !matches!(self.phase(), Phase::Rts | Phase::Closing) {
-                    return Filled::Drained;
+                if !matches!(qp.phase(), Phase::Rts | Phase::Closing) {
+                    return Err(Pause::Drained);
                 }
-            } else if self.has_nothing(stream) {
-                return Filled::Drained;
-            } else if let Err(why) = self.next_message(stream) {
-                return why;
+            } else if self.has_nothing(qp) {
+                return Err(Pause::Drained);
+            } else {
+                self.next_message(qp)?;
             }
-            if let Err(failed) = self.cut(stream, grow) {
-                return self.cannot_cut(stream, failed);
+            if let Err(failed) = self.cut(qp, grow) {
+                return Err(self.cannot_cut(qp, failed));
             }
         }
         // A batch may end where the work does. TCP must not wait for more then.
-        if stream.current.is_none() {
-            if let Err(why) = self.next_message(stream) {
-                return why;
-            }
+        if self.current.is_none() {
+            self.next_message(qp)?;
         }
-        Filled::Full
+        Ok(())
     }
 
     /// The current message cannot go on.
     #[cold]
-    fn cannot_cut(self: &Arc<Self>, stream: &mut TxStream, failed: Failed) -> Filled {
+    fn cannot_cut(&mut self, qp: &Arc<Qp>, failed: Failed) -> Pause {
         match failed {
             Failed::Local(slot, status) => {
-                stream.current = None;
-                self.sq.finish(slot, status, self.origin());
+                self.current = None;
                 // RDMAP-140: a Terminate instead of the message.
-                self.terminate(Terminate::for_fault(Fault::Local, None));
+                qp.refuse(slot, status);
             }
             Failed::Remote(fault, read, sent) => {
-                stream.current = None;
+                self.current = None;
                 let quoted = read.quoted.map(|quoted| quoted.after(sent));
-                self.terminate(Terminate::for_fault(fault, quoted.as_ref()));
+                qp.terminate(Terminate::for_fault(fault, quoted.as_ref()));
             }
             // What is in the batch goes out; its pages come back with the acknowledgements.
-            Failed::Memory => return Filled::Starved,
+            Failed::Memory => return Pause::Starved,
             // Who brings it in calls the transmitter again.
             Failed::Absent => {}
         }
-        Filled::Drained
+        Pause::Drained
     }
 
     /// Whether a first look finds nothing to send: the usual end of a round.
     #[inline]
-    fn has_nothing(&self, stream: &TxStream) -> bool {
-        stream.rtr.is_none()
-            && stream.held.is_none()
-            && !self.inbound_reads.has_waiting()
-            && self.sq.looks_empty()
+    fn has_nothing(&self, qp: &Qp) -> bool {
+        self.rtr.is_none()
+            && self.held.is_none()
+            && !qp.inbound_reads.has_waiting()
+            && qp.sq.looks_empty()
     }
 
     #[inline(never)]
-    fn cut_last(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Failed> {
-        self.cut(stream, Grow::Sleep)
+    fn cut_last(&mut self, qp: &Arc<Qp>) -> Result<(), Failed> {
+        self.cut(qp, Grow::Sleep)
     }
 
     /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.
     #[cold]
-    fn send_terminate(self: &Arc<Self>, stream: &mut TxStream) {
-        stream.current = None;
-        if let Some(terminate) = self.take_terminate() {
-            stream.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
-            stream.desk.mulpdu = stream.mulpdu_now();
-            if self.cut_last(stream).is_ok() {
-                self.device().stats.terminates_sent.inc();
+    fn send_terminate(&mut self, qp: &Arc<Qp>) {
+        self.current = None;
+        if let Some(terminate) = qp.take_terminate() {
+            self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
+            self.desk.mulpdu = self.mulpdu_now();
+            if self.cut_last(qp).is_ok() {
+                qp.device().stats.terminates_sent.inc();
             }
         }
         // A peer that does not read is no reason to keep it from knowing what is wrong.
-        stream.conn.socket().make_room(stream.batch.len());
-        while !stream.batch.is_empty() {
-            match stream.conn.socket().send_batch(&mut stream.batch, More::No) {
-                Ok(octets) => self.sent(stream, octets),
+        self.conn.socket().make_room(self.batch.len());
+        while !self.batch.is_empty() {
+            match self.conn.socket().send_batch(&mut self.batch, More::No) {
+                Ok(octets) => self.sent(qp, octets),
                 Err(_) => break,
             }
         }
-        stream.conn.close(Close::Graceful);
+        self.conn.close(Close::Graceful);
     }
 }

@@ -27,7 +27,10 @@ use crate::{
         Ended,
         StreamParams, //
     },
-    tx::PagingOut, //
+    tx::{
+        PagingOut,
+        TxStream, //
+    }, //
 };
 
 use super::Qp;
@@ -82,7 +85,7 @@ impl Qp {
             conn.socket().charge_to(&self.owner)?;
             conn.socket().open_window();
             let extensions = self.extensions(params);
-            let tx = Self::new_tx(conn, params, extensions, &self.owner)?;
+            let tx = TxStream::new(conn, params, extensions, &self.owner)?;
             self.start_rx(conn, params, extensions)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             let send_immediate = extensions == Extensions::SendImmediate;

@@ -68,9 +68,9 @@ use crate::{
 
 use super::{
     Desk,
-    Filled,
     Job,
     Outgoing,
+    Pause,
     Source,
     Turn,
     TxStream, //
@@ -82,26 +82,33 @@ mod tests;
 /// Requests that are done without a message before others have their turn.
 const WITHOUT_MESSAGE: u32 = 64;
 
-impl Qp {
+/// What became of a request that was taken from the send queue.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    /// It is the current message.
+    Message,
+    /// It was done without one.
+    Done,
+}
+
+impl TxStream {
     /// Chooses the next message, or says why none can go out now.
-    pub(super) fn next_message(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
-        if let Some(rtr) = stream.rtr.take() {
-            stream.current = Some(self.rtr(&mut stream.desk, rtr));
+    pub(super) fn next_message(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        if let Some(rtr) = self.rtr.take() {
+            self.current = Some(self.desk.rtr(qp, rtr));
             return Ok(());
         }
         // MPA-9: a responder is silent until the initiator's first FPDU.
-        if !self.lifecycle().may_send() {
-            return Err(Filled::Drained);
+        if !qp.lifecycle().may_send() {
+            return Err(Pause::Drained);
         }
-        let found = match stream.turn {
-            Turn::Responses => self
-                .next_response(stream)
-                .or_else(|_| self.next_request(stream)),
+        let found = match self.turn {
+            Turn::Responses => self.next_response(qp).or_else(|_| self.next_request(qp)),
             Turn::Requests => self
-                .next_request(stream)
-                .or_else(|why| self.next_response(stream).map_err(|_| why)),
+                .next_request(qp)
+                .or_else(|why| self.next_response(qp).map_err(|_| why)),
         };
-        stream.turn = match stream.turn {
+        self.turn = match self.turn {
             Turn::Responses => Turn::Requests,
             Turn::Requests => Turn::Responses,
         };
@@ -109,18 +116,18 @@ impl Qp {
     }
 
     #[inline]
-    fn next_response(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
-        if self.inbound_reads.has_waiting() && self.take_response(stream) {
-            Ok(())
+    fn next_response(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        if qp.inbound_reads.has_waiting() {
+            self.take_response(qp)
         } else {
-            Err(Filled::Drained)
+            Err(Pause::Drained)
         }
     }
 
     #[inline(never)]
-    fn take_response(self: &Arc<Self>, stream: &mut TxStream) -> bool {
-        let outgoing = match self.inbound_reads.take() {
-            None => return false,
+    fn take_response(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        let outgoing = match qp.inbound_reads.take() {
+            None => return Err(Pause::Drained),
             Some(InboundRequest::Read(read)) => {
                 let message = Message::ReadResponse {
                     stag: read.request.sink_stag,
@@ -133,124 +140,83 @@ impl Qp {
                     behind: None,
                 }
             }
-            Some(InboundRequest::Answer(answer)) => stream.desk.atomic_response(answer),
-            Some(InboundRequest::Atomic(atomic)) => match self.operate(&atomic) {
+            Some(InboundRequest::Answer(answer)) => self.desk.atomic_response(answer),
+            Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(None) => {
-                    self.want_atomic(atomic);
-                    return false;
+                    qp.want_atomic(atomic);
+                    return Err(Pause::Drained);
                 }
-                Ok(Some(original)) => stream.desk.atomic_response(AtomicResponse {
+                Ok(Some(original)) => self.desk.atomic_response(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
                 }),
                 Err(fault) => {
-                    self.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
-                    return false;
+                    qp.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
+                    return Err(Pause::Drained);
                 }
             },
         };
-        stream.current = Some(outgoing);
-        true
+        self.current = Some(outgoing);
+        Ok(())
     }
 
-    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58), and
-    /// returns what the target held before; [`None`] if it is not there. The target is checked anew: its
-    /// owner may revoke it at any time.
-    fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
-        let request = &atomic.request;
-        let inside = atomic.target.enter().ok_or(Fault::SourceInvalidStag)?;
-        let at = atomic
-            .target
-            .check_atomic(&inside, self.stream_id(), request)?;
-        match inside
-            .memory()
-            .update_u64(at, |original| request.operation.apply(original))
-        {
-            Ok(original) => Ok(Some(original)),
-            Err(error) if error == EAGAIN => Ok(None),
-            Err(_) => Err(Fault::Local),
-        }
-    }
-
-    /// Takes requests from the send queue until one becomes a message. Many that become none are [`Filled::Paused`].
-    fn next_request(self: &Arc<Self>, stream: &mut TxStream) -> Result<(), Filled> {
-        if self.lifecycle().is_peer_closed() {
-            if self.sq.has_posted() {
-                self.await_deserter();
+    /// Takes requests from the send queue until one becomes a message. Many that become none are [`Pause::Yield`].
+    fn next_request(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        if qp.lifecycle().is_peer_closed() {
+            if qp.sq.has_posted() {
+                qp.await_deserter();
             }
-            return Err(Filled::Drained);
+            return Err(Pause::Drained);
         }
         // A process can post such requests as fast as they are done.
         for _ in 0..WITHOUT_MESSAGE {
-            if let Some(found) = self.try_request(stream) {
-                return if found { Ok(()) } else { Err(Filled::Drained) };
+            match self.try_request(qp)? {
+                Request::Message => return Ok(()),
+                Request::Done => {}
             }
         }
-        Err(Filled::Paused)
+        Err(Pause::Yield)
     }
 
-    /// Takes a request from the send queue. Says whether it became a message, or was none; [`None`] if
-    /// it was done without one.
+    /// Takes a request from the send queue, and begins it.
     #[inline(never)]
-    fn try_request(self: &Arc<Self>, stream: &mut TxStream) -> Option<bool> {
-        let taken = match stream.held.take() {
+    fn try_request(&mut self, qp: &Arc<Qp>) -> Result<Request, Pause> {
+        let taken = match self.held.take() {
             Some(slot) => Taken::Wr(slot),
-            None => self.sq.take(&mut stream.wr),
+            None => qp.sq.take(&mut self.wr),
         };
         let (slot, begun) = match taken {
-            Taken::Wr(slot) if self.must_wait(&stream.wr) => {
-                stream.held = Some(slot);
-                return Some(false);
+            Taken::Wr(slot) if qp.must_wait(&self.wr) => {
+                self.held = Some(slot);
+                return Err(Pause::Drained);
             }
             Taken::Wr(slot) => {
-                let begun = self.begin(stream, slot);
-                stream.wr.forget();
+                let begun = self.begin(qp, slot);
+                self.wr.forget();
                 (slot, begun)
             }
             Taken::Bad(slot, status) => (slot, Err(status)),
-            Taken::Nothing => return Some(false),
-            Taken::Full => return self.still_waits(|| self.sq.is_full()).then_some(false),
+            Taken::Nothing => return Err(Pause::Drained),
+            Taken::Full if qp.still_waits(|| qp.sq.is_full()) => return Err(Pause::Drained),
+            // A Read was answered meanwhile.
+            Taken::Full => return Ok(Request::Done),
         };
         if let Err(status) = begun {
-            self.refuse(slot, status);
-            return Some(false);
+            qp.refuse(slot, status);
+            return Err(Pause::Drained);
         }
-        stream.current.is_some().then_some(true)
-    }
-
-    /// Whether the request has to wait until outstanding Reads are answered.
-    #[inline]
-    fn must_wait(&self, wr: &SendWr) -> bool {
-        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        (wr.fence || reads) && self.must_wait_for_reads(wr)
-    }
-
-    fn must_wait_for_reads(&self, wr: &SendWr) -> bool {
-        let waits = || {
-            (wr.fence && !self.sq.no_reads())
-                || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
-                    && !self.sq.may_read())
-        };
-        waits() && self.still_waits(waits)
-    }
-
-    /// Whether a wait that an answered Read may end goes on; then the receiver calls the transmitter again.
-    fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
-        // A Response may come in between: say that we wait, then look again.
-        self.on(Event::WaitForReads);
-        let wait = waits();
-        if !wait {
-            self.on(Event::ReadsWaitedFor);
-        }
-        wait
+        Ok(match self.current {
+            Some(_) => Request::Message,
+            None => Request::Done,
+        })
     }
 
     /// Turns the request into the current message, or does it if it needs none.
     #[inline]
-    fn begin(&self, stream: &mut TxStream, slot: Slot) -> Result<(), WcStatus> {
-        let TxStream {
+    fn begin(&mut self, qp: &Qp, slot: Slot) -> Result<(), WcStatus> {
+        let Self {
             current, wr, desk, ..
-        } = stream;
+        } = self;
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
         let solicited = if wr.solicited {
@@ -303,7 +269,7 @@ impl Qp {
             | SendOp::Atomic { .. }
             | SendOp::RegMr { .. }
             | SendOp::Bind(_)
-            | SendOp::LocalInv { .. } => return self.begin_other(stream, slot, len),
+            | SendOp::LocalInv { .. } => return self.begin_other(qp, slot, len),
         };
         let source = if wr.payload.inline().is_some() {
             Source::Inline
@@ -311,10 +277,10 @@ impl Qp {
             let (slices, cache) = (&mut desk.slices, &mut desk.cache);
             // What makes one FPDU is checked when that is packed, before anything goes out.
             if len as usize + UntaggedHeader::LEN <= usize::from(desk.mulpdu) {
-                slices.find(&wr.payload, self.device(), cache)?;
+                slices.find(&wr.payload, qp.device(), cache)?;
             } else {
                 let usage = LocalUse::Source;
-                slices.resolve(&wr.payload, self.device(), self.pd(), usage, cache)?;
+                slices.resolve(&wr.payload, qp.device(), qp.pd(), usage, cache)?;
             }
             Source::Slices
         };
@@ -332,10 +298,10 @@ impl Qp {
 
     /// Does so with what carries no payload from here; it is `len` octets that are moved.
     #[inline(never)]
-    fn begin_other(&self, stream: &mut TxStream, slot: Slot, len: u32) -> Result<(), WcStatus> {
-        let TxStream {
+    fn begin_other(&mut self, qp: &Qp, slot: Slot, len: u32) -> Result<(), WcStatus> {
+        let Self {
             current, wr, desk, ..
-        } = stream;
+        } = self;
         match &wr.op {
             // These have payload.
             SendOp::Send(_) | SendOp::Write { .. } => Err(WcStatus::LocalQpOperation),
@@ -352,7 +318,7 @@ impl Qp {
                     source_to: TaggedOffset::new(*to),
                 };
                 let invalidate = *invalidate_local;
-                *current = Some(self.begin_read(desk, &wr.payload, slot, request, invalidate)?);
+                *current = Some(desk.begin_read(qp, &wr.payload, slot, request, invalidate)?);
                 Ok(())
             }
             SendOp::Atomic {
@@ -362,7 +328,7 @@ impl Qp {
                 ..
             } => {
                 let target = (*stag, TaggedOffset::new(*to));
-                *current = Some(self.begin_atomic(desk, &wr.payload, slot, target, *operation)?);
+                *current = Some(desk.begin_atomic(qp, &wr.payload, slot, target, *operation)?);
                 Ok(())
             }
             SendOp::RegMr {
@@ -371,34 +337,91 @@ impl Qp {
                 base,
                 access,
             } => {
-                region.register(self.stream_id(), Stag::new(*key), *base, *access)?;
-                self.sq.finish(slot, WcStatus::Success, self.origin());
+                region.register(qp.stream_id(), Stag::new(*key), *base, *access)?;
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
                 Ok(())
             }
             SendOp::Bind(bind) => {
-                self.bind_window(bind)?;
-                self.sq.finish(slot, WcStatus::Success, self.origin());
+                qp.bind_window(bind)?;
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
                 Ok(())
             }
             SendOp::LocalInv { stag } => {
-                self.invalidate_local(*stag)?;
-                self.sq.finish(slot, WcStatus::Success, self.origin());
+                qp.invalidate_local(*stag)?;
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
                 Ok(())
             }
         }
     }
+}
 
+impl Qp {
+    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58), and
+    /// returns what the target held before; [`None`] if it is not there. The target is checked anew: its
+    /// owner may revoke it at any time.
+    fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
+        let request = &atomic.request;
+        let inside = atomic.target.enter().ok_or(Fault::SourceInvalidStag)?;
+        let at = atomic
+            .target
+            .check_atomic(&inside, self.stream_id(), request)?;
+        match inside
+            .memory()
+            .update_u64(at, |original| request.operation.apply(original))
+        {
+            Ok(original) => Ok(Some(original)),
+            Err(error) if error == EAGAIN => Ok(None),
+            Err(_) => Err(Fault::Local),
+        }
+    }
+
+    /// Whether the request has to wait until outstanding Reads are answered.
+    #[inline]
+    fn must_wait(&self, wr: &SendWr) -> bool {
+        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        (wr.fence || reads) && self.must_wait_for_reads(wr)
+    }
+
+    fn must_wait_for_reads(&self, wr: &SendWr) -> bool {
+        let waits = || {
+            (wr.fence && !self.sq.no_reads())
+                || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+                    && !self.sq.may_read())
+        };
+        waits() && self.still_waits(waits)
+    }
+
+    /// Whether a wait that an answered Read may end goes on; then the receiver calls the transmitter again.
+    fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
+        // A Response may come in between: say that we wait, then look again.
+        self.on(Event::WaitForReads);
+        let wait = waits();
+        if !wait {
+            self.on(Event::ReadsWaitedFor);
+        }
+        wait
+    }
+
+    /// Ends a request that cannot be carried out, and with it the stream.
+    #[cold]
+    pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+        self.sq.finish(slot, status, self.origin());
+        self.terminate(Terminate::for_fault(Fault::Local, None));
+    }
+}
+
+impl Desk {
     /// Begins a Read; the sink is filled into `request` here.
     fn begin_read(
-        &self,
-        desk: &mut Desk,
+        &mut self,
+        qp: &Qp,
         payload: &Payload,
         slot: Slot,
         mut request: ReadRequest,
         invalidate_local: bool,
     ) -> Result<Outgoing, WcStatus> {
         // RDMAP-78: a Response writes one tagged buffer.
-        let sink = self.sink(desk, payload)?;
+        let sink = self.sink(qp, payload)?;
         if let Some(sink) = &sink {
             request.sink_stag = sink.key();
             request.sink_to = TaggedOffset::new(sink.addr());
@@ -409,14 +432,14 @@ impl Qp {
             .map(|sge| Stag::new(sge.lkey));
         // The Response may come as soon as the Request is out, so the Read is noted before.
         let state = Outstanding::Read(ReadState::new(&request));
-        self.sq.read_sent(Some(slot), state, sink, invalidate);
-        Ok(desk.read_request(request))
+        qp.sq.read_sent(Some(slot), state, sink, invalidate);
+        Ok(self.read_request(request))
     }
 
     /// Begins an atomic operation on the peer's buffer `target`.
     fn begin_atomic(
-        &self,
-        desk: &mut Desk,
+        &mut self,
+        qp: &Qp,
         payload: &Payload,
         slot: Slot,
         (stag, to): (Stag, TaggedOffset),
@@ -425,9 +448,9 @@ impl Qp {
         if payload.len() < u64::from(TARGET_LEN) {
             return Err(WcStatus::LocalLength);
         }
-        let sink = self.sink(desk, payload)?;
-        let msn = desk.read_msn;
-        desk.read_msn = msn.next();
+        let sink = self.sink(qp, payload)?;
+        let msn = self.read_msn;
+        self.read_msn = msn.next();
         let request = AtomicRequest {
             // EXT-34: any value; this one is not used twice by what is outstanding.
             identifier: msn.raw(),
@@ -438,28 +461,28 @@ impl Qp {
         let state = Outstanding::Atomic {
             identifier: request.identifier,
         };
-        self.sq.read_sent(Some(slot), state, sink, None);
+        qp.sq.read_sent(Some(slot), state, sink, None);
         let message = Message::AtomicRequest { request, msn };
         // The Response completes it, not TCP.
         Ok(Outgoing::bare(message, Job::Nothing))
     }
 
     /// Resolves a list of at most one element that a Response is placed in.
-    fn sink(&self, desk: &mut Desk, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
+    fn sink(&mut self, qp: &Qp, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
         if payload.inline().is_some() {
             return Err(WcStatus::LocalQpOperation);
         }
         if payload.sges().len() > 1 {
             return Err(WcStatus::LocalLength);
         }
-        let (slices, cache) = (&mut desk.slices, &mut desk.cache);
-        slices.resolve(payload, self.device(), self.pd(), LocalUse::Sink, cache)?;
+        let (slices, cache) = (&mut self.slices, &mut self.cache);
+        slices.resolve(payload, qp.device(), qp.pd(), LocalUse::Sink, cache)?;
         Ok(slices.take_first())
     }
 
     /// The ready-to-receive message (MPA-40); its consumers never see it (MPA-42).
     #[cold]
-    fn rtr(&self, desk: &mut Desk, rtr: Rtr) -> Outgoing {
+    fn rtr(&mut self, qp: &Qp, rtr: Rtr) -> Outgoing {
         let message = match rtr {
             Rtr::Write => Message::Write {
                 stag: Stag::ZERO,
@@ -474,12 +497,12 @@ impl Qp {
                     source_to: TaggedOffset::new(0),
                 };
                 let state = Outstanding::Read(ReadState::new(&request));
-                self.sq.read_sent(None, state, None, None);
-                return desk.read_request(request);
+                qp.sq.read_sent(None, state, None, None);
+                return self.read_request(request);
             }
             Rtr::Send => {
-                let msn = desk.send_msn;
-                desk.send_msn = msn.next();
+                let msn = self.send_msn;
+                self.send_msn = msn.next();
                 Message::Send {
                     kind: SendKind::default(),
                     msn,
@@ -489,15 +512,6 @@ impl Qp {
         Outgoing::bare(message, Job::Nothing)
     }
 
-    /// Ends a request that cannot be carried out, and with it the stream.
-    #[cold]
-    pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
-        self.sq.finish(slot, status, self.origin());
-        self.terminate(Terminate::for_fault(Fault::Local, None));
-    }
-}
-
-impl Desk {
     fn atomic_response(&mut self, response: AtomicResponse) -> Outgoing {
         let msn = self.atomic_msn;
         self.atomic_msn = msn.next();

@@ -55,6 +55,7 @@ use crate::{
 
 use super::{
     paging::{
+        Lookup,
         NotFound,
         Origin,
         Place, //
@@ -77,17 +78,17 @@ pub(super) enum Failed {
     Absent,
 }
 
-impl Qp {
+impl TxStream {
     /// Cuts one FPDU of the current message into the batch.
     #[inline]
-    pub(super) fn cut(self: &Arc<Self>, stream: &mut TxStream, grow: Grow) -> Result<(), Failed> {
-        let TxStream {
+    pub(super) fn cut(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Failed> {
+        let Self {
             current: Some(current),
             plan,
             batch,
             desk,
             ..
-        } = stream
+        } = self
         else {
             return Ok(());
         };
@@ -95,7 +96,7 @@ impl Qp {
             return Ok(());
         }
         let mut fpdu_len = plan.fpdu_len();
-        if let Some(clock) = &stream.markers {
+        if let Some(clock) = &self.markers {
             fpdu_len = clock.marked_len(fpdu_len);
         }
         if batch.reserve(fpdu_len as usize, grow).is_err() {
@@ -103,24 +104,27 @@ impl Qp {
             return Err(Failed::Memory);
         }
         let mark = batch.mark();
-        let payload = Payload {
+        let packer = Packer {
+            qp,
+            plan,
             source: &current.source,
             slices: &desk.slices,
-            wr: &stream.wr,
+            wr: &self.wr,
+            crc: self.crc,
+            markers: &self.markers,
         };
-        let packed = self.pack(batch, plan, &payload, stream.crc, &stream.markers);
-        if let Err(error) = packed {
+        if let Err(error) = packer.pack(batch) {
             batch.rewind(mark);
             let found = match error {
-                PackError::Absent => {
-                    let place = Place {
-                        conn: stream.conn.clone(),
-                        position: stream.appended,
+                PackError::Absent => packer.pack_found(
+                    batch,
+                    Place {
+                        conn: self.conn.clone(),
+                        position: self.appended,
                         offset: plan.payload_offset(),
                         len: usize::from(plan.payload_len()),
-                    };
-                    self.pack_found(batch, plan, &payload, stream.crc, &stream.markers, place)
-                }
+                    },
+                ),
                 error => Err(error),
             };
             if let Err(error) = found {
@@ -129,11 +133,11 @@ impl Qp {
             }
         }
         // NO-OVERFLOW: 2^64 octets are not sent in one life.
-        stream.appended += u64::from(fpdu_len);
-        if let Some(clock) = &mut stream.markers {
+        self.appended += u64::from(fpdu_len);
+        if let Some(clock) = &mut self.markers {
             clock.advance(plan.fpdu_len());
         }
-        stream.fpdus += 1;
+        self.fpdus += 1;
         if !plan.is_last() {
             return Ok(());
         }
@@ -145,98 +149,83 @@ impl Qp {
             return Ok(());
         }
         match current.job {
-            Job::Complete(slot) => self.sq.sent(&mut stream.ends, slot, stream.appended),
-            Job::Answer => self.inbound_reads.answered(),
+            Job::Complete(slot) => qp.sq.sent(&mut self.ends, slot, self.appended),
+            Job::Answer => qp.inbound_reads.answered(),
             Job::Nothing => {}
         }
-        stream.current = None;
+        self.current = None;
         Ok(())
     }
+}
 
+/// Puts one FPDU into a batch.
+struct Packer<'a> {
+    qp: &'a Arc<Qp>,
+    plan: &'a Plan,
+    source: &'a Source,
+    slices: &'a Slices,
+    wr: &'a SendWr,
+    crc: Crc,
+    markers: &'a Option<MarkerClock>,
+}
+
+impl Packer<'_> {
     /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that. The
     /// caller has just tried without: what the peer reads was found to be its to read (RDMAP-165),
     /// under the key under which it was brought in.
     #[cold]
-    fn pack_found(
-        self: &Arc<Self>,
-        batch: &mut TxBatch,
-        plan: &Plan,
-        payload: &Payload<'_>,
-        crc: Crc,
-        clock: &Option<MarkerClock>,
-        place: Place,
-    ) -> Result<(), PackError> {
+    fn pack_found(&self, batch: &mut TxBatch, place: Place) -> Result<(), PackError> {
         let offset = place.offset;
-        let found = self.found_or_wanted(place, || match payload.source {
+        let lookup = self.qp.found_or_wanted(place, || match self.source {
             Source::Remote(InboundRead {
                 request,
                 source: Some(region),
                 ..
             }) => Origin::Remote(region.clone(), *request),
-            _ => Origin::Slices(payload.slices.clone()),
+            _ => Origin::Slices(self.slices.clone()),
         });
-        let octets = match found {
-            Ok(Some(Ok(octets))) => octets,
-            Ok(Some(Err(NotFound::Local(status)))) => return Err(PackError::Local(status)),
-            Ok(Some(Err(NotFound::Remote(fault)))) => return Err(PackError::Remote(fault)),
-            Ok(None) => return Err(PackError::Absent),
-            Err(_) => return Err(PackError::Memory),
+        let octets = match lookup {
+            Lookup::Found(octets) => octets,
+            Lookup::Failed(NotFound::Local(status)) => return Err(PackError::Local(status)),
+            Lookup::Failed(NotFound::Remote(fault)) => return Err(PackError::Remote(fault)),
+            Lookup::Wanted => return Err(PackError::Absent),
+            Lookup::NoMemory => return Err(PackError::Memory),
         };
-        let found = Payload {
+        let found = Packer {
             source: &Source::Found(offset, octets),
-            slices: payload.slices,
-            wr: payload.wr,
+            ..*self
         };
-        self.pack(batch, plan, &found, crc, clock)
+        found.pack(batch)
     }
 
-    /// Puts one FPDU into the batch.
     #[inline(always)]
-    fn pack(
-        &self,
-        batch: &mut TxBatch,
-        plan: &Plan,
-        payload: &Payload<'_>,
-        crc: Crc,
-        clock: &Option<MarkerClock>,
-    ) -> Result<(), PackError> {
-        match clock {
-            None => self.pack_plain(batch, plan, payload, crc),
-            Some(clock) => self.pack_marked(batch, plan, payload, crc, clock),
+    fn pack(&self, batch: &mut TxBatch) -> Result<(), PackError> {
+        match self.markers {
+            None => self.pack_plain(batch),
+            Some(clock) => self.pack_marked(batch, clock),
         }
     }
 
-    /// Puts one FPDU into the batch, without Markers.
+    /// Without Markers.
     #[inline(always)]
-    fn pack_plain(
-        &self,
-        batch: &mut TxBatch,
-        plan: &Plan,
-        payload: &Payload<'_>,
-        crc: Crc,
-    ) -> Result<(), PackError> {
+    fn pack_plain(&self, batch: &mut TxBatch) -> Result<(), PackError> {
+        let plan = self.plan;
         let start = batch.mark();
         put(batch, plan.header())?;
         let len = usize::from(plan.payload_len());
-        // Of nothing there need be no source.
+        // A message without payload has no source.
         if len != 0 {
-            self.copy_payload(payload, plan.payload_offset(), len, batch)?;
+            self.copy_payload(plan.payload_offset(), len, batch)?;
         }
         pad(batch, usize::from(plan.pad_len()))?;
-        let trailer = trailer(batch, start, crc);
+        let trailer = trailer(batch, start, self.crc);
         put(batch, &trailer)
     }
 
-    /// Puts one FPDU into the batch, with Markers.
+    /// With Markers.
     #[inline(never)]
-    fn pack_marked(
-        &self,
-        batch: &mut TxBatch,
-        plan: &Plan,
-        payload: &Payload<'_>,
-        crc: Crc,
-        clock: &MarkerClock,
-    ) -> Result<(), PackError> {
+    fn pack_marked(&self, batch: &mut TxBatch, clock: &MarkerClock) -> Result<(), PackError> {
+        let plan = self.plan;
         let start = batch.mark();
         let mut weaver = Weaver {
             batch,
@@ -250,35 +239,29 @@ impl Qp {
         let offset = plan.payload_offset();
         weaver.weave(usize::from(plan.payload_len()), |batch, at, len| {
             // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
-            self.copy_payload(payload, offset + at as u32, len, batch)
+            self.copy_payload(offset + at as u32, len, batch)
         })?;
         weaver.weave(usize::from(plan.pad_len()), |batch, _, len| pad(batch, len))?;
         weaver.weave(mpa::CRC_LEN, |batch, at, len| {
-            let trailer = trailer(batch, start, crc);
+            let trailer = trailer(batch, start, self.crc);
             put(batch, piece(&trailer, at, len))
         })
     }
 
     /// Copies octets of a message's payload.
     #[inline(always)]
-    fn copy_payload(
-        &self,
-        payload: &Payload<'_>,
-        offset: u32,
-        len: usize,
-        batch: &mut TxBatch,
-    ) -> Result<(), PackError> {
-        match payload.source {
+    fn copy_payload(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), PackError> {
+        match self.source {
             Source::Nothing => Ok(()),
-            Source::Slices => payload
+            Source::Slices => self
                 .slices
-                .copy_to_batch(self.pd(), offset, len, batch)
+                .copy_to_batch(self.qp.pd(), offset, len, batch)
                 .map_err(|why| match why {
                     NotCopied::Absent => PackError::Absent,
                     NotCopied::Refused(status) => PackError::Local(status),
                 }),
             Source::Inline => {
-                let octets = payload.wr.payload.inline().unwrap_or(&[]);
+                let octets = self.wr.payload.inline().unwrap_or(&[]);
                 put(batch, piece(octets, offset as usize, len))
             }
             Source::Remote(read) => self.copy_remote(read, offset, len, batch),
@@ -305,7 +288,7 @@ impl Qp {
         let inside = region
             .enter()
             .ok_or(PackError::Remote(Fault::SourceInvalidStag))?;
-        let view = region.view_inside(&inside, self.stream_id());
+        let view = region.view_inside(&inside, self.qp.stream_id());
         let at = check_source(
             Some(&view),
             request.source_stag,
@@ -326,13 +309,6 @@ impl Qp {
                 }
             })
     }
-}
-
-/// The payload of the current message.
-struct Payload<'a> {
-    source: &'a Source,
-    slices: &'a Slices,
-    wr: &'a SendWr,
 }
 
 /// Takes back what was cut, and says why it could not be packed.

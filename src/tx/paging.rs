@@ -109,30 +109,47 @@ pub(super) enum NotFound {
     Remote(Fault),
 }
 
+/// What is known of a payload.
+pub(super) enum Lookup {
+    /// It was brought in.
+    Found(KVVec<u8>),
+    /// It cannot be.
+    Failed(NotFound),
+    /// The work item brings it in, or something else before it, and calls the transmitter then.
+    Wanted,
+    /// There is no memory to ask for it now.
+    NoMemory,
+}
+
 impl Qp {
-    /// The payload that is named, if it was brought in. If not, `need` is asked what that takes, unless the
-    /// work item has something to do already: it calls the transmitter again.
+    /// Looks for the payload that is named. If it was not brought in, `origin` is asked where it comes from, and
+    /// the work item has it brought in, unless that has something to do already.
     pub(super) fn found_or_wanted(
         self: &Arc<Self>,
         place: Place,
         origin: impl FnOnce() -> Origin,
-    ) -> Result<Option<Result<KVVec<u8>, NotFound>>> {
+    ) -> Lookup {
         let _drop_outside_lock;
         let mut state = self.paging_out.lock();
         match core::mem::take(&mut *state) {
             PagingOut::Found(found) if found.place.covers(&place) => {
                 drop(state);
-                return Ok(Some(found.octets));
+                return match found.octets {
+                    Ok(octets) => Lookup::Found(octets),
+                    Err(why) => Lookup::Failed(why),
+                };
             }
             busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
             stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
                 _drop_outside_lock = stale;
-                let origin = KBox::new(origin(), GFP_ATOMIC)?;
+                let Ok(origin) = KBox::new(origin(), GFP_ATOMIC) else {
+                    return Lookup::NoMemory;
+                };
                 *state = PagingOut::Wanted(Need::Payload(place, origin));
                 self.enqueue_paging_out();
             }
         }
-        Ok(None)
+        Lookup::Wanted
     }
 
     /// Has an atomic operation carried out by the work item, now or later.

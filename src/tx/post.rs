@@ -40,6 +40,11 @@ impl Post<'_, '_> {
         }
     }
 
+    /// Whether this context may wait for memory.
+    pub(super) fn may_sleep(&self) -> bool {
+        matches!(self, Self::Process)
+    }
+
     pub(super) fn budget(&self) -> u32 {
         match self {
             Self::Process => BUDGET,

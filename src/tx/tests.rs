@@ -143,7 +143,7 @@ mod tx {
     fn visit(qp: &Arc<Qp>, post: &mut Post<'_, '_>) -> Option<Next> {
         let mut next = None;
         let _ = qp.tx.run(|tx| {
-            next = qp.take_new_tx(tx).map(|stream| qp.send_round(stream, post));
+            next = qp.take_new_tx(tx).map(|stream| stream.send_round(qp, post));
             Next::Yield
         });
         next

@@ -193,7 +193,7 @@ mod choose {
         let rig = Rig::new(Access::LOCAL_WRITE)?;
         let mut desk = desk();
         let mut sink = |list: &Payload| {
-            let sink = rig.qp.sink(&mut desk, list);
+            let sink = desk.sink(&rig.qp, list);
             sink.map(|sink| sink.map(|slice| (slice.key().raw(), slice.addr())))
         };
         assert_eq!(sink(&rig.list(1, 8)), Ok(Some((rig.key, rig.address(16)))));
@@ -204,7 +204,7 @@ mod choose {
         assert!(inline.inline_room(8).is_some());
         assert_eq!(sink(&inline), Err(WcStatus::LocalQpOperation));
         let rig = Rig::new(Access::empty())?;
-        let refused = rig.qp.sink(&mut self::desk(), &rig.list(1, 8));
+        let refused = self::desk().sink(&rig.qp, &rig.list(1, 8));
         assert_eq!(refused.err(), Some(WcStatus::LocalProtection));
         Ok(())
     }
@@ -216,9 +216,7 @@ mod choose {
         for invalidate in [false, true] {
             let (slot, list) = (rig.slot()?, rig.list(1, 8));
             let msn = desk.read_msn;
-            let begun = rig
-                .qp
-                .begin_read(&mut desk, &list, slot, REQUEST, invalidate);
+            let begun = desk.begin_read(&rig.qp, &list, slot, REQUEST, invalidate);
             assert!(begun.is_ok_and(|outgoing| outgoing.behind.is_none()));
             assert_eq!(desk.read_msn, msn.next());
             let key = invalidate.then_some(Stag::new(rig.key));
@@ -227,9 +225,7 @@ mod choose {
         }
         // One that cannot be does not count.
         let (slot, msn) = (rig.slot()?, desk.read_msn);
-        let begun = rig
-            .qp
-            .begin_read(&mut desk, &rig.list(2, 8), slot, REQUEST, false);
+        let begun = desk.begin_read(&rig.qp, &rig.list(2, 8), slot, REQUEST, false);
         assert_eq!(begun.err(), Some(WcStatus::LocalLength));
         assert!(rig.qp.sq.no_reads() && desk.read_msn == msn);
         Ok(())
@@ -243,13 +239,11 @@ mod choose {
         let slot = rig.slot()?;
         for len in [0, 1, 7] {
             let list = rig.list(1, len);
-            let begun = rig.qp.begin_atomic(&mut desk, &list, slot, target, ADD);
+            let begun = desk.begin_atomic(&rig.qp, &list, slot, target, ADD);
             assert_eq!(begun.err(), Some(WcStatus::LocalLength));
         }
         assert!(rig.qp.sq.no_reads());
-        let begun = rig
-            .qp
-            .begin_atomic(&mut desk, &rig.list(1, 8), slot, target, ADD);
+        let begun = desk.begin_atomic(&rig.qp, &rig.list(1, 8), slot, target, ADD);
         assert!(begun.is_ok());
         assert!(!rig.qp.sq.no_reads());
         assert!(rig.qp.sq.read_done() == Some((Some(slot), None)));
