@@ -380,6 +380,7 @@ impl SgList {
             let entry = bindings::scatterlist {
                 dma_address: start.expose_provenance() as u64, // CAST: as many bits.
                 length: len,
+                #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
                 dma_length: len,
                 ..Default::default()
             };

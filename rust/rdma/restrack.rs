@@ -174,8 +174,15 @@ mod tests {
 
     impl Drop for Message {
         fn drop(&mut self) {
-            // SAFETY: Nobody else has it.
-            unsafe { bindings::consume_skb(self.0.as_ptr()) };
+            // SAFETY: `sk_skb_reason_drop()` wants a reference that is not used again: `new` made it, and
+            // nobody else has it. No socket is meant.
+            unsafe {
+                bindings::sk_skb_reason_drop(
+                    core::ptr::null(),
+                    self.0.as_ptr(),
+                    bindings::skb_drop_reason_SKB_CONSUMED,
+                );
+            };
         }
     }
 
