@@ -26,6 +26,10 @@ debug_release=${kernel_release%%+*}-riwarp-debug
 debug_kdir=$cache/debug-$(key debug-kernel debug.config)
 debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c tsc.c)
 
+# And for User-Mode Linux (../uml).
+uml_release=${kernel_release%%+*}-riwarp-uml
+uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/crc32c.patch)
+
 die() {
 	echo "${0##*/}: $*" >&2
 	exit 1
@@ -38,6 +42,19 @@ lock() {
 		echo "  waiting for another run that makes the same ($1)" >&2
 		flock "$lock_fd"
 	}
+}
+
+# wait_turn KIND: more guests than processors make each other time out, so each waits here until it may boot. Its slot
+# is free again when this shell has ended, however it ends, or has closed the file `turn`.
+wait_turn() {
+	local slot=0
+	mkdir -p "$cache/run"
+	find "$cache/run" -mindepth 1 -maxdepth 1 -type d -mmin +1440 -exec rm -rf {} +
+	until exec {turn}>"$cache/run/$1$slot" && flock -n "$turn"; do
+		exec {turn}>&-
+		slot=$(((slot + 1) % $(nproc)))
+		sleep 0.2
+	done
 }
 
 # unpack_kernel DIR: the kernel's source, in a new directory.
