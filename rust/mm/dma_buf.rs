@@ -145,7 +145,9 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let locked = self.pinned.0.buf.lock();
-        // SAFETY: By the type's invariant, for that one call; the lock is held.
+        // SAFETY: `dma_buf_vunmap()` wants a mapping of this dma-buf that is given back once, and
+        // the lock held: by the type's invariant `map` is one, which goes with this value, and
+        // `locked` holds the lock.
         unsafe { bindings::dma_buf_vunmap(locked.buf.as_ptr(), &mut self.map) };
     }
 }
@@ -173,7 +175,8 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let _locked = self.0.buf.lock();
-        // SAFETY: By the type's invariant it is pinned; the lock is held.
+        // SAFETY: `dma_buf_unpin()` wants an attachment that is pinned, and the lock held: by the
+        // type's invariant it is pinned, and `_locked` holds the lock.
         unsafe { bindings::dma_buf_unpin(self.0.raw.as_ptr()) };
     }
 }
@@ -194,8 +197,9 @@ impl Attachment {
     /// Has the memory stay where it is.
     fn pin(self) -> Result<Pinned> {
         let locked = self.buf.lock();
-        // SAFETY: By the type's invariant it is attached, with operations of the importer; the lock
-        // is held. Does nothing where the exporter offers no pin.
+        // SAFETY: `dma_buf_pin()` wants an attachment with operations of the importer, and the lock
+        // held: by the type's invariant it is one, and `locked` holds the lock. It does nothing
+        // where the exporter offers no pin.
         let pinned = to_result(unsafe { bindings::dma_buf_pin(self.raw.as_ptr()) });
         drop(locked);
         pinned?;
@@ -206,7 +210,9 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant, for that one call; the lock is not held.
+        // SAFETY: `dma_buf_detach()` wants an attachment of this dma-buf that is given back once,
+        // and the lock not held, for it takes it: by the type's invariant `raw` is such an
+        // attachment, which goes with this value, and this function has not taken the lock.
         unsafe { bindings::dma_buf_detach(self.buf.as_ptr(), self.raw.as_ptr()) };
     }
 }

@@ -60,10 +60,14 @@ impl Memcg {
     /// Context: any but hard interrupt. `f` does not change the context.
     #[inline]
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
-        // SAFETY: The reference of this value lasts longer than `f`.
+        // SAFETY: `set_active_memcg()` wants a memory cgroup that lives until another one is set:
+        // by the type's invariant this value has a reference, and it is borrowed for longer than
+        // `f` runs.
         let before = unsafe { riwarp_helper_set_active_memcg(self.0) };
         let ret = f();
-        // SAFETY: Whoever had set it keeps it until it is reset.
+        // SAFETY: `set_active_memcg()` wants a memory cgroup that lives until another one is set,
+        // or null: `before` was set by a caller of this function, who has to keep it until that
+        // call ends.
         unsafe { riwarp_helper_set_active_memcg(before) };
         ret
     }
@@ -73,7 +77,8 @@ impl Memcg {
     /// cgroup: it may get over its limit by this.
     pub fn charge<T>(&self, object: &Box<T, Kmalloc>) {
         let object: *const T = &**object;
-        // SAFETY: An object of `kmalloc()`.
+        // SAFETY: `charge_raw` wants an object of a slab cache or of `kmalloc()`: a box of
+        // `Kmalloc` is one.
         unsafe { self.charge_raw(object.cast_mut().cast()) };
     }
 
@@ -82,13 +87,15 @@ impl Memcg {
     /// `object` must be an object of a slab cache or of `kmalloc()`.
     pub(crate) unsafe fn charge_raw(&self, object: *mut kernel::ffi::c_void) {
         // Such a charge does not fail; if it did, the object would stay as it was.
-        // SAFETY: `object` is one of a slab cache or of `kmalloc()`.
+        // SAFETY: `kmem_cache_charge()` wants an object of a slab cache or of `kmalloc()`: the
+        // caller has made `object` one.
         self.scope(|| unsafe { riwarp_helper_memcg_charge(object) });
     }
 
     /// The cgroup, if it pays for what TCP keeps in its buffers.
     pub(crate) fn for_sockets(&self) -> Option<Self> {
-        // SAFETY: The pointer is a memory cgroup that is referred to, or null.
+        // SAFETY: The helper reads a memory cgroup, or does nothing with null: by the type's
+        // invariant the pointer is either, and the reference keeps the former.
         unsafe { riwarp_helper_memcg_pays_for_sockets(self.0) }.then(|| self.clone())
     }
 
@@ -105,7 +112,8 @@ impl Memcg {
 
 impl Clone for Memcg {
     fn clone(&self) -> Self {
-        // SAFETY: By the type's invariant; it succeeds while there is a reference.
+        // SAFETY: `mem_cgroup_tryget()` wants a memory cgroup whose memory is still there, or null:
+        // by the type's invariant this value has a reference. With one it succeeds.
         let taken = unsafe { riwarp_helper_memcg_get(self.0) };
         // INVARIANT: The reference was just taken.
         Self(if taken { self.0 } else { ptr::null_mut() })
@@ -114,7 +122,8 @@ impl Clone for Memcg {
 
 impl Drop for Memcg {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant the reference is ours.
+        // SAFETY: `mem_cgroup_put()` wants a reference that the caller has, which it gives back: by
+        // the type's invariant this value has one, and it ends here.
         unsafe { riwarp_helper_memcg_put(self.0) };
     }
 }

@@ -387,7 +387,8 @@ fn mark_written(entries: &[usize]) {
 
 impl Odp {
     fn lock(&self) -> Locked<'_> {
-        // SAFETY: The mutex is part of the object, which is live by the type's invariant.
+        // SAFETY: `mutex_lock()` wants an initialised mutex: by the type's invariant the object
+        // that it is part of is live.
         unsafe { riwarp_helper_umem_odp_lock(self.0.as_ptr()) };
         // SAFETY: Just locked.
         unsafe { self.locked() }
@@ -404,7 +405,8 @@ impl Odp {
     /// As [`Paged::prefetch`].
     fn look(&self, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result<Locked<'_>> {
         let _space = self.space().ok_or(EINVAL)?;
-        // SAFETY: Live by the type's invariant; no reference to it is made.
+        // SAFETY: The place of a field is inside of the allocation: by the type's invariant the
+        // object is live. No reference to it is made.
         let notifier = unsafe { &raw mut (*self.0.as_ptr()).notifier };
         let mut range = bindings::hmm_range {
             notifier,
@@ -462,14 +464,18 @@ impl Odp {
 
     /// What [`invalidate`] finds; the mutex has to be held.
     fn set_private(&self, paged: *const Paged) {
-        // SAFETY: Live by the type's invariant; under the mutex, by the caller.
+        // SAFETY: Writing a field wants a valid object, which this one is by the type's invariant,
+        // and nobody who reads it meanwhile: `invalidate` does so under the mutex only, which the
+        // caller holds.
         unsafe { (*self.0.as_ptr()).private = paged.cast_mut().cast() };
     }
 }
 
 impl Drop for Odp {
     fn drop(&mut self) {
-        // SAFETY: Live by the type's invariant. Waits for callbacks that run.
+        // SAFETY: `ib_umem_odp_release()` wants a live object that nobody uses any more: by the
+        // type's invariant it is live, this value ends here, and the call waits for callbacks of
+        // the notifier.
         unsafe { bindings::ib_umem_odp_release(self.0.as_ptr()) };
     }
 }

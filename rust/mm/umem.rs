@@ -135,7 +135,8 @@ fn entries_of(umem: &bindings::ib_umem) -> usize {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: Live by the type's invariant, and nothing refers to its pages any more.
+        // SAFETY: `ib_umem_release()` wants a live object whose pages nobody uses any more: by the
+        // type's invariant it is live, and the lists of its pieces own the value that ends here.
         unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
     }
 }

@@ -167,40 +167,46 @@ impl Socket {
             return Ok(());
         };
         self.locked(|sk| {
-            // SAFETY: The socket is valid and locked.
+            // SAFETY: The function wants a valid socket that is locked: `locked` gives one.
             if !unsafe { riwarp_helper_sk_memcg(sk) }.is_null() {
                 return Ok(());
             }
-            // SAFETY: The socket is valid and locked.
+            // SAFETY: The function wants a valid socket that is locked: `locked` gives one.
             let held = unsafe { riwarp_helper_sk_held(sk) };
             // CAST: A page's size is small.
             let held =
                 held.max(0).saturating_add(PAGE_SIZE as c_int - 1) & !(PAGE_SIZE as c_int - 1);
-            // SAFETY: The socket is valid and locked; it gets the reference below, or none.
+            // SAFETY: The helper wants a valid socket that is locked: `locked` gives one. The
+            // reference that the field stands for is put there below, or the field is null again.
             unsafe { riwarp_helper_sk_set_memcg(sk, owner.as_raw()) };
             // Where bottom halves are off, a charge does not wait and cannot fail for the cgroup's
             // limit.
             let schedule = |_: BhOff<'_>| {
-                // SAFETY: The socket is valid and locked; nothing here sleeps.
+                // SAFETY: `__sk_mem_schedule()` wants a valid socket that is locked: `locked` gives
+                // one. It does not sleep.
                 unsafe { bindings::__sk_mem_schedule(sk, held, bindings::SK_MEM_RECV as c_int) }
             };
             let taken = held == 0 || BhOff::run(schedule) != 0;
-            // SAFETY: The socket is valid and locked.
+            // SAFETY: The function wants a valid socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_set_memcg(sk, ptr::null_mut()) };
             if !taken {
                 return Err(ENOMEM);
             }
             if held > 0 {
-                // SAFETY: The socket is valid and locked; so much was just taken.
+                // SAFETY: `__sk_mem_reclaim()` wants a valid socket that is locked, which `locked`
+                // gives, and no more than was taken: so much was, just now.
                 unsafe { bindings::__sk_mem_reclaim(sk, held) };
             }
-            // SAFETY: The socket is valid and locked. It gives the reference back when it is freed.
+            // SAFETY: The helper wants a valid socket that is locked, which `locked` gives, and a
+            // reference to the cgroup, which `sk_free()` gives back: that of `owner`.
             unsafe { riwarp_helper_sk_set_memcg(sk, owner.into_raw()) };
             Ok(())
         })?;
-        // SAFETY: A `struct sock` of TCP is an object of a slab cache.
+        // SAFETY: `charge_raw` wants an object of a slab cache or of `kmalloc()`: a `struct sock`
+        // of TCP is the former.
         unsafe { memcg.charge_raw(self.sk().cast()) };
-        // SAFETY: A `struct socket` is the first member of an object of a slab cache.
+        // SAFETY: `charge_raw` wants an object of a slab cache or of `kmalloc()`: a `struct socket`
+        // is the first member of one of the former.
         unsafe { memcg.charge_raw(self.raw.as_ptr().cast()) };
         Ok(())
     }

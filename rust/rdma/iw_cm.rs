@@ -184,28 +184,32 @@ impl PhaseCell {
 impl CmId {
     /// The local address the consumer named, after port mapping.
     pub fn local_addr(&self) -> Result<SockAddr> {
-        // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver
-        // has the object.
+        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
+        // `Endpoint` the object is valid, and the address does not change once the driver has it.
         SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_local_addr })
     }
 
     /// The remote address the consumer named, after port mapping.
     pub fn remote_addr(&self) -> Result<SockAddr> {
-        // SAFETY: Valid by the invariant of `Endpoint`; the address does not change once the driver
-        // has the object.
+        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
+        // `Endpoint` the object is valid, and the address does not change once the driver has it.
         SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_remote_addr })
     }
 
     /// The type of service, if the consumer set one.
     pub fn tos(&self) -> Option<u8> {
-        // SAFETY: Valid by the invariant of `Endpoint`.
+        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
+        // `Endpoint` the object is valid, and the connection manager writes to it before the driver
+        // has it and for an event of it, of which there is none before the driver has answered.
         let id = unsafe { self.endpoint.raw.as_ref() };
         id.tos_set().then_some(id.tos)
     }
 
     /// Whether an IPv6 listener shall take no IPv4.
     pub fn is_v6_only(&self) -> bool {
-        // SAFETY: Valid by the invariant of `Endpoint`.
+        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
+        // `Endpoint` the object is valid, and the connection manager writes to it before the driver
+        // has it and for an event of it, of which there is none before the driver has answered.
         unsafe { self.endpoint.raw.as_ref() }.afonly()
     }
 
@@ -345,7 +349,8 @@ impl Endpoint {
 
     /// Hands an event over.
     fn send(&self, event: &mut bindings::iw_cm_event) -> Result {
-        // SAFETY: Valid by the type's invariant; the handler is set for life.
+        // SAFETY: The field of an object that is valid, by the type's invariant; the handler is set
+        // for life.
         let handler = unsafe { (*self.raw.as_ptr()).event_handler }.ok_or(EINVAL)?;
         // SAFETY: Our reference keeps the object alive. The handler copies the event and its
         // private data.

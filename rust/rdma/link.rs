@@ -75,7 +75,8 @@ impl<T: LinkType> LinkRegistration<T> {
 #[pinned_drop]
 impl<T: LinkType> PinnedDrop for LinkRegistration<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by the type's invariant.
+        // SAFETY: `rdma_link_unregister()` wants operations that are registered: by the type's
+        // invariant `ops` is, until this drop.
         unsafe { bindings::rdma_link_unregister(self.ops.get()) };
     }
 }

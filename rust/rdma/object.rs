@@ -213,10 +213,12 @@ impl CqInner {
         let _ = self.baton.run(|()| {
             if let Some(cq) = self.gate.enter() {
                 let cq = cq.0.as_ptr();
-                // SAFETY: The gate is open, so `cq` is valid by the promise in `CqLink::new`.
+                // SAFETY: The field of a valid queue: the caller of `CqLink::new` keeps `cq` valid
+                // until the gate is closed, and it is open.
                 let handler = unsafe { (*cq).comp_handler };
-                // SAFETY: The gate is open, so `cq` is valid by the promise in `CqLink::new`; the
-                // context was set before the queue could be armed.
+                // SAFETY: The field of a valid queue: the caller of `CqLink::new` keeps `cq` valid
+                // until the gate is closed, and it is open. The context was set before the queue
+                // could be armed.
                 let context = unsafe { (*cq).cq_context };
                 if let Some(handler) = handler {
                     // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
@@ -343,7 +345,8 @@ impl CqLink {
             return;
         };
         let cq = cq.0.as_ptr();
-        // SAFETY: The gate is open, so `cq` is valid by the promise in `new`.
+        // SAFETY: The fields of a valid queue: the caller of `new` keeps `cq` valid until the gate
+        // is closed, and it is open.
         let (handler, context, device) =
             unsafe { ((*cq).event_handler, (*cq).cq_context, (*cq).device) };
         let mut event = bindings::ib_event {
@@ -411,7 +414,8 @@ impl SrqLink {
             return;
         };
         let srq = srq.0.as_ptr();
-        // SAFETY: The gate is open, so `srq` is valid by the promise in `new`.
+        // SAFETY: The fields of a valid queue: the caller of `new` keeps `srq` valid until the gate
+        // is closed, and it is open.
         let (handler, context, device) =
             unsafe { ((*srq).event_handler, (*srq).srq_context, (*srq).device) };
         let mut event = bindings::ib_event {

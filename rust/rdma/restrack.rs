@@ -69,7 +69,8 @@ impl Details<'_> {
     ///
     /// `EMSGSIZE` if there is no room.
     pub fn word(&mut self, name: &CStr, value: &CStr) -> Result {
-        // SAFETY: By the promise in `fill`; both are strings, and are copied.
+        // SAFETY: `rdma_nl_put_driver_string()` wants a message that is being filled, which the
+        // caller of `fill` has made `msg`, and two strings, which are copied.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_string(
                 self.msg.as_ptr(),
@@ -85,7 +86,8 @@ impl Details<'_> {
     ///
     /// `EMSGSIZE` if there is no room.
     pub fn number(&mut self, name: &CStr, value: u32) -> Result {
-        // SAFETY: By the promise in `fill`; the name is a string, and is copied.
+        // SAFETY: The function wants a message that is being filled, which the caller of `fill` has
+        // made `msg`, and a string, which is copied.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_u32(self.msg.as_ptr(), name.as_char_ptr(), value)
         })
@@ -97,7 +99,8 @@ impl Details<'_> {
     ///
     /// `EMSGSIZE` if there is no room.
     pub fn flags(&mut self, name: &CStr, value: u32) -> Result {
-        // SAFETY: By the promise in `fill`; the name is a string, and is copied.
+        // SAFETY: The function wants a message that is being filled, which the caller of `fill` has
+        // made `msg`, and a string, which is copied.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_u32_hex(self.msg.as_ptr(), name.as_char_ptr(), value)
         })

@@ -138,8 +138,9 @@ impl<'a> Udata<'a> {
         // SAFETY: `raw` is the channel of a uverbs call.
         let context = unsafe { riwarp_helper_rdma_udata_to_ucontext(self.raw) };
         let context = NonNull::new(context).ok_or(EINVAL)?;
-        // SAFETY: The context of a call is valid during it; it outlives the mappings by the promise
-        // in `new`.
+        // SAFETY: `insert` wants a context that is valid and outlives the mappings: that of a call
+        // is valid during it, and the caller of `new` says that its mappings end before its
+        // context.
         unsafe { mappings.insert(context, memory) }
     }
 }

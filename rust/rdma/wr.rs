@@ -218,7 +218,8 @@ impl<'a, M> Iterator for SendWrs<'a, M> {
 
     #[inline]
     fn next(&mut self) -> Option<SendWr<'a, M>> {
-        // SAFETY: Null, or a request of the list by the contract of `new`.
+        // SAFETY: `as_ref` wants null or a request that is valid and constant for `'a`: the caller
+        // of `new` has made all of the list so.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
@@ -364,7 +365,8 @@ impl<'a, M> SendWr<'a, M> {
     #[inline]
     fn rdma(&self) -> (u64, u32) {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_rdma_wr>();
-        // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
+        // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
+        // request, whose opcode the caller has looked at, is embedded in one, as its first member.
         unsafe { ((*wr).remote_addr, (*wr).rkey) }
     }
 
@@ -372,14 +374,16 @@ impl<'a, M> SendWr<'a, M> {
     #[inline]
     fn atomic(&self) -> &bindings::ib_atomic_wr {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_atomic_wr>();
-        // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
+        // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
+        // request, whose opcode the caller has looked at, is embedded in one, as its first member.
         unsafe { &*wr }
     }
 
     /// The rest of a fast registration.
     fn reg_mr(&self) -> SendOp<'a, M> {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
-        // SAFETY: By the type's invariant, and `wr` is the first member of that structure.
+        // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
+        // request, whose opcode the caller has looked at, is embedded in one, as its first member.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
         // SAFETY: A kernel consumer names a region, and does not change it before the request completes.
         let iova = unsafe { (*mr).iova };
@@ -421,7 +425,8 @@ impl<'a> Iterator for RecvWrs<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<RecvWr<'a>> {
-        // SAFETY: Null, or a request of the list by the contract of `new`.
+        // SAFETY: `as_ref` wants null or a request that is valid and constant for `'a`: the caller
+        // of `new` has made all of the list so.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;

@@ -122,7 +122,8 @@ impl QpLink {
             return;
         };
         let qp = qp.0.as_ptr();
-        // SAFETY: The gate is open, so `qp` is valid by the promise in `new`.
+        // SAFETY: The fields of a valid queue pair: the caller of `new` keeps `qp` valid until the
+        // gate is closed, and it is open.
         let (handler, context, device) =
             unsafe { ((*qp).event_handler, (*qp).qp_context, (*qp).device) };
         let mut event = bindings::ib_event {
