@@ -4,7 +4,7 @@
 //! waits for the peer.
 //!
 //! A socket does not hold its network namespace, so that deleting a namespace is not held up by
-//! connections; its owner closes it in time (see [`super::NetnsExit`]). What TCP still has to do
+//! connections; its owner closes it in time (see [`Socket`], "Namespaces"). What TCP still has to do
 //! for a socket that was closed in an orderly way (deliver the rest, see it acknowledged) does hold
 //! the namespace, as it does for user space.
 //!
@@ -76,9 +76,22 @@ pub enum Connecting {
 /// Methods whose context is "process" take the socket lock and may sleep. While they release it,
 /// callbacks of [`super::Hooked`] may run inside them.
 ///
+/// # Namespaces
+///
+/// A socket keeps the memory of its `struct net` (`net_passive_inc()` in `sk_alloc()`), but not the
+/// namespace: what TCP uses of that, as its counters, is freed by the `exit` operations. So it has
+/// to be dropped before the `pre_exit` operations are over. No type ensures this. What does:
+///
+/// * None is made later. [`Socket::new_tcp`] wants a [`NetRef`], and nobody gets one when the count
+///   of the namespace is zero, which it is before the first `pre_exit`; [`Socket::accept`] wants a
+///   socket that is still there.
+/// * Those that are there are dropped by [`super::NetnsExit::netns_exit`], which the driver
+///   implements; whoever has a socket has to be known to it.
+///
 /// # Invariants
 ///
-/// `raw` is a valid TCP socket of the kernel's own with a `struct sock`; this value owns it.
+/// `raw` is a valid TCP socket of the kernel's own with a `struct sock`; this value owns it. Its
+/// namespace has not left its `pre_exit` operations, for the reasons above.
 /// `callbacks` are those that TCP gives to a new socket. It has never listened unless `listener` is
 /// set.
 pub struct Socket {
