@@ -8,14 +8,15 @@
 //! C header: `include/linux/workqueue.h`.
 
 use crate::bindings;
-use core::ops::Deref;
 use core::ptr::NonNull;
 use kernel::container_of;
 use kernel::ffi::c_uint;
 use kernel::prelude::*;
 use kernel::sync::Arc;
+use kernel::time::Jiffies;
 use kernel::workqueue::HasDelayedWork;
 use kernel::workqueue::Queue;
+use kernel::workqueue::RawWorkItem;
 use kernel::workqueue::Work;
 use kernel::workqueue::WorkItem;
 
@@ -60,8 +61,9 @@ impl Flags {
 
 /// A work queue that lives as long as this value.
 ///
-/// Dropping it waits until all items have run, also those that they enqueue. **Delayed** items
-/// whose time has not come are not waited for: take them back by [`cancel_delayed`] first.
+/// Dropping it waits until all items have run, also those that they enqueue; so it must not be
+/// dropped by one of its own items, which would wait for itself. It cannot be dropped while a
+/// delayed item waits for its time: such an item has hold of its queue ([`DelayedItem`]).
 ///
 /// # Invariants
 ///
@@ -97,6 +99,18 @@ impl OwnedQueue {
         NonNull::new(queue).map(Self).ok_or(ENOMEM)
     }
 
+    /// Has the queue run an item soon, unless the item waits in a queue already; then it is handed
+    /// back. Context: any.
+    #[inline]
+    pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
+    where
+        W: RawWorkItem<ID> + Send + 'static,
+    {
+        // SAFETY: `from_raw` wants a queue that is valid as long as the result is used: by the type
+        // invariant it is, as long as `self`, whose drop waits for the item.
+        unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
+    }
+
     /// Waits until all items have run that were enqueued before. Context: process, sleeps; not from
     /// an item of the same queue.
     pub fn flush(&self) {
@@ -109,22 +123,37 @@ impl OwnedQueue {
     }
 }
 
-impl Deref for OwnedQueue {
-    type Target = Queue;
-
-    #[inline]
-    fn deref(&self) -> &Queue {
-        // SAFETY: By the type invariant the queue is valid as long as `self`.
-        unsafe { Queue::from_raw(self.0.as_ptr()) }
-    }
-}
-
 impl Drop for OwnedQueue {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the queue is valid and destroyed only here. All borrows of
         // it have ended.
         unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
     }
+}
+
+/// An item that can wait for a time before it is enqueued, on the queue that it has hold of.
+pub trait DelayedItem<const ID: u64 = 0>:
+    WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
+{
+    /// The queue that runs it.
+    fn queue(&self) -> &OwnedQueue;
+}
+
+/// Has an item run on its queue when `delay` is over. Context: any but hard interrupt.
+///
+/// # Errors
+///
+/// Hands the item back if it waits already, for its time or in a queue.
+pub fn enqueue_delayed<T, const ID: u64>(item: Arc<T>, delay: Jiffies) -> Result<(), Arc<T>>
+where
+    T: DelayedItem<ID>,
+{
+    let queue = item.queue().as_raw();
+    // SAFETY: `from_raw` wants a queue that is valid as long as the result is used, and
+    // `delayed_work_timer_fn()` uses it until it has enqueued the item. `queue()` lends it for as
+    // long as the item is borrowed; and so it may be, since the reference that is handed over here
+    // is given back when the item runs or is cancelled, not before, and keeps the item shared.
+    unsafe { Queue::from_raw(queue) }.enqueue_delayed::<Arc<T>, ID>(item, delay)
 }
 
 /// Takes a delayed item back that waits for its time or in a queue, and says whether it did.
@@ -160,7 +189,9 @@ mod tests {
     use kernel::new_delayed_work;
     use kernel::sync::atomic::Atomic;
     use kernel::sync::atomic::Relaxed;
+    use kernel::time::delay::fsleep;
     use kernel::time::msecs_to_jiffies;
+    use kernel::time::Delta;
     use kernel::workqueue::DelayedWork;
 
     /// Counts how often it was run.
@@ -176,6 +207,12 @@ mod tests {
 
     impl_has_delayed_work! {
         impl HasDelayedWork<Self> for Job { self.work }
+    }
+
+    impl DelayedItem for Job {
+        fn queue(&self) -> &OwnedQueue {
+            &self.queue
+        }
     }
 
     impl WorkItem for Job {
@@ -244,13 +281,29 @@ mod tests {
         Ok(())
     }
 
+    /// Everybody else has let go of the queue when the item's time comes.
+    #[test]
+    fn an_item_that_waits_keeps_its_queue() -> Result {
+        for placement in [Placement::PerCpu, Placement::Unbound, Placement::Ordered] {
+            let queue = queue(placement)?;
+            let item = job(&queue, 0)?;
+            assert!(enqueue_delayed(item.clone(), msecs_to_jiffies(20)).is_ok());
+            drop(queue);
+            while item.runs.load(Relaxed) == 0 {
+                fsleep(Delta::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
     #[test]
     fn cancel_takes_back_only_what_waits() -> Result {
         let queue = queue(Placement::Unbound)?;
         let item = job(&queue, 0)?;
         assert!(!cancel_delayed(&item));
         let hour = msecs_to_jiffies(3_600_000);
-        assert!(queue.enqueue_delayed(item.clone(), hour).is_ok());
+        assert!(enqueue_delayed(item.clone(), hour).is_ok());
+        assert!(enqueue_delayed(item.clone(), hour).is_err());
         assert!(cancel_delayed(&item));
         assert!(queue.enqueue(item.clone()).is_ok());
         let taken_back = cancel_delayed(&item);

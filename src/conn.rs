@@ -89,6 +89,10 @@ use kernel_ext::{
     sync::{
         BhOff,
         Gate, //
+    },
+    workqueue::{
+        DelayedItem,
+        OwnedQueue, //
     }, //
 };
 
@@ -215,6 +219,12 @@ impl WorkItem<STEP> for Conn {
     fn run(this: Arc<Self>) {
         // A disk may wait for its connection, or for another one behind it.
         without_io(|| this.step());
+    }
+}
+
+impl DelayedItem<TIMER> for Conn {
+    fn queue(&self) -> &OwnedQueue {
+        &self.device().queues.conn
     }
 }
 

@@ -60,7 +60,10 @@ use kernel_ext::{
         Reply, //
     },
     sync::BhOff,
-    workqueue::cancel_delayed, //
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed, //
+    },
 };
 
 use super::{
@@ -295,10 +298,7 @@ impl Conn {
                 .clamp(1, 1 << 20);
             // CAST: just clamped. One more, since the present jiffy is partly over.
             let delay = msecs_to_jiffies(millis as u32) + 1;
-            let queue = &self.device().queues.conn;
-            queue
-                .enqueue_delayed::<Arc<Self>, TIMER>(self.clone(), delay)
-                .is_ok()
+            enqueue_delayed::<Self, TIMER>(self.clone(), delay).is_ok()
         });
     }
 

@@ -46,7 +46,12 @@ use kernel_ext::{
         BhOff,
         Slot, //
     },
-    workqueue::cancel_delayed, //
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed,
+        DelayedItem,
+        OwnedQueue, //
+    },
 };
 
 use crate::{
@@ -81,6 +86,12 @@ struct DoorInner {
 
 impl_has_delayed_work! {
     impl HasDelayedWork<Self> for Door { self.work }
+}
+
+impl DelayedItem for Door {
+    fn queue(&self) -> &OwnedQueue {
+        &self.queues.conn
+    }
 }
 
 impl WorkItem for Door {
@@ -194,7 +205,7 @@ impl Door {
                 // TCP does not say again that it waits.
                 Err(error) if error == ENOMEM => {
                     let delay = msecs_to_jiffies(RETRY_MS);
-                    let _ = self.queues.conn.enqueue_delayed(self.clone(), delay);
+                    let _ = enqueue_delayed(self.clone(), delay);
                     return None;
                 }
                 Err(_) => return None,

@@ -15,7 +15,12 @@ use kernel::{
     time::msecs_to_jiffies,
     workqueue::WorkItem, //
 };
-use kernel_ext::workqueue::cancel_delayed;
+use kernel_ext::workqueue::{
+    cancel_delayed,
+    enqueue_delayed,
+    DelayedItem,
+    OwnedQueue, //
+};
 
 use super::{
     Qp,
@@ -24,6 +29,12 @@ use super::{
 
 /// How long nothing may be sent before a stream is idle.
 const PERIOD_MILLIS: u32 = 1000;
+
+impl DelayedItem<IDLE> for Qp {
+    fn queue(&self) -> &OwnedQueue {
+        &self.device.queues.tx
+    }
+}
 
 impl WorkItem<IDLE> for Qp {
     type Pointer = Arc<Self>;
@@ -42,11 +53,7 @@ impl Qp {
     /// Context: any but hard interrupt; the transmitter's, with a stream that may send.
     pub(crate) fn look_later(self: &Arc<Self>) {
         // If it cannot be set, it is set.
-        let _ = self
-            .device
-            .queues
-            .tx
-            .enqueue_delayed::<Arc<Self>, IDLE>(self.clone(), msecs_to_jiffies(PERIOD_MILLIS));
+        let _ = enqueue_delayed::<Self, IDLE>(self.clone(), msecs_to_jiffies(PERIOD_MILLIS));
     }
 
     /// Whether the transmitter is to take a look now.

@@ -58,7 +58,12 @@ use kernel_ext::{
         QpAttr,
         QpAttrMask, //
     },
-    workqueue::cancel_delayed, //
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed,
+        DelayedItem,
+        OwnedQueue, //
+    },
 };
 
 use crate::{
@@ -156,6 +161,12 @@ impl Pairing {
         self.bond = Bond::Free;
         self.promised = None;
         self.call = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
+    }
+}
+
+impl DelayedItem<PAIRING> for Qp {
+    fn queue(&self) -> &OwnedQueue {
+        &self.device.queues.conn
     }
 }
 
@@ -497,11 +508,7 @@ impl Qp {
     fn look_after(self: &Arc<Self>, millis: u32) {
         let delay = msecs_to_jiffies(millis);
         // If it cannot be set, it is set or about to run.
-        let _ = self
-            .device()
-            .queues
-            .conn
-            .enqueue_delayed::<Arc<Self>, PAIRING>(self.clone(), delay);
+        let _ = enqueue_delayed::<Self, PAIRING>(self.clone(), delay);
     }
 }
 
