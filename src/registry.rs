@@ -405,10 +405,10 @@ impl AddrEvents for Riwarp {
 impl NetnsExit for Riwarp {
     fn netns_exit(net: NetId) {
         if let Some(registry) = REGISTRY.get() {
-            // Also those whose interface has left, until they are gone. With a device go all sockets in its
-            // namespace: listeners and the connections of queue pairs before `dealloc_driver`, since
-            // `ib_core` waits for all objects; what is left of connections in `Device::shut_down`, which
-            // waits for them, and for the items that have just accepted one.
+            // Also those whose interface has left, until they are gone. With a device go all its
+            // sockets: listeners before `dealloc_driver`, since `ib_core` waits for all objects;
+            // connections in `Device::shut_down`, which waits for them and for the items that have
+            // just accepted one.
             registry.end_all(|device| device.home == net);
         }
     }

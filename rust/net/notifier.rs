@@ -298,8 +298,8 @@ pub trait NetnsExit: 'static {
     /// Called when a namespace is about to go away, with all its devices and protocols still
     /// working, and before RDMA core moves its devices elsewhere.
     ///
-    /// Each [`Socket`](super::Socket) of the namespace must be dropped when this returns: soon after
-    /// it TCP has no memory left in the namespace to work with, and no type keeps it.
+    /// Each [`Socket`](super::Socket) of the namespace must be dropped when this returns: soon
+    /// after it TCP has no memory left in the namespace to work with, and no type keeps it.
     ///
     /// Also called for each namespace when the registration ends. Context: process, may sleep; no
     /// locks held.

@@ -4,9 +4,9 @@
 //! waits for the peer.
 //!
 //! A socket does not hold its network namespace, so that deleting a namespace is not held up by
-//! connections; its owner closes it in time (see [`Socket`], "Namespaces"). What TCP still has to do
-//! for a socket that was closed in an orderly way (deliver the rest, see it acknowledged) does hold
-//! the namespace, as it does for user space.
+//! connections; its owner closes it in time (see [`Socket`], "Namespaces"). What TCP still has to
+//! do for a socket that was closed in an orderly way (deliver the rest, see it acknowledged) does
+//! hold the namespace, as it does for user space.
 //!
 //! C headers: `include/linux/net.h`, `include/net/sock.h`, `include/net/tcp.h`.
 
