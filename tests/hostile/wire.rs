@@ -209,6 +209,11 @@ impl Wire {
         self.help(&["urgent", &hex(octets)])
     }
 
+    /// Sends octets behind this side's back: what it puts next repeats as many of them.
+    pub(crate) fn extra(&self, octets: &[u8]) -> Outcome {
+        self.help(&["extra", &hex(octets)])
+    }
+
     fn help(&self, args: &[&str]) -> Outcome {
         let socket = OwnedFd::from(self.socket.try_clone()?);
         let output = Command::new(&self.helper)

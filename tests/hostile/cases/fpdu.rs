@@ -81,6 +81,7 @@ pub(super) fn cases() -> Vec<Case> {
         markers_in_messages_of_one_segment: "MPA-18 MPA-23",
         markers_around_a_terminate: "MPA-23 MPA-26",
         urgent_data_does_no_harm: "DDP-4",
+        octets_that_tcp_repeats_count_once: "DDP-4 DDP-11",
         pad_of_the_device_is_zero: "MPA-12",
         segments_fit_the_path: "DDP-32 MPA-28",
         segments_with_markers_fit_the_path: "DDP-32 MPA-28",
@@ -437,6 +438,30 @@ fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
     b.puppet
         .wait(&format!("disconnected {}", wire.conn))
         .map(drop)
+}
+
+/// A segment of TCP begins with octets that have come already, and has new ones behind them: the end of an FPDU that
+/// is not whole yet, or an FPDU that has been taken, and one more.
+fn octets_that_tcp_repeats_count_once(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    for (begin, end) in [(1, 2), (1, 30), (22, 23), (30, 35)] {
+        let msn = wire.next_send();
+        let octets = send(msn, DATA).fpdu();
+        wire.put(&octets[..begin])?;
+        wire.extra(&octets[begin..end])?;
+        wire.put(&octets[begin..])?;
+        sent(b, &mut wire, DATA)?;
+    }
+    for more in [0, 1, 25] {
+        let (first, second) = (wire.next_send(), wire.next_send());
+        let whole = send(first, DATA).fpdu();
+        let octets = fpdus(&[send(first, DATA), send(second, &DATA[1..])]);
+        wire.extra(&octets[..whole.len() + more])?;
+        sent(b, &mut wire, DATA)?;
+        wire.put(&octets)?;
+        sent(b, &mut wire, &DATA[1..])?;
+    }
+    b.nothing_completes(&mut wire)
 }
 
 fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
