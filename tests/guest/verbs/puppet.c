@@ -25,8 +25,8 @@
  *	sendinv C LEN KEY FLAGS
  *	sendimm C LEN VALUE FLAGS	a Send with Immediate
  *	scribble M|-|off		writes to the region, or to what Sends are from, all the time
- *	count M				threads, one on each processor, add 1 to the first 64 bits of the region all
- *					the time, atomically; = ok
+ *	count M P			a thread on processor P adds 1 to the first 64 bits of the region all the time,
+ *					atomically; = ok
  *	count off			= how often they did
  *	badsend C			a Send with a key that does not exist
  *	write C M OFF LEN ADDR KEY FLAGS
@@ -55,6 +55,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 
 #define MAX_CONNS 512
 #define MAX_MRS 64
@@ -561,51 +562,81 @@ static int scribble_start(struct ibv_mr *mr)
 
 /* --- memory that is counted up all the time --------------------------------------------------- */
 
-#define MAX_COUNTERS 8
-
 static struct {
-	pthread_t threads[MAX_COUNTERS];
-	int count;
+	pthread_t thread;
 	uint64_t *at;
 	bool on;
 	uint64_t total;
-} counters;
+} counter;
 
-static void *count_up(void *processor)
+#ifdef __x86_64__
+/*
+ * Has an instruction executed in the word's page. QEMU looks through what it has translated of a page before each store
+ * to it, but not before a load: much can happen between the two. Without that a processor hardly ever loses the word to
+ * another one so soon, and who loads and stores it is not found out.
+ */
+static bool slow_down(bool on)
+{
+	void *page = (void *)((uintptr_t)counter.at & ~4095UL);
+	union {
+		uint64_t *at;
+		void (*call)(void);
+	} code = { .at = counter.at + 8 };
+
+	if (mprotect(page, 4096, PROT_READ | PROT_WRITE | (on ? PROT_EXEC : 0)))
+		return false;
+	if (on) {
+		*(volatile uint8_t *)code.at = 0xc3; /* ret */
+		code.call();
+	}
+	return true;
+}
+#else
+static bool slow_down(bool on)
+{
+	(void)on;
+	return true;
+}
+#endif
+
+static void *count_up(void *unused)
 {
 	uint64_t done = 0;
-	cpu_set_t one;
 
-	CPU_ZERO(&one);
-	CPU_SET((size_t)(uintptr_t)processor, &one);
-	if (pthread_setaffinity_np(pthread_self(), sizeof(one), &one))
-		return NULL;
-	for (; __atomic_load_n(&counters.on, __ATOMIC_RELAXED); done++)
-		__atomic_fetch_add(counters.at, 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&counters.total, done, __ATOMIC_SEQ_CST);
+	(void)unused;
+	for (; __atomic_load_n(&counter.on, __ATOMIC_RELAXED); done++)
+		__atomic_fetch_add(counter.at, 1, __ATOMIC_SEQ_CST);
+	counter.total = done;
 	return NULL;
 }
 
 static void count_stop(void)
 {
-	__atomic_store_n(&counters.on, false, __ATOMIC_RELAXED);
-	while (counters.count)
-		pthread_join(counters.threads[--counters.count], NULL);
+	if (!counter.on)
+		return;
+	__atomic_store_n(&counter.on, false, __ATOMIC_RELAXED);
+	pthread_join(counter.thread, NULL);
+	slow_down(false);
 }
 
-static int count_start(struct ibv_mr *mr)
+static int count_start(struct ibv_mr *mr, int processor)
 {
-	long processors = sysconf(_SC_NPROCESSORS_ONLN);
-	int rc = 0;
+	pthread_attr_t attr;
+	cpu_set_t one;
+	int rc;
 
-	counters.at = mr->addr;
-	counters.total = 0;
-	counters.on = true;
-	while (!rc && counters.count < processors && counters.count < MAX_COUNTERS) {
-		rc = pthread_create(&counters.threads[counters.count], NULL, count_up,
-				    (void *)(uintptr_t)counters.count);
-		counters.count += !rc;
-	}
+	CPU_ZERO(&one);
+	CPU_SET((size_t)processor, &one);
+	counter.at = mr->addr;
+	if (!slow_down(true))
+		return errno;
+	counter.on = true;
+	pthread_attr_init(&attr);
+	pthread_attr_setaffinity_np(&attr, sizeof(one), &one);
+	rc = pthread_create(&counter.thread, &attr, count_up, NULL);
+	pthread_attr_destroy(&attr);
+	if (rc)
+		counter.on = false;
 	return rc;
 }
 
@@ -709,11 +740,11 @@ static bool command(char *line)
 		struct ibv_mr *mr;
 
 		count_stop();
-		sscanf(line, "%1099s", text);
+		sscanf(line, "%1099s %ld", text, &i);
 		if (!strcmp(text, "off"))
-			return say("= %llu", (unsigned long long)counters.total), true;
+			return say("= %llu", (unsigned long long)counter.total), true;
 		mr = mr_at(atol(text));
-		result(mr ? count_start(mr) : ENOENT);
+		result(mr ? count_start(mr, (int)i) : ENOENT);
 	} else if (!strcmp(word, "guards")) {
 		say(guards_stand() ? "= ok" : "- a guard zone was written to");
 	} else if (!strcmp(word, "clear")) {
