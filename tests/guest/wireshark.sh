@@ -54,6 +54,7 @@ decode() {
 		to = value("Dst Port")
 		way = value("Src Port") " " to
 		length_here = value("Len")
+		if (length_here > longest) longest = length_here
 		end = value("Seq") + length_here - 1
 		if (end > ends[way]) ends[way] = end
 	}
@@ -88,6 +89,7 @@ decode() {
 			" FPDUs, " good + 0 " good CRCs, " bare + 0 " without, " markers + 0 " Markers, " \
 			decoded + 0 " of " carried + 0 " octets decoded"
 		print whole + 0 " of " frames + 0 " segments carry whole FPDUs"
+		print longest + 0 " octets in the longest segment"
 		exit bad || !(requests + replies) || (!one_way && requests != replies) || !fpdus ||
 			good + bare != fpdus || decoded != carried ||
 			(may_be_bare == "all" ? good : bare + 0 != may_be_bare)
