@@ -288,6 +288,14 @@ impl Drop for BottomHalvesOff {
 #[kernel::prelude::kunit_tests(riwarp_gate)]
 mod tests {
     use super::*;
+    use crate::workqueue::Flags;
+    use crate::workqueue::OwnedQueue;
+    use crate::workqueue::Placement;
+    use kernel::prelude::*;
+    use kernel::sync::Arc;
+    use kernel::time::Delta;
+    use kernel::time::Instant;
+    use kernel::time::Monotonic;
 
     /// Adds 1 to a count when it goes.
     struct Told<'a>(&'a Atomic<i32>);
@@ -362,6 +370,83 @@ mod tests {
         assert_eq!(drops.load(Relaxed), 2);
         drop(gate);
         assert_eq!(drops.load(Relaxed), 2);
+    }
+
+    /// A gate, and somebody on another CPU who is inside until he sees that he is in the way, and
+    /// for a while after.
+    struct Visited {
+        gate: Gate<i32>,
+        inside: Atomic<i32>,
+        left: Atomic<i32>,
+    }
+
+    impl Visited {
+        /// Makes it, and waits until the visitor is inside.
+        fn new(queue: &OwnedQueue) -> Result<Arc<Self>> {
+            let this = Self {
+                gate: Gate::new(7),
+                inside: Atomic::new(0),
+                left: Atomic::new(0),
+            };
+            let this = Arc::new(this, GFP_KERNEL)?;
+            let visitor = this.clone();
+            queue.try_spawn(GFP_KERNEL, move || visitor.visit())?;
+            let begin = Instant::<Monotonic>::now();
+            while this.inside.load(Relaxed) == 0 {
+                if begin.elapsed() > LONG {
+                    return Err(ETIMEDOUT);
+                }
+            }
+            Ok(this)
+        }
+
+        fn visit(&self) {
+            let inside = self.gate.enter();
+            self.inside.store(1, Relaxed);
+            let begin = Instant::<Monotonic>::now();
+            while self.gate.users_here().load(Relaxed) < UPDATING {
+                if begin.elapsed() > LONG {
+                    return;
+                }
+            }
+            let begin = Instant::<Monotonic>::now();
+            while begin.elapsed() < Delta::from_millis(5) {}
+            self.left.store(1, Relaxed);
+            drop(inside);
+        }
+    }
+
+    /// After that somebody is stuck.
+    const LONG: Delta = Delta::from_secs(10);
+
+    fn queue() -> Result<OwnedQueue> {
+        let flags = Flags {
+            placement: Placement::Unbound,
+            highpri: false,
+            mem_reclaim: false,
+        };
+        OwnedQueue::try_new(c"riwarp_kunit", flags)
+    }
+
+    #[test]
+    fn closing_waits_for_who_is_inside() -> Result {
+        let queue = queue()?;
+        let visited = Visited::new(&queue)?;
+        assert_eq!(visited.gate.close(), Some(7));
+        assert_eq!(visited.left.load(Relaxed), 1);
+        queue.flush();
+        Ok(())
+    }
+
+    #[test]
+    fn a_change_waits_for_who_is_inside() -> Result {
+        let queue = queue()?;
+        let visited = Visited::new(&queue)?;
+        let mut left = 0;
+        assert!(visited.gate.update(|_| left = visited.left.load(Relaxed)));
+        assert_eq!(left, 1);
+        queue.flush();
+        Ok(())
     }
 
     #[test]

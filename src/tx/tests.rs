@@ -20,6 +20,7 @@ mod tx {
         },
         cq::Cq,
         mr::Mr,
+        readq::InboundRequest,
         stats::Stats,
         wr::{
             SendOp,
@@ -27,7 +28,11 @@ mod tx {
         }, //
     };
     use iwarp::{
-        rdmap::ReadRequest,
+        atomic::AtomicResponse,
+        rdmap::{
+            ReadRequest,
+            SendExtra, //
+        },
         stag::{
             Stag,
             TaggedOffset, //
@@ -317,6 +322,92 @@ mod tx {
             assert_eq!(tagged, n % 2 == 0);
             rest = &rest[if tagged { TAGGED } else { SEND } + CRC..];
         }
+        Ok(())
+    }
+    /// The queue and the number of the next FPDU, which is untagged; takes it.
+    fn queue_and_number(far: &Socket) -> Result<(u32, u32)> {
+        let (mut header, mut len) = ([0; SEND], 0);
+        eventually(|| {
+            len += far.recv(&mut header[len..]).unwrap_or(0);
+            len == SEND
+        })?;
+        let [a, b, _, _, _, _, _, _, rest @ ..] = header;
+        let [q0, q1, q2, q3, n0, n1, n2, n3, ..] = rest;
+        let fpdu = (2 + usize::from(u16::from_be_bytes([a, b]))).next_multiple_of(4) + CRC;
+        let (mut left, mut octets) = (fpdu - SEND, [0; 512]);
+        eventually(|| {
+            while left > 0 {
+                let room = left.min(octets.len());
+                let Ok(len) = far.recv(&mut octets[..room]) else {
+                    return false;
+                };
+                left -= len;
+            }
+            true
+        })?;
+        Ok((
+            u32::from_be_bytes([q0, q1, q2, q3]),
+            u32::from_be_bytes([n0, n1, n2, n3]),
+        ))
+    }
+
+    /// RFC 5041, section 4.3: a number for each message of a queue, the same in all its segments, and 0
+    /// behind 2^32 - 1.
+    #[test]
+    fn each_queue_numbers_its_messages_and_begins_anew() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let params = StreamParams {
+            ird: 3,
+            ord: 3,
+            ..PARAMS
+        };
+        let rig = Rig::new(near, &params)?;
+        rig.conn()?.socket().make_room(2 * LEN);
+        let _ = rig.qp.tx.run(|tx| {
+            if let Some(stream) = rig.qp.take_new_tx(tx) {
+                let (desk, last) = (&mut stream.desk, Msn::new(u32::MAX));
+                (desk.send_msn, desk.read_msn, desk.atomic_msn) = (last, last, last);
+            }
+            Next::Yield
+        });
+        // It does not fit into one segment.
+        let mut long = SendWr::default();
+        long.payload.push(Sge {
+            addr: rig.memory.start().expose_provenance() as u64,
+            len: u32::try_from(LEN)?,
+            lkey: rig.key,
+        });
+        rig.qp.sq.post(long)?;
+        for extra in [SendExtra::Immediate(*b"data"), SendExtra::None] {
+            let read = SendOp::Read {
+                stag: Stag::ZERO,
+                to: 0,
+                invalidate_local: false,
+            };
+            for op in [read, SendOp::Send(extra)] {
+                let wr = SendWr {
+                    op,
+                    ..SendWr::default()
+                };
+                rig.qp.sq.post(wr)?;
+            }
+            let response = AtomicResponse {
+                identifier: 5,
+                original: 6,
+            };
+            assert!(rig.qp.inbound_reads.put(InboundRequest::Answer(response)));
+        }
+        rig.qp.transmit();
+        let mut numbers = [const { KVec::new() }; 4];
+        for _ in 0..8 {
+            let (queue, number) = queue_and_number(&far)?;
+            let of_queue = numbers.get_mut(queue as usize).ok_or(EINVAL)?;
+            of_queue.push(number, GFP_KERNEL)?;
+        }
+        assert_eq!(numbers[0][..], [u32::MAX, u32::MAX, 0, 1]);
+        assert_eq!(numbers[1][..], [u32::MAX, 0]);
+        assert_eq!(numbers[2][..], []);
+        assert_eq!(numbers[3][..], [u32::MAX, 0]);
         Ok(())
     }
 }
