@@ -10,7 +10,11 @@ mod posting {
             polled,
             Bench, //
         },
-        device::MAX_QP_WR,
+        device::{
+            MAX_IRD,
+            MAX_ORD,
+            MAX_QP_WR, //
+        },
         Riwarp, //
     };
     use iwarp::lifecycle::Phase;
@@ -215,6 +219,58 @@ mod posting {
             rig.settle();
         }
         assert!(later);
+        Ok(())
+    }
+
+    /// Whether the queue pair may go to RTS.
+    fn to_rts(qp: &Arc<Qp>) -> Result {
+        let attr = QpAttr {
+            qp_state: QpState::Rts,
+            ..QpAttr::default()
+        };
+        Qp::modify(qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
+    }
+
+    #[test]
+    fn who_is_in_rts_stays_there_until_the_end() -> Result {
+        for paired in [false, true] {
+            let rig = Rig::new()?;
+            rig.qp.attrs.lock().paired = paired;
+            assert_eq!(to_rts(&rig.qp), Err(EINVAL));
+            if paired {
+                // It calls its peer.
+                rig.qp.attrs.lock().state = QpState::Rts;
+                rig.qp.enter(Phase::Waiting);
+                assert_eq!(to_rts(&rig.qp), Ok(()));
+            }
+            rig.qp.enter(Phase::Rts);
+            assert_eq!(to_rts(&rig.qp), Ok(()));
+            for phase in [Phase::Closing, Phase::Terminate, Phase::Error] {
+                rig.qp.enter(phase);
+                assert_eq!(to_rts(&rig.qp), Err(EINVAL));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn depths_stay_within_the_limits_of_the_device() -> Result {
+        let rig = Rig::new()?;
+        let set = |mask, depth: u32| {
+            let depth = u8::try_from(depth)?;
+            let attr = QpAttr {
+                max_rd_atomic: depth,
+                max_dest_rd_atomic: depth,
+                ..QpAttr::default()
+            };
+            Qp::modify(rig.qp.as_arc_borrow(), &attr, mask)
+        };
+        for (mask, max) in [
+            (QpAttrMask::MAX_QP_RD_ATOMIC, MAX_ORD),
+            (QpAttrMask::MAX_DEST_RD_ATOMIC, MAX_IRD),
+        ] {
+            assert_eq!((set(mask, max), set(mask, max + 1)), (Ok(()), Err(EINVAL)));
+        }
         Ok(())
     }
 
