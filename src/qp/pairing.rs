@@ -525,3 +525,87 @@ const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
     .union(QpAttrMask::RNR_RETRY)
     .union(QpAttrMask::SQ_PSN)
     .union(QpAttrMask::MAX_QP_RD_ATOMIC);
+
+#[kernel::prelude::kunit_tests(riwarp_qp_pairing)]
+mod tests {
+    use super::*;
+    use crate::bench::Bench;
+    use kernel_ext::{
+        net::{
+            bench::address,
+            Family, //
+        },
+        rdma::types::QpState, //
+    };
+
+    /// A search that is about to be gone on with, by a queue pair that needs no clock for it: it
+    /// calls already.
+    fn search(qp: &Arc<Qp>) -> Result<Pairing> {
+        let end = |number| End {
+            gid: [0; 16],
+            number: QpNumber::new(number),
+        };
+        let pair = Pair {
+            local: end(qp.number),
+            remote: end(qp.number + 1),
+            receive_psn: Psn::new(1),
+            send_psn: None,
+            features: Features::NONE,
+        };
+        let here = address(Family::V4, 0);
+        Ok(Pairing {
+            pair,
+            from: here,
+            to: here,
+            depths: Depths {
+                ird: 1,
+                ord: u16::try_from(MAX_ORD)?,
+            },
+            bond: Bond::Calling,
+            promised: None,
+            extensions: Extensions::Off,
+            pauses: Pauses::default(),
+            born: Instant::now(),
+            call: Delta::ZERO,
+            deadline: None,
+            _waiting: Pairings::wait(qp.device(), &pair, here)?,
+        })
+    }
+
+    /// What the next call of a queue pair asks for whose consumer has set that ORD.
+    fn asked_for(ord: u8) -> Result<u16> {
+        let bench = Bench::new()?;
+        let qp = bench.qp(4, &bench.cq(4)?)?;
+        *qp.pairing.lock() = Some(search(&qp)?);
+        {
+            let mut attrs = qp.attrs.lock();
+            (attrs.paired, attrs.state) = (true, QpState::Rtr);
+        }
+        qp.enter(Phase::Waiting);
+        let attr = QpAttr {
+            qp_state: QpState::Rts,
+            max_rd_atomic: ord,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE.union(FOR_RTS);
+        let changed = Qp::modify(qp.as_arc_borrow(), &attr, mask);
+        let due = (*qp.pairing.lock()).as_mut().map(|pairing| {
+            pairing.bond = Bond::Free;
+            pairing.due()
+        });
+        Qp::destroy(qp);
+        changed?;
+        match due {
+            Some(Due::Call(call)) => Ok(call.depths.ord),
+            _ => Err(EINVAL),
+        }
+    }
+
+    #[test]
+    fn a_call_asks_for_the_depth_that_was_set() -> Result {
+        for ord in [0, 1, 7, 128] {
+            assert_eq!(asked_for(ord), Ok(ord.into()));
+        }
+        Ok(())
+    }
+}
