@@ -222,6 +222,12 @@ impl Actor {
         // NO-OVERFLOW: there are centuries between the limits and the end of the clock.
         self.born.elapsed() + Delta::from_millis(millis.into())
     }
+
+    /// Makes the clock go on by some milliseconds, for a test.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(super) fn pass(&mut self, millis: u32) {
+        self.born = self.born - Delta::from_millis(millis.into());
+    }
 }
 
 impl Conn {

@@ -26,6 +26,7 @@ use crate::{
 
 use super::{
     actor::Phase,
+    stream::Open,
     *, //
 };
 
@@ -34,6 +35,22 @@ impl Conn {
     /// TCP.
     pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
         Self::new(device.clone(), socket, Actor::new(Phase::Released))
+    }
+
+    /// Makes one that the next step resets, whoever asks for that step.
+    pub(crate) fn about_to_go(device: &Arc<Device>, socket: Socket) -> Result<u64> {
+        let conn = Self::of_nobody(device, socket)?;
+        conn.actor.lock().phase = Phase::Open(Open::reported());
+        want(&conn.wants.abort);
+        Ok(conn.seat.number())
+    }
+
+    /// Calls `f` while no connection makes a step, and nothing else on the queue of these is done. No
+    /// other one may be under way.
+    pub(crate) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
+        let _actor = self.actor.lock();
+        self.kick();
+        f()
     }
 
     /// Ends it.

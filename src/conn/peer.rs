@@ -37,7 +37,10 @@ mod peer {
             TcpState, //
         },
         rdma::{
-            bench::post_send,
+            bench::{
+                post_recv,
+                post_send, //
+            },
             ops::QpOps,
             types::{
                 QpAttr,
@@ -170,6 +173,36 @@ mod peer {
             end != Err(EAGAIN)
         })?;
         assert_eq!(end, Ok(0));
+        Ok(())
+    }
+
+    /// What comes of the end of the peer's half behind a segment of a Send, which is the last one or
+    /// not: how many FPDUs were taken, how the peer sees the stream end, how many were lost.
+    fn end_behind_a_send(control: u8) -> Result<(Option<u64>, Result<usize>, Option<u64>)> {
+        let rig = Rig::new()?;
+        post_recv(&[1], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))?;
+        rig.open(&PARAMS)?;
+        rig.conn.actor.lock().phase = Phase::Open(Open::reported());
+        let mut fpdu = [0; FPDU];
+        (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, control, 0x43, 1);
+        rig.far.send(&fpdu)?;
+        rig.far.shutdown_write();
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = rig.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        Ok((count(&rig, c"rx_fpdus"), end, count(&rig, c"aborts")))
+    }
+
+    /// MPA-30: also where the octets of an FPDU end, and only its message does not.
+    #[test]
+    fn an_end_inside_a_message_is_none() -> Result {
+        assert_eq!(end_behind_a_send(0x41)?, (Some(1), Ok(0), Some(0)));
+        assert_eq!(
+            end_behind_a_send(0x01)?,
+            (Some(1), Err(ECONNRESET), Some(1))
+        );
         Ok(())
     }
 

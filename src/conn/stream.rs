@@ -475,3 +475,109 @@ impl Conn {
         }
     }
 }
+
+#[kernel::prelude::kunit_tests(riwarp_conn_limits)]
+mod limits {
+    use super::{
+        super::bench::{
+            fill,
+            Rig,
+            PARAMS, //
+        },
+        *, //
+    };
+    use crate::{
+        sq::Taken,
+        wr::SendWr, //
+    };
+    use kernel_ext::net::bench::eventually;
+
+    /// How often a time limit runs out until the phase ends, if it does so within a hundred times.
+    /// Between two times the peer acknowledges something, or nothing.
+    fn times<P>(
+        mut phase: P,
+        goes_on: bool,
+        progress: impl Fn(&mut P) -> &mut Progress,
+        mut step: impl FnMut(P) -> Option<P>,
+    ) -> u32 {
+        for time in 1..=100 {
+            if goes_on {
+                // What it had acknowledged before is something else.
+                progress(&mut phase).acked = u64::MAX;
+            }
+            match step(phase) {
+                Some(next) => phase = next,
+                None => return time,
+            }
+        }
+        0
+    }
+
+    /// How often [`limit::OWED`] runs out for a peer that has ended its half.
+    fn times_owed(goes_on: bool) -> Result<u32> {
+        let rig = Rig::new()?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        // It is on its way, and does not get there.
+        rig.qp.sq.post(SendWr::default())?;
+        let Taken::Wr(_) = rig.qp.sq.take(&mut SendWr::default()) else {
+            return Err(EINVAL);
+        };
+        rig.far.shutdown_write();
+        let conn = &rig.conn;
+        eventually(|| conn.socket.state() == TcpState::CloseWait)?;
+        let mut actor = conn.actor.lock();
+        actor.limit(limit::OWED);
+        let half = HalfClosed::begin(conn, false);
+        Ok(times(
+            half,
+            goes_on,
+            |half| &mut half.progress,
+            |half| {
+                actor.pass(limit::OWED);
+                match conn.half_closed(&mut actor, half) {
+                    Turn::Wait(Phase::HalfClosed(half)) => Some(half),
+                    _ => None,
+                }
+            },
+        ))
+    }
+
+    #[test]
+    fn what_is_owed_is_owed_for_200_seconds() -> Result {
+        assert_eq!(times_owed(true)?, 200_000 / limit::OWED);
+        assert_eq!(times_owed(false)?, 1);
+        Ok(())
+    }
+
+    /// How often [`limit::DELIVERY`] runs out behind the FIN of a stream that nobody is interested
+    /// in any more, while its peer takes next to nothing.
+    fn times_lingering(goes_on: bool) -> Result<u32> {
+        let rig = Rig::new()?;
+        let conn = &rig.conn;
+        // The FIN waits behind octets for which the peer has no room.
+        fill(&conn.socket);
+        let mut actor = conn.actor.lock();
+        let Turn::Again(Phase::Lingering(closing)) = conn.linger(&mut actor) else {
+            return Err(EINVAL);
+        };
+        Ok(times(
+            closing,
+            goes_on,
+            |closing| &mut closing.progress,
+            |closing| {
+                actor.pass(limit::DELIVERY);
+                match conn.lingering(&mut actor, closing) {
+                    Turn::Wait(Phase::Lingering(closing)) => Some(closing),
+                    _ => None,
+                }
+            },
+        ))
+    }
+
+    #[test]
+    fn a_stream_of_nobody_is_delivered_for_200_seconds() -> Result {
+        assert_eq!(times_lingering(true)?, 200_000 / limit::DELIVERY);
+        assert_eq!(times_lingering(false)?, 1);
+        Ok(())
+    }
+}
