@@ -152,6 +152,37 @@ impl Waiting {
     fn next_held(&self) -> Option<&Waiter> {
         self.list.iter().find(|waiter| waiter.held)
     }
+
+    /// [`Listener::may_ask`], at the time `now`.
+    fn may_ask(&mut self, key: u64, backlog: u32, now: Instant<Monotonic>) -> bool {
+        if let Some(waiter) = self.list.iter_mut().find(|waiter| waiter.key == key) {
+            waiter.held = true;
+        }
+        self.next_held().is_some_and(|next| next.key == key)
+            && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= PATIENCE_MS)
+    }
+
+    /// Adds one whose Request has not come; its key.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there is no room.
+    fn add(&mut self) -> Result<u64> {
+        let key = self.next_key;
+        self.next_key = key.wrapping_add(1);
+        if self.list.len() >= self.limit {
+            return Err(EBUSY);
+        }
+        let waiter = Waiter {
+            key,
+            since: Instant::now(),
+            conn: None,
+            held: false,
+        };
+        // There is room for that many.
+        self.list.push_within_capacity(waiter).map_err(|_| EBUSY)?;
+        Ok(key)
+    }
 }
 
 struct Waiter {
@@ -304,26 +335,7 @@ impl Listener {
         if let Consumer::Pairing = self.consumer {
             self.device.pairings.check_visitor(&self.device, &socket)?;
         }
-        let key = {
-            let mut waiting = self.waiting.lock();
-            let key = waiting.next_key;
-            waiting.next_key = key.wrapping_add(1);
-            let waiter = Waiter {
-                key,
-                since: Instant::now(),
-                conn: None,
-                held: false,
-            };
-            if waiting.list.len() >= waiting.limit {
-                return Err(EBUSY);
-            }
-            // There is room for that many.
-            waiting
-                .list
-                .push_within_capacity(waiter)
-                .map_err(|_| EBUSY)?;
-            key
-        };
+        let key = self.waiting.lock().add()?;
         // Takes the waiter out again when it is dropped.
         let entry = HalfOpen::new(self.clone(), others, key);
         let number = Conn::answer(&self.device, socket, entry)?;
@@ -397,12 +409,7 @@ impl Listener {
     /// more. `rdma_ucm` refuses by itself what is more than the backlog of a process.
     pub(crate) fn may_ask(&self, key: u64) -> bool {
         let mut waiting = self.waiting.lock();
-        if let Some(waiter) = waiting.list.iter_mut().find(|waiter| waiter.key == key) {
-            waiter.held = true;
-        }
-        waiting.next_held().is_some_and(|next| next.key == key)
-            && (waiting.unanswered < self.backlog
-                || waiting.last_asked.elapsed().as_millis() >= PATIENCE_MS)
+        waiting.may_ask(key, self.backlog, Instant::now())
     }
 
     /// The consumer is asked about one more request.
@@ -421,3 +428,153 @@ const HALF_OPEN_MAX: usize = 1024;
 /// How long a consumer with its backlog full is left alone, in milliseconds. One that collects more
 /// requests than that before it answers any gets them, one at a time.
 const PATIENCE_MS: i64 = 200;
+
+#[kernel::prelude::kunit_tests(riwarp_listen)]
+mod tests {
+    use super::*;
+    use crate::{
+        bench::Bench,
+        stats::Stats, //
+    };
+    use kernel::time::Delta;
+    use kernel_ext::net::{
+        bench::{
+            address,
+            eventually,
+            pair, //
+        },
+        Family, //
+    };
+
+    /// A listener; ended when it is dropped.
+    struct Rig {
+        listener: Arc<Listener>,
+        bench: Bench,
+    }
+
+    impl Rig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let listener = await_peers(&bench.device, address(Family::V4, 0))?;
+            Ok(Self { listener, bench })
+        }
+
+        /// One more waits; its key.
+        fn add(&self) -> Result<u64> {
+            self.listener.waiting.lock().add()
+        }
+
+        /// Whether the consumer, who wants one request at once, can be asked about this one so many
+        /// milliseconds after it was asked last.
+        fn may_ask(&self, key: u64, millis: i64) -> bool {
+            let mut waiting = self.listener.waiting.lock();
+            let now = waiting.last_asked + Delta::from_millis(millis);
+            waiting.may_ask(key, 1, now)
+        }
+
+        /// One more waits, with a connection that is reset as soon as somebody wants it to look.
+        /// Gives what the peer has of it, too.
+        fn add_conn(&self) -> Result<(u64, Socket)> {
+            let (near, far) = pair(Family::V4)?;
+            let key = self.add()?;
+            let number = Conn::about_to_go(&self.bench.device, near)?;
+            let mut waiting = self.listener.waiting.lock();
+            let waiter = waiting.list.iter_mut().find(|waiter| waiter.key == key);
+            waiter.ok_or(EINVAL)?.conn = Some(number);
+            Ok((key, far))
+        }
+
+        /// Lets all that wait have come so many milliseconds ago.
+        fn age(&self, millis: i64) {
+            let since = Instant::now() - Delta::from_millis(millis);
+            for waiter in &mut self.listener.waiting.lock().list {
+                waiter.since = since;
+            }
+        }
+
+        /// How many had to go.
+        fn drops(&self) -> Option<u64> {
+            let mut values = [0; 64];
+            self.bench.device.stats.read(&mut values);
+            let at = Stats::NAMES
+                .iter()
+                .position(|name| **name == *c"backlog_drops")?;
+            values.get(at).copied()
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            destroy_listen(self.listener.clone());
+        }
+    }
+
+    fn is_reset(far: &Socket) -> Result {
+        eventually(|| far.recv(&mut [0]) == Err(ECONNRESET))
+    }
+
+    #[test]
+    fn requests_beyond_the_backlog_are_held_back() -> Result {
+        let rig = Rig::new()?;
+        let (first, second) = (rig.add()?, rig.add()?);
+        assert!(rig.may_ask(second, 0));
+        // That of who came before is here now, too.
+        assert!(rig.may_ask(first, 0) && !rig.may_ask(second, 0));
+        let unanswered = rig.listener.ask();
+        rig.listener.left(first);
+        assert!(rig.listener.is_next(second) && !rig.may_ask(second, 0));
+        drop(unanswered);
+        assert!(rig.may_ask(second, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_consumer_that_does_not_answer_gets_one_more_from_time_to_time() -> Result {
+        let rig = Rig::new()?;
+        let key = rig.add()?;
+        let _unanswered = [rig.listener.ask(), rig.listener.ask()];
+        assert!(!rig.may_ask(key, 0) && !rig.may_ask(key, PATIENCE_MS - 1));
+        assert!(rig.may_ask(key, PATIENCE_MS));
+        Ok(())
+    }
+
+    #[test]
+    fn whose_turn_it_is_is_told() -> Result {
+        // An answer makes room.
+        let rig = Rig::new()?;
+        let (key, far) = rig.add_conn()?;
+        assert!(rig.may_ask(key, 0));
+        drop(rig.listener.ask());
+        is_reset(&far)?;
+        // Who was before it has gone.
+        let rig = Rig::new()?;
+        let first = rig.add()?;
+        let (key, far) = rig.add_conn()?;
+        rig.may_ask(first, 0);
+        assert!(!rig.may_ask(key, 0));
+        rig.listener.left(first);
+        is_reset(&far)
+    }
+
+    #[test]
+    fn the_oldest_that_says_nothing_has_to_go_once_it_had_its_chance() -> Result {
+        let rig = Rig::new()?;
+        let (asking, _asking) = rig.add_conn()?;
+        rig.may_ask(asking, 0);
+        let (_, silent) = rig.add_conn()?;
+        let (_, younger) = rig.add_conn()?;
+        while rig.add().is_ok() {}
+        let chance = i64::from(rig.listener.chance());
+        // Nothing takes an hour here.
+        rig.age(chance - 3_600_000);
+        assert!(!rig.listener.has_room());
+        assert_eq!(rig.drops(), Some(0));
+        rig.age(chance);
+        assert!(!rig.listener.has_room());
+        assert_eq!(rig.drops(), Some(1));
+        is_reset(&silent)?;
+        rig.bench.device.queues.conn.flush();
+        assert_eq!(younger.recv(&mut [0]), Err(EAGAIN));
+        Ok(())
+    }
+}

@@ -411,3 +411,115 @@ const BACKLOG_MIN: u16 = 128;
 const BUDGET: u32 = 64;
 /// When to try again to accept a connection for which there was no memory, in milliseconds.
 const RETRY_MS: u32 = 100;
+
+#[kernel::prelude::kunit_tests(riwarp_door)]
+mod tests {
+    use super::{
+        super::{
+            await_peers,
+            destroy_listen, //
+        },
+        *, //
+    };
+    use crate::{
+        bench::Bench,
+        conn::Conn, //
+    };
+    use kernel_ext::net::{
+        bench::{
+            address,
+            eventually,
+            pair,
+            socket, //
+        },
+        Connecting,
+        TcpState, //
+    };
+
+    /// A door whose only tenant waits for nobody who comes: all of them are turned away. Ended when
+    /// it is dropped.
+    struct Rig {
+        listener: Arc<Listener>,
+        door: Arc<Door>,
+        conn: Arc<Conn>,
+        _far: Socket,
+        bench: Bench,
+    }
+
+    impl Rig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let (near, far) = pair(Family::V4)?;
+            let listener = await_peers(&bench.device, address(Family::V4, 0))?;
+            let door = listener.door.lock().clone().ok_or(EINVAL)?;
+            bench.device.queues.conn.flush();
+            Ok(Self {
+                listener,
+                door,
+                conn: Conn::of_nobody(&bench.device, near)?,
+                _far: far,
+                bench,
+            })
+        }
+
+        /// So many peers, all of which wait in TCP.
+        fn callers(&self, count: u32) -> Result<KVec<Socket>> {
+            let to = {
+                let inner = self.door.inner.lock();
+                inner.socket.as_ref().ok_or(EINVAL)?.local_addr()?
+            };
+            let mut callers = KVec::new();
+            for _ in 0..count {
+                let caller = socket(Family::V4)?;
+                if caller.connect_nonblock(&to)? == Connecting::Pending {
+                    eventually(|| caller.state() == TcpState::Established)?;
+                }
+                // Who has acknowledged an octet has seen that the connection is up.
+                let before = caller.acked();
+                caller.send(b"x")?;
+                eventually(|| caller.acked() > before)?;
+                callers.push(caller, GFP_KERNEL)?;
+            }
+            Ok(callers)
+        }
+
+        /// Takes those that wait in TCP; how many these were.
+        fn take_all(&self) -> u32 {
+            let inner = self.door.inner.lock();
+            let accept = || inner.socket.as_ref()?.accept().ok();
+            // CAST: some ten.
+            core::iter::from_fn(accept).count() as u32
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            destroy_listen(self.listener.clone());
+            self.conn.end_of_nobody();
+        }
+    }
+
+    #[test]
+    fn so_many_are_let_in_before_others_go_on() -> Result {
+        let rig = Rig::new()?;
+        let left = rig.conn.without_steps(|| -> Result<u32> {
+            let _callers = rig.callers(BUDGET + 6)?;
+            rig.door.let_in();
+            Ok(rig.take_all())
+        })?;
+        assert_eq!(left, 6);
+        Ok(())
+    }
+
+    #[test]
+    fn the_rest_is_let_in_later() -> Result {
+        let rig = Rig::new()?;
+        let callers = rig.conn.without_steps(|| rig.callers(BUDGET + 6))?;
+        for caller in &callers {
+            eventually(|| caller.recv(&mut [0]) != Err(EAGAIN))?;
+        }
+        rig.bench.device.queues.conn.flush();
+        assert_eq!(rig.take_all(), 0);
+        Ok(())
+    }
+}
