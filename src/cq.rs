@@ -163,10 +163,18 @@ impl Cq {
         let places = Abi::Rxe.places(entries);
         let (old, new) = ring.begin_resize(places.all, udata)?;
         let before = self.inner.lock().posted;
-        let mut moved = Move::begin(old, new, before)?;
+        let moved = Move::begin(old, new, before)?;
+        let _drop_outside_lock = self.carry_on(moved, || ())?;
+        Ok(places.usable)
+    }
+
+    /// Copies what has come since the move began, until that is little, and puts the new ring in
+    /// place; returns the old one. Calls `meanwhile` before each look.
+    fn carry_on(&self, mut moved: Move, mut meanwhile: impl FnMut()) -> Result<Ring> {
         for _ in 0..CATCH_UPS {
+            meanwhile();
             match self.finish_move(moved)? {
-                Moved::Here(_drop_outside_lock) => return Ok(places.usable),
+                Moved::Here(old) => return Ok(old),
                 Moved::Behind(behind, posted) => {
                     moved = behind;
                     moved.catch_up(posted)?;
@@ -535,6 +543,29 @@ mod tests {
             // CAST: few.
             assert_eq!(new.id_at(position as u32), Some(position));
         }
+        Ok(())
+    }
+
+    /// Completions that come as fast as they are copied, while the process polls them at once, do
+    /// not hold it for ever.
+    #[test]
+    fn who_moves_a_queue_gives_up_in_the_end() -> Result {
+        let bench = Bench::new()?;
+        let (cq, old) = of_process(&bench, 1024)?;
+        let moved = Move::begin(old.clone(), rxe::CqRing::new(32768)?, 0)?;
+        let mut looks = 0;
+        let moved = cq.carry_on(moved, || {
+            looks += 1;
+            if looks <= CATCH_UPS + 10 {
+                post_many(&cq, 0..u64::from(LOCKED_COPIES) + 1);
+                old.poll_all();
+            }
+        });
+        assert_eq!((moved.err(), looks), (Some(EAGAIN), CATCH_UPS));
+        // It has the ring that it had.
+        cq.post(&COMPLETION);
+        let posted = cq.inner.lock().posted;
+        assert_eq!(old.waiting(posted), Some(1));
         Ok(())
     }
 

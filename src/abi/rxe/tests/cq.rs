@@ -48,6 +48,11 @@ mod suite {
         pub(crate) fn id_at(&self, position: u32) -> Option<u64> {
             self.memory().copy_out(self.0.at(position))
         }
+
+        /// What a process does that polls all that is there.
+        pub(crate) fn poll_all(&self) {
+            let _ = produced(self).map(|end| poll(self, end));
+        }
     }
 
     #[test]
