@@ -10,6 +10,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
+    mm::shared_ring::SharedMem,
     net::NetDevice,
     rdma::{
         bench::{
@@ -177,4 +178,14 @@ impl Drop for Bench {
 /// Takes the oldest completion: its number, how it ended, and its octets.
 pub(crate) fn polled(cq: &Cq) -> Option<(u64, Option<WcStatus>, u32)> {
     poll_one(|sink| cq.poll(sink))
+}
+
+/// What a process does that stores its request number `at`, of the first ones, in a send queue of
+/// librxe: one without octets.
+pub(crate) fn store_send(memory: &SharedMem, at: u32, opcode: u32) -> Result {
+    // Behind the header, elements of 256 octets.
+    let entry = 384 + 256 * at as usize;
+    memory.copy_in(entry, &u64::from(at))?;
+    memory.copy_in(entry + 8, &[0, opcode])?;
+    memory.store_u32_release(128, at + 1)
 }

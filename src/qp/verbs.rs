@@ -64,6 +64,12 @@ use crate::{
     }, //
 };
 
+#[cfg(CONFIG_KUNIT = "y")]
+use crate::{
+    abi::user::SendRing,
+    bench::Bench, //
+};
+
 use super::{
     alarm::FLUSH_PERIOD,
     lifecycle::{
@@ -162,6 +168,28 @@ impl Qp {
                 GFP_KERNEL_ACCOUNT,
             )
         })
+    }
+
+    /// Makes one without receives whose requests come from the ring that a process has mapped, and
+    /// of which at most `entries` are pending. All else is as with a kernel consumer. For tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn of_ring(
+        bench: &Bench,
+        entries: u32,
+        ring: SendRing,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Self>> {
+        let parts = QpParts {
+            caps: QpCaps::default(),
+            user: false,
+            link: QpLink::dead()?,
+            pd: bench.pd.clone(),
+            recv_cq: cq.clone(),
+            receives: Receives::Own(Arc::pin_init(RecvQueue::new(0, None)?, GFP_KERNEL)?),
+            reservation: bench.device.reserve(Resource::Qp)?,
+        };
+        let sq = SendQueue::new(entries, true, cq.clone(), Some(ring))?;
+        Self::assemble(&bench.device, parts, sq)
     }
 
     /// Changes attributes and state.

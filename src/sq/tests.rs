@@ -9,6 +9,7 @@ mod sq {
         abi::rxe,
         bench::{
             polled,
+            store_send,
             Bench, //
         },
         wr::SendOp, //
@@ -385,23 +386,14 @@ mod sq {
         Ok(())
     }
 
-    /// What a process does that stores a request without octets in librxe's queue.
-    fn store(memory: &kernel_ext::mm::shared_ring::SharedMem, at: u32, opcode: u32) -> Result {
-        // Behind the header, elements of 256 octets.
-        let entry = 384 + 256 * (at as usize & 3);
-        memory.copy_in(entry, &u64::from(at))?;
-        memory.copy_in(entry + 8, &[0, opcode])?;
-        memory.store_u32_release(128, (at + 1) & 3)
-    }
-
     #[test]
     fn a_bad_request_of_a_process_ends_in_its_turn() -> Result {
         let ring = rxe::SendRing::new(4, 1, 0)?;
         let memory = ring.memory().clone();
         let rig = Rig::new(4, false, Some(SendRing::Rxe(ring)))?;
         assert!(rig.sq.looks_empty() && !rig.sq.has_posted());
-        store(&memory, 0, 2)?;
-        store(&memory, 1, 99)?;
+        store_send(&memory, 0, 2)?;
+        store_send(&memory, 1, 99)?;
         assert!(!rig.sq.looks_empty() && rig.sq.has_posted());
         let first = rig.take()?;
         let mut wr = SendWr::default();

@@ -13,7 +13,14 @@ mod tx {
         *, //
     };
     use crate::{
-        bench::Bench,
+        abi::{
+            rxe,
+            user::SendRing, //
+        },
+        bench::{
+            store_send,
+            Bench, //
+        },
         conn::bench::{
             Started,
             PARAMS, //
@@ -83,10 +90,18 @@ mod tx {
 
     impl Rig {
         fn new(near: Socket, params: &StreamParams) -> Result<Self> {
+            Self::of(near, params, |bench, cq| bench.qp(PLACES, cq))
+        }
+
+        fn of(
+            near: Socket,
+            params: &StreamParams,
+            qp: impl FnOnce(&Bench, &Arc<Cq>) -> Result<Arc<Qp>>,
+        ) -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(PLACES)?;
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), Access::empty())?;
-            let qp = bench.qp(PLACES, &cq)?;
+            let qp = qp(&bench, &cq)?;
             let rig = Self {
                 conn: Some(Started::new(&bench.device, near, &qp)?),
                 qp,
@@ -165,6 +180,24 @@ mod tx {
         assert!(rig.qp.sq.has_posted());
         assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Done));
         assert!(!rig.qp.sq.has_posted());
+        Ok(())
+    }
+
+    /// A process may post as many behind the pending ones as its ring has places, and rings once
+    /// for all.
+    #[test]
+    fn what_is_posted_behind_a_full_queue_is_sent_too() -> Result {
+        let (near, _far) = pair(Family::V4)?;
+        let ring = rxe::SendRing::new(8, 1, 0)?;
+        let memory = ring.memory().clone();
+        let rig = Rig::of(near, &PARAMS, |bench, cq| {
+            Qp::of_ring(bench, 2, SendRing::Rxe(ring), cq)
+        })?;
+        for at in 0..5 {
+            store_send(&memory, at, 2)?;
+        }
+        assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Done));
+        assert!(!rig.qp.sq.has_posted() && rig.qp.sq.is_idle());
         Ok(())
     }
 
