@@ -111,6 +111,18 @@ impl OwnedQueue {
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
+    /// Has the queue run a closure, for the tests of other parts. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
+        // SAFETY: `from_raw` wants a queue that is valid as long as the result is used: by the type
+        // invariant it is, as long as `self`, whose drop waits for the item.
+        Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, f)?)
+    }
+
     /// Waits until all items have run that were enqueued before. Context: process, sleeps; not from
     /// an item of the same queue.
     pub fn flush(&self) {

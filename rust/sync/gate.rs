@@ -390,7 +390,7 @@ mod tests {
             };
             let this = Arc::new(this, GFP_KERNEL)?;
             let visitor = this.clone();
-            queue.try_spawn(GFP_KERNEL, move || visitor.visit())?;
+            queue.try_spawn(move || visitor.visit())?;
             let begin = Instant::<Monotonic>::now();
             while this.inside.load(Relaxed) == 0 {
                 if begin.elapsed() > LONG {

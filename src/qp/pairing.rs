@@ -530,12 +530,16 @@ const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
 mod tests {
     use super::*;
     use crate::bench::Bench;
+    use iwarp::lifecycle::Phase;
     use kernel_ext::{
         net::{
             bench::address,
             Family, //
         },
-        rdma::types::QpState, //
+        rdma::{
+            ops::QpOps,
+            types::QpState, //
+        }, //
     };
 
     /// A search that is about to be gone on with, by a queue pair that needs no clock for it: it
@@ -577,10 +581,6 @@ mod tests {
         let bench = Bench::new()?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
         *qp.pairing.lock() = Some(search(&qp)?);
-        {
-            let mut attrs = qp.attrs.lock();
-            (attrs.paired, attrs.state) = (true, QpState::Rtr);
-        }
         qp.enter(Phase::Waiting);
         let attr = QpAttr {
             qp_state: QpState::Rts,

@@ -235,12 +235,11 @@ mod posting {
     fn who_is_in_rts_stays_there_until_the_end() -> Result {
         for paired in [false, true] {
             let rig = Rig::new()?;
-            rig.qp.attrs.lock().paired = paired;
             assert_eq!(to_rts(&rig.qp), Err(EINVAL));
             if paired {
                 // It calls its peer.
-                rig.qp.attrs.lock().state = QpState::Rts;
                 rig.qp.enter(Phase::Waiting);
+                rig.qp.on(Event::ModifyRts);
                 assert_eq!(to_rts(&rig.qp), Ok(()));
             }
             rig.qp.enter(Phase::Rts);

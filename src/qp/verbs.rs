@@ -67,7 +67,9 @@ use crate::{
 #[cfg(CONFIG_KUNIT = "y")]
 use crate::{
     abi::user::SendRing,
-    bench::Bench, //
+    bench::Bench,
+    device::Resource,
+    rq::RecvQueue, //
 };
 
 use super::{
