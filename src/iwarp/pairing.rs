@@ -8,8 +8,9 @@
 //! of such a connection carry an [`Announcement`] as private data; docs/connections.md has the octets.
 //!
 //! What enters: what the consumer has set ([`Pair`]), what a peer announces, how far this end's own
-//! connection is ([`Bond`]). What leaves: whether an announcement is meant for this queue pair, and which
-//! connection is kept when both ends call at once.
+//! connection is ([`Bond`]), how many wrong numbers came ([`WrongGuesses`]). What leaves: whether
+//! an announcement is meant for this queue pair, and which connection is kept when both ends call
+//! at once.
 //!
 //! Pure; any context. This is an extension of riwarp: no RFC has it.
 
@@ -175,6 +176,8 @@ pub enum Mismatch {
     Number,
     /// One of the sequence numbers is not the one that the consumer has set.
     Psn,
+    /// It was not compared: too many wrong ones have come from its address.
+    Limited,
 }
 
 /// Who listens to an announcement.
@@ -268,6 +271,39 @@ impl Pair {
         Ok(())
     }
 
+    /// Checks a Request as [`Pair::check`] does, but none that could be a guess too many.
+    ///
+    /// A queue pair without a send PSN compares its receive PSN alone, and 24 bits can be tried
+    /// out. So wrong ones are counted in `wrong`, which belongs to the address that calls, and after
+    /// too many of them a right one is refused as well. Two PSNs are 48 bits, too many to try:
+    /// there nothing is counted or limited, and whoever knows both is let in whatever others guess.
+    ///
+    /// `now` is a time in milliseconds that does not run backwards. A command.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pair::check`], and [`Mismatch::Limited`].
+    pub fn check_call(
+        &self,
+        route: &Route,
+        theirs: &Announcement,
+        wrong: &mut WrongGuesses,
+        now: u64,
+    ) -> Result<(), Mismatch> {
+        let checked = self.check(route, Speaker::Initiator, theirs);
+        let is_guess = matches!(checked, Ok(()) | Err(Mismatch::Psn));
+        if !is_guess || self.send_psn.is_some() {
+            return checked;
+        }
+        if wrong.is_limit_reached(now) {
+            return Err(Mismatch::Limited);
+        }
+        if checked.is_err() {
+            wrong.count(now);
+        }
+        checked
+    }
+
     /// Returns which messages both ends understand. A getter.
     pub const fn agree(&self, theirs: &Announcement) -> Extensions {
         let both = self.features.intersection(theirs.features);
@@ -291,6 +327,38 @@ impl Pair {
             // The peer has given the connection up that it called on before.
             (Bond::Free | Bond::Calling | Bond::Asking | Bond::Answering, _) => Judgement::Take,
         }
+    }
+}
+
+/// The wrong PSNs that came from one address lately: at most [`WrongGuesses::MAX`] in
+/// [`WrongGuesses::WINDOW`] milliseconds, which begin with the first of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WrongGuesses {
+    count: u8,
+    /// When those that were counted are forgotten, in milliseconds.
+    end: u64,
+}
+
+impl WrongGuesses {
+    /// After so many no more are compared.
+    pub const MAX: u8 = 4;
+    /// For how long they count, in milliseconds. To try 2^24 numbers takes 24 days so.
+    pub const WINDOW: u64 = 500;
+
+    /// Returns whether no more are to be compared at this time. A getter.
+    pub const fn is_limit_reached(&self, now: u64) -> bool {
+        self.count >= Self::MAX && now < self.end
+    }
+
+    /// Counts one. A command.
+    pub fn count(&mut self, now: u64) {
+        if now >= self.end {
+            *self = Self {
+                count: 0,
+                end: now.saturating_add(Self::WINDOW),
+            };
+        }
+        self.count = self.count.saturating_add(1);
     }
 }
 

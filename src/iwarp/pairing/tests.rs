@@ -224,6 +224,112 @@ mod pairing {
         );
     }
 
+    /// One that waits without a send PSN, a right call for it, and one with a wrong PSN.
+    fn guessed() -> (Pair, Announcement, Announcement) {
+        let (mut a, b) = pairs();
+        a.send_psn = None;
+        let right = b.announcement();
+        let wrong = Announcement {
+            send_psn: Some(Psn::new(1)),
+            ..right
+        };
+        (a, right, wrong)
+    }
+
+    #[test]
+    fn after_so_many_wrong_guesses_a_right_one_is_refused_too() {
+        let (a, right, wrong) = guessed();
+        let mut guesses = WrongGuesses::default();
+        let mut call = |theirs, now| a.check_call(&a.route(), theirs, &mut guesses, now);
+        // Right ones in between do not count.
+        for now in 1000..1004 {
+            assert_eq!(call(&right, now), Ok(()));
+            assert_eq!(call(&wrong, now), Err(Mismatch::Psn));
+        }
+        for now in [1003, 1004, 1250, 1499] {
+            assert_eq!(call(&wrong, now), Err(Mismatch::Limited));
+            assert_eq!(call(&right, now), Err(Mismatch::Limited));
+        }
+        // 500 ms after the first one, whatever came since.
+        assert_eq!(call(&right, 1500), Ok(()));
+        for _ in 0..4 {
+            assert_eq!(call(&wrong, 1500), Err(Mismatch::Psn));
+        }
+        assert_eq!(call(&right, 1501), Err(Mismatch::Limited));
+        assert_eq!(call(&right, 2000), Ok(()));
+    }
+
+    #[test]
+    fn no_window_has_more_wrong_guesses_than_the_limit() {
+        let (a, _, wrong) = guessed();
+        let mut guesses = WrongGuesses::default();
+        let mut compared = 0_u64;
+        for now in 0..10_000 {
+            let judged = a.check_call(&a.route(), &wrong, &mut guesses, now);
+            compared += u64::from(judged == Err(Mismatch::Psn));
+        }
+        assert_eq!(compared, 10_000 / WrongGuesses::WINDOW * 4);
+    }
+
+    #[test]
+    fn slow_guesses_and_the_beginning_of_time_are_no_limit() {
+        let (a, right, wrong) = guessed();
+        let mut guesses = WrongGuesses::default();
+        assert_eq!(a.check_call(&a.route(), &right, &mut guesses, 0), Ok(()));
+        for now in (0..).step_by(125).take(100) {
+            let judged = a.check_call(&a.route(), &wrong, &mut guesses, now);
+            assert_eq!(judged, Err(Mismatch::Psn));
+        }
+        let late = u64::MAX;
+        let mut call = |theirs| a.check_call(&a.route(), theirs, &mut guesses, late);
+        for _ in 0..300 {
+            assert_eq!(call(&wrong), Err(Mismatch::Psn));
+        }
+    }
+
+    #[test]
+    fn who_knows_both_numbers_is_not_refused_for_what_others_guess() {
+        let (waiting, _, wrong) = guessed();
+        let (a, b) = pairs();
+        let mut guesses = WrongGuesses::default();
+        for _ in 0..5 {
+            let _ = waiting.check_call(&waiting.route(), &wrong, &mut guesses, 7);
+        }
+        assert!(guesses.is_limit_reached(7));
+        let right = b.announcement();
+        let mut call = |theirs| a.check_call(&a.route(), theirs, &mut guesses, 7);
+        assert_eq!(call(&right), Ok(()));
+        // And what is wrong for it does not count.
+        let mut fresh = WrongGuesses::default();
+        for _ in 0..5 {
+            let judged = a.check_call(&a.route(), &wrong, &mut fresh, 7);
+            assert_eq!(judged, Err(Mismatch::Psn));
+        }
+        assert_eq!(fresh, WrongGuesses::default());
+    }
+
+    /// They are usual: who calls too early is one of them.
+    #[test]
+    fn calls_for_another_queue_pair_do_not_count() {
+        let (a, right, _) = guessed();
+        let mut guesses = WrongGuesses::default();
+        let stray = Announcement {
+            to: QpNumber::new(4711),
+            ..right
+        };
+        let elsewhere = Route {
+            local: end(9, 0).gid,
+            ..a.route()
+        };
+        for now in 0..20 {
+            let judged = a.check_call(&a.route(), &stray, &mut guesses, now);
+            assert_eq!(judged, Err(Mismatch::Number));
+            let judged = a.check_call(&elsewhere, &right, &mut guesses, now);
+            assert_eq!(judged, Err(Mismatch::Address));
+        }
+        assert_eq!(guesses, WrongGuesses::default());
+    }
+
     #[test]
     fn equal_addresses_are_ordered_by_number() {
         assert!(end(1, 5) < end(1, 6));
