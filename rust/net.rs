@@ -51,6 +51,7 @@ pub use notifier::NetnsNotifier;
 pub use skb::Inbound;
 pub use socket::Connecting;
 pub use socket::More;
+pub use socket::Reuse;
 pub use socket::Socket;
 pub use state::TcpState;
 

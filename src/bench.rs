@@ -58,6 +58,7 @@ use crate::{
         Guid,
         Parts, //
     },
+    pairing::ports::HeldPorts,
     qp::Qp,
     queues::Queues,
     registry::Ticket,
@@ -98,6 +99,7 @@ impl Bench {
             link: DeviceLink::dead()?,
             settings: Settings::new(true, MpaRevision::Two),
             queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
+            ports: HeldPorts::new()?,
             ticket: Ticket::single()?,
         })?;
         let pd = Pd::new(device.clone())?;

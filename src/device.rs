@@ -52,7 +52,10 @@ use crate::{
     context::PdId,
     gid::GidTable,
     mr::Region,
-    pairing::Pairings,
+    pairing::{
+        ports::HeldPorts,
+        Pairings, //
+    },
     qp::Qp,
     queues::{
         PagingQueue,
@@ -156,6 +159,7 @@ pub(crate) struct Parts {
     pub(crate) link: DeviceLink,
     pub(crate) settings: Settings,
     pub(crate) queues: Arc<Queues>,
+    pub(crate) ports: Arc<HeldPorts>,
     pub(crate) ticket: Ticket,
 }
 
@@ -216,7 +220,7 @@ impl Device {
                 // Number 0 and 1 are special in other RDMA networks.
                 qps <- RcuMap::new(2..1 << 24, Order::Rising(16)),
                 conns <- Conns::new(),
-                pairings <- Pairings::new(),
+                pairings <- Pairings::new(parts.ports),
                 gids <- GidTable::new(),
                 settings: parts.settings,
                 stats: Stats::new()?,
@@ -296,6 +300,7 @@ impl Device {
     /// Context: process, without rtnl, not from an item of the device's queues.
     pub(crate) fn shut_down(&self) {
         self.going.store(true, Release);
+        self.pairings.shut_down();
         self.conns.shut_down();
         // Steps of queue pairs that waited for their peer.
         self.queues.conn.flush();

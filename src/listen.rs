@@ -217,7 +217,8 @@ pub(crate) fn create_listen(
     Listener::open(dev.into(), Consumer::Cm(id), origin, &plan, backlog)
 }
 
-/// Begins to listen for the peers of queue pairs, at an address of the device.
+/// Begins to listen for the peers of queue pairs, at an address of the device and a port that is held
+/// ([`crate::pairing::ports`]) until after the listener's end.
 ///
 /// # Errors
 ///

@@ -2,21 +2,26 @@
 
 //! Pairing: the queue pairs of a device that wait for a connection without `rdma_cm`.
 //!
-//! What enters: queue pairs that begin to wait, or stop ([`Pairings::wait`], [`Waiting`]), and from
-//! [`crate::listen`] the connections that came. What leaves: a listener on each address where a queue
-//! pair waits, as long as one does; and who may come in at all: only a peer whose address is that of
-//! a waiting queue pair's peer. Anybody else is closed at once, before a single octet is read.
+//! Queue pairs begin to wait and stop ([`Pairings::wait`], [`Waiting`]). As long as one waits at an
+//! address, a listener is open there ([`crate::listen`]). It lets in whoever has the address of the
+//! peer of a queue pair that waits; anybody else is closed before a single octet is read. The queue
+//! pair itself compares what the Request says (`qp::pairing`). Wrong PSNs are counted here, by the
+//! address that they come from, as long as a queue pair waits for that address.
 //!
-//! Whether a visitor is the one that is waited for, the queue pair itself says, when the Request is here
-//! (`qp::pairing`).
+//! The port is held ([`ports`]) from when the device is made or the port is set, so that no other
+//! program can listen there in its place. Where that fails, because a program has the port already,
+//! each queue pair that begins to wait tries again, and does not wait without.
 //!
 //! Locks: `inner` is held while a listener is opened or closed, so that its address is free for the
-//! next one: `inner` > socket. Context: process. docs/connections.md.
+//! next one: `inner` > held ports > socket. Context: process. docs/connections.md.
 
 use iwarp::pairing::{
+    Announcement,
+    Mismatch,
     Pair,
     QpNumber,
-    Route, //
+    Route,
+    WrongGuesses, //
 };
 use kernel::{
     new_mutex,
@@ -28,6 +33,10 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
     }, //
 };
 use kernel_ext::net::{
@@ -45,17 +54,38 @@ use crate::{
     }, //
 };
 
+use self::ports::{
+    HeldPorts,
+    PortHold, //
+};
+
+pub(crate) mod ports;
+
 /// The waiting queue pairs of a device.
 #[pin_data]
 pub(crate) struct Pairings {
+    ports: Arc<HeldPorts>,
+    /// The zero of the clock by which wrong guesses are forgotten.
+    born: Instant<Monotonic>,
     #[pin]
     inner: Mutex<Inner>,
 }
 
 struct Inner {
+    /// The port of the setting, unless that is 0 or a program had it.
+    hold: Option<PortHold>,
     /// Addresses and number of each.
     waiting: RBTree<(Route, QpNumber), ()>,
+    /// By address, those that queue pairs wait for.
+    peers: RBTree<[u8; 16], Peer>,
     posts: KVec<Post>,
+}
+
+/// A host that queue pairs wait for.
+struct Peer {
+    wrong: WrongGuesses,
+    /// How many queue pairs.
+    users: usize,
 }
 
 /// A listener, and how many queue pairs need it.
@@ -63,6 +93,8 @@ struct Post {
     addr: SockAddr,
     listener: Arc<Listener>,
     users: usize,
+    /// The setting may change meanwhile.
+    _hold: PortHold,
 }
 
 /// A queue pair's place among those that wait. Dropping it gives it up.
@@ -73,12 +105,16 @@ pub(crate) struct Waiting {
 }
 
 impl Pairings {
-    /// Makes one in which nobody waits.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// Makes one in which nobody waits and that holds no port.
+    pub(crate) fn new(ports: Arc<HeldPorts>) -> impl PinInit<Self> {
         pin_init!(Self {
+            ports,
+            born: Instant::now(),
             inner <- new_mutex!(
                 Inner {
+                    hold: None,
                     waiting: RBTree::new(),
+                    peers: RBTree::new(),
                     posts: KVec::new(),
                 },
                 "riwarp::Pairings::inner"
@@ -86,20 +122,65 @@ impl Pairings {
         })
     }
 
+    /// Holds the port of the setting, unless it is held already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pairings::set_port`].
+    pub(crate) fn hold_port(&self, device: &Device) -> Result {
+        self.inner.lock().hold_port(&self.ports, device)
+    }
+
+    /// Changes the setting and holds that port, or none if it is 0. Queue pairs that wait keep the
+    /// port that they have. If the new one cannot be held nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// * `EADDRINUSE` if a program has bound the port, and others of TCP.
+    /// * `ENODEV` if the device or its namespace is going.
+    /// * `ENOMEM`.
+    pub(crate) fn set_port(&self, device: &Device, port: u16) -> Result {
+        let mut inner = self.inner.lock();
+        let hold = match port {
+            0 => None,
+            port => Some(hold(&self.ports, device, port)?),
+        };
+        device.settings.set_pairing_port(port);
+        inner.hold = hold;
+        Ok(())
+    }
+
+    /// Gives the port back, of a device that is going.
+    pub(crate) fn shut_down(&self) {
+        self.inner.lock().hold = None;
+    }
+
     /// Lets a queue pair wait for its peer at an address of the device.
     ///
     /// # Errors
     ///
-    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if somebody else listens
-    ///   there, and others of TCP.
+    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program has the
+    ///   port, and others of TCP.
     /// * `ENODEV` if the device is going.
     /// * `ENOMEM`.
     pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<Waiting> {
+        let pairings = &device.pairings;
         let key = (pair.route(), pair.local.number);
         let node = RBTreeNode::new(key, (), GFP_KERNEL_ACCOUNT)?;
-        let mut inner = device.pairings.inner.lock();
-        inner.man(device, addr)?;
+        let peer = Peer {
+            wrong: WrongGuesses::default(),
+            users: 1,
+        };
+        let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
+        let mut inner = pairings.inner.lock();
+        inner.hold_port(&pairings.ports, device)?;
+        inner.man(&pairings.ports, device, addr)?;
         inner.waiting.insert(node);
+        match inner.peers.get_mut(&pair.remote.gid) {
+            // NO-OVERFLOW: there are far less queue pairs.
+            Some(peer) => peer.users = peer.users.saturating_add(1),
+            None => drop(inner.peers.insert(peer)),
+        }
         Ok(Waiting {
             device: device.clone(),
             key,
@@ -123,22 +204,54 @@ impl Pairings {
         device.stats.pairing_refusals.inc();
         Err(ECONNREFUSED)
     }
+
+    /// Checks a call for a queue pair that waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pair::check_call`].
+    pub(crate) fn check_call(
+        &self,
+        pair: &Pair,
+        route: &Route,
+        theirs: &Announcement,
+    ) -> Result<(), Mismatch> {
+        // CAST: Not negative.
+        let now = self.born.elapsed().as_millis() as u64;
+        let mut inner = self.inner.lock();
+        match inner.peers.get_mut(&pair.remote.gid) {
+            Some(peer) => pair.check_call(route, theirs, &mut peer.wrong, now),
+            // It does not wait any more.
+            None => Err(Mismatch::Address),
+        }
+    }
 }
 
 impl Inner {
+    fn hold_port(&mut self, ports: &Arc<HeldPorts>, device: &Device) -> Result {
+        if self.hold.is_none() {
+            if let Some(port) = device.settings.pairing_port() {
+                self.hold = Some(hold(ports, device, port)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Counts one more user of a listener, which is opened if it is not there.
-    fn man(&mut self, device: &Arc<Device>, addr: SockAddr) -> Result {
+    fn man(&mut self, ports: &Arc<HeldPorts>, device: &Arc<Device>, addr: SockAddr) -> Result {
         if let Some(post) = self.posts.iter_mut().find(|post| post.addr == addr) {
             // NO-OVERFLOW: there are far less queue pairs.
             post.users = post.users.saturating_add(1);
             return Ok(());
         }
         self.posts.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        let hold = hold(ports, device, addr.port())?;
         let listener = listen::await_peers(device, addr)?;
         let post = Post {
             addr,
             listener,
             users: 1,
+            _hold: hold,
         };
         Ok(self.posts.push(post, GFP_KERNEL_ACCOUNT)?)
     }
@@ -165,7 +278,23 @@ impl Drop for Waiting {
         let mut inner = self.device.pairings.inner.lock();
         inner.waiting.remove(&self.key);
         inner.unman(self.addr);
+        let peer = self.key.0.remote;
+        if let Some(mut found) = inner.peers.find_mut(&peer) {
+            let users = found.get().users.saturating_sub(1);
+            found.get_mut().users = users;
+            if users == 0 {
+                found.remove();
+            }
+        }
     }
+}
+
+/// Holds a port in the namespace of a device.
+fn hold(ports: &Arc<HeldPorts>, device: &Device, port: u16) -> Result<PortHold> {
+    if device.is_going() {
+        return Err(ENODEV);
+    }
+    ports.hold(&device.net()?, port)
 }
 
 /// The addresses of a connection.

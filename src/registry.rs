@@ -65,6 +65,7 @@ use crate::{
         Guid,
         Parts, //
     },
+    pairing::ports::HeldPorts,
     queues::Queues,
     settings::{
         MpaRevision,
@@ -90,6 +91,7 @@ pub(crate) struct Registry {
     entries: SpinLockIrq<KVec<Arc<Entry>>>,
     defaults: Defaults,
     queues: Arc<Queues>,
+    ports: Arc<HeldPorts>,
     census: Arc<Census>,
 }
 
@@ -137,6 +139,7 @@ impl Registry {
                 entries <- new_spinlock_irq!(KVec::new()),
                 defaults,
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
+                ports: HeldPorts::new()?,
                 census: Census::new()?,
             }? Error),
             GFP_KERNEL,
@@ -177,11 +180,22 @@ impl Registry {
                 link,
                 settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
                 queues: self.queues.clone(),
+                ports: self.ports.clone(),
                 ticket: Ticket::new(&self.census),
             })?;
             let entry = Entry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
+            // After `enter`: now the end of the namespace waits for the end of the device, and with
+            // it of the hold.
+            if let Err(error) = device.pairings.hold_port(&device) {
+                pr_warn!(
+                    "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
+                    name,
+                    device.settings.pairing_port().unwrap_or(0),
+                    error
+                );
+            }
             Ok(device)
         });
         match (result, made) {

@@ -12,7 +12,7 @@
 //! | `peer_to_peer` | 0, 1 | offer that either side may send first, by `rdma_cm` (RFC 6581, section 4) |
 //! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
-//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none |
+//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none. `EADDRINUSE` if a program has it |
 //!
 //! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
 //! get ready for FPDUs. An Initiator that is ready early, and never offers peer-to-peer start, needs it
@@ -109,6 +109,11 @@ impl Settings {
         (port != 0).then_some(port)
     }
 
+    /// Changes that port. [`crate::pairing`] holds it first.
+    pub(crate) fn set_pairing_port(&self, port: u16) {
+        self.pairing_port.store(port.into(), Relaxed);
+    }
+
     /// Whether a Responder may send before it has received, where no ready-to-receive message comes.
     pub(crate) fn eager_responder(&self) -> bool {
         self.eager_responder.load(Relaxed)
@@ -157,9 +162,8 @@ pub(crate) const FILES: &[Setting<Device>] = &[
         name: c"pairing_port",
         show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
         store: Some(|device, text| {
-            let port: u16 = text.parse().map_err(|_| EINVAL)?;
-            device.settings.pairing_port.store(port.into(), Relaxed);
-            Ok(())
+            let port = text.parse().map_err(|_| EINVAL)?;
+            device.pairings.set_port(&device, port)
         }),
     },
 ];
@@ -210,7 +214,7 @@ mod tests {
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert!(Settings::new(true, MpaRevision::Two).crc());
         assert_eq!(settings.pairing_port(), Some(PAIRING_PORT));
-        settings.pairing_port.store(0, Relaxed);
+        settings.set_pairing_port(0);
         assert_eq!(settings.pairing_port(), None);
     }
 }

@@ -120,6 +120,9 @@ counters! {
     /// Incoming connections to the pairing port that were closed because no queue pair waited for them, or its own
     /// call went first.
     pairing_refusals = c"pairing_refusals",
+    /// Calls among these whose PSN was not compared, since too many wrong ones had come from the same
+    /// address.
+    pairing_limited = c"pairing_limited",
     /// Queue pairs that gave up waiting for their peer.
     pairing_timeouts = c"pairing_timeouts",
     /// Streams that ended without an orderly close.

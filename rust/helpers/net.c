@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* For rust/net.rs and rust/net/. */
+#include <linux/cred.h>
 #include <linux/inetdevice.h>
 #include <linux/mm.h>
 #include <linux/netdevice.h>
@@ -181,6 +182,14 @@ void riwarp_helper_put_net(struct net *net)
 
 /* Sockets. */
 
+/* With the rights of the kernel instead of those of the current task. */
+int riwarp_helper_bind_privileged(struct socket *sock, void *addr, int len);
+int riwarp_helper_bind_privileged(struct socket *sock, void *addr, int len)
+{
+	CLASS(override_creds, old)(kernel_cred());
+	return kernel_bind(sock, addr, len);
+}
+
 void riwarp_helper_lock_sock(struct sock *sk);
 void riwarp_helper_lock_sock(struct sock *sk)
 {
@@ -279,6 +288,12 @@ void riwarp_helper_sk_set_memcg(struct sock *sk, struct mem_cgroup *memcg)
 #ifdef CONFIG_MEMCG
 	sk->sk_memcg = memcg;
 #endif
+}
+
+void riwarp_helper_sk_set_reuse(struct sock *sk, int reuse);
+void riwarp_helper_sk_set_reuse(struct sock *sk, int reuse)
+{
+	sk->sk_reuse = reuse;
 }
 
 void riwarp_helper_sk_setup(struct sock *sk, int rcvbuf);

@@ -27,6 +27,7 @@ use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::ffi::c_uint;
+use kernel::ffi::c_void;
 use kernel::prelude::*;
 
 mod send;
@@ -35,6 +36,11 @@ pub(super) use send::send_locked;
 pub use send::More;
 
 extern "C" {
+    fn riwarp_helper_bind_privileged(
+        sock: *mut bindings::socket,
+        addr: *mut c_void,
+        len: c_int,
+    ) -> c_int;
     fn riwarp_helper_ip6_sock_set_tclass(sk: *mut bindings::sock, val: c_int);
     fn riwarp_helper_ip6_sock_set_v6only(sk: *mut bindings::sock) -> c_int;
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
@@ -47,6 +53,7 @@ extern "C" {
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_set_reuse(sk: *mut bindings::sock, reuse: c_int);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
 }
 
@@ -68,6 +75,19 @@ pub enum Connecting {
     Done,
     /// Under way: `state_change` will tell, and [`Socket::error`] why not.
     Pending,
+}
+
+/// Beside which other sockets a socket may be bound to the same port and address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// Beside any: TCP does not look who has the port (`SK_FORCE_REUSE`). Only for a port that is
+    /// known to be the caller's.
+    Always,
+    /// Beside those that are not `Never` and do not listen: connections that linger, for example
+    /// (`SO_REUSEADDR`).
+    Lingering,
+    /// Beside none. The default.
+    Never,
 }
 
 /// A TCP socket. Dropping it closes it, in an orderly way unless octets were received that nobody
@@ -238,6 +258,21 @@ impl Socket {
         })
     }
 
+    /// As [`Socket::bind`], but with the rights of the kernel: the port may be a privileged one
+    /// whatever the rights of the current task. Context: process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Socket::bind`].
+    pub fn bind_privileged(&self, addr: &SockAddr) -> Result {
+        let mut raw = addr.to_raw();
+        // SAFETY: `kernel_bind()` wants a valid socket, which `self` has, and an address of that
+        // length, which `raw` is large enough for.
+        to_result(unsafe {
+            riwarp_helper_bind_privileged(self.raw.as_ptr(), (&raw mut raw).cast(), addr.raw_len())
+        })
+    }
+
     /// Waits for connections from now on. Context: process.
     ///
     /// # Errors
@@ -250,6 +285,21 @@ impl Socket {
         // INVARIANT: `listener` is set.
         // SAFETY: `kernel_listen()` wants a valid socket, which `self` has by the type invariant.
         to_result(unsafe { bindings::kernel_listen(self.raw.as_ptr(), backlog.into()) })
+    }
+
+    /// Stops listening: connections that were not accepted are reset, and the socket stays bound.
+    /// Does nothing to a socket that does not listen. Context: process.
+    pub fn stop_listening(&self) {
+        if self.state() == TcpState::Listen {
+            // SAFETY: `kernel_sock_shutdown()` wants a valid socket, which `self` has. An error
+            // says that it does not listen any more.
+            unsafe {
+                bindings::kernel_sock_shutdown(
+                    self.raw.as_ptr(),
+                    bindings::sock_shutdown_cmd_SHUT_RD,
+                )
+            };
+        }
     }
 
     /// Takes a connection that waits. The result has the callbacks that TCP gives, whatever the
@@ -317,10 +367,20 @@ impl Socket {
         to_result(unsafe { bindings::sock_bindtoindex(self.sk(), ifindex, true) })
     }
 
-    /// Lets the socket be bound where connections still linger. Context: process.
-    pub fn set_reuseaddr(&self) {
-        // SAFETY: `sock_set_reuseaddr()` wants a valid socket, which `self` has, and locks it.
-        unsafe { bindings::sock_set_reuseaddr(self.sk()) };
+    /// Says beside which others the socket may be bound; and once it is bound, which others may be
+    /// bound beside it. Connections that it accepts inherit that. Context: process.
+    pub fn set_reuse(&self, reuse: Reuse) {
+        let reuse = match reuse {
+            Reuse::Always => bindings::SK_FORCE_REUSE,
+            Reuse::Lingering => bindings::SK_CAN_REUSE,
+            Reuse::Never => bindings::SK_NO_REUSE,
+        };
+        // CAST: The constants are small.
+        let reuse = reuse as c_int;
+        self.locked(|sk| {
+            // SAFETY: The helper wants a valid socket that is locked: `locked` gives one.
+            unsafe { riwarp_helper_sk_set_reuse(sk, reuse) };
+        });
     }
 
     /// Keeps an IPv6 socket from taking IPv4 connections. Context: process.

@@ -37,6 +37,7 @@ use kernel_ext::{
         Hooked,
         Inbound,
         NetId,
+        Reuse,
         SockAddr,
         Socket,
         SocketEvents, //
@@ -327,6 +328,8 @@ pub(super) struct Plan {
     backlog: u16,
     ifindex: u32,
     net: NetId,
+    /// The driver holds the port ([`crate::pairing::ports`]).
+    is_held: bool,
 }
 
 impl Plan {
@@ -339,10 +342,11 @@ impl Plan {
             backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),
             ifindex: netdev.ifindex(),
             net: netdev.net_id(),
+            is_held: false,
         })
     }
 
-    /// For the peers of queue pairs.
+    /// For the peers of queue pairs, on a port that is held.
     pub(super) fn for_peers(device: &Device, addr: SockAddr) -> Self {
         let netdev = &device.netdev;
         Self {
@@ -352,6 +356,7 @@ impl Plan {
             backlog: BACKLOG_MIN,
             ifindex: netdev.ifindex(),
             net: netdev.net_id(),
+            is_held: true,
         }
     }
 
@@ -388,7 +393,11 @@ impl Plan {
     /// Makes the socket of a door.
     fn socket(&self, device: &Device, place: Place) -> Result<Socket> {
         let socket = Socket::new_tcp(&device.net()?, self.addr.family())?;
-        socket.set_reuseaddr();
+        socket.set_reuse(if self.is_held {
+            Reuse::Always
+        } else {
+            Reuse::Lingering
+        });
         if self.v6_only && self.addr.family() == Family::V6 {
             socket.set_v6only()?;
         }
@@ -399,7 +408,11 @@ impl Plan {
             Place::Address => {}
             Place::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
         }
-        socket.bind(&self.addr)?;
+        if self.is_held {
+            socket.bind_privileged(&self.addr)?;
+        } else {
+            socket.bind(&self.addr)?;
+        }
         Ok(socket)
     }
 }

@@ -30,6 +30,7 @@ use iwarp::{
         End,
         Features,
         Judgement,
+        Mismatch,
         Pair,
         Pauses,
         Psn,
@@ -364,10 +365,14 @@ impl Qp {
         let Some(pairing) = &mut *pairing else {
             return Err(ECONNREFUSED);
         };
-        pairing
-            .pair
-            .check(&route, Speaker::Initiator, theirs)
-            .map_err(|_| ECONNREFUSED)?;
+        let device = self.device();
+        let checked = device.pairings.check_call(&pairing.pair, &route, theirs);
+        checked.map_err(|mismatch| {
+            if mismatch == Mismatch::Limited {
+                device.stats.pairing_limited.inc();
+            }
+            ECONNREFUSED
+        })?;
         if pairing.pair.judge_call(pairing.bond) == Judgement::Refuse {
             return Err(EBUSY);
         }

@@ -1,12 +1,62 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Connections without rdma_cm between two ends in one process, and strangers who try to be one of them.
+# Connections without rdma_cm between two ends in one process, strangers who try to be one of them, and programs that
+# try to have the port.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
+# one PROGRAM CASE ADDRESS: a case of a program of verbs on the device that has the address.
+one() { CASE=$2 "$VERBS_DIR/$1" "$3"; }
+
+# A program has the port when the device is made. The device says so, works but for this, and holds the port as soon as
+# a queue pair wants it and it is free.
+port_is_taken_when_the_device_is_made() {
+	local program
+	rdma link del "$DEV_A"
+	python3 -c 'import socket, time
+taken = socket.create_server(("127.0.0.1", 24791))
+print("there", flush=True)
+time.sleep(600)' >"$TMP/taken" &
+	program=$!
+	eventually 20 grep -q there "$TMP/taken" || die "the program cannot have the port"
+	rdma link add "$DEV_A" type "$TYPE" netdev "$NET_A" || die "there is no device"
+	dmesg | grep -q "riwarp: $DEV_A: TCP port 24791 cannot be held (EADDRINUSE)" || die "it does not say so"
+	[ "$(cat "/sys/class/infiniband/$DEV_A/pairing_port")" = 24791 ] || die "another port"
+	one sends sizes "$IP4_B" || die "nothing works"
+	if one pairing both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "without the port"; fi
+	grep -q 'Address already in use' "$TMP/log" || die "$(cat "$TMP/log")"
+	kill "$program"
+	wait "$program" || true
+	one pairing both_ready_then_both_send "$IP4_B"
+	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
+}
+
+# Two devices of a namespace have the same port, and it is held until neither wants it.
+two_devices_share_the_port() {
+	ip link add two type dummy
+	ip link set two up
+	ip addr add 10.71.99.1/24 dev two
+	rdma link add two type "$TYPE" netdev two
+	one pairing both_ready_then_both_send 10.71.99.1
+	setting - "$DEV_A" pairing_port 0
+	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.1
+	setting - "$DEV_A" pairing_port 24791
+	one pairing both_ready_then_both_send "$IP4_B"
+	rdma link del two
+	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
+	# Nor does an address that comes later have to be followed.
+	ip addr add 10.71.99.2/24 dev "$NET_A"
+	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.2
+	ip addr del 10.71.99.2/24 dev "$NET_A"
+	ip link del two
+}
+
 ends_up self
 relay 200 "$VERBS_DIR/pairing" "$IP4_B"
 relay 300 "$VERBS_DIR/stranger" "$IP4_B"
+relay 100 "$VERBS_DIR/ports" "$IP4_B"
+try port_is_taken_when_the_device_is_made 60 port_is_taken_when_the_device_is_made
+try two_devices_share_the_port 60 two_devices_share_the_port
 try nothing_left 30 nothing_left 10 qp cq mr pd
 finish

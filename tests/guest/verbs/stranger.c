@@ -309,6 +309,74 @@ static void silent_ones(void)
 	sides_close(&a, &b);
 }
 
+static long limited(void)
+{
+	return device_counter(ctx, "pairing_limited");
+}
+
+/* Calls at once with many wrong PSNs, and behind them with the right one; says whether that is answered. */
+static bool guess(const struct side *from, const struct side *to, bool *answered)
+{
+	enum { GUESSES = 16 };
+	uint8_t frame[REQUEST_LEN];
+	int fds[GUESSES + 1];
+	ssize_t came = 0;
+
+	make_request(frame, from, to);
+	for (int i = 0; i <= GUESSES; i++)
+		fds[i] = knock(NULL);
+	for (int i = 0; i <= GUESSES; i++) {
+		put32(frame + ANNOUNCEMENT_AT + 16, from->psn ^ (i < GUESSES ? 1 + i : 0));
+		send(fds[i], frame, sizeof(frame), MSG_NOSIGNAL);
+	}
+	for (int i = 0; i <= GUESSES; i++) {
+		came = answer(fds[i], SOON);
+		close(fds[i]);
+		if (came < 0 || (came && i < GUESSES)) {
+			fail("%zd octets come back to guess %d", came, i);
+			return false;
+		}
+	}
+	*answered = came;
+	return true;
+}
+
+/* Who guesses is not told when a guess is right; and when it stops, the right one comes in. */
+WAITING_CASE(too_many_wrong_guesses_and_a_right_one_is_refused_too)
+{
+	int64_t end = now_ms() + 6 * SOON;
+	bool answered = true;
+
+	/* A machine that is slow enough may compare all of them, since it takes longer than they count. */
+	for (long before = limited(); answered || limited() == before;) {
+		must(guess(b, a, &answered));
+		check(now_ms() < end, "all are compared");
+	}
+}
+
+/* Whoever knows both numbers of one that may call itself is let in whatever others guess. */
+static void guesses_are_no_hindrance_where_two_numbers_are_known(void)
+{
+	int64_t end = now_ms() + 6 * SOON;
+	long before = limited();
+	bool answered = false;
+	struct side a, b;
+
+	if (sides_open(&a, &b, ctx, 0) && side_rtr(&a, &b) && side_rts(&a)) {
+		/* It calls too, and then its own call may go first. */
+		while (!answered && guess(&b, &a, &answered))
+			if (now_ms() > end) {
+				fail("kept out");
+				break;
+			}
+		if (!test_failed() && limited() != before)
+			fail("%ld are not compared", limited() - before);
+		if (!test_failed() && side_rtr(&b, &a) && side_rts(&b))
+			traffic(&a, &b);
+	}
+	sides_close(&a, &b);
+}
+
 static long free_kb(void)
 {
 	FILE *file = fopen("/proc/meminfo", "r");
@@ -371,6 +439,8 @@ int main(int argc, char **argv)
 	RUN(half_a_frame);
 	RUN(replayed);
 	RUN(silent_ones);
+	RUN(too_many_wrong_guesses_and_a_right_one_is_refused_too);
+	RUN(guesses_are_no_hindrance_where_two_numbers_are_known);
 	RUN(ten_thousand);
 	return test_end();
 }

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! TCP ports that are held: no program of the network namespace can bind one, on any address. The
+//! driver's own listeners are bound past the hold ([`Reuse::Always`]).
+//!
+//! Devices of one namespace that want the same port share it. A held port is a socket for each
+//! protocol, bound to the wildcard address, which never listens: TCP answers a connection to it
+//! with a reset, as if the port were free.
+//!
+//! (TCP knows each VRF as a place of its own, so a program bound to one may have the port there.)
+//!
+//! Lock: `list` is held while sockets are opened or closed, so that a port is free for the next
+//! one: `list` > socket. Context: process.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+use kernel_ext::net::{
+    Family,
+    NetId,
+    NetRef,
+    Reuse,
+    SockAddr,
+    Socket, //
+};
+
+/// The ports that devices hold.
+#[pin_data]
+pub(crate) struct HeldPorts {
+    #[pin]
+    list: Mutex<KVec<HeldPort>>,
+}
+
+/// A port, and the sockets that keep others from it.
+struct HeldPort {
+    place: (NetId, u16),
+    /// How many [`PortHold`]s there are.
+    holders: usize,
+    _v4: Socket,
+    /// None where the kernel was started without IPv6.
+    _v6: Option<Socket>,
+}
+
+/// A share in a held port. The last one gives the port back.
+pub(crate) struct PortHold {
+    ports: Arc<HeldPorts>,
+    place: (NetId, u16),
+}
+
+impl HeldPorts {
+    /// Makes a list without ports.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                list <- new_mutex!(KVec::new(), "riwarp::HeldPorts::list"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Holds a port, whatever the rights of the current task. It has to be given back before the
+    /// namespace ends ([`kernel_ext::net::NetnsExit`]).
+    ///
+    /// # Errors
+    ///
+    /// * `EADDRINUSE` if a program has bound it.
+    /// * `ENOMEM` and others of TCP.
+    pub(crate) fn hold(self: &Arc<Self>, net: &NetRef, port: u16) -> Result<PortHold> {
+        let place = (net.id(), port);
+        let mut list = self.list.lock();
+        match list.iter_mut().find(|held| held.place == place) {
+            // NO-OVERFLOW: there are far less devices and queue pairs.
+            Some(held) => held.holders = held.holders.saturating_add(1),
+            None => list.push(HeldPort::bind(net, port)?, GFP_KERNEL)?,
+        }
+        drop(list);
+        Ok(PortHold {
+            ports: self.clone(),
+            place,
+        })
+    }
+}
+
+impl HeldPort {
+    /// Binds a port for its first holder.
+    fn bind(net: &NetRef, port: u16) -> Result<Self> {
+        Ok(Self {
+            place: (net.id(), port),
+            holders: 1,
+            _v4: bound(net, Family::V4, port)?,
+            _v6: match bound(net, Family::V6, port) {
+                Err(error) if error == EAFNOSUPPORT => None,
+                bound => Some(bound?),
+            },
+        })
+    }
+}
+
+impl Drop for PortHold {
+    fn drop(&mut self) {
+        let mut list = self.ports.list.lock();
+        let Some(index) = list.iter().position(|held| held.place == self.place) else {
+            return;
+        };
+        let Some(held) = list.get_mut(index) else {
+            return;
+        };
+        held.holders = held.holders.saturating_sub(1);
+        if held.holders == 0 {
+            // Closed with the lock held: whoever finds no entry finds the port free.
+            drop(list.remove(index));
+        }
+    }
+}
+
+/// Makes a socket that has a port of one protocol for itself.
+///
+/// Connections that had the port before may linger, so it is bound with `SO_REUSEADDR`, which is
+/// then taken back. But TCP also remembers for the port as a whole that all its sockets share it
+/// (`fastreuse`), and then does not look at each of them. It forgets that when a socket listens;
+/// so this one does, for a moment.
+fn bound(net: &NetRef, family: Family, port: u16) -> Result<Socket> {
+    let socket = Socket::new_tcp(net, family)?.into_listener();
+    if family == Family::V6 {
+        socket.set_v6only()?;
+    }
+    let mut addr = SockAddr::unspecified(family);
+    addr.set_port(port);
+    socket.set_reuse(Reuse::Lingering);
+    socket.bind_privileged(&addr)?;
+    socket.listen(0)?;
+    // Before it stops: nobody can begin to listen in between.
+    socket.set_reuse(Reuse::Never);
+    socket.stop_listening();
+    Ok(socket)
+}
+
+#[kernel::prelude::kunit_tests(riwarp_held_ports)]
+mod tests {
+    use super::*;
+
+    /// Tries to bind a port as a program would.
+    fn bind(addr: &SockAddr, reuse: Reuse) -> Result<Socket> {
+        let socket = Socket::new_tcp(&NetRef::init_net(), addr.family())?;
+        socket.set_reuse(reuse);
+        socket.bind(addr)?;
+        Ok(socket)
+    }
+
+    /// The wildcard address and one of the host's, in both protocols.
+    fn addresses(port: u16) -> [SockAddr; 4] {
+        use core::net::{
+            IpAddr,
+            Ipv4Addr,
+            Ipv6Addr, //
+        };
+        [
+            SockAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+            SockAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
+            SockAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port),
+            SockAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), port),
+        ]
+    }
+
+    fn is_everybodys(port: u16) -> bool {
+        let addresses = addresses(port);
+        let mut bound = addresses.iter().map(|addr| bind(addr, Reuse::Lingering));
+        bound.all(|bound| bound.is_ok())
+    }
+
+    fn is_nobodys(port: u16) -> bool {
+        addresses(port).iter().all(|addr| {
+            [Reuse::Never, Reuse::Lingering]
+                .iter()
+                .all(|reuse| bind(addr, *reuse).err() == Some(EADDRINUSE))
+        })
+    }
+
+    #[test]
+    fn a_held_port_is_nobodys_until_the_last_holder_goes() -> Result {
+        let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
+        assert!(is_everybodys(PORT));
+        let first = ports.hold(&net, PORT)?;
+        assert!(is_nobodys(PORT));
+        let second = ports.hold(&net, PORT)?;
+        drop(first);
+        assert!(is_nobodys(PORT) && is_everybodys(PORT + 1));
+        drop(second);
+        assert!(is_everybodys(PORT));
+        assert!(ports.list.lock().is_empty());
+        Ok(())
+    }
+
+    #[test]
+    fn a_port_that_somebody_has_cannot_be_held() -> Result {
+        let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
+        for addr in addresses(PORT) {
+            let theirs = bind(&addr, Reuse::Never)?;
+            assert_eq!(ports.hold(&net, PORT).err(), Some(EADDRINUSE));
+            drop(theirs);
+            // Nor is half of it kept.
+            assert!(is_everybodys(PORT));
+        }
+        Ok(())
+    }
+
+    /// Neither if it comes to listen later: that is what is held.
+    #[test]
+    fn who_was_bound_before_does_not_get_to_listen() -> Result {
+        let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
+        for addr in addresses(PORT) {
+            let theirs = bind(&addr, Reuse::Lingering)?.into_listener();
+            let hold = ports.hold(&net, PORT)?;
+            assert_eq!(theirs.listen(1).err(), Some(EADDRINUSE));
+            drop(hold);
+            theirs.listen(1)?;
+            assert_eq!(ports.hold(&net, PORT).err(), Some(EADDRINUSE));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn who_is_let_in_listens_beside_the_hold() -> Result {
+        let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
+        let hold = ports.hold(&net, PORT)?;
+        for addr in addresses(PORT) {
+            let ours = bind(&addr, Reuse::Always)?.into_listener();
+            ours.listen(1)?;
+            assert!(is_nobodys(PORT));
+            drop(ours);
+            assert!(is_nobodys(PORT));
+        }
+        drop(hold);
+        assert!(is_everybodys(PORT));
+        Ok(())
+    }
+
+    /// Nothing else of the tests, and no connection by itself, has it.
+    const PORT: u16 = 24_793;
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The port where queue pairs find each other is the device's: no program can bind it, whether or not a queue pair
+ * waits there, and so none can take the place of one. */
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "modify.h"
+
+#define OTHER_PORT 24995
+/* Nobody serves it here. */
+#define PRIVILEGED_PORT 619
+#define NOBODY 65534
+
+static struct ibv_context *ctx;
+static int port;
+
+/* How a program can ask for a port that somebody has. */
+enum way { PLAIN, REUSE_ADDRESS, REUSE_PORT, ON_LOOPBACK, WAYS };
+
+/* Tries to bind a port as a program does, and to listen there; gives the errno, negative that of listen(), 0 if it
+ * can. */
+static int try_bind(const struct sockaddr_storage *addr, enum way way)
+{
+	int one = 1, rc, fd = socket(addr->ss_family, SOCK_STREAM, 0);
+
+	/* Also an address that the host does not have yet. */
+	setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &one, sizeof(one));
+	if (way >= REUSE_ADDRESS)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (way == REUSE_PORT)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+	if (way == ON_LOOPBACK)
+		setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3);
+	if (bind(fd, (const struct sockaddr *)addr, sizeof(*addr)))
+		rc = errno;
+	else
+		rc = listen(fd, 1) ? -errno : 0;
+	close(fd);
+	return rc;
+}
+
+/* The addresses that a program can bind: all of them, those of this host, and one that it does not have. */
+static const char *const addresses[] = { "0.0.0.0", "127.0.0.1", "192.0.2.77", "::", "::1" };
+
+static void address(struct sockaddr_storage *out, const char *text, int number)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)out;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
+
+	memset(out, 0, sizeof(*out));
+	if (inet_pton(AF_INET, text, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(number);
+	} else {
+		inet_pton(AF_INET6, text, &v6->sin6_addr);
+		v6->sin6_family = AF_INET6;
+		v6->sin6_port = htons(number);
+	}
+}
+
+/* Whether binding a port ends so, whatever the address and the way. A free one may have connections that linger,
+ * which only those who reuse addresses do not mind. */
+static bool binding_gives(int number, int expected)
+{
+	struct sockaddr_storage addr;
+
+	for (size_t i = 0; i <= ARRAY_SIZE(addresses); i++)
+		for (enum way way = expected ? PLAIN : REUSE_ADDRESS; way < WAYS; way++) {
+			const char *text = i < ARRAY_SIZE(addresses) ? addresses[i] : "its own";
+			int rc;
+
+			if (i < ARRAY_SIZE(addresses))
+				address(&addr, text, number);
+			else
+				addr_with_port(&addr, number);
+			rc = try_bind(&addr, way);
+			if (rc != expected) {
+				fail("port %d at %s, way %d: %d", number, text, way, rc);
+				return false;
+			}
+		}
+	return true;
+}
+
+/* Sets the port; gives the errno. */
+static int try_set_port(int number)
+{
+	char path[PATH_MAX], text[16];
+	int fd, rc;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/pairing_port",
+		 ibv_get_device_name(ctx->device));
+	fd = open(path, O_WRONLY);
+	if (fd < 0)
+		return errno;
+	rc = write(fd, text, snprintf(text, sizeof(text), "%d", number)) < 0 ? errno : 0;
+	close(fd);
+	return rc;
+}
+
+static void nobody_can_bind_it_while_nothing_waits(void)
+{
+	must(binding_gives(port, EADDRINUSE));
+	/* And nobody is told that somebody is there. */
+	check(!somebody_listens(port), "somebody listens");
+	must(binding_gives(OTHER_PORT, 0));
+}
+
+SIDES_CASE(nobody_can_bind_it_while_a_queue_pair_waits)
+{
+	must(side_rtr(a, b));
+	check(somebody_listens(port), "nobody listens");
+	must(binding_gives(port, EADDRINUSE));
+	must(side_rtr(b, a) && side_rts(b) && side_rts(a) && traffic(a, b));
+	must(binding_gives(port, EADDRINUSE));
+}
+
+static void it_goes_with_the_setting(void)
+{
+	check(!try_set_port(0), "cannot be switched off");
+	must(binding_gives(port, 0));
+	check(!try_set_port(OTHER_PORT), "cannot be changed");
+	must(binding_gives(OTHER_PORT, EADDRINUSE) && binding_gives(port, 0));
+	check(!try_set_port(port), "cannot be changed back");
+	must(binding_gives(port, EADDRINUSE) && binding_gives(OTHER_PORT, 0));
+}
+
+/* Who waits goes on at the port that was set when it began, and nobody takes that from it. */
+SIDES_CASE(who_waits_keeps_the_port)
+{
+	check(!try_set_port(OTHER_PORT), "cannot be changed");
+	must(side_rtr(a, b) && side_rtr(b, a));
+	check(!try_set_port(port), "cannot be changed back");
+	must(binding_gives(OTHER_PORT, EADDRINUSE) && binding_gives(port, EADDRINUSE));
+	must(side_rts(a) && side_rts(b) && traffic(a, b));
+	must(side_to(a, IBV_QPS_RESET) && side_to(b, IBV_QPS_RESET));
+	must(binding_gives(OTHER_PORT, 0));
+}
+
+SIDES_CASE(a_port_that_a_program_has_is_refused)
+{
+	struct sockaddr_storage addr;
+	int fd = socket(AF_INET, SOCK_STREAM, 0), rc;
+
+	/* Elsewhere on this host will do, and it need not listen. */
+	address(&addr, "127.0.0.1", OTHER_PORT);
+	check(!bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind: %s", strerror(errno));
+	rc = try_set_port(OTHER_PORT);
+	close(fd);
+	check(rc == EADDRINUSE, "%s", strerror(rc));
+	/* All is as before. */
+	check(device_value(ctx, "pairing_port") == port, "another port");
+	must(binding_gives(port, EADDRINUSE) && binding_gives(OTHER_PORT, 0));
+	must(sides_join(a, b) && traffic(a, b));
+}
+
+/* Connections that linger keep nobody from holding the port again. */
+SIDES_CASE(it_can_be_held_again_beside_its_connections)
+{
+	must(sides_join(a, b) && traffic(a, b));
+	check(!try_set_port(0) && !try_set_port(port), "while they are up");
+	must(binding_gives(port, EADDRINUSE));
+	must(side_to(a, IBV_QPS_RESET) && side_to(b, IBV_QPS_RESET));
+	check(!try_set_port(0) && !try_set_port(port), "after their end");
+	must(binding_gives(port, EADDRINUSE));
+}
+
+/* What a user does who may not bind such a port himself. */
+static void as_nobody(void)
+{
+	struct sockaddr_storage addr;
+	struct ibv_context *own;
+	struct side a, b;
+	int rc;
+
+	check(!setresgid(NOBODY, NOBODY, NOBODY) && !setresuid(NOBODY, NOBODY, NOBODY), "setresuid: %s",
+	      strerror(errno));
+	address(&addr, "127.0.0.1", PRIVILEGED_PORT + 1);
+	rc = try_bind(&addr, PLAIN);
+	check(rc == EACCES, "may bind such a port: %d", rc);
+	own = ibv_open_device(ctx->device);
+	check(own, "ibv_open_device: %s", strerror(errno));
+	if (sides_open(&a, &b, own, 0) && sides_join(&a, &b))
+		traffic(&a, &b);
+	sides_close(&a, &b);
+	ibv_close_device(own);
+}
+
+static void a_privileged_port_serves_who_may_not_bind_it(void)
+{
+	int status = -1;
+	pid_t child;
+
+	check(!try_set_port(PRIVILEGED_PORT), "cannot be set");
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		as_nobody();
+		_exit(test_failed() ? test_cannot_start() : 0);
+	}
+	waitpid(child, &status, 0);
+	binding_gives(PRIVILEGED_PORT, EADDRINUSE);
+	check(!try_set_port(port), "cannot be changed back");
+	check(!status, "the child's status is %d", status);
+	must(binding_gives(PRIVILEGED_PORT, 0));
+}
+
+int main(int argc, char **argv)
+{
+	test_begin(argc, argv);
+	srand(getpid());
+	ctx = test_context();
+	if (!ctx)
+		return test_cannot_start();
+	port = device_value(ctx, "pairing_port");
+	RUN(nobody_can_bind_it_while_nothing_waits);
+	RUN(nobody_can_bind_it_while_a_queue_pair_waits);
+	RUN(it_goes_with_the_setting);
+	RUN(who_waits_keeps_the_port);
+	RUN(a_port_that_a_program_has_is_refused);
+	RUN(it_can_be_held_again_beside_its_connections);
+	RUN(a_privileged_port_serves_who_may_not_bind_it);
+	return test_end();
+}
