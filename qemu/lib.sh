@@ -20,11 +20,14 @@ root=$cache/root-$(key root packages)
 # What is made of the kernel's packages depends on the kernel's version, not on what else the root holds.
 kdir=$cache/kdir-$(key kdir)
 boot=$cache/boot-$(key kdir initramfs init.c tsc.c)
+# Modules of the kernel's source that it was built without (qemu/modules).
+stock_extra=$cache/extra-$(key kdir modules)
 
 # The same for the debug kernel.
 debug_release=${kernel_release%%+*}-riwarp-debug
 debug_kdir=$cache/debug-$(key debug-kernel debug.config)
 debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c tsc.c)
+debug_extra=$cache/extra-$(key debug-kernel debug.config modules)
 
 # And for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml

@@ -1,0 +1,101 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The kernel's network block device over RTRS (RNBD), client and server, on two devices of the initial namespace, where
+# they have to be. As long as RTRS gives each of its buffers a new key after use (`always_invalidate`, its default), the
+# server sends that key in a Send with Immediate, which rdma_cm's connections have by the setting `extensions` of both
+# devices.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=storage.sh
+. "$(dirname "$0")/storage.sh"
+
+CLIENT=/sys/class/rnbd-client/ctl
+LONGEST=124
+
+# target_up [PARAMETER of rtrs-server...]: for whoever comes, any disk. Few buffers, each of which is 128 KiB.
+target_up() {
+	modprobe rtrs-server sess_queue_depth=64 "$@"
+	modprobe rnbd-server
+}
+
+target_down() {
+	within 30 rmmod rnbd-server
+	within 30 rmmod rtrs-server
+}
+
+# map: writes what rnbd-client takes for a command; its errno is that of the write.
+map() {
+	echo "sessname=riwarp path=ip:$IP4_A,ip:$IP4_B device_path=/dev/ram0" |
+		within 60 tee "$CLIENT/map_device" >/dev/null
+}
+
+connect() {
+	map || die "map: $?"
+	eventually 10 disk_is_there || die 'no disk'
+}
+
+disk_is_there() {
+	local block
+	for block in /sys/block/rnbd*; do
+		DISK=/dev/${block##*/}
+		[ ! -b "$DISK" ] || return 0
+	done
+	return 1
+}
+
+disconnect() {
+	echo normal >"/sys/block/${DISK##*/}/rnbd/unmap_device"
+	eventually 20 disk_is_gone
+}
+
+# both_set A B: the setting of the client's device and of the server's.
+both_set() {
+	setting - "$DEV_A" extensions "$1"
+	setting - "$DEV_B" extensions "$2"
+}
+
+# refused A B: with these settings there is no disk. The server's first answer is refused when it is posted, which RTRS
+# says, and nothing stays.
+refused() {
+	both_set "$1" "$2"
+	dmesg -C
+	! map || die 'mapped'
+	dmesg
+	dmesg | grep -qE 'Posting RDMA-[-A-Za-z]* to QP failed, err: -(EOPNOTSUPP|95)' || die 'refused for something else'
+	! disk_is_there || die 'a disk'
+	eventually 30 no_qp || die "left: $(rdma resource show qp)"
+}
+
+# Without new keys RTRS needs no Send with Immediate.
+without_new_keys() {
+	target_down
+	target_up always_invalidate=N
+	both_set 0 0
+	connected verified 8
+}
+
+load_modules "$MODULE"
+veth_ends - - 1500
+DEV_A=${TYPE}a DEV_B=${TYPE}b
+link_add - "$DEV_A" "$TYPE" "$NET_A"
+link_add - "$DEV_B" "$TYPE" "$NET_B"
+# A listener for any address answers through its own interface, so what it says comes from outside although its address
+# is this machine's.
+echo 1 >"/proc/sys/net/ipv4/conf/$NET_A/accept_local"
+disk_in_memory
+target_up
+modprobe rnbd-client
+try refused 90 refused 0 0
+try refused_by_the_server 90 refused 1 0
+try refused_by_the_client 90 refused 0 1
+both_set 1 1
+try blocks 60 connected blocks
+for depth in 1 32; do try "verified_$depth" 90 connected verified "$depth"; done
+try large 90 connected large
+try file_system 60 connected file_system
+try cycles 150 cycles "${CYCLES:-5}"
+try without_new_keys 90 without_new_keys
+within 30 rmmod rnbd-client
+target_down
+finish
