@@ -167,6 +167,32 @@ our_setting() {
 	fi
 }
 
+# With `extensions` on, riwarp offers siw the Send with Immediate, by a flag that RFC 5044 reserves, and siw, which
+# knows no such flag, sends it back. That agrees on nothing: each message is as without, and a Send with Immediate ends in
+# an error before an octet of it goes out.
+extensions_on() {
+	local flags=0x11
+	[ "$TYPE_A" != siw ] || flags=0x10
+	our_setting extensions 1
+	capture "$NS_A" "$NET_A" "$TMP/traffic" messages_and_one_too_many
+	our_setting extensions 0
+	crc_is 1
+	# With the flag for enhanced data of revision 2.
+	diff - <(sed -nE 's/^(. re.) .* (res=[^ ]*).*/\1 \2/p' "$TMP/traffic.fields") <<-END || die 'these are not the flags expected'
+		a req res=$flags
+		b rep res=$flags
+	END
+	! grep 'opcode=0x0f' "$TMP/traffic.fields" || die 'a Send with Immediate has gone out'
+}
+
+messages_and_one_too_many() {
+	local end
+	all_messages
+	ask "$OURS" sendimm "${AT[$OURS]}" 5 7 -
+	await "$OURS" "wc ${AT[$OURS]} send * loc_qp_op"
+	for end in a b; do await $end "disconnected ${AT[$end]}"; done
+}
+
 without_crc() {
 	our_setting crc 0
 	"$@"
@@ -252,6 +278,7 @@ for topology in siw-server siw-client; do
 	try "$topology/each_message" 120 each_message 1
 	try "$topology/refusals" 90 refusals rem_op
 	try "$topology/each_message_without_crc" 120 each_message 0
+	try "$topology/extensions_on" 120 extensions_on
 	try "$topology/rping_without_crc" 60 without_crc rping_pair 4 20 -V
 	try "$topology/ib_write_bw_without_crc" 60 without_crc perftest_checked 1 ib_write_bw -s 65536 -n 50
 	try "$topology/ib_read_bw_without_crc" 60 without_crc perftest_checked 1 ib_read_bw -s 65536 -n 50
