@@ -63,7 +63,7 @@ try() {
 	PORT=$((PORT + 10))
 	log=$TMP/case-$CASES.log
 	set -m
-	( set -eu; "$@" ) >"$log" 2>&1 </dev/null &
+	( set -eu; before_case "${name#*/}"; "$@" ) >"$log" 2>&1 </dev/null &
 	pid=$!
 	( sleep "$limit"; group_report "$pid" >"$log.late"; kill -KILL -- "-$pid" ) 2>/dev/null </dev/null &
 	dog=$!
@@ -88,6 +88,9 @@ try() {
 	fi
 	[ "$rc" = 0 ] || [ "$rc" = 75 ] || after_failure >/dev/null 2>&1 </dev/null || true
 }
+
+# before_case NAME: what a case needs, or it fails: for suites that ask for something.
+before_case() { :; }
 
 # What a failed case leaves behind is not to fail those after it: for suites that know what that may be.
 after_failure() { :; }

@@ -14,8 +14,11 @@ set -eu
 
 CYCLES=${CYCLES:-100}
 
-# With its port a target provokes what qemu/known-reports knows, and then lockdep is silent until it restarts.
-fresh() { order restart; }
+# Taking the target down stops lockdep there until it restarts (storage_nvme.sh).
+stale() { ! (order lockdep_works) >/dev/null; }
+
+# By then the target has been taken down.
+UNWATCHED='*fault/unload'
 
 # queues N OPTION...: the disk has so many, and each octet comes back through them.
 queues() {

@@ -16,11 +16,21 @@ mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/confi
 # What a whole system has running.
 iscsid_up
 
+# The steps for NVMe take its target down, which stops lockdep (storage_nvme.sh).
+UNWATCHED='*_iser'
+
 # One script of all blocks, since later ones use what earlier ones have set. It ends where a command fails.
-declare -f always_on >"$TMP/steps"
+{
+	declare -f always_on before_case each_end lockdep_works die
+	declare -p UNWATCHED
+} >"$TMP/steps"
 awk '
 	/^## / { heading = tolower(substr($0, 4)); gsub(/[^a-z0-9]+/, "_", heading) }
-	/^```sh$/ { inside = 1; printf "echo @begin %02d_%s\n", ++n, heading; next }
+	/^```sh$/ {
+		inside = 1
+		printf "echo @begin %02d_%s\nbefore_case %02d_%s\n", ++n, heading, n, heading
+		next
+	}
 	/^```$/ && inside { inside = 0; printf "cd /; echo @end %02d_%s\n", n, heading; next }
 	inside && /--logout/ { print "always_on" }
 	inside' /riwarp/docs/storage.md >>"$TMP/steps"

@@ -73,8 +73,11 @@ end_down() {
 # What the target's module is loaded with, and what the names of such cases begin with.
 TARGET_PARAMETERS=() PREFIX=''
 
-# fresh: what guest 1 has to do before it becomes a target anew.
-fresh() { :; }
+# stale: whether guest 1 is not fit any more to be a target.
+stale() { false; }
+
+# fresh: has guest 1, which is no target, restart if it is stale.
+fresh() { ! stale || order restart; }
 
 order_target_up() { order target_up "${TARGET_PARAMETERS[@]}"; }
 
@@ -232,6 +235,10 @@ in_turn() {
 	local fault
 	for fault; do
 		[[ " ${FAULTS-$*} " = *" $fault "* ]] || continue
+		if stale; then
+			order restart
+			order_end_up riwarp riwarp
+		fi
 		MARK=$PREFIX$fault
 		try "${PREFIX}fault/$fault" 150 "$fault"
 	done
