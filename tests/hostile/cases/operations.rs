@@ -26,10 +26,12 @@ use super::{
 };
 use crate::{
     bench::{
+        reply_to,
         Bench,
         Segments, //
     },
     frame::{
+        flag,
         hex,
         op,
         pattern,
@@ -655,5 +657,29 @@ pub(super) fn where_it_is_not_known() -> Vec<Case> {
             move |_| segment.clone(),
         )
     });
-    refusals(list.collect()).collect()
+    let mut list: Vec<_> = refusals(list.collect()).collect();
+    list.push(
+        case(
+            "send_with_immediate_where_it_is_not_known",
+            "EXT-4 MPA-3 RDMAP-27",
+            send_with_immediate_where_it_is_not_known,
+        )
+        .alone(),
+    );
+    list
+}
+
+/// Whatever the setting says, the device neither offers what its library cannot report nor takes
+/// an offer of it.
+fn send_with_immediate_where_it_is_not_known(b: &mut Bench<'_>) -> Outcome {
+    b.setting("extensions", 1)?;
+    let message = send(1, b"hello").opcode(0xf);
+    let (mut wire, request) = b.called()?;
+    require!(request.flags & 15 == 0, "flags {:#x}", request.flags);
+    b.answer(&mut wire, &request, &reply_to(&request, &[]).plus_flags(2))?;
+    b.refuses(&mut wire, code::OPCODE, &message)?;
+    let mut wire = b.connect_by(&Start::request(1, &[]).plus_flags(1))?;
+    let flags = wire.peer.as_ref().map(|reply| reply.flags);
+    require!(flags == Some(flag::CRC), "flags {flags:?}");
+    b.refuses(&mut wire, code::OPCODE, &message)
 }
