@@ -17,8 +17,8 @@
 #                       tests/run-all says how to run others, or all
 #   make kunit          the tests inside that kernel, and nothing else
 #   make soak           generated adversity: ten minutes of each fuzz target, then of mutated conversations and of spoilt
-#                       queues in that kernel; SECONDS=n is the time of each. Then an hour of mutants of the driver, each
-#                       of which has to fail a suite (tests/mutation)
+#                       queues in that kernel; SECONDS=n is the time of each. Then mutants of the driver, each of which has
+#                       to fail a suite (tests/mutation)
 #   make coverage       the lines of the protocol core that its tests run
 #   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." asks for a part of them
 #   make check          formatting, lints, docs/conformance.md, and the tests that need no kernel
@@ -80,7 +80,8 @@ clean:
 	@rm -rf tests/guest/build tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log modules-* root-* run siw-* *.lock
+	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log modules-* mutation-* root-* \
+		run siw-* sources-* uml-* *.lock
 
 .PHONY: all install kdir modules debug demo demo-nvme demo-iser test kunit soak bench check coverage fmt clean \
 	distclean

@@ -3,7 +3,7 @@
 # The reader of tests/mutation.list, for tests/mutation: awk -v mode=MODE -f tests/mutation.awk tests/mutation.list
 #
 #   check   whether each entry is whole, and its place is in its file exactly once
-#   list    a line per entry: name, file, suite, why it may survive; tabs between them
+#   list    a line per entry: name, file, kernel, suite, why it may survive; tabs between them
 #   apply   the file of the entry `want`, changed
 #
 # Lines are compared without the blanks at their ends, so that a place is found after it was indented anew.
@@ -60,10 +60,14 @@ function apply(file, i, at, indent) {
 
 function finish(found) {
 	if (!filled) return
-	if (mode == "list") print field["name"] "\t" field["file"] "\t" field["suite"] "\t" field["survives"]
+	if (!("kernel" in field)) field["kernel"] = "uml"
+	if (mode == "list")
+		print field["name"] "\t" field["file"] "\t" field["kernel"] "\t" field["suite"] "\t" field["survives"]
 	if (mode == "check" || field["name"] == want) {
 		if (field["name"] == "" || field["file"] == "" || field["suite"] == "" || !olds || !changes)
 			complain("incomplete mutant " field["name"] " before line " NR)
+		else if (field["kernel"] !~ /^(uml|stock|debug)$/)
+			complain("mutant " field["name"] " for an unknown kernel")
 		else if (seen[field["name"]]++)
 			complain("two mutants " field["name"])
 		else if ((found = find(field["file"])) != 1)
