@@ -98,6 +98,9 @@ pub(super) struct Actor {
     pub(super) id: Option<CmId>,
     /// The clock's zero.
     born: Instant<Monotonic>,
+    /// How far a test has put the clock forward.
+    #[cfg(CONFIG_KUNIT = "y")]
+    ahead: Delta,
     /// When the phase's time is up.
     deadline: Option<Delta>,
     /// When to look again before that.
@@ -170,6 +173,8 @@ impl Actor {
             phase,
             id: None,
             born: Instant::now(),
+            #[cfg(CONFIG_KUNIT = "y")]
+            ahead: Delta::ZERO,
             deadline: None,
             look: None,
             armed: None,
@@ -196,7 +201,7 @@ impl Actor {
     /// Asks for another step after a pause, unless one is asked for already. The next pause will be
     /// twice as long, up to `longest`: what never comes costs less and less.
     pub(super) fn look_later(&mut self, pause: &mut u32, longest: u32) {
-        if self.look.is_some_and(|at| self.born.elapsed() < at) {
+        if self.look.is_some_and(|at| self.now() < at) {
             return;
         }
         self.look_again(*pause);
@@ -205,7 +210,7 @@ impl Actor {
 
     /// Whether it is time for the step that was asked for; tells it once.
     pub(super) fn is_look_due(&mut self) -> bool {
-        let due = self.look.is_some_and(|at| self.born.elapsed() >= at);
+        let due = self.look.is_some_and(|at| self.now() >= at);
         if due {
             self.look = None;
         }
@@ -214,19 +219,26 @@ impl Actor {
 
     /// Whether the phase's time is up.
     pub(super) fn is_overdue(&self) -> bool {
-        self.deadline
-            .is_some_and(|deadline| self.born.elapsed() >= deadline)
+        self.deadline.is_some_and(|deadline| self.now() >= deadline)
+    }
+
+    /// The time since the connection was made.
+    fn now(&self) -> Delta {
+        let now = self.born.elapsed();
+        #[cfg(CONFIG_KUNIT = "y")]
+        let now = now + self.ahead;
+        now
     }
 
     fn after(&self, millis: u32) -> Delta {
         // NO-OVERFLOW: there are centuries between the limits and the end of the clock.
-        self.born.elapsed() + Delta::from_millis(millis.into())
+        self.now() + Delta::from_millis(millis.into())
     }
 
     /// Makes the clock go on by some milliseconds, for a test.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(super) fn pass(&mut self, millis: u32) {
-        self.born = self.born - Delta::from_millis(millis.into());
+        self.ahead += Delta::from_millis(millis.into());
     }
 }
 
@@ -299,9 +311,7 @@ impl Conn {
         // step.
         cancel_delayed::<Self, TIMER>(self);
         actor.armed = wanted.filter(|at| {
-            let millis = (*at - actor.born.elapsed())
-                .as_millis_ceil()
-                .clamp(1, 1 << 20);
+            let millis = (*at - actor.now()).as_millis_ceil().clamp(1, 1 << 20);
             // CAST: just clamped. One more, since the present jiffy is partly over.
             let delay = msecs_to_jiffies(millis as u32) + 1;
             enqueue_delayed::<Self, TIMER>(self.clone(), delay).is_ok()
