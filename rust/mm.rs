@@ -11,9 +11,9 @@
 //! * [`noio`]: allocations that do not wait for a disk.
 
 pub mod dma_buf;
+pub mod mem_map;
 pub mod memcg;
 pub mod noio;
 pub mod paged;
-pub mod place;
 pub mod shared_ring;
 pub mod umem;

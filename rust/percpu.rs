@@ -24,7 +24,8 @@ pub struct PerCpuCount(NonNull<c_void>);
 
 // SAFETY: It may be used and freed by any thread.
 unsafe impl Send for PerCpuCount {}
-// SAFETY: Each processor adds by one operation; reading looks at words that others write, whole ones.
+// SAFETY: Each processor adds by one operation; reading looks at words that others write, whole
+// ones.
 unsafe impl Sync for PerCpuCount {}
 
 impl PerCpuCount {

@@ -306,8 +306,8 @@ fn index_of(id: u32) -> c_ulong {
 
 /// Initialises a work item.
 ///
-/// Neither generic nor inlined: what lockdep finds under one key has to have one name, at one address, in
-/// whichever crate the map is of what.
+/// Neither generic nor inlined: what lockdep finds under one key has to have one name, at one
+/// address, in whichever crate the map is of what.
 ///
 /// # Safety
 ///

@@ -4,7 +4,8 @@
 //!
 //! The map of the rooms:
 //!
-//! * [`ops`]: what a driver implements: a trait for each kind of object, and [`Driver`](ops::Driver);
+//! * [`ops`]: what a driver implements: a trait for each kind of object, and
+//!   [`Driver`](ops::Driver);
 //! * [`device`], [`settings`]: the device, its registration, its port events; its files in sysfs;
 //! * [`object`]: links from the driver's objects back to those that the consumers hold;
 //! * [`wr`], [`sges`], [`wc`]: work requests in, with the memory that they name, completions out;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Synchronisation that the `kernel` crate does not have: a spin lock against bottom halves, and the
-//! knowledge that they are off ([`BhOff`]), work that is handed over instead of waited for ([`Baton`]),
-//! values that can be taken back ([`Gate`]), the one object that callbacks have to find ([`Slot`]), and
-//! fields that keep apart what CPUs write ([`NextCacheLine`]).
+//! Synchronisation that the `kernel` crate does not have: a spin lock against bottom halves, and
+//! the knowledge that they are off ([`BhOff`]), work of one context at a time without waiting
+//! ([`SerialTask`]), values that can be taken back ([`BhRevocable`]), the one object of a module
+//! that callbacks have to find ([`ModuleCell`]), and fields that keep apart what CPUs write
+//! ([`NextCacheLine`]).
 //!
 //! C headers: `include/linux/spinlock.h`, `include/linux/bottom_half.h`.
 
@@ -13,19 +14,19 @@ use kernel::ffi::c_int;
 use kernel::sync::lock::Backend;
 use kernel::sync::lock::Lock;
 
-mod baton;
 mod bh;
-mod gate;
-mod slot;
+mod bh_revocable;
+mod module_cell;
+mod serial_task;
 
-pub use baton::Baton;
-pub use baton::Next;
-pub use baton::Ran;
 pub use bh::BhOff;
-pub use gate::Gate;
-pub use gate::GateGuard;
-pub use slot::Filled;
-pub use slot::Slot;
+pub use bh_revocable::BhRevocable;
+pub use bh_revocable::BhRevocableGuard;
+pub use module_cell::ModuleCell;
+pub use module_cell::ModuleCellGuard;
+pub use serial_task::Next;
+pub use serial_task::Ran;
+pub use serial_task::SerialTask;
 
 extern "C" {
     fn riwarp_helper_spin_lock_bh(lock: *mut bindings::spinlock_t);
@@ -33,8 +34,8 @@ extern "C" {
     fn riwarp_helper_spin_unlock_bh(lock: *mut bindings::spinlock_t);
 }
 
-/// Begins a line of the CPU's cache, as a field of a `#[repr(C)]` struct: what one CPU writes all the time is not
-/// to lie in a line with what another one reads.
+/// Begins a line of the CPU's cache, as a field of a `#[repr(C)]` struct: what one CPU writes all
+/// the time is not to lie in a line with what another one reads.
 #[repr(align(64))]
 pub struct NextCacheLine;
 

@@ -172,8 +172,8 @@ where
 ///
 /// After `true` the item will not run, unless enqueued again, its timer cannot run any more, in
 /// whatever context, and the queue's reference to it is gone. After `false` it was not enqueued, or
-/// runs already. Context: any but hard interrupt; drops the queue's reference in the caller's context,
-/// which is never the last one.
+/// runs already. Context: any but hard interrupt; drops the queue's reference in the caller's
+/// context, which is never the last one.
 pub fn cancel_delayed<T, const ID: u64>(item: &Arc<T>) -> bool
 where
     T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
@@ -208,29 +208,29 @@ mod tests {
 
     /// Counts how often it was run.
     #[pin_data]
-    struct Job {
+    struct TestWork {
         runs: Atomic<u32>,
         /// How often it is to enqueue itself again.
         again: Atomic<u32>,
         queue: Arc<OwnedQueue>,
         #[pin]
-        work: DelayedWork<Job>,
+        work: DelayedWork<TestWork>,
     }
 
     impl_has_delayed_work! {
-        impl HasDelayedWork<Self> for Job { self.work }
+        impl HasDelayedWork<Self> for TestWork { self.work }
     }
 
-    impl DelayedItem for Job {
+    impl DelayedItem for TestWork {
         fn queue(&self) -> &OwnedQueue {
             &self.queue
         }
     }
 
-    impl WorkItem for Job {
-        type Pointer = Arc<Job>;
+    impl WorkItem for TestWork {
+        type Pointer = Arc<TestWork>;
 
-        fn run(this: Arc<Job>) {
+        fn run(this: Arc<TestWork>) {
             this.runs.add(1, Relaxed);
             let again = this.again.load(Relaxed);
             if again > 0 {
@@ -252,14 +252,14 @@ mod tests {
         )?)
     }
 
-    fn job(queue: &Arc<OwnedQueue>, again: u32) -> Result<Arc<Job>> {
+    fn job(queue: &Arc<OwnedQueue>, again: u32) -> Result<Arc<TestWork>> {
         let queue = queue.clone();
         Arc::pin_init(
-            pin_init!(Job {
+            pin_init!(TestWork {
                 runs: Atomic::new(0),
                 again: Atomic::new(again),
                 queue,
-                work <- new_delayed_work!("riwarp_workqueue::Job"),
+                work <- new_delayed_work!("riwarp_workqueue::TestWork"),
             }),
             GFP_KERNEL,
         )

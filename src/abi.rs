@@ -2,10 +2,11 @@
 
 //! Work requests as they come in, and their translation into the driver's own form.
 //!
-//! The forms of all who post are below this module: a kernel consumer ([`kernel`]), or a process through
-//! one of two libraries ([`user`]). Which library serves a device is its [`Abi`], chosen by the link type.
-//! What else depends on who posts stands elsewhere: arming (`cq`), resizing (`cq`, `srq`, `rq`), what a
-//! device offers (`device`), Immediate Data and receives posted without a call (`qp`).
+//! The forms of all who post are below this module: a kernel consumer ([`kernel`]), or a process
+//! through one of two libraries ([`user`]). Which library serves a device is its [`Abi`], chosen by
+//! the link type. What else depends on who posts stands elsewhere: arming (`cq`), resizing (`cq`,
+//! `srq`, `rq`), what a device offers (`device`), Immediate Data and receives posted without a call
+//! (`qp`).
 
 use kernel_ext::rdma::ops::Provider;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device for KUnit suites: of the loopback interface, unknown to `ib_core`, and nobody's. What is made on
-//! it works as on any other; events and notifications go nowhere.
+//! A device for KUnit suites: of the loopback interface, unknown to `ib_core`, and nobody's. What
+//! is made on it works as on any other; events and notifications go nowhere.
 //!
 //! Context: process.
 
@@ -58,10 +58,10 @@ use crate::{
         Guid,
         Parts, //
     },
-    pairing::ports::HeldPorts,
+    oob::ports::HeldPorts,
     qp::Qp,
     queues::Queues,
-    registry::Ticket,
+    registry::DeviceRef,
     settings::{
         MpaRevision,
         Settings, //
@@ -100,7 +100,7 @@ impl Bench {
             settings: Settings::new(true, MpaRevision::Two),
             queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
             ports: HeldPorts::new()?,
-            ticket: Ticket::single()?,
+            device_ref: DeviceRef::single()?,
         })?;
         let pd = Pd::new(device.clone())?;
         Ok(Self { device, pd })

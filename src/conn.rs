@@ -2,30 +2,31 @@
 
 //! The connection manager: the life of one TCP connection, from start-up to release.
 //!
-//! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]) and of a
-//! queue pair that knows its peer ([`call`]), callbacks of the socket, and what the queue pair wants
-//! ([`Conn::close`], [`Conn::leave`], [`Conn::first_fpdu`], [`Conn::detach_qp`]). What leaves: MPA
-//! start-up frames, events of the iWARP connection manager, and the stream, which belongs to its queue
-//! pair once start-up is done.
+//! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]) and
+//! of a queue pair that knows its peer ([`connect_oob`]), callbacks of the socket, and what the
+//! queue pair wants ([`Conn::close`], [`Conn::leave`], [`Conn::first_fpdu`], [`Conn::detach_qp`]).
+//! What leaves: MPA start-up frames, events of the iWARP connection manager, and the stream, which
+//! belongs to its queue pair once start-up is done.
 //!
 //! # One actor per connection
 //!
-//! Whatever enters only leaves a note ([`Wants`], [`Desk`]) and queues the connection's work item.
-//! All decisions are taken by [`Conn::step`], one step at a time, on a queue that takes the steps
-//! of all connections in order. No step waits for a peer: one that is slow, or a start-up that is
-//! not done, holds up nobody else. `actor`, `initiator`, `responder`, `pairing` and `stream` hold the
-//! steps.
+//! Whatever enters only leaves a note ([`Wants`], [`PendingReply`]) and queues the connection's
+//! work item. All decisions are taken by [`Conn::step`], one step at a time, on a queue that takes
+//! the steps of all connections in order. No step waits for a peer: one that is slow, or a start-up
+//! that is not done, holds up nobody else. `actor`, `initiator`, `responder`, `oob` and `stream`
+//! hold the steps.
 //!
 //! # Who keeps whom alive
 //!
 //! * The table of the device ([`Conns`]) holds each connection until it is released. The iWARP
-//!   connection manager has a number only; if it forgets a request, or comes too late, nothing leaks
-//!   and nothing dangles.
-//! * The socket holds a [`Bell`], which holds the connection, which holds the socket. The ring is
-//!   opened by unhooking, at release.
-//! * The connection holds its queue pair, behind a [`Gate`], and the queue pair the connection, from
-//!   [`Qp::bind`] on. The ring is opened by closing the gate: before `stream_ended` or `unbind`, which
-//!   make the queue pair let go, and in [`Conn::detach_qp`].
+//!   connection manager has a number only; if it forgets a request, or comes too late, nothing
+//!   leaks and nothing dangles.
+//! * The socket holds a [`StreamCallbacks`], which holds the connection, which holds the socket.
+//!   This cycle of references ends by unhooking, at release.
+//! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair the
+//!   connection, from [`Qp::bind`] on. This cycle of references ends when the link to the queue
+//!   pair is revoked: before `stream_ended` or `unbind`, which make the queue pair let go, and in
+//!   [`Conn::detach_qp`].
 //! * A queued work item and the running timer hold a reference each. The timer is cancelled at
 //!   release.
 //!
@@ -35,12 +36,13 @@
 //!
 //! # Locks
 //!
-//! The actor's mutex is taken by a step, by [`connect`] and [`call`] while they make the connection, and
-//! by [`Conn::detach_qp`], which is a step too. Nobody takes it with a lock of a queue pair or a socket
-//! held, so that a step may call into both: actor > queue pair, actor > socket. The desk's mutex and
-//! the table's are innermost: nothing is called with them held. Callbacks of the socket take none of
-//! these; what they need is atomic or behind the gate. Events of the iWARP connection manager may be
-//! raised with the actor's mutex held, since the connection manager queues them and calls nothing back.
+//! The actor's mutex is taken by a step, by [`connect`] and [`connect_oob`] while they make the
+//! connection, and by [`Conn::detach_qp`], which is a step too. Nobody takes it with a lock of a
+//! queue pair or a socket held, so that a step may call into both: actor > queue pair, actor >
+//! socket. The pending reply's mutex and the table's are innermost: nothing is called with them
+//! held. Callbacks of the socket take none of these; what they need is atomic or revocable. Events
+//! of the iWARP connection manager may be raised with the actor's mutex held, since the connection
+//! manager queues them and calls nothing back.
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
@@ -88,7 +90,7 @@ use kernel_ext::{
     },
     sync::{
         BhOff,
-        Gate, //
+        BhRevocable, //
     },
     workqueue::{
         DelayedItem,
@@ -103,30 +105,30 @@ use crate::{
 
 use self::{
     actor::Actor,
-    table::Seat, //
+    table::ConnEntry, //
 };
 
 mod actor;
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod bench;
-mod calls;
 mod frames;
 mod initiator;
-mod pairing;
+mod oob;
 #[cfg(CONFIG_KUNIT = "y")]
 mod peer;
+mod requests;
 mod responder;
 mod stream;
 mod table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-use self::calls::Desk;
+use self::requests::PendingReply;
 pub(crate) use self::{
-    calls::{
+    requests::{
         accept,
-        call,
         connect,
+        connect_oob,
         reject, //
     },
     responder::{
@@ -180,14 +182,14 @@ pub(crate) struct StreamParams {
 #[pin_data]
 pub(crate) struct Conn {
     /// Never changes hands: closed with the last reference.
-    socket: Hooked<Bell>,
-    /// The queue pair, from the moment one is bound until it is to be left alone.
-    qp: SetOnce<Gate<Arc<Qp>>>,
+    socket: Hooked<StreamCallbacks>,
+    /// The queue pair, from the moment one is bound until it is detached.
+    qp: SetOnce<BhRevocable<Arc<Qp>>>,
     /// Who gets what arrives: a [`Route`].
     route: Atomic<u32>,
     wants: Wants,
     #[pin]
-    desk: Mutex<Desk>,
+    pending_reply: Mutex<PendingReply>,
     #[pin]
     actor: Mutex<Actor>,
     #[pin]
@@ -195,9 +197,9 @@ pub(crate) struct Conn {
     #[pin]
     timer: DelayedWork<Conn, TIMER>,
     /// The timer has run out since the last step.
-    rang: Atomic<bool>,
+    timer_expired: Atomic<bool>,
     /// Dropped last, when the socket is closed.
-    seat: Seat,
+    entry: ConnEntry,
 }
 
 /// The work item of a step.
@@ -232,7 +234,7 @@ impl WorkItem<TIMER> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.rang.xchg(true, Full);
+        this.timer_expired.xchg(true, Full);
         // Not the step itself: it may be running.
         this.kick();
     }
@@ -280,7 +282,8 @@ impl Wants {
 
 /// Leaves a note. The work item is queued after that, by the caller.
 fn want(note: &Atomic<bool>) {
-    // ORDERING: Pairs with `is_wanted` in the step that sees it; queueing orders it before a new step.
+    // ORDERING: Pairs with `is_wanted` in the step that sees it; queueing orders it before a new
+    // step.
     note.store(true, Release);
 }
 
@@ -296,27 +299,27 @@ impl Conn {
     ///
     /// Context: process.
     fn new(device: Arc<Device>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
-        let seat = Seat::take(device)?;
-        let bell = Arc::new(Bell::new(), GFP_KERNEL)?;
-        let socket = Hooked::new(socket, bell.clone())?;
+        let entry = ConnEntry::take(device)?;
+        let callbacks = Arc::new(StreamCallbacks::new(), GFP_KERNEL)?;
+        let socket = Hooked::new(socket, callbacks.clone())?;
         let conn = Arc::pin_init(
             pin_init!(Self {
                 socket,
                 qp: SetOnce::new(),
                 route: Atomic::new(Route::StartUp as u32),
                 wants: Wants::new(),
-                desk <- new_mutex!(Desk::Closed, "riwarp::Conn::desk"),
+                pending_reply <- new_mutex!(PendingReply::Closed, "riwarp::Conn::pending_reply"),
                 actor <- new_mutex!(actor, "riwarp::Conn::actor"),
                 work <- new_work!("riwarp::Conn::work"),
                 timer <- new_delayed_work!("riwarp::Conn::timer"),
-                rang: Atomic::new(false),
-                seat,
+                timer_expired: Atomic::new(false),
+                entry,
             }),
             GFP_KERNEL,
         )?;
-        // What rang before this was lost; the first step looks at everything.
-        bell.conn.populate(conn.clone());
-        if let Err(error) = conn.seat.sit(&conn) {
+        // Callbacks before this were lost; the first step looks at everything.
+        callbacks.conn.populate(conn.clone());
+        if let Err(error) = conn.entry.publish(&conn) {
             conn.socket.unhook();
             return Err(error);
         }
@@ -325,7 +328,7 @@ impl Conn {
 
     /// The device.
     pub(crate) fn device(&self) -> &Arc<Device> {
-        self.seat.device()
+        self.entry.device()
     }
 
     /// The socket, for the transmitter.
@@ -348,8 +351,8 @@ impl Conn {
         self.kick();
     }
 
-    /// The queue pair ends the stream in an orderly way as soon as all that was posted is done, for which it does
-    /// not wait for ever.
+    /// The queue pair ends the stream in an orderly way as soon as all that was posted is done, for
+    /// which it does not wait for ever.
     ///
     /// Context: any.
     pub(crate) fn leave(self: &Arc<Self>) {
@@ -383,7 +386,8 @@ impl Conn {
     pub(crate) fn detach_qp(self: &Arc<Self>) {
         want(&self.wants.orphan);
         drop(self.take_qp());
-        // Waits for a step that is under way with a reference of its own, and then does what follows.
+        // Waits for a step that is under way with a reference of its own, and then does what
+        // follows.
         self.step();
     }
 
@@ -418,14 +422,14 @@ impl Conn {
     ///
     /// Context: process. The reference may be the last one by the time it is dropped.
     fn qp(&self) -> Option<Arc<Qp>> {
-        Some(self.qp.as_ref()?.enter()?.clone())
+        Some(self.qp.as_ref()?.try_access()?.clone())
     }
 
     /// Takes the queue pair out, once its callbacks have ended; gives it the first time.
     ///
     /// Context: process.
     fn take_qp(&self) -> Option<Arc<Qp>> {
-        self.qp.as_ref()?.close()
+        self.qp.as_ref()?.revoke()
     }
 
     /// Gives what has arrived to whom it belongs.
@@ -436,8 +440,8 @@ impl Conn {
         match self.route() {
             Route::StartUp => self.kick(),
             Route::Qp => {
-                let gate = self.qp.as_ref();
-                if let Some(qp) = gate.and_then(|gate| gate.enter_off(off)) {
+                let link = self.qp.as_ref();
+                if let Some(qp) = link.and_then(|qp| qp.try_access_bh_off(off)) {
                     qp.data_ready(inbound, off);
                 }
             }
@@ -446,12 +450,12 @@ impl Conn {
     }
 }
 
-/// What the callbacks of a socket ring: leads to the connection.
-pub(crate) struct Bell {
+/// The callbacks of the socket: they lead to the connection.
+pub(crate) struct StreamCallbacks {
     conn: SetOnce<Arc<Conn>>,
 }
 
-impl Bell {
+impl StreamCallbacks {
     const fn new() -> Self {
         Self {
             conn: SetOnce::new(),
@@ -459,7 +463,7 @@ impl Bell {
     }
 }
 
-impl SocketEvents for Bell {
+impl SocketEvents for StreamCallbacks {
     #[inline]
     fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         if let Some(conn) = self.conn.as_ref() {
@@ -474,7 +478,7 @@ impl SocketEvents for Bell {
         match conn.route() {
             Route::StartUp => conn.kick(),
             Route::Qp => {
-                if let Some(qp) = conn.qp.as_ref().and_then(Gate::enter) {
+                if let Some(qp) = conn.qp.as_ref().and_then(BhRevocable::try_access) {
                     qp.write_space();
                 }
             }

@@ -8,8 +8,9 @@
 //!
 //! [`Cq::post`] cannot fail for its caller: a queue that is full raises its own error event and
 //! drops what comes after. Posting and telling are two steps, so that a batch of completions pays
-//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks of the driver
-//! but mutexes are given back, somebody calls [`Cq::announce`]. Without news that costs one load.
+//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks of the
+//! driver but mutexes are given back, somebody calls [`Cq::notify`]. Without a pending event that
+//! costs one load.
 //!
 //! Context: any. The queue's lock is the innermost of the driver.
 
@@ -55,9 +56,9 @@ use crate::{
     wr::Completion, //
 };
 
-/// What completions since the last announcement would raise.
+/// The event that completions since the last notification would raise.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum PendingEvent {
     /// Something, but nothing solicited.
     Plain,
     /// A solicited completion or an error.
@@ -72,18 +73,18 @@ const LOCKED_COPIES: u32 = 256;
 const CATCH_UPS: u32 = 100;
 
 /// Where completions are.
-pub(crate) enum Ring {
+pub(crate) enum CqStorage {
     /// Private to the kernel.
     Kernel(KVVec<Option<Completion>>),
     /// Mapped by a process, which polls without a call.
     User(CqRing),
 }
 
-struct Inner {
-    ring: Ring,
+struct CqInner {
+    ring: CqStorage,
     /// Completions that a kernel consumer has taken so far, modulo 2^32.
     taken: u32,
-    /// What was asked for last, if it was not told yet.
+    /// What was asked for last, if it was not notified yet.
     armed: Option<NotifyOn>,
     /// Completions posted so far, modulo 2^32.
     posted: u32,
@@ -97,13 +98,13 @@ pub(crate) struct Cq {
     /// Places in the ring of a kernel consumer; a power of two.
     entries: u32,
     /// Where a process arms the queue, if it does so without a call.
-    bell: Option<siw::CqRing>,
-    /// Something was posted since the last announcement.
-    news: Atomic<bool>,
+    siw_notify: Option<siw::SiwCqRing>,
+    /// Something was posted since the last notification.
+    event_pending: Atomic<bool>,
     /// Something solicited was.
     solicited: Atomic<bool>,
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<CqInner>,
     _reservation: Reservation,
 }
 
@@ -117,21 +118,21 @@ impl Cq {
         device: &Arc<Device>,
         link: CqLink,
         entries: u32,
-        ring: Ring,
+        ring: CqStorage,
     ) -> Result<Arc<Self>> {
-        let bell = match &ring {
-            Ring::User(ring) => ring.bell(),
-            Ring::Kernel(_) => None,
+        let siw_notify = match &ring {
+            CqStorage::User(ring) => ring.siw_notify(),
+            CqStorage::Kernel(_) => None,
         };
         let reservation = device.reserve(Resource::Cq)?;
         let cq = Arc::pin_init(
             pin_init!(Self {
                 link,
                 entries,
-                bell,
-                news: Atomic::new(false),
+                siw_notify,
+                event_pending: Atomic::new(false),
                 solicited: Atomic::new(false),
-                inner <- new_spinlock_irq!(Inner {
+                inner <- new_spinlock_irq!(CqInner {
                     ring,
                     taken: 0,
                     armed: None,
@@ -152,13 +153,13 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a size less than what was not polled yet, or if more came meanwhile than the old
-    /// size has room for, `EAGAIN` if completions come faster than they are copied, `EOPNOTSUPP`
-    /// where the library has no such call, `ENOMEM`. The queue stays as it was then.
+    /// `EINVAL` for a size less than what was not polled yet, or if more came meanwhile than the
+    /// old size has room for, `EAGAIN` if completions come faster than they are copied,
+    /// `EOPNOTSUPP` where the library has no such call, `ENOMEM`. The queue stays as it was then.
     pub(crate) fn move_to_new_ring(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
         let ring = match &self.inner.lock().ring {
-            Ring::User(ring) => ring.clone(),
-            Ring::Kernel(_) => return Err(EOPNOTSUPP),
+            CqStorage::User(ring) => ring.clone(),
+            CqStorage::Kernel(_) => return Err(EOPNOTSUPP),
         };
         let places = Abi::Rxe.places(entries);
         let (old, new) = ring.begin_resize(places.all, udata)?;
@@ -170,7 +171,7 @@ impl Cq {
 
     /// Copies what has come since the move began, until that is little, and puts the new ring in
     /// place; returns the old one. Calls `meanwhile` before each look.
-    fn carry_on(&self, mut moved: Move, mut meanwhile: impl FnMut()) -> Result<Ring> {
+    fn carry_on(&self, mut moved: Move, mut meanwhile: impl FnMut()) -> Result<CqStorage> {
         for _ in 0..CATCH_UPS {
             meanwhile();
             match self.finish_move(moved)? {
@@ -194,11 +195,11 @@ impl Cq {
         }
         moved.catch_up(posted)?;
         inner.posted = moved.copied;
-        let ring = Ring::User(CqRing::Rxe(moved.new));
+        let ring = CqStorage::User(CqRing::Rxe(moved.new));
         Ok(Moved::Here(core::mem::replace(&mut inner.ring, ring)))
     }
 
-    /// Appends a completion. Call [`Cq::announce`] when the batch is complete.
+    /// Appends a completion. Call [`Cq::notify`] when the batch is complete.
     ///
     /// Context: any; the locks of queue pairs may be held.
     pub(crate) fn post(&self, completion: &Completion) {
@@ -211,8 +212,8 @@ impl Cq {
             }
             let index = self.index(inner.posted);
             let stored = match &mut inner.ring {
-                Ring::User(ring) => ring.post(inner.posted, completion),
-                Ring::Kernel(slots) => match slots.get_mut(index) {
+                CqStorage::User(ring) => ring.post(inner.posted, completion),
+                CqStorage::Kernel(slots) => match slots.get_mut(index) {
                     Some(slot @ None) => {
                         *slot = Some(*completion);
                         true
@@ -225,8 +226,9 @@ impl Cq {
                 if completion.solicited {
                     self.solicited.store(true, Relaxed);
                 }
-                // ORDERING: pairs with `announce_news`: who takes the news sees what they are.
-                self.news.store(true, Release);
+                // ORDERING: pairs with `notify_pending`: whoever clears the flag sees `solicited`
+                // of what set it.
+                self.event_pending.store(true, Release);
             } else {
                 inner.overflown = true;
                 overflow = true;
@@ -241,27 +243,28 @@ impl Cq {
     ///
     /// Context: softirq or process, no lock of the driver held but mutexes.
     #[inline]
-    pub(crate) fn announce(&self) {
-        // Whoever posts announces after it, so news that this load misses are somebody else's.
-        if self.news.load(Relaxed) {
-            self.announce_news();
+    pub(crate) fn notify(&self) {
+        // Whoever posts calls this after it, so an event that this load misses is notified by
+        // another call.
+        if self.event_pending.load(Relaxed) {
+            self.notify_pending();
         }
     }
 
-    fn announce_news(&self) {
+    fn notify_pending(&self) {
         // ORDERING: the consumer arms and then polls once more; we publish and then look whether it
         // has armed. Each side needs its store before its load, hence `Full`.
-        if !self.news.xchg(false, Full) {
+        if !self.event_pending.xchg(false, Full) {
             return;
         }
-        let news = if self.solicited.load(Relaxed) && self.solicited.xchg(false, Relaxed) {
-            News::Solicited
+        let event = if self.solicited.load(Relaxed) && self.solicited.xchg(false, Relaxed) {
+            PendingEvent::Solicited
         } else {
-            News::Plain
+            PendingEvent::Plain
         };
-        let due = match &self.bell {
-            Some(bell) => bell.disarm_for(news),
-            None => self.inner.lock().disarm_for(news),
+        let due = match &self.siw_notify {
+            Some(siw_notify) => siw_notify.disarm_for(event),
+            None => self.inner.lock().disarm_for(event),
         };
         if due {
             self.link.notify();
@@ -273,7 +276,7 @@ impl Cq {
     pub(crate) fn poll_into(&self, sink: &mut WcSink<'_>) {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        let Ring::Kernel(slots) = &mut inner.ring else {
+        let CqStorage::Kernel(slots) = &mut inner.ring else {
             return;
         };
         while sink.room() > 0 {
@@ -286,13 +289,14 @@ impl Cq {
         }
     }
 
-    /// Takes out what a kernel consumer has not polled of a queue pair that is no more; what is behind moves up.
+    /// Takes out what a kernel consumer has not polled of a queue pair that is no more; what is
+    /// behind moves up.
     ///
     /// Context: any.
     pub(crate) fn forget(&self, qp: QpId) {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
-        let Ring::Kernel(slots) = &mut inner.ring else {
+        let CqStorage::Kernel(slots) = &mut inner.ring else {
             return;
         };
         let mut kept = inner.taken;
@@ -322,11 +326,11 @@ impl Cq {
         let inner = self.inner.lock();
         CqState {
             waiting: match &inner.ring {
-                Ring::User(ring) => ring.waiting(inner.posted),
-                Ring::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
+                CqStorage::User(ring) => ring.waiting(inner.posted),
+                CqStorage::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
             },
             armed: inner.armed,
-            armed_by_call: self.bell.is_none(),
+            armed_by_call: self.siw_notify.is_none(),
             overflown: inner.overflown,
         }
     }
@@ -342,8 +346,8 @@ impl Cq {
             inner.armed = Some(on);
         }
         match &inner.ring {
-            Ring::Kernel(slots) => matches!(slots.get(self.index(inner.taken)), Some(Some(_))),
-            Ring::User(_) => false,
+            CqStorage::Kernel(slots) => matches!(slots.get(self.index(inner.taken)), Some(Some(_))),
+            CqStorage::User(_) => false,
         }
     }
 }
@@ -362,8 +366,8 @@ pub(crate) struct CqState {
 
 /// The way of a queue's completions to another ring.
 struct Move {
-    old: rxe::CqRing,
-    new: rxe::CqRing,
+    old: rxe::RxeCqRing,
+    new: rxe::RxeCqRing,
     /// The position of the first completion that was not copied.
     position: u32,
     /// How many were copied.
@@ -373,14 +377,14 @@ struct Move {
 /// What becomes of it.
 enum Moved {
     /// The other ring is in place; what the queue had before.
-    Here(Ring),
+    Here(CqStorage),
     /// So many completions were posted by then that more has to be copied first.
     Behind(Move, u32),
 }
 
 impl Move {
     /// Begins with what the process has not polled yet of `posted` completions.
-    fn begin(old: rxe::CqRing, new: rxe::CqRing, posted: u32) -> Result<Self> {
+    fn begin(old: rxe::RxeCqRing, new: rxe::RxeCqRing, posted: u32) -> Result<Self> {
         let copied = old.copy_to(posted, &new)?;
         Ok(Self {
             old,
@@ -401,12 +405,12 @@ impl Move {
     }
 }
 
-impl Inner {
-    /// Takes back the consumer's request if `news` answers it; whether it did.
-    fn disarm_for(&mut self, news: News) -> bool {
+impl CqInner {
+    /// Takes back the consumer's request if `event` answers it; whether it did.
+    fn disarm_for(&mut self, event: PendingEvent) -> bool {
         let due = match self.armed {
             Some(NotifyOn::Next) => true,
-            Some(NotifyOn::Solicited) => news == News::Solicited,
+            Some(NotifyOn::Solicited) => event == PendingEvent::Solicited,
             None => false,
         };
         if due {
@@ -437,8 +441,8 @@ mod tests {
     };
     use kernel_ext::rdma::{
         ops::{
-            CqOps,
-            Missed, //
+            ArmResult,
+            CqOps, //
         },
         types::NotifyRequest,
         wr::{
@@ -462,20 +466,20 @@ mod tests {
 
     #[test]
     fn a_kernel_consumer_is_told_once_for_what_it_asked() {
-        let mut inner = Inner {
-            ring: Ring::Kernel(KVVec::new()),
+        let mut inner = CqInner {
+            ring: CqStorage::Kernel(KVVec::new()),
             taken: 0,
             armed: None,
             posted: 0,
             overflown: false,
         };
-        assert!(!inner.disarm_for(News::Solicited));
+        assert!(!inner.disarm_for(PendingEvent::Solicited));
         inner.armed = Some(NotifyOn::Solicited);
-        assert!(!inner.disarm_for(News::Plain));
-        assert!(inner.disarm_for(News::Solicited));
-        assert!(!inner.disarm_for(News::Solicited));
+        assert!(!inner.disarm_for(PendingEvent::Plain));
+        assert!(inner.disarm_for(PendingEvent::Solicited));
+        assert!(!inner.disarm_for(PendingEvent::Solicited));
         inner.armed = Some(NotifyOn::Next);
-        assert!(inner.disarm_for(News::Plain));
+        assert!(inner.disarm_for(PendingEvent::Plain));
     }
 
     #[test]
@@ -489,23 +493,23 @@ mod tests {
             };
             cq.req_notify(request);
         };
-        let is_due_for = |news| cq.inner.lock().disarm_for(news);
+        let is_due_for = |event| cq.inner.lock().disarm_for(event);
         arm(NotifyOn::Next);
         arm(NotifyOn::Solicited);
-        assert!(is_due_for(News::Plain));
-        assert!(!is_due_for(News::Solicited));
+        assert!(is_due_for(PendingEvent::Plain));
+        assert!(!is_due_for(PendingEvent::Solicited));
         // The other way round it is strengthened.
         arm(NotifyOn::Solicited);
-        assert!(!is_due_for(News::Plain));
+        assert!(!is_due_for(PendingEvent::Plain));
         arm(NotifyOn::Next);
-        assert!(is_due_for(News::Plain));
+        assert!(is_due_for(PendingEvent::Plain));
         Ok(())
     }
 
     /// The queue of a process, with so many places, and its ring.
-    fn of_process(bench: &Bench, places: u32) -> Result<(Arc<Cq>, rxe::CqRing)> {
-        let ring = rxe::CqRing::new(places)?;
-        let user = Ring::User(CqRing::Rxe(ring.clone()));
+    fn of_process(bench: &Bench, places: u32) -> Result<(Arc<Cq>, rxe::RxeCqRing)> {
+        let ring = rxe::RxeCqRing::new(places)?;
+        let user = CqStorage::User(CqRing::Rxe(ring.clone()));
         Ok((Cq::new(&bench.device, CqLink::dead()?, places, user)?, ring))
     }
 
@@ -521,7 +525,7 @@ mod tests {
         let (cq, old) = of_process(&bench, 2048)?;
         let (few, most) = (10, u64::from(LOCKED_COPIES));
         post_many(&cq, 0..few);
-        let moved = Move::begin(old, rxe::CqRing::new(4096)?, 10)?;
+        let moved = Move::begin(old, rxe::RxeCqRing::new(4096)?, 10)?;
         // Too much has come: it is copied before, and little more comes meanwhile.
         post_many(&cq, few..few + most + 1);
         let Moved::Behind(mut moved, posted) = cq.finish_move(moved)? else {
@@ -552,7 +556,7 @@ mod tests {
     fn who_moves_a_queue_gives_up_in_the_end() -> Result {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 1024)?;
-        let moved = Move::begin(old.clone(), rxe::CqRing::new(32768)?, 0)?;
+        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(32768)?, 0)?;
         let mut looks = 0;
         let moved = cq.carry_on(moved, || {
             looks += 1;
@@ -574,12 +578,12 @@ mod tests {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 16)?;
         post_many(&cq, 0..3);
-        let moved = Move::begin(old.clone(), rxe::CqRing::new(4)?, 3)?;
+        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(4)?, 3)?;
         post_many(&cq, 3..4);
         assert!(cq.finish_move(moved).is_err());
         post_many(&cq, 4..5);
         assert_eq!((cq.inner.lock().posted, old.id_at(4)), (5, Some(4)));
-        assert!(Move::begin(old, rxe::CqRing::new(4)?, 5).is_err());
+        assert!(Move::begin(old, rxe::RxeCqRing::new(4)?, 5).is_err());
         Ok(())
     }
 
@@ -593,11 +597,14 @@ mod tests {
                 report_missed,
             })
         };
-        assert_eq!(arm(true), Missed::No);
+        assert_eq!(arm(true), ArmResult::Armed);
         cq.post(&COMPLETION);
-        assert_eq!((arm(false), arm(true)), (Missed::No, Missed::Yes));
+        assert_eq!(
+            (arm(false), arm(true)),
+            (ArmResult::Armed, ArmResult::MissedEvents)
+        );
         assert!(polled(&cq).is_some());
-        assert_eq!(arm(true), Missed::No);
+        assert_eq!(arm(true), ArmResult::Armed);
         Ok(())
     }
 
@@ -614,7 +621,7 @@ mod tests {
                 solicited,
                 ..COMPLETION
             });
-            cq.announce();
+            cq.notify();
             assert!(cq.inner.lock().armed == armed);
         }
         Ok(())

@@ -2,13 +2,13 @@
 
 //! The device: one network interface seen through RDMA verbs.
 //!
-//! What enters: what happens to the interface. What leaves: events of the port. The device holds what
-//! its objects share: the tables of regions and queue pairs, the settings, the counters. What it can
-//! do and how its port is, `verbs` says.
+//! What enters: what happens to the interface. What leaves: events of the port. The device holds
+//! what its objects share: the tables of regions and queue pairs, the settings, the counters. What
+//! it can do and how its port is, `verbs` says.
 //!
-//! Its life: made by `registry`, ended by whoever unregisters it. [`Device::shut_down`] runs when the
-//! last verb is over; it ends what is left of the connections and waits for everything that still
-//! refers to the device from a queue, so that the references to the interface go soon after.
+//! Its life: made by `registry`, ended by whoever unregisters it. [`Device::shut_down`] runs when
+//! the last verb is over; it ends what is left of the connections and waits for everything that
+//! still refers to the device from a queue, so that the references to the interface go soon after.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -26,11 +26,11 @@ use kernel::{
 };
 use kernel_ext::{
     net::{
-        LinkType,
         NetDevice,
         NetId,
         NetRef,
-        NetdevEvent, //
+        NetdevEvent,
+        NetdevType, //
     },
     random,
     rcu_map::{
@@ -43,7 +43,7 @@ use kernel_ext::{
             Gid,
             PortEvent, //
         }, //
-    },
+    }, //
 };
 
 use crate::{
@@ -52,16 +52,16 @@ use crate::{
     context::PdId,
     gid::GidTable,
     mr::Region,
-    pairing::{
+    oob::{
         ports::HeldPorts,
-        Pairings, //
+        OobWaiters, //
     },
     qp::Qp,
     queues::{
         PagingQueue,
         Queues, //
     },
-    registry::Ticket,
+    registry::DeviceRef,
     settings::Settings,
     stag,
     stats::Stats, //
@@ -160,7 +160,7 @@ pub(crate) struct Parts {
     pub(crate) settings: Settings,
     pub(crate) queues: Arc<Queues>,
     pub(crate) ports: Arc<HeldPorts>,
-    pub(crate) ticket: Ticket,
+    pub(crate) device_ref: DeviceRef,
 }
 
 /// A device.
@@ -183,7 +183,7 @@ pub(crate) struct Device {
     pub(crate) conns: Conns,
     /// Queue pairs that wait for a connection without `rdma_cm`.
     #[pin]
-    pub(crate) pairings: Pairings,
+    pub(crate) oob_waiters: OobWaiters,
     #[pin]
     gids: GidTable,
     pub(crate) settings: Settings,
@@ -204,7 +204,7 @@ pub(crate) struct Device {
     /// Its own, since what waits there may wait for ever.
     pub(crate) paging: PagingQueue,
     /// Dropped last: tells the module that nothing of this device is left.
-    _ticket: Ticket,
+    _device_ref: DeviceRef,
 }
 
 impl Device {
@@ -220,7 +220,7 @@ impl Device {
                 // Number 0 and 1 are special in other RDMA networks.
                 qps <- RcuMap::new(2..1 << 24, Order::Rising(16)),
                 conns <- Conns::new(),
-                pairings <- Pairings::new(parts.ports),
+                oob_waiters <- OobWaiters::new(parts.ports),
                 gids <- GidTable::new(),
                 settings: parts.settings,
                 stats: Stats::new()?,
@@ -233,7 +233,7 @@ impl Device {
                 active: Atomic::new(active),
                 paging: PagingQueue::new(&parts.queues)?,
                 queues: parts.queues,
-                _ticket: parts.ticket,
+                _device_ref: parts.device_ref,
             }? Error),
             GFP_KERNEL,
         )
@@ -300,7 +300,7 @@ impl Device {
     /// Context: process, without rtnl, not from an item of the device's queues.
     pub(crate) fn shut_down(&self) {
         self.going.store(true, Release);
-        self.pairings.shut_down();
+        self.oob_waiters.shut_down();
         self.conns.shut_down();
         // Steps of queue pairs that waited for their peer.
         self.queues.conn.flush();
@@ -408,11 +408,12 @@ impl Guid {
     }
 }
 
-/// Whether a device can be made on an interface: it must be of one of the kinds below, which carry IP.
+/// Whether a device can be made on an interface: it must be of one of the kinds below, which carry
+/// IP.
 pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
-    match netdev.link_type() {
-        LinkType::Ethernet | LinkType::Loopback | LinkType::None => true,
-        LinkType::Other(kind) => IP_LINKS.contains(&kind),
+    match netdev.netdev_type() {
+        NetdevType::Ethernet | NetdevType::Loopback | NetdevType::None => true,
+        NetdevType::Other(kind) => IP_LINKS.contains(&kind),
     }
 }
 
@@ -432,7 +433,7 @@ mod tests {
         }, //
     };
     use kernel_ext::{
-        mm::place::Shape,
+        mm::mem_map::Shape,
         rdma::{
             bench::kernel_owned,
             ops::QpOps,

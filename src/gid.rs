@@ -6,9 +6,9 @@
 //! keeps its index as long as the interface has it; one that goes leaves its index to the next one
 //! that comes. Index 0 is special, since programs take the device for dead without it: it is never
 //! empty, and its low half is never zero. It holds an IPv4 address if there is one, else an IPv6
-//! address, which has to go to another index when an IPv4 address comes, and on an interface without
-//! addresses one that is made up of the device's GUID. When the address at index 0 goes, the next one
-//! moves there from its own index.
+//! address, which has to go to another index when an IPv4 address comes, and on an interface
+//! without addresses one that is made up of the device's GUID. When the address at index 0 goes,
+//! the next one moves there from its own index.
 //!
 //! `ib_core` reads the table into a cache of its own, when the device is registered and after each
 //! GID_CHANGE event; so the table looks at the interface whenever it is read.
@@ -225,12 +225,14 @@ mod tests {
         let all: [_; GID_TABLE_LEN as usize] = core::array::from_fn(|n| v6(n as u16 + 1));
         update(&mut slots, &found(&all));
         assert!(slots == all.map(Some));
-        // One that comes when all entries are in use takes the place of one that goes, and of no other.
+        // One that comes when all entries are in use takes the place of one that goes, and of no
+        // other.
         let mut next = all;
         next[7] = v6(100);
         update(&mut slots, &found(&next));
         assert!(slots == next.map(Some));
-        // An IPv4 address has index 0 also in a full table; the one that had it moves to what is free.
+        // An IPv4 address has index 0 also in a full table; the one that had it moves to what is
+        // free.
         next[9] = v4(1);
         next.swap(0, 9);
         update(&mut slots, &found(&next));

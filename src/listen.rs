@@ -2,27 +2,28 @@
 
 //! Listeners: who is let in, and how many.
 //!
-//! What enters: requests of the iWARP connection manager and of queue pairs that wait for their peers
-//! ([`crate::pairing`]), and from [`door`] the connections that wait in TCP. What leaves: a [`Conn`] per
-//! connection, which reads the peer's MPA Request by itself. Nothing here waits for a peer.
+//! What enters: requests of the iWARP connection manager and of queue pairs that wait for their
+//! peers ([`crate::oob`]), and from [`socket`] the connections that wait in TCP. What leaves: a
+//! [`Conn`] per connection, which reads the peer's MPA Request by itself. Nothing here waits for a
+//! peer.
 //!
-//! Connections about which the consumer was not asked yet are limited per listener. When the limit is
-//! reached the oldest one has to go that has not sent its Request, if it had its chance; younger ones are
-//! likely to be honest, and then further ones wait in TCP.
+//! Connections about which the consumer was not asked yet are limited per listener. When the limit
+//! is reached the oldest one has to go that has not sent its Request, if it had its chance; younger
+//! ones are likely to be honest, and then further ones wait in TCP.
 //!
-//! A consumer says with its backlog how many requests it wants to have unanswered. More of them are held
-//! back until it answers, or has not been asked for 200 ms. Nobody has to go for that.
+//! A consumer says with its backlog how many requests it wants to have unanswered. More of them are
+//! held back until it answers, or has not been asked for 200 ms. Nobody has to go for that.
 //!
 //! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on
 //! those of other network namespaces, and on devices that come later. Who listens from another
 //! namespace than the device's gets a listener without a socket: nothing could come of a
 //! connection, and the port is not the caller's. When `rdma_cm` tells of a new device the listeners
-//! that are there, nothing says whose they are. They share doors, do not fail because a port is
+//! that are there, nothing says whose they are. They share sockets, do not fail because a port is
 //! taken, and are asked after others; `rdma_cm` refuses by itself what then comes to the wrong
 //! consumer.
 //!
-//! Locks: see [`door`]; a listener's `waiting` and `door` are innermost, and a connection's step may
-//! take them. A door has references to its listeners and a listener to its door, until
+//! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost, and a connection's
+//! step may take them. A socket has references to its listeners and a listener to its socket, until
 //! [`destroy_listen`].
 //!
 //! Context: process.
@@ -63,16 +64,16 @@ use crate::{
     device::Device, //
 };
 
-use self::door::{
-    Door,
-    Plan, //
+use self::socket::{
+    ListenParams,
+    ListenSocket, //
 };
 
-mod door;
+mod socket;
 
-pub(crate) use self::door::{
-    Porch,
-    PORCH, //
+pub(crate) use self::socket::{
+    ListenSockets,
+    LISTEN_SOCKETS, //
 };
 
 /// Who is reached at an address.
@@ -80,12 +81,12 @@ pub(crate) use self::door::{
 pub(crate) struct Listener {
     consumer: Consumer,
     device: Arc<Device>,
-    origin: Origin,
+    origin: ListenerOrigin,
     open: Atomic<bool>,
     #[pin]
-    door: Mutex<Option<Arc<Door>>>,
+    socket: Mutex<Option<Arc<ListenSocket>>>,
     #[pin]
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingConns>,
     /// Requests that the consumer wants to have unanswered at once.
     backlog: u32,
 }
@@ -94,8 +95,8 @@ pub(crate) struct Listener {
 pub(crate) enum Consumer {
     /// A consumer of the iWARP connection manager; events go there.
     Cm(CmId),
-    /// Queue pairs that wait for their peers ([`crate::pairing`]).
-    Pairing,
+    /// Queue pairs that wait for their peers ([`crate::oob`]).
+    Oob,
 }
 
 /// A request that the consumer of a listener has not answered yet. Drop it with the answer.
@@ -112,7 +113,7 @@ impl Drop for Unanswered {
 
 /// Whose listener it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ListenerOrigin {
     /// Made in another network namespace than that of the device.
     Foreign,
     /// Made in the network namespace of the device.
@@ -121,7 +122,7 @@ pub(crate) enum Origin {
     Unknown,
 }
 
-impl Origin {
+impl ListenerOrigin {
     /// Whose a listener of `rdma_cm` is that is being made. Context: process, the consumer's.
     fn of_caller(device: &Device) -> Self {
         if !device.is_registered() {
@@ -135,9 +136,9 @@ impl Origin {
 }
 
 /// Connections whose Request has not come yet, or is held back.
-struct Waiting {
+struct PendingConns {
     /// Oldest first; it has room for `limit`.
-    list: KVec<Waiter>,
+    list: KVec<PendingConn>,
     limit: usize,
     next_key: u64,
     /// Somebody was left in TCP's queue.
@@ -147,9 +148,9 @@ struct Waiting {
     last_asked: Instant<Monotonic>,
 }
 
-impl Waiting {
+impl PendingConns {
     /// The one whose Request is here and whose turn it is.
-    fn next_held(&self) -> Option<&Waiter> {
+    fn next_held(&self) -> Option<&PendingConn> {
         self.list.iter().find(|waiter| waiter.held)
     }
 
@@ -159,7 +160,7 @@ impl Waiting {
             waiter.held = true;
         }
         self.next_held().is_some_and(|next| next.key == key)
-            && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= PATIENCE_MS)
+            && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= ANSWER_WAIT_MS)
     }
 
     /// Adds one whose Request has not come; its key.
@@ -173,7 +174,7 @@ impl Waiting {
         if self.list.len() >= self.limit {
             return Err(EBUSY);
         }
-        let waiter = Waiter {
+        let waiter = PendingConn {
             key,
             since: Instant::now(),
             conn: None,
@@ -185,7 +186,7 @@ impl Waiting {
     }
 }
 
-struct Waiter {
+struct PendingConn {
     key: u64,
     since: Instant<Monotonic>,
     /// Its number in the device's table, once it is there.
@@ -212,30 +213,36 @@ pub(crate) fn create_listen(
     if dev.is_going() {
         return Err(ENODEV);
     }
-    let plan = Plan::new(&dev, &id, backlog)?;
-    let origin = Origin::of_caller(&dev);
-    Listener::open(dev.into(), Consumer::Cm(id), origin, &plan, backlog)
+    let params = ListenParams::new(&dev, &id, backlog)?;
+    let origin = ListenerOrigin::of_caller(&dev);
+    Listener::open(dev.into(), Consumer::Cm(id), origin, &params, backlog)
 }
 
-/// Begins to listen for the peers of queue pairs, at an address of the device and a port that is held
-/// ([`crate::pairing::ports`]) until after the listener's end.
+/// Begins to listen for the peers of queue pairs, at an address of the device and a port that is
+/// held ([`crate::oob::ports`]) until after the listener's end.
 ///
 /// # Errors
 ///
 /// As [`create_listen`].
 pub(crate) fn await_peers(device: &Arc<Device>, addr: SockAddr) -> Result<Arc<Listener>> {
-    let plan = Plan::for_peers(device, addr);
-    Listener::open(device.clone(), Consumer::Pairing, Origin::Native, &plan, 0)
+    let params = ListenParams::for_peers(device, addr);
+    Listener::open(
+        device.clone(),
+        Consumer::Oob,
+        ListenerOrigin::Native,
+        &params,
+        0,
+    )
 }
 
-/// Ends a listener. Peers whose Request has not come yet are reset; those that the consumer was asked
-/// about keep waiting for its answer.
+/// Ends a listener. Peers whose Request has not come yet are reset; those that the consumer was
+/// asked about keep waiting for its answer.
 pub(crate) fn destroy_listen(listener: Arc<Listener>) {
     // ORDERING: Pairs with `is_open`; the connections are told after it.
     listener.open.store(false, Release);
-    let door = listener.door.lock().take();
-    if let Some(door) = door {
-        door.leave(&listener);
+    let socket = listener.socket.lock().take();
+    if let Some(socket) = socket {
+        socket.leave(&listener);
     }
     // Those that are not in the device's table yet find the listener closed by themselves.
     let mut after = None;
@@ -249,8 +256,8 @@ impl Listener {
     fn open(
         device: Arc<Device>,
         consumer: Consumer,
-        origin: Origin,
-        plan: &Plan,
+        origin: ListenerOrigin,
+        params: &ListenParams,
         backlog: u32,
     ) -> Result<Arc<Self>> {
         let limit = usize::try_from(backlog)?.clamp(HALF_OPEN_MIN, HALF_OPEN_MAX);
@@ -260,9 +267,9 @@ impl Listener {
                 device,
                 origin,
                 open: Atomic::new(true),
-                door <- new_mutex!(None, "riwarp::Listener::door"),
+                socket <- new_mutex!(None, "riwarp::Listener::socket"),
                 waiting <- new_mutex!(
-                    Waiting {
+                    PendingConns {
                         list: KVec::with_capacity(limit, GFP_KERNEL)?,
                         limit,
                         next_key: 0,
@@ -276,8 +283,8 @@ impl Listener {
             }? Error),
             GFP_KERNEL,
         )?;
-        *listener.door.lock() = plan.open_door(&listener)?;
-        listener.kick_door();
+        *listener.socket.lock() = params.open_socket(&listener)?;
+        listener.kick_socket();
         Ok(listener)
     }
 
@@ -292,8 +299,9 @@ impl Listener {
         self.open.load(Acquire)
     }
 
-    /// Whether one more peer can be let in. If not, the oldest one is dismissed whose Request has not come, if
-    /// it had its time, and its end brings the door back. If all wait for the consumer, the next turn does.
+    /// Whether one more peer can be let in. If not, the oldest one is dismissed whose Request has
+    /// not come, if it had its time, and its end has the socket accept again. If all wait for the
+    /// consumer, the next turn does.
     fn has_room(&self) -> bool {
         let oldest = {
             let mut waiting = self.waiting.lock();
@@ -333,8 +341,8 @@ impl Listener {
 
     /// Lets a peer in. `others` are asked if this listener's consumer refuses.
     fn admit(self: &Arc<Self>, socket: Socket, others: KVec<Arc<Listener>>) -> Result {
-        if let Consumer::Pairing = self.consumer {
-            self.device.pairings.check_visitor(&self.device, &socket)?;
+        if let Consumer::Oob = self.consumer {
+            self.device.oob_waiters.check_peer(&self.device, &socket)?;
         }
         let key = self.waiting.lock().add()?;
         // Takes the waiter out again when it is dropped.
@@ -382,32 +390,32 @@ impl Listener {
         waiting.next_held().is_some_and(|waiter| waiter.key == key)
     }
 
-    /// How long a peer has before it can be dismissed for another one, in milliseconds. One that calls a
-    /// queue pair sends its Request at once.
+    /// How long a peer has before it can be dismissed for another one, in milliseconds. A peer
+    /// without connection manager sends its Request at once.
     pub(crate) fn chance(&self) -> u32 {
         match self.consumer {
             Consumer::Cm(_) => 500,
-            Consumer::Pairing => 100,
+            Consumer::Oob => 100,
         }
     }
 
-    /// Brings the door back if somebody was left in TCP's queue: there is room, or somebody has had that
-    /// time.
+    /// Has the socket accept again if somebody was left in TCP's queue: there is room, or somebody
+    /// has had that time.
     pub(crate) fn call_next(&self) {
         let was_full = core::mem::replace(&mut self.waiting.lock().full, false);
         if was_full {
-            self.kick_door();
+            self.kick_socket();
         }
     }
 
-    fn kick_door(&self) {
-        if let Some(door) = &*self.door.lock() {
-            door.kick();
+    fn kick_socket(&self) {
+        if let Some(socket) = &*self.socket.lock() {
+            socket.kick();
         }
     }
 
-    /// Whether it is a connection's turn, whose Request is here, and the consumer can be asked about one
-    /// more. `rdma_ucm` refuses by itself what is more than the backlog of a process.
+    /// Whether it is a connection's turn, whose Request is here, and the consumer can be asked
+    /// about one more. `rdma_ucm` refuses by itself what is more than the backlog of a process.
     pub(crate) fn may_ask(&self, key: u64) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.may_ask(key, self.backlog, Instant::now())
@@ -426,9 +434,9 @@ impl Listener {
 /// A listener's limit of connections whose Request has not come is its backlog, in these bounds.
 const HALF_OPEN_MIN: usize = 128;
 const HALF_OPEN_MAX: usize = 1024;
-/// How long a consumer with its backlog full is left alone, in milliseconds. One that collects more
-/// requests than that before it answers any gets them, one at a time.
-const PATIENCE_MS: i64 = 200;
+/// How long a consumer with its backlog full is not asked again, in milliseconds. One that collects
+/// more requests than that before it answers any gets them, one at a time.
+const ANSWER_WAIT_MS: i64 = 200;
 
 #[kernel::prelude::kunit_tests(riwarp_listen)]
 mod tests {
@@ -448,12 +456,12 @@ mod tests {
     };
 
     /// A listener; ended when it is dropped.
-    struct Rig {
+    struct ListenerRig {
         listener: Arc<Listener>,
         bench: Bench,
     }
 
-    impl Rig {
+    impl ListenerRig {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
             let listener = await_peers(&bench.device, address(Family::V4, 0))?;
@@ -504,7 +512,7 @@ mod tests {
         }
     }
 
-    impl Drop for Rig {
+    impl Drop for ListenerRig {
         fn drop(&mut self) {
             destroy_listen(self.listener.clone());
         }
@@ -516,7 +524,7 @@ mod tests {
 
     #[test]
     fn requests_beyond_the_backlog_are_held_back() -> Result {
-        let rig = Rig::new()?;
+        let rig = ListenerRig::new()?;
         let (first, second) = (rig.add()?, rig.add()?);
         assert!(rig.may_ask(second, 0));
         // That of who came before is here now, too.
@@ -531,24 +539,24 @@ mod tests {
 
     #[test]
     fn a_consumer_that_does_not_answer_gets_one_more_from_time_to_time() -> Result {
-        let rig = Rig::new()?;
+        let rig = ListenerRig::new()?;
         let key = rig.add()?;
         let _unanswered = [rig.listener.ask(), rig.listener.ask()];
-        assert!(!rig.may_ask(key, 0) && !rig.may_ask(key, PATIENCE_MS - 1));
-        assert!(rig.may_ask(key, PATIENCE_MS));
+        assert!(!rig.may_ask(key, 0) && !rig.may_ask(key, ANSWER_WAIT_MS - 1));
+        assert!(rig.may_ask(key, ANSWER_WAIT_MS));
         Ok(())
     }
 
     #[test]
     fn whose_turn_it_is_is_told() -> Result {
         // An answer makes room.
-        let rig = Rig::new()?;
+        let rig = ListenerRig::new()?;
         let (key, far) = rig.add_conn()?;
         assert!(rig.may_ask(key, 0));
         drop(rig.listener.ask());
         is_reset(&far)?;
         // Who was before it has gone.
-        let rig = Rig::new()?;
+        let rig = ListenerRig::new()?;
         let first = rig.add()?;
         let (key, far) = rig.add_conn()?;
         rig.may_ask(first, 0);
@@ -559,7 +567,7 @@ mod tests {
 
     #[test]
     fn the_oldest_that_says_nothing_has_to_go_once_it_had_its_chance() -> Result {
-        let rig = Rig::new()?;
+        let rig = ListenerRig::new()?;
         let (asking, _asking) = rig.add_conn()?;
         rig.may_ask(asking, 0);
         let (_, silent) = rig.add_conn()?;

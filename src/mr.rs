@@ -2,16 +2,16 @@
 
 //! Memory regions: what an STag stands for.
 //!
-//! What enters: registrations (of a process's memory, of another driver's, of all kernel memory, of page
-//! lists by work request), windows bound to them, and their ends. What leaves: a [`Region`] that the data
-//! path looks up by STag, checks against what a peer or a work request wants, and enters for the time of
-//! one copy.
+//! What enters: registrations (of a process's memory, of another driver's, of all kernel memory, of
+//! page lists by work request), windows bound to them, and their ends. What leaves: a [`Region`]
+//! that the data path looks up by STag, checks against what a peer or a work request wants, and
+//! enters for the time of one copy.
 //!
 //! Everything that a check and the copy after it rely on (STag, range, rights, memory) is one value
-//! behind a gate, [`Body`]. Whoever is inside sees one consistent state; whoever changes it or ends
-//! the region waits until all are out and lets nobody in meanwhile. So once deregistration or an
-//! invalidation has returned, nothing is placed in the memory any more, and nothing is read from it
-//! (RFC 5040, section 8.1.1; RDMAP-165).
+//! behind a [`BhRevocable`], [`Body`]. Whoever has access sees one consistent state; whoever
+//! changes it or ends the region waits until all are out and lets nobody in meanwhile. So once
+//! deregistration or an invalidation has returned, nothing is placed in the memory any more, and
+//! nothing is read from it (RFC 5040, section 8.1.1; RDMAP-165).
 //!
 //! Context: registration and deregistration in process context, the rest in any but hard interrupt.
 
@@ -45,19 +45,19 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::place::Memory,
+    mm::mem_map::Memory,
     random,
     rdma::{
         types::{
-            Access as VerbsAccess,
+            AccessFlags,
             MwType, //
         },
         wr::WcStatus, //
     },
     sync::{
         BhOff,
-        Gate,
-        GateGuard, //
+        BhRevocable,
+        BhRevocableGuard, //
     }, //
 };
 
@@ -135,7 +135,7 @@ pub(crate) struct Region {
     stag: Atomic<u32>,
     /// Windows that are bound to it, or [`CLOSED`].
     windows: Atomic<u32>,
-    gate: Gate<Body>,
+    body: BhRevocable<Body>,
 }
 
 /// The state of a region: constant as long as somebody is inside.
@@ -144,7 +144,8 @@ pub(crate) struct Body {
     base: u64,
     len: u64,
     access: Access,
-    /// False for a region for fast registration that is not registered, and a window that is not bound.
+    /// False for a region for fast registration that is not registered, and a window that is not
+    /// bound.
     valid: bool,
     /// The queue pair that alone may use it.
     tied_to: Option<u32>,
@@ -173,9 +174,9 @@ impl Body {
 }
 
 /// The inside of a region. Bottom halves are off; no sleeping.
-pub(crate) struct Entered<'a>(GateGuard<'a, Body>);
+pub(crate) struct RegionGuard<'a>(BhRevocableGuard<'a, Body>);
 
-impl Deref for Entered<'_> {
+impl Deref for RegionGuard<'_> {
     type Target = Body;
 
     #[inline]
@@ -206,13 +207,13 @@ impl Region {
             pd,
             stag: Atomic::new(body.stag.raw()),
             windows: Atomic::new(0),
-            gate: Gate::new(body),
+            body: BhRevocable::new(body),
         };
         Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Puts a new region into the device's table. Without a `key` it gets one that nobody can foresee
-    /// (RFC 5040, section 8.1.1; RDMAP-167).
+    /// Puts a new region into the device's table. Without a `key` it gets one that nobody can
+    /// foresee (RFC 5040, section 8.1.1; RDMAP-167).
     fn insert(pd: &Pd, kind: Kind, key: Option<u8>, mut body: Body) -> Result<Arc<Self>> {
         let [unforeseen] = random::octets();
         let key = key.unwrap_or(unforeseen);
@@ -234,9 +235,9 @@ impl Region {
     ///
     /// Context: process, sleeps.
     fn take(&self, device: &Device) -> Option<Body> {
-        // The index is given back by the one call that closed the gate, since afterwards it may be
+        // The index is given back by the one call that revoked it, since afterwards it may be
         // another region's.
-        let body = self.gate.close()?;
+        let body = self.body.revoke()?;
         device.regions.remove(body.stag.index());
         Some(body)
     }
@@ -251,28 +252,28 @@ impl Region {
     /// Says whether the region is not deregistered, which it may be a moment later. Context: any.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        self.gate.is_open()
+        self.body.is_accessible()
     }
 
     /// Enters the region for the time of one copy; [`None`] once it is deregistered.
     ///
     /// The check that the copy relies on belongs inside, on the value returned here.
     #[inline]
-    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
-        self.gate.enter().map(Entered)
+    pub(crate) fn try_access(&self) -> Option<RegionGuard<'_>> {
+        self.body.try_access().map(RegionGuard)
     }
 
-    /// As [`Region::enter`], for who has switched bottom halves off already.
+    /// As [`Region::try_access`], for who has switched bottom halves off already.
     #[inline]
-    pub(crate) fn enter_off<'a>(&'a self, off: BhOff<'a>) -> Option<Entered<'a>> {
-        self.gate.enter_off(off).map(Entered)
+    pub(crate) fn try_access_bh_off<'a>(&'a self, off: BhOff<'a>) -> Option<RegionGuard<'a>> {
+        self.body.try_access_bh_off(off).map(RegionGuard)
     }
 
     /// What the checks of the protocol have to know, as seen from a stream.
     ///
     /// Good for one answer; for a check that is followed by a copy use [`Region::view_inside`].
     pub(crate) fn view(&self, stream: StreamId) -> RegionView {
-        match self.enter() {
+        match self.try_access() {
             Some(inside) => self.view_inside(&inside, stream),
             None => RegionView {
                 stag: self.stag(),
@@ -287,7 +288,7 @@ impl Region {
 
     /// As [`Region::view`], from the inside: holds as long as `inside` lives.
     #[inline]
-    pub(crate) fn view_inside(&self, inside: &Entered<'_>, stream: StreamId) -> RegionView {
+    pub(crate) fn view_inside(&self, inside: &RegionGuard<'_>, stream: StreamId) -> RegionView {
         RegionView {
             stag: inside.stag,
             base: inside.base,
@@ -305,7 +306,7 @@ impl Region {
     /// As [`check_source`], then as [`check_alignment`].
     pub(crate) fn check_atomic(
         &self,
-        inside: &Entered<'_>,
+        inside: &RegionGuard<'_>,
         stream: StreamId,
         request: &AtomicRequest,
     ) -> Result<u64, Fault> {
@@ -343,7 +344,7 @@ impl Region {
         len: u32,
         usage: LocalUse,
     ) -> Result<u64, WcStatus> {
-        match self.enter() {
+        match self.try_access() {
             Some(inside) => self.check_local_inside(&inside, key, pd, addr, len, usage),
             None if len == 0 => Ok(0),
             None => Err(WcStatus::LocalProtection),
@@ -354,7 +355,7 @@ impl Region {
     #[inline]
     pub(crate) fn check_local_inside(
         &self,
-        inside: &Entered<'_>,
+        inside: &RegionGuard<'_>,
         key: Stag,
         pd: PdId,
         addr: u64,
@@ -385,15 +386,15 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// [`WcStatus::LocalQpOperation`] if the region is not for fast registration, belongs to another
-    /// domain, is deregistered, or `key` has another index; [`WcStatus::LocalProtection`] if it is
-    /// registered already or the rights make no sense.
+    /// [`WcStatus::LocalQpOperation`] if the region is not for fast registration, belongs to
+    /// another domain, is deregistered, or `key` has another index; [`WcStatus::LocalProtection`]
+    /// if it is registered already or the rights make no sense.
     pub(crate) fn register(
         &self,
         stream: StreamId,
         key: Stag,
         base: u64,
-        access: VerbsAccess,
+        access: AccessFlags,
     ) -> Result<(), WcStatus> {
         if self.kind != Kind::FastReg || self.pd != stream.pd || key.index() != self.stag().index()
         {
@@ -401,7 +402,7 @@ impl Region {
         }
         let access = to_rights(access).map_err(|_| WcStatus::LocalProtection)?;
         let mut refused = false;
-        let open = self.gate.update(|body| {
+        let open = self.body.update(|body| {
             refused = body.valid;
             if !refused {
                 body.stag = key;
@@ -435,16 +436,16 @@ impl Region {
     /// Takes the registration back on behalf of the peer: a Send with Invalidate. Returns when no
     /// copy is in flight any more.
     ///
-    /// Only a region for fast registration and a window of type 2 are tied to one use; memory that a
-    /// process registered may serve many streams, so no peer can take it away (RFC 5040, section 8.1.1;
-    /// RDMAP-166).
+    /// Only a region for fast registration and a window of type 2 are tied to one use; memory that
+    /// a process registered may serve many streams, so no peer can take it away (RFC 5040, section
+    /// 8.1.1; RDMAP-166).
     ///
     /// # Errors
     ///
     /// Those of [`check_invalidate`].
     pub(crate) fn invalidate_remote(&self, stream: StreamId, stag: Stag) -> Result<(), Fault> {
         let theirs = |body: &Body| body.registered_on.is_none_or(|qpn| qpn == stream.qpn);
-        let open = self.enter().is_some_and(|inside| theirs(&inside));
+        let open = self.try_access().is_some_and(|inside| theirs(&inside));
         let permission = if open && self.can_be_invalidated() {
             RemoteInvalidation::Allowed
         } else {
@@ -471,7 +472,7 @@ impl Region {
         }
         let mut was_valid = None;
         let mut released = None;
-        self.gate.update(|body| {
+        self.body.update(|body| {
             let tied = body.tied_to.is_some_and(|qpn| qpn != stream.qpn);
             if body.stag == stag && !tied && may(body) {
                 was_valid = Some(body.valid);

@@ -3,11 +3,11 @@
 //! The queue pair: its state, its queues, and the stream that it owns while it has one.
 //!
 //! What enters: the verbs, the connection manager's word that a stream is up or has ended, and the
-//! callbacks of the stream's socket. What leaves: completions, asynchronous events, and orders to the
-//! connection (close).
+//! callbacks of the stream's socket. What leaves: completions, asynchronous events, and orders to
+//! the connection (close).
 //!
-//! [`iwarp::lifecycle`] says which phases a queue pair goes through and what leads from one to the next.
-//! All flushing is done by the transmitter, which is one context at a time.
+//! [`iwarp::lifecycle`] says which phases a queue pair goes through and what leads from one to the
+//! next. All flushing is done by the transmitter, which is one context at a time.
 //!
 //! RFC 5040, sections 5.4, 6 and 7.
 
@@ -22,8 +22,8 @@ use iwarp::{
         Event,
         FirstFailure, //
     },
-    pairing::Psn,
-    receiver::Room,
+    oob::Psn,
+    receiver::QueueRoom,
     stag::{
         Access,
         Stag, //
@@ -69,9 +69,9 @@ use kernel_ext::{
         }, //
     },
     sync::{
-        Baton,
         BhOff,
         NextCacheLine,
+        SerialTask,
         SpinLockBh, //
     }, //
 };
@@ -105,30 +105,30 @@ use crate::{
     wr::{
         BadWr,
         Completion,
-        Origin,
-        RecvWr, //
+        RecvWr,
+        WcOrigin, //
     }, //
 };
 
-mod alarm;
+pub(crate) mod coalescer;
 mod idle;
 mod lifecycle;
-pub(crate) mod pace;
+mod oob;
 mod paging;
-mod pairing;
 mod stream;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
+mod tx_timer;
 mod verbs;
 
-use alarm::Alarm;
-use lifecycle::LifecycleWord;
-use pace::{
-    Heard,
-    Pace, //
+use coalescer::{
+    DoorbellCoalescer,
+    RxEvents, //
 };
-pub(crate) use pairing::Call;
-use pairing::Pairing;
+use lifecycle::LifecycleWord;
+pub(crate) use oob::OobConnect;
+use oob::OobSearch;
+use tx_timer::TxTimer;
 pub(crate) use verbs::QpParts;
 
 /// Where receive work requests come from.
@@ -146,7 +146,7 @@ struct Attrs {
 }
 
 /// What the stream's callbacks need too.
-struct Inner {
+struct QpInner {
     conn: Option<Arc<Conn>>,
     /// The first fault's message (RDMAP-144), until the transmitter takes it.
     terminate: Option<Terminate>,
@@ -169,14 +169,15 @@ pub(crate) struct Qp {
     lifecycle: LifecycleWord,
     /// The peer of the stream takes the Send with Immediate.
     send_immediate: Atomic<bool>,
-    /// How long a Send without connection manager waits for the peer, in milliseconds, or [`FOR_EVER`].
-    patience: Atomic<u32>,
+    /// How long a Send without connection manager waits for the peer, in milliseconds, or
+    /// [`FOR_EVER`].
+    retry_timeout: Atomic<u32>,
     /// What the peer may do at most: an [`Access`].
     rights: Atomic<u32>,
     /// What the peer's Terminate says, as in [`Completion::vendor_err`].
     peer_terminate: Atomic<u32>,
-    /// The consumer of the shared receive queue has been told that nothing more is taken.
-    last_wqe_told: Atomic<bool>,
+    /// The event that nothing more is taken of the shared receive queue was raised.
+    last_wqe_raised: Atomic<bool>,
     /// Held while a consumer changes state and attributes.
     #[pin]
     modifying: Mutex<()>,
@@ -184,37 +185,37 @@ pub(crate) struct Qp {
     attrs: Mutex<Attrs>,
     /// There while the phase is `Waiting`.
     #[pin]
-    pairing: Mutex<Option<Pairing>>,
+    oob: Mutex<Option<OobSearch>>,
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<QpInner>,
     // What is written for each message that goes out ...
     _sender: NextCacheLine,
     #[pin]
     pub(crate) sq: SendQueue,
-    pub(crate) tx: Baton<Tx>,
-    pub(crate) pace: Pace,
-    /// The timer will ring, and what was posted before will be seen then.
-    alarm_set: Atomic<bool>,
+    pub(crate) tx: SerialTask<Tx>,
+    pub(crate) coalescer: DoorbellCoalescer,
+    /// The timer will run, and what was posted before will be seen then.
+    tx_timer_armed: Atomic<bool>,
     /// Before the next look at what a process has posted after the end, in milliseconds.
     flush_pause: Atomic<u32>,
     // ... and for each that comes.
     _receiver: NextCacheLine,
     #[pin]
     pub(crate) rx: SpinLockBh<Rx>,
-    pub(crate) heard: Heard,
+    pub(crate) rx_events: RxEvents,
     _rest: NextCacheLine,
     #[pin]
     pub(crate) inbound_reads: InboundReads,
     #[pin]
     timer: HrTimer<Self>,
     #[pin]
-    alarm: Mutex<Alarm>,
+    tx_timer: Mutex<TxTimer>,
     #[pin]
     tx_work: Work<Qp, TX>,
     #[pin]
     rx_work: Work<Qp, RX>,
     #[pin]
-    pairing_work: DelayedWork<Qp, PAIRING>,
+    oob_work: DelayedWork<Qp, OOB>,
     /// What the transmitter waits for, of memory that is not there.
     #[pin]
     pub(crate) paging_out: SpinLockBh<PagingOut>,
@@ -233,7 +234,7 @@ pub(crate) struct Qp {
 
 const TX: u64 = 0;
 const RX: u64 = 1;
-const PAIRING: u64 = 2;
+const OOB: u64 = 2;
 const PAGING_IN: u64 = 3;
 const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
@@ -249,7 +250,7 @@ impl_has_work! {
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self, PAIRING> for Qp { self.pairing_work }
+    impl HasDelayedWork<Self, OOB> for Qp { self.oob_work }
     impl HasDelayedWork<Self, IDLE> for Qp { self.idle_work }
 }
 
@@ -310,8 +311,8 @@ impl Qp {
         }
     }
 
-    /// What the peer may do at most follows from what the consumer has set. The flags of a queue pair that
-    /// a connection manager connects are not the consumer's.
+    /// What the peer may do at most follows from what the consumer has set. The flags of a queue
+    /// pair that a connection manager connects are not the consumer's.
     fn set_rights(&self, attrs: &Attrs) {
         let rights = if self.lifecycle().is_by_path() {
             rights_among(attrs.stored.access)
@@ -321,8 +322,8 @@ impl Qp {
         self.rights.store(rights.bits().into(), Relaxed);
     }
 
-    pub(crate) fn origin(&self) -> Origin {
-        Origin {
+    pub(crate) fn origin(&self) -> WcOrigin {
+        WcOrigin {
             qpn: self.number,
             qp: self.link.id(),
             vendor_err: self.peer_terminate(),
@@ -374,15 +375,15 @@ impl Qp {
     }
 
     /// Whether a receive work request is posted.
-    pub(crate) fn receive_room(&self) -> Room {
+    pub(crate) fn receive_room(&self) -> QueueRoom {
         let posted = match &self.receives {
             Receives::Own(queue) => queue.holds(1),
             Receives::Shared(srq) => srq.has_request(),
         };
         if posted {
-            Room::Free
+            QueueRoom::Free
         } else {
-            Room::Full
+            QueueRoom::Full
         }
     }
 
@@ -454,11 +455,11 @@ impl Qp {
         window.bind(self.stream_id(), bind, region.as_ref())
     }
 
-    /// Tells the consumers of both completion queues what was posted since the last time.
+    /// Notifies the consumers of both completion queues of what was posted since the last time.
     ///
     /// Context: softirq or process, no lock held but mutexes.
-    pub(crate) fn announce(&self) {
-        self.each_cq(Cq::announce);
+    pub(crate) fn notify(&self) {
+        self.each_cq(Cq::notify);
     }
 
     pub(crate) fn enqueue_tx(self: &Arc<Self>) {
@@ -484,7 +485,7 @@ impl Qp {
         match &self.receives {
             Receives::Own(queue) => more |= self.flush_receives(queue),
             Receives::Shared(_) => {
-                if !self.last_wqe_told.xchg(true, Relaxed) {
+                if !self.last_wqe_raised.xchg(true, Relaxed) {
                     self.link.event(QpEvent::LastWqeReached);
                 }
             }

@@ -25,8 +25,8 @@ pub(crate) struct Queues {
     /// Transmitters and receivers that go on with what a softirq or a kernel consumer began: the
     /// same CPU, high priority.
     pub(crate) tx: OwnedQueue,
-    /// The steps of connections, in order, since programs take the order of their connections for the
-    /// same on both sides. No step waits for a peer, so none holds the next one up.
+    /// The steps of connections, in order, since programs take the order of their connections for
+    /// the same on both sides. No step waits for a peer, so none holds the next one up.
     pub(crate) conn: OwnedQueue,
     /// The ends of devices, and of their queues. An item of this queue may wait for the others.
     pub(crate) reaper: OwnedQueue,
@@ -70,10 +70,11 @@ fn queue(
     )
 }
 
-/// The queue of a device for copies that wait for a process's memory to be there, which may take for ever.
+/// The queue of a device for copies that wait for a process's memory to be there, which may take
+/// for ever.
 ///
-/// The last reference to a device may go in an item of this queue, which cannot wait for itself; so it is the
-/// reaper that ends the queue.
+/// The last reference to a device may go in an item of this queue, which cannot wait for itself; so
+/// it is the reaper that ends the queue.
 pub(crate) struct PagingQueue {
     /// There until the value is dropped.
     own: Option<Arc<Own>>,

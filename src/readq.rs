@@ -2,10 +2,10 @@
 
 //! The inbound read queue: Read and Atomic Requests of the peer that have not been answered.
 //!
-//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76, EXT-49)
-//! and frees a place when the last octet of the Response has been cut. Exactly as many places as the
-//! negotiated IRD exist (RDMAP-129); they are made before the stream starts, so that taking one
-//! cannot fail in softirq.
+//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76,
+//! EXT-49) and frees a place when the last octet of the Response has been cut. Exactly as many
+//! places as the negotiated IRD exist (RDMAP-129); they are made before the stream starts, so that
+//! taking one cannot fail in softirq.
 //!
 //! What is outstanding in the other direction is kept by [`crate::sq`].
 //!
@@ -18,7 +18,7 @@ use iwarp::{
     },
     rdmap::ReadRequest,
     readq::Depth,
-    receiver::Room,
+    receiver::QueueRoom,
     terminate::Quoted, //
 };
 use kernel::{
@@ -62,14 +62,14 @@ pub(crate) struct InboundAtomic {
 /// A Read Request of the peer, its source checked when it arrived.
 pub(crate) struct InboundRead {
     pub(crate) request: ReadRequest,
-    /// Where the octets come from; [`None`] for a Read of zero octets, whose source is not looked at
-    /// (RDMAP-70).
+    /// Where the octets come from; [`None`] for a Read of zero octets, whose source is not looked
+    /// at (RDMAP-70).
     pub(crate) source: Option<Arc<Region>>,
     /// The headers as they arrived, should the source go away meanwhile.
     pub(crate) quoted: Option<Quoted>,
 }
 
-struct Inner {
+struct InboundReadsInner {
     slots: KVVec<Option<InboundRequest>>,
     depth: Depth,
     epoch: Epoch,
@@ -83,7 +83,7 @@ pub(crate) struct InboundReads {
     /// Whether the end of an answer is on its way to TCP; changed by the transmitter.
     packed: Atomic<bool>,
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<InboundReadsInner>,
 }
 
 impl InboundReads {
@@ -92,7 +92,7 @@ impl InboundReads {
         pin_init!(Self {
             waiting: Atomic::new(0),
             packed: Atomic::new(false),
-            inner <- new_spinlock_irq!(Inner {
+            inner <- new_spinlock_irq!(InboundReadsInner {
                 slots: KVVec::new(),
                 depth: Depth::new(0),
                 epoch: Epoch(0),
@@ -117,12 +117,12 @@ impl InboundReads {
     }
 
     /// Whether the peer may have one more Read or atomic operation outstanding.
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> QueueRoom {
         self.inner.lock().depth.room()
     }
 
     /// How many requests wait for the end of their answer, of how many that may.
-    pub(crate) fn fill(&self) -> (u32, u32) {
+    pub(crate) fn occupancy(&self) -> (u32, u32) {
         let inner = self.inner.lock();
         (inner.depth.used().into(), inner.depth.limit().into())
     }
@@ -177,8 +177,8 @@ impl InboundReads {
         self.inner.lock().epoch
     }
 
-    /// Puts the request back that was taken out last and is not answered, or its answer in its place.
-    /// Does nothing if the stream that it came by has ended.
+    /// Puts the request back that was taken out last and is not answered, or its answer in its
+    /// place. Does nothing if the stream that it came by has ended.
     pub(crate) fn put_back(&self, epoch: Epoch, request: InboundRequest) {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
@@ -198,8 +198,8 @@ impl InboundReads {
         };
     }
 
-    /// The last octet of an answer is in the batch. Frees the place of the request that was taken out
-    /// last, before the peer can know of the answer and ask for more.
+    /// The last octet of an answer is in the batch. Frees the place of the request that was taken
+    /// out last, before the peer can know of the answer and ask for more.
     pub(crate) fn answered(&self) {
         self.packed.store(true, Relaxed);
         self.inner.lock().depth.release();
@@ -267,10 +267,10 @@ mod tests {
     fn has_as_many_places_as_were_negotiated() -> Result {
         let reads = started(3)?;
         for n in 0..3 {
-            assert_eq!(reads.room(), Room::Free);
+            assert_eq!(reads.room(), QueueRoom::Free);
             assert!(reads.put(read(n)));
         }
-        assert_eq!(reads.room(), Room::Full);
+        assert_eq!(reads.room(), QueueRoom::Full);
         assert!(!reads.put(read(3)));
         Ok(())
     }
@@ -282,9 +282,9 @@ mod tests {
         assert_eq!(len(reads.take()), Some(7));
         assert!(reads.take().is_none());
         // Taken out, but not answered.
-        assert_eq!(reads.room(), Room::Full);
+        assert_eq!(reads.room(), QueueRoom::Full);
         reads.answered();
-        assert_eq!(reads.room(), Room::Free);
+        assert_eq!(reads.room(), QueueRoom::Free);
         assert!(reads.put(read(8)));
         assert_eq!(len(reads.take()), Some(8));
         Ok(())
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn without_places_nothing_is_taken() -> Result {
         let reads = started(0)?;
-        assert_eq!(reads.room(), Room::Full);
+        assert_eq!(reads.room(), QueueRoom::Full);
         assert!(!reads.put(read(1)) && reads.take().is_none());
         Ok(())
     }
@@ -367,7 +367,7 @@ mod tests {
         reads.put(read(2));
         reads.clear();
         assert!(reads.take().is_none() && !reads.owes());
-        assert_eq!(reads.room(), Room::Free);
+        assert_eq!(reads.room(), QueueRoom::Free);
         reads.put(read(3));
         reads.start(5)?;
         assert!(reads.take().is_none() && !reads.owes());

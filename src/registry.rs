@@ -6,11 +6,11 @@
 //! `ib_core` that a device is unregistered. What leaves: devices, one per interface.
 //!
 //! A device goes when its interface leaves its namespace or is removed, when its namespace ends, by
-//! `rdma link delete`, when the module goes, or because somebody unregisters all devices of its driver
-//! number. Whoever comes first marks the [`Entry`] as doomed. What has to wait is done by an item on
-//! the reaper, because events of interfaces arrive under rtnl, under which nothing may be
-//! unregistered. Dropping the registration waits until the other ways are through, so nobody runs
-//! in this module when its last entry is gone.
+//! `rdma link delete`, when the module goes, or because somebody unregisters all devices of its
+//! driver number. Whoever comes first marks the [`DeviceEntry`] as doomed. What has to wait is done
+//! by an item on the reaper, because events of interfaces arrive under rtnl, under which nothing
+//! may be unregistered. Dropping the registration waits until the other ways are through, so nobody
+//! runs in this module when its last entry is gone.
 //!
 //! Lock order: an entry's `state` (mutex) before `entries` (spin lock, innermost).
 
@@ -54,7 +54,7 @@ use kernel_ext::{
         },
         link::LinkType, //
     },
-    sync::Slot,
+    sync::ModuleCell, //
 };
 
 use crate::{
@@ -65,7 +65,7 @@ use crate::{
         Guid,
         Parts, //
     },
-    pairing::ports::HeldPorts,
+    oob::ports::HeldPorts,
     queues::Queues,
     settings::{
         MpaRevision,
@@ -75,7 +75,7 @@ use crate::{
 };
 
 /// The registry, for callbacks that get no context of ours. Filled while the module is in service.
-pub(crate) static REGISTRY: Slot<Registry> = Slot::empty();
+pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();
 
 /// What the module's parameters say about new devices.
 #[derive(Clone, Copy)]
@@ -88,23 +88,23 @@ pub(crate) struct Defaults {
 #[pin_data]
 pub(crate) struct Registry {
     #[pin]
-    entries: SpinLockIrq<KVec<Arc<Entry>>>,
+    entries: SpinLockIrq<KVec<Arc<DeviceEntry>>>,
     defaults: Defaults,
     queues: Arc<Queues>,
     ports: Arc<HeldPorts>,
-    census: Arc<Census>,
+    refs: Arc<DeviceRefs>,
 }
 
 /// A device in the registry.
 #[pin_data]
-struct Entry {
+struct DeviceEntry {
     device: Arc<Device>,
     /// The device is going or gone; its interface is free for another one.
     doomed: Atomic<bool>,
     #[pin]
     state: Mutex<State>,
     #[pin]
-    work: Work<Entry>,
+    work: Work<DeviceEntry>,
     /// Happens when the entry has left the registry.
     #[pin]
     over: Completion,
@@ -120,10 +120,10 @@ enum State {
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Entry { self.work }
+    impl HasWork<Self> for DeviceEntry { self.work }
 }
 
-impl WorkItem for Entry {
+impl WorkItem for DeviceEntry {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -140,7 +140,7 @@ impl Registry {
                 defaults,
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 ports: HeldPorts::new()?,
-                census: Census::new()?,
+                refs: DeviceRefs::new()?,
             }? Error),
             GFP_KERNEL,
         )
@@ -181,14 +181,14 @@ impl Registry {
                 settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
                 queues: self.queues.clone(),
                 ports: self.ports.clone(),
-                ticket: Ticket::new(&self.census),
+                device_ref: DeviceRef::new(&self.refs),
             })?;
-            let entry = Entry::new(self.clone(), device.clone())?;
+            let entry = DeviceEntry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
             // After `enter`: now the end of the namespace waits for the end of the device, and with
             // it of the hold.
-            if let Err(error) = device.pairings.hold_port(&device) {
+            if let Err(error) = device.oob_waiters.hold_port(&device) {
                 pr_warn!(
                     "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
                     name,
@@ -214,7 +214,7 @@ impl Registry {
     }
 
     /// Puts an entry in, unless its interface has one already.
-    fn enter(&self, entry: Arc<Entry>) -> Result {
+    fn enter(&self, entry: Arc<DeviceEntry>) -> Result {
         let mut entries = self.entries.lock();
         if entries
             .iter()
@@ -227,7 +227,7 @@ impl Registry {
     }
 
     /// Takes an entry out.
-    fn leave(&self, entry: &Entry) {
+    fn leave(&self, entry: &DeviceEntry) {
         let _drop_outside_lock = {
             let mut entries = self.entries.lock();
             let found = entries
@@ -238,7 +238,7 @@ impl Registry {
     }
 
     /// Finds an entry. Context: process, since the result may be the last reference in the end.
-    fn find(&self, mut wanted: impl FnMut(&Entry) -> bool) -> Option<Arc<Entry>> {
+    fn find(&self, mut wanted: impl FnMut(&DeviceEntry) -> bool) -> Option<Arc<DeviceEntry>> {
         let entries = self.entries.lock();
         entries.iter().find(|entry| wanted(entry)).cloned()
     }
@@ -247,7 +247,7 @@ impl Registry {
     ///
     /// The lock is held meanwhile, so that the caller, who may be in softirq, never drops the last
     /// reference to a device. Context: any.
-    fn with_netdev(&self, netdev: &NetDevice, f: impl FnOnce(&Arc<Entry>)) {
+    fn with_netdev(&self, netdev: &NetDevice, f: impl FnOnce(&Arc<DeviceEntry>)) {
         let entries = self.entries.lock();
         let entry = entries
             .iter()
@@ -272,7 +272,7 @@ impl Registry {
     /// Ends everything. Afterwards no device is left, and nobody runs in their name.
     pub(crate) fn shut_down(&self) {
         self.end_all(|_| true);
-        self.census.wait_empty();
+        self.refs.wait_empty();
         self.queues.flush();
     }
 
@@ -285,14 +285,14 @@ impl Registry {
     }
 }
 
-impl Entry {
+impl DeviceEntry {
     fn new(registry: Arc<Registry>, device: Arc<Device>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 device,
                 doomed: Atomic::new(false),
                 state <- new_mutex!(State::Making),
-                work <- new_work!("Entry::work"),
+                work <- new_work!("DeviceEntry::work"),
                 over <- Completion::new(),
                 registry,
             }),
@@ -430,55 +430,55 @@ impl NetnsExit for Riwarp {
 
 /// Counts the devices that exist in memory, and the module.
 #[pin_data]
-struct Census {
-    present: Atomic<i32>,
+struct DeviceRefs {
+    count: Atomic<i32>,
     #[pin]
     empty: Completion,
 }
 
-impl Census {
+impl DeviceRefs {
     fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                present: Atomic::new(1),
+                count: Atomic::new(1),
                 empty <- Completion::new(),
             }),
             GFP_KERNEL,
         )
     }
 
-    fn leave(&self) {
-        if self.present.fetch_sub(1, Full) == 1 {
+    fn put(&self) {
+        if self.count.fetch_sub(1, Full) == 1 {
             self.empty.complete_all();
         }
     }
 
     /// Gives back the module's own count and waits for all others. To be called once.
     fn wait_empty(&self) {
-        self.leave();
+        self.put();
         self.empty.wait_for_completion();
     }
 }
 
-/// One count of the census.
-pub(crate) struct Ticket(Arc<Census>);
+/// A reference that [`DeviceRefs`] counts.
+pub(crate) struct DeviceRef(Arc<DeviceRefs>);
 
-impl Ticket {
-    /// Makes one of a census that nobody waits for, for tests.
+impl DeviceRef {
+    /// Makes one of a count that nobody waits for, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(crate) fn single() -> Result<Self> {
-        Ok(Self(Census::new()?))
+        Ok(Self(DeviceRefs::new()?))
     }
 
-    fn new(census: &Arc<Census>) -> Self {
-        census.present.fetch_add(1, Full);
-        Self(census.clone())
+    fn new(refs: &Arc<DeviceRefs>) -> Self {
+        refs.count.fetch_add(1, Full);
+        Self(refs.clone())
     }
 }
 
-impl Drop for Ticket {
+impl Drop for DeviceRef {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.put();
     }
 }
 
@@ -498,17 +498,17 @@ mod tests {
     }
 
     #[test]
-    fn the_census_is_over_with_the_last_ticket() -> Result {
-        let census = Census::new()?;
-        let first = Ticket::new(&census);
-        let second = Ticket::new(&census);
+    fn the_wait_ends_with_the_last_reference() -> Result {
+        let refs = DeviceRefs::new()?;
+        let first = DeviceRef::new(&refs);
+        let second = DeviceRef::new(&refs);
         drop(first);
-        census.leave();
-        assert_eq!(census.present.load(Acquire), 1);
+        refs.put();
+        assert_eq!(refs.count.load(Acquire), 1);
         drop(second);
-        assert_eq!(census.present.load(Acquire), 0);
+        assert_eq!(refs.count.load(Acquire), 0);
         // It has happened, so this returns.
-        census.empty.wait_for_completion();
+        refs.empty.wait_for_completion();
         Ok(())
     }
 

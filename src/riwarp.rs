@@ -9,7 +9,7 @@
 //! * [`context`], [`mr`], [`stag`]: protection domains, memory regions, and their keys;
 //! * [`qp`], [`cq`], [`srq`], [`rq`], [`sq`]: queues;
 //! * [`tx`], [`rx`], [`readq`]: the stream out and in;
-//! * [`conn`], [`listen`], [`pairing`]: connections;
+//! * [`conn`], [`listen`], [`oob`]: connections;
 //! * [`wr`], [`sge`], [`abi`]: work requests in the driver's own form and in those of user space;
 //! * [`settings`], [`stats`]: what can be set and seen from outside;
 //! * [`queues`]: where work is done that cannot be done at once.
@@ -27,13 +27,13 @@ use kernel_ext::{
         NetnsNotifier, //
     },
     rdma::link::LinkRegistration,
-    sync::Filled, //
+    sync::ModuleCellGuard, //
 };
 
 use crate::{
     listen::{
-        Porch,
-        PORCH, //
+        ListenSockets,
+        LISTEN_SOCKETS, //
     },
     registry::{
         Defaults,
@@ -55,7 +55,7 @@ mod device;
 mod gid;
 mod listen;
 mod mr;
-mod pairing;
+mod oob;
 mod qp;
 mod queues;
 mod readq;
@@ -149,15 +149,15 @@ fn defaults() -> Result<Defaults> {
 
 /// The registry in service: callbacks find it.
 struct Service {
-    _filled: Filled<Registry>,
-    _porch: Filled<Porch>,
+    _registry: ModuleCellGuard<Registry>,
+    _listen_sockets: ModuleCellGuard<ListenSockets>,
 }
 
 impl Service {
     fn begin(defaults: Defaults) -> Result<Self> {
         Ok(Self {
-            _filled: REGISTRY.fill(Registry::new(defaults)?)?,
-            _porch: PORCH.fill(Porch::new()?)?,
+            _registry: REGISTRY.fill(Registry::new(defaults)?)?,
+            _listen_sockets: LISTEN_SOCKETS.fill(ListenSockets::new()?)?,
         })
     }
 }

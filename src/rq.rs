@@ -3,9 +3,9 @@
 //! Receive work requests: the ring that a queue pair or a shared receive queue takes them from.
 //!
 //! What enters: requests that a process stored in the ring it has mapped, or that a kernel consumer
-//! posted. What leaves: one [`RecvWr`] for each incoming Send or Immediate Data, in posting order. An
-//! entry of a mapped ring is copied out once and then handed back, so what the process does to it
-//! afterwards has no effect.
+//! posted. What leaves: one [`RecvWr`] for each incoming Send or Immediate Data, in posting order.
+//! An entry of a mapped ring is copied out once and then handed back, so what the process does to
+//! it afterwards has no effect.
 //!
 //! Context: any.
 
@@ -25,15 +25,15 @@ use crate::{
     }, //
 };
 
-enum Ring {
+enum RqStorage {
     /// Mapped by a process.
     User(RecvRing),
     /// Private to the kernel.
     Kernel(KVVec<Option<RecvWr>>),
 }
 
-struct Inner {
-    ring: Ring,
+struct RecvQueueInner {
+    ring: RqStorage,
     /// Entries; a power of two, or 0 for a queue that takes nothing.
     entries: u32,
     /// Requests taken so far, modulo 2^32.
@@ -46,7 +46,7 @@ struct Inner {
 #[pin_data]
 pub(crate) struct RecvQueue {
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<RecvQueueInner>,
 }
 
 impl RecvQueue {
@@ -54,11 +54,11 @@ impl RecvQueue {
     /// belongs to a kernel consumer, or has no entries.
     pub(crate) fn new(entries: u32, ring: Option<RecvRing>) -> Result<impl PinInit<Self>> {
         let ring = match ring {
-            Some(ring) => Ring::User(ring),
-            None => Ring::Kernel(empty_ring(entries as usize)?),
+            Some(ring) => RqStorage::User(ring),
+            None => RqStorage::Kernel(empty_ring(entries as usize)?),
         };
         Ok(pin_init!(Self {
-            inner <- new_spinlock_irq!(Inner {
+            inner <- new_spinlock_irq!(RecvQueueInner {
                 ring,
                 entries,
                 taken: 0,
@@ -76,8 +76,8 @@ impl RecvQueue {
         let inner = &mut *inner;
         let index = inner.taken & inner.entries.wrapping_sub(1);
         let taken = match &mut inner.ring {
-            Ring::User(ring) => ring.take(inner.taken, wr)?,
-            Ring::Kernel(slots) => {
+            RqStorage::User(ring) => ring.take(inner.taken, wr)?,
+            RqStorage::Kernel(slots) => {
                 *wr = slots.get_mut(index as usize)?.take()?;
                 Ok(())
             }
@@ -86,21 +86,21 @@ impl RecvQueue {
         Some(taken)
     }
 
-    /// Puts what waits into a ring of another size, for the process that the ring belongs to. It does not
-    /// post meanwhile: what it posts all the same may get lost.
+    /// Puts what waits into a ring of another size, for the process that the ring belongs to. It
+    /// does not post meanwhile: what it posts all the same may get lost.
     ///
     /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is more than fits, `EOPNOTSUPP` for a queue of a kernel consumer and where the
-    /// library has no such call, `ENOMEM`.
+    /// `EINVAL` if there is more than fits, `EOPNOTSUPP` for a queue of a kernel consumer and where
+    /// the library has no such call, `ENOMEM`.
     pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result {
         let (ring, before) = {
             let inner = self.inner.lock();
             match &inner.ring {
-                Ring::User(ring) => (ring.clone(), inner.taken),
-                Ring::Kernel(_) => return Err(EOPNOTSUPP),
+                RqStorage::User(ring) => (ring.clone(), inner.taken),
+                RqStorage::Kernel(_) => return Err(EOPNOTSUPP),
             }
         };
         let (old, new) = ring.begin_resize(entries, udata)?;
@@ -112,7 +112,7 @@ impl RecvQueue {
             new.skip(taken);
             inner.taken = taken;
             inner.entries = entries;
-            core::mem::replace(&mut inner.ring, Ring::User(RecvRing::Rxe(new)))
+            core::mem::replace(&mut inner.ring, RqStorage::User(RecvRing::Rxe(new)))
         };
         Ok(())
     }
@@ -127,8 +127,8 @@ impl RecvQueue {
         let inner = &mut *inner;
         let index = inner.posted & inner.entries.wrapping_sub(1);
         match &mut inner.ring {
-            Ring::User(_) => return Err(EINVAL),
-            Ring::Kernel(slots) => match slots.get_mut(index as usize) {
+            RqStorage::User(_) => return Err(EINVAL),
+            RqStorage::Kernel(slots) => match slots.get_mut(index as usize) {
                 Some(slot @ None) => *slot = Some(wr),
                 _ => return Err(ENOMEM),
             },
@@ -141,8 +141,8 @@ impl RecvQueue {
     pub(crate) fn waiting(&self) -> Option<u32> {
         let inner = self.inner.lock();
         match &inner.ring {
-            Ring::User(ring) => ring.posted(inner.taken),
-            Ring::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
+            RqStorage::User(ring) => ring.posted(inner.taken),
+            RqStorage::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
         }
     }
 
@@ -157,9 +157,9 @@ impl RecvQueue {
         }
         let position = inner.taken.wrapping_add(last);
         match &inner.ring {
-            Ring::User(ring) => ring.holds(inner.taken, count),
+            RqStorage::User(ring) => ring.holds(inner.taken, count),
             // Requests are posted one after the other, so the last of them stands for all.
-            Ring::Kernel(slots) => {
+            RqStorage::Kernel(slots) => {
                 let index = position & inner.entries.wrapping_sub(1);
                 matches!(slots.get(index as usize), Some(Some(_)))
             }
@@ -210,7 +210,7 @@ mod tests {
 
     /// A queue of 4 entries in memory that a process would have mapped.
     fn user() -> Result<(Pin<KBox<RecvQueue>>, Arc<SharedMem>)> {
-        let ring = siw::RecvRing::new(4)?;
+        let ring = siw::SiwRecvRing::new(4)?;
         let memory = ring.memory().clone();
         let ring = RecvRing::Siw(ring);
         let queue = KBox::pin_init(RecvQueue::new(4, Some(ring))?, GFP_KERNEL_ACCOUNT)?;

@@ -3,16 +3,17 @@
 //! The receiver: from octets in TCP's receive queue to memory and completions.
 //!
 //! TCP calls [`Qp::data_ready`] with a view of the octets that have arrived in order. A round walks
-//! over complete FPDUs only; an incomplete one stays in TCP, and so does what the byte budget leaves
-//! over. For each FPDU, in this order: the CRC over all of it (MPA-20), the headers
+//! over complete FPDUs only; an incomplete one stays in TCP, and so does what the byte budget
+//! leaves over. For each FPDU, in this order: the CRC over all of it (MPA-20), the headers
 //! ([`iwarp::receiver`]), the access checks, the copy from the socket buffers into the consumer's
-//! pages. The round ends with one `consume`, one announcement per completion queue, and, if there is
-//! something to answer, a round of the transmitter ([`Qp::answer`]).
+//! pages. The round ends with one `consume`, one notification per completion queue, and, if there
+//! is something to answer, a round of the transmitter ([`Qp::answer`]).
 //!
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the rest of the stream is taken from
 //! TCP and thrown away, so that the Terminate is not lost to a reset.
 //!
-//! Context: softirq, or process with the socket locked. Nothing sleeps; the walk itself allocates nothing.
+//! Context: softirq, or process with the socket locked. Nothing sleeps; the walk itself allocates
+//! nothing.
 
 use iwarp::{
     fault::{
@@ -46,7 +47,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    mm::place::Memory,
+    mm::mem_map::Memory,
     net::Inbound,
     sync::BhOff, //
 };
@@ -162,12 +163,12 @@ struct RxRound<'a, 'b> {
     qp: &'a Arc<Qp>,
     inbound: &'a mut Inbound<'b>,
     off: BhOff<'a>,
-    aftermath: Aftermath,
+    outcome: RxOutcome,
 }
 
 /// What a round leaves to be done when the lock is given back.
 #[derive(Default)]
-struct Aftermath {
+struct RxOutcome {
     kick: bool,
     /// Something was completed.
     completed: bool,
@@ -179,9 +180,9 @@ struct Aftermath {
     answers: u64,
 }
 
-impl Aftermath {
+impl RxOutcome {
     /// Whether anything came that the peer sent by itself.
-    fn brings_news(&self) -> bool {
+    fn has_unprompted(&self) -> bool {
         self.fpdus != self.answers
     }
 }
@@ -189,11 +190,11 @@ impl Aftermath {
 impl RxStream {
     /// All is done for an FPDU.
     #[inline(always)]
-    fn accepted(&mut self, aftermath: &mut Aftermath) {
-        aftermath.fpdus += 1;
+    fn accepted(&mut self, outcome: &mut RxOutcome) {
+        outcome.fpdus += 1;
         if self.untouched {
             self.untouched = false;
-            aftermath.first_fpdu = Some(self.conn.clone());
+            outcome.first_fpdu = Some(self.conn.clone());
         }
     }
 }
@@ -229,8 +230,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes the stream from the receiver; returns the cookie of the receive work request that it was
-    /// filling.
+    /// Takes the stream from the receiver; returns the cookie of the receive work request that it
+    /// was filling.
     ///
     /// Context: process.
     pub(crate) fn stop_rx(&self) -> Option<u64> {
@@ -251,8 +252,8 @@ impl Qp {
         round.end();
     }
 
-    /// Goes on with what has arrived, if the stream is that of `conn`: what a new connection brings before it has a
-    /// stream is not ours, and what an old one has left is nobody's.
+    /// Goes on with what has arrived, if the stream is that of `conn`. Ignores data that arrives
+    /// without a current stream.
     ///
     /// Context: as [`Qp::data_ready`].
     pub(crate) fn more_from(
@@ -295,36 +296,36 @@ impl<'a, 'b> RxRound<'a, 'b> {
             qp,
             inbound,
             off,
-            aftermath: Aftermath::default(),
+            outcome: RxOutcome::default(),
         }
     }
 
     /// Counts what was accepted, and the octets that it had.
     #[inline(always)]
     fn count(&self, octets: usize) {
-        if self.aftermath.brings_news() {
-            self.qp.heard.count();
+        if self.outcome.has_unprompted() {
+            self.qp.rx_events.count();
         }
         let stats = &self.qp.device().stats;
-        stats.rx_fpdus.add(self.aftermath.fpdus);
+        stats.rx_fpdus.add(self.outcome.fpdus);
         stats.rx_bytes.add(octets as u64);
     }
 
     /// Does what the round has left to be done. The receiver's lock is not held any more.
     #[inline(always)]
     fn end(self) {
-        let Self { qp, aftermath, .. } = self;
-        if let Some(conn) = aftermath.first_fpdu {
+        let Self { qp, outcome, .. } = self;
+        if let Some(conn) = outcome.first_fpdu {
             qp.allow_sending();
             conn.first_fpdu();
         }
-        if aftermath.completed {
-            qp.announce();
+        if outcome.completed {
+            qp.notify();
         }
-        if aftermath.kick {
+        if outcome.kick {
             qp.answer(self.inbound);
         }
-        if aftermath.again {
+        if outcome.again {
             qp.enqueue_rx();
         }
     }
@@ -337,9 +338,9 @@ impl RxStream {
         let mut pos = 0;
         // Without a length there is nothing to look at: the usual end.
         while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
-            if pos >= BUDGET || round.aftermath.fpdus >= BUDGET_FPDUS {
+            if pos >= BUDGET || round.outcome.fpdus >= BUDGET_FPDUS {
                 round.qp.device().stats.rx_budget_ends.inc();
-                round.aftermath.again = true;
+                round.outcome.again = true;
                 break;
             }
             match self.receive_one(round, pos) {
@@ -356,13 +357,14 @@ impl RxStream {
         }
     }
 
-    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to wait.
+    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to
+    /// wait.
     fn receive_one(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> Option<usize> {
         let mut front = [0; FRONT_MAX];
         let fpdu = Fpdu::at(round.inbound, pos, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
         match self.accept(round, &fpdu, header) {
-            Ok(()) => self.accepted(&mut round.aftermath),
+            Ok(()) => self.accepted(&mut round.outcome),
             Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),
             Err(Stop::Absent) => {
                 self.wait_for_memory(round.qp);
@@ -375,7 +377,7 @@ impl RxStream {
     /// Ends the stream for a fault in the FPDU with this header.
     #[cold]
     fn stop(&mut self, round: &mut RxRound<'_, '_>, fault: Fault, fpdu: &Fpdu, header: &[u8]) {
-        round.aftermath.completed = true;
+        round.outcome.completed = true;
         self.flow = Flow::Stopped;
         round.qp.device().stats.rx_faults.inc();
         // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
@@ -426,7 +428,7 @@ impl RxStream {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.place_write(round, fpdu, segment),
             Segment::Send(segment) => {
-                round.aftermath.completed = true;
+                round.outcome.completed = true;
                 self.place_send(round, fpdu, segment)
             }
             Segment::ReadResponse(segment) => self.place_response(round, fpdu, segment),
@@ -434,7 +436,7 @@ impl RxStream {
                 let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                 self.take_read_request(round.qp, *request, quoted)?;
                 stats.rx_read_requests.inc();
-                round.aftermath.kick = true;
+                round.outcome.kick = true;
                 Ok(())
             }
             Segment::Terminate(terminate) => {
@@ -446,7 +448,7 @@ impl RxStream {
                 let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
                 self.take_atomic_request(round.qp, *request, quoted)?;
                 stats.rx_atomic_requests.inc();
-                round.aftermath.kick = true;
+                round.outcome.kick = true;
                 Ok(())
             }
             Segment::AtomicResponse(response) => self.take_atomic_response(round, *response),
@@ -455,7 +457,7 @@ impl RxStream {
                 Err(Stop::Fault(Fault::OpcodeReserved))
             }
             Segment::Immediate(immediate) => {
-                round.aftermath.completed = true;
+                round.outcome.completed = true;
                 Ok(self.take_immediate(round.qp, *immediate)?)
             }
         }
@@ -490,7 +492,8 @@ impl RxStream {
 }
 
 impl<'b> RxRound<'_, 'b> {
-    /// Checks the target of a segment of a Write, and calls `place(memory, offset, inbound)` inside of it.
+    /// Checks the target of a segment of a Write, and calls `place(memory, offset, inbound)` inside
+    /// of it.
     #[inline(always)]
     fn inside_target(
         &mut self,
@@ -498,7 +501,9 @@ impl<'b> RxRound<'_, 'b> {
         segment: &TaggedSegment,
         place: impl FnOnce(&Memory, u64, &mut Inbound<'b>) -> Result,
     ) -> Result<Result, Fault> {
-        let inside = region.enter_off(self.off).ok_or(Fault::TaggedInvalidStag)?;
+        let inside = region
+            .try_access_bh_off(self.off)
+            .ok_or(Fault::TaggedInvalidStag)?;
         let view = region.view_inside(&inside, self.qp.stream_id());
         let at = check_tagged(
             Some(&view),
@@ -530,19 +535,19 @@ mod rounds {
     use iwarp::fault::ErrorCode;
 
     #[test]
-    fn answers_are_no_news() {
-        let news = |fpdus, answers| {
-            let aftermath = Aftermath {
+    fn answers_are_not_unprompted() {
+        let unprompted = |fpdus, answers| {
+            let outcome = RxOutcome {
                 fpdus,
                 answers,
-                ..Aftermath::default()
+                ..RxOutcome::default()
             };
-            aftermath.brings_news()
+            outcome.has_unprompted()
         };
         // An answer that had to wait for memory was not accepted yet.
-        assert!(!news(0, 0));
-        assert!(!news(3, 3));
-        assert!(news(3, 2));
+        assert!(!unprompted(0, 0));
+        assert!(!unprompted(3, 3));
+        assert!(unprompted(3, 2));
     }
 
     #[test]

@@ -14,9 +14,10 @@
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none. `EADDRINUSE` if a program has it |
 //!
-//! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the Initiator time to
-//! get ready for FPDUs. An Initiator that is ready early, and never offers peer-to-peer start, needs it
-//! for programs whose listening side speaks first; siw is one. It is off unless it is set.
+//! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the
+//! Initiator time to get ready for FPDUs. An Initiator that is ready early, and never offers
+//! peer-to-peer start, needs it for programs whose listening side speaks first; siw is one. It is
+//! off unless it is set.
 //!
 //! `extensions` departs from MPA-3: it uses two of the flags that RFC 5044 reserves, which have to
 //! be sent as zeros. Nothing is said by them unless it is set.
@@ -109,12 +110,13 @@ impl Settings {
         (port != 0).then_some(port)
     }
 
-    /// Changes that port. [`crate::pairing`] holds it first.
+    /// Changes that port. [`crate::oob`] holds it first.
     pub(crate) fn set_pairing_port(&self, port: u16) {
         self.pairing_port.store(port.into(), Relaxed);
     }
 
-    /// Whether a Responder may send before it has received, where no ready-to-receive message comes.
+    /// Whether a Responder may send before it has received, where no ready-to-receive message
+    /// comes.
     pub(crate) fn eager_responder(&self) -> bool {
         self.eager_responder.load(Relaxed)
     }
@@ -163,7 +165,7 @@ pub(crate) const FILES: &[Setting<Device>] = &[
         show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
         store: Some(|device, text| {
             let port = text.parse().map_err(|_| EINVAL)?;
-            device.pairings.set_port(&device, port)
+            device.oob_waiters.set_port(&device, port)
         }),
     },
 ];

@@ -3,10 +3,10 @@
 //! Scatter/gather lists, resolved: from keys and addresses to regions.
 //!
 //! What enters: the elements of a work request, of which nothing has been checked. What leaves: a
-//! [`Slices`], and copies between it and the wire. That every element lies inside a region of the queue
-//! pair's protection domain, with the rights that are needed, is checked when the list is resolved or,
-//! if one copy takes all of it, by that copy. A region may still be revoked after that; each copy enters
-//! it anew and fails if it is gone (RDMAP-165).
+//! [`Slices`], and copies between it and the wire. That every element lies inside a region of the
+//! queue pair's protection domain, with the rights that are needed, is checked when the list is
+//! resolved or, if one copy takes all of it, by that copy. A region may still be revoked after
+//! that; each copy enters it anew and fails if it is gone (RDMAP-165).
 //!
 //! Context: any; nothing here sleeps.
 
@@ -18,7 +18,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    mm::place::Memory,
+    mm::mem_map::Memory,
     net::{
         Inbound,
         TxBatch, //
@@ -31,9 +31,9 @@ use crate::{
     context::PdId,
     device::Device,
     mr::{
-        Entered,
         LocalUse,
-        Region, //
+        Region,
+        RegionGuard, //
     },
     wr::{
         Payload,
@@ -111,7 +111,7 @@ impl Slice {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), NotCopied> {
-        let inside = self.region.enter();
+        let inside = self.region.try_access();
         self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
             memory.copy_to_batch(at, len, batch)
         })
@@ -131,14 +131,14 @@ impl Slice {
         len: usize,
         off: BhOff<'_>,
     ) -> Result<(), NotCopied> {
-        let inside = self.region.enter_off(off);
+        let inside = self.region.try_access_bh_off(off);
         self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
         })
     }
 
-    /// Places `len` octets, which wait at `pos`, at the front. All of the slice is checked, also what is
-    /// behind them.
+    /// Places `len` octets, which wait at `pos`, at the front. All of the slice is checked, also
+    /// what is behind them.
     fn place_first(
         &self,
         pd: PdId,
@@ -148,7 +148,7 @@ impl Slice {
         off: BhOff<'_>,
     ) -> Result<(), NotCopied> {
         // CAST: 32 bits fit.
-        let (inside, all) = (self.region.enter_off(off), self.len as usize);
+        let (inside, all) = (self.region.try_access_bh_off(off), self.len as usize);
         self.inside(inside, pd, LocalUse::Sink, 0, all, |memory, at| {
             if len > all {
                 return Err(EFAULT);
@@ -163,7 +163,7 @@ impl Slice {
     ///
     /// As [`Slice::place`].
     pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), NotCopied> {
-        let (inside, len) = (self.region.enter_off(off), octets.len());
+        let (inside, len) = (self.region.try_access_bh_off(off), octets.len());
         self.inside(inside, pd, LocalUse::Sink, 0, len, |memory, at| {
             memory.write(at, octets)
         })
@@ -183,7 +183,7 @@ impl Slice {
     #[inline]
     fn inside(
         &self,
-        inside: Option<Entered<'_>>,
+        inside: Option<RegionGuard<'_>>,
         pd: PdId,
         usage: LocalUse,
         offset: u32,
@@ -321,8 +321,8 @@ impl Slices {
         })
     }
 
-    /// Places the `len` octets that wait at `pos` at the front of a list of one element that was only
-    /// looked for ([`Slices::find`]), and checks it.
+    /// Places the `len` octets that wait at `pos` at the front of a list of one element that was
+    /// only looked for ([`Slices::find`]), and checks it.
     pub(crate) fn place_first(
         &self,
         pd: PdId,

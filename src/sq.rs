@@ -11,8 +11,8 @@
 //! A Send or Write is done when TCP has accepted its last octet, a Read when its Response was
 //! delivered. So a pending request knows where in the octet stream it ends.
 //!
-//! Context: any, unless a function says otherwise. The transmitter calls `take`, `sent`, `accepted` and
-//! what begins Reads; the receiver the functions about Responses.
+//! Context: any, unless a function says otherwise. The transmitter calls `take`, `sent`, `accepted`
+//! and what begins Reads; the receiver the functions about Responses.
 
 use iwarp::{
     atomic::AtomicResponse,
@@ -23,8 +23,8 @@ use iwarp::{
         ReadPlacement, //
     },
     receiver::{
+        QueueRoom,
         Queued,
-        Room,
         TaggedSegment, //
     },
     stag::Stag, //
@@ -60,21 +60,21 @@ use crate::{
         empty_ring,
         BadWr,
         Completion,
-        Origin,
-        SendWr, //
+        SendWr,
+        WcOrigin, //
     }, //
 };
 
-mod ends;
-mod fill;
+mod marks;
+mod occupancy;
 mod pending;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-pub(crate) use ends::Ends;
+pub(crate) use marks::TxMarks;
 use pending::{
-    Pending,
-    Words, //
+    PendingRing,
+    PendingWqe, //
 };
 
 /// Names a pending request: its position in submission order, modulo 2^32.
@@ -95,7 +95,7 @@ pub(crate) enum Taken {
 
 /// What a pending request waits for.
 #[derive(Clone, Copy)]
-enum Progress {
+enum WqeState {
     /// The transmitter has it.
     Taken,
     /// TCP has to accept the octets of the stream up to this one.
@@ -115,14 +115,14 @@ struct OutstandingRead {
     slot: Option<Slot>,
 }
 
-struct Inner {
+struct SendQueueInner {
     /// The ring of a kernel consumer; without places if a process has mapped one.
     kernel: KVVec<Option<SendWr>>,
     /// Requests posted so far, modulo 2^32; kernel rings only.
     posted: u32,
-    /// What the requests `done..taken` wait for, in a ring as long as the queue. All other places are
-    /// [`Progress::Taken`], so that nothing is to be done when one is taken.
-    progress: KVVec<Progress>,
+    /// What the requests `done..taken` wait for, in a ring as long as the queue. All other places
+    /// are [`WqeState::Taken`], so that nothing is to be done when one is taken.
+    states: KVVec<WqeState>,
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
     /// A ring of outstanding Reads, as long as the negotiated ORD.
@@ -144,13 +144,13 @@ pub(crate) struct SendQueue {
     taken: Atomic<u32>,
     /// Requests completed so far, modulo 2^32; changed under the lock.
     done: Atomic<u32>,
-    /// Once the queue drains: how many requests will have been taken then, modulo 2^32, or a little less;
-    /// else [`NEVER`].
+    /// Once the queue drains: how many requests will have been taken then, modulo 2^32, or a little
+    /// less; else [`NEVER`].
     last: Atomic<i64>,
     /// What the completions of the requests `done..taken` will say.
-    pending: Pending,
+    pending: PendingRing,
     #[pin]
-    inner: SpinLockIrq<Inner>,
+    inner: SpinLockIrq<SendQueueInner>,
 }
 
 /// How many requests are completed while the lock is held, at most.
@@ -172,9 +172,9 @@ impl SendQueue {
             Some(_) => KVVec::new(),
             None => empty_ring(entries as usize)?,
         };
-        let pending = Pending::new(entries)?;
+        let pending = PendingRing::new(entries)?;
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        let progress = KVVec::from_elem(Progress::Taken, entries as usize, flags)?;
+        let states = KVVec::from_elem(WqeState::Taken, entries as usize, flags)?;
         Ok(pin_init!(Self {
             entries,
             signal_all,
@@ -184,10 +184,10 @@ impl SendQueue {
             done: Atomic::new(0),
             last: Atomic::new(NEVER),
             pending,
-            inner <- new_spinlock_irq!(Inner {
+            inner <- new_spinlock_irq!(SendQueueInner {
                 kernel,
                 posted: 0,
-                progress,
+                states,
                 accepted: 0,
                 reads: KVVec::new(),
                 depth: Depth::new(0),
@@ -267,7 +267,7 @@ impl SendQueue {
         }
     }
 
-    /// Whether nothing is posted, at a first look: whoever posts something now rings the bell.
+    /// Whether nothing is posted, at a first look: whoever posts something now rings the doorbell.
     ///
     /// Context: the transmitter's.
     #[inline]
@@ -304,29 +304,29 @@ impl SendQueue {
             None => self.take_from_kernel(index, wr),
         };
         let slot = Slot(position);
-        let (words, taken) = match taken {
+        let (wqe, taken) = match taken {
             None => return Taken::Nothing,
             Some(Ok(())) => {
-                let words = Words {
+                let wqe = PendingWqe {
                     id: wr.id,
                     opcode: wr.op.wc_opcode(),
                     bytes: wr.bytes(),
                     signalled: wr.signalled || self.signal_all,
                 };
-                (words, Taken::Wr(slot))
+                (wqe, Taken::Wr(slot))
             }
             Some(Err(BadWr { id, opcode, status })) => {
-                let words = Words {
+                let wqe = PendingWqe {
                     id,
                     opcode,
                     bytes: 0,
                     signalled: true,
                 };
-                (words, Taken::Bad(slot, status))
+                (wqe, Taken::Bad(slot, status))
             }
         };
-        self.pending.put(index, words);
-        // ORDERING: pairs with the acquire in `taken`: who sees the request sees its words.
+        self.pending.put(index, wqe);
+        // ORDERING: pairs with the acquire in `taken`: who sees the request sees its entry.
         self.taken.store(position.wrapping_add(1), Release);
         taken
     }
@@ -340,8 +340,8 @@ impl SendQueue {
     /// Whether what is posted at `position` came after the queue began to drain.
     #[inline]
     fn is_drained_at(&self, position: u32) -> bool {
-        // Requests may have been taken while they were counted, hence "not before". CAST: the sign of the
-        // distance.
+        // Requests may have been taken while they were counted, hence "not before". CAST: the sign
+        // of the distance.
         u32::try_from(self.last.load(Relaxed))
             .is_ok_and(|last| position.wrapping_sub(last) as i32 >= 0)
     }
@@ -359,29 +359,29 @@ impl SendQueue {
         self.last.store(posted.into(), Relaxed);
     }
 
-    /// The last octet of the request is `end` octets into the stream. This stays in `ends` until they
-    /// are full, or [`SendQueue::accepted`] is called.
+    /// The last octet of the request is `end` octets into the stream. This stays in `marks` until
+    /// they are full, or [`SendQueue::accepted`] is called.
     #[inline]
-    pub(crate) fn sent(&self, ends: &mut Ends, slot: Slot, end: u64) {
-        if !ends.push(slot, end) {
-            ends.note(self, &mut self.inner.lock());
-            ends.push(slot, end);
+    pub(crate) fn sent(&self, marks: &mut TxMarks, slot: Slot, end: u64) {
+        if !marks.push(slot, end) {
+            marks.note(self, &mut self.inner.lock());
+            marks.push(slot, end);
         }
     }
 
     /// The request is over. Completes what is complete now.
-    pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: Origin) {
-        let progress = Progress::Done(status);
-        self.inner.lock().progress(self, slot, progress);
+    pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: WcOrigin) {
+        let state = WqeState::Done(status);
+        self.inner.lock().set_state(self, slot, state);
         self.complete(origin);
     }
 
-    /// TCP has accepted the stream up to `position`. Notes where requests end in it, and completes what
-    /// is complete now.
-    pub(crate) fn accepted(&self, position: u64, ends: &mut Ends, origin: Origin) {
+    /// TCP has accepted the stream up to `position`. Notes where requests end in it, and completes
+    /// what is complete now.
+    pub(crate) fn accepted(&self, position: u64, marks: &mut TxMarks, origin: WcOrigin) {
         {
             let mut inner = self.inner.lock();
-            ends.note(self, &mut inner);
+            marks.note(self, &mut inner);
             inner.accepted = position;
             if !inner.complete(self, origin) {
                 return;
@@ -390,15 +390,16 @@ impl SendQueue {
         self.complete(origin);
     }
 
-    /// Completes what is complete now. Others get their turn at the lock, and interrupts theirs, in between.
-    fn complete(&self, origin: Origin) {
+    /// Completes what is complete now. Others get their turn at the lock, and interrupts theirs, in
+    /// between.
+    fn complete(&self, origin: WcOrigin) {
         while self.inner.lock().complete(self, origin) {}
     }
 
     /// Whether another Read or atomic operation may be outstanding; exactly the negotiated ORD may
     /// (RDMAP-128, EXT-42).
     pub(crate) fn may_read(&self) -> bool {
-        self.inner.lock().depth.room() == Room::Free
+        self.inner.lock().depth.room() == QueueRoom::Free
     }
 
     /// Whether no Read and no atomic operation is outstanding, which a fenced request waits for.
@@ -419,7 +420,7 @@ impl SendQueue {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         if let Some(slot) = slot {
-            inner.progress(self, slot, Progress::Reading);
+            inner.set_state(self, slot, WqeState::Reading);
         }
         let place = inner
             .depth
@@ -435,8 +436,8 @@ impl SendQueue {
         }
     }
 
-    /// Checks a segment of a Read Response against the oldest outstanding request. Returns where its
-    /// octets go; there is no sink for a Read of zero octets.
+    /// Checks a segment of a Read Response against the oldest outstanding request. Returns where
+    /// its octets go; there is no sink for a Read of zero octets.
     ///
     /// # Errors
     ///
@@ -452,8 +453,8 @@ impl SendQueue {
         Ok((placement, read.sink.clone()))
     }
 
-    /// Checks an Atomic Response against the oldest outstanding request. Returns what the target held
-    /// before and where that goes.
+    /// Checks an Atomic Response against the oldest outstanding request. Returns what the target
+    /// held before and where that goes.
     ///
     /// # Errors
     ///
@@ -469,8 +470,8 @@ impl SendQueue {
         Ok((original, oldest.and_then(|read| read.sink.clone())))
     }
 
-    /// The oldest outstanding request is over; returns its slot and the local STag to invalidate, which
-    /// must happen before [`SendQueue::finish`] is called for the slot.
+    /// The oldest outstanding request is over; returns its slot and the local STag to invalidate,
+    /// which must happen before [`SendQueue::finish`] is called for the slot.
     pub(crate) fn read_done(&self) -> Option<(Option<Slot>, Option<Stag>)> {
         let read = {
             let mut inner = self.inner.lock();
@@ -484,12 +485,12 @@ impl SendQueue {
     /// Ends everything: pending requests complete with an error, then those that are only posted.
     ///
     /// The oldest request that is not done gets `first`, if that is known; all others are flushed.
-    /// Returns whether more may have been posted meanwhile: one call ends at most as many requests as
-    /// the queue is long, so that a process which posts on and on cannot hold the caller.
+    /// Returns whether more may have been posted meanwhile: one call ends at most as many requests
+    /// as the queue is long, so that a process which posts on and on cannot hold the caller.
     ///
     /// Context: process; the transmitter's.
     #[must_use]
-    pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: Origin) -> bool {
+    pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: WcOrigin) -> bool {
         self.last.store(NEVER, Relaxed);
         // The regions of outstanding Reads are let go without the lock.
         while self.read_done().is_some() {}
@@ -503,11 +504,11 @@ impl SendQueue {
                     if done == self.taken() {
                         break;
                     }
-                    let progress = inner.progress.get(self.index(done));
-                    let over = matches!(progress, Some(Progress::Done(_)));
+                    let state = inner.states.get(self.index(done));
+                    let over = matches!(state, Some(WqeState::Done(_)));
                     if !over {
                         let status = first.take().unwrap_or(WcStatus::Flushed);
-                        inner.progress(self, Slot(done), Progress::Done(status));
+                        inner.set_state(self, Slot(done), WqeState::Done(status));
                     }
                     inner.complete_one(self, origin);
                 }
@@ -525,25 +526,25 @@ impl SendQueue {
     }
 }
 
-impl Inner {
+impl SendQueueInner {
     fn oldest_read(&mut self) -> Option<&mut OutstandingRead> {
         let at = self.depth.oldest()?;
         self.reads.get_mut(usize::from(at))?.as_mut()
     }
 
-    fn progress(&mut self, queue: &SendQueue, slot: Slot, progress: Progress) {
+    fn set_state(&mut self, queue: &SendQueue, slot: Slot, state: WqeState) {
         // A slot that was flushed meanwhile is not among the pending ones any more.
         let done = queue.done();
         if slot.0.wrapping_sub(done) >= queue.taken().wrapping_sub(done) {
             return;
         }
-        if let Some(place) = self.progress.get_mut(queue.index(slot.0)) {
-            *place = progress;
+        if let Some(place) = self.states.get_mut(queue.index(slot.0)) {
+            *place = state;
         }
     }
 
     /// Completes requests in order until one is not over; whether there may be more.
-    fn complete(&mut self, queue: &SendQueue, origin: Origin) -> bool {
+    fn complete(&mut self, queue: &SendQueue, origin: WcOrigin) -> bool {
         for _ in 0..AT_ONCE {
             if queue.done() == queue.taken() || !self.complete_one(queue, origin) {
                 return false;
@@ -553,30 +554,29 @@ impl Inner {
     }
 
     /// Completes the oldest pending request if it is over; whether it was.
-    fn complete_one(&mut self, queue: &SendQueue, origin: Origin) -> bool {
+    fn complete_one(&mut self, queue: &SendQueue, origin: WcOrigin) -> bool {
         let done = queue.done();
         let index = queue.index(done);
-        let (Some(progress), Some(words)) =
-            (self.progress.get_mut(index), queue.pending.get(index))
+        let (Some(state), Some(wqe)) = (self.states.get_mut(index), queue.pending.get(index))
         else {
             return false;
         };
-        let status = match *progress {
-            Progress::Taken | Progress::Reading => return false,
-            Progress::Sent(end) if end > self.accepted => return false,
-            Progress::Sent(_) => WcStatus::Success,
-            Progress::Done(status) => status,
+        let status = match *state {
+            WqeState::Taken | WqeState::Reading => return false,
+            WqeState::Sent(end) if end > self.accepted => return false,
+            WqeState::Sent(_) => WcStatus::Success,
+            WqeState::Done(status) => status,
         };
-        *progress = Progress::Taken;
-        // ORDERING: pairs with the acquire in `take_posted`: the words have been read. Before the completion
-        // is there: who has seen that may post one more.
+        *state = WqeState::Taken;
+        // ORDERING: pairs with the acquire in `take_posted`: the entry has been read. Before the
+        // completion is there: who has seen that may post one more.
         queue.done.store(done.wrapping_add(1), Release);
-        if words.signalled || status != WcStatus::Success {
+        if wqe.signalled || status != WcStatus::Success {
             queue.cq.post(&Completion {
-                id: words.id,
+                id: wqe.id,
                 status,
-                opcode: words.opcode,
-                bytes: words.bytes,
+                opcode: wqe.opcode,
+                bytes: wqe.bytes,
                 extra: WcExtra::None,
                 qpn: origin.qpn,
                 qp: origin.qp,

@@ -54,7 +54,8 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Makes a shared receive queue with so many places, and with the ring that a process has mapped.
+    /// Makes a shared receive queue with so many places, and with the ring that a process has
+    /// mapped.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! From an STag to the region that it names.
 //!
 //! The index (24 bits) finds the region in the device's table, the key (8 bits) must match. The
-//! table takes indices from anywhere in their range, so that a peer cannot foresee them (RFC 5040, section
-//! 8.1.1; RDMAP-167).
+//! table takes indices from anywhere in their range, so that a peer cannot foresee them (RFC 5040,
+//! section 8.1.1; RDMAP-167).
 //!
 //! Context: any.
 

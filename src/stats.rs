@@ -117,11 +117,11 @@ counters! {
     mpa_timeouts = c"mpa_timeouts",
     /// Incoming connections that were closed because a listener had too many half open.
     backlog_drops = c"backlog_drops",
-    /// Incoming connections to the pairing port that were closed because no queue pair waited for them, or its own
-    /// call went first.
+    /// Incoming connections to the pairing port that were closed because no queue pair waited for
+    /// them, or its own call went first.
     pairing_refusals = c"pairing_refusals",
-    /// Calls among these whose PSN was not compared, since too many wrong ones had come from the same
-    /// address.
+    /// Calls among these whose PSN was not compared, since too many wrong ones had come from the
+    /// same address.
     pairing_limited = c"pairing_limited",
     /// Queue pairs that gave up waiting for their peer.
     pairing_timeouts = c"pairing_timeouts",

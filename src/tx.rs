@@ -2,17 +2,17 @@
 
 //! The sender: from work requests and Read Requests of the peer to octets that TCP has accepted.
 //!
-//! One context at a time transmits for a queue pair; a [`Baton`](kernel_ext::sync::Baton) says who.
-//! Whoever finds it taken asks the holder for another round and leaves. A round has these rooms:
+//! One context at a time transmits for a queue pair; a [`SerialTask`](kernel_ext::sync::SerialTask)
+//! sees to that. Who finds it running rearms it and leaves. A round has these steps:
 //!
-//! * *sorting*: the next message is chosen, in turn from the peer's Read Requests and from the send
-//!   queue; its keys become regions; fence and ORD are asked;
-//! * *cutting*: [`Segmenter`] plans one FPDU after the other, none longer than a TCP segment;
-//! * *packing*: header, payload, padding and CRC of many FPDUs go into one batch of private pages.
+//! * *schedule*: the next message is chosen, in turn from the peer's Read Requests and from the
+//!   send queue; its keys become regions; fence and ORD are asked;
+//! * *segment*: [`Segmenter`] plans one FPDU after the other, none longer than a TCP segment;
+//! * *pack*: header, payload, padding and CRC of many FPDUs go into one batch of private pages.
 //!   Payload is copied once, and the CRC is made over the copy: what goes out matches its CRC
 //!   whatever the application does to its buffer meanwhile (MPA-22);
-//! * *post office*: one call hands the batch to TCP, by reference. Nothing waits for buffer space:
-//!   what TCP does not take stays, and `write_space` brings the transmitter back.
+//! * *send*: one call hands the batch to TCP, by reference. Nothing waits for buffer space: what
+//!   TCP does not take stays, and `write_space` brings the transmitter back.
 //!
 //! Context: process; or softirq, to answer what has just been received ([`Qp::answer`]). RFC 5040,
 //! sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
@@ -21,7 +21,7 @@ use iwarp::{
     ddp::Msn,
     lifecycle::{
         Event,
-        Phase, //
+        QpPhase, //
     },
     mpa::{
         self,
@@ -54,7 +54,7 @@ use kernel_ext::{
     net::{
         Grow,
         Inbound,
-        More,
+        SendHint,
         TxBatch, //
     },
     sync::{
@@ -70,7 +70,7 @@ use crate::{
         StreamParams, //
     },
     qp::{
-        pace::Ring,
+        coalescer::DoorbellAction,
         Qp, //
     },
     readq::InboundRead,
@@ -79,22 +79,22 @@ use crate::{
         Slices, //
     },
     sq::{
-        Ends,
-        Slot, //
+        Slot,
+        TxMarks, //
     },
     wr::SendWr, //
 };
 
-mod choose;
 mod pack;
 mod paging;
-mod post;
+mod schedule;
+mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
 use pack::Failed;
 pub(crate) use paging::PagingOut;
-use post::Post;
+use send::TcpSender;
 
 /// Octets after which a batch goes to TCP.
 const BATCH_LEN: usize = 64 * 1024;
@@ -102,7 +102,7 @@ const BATCH_LEN: usize = 64 * 1024;
 /// When a transmitter that gets no memory, though it may sleep for it, tries again.
 const STARVED_PERIOD: Delta = Delta::from_millis(1);
 
-/// The transmitter's state. Whoever holds the queue pair's baton has it.
+/// The transmitter's state. Only the running transmit task of the queue pair uses it.
 #[derive(Default)]
 pub(crate) struct Tx {
     pub(crate) stream: Option<KBox<TxStream>>,
@@ -117,7 +117,7 @@ pub(crate) struct TxStream {
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
     /// Where the requests end that were packed last.
-    ends: Ends,
+    marks: TxMarks,
     /// FPDUs that were packed and not counted yet.
     fpdus: u64,
     /// The segment size that the MULPDU was made of.
@@ -125,14 +125,14 @@ pub(crate) struct TxStream {
     crc: Crc,
     /// Where the Markers go, if the peer wants them.
     markers: Option<MarkerClock>,
-    /// The message that is being cut.
+    /// The message that is being segmented.
     current: Option<Outgoing>,
-    /// The FPDU that was cut last.
+    /// The FPDU that was planned last.
     plan: Plan,
-    /// The request that was taken from the send queue last. It stays where it is, since copies of it
-    /// would cost more than the rest.
+    /// The request that was taken from the send queue last. It stays where it is, since copies of
+    /// it would cost more than the rest.
     wr: SendWr,
-    /// It has to wait for Reads, under this name.
+    /// Dequeued work request that a fence or the ORD blocks.
     held: Option<Slot>,
     /// The ready-to-receive message that goes out first.
     rtr: Option<Rtr>,
@@ -140,11 +140,11 @@ pub(crate) struct TxStream {
     looked_at: Option<u64>,
     /// Whose turn it is when both the peer and the consumer want something.
     turn: Turn,
-    desk: Desk,
+    context: TxContext,
 }
 
 /// What requests are turned into messages with.
-struct Desk {
+struct TxContext {
     /// What the peer understands.
     extensions: Extensions,
     /// Octets that a ULPDU of the present batch has at most.
@@ -188,7 +188,7 @@ impl Outgoing {
 enum Source {
     /// There is none.
     Nothing,
-    /// The consumer's regions: [`Desk::slices`].
+    /// The consumer's regions: [`TxContext::slices`].
     Slices,
     /// The work request itself: [`TxStream::wr`].
     Inline,
@@ -221,12 +221,12 @@ enum Pause {
 }
 
 impl Qp {
-    /// Sends what there is to send, or asks the present transmitter to.
+    /// Sends what there is to send, or rearms the transmit task.
     ///
     /// Context: process, no lock held.
     pub(crate) fn transmit(self: &Arc<Self>) {
-        self.rounds(&mut Post::Process);
-        self.announce();
+        self.rounds(&mut TcpSender::Process);
+        self.notify();
         self.watch_receives();
     }
 
@@ -234,27 +234,27 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
-        // A library that rings for each request does so also while they are left waiting.
+        // A library that rings for each request does so also while sending is delayed.
         match self.phase() {
-            Phase::Rts if self.alarm_is_set() => return,
-            Phase::Error => self.watch_closely(),
-            Phase::Idle
-            | Phase::Waiting
-            | Phase::Rts
-            | Phase::Closing
-            | Phase::Terminate
-            | Phase::Gone => {}
+            QpPhase::Rts if self.tx_timer_is_armed() => return,
+            QpPhase::Error => self.watch_closely(),
+            QpPhase::Idle
+            | QpPhase::Waiting
+            | QpPhase::Rts
+            | QpPhase::Closing
+            | QpPhase::Terminate
+            | QpPhase::Gone => {}
         }
-        match self.pace.ring(self.sq.taken(), &self.heard) {
-            Ring::Now => self.transmit(),
-            Ring::Wait(wait) => {
-                if !self.tx.ask() {
-                    self.set_alarm(wait);
+        match self.coalescer.on_doorbell(self.sq.taken(), &self.rx_events) {
+            DoorbellAction::Now => self.transmit(),
+            DoorbellAction::Delay(delay) => {
+                if !self.tx.rearm() {
+                    self.arm_tx_timer(delay);
                 }
             }
-            Ring::Timed(begin) => {
+            DoorbellAction::Timed(begin) => {
                 self.transmit();
-                self.pace.leave_done(begin);
+                self.coalescer.doorbell_done(begin);
             }
         }
     }
@@ -267,16 +267,16 @@ impl Qp {
             // Somebody works off the socket's backlog, most likely the transmitter itself.
             return self.kick();
         }
-        self.rounds(&mut Post::Softirq(inbound));
-        self.announce();
+        self.rounds(&mut TcpSender::Softirq(inbound));
+        self.notify();
     }
 
-    /// Is the transmitter as long as there is something to do or anybody asks, but not for ever: then the work item
-    /// goes on.
-    fn rounds(self: &Arc<Self>, post: &mut Post<'_, '_>) {
-        let mut left = post.budget();
+    /// Runs the transmit task as long as there is something to do or it is rearmed, within the
+    /// budget of the caller: then the work item goes on.
+    fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
+        let mut left = sender.budget();
         let ran = self.tx.run(|tx| {
-            let next = self.round(tx, post);
+            let next = self.round(tx, sender);
             left = left.saturating_sub(1);
             if left == 0 {
                 Next::Yield
@@ -290,26 +290,28 @@ impl Qp {
         }
     }
 
-    /// Has the transmitter flush what there is and forget its stream, and begins anew before anybody else can be
-    /// the transmitter. Whoever still is has to be waited for: it may be in the middle of either. Returns whether it
-    /// has begun anew; it does not if there is a new connection.
+    /// Has the transmit task flush what there is and forget its stream, and resets the queues
+    /// before another context can run it. A context that still does is waited for: it may be in the
+    /// middle of either. Returns whether the queues were reset; they are not if there is a new
+    /// connection.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn rest(self: &Arc<Self>) -> bool {
+    pub(crate) fn quiesce(self: &Arc<Self>) -> bool {
         let mut anew = false;
-        self.work_until(|| anew = self.begin_anew());
+        self.transmit_until_idle(|| anew = self.reset_queues());
         // No consumer is called back from within its own call.
         self.enqueue_tx();
         anew
     }
 
-    /// Is the transmitter until there is nothing to do, waits for whoever is it before, and has the last word.
+    /// Runs the transmit task until idle, waiting for another context that runs it first; calls
+    /// `last` before releasing it.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn work_until(self: &Arc<Self>, mut last: impl FnMut()) {
+    pub(crate) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
         loop {
             let ran = self.tx.run(|tx| {
-                let next = self.round(tx, &mut Post::Process);
+                let next = self.round(tx, &mut TcpSender::Process);
                 if next == Next::Done {
                     last();
                 }
@@ -323,49 +325,51 @@ impl Qp {
         }
     }
 
-    /// As [`Qp::transmit`], from where nothing may be sent: the present transmitter, if there is one,
-    /// or the work item does it.
+    /// As [`Qp::transmit`], from where nothing may be sent: the present transmitter, if there is
+    /// one, or the work item does it.
     ///
     /// Context: any.
     pub(crate) fn kick(self: &Arc<Self>) {
-        if !self.tx.ask() {
+        if !self.tx.rearm() {
             self.enqueue_tx();
         }
     }
 
-    fn round(self: &Arc<Self>, tx: &mut Tx, post: &mut Post<'_, '_>) -> Next {
+    fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {
         match self.phase() {
-            Phase::Idle => {
+            QpPhase::Idle => {
                 // What a reset has left behind; its end may sleep.
-                if post.may_sleep() {
+                if sender.may_sleep() {
                     tx.stream = None;
                 }
                 Next::Done
             }
-            Phase::Waiting => {
+            QpPhase::Waiting => {
                 if self.sq.has_posted() {
-                    self.hurry_pairing();
+                    self.hurry_oob();
                 }
                 Next::Done
             }
-            Phase::Rts | Phase::Closing => {
+            QpPhase::Rts | QpPhase::Closing => {
                 let stream = self.take_new_tx(tx);
-                stream.map_or(Next::Done, |stream| stream.send_round(self, post))
+                stream.map_or(Next::Done, |stream| stream.send_round(self, sender))
             }
             // The end of a stream is work for process context.
-            Phase::Terminate | Phase::Error | Phase::Gone if !post.may_sleep() => Next::Yield,
-            Phase::Terminate => {
+            QpPhase::Terminate | QpPhase::Error | QpPhase::Gone if !sender.may_sleep() => {
+                Next::Yield
+            }
+            QpPhase::Terminate => {
                 if let Some(stream) = self.take_new_tx(tx) {
                     stream.send_terminate(self);
                 }
                 self.on(Event::TerminateSent);
                 Next::Again
             }
-            phase @ (Phase::Error | Phase::Gone) => {
+            phase @ (QpPhase::Error | QpPhase::Gone) => {
                 // The connection outlives the transmitter's interest in it.
                 self.take_new_tx(tx);
                 tx.stream = None;
-                if phase == Phase::Error {
+                if phase == QpPhase::Error {
                     return self.flush_some();
                 }
                 self.forget_stream();
@@ -377,8 +381,8 @@ impl Qp {
     /// Goes round again if the phase has changed under us.
     fn next_after_sending(&self) -> Next {
         match self.phase() {
-            Phase::Rts | Phase::Closing | Phase::Waiting | Phase::Idle => Next::Done,
-            Phase::Terminate | Phase::Error | Phase::Gone => Next::Again,
+            QpPhase::Rts | QpPhase::Closing | QpPhase::Waiting | QpPhase::Idle => Next::Done,
+            QpPhase::Terminate | QpPhase::Error | QpPhase::Gone => Next::Again,
         }
     }
 }
@@ -402,7 +406,7 @@ impl TxStream {
             batch: TxBatch::charged_to(owner.clone()),
             appended: 0,
             accepted: 0,
-            ends: Ends::default(),
+            marks: TxMarks::default(),
             fpdus: 0,
             emss: 0,
             crc: params.crc,
@@ -414,7 +418,7 @@ impl TxStream {
             rtr: params.send_rtr,
             looked_at: None,
             turn: Turn::Responses,
-            desk: Desk {
+            context: TxContext {
                 extensions,
                 mulpdu: 0,
                 send_msn: Msn::FIRST,
@@ -439,23 +443,23 @@ impl TxStream {
     }
 
     /// Sends what there is to send, as long as the budget lasts.
-    fn send_round(&mut self, qp: &Arc<Qp>, post: &mut Post<'_, '_>) -> Next {
-        for _ in 0..post.budget() {
-            let filled = self.fill(qp, post.grow());
+    fn send_round(&mut self, qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Next {
+        for _ in 0..sender.budget() {
+            let filled = self.fill(qp, sender.grow());
             if filled == Err(Pause::Starved) && self.batch.is_empty() {
-                if !post.may_sleep() {
+                if !sender.may_sleep() {
                     return Next::Yield;
                 }
-                qp.set_alarm(STARVED_PERIOD);
+                qp.arm_tx_timer(STARVED_PERIOD);
                 return Next::Done;
             }
             let full = qp.sq.is_full();
             let more = match filled {
-                Ok(()) => More::Yes,
-                Err(Pause::Drained | Pause::Starved | Pause::Yield) => More::No,
+                Ok(()) => SendHint::MoreFollows,
+                Err(Pause::Drained | Pause::Starved | Pause::Yield) => SendHint::Push,
             };
             if !self.batch.is_empty() {
-                match post.send(self, more) {
+                match sender.send(self, more) {
                     Ok(octets) => self.sent(qp, octets),
                     Err(e) if e == EAGAIN => {
                         qp.device().stats.tx_stalls.inc();
@@ -471,20 +475,21 @@ impl TxStream {
                 }
             }
             let phase = qp.phase();
-            if !matches!(phase, Phase::Rts | Phase::Closing) {
+            if !matches!(phase, QpPhase::Rts | QpPhase::Closing) {
                 return Next::Again;
             }
             if filled == Err(Pause::Yield) {
                 return Next::Yield;
             }
-            // Whoever posts something now rings the bell. Not so what was posted behind a full queue.
+            // Whoever posts something now rings the doorbell. Not so what was posted behind a full
+            // queue.
             let room_again = full && !qp.sq.is_full();
             if filled == Err(Pause::Drained) && self.batch.is_empty() && !room_again {
                 if self.batch.has_spare() {
                     self.look_for_idleness(qp);
                 }
                 let done = || self.current.is_none() && qp.sq.is_idle() && !qp.inbound_reads.owes();
-                if phase == Phase::Closing && done() {
+                if phase == QpPhase::Closing && done() {
                     self.conn.close(Close::Graceful);
                 }
                 return Next::Done;
@@ -515,12 +520,12 @@ impl TxStream {
         stats.tx_bytes.add(octets as u64);
         stats.tx_batches.inc();
         stats.tx_fpdus.add(core::mem::take(&mut self.fpdus));
-        qp.pace.sent(octets);
+        qp.coalescer.sent(octets);
         if self.batch.is_empty() {
             qp.inbound_reads.accepted();
         }
-        qp.sq.accepted(self.accepted, &mut self.ends, qp.origin());
-        qp.sq.cq().announce();
+        qp.sq.accepted(self.accepted, &mut self.marks, qp.origin());
+        qp.sq.cq().notify();
     }
 
     /// Fills the batch; says why if there is less in it than it takes.
@@ -529,13 +534,13 @@ impl TxStream {
         // It follows the segment size, from batch to batch.
         let emss = self.conn.socket().emss();
         if emss != self.emss {
-            self.desk.mulpdu = self.mulpdu_now();
+            self.context.mulpdu = self.mulpdu_now();
             self.emss = emss;
         }
         while self.batch.len() < BATCH_LEN {
             if self.current.is_some() {
                 // A Terminate goes out in the middle of a message too.
-                if !matches!(qp.phase(), Phase::Rts | Phase::Closing) {
+                if !matches!(qp.phase(), QpPhase::Rts | QpPhase::Closing) {
                     return Err(Pause::Drained);
                 }
             } else if self.has_nothing(qp) {
@@ -596,7 +601,7 @@ impl TxStream {
         self.current = None;
         if let Some(terminate) = qp.take_terminate() {
             self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
-            self.desk.mulpdu = self.mulpdu_now();
+            self.context.mulpdu = self.mulpdu_now();
             if self.cut_last(qp).is_ok() {
                 qp.device().stats.terminates_sent.inc();
             }
@@ -604,7 +609,11 @@ impl TxStream {
         // A peer that does not read is no reason to keep it from knowing what is wrong.
         self.conn.socket().make_room(self.batch.len());
         while !self.batch.is_empty() {
-            match self.conn.socket().send_batch(&mut self.batch, More::No) {
+            match self
+                .conn
+                .socket()
+                .send_batch(&mut self.batch, SendHint::Push)
+            {
                 Ok(octets) => self.sent(qp, octets),
                 Err(_) => break,
             }

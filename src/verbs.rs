@@ -2,9 +2,9 @@
 
 //! The verbs: what `ib_core` asks of each kind of object.
 //!
-//! Each file implements the trait of [`kernel_ext::rdma::ops`] for one kind of object: it checks the
-//! arguments, exchanges what the provider library expects, and makes the object or calls it. What an
-//! object does by itself is in its own module.
+//! Each file implements the trait of [`kernel_ext::rdma::ops`] for one kind of object: it checks
+//! the arguments, exchanges what the provider library expects, and makes the object or calls it.
+//! What an object does by itself is in its own module.
 //!
 //! Contexts are those that the traits state.
 

@@ -20,7 +20,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::rdma::object::QpId;
-use kernel_ext::rdma::types::Access;
+use kernel_ext::rdma::types::AccessFlags;
 use kernel_ext::rdma::wr::{
     WcExtra,
     WcOpcode,
@@ -32,7 +32,8 @@ use crate::mr::{
     Region, //
 };
 
-/// Octets of an element of a scatter/gather list, which is the same in all forms: address, length, key.
+/// Octets of an element of a scatter/gather list, which is the same in all forms: address, length,
+/// key.
 pub(crate) const SGE_LEN: usize = 16;
 
 /// Most elements of one scatter/gather list.
@@ -80,12 +81,12 @@ pub(crate) struct Payload {
     form: Form,
     /// Elements of the list, or octets.
     used: u16,
-    room: Room,
+    room: SgeBuffer,
 }
 
 /// Aligned, so that it can be filled word by word.
 #[repr(align(8))]
-struct Room([[u8; SGE_LEN]; MAX_SGE]);
+struct SgeBuffer([[u8; SGE_LEN]; MAX_SGE]);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -99,7 +100,7 @@ impl Default for Payload {
         Self {
             form: Form::List,
             used: 0,
-            room: Room([[0; SGE_LEN]; MAX_SGE]),
+            room: SgeBuffer([[0; SGE_LEN]; MAX_SGE]),
         }
     }
 }
@@ -121,8 +122,8 @@ impl Payload {
         Some(room.as_flattened_mut())
     }
 
-    /// Makes it `len` octets of inline data, to be filled in; [`None`], and nothing done, if that is
-    /// more than [`MAX_INLINE`].
+    /// Makes it `len` octets of inline data, to be filled in; [`None`], and nothing done, if that
+    /// is more than [`MAX_INLINE`].
     pub(crate) fn inline_room(&mut self, len: usize) -> Option<&mut [u8]> {
         let room = self.room.0.as_flattened_mut().get_mut(..len)?;
         self.form = Form::Inline;
@@ -165,7 +166,8 @@ impl Payload {
         }
     }
 
-    /// Octets of the message, before any limit is checked; they may exceed what a message can carry.
+    /// Octets of the message, before any limit is checked; they may exceed what a message can
+    /// carry.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         match self.inline() {
@@ -210,7 +212,7 @@ pub(crate) enum SendOp {
         /// The address of its first octet.
         base: u64,
         /// The rights that it shall grant.
-        access: Access,
+        access: AccessFlags,
     },
     /// Binds a memory window; processes only.
     Bind(Bind),
@@ -312,21 +314,21 @@ pub(crate) struct Completion {
     pub(crate) qp: QpId,
     /// Raises the event of a completion queue that is armed for solicited completions.
     pub(crate) solicited: bool,
-    /// What the peer's Terminate says: 1 and its first two octets, that is layer and error type (4 bits each) and
-    /// error code; 0 without one, and of success.
+    /// What the peer's Terminate says: 1 and its first two octets, that is layer and error type (4
+    /// bits each) and error code; 0 without one, and of success.
     pub(crate) vendor_err: u32,
 }
 
 /// What a completion says of its queue pair.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin {
+pub(crate) struct WcOrigin {
     pub(crate) qpn: u32,
     pub(crate) qp: QpId,
     /// [`Completion::vendor_err`] of what ends in error.
     pub(crate) vendor_err: u32,
 }
 
-impl Origin {
+impl WcOrigin {
     /// What the completion says besides of a request that ends so.
     pub(crate) fn vendor_err_of(&self, status: WcStatus) -> u32 {
         match status {

@@ -2,8 +2,8 @@
 
 //! Memory behind a dma-buf: what another driver (a graphics card's, a camera's, `udmabuf`) shares.
 //!
-//! What enters: a file descriptor of the current process. What leaves: a [`DmaBuf`], which stays where it
-//! is until it is dropped, and from it a [`PageList`] of one piece.
+//! What enters: a file descriptor of the current process. What leaves: a [`DmaBuf`], which stays
+//! where it is until it is dropped, and from it a [`PageList`] of one piece.
 //!
 //! The copies are made by the processor, so the memory is asked for as the processor's
 //! (`dma_buf_vmap()`), not as a device's: the pages of a scatter list, which are the exporter's
@@ -25,8 +25,8 @@
 //!
 //! C header: `include/linux/dma-buf.h`.
 
-use super::place::Owner;
-use super::place::PageList;
+use super::mem_map::MemoryOwner;
+use super::mem_map::PageList;
 use crate::bindings;
 use core::ptr;
 use core::ptr::addr_of_mut;
@@ -65,9 +65,9 @@ impl DmaBuf {
     ///
     /// `device` must be registered for the time of the call.
     pub(crate) unsafe fn map(fd: c_int, device: NonNull<bindings::ib_device>) -> Result<Self> {
-        // SAFETY: `DeviceRef::new` wants a device that is registered for the time of the call, as
+        // SAFETY: `IbDeviceRef::new` wants a device that is registered for the time of the call, as
         // this function does of its caller.
-        let device = unsafe { DeviceRef::new(device) };
+        let device = unsafe { IbDeviceRef::new(device) };
         let mapping = BufRef::of(fd)?.attach(device)?.pin()?.map()?;
         let buf = mapping.buf();
         let direction = if buf.is_writable() {
@@ -75,8 +75,8 @@ impl DmaBuf {
         } else {
             bindings::dma_data_direction::DMA_FROM_DEVICE
         };
-        // SAFETY: The reference keeps the dma-buf, whose lock is not held. Waits for devices that are using
-        // the memory, and for moves that pinning has begun.
+        // SAFETY: The reference keeps the dma-buf, whose lock is not held. Waits for devices that
+        // are using the memory, and for moves that pinning has begun.
         to_result(unsafe { bindings::dma_buf_begin_cpu_access(buf.as_ptr(), direction) })?;
         // INVARIANT: Just done.
         Ok(Self { mapping, direction })
@@ -97,17 +97,18 @@ impl DmaBuf {
         let mut list = PageList::with_capacity(1, self.mapping.buf().is_writable())?;
         // SAFETY: `offset` is inside of the dma-buf, all of which is mapped.
         let start = unsafe { self.mapping.start().add(offset) };
-        // SAFETY: The mapping is contiguous, `len` octets from `offset` on are inside, and it stays as long
-        // as this value, which the list will own.
+        // SAFETY: The mapping is contiguous, `len` octets from `offset` on are inside, and it stays
+        // as long as this value, which the list will own.
         unsafe { list.push(start, len)? };
-        list.own(Owner::DmaBuf(self));
+        list.own(MemoryOwner::DmaBuf(self));
         Ok(list)
     }
 }
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant the access has begun, and nobody makes use of it any more.
+        // SAFETY: By the type's invariant the access has begun, and nobody makes use of it any
+        // more.
         let ended = unsafe {
             bindings::dma_buf_end_cpu_access(self.mapping.buf().as_ptr(), self.direction)
         };
@@ -122,7 +123,7 @@ impl Drop for DmaBuf {
 ///
 /// `map` is what one `dma_buf_vmap()` of the dma-buf returned.
 struct Mapping {
-    pinned: Pinned,
+    pinned: PinnedAttachment,
     map: bindings::iosys_map,
 }
 
@@ -157,9 +158,9 @@ impl Drop for Mapping {
 /// # Invariants
 ///
 /// `dma_buf_pin()` of it has succeeded.
-struct Pinned(Attachment);
+struct PinnedAttachment(Attachment);
 
-impl Pinned {
+impl PinnedAttachment {
     /// Maps the memory.
     fn map(self) -> Result<Mapping> {
         let map = self.0.buf.lock().vmap()?;
@@ -172,7 +173,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedAttachment {
     fn drop(&mut self) {
         let _locked = self.0.buf.lock();
         // SAFETY: `dma_buf_unpin()` wants an attachment that is pinned, and the lock held: by the
@@ -190,12 +191,12 @@ impl Drop for Pinned {
 struct Attachment {
     raw: NonNull<bindings::dma_buf_attachment>,
     buf: BufRef,
-    _device: DeviceRef,
+    _device: IbDeviceRef,
 }
 
 impl Attachment {
     /// Has the memory stay where it is.
-    fn pin(self) -> Result<Pinned> {
+    fn pin(self) -> Result<PinnedAttachment> {
         let locked = self.buf.lock();
         // SAFETY: `dma_buf_pin()` wants an attachment with operations of the importer, and the lock
         // held: by the type's invariant it is one, and `locked` holds the lock. It does nothing
@@ -204,7 +205,7 @@ impl Attachment {
         drop(locked);
         pinned?;
         // INVARIANT: Just done.
-        Ok(Pinned(self))
+        Ok(PinnedAttachment(self))
     }
 }
 
@@ -218,9 +219,9 @@ impl Drop for Attachment {
 }
 
 /// A counted reference to the memory of a device of `ib_core`.
-struct DeviceRef(NonNull<bindings::ib_device>);
+struct IbDeviceRef(NonNull<bindings::ib_device>);
 
-impl DeviceRef {
+impl IbDeviceRef {
     /// # Safety
     ///
     /// As for [`DmaBuf::map`].
@@ -237,7 +238,7 @@ impl DeviceRef {
     }
 }
 
-impl Drop for DeviceRef {
+impl Drop for IbDeviceRef {
     fn drop(&mut self) {
         // SAFETY: The reference is ours, and goes with this value.
         unsafe { riwarp_helper_ib_device_put_device(self.0.as_ptr()) };
@@ -252,11 +253,11 @@ static IMPORTER: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
 };
 
 /// The reservation lock of a dma-buf, held.
-struct Locked<'a> {
+struct ReservationGuard<'a> {
     buf: &'a BufRef,
 }
 
-impl Locked<'_> {
+impl ReservationGuard<'_> {
     /// `dma_buf_vmap()`, but without its warning where the exporter fails: any process may ask for
     /// such a mapping.
     ///
@@ -290,7 +291,7 @@ impl Locked<'_> {
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for ReservationGuard<'_> {
     fn drop(&mut self) {
         // SAFETY: This value stands for the lock, which the current thread has taken.
         unsafe { riwarp_helper_dma_buf_unlock(self.buf.as_ptr()) };
@@ -325,10 +326,10 @@ impl BufRef {
     }
 
     /// Takes the reservation lock.
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> ReservationGuard<'_> {
         // SAFETY: The reference keeps the dma-buf; nobody here holds two of these locks.
         unsafe { riwarp_helper_dma_buf_lock(self.as_ptr()) };
-        Locked { buf: self }
+        ReservationGuard { buf: self }
     }
 
     /// Attaches a device.
@@ -336,7 +337,7 @@ impl BufRef {
     /// # Errors
     ///
     /// `EOPNOTSUPP` if the exporter maps nothing for the processor; what it says.
-    fn attach(self, device: DeviceRef) -> Result<Attachment> {
+    fn attach(self, device: IbDeviceRef) -> Result<Attachment> {
         // SAFETY: A field of the dma-buf, which the reference keeps, that never changes.
         let ops = unsafe { (*self.as_ptr()).ops };
         // SAFETY: Every dma-buf has operations, which never change and stay as long as it does.

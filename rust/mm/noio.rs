@@ -11,8 +11,8 @@ extern "C" {
     fn riwarp_helper_memalloc_noio_restore(flags: c_uint);
 }
 
-/// Runs `f`. What allocates memory in it, whoever that is, does not wait until something is written to a
-/// disk; the disk may be one that is reached only when `f` is through.
+/// Runs `f`. What allocates memory in it, whoever that is, does not wait until something is written
+/// to a disk; the disk may be one that is reached only when `f` is through.
 ///
 /// Context: process.
 pub fn without_io<R>(f: impl FnOnce() -> R) -> R {

@@ -2,25 +2,26 @@
 
 //! Memory of a process that is not pinned: paging on demand.
 //!
-//! What enters: an address range of the current process, of which nothing need be there. What leaves: a
-//! [`Paged`], through which the data path reaches the pages that are there, and by which somebody in
-//! process context has the others brought in.
+//! What enters: an address range of the current process, of which nothing need be there. What
+//! leaves: a [`Paged`], through which the data path reaches the pages that are there, and by which
+//! somebody in process context has the others brought in.
 //!
 //! A table has the address of each page that is known to be there. Copies go through it inside of a
-//! [`Gate`]; one that meets a page which is not known ends with `EAGAIN`, and whatever it has copied so far
-//! may be copied again. When the kernel takes pages back it tells us before ([`invalidate`]): they are taken
-//! out of the table, which waits for the copies that are under way, and not before that do they go.
+//! [`BhRevocable`]; one that meets a page which is not known ends with `EAGAIN`, and whatever it
+//! has copied so far may be copied again. When the kernel takes pages back it tells us before
+//! ([`invalidate`]): they are taken out of the table, which waits for the copies that are under
+//! way, and not before that do they go.
 //!
-//! Nothing keeps a page in the table, so waiting for one to be there is waiting in vain if the process takes
-//! it away again and again. So [`Paged::fetch`] also pins the pages, for the one copy that waits: as if that
-//! had come before they were taken away. Who fetches always gets on.
+//! Nothing keeps a page in the table, so waiting for one to be there is waiting in vain if the
+//! process takes it away again and again. So [`Paged::fetch`] also pins the pages, for the one copy
+//! that waits: as if that had come before they were taken away. Who fetches always gets on.
 //!
-//! Not all memory of a process is the kernel's to touch: from secret memory it has taken its own address
-//! away. So whoever enters a page looks whether it can be read. That is enough, for no page loses the
-//! kernel's address while a process has it.
+//! Not all memory of a process is the kernel's to touch: from secret memory it has taken its own
+//! address away. So whoever enters a page looks whether it can be read. That is enough, for no page
+//! loses the kernel's address while a process has it.
 //!
-//! A page that was written to is marked so before it goes: the processor does not do it for a write by
-//! another address than the process's.
+//! A page that was written to is marked so before it goes: the processor does not do it for a write
+//! by another address than the process's.
 //!
 //! Context: process, what fetches, prefetches, registers and drops; any, what copies.
 //!
@@ -28,11 +29,11 @@
 
 mod pinned;
 
-use super::place::PageList;
-use super::place::Run;
+use super::mem_map::PageList;
+use super::mem_map::Run;
 use crate::bindings;
-use crate::rdma::types::Access;
-use crate::sync::Gate;
+use crate::rdma::types::AccessFlags;
+use crate::sync::BhRevocable;
 use core::ptr::NonNull;
 use kernel::alloc::flags::__GFP_NOWARN;
 use kernel::error::from_err_ptr;
@@ -48,17 +49,18 @@ use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 use kernel::time::msecs_to_jiffies;
 
-pub use self::pinned::Pinned;
+pub use self::pinned::PinnedPages;
 
-/// How much of what is there anyway is looked for around a page that was fetched: pages, a power of two.
+/// How much of what is there anyway is looked for around a page that was fetched: pages, a power of
+/// two.
 const AROUND: usize = 512;
 
 /// Pages that the table is changed for at once.
 const STRIDE: usize = 64;
 
-/// For how long the kernel tries again to look at pages that change meanwhile, in milliseconds; the time of
-/// page faults does not count.
-const PATIENCE: u32 = 1000;
+/// For how long the kernel tries again to look at pages that change meanwhile, in milliseconds; the
+/// time of page faults does not count.
+const FAULT_TIMEOUT_MS: u32 = 1000;
 
 /// In an entry of the table, below the address of the page: it may be written to.
 const WRITABLE: usize = 1;
@@ -69,11 +71,12 @@ const WRITTEN: usize = 2;
 ///
 /// # Invariants
 ///
-/// `umem.private` of the C object is null or this value, which stays where it is. An entry of the table is 0
-/// or has the address of the page that the process has there now: entries are made with the C object's
-/// mutex held, after it was found that the page is still there, and taken out by [`invalidate`].
+/// `umem.private` of the C object is null or this value, which stays where it is. An entry of the
+/// table is 0 or has the address of the page that the process has there now: entries are made with
+/// the C object's mutex held, after it was found that the page is still there, and taken out by
+/// [`invalidate`].
 pub struct Paged {
-    table: Gate<KVVec<Atomic<usize>>>,
+    table: BhRevocable<KVVec<Atomic<usize>>>,
     /// Address of the first page.
     first: usize,
     /// Offset of the first octet in it.
@@ -83,8 +86,8 @@ pub struct Paged {
     odp: Odp,
 }
 
-/// Address of the first page, and the number of pages, in which these octets are; none if the range is empty
-/// or wraps.
+/// Address of the first page, and the number of pages, in which these octets are; none if the range
+/// is empty or wraps.
 fn pages_of(begin: usize, len: usize) -> Option<(usize, usize)> {
     let last = begin.checked_add(len.checked_sub(1)?)?;
     let first = begin & PAGE_MASK;
@@ -131,14 +134,14 @@ impl Paged {
         device: NonNull<bindings::ib_device>,
         start: u64,
         len: u64,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<Arc<Self>> {
         let begin = usize::try_from(start)?;
         let octets = usize::try_from(len)?;
         let (first, pages) = pages_of(begin, octets).ok_or(EINVAL)?;
         // Large pages are only a hint for devices.
         // CAST: Flags in an int; every bit keeps its place.
-        let access = access.without(Access::HUGETLB).bits() as c_int;
+        let access = access.without(AccessFlags::HUGETLB).bits() as c_int;
         // SAFETY: `ib_umem_odp_get()` wants a device that is registered, as the caller says that
         // `device` is, and callbacks that outlive the object: the table is static. The range is
         // checked inside.
@@ -153,7 +156,7 @@ impl Paged {
             table.push(Atomic::new(0), flags)?;
         }
         let this = Self {
-            table: Gate::new(table),
+            table: BhRevocable::new(table),
             first,
             skip: begin - first,
             len,
@@ -182,7 +185,8 @@ impl Paged {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if a page is not known to be there; runs before it have been seen then. What `f` returns.
+    /// `EAGAIN` if a page is not known to be there; runs before it have been seen then. What `f`
+    /// returns.
     pub(super) fn runs<const WRITE: bool>(
         &self,
         at: u64,
@@ -190,7 +194,7 @@ impl Paged {
         mut f: impl FnMut(Run<'_>) -> Result,
     ) -> Result {
         // No entry while the table is being changed: whoever has to can wait.
-        let table = self.table.enter().ok_or(EAGAIN)?;
+        let table = self.table.try_access().ok_or(EAGAIN)?;
         let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
         let mut left = len;
         while left > 0 {
@@ -214,16 +218,18 @@ impl Paged {
         Ok(())
     }
 
-    /// Brings in the `len` octets at `at` and pins them; they are the memory that is returned. It is to be
-    /// dropped soon, in process context.
+    /// Brings in the `len` octets at `at` and pins them; they are the memory that is returned. It
+    /// is to be dropped soon, in process context.
     ///
-    /// Context: process, with no lock held that the process's page faults need; takes as long as these.
+    /// Context: process, with no lock held that the process's page faults need; takes as long as
+    /// these.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not there, may not be written although `write` says so, or the process is gone.
+    /// `EFAULT` if they are not there, may not be written although `write` says so, or the process
+    /// is gone.
     pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
-        let pinned = Pinned::pin(self, at, len, write)?;
+        let pinned = PinnedPages::pin(self, at, len, write)?;
         // What comes next is likely to be near. It makes no difference if that fails.
         let begin = usize::try_from(at)? / (AROUND * PAGE_SIZE) * (AROUND * PAGE_SIZE);
         let rest = self.len.saturating_sub(begin as u64); // CAST: `usize` is 64 bits.
@@ -275,7 +281,7 @@ impl Paged {
         while from < to {
             let next = to.min(from + STRIDE);
             let mut found = [0; STRIDE];
-            if let Some(table) = self.table.enter() {
+            if let Some(table) = self.table.try_access() {
                 for (found, entry) in found.iter_mut().zip(table.iter().take(next).skip(from)) {
                     *found = entry.load(Relaxed);
                 }
@@ -287,8 +293,8 @@ impl Paged {
             self.table.update(|table| {
                 let entries = table.iter().take(next).skip(from);
                 for (entry, found) in entries.zip(found).filter(|(_, found)| *found != 0) {
-                    // What somebody else has found out meanwhile, or marked, is true as well: the page would
-                    // have been taken out otherwise.
+                    // What somebody else has found out meanwhile, or marked, is true as well: the
+                    // page would have been taken out otherwise.
                     let marks = match entry.load(Relaxed) {
                         old if old & PAGE_MASK == found & PAGE_MASK => old & (WRITABLE | WRITTEN),
                         _ => 0,
@@ -307,11 +313,11 @@ impl Paged {
     }
 
     /// Takes the pages from index `from` up to `to` out of the table.
-    fn forget(&self, from: usize, to: usize, _locked: &Locked<'_>) {
+    fn forget(&self, from: usize, to: usize, _locked: &OdpGuard<'_>) {
         let mut from = from;
         while from < to {
             let next = to.min(from + STRIDE);
-            let known = self.table.enter().is_some_and(|table| {
+            let known = self.table.try_access().is_some_and(|table| {
                 let mut entries = table.iter().take(next).skip(from);
                 entries.any(|entry| entry.load(Relaxed) != 0)
             });
@@ -334,9 +340,10 @@ impl Paged {
 impl Drop for Paged {
     fn drop(&mut self) {
         let locked = self.odp.lock();
-        // From here on nobody comes back to this value, and pages are not taken away before the mutex is free.
+        // From here on nobody comes back to this value, and pages are not taken away before the
+        // mutex is free.
         self.odp.set_private(core::ptr::null());
-        if let Some(table) = self.table.close() {
+        if let Some(table) = self.table.revoke() {
             let mut chunk = [0; STRIDE];
             let mut entries = table.iter();
             loop {
@@ -386,7 +393,7 @@ fn mark_written(entries: &[usize]) {
 }
 
 impl Odp {
-    fn lock(&self) -> Locked<'_> {
+    fn lock(&self) -> OdpGuard<'_> {
         // SAFETY: `mutex_lock()` wants an initialised mutex: by the type's invariant the object
         // that it is part of is live.
         unsafe { riwarp_helper_umem_odp_lock(self.0.as_ptr()) };
@@ -394,16 +401,16 @@ impl Odp {
         unsafe { self.locked() }
     }
 
-    /// Looks what the process has in the pages from `start` on, and brings it in as `what` says. What was
-    /// found is in `pfns`, and is true as long as the mutex is held that is returned.
+    /// Looks what the process has in the pages from `start` on, and brings it in as `what` says.
+    /// What was found is in `pfns`, and is true as long as the mutex is held that is returned.
     ///
-    /// Each caller has a place of its own for it. The core's (`ib_umem_odp_map_dma_and_lock`) is one for all,
-    /// and is written to without the mutex.
+    /// Each caller has a place of its own for it. The core's (`ib_umem_odp_map_dma_and_lock`) is
+    /// one for all, and is written to without the mutex.
     ///
     /// # Errors
     ///
     /// As [`Paged::prefetch`].
-    fn look(&self, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result<Locked<'_>> {
+    fn look(&self, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result<OdpGuard<'_>> {
         let _space = self.space().ok_or(EINVAL)?;
         // SAFETY: The place of a field is inside of the allocation: by the type's invariant the
         // object is live. No reference to it is made.
@@ -421,12 +428,12 @@ impl Odp {
             ..Default::default()
         };
         loop {
-            // SAFETY: The notifier is registered, and its address space stays; there is room for as many
-            // pages.
+            // SAFETY: The notifier is registered, and its address space stays; there is room for as
+            // many pages.
             let error = unsafe {
                 bindings::hmm_range_fault_unlocked_timeout(
                     &mut range,
-                    msecs_to_jiffies(PATIENCE) as c_ulong,
+                    msecs_to_jiffies(FAULT_TIMEOUT_MS) as c_ulong,
                 )
             };
             to_result(error)?;
@@ -447,8 +454,8 @@ impl Odp {
 
     /// The process's memory, unless that has ended.
     fn space(&self) -> Option<Space> {
-        // SAFETY: The C object is live, and with it what it says of the process's memory: its notifier holds
-        // the structure.
+        // SAFETY: The C object is live, and with it what it says of the process's memory: its
+        // notifier holds the structure.
         let mm = NonNull::new(unsafe { (*self.0.as_ptr()).umem.owning_mm })?;
         // SAFETY: `mmget_not_zero()` wants the structure of an address space: the notifier of the
         // object, which is live, holds it.
@@ -458,8 +465,8 @@ impl Odp {
     /// # Safety
     ///
     /// The mutex must be held, and be let go by nobody else.
-    unsafe fn locked(&self) -> Locked<'_> {
-        Locked(self)
+    unsafe fn locked(&self) -> OdpGuard<'_> {
+        OdpGuard(self)
     }
 
     /// What [`invalidate`] finds; the mutex has to be held.
@@ -485,15 +492,16 @@ struct Space(NonNull<bindings::mm_struct>);
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not here.
+        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not
+        // here.
         unsafe { bindings::mmput_async(self.0.as_ptr()) };
     }
 }
 
 /// The C object's mutex, held.
-struct Locked<'a>(&'a Odp);
+struct OdpGuard<'a>(&'a Odp);
 
-impl Drop for Locked<'_> {
+impl Drop for OdpGuard<'_> {
     fn drop(&mut self) {
         // SAFETY: Held by this value.
         unsafe { riwarp_helper_umem_odp_unlock(self.0 .0.as_ptr()) };

@@ -30,8 +30,8 @@ use zerocopy::Immutable;
 ///
 /// # Invariants
 ///
-/// `start` is what `vmap` gave for pages of its own, `len` octets of them, marked as for processes; `len` is a
-/// non-zero multiple of the page size.
+/// `start` is what `vmap` gave for pages of its own, `len` octets of them, marked as for processes;
+/// `len` is a non-zero multiple of the page size.
 pub struct SharedMem {
     start: NonNull<u8>,
     len: usize,
@@ -45,7 +45,8 @@ unsafe impl Send for SharedMem {}
 unsafe impl Sync for SharedMem {}
 
 impl SharedMem {
-    /// Allocates at least `len` octets, all zero, which the memory cgroup of the caller is charged with.
+    /// Allocates at least `len` octets, all zero, which the memory cgroup of the caller is charged
+    /// with.
     ///
     /// # Errors
     ///
@@ -230,7 +231,8 @@ impl SharedMem {
         Ok(())
     }
 
-    /// Replaces 32 bits if they are `old`, or says what they are, as a full barrier; `None` outside or unaligned.
+    /// Replaces 32 bits if they are `old`, or says what they are, as a full barrier; `None` outside
+    /// or unaligned.
     #[inline]
     pub fn replace_u32(&self, offset: usize, old: u32, new: u32) -> Option<Result<u32, u32>> {
         let at = self.at(offset, 4, 4)?;
@@ -244,8 +246,8 @@ impl SharedMem {
 
 impl Drop for SharedMem {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant this is a live mapping that owns its pages. Mappings into processes
-        // hold the pages.
+        // SAFETY: By the type's invariant this is a live mapping that owns its pages. Mappings into
+        // processes hold the pages.
         unsafe { bindings::vfree(self.start.as_ptr().cast()) };
     }
 }
@@ -300,13 +302,13 @@ mod tests {
         Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, zerocopy_derive::Immutable,
     )]
     #[repr(C)]
-    struct Entry {
+    struct TestEntry {
         id: u64,
         len: u32,
         key: u32,
     }
 
-    const ENTRY: Entry = Entry {
+    const TEST_ENTRY: TestEntry = TestEntry {
         id: 0x0102_0304_0506_0708,
         len: 0x1112_1314,
         key: 0x2122_2324,
@@ -331,8 +333,8 @@ mod tests {
     #[test]
     fn entries_come_back_as_they_went() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE)?;
-        memory.copy_in(64, &ENTRY)?;
-        assert_eq!(memory.copy_out(64), Some(ENTRY));
+        memory.copy_in(64, &TEST_ENTRY)?;
+        assert_eq!(memory.copy_out(64), Some(TEST_ENTRY));
         let mut octets = [0; 16];
         memory.copy_bytes_out(64, &mut octets)?;
         assert_eq!(octets[8..12], 0x1112_1314u32.to_ne_bytes());
@@ -345,11 +347,11 @@ mod tests {
     #[test]
     fn no_octet_outside_is_touched() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE)?;
-        let last = PAGE_SIZE - size_of::<Entry>();
-        assert!(memory.copy_in(last, &ENTRY).is_ok());
+        let last = PAGE_SIZE - size_of::<TestEntry>();
+        assert!(memory.copy_in(last, &TEST_ENTRY).is_ok());
         for at in [last + 8, PAGE_SIZE, PAGE_SIZE + 8, usize::MAX - 7] {
-            assert_eq!(memory.copy_in(at, &ENTRY), Err(EINVAL));
-            assert!(memory.copy_out::<Entry>(at).is_none());
+            assert_eq!(memory.copy_in(at, &TEST_ENTRY), Err(EINVAL));
+            assert!(memory.copy_out::<TestEntry>(at).is_none());
         }
         assert_eq!(memory.load_u8_acquire(PAGE_SIZE), None);
         assert_eq!(memory.load_u16_acquire(PAGE_SIZE - 1), None);
@@ -366,8 +368,8 @@ mod tests {
     fn unaligned_places_are_refused() -> Result {
         let memory = SharedMem::try_new(PAGE_SIZE)?;
         for at in 1..8 {
-            assert_eq!(memory.copy_in(at, &ENTRY), Err(EINVAL));
-            assert!(memory.copy_out::<Entry>(at).is_none());
+            assert_eq!(memory.copy_in(at, &TEST_ENTRY), Err(EINVAL));
+            assert!(memory.copy_out::<TestEntry>(at).is_none());
             assert_eq!(memory.load_u16_acquire(at).is_some(), at % 2 == 0);
             assert_eq!(memory.load_u32_acquire(at).is_some(), at % 4 == 0);
             assert_eq!(memory.store_u16_release(at, 0).is_ok(), at % 2 == 0);

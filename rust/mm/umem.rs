@@ -10,10 +10,10 @@
 //!
 //! C header: `include/rdma/ib_umem.h`.
 
-use super::place::Owner;
-use super::place::PageList;
+use super::mem_map::MemoryOwner;
+use super::mem_map::PageList;
 use crate::bindings;
-use crate::rdma::types::Access;
+use crate::rdma::types::AccessFlags;
 use core::ptr::NonNull;
 use kernel::error::from_err_ptr;
 use kernel::ffi::c_int;
@@ -49,7 +49,7 @@ impl Umem {
         device: NonNull<bindings::ib_device>,
         start: u64,
         len: u64,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<Self> {
         if len == 0 || start.checked_add(len).is_none() {
             return Err(EINVAL);
@@ -122,7 +122,7 @@ impl Umem {
             // last.
             entry = unsafe { bindings::sg_next(sg.as_ptr()) };
         }
-        list.own(Owner::Umem(self));
+        list.own(MemoryOwner::Umem(self));
         Ok(list)
     }
 }

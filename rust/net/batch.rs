@@ -9,7 +9,7 @@
 //! begins anew only when this batch holds the last reference to it.
 
 use super::socket::to_len;
-use super::socket::More;
+use super::socket::SendHint;
 use crate::bindings;
 use crate::crc32c;
 use crate::mm::memcg::Memcg;
@@ -143,7 +143,7 @@ unsafe impl Sync for Chunk {}
 /// memory.copy_to_batch(offset, len, &mut batch)?;
 /// let crc = crc32c::finish(batch.crc32c_since(start, crc32c::INIT));
 /// batch.put(&crc.to_le_bytes())?;
-/// socket.send_batch(&mut batch, More::No)?;
+/// socket.send_batch(&mut batch, SendHint::Push)?;
 /// ```
 ///
 /// # Invariants
@@ -382,7 +382,7 @@ impl TxBatch {
     /// taken.
     pub(super) fn send_with(
         &mut self,
-        more: More,
+        more: SendHint,
         send: impl FnOnce(*mut bindings::msghdr, usize) -> c_int,
     ) -> Result<usize> {
         if self.is_empty() {
@@ -416,11 +416,11 @@ impl TxBatch {
             | bindings::MSG_NOSIGNAL
             | bindings::MSG_SPLICE_PAGES
             | bindings::MSG_NO_SHARED_FRAGS;
-        if more == More::Yes {
+        if more == SendHint::MoreFollows {
             flags |= bindings::MSG_MORE;
         }
-        // SAFETY: All zeroes are a `struct msghdr` that says nothing. (What `Default` would do is a call
-        // and a copy.)
+        // SAFETY: All zeroes are a `struct msghdr` that says nothing. (What `Default` would do is a
+        // call and a copy.)
         let mut msg: bindings::msghdr = unsafe { core::mem::zeroed() };
         msg.msg_flags = flags;
         // SAFETY: The first `count` vectors were written and live until the message was sent; they

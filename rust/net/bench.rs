@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What KUnit suites of a driver need of a network: sockets of the loopback interface, and waiting for what they do.
+//! What KUnit suites of a driver need of a network: sockets of the loopback interface, and waiting
+//! for what they do.
 //!
 //! None of this is there in a kernel without KUnit. Context: process.
 

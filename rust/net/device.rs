@@ -95,8 +95,8 @@ impl NetDevice {
     /// The loopback interface of the first namespace, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn loopback() -> Result<Self> {
-        // SAFETY: The namespace never goes away; nor does its loopback interface, which was there before any
-        // module.
+        // SAFETY: The namespace never goes away; nor does its loopback interface, which was there
+        // before any module.
         let dev = unsafe { (*NetRef::init_net().as_raw()).loopback_dev };
         let dev = NonNull::new(dev).ok_or(ENODEV)?;
         // SAFETY: `from_raw` wants a valid device: the loopback interface of the first namespace is
@@ -155,14 +155,14 @@ impl NetDevice {
     }
 
     /// What kind of link it is.
-    pub fn link_type(&self) -> LinkType {
+    pub fn netdev_type(&self) -> NetdevType {
         // SAFETY: By the type invariant the device is valid.
         let kind = unsafe { riwarp_helper_dev_type(self.as_raw()) };
         match u32::from(kind) {
-            bindings::ARPHRD_ETHER => LinkType::Ethernet,
-            bindings::ARPHRD_LOOPBACK => LinkType::Loopback,
-            bindings::ARPHRD_NONE => LinkType::None,
-            _ => LinkType::Other(kind),
+            bindings::ARPHRD_ETHER => NetdevType::Ethernet,
+            bindings::ARPHRD_LOOPBACK => NetdevType::Loopback,
+            bindings::ARPHRD_NONE => NetdevType::None,
+            _ => NetdevType::Other(kind),
         }
     }
 
@@ -202,8 +202,8 @@ impl NetDevice {
         NetId(unsafe { riwarp_helper_dev_net(self.as_raw()) }.addr())
     }
 
-    /// Calls `f` for each address of the device, IPv4 first, also for those of which it is not yet known
-    /// whether somebody else has them too. `f` must not sleep.
+    /// Calls `f` for each address of the device, IPv4 first, also for those of which it is not yet
+    /// known whether somebody else has them too. `f` must not sleep.
     pub fn for_each_addr(&self, mut f: impl FnMut(SockAddr)) {
         // The one that is known to the callbacks has to be thin.
         let mut f: &mut dyn FnMut(SockAddr) = &mut f;
@@ -311,7 +311,7 @@ impl HwAddr {
 
 /// The kind of link behind a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkType {
+pub enum NetdevType {
     /// `ARPHRD_ETHER`.
     Ethernet,
     /// `ARPHRD_LOOPBACK`.
@@ -383,7 +383,8 @@ impl Drop for NetRef {
 pub struct NetId(pub(super) usize);
 
 impl NetId {
-    /// The namespace of the running task; that of a kernel thread is the first one. Context: process.
+    /// The namespace of the running task; that of a kernel thread is the first one. Context:
+    /// process.
     pub fn current() -> Self {
         // SAFETY: Has no requirements in process context: a task's `nsproxy` is changed by itself
         // only.

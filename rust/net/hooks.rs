@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The bell of a socket: what TCP calls when octets have come, may be sent, or the connection
+//! The callbacks of a socket: what TCP calls when octets have come, may be sent, or the connection
 //! changes.
 //!
 //! TCP has four callbacks in its `struct sock`, with one pointer of private data. [`Hooked`] puts
@@ -19,7 +19,7 @@
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
 use super::skb::Inbound;
-use super::skb::Locked;
+use super::skb::SockLock;
 use super::socket::Socket;
 use crate::bindings;
 use crate::sync::BhOff;
@@ -34,17 +34,15 @@ use kernel::sync::atomic::Full;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 
-type Sk = bindings::sock;
-
 extern "C" {
-    fn riwarp_helper_sk_callback_read_lock(sk: *mut Sk);
-    fn riwarp_helper_sk_callback_read_lock_off(sk: *mut Sk);
-    fn riwarp_helper_sk_callback_read_unlock(sk: *mut Sk);
-    fn riwarp_helper_sk_callback_read_unlock_off(sk: *mut Sk);
-    fn riwarp_helper_sk_callback_write_lock(sk: *mut Sk);
-    fn riwarp_helper_sk_callback_write_unlock(sk: *mut Sk);
-    fn riwarp_helper_sk_clear_nospace(sk: *mut Sk);
-    fn riwarp_helper_sk_stream_is_writeable(sk: *const Sk) -> bool;
+    fn riwarp_helper_sk_callback_read_lock(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_callback_read_lock_off(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_callback_read_unlock(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_callback_read_unlock_off(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_callback_write_lock(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_callback_write_unlock(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_clear_nospace(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_stream_is_writeable(sk: *const bindings::sock) -> bool;
 }
 
 /// `SK_USER_DATA_NOCOPY`: a child does not get the data. The only flag of ours.
@@ -74,12 +72,12 @@ pub trait SocketEvents: Send + Sync + 'static {
     fn write_space(self: ArcBorrow<'_, Self>);
 
     /// The connection is in another state ([`Socket::state`]) or met an error ([`Socket::error`]).
-    /// May be called more often than that. Octets that came before the end of the stream may still be
-    /// waiting, and `data_ready` follows for them.
+    /// May be called more often than that. Octets that came before the end of the stream may still
+    /// be waiting, and `data_ready` follows for them.
     fn state_change(self: ArcBorrow<'_, Self>);
 }
 
-type Callback = Option<unsafe extern "C" fn(*mut Sk)>;
+type Callback = Option<unsafe extern "C" fn(*mut bindings::sock)>;
 
 /// The callbacks of a `struct sock`.
 #[derive(Clone, Copy)]
@@ -108,7 +106,7 @@ impl Callbacks {
     /// # Safety
     ///
     /// `sk` must be a valid socket, and nobody may change its callbacks meanwhile.
-    pub(super) unsafe fn read(sk: *mut Sk) -> Self {
+    pub(super) unsafe fn read(sk: *mut bindings::sock) -> Self {
         Self {
             // SAFETY: The caller has made `sk` valid, and nobody changes the field meanwhile.
             data_ready: unsafe { (*sk).sk_data_ready },
@@ -128,7 +126,7 @@ impl Callbacks {
     ///
     /// `sk` must be a valid socket, and these callbacks be ours or those that TCP gives. (Inside a
     /// callback of it this would wait for itself.)
-    pub(super) unsafe fn restore(self, sk: *mut Sk) {
+    pub(super) unsafe fn restore(self, sk: *mut bindings::sock) {
         // SAFETY: `write` wants a valid socket, which the caller has made `sk`, and data that the
         // callbacks expect: ours do nothing if it is null, and those of TCP do not look at it.
         unsafe { self.write(sk, ptr::null_mut()) };
@@ -138,7 +136,7 @@ impl Callbacks {
     ///
     /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for ours null, or a
     /// [`Hook`] with [`NOCOPY`], which stays valid until other data was written.
-    unsafe fn write(self, sk: *mut Sk, user_data: *mut c_void) {
+    unsafe fn write(self, sk: *mut bindings::sock, user_data: *mut c_void) {
         // SAFETY: The lock is part of a valid socket, which the caller has made `sk`.
         unsafe { riwarp_helper_sk_callback_write_lock(sk) };
         // SAFETY: The place of a field is inside of the allocation, since `sk` is valid.
@@ -341,10 +339,10 @@ impl<T: SocketEvents> Drop for Hooked<T> {
 ///
 /// Off, because TCP also calls from process context: a softirq that came in between would wait for
 /// ever for somebody who waits to write. With them off, a reader that meets a reader never waits,
-/// so that callbacks may nest. In softirq, which the spin lock of the socket stands for, they are off
-/// already.
+/// so that callbacks may nest. In softirq, which the spin lock of the socket stands for, they are
+/// off already.
 struct Held {
-    sk: NonNull<Sk>,
+    sk: NonNull<bindings::sock>,
     softirq: bool,
 }
 
@@ -356,7 +354,7 @@ impl Held {
     /// the callbacks below was called for it. `softirq` only if bottom halves are off as long as
     /// the result lives.
     #[inline]
-    unsafe fn new(sk: *mut Sk, softirq: bool) -> Option<Self> {
+    unsafe fn new(sk: *mut bindings::sock, softirq: bool) -> Option<Self> {
         let sk = NonNull::new(sk)?;
         if softirq {
             // SAFETY: The lock is part of a valid socket, which the caller has made `sk`; bottom
@@ -415,14 +413,14 @@ impl Drop for Held {
 ///
 /// To be called by TCP, as `sk_data_ready` of a socket that has never listened: `sk` is valid for
 /// the call, and locked until it returns, by an owner or by its spin lock.
-unsafe extern "C" fn data_ready(sk: *mut Sk) {
+unsafe extern "C" fn data_ready(sk: *mut bindings::sock) {
     // SAFETY: `in_callback` wants a valid TCP socket that is locked in one way or the other, as
     // this function's `# Safety` says that it is.
-    let locked = unsafe { Locked::in_callback(sk) };
+    let locked = unsafe { SockLock::in_callback(sk) };
     // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
     // callbacks was called, this one, and bottom halves off if `softirq`: whoever holds the spin
     // lock of a socket has them off, and TCP holds it until this returns.
-    let held = unsafe { Held::new(sk, locked == Locked::Softirq) };
+    let held = unsafe { Held::new(sk, locked == SockLock::Softirq) };
     let Some(held) = &held else {
         return;
     };
@@ -440,7 +438,7 @@ unsafe extern "C" fn data_ready(sk: *mut Sk) {
 ///
 /// To be called by TCP, as `sk_data_ready` of a socket that listens or has listened, or of a
 /// connection that was made from one: `sk` is valid for the call.
-unsafe extern "C" fn connection_ready(sk: *mut Sk) {
+unsafe extern "C" fn connection_ready(sk: *mut bindings::sock) {
     // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
     // callbacks was called, this one.
     let held = unsafe { Held::new(sk, false) };
@@ -449,7 +447,7 @@ unsafe extern "C" fn connection_ready(sk: *mut Sk) {
     };
     if let Some(hook) = held.hook() {
         // SAFETY: `Inbound::new` wants a valid TCP socket; that it is not locked is what `No` says.
-        let mut inbound = unsafe { Inbound::new(sk, Locked::No) };
+        let mut inbound = unsafe { Inbound::new(sk, SockLock::Unlocked) };
         // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
         // as long as the hook does, which `held` keeps.
         unsafe { (hook.data_ready)(hook.target, &mut inbound, held.bh_off()) };
@@ -459,7 +457,7 @@ unsafe extern "C" fn connection_ready(sk: *mut Sk) {
 /// # Safety
 ///
 /// To be called by TCP, as `sk_write_space`: `sk` is valid for the call.
-unsafe extern "C" fn write_space(sk: *mut Sk) {
+unsafe extern "C" fn write_space(sk: *mut bindings::sock) {
     // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
     // callbacks was called, this one.
     let held = unsafe { Held::new(sk, false) };
@@ -482,7 +480,7 @@ unsafe extern "C" fn write_space(sk: *mut Sk) {
 /// # Safety
 ///
 /// To be called by TCP, as `sk_state_change` or `sk_error_report`: `sk` is valid for the call.
-unsafe extern "C" fn state_change(sk: *mut Sk) {
+unsafe extern "C" fn state_change(sk: *mut bindings::sock) {
     // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
     // callbacks was called, this one.
     let held = unsafe { Held::new(sk, false) };

@@ -360,9 +360,10 @@ impl<T: NetnsExit> Drop for NetnsNotifier<T> {
     }
 }
 
-type Call = unsafe extern "C" fn(*mut bindings::notifier_block, c_ulong, *mut c_void) -> c_int;
+type NotifierFn =
+    unsafe extern "C" fn(*mut bindings::notifier_block, c_ulong, *mut c_void) -> c_int;
 
-fn new_block(call: Call) -> Result<KBox<Opaque<bindings::notifier_block>>> {
+fn new_block(call: NotifierFn) -> Result<KBox<Opaque<bindings::notifier_block>>> {
     let block = bindings::notifier_block {
         notifier_call: Some(call),
         ..Default::default()

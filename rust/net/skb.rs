@@ -19,7 +19,7 @@
 
 use super::batch::TxBatch;
 use super::socket::send_locked;
-use super::socket::More;
+use super::socket::SendHint;
 use super::state::state_of;
 use super::state::TcpState;
 use crate::bindings;
@@ -44,12 +44,12 @@ extern "C" {
 
 /// How the socket is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Locked {
+pub(super) enum SockLock {
     /// It is owned by a thread that just works off what came meanwhile, maybe in the middle of
     /// sending.
     Backlog,
     /// It may not be: it listens, or has listened. Nothing is looked at.
-    No,
+    Unlocked,
     /// It is owned by the caller.
     Owner,
     /// Its spin lock is held by a softirq, and nobody owns it.
@@ -68,7 +68,7 @@ pub(super) enum Locked {
 /// `front` and `mark` point into that queue, to members of it.
 pub struct Inbound<'a> {
     sk: *mut Sk,
-    locked: Locked,
+    locked: SockLock,
     /// TCP's number of the octet at position 0.
     seq: u32,
     available: u32,
@@ -80,7 +80,7 @@ pub struct Inbound<'a> {
     _not_send: NotThreadSafe,
 }
 
-impl Locked {
+impl SockLock {
     /// How TCP has locked a socket whose `sk_data_ready` it calls.
     ///
     /// # Safety
@@ -110,9 +110,9 @@ impl<'a> Inbound<'a> {
     pub(super) unsafe fn of_owner(sk: *mut Sk) -> Self {
         // SAFETY: `state_of` wants a valid socket, which the caller has made `sk`.
         let locked = if unsafe { state_of(sk) } == TcpState::Listen {
-            Locked::No
+            SockLock::Unlocked
         } else {
-            Locked::Owner
+            SockLock::Owner
         };
         // SAFETY: `new` wants a valid TCP socket that is locked as `locked` says for as long as the
         // result lives: the caller owns it.
@@ -123,7 +123,7 @@ impl<'a> Inbound<'a> {
     ///
     /// `sk` must be a valid TCP socket as long as the result lives, and locked as `locked` says.
     #[inline]
-    pub(super) unsafe fn new(sk: *mut Sk, locked: Locked) -> Self {
+    pub(super) unsafe fn new(sk: *mut Sk, locked: SockLock) -> Self {
         let mut this = Self {
             sk,
             locked,
@@ -134,7 +134,7 @@ impl<'a> Inbound<'a> {
             _socket: PhantomData,
             _not_send: NotThreadSafe,
         };
-        if locked != Locked::No {
+        if locked != SockLock::Unlocked {
             // SAFETY: The caller has made `sk` a valid TCP socket, whose `struct sock` is the head
             // of a `struct tcp_sock`; the lock that is held keeps the value.
             this.seq = unsafe { (*sk.cast::<bindings::tcp_sock>()).copied_seq };
@@ -157,7 +157,7 @@ impl<'a> Inbound<'a> {
     /// Says whether nothing comes after the octets that are there: the peer has ended the stream,
     /// or it broke.
     pub fn eof(&self) -> bool {
-        if self.locked == Locked::No {
+        if self.locked == SockLock::Unlocked {
             return false;
         }
         // SAFETY: The place of a field is inside of the allocation: by the type invariant the
@@ -170,11 +170,11 @@ impl<'a> Inbound<'a> {
 
     /// Says whether this is a softirq, and not work that process context does.
     pub fn in_softirq(&self) -> bool {
-        self.locked == Locked::Softirq
+        self.locked == SockLock::Softirq
     }
 
-    /// Copies the octets at `pos` to `octets`, or those of them that are there; how many. `pos` is a
-    /// position that was marked ([`Inbound::mark`]).
+    /// Copies the octets at `pos` to `octets`, or those of them that are there; how many. `pos` is
+    /// a position that was marked ([`Inbound::mark`]).
     #[inline]
     pub fn front<const N: usize>(&mut self, pos: usize, octets: &mut [u8; N]) -> usize {
         let Some(from) = self.in_one(pos, N) else {
@@ -198,8 +198,8 @@ impl<'a> Inbound<'a> {
         usize::from(there == Some(true)).wrapping_mul(len)
     }
 
-    /// Where `len` octets at `pos` are, if they are one piece that begins not before the position that
-    /// was marked.
+    /// Where `len` octets at `pos` are, if they are one piece that begins not before the position
+    /// that was marked.
     ///
     /// The pointer is readable for that length until octets are consumed.
     #[inline]
@@ -372,16 +372,16 @@ impl<'a> Inbound<'a> {
     ///
     /// `EBUSY` unless this is a softirq ([`Inbound::in_softirq`]): somebody owns the socket, and
     /// may be in the middle of sending. Otherwise those of `send_batch`.
-    pub fn try_send_batch(&mut self, batch: &mut TxBatch, more: More) -> Result<usize> {
+    pub fn try_send_batch(&mut self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
         match self.locked {
             // The backlog of a socket that nobody owns is empty, so that sending does not touch the
             // receive queue.
             // SAFETY: `send_locked` wants a valid TCP socket whose spin lock the caller holds while
             // nobody owns it: by the type invariant, for this way of locking.
-            Locked::Softirq => unsafe { send_locked(self.sk, batch, more) },
+            SockLock::Softirq => unsafe { send_locked(self.sk, batch, more) },
             // The owner's call would work off the backlog now and then (`sk_flush_backlog`), and by
             // that free what this view points to.
-            Locked::Backlog | Locked::No | Locked::Owner => Err(EBUSY),
+            SockLock::Backlog | SockLock::Unlocked | SockLock::Owner => Err(EBUSY),
         }
     }
 }
@@ -397,8 +397,8 @@ pub(crate) struct Reader<'r, 'a> {
 }
 
 impl Reader<'_, '_> {
-    /// Calls `f` for each piece of memory that the next `len` octets lie in, in order; `false` if they are not
-    /// all there.
+    /// Calls `f` for each piece of memory that the next `len` octets lie in, in order; `false` if
+    /// they are not all there.
     ///
     /// The pointer is readable for the length that goes with it, during the call; others may write
     /// there.

@@ -33,7 +33,7 @@ use kernel::prelude::*;
 mod send;
 
 pub(super) use send::send_locked;
-pub use send::More;
+pub use send::SendHint;
 
 extern "C" {
     fn riwarp_helper_bind_privileged(

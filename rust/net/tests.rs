@@ -9,9 +9,9 @@ mod socket {
     use crate::net::bench::*;
     use crate::net::Family;
     use crate::net::Grow;
-    use crate::net::More;
     use crate::net::NetId;
     use crate::net::NetRef;
+    use crate::net::SendHint;
     use crate::net::TcpState;
     use crate::net::TxBatch;
     use kernel::prelude::*;
@@ -139,7 +139,7 @@ mod socket {
         let mut piece = KVec::from_elem(0u8, 4096, GFP_KERNEL)?;
         let mut count = 0;
         eventually(|| {
-            taken += active.send_batch(&mut batch, More::No).unwrap_or(0);
+            taken += active.send_batch(&mut batch, SendHint::Push).unwrap_or(0);
             while let Ok(n) = passive.recv(&mut piece) {
                 received = crc32c::update(received, piece.get(..n).unwrap_or_default());
                 count += n;
@@ -160,7 +160,7 @@ mod inbound {
     use crate::crc32c;
     use crate::net::bench::*;
     use crate::net::Family;
-    use crate::net::More;
+    use crate::net::SendHint;
     use crate::net::Socket;
     use crate::net::TxBatch;
     use kernel::prelude::*;
@@ -184,7 +184,7 @@ mod inbound {
             batch.put(&octets)?;
         }
         let total = batch.len();
-        assert_eq!(active.send_batch(&mut batch, More::No), Ok(total));
+        assert_eq!(active.send_batch(&mut batch, SendHint::Push), Ok(total));
         eventually(|| passive.with_inbound(|inbound| inbound.available() == total))?;
         passive.with_inbound(|inbound| {
             let mut pieces = 0;
@@ -320,7 +320,7 @@ mod inbound {
             batch.put(&octets)?;
         }
         let total = batch.len();
-        active.send_batch(&mut batch, More::No)?;
+        active.send_batch(&mut batch, SendHint::Push)?;
         eventually(|| passive.with_inbound(|inbound| inbound.available() == total))?;
         passive.with_inbound(|inbound| {
             for start in [0, 1, 250, 251, 4095, 4096, 9000] {
@@ -352,7 +352,7 @@ mod hooks {
     use crate::net::Family;
     use crate::net::Hooked;
     use crate::net::Inbound;
-    use crate::net::More;
+    use crate::net::SendHint;
     use crate::net::SockAddr;
     use crate::net::Socket;
     use crate::net::SocketEvents;
@@ -368,26 +368,26 @@ mod hooks {
     use kernel::sync::ArcBorrow;
 
     /// Counts what comes, and takes it.
-    struct Bell {
+    struct CountedEvents {
         octets: Atomic<u32>,
-        rings: Atomic<u32>,
+        calls: Atomic<u32>,
         ended: Atomic<bool>,
     }
 
-    impl Bell {
+    impl CountedEvents {
         fn new() -> Result<Arc<Self>> {
-            let bell = Bell {
+            let events = CountedEvents {
                 octets: Atomic::new(0),
-                rings: Atomic::new(0),
+                calls: Atomic::new(0),
                 ended: Atomic::new(false),
             };
-            Ok(Arc::new(bell, GFP_KERNEL)?)
+            Ok(Arc::new(events, GFP_KERNEL)?)
         }
     }
 
-    impl SocketEvents for Bell {
+    impl SocketEvents for CountedEvents {
         fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
-            self.rings.add(1, Relaxed);
+            self.calls.add(1, Relaxed);
             let octets = inbound.available();
             inbound.consume(octets);
             self.octets.add(octets as u32, Relaxed);
@@ -403,51 +403,51 @@ mod hooks {
     #[test]
     fn octets_and_the_end_ring() -> Result {
         let (active, passive) = pair(Family::V4)?;
-        let bell = Bell::new()?;
-        let hooked = Hooked::new(passive, bell.clone())?;
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(passive, events.clone())?;
         active.send(b"octets")?;
-        eventually(|| bell.octets.load(Relaxed) == 6)?;
-        assert!(!bell.ended.load(Relaxed));
+        eventually(|| events.octets.load(Relaxed) == 6)?;
+        assert!(!events.ended.load(Relaxed));
         active.shutdown_write();
-        eventually(|| bell.ended.load(Relaxed))?;
+        eventually(|| events.ended.load(Relaxed))?;
         assert_eq!(hooked.state(), TcpState::CloseWait);
         Ok(())
     }
 
     #[test]
     fn connections_ring_at_a_listener_and_not_as_it_does() -> Result {
-        let bell = Bell::new()?;
-        let hooked = Hooked::new(listener(Family::V4)?, bell.clone())?;
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(listener(Family::V4)?, events.clone())?;
         let active = socket(Family::V4)?;
         active.connect_nonblock(&hooked.local_addr()?)?;
-        eventually(|| bell.rings.load(Relaxed) == 1)?;
+        eventually(|| events.calls.load(Relaxed) == 1)?;
         let child = hooked.accept()?;
         active.send(b"x")?;
         eventually(|| child.peek(&mut [0]) == Ok(1))?;
-        assert_eq!(bell.rings.load(Relaxed), 1);
+        assert_eq!(events.calls.load(Relaxed), 1);
         Ok(())
     }
 
     #[test]
     fn an_unhooked_socket_is_silent_and_its_target_free() -> Result {
         let (active, passive) = pair(Family::V4)?;
-        let bell = Bell::new()?;
-        let hooked = Hooked::new(passive, bell.clone())?;
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(passive, events.clone())?;
         hooked.unhook();
         hooked.unhook();
         active.send(b"octets")?;
         eventually(|| hooked.peek(&mut [0; 8]) == Ok(6))?;
-        assert_eq!(bell.rings.load(Relaxed), 0);
-        assert!(Arc::into_unique_or_drop(bell).is_some());
+        assert_eq!(events.calls.load(Relaxed), 0);
+        assert!(Arc::into_unique_or_drop(events).is_some());
         Ok(())
     }
 
     #[test]
     fn the_end_of_a_hooked_socket_lets_its_target_go() -> Result {
         let (active, passive) = pair(Family::V4)?;
-        let bell = Bell::new()?;
-        drop(Hooked::new(passive, bell.clone())?);
-        assert!(Arc::into_unique_or_drop(bell).is_some());
+        let events = CountedEvents::new()?;
+        drop(Hooked::new(passive, events.clone())?);
+        assert!(Arc::into_unique_or_drop(events).is_some());
         eventually(|| active.recv(&mut [0]) == Ok(0))?;
         Ok(())
     }
@@ -464,7 +464,7 @@ mod hooks {
     impl SocketEvents for Echo {
         fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
             let mut batch = off.lock(&self.batch);
-            match inbound.try_send_batch(&mut batch, More::No) {
+            match inbound.try_send_batch(&mut batch, SendHint::Push) {
                 Ok(n) => self.sent.add(n as u32, Relaxed),
                 Err(error) => self.refused.add(u32::from(error == EBUSY), Relaxed),
             }
@@ -527,8 +527,8 @@ mod hooks {
 
     #[test]
     fn the_data_of_others_is_not_taken_for_a_hook() -> Result {
-        let bell = Bell::new()?;
-        let hooked = Hooked::new(listener(Family::V4)?, bell.clone())?;
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(listener(Family::V4)?, events.clone())?;
         // Nothing that could be called.
         let mut other = KBox::new([0u64; 16], GFP_KERNEL)?;
         let other = (&raw mut *other).cast::<u8>();
@@ -542,11 +542,11 @@ mod hooks {
             unsafe { place.write(other.map_addr(|addr| addr | flags).cast()) };
             call_data_ready(&hooked);
         }
-        assert_eq!(bell.rings.load(Relaxed), 0);
+        assert_eq!(events.calls.load(Relaxed), 0);
         // SAFETY: The field of a valid socket; this is what was there.
         unsafe { place.write(ours) };
         call_data_ready(&hooked);
-        assert_eq!(bell.rings.load(Relaxed), 1);
+        assert_eq!(events.calls.load(Relaxed), 1);
         Ok(())
     }
 
@@ -590,15 +590,18 @@ mod hooks {
         }
         let waits = batch.len();
         // It takes all that comes, and by that has it freed.
-        let bell = Bell::new()?;
-        let hooked = Hooked::new(passive, bell.clone())?;
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(passive, events.clone())?;
         hooked.with_inbound(|inbound| {
             let mut seen = [0; 5];
             inbound.mark(0);
             assert!(inbound.peek(0, &mut seen));
             // This waits in the backlog, since the socket is owned.
             assert_eq!(active.send(b"second"), Ok(6));
-            assert_eq!(inbound.try_send_batch(&mut batch, More::No), Err(EBUSY));
+            assert_eq!(
+                inbound.try_send_batch(&mut batch, SendHint::Push),
+                Err(EBUSY)
+            );
             assert_eq!(inbound.available(), 5);
             assert_eq!(inbound.front(0, &mut seen), 5);
             assert_eq!(&seen, b"first");
@@ -608,20 +611,20 @@ mod hooks {
             );
         });
         assert_eq!(batch.len(), waits);
-        eventually(|| bell.octets.load(Relaxed) == 11)?;
+        eventually(|| events.octets.load(Relaxed) == 11)?;
         Ok(())
     }
 }
 
 #[kernel::prelude::kunit_tests(riwarp_notifier)]
 mod notifier {
-    use crate::net::LinkType;
     use crate::net::NetDevice;
     use crate::net::NetId;
     use crate::net::NetRef;
     use crate::net::NetdevEvent;
     use crate::net::NetdevEvents;
     use crate::net::NetdevNotifier;
+    use crate::net::NetdevType;
     use crate::net::NetnsExit;
     use crate::net::NetnsNotifier;
     use kernel::prelude::*;
@@ -658,7 +661,8 @@ mod notifier {
 
     impl NetdevEvents for Loopback {
         fn netdev_event(event: NetdevEvent, dev: &NetDevice) {
-            if dev.link_type() != LinkType::Loopback || dev.net_id() != NetRef::init_net().id() {
+            if dev.netdev_type() != NetdevType::Loopback || dev.net_id() != NetRef::init_net().id()
+            {
                 return;
             }
             match event {

@@ -4,15 +4,15 @@
 //! are a kernel consumer's, the lists that such a consumer posts, to the driver or through
 //! `ib_post_send()`, what it polls, and the pages that it registers.
 //!
-//! Links to objects that no consumer holds are made by their own types (`dead`). None of this is there in a
-//! kernel without KUnit.
+//! Links to objects that no consumer holds are made by their own types (`dead`). None of this is
+//! there in a kernel without KUnit.
 
 use super::mmap::Mappings;
 use super::mr::MapSg;
 use super::object::CqLink;
+use super::object::DriverPart;
 use super::object::QpLink;
 use super::object::QpObject;
-use super::object::Tail;
 use super::ops::table;
 use super::ops::Driver;
 use super::ops::Provider;
@@ -24,7 +24,7 @@ use super::wr::WcOpcode;
 use super::wr::WcSink;
 use super::wr::WcStatus;
 use crate::bindings;
-use crate::mm::place::KernelPages;
+use crate::mm::mem_map::KernelPages;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::error::from_result;
@@ -42,8 +42,8 @@ pub fn kernel_owned() -> KernelOwned {
     unsafe { KernelOwned::new_unchecked() }
 }
 
-/// Runs `f` with interrupts disabled, as under a consumer's own lock, and says whether they still were at its
-/// end.
+/// Runs `f` with interrupts disabled, as under a consumer's own lock, and says whether they still
+/// were at its end.
 pub fn interrupts_off<R>(f: impl FnOnce() -> R) -> (R, bool) {
     // SAFETY: May be called anywhere; what was is restored below.
     let flags = unsafe { riwarp_helper_local_irq_save() };
@@ -58,8 +58,8 @@ pub fn interrupts_off<R>(f: impl FnOnce() -> R) -> (R, bool) {
 /// Most requests of one list.
 const LIST: usize = 4;
 
-/// Has `f` take a list of receive requests with these numbers, at most four, each with a buffer of one
-/// element of no octets.
+/// Has `f` take a list of receive requests with these numbers, at most four, each with a buffer of
+/// one element of no octets.
 pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
     let mut sge = bindings::ib_sge::default();
     let mut list = <[bindings::ib_recv_wr; LIST]>::default();
@@ -75,8 +75,8 @@ pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
     f(&mut unsafe { RecvWrs::new(next) })
 }
 
-/// Has `f` take a list of requests with these numbers, at most four, each for a Send of no octets with a
-/// completion.
+/// Has `f` take a list of requests with these numbers, at most four, each for a Send of no octets
+/// with a completion.
 pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T::Mr>) -> R) -> R {
     let mut list = <[bindings::ib_send_wr; LIST]>::default();
     let mut next = core::ptr::null_mut();
@@ -175,7 +175,7 @@ impl<T: Driver> ConsumerQp<T> {
     ///
     /// `ENOMEM`.
     pub fn new(data: Arc<T::Qp>) -> Result<Self> {
-        let tail = Tail {
+        let driver_part = DriverPart {
             data,
             link: QpLink::dead()?,
             mappings: Mappings::new(),
@@ -191,8 +191,9 @@ impl<T: Driver> ConsumerQp<T> {
         // SAFETY: `ib_qp` is the head of a structure that is larger; a pointer is overwritten that
         // was null.
         unsafe { (*ib_qp).device = ib_device };
-        // SAFETY: It has the size that `fill` wants, and its tail, all zeroes, holds nothing.
-        unsafe { QpObject::<T>::fill(ib_qp, tail) };
+        // SAFETY: It has the size that `fill` wants, and its driver part, all zeroes, holds
+        // nothing.
+        unsafe { QpObject::<T>::fill(ib_qp, driver_part) };
         // INVARIANT: As just written; all else is zero, also the pointer to a user object.
         Ok(Self { qp, device })
     }
@@ -250,7 +251,8 @@ impl<T: Driver> Drop for ConsumerQp<T> {
     }
 }
 
-/// Has `f` hand over one completion, and returns its number, status and octets; [`None`] if there was none.
+/// Has `f` hand over one completion, and returns its number, status and octets; [`None`] if there
+/// was none.
 pub fn poll_one(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcStatus>, u32)> {
     poll_raw(f).map(|raw| (id_of(&raw), WcStatus::from_raw(raw.status), raw.byte_len))
 }
@@ -344,22 +346,22 @@ unsafe extern "C" fn completed<H: CqHandler>(_cq: *mut bindings::ib_cq, context:
 ///
 /// `base` is at offset 0.
 #[repr(C)]
-struct Mr {
+struct KernelMr {
     base: bindings::ib_mr,
     pages: Arc<KernelPages>,
 }
 
-/// A scatter list of a kernel consumer, mapped for a device as `ib_core` does it for ours: by addresses of
-/// the kernel.
+/// A scatter list of a kernel consumer, mapped for a device as `ib_core` does it for ours: by
+/// addresses of the kernel.
 pub struct SgList {
-    mr: KBox<Mr>,
+    mr: KBox<KernelMr>,
     list: KVVec<bindings::scatterlist>,
     offset: c_uint,
 }
 
 impl SgList {
-    /// Makes a list of these pieces, of which the first is to be taken from `offset` on, for a region with
-    /// that room and pages of that size.
+    /// Makes a list of these pieces, of which the first is to be taken from `offset` on, for a
+    /// region with that room and pages of that size.
     ///
     /// # Errors
     ///
@@ -391,7 +393,7 @@ impl SgList {
             last.page_link |= 2;
         }
         Ok(Self {
-            mr: KBox::new(Mr { base, pages }, GFP_KERNEL)?,
+            mr: KBox::new(KernelMr { base, pages }, GFP_KERNEL)?,
             list,
             offset,
         })
@@ -407,7 +409,8 @@ impl SgList {
             // CAST: Tests have short lists.
             entries: self.list.len() as c_int,
             offset: &mut self.offset,
-            // SAFETY: Borrowed for as long as the result lives; nobody writes to the pages' reference.
+            // SAFETY: Borrowed for as long as the result lives; nobody writes to the pages'
+            // reference.
             pages: unsafe { &(*mr).pages },
             set_page,
         }
@@ -423,12 +426,12 @@ impl SgList {
 ///
 /// # Safety
 ///
-/// `mr` must be the head of a valid [`Mr`], which nobody writes to during the call.
+/// `mr` must be the head of a valid [`KernelMr`], which nobody writes to during the call.
 unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
         // SAFETY: A reference wants memory that is valid and not written to: the caller says that
-        // `mr` is the head of such a `Mr`.
-        let mr = unsafe { &*mr.cast::<Mr>() };
+        // `mr` is the head of such a `KernelMr`.
+        let mr = unsafe { &*mr.cast::<KernelMr>() };
         mr.pages.push(page, mr.base.page_size.into())?;
         Ok(0)
     })

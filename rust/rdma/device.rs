@@ -30,7 +30,7 @@ use super::types::LinkSpeed;
 use super::types::PortEvent;
 use crate::bindings;
 use crate::net::NetDevice;
-use crate::sync::Gate;
+use crate::sync::BhRevocable;
 use core::mem::offset_of;
 use core::ptr::addr_of_mut;
 use core::ptr::NonNull;
@@ -41,16 +41,16 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::types::Opaque;
 
-/// `struct ib_device` with our tail.
+/// `struct ib_device` with our part behind it.
 ///
 /// # Invariants
 ///
-/// `base` is at offset 0. `tail` is `Some` from before the device gets its operations until
+/// `base` is at offset 0. `driver_part` is `Some` from before the device gets its operations until
 /// `ops.dealloc_driver`.
 #[repr(C)]
 struct DeviceObject<D: 'static> {
     base: bindings::ib_device,
-    tail: Option<DeviceTail<D>>,
+    driver_part: Option<DeviceTail<D>>,
 }
 
 struct DeviceTail<D: 'static> {
@@ -100,9 +100,9 @@ impl Counters {
 pub(super) unsafe fn device_data<'a, D: 'static>(
     device: *mut bindings::ib_device,
 ) -> ArcBorrow<'a, D> {
-    // SAFETY: `tail` wants a device whose operations are set and whose `dealloc_driver` has not
-    // run, for `'a`, as this function does of its caller.
-    unsafe { tail::<D>(device) }.data.as_arc_borrow()
+    // SAFETY: `driver_part` wants a device whose operations are set and whose `dealloc_driver` has
+    // not run, for `'a`, as this function does of its caller.
+    unsafe { driver_part::<D>(device) }.data.as_arc_borrow()
 }
 
 /// The names of the counters of a device.
@@ -113,22 +113,22 @@ pub(super) unsafe fn device_data<'a, D: 'static>(
 pub(super) unsafe fn device_counters<'a, D: 'static>(
     device: *mut bindings::ib_device,
 ) -> &'a Counters {
-    // SAFETY: `tail` wants a device whose operations are set and whose `dealloc_driver` has not
-    // run, for `'a`, as this function does of its caller.
-    unsafe { &tail::<D>(device).counters }
+    // SAFETY: `driver_part` wants a device whose operations are set and whose `dealloc_driver` has
+    // not run, for `'a`, as this function does of its caller.
+    unsafe { &driver_part::<D>(device).counters }
 }
 
 /// # Safety
 ///
 /// As for [`device_data`].
-unsafe fn tail<'a, D: 'static>(device: *mut bindings::ib_device) -> &'a DeviceTail<D> {
+unsafe fn driver_part<'a, D: 'static>(device: *mut bindings::ib_device) -> &'a DeviceTail<D> {
     let this = device.cast::<DeviceObject<D>>();
     // SAFETY: A reference wants memory that is initialised and not written to: the caller says that
-    // the operations of the device are set, before which the tail was written, and that
+    // the operations of the device are set, before which the driver part was written, and that
     // `dealloc_driver`, the next to write it, does not run for `'a`.
-    let tail: &'a Option<DeviceTail<D>> = unsafe { &*addr_of_mut!((*this).tail) };
+    let driver_part: &'a Option<DeviceTail<D>> = unsafe { &*addr_of_mut!((*this).driver_part) };
     // SAFETY: It is `Some` by the type's invariant.
-    unsafe { tail.as_ref().unwrap_unchecked() }
+    unsafe { driver_part.as_ref().unwrap_unchecked() }
 }
 
 /// A device of `ib_core`, borrowed for the time of a verb.
@@ -169,12 +169,12 @@ impl IbDevice {
 
 /// The way from the driver's device object to `ib_core`.
 #[derive(Clone)]
-pub struct DeviceLink(Arc<Gate<DevicePtr>>);
+pub struct DeviceLink(Arc<BhRevocable<DevicePtr>>);
 
 struct DevicePtr(NonNull<bindings::ib_device>);
 
-// SAFETY: The pointer is only used while its gate is held, which keeps the device valid, for calls
-// that any thread may make.
+// SAFETY: The pointer is only used under a guard, which keeps the device valid, for calls that any
+// thread may make.
 unsafe impl Send for DevicePtr {}
 // SAFETY: The calls that are made with it may be made by several threads at once.
 unsafe impl Sync for DevicePtr {}
@@ -186,14 +186,14 @@ impl DeviceLink {
     ///
     /// Context: any.
     pub fn event(&self, event: PortEvent, port: u32) {
-        let Some(device) = self.0.enter() else {
+        let Some(device) = self.0.try_access() else {
             return;
         };
         let device = device.0.as_ptr();
         // An event is delivered later, from a work item. The core waits for such items only after
         // the last of these references is gone, so without one the item could find the device
         // freed.
-        // SAFETY: The device is valid while the gate is open.
+        // SAFETY: The device is valid until it is revoked, which waits for the guard.
         if !unsafe { riwarp_helper_ib_device_try_get(device) } {
             return;
         }
@@ -213,15 +213,16 @@ impl DeviceLink {
     /// Says whether it still leads to a device, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn is_open(&self) -> bool {
-        self.0.is_open()
+        self.0.is_accessible()
     }
 
-    /// Makes the link of a device that was never registered, for tests of what a driver does without.
+    /// Makes the link of a device that was never registered, for tests of what a driver does
+    /// without.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
-        let gate = Gate::new(DevicePtr(NonNull::dangling()));
-        gate.close();
-        Ok(Self(Arc::new(gate, GFP_KERNEL)?))
+        let device = BhRevocable::new(DevicePtr(NonNull::dangling()));
+        device.revoke();
+        Ok(Self(Arc::new(device, GFP_KERNEL)?))
     }
 }
 
@@ -288,17 +289,17 @@ impl<T: Driver> Registration<T> {
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) }
         });
 
-        let link = DeviceLink(Arc::new(Gate::new(DevicePtr(raw)), GFP_KERNEL)?);
+        let link = DeviceLink(Arc::new(BhRevocable::new(DevicePtr(raw)), GFP_KERNEL)?);
         // `make` may keep the link although it fails. Dropped before `undo`, so that no link leads
         // to memory that is freed.
         let dead = kernel::types::ScopeGuard::new_with_data(link.clone(), |link| {
-            link.0.close();
+            link.0.revoke();
         });
         let settings = SettingGroup::try_new(T::SETTINGS)?;
         let counters = Counters::try_new(T::COUNTERS)?;
         let data = make(link.clone())?;
 
-        let tail = DeviceTail {
+        let driver_part = DeviceTail {
             data,
             link,
             settings,
@@ -307,9 +308,9 @@ impl<T: Driver> Registration<T> {
         // From here on `ops.dealloc_driver` does it, which `undo` reaches as well.
         dead.dismiss();
         let device = raw.cast::<DeviceObject<T::Device>>();
-        // INVARIANT: The tail is `Some` before the operations are set.
-        // SAFETY: The memory is that of a `DeviceObject`, and its tail holds nothing.
-        unsafe { addr_of_mut!((*device.as_ptr()).tail).write(Some(tail)) };
+        // INVARIANT: The driver part is `Some` before the operations are set.
+        // SAFETY: The memory is that of a `DeviceObject`, and its driver part holds nothing.
+        unsafe { addr_of_mut!((*device.as_ptr()).driver_part).write(Some(driver_part)) };
         // SAFETY: The device is new, and nobody else knows of it.
         unsafe { describe::<T>(raw.as_ptr(), netdev, identity) };
 
@@ -354,15 +355,16 @@ impl<T: Driver> Drop for Registration<T> {
 ///
 /// # Safety
 ///
-/// `raw` must be a device of `T`, not registered, with its tail filled in, known to nobody else.
+/// `raw` must be a device of `T`, not registered, with its driver part filled in, known to nobody
+/// else.
 unsafe fn describe<T: Driver>(
     raw: *mut bindings::ib_device,
     netdev: &NetDevice,
     identity: &Identity,
 ) {
-    // SAFETY: `tail` wants a tail that is filled in and stays: the caller says that it is filled
-    // in, and nobody else knows of the device.
-    let group = unsafe { tail::<T::Device>(raw) }.settings.as_raw();
+    // SAFETY: `driver_part` wants a driver part that is filled in and stays: the caller says that
+    // it is filled in, and nobody else knows of the device.
+    let group = unsafe { driver_part::<T::Device>(raw) }.settings.as_raw();
     let ops = bindings::ib_device_ops {
         device_group: group,
         ..table::<T>(identity.provider)
@@ -404,15 +406,15 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
     let this = raw.cast::<DeviceObject<T::Device>>();
     // SAFETY: The place of a field is inside of the allocation: `raw` is the head of one, by this
     // function's `# Safety`.
-    let tail = unsafe { addr_of_mut!((*this).tail) };
+    let driver_part = unsafe { addr_of_mut!((*this).driver_part) };
     // SAFETY: A `&mut` wants initialised memory that nobody else uses: `ib_core` calls this once,
-    // when no other operation runs or will run; those are all that use the tail.
-    let tail = unsafe { &mut *tail }.take();
-    let Some(tail) = tail else {
+    // when no other operation runs or will run; those are all that use the driver part.
+    let driver_part = unsafe { &mut *driver_part }.take();
+    let Some(driver_part) = driver_part else {
         return;
     };
-    tail.link.0.close();
-    tail.data.dealloc();
+    driver_part.link.0.revoke();
+    driver_part.data.dealloc();
     // The settings are dropped here: sysfs let go of them before.
 }
 

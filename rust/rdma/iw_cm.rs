@@ -2,9 +2,9 @@
 
 //! The iWARP connection manager, as a driver meets it.
 //!
-//! What enters: its requests, functions of [`CmOps`]: `connect`, `accept` and `create_listen` with a
-//! [`CmId`], `reject` with the name of a connection, `destroy_listen` with the driver's listener. What
-//! leaves: events, raised on that [`CmId`].
+//! What enters: its requests, functions of [`CmOps`]: `connect`, `accept` and `create_listen` with
+//! a [`CmId`], `reject` with the name of a connection, `destroy_listen` with the driver's listener.
+//! What leaves: events, raised on that [`CmId`].
 //!
 //! # Who owns what
 //!
@@ -14,13 +14,14 @@
 //! * The queue pair named in `connect` and `accept` is referenced by the connection manager from
 //!   before the call until it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed).
 //!   Destroying the queue pair waits for that, inside `kernel_ext`, after
-//!   [`QpOps::destroy`](super::ops::QpOps::destroy). What the connection owes then is raised there, so that the wait ends even while the consumer's
-//!   object lives on, as it does in a process that is killed: its queue pairs go first.
-//! * A listener's CONNECT_REQUEST carries a number by which the driver names its connection. It comes
-//!   back in `accept` or `reject`, or never: if there is no memory for the child object that the
-//!   connection manager makes of the request, or the listener is destroyed before the request was
-//!   looked at. Therefore the driver must not let a requested connection wait for `accept` without an
-//!   end, nor count on `reject` for cleaning up when the device goes.
+//!   [`QpOps::destroy`](super::ops::QpOps::destroy). What the connection owes then is raised there,
+//!   so that the wait ends even while the consumer's object lives on, as it does in a process that
+//!   is killed: its queue pairs go first.
+//! * A listener's CONNECT_REQUEST carries a number by which the driver names its connection. It
+//!   comes back in `accept` or `reject`, or never: if there is no memory for the child object that
+//!   the connection manager makes of the request, or the listener is destroyed before the request
+//!   was looked at. Therefore the driver must not let a requested connection wait for `accept`
+//!   without an end, nor count on `reject` for cleaning up when the device goes.
 //!
 //! # What must follow what
 //!
@@ -85,7 +86,7 @@ pub struct ConnParam<'a> {
 
 /// How a `connect` ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply<'a> {
+pub struct ConnectReply<'a> {
     /// The error if it failed.
     pub status: Result,
     /// The local end.
@@ -102,7 +103,7 @@ pub struct Reply<'a> {
 
 /// A peer that wants to connect.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct ConnectRequest<'a> {
     /// The local end.
     pub local: SockAddr,
     /// The remote end.
@@ -129,7 +130,7 @@ pub struct CmId {
 /// `raw` is valid, and a reference to it is ours.
 pub(super) struct Endpoint {
     raw: NonNull<bindings::iw_cm_id>,
-    cell: Arc<PhaseCell>,
+    cell: Arc<CmPhaseCell>,
 }
 
 // SAFETY: The drop calls `rem_ref`, which counts atomically and may be called by any thread.
@@ -143,13 +144,13 @@ unsafe impl Sync for Endpoint {}
 /// The lock is held while an event is handed over, so that two events never change places. The
 /// connection manager takes its own lock inside and calls nothing back.
 #[pin_data]
-struct PhaseCell {
+struct CmPhaseCell {
     #[pin]
-    phase: SpinLockIrq<Phase>,
+    phase: SpinLockIrq<CmPhase>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum CmPhase {
     /// The [`CmId`] was dropped before the call that gave it returned.
     Abandoned,
     /// `accept` has not returned yet and raised nothing.
@@ -170,8 +171,8 @@ enum Phase {
     Listening,
 }
 
-impl PhaseCell {
-    fn new(phase: Phase) -> Result<Arc<Self>> {
+impl CmPhaseCell {
+    fn new(phase: CmPhase) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 phase <- new_spinlock_irq!(phase),
@@ -219,7 +220,7 @@ impl CmId {
     ///
     /// * `EINVAL` if that is not what is owed, or the private data is too long.
     /// * `ENOMEM` if memory is short; the reply is still owed then.
-    pub fn connect_reply(&self, reply: &Reply<'_>) -> Result {
+    pub fn connect_reply(&self, reply: &ConnectReply<'_>) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
         set_private_data(&mut event, reply.private_data)?;
         event.local_addr = reply.local.to_raw();
@@ -227,14 +228,17 @@ impl CmId {
         event.ird = depth(reply.ird);
         event.ord = depth(reply.ord);
         let next = match reply.status {
-            Ok(()) => Phase::Established,
+            Ok(()) => CmPhase::Established,
             Err(error) => {
                 event.status = error.to_errno();
-                Phase::Done
+                CmPhase::Done
             }
         };
-        self.endpoint
-            .raise(&[Phase::ConnectCall, Phase::Connecting], next, &mut event)
+        self.endpoint.raise(
+            &[CmPhase::ConnectCall, CmPhase::Connecting],
+            next,
+            &mut event,
+        )
     }
 
     /// Reports that an accepted connection is up.
@@ -248,8 +252,8 @@ impl CmId {
         event.ird = depth(ird);
         event.ord = depth(ord);
         self.endpoint.raise(
-            &[Phase::AcceptCall, Phase::Accepting],
-            Phase::Established,
+            &[CmPhase::AcceptCall, CmPhase::Accepting],
+            CmPhase::Established,
             &mut event,
         )
     }
@@ -262,7 +266,7 @@ impl CmId {
     pub fn disconnect(&self) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_DISCONNECT);
         self.endpoint
-            .raise(&[Phase::Established], Phase::Disconnected, &mut event)
+            .raise(&[CmPhase::Established], CmPhase::Disconnected, &mut event)
     }
 
     /// Reports that the connection is gone; the queue pair is in error by then.
@@ -274,16 +278,16 @@ impl CmId {
         self.endpoint.close()
     }
 
-    /// Reports a peer that wants to connect. The name that the connection is given comes back in `accept` or
-    /// `reject`, or never: when its listener is destroyed, the connection manager forgets what it has not
-    /// looked at.
+    /// Reports a peer that wants to connect. The name that the connection is given comes back in
+    /// `accept` or `reject`, or never: when its listener is destroyed, the connection manager
+    /// forgets what it has not looked at.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if this is no listener, or the private data is too long.
     /// * `ENOMEM` if the backlog is full or memory is short.
-    pub fn connect_request(&self, request: &Request<'_>, name: NonZeroUsize) -> Result {
-        if *self.endpoint.cell.phase.lock() != Phase::Listening {
+    pub fn connect_request(&self, request: &ConnectRequest<'_>, name: NonZeroUsize) -> Result {
+        if *self.endpoint.cell.phase.lock() != CmPhase::Listening {
             return Err(EINVAL);
         }
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REQUEST);
@@ -314,7 +318,7 @@ impl Endpoint {
     /// # Safety
     ///
     /// `raw` must be valid during the call.
-    unsafe fn new(raw: NonNull<bindings::iw_cm_id>, cell: Arc<PhaseCell>) -> Self {
+    unsafe fn new(raw: NonNull<bindings::iw_cm_id>, cell: Arc<CmPhaseCell>) -> Self {
         // SAFETY: A field of `raw`, which is valid during the call, as the caller says; it is set
         // for life.
         if let Some(add_ref) = unsafe { (*raw.as_ptr()).add_ref } {
@@ -329,14 +333,14 @@ impl Endpoint {
     fn close(&self) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CLOSE);
         self.raise(
-            &[Phase::Established, Phase::Disconnected],
-            Phase::Done,
+            &[CmPhase::Established, CmPhase::Disconnected],
+            CmPhase::Done,
             &mut event,
         )
     }
 
     /// Raises an event if it is in order.
-    fn raise(&self, from: &[Phase], to: Phase, event: &mut bindings::iw_cm_event) -> Result {
+    fn raise(&self, from: &[CmPhase], to: CmPhase, event: &mut bindings::iw_cm_event) -> Result {
         let mut phase = self.cell.phase.lock();
         if !from.contains(&*phase) {
             return Err(EINVAL);
@@ -366,16 +370,16 @@ impl Endpoint {
     pub(super) fn settle(&self) {
         {
             let mut phase = self.cell.phase.lock();
-            if matches!(*phase, Phase::AcceptCall | Phase::ConnectCall) {
+            if matches!(*phase, CmPhase::AcceptCall | CmPhase::ConnectCall) {
                 // Nothing is owed yet: the result of the call tells the consumer.
-                *phase = Phase::Abandoned;
+                *phase = CmPhase::Abandoned;
             }
         }
         let mut reply = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
         reply.status = ECONNRESET.to_errno();
-        let _ = self.raise(&[Phase::Connecting], Phase::Done, &mut reply);
+        let _ = self.raise(&[CmPhase::Connecting], CmPhase::Done, &mut reply);
         let mut up = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_ESTABLISHED);
-        let _ = self.raise(&[Phase::Accepting], Phase::Established, &mut up);
+        let _ = self.raise(&[CmPhase::Accepting], CmPhase::Established, &mut up);
         let _ = self.close();
     }
 }
@@ -388,7 +392,8 @@ impl Clone for Endpoint {
     }
 }
 
-/// What a [`CmId`] calls is a part of that module, which is not to go before us: so we need something it exports.
+/// What a [`CmId`] calls is a part of that module, which is not to go before us: so we need
+/// something it exports.
 #[used]
 static STAYS: unsafe extern "C" fn(ffi::c_int) -> *const ffi::c_char = bindings::iwcm_reject_msg;
 

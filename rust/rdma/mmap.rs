@@ -27,7 +27,7 @@ use kernel::sync::Arc;
 ///
 /// `base` is at offset 0. The structure belongs to the C reference count in `base`.
 #[repr(C)]
-struct Entry {
+struct MmapEntry {
     base: bindings::rdma_user_mmap_entry,
     memory: Arc<SharedMem>,
 }
@@ -75,14 +75,14 @@ impl Mappings {
         self.entries.reserve(1, GFP_KERNEL_ACCOUNT)?;
         let length = memory.len();
         let entry = KBox::new(
-            Entry {
+            MmapEntry {
                 base: bindings::rdma_user_mmap_entry::default(),
                 memory,
             },
             GFP_KERNEL_ACCOUNT,
         )?;
         let entry = KBox::into_raw(entry);
-        // SAFETY: `entry` points to a live `Entry`.
+        // SAFETY: `entry` points to a live `MmapEntry`.
         let base = unsafe { addr_of_mut!((*entry).base) };
         // SAFETY: `rdma_user_mmap_entry_insert_range()` wants a valid context, as the caller says
         // that `context` is, and an entry that was not inserted, which `base` is.
@@ -135,10 +135,11 @@ pub(super) unsafe extern "C" fn mmap(
     let Some(base) = NonNull::new(base) else {
         return EINVAL.to_errno();
     };
-    // SAFETY: All entries of our contexts are `Entry` with `base` at offset 0; we hold a reference.
-    let memory = unsafe { &(*base.as_ptr().cast::<Entry>()).memory };
-    // SAFETY: `vma` is being made, and the memory is mapped as for processes, with exactly the size of
-    // the entry.
+    // SAFETY: All entries of our contexts are `MmapEntry` with `base` at offset 0; we hold a
+    // reference.
+    let memory = unsafe { &(*base.as_ptr().cast::<MmapEntry>()).memory };
+    // SAFETY: `vma` is being made, and the memory is mapped as for processes, with exactly the size
+    // of the entry.
     let status = unsafe { bindings::remap_vmalloc_range(vma, memory.as_ptr().cast(), 0) };
     // SAFETY: The reference is that of `rdma_user_mmap_entry_get`.
     unsafe { bindings::rdma_user_mmap_entry_put(base.as_ptr()) };
@@ -152,7 +153,7 @@ pub(super) unsafe extern "C" fn mmap(
 /// `base` must be an inserted entry of ours that nobody refers to.
 pub(super) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_entry) {
     // SAFETY: Entries come from `KBox::into_raw` in `insert`; `base` is at offset 0.
-    drop(unsafe { KBox::from_raw(base.cast::<Entry>()) });
+    drop(unsafe { KBox::from_raw(base.cast::<MmapEntry>()) });
 }
 
 /// The least offset, in pages. Provider libraries take small numbers for marks of their own: libsiw

@@ -2,21 +2,22 @@
 
 //! Registration of memory.
 //!
-//! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]) or that of
-//! another driver ([`RegDmaBufMr`]), or a scatter list of a kernel consumer for a region that it will
-//! register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`], [`DmaBuf`]) or comes when
-//! it is needed ([`Paged`]), or a list of pages ([`KernelPages`]) that the driver's region keeps.
+//! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]) or
+//! that of another driver ([`RegDmaBufMr`]), or a scatter list of a kernel consumer for a region
+//! that it will register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`],
+//! [`DmaBuf`]) or comes when it is needed ([`Paged`]), or a list of pages ([`KernelPages`]) that
+//! the driver's region keeps.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
 use super::sges::Sges;
-use super::types::Access;
+use super::types::AccessFlags;
 use crate::bindings;
 use crate::mm::dma_buf::DmaBuf;
+use crate::mm::mem_map::KernelPages;
+use crate::mm::mem_map::Shape;
 use crate::mm::paged::Paged;
 use crate::mm::paged::Prefetch;
-use crate::mm::place::KernelPages;
-use crate::mm::place::Shape;
 use crate::mm::umem::Umem;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -35,7 +36,7 @@ pub struct RegUserMr<'a> {
     /// By which address it will be named in work requests and by the peer.
     pub iova: u64,
     /// The rights.
-    pub access: Access,
+    pub access: AccessFlags,
     pub(super) _life: PhantomData<&'a bindings::ib_device>,
 }
 
@@ -75,7 +76,7 @@ pub struct RegDmaBufMr<'a> {
     /// By which address it will be named in work requests and by the peer.
     pub iova: u64,
     /// The rights.
-    pub access: Access,
+    pub access: AccessFlags,
     pub(super) _life: PhantomData<&'a bindings::ib_device>,
 }
 
@@ -103,7 +104,7 @@ pub struct ReregUserMr<'a> {
 
 impl<'a> ReregUserMr<'a> {
     /// The rights, which are now those in `old`.
-    pub fn access(&self, old: Access) -> Access {
+    pub fn access(&self, old: AccessFlags) -> AccessFlags {
         if self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0 {
             self.all.access
         } else {
@@ -112,7 +113,7 @@ impl<'a> ReregUserMr<'a> {
     }
 
     /// The request to register the new memory, with these rights; [`None`] if the memory stays.
-    pub fn memory(&self, access: Access) -> Option<RegUserMr<'a>> {
+    pub fn memory(&self, access: AccessFlags) -> Option<RegUserMr<'a>> {
         let new = self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS != 0;
         new.then_some(RegUserMr { access, ..self.all })
     }
@@ -142,8 +143,8 @@ pub struct Mapped {
 }
 
 impl MapSg<'_> {
-    /// Replaces what was in the region by the list, as far as it goes: until there is no room, or up to the
-    /// first gap between pages if the region is not made for gaps.
+    /// Replaces what was in the region by the list, as far as it goes: until there is no room, or
+    /// up to the first gap between pages if the region is not made for gaps.
     ///
     /// Context: any.
     ///
@@ -186,8 +187,8 @@ impl MapSg<'_> {
         let length = unsafe { (*mr).length };
         // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
         let page_size = unsafe { (*mr).page_size };
-        // Of a piece that begins inside of a page and of which no other page fits, the core says that less
-        // than nothing was taken.
+        // Of a piece that begins inside of a page and of which no other page fits, the core says
+        // that less than nothing was taken.
         if entries == 0 && i64::try_from(length).is_err() {
             return Err(ENOMEM);
         }
@@ -200,7 +201,8 @@ impl MapSg<'_> {
         })
     }
 
-    /// As `ib_sg_to_pages()`, but each entry is a piece of its own, of any length and at any address.
+    /// As `ib_sg_to_pages()`, but each entry is a piece of its own, of any length and at any
+    /// address.
     fn map_pieces(&mut self) -> Result<Mapped> {
         let mut skip = match NonNull::new(self.offset) {
             // SAFETY: `ib_map_mr_sg()` wants an offset that is null or valid of the consumer.
@@ -270,7 +272,7 @@ extern "C" {
 #[kernel::prelude::kunit_tests(riwarp_map_sg)]
 mod tests {
     use super::*;
-    use crate::mm::place::Memory;
+    use crate::mm::mem_map::Memory;
     use crate::rdma::bench::kernel_owned;
     use crate::rdma::bench::SgList;
 

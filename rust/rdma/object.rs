@@ -2,18 +2,18 @@
 
 //! The objects that consumers hold, and the links from the driver's objects back to them.
 //!
-//! `ib_core` makes and frees the C structures (memory regions: [`super::ops`]). It asks the driver only
-//! for their size, so each can be the head of a larger structure: [`Object`], whose tail holds one
-//! reference to the driver's object. The tail is written by the trampoline of `create_*` after the
-//! driver succeeded, and emptied by that of `destroy_*`.
+//! `ib_core` makes and frees the C structures (memory regions: [`super::ops`]). It asks the driver
+//! only for their size, so each can be the head of a larger structure: [`Object`], whose driver
+//! part holds one reference to the driver's object. It is written by the trampoline of `create_*`
+//! after the driver succeeded, and emptied by that of `destroy_*`.
 //!
 //! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) is what the driver gets to report events to the
 //! consumer. It is counted and may outlive the C structure: once that is being destroyed the link
 //! is dead and does nothing. A link is closed by the trampolines, which wait for every report that
 //! is under way; so no handler of a consumer runs after `ib_destroy_*` returned.
 //!
-//! Context: every report on a link may be called from any context but hard interrupt; handlers run with
-//! bottom halves or interrupts disabled.
+//! Context: every report on a link may be called from any context but hard interrupt; handlers run
+//! with bottom halves or interrupts disabled.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -21,9 +21,9 @@ use super::mmap::Mappings;
 use super::ops::Driver;
 use super::types::SrqEvent;
 use crate::bindings;
-use crate::sync::Baton;
-use crate::sync::Gate;
+use crate::sync::BhRevocable;
 use crate::sync::Next;
+use crate::sync::SerialTask;
 use core::mem::offset_of;
 use core::ptr::addr_of_mut;
 use core::ptr::NonNull;
@@ -43,19 +43,19 @@ mod vector;
 pub use qp_link::QpLink;
 use vector::CpuCall;
 
-/// A C structure with our tail.
+/// A C structure with our part behind it.
 ///
 /// # Invariants
 ///
-/// `base` is at offset 0. Between a successful `create_*` and `destroy_*`, `tail` is `Some`.
+/// `base` is at offset 0. Between a successful `create_*` and `destroy_*`, `driver_part` is `Some`.
 #[repr(C)]
 pub(super) struct Object<B, D, L = ()> {
     base: B,
-    tail: Option<Tail<D, L>>,
+    driver_part: Option<DriverPart<D, L>>,
 }
 
 /// What we add to a C structure.
-pub(super) struct Tail<D, L> {
+pub(super) struct DriverPart<D, L> {
     /// The driver's object.
     pub(super) data: Arc<D>,
     /// The link that the driver has as well.
@@ -73,39 +73,41 @@ impl<B, D, L> Object<B, D, L> {
         core::mem::size_of::<Self>()
     };
 
-    /// Fills in the tail of a new structure.
+    /// Fills in the driver part of a new structure.
     ///
     /// # Safety
     ///
-    /// `base` must be the head of an allocation of [`Self::SIZE`] octets whose tail holds nothing.
-    pub(super) unsafe fn fill(base: *mut B, tail: Tail<D, L>) {
+    /// `base` must be the head of an allocation of [`Self::SIZE`] octets whose driver part holds
+    /// nothing.
+    pub(super) unsafe fn fill(base: *mut B, driver_part: DriverPart<D, L>) {
         let this = base.cast::<Self>();
         // SAFETY: `write` wants a valid place: the caller says that `base` is the head of an
-        // allocation of the size of `Self`, whose tail holds nothing that would be lost.
-        // INVARIANT: The tail is `Some` from here on.
-        unsafe { addr_of_mut!((*this).tail).write(Some(tail)) };
+        // allocation of the size of `Self`, whose driver part holds nothing that would be lost.
+        // INVARIANT: The driver part is `Some` from here on.
+        unsafe { addr_of_mut!((*this).driver_part).write(Some(driver_part)) };
     }
 
-    /// The tail of a live structure.
+    /// The driver part of a live structure.
     ///
     /// # Safety
     ///
     /// `base` must have been filled and not emptied since, and must stay so for `'a`.
-    pub(super) unsafe fn tail<'a>(base: *mut B) -> &'a Tail<D, L> {
+    pub(super) unsafe fn driver_part<'a>(base: *mut B) -> &'a DriverPart<D, L> {
         let this = base.cast::<Self>();
         // SAFETY: A reference wants memory that is initialised and not written to: the caller says
         // that `base` was filled, and that it is not emptied for `'a`, which is all that writes to
-        // the tail.
-        let tail: &'a Option<Tail<D, L>> = unsafe { &*addr_of_mut!((*this).tail) };
+        // the driver part.
+        let driver_part: &'a Option<DriverPart<D, L>> =
+            unsafe { &*addr_of_mut!((*this).driver_part) };
         // SAFETY: It is `Some` by the type's invariant.
-        unsafe { tail.as_ref().unwrap_unchecked() }
+        unsafe { driver_part.as_ref().unwrap_unchecked() }
     }
 
     /// The driver's object of a live structure.
     ///
     /// # Safety
     ///
-    /// As for [`Self::tail`].
+    /// As for [`Self::driver_part`].
     pub(super) unsafe fn data<'a>(base: *mut B) -> ArcBorrow<'a, D>
     where
         D: 'a,
@@ -119,60 +121,60 @@ impl<B, D, L> Object<B, D, L> {
     ///
     /// # Safety
     ///
-    /// As for [`Self::tail`].
+    /// As for [`Self::driver_part`].
     #[inline]
     pub(super) unsafe fn arc<'a>(base: *mut B) -> &'a Arc<D>
     where
         D: 'a,
         L: 'a,
     {
-        // SAFETY: `tail` wants what this function wants of its caller.
-        &unsafe { Self::tail(base) }.data
+        // SAFETY: `driver_part` wants what this function wants of its caller.
+        &unsafe { Self::driver_part(base) }.data
     }
 
-    /// Takes the tail out.
+    /// Takes the driver part out.
     ///
     /// # Safety
     ///
     /// `base` must have been filled and not emptied since, and nothing may use the structure any
     /// more.
-    pub(super) unsafe fn empty(base: *mut B) -> Tail<D, L> {
+    pub(super) unsafe fn empty(base: *mut B) -> DriverPart<D, L> {
         let this = base.cast::<Self>();
         // SAFETY: The place of a field is inside of the allocation, which the caller says was
         // filled.
-        let tail = unsafe { addr_of_mut!((*this).tail) };
+        let driver_part = unsafe { addr_of_mut!((*this).driver_part) };
         // SAFETY: A `&mut` wants initialised memory that nobody else uses: the caller says that
         // `base` was filled, and that nothing uses the structure any more.
-        let tail = unsafe { &mut *tail }.take();
+        let driver_part = unsafe { &mut *driver_part }.take();
         // SAFETY: It was `Some` by the type's invariant.
-        unsafe { tail.unwrap_unchecked() }
+        unsafe { driver_part.unwrap_unchecked() }
     }
 }
 
-/// `struct ib_ucontext` with our tail.
+/// `struct ib_ucontext` with our part behind it.
 pub(super) type UContextObject<T> = Object<bindings::ib_ucontext, <T as Driver>::UContext>;
-/// `struct ib_pd` with our tail.
+/// `struct ib_pd` with our part behind it.
 pub(super) type PdObject<T> = Object<bindings::ib_pd, <T as Driver>::Pd>;
-/// `struct ib_cq` with our tail.
+/// `struct ib_cq` with our part behind it.
 pub(super) type CqObject<T> = Object<bindings::ib_cq, <T as Driver>::Cq, CqLink>;
-/// `struct ib_qp` with our tail.
+/// `struct ib_qp` with our part behind it.
 pub(super) type QpObject<T> = Object<bindings::ib_qp, <T as Driver>::Qp, QpLink>;
-/// `struct ib_srq` with our tail.
+/// `struct ib_srq` with our part behind it.
 pub(super) type SrqObject<T> = Object<bindings::ib_srq, <T as Driver>::Srq, SrqLink>;
-/// `struct ib_mw` with our tail.
+/// `struct ib_mw` with our part behind it.
 pub(super) type MwObject<T> = Object<bindings::ib_mw, <T as Driver>::Mw>;
-/// `struct ib_mr` with our tail; the only one that we allocate ourselves.
+/// `struct ib_mr` with our part behind it; the only one that we allocate ourselves.
 pub(super) type MrObject<M> =
-    Object<bindings::ib_mr, M, Option<Arc<crate::mm::place::KernelPages>>>;
+    Object<bindings::ib_mr, M, Option<Arc<crate::mm::mem_map::KernelPages>>>;
 
-/// A pointer to a C object, behind a gate.
-struct Target<B>(NonNull<B>);
+/// A pointer to a C object, used while it is not revoked.
+struct ObjectPtr<B>(NonNull<B>);
 
-// SAFETY: The pointer is only used while its gate is held, and only for calls that `ib_core` allows
-// from any context and thread.
-unsafe impl<B> Send for Target<B> {}
+// SAFETY: The pointer is only used under a guard, and only for calls that `ib_core` allows from any
+// context and thread.
+unsafe impl<B> Send for ObjectPtr<B> {}
 // SAFETY: The calls that are made with it may be made by several threads at once.
-unsafe impl<B> Sync for Target<B> {}
+unsafe impl<B> Sync for ObjectPtr<B> {}
 
 /// The identity of a queue pair, as completions carry it.
 ///
@@ -192,12 +194,12 @@ impl QpId {
 
 /// The way from the driver's completion queue to its consumer.
 #[derive(Clone)]
-pub struct CqLink(Arc<CqInner>);
+pub struct CqLink(Arc<CqLinkInner>);
 
 #[pin_data]
-struct CqInner {
-    gate: Gate<Target<bindings::ib_cq>>,
-    baton: Baton<()>,
+struct CqLinkInner {
+    object: BhRevocable<ObjectPtr<bindings::ib_cq>>,
+    task: SerialTask<()>,
     /// The CPU of its completion vector, where its handler runs if it is a kernel consumer's.
     vector: Option<CpuId>,
     /// The call there.
@@ -206,23 +208,23 @@ struct CqInner {
     resized: Resized,
 }
 
-impl CqInner {
+impl CqLinkInner {
     /// Calls the handler here.
     fn notify(&self) {
         // No round yields, so whoever runs it, it runs.
-        let _ = self.baton.run(|()| {
-            if let Some(cq) = self.gate.enter() {
+        let _ = self.task.run(|()| {
+            if let Some(cq) = self.object.try_access() {
                 let cq = cq.0.as_ptr();
                 // SAFETY: The field of a valid queue: the caller of `CqLink::new` keeps `cq` valid
-                // until the gate is closed, and it is open.
+                // until it is revoked, and it is not.
                 let handler = unsafe { (*cq).comp_handler };
                 // SAFETY: The field of a valid queue: the caller of `CqLink::new` keeps `cq` valid
-                // until the gate is closed, and it is open. The context was set before the queue
-                // could be armed.
+                // until it is revoked, and it is not. The context was set before the queue could be
+                // armed.
                 let context = unsafe { (*cq).cq_context };
                 if let Some(handler) = handler {
                     // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
-                    // in any context, and the baton keeps it to one call at a time.
+                    // in any context, and the task keeps it to one call at a time.
                     unsafe { handler(cq, context) };
                 }
             }
@@ -236,17 +238,17 @@ impl CqInner {
     ///
     /// # Safety
     ///
-    /// `info` must be a `CqInner` whose call was asked for with this function.
+    /// `info` must be a `CqLinkInner` whose call was asked for with this function.
     unsafe extern "C" fn called(info: *mut c_void) {
         let this = info.cast::<Self>();
-        // SAFETY: The caller says that `info` is a `CqInner`; it stays until `end`, by the promise
-        // in `CpuCall::ask`.
+        // SAFETY: The caller says that `info` is a `CqLinkInner`; it stays until `end`, by the
+        // promise in `CpuCall::ask`.
         unsafe { (*this).call.begin() };
-        // SAFETY: The caller says that `info` is a `CqInner`; it stays until `end`, by the promise
-        // in `CpuCall::ask`.
+        // SAFETY: The caller says that `info` is a `CqLinkInner`; it stays until `end`, by the
+        // promise in `CpuCall::ask`.
         unsafe { (*this).notify() };
-        // SAFETY: The caller says that `info` is a `CqInner`; it stays until this is done with it,
-        // by the promise in `CpuCall::ask`, and nothing is done with it after.
+        // SAFETY: The caller says that `info` is a `CqLinkInner`; it stays until this is done with
+        // it, by the promise in `CpuCall::ask`, and nothing is done with it after.
         unsafe { (*this).call.end() };
     }
 }
@@ -265,8 +267,8 @@ impl Resized {
         })
     }
 
-    /// Runs `f`, one call at a time; if it shares something, that takes the place of what an earlier
-    /// call has shared.
+    /// Runs `f`, one call at a time; if it shares something, that takes the place of what an
+    /// earlier call has shared.
     fn replace<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
         let mut kept = self.mappings.lock();
         let mut mappings = Mappings::new();
@@ -293,9 +295,9 @@ impl CqLink {
     /// `cq` must stay valid until [`Self::close`] returned, which must be called.
     pub(super) unsafe fn new(cq: NonNull<bindings::ib_cq>, vector: Option<CpuId>) -> Result<Self> {
         let inner = Arc::pin_init(
-            pin_init!(CqInner {
-                gate: Gate::new(Target(cq)),
-                baton: Baton::new(()),
+            pin_init!(CqLinkInner {
+                object: BhRevocable::new(ObjectPtr(cq)),
+                task: SerialTask::new(()),
                 vector,
                 call: CpuCall::new(),
                 resized <- Resized::new(),
@@ -305,8 +307,8 @@ impl CqLink {
         Ok(Self(inner))
     }
 
-    /// Calls the consumer's completion handler, on the CPU of the queue's completion vector if that is a
-    /// kernel consumer's: at once if that is this one, else from an interrupt there.
+    /// Calls the consumer's completion handler, on the CPU of the queue's completion vector if that
+    /// is a kernel consumer's: at once if that is this one, else from an interrupt there.
     ///
     /// Never two at once for one queue: who finds a call under way has the handler called once more
     /// after it. The handler may poll the queue and arm it again, so the caller may hold no lock
@@ -324,13 +326,13 @@ impl CqLink {
     /// Calls the handler on that CPU, or here if it is not online.
     fn notify_on(&self, cpu: CpuId) {
         let asked = {
-            let Some(_open) = self.0.gate.enter() else {
+            let Some(_open) = self.0.object.try_access() else {
                 return;
             };
             let info = NonNull::from(&*self.0).cast();
-            // SAFETY: The gate is open, so `close`, which waits for the call, is still to come, and the
-            // object keeps the link until then. The function is the one for this.
-            unsafe { self.0.call.ask(cpu, CqInner::called, info) }
+            // SAFETY: It is not revoked, so `revoke`, which waits for the call, is still to come,
+            // and the object keeps the link until then. The function is the one for this.
+            unsafe { self.0.call.ask(cpu, CqLinkInner::called, info) }
         };
         if asked.is_err() {
             self.0.notify();
@@ -341,12 +343,12 @@ impl CqLink {
     ///
     /// Context: any.
     pub fn error(&self) {
-        let Some(cq) = self.0.gate.enter() else {
+        let Some(cq) = self.0.object.try_access() else {
             return;
         };
         let cq = cq.0.as_ptr();
-        // SAFETY: The fields of a valid queue: the caller of `new` keeps `cq` valid until the gate
-        // is closed, and it is open.
+        // SAFETY: The fields of a valid queue: the caller of `new` keeps `cq` valid until it is
+        // revoked, and it is not.
         let (handler, context, device) =
             unsafe { ((*cq).event_handler, (*cq).cq_context, (*cq).device) };
         let mut event = bindings::ib_event {
@@ -362,8 +364,8 @@ impl CqLink {
         }
     }
 
-    /// Resizes the queue, one call at a time; what `f` shares takes the place of what an earlier call
-    /// has shared.
+    /// Resizes the queue, one call at a time; what `f` shares takes the place of what an earlier
+    /// call has shared.
     ///
     /// Context: process.
     pub(super) fn resize<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
@@ -372,7 +374,7 @@ impl CqLink {
 
     /// Ends the link; no handler runs once this returned.
     pub(super) fn close(&self) {
-        self.0.gate.close();
+        self.0.object.revoke();
         self.0.call.wait();
         self.0.resized.close();
     }
@@ -380,11 +382,11 @@ impl CqLink {
 
 /// The way from the driver's shared receive queue to its consumer.
 #[derive(Clone)]
-pub struct SrqLink(Arc<SrqInner>);
+pub struct SrqLink(Arc<SrqLinkInner>);
 
 #[pin_data]
-struct SrqInner {
-    gate: Gate<Target<bindings::ib_srq>>,
+struct SrqLinkInner {
+    object: BhRevocable<ObjectPtr<bindings::ib_srq>>,
     #[pin]
     resized: Resized,
 }
@@ -397,8 +399,8 @@ impl SrqLink {
     /// `srq` must stay valid until [`Self::close`] returned.
     pub(super) unsafe fn new(srq: NonNull<bindings::ib_srq>) -> Result<Self> {
         let inner = Arc::pin_init(
-            pin_init!(SrqInner {
-                gate: Gate::new(Target(srq)),
+            pin_init!(SrqLinkInner {
+                object: BhRevocable::new(ObjectPtr(srq)),
                 resized <- Resized::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -410,12 +412,12 @@ impl SrqLink {
     ///
     /// Context: any; the caller may hold no lock that `post_srq_recv` or `modify_srq` take.
     pub fn event(&self, event: SrqEvent) {
-        let Some(srq) = self.0.gate.enter() else {
+        let Some(srq) = self.0.object.try_access() else {
             return;
         };
         let srq = srq.0.as_ptr();
-        // SAFETY: The fields of a valid queue: the caller of `new` keeps `srq` valid until the gate
-        // is closed, and it is open.
+        // SAFETY: The fields of a valid queue: the caller of `new` keeps `srq` valid until it is
+        // revoked, and it is not.
         let (handler, context, device) =
             unsafe { ((*srq).event_handler, (*srq).srq_context, (*srq).device) };
         let mut event = bindings::ib_event {
@@ -431,8 +433,8 @@ impl SrqLink {
         }
     }
 
-    /// Modifies the queue, one call at a time; what `f` shares takes the place of what an earlier call
-    /// has shared.
+    /// Modifies the queue, one call at a time; what `f` shares takes the place of what an earlier
+    /// call has shared.
     ///
     /// Context: process.
     pub(super) fn modify<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
@@ -441,7 +443,7 @@ impl SrqLink {
 
     /// Ends the link; no handler runs once this returned.
     pub(super) fn close(&self) {
-        self.0.gate.close();
+        self.0.object.revoke();
         self.0.resized.close();
     }
 }

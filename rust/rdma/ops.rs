@@ -21,9 +21,10 @@
 //! [`Arc`](kernel::sync::Arc). The calls are static: the table of a driver holds trampolines that
 //! were compiled for its types.
 //!
-//! The C objects that the consumer holds are made and freed by `ib_core` (memory regions: here); each
-//! holds one reference to the driver's object from the end of `create_*` to the end of `destroy_*`, so
-//! that work items and sockets may outlive the verb object by holding references of their own.
+//! The C objects that the consumer holds are made and freed by `ib_core` (memory regions: here);
+//! each holds one reference to the driver's object from the end of `create_*` to the end of
+//! `destroy_*`, so that work items and sockets may outlive the verb object by holding references of
+//! their own.
 //!
 //! # Contexts
 //!
@@ -39,9 +40,9 @@
 //!
 //! # Words of the trampolines
 //!
-//! A trampoline says in its `# Safety` what `ib_core` promises. What it promises in all cases is not
-//! repeated: the device of the object is registered, or being so, while a verb runs, and is one of
-//! `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the size in
+//! A trampoline says in its `# Safety` what `ib_core` promises. What it promises in all cases is
+//! not repeated: the device of the object is registered, or being so, while a verb runs, and is one
+//! of `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the size in
 //! `ops.size_ib_*`, with its device (and domain) set. *Filled* is one that a `create_*`, `alloc_*`
 //! or `reg_*` of this folder has made, and that no other call destroys before this one returns.
 //! *Valid* are pointers for the length of the call.
@@ -72,10 +73,10 @@ mod ucontext;
 mod vtable;
 
 pub use cq::{
+    ArmResult,
     CqCreated,
     CqInit,
-    CqOps,
-    Missed, //
+    CqOps, //
 };
 pub use device::DeviceOps;
 pub use mr::{

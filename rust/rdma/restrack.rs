@@ -142,9 +142,9 @@ mod tests {
     use super::*;
 
     /// A message with room for at least so many octets.
-    struct Message(NonNull<bindings::sk_buff>);
+    struct NetlinkMessage(NonNull<bindings::sk_buff>);
 
-    impl Message {
+    impl NetlinkMessage {
         fn new(room: u32) -> Result<Self> {
             // SAFETY: May be called anywhere that sleeps.
             let raw = unsafe { bindings::__alloc_skb(room, bindings::GFP_KERNEL, 0, -1) };
@@ -175,10 +175,10 @@ mod tests {
         }
     }
 
-    impl Drop for Message {
+    impl Drop for NetlinkMessage {
         fn drop(&mut self) {
-            // SAFETY: `sk_skb_reason_drop()` wants a reference that is not used again: `new` made it, and
-            // nobody else has it. No socket is meant.
+            // SAFETY: `sk_skb_reason_drop()` wants a reference that is not used again: `new` made
+            // it, and nobody else has it. No socket is meant.
             unsafe {
                 bindings::sk_skb_reason_drop(
                     core::ptr::null(),
@@ -191,14 +191,14 @@ mod tests {
 
     #[test]
     fn all_that_is_told_is_in_one_attribute() -> Result {
-        let mut message = Message::new(1000)?;
+        let mut message = NetlinkMessage::new(1000)?;
         message.fill(|details| {
             details.word(c"kind", c"user")?;
             details.number(c"windows", 0x0102_0304)?;
             details.flags(c"access", 5)
         })?;
         let mut octets = message.octets();
-        let (kind, inside) = Message::next(&mut octets).ok_or(EINVAL)?;
+        let (kind, inside) = NetlinkMessage::next(&mut octets).ok_or(EINVAL)?;
         assert_eq!(
             u32::from(kind),
             bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER
@@ -209,7 +209,8 @@ mod tests {
             let mut found = false;
             // How a value is to be printed has an attribute too.
             for _ in 0..2 {
-                found |= Message::next(&mut inside).is_some_and(|(_, octets)| octets[..] == *value);
+                found |= NetlinkMessage::next(&mut inside)
+                    .is_some_and(|(_, octets)| octets[..] == *value);
                 if found {
                     break;
                 }
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_leaves_nothing_behind() -> Result {
-        let mut message = Message::new(100)?;
+        let mut message = NetlinkMessage::new(100)?;
         message.fill(|details| details.number(c"first", 1))?;
         let len = message.octets().len();
         let mut told = 0;

@@ -2,7 +2,8 @@
 
 //! Settings of a device as files in sysfs, under `/sys/class/infiniband/<device>/`.
 //!
-//! A driver lists them in [`Driver::SETTINGS`](super::ops::Driver::SETTINGS); each is a file with one value.
+//! A driver lists them in [`Driver::SETTINGS`](super::ops::Driver::SETTINGS); each is a file with
+//! one value.
 //!
 //! Context: process, may sleep. A callback may not unregister the device: that waits for the
 //! callback.
@@ -116,8 +117,8 @@ impl<D> SettingGroup<D> {
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`, `buffer` a
-/// page.
+/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`,
+/// `buffer` a page.
 unsafe extern "C" fn show<D: 'static>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,
@@ -149,8 +150,8 @@ unsafe extern "C" fn show<D: 'static>(
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`, `buffer` as
-/// long as it says.
+/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`,
+/// `buffer` as long as it says.
 unsafe extern "C" fn store<D: 'static>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,

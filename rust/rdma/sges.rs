@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 
 /// One piece of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sge {
+pub struct IbSge {
     /// Where it begins.
     pub addr: u64,
     /// How long it is.
@@ -37,8 +37,8 @@ pub struct Sges<'a> {
 impl Sges<'_> {
     /// # Safety
     ///
-    /// `list` must be `count` entries that are valid and constant for the lifetime, if `count` is above 0; it
-    /// need not be aligned.
+    /// `list` must be `count` entries that are valid and constant for the lifetime, if `count` is
+    /// above 0; it need not be aligned.
     #[inline]
     pub(super) unsafe fn new(list: *const bindings::ib_sge, count: kernel::ffi::c_int) -> Self {
         let count = usize::try_from(count).unwrap_or(0);
@@ -52,10 +52,10 @@ impl Sges<'_> {
 }
 
 impl Iterator for Sges<'_> {
-    type Item = Sge;
+    type Item = IbSge;
 
     #[inline]
-    fn next(&mut self) -> Option<Sge> {
+    fn next(&mut self) -> Option<IbSge> {
         self.left = self.left.checked_sub(1)?;
         // SAFETY: `read_unaligned` wants a valid entry: by the type's invariant there is one at
         // `next`, as `left` was not 0.
@@ -63,7 +63,7 @@ impl Iterator for Sges<'_> {
         // SAFETY: `add` has to stay inside of the list or at its end: by the type's invariant there
         // was an entry at `next`. INVARIANT: One less is left behind it.
         self.next = unsafe { self.next.add(1) };
-        Some(Sge {
+        Some(IbSge {
             addr: sge.addr,
             length: sge.length,
             lkey: sge.lkey,
@@ -95,7 +95,7 @@ mod tests {
         // SAFETY: Not more than there are.
         let mut sges = unsafe { Sges::new(list.as_ptr(), 1) };
         assert_eq!(sges.len(), 1);
-        let expected = Sge {
+        let expected = IbSge {
             addr: 1 << 40,
             length: 2,
             lkey: 3,

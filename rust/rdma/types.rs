@@ -21,7 +21,7 @@ pub(crate) use macros::c_enum;
 ///
 /// Only the trampolines make one, and only after they saw that the object has no user context.
 /// Whoever holds it may take the addresses of that object's work requests and page lists for kernel
-/// virtual addresses (see [`Memory::kernel_virtual`](crate::mm::place::Memory::kernel_virtual)).
+/// virtual addresses (see [`Memory::kernel_virtual`](crate::mm::mem_map::Memory::kernel_virtual)).
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOwned(());
 
@@ -59,7 +59,7 @@ pub struct Gid(pub [u8; 16]);
 
 bit_set! {
     /// Rights of a memory region or a queue pair (`enum ib_access_flags`).
-    pub struct Access(u32) {
+    pub struct AccessFlags(u32) {
         /// The device may write for the local side.
         LOCAL_WRITE = 1;
         /// The peer may write.
@@ -81,7 +81,7 @@ bit_set! {
     }
 }
 
-impl Access {
+impl AccessFlags {
     /// Flags from `enum ib_access_flags` as ib_core hands them over.
     pub(crate) fn from_raw(raw: kernel::ffi::c_int) -> Self {
         // CAST: A set of flags in an int; every bit keeps its place.
@@ -436,7 +436,7 @@ pub struct QpAttr {
     pub rq_psn: u32,
     pub sq_psn: u32,
     pub dest_qp_num: u32,
-    pub access: Access,
+    pub access: AccessFlags,
     pub caps: QpCaps,
     pub path: Path,
     pub pkey_index: u16,
@@ -461,7 +461,7 @@ impl Default for QpAttr {
             rq_psn: 0,
             sq_psn: 0,
             dest_qp_num: 0,
-            access: Access::empty(),
+            access: AccessFlags::empty(),
             caps: QpCaps::default(),
             path: Path::default(),
             pkey_index: 0,

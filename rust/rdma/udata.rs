@@ -104,8 +104,8 @@ impl<'a> Udata<'a> {
         })
     }
 
-    /// Sends an answer to an address that the process named in its request, for commands whose response
-    /// has no room for one.
+    /// Sends an answer to an address that the process named in its request, for commands whose
+    /// response has no room for one.
     ///
     /// # Errors
     ///

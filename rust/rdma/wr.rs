@@ -15,7 +15,7 @@
 
 use super::object::MrObject;
 use super::types::bit_set;
-use super::types::Access;
+use super::types::AccessFlags;
 use crate::bindings;
 use core::marker::PhantomData;
 use kernel::prelude::*;
@@ -39,7 +39,7 @@ bit_set! {
 }
 
 /// What a send work request asks for.
-pub enum SendOp<'a, M> {
+pub enum IbSendOp<'a, M> {
     /// RDMA Write.
     Write {
         /// Where the peer's buffer begins.
@@ -128,7 +128,7 @@ pub enum SendOp<'a, M> {
         /// The address of its first octet.
         iova: u64,
         /// Its rights.
-        access: Access,
+        access: AccessFlags,
     },
     /// An operation that has no form here; the number is that of `enum ib_wr_opcode`.
     Unknown(u32),
@@ -138,10 +138,10 @@ pub enum SendOp<'a, M> {
 ///
 /// # Invariants
 ///
-/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer of
-/// a device whose regions have an `M` as the driver's object; its `sg_list` holds `num_sge` entries,
-/// and it is embedded in the larger structure that its opcode stands for.
-pub struct SendWr<'a, M> {
+/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer
+/// of a device whose regions have an `M` as the driver's object; its `sg_list` holds `num_sge`
+/// entries, and it is embedded in the larger structure that its opcode stands for.
+pub struct IbSendWr<'a, M> {
     raw: &'a bindings::ib_send_wr,
     _type: PhantomData<fn() -> M>,
 }
@@ -162,8 +162,8 @@ pub struct SendWrs<'a, M> {
 ///
 /// # Invariants
 ///
-/// As for [`SendWr`].
-pub struct RecvWr<'a> {
+/// As for [`IbSendWr`].
+pub struct IbRecvWr<'a> {
     raw: &'a bindings::ib_recv_wr,
 }
 
@@ -202,7 +202,7 @@ impl<'a, M> SendWrs<'a, M> {
         }
     }
 
-    /// Whether a process rang: there is no list, its requests are in the shared queue.
+    /// Whether a process rang the doorbell: there is no list, its requests are in the shared queue.
     pub fn is_doorbell(&self) -> bool {
         self.doorbell
     }
@@ -214,24 +214,24 @@ impl<'a, M> SendWrs<'a, M> {
 }
 
 impl<'a, M> Iterator for SendWrs<'a, M> {
-    type Item = SendWr<'a, M>;
+    type Item = IbSendWr<'a, M>;
 
     #[inline]
-    fn next(&mut self) -> Option<SendWr<'a, M>> {
+    fn next(&mut self) -> Option<IbSendWr<'a, M>> {
         // SAFETY: `as_ref` wants null or a request that is valid and constant for `'a`: the caller
         // of `new` has made all of the list so.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
         // INVARIANT: By the contract of `new`.
-        Some(SendWr {
+        Some(IbSendWr {
             raw,
             _type: PhantomData,
         })
     }
 }
 
-impl<'a, M> SendWr<'a, M> {
+impl<'a, M> IbSendWr<'a, M> {
     /// The consumer's number of the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
@@ -256,21 +256,23 @@ impl<'a, M> SendWr<'a, M> {
 
     /// What it asks for.
     #[inline]
-    pub fn op(&self) -> SendOp<'a, M> {
+    pub fn op(&self) -> IbSendOp<'a, M> {
         // SAFETY: The union is 32 bits of plain data, whichever variant was written.
         let invalidate = unsafe { *self.raw.ex.invalidate_rkey.as_ref() };
         let imm = invalidate.to_ne_bytes();
         match self.raw.opcode {
-            bindings::ib_wr_opcode_IB_WR_SEND => SendOp::Send,
-            bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => SendOp::SendWithImm { imm },
-            bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => SendOp::SendWithInv { rkey: invalidate },
+            bindings::ib_wr_opcode_IB_WR_SEND => IbSendOp::Send,
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => IbSendOp::SendWithImm { imm },
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => {
+                IbSendOp::SendWithInv { rkey: invalidate }
+            }
             bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
                 let (remote_addr, rkey) = self.rdma();
-                SendOp::Write { remote_addr, rkey }
+                IbSendOp::Write { remote_addr, rkey }
             }
             bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
                 let (remote_addr, rkey) = self.rdma();
-                SendOp::WriteWithImm {
+                IbSendOp::WriteWithImm {
                     remote_addr,
                     rkey,
                     imm,
@@ -278,11 +280,11 @@ impl<'a, M> SendWr<'a, M> {
             }
             bindings::ib_wr_opcode_IB_WR_RDMA_READ => {
                 let (remote_addr, rkey) = self.rdma();
-                SendOp::Read { remote_addr, rkey }
+                IbSendOp::Read { remote_addr, rkey }
             }
             bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV => {
                 let (remote_addr, rkey) = self.rdma();
-                SendOp::ReadWithInv {
+                IbSendOp::ReadWithInv {
                     remote_addr,
                     rkey,
                     invalidate,
@@ -290,7 +292,7 @@ impl<'a, M> SendWr<'a, M> {
             }
             bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
                 let wr = self.atomic();
-                SendOp::CompareSwap {
+                IbSendOp::CompareSwap {
                     remote_addr: wr.remote_addr,
                     rkey: wr.rkey,
                     compare: wr.compare_add,
@@ -302,7 +304,7 @@ impl<'a, M> SendWr<'a, M> {
             }
             bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_CMP_AND_SWP => {
                 let wr = self.atomic();
-                SendOp::CompareSwap {
+                IbSendOp::CompareSwap {
                     remote_addr: wr.remote_addr,
                     rkey: wr.rkey,
                     compare: wr.compare_add,
@@ -314,7 +316,7 @@ impl<'a, M> SendWr<'a, M> {
             }
             bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
                 let wr = self.atomic();
-                SendOp::FetchAdd {
+                IbSendOp::FetchAdd {
                     remote_addr: wr.remote_addr,
                     rkey: wr.rkey,
                     add: wr.compare_add,
@@ -324,7 +326,7 @@ impl<'a, M> SendWr<'a, M> {
             }
             bindings::ib_wr_opcode_IB_WR_MASKED_ATOMIC_FETCH_AND_ADD => {
                 let wr = self.atomic();
-                SendOp::FetchAdd {
+                IbSendOp::FetchAdd {
                     remote_addr: wr.remote_addr,
                     rkey: wr.rkey,
                     add: wr.compare_add,
@@ -332,9 +334,9 @@ impl<'a, M> SendWr<'a, M> {
                     masked: true,
                 }
             }
-            bindings::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv { key: invalidate },
+            bindings::ib_wr_opcode_IB_WR_LOCAL_INV => IbSendOp::LocalInv { key: invalidate },
             bindings::ib_wr_opcode_IB_WR_REG_MR => self.reg_mr(),
-            other => SendOp::Unknown(other),
+            other => IbSendOp::Unknown(other),
         }
     }
 
@@ -380,22 +382,23 @@ impl<'a, M> SendWr<'a, M> {
     }
 
     /// The rest of a fast registration.
-    fn reg_mr(&self) -> SendOp<'a, M> {
+    fn reg_mr(&self) -> IbSendOp<'a, M> {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
         // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
         // request, whose opcode the caller has looked at, is embedded in one, as its first member.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
-        // SAFETY: A kernel consumer names a region, and does not change it before the request completes.
+        // SAFETY: A kernel consumer names a region, and does not change it before the request
+        // completes.
         let iova = unsafe { (*mr).iova };
         // SAFETY: `data` wants a region that was filled, of `M`, and stays: a kernel consumer names
         // one of the device that it posts to, which by the type's invariant is of `M`, and keeps it
         // until the request completes.
         let mr = unsafe { MrObject::<M>::data(mr) };
-        SendOp::RegMr {
+        IbSendOp::RegMr {
             mr,
             key,
             iova,
-            access: Access::from_raw(access),
+            access: AccessFlags::from_raw(access),
         }
     }
 }
@@ -421,21 +424,21 @@ impl<'a> RecvWrs<'a> {
 }
 
 impl<'a> Iterator for RecvWrs<'a> {
-    type Item = RecvWr<'a>;
+    type Item = IbRecvWr<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<RecvWr<'a>> {
+    fn next(&mut self) -> Option<IbRecvWr<'a>> {
         // SAFETY: `as_ref` wants null or a request that is valid and constant for `'a`: the caller
         // of `new` has made all of the list so.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
         // INVARIANT: By the contract of `new`.
-        Some(RecvWr { raw })
+        Some(IbRecvWr { raw })
     }
 }
 
-impl<'a> RecvWr<'a> {
+impl<'a> IbRecvWr<'a> {
     /// The consumer's number of the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
@@ -458,8 +461,8 @@ pub struct AtomicWr(bindings::ib_atomic_wr);
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl AtomicWr {
-    /// Makes one with that opcode of `enum ib_wr_opcode` and these operands: what is compared or added,
-    /// what is swapped, and the mask of each.
+    /// Makes one with that opcode of `enum ib_wr_opcode` and these operands: what is compared or
+    /// added, what is swapped, and the mask of each.
     pub fn new(opcode: u32, [operand, swap]: [u64; 2], [mask, swap_mask]: [u64; 2]) -> Self {
         Self(bindings::ib_atomic_wr {
             wr: bindings::ib_send_wr {
@@ -476,9 +479,10 @@ impl AtomicWr {
     }
 
     /// The request as the driver sees it.
-    pub fn view<M>(&self) -> SendWr<'_, M> {
-        // INVARIANT: borrowed, so constant; without a list; the head of the structure for atomic requests.
-        SendWr {
+    pub fn view<M>(&self) -> IbSendWr<'_, M> {
+        // INVARIANT: borrowed, so constant; without a list; the head of the structure for atomic
+        // requests.
+        IbSendWr {
             raw: &self.0.wr,
             _type: PhantomData,
         }

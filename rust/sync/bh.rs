@@ -2,8 +2,8 @@
 
 //! Bottom halves that are off, as a value.
 //!
-//! Much of what happens to a message happens with bottom halves off, and asks for that several times.
-//! Whoever has a [`BhOff`] need not switch them off once more.
+//! Much of what happens to a message happens with bottom halves off, and asks for that several
+//! times. Whoever has a [`BhOff`] need not switch them off once more.
 //!
 //! C header: `include/linux/bottom_half.h`.
 

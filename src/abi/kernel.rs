@@ -2,8 +2,8 @@
 
 //! Work requests of kernel consumers, turned into the driver's own form.
 //!
-//! Kernel consumers are trusted with their pointers, not with their numbers: a list that is too long
-//! or an operation that this device does not have is refused before anything is queued.
+//! Kernel consumers are trusted with their pointers, not with their numbers: a list that is too
+//! long or an operation that this device does not have is refused before anything is queued.
 //!
 //! Context: any.
 
@@ -38,17 +38,19 @@ use crate::{
 ///
 /// `EINVAL` for a list that is too long, too much inline data or inline data where there is none,
 /// `EOPNOTSUPP` for an operation that the device does not have.
-pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
+pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>) -> Result<SendWr> {
     let flags = wr.flags();
     let op = match wr.op() {
-        verbs::SendOp::Send => SendOp::Send(SendExtra::None),
-        verbs::SendOp::SendWithInv { rkey } => SendOp::Send(SendExtra::Invalidate(Stag::new(rkey))),
-        verbs::SendOp::Write { remote_addr, rkey } => SendOp::Write {
+        verbs::IbSendOp::Send => SendOp::Send(SendExtra::None),
+        verbs::IbSendOp::SendWithInv { rkey } => {
+            SendOp::Send(SendExtra::Invalidate(Stag::new(rkey)))
+        }
+        verbs::IbSendOp::Write { remote_addr, rkey } => SendOp::Write {
             stag: Stag::new(rkey),
             to: remote_addr,
             immediate: None,
         },
-        verbs::SendOp::WriteWithImm {
+        verbs::IbSendOp::WriteWithImm {
             remote_addr,
             rkey,
             imm,
@@ -57,23 +59,23 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
             to: remote_addr,
             immediate: Some(imm),
         },
-        verbs::SendOp::Read { remote_addr, rkey } => SendOp::Read {
+        verbs::IbSendOp::Read { remote_addr, rkey } => SendOp::Read {
             stag: Stag::new(rkey),
             to: remote_addr,
             invalidate_local: false,
         },
         // What is invalidated is the sink, whose key is in the list.
-        verbs::SendOp::ReadWithInv {
+        verbs::IbSendOp::ReadWithInv {
             remote_addr, rkey, ..
         } => SendOp::Read {
             stag: Stag::new(rkey),
             to: remote_addr,
             invalidate_local: true,
         },
-        verbs::SendOp::LocalInv { key } => SendOp::LocalInv {
+        verbs::IbSendOp::LocalInv { key } => SendOp::LocalInv {
             stag: Stag::new(key),
         },
-        verbs::SendOp::RegMr {
+        verbs::IbSendOp::RegMr {
             mr,
             key,
             iova,
@@ -84,7 +86,7 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
             base: iova,
             access,
         },
-        verbs::SendOp::CompareSwap {
+        verbs::IbSendOp::CompareSwap {
             remote_addr,
             rkey,
             compare,
@@ -107,7 +109,7 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
                 WcOpcode::CompareSwap
             },
         },
-        verbs::SendOp::FetchAdd {
+        verbs::IbSendOp::FetchAdd {
             remote_addr,
             rkey,
             add,
@@ -126,8 +128,8 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
                 WcOpcode::FetchAdd
             },
         },
-        verbs::SendOp::SendWithImm { imm } => SendOp::Send(SendExtra::Immediate(imm)),
-        verbs::SendOp::Unknown(_) => return Err(EOPNOTSUPP),
+        verbs::IbSendOp::SendWithImm { imm } => SendOp::Send(SendExtra::Immediate(imm)),
+        verbs::IbSendOp::Unknown(_) => return Err(EOPNOTSUPP),
     };
     let inline = flags.contains(SendFlags::INLINE);
     let mut payload = Payload::default();
@@ -162,7 +164,7 @@ pub(crate) fn send(wr: &verbs::SendWr<'_, Mr>) -> Result<SendWr> {
 /// # Errors
 ///
 /// `EINVAL` for a list that is too long.
-pub(crate) fn recv(wr: &verbs::RecvWr<'_>) -> Result<RecvWr> {
+pub(crate) fn recv(wr: &verbs::IbRecvWr<'_>) -> Result<RecvWr> {
     let mut recv = RecvWr {
         id: wr.wr_id(),
         ..RecvWr::default()

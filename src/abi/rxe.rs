@@ -3,13 +3,14 @@
 //! The user ABI of librxe (`include/uapi/rdma/rdma_user_rxe.h`).
 //!
 //! A queue is memory shared with the user: a header with two indexes, then elements whose size and
-//! number are powers of two. Who adds elements moves the producer index, who takes them the consumer
-//! index; one element always stays empty, so that equal indexes mean an empty queue. All is in host
-//! byte order.
+//! number are powers of two. Who adds elements moves the producer index, who takes them the
+//! consumer index; one element always stays empty, so that equal indexes mean an empty queue. All
+//! is in host byte order.
 //!
-//! Everything in there is hostile. Our own index is kept in private; the user's is cut to the size of
-//! the queue whenever it is read. An element is copied out once, and what is decoded from the copy is
-//! all that is ever used. Size and number of the elements stand in the header for the user only.
+//! Everything in there is hostile. Our own index is kept in private; the user's is cut to the size
+//! of the queue whenever it is read. An element is copied out once, and what is decoded from the
+//! copy is all that is ever used. Size and number of the elements stand in the header for the user
+//! only.
 //!
 //! | structure | octets | what is read of it |
 //! |---|---|---|
@@ -30,7 +31,7 @@ use kernel::{
 use kernel_ext::{
     mm::shared_ring::SharedMem,
     rdma::{
-        types::Access,
+        types::AccessFlags,
         wr::{
             SendFlags,
             WcExtra,
@@ -124,7 +125,7 @@ impl MmapInfo {
 /// Answer to the creation of a queue pair (`rxe_create_qp_resp`).
 #[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct CreateQpResponse {
+pub(crate) struct RxeCreateQpResponse {
     pub(crate) recv: MmapInfo,
     pub(crate) send: MmapInfo,
 }
@@ -132,7 +133,7 @@ pub(crate) struct CreateQpResponse {
 /// Answer to the creation of a shared receive queue (`rxe_create_srq_resp`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct CreateSrqResponse {
+pub(crate) struct RxeCreateSrqResponse {
     pub(crate) queue: MmapInfo,
     /// Its number, which only other services than RC make use of.
     pub(crate) number: u32,
@@ -189,8 +190,8 @@ impl Queue {
         let _ = self.memory.store_u32_release(CONSUMER_AT, consumer);
     }
 
-    /// Copies `room.len()` octets out of the element at `position`, from `skip` on; false if it does
-    /// not hold as many.
+    /// Copies `room.len()` octets out of the element at `position`, from `skip` on; false if it
+    /// does not hold as many.
     fn copy_out(&self, position: u32, skip: usize, room: &mut [u8]) -> bool {
         skip + room.len() <= self.element_len()
             && self
@@ -201,8 +202,8 @@ impl Queue {
 }
 
 impl Queue {
-    /// Copies `count` elements from `position` on to `target` and on of another queue, whose elements are
-    /// as long, and makes them its last.
+    /// Copies `count` elements from `position` on to `target` and on of another queue, whose
+    /// elements are as long, and makes them its last.
     ///
     /// # Errors
     ///
@@ -226,9 +227,9 @@ impl Queue {
 }
 
 /// The send queue of a process.
-pub(crate) struct SendRing(Queue);
+pub(crate) struct RxeSendRing(Queue);
 
-impl SendRing {
+impl RxeSendRing {
     /// Makes a queue of `places`, a power of two, for lists of `sges` elements and `inline` octets.
     pub(crate) fn new(places: u32, sges: u32, inline: u32) -> Result<Self> {
         let room = (sges as usize * SGE_LEN).max(inline as usize);
@@ -330,7 +331,7 @@ impl SendRing {
                 region: Stag::new(u32_at(head, 40)),
                 addr: rdma_to,
                 len: operands.0,
-                access: Access::from_bits(u32_at(head, 52)),
+                access: AccessFlags::from_bits(u32_at(head, 52)),
             }),
             _ => {
                 return Err(BadWr {
@@ -343,7 +344,8 @@ impl SendRing {
         let opcode = op.wc_opcode();
         let len = u32_at(head, 184) as usize;
         let count = u32_at(head, 196) as usize;
-        // `ibv_wr_set_inline_data` leaves the flag alone, but nothing else has octets without a list.
+        // `ibv_wr_set_inline_data` leaves the flag alone, but nothing else has octets without a
+        // list.
         let inline = flags.contains(SendFlags::INLINE) || (count == 0 && len != 0);
         let room = if inline {
             wr.payload.inline_room(len)
@@ -369,9 +371,9 @@ impl SendRing {
 
 /// The receive queue, or shared receive queue, of a process.
 #[derive(Clone)]
-pub(crate) struct RecvRing(Queue);
+pub(crate) struct RxeRecvRing(Queue);
 
-impl RecvRing {
+impl RxeRecvRing {
     /// Makes a queue of `places`, a power of two, for lists of `sges` elements.
     pub(crate) fn new(places: u32, sges: u32) -> Result<Self> {
         Queue::new(places, RECV_LEN + sges as usize * SGE_LEN).map(Self)
@@ -398,8 +400,8 @@ impl RecvRing {
         self.posted(position) >= count
     }
 
-    /// Copies what is posted from `position` on to the front of another, empty queue, whose elements are as
-    /// long. Returns how much that is.
+    /// Copies what is posted from `position` on to the front of another, empty queue, whose
+    /// elements are as long. Returns how much that is.
     ///
     /// # Errors
     ///
@@ -443,9 +445,9 @@ impl RecvRing {
 
 /// The completion queue of a process, which polls it without a call and arms it by one.
 #[derive(Clone)]
-pub(crate) struct CqRing(Queue);
+pub(crate) struct RxeCqRing(Queue);
 
-impl CqRing {
+impl RxeCqRing {
     /// Makes a queue of `places`, a power of two.
     pub(crate) fn new(places: u32) -> Result<Self> {
         Queue::new(places, CQE_LEN).map(Self)
@@ -463,8 +465,8 @@ impl CqRing {
         Some(position.wrapping_sub(consumer) & mask)
     }
 
-    /// Copies what the process has not polled yet, up to `position`, to the front of another queue, and
-    /// returns how much that is.
+    /// Copies what the process has not polled yet, up to `position`, to the front of another queue,
+    /// and returns how much that is.
     ///
     /// # Errors
     ///
@@ -475,8 +477,8 @@ impl CqRing {
         Ok(count)
     }
 
-    /// Copies `count` completions from `position` on to `target` and on of another queue, and makes them
-    /// its last.
+    /// Copies `count` completions from `position` on to `target` and on of another queue, and makes
+    /// them its last.
     ///
     /// # Errors
     ///

@@ -3,9 +3,9 @@
 //! The user ABI of the distribution's software iWARP library (`include/uapi/rdma/siw-abi.h`).
 //!
 //! Queues are memory shared with the user. An entry belongs to the kernel while its VALID flag is
-//! set (send and receive queues) or to the user while it is set (completion queues). All entries are
-//! in host byte order. They are hostile: an entry is copied out once as octets, and what is decoded
-//! from the copy is all that is ever used.
+//! set (send and receive queues) or to the user while it is set (completion queues). All entries
+//! are in host byte order. They are hostile: an entry is copied out once as octets, and what is
+//! decoded from the copy is all that is ever used.
 //!
 //! | structure | octets | flags at |
 //! |---|---|---|
@@ -41,7 +41,7 @@ use super::{
     u64_at, //
 };
 use crate::{
-    cq::News,
+    cq::PendingEvent,
     wr::{
         BadWr,
         Completion,
@@ -113,7 +113,7 @@ pub(crate) struct CreateCqResponse {
 /// Answer to the creation of a queue pair (`siw_uresp_create_qp`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct CreateQpResponse {
+pub(crate) struct SiwCreateQpResponse {
     pub(crate) qp_id: u32,
     pub(crate) num_sqe: u32,
     pub(crate) num_rqe: u32,
@@ -125,7 +125,7 @@ pub(crate) struct CreateQpResponse {
 /// Answer to the creation of a shared receive queue (`siw_uresp_create_srq`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct CreateSrqResponse {
+pub(crate) struct SiwCreateSrqResponse {
     pub(crate) num_rqe: u32,
     pub(crate) pad: u32,
     pub(crate) srq_key: u64,
@@ -160,9 +160,9 @@ impl<const LEN: usize> Ring<LEN> {
 
     /// Reads an entry that is posted by `decode`, and hands it back.
     #[inline]
-    fn take<R>(&self, position: u32, decode: impl FnOnce(Entry<'_, LEN>) -> R) -> Option<R> {
+    fn take<R>(&self, position: u32, decode: impl FnOnce(RingEntry<'_, LEN>) -> R) -> Option<R> {
         let at = self.at(position);
-        let decoded = decode(Entry {
+        let decoded = decode(RingEntry {
             memory: &self.memory,
             at,
         });
@@ -172,12 +172,12 @@ impl<const LEN: usize> Ring<LEN> {
 }
 
 /// An entry that a process has posted. None of its octets is read twice.
-struct Entry<'a, const LEN: usize> {
+struct RingEntry<'a, const LEN: usize> {
     memory: &'a SharedMem,
     at: usize,
 }
 
-impl<const LEN: usize> Entry<'_, LEN> {
+impl<const LEN: usize> RingEntry<'_, LEN> {
     /// Copies the first octets out.
     #[inline]
     fn head<const N: usize>(&self) -> Option<[u8; N]>
@@ -188,7 +188,8 @@ impl<const LEN: usize> Entry<'_, LEN> {
         self.memory.copy_out(self.at)
     }
 
-    /// Copies the octets from `from` on to where there is room for them; false if either is not there.
+    /// Copies the octets from `from` on to where there is room for them; false if either is not
+    /// there.
     #[inline]
     fn fill(&self, from: usize, room: Option<&mut [u8]>) -> bool {
         match room {
@@ -201,9 +202,9 @@ impl<const LEN: usize> Entry<'_, LEN> {
 }
 
 /// The send queue of a process.
-pub(crate) struct SendRing(Ring<SQE_LEN>);
+pub(crate) struct SiwSendRing(Ring<SQE_LEN>);
 
-impl SendRing {
+impl SiwSendRing {
     /// Makes a queue of so many entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
         Ring::new(entries).map(Self)
@@ -232,9 +233,9 @@ impl SendRing {
     #[inline(never)]
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
         let decoded = self.0.take(position, |entry| decode_sqe(&entry, wr))?;
-        // ORDERING: the process stores the next entry and then looks at this one: still valid, it rings
-        // no bell. We hand this one back and then look at the next. Each side needs its store before
-        // its load, or the next entry is seen by nobody.
+        // ORDERING: the process stores the next entry and then looks at this one: still valid, it
+        // rings no doorbell. We hand this one back and then look at the next. Each side needs its
+        // store before its load, or the next entry is seen by nobody.
         smp_mb(Full);
         Some(decoded)
     }
@@ -242,9 +243,9 @@ impl SendRing {
 
 /// The receive queue, or shared receive queue, of a process.
 #[derive(Clone)]
-pub(crate) struct RecvRing(Ring<RQE_LEN>);
+pub(crate) struct SiwRecvRing(Ring<RQE_LEN>);
 
-impl RecvRing {
+impl SiwRecvRing {
     /// Makes a queue of so many entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
         Ring::new(entries).map(Self)
@@ -285,13 +286,13 @@ const MAX_LOOKS: u32 = 16;
 
 /// The completion queue of a process, which polls and arms it without a call.
 #[derive(Clone)]
-pub(crate) struct CqRing {
+pub(crate) struct SiwCqRing {
     memory: Arc<SharedMem>,
     /// Entries, less 1; they are a power of two.
     mask: u32,
 }
 
-impl CqRing {
+impl SiwCqRing {
     /// Makes a queue of so many entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
         let memory = SharedMem::try_new(entries as usize * CQE_LEN + CQ_CTRL_LEN)?;
@@ -318,18 +319,19 @@ impl CqRing {
             && self.memory.store_u8_release(flags_at, flags).is_ok()
     }
 
-    /// Takes back the process's request if `news` answers it; whether it did, and nobody else has.
-    pub(crate) fn disarm_for(&self, news: News) -> bool {
+    /// Takes back the process's request if `event` answers it; whether it did, and nobody else has.
+    pub(crate) fn disarm_for(&self, event: PendingEvent) -> bool {
         let at = (self.mask as usize + 1) * CQE_LEN;
         let answers = |armed: u32| {
-            armed & NOTIFY_NEXT != 0 || (news == News::Solicited && armed & NOTIFY_SOLICITED != 0)
+            armed & NOTIFY_NEXT != 0
+                || (event == PendingEvent::Solicited && armed & NOTIFY_SOLICITED != 0)
         };
         let mut armed = self.memory.load_u32_acquire(at);
         for _ in 0..MAX_LOOKS {
             let Some(seen) = armed.filter(|armed| answers(*armed)) else {
                 return false;
             };
-            // What was asked for since then is for other news.
+            // What was asked for since then is for later completions.
             match self.memory.replace_u32(at, seen, 0) {
                 Some(Ok(_)) => return true,
                 Some(Err(now)) => armed = Some(now),
@@ -345,9 +347,9 @@ impl CqRing {
 ///
 /// # Errors
 ///
-/// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements or too
-/// much inline data [`WcStatus::LocalLength`].
-fn decode_sqe(entry: &Entry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), BadWr> {
+/// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements
+/// or too much inline data [`WcStatus::LocalLength`].
+fn decode_sqe(entry: &RingEntry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), BadWr> {
     // PANIC: none; entries are inside and aligned.
     let head: [u8; SQE_SGES_AT] = entry.head().unwrap_or([0; SQE_SGES_AT]);
     let head = &head;
@@ -414,7 +416,7 @@ fn decode_sqe(entry: &Entry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), BadWr> 
 /// # Errors
 ///
 /// A bad number of elements gives [`WcStatus::LocalLength`].
-fn decode_rqe(entry: &Entry<'_, RQE_LEN>, wr: &mut RecvWr) -> Result<(), BadWr> {
+fn decode_rqe(entry: &RingEntry<'_, RQE_LEN>, wr: &mut RecvWr) -> Result<(), BadWr> {
     // PANIC: none; entries are inside and aligned.
     let head: [u8; RQE_SGES_AT] = entry.head().unwrap_or([0; RQE_SGES_AT]);
     wr.id = u64_at(&head, 0);
@@ -479,7 +481,7 @@ fn encode_status(status: WcStatus) -> u16 {
 /// Takes over a list of `count` elements that begins at `from`; false if it has no so many.
 #[inline]
 fn fill_list<const LEN: usize>(
-    entry: &Entry<'_, LEN>,
+    entry: &RingEntry<'_, LEN>,
     from: usize,
     count: u8,
     payload: &mut Payload,

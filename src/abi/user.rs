@@ -2,9 +2,9 @@
 
 //! The queues of a process, in the layout of the library that serves the device.
 //!
-//! What enters: the sizes that a process asks for. What leaves: rings that the queues of the driver take
-//! requests from and put completions in, and the answers that the library maps them by. A ring has a
-//! power of two of places; what can be used of them depends on the library.
+//! What enters: the sizes that a process asks for. What leaves: rings that the queues of the driver
+//! take requests from and put completions in, and the answers that the library maps them by. A ring
+//! has a power of two of places; what can be used of them depends on the library.
 //!
 //! Positions count requests and completions from the first one on, modulo 2^32.
 
@@ -77,8 +77,8 @@ impl Places {
 
 /// A send queue.
 pub(crate) enum SendRing {
-    Rxe(rxe::SendRing),
-    Siw(siw::SendRing),
+    Rxe(rxe::RxeSendRing),
+    Siw(siw::SiwSendRing),
 }
 
 impl SendRing {
@@ -111,8 +111,8 @@ impl SendRing {
 /// A receive queue or shared receive queue.
 #[derive(Clone)]
 pub(crate) enum RecvRing {
-    Rxe(rxe::RecvRing),
-    Siw(siw::RecvRing),
+    Rxe(rxe::RxeRecvRing),
+    Siw(siw::SiwRecvRing),
 }
 
 impl RecvRing {
@@ -144,8 +144,8 @@ impl RecvRing {
 /// A completion queue.
 #[derive(Clone)]
 pub(crate) enum CqRing {
-    Rxe(rxe::CqRing),
-    Siw(siw::CqRing),
+    Rxe(rxe::RxeCqRing),
+    Siw(siw::SiwCqRing),
 }
 
 impl CqRing {
@@ -153,13 +153,13 @@ impl CqRing {
     pub(crate) fn create(abi: Abi, places: u32, udata: &mut Udata<'_>) -> Result<Self> {
         match abi {
             Abi::Rxe => {
-                let ring = rxe::CqRing::new(places)?;
+                let ring = rxe::RxeCqRing::new(places)?;
                 let info = share(udata, ring.memory())?;
                 udata.respond(&info)?;
                 Ok(Self::Rxe(ring))
             }
             Abi::Siw => {
-                let ring = siw::CqRing::new(places)?;
+                let ring = siw::SiwCqRing::new(places)?;
                 let cq_key = udata.share(ring.memory().clone())?;
                 udata.respond(&siw::CreateCqResponse {
                     cq_id: 0,
@@ -179,8 +179,8 @@ impl CqRing {
         }
     }
 
-    /// How many completions before `position` the process has not polled; [`None`] where only a walk
-    /// would tell.
+    /// How many completions before `position` the process has not polled; [`None`] where only a
+    /// walk would tell.
     pub(crate) fn waiting(&self, position: u32) -> Option<u32> {
         match self {
             Self::Rxe(ring) => ring.waiting(position),
@@ -197,10 +197,10 @@ impl CqRing {
         &self,
         places: u32,
         udata: &mut Udata<'_>,
-    ) -> Result<(rxe::CqRing, rxe::CqRing)> {
+    ) -> Result<(rxe::RxeCqRing, rxe::RxeCqRing)> {
         match self {
             Self::Rxe(old) => {
-                let new = rxe::CqRing::new(places)?;
+                let new = rxe::RxeCqRing::new(places)?;
                 let info = share(udata, new.memory())?;
                 udata.respond(&info)?;
                 Ok((old.clone(), new))
@@ -210,7 +210,7 @@ impl CqRing {
     }
 
     /// The ring, if that is also where the process arms the queue.
-    pub(crate) fn bell(&self) -> Option<siw::CqRing> {
+    pub(crate) fn siw_notify(&self) -> Option<siw::SiwCqRing> {
         match self {
             Self::Rxe(_) => None,
             Self::Siw(ring) => Some(ring.clone()),
@@ -228,8 +228,8 @@ pub(crate) struct QpRings {
 }
 
 impl QpRings {
-    /// Makes rings of `send` and `recv` places for queues of the sizes in `caps`, which then say what
-    /// the rings can do; `recv` is [`None`] if receives come from a shared queue.
+    /// Makes rings of `send` and `recv` places for queues of the sizes in `caps`, which then say
+    /// what the rings can do; `recv` is [`None`] if receives come from a shared queue.
     pub(crate) fn create(
         abi: Abi,
         (send, recv): (u32, Option<u32>),
@@ -247,10 +247,10 @@ impl QpRings {
         caps: &mut QpCaps,
         udata: &mut Udata<'_>,
     ) -> Result<Self> {
-        let send = rxe::SendRing::new(send, caps.max_send_sge, caps.max_inline_data)?;
+        let send = rxe::RxeSendRing::new(send, caps.max_send_sge, caps.max_inline_data)?;
         caps.max_send_sge = send.max_sge();
         caps.max_inline_data = send.max_inline();
-        let mut response = rxe::CreateQpResponse {
+        let mut response = rxe::RxeCreateQpResponse {
             recv: MmapInfo::NONE,
             send: share(udata, send.memory())?,
         };
@@ -258,7 +258,7 @@ impl QpRings {
         // empty.
         let recv = match recv {
             Some(places) => {
-                let recv = rxe::RecvRing::new(places, caps.max_recv_sge)?;
+                let recv = rxe::RxeRecvRing::new(places, caps.max_recv_sge)?;
                 caps.max_recv_sge = recv.max_sge();
                 response.recv = share(udata, recv.memory())?;
                 Some(RecvRing::Rxe(recv))
@@ -281,7 +281,7 @@ impl QpRings {
         let (send, (num_sqe, sq_key)) = match send {
             0 => (None, Self::share_full(udata)?),
             places => {
-                let send = siw::SendRing::new(places)?;
+                let send = siw::SiwSendRing::new(places)?;
                 let key = udata.share(send.memory().clone())?;
                 (Some(SendRing::Siw(send)), (places, key))
             }
@@ -291,7 +291,7 @@ impl QpRings {
             None => (None, (0, 0)),
             Some(0) => (None, Self::share_full(udata)?),
             Some(places) => {
-                let recv = siw::RecvRing::new(places)?;
+                let recv = siw::SiwRecvRing::new(places)?;
                 let key = udata.share(recv.memory().clone())?;
                 (Some(RecvRing::Siw(recv)), (places, key))
             }
@@ -299,7 +299,7 @@ impl QpRings {
         Ok(Self {
             send,
             recv,
-            answer: QpAnswer::Siw(siw::CreateQpResponse {
+            answer: QpAnswer::Siw(siw::SiwCreateQpResponse {
                 qp_id: 0,
                 num_sqe,
                 num_rqe,
@@ -318,8 +318,8 @@ impl QpRings {
 
 /// The answer to the creation of a queue pair.
 pub(crate) enum QpAnswer {
-    Rxe(rxe::CreateQpResponse),
-    Siw(siw::CreateQpResponse),
+    Rxe(rxe::RxeCreateQpResponse),
+    Siw(siw::SiwCreateQpResponse),
 }
 
 impl QpAnswer {
@@ -327,7 +327,7 @@ impl QpAnswer {
     pub(crate) fn send(self, number: u32, udata: &mut Udata<'_>) -> Result {
         match self {
             Self::Rxe(response) => udata.respond(&response),
-            Self::Siw(response) => udata.respond(&siw::CreateQpResponse {
+            Self::Siw(response) => udata.respond(&siw::SiwCreateQpResponse {
                 qp_id: number,
                 ..response
             }),
@@ -336,8 +336,8 @@ impl QpAnswer {
 }
 
 impl RecvRing {
-    /// Makes the ring of a shared receive queue and answers the process. Returns how many elements a
-    /// list may have.
+    /// Makes the ring of a shared receive queue and answers the process. Returns how many elements
+    /// a list may have.
     pub(crate) fn create_shared(
         abi: Abi,
         places: u32,
@@ -346,9 +346,9 @@ impl RecvRing {
     ) -> Result<(Self, u32)> {
         match abi {
             Abi::Rxe => {
-                let ring = rxe::RecvRing::new(places, max_sge)?;
+                let ring = rxe::RxeRecvRing::new(places, max_sge)?;
                 let queue = share(udata, ring.memory())?;
-                udata.respond(&rxe::CreateSrqResponse {
+                udata.respond(&rxe::RxeCreateSrqResponse {
                     queue,
                     number: 0,
                     reserved: 0,
@@ -357,9 +357,9 @@ impl RecvRing {
                 Ok((Self::Rxe(ring), max_sge))
             }
             Abi::Siw => {
-                let ring = siw::RecvRing::new(places)?;
+                let ring = siw::SiwRecvRing::new(places)?;
                 let srq_key = udata.share(ring.memory().clone())?;
-                udata.respond(&siw::CreateSrqResponse {
+                udata.respond(&siw::SiwCreateSrqResponse {
                     num_rqe: places,
                     pad: 0,
                     srq_key,
@@ -369,8 +369,8 @@ impl RecvRing {
         }
     }
 
-    /// Makes a ring of so many places that is to take this one's, and answers the process. Both are what
-    /// the library knows.
+    /// Makes a ring of so many places that is to take this one's, and answers the process. Both are
+    /// what the library knows.
     ///
     /// # Errors
     ///
@@ -379,12 +379,12 @@ impl RecvRing {
         &self,
         places: u32,
         udata: &mut Udata<'_>,
-    ) -> Result<(rxe::RecvRing, rxe::RecvRing)> {
+    ) -> Result<(rxe::RxeRecvRing, rxe::RxeRecvRing)> {
         match self {
             Self::Rxe(old) => {
                 // Where the answer goes (`rxe_modify_srq_cmd`).
                 let answer = u64::from_ne_bytes(udata.copy_in(size_of::<u64>())?);
-                let new = rxe::RecvRing::new(places, old.max_sge())?;
+                let new = rxe::RxeRecvRing::new(places, old.max_sge())?;
                 let info = share(udata, new.memory())?;
                 udata.answer_at(answer, &info)?;
                 Ok((old.clone(), new))

@@ -3,8 +3,8 @@
 //! The actor of a connection: its phases, its clock, its end.
 //!
 //! What enters: the socket's state and octets, the notes that others left, the clock. What leaves:
-//! the next [`Phase`]. Phases are consumed by value; each step either goes on at once or waits for
-//! the next reason to look again. Every phase of start-up and of the end has a time limit, but
+//! the next [`ConnPhase`]. Phases are consumed by value; each step either goes on at once or waits
+//! for the next reason to look again. Every phase of start-up and of the end has a time limit, but
 //! `HalfClosed` without connection manager while nothing is wanted of the peer.
 //!
 //! ```text
@@ -17,9 +17,10 @@
 //!     +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
-//! Between `Requesting` and `Open` there may be `Settling`; without connection manager `Expecting` comes
-//! between `Replying` and `Open`, and `Asked` is left out. This file has what all phases share.
-//! `initiator`, `responder` and `pairing` have the phases of the two sides, `stream` those from `Open` on.
+//! Between `Requesting` and `Open` there may be `Settling`; without connection manager `Expecting`
+//! comes between `Replying` and `Open`, and `Asked` is left out. This file has what all phases
+//! share. `initiator`, `responder` and `oob` have the phases of the two sides, `stream` those from
+//! `Open` on.
 //!
 //! Context: process, the actor's mutex held.
 
@@ -57,24 +58,24 @@ use kernel_ext::{
     },
     rdma::iw_cm::{
         CmId,
-        Reply, //
+        ConnectReply, //
     },
     sync::BhOff,
     workqueue::{
         cancel_delayed,
         enqueue_delayed, //
-    },
+    }, //
 };
 
 use super::{
-    calls::Asked,
     frames::{
         look,
-        Found,
         Inbox,
-        Outbox, //
+        Outbox,
+        Readable, //
     },
     is_wanted,
+    requests::Asked,
     responder::{
         HalfOpen,
         Question,
@@ -93,7 +94,7 @@ use super::{
 
 /// What only the steps of a connection touch.
 pub(super) struct Actor {
-    pub(super) phase: Phase,
+    pub(super) phase: ConnPhase,
     /// Where events go, as long as the iWARP connection manager is owed one.
     pub(super) id: Option<CmId>,
     /// The clock's zero.
@@ -110,7 +111,7 @@ pub(super) struct Actor {
 }
 
 /// Where a connection is in its life.
-pub(super) enum Phase {
+pub(super) enum ConnPhase {
     /// Initiator: TCP connects.
     Connecting {
         initiator: Initiator,
@@ -159,16 +160,16 @@ pub(super) enum Phase {
 }
 
 /// What comes after a step.
-pub(super) enum Turn {
+pub(super) enum NextStep {
     /// The next one, at once.
-    Again(Phase),
+    Again(ConnPhase),
     /// Waiting for a reason.
-    Wait(Phase),
+    Wait(ConnPhase),
 }
 
 impl Actor {
     /// Makes one that waits.
-    pub(super) fn new(phase: Phase) -> Self {
+    pub(super) fn new(phase: ConnPhase) -> Self {
         Self {
             phase,
             id: None,
@@ -249,10 +250,10 @@ impl Conn {
     pub(super) fn step(self: &Arc<Self>) {
         let mut actor = self.actor.lock();
         loop {
-            let phase = core::mem::replace(&mut actor.phase, Phase::Released);
+            let phase = core::mem::replace(&mut actor.phase, ConnPhase::Released);
             match self.advance(&mut actor, phase) {
-                Turn::Again(phase) => actor.phase = phase,
-                Turn::Wait(phase) => {
+                NextStep::Again(phase) => actor.phase = phase,
+                NextStep::Wait(phase) => {
                     actor.phase = phase;
                     break;
                 }
@@ -261,37 +262,39 @@ impl Conn {
         self.set_timer(&mut actor);
     }
 
-    fn advance(self: &Arc<Self>, actor: &mut Actor, phase: Phase) -> Turn {
+    fn advance(self: &Arc<Self>, actor: &mut Actor, phase: ConnPhase) -> NextStep {
         match phase {
-            Phase::Connecting { initiator, request } => self.connecting(actor, initiator, request),
-            Phase::Requesting {
+            ConnPhase::Connecting { initiator, request } => {
+                self.connecting(actor, initiator, request)
+            }
+            ConnPhase::Requesting {
                 initiator,
                 out,
                 inbox,
             } => self.requesting(actor, initiator, out, inbox),
-            Phase::Settling {
+            ConnPhase::Settling {
                 inbox,
                 private_data,
                 rules,
             } => self.settling(actor, inbox, private_data, rules),
-            Phase::Waiting {
+            ConnPhase::Waiting {
                 responder,
                 inbox,
                 entry,
             } => self.waiting(actor, responder, inbox, entry),
-            Phase::Held {
+            ConnPhase::Held {
                 asked,
                 inbox,
                 entry,
             } => self.held(actor, asked, inbox, entry),
-            Phase::Asked(question) => self.asked(actor, question),
-            Phase::Replying { out, then } => self.replying(actor, out, then),
-            Phase::Expecting(params) => self.expecting(actor, params),
-            Phase::Open(open) => self.open(actor, open),
-            Phase::HalfClosed(half) => self.half_closed(actor, half),
-            Phase::Closing(closing) => self.closing(actor, closing),
-            Phase::Lingering(closing) => self.lingering(actor, closing),
-            Phase::Released => Turn::Wait(Phase::Released),
+            ConnPhase::Asked(question) => self.asked(actor, question),
+            ConnPhase::Replying { out, then } => self.replying(actor, out, then),
+            ConnPhase::Expecting(params) => self.expecting(actor, params),
+            ConnPhase::Open(open) => self.open(actor, open),
+            ConnPhase::HalfClosed(half) => self.half_closed(actor, half),
+            ConnPhase::Closing(closing) => self.closing(actor, closing),
+            ConnPhase::Lingering(closing) => self.lingering(actor, closing),
+            ConnPhase::Released => NextStep::Wait(ConnPhase::Released),
         }
     }
 
@@ -301,7 +304,7 @@ impl Conn {
             (Some(deadline), Some(look)) => Some(deadline.min(look)),
             (one, other) => one.or(other),
         };
-        if self.rang.xchg(false, Full) {
+        if self.timer_expired.xchg(false, Full) {
             actor.armed = None;
         }
         if wanted == actor.armed {
@@ -330,8 +333,8 @@ impl Conn {
     /// Gives the stream to the queue pair, and what has come of it meanwhile.
     pub(super) fn enter_stream(self: &Arc<Self>) {
         self.set_route(Route::Qp);
-        // An Initiator's has sent since it was attached. If TCP was full, and is not so any more, only the start-up
-        // has heard of that.
+        // An Initiator's has sent since it was attached. If TCP was full, and is not so any more,
+        // only the start-up was notified of that.
         if let Some(qp) = self.qp() {
             qp.write_space();
         }
@@ -339,16 +342,16 @@ impl Conn {
             .with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)));
     }
 
-    /// Whether the peer is silent, as a Responder has to be behind its Reply, and an Initiator between
-    /// its Request and the Reply (MPA-7), and still there.
+    /// Whether the peer is silent, as a Responder has to be behind its Reply, and an Initiator
+    /// between its Request and the Reply (MPA-7), and still there.
     pub(super) fn is_quiet(&self) -> bool {
         match look(&self.socket) {
-            Ok(Found::Nothing) => true,
-            Ok(Found::Octets) => {
+            Ok(Readable::Nothing) => true,
+            Ok(Readable::Octets) => {
                 self.misbehaved(StartError::Excess);
                 false
             }
-            Ok(Found::End) | Err(_) => false,
+            Ok(Readable::End) | Err(_) => false,
         }
     }
 
@@ -359,7 +362,7 @@ impl Conn {
     }
 
     /// Ends a start-up whose queue pair has no stream yet.
-    pub(super) fn fail(self: &Arc<Self>, actor: &mut Actor, error: Error) -> Turn {
+    pub(super) fn fail(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
         self.unbind();
         if let Some(id) = actor.id.take() {
             give_up(&id, error, &[]);
@@ -381,7 +384,7 @@ impl Conn {
     }
 
     /// Resets the TCP connection and releases this one.
-    pub(super) fn reset(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+    pub(super) fn reset(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         // What is queued comes to nothing, and nobody reads what comes.
         self.set_route(Route::Nobody);
         if !matches!(self.socket.state(), TcpState::Closed) {
@@ -391,20 +394,20 @@ impl Conn {
     }
 
     /// Ends all that concerns others; the socket is closed with the last reference.
-    pub(super) fn release(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+    pub(super) fn release(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.set_route(Route::Nobody);
         self.socket.unhook();
-        self.seat.leave();
+        self.entry.remove();
         actor.no_limit();
-        Turn::Wait(Phase::Released)
+        NextStep::Wait(ConnPhase::Released)
     }
 }
 
-/// Raises what the iWARP connection manager still waits for, whichever it is: a failed reply, or the
-/// end of a connection that was up, or of one that was accepted and hence counts as that.
+/// Raises what the iWARP connection manager still waits for, whichever it is: a failed reply, or
+/// the end of a connection that was up, or of one that was accepted and hence counts as that.
 pub(super) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
     let unknown = SockAddr::unspecified(Family::V4);
-    let mut reply = Reply {
+    let mut reply = ConnectReply {
         status: Err(error),
         local: id.local_addr().unwrap_or(unknown),
         remote: id.remote_addr().unwrap_or(unknown),

@@ -25,7 +25,7 @@ use crate::{
 };
 
 use super::{
-    actor::Phase,
+    actor::ConnPhase,
     stream::Open,
     *, //
 };
@@ -34,19 +34,19 @@ impl Conn {
     /// Makes a connection whose start-up is done and which belongs to nobody: what arrives stays in
     /// TCP.
     pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
-        Self::new(device.clone(), socket, Actor::new(Phase::Released))
+        Self::new(device.clone(), socket, Actor::new(ConnPhase::Released))
     }
 
     /// Makes one that the next step resets, whoever asks for that step.
     pub(crate) fn about_to_go(device: &Arc<Device>, socket: Socket) -> Result<u64> {
         let conn = Self::of_nobody(device, socket)?;
-        conn.actor.lock().phase = Phase::Open(Open::reported());
+        conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         want(&conn.wants.abort);
-        Ok(conn.seat.number())
+        Ok(conn.entry.number())
     }
 
-    /// Calls `f` while no connection makes a step, and nothing else on the queue of these is done. No
-    /// other one may be under way.
+    /// Calls `f` while no connection makes a step, and nothing else on the queue of these is done.
+    /// No other one may be under way.
     pub(crate) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
         let _actor = self.actor.lock();
         self.kick();
@@ -68,7 +68,7 @@ impl Started {
         let conn = Conn::of_nobody(device, near)?;
         let started = Self(conn.clone());
         qp.bind(&conn)?;
-        conn.qp.populate(Gate::new(qp.clone()));
+        conn.qp.populate(BhRevocable::new(qp.clone()));
         Ok(started)
     }
 
@@ -117,7 +117,7 @@ pub(crate) fn fill(socket: &Socket) -> usize {
 }
 
 /// A queue pair, and such a connection whose peer is the test. Ended when it is dropped.
-pub(crate) struct Rig {
+pub(crate) struct ConnRig {
     started: Option<Started>,
     pub(crate) conn: Arc<Conn>,
     pub(crate) qp: Arc<Qp>,
@@ -126,7 +126,7 @@ pub(crate) struct Rig {
     pub(crate) bench: Bench,
 }
 
-impl Rig {
+impl ConnRig {
     pub(crate) fn new() -> Result<Self> {
         let bench = Bench::new()?;
         let cq = bench.cq(8)?;
@@ -207,7 +207,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for ConnRig {
     fn drop(&mut self) {
         drop(self.started.take());
         Qp::destroy(self.qp.clone());

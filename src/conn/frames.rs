@@ -2,8 +2,8 @@
 
 //! Start-up frames on their way: octets between the socket and `iwarp::mpa`.
 //!
-//! What enters and leaves are octets, in whatever pieces TCP has them; nothing waits. A reader takes
-//! exactly the octets of the frame, so that the first FPDU stays in TCP for the queue pair.
+//! What enters and leaves are octets, in whatever pieces TCP has them; nothing waits. A reader
+//! takes exactly the octets of the frame, so that the first FPDU stays in TCP for the queue pair.
 //!
 //! Context: process.
 
@@ -41,7 +41,7 @@ pub(super) struct Inbox {
 
 /// What a look into the socket brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Readable {
     /// The peer has ended its half of the connection.
     End,
     /// Nothing yet.
@@ -64,28 +64,28 @@ impl Inbox {
     }
 
     /// Takes octets from the socket until `wanted` are here, or none are left.
-    pub(super) fn fill(&mut self, socket: &Socket, wanted: usize) -> Result<Found> {
+    pub(super) fn fill(&mut self, socket: &Socket, wanted: usize) -> Result<Readable> {
         let Some(room) = self.octets.get_mut(self.len..wanted) else {
             return Err(EINVAL);
         };
         match socket.recv(room) {
-            Ok(0) => Ok(Found::End),
+            Ok(0) => Ok(Readable::End),
             Ok(octets) => {
                 self.len = self.len.saturating_add(octets);
-                Ok(Found::Octets)
+                Ok(Readable::Octets)
             }
-            Err(error) if error == EAGAIN => Ok(Found::Nothing),
+            Err(error) if error == EAGAIN => Ok(Readable::Nothing),
             Err(error) => Err(error),
         }
     }
 }
 
 /// Looks whether something is there, and leaves it there.
-pub(super) fn look(socket: &Socket) -> Result<Found> {
+pub(super) fn look(socket: &Socket) -> Result<Readable> {
     match socket.peek(&mut [0]) {
-        Ok(0) => Ok(Found::End),
-        Ok(_) => Ok(Found::Octets),
-        Err(error) if error == EAGAIN => Ok(Found::Nothing),
+        Ok(0) => Ok(Readable::End),
+        Ok(_) => Ok(Readable::Octets),
+        Err(error) if error == EAGAIN => Ok(Readable::Nothing),
         Err(error) => Err(error),
     }
 }

@@ -2,10 +2,10 @@
 
 //! The steps of a connection that starts up on the side that opens it.
 //!
-//! What enters: TCP's word that it is connected, the octets of the peer's MPA Reply. What leaves: the
-//! MPA Request, and either the stream for the queue pair or the reason why there is none. A peer that
-//! refuses is told from all others: only for that one does the consumer get private data with
-//! `ECONNREFUSED`.
+//! What enters: TCP's word that it is connected, the octets of the peer's MPA Reply. What leaves:
+//! the MPA Request, and either the stream for the queue pair or the reason why there is none. A
+//! peer that refuses is told from all others: only for that one does the consumer get private data
+//! with `ECONNREFUSED`.
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
@@ -35,7 +35,7 @@ use kernel_ext::{
     net::TcpState,
     rdma::iw_cm::{
         CmId,
-        Reply, //
+        ConnectReply, //
     }, //
 };
 
@@ -44,14 +44,14 @@ use super::{
         give_up,
         hand_up,
         Actor,
-        Phase,
-        Turn, //
+        ConnPhase,
+        NextStep, //
     },
     frames::{
         send_terminate,
-        Found,
         Inbox,
-        Outbox, //
+        Outbox,
+        Readable, //
     },
     stream::Open,
     Conn,
@@ -64,8 +64,9 @@ mod limit {
     pub(super) const CONNECT: u32 = 10_000;
     /// The Request out and the Reply in (MPA-8).
     pub(super) const REPLY: u32 = 10_000;
-    /// What the peer gets to turn to the stream, where it does not say when it has done so. siw, as the
-    /// Responder, does that only after it has sent its Reply, and never reads what has come before.
+    /// What the peer gets to turn to the stream, where it does not say when it has done so. siw, as
+    /// the Responder, does that only after it has sent its Reply, and never reads what has come
+    /// before.
     pub(super) const SETTLING: u32 = 5;
 }
 
@@ -78,7 +79,7 @@ impl Actor {
         request: KBox<Frame>,
     ) {
         self.id = id;
-        self.phase = Phase::Connecting { initiator, request };
+        self.phase = ConnPhase::Connecting { initiator, request };
         self.limit(limit::CONNECT);
     }
 }
@@ -89,7 +90,7 @@ impl Conn {
         actor: &mut Actor,
         initiator: Initiator,
         request: KBox<Frame>,
-    ) -> Turn {
+    ) -> NextStep {
         if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
         }
@@ -98,7 +99,7 @@ impl Conn {
                 if actor.is_overdue() {
                     return self.fail(actor, ETIMEDOUT);
                 }
-                Turn::Wait(Phase::Connecting { initiator, request })
+                NextStep::Wait(ConnPhase::Connecting { initiator, request })
             }
             TcpState::Established | TcpState::CloseWait => match Inbox::new() {
                 Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(self)) => {
@@ -106,7 +107,7 @@ impl Conn {
                 }
                 Ok(inbox) => {
                     actor.limit(limit::REPLY);
-                    Turn::Again(Phase::Requesting {
+                    NextStep::Again(ConnPhase::Requesting {
                         initiator,
                         out: Outbox::new(request),
                         inbox,
@@ -135,7 +136,7 @@ impl Conn {
         initiator: Initiator,
         mut out: Outbox,
         mut inbox: Inbox,
-    ) -> Turn {
+    ) -> NextStep {
         if self.is_stopped() || out.flush(&self.socket).is_err() {
             return self.fail(actor, ECONNRESET);
         }
@@ -149,25 +150,25 @@ impl Conn {
                 }
             };
             match inbox.fill(&self.socket, wanted) {
-                Ok(Found::Octets) => {}
-                Ok(Found::Nothing) => {
+                Ok(Readable::Octets) => {}
+                Ok(Readable::Nothing) => {
                     if actor.is_overdue() {
                         self.device().stats.mpa_timeouts.inc();
                         return self.fail(actor, ETIMEDOUT);
                     }
-                    return Turn::Wait(Phase::Requesting {
+                    return NextStep::Wait(ConnPhase::Requesting {
                         initiator,
                         out,
                         inbox,
                     });
                 }
-                Ok(Found::End) | Err(_) => return self.fail(actor, ECONNRESET),
+                Ok(Readable::End) | Err(_) => return self.fail(actor, ECONNRESET),
             }
         }
     }
 
     /// The Reply is here.
-    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: &MpaReply) -> Turn {
+    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: &MpaReply) -> NextStep {
         let private_data = reply.private_data;
         match &reply.verdict {
             Verdict::Accepted { rules, rtr } => {
@@ -176,7 +177,7 @@ impl Conn {
                 }
                 if rtr.is_none() && actor.id.is_some() {
                     actor.limit(limit::SETTLING);
-                    return Turn::Wait(Phase::Settling {
+                    return NextStep::Wait(ConnPhase::Settling {
                         inbox,
                         private_data,
                         rules: *rules,
@@ -195,7 +196,7 @@ impl Conn {
             }
             Verdict::Failed { rules, fault } => {
                 self.device().stats.mpa_errors.inc();
-                self.part(actor, rules, *fault, EPROTO)
+                self.fail_after_reply(actor, rules, *fault, EPROTO)
             }
         }
     }
@@ -206,14 +207,14 @@ impl Conn {
         inbox: Inbox,
         private_data: PrivateData,
         rules: StreamRules,
-    ) -> Turn {
+    ) -> NextStep {
         if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
         }
         if actor.is_overdue() {
             return self.give_stream(actor, &inbox, private_data, &rules, None);
         }
-        Turn::Wait(Phase::Settling {
+        NextStep::Wait(ConnPhase::Settling {
             inbox,
             private_data,
             rules,
@@ -228,7 +229,7 @@ impl Conn {
         private_data: PrivateData,
         rules: &StreamRules,
         rtr: Option<Rtr>,
-    ) -> Turn {
+    ) -> NextStep {
         let params = StreamParams {
             send_rtr: rtr,
             wait_first_fpdu: false,
@@ -245,7 +246,7 @@ impl Conn {
         if let Err(error) = qp.attach(self, &params) {
             // MPA-46; revision 1 has no word for it.
             return match rules.peer_depths {
-                Some(_) => self.part(actor, rules, Fault::LocalStartup, error),
+                Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),
                 None => self.fail(actor, error),
             };
         }
@@ -256,20 +257,20 @@ impl Conn {
         actor.no_limit();
         self.enter_stream();
         let open = Open::reported();
-        Turn::Again(Phase::Open(match actor.id {
+        NextStep::Again(ConnPhase::Open(match actor.id {
             Some(_) => open,
-            None => open.paired(),
+            None => open.oob(),
         }))
     }
 
     /// Ends a start-up behind the Reply: the peer gets a Terminate, the consumer `error`.
-    fn part(
+    fn fail_after_reply(
         self: &Arc<Self>,
         actor: &mut Actor,
         rules: &StreamRules,
         fault: Fault,
         error: Error,
-    ) -> Turn {
+    ) -> NextStep {
         send_terminate(&self.socket, rules, fault);
         self.unbind();
         if let Some(id) = actor.id.take() {
@@ -287,7 +288,7 @@ impl Conn {
         // Without negotiation the peer is taken to agree.
         let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
         let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
-        id.connect_reply(&Reply {
+        id.connect_reply(&ConnectReply {
             status: Ok(()),
             local: self.socket.local_addr()?,
             remote: self.socket.peer_addr()?,

@@ -6,12 +6,12 @@
 mod peer {
     use super::super::{
         actor::{
-            Phase,
-            Turn, //
+            ConnPhase,
+            NextStep, //
         },
         bench::{
             fill,
-            Rig,
+            ConnRig,
             FPDU,
             PARAMS, //
         },
@@ -57,7 +57,7 @@ mod peer {
     #[test]
     fn of_two_faults_the_peer_hears_of_the_first() -> Result {
         const CONTROL: usize = 4;
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
         rig.bench.device.queues.tx.flush();
         // Both are found before the transmitter looks.
@@ -79,7 +79,7 @@ mod peer {
 
     #[test]
     fn a_stream_of_rdma_cm_is_not_reset() -> Result {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let attr = QpAttr {
             qp_state: QpState::Reset,
             ..QpAttr::default()
@@ -91,19 +91,22 @@ mod peer {
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         let mut octets = [0; FPDU + 1];
         eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
-        for phase in [lifecycle::Phase::Closing, lifecycle::Phase::Terminate] {
+        for phase in [lifecycle::QpPhase::Closing, lifecycle::QpPhase::Terminate] {
             rig.qp.enter(phase);
             assert_eq!((reset(), rig.qp.phase()), (Err(EINVAL), phase));
         }
-        rig.qp.enter(lifecycle::Phase::Error);
-        assert_eq!((reset(), rig.qp.phase()), (Ok(()), lifecycle::Phase::Idle));
+        rig.qp.enter(lifecycle::QpPhase::Error);
+        assert_eq!(
+            (reset(), rig.qp.phase()),
+            (Ok(()), lifecycle::QpPhase::Idle)
+        );
         Ok(())
     }
 
     /// DDP-97: where TCP begins with less, in which the longest FPDU may not fit.
     #[test]
     fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
-        let rig = with_small_windows(Rig::new)?;
+        let rig = with_small_windows(ConnRig::new)?;
         let before = window(&rig.far);
         rig.qp.attach(&rig.conn, &PARAMS)?;
         // It is told with the next segment.
@@ -122,8 +125,8 @@ mod peer {
 
     /// A stream for which more FPDUs have come than the receiver takes in one round. They still
     /// wait for it.
-    fn with_more_than_a_round() -> Result<Rig> {
-        let rig = Rig::new()?;
+    fn with_more_than_a_round() -> Result<ConnRig> {
+        let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
         let conn = rig.conn.clone();
         let mut left = FPDUS * WRITE.len();
@@ -141,7 +144,7 @@ mod peer {
     const FPDUS: usize = 4200;
 
     /// What a counter of the device says.
-    fn count(rig: &Rig, name: &CStr) -> Option<u64> {
+    fn count(rig: &ConnRig, name: &CStr) -> Option<u64> {
         let mut values = [0; 64];
         rig.bench.device.stats.read(&mut values);
         let at = Stats::NAMES.iter().position(|known| *known == name)?;
@@ -164,7 +167,7 @@ mod peer {
         let conn = &rig.conn;
         eventually(|| conn.socket.state() == TcpState::CloseWait)?;
         conn.set_route(Route::Qp);
-        conn.actor.lock().phase = Phase::Open(Open::reported());
+        conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         conn.step();
         // The stream ends in an orderly way, not by a reset.
         let mut end = Err(EAGAIN);
@@ -176,13 +179,13 @@ mod peer {
         Ok(())
     }
 
-    /// What comes of the end of the peer's half behind a segment of a Send, which is the last one or
-    /// not: how many FPDUs were taken, how the peer sees the stream end, how many were lost.
+    /// What comes of the end of the peer's half behind a segment of a Send, which is the last one
+    /// or not: how many FPDUs were taken, how the peer sees the stream end, how many were lost.
     fn end_behind_a_send(control: u8) -> Result<(Option<u64>, Result<usize>, Option<u64>)> {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         post_recv(&[1], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))?;
         rig.open(&PARAMS)?;
-        rig.conn.actor.lock().phase = Phase::Open(Open::reported());
+        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         let mut fpdu = [0; FPDU];
         (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, control, 0x43, 1);
         rig.far.send(&fpdu)?;
@@ -209,13 +212,13 @@ mod peer {
     /// It could not send its FIN, which is awaited, behind octets for which there is no room.
     #[test]
     fn a_peer_that_nobody_listens_to_gets_rid_of_its_octets() -> Result {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let sent = fill(&rig.far) as u64;
         assert!(rig.far.acked() < sent);
         {
             let conn = &rig.conn;
             let mut actor = conn.actor.lock();
-            if let Turn::Again(phase) = conn.linger(&mut actor) {
+            if let NextStep::Again(phase) = conn.linger(&mut actor) {
                 actor.phase = phase;
             }
         }

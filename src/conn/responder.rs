@@ -3,9 +3,9 @@
 //! The steps of a connection that starts up on the side that was called.
 //!
 //! What enters: a socket that a listener has accepted, the octets of the peer's MPA Request, the
-//! consumer's answer. What leaves: a CONNECT_REQUEST for the consumer, the MPA Reply, and the stream
-//! for the queue pair. The peer has a time limit for its Request whatever the pieces in which it comes,
-//! and the consumer one for its answer.
+//! consumer's answer. What leaves: a CONNECT_REQUEST for the consumer, the MPA Reply, and the
+//! stream for the queue pair. The peer has a time limit for its Request whatever the pieces in
+//! which it comes, and the consumer one for its answer.
 //!
 //! More than one listener may be in question, if consumers of several network namespaces listened
 //! on the wildcard address before the device was there: `rdma_cm` lets them, and refuses by itself
@@ -36,7 +36,7 @@ use kernel_ext::{
         SockAddr,
         Socket, //
     },
-    rdma::iw_cm::Request, //
+    rdma::iw_cm::ConnectRequest, //
 };
 
 use crate::{
@@ -56,23 +56,23 @@ use super::{
     actor::{
         hand_up,
         Actor,
-        Phase,
-        Turn, //
-    },
-    calls::{
-        config,
-        Answer,
-        Asked,
-        Desk,
-        Role, //
+        ConnPhase,
+        NextStep, //
     },
     frames::{
-        Found,
         Inbox,
         Outbox,
+        Readable,
         Sent, //
     },
     is_wanted,
+    requests::{
+        config,
+        Answer,
+        Asked,
+        PendingReply,
+        Role, //
+    },
     stream::Open,
     Conn,
     StreamParams, //
@@ -167,7 +167,7 @@ impl Conn {
     /// Context: process.
     pub(crate) fn answer(device: &Arc<Device>, socket: Socket, entry: HalfOpen) -> Result<u64> {
         let chance = entry.listener.chance();
-        let phase = Phase::Waiting {
+        let phase = ConnPhase::Waiting {
             responder: Responder::new(config(device, Role::Responder)),
             inbox: Inbox::new()?,
             entry,
@@ -177,7 +177,7 @@ impl Conn {
         actor.look_again(chance);
         let conn = Self::new(device.clone(), socket, actor)?;
         conn.kick();
-        Ok(conn.seat.number())
+        Ok(conn.entry.number())
     }
 
     pub(super) fn waiting(
@@ -186,7 +186,7 @@ impl Conn {
         responder: Responder,
         mut inbox: Inbox,
         entry: HalfOpen,
-    ) -> Turn {
+    ) -> NextStep {
         if self.is_stopped() || !entry.listener.is_open() {
             return self.reset(actor);
         }
@@ -196,7 +196,7 @@ impl Conn {
                 Ok(Progress::Done(request)) => {
                     actor.limit(limit::ANSWER);
                     let asked = Asked { responder, request };
-                    return Turn::Again(Phase::Held {
+                    return NextStep::Again(ConnPhase::Held {
                         asked,
                         inbox,
                         entry,
@@ -208,8 +208,8 @@ impl Conn {
                 }
             };
             match inbox.fill(&self.socket, wanted) {
-                Ok(Found::Octets) => {}
-                Ok(Found::Nothing) => {
+                Ok(Readable::Octets) => {}
+                Ok(Readable::Nothing) => {
                     if actor.is_overdue() {
                         self.device().stats.mpa_timeouts.inc();
                         return self.reset(actor);
@@ -217,13 +217,13 @@ impl Conn {
                     if actor.is_look_due() {
                         entry.listener.call_next();
                     }
-                    return Turn::Wait(Phase::Waiting {
+                    return NextStep::Wait(ConnPhase::Waiting {
                         responder,
                         inbox,
                         entry,
                     });
                 }
-                Ok(Found::End) | Err(_) => return self.reset(actor),
+                Ok(Readable::End) | Err(_) => return self.reset(actor),
             }
         }
     }
@@ -235,12 +235,12 @@ impl Conn {
         asked: Asked,
         inbox: Inbox,
         mut entry: HalfOpen,
-    ) -> Turn {
+    ) -> NextStep {
         let wanted = !self.is_stopped() && entry.listener.is_open() && !actor.is_overdue();
         if !wanted || !self.is_quiet() {
             return self.reset(actor);
         }
-        if let Consumer::Pairing = entry.listener.consumer() {
+        if let Consumer::Oob = entry.listener.consumer() {
             return self.meet(actor, &asked, &inbox);
         }
         let invited = if entry.listener.may_ask(entry.key) {
@@ -252,7 +252,7 @@ impl Conn {
             Ok(unanswered) => {
                 self.device().stats.connect_requests.inc();
                 actor.limit(limit::ANSWER);
-                Turn::Again(Phase::Asked(Question {
+                NextStep::Again(ConnPhase::Asked(Question {
                     asked,
                     inbox,
                     others: core::mem::take(&mut entry.others),
@@ -268,7 +268,7 @@ impl Conn {
                 } else {
                     limit::RETRY_BEHIND
                 });
-                Turn::Wait(Phase::Held {
+                NextStep::Wait(ConnPhase::Held {
                     asked,
                     inbox,
                     entry,
@@ -282,10 +282,10 @@ impl Conn {
     fn invite(&self, listener: &Arc<Listener>, inbox: &Inbox, asked: &Asked) -> Result<Unanswered> {
         let unanswered = listener.ask();
         // The answer may come before this returns.
-        *self.desk.lock() = Desk::Open(*asked);
+        *self.pending_reply.lock() = PendingReply::Open(*asked);
         self.raise_request(listener, inbox, &asked.request)
             .inspect_err(|_| {
-                self.desk.lock().close();
+                self.pending_reply.lock().close();
             })?;
         Ok(unanswered)
     }
@@ -300,20 +300,20 @@ impl Conn {
             return Err(EINVAL);
         };
         id.connect_request(
-            &Request {
+            &ConnectRequest {
                 local: plain(self.socket.local_addr()?),
                 remote: plain(self.socket.peer_addr()?),
                 private_data: hand_up(request.private_data, inbox.octets()),
                 ird,
                 ord,
             },
-            self.seat.name()?,
+            self.entry.name()?,
         )
     }
 
-    pub(super) fn asked(self: &Arc<Self>, actor: &mut Actor, question: Question) -> Turn {
+    pub(super) fn asked(self: &Arc<Self>, actor: &mut Actor, question: Question) -> NextStep {
         // As a statement of its own, for the answer's drop.
-        let answer = self.desk.lock().take_answer();
+        let answer = self.pending_reply.lock().take_answer();
         match answer {
             Some(Answer::Accept {
                 id,
@@ -327,14 +327,14 @@ impl Conn {
             Some(Answer::Refuse(frame)) => self.refused(actor, question, frame),
             None => {
                 let useful = !self.is_stopped() && !actor.is_overdue() && self.is_quiet();
-                let mut desk = self.desk.lock();
-                // If the consumer cannot be told that it is too late, its answer finds nobody. If it is
-                // preparing one, a step follows.
-                if desk.is_busy() || (useful && desk.is_open()) {
-                    Turn::Wait(Phase::Asked(question))
+                let mut pending_reply = self.pending_reply.lock();
+                // If the consumer cannot be told that it is too late, its answer finds nobody. If
+                // it is preparing one, a step follows.
+                if pending_reply.is_busy() || (useful && pending_reply.is_open()) {
+                    NextStep::Wait(ConnPhase::Asked(question))
                 } else {
-                    desk.close();
-                    drop(desk);
+                    pending_reply.close();
+                    drop(pending_reply);
                     self.reset(actor)
                 }
             }
@@ -347,7 +347,7 @@ impl Conn {
         actor: &mut Actor,
         mut question: Question,
         refusal: KBox<Frame>,
-    ) -> Turn {
+    ) -> NextStep {
         question.keep(refusal);
         while let Some(listener) = question.others.pop() {
             if !listener.is_open() || self.is_stopped() {
@@ -356,13 +356,13 @@ impl Conn {
             if let Ok(unanswered) = self.invite(&listener, &question.inbox, &question.asked) {
                 question.unanswered = unanswered;
                 actor.limit(limit::ANSWER);
-                return Turn::Wait(Phase::Asked(question));
+                return NextStep::Wait(ConnPhase::Asked(question));
             }
         }
         match question.refusal {
             Some(frame) => {
                 actor.limit(limit::READY);
-                Turn::Again(Phase::Replying {
+                NextStep::Again(ConnPhase::Replying {
                     out: Outbox::new(frame),
                     then: Then::Refuse,
                 })
@@ -378,15 +378,15 @@ impl Conn {
         reply: KBox<Frame>,
         rules: &StreamRules,
         rtr: RtrKinds,
-    ) -> Turn {
+    ) -> NextStep {
         if self.is_stopped() || !self.is_quiet() {
             return self.fail(actor, ECONNRESET);
         }
         let Some(qp) = self.qp() else {
             return self.fail(actor, ECONNRESET);
         };
-        // Before the Reply, so that what it promises is there. The queue pair keeps silent until the
-        // peer's first FPDU (MPA-9), hence cannot overtake it.
+        // Before the Reply, so that what it promises is there. The queue pair keeps silent until
+        // the peer's first FPDU (MPA-9), hence cannot overtake it.
         if qp
             .attach(self, &StreamParams::responder(rules, rtr))
             .is_err()
@@ -394,7 +394,7 @@ impl Conn {
             return self.fail(actor, ECONNRESET);
         }
         actor.limit(limit::READY);
-        Turn::Again(Phase::Replying {
+        NextStep::Again(ConnPhase::Replying {
             out: Outbox::new(reply),
             then: Then::Open {
                 ird: rules.depths.ird,
@@ -409,22 +409,22 @@ impl Conn {
         actor: &mut Actor,
         mut out: Outbox,
         then: Then,
-    ) -> Turn {
+    ) -> NextStep {
         let sent = out.flush(&self.socket);
         let late = matches!(sent, Ok(Sent::Part)) && actor.is_overdue();
         match then {
             Then::Refuse => match sent {
                 Ok(Sent::All) => self.linger(actor),
                 Ok(Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
-                    Turn::Wait(Phase::Replying { out, then })
+                    NextStep::Wait(ConnPhase::Replying { out, then })
                 }
                 Ok(Sent::Part) | Err(_) => self.reset(actor),
             },
             Then::Expect(params) => match sent {
-                Ok(Sent::All) => Turn::Again(Phase::Expecting(params)),
+                Ok(Sent::All) => NextStep::Again(ConnPhase::Expecting(params)),
                 Ok(Sent::Part) if !late && !self.is_stopped() => {
                     let then = Then::Expect(params);
-                    Turn::Wait(Phase::Replying { out, then })
+                    NextStep::Wait(ConnPhase::Replying { out, then })
                 }
                 Ok(Sent::Part) | Err(_) => self.fail(actor, ECONNRESET),
             },
@@ -444,10 +444,10 @@ impl Conn {
                     } else {
                         actor.limit(limit::READY);
                     }
-                    Turn::Again(Phase::Open(open))
+                    NextStep::Again(ConnPhase::Open(open))
                 }
                 Ok(Sent::Part) if !late && !self.is_stopped() => {
-                    Turn::Wait(Phase::Replying { out, then })
+                    NextStep::Wait(ConnPhase::Replying { out, then })
                 }
                 Ok(Sent::Part) | Err(_) => self.fail_open(actor, ECONNRESET),
             },

@@ -2,9 +2,9 @@
 
 //! The steps of a connection whose stream carries RDMA messages, and of its end.
 //!
-//! What enters: the queue pair's wishes, the state of the TCP connection, the clock. What leaves: the
-//! queue pair's `stream_ended`, ESTABLISHED, DISCONNECT and CLOSE for the iWARP connection manager, a
-//! FIN or a reset for the peer.
+//! What enters: the queue pair's wishes, the state of the TCP connection, the clock. What leaves:
+//! the queue pair's `stream_ended`, ESTABLISHED, DISCONNECT and CLOSE for the iWARP connection
+//! manager, a FIN or a reset for the peer.
 //!
 //! | who ends first | what happens |
 //! |---|---|
@@ -15,8 +15,8 @@
 //!
 //! After a FIN of ours what comes is read, if only to throw it away, until the peer's FIN: a socket
 //! that is closed with octets unread resets the connection, and a Terminate that is still under way
-//! would be lost (RDMAP-135). Each wait for the peer has a time limit: also that for what has to be done before
-//! an orderly end of ours, of which the queue pair tells when it begins.
+//! would be lost (RDMAP-135). Each wait for the peer has a time limit: also that for what has to be
+//! done before an orderly end of ours, of which the queue pair tells when it begins.
 //!
 //! RFC 5041, section 8.2; RFC 5040, section 6.2. Context: process, the actor's mutex held.
 
@@ -35,8 +35,8 @@ use super::{
     actor::{
         give_up,
         Actor,
-        Phase,
-        Turn, //
+        ConnPhase,
+        NextStep, //
     },
     is_wanted,
     Conn,
@@ -51,7 +51,7 @@ pub(super) struct Open {
     /// What was sent is to arrive although the queue pair goes.
     lingers: bool,
     /// The queue pair is about to end it.
-    leaving: Option<Leaving>,
+    leaving: Option<CloseProgress>,
 }
 
 impl Open {
@@ -73,9 +73,9 @@ impl Open {
         }
     }
 
-    /// Makes it one without connection manager. Its consumer knows no disconnecting: what it has sent is
-    /// to arrive, though it destroys the queue pair right after.
-    pub(super) const fn paired(self) -> Self {
+    /// Makes it one without connection manager. Its consumer knows no disconnecting: what it has
+    /// sent is to arrive, though it destroys the queue pair right after.
+    pub(super) const fn oob(self) -> Self {
         Self {
             lingers: true,
             ..self
@@ -93,7 +93,7 @@ impl Open {
 
 /// A stream whose peer has ended its half.
 pub(super) struct HalfClosed {
-    progress: Progress,
+    ack_deadline: AckDeadline,
     /// Before the next look at what is owed, in milliseconds.
     pause: u32,
     /// The queue pair may keep its receives for as long as it wants nothing of the peer.
@@ -102,7 +102,7 @@ pub(super) struct HalfClosed {
 
 /// A connection whose FIN was sent.
 pub(super) struct Closing {
-    progress: Progress,
+    ack_deadline: AckDeadline,
     /// The peer has acknowledged everything; it is about its FIN now.
     delivered: bool,
 }
@@ -110,7 +110,7 @@ pub(super) struct Closing {
 impl Closing {
     fn of(conn: &Conn) -> Self {
         Self {
-            progress: Progress::of(conn),
+            ack_deadline: AckDeadline::of(conn),
             delivered: false,
         }
     }
@@ -119,25 +119,26 @@ impl Closing {
 impl HalfClosed {
     /// One that has just begun, with the limit of [`limit::OWED`].
     fn begin(conn: &Conn, lingers: bool) -> Self {
-        let mut progress = Progress::of(conn);
-        progress.renewals = limit::OWED_RENEWALS;
+        let mut ack_deadline = AckDeadline::of(conn);
+        ack_deadline.renewals = limit::OWED_RENEWALS;
         Self {
-            progress,
+            ack_deadline,
             pause: limit::OWED_LOOK,
             lingers,
         }
     }
 }
 
-/// A time limit that is set anew if it runs out while the peer acknowledges more: what is slow is not stuck.
-struct Progress {
+/// A time limit that is set anew if it runs out while the peer acknowledges more: what is slow is
+/// not stuck.
+struct AckDeadline {
     /// Octets that the peer had acknowledged when it was set.
     acked: u64,
     /// How often it may be set anew.
     renewals: u32,
 }
 
-impl Progress {
+impl AckDeadline {
     fn of(conn: &Conn) -> Self {
         Self {
             acked: conn.socket.acked(),
@@ -145,7 +146,8 @@ impl Progress {
         }
     }
 
-    /// Whether time is up, and nothing has happened in it or it was enough. If not so, the phase gets more.
+    /// Whether time is up, and nothing has happened in it or it was enough. If not so, the phase
+    /// gets more.
     fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor, millis: u32) -> bool {
         if !actor.is_overdue() {
             return false;
@@ -160,14 +162,14 @@ impl Progress {
     }
 }
 
-/// What there is to be done before the queue pair ends a stream goes on, as this shows. Most of it takes a peer
-/// that acknowledges what is sent, and answers Reads.
-struct Leaving {
+/// What there is to be done before the queue pair ends a stream goes on, as this shows. Most of it
+/// takes a peer that acknowledges what is sent, and answers Reads.
+struct CloseProgress {
     acked: u64,
     received: u64,
 }
 
-impl Leaving {
+impl CloseProgress {
     /// Begins to count the time.
     fn begin(conn: &Conn, actor: &mut Actor) -> Self {
         actor.limit(limit::DELIVERY);
@@ -197,7 +199,7 @@ impl Leaving {
 
 /// How a stream can stand after all that has come was given to the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tail {
+enum CloseState {
     /// The end has come, inside an FPDU or message.
     Cut,
     /// The end has not come.
@@ -210,7 +212,7 @@ enum Tail {
 
 /// What becomes of the TCP connection at the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Parting {
+enum FinalAction {
     /// It is at its end already: what is left to be delivered, TCP delivers.
     Done,
     /// A FIN has to go out yet.
@@ -243,12 +245,12 @@ mod limit {
 }
 
 impl Conn {
-    pub(super) fn open(self: &Arc<Self>, actor: &mut Actor, mut open: Open) -> Turn {
+    pub(super) fn open(self: &Arc<Self>, actor: &mut Actor, mut open: Open) -> NextStep {
         if open.lingers && is_wanted(&self.wants.orphan) && !self.is_aborted() {
-            return self.end(actor, Ended::Graceful, Parting::Linger);
+            return self.end(actor, Ended::Graceful, FinalAction::Linger);
         }
         if self.is_cut_off() {
-            return self.end(actor, Ended::Lost, Parting::Reset);
+            return self.end(actor, Ended::Lost, FinalAction::Reset);
         }
         if open.unreported.is_some() {
             if is_wanted(&self.wants.first_fpdu) {
@@ -257,7 +259,7 @@ impl Conn {
                 actor.no_limit();
             } else if actor.is_overdue() {
                 self.device().stats.mpa_timeouts.inc();
-                return self.end(actor, Ended::Lost, Parting::Reset);
+                return self.end(actor, Ended::Lost, FinalAction::Reset);
             }
         }
         if is_wanted(&self.wants.graceful) {
@@ -266,28 +268,28 @@ impl Conn {
         if is_wanted(&self.wants.leaving) && open.unreported.is_none() {
             let leaving = open
                 .leaving
-                .get_or_insert_with(|| Leaving::begin(self, actor));
+                .get_or_insert_with(|| CloseProgress::begin(self, actor));
             if leaving.is_stuck(self, actor) {
-                return self.end(actor, Ended::Lost, Parting::Reset);
+                return self.end(actor, Ended::Lost, FinalAction::Reset);
             }
         }
         match self.socket.state() {
-            TcpState::Established => Turn::Wait(Phase::Open(open)),
+            TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
             TcpState::CloseWait => match self.drain() {
-                Tail::Going | Tail::Waiting => Turn::Wait(Phase::Open(open)),
-                Tail::Cut => self.end(actor, Ended::Lost, Parting::Reset),
-                Tail::Whole => {
+                CloseState::Going | CloseState::Waiting => NextStep::Wait(ConnPhase::Open(open)),
+                CloseState::Cut => self.end(actor, Ended::Lost, FinalAction::Reset),
+                CloseState::Whole => {
                     if let Some(id) = &actor.id {
                         // Refused, and rightly, if nobody knows yet that the connection was up.
                         let _ = id.disconnect();
                     }
                     if open.lingers {
                         if let Some(qp) = self.qp() {
-                            qp.peer_left();
+                            qp.note_peer_closed();
                         }
                     }
                     actor.limit(limit::OWED);
-                    Turn::Again(Phase::HalfClosed(HalfClosed::begin(self, open.lingers)))
+                    NextStep::Again(ConnPhase::HalfClosed(HalfClosed::begin(self, open.lingers)))
                 }
             },
             TcpState::SynSent
@@ -298,86 +300,90 @@ impl Conn {
             | TcpState::LastAck
             | TcpState::TimeWait
             | TcpState::Listen
-            | TcpState::Closed => self.end(actor, Ended::Lost, Parting::Done),
+            | TcpState::Closed => self.end(actor, Ended::Lost, FinalAction::Done),
         }
     }
 
     /// Sends the FIN that the queue pair wants behind its octets.
-    fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+    fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.socket.shutdown_write();
         actor.limit(limit::DELIVERY);
-        Turn::Again(Phase::Closing(Closing::of(self)))
+        NextStep::Again(ConnPhase::Closing(Closing::of(self)))
     }
 
-    pub(super) fn half_closed(self: &Arc<Self>, actor: &mut Actor, mut half: HalfClosed) -> Turn {
+    pub(super) fn half_closed(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        mut half: HalfClosed,
+    ) -> NextStep {
         if is_wanted(&self.wants.kill) {
-            return self.end(actor, Ended::Lost, Parting::Reset);
+            return self.end(actor, Ended::Lost, FinalAction::Reset);
         }
         if !matches!(self.socket.state(), TcpState::CloseWait) {
-            return self.end(actor, Ended::Lost, Parting::Done);
+            return self.end(actor, Ended::Lost, FinalAction::Done);
         }
         let owes = self.qp().is_some_and(|qp| qp.owes());
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
-        if owes && !stopped && !half.progress.is_stuck(self, actor, limit::OWED) {
+        if owes && !stopped && !half.ack_deadline.is_stuck(self, actor, limit::OWED) {
             actor.look_later(&mut half.pause, limit::OWED_LOOK_MAX);
-            return Turn::Wait(Phase::HalfClosed(half));
+            return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
         if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_content()) {
             actor.no_limit();
-            return Turn::Wait(Phase::HalfClosed(half));
+            return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
-        self.end(actor, Ended::Graceful, Parting::Fin)
+        self.end(actor, Ended::Graceful, FinalAction::Fin)
     }
 
-    pub(super) fn closing(self: &Arc<Self>, actor: &mut Actor, mut closing: Closing) -> Turn {
+    pub(super) fn closing(self: &Arc<Self>, actor: &mut Actor, mut closing: Closing) -> NextStep {
         if is_wanted(&self.wants.kill) {
-            return self.end(actor, Ended::Lost, Parting::Reset);
+            return self.end(actor, Ended::Lost, FinalAction::Reset);
         }
         match self.await_fin(actor, &mut closing) {
             // The FIN has to be awaited without the queue pair: what was sent is to arrive.
-            None if self.is_cut_off() => self.end(actor, Ended::Lost, Parting::Linger),
-            None => Turn::Wait(Phase::Closing(closing)),
-            Some(Parting::Done) if self.socket.error() == 0 => match self.drain() {
-                Tail::Whole => self.end(actor, Ended::Graceful, Parting::Done),
+            None if self.is_cut_off() => self.end(actor, Ended::Lost, FinalAction::Linger),
+            None => NextStep::Wait(ConnPhase::Closing(closing)),
+            Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
+                CloseState::Whole => self.end(actor, Ended::Graceful, FinalAction::Done),
                 // No fault of the peer, whose end may be behind it: its time begins anew.
-                Tail::Waiting if !self.is_cut_off() => {
+                CloseState::Waiting if !self.is_cut_off() => {
                     closing.delivered = false;
                     actor.no_limit();
-                    Turn::Wait(Phase::Closing(closing))
+                    NextStep::Wait(ConnPhase::Closing(closing))
                 }
-                Tail::Cut | Tail::Going | Tail::Waiting => {
-                    self.end(actor, Ended::Lost, Parting::Done)
+                CloseState::Cut | CloseState::Going | CloseState::Waiting => {
+                    self.end(actor, Ended::Lost, FinalAction::Done)
                 }
             },
-            Some(parting) => self.end(actor, Ended::Lost, parting),
+            Some(action) => self.end(actor, Ended::Lost, action),
         }
     }
 
-    pub(super) fn lingering(self: &Arc<Self>, actor: &mut Actor, mut closing: Closing) -> Turn {
+    pub(super) fn lingering(self: &Arc<Self>, actor: &mut Actor, mut closing: Closing) -> NextStep {
         if is_wanted(&self.wants.kill) {
             return self.reset(actor);
         }
         match self.await_fin(actor, &mut closing) {
-            None => Turn::Wait(Phase::Lingering(closing)),
-            Some(Parting::Reset) => self.reset(actor),
-            Some(Parting::Done | Parting::Fin | Parting::Linger) => self.release(actor),
+            None => NextStep::Wait(ConnPhase::Lingering(closing)),
+            Some(FinalAction::Reset) => self.reset(actor),
+            Some(FinalAction::Done | FinalAction::Fin | FinalAction::Linger) => self.release(actor),
         }
     }
 
-    /// Looks whether the peer's FIN is here after ours was sent, and how to part if there is nothing
-    /// more to be awaited.
-    fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<Parting> {
+    /// Looks whether the peer's FIN is here after ours was sent, and what becomes of the connection
+    /// if nothing more is to be awaited.
+    fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<FinalAction> {
         match self.socket.state() {
             TcpState::Established | TcpState::FinWait1 => closing
-                .progress
+                .ack_deadline
                 .is_stuck(self, actor, limit::DELIVERY)
-                .then_some(Parting::Reset),
+                .then_some(FinalAction::Reset),
             TcpState::FinWait2 => {
                 if !closing.delivered {
                     closing.delivered = true;
                     actor.limit(limit::FIN);
                 }
-                actor.is_overdue().then_some(Parting::Done)
+                actor.is_overdue().then_some(FinalAction::Done)
             }
             TcpState::SynSent
             | TcpState::SynReceived
@@ -386,34 +392,34 @@ impl Conn {
             | TcpState::LastAck
             | TcpState::TimeWait
             | TcpState::Listen
-            | TcpState::Closed => Some(Parting::Done),
+            | TcpState::Closed => Some(FinalAction::Done),
         }
     }
 
     /// Ends the sending half, and throws away what comes until the peer's FIN. The queue pair has
     /// nothing to do with the connection any more.
-    pub(super) fn linger(self: &Arc<Self>, actor: &mut Actor) -> Turn {
+    pub(super) fn linger(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.set_route(Route::Nobody);
         self.socket.shutdown_write();
         self.socket
             .with_inbound(|inbound| inbound.consume(inbound.available()));
         actor.limit(limit::DELIVERY);
         let mut closing = Closing::of(self);
-        // Nobody is there to lose patience.
-        closing.progress.renewals = limit::LINGER_RENEWALS;
-        Turn::Again(Phase::Lingering(closing))
+        // Nobody waits for it.
+        closing.ack_deadline.renewals = limit::LINGER_RENEWALS;
+        NextStep::Again(ConnPhase::Lingering(closing))
     }
 
     /// Ends a stream that could not be reported, or not answered for.
-    pub(super) fn fail_open(self: &Arc<Self>, actor: &mut Actor, error: Error) -> Turn {
+    pub(super) fn fail_open(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
         if let Some(id) = actor.id.take() {
             give_up(&id, error, &[]);
         }
-        self.end(actor, Ended::Lost, Parting::Reset)
+        self.end(actor, Ended::Lost, FinalAction::Reset)
     }
 
     /// Ends a stream: the queue pair first, so that it is in error when CLOSE is raised.
-    fn end(self: &Arc<Self>, actor: &mut Actor, how: Ended, parting: Parting) -> Turn {
+    fn end(self: &Arc<Self>, actor: &mut Actor, how: Ended, action: FinalAction) -> NextStep {
         self.set_route(Route::Nobody);
         if let Some(qp) = self.take_qp() {
             qp.stream_ended(how);
@@ -424,14 +430,14 @@ impl Conn {
         if how == Ended::Lost {
             self.device().stats.aborts.inc();
         }
-        match parting {
-            Parting::Done => self.release(actor),
-            Parting::Fin => {
+        match action {
+            FinalAction::Done => self.release(actor),
+            FinalAction::Fin => {
                 self.socket.shutdown_write();
                 self.release(actor)
             }
-            Parting::Linger => self.linger(actor),
-            Parting::Reset => self.reset(actor),
+            FinalAction::Linger => self.linger(actor),
+            FinalAction::Reset => self.reset(actor),
         }
     }
 
@@ -446,21 +452,22 @@ impl Conn {
     }
 
     /// Gives the queue pair all that has come, and says how the stream stands then.
-    fn drain(self: &Arc<Self>) -> Tail {
+    fn drain(self: &Arc<Self>) -> CloseState {
         let qp = self.qp();
         loop {
             let (before, after, eof, waits) = self.socket.with_inbound(|inbound| {
                 let before = inbound.available();
                 BhOff::run(|off| self.feed(inbound, off));
-                // Whoever has the memory needs the socket to go on: what is left waits still, if this says so.
+                // Whoever has the memory needs the socket to go on: what is left waits still, if
+                // this says so.
                 let waits = qp.as_ref().is_some_and(|qp| qp.is_paging_in());
                 (before, inbound.available(), inbound.eof(), waits)
             });
             if waits {
-                return Tail::Waiting;
+                return CloseState::Waiting;
             }
             if !eof {
-                return Tail::Going;
+                return CloseState::Going;
             }
             // The receiver has a budget, and may leave more than an incomplete FPDU.
             if after != 0 && after != before {
@@ -468,9 +475,9 @@ impl Conn {
             }
             let whole = qp.is_none_or(|qp| qp.is_between_messages());
             return if after == 0 && whole {
-                Tail::Whole
+                CloseState::Whole
             } else {
-                Tail::Cut
+                CloseState::Cut
             };
         }
     }
@@ -481,7 +488,7 @@ mod limits {
     use super::{
         super::bench::{
             fill,
-            Rig,
+            ConnRig,
             PARAMS, //
         },
         *, //
@@ -497,7 +504,7 @@ mod limits {
     fn times<P>(
         mut phase: P,
         goes_on: bool,
-        progress: impl Fn(&mut P) -> &mut Progress,
+        progress: impl Fn(&mut P) -> &mut AckDeadline,
         mut step: impl FnMut(P) -> Option<P>,
     ) -> u32 {
         for time in 1..=100 {
@@ -515,7 +522,7 @@ mod limits {
 
     /// How often [`limit::OWED`] runs out for a peer that has ended its half.
     fn times_owed(goes_on: bool) -> Result<u32> {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
         // It is on its way, and does not get there.
         rig.qp.sq.post(SendWr::default())?;
@@ -531,11 +538,11 @@ mod limits {
         Ok(times(
             half,
             goes_on,
-            |half| &mut half.progress,
+            |half| &mut half.ack_deadline,
             |half| {
                 actor.pass(limit::OWED);
                 match conn.half_closed(&mut actor, half) {
-                    Turn::Wait(Phase::HalfClosed(half)) => Some(half),
+                    NextStep::Wait(ConnPhase::HalfClosed(half)) => Some(half),
                     _ => None,
                 }
             },
@@ -552,22 +559,22 @@ mod limits {
     /// How often [`limit::DELIVERY`] runs out behind the FIN of a stream that nobody is interested
     /// in any more, while its peer takes next to nothing.
     fn times_lingering(goes_on: bool) -> Result<u32> {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let conn = &rig.conn;
         // The FIN waits behind octets for which the peer has no room.
         fill(&conn.socket);
         let mut actor = conn.actor.lock();
-        let Turn::Again(Phase::Lingering(closing)) = conn.linger(&mut actor) else {
+        let NextStep::Again(ConnPhase::Lingering(closing)) = conn.linger(&mut actor) else {
             return Err(EINVAL);
         };
         Ok(times(
             closing,
             goes_on,
-            |closing| &mut closing.progress,
+            |closing| &mut closing.ack_deadline,
             |closing| {
                 actor.pass(limit::DELIVERY);
                 match conn.lingering(&mut actor, closing) {
-                    Turn::Wait(Phase::Lingering(closing)) => Some(closing),
+                    NextStep::Wait(ConnPhase::Lingering(closing)) => Some(closing),
                     _ => None,
                 }
             },

@@ -81,11 +81,11 @@ impl Conns {
         self.inner.lock().table.get(&number).cloned()
     }
 
-    /// Ends all connections at once, and returns when the last one is gone: its socket is closed and
-    /// nothing of it is queued.
+    /// Ends all connections at once, and returns when the last one is gone: its socket is closed
+    /// and nothing of it is queued.
     ///
-    /// For the end of a device, after its queue pairs; whatever still holds a connection must let go
-    /// by itself.
+    /// For the end of a device, after its queue pairs; whatever still holds a connection must let
+    /// go by itself.
     ///
     /// Context: process, without the rtnl, and not from an item of the connections' queue.
     pub(crate) fn shut_down(&self) {
@@ -121,14 +121,14 @@ impl Conns {
     }
 }
 
-/// A connection's place in the table. Dropping it gives it up.
-pub(super) struct Seat {
+/// A connection's entry in the table. Dropping it frees it.
+pub(super) struct ConnEntry {
     device: Arc<Device>,
     number: u64,
 }
 
-impl Seat {
-    /// Takes a place; the connection is not found in it yet.
+impl ConnEntry {
+    /// Reserves an entry; the connection is not found by it yet.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Seat {
         &self.device
     }
 
-    /// The number of the place.
+    /// The number of the entry.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -168,13 +168,13 @@ impl Seat {
         NonZeroUsize::new(number).ok_or(EINVAL)
     }
 
-    /// Lets the connection be found, until [`Seat::leave`].
+    /// Lets the connection be found, until [`ConnEntry::remove`].
     ///
     /// # Errors
     ///
     /// * `ENODEV` if the device is going.
     /// * `ENOMEM`.
-    pub(super) fn sit(&self, conn: &Arc<Conn>) -> Result {
+    pub(super) fn publish(&self, conn: &Arc<Conn>) -> Result {
         let node = RBTreeNode::new(self.number, conn.clone(), GFP_KERNEL)?;
         let mut inner = self.device.conns.inner.lock();
         if inner.closed {
@@ -186,14 +186,14 @@ impl Seat {
     }
 
     /// Takes the connection out of the table; nothing happens if it is not there.
-    pub(super) fn leave(&self) {
+    pub(super) fn remove(&self) {
         let conn = self.device.conns.inner.lock().table.remove(&self.number);
         // The caller has a reference of its own.
         drop(conn);
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnEntry {
     fn drop(&mut self) {
         let mut inner = self.device.conns.inner.lock();
         inner.alive = inner.alive.saturating_sub(1);
@@ -227,69 +227,69 @@ mod tests {
     #[test]
     fn no_number_is_given_twice() -> Result {
         let bench = Bench::new()?;
-        let first = Seat::take(bench.device.clone())?;
-        let second = Seat::take(bench.device.clone())?;
+        let first = ConnEntry::take(bench.device.clone())?;
+        let second = ConnEntry::take(bench.device.clone())?;
         assert_eq!((first.number(), second.number()), (1, 2));
         assert_eq!(second.name().map(NonZeroUsize::get), Ok(2));
         drop(first);
         drop(second);
-        assert_eq!(Seat::take(bench.device.clone())?.number(), 3);
+        assert_eq!(ConnEntry::take(bench.device.clone())?.number(), 3);
         Ok(())
     }
 
     #[test]
-    fn who_has_not_sat_down_is_not_found() -> Result {
+    fn an_unpublished_connection_is_not_found() -> Result {
         let bench = Bench::new()?;
-        let seat = Seat::take(bench.device.clone())?;
+        let entry = ConnEntry::take(bench.device.clone())?;
         let conns = &bench.device.conns;
-        assert!(conns.find(seat.number()).is_none() && conns.asked(seat.name()?).is_none());
-        seat.leave();
+        assert!(conns.find(entry.number()).is_none() && conns.asked(entry.name()?).is_none());
+        entry.remove();
         assert!(conns.find(0).is_none() && conns.find(u64::MAX).is_none());
         Ok(())
     }
 
-    /// Gives a place up when it is run.
+    /// Drops an entry when it is run.
     #[pin_data]
-    struct Leaver {
+    struct LateRemoval {
         #[pin]
-        seat: Mutex<Option<Seat>>,
+        entry: Mutex<Option<ConnEntry>>,
         left: Atomic<bool>,
         #[pin]
         work: Work<Self>,
     }
 
     impl_has_work! {
-        impl HasWork<Self> for Leaver { self.work }
+        impl HasWork<Self> for LateRemoval { self.work }
     }
 
-    impl WorkItem for Leaver {
+    impl WorkItem for LateRemoval {
         type Pointer = Arc<Self>;
 
         fn run(this: Arc<Self>) {
             // Whoever does not wait for it is through by then.
             fsleep(Delta::from_millis(50));
-            let seat = this.seat.lock().take();
+            let entry = this.entry.lock().take();
             this.left.store(true, Relaxed);
-            drop(seat);
+            drop(entry);
         }
     }
 
     #[test]
     fn the_end_of_a_device_waits_for_the_last_one_and_admits_no_more() -> Result {
         let bench = Bench::new()?;
-        let seat = Seat::take(bench.device.clone())?;
+        let entry = ConnEntry::take(bench.device.clone())?;
         let leaver = Arc::pin_init(
-            pin_init!(Leaver {
-                seat <- new_mutex!(Some(seat)),
+            pin_init!(LateRemoval {
+                entry <- new_mutex!(Some(entry)),
                 left: Atomic::new(false),
-                work <- new_work!("Leaver::work"),
+                work <- new_work!("LateRemoval::work"),
             }),
             GFP_KERNEL,
         )?;
         assert!(bench.device.queues.reaper.enqueue(leaver.clone()).is_ok());
         bench.device.conns.shut_down();
         assert!(leaver.left.load(Relaxed));
-        assert_eq!(Seat::take(bench.device.clone()).err(), Some(ENODEV));
+        assert_eq!(ConnEntry::take(bench.device.clone()).err(), Some(ENODEV));
         // Of none it is over at once.
         bench.device.conns.shut_down();
         bench.device.queues.reaper.flush();

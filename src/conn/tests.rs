@@ -8,10 +8,10 @@ mod conn {
         bench::{
             self,
             fill,
-            Rig,
+            ConnRig,
             FPDU, //
         },
-        calls::{
+        requests::{
             config,
             Role, //
         },
@@ -22,7 +22,7 @@ mod conn {
         Riwarp, //
     };
     use iwarp::{
-        lifecycle::Phase,
+        lifecycle::QpPhase,
         mpa::negotiate::{
             Depths,
             Initiator, //
@@ -58,10 +58,11 @@ mod conn {
         core::iter::from_fn(|| socket.recv(&mut octets).ok()).sum()
     }
 
-    /// Whether room for the first FPDU came only between the two owners, and it went out all the same. If not, it
-    /// went out before: TCP may give a buffer more room when a late acknowledgment comes.
+    /// Whether room for the first FPDU came only between the two owners, and it went out all the
+    /// same. If not, it went out before: TCP may give a buffer more room when a late acknowledgment
+    /// comes.
     fn room_between_two_owners() -> Result<bool> {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let full = fill(&rig.conn.socket);
         rig.qp.attach(&rig.conn, &PARAMS)?;
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
@@ -109,7 +110,7 @@ mod conn {
 
     #[test]
     fn an_empty_send_with_immediate_of_the_kernel_is_immediate_data() -> Result {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
         let post = |id, imm: &[u8; 4], len, flags| {
             post_send_immediate::<Riwarp, _>(id, *imm, len, flags, |wrs| rig.qp.post_send(wrs))
@@ -143,7 +144,7 @@ mod conn {
     /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
     #[test]
     fn a_failure_behind_the_reply_is_told_by_a_terminate() -> Result {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let depths = Depths { ird: 1, ord: 1 };
         let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
         let request = initiator.request(&[]).map_err(|_| EINVAL)?;
@@ -153,7 +154,7 @@ mod conn {
         rig.conn.kick();
         // Key, flags, revision and length, and the four octets of RFC 6581.
         let mut frame = rig.take::<24>()?;
-        rig.qp.enter(Phase::Closing);
+        rig.qp.enter(QpPhase::Closing);
         frame[..16].copy_from_slice(b"MPA ID Rep Frame");
         assert_eq!(rig.far.send(&frame), Ok(frame.len()));
         assert_eq!(rig.take_terminate(), Ok((2, 0, 5)));
@@ -162,7 +163,7 @@ mod conn {
 
     #[test]
     fn the_kernel_sends_payload_with_immediate_where_the_peer_agreed() -> Result {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let params = StreamParams {
             extensions: Extensions::SendImmediate,
             ..PARAMS
@@ -196,7 +197,7 @@ mod conn {
 #[kernel::prelude::kunit_tests(riwarp_masked_atomics)]
 mod masked {
     use super::super::{
-        actor::Phase,
+        actor::ConnPhase,
         *, //
     };
     use crate::{
@@ -227,7 +228,7 @@ mod masked {
                 CqOps,
                 QpOps, //
             },
-            types::Access,
+            types::AccessFlags,
             wr::WcOpcode, //
         }, //
     };
@@ -245,7 +246,7 @@ mod masked {
 
     /// A queue pair with a stream whose peer is `far`, and memory that it and its peer may use.
     /// Ended when it is dropped.
-    struct End {
+    struct ConnectedQp {
         conn: Arc<Conn>,
         qp: Arc<Qp>,
         cq: Arc<Cq>,
@@ -256,17 +257,17 @@ mod masked {
         _bench: Bench,
     }
 
-    impl End {
+    impl ConnectedQp {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(16)?;
             let qp = bench.qp(16, &cq)?;
-            let access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
+            let access = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_ATOMIC);
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let (near, far) = pair(Family::V4)?;
-            let conn = Conn::new(bench.device.clone(), near, Actor::new(Phase::Released))?;
+            let conn = Conn::new(bench.device.clone(), near, Actor::new(ConnPhase::Released))?;
             qp.bind(&conn)?;
-            conn.qp.populate(Gate::new(qp.clone()));
+            conn.qp.populate(BhRevocable::new(qp.clone()));
             qp.attach(&conn, &PARAMS)?;
             conn.enter_stream();
             Ok(Self {
@@ -317,7 +318,7 @@ mod masked {
         Err(EINVAL)
     }
 
-    impl Drop for End {
+    impl Drop for ConnectedQp {
         fn drop(&mut self) {
             self.conn.abandon(&mut self.conn.actor.lock());
             Qp::destroy(self.qp.clone());
@@ -395,7 +396,7 @@ mod masked {
 
     /// Has all of them done, as one list, each on a word of its own.
     fn all_pass(cases: &[Case]) -> Result {
-        let (near, far) = (End::new()?, End::new()?);
+        let (near, far) = (ConnectedQp::new()?, ConnectedQp::new()?);
         let consumer = ConsumerQp::<Riwarp>::new(near.qp.clone())?;
         let mut list = KVec::new();
         for (word, case) in cases.iter().enumerate() {

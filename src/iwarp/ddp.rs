@@ -40,18 +40,18 @@ pub enum Model {
 
 /// Whether a segment is the final one of its message: the L bit (DDP-13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Last {
+pub enum MessagePart {
     /// More segments of the message follow.
-    No,
+    Continued,
     /// The message ends here.
-    Yes,
+    Final,
 }
 
-impl Last {
+impl MessagePart {
     /// Returns whether the message ends here.
     #[inline]
     pub const fn is_last(self) -> bool {
-        matches!(self, Self::Yes)
+        matches!(self, Self::Final)
     }
 }
 
@@ -127,7 +127,7 @@ pub struct Control {
     /// The RDMAP message; it decides the T bit.
     pub opcode: Opcode,
     /// The L bit.
-    pub last: Last,
+    pub last: MessagePart,
 }
 
 impl Control {
@@ -142,8 +142,8 @@ impl Control {
     const RDMAP_VERSION: u8 = 1 << 6;
     const OPCODE_MASK: u8 = 0x3f;
 
-    /// Judges the two octets. Reserved bits are not looked at (DDP-18, RDMAP-25), except where peers have
-    /// agreed on a meaning ([`Opcode::from_wire`]).
+    /// Judges the two octets. Reserved bits are not looked at (DDP-18, RDMAP-25), except where
+    /// peers have agreed on a meaning ([`Opcode::from_wire`]).
     ///
     /// # Errors
     ///
@@ -173,9 +173,9 @@ impl Control {
             return Err(Fault::OpcodeModel);
         }
         let last = if ddp & Self::LAST == 0 {
-            Last::No
+            MessagePart::Continued
         } else {
-            Last::Yes
+            MessagePart::Final
         };
         Ok(Self { opcode, last })
     }
@@ -357,7 +357,7 @@ mod tests {
         let header = TaggedHeader {
             control: Control {
                 opcode: Opcode::Write,
-                last: Last::Yes,
+                last: MessagePart::Final,
             },
             stag: Stag::new(0x0102_0304),
             to: TaggedOffset::new(0x0506_0708_090a_0b0c),
@@ -372,7 +372,7 @@ mod tests {
         let header = UntaggedHeader {
             control: Control {
                 opcode: Opcode::SendInvalidate,
-                last: Last::No,
+                last: MessagePart::Continued,
             },
             invalidate: Stag::new(0x0102_0304),
             queue: QueueNumber::new(0x0506_0708),

@@ -18,7 +18,7 @@
 //! * [`segment::Segmenter`] makes FPDU headers out of a message: the way out;
 //! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
-//! * [`pairing`] decides which connection two queue pairs keep that find each other by number;
+//! * [`oob`] decides which connection two queue pairs keep that find each other by number;
 //! * [`lifecycle::Lifecycle`] is the state machine of a queue pair;
 //! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
 //!
@@ -61,8 +61,8 @@ pub mod ddp;
 pub mod fault;
 pub mod lifecycle;
 pub mod mpa;
+pub mod oob;
 pub mod order;
-pub mod pairing;
 pub mod rdmap;
 pub mod readq;
 pub mod receiver;

@@ -2,11 +2,12 @@
 
 //! The state machine of a queue pair: which event leads where, and what the driver does for it.
 //!
-//! This is the only place where a transition is decided. A [`Lifecycle`] is one value of 32 bits, so
-//! that the driver can publish it atomically: it reads the word, asks [`Lifecycle::on`] for the next
-//! one, and stores that if nobody else was faster. [`Actions`] are what the winner has to do then.
+//! This is the only place where a transition is decided. A [`Lifecycle`] is one value of 32 bits,
+//! so that the driver can publish it atomically: it reads the word, asks [`Lifecycle::on`] for the
+//! next one, and stores that if nobody else was faster. [`Actions`] are what the winner has to do
+//! then.
 //!
-//! A queue pair goes through its [`Phase`]s in one direction only, until it is reset:
+//! A queue pair goes through its [`QpPhase`]s in one direction only, until it is reset:
 //!
 //! | phase | entered by | what happens in it |
 //! |---|---|---|
@@ -18,12 +19,12 @@
 //! | `Error` | the Terminate is out, the peer's is here, the end of the stream, no peer in time, modify to ERR | every request is flushed, also those posted later |
 //! | `Gone` | destroy | nothing is completed any more |
 //!
-//! Pure, any context. RFC 5040, sections 5.4, 6 and 7; InfiniBand Architecture Specification, volume
-//! 1, section 10.3.1, for the states of the verbs.
+//! Pure, any context. RFC 5040, sections 5.4, 6 and 7; InfiniBand Architecture Specification,
+//! volume 1, section 10.3.1, for the states of the verbs.
 
 /// Where a queue pair is in its life. Ordered: only a reset leads back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum QpPhase {
     /// No stream.
     Idle,
     /// The peer is searched for, without a connection manager.
@@ -40,7 +41,7 @@ pub enum Phase {
     Gone,
 }
 
-impl Phase {
+impl QpPhase {
     /// All phases in order.
     pub const ALL: [Self; 7] = [
         Self::Idle,
@@ -150,7 +151,8 @@ pub enum Event {
     // The receiver's.
     /// The peer's first FPDU was accepted, or need not be waited for.
     FirstFpdu,
-    /// A message of the peer, or a request of this end, is at fault: the stream ends with a Terminate.
+    /// A message of the peer, or a request of this end, is at fault: the stream ends with a
+    /// Terminate.
     Fault,
     /// The peer's Terminate has arrived (RDMAP-97).
     PeerTerminate(FirstFailure),
@@ -238,7 +240,7 @@ enum Step {
     /// The phase stays.
     Stay,
     /// To this phase.
-    To(Phase),
+    To(QpPhase),
 }
 
 use Step::{
@@ -250,7 +252,7 @@ use Step::{
 /// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lifecycle {
-    phase: Phase,
+    phase: QpPhase,
     requested: Requested,
     /// The consumer gave a destination: there is no connection manager.
     by_path: bool,
@@ -264,12 +266,13 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// A queue pair that was just made. iWARP calls this state idle; programs expect INIT of an RNIC.
+    /// A queue pair that was just made. iWARP calls this state idle; programs expect INIT of an
+    /// RNIC.
     pub const NEW: Self = Self::idle(Requested::Init);
 
     const fn idle(requested: Requested) -> Self {
         Self {
-            phase: Phase::Idle,
+            phase: QpPhase::Idle,
             requested,
             by_path: false,
             may_send: false,
@@ -281,7 +284,7 @@ impl Lifecycle {
 
     /// Where the queue pair is in its life.
     #[inline]
-    pub const fn phase(self) -> Phase {
+    pub const fn phase(self) -> QpPhase {
         self.phase
     }
 
@@ -318,19 +321,22 @@ impl Lifecycle {
     /// Whether a stream carries messages in both directions, or is being drained.
     #[inline]
     pub const fn is_streaming(self) -> bool {
-        matches!(self.phase, Phase::Rts | Phase::Closing)
+        matches!(self.phase, QpPhase::Rts | QpPhase::Closing)
     }
 
     /// Whether requests only wait for a peer that has closed its half.
     #[inline]
-    pub const fn is_alone(self) -> bool {
+    pub const fn has_lost_peer(self) -> bool {
         self.peer_closed && self.is_streaming()
     }
 
     /// Whether a stream has ended or is about to.
     #[inline]
     pub const fn is_ending(self) -> bool {
-        matches!(self.phase, Phase::Terminate | Phase::Error | Phase::Gone)
+        matches!(
+            self.phase,
+            QpPhase::Terminate | QpPhase::Error | QpPhase::Gone
+        )
     }
 
     /// How the oldest unfinished request completes when all are flushed.
@@ -341,13 +347,13 @@ impl Lifecycle {
     /// The state that a query reports.
     pub const fn verbs_state(self) -> VerbsState {
         match self.phase {
-            Phase::Idle | Phase::Waiting => VerbsState::Requested(self.requested),
+            QpPhase::Idle | QpPhase::Waiting => VerbsState::Requested(self.requested),
             // The consumer moves such a queue pair itself, whatever the stream can do already.
-            Phase::Rts if self.by_path => VerbsState::Requested(self.requested),
-            Phase::Rts => VerbsState::Requested(Requested::Rts),
-            Phase::Closing => VerbsState::Sqd,
-            Phase::Terminate => VerbsState::Sqe,
-            Phase::Error | Phase::Gone => VerbsState::Err,
+            QpPhase::Rts if self.by_path => VerbsState::Requested(self.requested),
+            QpPhase::Rts => VerbsState::Requested(Requested::Rts),
+            QpPhase::Closing => VerbsState::Sqd,
+            QpPhase::Terminate => VerbsState::Sqe,
+            QpPhase::Error | QpPhase::Gone => VerbsState::Err,
         }
     }
 
@@ -410,7 +416,7 @@ impl Lifecycle {
                 Actions::TRANSMIT
             }
             Event::StreamEnded { lost } => {
-                if matches!(self.phase, Phase::Rts) {
+                if matches!(self.phase, QpPhase::Rts) {
                     if self.peer_closed {
                         next.fail_first(FirstFailure::RetryExceeded);
                     } else if lost {
@@ -424,7 +430,7 @@ impl Lifecycle {
                 next.fail_first(FirstFailure::RetryExceeded);
                 Actions::ABORT.and(Actions::TRANSMIT)
             }
-            Event::PeerClosedTimeout if self.is_alone() => {
+            Event::PeerClosedTimeout if self.has_lost_peer() => {
                 next.fail_first(FirstFailure::RetryExceeded);
                 Actions::CLOSE.and(Actions::TRANSMIT)
             }
@@ -449,7 +455,7 @@ impl Lifecycle {
             Event::ReadAnswered => {
                 next.waits_for_reads = false;
                 // Draining ends with the last answer.
-                if self.waits_for_reads || matches!(self.phase, Phase::Closing) {
+                if self.waits_for_reads || matches!(self.phase, QpPhase::Closing) {
                     Actions::TRANSMIT
                 } else {
                     Actions::NONE
@@ -476,13 +482,13 @@ impl Lifecycle {
     #[rustfmt::skip]
     const fn step(self, event: Event) -> Step {
         // What later phases make of an event that leads to one of them.
-        const IDLE: Step = To(Phase::Idle);
-        const WAIT: Step = To(Phase::Waiting);
-        const RTS: Step = To(Phase::Rts);
-        const CLOS: Step = To(Phase::Closing);
-        const TERM: Step = To(Phase::Terminate);
-        const ERR: Step = To(Phase::Error);
-        const GONE: Step = To(Phase::Gone);
+        const IDLE: Step = To(QpPhase::Idle);
+        const WAIT: Step = To(QpPhase::Waiting);
+        const RTS: Step = To(QpPhase::Rts);
+        const CLOS: Step = To(QpPhase::Closing);
+        const TERM: Step = To(QpPhase::Terminate);
+        const ERR: Step = To(QpPhase::Error);
+        const GONE: Step = To(QpPhase::Gone);
         // Refused for one of the two ways to a stream.
         let unless_by_path = if self.by_path { No } else { Stay };
         let if_by_path = if self.by_path { ERR } else { No };
@@ -524,19 +530,19 @@ impl Lifecycle {
         };
         let [idle, waiting, rts, closing, terminate, error, gone] = row;
         match self.phase {
-            Phase::Idle => idle,
-            Phase::Waiting => waiting,
-            Phase::Rts => rts,
-            Phase::Closing => closing,
-            Phase::Terminate => terminate,
-            Phase::Error => error,
-            Phase::Gone => gone,
+            QpPhase::Idle => idle,
+            QpPhase::Waiting => waiting,
+            QpPhase::Rts => rts,
+            QpPhase::Closing => closing,
+            QpPhase::Terminate => terminate,
+            QpPhase::Error => error,
+            QpPhase::Gone => gone,
         }
     }
 
     /// The consumer asks for a state; a stream that is there already says more.
     const fn request(&mut self, requested: Requested) {
-        if matches!(self.phase, Phase::Idle) {
+        if matches!(self.phase, QpPhase::Idle) {
             self.requested = requested;
         }
     }
@@ -592,13 +598,13 @@ impl Lifecycle {
     pub const fn from_raw(raw: u32) -> Self {
         Self {
             phase: match raw & Self::PHASE {
-                0 => Phase::Idle,
-                1 => Phase::Waiting,
-                2 => Phase::Rts,
-                3 => Phase::Closing,
-                4 => Phase::Terminate,
-                5 => Phase::Error,
-                _ => Phase::Gone,
+                0 => QpPhase::Idle,
+                1 => QpPhase::Waiting,
+                2 => QpPhase::Rts,
+                3 => QpPhase::Closing,
+                4 => QpPhase::Terminate,
+                5 => QpPhase::Error,
+                _ => QpPhase::Gone,
             },
             requested: match raw >> Self::REQUESTED_SHIFT & 3 {
                 0 => Requested::Reset,
@@ -699,7 +705,7 @@ mod tests {
             assert_eq!(Lifecycle::from_raw(state.to_raw()), state);
             states += 1;
         });
-        assert_eq!(states, Phase::ALL.len() * 4 * 16 * 6);
+        assert_eq!(states, QpPhase::ALL.len() * 4 * 16 * 6);
     }
 
     #[test]
@@ -718,8 +724,8 @@ mod tests {
     fn what_is_destroyed_stays_so() {
         each_state(|state| {
             for event in EVENTS {
-                if let (Phase::Gone, Ok((next, _))) = (state.phase(), state.on(event)) {
-                    assert_eq!(next.phase(), Phase::Gone);
+                if let (QpPhase::Gone, Ok((next, _))) = (state.phase(), state.on(event)) {
+                    assert_eq!(next.phase(), QpPhase::Gone);
                 }
             }
         });
@@ -729,7 +735,7 @@ mod tests {
     fn of_several_faults_only_the_first_is_kept() {
         let faults = after(&[ATTACH]).on(Event::Fault);
         let (state, actions) = faults.unwrap_or((Lifecycle::NEW, Actions::NONE));
-        assert_eq!(state.phase(), Phase::Terminate);
+        assert_eq!(state.phase(), QpPhase::Terminate);
         assert!(actions.contains(Actions::KEEP_TERMINATE));
         assert_eq!(state.on(Event::Fault), Ok((state, Actions::TRANSMIT)));
     }
@@ -764,7 +770,7 @@ mod tests {
         let reset = Event::ResetBegin { posted: true };
         assert_eq!(after(&[ATTACH]).on(reset), Err(Refused));
         let own = after(&[Event::ModifyRtrPath, ATTACH, reset]);
-        assert_eq!(own.phase(), Phase::Error);
+        assert_eq!(own.phase(), QpPhase::Error);
     }
 
     #[test]
@@ -782,7 +788,7 @@ mod tests {
     #[test]
     fn a_late_timeout_of_a_closed_peer_does_nothing() {
         each_state(|state| {
-            if !state.is_alone() {
+            if !state.has_lost_peer() {
                 let late = state.on(Event::PeerClosedTimeout);
                 assert_eq!(late, Ok((state, Actions::NONE)));
             }

@@ -120,19 +120,19 @@ mod tests {
     use super::*;
     use crate::{
         ddp::{
-            Last,
+            MessagePart,
             Msn, //
         },
         rdmap::SendKind,
-        receiver::Payload, //
+        receiver::PayloadSpan, //
     };
 
-    fn segment(offset: u32, len: u16, last: Last) -> SendSegment {
+    fn segment(offset: u32, len: u16, last: MessagePart) -> SendSegment {
         SendSegment {
             first: offset == 0,
             msn: Msn::FIRST,
             offset,
-            payload: Payload { offset: 18, len },
+            payload: PayloadSpan { offset: 18, len },
             kind: SendKind::default(),
             last,
         }
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn delivers_with_the_last_segment_and_the_sum() {
         let mut progress = SendProgress::new();
-        let first = progress.accept(&segment(0, 100, Last::No), 250);
+        let first = progress.accept(&segment(0, 100, MessagePart::Continued), 250);
         assert_eq!(first, placed(0, None));
-        let second = progress.accept(&segment(100, 150, Last::Yes), 250);
+        let second = progress.accept(&segment(100, 150, MessagePart::Final), 250);
         assert_eq!(second, placed(100, Some(250)));
     }
 
@@ -155,7 +155,7 @@ mod tests {
     fn delivers_an_empty_message_into_no_buffer() {
         let mut progress = SendProgress::new();
         assert_eq!(
-            progress.accept(&segment(0, 0, Last::Yes), 0),
+            progress.accept(&segment(0, 0, MessagePart::Final), 0),
             placed(0, Some(0))
         );
     }
@@ -164,35 +164,43 @@ mod tests {
     fn does_not_look_at_the_offset_of_an_empty_segment() {
         let mut progress = SendProgress::new();
         assert_eq!(
-            progress.accept(&segment(0, 8, Last::No), 8),
+            progress.accept(&segment(0, 8, MessagePart::Continued), 8),
             placed(0, None)
         );
-        let end = progress.accept(&segment(u32::MAX, 0, Last::Yes), 8);
+        let end = progress.accept(&segment(u32::MAX, 0, MessagePart::Final), 8);
         assert_eq!(end, placed(u32::MAX, Some(8)));
     }
 
     #[test]
     fn rejects_an_end_with_a_gap_before_it() {
         let mut progress = SendProgress::new();
-        assert!(progress.accept(&segment(0, 10, Last::No), 100).is_ok());
-        let end = progress.accept(&segment(11, 10, Last::Yes), 100);
+        assert!(progress
+            .accept(&segment(0, 10, MessagePart::Continued), 100)
+            .is_ok());
+        let end = progress.accept(&segment(11, 10, MessagePart::Final), 100);
         assert_eq!(end, Err(Fault::MessageIncomplete));
     }
 
     #[test]
     fn rejects_an_end_that_is_not_the_highest_octet() {
         let mut progress = SendProgress::new();
-        assert!(progress.accept(&segment(50, 50, Last::No), 100).is_ok());
-        let end = progress.accept(&segment(0, 50, Last::Yes), 100);
+        assert!(progress
+            .accept(&segment(50, 50, MessagePart::Continued), 100)
+            .is_ok());
+        let end = progress.accept(&segment(0, 50, MessagePart::Final), 100);
         assert_eq!(end, Err(Fault::MessageIncomplete));
     }
 
     #[test]
     fn rejects_what_was_sent_twice() {
         let mut progress = SendProgress::new();
-        assert!(progress.accept(&segment(0, 50, Last::No), 100).is_ok());
-        assert!(progress.accept(&segment(0, 50, Last::No), 100).is_ok());
-        let end = progress.accept(&segment(50, 10, Last::Yes), 100);
+        assert!(progress
+            .accept(&segment(0, 50, MessagePart::Continued), 100)
+            .is_ok());
+        assert!(progress
+            .accept(&segment(0, 50, MessagePart::Continued), 100)
+            .is_ok());
+        let end = progress.accept(&segment(50, 10, MessagePart::Final), 100);
         assert_eq!(end, Err(Fault::MessageIncomplete));
     }
 

@@ -15,9 +15,9 @@
 //! | 0xb | Atomic Response | untagged | 3 | 12 | |
 //! | 0xf | Send with Immediate, between peers that agreed on it | untagged | 0 | | yes |
 //!
-//! 0xf is the opcode for experiments (RFC 6580). A Send with Immediate is a Send whose Invalidate STag field
-//! holds four octets for the receiver's completion. One "with Solicited Event" has the lower of the two
-//! reserved bits in front of the opcode set.
+//! 0xf is the opcode for experiments (RFC 6580). A Send with Immediate is a Send whose Invalidate
+//! STag field holds four octets for the receiver's completion. One "with Solicited Event" has the
+//! lower of the two reserved bits in front of the opcode set.
 //!
 //! Pure, any context.
 //!
@@ -54,12 +54,12 @@ pub enum Extensions {
 
 /// Whether the receiver is to raise an event for the message: the "with Solicited Event" kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Solicited {
+pub enum SendEvent {
     /// An ordinary message.
     #[default]
-    No,
+    Silent,
     /// The receiver's consumer may have armed an event for it.
-    Yes,
+    Solicit,
 }
 
 /// The kind of an RDMAP message.
@@ -97,8 +97,8 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Returns the message of an opcode and the two reserved bits in front of it, `None` for a reserved
-    /// opcode (RDMAP-27).
+    /// Returns the message of an opcode and the two reserved bits in front of it, `None` for a
+    /// reserved opcode (RDMAP-27).
     #[inline]
     pub const fn from_wire(octet: u8, extensions: Extensions) -> Option<Self> {
         let assigned = match octet & 0xf {
@@ -194,7 +194,7 @@ pub enum SendExtra {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendKind {
     /// Whether it is one "with Solicited Event".
-    pub solicited: Solicited,
+    pub solicited: SendEvent,
     /// What it carries besides.
     pub extra: SendExtra,
 }
@@ -204,12 +204,12 @@ impl SendKind {
     #[inline]
     pub const fn opcode(self) -> Opcode {
         match (self.solicited, self.extra) {
-            (Solicited::No, SendExtra::None) => Opcode::Send,
-            (Solicited::No, SendExtra::Invalidate(_)) => Opcode::SendInvalidate,
-            (Solicited::No, SendExtra::Immediate(_)) => Opcode::SendImmediate,
-            (Solicited::Yes, SendExtra::None) => Opcode::SendSolicited,
-            (Solicited::Yes, SendExtra::Invalidate(_)) => Opcode::SendSolicitedInvalidate,
-            (Solicited::Yes, SendExtra::Immediate(_)) => Opcode::SendSolicitedImmediate,
+            (SendEvent::Silent, SendExtra::None) => Opcode::Send,
+            (SendEvent::Silent, SendExtra::Invalidate(_)) => Opcode::SendInvalidate,
+            (SendEvent::Silent, SendExtra::Immediate(_)) => Opcode::SendImmediate,
+            (SendEvent::Solicit, SendExtra::None) => Opcode::SendSolicited,
+            (SendEvent::Solicit, SendExtra::Invalidate(_)) => Opcode::SendSolicitedInvalidate,
+            (SendEvent::Solicit, SendExtra::Immediate(_)) => Opcode::SendSolicitedImmediate,
         }
     }
 
@@ -288,7 +288,7 @@ pub struct Immediate {
     /// The octets, opaque.
     pub data: [u8; Self::LEN],
     /// Whether the message is the one "with Solicited Event" (EXT-73).
-    pub solicited: Solicited,
+    pub solicited: SendEvent,
 }
 
 impl Immediate {
@@ -299,8 +299,8 @@ impl Immediate {
     #[inline]
     pub const fn opcode(&self) -> Opcode {
         match self.solicited {
-            Solicited::No => Opcode::Immediate,
-            Solicited::Yes => Opcode::ImmediateSolicited,
+            SendEvent::Silent => Opcode::Immediate,
+            SendEvent::Solicit => Opcode::ImmediateSolicited,
         }
     }
 }
@@ -335,13 +335,19 @@ mod tests {
         let stag = SendExtra::Invalidate(Stag::new(0x1234));
         let octets = SendExtra::Immediate([1, 2, 3, 4]);
         let kind = |solicited, extra| SendKind { solicited, extra };
-        assert_eq!(kind(Solicited::No, SendExtra::None).opcode().to_wire(), 3);
-        assert_eq!(kind(Solicited::No, stag).opcode().to_wire(), 4);
-        assert_eq!(kind(Solicited::No, octets).opcode().to_wire(), 0xf);
-        assert_eq!(kind(Solicited::Yes, SendExtra::None).opcode().to_wire(), 5);
-        assert_eq!(kind(Solicited::Yes, stag).opcode().to_wire(), 6);
-        assert_eq!(kind(Solicited::Yes, octets).opcode().to_wire(), 0x1f);
-        let field = |extra| kind(Solicited::Yes, extra).invalidate_field().raw();
+        assert_eq!(
+            kind(SendEvent::Silent, SendExtra::None).opcode().to_wire(),
+            3
+        );
+        assert_eq!(kind(SendEvent::Silent, stag).opcode().to_wire(), 4);
+        assert_eq!(kind(SendEvent::Silent, octets).opcode().to_wire(), 0xf);
+        assert_eq!(
+            kind(SendEvent::Solicit, SendExtra::None).opcode().to_wire(),
+            5
+        );
+        assert_eq!(kind(SendEvent::Solicit, stag).opcode().to_wire(), 6);
+        assert_eq!(kind(SendEvent::Solicit, octets).opcode().to_wire(), 0x1f);
+        let field = |extra| kind(SendEvent::Solicit, extra).invalidate_field().raw();
         assert_eq!(field(stag), 0x1234);
         assert_eq!(field(octets), 0x0102_0304);
         assert_eq!(field(SendExtra::None), 0);

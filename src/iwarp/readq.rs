@@ -17,8 +17,8 @@ use crate::{
     fault::Fault,
     rdmap::ReadRequest,
     receiver::{
+        QueueRoom,
         Queued,
-        Room,
         TaggedSegment, //
     },
     stag::{
@@ -61,11 +61,11 @@ impl Depth {
 
     /// Returns whether a slot is free.
     #[inline]
-    pub const fn room(&self) -> Room {
+    pub const fn room(&self) -> QueueRoom {
         if self.used < self.limit {
-            Room::Free
+            QueueRoom::Free
         } else {
-            Room::Full
+            QueueRoom::Full
         }
     }
 
@@ -161,8 +161,8 @@ impl Outstanding {
         response: Queued<AtomicResponse>,
     ) -> Result<u64, Fault> {
         let (room, expected) = match oldest {
-            Some(Self::Atomic { identifier }) => (Room::Free, *identifier),
-            Some(Self::Read(_)) | None => (Room::Full, 0),
+            Some(Self::Atomic { identifier }) => (QueueRoom::Free, *identifier),
+            Some(Self::Read(_)) | None => (QueueRoom::Full, 0),
         };
         let response = response.admit(room)?;
         if response.identifier == expected {
@@ -272,8 +272,8 @@ impl ReadState {
 mod tests {
     use super::*;
     use crate::{
-        ddp::Last,
-        receiver::Payload, //
+        ddp::MessagePart,
+        receiver::PayloadSpan, //
     };
 
     const REQUEST: ReadRequest = ReadRequest {
@@ -284,11 +284,11 @@ mod tests {
         source_to: TaggedOffset::new(0x9000),
     };
 
-    fn segment(to: u64, len: u16, last: Last) -> TaggedSegment {
+    fn segment(to: u64, len: u16, last: MessagePart) -> TaggedSegment {
         TaggedSegment {
             stag: REQUEST.sink_stag,
             to: TaggedOffset::new(to),
-            payload: Payload { offset: 14, len },
+            payload: PayloadSpan { offset: 14, len },
             last,
         }
     }
@@ -314,17 +314,17 @@ mod tests {
         ring.try_take();
         ring.release();
         for used in 0..3 {
-            assert_eq!((ring.used(), ring.room()), (used, Room::Free));
+            assert_eq!((ring.used(), ring.room()), (used, QueueRoom::Free));
             assert!(ring.try_take().is_some());
         }
-        assert_eq!((ring.room(), ring.try_take()), (Room::Full, None));
+        assert_eq!((ring.room(), ring.try_take()), (QueueRoom::Full, None));
         assert!(ring.taken().eq([1, 2, 0]));
     }
 
     #[test]
     fn a_ring_without_slots_takes_nothing() {
         let mut ring = Depth::new(0);
-        assert_eq!(ring.room(), Room::Full);
+        assert_eq!(ring.room(), QueueRoom::Full);
         assert_eq!(
             (ring.try_take(), ring.oldest(), ring.release()),
             (None, None, None)
@@ -346,13 +346,13 @@ mod tests {
     #[test]
     fn a_response_is_complete_with_its_last_octet() {
         let mut read = ReadState::new(&REQUEST);
-        let first = read.accept(&segment(0x1000, 200, Last::No));
+        let first = read.accept(&segment(0x1000, 200, MessagePart::Continued));
         let expected = ReadPlacement {
             offset: 0,
             complete: false,
         };
         assert_eq!(first, Ok(expected));
-        let second = read.accept(&segment(0x10c8, 100, Last::Yes));
+        let second = read.accept(&segment(0x10c8, 100, MessagePart::Final));
         let expected = ReadPlacement {
             offset: 200,
             complete: true,
@@ -365,7 +365,7 @@ mod tests {
         let mut read = ReadState::new(&ReadRequest { len: 0, ..REQUEST });
         assert!(read.is_empty());
         // Neither STag nor offset count.
-        let mut end = segment(7, 0, Last::Yes);
+        let mut end = segment(7, 0, MessagePart::Final);
         end.stag = Stag::new(1);
         let expected = ReadPlacement {
             offset: 0,
@@ -377,21 +377,24 @@ mod tests {
     #[test]
     fn rejects_a_response_that_ends_too_early() {
         let mut read = ReadState::new(&REQUEST);
-        let end = read.accept(&segment(0x1000, 299, Last::Yes));
+        let end = read.accept(&segment(0x1000, 299, MessagePart::Final));
         assert_eq!(end, Err(Fault::ResponseShort));
     }
 
     #[test]
     fn rejects_more_octets_than_were_asked_for() {
         let mut read = ReadState::new(&REQUEST);
-        assert!(read.accept(&segment(0x1000, 200, Last::No)).is_ok());
-        let again = read.accept(&segment(0x1000, 101, Last::No));
+        assert!(read
+            .accept(&segment(0x1000, 200, MessagePart::Continued))
+            .is_ok());
+        let again = read.accept(&segment(0x1000, 101, MessagePart::Continued));
         assert_eq!(again, Err(Fault::ResponseBounds));
     }
 
     #[test]
     fn rejects_octets_outside_the_sink() {
-        let accept = |to, len| ReadState::new(&REQUEST).accept(&segment(to, len, Last::No));
+        let accept =
+            |to, len| ReadState::new(&REQUEST).accept(&segment(to, len, MessagePart::Continued));
         assert_eq!(accept(0xfff, 1), Err(Fault::ResponseBounds));
         assert_eq!(accept(0x1000 + 300, 1), Err(Fault::ResponseBounds));
         assert_eq!(accept(0x1000 + 299, 2), Err(Fault::ResponseBounds));
@@ -401,7 +404,7 @@ mod tests {
 
     #[test]
     fn rejects_a_response_to_another_stag() {
-        let mut other = segment(0x1000, 10, Last::No);
+        let mut other = segment(0x1000, 10, MessagePart::Continued);
         other.stag = REQUEST.source_stag;
         let refused = ReadState::new(&REQUEST).accept(&other);
         assert_eq!(refused, Err(Fault::ResponseStag));

@@ -30,7 +30,7 @@ use crate::{
     },
     ddp::{
         Control,
-        Last,
+        MessagePart,
         Model,
         Msn,
         QueueNumber,
@@ -43,9 +43,9 @@ use crate::{
         Immediate,
         Opcode,
         ReadRequest,
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     terminate::Terminate, //
 };
@@ -53,9 +53,9 @@ use crate::{
 mod verdict;
 
 pub use verdict::{
-    Payload,
+    PayloadSpan,
+    QueueRoom,
     Queued,
-    Room,
     Segment,
     SendSegment,
     TaggedSegment, //
@@ -151,13 +151,13 @@ impl Receiver {
         let Control { opcode, last } = header.control;
         self.check_order(opcode)?;
         self.open = match last {
-            Last::No => Some(opcode),
-            Last::Yes => None,
+            MessagePart::Continued => Some(opcode),
+            MessagePart::Final => None,
         };
         let segment = TaggedSegment {
             stag: header.stag,
             to: header.to,
-            payload: Payload::after::<{ TaggedHeader::LEN }>(ulpdu_len),
+            payload: PayloadSpan::after::<{ TaggedHeader::LEN }>(ulpdu_len),
             last,
         };
         Ok(if opcode == Opcode::Write {
@@ -179,12 +179,12 @@ impl Receiver {
         let invalidate = SendExtra::Invalidate(header.invalidate);
         let immediate = SendExtra::Immediate(header.invalidate.raw().to_be_bytes());
         match header.control.opcode {
-            Opcode::Send => send(Solicited::No, SendExtra::None),
-            Opcode::SendInvalidate => send(Solicited::No, invalidate),
-            Opcode::SendImmediate => send(Solicited::No, immediate),
-            Opcode::SendSolicited => send(Solicited::Yes, SendExtra::None),
-            Opcode::SendSolicitedInvalidate => send(Solicited::Yes, invalidate),
-            Opcode::SendSolicitedImmediate => send(Solicited::Yes, immediate),
+            Opcode::Send => send(SendEvent::Silent, SendExtra::None),
+            Opcode::SendInvalidate => send(SendEvent::Silent, invalidate),
+            Opcode::SendImmediate => send(SendEvent::Silent, immediate),
+            Opcode::SendSolicited => send(SendEvent::Solicit, SendExtra::None),
+            Opcode::SendSolicitedInvalidate => send(SendEvent::Solicit, invalidate),
+            Opcode::SendSolicitedImmediate => send(SendEvent::Solicit, immediate),
             Opcode::ReadRequest => {
                 let msn = self.check_whole(header, QueueNumber::READ)?;
                 let whole = Whole::new(header, body, ulpdu_len);
@@ -195,9 +195,9 @@ impl Receiver {
                 }))
             }
             Opcode::Terminate => self.handle_terminate(header, body, ulpdu_len),
-            Opcode::Immediate => self.handle_immediate(header, body, ulpdu_len, Solicited::No),
+            Opcode::Immediate => self.handle_immediate(header, body, ulpdu_len, SendEvent::Silent),
             Opcode::ImmediateSolicited => {
-                self.handle_immediate(header, body, ulpdu_len, Solicited::Yes)
+                self.handle_immediate(header, body, ulpdu_len, SendEvent::Solicit)
             }
             Opcode::AtomicRequest => {
                 let msn = self.check_whole(header, QueueNumber::READ)?;
@@ -244,8 +244,8 @@ impl Receiver {
             });
         }
         self.open = match last {
-            Last::No => Some(opcode),
-            Last::Yes => {
+            MessagePart::Continued => Some(opcode),
+            MessagePart::Final => {
                 self.send.advance();
                 None
             }
@@ -254,7 +254,7 @@ impl Receiver {
             first,
             msn: header.msn,
             offset: header.offset,
-            payload: Payload::after::<{ UntaggedHeader::LEN }>(ulpdu_len),
+            payload: PayloadSpan::after::<{ UntaggedHeader::LEN }>(ulpdu_len),
             kind,
             last,
         }))
@@ -266,7 +266,7 @@ impl Receiver {
         header: &UntaggedHeader,
         body: &[u8],
         ulpdu_len: u16,
-        solicited: Solicited,
+        solicited: SendEvent,
     ) -> Result<Segment, Fault> {
         let msn = self.check_whole(header, QueueNumber::SEND)?;
         let whole = Whole::new(header, body, ulpdu_len);
@@ -342,7 +342,7 @@ fn check_queue(header: &UntaggedHeader, queue: QueueNumber) -> Result<(), Fault>
 /// A message that has to be one segment with an RDMAP header of fixed length.
 struct Whole<'a> {
     offset: u32,
-    last: Last,
+    last: MessagePart,
     body: &'a [u8],
     ulpdu_len: u16,
 }
@@ -489,7 +489,10 @@ mod tests {
         assert!(begun.is_ok() && receiver.is_mid_message());
         let more = send(hand_in(&mut receiver, &untagged(LAST, 5, 0, 1, 100), 28))?;
         assert!(!more.first && !receiver.is_mid_message());
-        assert_eq!((more.offset, more.kind.solicited), (100, Solicited::Yes));
+        assert_eq!(
+            (more.offset, more.kind.solicited),
+            (100, SendEvent::Solicit)
+        );
         Ok(())
     }
 
@@ -552,8 +555,11 @@ mod tests {
         octets[..18].copy_from_slice(&untagged(LAST, 1, 1, 1, 0));
         octets[33] = 9;
         let queued = read_request(receiver().handle_fpdu(&octets, 46))?;
-        assert_eq!(queued.admit(Room::Full), Err(Fault::ReadDepth));
-        assert_eq!(queued.admit(Room::Free).map(|request| request.len), Ok(9));
+        assert_eq!(queued.admit(QueueRoom::Full), Err(Fault::ReadDepth));
+        assert_eq!(
+            queued.admit(QueueRoom::Free).map(|request| request.len),
+            Ok(9)
+        );
         Ok(())
     }
 
@@ -563,7 +569,7 @@ mod tests {
             let mut octets = [0; RECEIVE_HEADER_MAX];
             octets[..18].copy_from_slice(&untagged(LAST, 1, 1, 1, 0));
             let queued = read_request(receiver().handle_fpdu(&octets, len))?;
-            assert_eq!(queued.admit(Room::Free), Err(Fault::HeaderLength));
+            assert_eq!(queued.admit(QueueRoom::Free), Err(Fault::HeaderLength));
         }
         Ok(())
     }

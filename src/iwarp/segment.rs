@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The cutting room: one message in, one plan per FPDU out.
+//! Segmentation: one message in, one plan per FPDU out.
 //!
 //! A [`Segmenter`] knows the message and how much of it has been cut; it never sees payload. Each
 //! [`Plan`] holds the finished header octets, length field included, and says which octets of the
@@ -25,7 +25,7 @@ use crate::{
     },
     ddp::{
         Control,
-        Last,
+        MessagePart,
         Msn,
         QueueNumber,
         TaggedHeader,
@@ -140,7 +140,7 @@ pub struct Plan {
     ulpdu_len: u16,
     payload_len: u16,
     payload_offset: u32,
-    last: Last,
+    last: MessagePart,
 }
 
 impl Plan {
@@ -192,7 +192,7 @@ impl Plan {
             ulpdu_len: 0,
             payload_len: 0,
             payload_offset: 0,
-            last: Last::Yes,
+            last: MessagePart::Final,
         }
     }
 
@@ -327,7 +327,7 @@ impl Segmenter {
         if self.done {
             return false;
         }
-        (plan.payload_len, plan.payload_offset, plan.last) = (0, 0, Last::Yes);
+        (plan.payload_len, plan.payload_offset, plan.last) = (0, 0, MessagePart::Final);
         match self.message {
             Message::Write { stag, to } => {
                 self.cut::<{ TaggedHeader::LEN }>(mulpdu, plan);
@@ -374,7 +374,7 @@ impl Segmenter {
         let remaining = self.remaining();
         let len = u16::try_from(remaining).map_or(room, |remaining| remaining.min(room));
         if u32::from(len) != remaining {
-            plan.last = Last::No;
+            plan.last = MessagePart::Continued;
         }
         plan.payload_len = len;
         plan.payload_offset = self.cut;
@@ -447,7 +447,7 @@ mod tests {
 
     const SEND: Message = Message::Send {
         kind: SendKind {
-            solicited: crate::rdmap::Solicited::No,
+            solicited: crate::rdmap::SendEvent::Silent,
             extra: crate::rdmap::SendExtra::None,
         },
         msn: Msn::FIRST,

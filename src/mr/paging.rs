@@ -2,10 +2,11 @@
 
 //! Regions whose memory need not be there: bringing it in, for a copy that waits or beforehand.
 //!
-//! What enters: a range of a region that a copy met and did not find there, or a process's advice. What
-//! leaves: the octets of that range, pinned until the copy is made.
+//! What enters: a range of a region that a copy met and did not find there, or a process's advice.
+//! What leaves: the octets of that range, pinned until the copy is made.
 //!
-//! Context: process. It takes as long as the process's page faults do, so no lock is held, nor the gate.
+//! Context: process. It takes as long as the process's page faults do, so no lock is held, and no
+//! guard of a region.
 
 use kernel::{
     prelude::*,
@@ -16,15 +17,15 @@ use kernel::{
 };
 use kernel_ext::{
     mm::{
+        mem_map::Memory,
         paged::{
             Paged,
             Prefetch, //
-        },
-        place::Memory, //
+        }, //
     },
     rdma::{
         mr::Advice,
-        wr::Sge, //
+        wr::IbSge, //
     }, //
 };
 
@@ -48,8 +49,9 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Brings them in. They are all of the memory that is returned, which is to be dropped soon after the
-    /// copy, in process context. The copy has to be made inside of the region, and checked as any other.
+    /// Brings them in. They are all of the memory that is returned, which is to be dropped soon
+    /// after the copy, in process context. The copy has to be made inside of the region, and
+    /// checked as any other.
     ///
     /// # Errors
     ///
@@ -70,7 +72,7 @@ impl Wanted {
 impl Region {
     /// The memory that need not be there, and where in it the offset is.
     fn paged(&self, at: u64) -> Option<(Arc<Paged>, u64)> {
-        let inside = self.enter()?;
+        let inside = self.try_access()?;
         let (paged, at) = inside.memory().paged(at)?;
         Some((paged.clone(), at))
     }
@@ -80,8 +82,8 @@ impl Region {
 ///
 /// # Errors
 ///
-/// * `EFAULT` if a key is wrong or does not give the right to write that is asked for, or a range is not
-///   inside of its region or not in the process's memory.
+/// * `EFAULT` if a key is wrong or does not give the right to write that is asked for, or a range
+///   is not inside of its region or not in the process's memory.
 /// * `EINVAL` if a region is not paged on demand.
 /// * `EINTR` if the process is being killed.
 pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
@@ -89,7 +91,7 @@ pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
         Prefetch::Present | Prefetch::Read => LocalUse::Source,
         Prefetch::Write => LocalUse::Sink,
     };
-    for Sge { addr, length, lkey } in advice.ranges {
+    for IbSge { addr, length, lkey } in advice.ranges {
         let region = pd.device.region(Stag::new(lkey)).ok_or(EFAULT)?;
         let at = region
             .check_local(Stag::new(lkey), pd.id(), addr, length, usage)

@@ -13,7 +13,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::place::{
+    mm::mem_map::{
         Divisible,
         KernelPages,
         Memory,
@@ -27,7 +27,7 @@ use kernel_ext::{
         },
         ops::MrCreated,
         types::{
-            Access as VerbsAccess,
+            AccessFlags,
             KernelOwned, //
         }, //
     }, //
@@ -47,19 +47,19 @@ use crate::{
     }, //
 };
 
-/// Most pages or pieces of a region for fast registration. The room for them is made with the region: 64 KiB at
-/// most, for 16 MiB of pages.
+/// Most pages or pieces of a region for fast registration. The room for them is made with the
+/// region: 64 KiB at most, for 16 MiB of pages.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 4096;
 
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
-const OPTIONAL: VerbsAccess = VerbsAccess::from_bits(0x3ff0_0000);
+const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
 
 /// What a consumer holds of a region.
 pub(crate) struct Mr {
     pub(crate) region: Arc<Region>,
     pub(super) device: Arc<Device>,
     /// The rights that it was made with, as the consumer asked for them.
-    pub(super) access: VerbsAccess,
+    pub(super) access: AccessFlags,
     /// The room for the pages of a region for fast registration.
     pages: Option<Arc<KernelPages>>,
     _reservation: Reservation,
@@ -71,7 +71,7 @@ pub(crate) struct MrState {
     /// Its key leads to its memory.
     pub(crate) valid: bool,
     /// The rights that it gives.
-    pub(crate) access: VerbsAccess,
+    pub(crate) access: AccessFlags,
     /// How many windows are bound to it.
     pub(crate) windows: u32,
 }
@@ -83,8 +83,8 @@ impl Mr {
     ///
     /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
     /// * `EOPNOTSUPP` as [`to_rights`].
-    /// * `ENOMEM` if the device has all regions that it can have, the process has pinned all that it
-    ///   may, or memory is short.
+    /// * `ENOMEM` if the device has all regions that it can have, the process has pinned all that
+    ///   it may, or memory is short.
     /// * `EFAULT` if the memory is not there, or not writable although the rights need it.
     pub(crate) fn register_user(
         pd: ArcBorrow<'_, Pd>,
@@ -101,7 +101,8 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` for an empty range, or one that wraps or goes beyond the end; and as [`to_rights`].
+    /// * `EINVAL` for an empty range, or one that wraps or goes beyond the end; and as
+    ///   [`to_rights`].
     /// * `EACCES` for rights to write by a descriptor that is only for reading.
     /// * `ENOMEM` if the device has all regions that it can have, or memory is short.
     /// * `EOPNOTSUPP` for paging on demand, and those of [`RegDmaBufMr::map`].
@@ -110,7 +111,7 @@ impl Mr {
         request: &RegDmaBufMr<'_>,
     ) -> Result<MrCreated<Self>> {
         let access = to_rights(request.access)?;
-        if request.access.contains(VerbsAccess::ON_DEMAND) {
+        if request.access.contains(AccessFlags::ON_DEMAND) {
             return Err(EOPNOTSUPP);
         }
         if request.iova.checked_add(request.length).is_none() {
@@ -130,7 +131,7 @@ impl Mr {
     pub(crate) fn dma(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
-        access: VerbsAccess,
+        access: AccessFlags,
     ) -> Result<MrCreated<Self>> {
         let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
         let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
@@ -157,7 +158,7 @@ impl Mr {
             valid: false,
             ..Body::new(0, 0, Access::NONE, memory)
         };
-        Ok(Self::insert(pd, Kind::FastReg, None, body, VerbsAccess::empty())?.created())
+        Ok(Self::insert(pd, Kind::FastReg, None, body, AccessFlags::empty())?.created())
     }
 
     /// Takes over a new list of pages and invalidates the old registration, if it still was valid.
@@ -166,7 +167,7 @@ impl Mr {
     /// Context: any but hard interrupt; does not sleep.
     pub(crate) fn map_list(&self, sg: &mut MapSg<'_>) -> Result<i32> {
         let mut result = Err(EINVAL);
-        self.region.gate.update(|body| {
+        self.region.body.update(|body| {
             body.valid = false;
             result = sg.map().map(|mapped| {
                 body.base = mapped.iova;
@@ -193,7 +194,7 @@ impl Mr {
 
     /// What the region is now.
     pub(crate) fn state(&self) -> MrState {
-        let (valid, rights) = match self.region.enter() {
+        let (valid, rights) = match self.region.try_access() {
             Some(inside) => (inside.valid, inside.access),
             None => (false, Access::NONE),
         };
@@ -203,7 +204,7 @@ impl Mr {
             access: RIGHTS
                 .iter()
                 .filter(|(_, right)| rights.contains(*right))
-                .fold(VerbsAccess::empty(), |all, (flag, _)| all | *flag),
+                .fold(AccessFlags::empty(), |all, (flag, _)| all | *flag),
             windows: self.region.windows(),
         }
     }
@@ -213,7 +214,7 @@ impl Mr {
         kind: Kind,
         key: Option<u8>,
         body: Body,
-        access: VerbsAccess,
+        access: AccessFlags,
     ) -> Result<Arc<Self>> {
         let device = pd.device.clone();
         let pages = match &body.memory {
@@ -252,8 +253,8 @@ impl Drop for Mr {
     }
 }
 
-/// The memory of a request, pinned if it is to be; of which there can be parts if windows may be bound to
-/// it.
+/// The memory of a request, pinned if it is to be; of which there can be parts if windows may be
+/// bound to it.
 ///
 /// # Errors
 ///
@@ -261,7 +262,7 @@ impl Drop for Mr {
 /// * `EOPNOTSUPP` for all memory of the process as one region.
 /// * Those of [`RegUserMr::pin`] and [`RegUserMr::page_on_demand`].
 pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
-    let on_demand = request.access.contains(VerbsAccess::ON_DEMAND);
+    let on_demand = request.access.contains(AccessFlags::ON_DEMAND);
     if on_demand && request.start == 0 && request.length == u64::MAX {
         return Err(EOPNOTSUPP);
     }
@@ -273,7 +274,7 @@ pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
     } else {
         Memory::Pages(request.pin()?.into_pages()?)
     };
-    if request.access.contains(VerbsAccess::MW_BIND) {
+    if request.access.contains(AccessFlags::MW_BIND) {
         Ok(Divisible::try_new()?.fill(memory))
     } else {
         Ok(memory)
@@ -286,15 +287,15 @@ pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
 ///
 /// * As [`named_rights`].
 /// * `EINVAL` for a peer's right to write without the local one.
-pub(super) fn to_rights(flags: VerbsAccess) -> Result<Access> {
+pub(super) fn to_rights(flags: AccessFlags) -> Result<Access> {
     let rest = flags
         .without(OPTIONAL)
-        .without(VerbsAccess::HUGETLB)
-        .without(VerbsAccess::MW_BIND)
-        .without(VerbsAccess::ON_DEMAND);
+        .without(AccessFlags::HUGETLB)
+        .without(AccessFlags::MW_BIND)
+        .without(AccessFlags::ON_DEMAND);
     let rights = named_rights(rest)?;
-    let remote_write = VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC;
-    if flags.intersects(remote_write) && !flags.contains(VerbsAccess::LOCAL_WRITE) {
+    let remote_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    if flags.intersects(remote_write) && !flags.contains(AccessFlags::LOCAL_WRITE) {
         return Err(EINVAL);
     }
     Ok(rights)
@@ -305,7 +306,7 @@ pub(super) fn to_rights(flags: VerbsAccess) -> Result<Access> {
 /// # Errors
 ///
 /// `EOPNOTSUPP` for what the device does not offer: addresses from zero, flushes.
-pub(super) fn named_rights(flags: VerbsAccess) -> Result<Access> {
+pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
     let rest = RIGHTS
         .iter()
         .fold(flags, |rest, (flag, _)| rest.without(*flag));
@@ -317,18 +318,18 @@ pub(super) fn named_rights(flags: VerbsAccess) -> Result<Access> {
 }
 
 /// The rights among the verbs' flags; the other flags do not count.
-pub(crate) fn rights_among(flags: VerbsAccess) -> Access {
+pub(crate) fn rights_among(flags: AccessFlags) -> Access {
     RIGHTS
         .iter()
         .filter(|(flag, _)| flags.contains(*flag))
         .fold(Access::NONE, |rights, (_, right)| rights.union(*right))
 }
 
-const RIGHTS: [(VerbsAccess, Access); 4] = [
-    (VerbsAccess::LOCAL_WRITE, Access::LOCAL_WRITE),
-    (VerbsAccess::REMOTE_WRITE, Access::REMOTE_WRITE),
-    (VerbsAccess::REMOTE_READ, Access::REMOTE_READ),
-    (VerbsAccess::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+const RIGHTS: [(AccessFlags, Access); 4] = [
+    (AccessFlags::LOCAL_WRITE, Access::LOCAL_WRITE),
+    (AccessFlags::REMOTE_WRITE, Access::REMOTE_WRITE),
+    (AccessFlags::REMOTE_READ, Access::REMOTE_READ),
+    (AccessFlags::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
 ];
 
 #[kernel::prelude::kunit_tests(riwarp_registration)]
@@ -337,16 +338,16 @@ mod tests {
 
     #[test]
     fn rights_are_those_of_the_verbs() {
-        let both = VerbsAccess::REMOTE_READ | VerbsAccess::LOCAL_WRITE;
+        let both = AccessFlags::REMOTE_READ | AccessFlags::LOCAL_WRITE;
         let expected = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
         assert_eq!(to_rights(both), Ok(expected));
-        assert_eq!(to_rights(VerbsAccess::from_bits(0)), Ok(Access::NONE));
-        assert_eq!(to_rights(VerbsAccess::RELAXED_ORDERING), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::from_bits(0)), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::RELAXED_ORDERING), Ok(Access::NONE));
         // A peer may not write where the consumer may not.
-        assert_eq!(to_rights(VerbsAccess::REMOTE_WRITE), Err(EINVAL));
-        assert_eq!(to_rights(VerbsAccess::REMOTE_ATOMIC), Err(EINVAL));
-        assert_eq!(to_rights(VerbsAccess::MW_BIND), Ok(Access::NONE));
-        assert_eq!(to_rights(VerbsAccess::ON_DEMAND), Ok(Access::NONE));
-        assert_eq!(to_rights(VerbsAccess::ZERO_BASED), Err(EOPNOTSUPP));
+        assert_eq!(to_rights(AccessFlags::REMOTE_WRITE), Err(EINVAL));
+        assert_eq!(to_rights(AccessFlags::REMOTE_ATOMIC), Err(EINVAL));
+        assert_eq!(to_rights(AccessFlags::MW_BIND), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::ON_DEMAND), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::ZERO_BASED), Err(EOPNOTSUPP));
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a process's region is registered anew: with other memory, other rights, or in another domain.
+//! How a process's region is registered anew: with other memory, other rights, or in another
+//! domain.
 //!
 //! A new region with a key of its own takes the place of the old one, whose key then leads nowhere;
-//! so no peer has more by its old key than it was given. Where the memory stays it is handed over, with
-//! its pages pinned as they are.
+//! so no peer has more by its old key than it was given. Where the memory stays it is handed over,
+//! with its pages pinned as they are.
 //!
 //! Context: process.
 
@@ -17,14 +18,14 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::place::{
+    mm::mem_map::{
         Divisible,
         Memory, //
     },
     rdma::{
         mr::ReregUserMr,
         ops::MrCreated,
-        types::Access as VerbsAccess, //
+        types::AccessFlags, //
     }, //
 };
 
@@ -38,8 +39,8 @@ use super::{
 use crate::context::Pd;
 
 impl Mr {
-    /// Makes the region that takes the place of this one, which has then ended. It is one more for as
-    /// long as the call takes, and so is new memory beside the old.
+    /// Makes the region that takes the place of this one, which has then ended. It is one more for
+    /// as long as the call takes, and so is new memory beside the old.
     ///
     /// # Errors
     ///
@@ -76,16 +77,16 @@ impl Mr {
         &self,
         pd: ArcBorrow<'_, Pd>,
         access: Access,
-        flags: VerbsAccess,
+        flags: AccessFlags,
     ) -> Result<Arc<Self>> {
-        let on_demand = |flags: VerbsAccess| flags.contains(VerbsAccess::ON_DEMAND);
+        let on_demand = |flags: AccessFlags| flags.contains(AccessFlags::ON_DEMAND);
         if on_demand(flags) != on_demand(self.access) {
             return Err(EOPNOTSUPP);
         }
         if access.contains(Access::LOCAL_WRITE) && !self.is_writable() {
             return Err(EACCES);
         }
-        let room = if flags.contains(VerbsAccess::MW_BIND) {
+        let room = if flags.contains(AccessFlags::MW_BIND) {
             Some(Divisible::try_new()?)
         } else {
             None
@@ -105,7 +106,7 @@ impl Mr {
                 let _ = new.region.refuse_windows();
             }
         }
-        new.region.gate.update(|body| {
+        new.region.body.update(|body| {
             body.base = old.base;
             body.len = old.len;
             core::mem::swap(&mut body.memory, &mut old.memory);
@@ -116,7 +117,7 @@ impl Mr {
 
     fn is_writable(&self) -> bool {
         self.region
-            .enter()
+            .try_access()
             .is_some_and(|inside| inside.memory().is_writable())
     }
 }

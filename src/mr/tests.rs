@@ -15,7 +15,7 @@ impl Region {
             ..Body::new(0, u64::MAX, Access::ALL, Memory::nothing())
         };
         let region = Self::new(Kind::User, pd, body)?;
-        drop(region.gate.close());
+        drop(region.body.revoke());
         Ok(region)
     }
 }
@@ -88,8 +88,8 @@ mod regions {
     fn a_deregistered_region_lets_nobody_in() -> Result {
         let region = region(Kind::User, Access::LOCAL_WRITE, true)?;
         assert!(region.is_open() && region.view(of(PD)).valid);
-        drop(region.gate.close());
-        assert!(!region.is_open() && region.enter().is_none());
+        drop(region.body.revoke());
+        assert!(!region.is_open() && region.try_access().is_none());
         assert!(!region.view(of(PD)).valid);
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
         // Nothing is asked of it.
@@ -127,13 +127,13 @@ mod regions {
         let key = Stag::from_parts(KEY.index(), 0x77);
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
         assert_eq!(
-            region.register(of(PD), key, BASE, VerbsAccess::REMOTE_READ),
+            region.register(of(PD), key, BASE, AccessFlags::REMOTE_READ),
             Ok(())
         );
         assert_eq!(region.stag(), key);
         assert_eq!(region.view(of(PD)).access, Access::REMOTE_READ);
         // It is registered.
-        let again = region.register(of(PD), key, BASE, VerbsAccess::REMOTE_READ);
+        let again = region.register(of(PD), key, BASE, AccessFlags::REMOTE_READ);
         assert_eq!(again, Err(WcStatus::LocalProtection));
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
         let new = region.check_local(key, PD, 0x1000, 1, LocalUse::Source);
@@ -147,14 +147,14 @@ mod regions {
         let other = Stag::from_parts(KEY.index() + 1, KEY.key());
         let refused = Err(WcStatus::LocalQpOperation);
         assert_eq!(
-            region.register(of(PD), other, BASE, VerbsAccess::REMOTE_READ),
+            region.register(of(PD), other, BASE, AccessFlags::REMOTE_READ),
             refused
         );
-        let foreign = region.register(of(PdId::new(4)), KEY, BASE, VerbsAccess::REMOTE_READ);
+        let foreign = region.register(of(PdId::new(4)), KEY, BASE, AccessFlags::REMOTE_READ);
         assert_eq!(foreign, refused);
         let process = self::region(Kind::User, Access::NONE, true)?;
         assert_eq!(
-            process.register(of(PD), KEY, BASE, VerbsAccess::REMOTE_READ),
+            process.register(of(PD), KEY, BASE, AccessFlags::REMOTE_READ),
             refused
         );
         Ok(())
@@ -183,7 +183,7 @@ mod regions {
     fn only_the_stream_that_it_was_registered_on_takes_it_back() -> Result {
         let fast = region(Kind::FastReg, Access::NONE, false)?;
         let neighbour = StreamId { qpn: 6, ..of(PD) };
-        let register = |stream| fast.register(stream, KEY, BASE, VerbsAccess::REMOTE_READ);
+        let register = |stream| fast.register(stream, KEY, BASE, AccessFlags::REMOTE_READ);
         assert_eq!(register(of(PD)), Ok(()));
         // All streams of the domain may use it, and their peers may not take it away.
         let refused = fast.invalidate_remote(neighbour, KEY);

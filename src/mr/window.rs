@@ -2,10 +2,10 @@
 
 //! Memory windows: parts of a process's region with keys and rights of their own.
 //!
-//! What enters: windows that a process makes, and the work requests that bind them. What leaves: keys for
-//! peers, that are taken back without a call. A window is a [`Region`] whose memory is a part of another
-//! one's. As long as it is bound, the other one has a [`Claim`] on it and cannot be deregistered; so the
-//! part is let go before the whole, which only deregistration unpins.
+//! What enters: windows that a process makes, and the work requests that bind them. What leaves:
+//! keys for peers, that are taken back without a call. A window is a [`Region`] whose memory is a
+//! part of another one's. As long as it is bound, the other one has a [`Claim`] on it and cannot be
+//! deregistered; so the part is let go before the whole, which only deregistration unpins.
 //!
 //! | type | bound | tied to | invalidated by |
 //! |---|---|---|---|
@@ -29,10 +29,10 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::place::Memory,
+    mm::mem_map::Memory,
     rdma::{
         types::{
-            Access as VerbsAccess,
+            AccessFlags,
             MwType, //
         },
         wr::WcStatus, //
@@ -82,11 +82,11 @@ pub(crate) struct Bind {
     /// Its octets; none ends the binding of a window of type 1.
     pub(crate) len: u64,
     /// The rights that it gives.
-    pub(crate) access: VerbsAccess,
+    pub(crate) access: AccessFlags,
 }
 
 impl Body {
-    /// Lets go of what a window is bound to; to be dropped outside of the gate.
+    /// Lets go of what a window is bound to; to be dropped outside of the update.
     pub(super) fn unbind(&mut self) -> Option<Claim> {
         let claim = self.claim.take()?;
         self.memory = Memory::nothing();
@@ -128,13 +128,13 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// [`WcStatus::MwBind`] if the region is another domain's, grants no windows or not these rights, or
-    /// the range is not inside.
+    /// [`WcStatus::MwBind`] if the region is another domain's, grants no windows or not these
+    /// rights, or the range is not inside.
     fn divide(self: &Arc<Self>, stream: StreamId, bind: &Bind) -> Result<Body, WcStatus> {
         const REFUSED: WcStatus = WcStatus::MwBind;
         let access = named_rights(bind.access).map_err(|_| REFUSED)?;
         let claim = self.claim().ok_or(REFUSED)?;
-        let inside = self.enter().ok_or(REFUSED)?;
+        let inside = self.try_access().ok_or(REFUSED)?;
         if self.kind != Kind::User
             || self.pd != stream.pd
             || !inside.valid
@@ -156,8 +156,8 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// [`WcStatus::MwBind`] if it is no window, another domain's, or not in a state to be bound, and those
-    /// of [`Region::divide`].
+    /// [`WcStatus::MwBind`] if it is no window, another domain's, or not in a state to be bound,
+    /// and those of [`Region::divide`].
     pub(crate) fn bind(
         &self,
         stream: StreamId,
@@ -179,8 +179,8 @@ impl Region {
         new.stag = Stag::from_parts(self.stag().index(), bind.key.key());
         new.tied_to = (kind == MwType::Two).then_some(stream.qpn);
         let mut bound = false;
-        // What is left in `new` is dropped outside of the gate.
-        self.gate.update(|body| {
+        // What is left in `new` is dropped outside of the update.
+        self.body.update(|body| {
             let free = kind == MwType::One || (!body.valid && bind.len != 0);
             if free && self.pd == stream.pd && body.stag == bind.window {
                 core::mem::swap(body, &mut new);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state of a queue pair, published: a word that every context reads, and that changes only as the
-//! state machine in [`iwarp::lifecycle`] says.
+//! The state of a queue pair, published: a word that every context reads, and that changes only as
+//! the state machine in [`iwarp::lifecycle`] says.
 //!
 //! Context: any.
 
@@ -10,7 +10,7 @@ use iwarp::lifecycle::{
     Event,
     FirstFailure,
     Lifecycle,
-    Phase,
+    QpPhase,
     Requested,
     VerbsState, //
 };
@@ -52,7 +52,8 @@ impl LifecycleWord {
     }
 
     pub(super) fn load(&self) -> Lifecycle {
-        // ORDERING: pairs with the full barrier in `on`: who sees a state sees what was prepared for it.
+        // ORDERING: pairs with the full barrier in `on`: who sees a state sees what was prepared
+        // for it.
         Lifecycle::from_raw(self.0.load(Acquire))
     }
 
@@ -80,12 +81,12 @@ impl Qp {
         self.lifecycle.load()
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> QpPhase {
         self.lifecycle().phase()
     }
 
-    /// Something has happened; nothing happens to the queue pair if the state machine refuses it. What
-    /// is to be done then is returned.
+    /// Something has happened; nothing happens to the queue pair if the state machine refuses it.
+    /// What is to be done then is returned.
     pub(crate) fn on(&self, event: Event) -> Actions {
         self.try_on(event).unwrap_or(Actions::NONE)
     }
@@ -111,7 +112,8 @@ impl Qp {
         Ok(actions)
     }
 
-    /// Does what a transition asks of the connection and the consumer. The caller calls the transmitter.
+    /// Does what a transition asks of the connection and the consumer. The caller calls the
+    /// transmitter.
     ///
     /// Context: any, no spin lock of the driver held.
     pub(super) fn act(self: &Arc<Self>, actions: Actions) {
@@ -159,21 +161,21 @@ pub(super) fn qp_state(state: VerbsState) -> QpState {
 #[cfg(CONFIG_KUNIT = "y")]
 impl Qp {
     /// Brings the queue pair to a phase by events that lead there.
-    pub(crate) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: QpPhase) {
         let attach = Event::Attach {
             wait_first_fpdu: false,
         };
-        if phase == Phase::Closing {
+        if phase == QpPhase::Closing {
             self.on(attach);
         }
         self.on(match phase {
-            Phase::Idle => Event::ResetEnd,
-            Phase::Waiting => Event::ModifyRtrPath,
-            Phase::Rts => attach,
-            Phase::Closing => Event::ModifySqd,
-            Phase::Terminate => Event::Fault,
-            Phase::Error => Event::StreamEnded { lost: false },
-            Phase::Gone => Event::Destroy,
+            QpPhase::Idle => Event::ResetEnd,
+            QpPhase::Waiting => Event::ModifyRtrPath,
+            QpPhase::Rts => attach,
+            QpPhase::Closing => Event::ModifySqd,
+            QpPhase::Terminate => Event::Fault,
+            QpPhase::Error => Event::StreamEnded { lost: false },
+            QpPhase::Gone => Event::Destroy,
         });
     }
 }

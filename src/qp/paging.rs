@@ -2,9 +2,9 @@
 
 //! The work items that bring in memory which a queue pair's streams wait for.
 //!
-//! One for each direction, since either may take long. Each device has a queue for them, and each item may
-//! have a thread of its own: a process whose page faults take for ever holds up nobody else, but for who ends
-//! the device.
+//! One for each direction, since either may take long. Each device has a queue for them, and each
+//! item may have a thread of its own: a process whose page faults take for ever holds up nobody
+//! else, but for who ends the device.
 //!
 //! Context: process.
 

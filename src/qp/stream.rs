@@ -8,7 +8,7 @@
 use iwarp::{
     lifecycle::{
         Event,
-        Phase, //
+        QpPhase, //
     },
     rdmap::Extensions, //
 };
@@ -19,7 +19,7 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::rdma::types::Access;
+use kernel_ext::rdma::types::AccessFlags;
 
 use crate::{
     conn::{
@@ -61,7 +61,7 @@ impl Qp {
             }
         };
         if dropped.is_some() {
-            self.lose_call();
+            self.lose_oob();
         }
     }
 
@@ -90,16 +90,17 @@ impl Qp {
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             let send_immediate = extensions == Extensions::SendImmediate;
             self.send_immediate.store(send_immediate, Relaxed);
-            match self.end_pairing() {
+            match self.end_oob() {
                 // What the consumer has set stays as it is.
-                Some(pairing) => {
-                    let unknown = pairing.pair.send_psn.is_none();
-                    attrs.promised = pairing.promised.filter(|_| unknown);
+                Some(oob) => {
+                    let unknown = oob.pair.send_psn.is_none();
+                    attrs.promised = oob.promised.filter(|_| unknown);
                 }
                 None => {
                     // The rights of a stream are those of the regions that its peer names.
-                    attrs.stored.access |=
-                        Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+                    attrs.stored.access |= AccessFlags::REMOTE_READ
+                        | AccessFlags::REMOTE_WRITE
+                        | AccessFlags::REMOTE_ATOMIC;
                     attrs.stored.max_rd_atomic = u8::try_from(params.ord).unwrap_or(u8::MAX);
                     attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
                 }
@@ -133,18 +134,18 @@ impl Qp {
         self.transmit();
     }
 
-    /// The peer of a stream without connection manager has ended its half. On other RDMA networks nobody
-    /// would have noticed: programs go without a word when they have got what they wanted, and their peers
-    /// take flushed receives for a failure. So nothing happens until the next Send, which fails after the time
-    /// that it would wait for an answer there.
-    pub(crate) fn peer_left(self: &Arc<Self>) {
+    /// The peer of a stream without connection manager has ended its half. On other RDMA networks
+    /// nobody would have noticed: programs go without a word when they have got what they wanted,
+    /// and their peers take flushed receives for a failure. So nothing happens until the next Send,
+    /// which fails after the time that it would wait for an answer there.
+    pub(crate) fn note_peer_closed(self: &Arc<Self>) {
         self.on(Event::PeerClosed);
         self.kick();
     }
 
     /// Whether nothing that was taken waits for the peer.
     pub(crate) fn is_content(&self) -> bool {
-        self.phase() == Phase::Rts && self.sq.is_idle()
+        self.phase() == QpPhase::Rts && self.sq.is_idle()
     }
 
     /// Whether the peer has Reads or atomic operations to answer.
@@ -163,7 +164,9 @@ impl Qp {
 
     /// Whether octets are still owed to a peer that has ended its half of the stream.
     pub(crate) fn owes(&self) -> bool {
-        matches!(self.phase(), Phase::Rts | Phase::Closing | Phase::Terminate)
-            && (self.inbound_reads.owes() || self.sq.owes())
+        matches!(
+            self.phase(),
+            QpPhase::Rts | QpPhase::Closing | QpPhase::Terminate
+        ) && (self.inbound_reads.owes() || self.sq.owes())
     }
 }

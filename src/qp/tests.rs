@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of queue pairs: what a kernel consumer does with its queues while it has interrupts off.
+//! KUnit suite of queue pairs: what a kernel consumer does with its queues while it has interrupts
+//! off.
 
 #[kernel::prelude::kunit_tests(riwarp_qp)]
 mod posting {
@@ -17,7 +18,7 @@ mod posting {
         },
         Riwarp, //
     };
-    use iwarp::lifecycle::Phase;
+    use iwarp::lifecycle::QpPhase;
     use kernel_ext::{
         rdma::{
             bench::{
@@ -42,13 +43,13 @@ mod posting {
     };
 
     /// A queue pair; taken out of service when it is dropped.
-    struct Rig {
+    struct QpRig {
         qp: Arc<Qp>,
         cq: Arc<Cq>,
         bench: Bench,
     }
 
-    impl Rig {
+    impl QpRig {
         fn new() -> Result<Self> {
             Self::of(4, 4)
         }
@@ -85,7 +86,8 @@ mod posting {
             self.bench.device.queues.tx.flush();
         }
 
-        /// Polls and arms once more, interrupts off: whether exactly these requests are complete, flushed.
+        /// Polls and arms once more, interrupts off: whether exactly these requests are complete,
+        /// flushed.
         fn flushed(&self, ids: &[u64]) -> bool {
             let (all, off) = interrupts_off(|| {
                 let request = NotifyRequest {
@@ -103,7 +105,7 @@ mod posting {
         }
     }
 
-    impl Drop for Rig {
+    impl Drop for QpRig {
         fn drop(&mut self) {
             Qp::destroy(self.qp.clone());
         }
@@ -111,17 +113,17 @@ mod posting {
 
     #[test]
     fn sends_are_posted_with_interrupts_off() -> Result {
-        let rig = Rig::new()?;
+        let rig = QpRig::new()?;
         assert_eq!(rig.send(&[1]), Err(EINVAL));
         // As a stream does that is about to be attached; nothing is transmitted yet.
-        rig.qp.enter(Phase::Rts);
+        rig.qp.enter(QpPhase::Rts);
         assert_eq!(rig.send(&[1, 2]), Ok(()));
         assert_eq!(rig.send(&[3]), Ok(()));
         // As far as they fit.
         assert_eq!(rig.send(&[4, 5]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[]));
-        rig.qp.enter(Phase::Error);
+        rig.qp.enter(QpPhase::Error);
         assert_eq!(rig.send(&[6]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[1, 2, 3, 4]));
@@ -134,12 +136,12 @@ mod posting {
 
     #[test]
     fn receives_are_posted_with_interrupts_off() -> Result {
-        let rig = Rig::new()?;
+        let rig = QpRig::new()?;
         assert_eq!(rig.receive(&[1, 2, 3]), Ok(()));
         assert_eq!(rig.receive(&[4, 5]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[]));
-        rig.qp.enter(Phase::Error);
+        rig.qp.enter(QpPhase::Error);
         assert_eq!(rig.receive(&[6]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[1, 2, 3, 4]));
@@ -152,14 +154,14 @@ mod posting {
     #[test]
     fn nothing_is_posted_to_a_queue_without_places() -> Result {
         for (send, recv) in [(0, 4), (4, 0), (0, 0)] {
-            let rig = Rig::of(send, recv)?;
+            let rig = QpRig::of(send, recv)?;
             let room = |places| if places == 0 { Err(ENOMEM) } else { Ok(()) };
-            rig.qp.enter(Phase::Rts);
+            rig.qp.enter(QpPhase::Rts);
             assert_eq!(rig.send(&[1]), room(send));
             assert_eq!(rig.receive(&[2]), room(recv));
             rig.settle();
             assert!(rig.flushed(&[]));
-            rig.qp.enter(Phase::Error);
+            rig.qp.enter(QpPhase::Error);
             rig.qp.transmit();
             assert!(rig.flushed(match (send, recv) {
                 (0, 0) => &[],
@@ -187,7 +189,7 @@ mod posting {
 
     #[test]
     fn shared_receives_are_posted_with_interrupts_off() -> Result {
-        let rig = Rig::new()?;
+        let rig = QpRig::new()?;
         let srq = rig.bench.srq(2, 2)?;
         let ((posted, more), off) = interrupts_off(|| {
             let posted = post_recv(&[1, 2], |wrs| srq.post_recv(wrs));
@@ -202,13 +204,13 @@ mod posting {
         Ok(())
     }
 
-    /// A consumer is not called back from within its own call. The transmitter's thread may be through with it
-    /// before the call returns, but not each time.
+    /// A consumer is not called back from within its own call. The transmitter's thread may be
+    /// through with it before the call returns, but not each time.
     #[test]
     fn what_a_change_flushes_is_told_later() -> Result {
         let mut later = false;
         for _ in 0..100 {
-            let rig = Rig::new()?;
+            let rig = QpRig::new()?;
             assert_eq!(rig.receive(&[1]), Ok(()));
             let attr = QpAttr {
                 qp_state: QpState::Err,
@@ -233,18 +235,18 @@ mod posting {
 
     #[test]
     fn who_is_in_rts_stays_there_until_the_end() -> Result {
-        for paired in [false, true] {
-            let rig = Rig::new()?;
+        for oob in [false, true] {
+            let rig = QpRig::new()?;
             assert_eq!(to_rts(&rig.qp), Err(EINVAL));
-            if paired {
+            if oob {
                 // It calls its peer.
-                rig.qp.enter(Phase::Waiting);
+                rig.qp.enter(QpPhase::Waiting);
                 rig.qp.on(Event::ModifyRts);
                 assert_eq!(to_rts(&rig.qp), Ok(()));
             }
-            rig.qp.enter(Phase::Rts);
+            rig.qp.enter(QpPhase::Rts);
             assert_eq!(to_rts(&rig.qp), Ok(()));
-            for phase in [Phase::Closing, Phase::Terminate, Phase::Error] {
+            for phase in [QpPhase::Closing, QpPhase::Terminate, QpPhase::Error] {
                 rig.qp.enter(phase);
                 assert_eq!(to_rts(&rig.qp), Err(EINVAL));
             }
@@ -254,7 +256,7 @@ mod posting {
 
     #[test]
     fn depths_stay_within_the_limits_of_the_device() -> Result {
-        let rig = Rig::new()?;
+        let rig = QpRig::new()?;
         let set = |mask, depth: u32| {
             let depth = u8::try_from(depth)?;
             let attr = QpAttr {
@@ -278,28 +280,28 @@ mod posting {
     /// it.
     #[test]
     fn no_clock_is_left_behind_an_end() -> Result {
-        for end in [Phase::Terminate, Phase::Error, Phase::Gone] {
-            let rig = Rig::new()?;
+        for end in [QpPhase::Terminate, QpPhase::Error, QpPhase::Gone] {
+            let rig = QpRig::new()?;
             let qp = &rig.qp;
-            qp.patience.store(3_600_000, Relaxed);
-            qp.enter(Phase::Rts);
+            qp.retry_timeout.store(3_600_000, Relaxed);
+            qp.enter(QpPhase::Rts);
             qp.on(Event::PeerClosed);
             // Before the end it waits.
-            qp.await_deserter();
-            assert!(cancel_delayed::<Qp, PAIRING>(qp));
+            qp.time_out_closed_peer();
+            assert!(cancel_delayed::<Qp, OOB>(qp));
             qp.enter(end);
-            drop(qp.end_pairing());
-            qp.await_deserter();
-            assert!(!cancel_delayed::<Qp, PAIRING>(qp));
+            drop(qp.end_oob());
+            qp.time_out_closed_peer();
+            assert!(!cancel_delayed::<Qp, OOB>(qp));
         }
         Ok(())
     }
 
     #[test]
     fn the_end_of_a_queue_pair_leaves_nothing_to_poll() -> Result {
-        let rig = Rig::new()?;
+        let rig = QpRig::new()?;
         assert_eq!(rig.receive(&[1]), Ok(()));
-        rig.qp.enter(Phase::Error);
+        rig.qp.enter(QpPhase::Error);
         rig.qp.transmit();
         assert_eq!(rig.receive(&[2]), Ok(()));
         assert_eq!(rig.send(&[3]), Ok(()));

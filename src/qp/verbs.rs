@@ -41,8 +41,8 @@ use kernel_ext::{
         }, //
     },
     sync::{
-        Baton,
-        NextCacheLine, //
+        NextCacheLine,
+        SerialTask, //
     }, //
 };
 
@@ -73,20 +73,20 @@ use crate::{
 };
 
 use super::{
-    alarm::FLUSH_PERIOD,
+    coalescer::{
+        DoorbellCoalescer,
+        RxEvents, //
+    },
     lifecycle::{
         qp_state,
         LifecycleWord, //
     },
-    pace::{
-        Heard,
-        Pace, //
-    },
-    Alarm,
+    tx_timer::FLUSH_PERIOD,
     Attrs,
-    Inner,
     Qp,
-    Receives, //
+    QpInner,
+    Receives,
+    TxTimer, //
 };
 
 /// What a queue pair is made of, besides its send queue.
@@ -131,34 +131,34 @@ impl Qp {
                     // What iWARP calls idle is INIT; programs expect it of an RNIC.
                     lifecycle: LifecycleWord::new(),
                     send_immediate: Atomic::new(false),
-                    patience: Atomic::new(0),
+                    retry_timeout: Atomic::new(0),
                     rights: Atomic::new(Access::ALL.bits().into()),
                     peer_terminate: Atomic::new(0),
-                    last_wqe_told: Atomic::new(false),
+                    last_wqe_raised: Atomic::new(false),
                     attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
                     modifying <- new_mutex!((), "Qp::modifying"),
-                    pairing <- new_mutex!(None, "Qp::pairing"),
-                    inner <- new_spinlock_irq!(Inner {
+                    oob <- new_mutex!(None, "Qp::oob"),
+                    inner <- new_spinlock_irq!(QpInner {
                         conn: None,
                         terminate: None,
                         tx: None,
                     }),
                     _sender: NextCacheLine,
                     sq <- sq,
-                    tx: Baton::new(Tx::default()),
-                    pace: Pace::new(),
-                    alarm_set: Atomic::new(false),
+                    tx: SerialTask::new(Tx::default()),
+                    coalescer: DoorbellCoalescer::new(),
+                    tx_timer_armed: Atomic::new(false),
                     flush_pause: Atomic::new(FLUSH_PERIOD),
                     _receiver: NextCacheLine,
                     rx <- new_spinlock_bh!(Rx::default()),
-                    heard: Heard::new(),
+                    rx_events: RxEvents::new(),
                     _rest: NextCacheLine,
                     inbound_reads <- InboundReads::new(),
                     timer <- HrTimer::new(),
-                    alarm <- new_mutex!(Alarm::Ready(None), "Qp::alarm"),
+                    tx_timer <- new_mutex!(TxTimer::Ready(None), "Qp::tx_timer"),
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),
-                    pairing_work <- new_delayed_work!("Qp::pairing_work"),
+                    oob_work <- new_delayed_work!("Qp::oob_work"),
                     paging_out <- new_spinlock_bh!(PagingOut::default()),
                     paging_in_work <- new_work!("Qp::paging_in_work"),
                     paging_out_work <- new_work!("Qp::paging_out_work"),
@@ -198,8 +198,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for another path than the one to RTR, and
-    /// those of a search for a peer.
+    /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for another path than the one to
+    /// RTR, and those of a search for a peer.
     pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let _one_at_a_time = self.modifying.lock();
         let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
@@ -239,10 +239,10 @@ impl Qp {
         // What may fail comes before the transition.
         let actions = self.would(event)?;
         if actions.contains(Actions::BEGIN_SEARCH) {
-            return self.begin_pairing(attr, mask);
+            return self.begin_oob(attr, mask);
         }
         if actions.contains(Actions::CALL_PEER) {
-            self.go_on_pairing(attrs, attr, mask)?;
+            self.continue_oob(attrs, attr, mask)?;
         }
         if actions.contains(Actions::DRAIN) {
             self.sq.drain();
@@ -258,38 +258,40 @@ impl Qp {
             }
         }
         if actions.contains(Actions::END_SEARCH) {
-            drop(self.end_pairing());
+            drop(self.end_oob());
         }
         self.act(actions);
         Ok(())
     }
 
-    /// Back to the beginning; nothing of the old stream is left, nor of what was posted for one that never came.
+    /// Back to the beginning; nothing of the old stream is left, nor of what was posted for one
+    /// that never came.
     ///
-    /// Waits for the connection without the lock on the attributes, for which a step of the connection
-    /// may be waiting ([`Qp::attach`]). Meanwhile nothing becomes of the queue pair, since it has no connection.
+    /// Waits for the connection without the lock on the attributes, for which a step of the
+    /// connection may be waiting ([`Qp::attach`]). Meanwhile nothing becomes of the queue pair,
+    /// since it has no connection.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while there is a stream that the connection manager has brought, or if it has begun to bring one
-    /// meanwhile.
+    /// `EINVAL` while there is a stream that the connection manager has brought, or if it has begun
+    /// to bring one meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
-        let (pairing, conn) = {
+        let (oob, conn) = {
             let _attrs = self.attrs.lock();
             self.try_on(Event::ResetBegin {
                 posted: self.has_posted(),
             })?;
-            (self.end_pairing(), self.inner.lock().conn.take())
+            (self.end_oob(), self.inner.lock().conn.take())
         };
-        drop(pairing);
+        drop(oob);
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-        if !self.rest() {
+        if !self.quiesce() {
             return Err(EINVAL);
         }
         // What is posted on a new stream does not wait for that of the old one.
-        self.stop_alarm();
+        self.stop_tx_timer();
         self.enqueue_tx();
         *self.attrs.lock() = Attrs::default();
         Ok(())
@@ -304,9 +306,9 @@ impl Qp {
         receives || self.sq.has_posted() || !self.sq.is_idle()
     }
 
-    /// Forgets what the old stream has left, unless there is a new connection. Returns whether that was so.
-    /// Context: the transmitter's.
-    pub(crate) fn begin_anew(&self) -> bool {
+    /// Forgets what the old stream has left, unless there is a new connection. Returns whether that
+    /// was so. Context: the transmitter's.
+    pub(crate) fn reset_queues(&self) -> bool {
         let mut inner = self.inner.lock();
         if inner.conn.is_some() {
             return false;
@@ -317,7 +319,7 @@ impl Qp {
         }
         self.send_immediate.store(false, Relaxed);
         self.peer_terminate.store(0, Relaxed);
-        self.last_wqe_told.store(false, Relaxed);
+        self.last_wqe_raised.store(false, Relaxed);
         self.flush_pause.store(FLUSH_PERIOD, Relaxed);
         true
     }
@@ -336,19 +338,20 @@ impl Qp {
         }
     }
 
-    /// Takes the queue pair out of service; its connection is told to end. What was posted ends without a word, and
-    /// what a kernel consumer has not polled is gone: it may free what its requests name once this returns.
+    /// Takes the queue pair out of service; its connection is told to end. What was posted ends
+    /// without a word, and what a kernel consumer has not polled is gone: it may free what its
+    /// requests name once this returns.
     ///
     /// Context: process, sleeps.
     pub(crate) fn retire(self: &Arc<Self>) {
         self.on(Event::Destroy);
-        drop(self.end_pairing());
-        self.end_alarm();
+        drop(self.end_oob());
+        self.end_tx_timer();
         let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {
             conn.detach_qp();
         }
-        self.work_until(|| ());
+        self.transmit_until_idle(|| ());
         self.end_idle_look();
         self.each_cq(|cq| cq.forget(self.link.id()));
         self.device.qps.remove(self.number);

@@ -41,7 +41,7 @@ impl RxStream {
         let payload = segment.payload;
         if payload.len != 0 {
             let sink = sink.ok_or(Fault::LocalPlacement)?;
-            let piece = Piece {
+            let piece = PayloadPiece {
                 offset: placement.offset,
                 pos: fpdu.payload_pos(payload),
                 len: usize::from(payload.len),
@@ -71,7 +71,7 @@ impl RxStream {
 }
 
 /// A part of the payload of an FPDU, and where it goes.
-pub(super) struct Piece {
+pub(super) struct PayloadPiece {
     /// Octets into the buffer.
     pub(super) offset: u32,
     /// Octets into TCP's receive queue.
@@ -83,15 +83,15 @@ pub(super) struct Piece {
 impl RxRound<'_, '_> {
     /// Copies octets from TCP into an element of a local list.
     #[inline(always)]
-    pub(super) fn place(&mut self, sink: &Slice, piece: &Piece) -> Result<(), NotCopied> {
-        let Piece { offset, pos, len } = *piece;
+    pub(super) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {
+        let PayloadPiece { offset, pos, len } = *piece;
         sink.place(self.qp.pd(), offset, self.inbound, pos, len, self.off)
     }
 
-    /// An FPDU that answers the oldest outstanding Read or atomic operation was placed; with the last one, that
-    /// operation is over.
+    /// An FPDU that answers the oldest outstanding Read or atomic operation was placed; with the
+    /// last one, that operation is over.
     pub(super) fn answered(&mut self, last: bool) {
-        self.aftermath.answers += 1;
+        self.outcome.answers += 1;
         if last {
             self.end_read();
         }
@@ -100,7 +100,7 @@ impl RxRound<'_, '_> {
     /// The oldest outstanding Read or atomic operation is over.
     fn end_read(&mut self) {
         let qp = self.qp;
-        self.aftermath.completed = true;
+        self.outcome.completed = true;
         if let Some((slot, invalidate)) = qp.sq.read_done() {
             let status = match invalidate.map(|stag| qp.invalidate_local(stag)) {
                 Some(Err(status)) => status,
@@ -111,6 +111,6 @@ impl RxRound<'_, '_> {
             }
         }
         // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
-        self.aftermath.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
+        self.outcome.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
     }
 }

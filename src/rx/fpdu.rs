@@ -7,7 +7,7 @@
 use iwarp::{
     mpa,
     receiver::{
-        Payload,
+        PayloadSpan,
         RECEIVE_HEADER_MAX, //
     }, //
 };
@@ -29,7 +29,8 @@ pub(super) struct Fpdu {
 }
 
 impl Fpdu {
-    /// Looks at the FPDU at `pos`; [`None`] if it is not complete. Its first octets are copied to `front`.
+    /// Looks at the FPDU at `pos`; [`None`] if it is not complete. Its first octets are copied to
+    /// `front`.
     #[inline]
     pub(super) fn at(
         inbound: &mut Inbound<'_>,
@@ -52,7 +53,7 @@ impl Fpdu {
 
     /// Where the payload of its segment begins in the receive queue.
     #[inline(always)]
-    pub(super) fn payload_pos(&self, payload: Payload) -> usize {
+    pub(super) fn payload_pos(&self, payload: PayloadSpan) -> usize {
         self.pos + mpa::LENGTH_LEN + usize::from(payload.offset)
     }
 

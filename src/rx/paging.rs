@@ -2,16 +2,17 @@
 
 //! FPDUs whose memory is not there.
 //!
-//! What enters: an FPDU that was found to be good, and was about to be placed where there is no page. It
-//! stays in TCP's queue, and all behind it, while a work item brings the memory in: the order of the stream is
-//! kept, its peer runs against the window, and no other stream is held up. What leaves: the rest of what there
-//! was to be done for the FPDU. What was done for it already is in [`Deferred`], so nothing is done twice but
-//! the copy.
+//! What enters: an FPDU that was found to be good, and was about to be placed where there is no
+//! page. It stays in TCP's queue, and all behind it, while a work item brings the memory in: the
+//! order of the stream is kept, its peer runs against the window, and no other stream is held up.
+//! What leaves: the rest of what there was to be done for the FPDU. What was done for it already is
+//! in [`Deferred`], so nothing is done twice but the copy.
 //!
-//! The memory that was brought in is pinned until it was copied to, so each FPDU waits once for each piece
-//! of its memory, whatever the process does.
+//! The memory that was brought in is pinned until it was copied to, so each FPDU waits once for
+//! each piece of its memory, whatever the process does.
 //!
-//! Context: putting off: softirq, or process with the socket locked. Going on: process, the socket locked.
+//! Context: putting off: softirq, or process with the socket locked. Going on: process, the socket
+//! locked.
 
 use core::ops::Range;
 
@@ -21,7 +22,7 @@ use iwarp::{
     order::SendPlacement,
     readq::ReadPlacement,
     receiver::{
-        Payload,
+        PayloadSpan,
         SendSegment,
         TaggedSegment, //
     }, //
@@ -31,14 +32,14 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    mm::place::Memory,
+    mm::mem_map::Memory,
     net::Inbound,
     rdma::wr::WcStatus,
     sync::BhOff, //
 };
 
 use super::{
-    answers::Piece,
+    answers::PayloadPiece,
     fpdu::{
         Fpdu,
         FRONT_MAX, //
@@ -64,16 +65,16 @@ use crate::{
 
 /// The FPDU in front of TCP's queue, and what has been done for it.
 pub(super) struct Deferred {
-    step: Step,
+    step: DeferredCopy,
     /// Octets of its payload that are placed.
     done: usize,
 }
 
 /// What is left to be done: the copy, and what follows it.
-enum Step {
+enum DeferredCopy {
     Write(TaggedSegment),
     Send(SendSegment, SendPlacement),
-    Response(ReadPlacement, Slice, Payload),
+    Response(ReadPlacement, Slice, PayloadSpan),
     /// What the target of an atomic operation of ours held before.
     Original(u64, Slice),
 }
@@ -115,7 +116,7 @@ impl RxStream {
     #[cold]
     pub(super) fn put_off_write(&mut self, error: Error, segment: &TaggedSegment) -> Stop {
         if error == EAGAIN {
-            self.put_off(Step::Write(*segment))
+            self.put_off(DeferredCopy::Write(*segment))
         } else {
             Stop::Fault(Fault::LocalPlacement)
         }
@@ -124,7 +125,7 @@ impl RxStream {
     /// A Send has no memory to be placed in.
     #[cold]
     pub(super) fn put_off_send(&mut self, segment: &SendSegment, placement: SendPlacement) -> Stop {
-        self.put_off(Step::Send(*segment, placement))
+        self.put_off(DeferredCopy::Send(*segment, placement))
     }
 
     /// A Read Response was not placed.
@@ -134,10 +135,10 @@ impl RxStream {
         why: NotCopied,
         placement: ReadPlacement,
         sink: Slice,
-        payload: Payload,
+        payload: PayloadSpan,
     ) -> Stop {
         match why {
-            NotCopied::Absent => self.put_off(Step::Response(placement, sink, payload)),
+            NotCopied::Absent => self.put_off(DeferredCopy::Response(placement, sink, payload)),
             NotCopied::Refused(_) => Stop::Fault(Fault::LocalPlacement),
         }
     }
@@ -146,20 +147,20 @@ impl RxStream {
     #[cold]
     pub(super) fn put_off_original(&mut self, why: NotCopied, original: u64, sink: Slice) -> Stop {
         match why {
-            NotCopied::Absent => self.put_off(Step::Original(original, sink)),
+            NotCopied::Absent => self.put_off(DeferredCopy::Original(original, sink)),
             NotCopied::Refused(_) => Stop::Fault(Fault::LocalPlacement),
         }
     }
 
-    fn put_off(&mut self, step: Step) -> Stop {
+    fn put_off(&mut self, step: DeferredCopy) -> Stop {
         self.deferred = Some(Deferred { step, done: 0 });
         Stop::Absent
     }
 }
 
 impl Qp {
-    /// Goes on with the FPDU that was put off, and then with the stream, if it is still that of `conn`.
-    /// Returns what has to be brought in before it can.
+    /// Goes on with the FPDU that was put off, and then with the stream, if it is still that of
+    /// `conn`. Returns what has to be brought in before it can.
     ///
     /// Context: process, the socket locked.
     pub(crate) fn resume(
@@ -214,7 +215,7 @@ impl RxStream {
         let mut deferred = self.deferred.take()?;
         match self.finish(round, &fpdu, &mut deferred, fetched) {
             Ok(()) => {
-                self.accepted(&mut round.aftermath);
+                self.accepted(&mut round.outcome);
                 round.count(fpdu.len);
                 round.inbound.consume(fpdu.len);
             }
@@ -239,10 +240,10 @@ impl RxStream {
     ) -> Result<(), Halt> {
         let Deferred { step, done } = deferred;
         match step {
-            Step::Write(segment) => self.finish_write(round, fpdu, segment, fetched),
-            Step::Send(segment, placement) => {
+            DeferredCopy::Write(segment) => self.finish_write(round, fpdu, segment, fetched),
+            DeferredCopy::Send(segment, placement) => {
                 let qp = round.qp;
-                round.aftermath.completed = true;
+                round.outcome.completed = true;
                 let payload = segment.payload;
                 let len = usize::from(payload.len);
                 let incoming = &mut self.incoming;
@@ -253,7 +254,7 @@ impl RxStream {
                     let (slice, offset, len) =
                         piece.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
                     let pos = fpdu.payload_pos(payload) + *done;
-                    match round.place_piece(&slice, &Piece { offset, pos, len }, fetched) {
+                    match round.place_piece(&slice, &PayloadPiece { offset, pos, len }, fetched) {
                         Ok(()) => *done += len,
                         Err(Halt::Refused(status)) => {
                             let fault = Fault::LocalPlacement;
@@ -264,8 +265,8 @@ impl RxStream {
                 }
                 Ok(incoming.deliver(qp, *placement, segment)?)
             }
-            Step::Response(placement, sink, payload) => {
-                let piece = Piece {
+            DeferredCopy::Response(placement, sink, payload) => {
+                let piece = PayloadPiece {
                     offset: placement.offset,
                     pos: fpdu.payload_pos(*payload),
                     len: usize::from(payload.len),
@@ -274,7 +275,7 @@ impl RxStream {
                 round.answered(placement.complete);
                 Ok(())
             }
-            Step::Original(original, sink) => {
+            DeferredCopy::Original(original, sink) => {
                 let octets = original.to_ne_bytes();
                 let (pd, off) = (round.qp.pd(), round.off);
                 with_fetched(pd, sink, 0..octets.len(), fetched, |memory| match memory {
@@ -329,11 +330,11 @@ impl RxRound<'_, '_> {
     fn place_piece(
         &mut self,
         slice: &Slice,
-        piece: &Piece,
+        piece: &PayloadPiece,
         fetched: Option<&Fetched>,
     ) -> Result<(), Halt> {
         let pd = self.qp.pd();
-        let Piece { offset, pos, len } = *piece;
+        let PayloadPiece { offset, pos, len } = *piece;
         // CAST: widens; 64-bit machines only.
         let range = offset as usize..offset as usize + len;
         with_fetched(pd, slice, range, fetched, |memory| match memory {

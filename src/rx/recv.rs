@@ -12,8 +12,8 @@ use iwarp::{
     },
     rdmap::{
         Immediate,
-        SendExtra,
-        Solicited, //
+        SendEvent,
+        SendExtra, //
     },
     receiver::{
         Queued,
@@ -70,7 +70,7 @@ struct Received {
     opcode: WcOpcode,
     bytes: u32,
     extra: WcExtra,
-    solicited: Solicited,
+    solicited: SendEvent,
 }
 
 impl Received {
@@ -81,7 +81,7 @@ impl Received {
             opcode: WcOpcode::Recv,
             bytes: 0,
             extra: WcExtra::None,
-            solicited: Solicited::Yes,
+            solicited: SendEvent::Solicit,
         }
     }
 }
@@ -131,7 +131,8 @@ impl RxStream {
         Ok(incoming.deliver(qp, placement, segment)?)
     }
 
-    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer (EXT-66).
+    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer
+    /// (EXT-66).
     pub(super) fn take_immediate(
         &mut self,
         qp: &Qp,
@@ -140,8 +141,8 @@ impl RxStream {
         let immediate = queued.admit(qp.receive_room())?;
         let wr = &mut self.incoming.wr;
         take_wr(qp, wr)?;
-        let told = immediate_value(immediate.data);
-        if told.truncated {
+        let immediate_value = immediate_value(immediate.data);
+        if immediate_value.truncated {
             qp.device().stats.rx_immediate_truncated.inc();
         }
         complete_receive(
@@ -151,7 +152,7 @@ impl RxStream {
                 status: WcStatus::Success,
                 opcode: WcOpcode::RecvRdmaWithImm,
                 bytes: self.written.take(),
-                extra: WcExtra::Immediate(told.value),
+                extra: WcExtra::Immediate(immediate_value.value),
                 solicited: immediate.solicited,
             },
         );
@@ -160,7 +161,8 @@ impl RxStream {
 }
 
 impl Incoming {
-    /// Goes on when a segment of a Send is placed: completes the receive work request behind the last one.
+    /// Goes on when a segment of a Send is placed: completes the receive work request behind the
+    /// last one.
     #[inline(always)]
     pub(super) fn deliver(
         &mut self,
@@ -202,8 +204,9 @@ impl Incoming {
         fault
     }
 
-    /// Takes the next receive work request for a Send and resolves its list. Returns whether that is
-    /// still to be checked: a list of one element, for a Send of one segment, is when that is placed.
+    /// Takes the next receive work request for a Send and resolves its list. Returns whether that
+    /// is still to be checked: a list of one element, for a Send of one segment, is when that is
+    /// placed.
     pub(super) fn begin(
         &mut self,
         qp: &Qp,
@@ -251,14 +254,14 @@ fn complete_receive(qp: &Qp, id: u64, received: Received) {
         extra: received.extra,
         qpn: origin.qpn,
         qp: origin.qp,
-        solicited: received.solicited == Solicited::Yes,
+        solicited: received.solicited == SendEvent::Solicit,
         vendor_err: origin.vendor_err_of(received.status),
     });
 }
 
 /// What a completion has of the eight octets of Immediate Data.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct ImmediateValue {
     /// The four octets of the verbs.
     value: [u8; 4],
     /// The other four were not zero.
@@ -267,13 +270,13 @@ struct Told {
 
 /// Returns the first four octets, which this and other devices send the value in, unless these are
 /// zero and the others are not.
-const fn immediate_value(data: [u8; Immediate::LEN]) -> Told {
+const fn immediate_value(data: [u8; Immediate::LEN]) -> ImmediateValue {
     match data {
-        [0, 0, 0, 0, a, b, c, d] => Told {
+        [0, 0, 0, 0, a, b, c, d] => ImmediateValue {
             value: [a, b, c, d],
             truncated: false,
         },
-        [a, b, c, d, e, f, g, h] => Told {
+        [a, b, c, d, e, f, g, h] => ImmediateValue {
             value: [a, b, c, d],
             truncated: u32::from_be_bytes([e, f, g, h]) != 0,
         },
@@ -286,17 +289,17 @@ mod tests {
 
     #[test]
     fn octets_that_no_completion_holds_are_noticed() {
-        let told = |value: &[u8; 4], truncated| Told {
+        let expected = |value: &[u8; 4], truncated| ImmediateValue {
             value: *value,
             truncated,
         };
-        assert_eq!(immediate_value([0; 8]), told(&[0; 4], false));
-        assert_eq!(immediate_value(*b"abcd\0\0\0\0"), told(b"abcd", false));
-        assert_eq!(immediate_value(*b"\0\0\0\0abcd"), told(b"abcd", false));
+        assert_eq!(immediate_value([0; 8]), expected(&[0; 4], false));
+        assert_eq!(immediate_value(*b"abcd\0\0\0\0"), expected(b"abcd", false));
+        assert_eq!(immediate_value(*b"\0\0\0\0abcd"), expected(b"abcd", false));
         for at in 4..8 {
             let mut data = *b"abcd\0\0\0\0";
             data[at] = 1;
-            assert_eq!(immediate_value(data), told(b"abcd", true));
+            assert_eq!(immediate_value(data), expected(b"abcd", true));
         }
     }
 }

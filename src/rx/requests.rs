@@ -70,7 +70,7 @@ impl RxStream {
             .get(qp.device(), request.stag)
             .ok_or(Fault::SourceInvalidStag)?;
         {
-            let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
+            let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
             target.check_atomic(&inside, qp.stream_id(), &request)?;
         }
         qp.put_request(InboundRequest::Atomic(InboundAtomic {

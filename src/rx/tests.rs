@@ -81,7 +81,7 @@ mod streams {
     }
 
     /// A queue pair with two receives, and two connections that could be its.
-    struct Rig {
+    struct RxRig {
         qp: Arc<Qp>,
         cq: Arc<Cq>,
         ours: [Arc<Conn>; 2],
@@ -91,7 +91,7 @@ mod streams {
         bench: Bench,
     }
 
-    impl Rig {
+    impl RxRig {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
             let change = pin_init!(Change {
@@ -192,7 +192,7 @@ mod streams {
         }
     }
 
-    impl Drop for Rig {
+    impl Drop for RxRig {
         fn drop(&mut self) {
             for conn in &self.ours {
                 conn.end_of_nobody();
@@ -203,7 +203,7 @@ mod streams {
 
     #[test]
     fn what_waited_is_followed_by_what_is_behind_it() -> Result {
-        let rig = Rig::new()?;
+        let rig = RxRig::new()?;
         rig.start(0)?;
         rig.say(0, [send(1), send(2)].as_flattened())?;
         rig.put_off()?;
@@ -215,7 +215,7 @@ mod streams {
 
     #[test]
     fn what_is_behind_it_is_nobodys_if_the_stream_has_changed() -> Result {
-        let rig = Rig::new()?;
+        let rig = RxRig::new()?;
         rig.start(1)?;
         let other = rig.qp.rx.lock().stream.take();
         *rig.change.other.lock() = other;
@@ -245,7 +245,7 @@ mod streams {
     /// then.
     #[test]
     fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
-        let rig = Rig::new()?;
+        let rig = RxRig::new()?;
         rig.qp.bind(&rig.ours[1])?;
         rig.say(1, &send(1))?;
         // Its start-up is not done: there is no stream, or still the old one.

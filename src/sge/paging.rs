@@ -6,7 +6,7 @@
 
 use kernel::prelude::*;
 use kernel_ext::{
-    mm::place::Memory,
+    mm::mem_map::Memory,
     net::Inbound,
     rdma::wr::WcStatus, //
 };
@@ -25,8 +25,8 @@ use crate::{
 };
 
 impl Slice {
-    /// What has to be brought in for a copy of `len` octets from `offset` on; [`None`] if that may not be
-    /// copied any more.
+    /// What has to be brought in for a copy of `len` octets from `offset` on; [`None`] if that may
+    /// not be copied any more.
     ///
     /// Context: any.
     pub(crate) fn wanted(
@@ -62,7 +62,7 @@ impl Slice {
         pos: usize,
         len: usize,
     ) -> Result<(), NotCopied> {
-        let inside = self.region.enter();
+        let inside = self.region.try_access();
         self.inside(inside, pd, LocalUse::Sink, offset, len, |_, _| {
             memory.copy_from_inbound(0, inbound, pos, len)
         })
@@ -74,7 +74,7 @@ impl Slice {
     ///
     /// As [`Slice::place_in`].
     pub(crate) fn put_in(&self, memory: &Memory, pd: PdId, octets: &[u8]) -> Result<(), NotCopied> {
-        let (inside, len) = (self.region.enter(), octets.len());
+        let (inside, len) = (self.region.try_access(), octets.len());
         self.inside(inside, pd, LocalUse::Sink, 0, len, |_, _| {
             memory.write(0, octets)
         })
@@ -84,7 +84,7 @@ impl Slice {
     ///
     /// Context: process; takes as long as page faults do.
     fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
-        let (inside, len) = (self.region.enter(), octets.len());
+        let (inside, len) = (self.region.try_access(), octets.len());
         let read = self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
             memory.read(at, octets)
         });
@@ -113,8 +113,8 @@ impl Slices {
         })
     }
 
-    /// The first of the pieces that the `len` octets at `offset` are: its slice, the offset in that, and its
-    /// length.
+    /// The first of the pieces that the `len` octets at `offset` are: its slice, the offset in
+    /// that, and its length.
     ///
     /// Context: any.
     pub(crate) fn first_piece(&self, offset: u32, len: usize) -> Option<(Slice, u32, usize)> {

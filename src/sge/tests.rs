@@ -15,12 +15,12 @@ mod sge {
         mm::shared_ring::SharedMem,
         rdma::{
             bench::kernel_owned,
-            types::Access, //
+            types::AccessFlags, //
         }, //
     };
 
     /// A region and octets in it, each of which says where it is.
-    struct Rig {
+    struct SgeRig {
         mr: Arc<Mr>,
         key: u32,
         memory: SharedMem,
@@ -33,8 +33,8 @@ mod sge {
         (at % 251) as u8
     }
 
-    impl Rig {
-        fn new(access: Access) -> Result<Self> {
+    impl SgeRig {
+        fn new(access: AccessFlags) -> Result<Self> {
             let bench = Bench::new()?;
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let memory = SharedMem::try_new(4096)?;
@@ -96,7 +96,7 @@ mod sge {
 
     #[test]
     fn octets_come_from_all_pieces_in_their_order() -> Result {
-        let rig = Rig::new(Access::empty())?;
+        let rig = SgeRig::new(AccessFlags::empty())?;
         let mut slices = Slices::default();
         let list = rig.list(&[(1000, 10), (0, 0), (5, 1), (2000, 100)]);
         assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
@@ -116,7 +116,7 @@ mod sge {
 
     #[test]
     fn nothing_is_copied_beyond_the_end_of_a_list() -> Result {
-        let rig = Rig::new(Access::empty())?;
+        let rig = SgeRig::new(AccessFlags::empty())?;
         for pieces in [&[(0, 100)][..], &[(0, 50), (200, 50)][..]] {
             let mut slices = Slices::default();
             let list = rig.list(pieces);
@@ -132,7 +132,7 @@ mod sge {
 
     #[test]
     fn a_shorter_list_leaves_nothing_of_the_longer_one() -> Result {
-        let rig = Rig::new(Access::empty())?;
+        let rig = SgeRig::new(AccessFlags::empty())?;
         let mut slices = Slices::default();
         for pieces in [
             &[(0, 10), (100, 10), (200, 10)][..],
@@ -162,7 +162,7 @@ mod sge {
 
     #[test]
     fn keys_and_domains_are_checked_for_each_piece() -> Result {
-        let rig = Rig::new(Access::empty())?;
+        let rig = SgeRig::new(AccessFlags::empty())?;
         let (device, usage) = (&rig.bench.device, LocalUse::Source);
         let mut cache = RegionCache::default();
         let mut slices = Slices::default();
@@ -198,8 +198,11 @@ mod sge {
 
     #[test]
     fn what_is_only_read_is_no_sink() -> Result {
-        for (access, expected) in [(Access::empty(), REFUSED), (Access::LOCAL_WRITE, Ok(()))] {
-            let rig = Rig::new(access)?;
+        for (access, expected) in [
+            (AccessFlags::empty(), REFUSED),
+            (AccessFlags::LOCAL_WRITE, Ok(())),
+        ] {
+            let rig = SgeRig::new(access)?;
             let mut slices = Slices::default();
             let list = rig.list(&[(8, 8)]);
             let cache = &mut RegionCache::default();
@@ -220,7 +223,7 @@ mod sge {
 
     #[test]
     fn a_region_that_goes_is_used_no_more() -> Result {
-        let rig = Rig::new(Access::LOCAL_WRITE)?;
+        let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;
         let (device, usage) = (&rig.bench.device, LocalUse::Source);
         let mut cache = RegionCache::default();
         let mut slices = Slices::default();
@@ -251,7 +254,7 @@ mod sge {
     /// remembers.
     #[test]
     fn an_stag_that_is_given_anew_leads_to_the_new_region() -> Result {
-        let rig = Rig::new(Access::LOCAL_WRITE)?;
+        let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;
         let (device, usage) = (&rig.bench.device, LocalUse::Source);
         let key = Stag::new(rig.key);
         let old = Region::ended(rig.pd(), key)?;

@@ -2,8 +2,8 @@
 
 //! What the completions of pending requests will say.
 //!
-//! The transmitter fills a place in when it takes a request, without a lock: the place is its own until it
-//! says that the request is taken, and again once the request is complete.
+//! The transmitter fills a place in when it takes a request, without a lock: the place is its own
+//! until it says that the request is taken, and again once the request is complete.
 //!
 //! Context: any.
 
@@ -19,7 +19,7 @@ use kernel_ext::rdma::wr::WcOpcode;
 
 /// What the completion of one request will say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct PendingWqe {
     pub(super) id: u64,
     pub(super) opcode: WcOpcode,
     pub(super) bytes: u32,
@@ -27,7 +27,7 @@ pub(super) struct Words {
 }
 
 /// A place for it.
-struct Place {
+struct PendingSlot {
     id: Atomic<u64>,
     /// Octets, the opcode behind them, and [`SIGNALLED`].
     rest: Atomic<u64>,
@@ -37,46 +37,45 @@ const OPCODE_SHIFT: u32 = 32;
 const SIGNALLED: u64 = 1 << 63;
 
 /// A ring of places.
-pub(super) struct Pending(KVVec<Place>);
+pub(super) struct PendingRing(KVVec<PendingSlot>);
 
-impl Pending {
+impl PendingRing {
     /// Makes a ring of `entries` places, a power of two.
     ///
     /// Context: process.
     pub(super) fn new(entries: u32) -> Result<Self> {
-        let mut places = KVVec::with_capacity(entries as usize, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+        let mut slots = KVVec::with_capacity(entries as usize, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
         for _ in 0..entries {
-            let place = Place {
+            let slot = PendingSlot {
                 id: Atomic::new(0),
                 rest: Atomic::new(0),
             };
-            places.push(place, GFP_KERNEL_ACCOUNT)?;
+            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
         }
-        Ok(Self(places))
+        Ok(Self(slots))
     }
 
     /// Fills the place at `index` in, which is inside the ring.
     #[inline]
-    pub(super) fn put(&self, index: usize, words: Words) {
-        if let Some(place) = self.0.get(index) {
-            let signalled = if words.signalled { SIGNALLED } else { 0 };
-            let opcode = u64::from(words.opcode.to_raw()) << OPCODE_SHIFT;
-            place.id.store(words.id, Relaxed);
-            place
-                .rest
-                .store(u64::from(words.bytes) | opcode | signalled, Relaxed);
+    pub(super) fn put(&self, index: usize, wqe: PendingWqe) {
+        if let Some(slot) = self.0.get(index) {
+            let signalled = if wqe.signalled { SIGNALLED } else { 0 };
+            let opcode = u64::from(wqe.opcode.to_raw()) << OPCODE_SHIFT;
+            slot.id.store(wqe.id, Relaxed);
+            slot.rest
+                .store(u64::from(wqe.bytes) | opcode | signalled, Relaxed);
         }
     }
 
     /// Reads the place at `index`.
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<Words> {
-        let place = self.0.get(index)?;
-        let rest = place.rest.load(Relaxed);
+    pub(super) fn get(&self, index: usize) -> Option<PendingWqe> {
+        let slot = self.0.get(index)?;
+        let rest = slot.rest.load(Relaxed);
         // CAST: the parts of the word.
         let opcode = ((rest & !SIGNALLED) >> OPCODE_SHIFT) as u32;
-        Some(Words {
-            id: place.id.load(Relaxed),
+        Some(PendingWqe {
+            id: slot.id.load(Relaxed),
             opcode: WcOpcode::from_raw(opcode).unwrap_or(WcOpcode::Send),
             bytes: rest as u32,
             signalled: rest & SIGNALLED != 0,
@@ -90,23 +89,23 @@ mod tests {
 
     #[test]
     fn what_was_put_in_comes_out() -> Result {
-        let pending = Pending::new(2)?;
-        let words = Words {
+        let pending = PendingRing::new(2)?;
+        let wqe = PendingWqe {
             id: u64::MAX,
             opcode: WcOpcode::MaskedFetchAdd,
             bytes: u32::MAX,
             signalled: false,
         };
-        pending.put(1, words);
-        assert_eq!(pending.get(1), Some(words));
-        let words = Words {
+        pending.put(1, wqe);
+        assert_eq!(pending.get(1), Some(wqe));
+        let wqe = PendingWqe {
             id: 7,
             opcode: WcOpcode::Send,
             bytes: 0,
             signalled: true,
         };
-        pending.put(0, words);
-        assert_eq!(pending.get(0), Some(words));
+        pending.put(0, wqe);
+        assert_eq!(pending.get(0), Some(wqe));
         assert!(pending.get(2).is_none());
         Ok(())
     }

@@ -22,13 +22,13 @@ mod sq {
     use kernel_ext::rdma::object::QpId;
 
     /// A queue and where its completions go.
-    struct Rig {
+    struct SqRig {
         sq: Pin<KBox<SendQueue>>,
         cq: Arc<Cq>,
         _bench: Bench,
     }
 
-    const ORIGIN: Origin = Origin {
+    const ORIGIN: WcOrigin = WcOrigin {
         qpn: 5,
         qp: QpId::NONE,
         vendor_err: 0,
@@ -36,7 +36,7 @@ mod sq {
 
     const OK: WcStatus = WcStatus::Success;
 
-    impl Rig {
+    impl SqRig {
         fn new(entries: u32, signal_all: bool, ring: Option<SendRing>) -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(64)?;
@@ -106,7 +106,7 @@ mod sq {
 
     #[test]
     fn completions_leave_in_the_order_of_their_requests() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         // More than once around.
         for _ in 0..3 {
             let [first, second, third, fourth] = rig.taken()?;
@@ -125,32 +125,32 @@ mod sq {
 
     #[test]
     fn a_send_is_done_with_its_last_octet() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         let [first, second, third] = rig.taken()?;
-        let mut ends = Ends::default();
+        let mut marks = TxMarks::default();
         for (slot, end) in [(first, 100), (second, 200), (third, 1 << 40)] {
-            rig.sq.sent(&mut ends, slot, end);
+            rig.sq.sent(&mut marks, slot, end);
         }
-        rig.sq.accepted(99, &mut ends, ORIGIN);
+        rig.sq.accepted(99, &mut marks, ORIGIN);
         assert!(rig.completes(&[]));
-        rig.sq.accepted(100, &mut ends, ORIGIN);
+        rig.sq.accepted(100, &mut marks, ORIGIN);
         assert!(rig.completes(&[(0, OK)]));
-        rig.sq.accepted((1 << 40) - 1, &mut ends, ORIGIN);
+        rig.sq.accepted((1 << 40) - 1, &mut marks, ORIGIN);
         assert!(rig.completes(&[(1, OK)]));
-        rig.sq.accepted(1 << 40, &mut ends, ORIGIN);
+        rig.sq.accepted(1 << 40, &mut marks, ORIGIN);
         assert!(rig.completes(&[(2, OK)]));
         Ok(())
     }
 
     #[test]
     fn no_end_is_forgotten_however_many_there_are() -> Result {
-        let rig = Rig::kernel(64)?;
+        let rig = SqRig::kernel(64)?;
         let slots: [_; 40] = rig.taken()?;
-        let mut ends = Ends::default();
+        let mut marks = TxMarks::default();
         for (end, slot) in (1..).zip(slots) {
-            rig.sq.sent(&mut ends, slot, end);
+            rig.sq.sent(&mut marks, slot, end);
         }
-        rig.sq.accepted(40, &mut ends, ORIGIN);
+        rig.sq.accepted(40, &mut marks, ORIGIN);
         for id in 0..40 {
             assert_eq!(polled(&rig.cq), Some((id, Some(OK), 0)));
         }
@@ -161,8 +161,8 @@ mod sq {
     #[test]
     fn what_one_has_held_up_is_complete_with_it() -> Result {
         const N: u64 = 4 * AT_ONCE as u64;
-        let rig = Rig::kernel(N as u32)?;
-        let mut ends = Ends::default();
+        let rig = SqRig::kernel(N as u32)?;
+        let mut marks = TxMarks::default();
         for in_time in [true, false] {
             for id in 0..N {
                 // The completion queue has no room for all.
@@ -177,8 +177,8 @@ mod sq {
             if in_time {
                 rig.finish(first);
             } else {
-                rig.sq.sent(&mut ends, first, 100);
-                rig.sq.accepted(100, &mut ends, ORIGIN);
+                rig.sq.sent(&mut marks, first, 100);
+                rig.sq.accepted(100, &mut marks, ORIGIN);
             }
             assert!(rig.completes(&[(N - 1, OK)]) && rig.sq.is_idle());
         }
@@ -187,13 +187,13 @@ mod sq {
 
     #[test]
     fn what_is_behind_a_read_waits_for_its_response() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         rig.sq.start(2)?;
         let [read, send] = rig.taken()?;
-        let mut ends = Ends::default();
+        let mut marks = TxMarks::default();
         rig.read(Some(read), None);
-        rig.sq.sent(&mut ends, send, 10);
-        rig.sq.accepted(10, &mut ends, ORIGIN);
+        rig.sq.sent(&mut marks, send, 10);
+        rig.sq.accepted(10, &mut marks, ORIGIN);
         assert!(rig.completes(&[]));
         let over = rig.sq.read_done();
         assert!(over.is_some_and(|(slot, key)| slot == Some(read) && key.is_none()));
@@ -206,7 +206,7 @@ mod sq {
 
     #[test]
     fn as_many_reads_are_outstanding_as_was_agreed() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         assert!(!rig.sq.may_read() && rig.sq.no_reads());
         rig.sq.start(2)?;
         let [first, second] = rig.taken()?;
@@ -232,7 +232,7 @@ mod sq {
 
     #[test]
     fn who_did_not_ask_hears_of_failures_only() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         for (id, status) in [(1, OK), (2, WcStatus::LocalProtection), (3, OK)] {
             rig.post(id, false)?;
             let slot = rig.take()?;
@@ -241,7 +241,7 @@ mod sq {
         assert!(rig.completes(&[(2, WcStatus::LocalProtection)]));
         assert!(rig.sq.is_idle());
         // A queue that was made so tells of all.
-        let rig = Rig::new(4, true, None)?;
+        let rig = SqRig::new(4, true, None)?;
         rig.post(4, false)?;
         rig.finish(rig.take()?);
         assert!(rig.completes(&[(4, OK)]));
@@ -250,7 +250,7 @@ mod sq {
 
     #[test]
     fn a_place_is_free_when_its_request_is_complete() -> Result {
-        let rig = Rig::kernel(2)?;
+        let rig = SqRig::kernel(2)?;
         let [first, _] = rig.taken()?;
         // Taken is not enough.
         assert_eq!(rig.post(2, true), Err(ENOMEM));
@@ -261,14 +261,14 @@ mod sq {
         assert_eq!(rig.post(3, true), Err(ENOMEM));
         rig.take()?;
         assert!(rig.sq.is_full() && matches!(rig.take(), Err(EAGAIN)));
-        let fill = rig.sq.fill();
+        let fill = rig.sq.occupancy();
         assert_eq!((fill.posted, fill.pending), (0, 2));
         Ok(())
     }
 
     #[test]
     fn what_is_over_is_over_once() -> Result {
-        let rig = Rig::kernel(2)?;
+        let rig = SqRig::kernel(2)?;
         let [first, second] = rig.taken()?;
         rig.finish(first);
         // Somebody was late: the place is another request's now, or nobody's.
@@ -285,7 +285,7 @@ mod sq {
 
     #[test]
     fn the_end_flushes_what_is_pending_and_what_is_posted() -> Result {
-        let rig = Rig::kernel(8)?;
+        let rig = SqRig::kernel(8)?;
         rig.sq.start(1)?;
         let [read, _, done] = rig.taken()?;
         rig.read(Some(read), None);
@@ -309,7 +309,7 @@ mod sq {
 
     #[test]
     fn what_is_posted_while_it_drains_is_left_for_the_end() -> Result {
-        let rig = Rig::kernel(8)?;
+        let rig = SqRig::kernel(8)?;
         rig.post(0, true)?;
         rig.post(1, true)?;
         let first = rig.take()?;
@@ -328,7 +328,7 @@ mod sq {
     /// Requests that the transmitter takes while the posted ones are counted are not counted.
     #[test]
     fn it_drains_although_more_was_taken_than_was_counted() -> Result {
-        let rig = Rig::kernel(8)?;
+        let rig = SqRig::kernel(8)?;
         let [_, second, _] = rig.taken()?;
         let Slot(counted) = second;
         rig.sq.last.store(counted.into(), Relaxed);
@@ -343,35 +343,35 @@ mod sq {
 
     #[test]
     fn a_stream_that_is_over_leaves_nothing_to_the_next_one() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         rig.sq.start(1)?;
         let [first] = rig.taken()?;
-        let mut ends = Ends::default();
-        rig.sq.sent(&mut ends, first, 1000);
-        rig.sq.accepted(1000, &mut ends, ORIGIN);
+        let mut marks = TxMarks::default();
+        rig.sq.sent(&mut marks, first, 1000);
+        rig.sq.accepted(1000, &mut marks, ORIGIN);
         assert!(rig.completes(&[(0, OK)]));
         rig.sq.drain();
         rig.sq.start(3)?;
         // Octets are counted anew, and it does not drain any more.
         let [second] = rig.taken()?;
-        rig.sq.sent(&mut ends, second, 1);
-        rig.sq.accepted(0, &mut ends, ORIGIN);
+        rig.sq.sent(&mut marks, second, 1);
+        rig.sq.accepted(0, &mut marks, ORIGIN);
         assert!(rig.completes(&[]));
-        rig.sq.accepted(1, &mut ends, ORIGIN);
+        rig.sq.accepted(1, &mut marks, ORIGIN);
         assert!(rig.completes(&[(0, OK)]));
-        assert_eq!(rig.sq.fill().max_reads, 3);
+        assert_eq!(rig.sq.occupancy().max_reads, 3);
         Ok(())
     }
 
     #[test]
     fn responses_answer_the_oldest_request() -> Result {
-        let rig = Rig::kernel(4)?;
+        let rig = SqRig::kernel(4)?;
         rig.sq.start(2)?;
         let segment = TaggedSegment {
             stag: Stag::ZERO,
             to: TaggedOffset::new(0),
-            payload: iwarp::receiver::Payload { offset: 0, len: 0 },
-            last: iwarp::ddp::Last::Yes,
+            payload: iwarp::receiver::PayloadSpan { offset: 0, len: 0 },
+            last: iwarp::ddp::MessagePart::Final,
         };
         let unsolicited = Some(Fault::ResponseUnsolicited);
         assert_eq!(rig.sq.read_response(&segment).err(), unsolicited);
@@ -388,9 +388,9 @@ mod sq {
 
     #[test]
     fn a_bad_request_of_a_process_ends_in_its_turn() -> Result {
-        let ring = rxe::SendRing::new(4, 1, 0)?;
+        let ring = rxe::RxeSendRing::new(4, 1, 0)?;
         let memory = ring.memory().clone();
-        let rig = Rig::new(4, false, Some(SendRing::Rxe(ring)))?;
+        let rig = SqRig::new(4, false, Some(SendRing::Rxe(ring)))?;
         assert!(rig.sq.looks_empty() && !rig.sq.has_posted());
         store_send(&memory, 0, 2)?;
         store_send(&memory, 1, 99)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The cutting and the packing room: from a message to FPDUs in a batch.
+//! Segment and pack: from a message to FPDUs in a batch.
 //!
 //! Context: the transmitter's.
 
@@ -57,8 +57,8 @@ use super::{
     paging::{
         Lookup,
         NotFound,
-        Origin,
-        Place, //
+        PayloadKey,
+        PayloadSource, //
     },
     Job,
     Outgoing,
@@ -66,7 +66,7 @@ use super::{
     TxStream, //
 };
 
-/// Why a message could not be cut any further.
+/// Why a message could not be segmented any further.
 pub(super) enum Failed {
     /// A work request of our own is at fault.
     Local(Slot, WcStatus),
@@ -86,13 +86,13 @@ impl TxStream {
             current: Some(current),
             plan,
             batch,
-            desk,
+            context,
             ..
         } = self
         else {
             return Ok(());
         };
-        if !current.segmenter.next_into(desk.mulpdu, plan) {
+        if !current.segmenter.next_into(context.mulpdu, plan) {
             return Ok(());
         }
         let mut fpdu_len = plan.fpdu_len();
@@ -108,7 +108,7 @@ impl TxStream {
             qp,
             plan,
             source: &current.source,
-            slices: &desk.slices,
+            slices: &context.slices,
             wr: &self.wr,
             crc: self.crc,
             markers: &self.markers,
@@ -118,7 +118,7 @@ impl TxStream {
             let found = match error {
                 PackError::Absent => packer.pack_found(
                     batch,
-                    Place {
+                    PayloadKey {
                         conn: self.conn.clone(),
                         position: self.appended,
                         offset: plan.payload_offset(),
@@ -142,14 +142,14 @@ impl TxStream {
             return Ok(());
         }
         if let Some(immediate) = current.behind {
-            let msn = desk.send_msn;
-            desk.send_msn = msn.next();
+            let msn = context.send_msn;
+            context.send_msn = msn.next();
             let message = Message::Immediate { immediate, msn };
             *current = Outgoing::bare(message, current.job);
             return Ok(());
         }
         match current.job {
-            Job::Complete(slot) => qp.sq.sent(&mut self.ends, slot, self.appended),
+            Job::Complete(slot) => qp.sq.sent(&mut self.marks, slot, self.appended),
             Job::Answer => qp.inbound_reads.answered(),
             Job::Nothing => {}
         }
@@ -174,18 +174,18 @@ impl Packer<'_> {
     /// caller has just tried without: what the peer reads was found to be its to read (RDMAP-165),
     /// under the key under which it was brought in.
     #[cold]
-    fn pack_found(&self, batch: &mut TxBatch, place: Place) -> Result<(), PackError> {
+    fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
         let offset = place.offset;
         let lookup = self.qp.found_or_wanted(place, || match self.source {
             Source::Remote(InboundRead {
                 request,
                 source: Some(region),
                 ..
-            }) => Origin::Remote(region.clone(), *request),
-            _ => Origin::Slices(self.slices.clone()),
+            }) => PayloadSource::Remote(region.clone(), *request),
+            _ => PayloadSource::Slices(self.slices.clone()),
         });
         let octets = match lookup {
-            Lookup::Found(octets) => octets,
+            Lookup::FetchedPayload(octets) => octets,
             Lookup::Failed(NotFound::Local(status)) => return Err(PackError::Local(status)),
             Lookup::Failed(NotFound::Remote(fault)) => return Err(PackError::Remote(fault)),
             Lookup::Wanted => return Err(PackError::Absent),
@@ -227,22 +227,22 @@ impl Packer<'_> {
     fn pack_marked(&self, batch: &mut TxBatch, clock: &MarkerClock) -> Result<(), PackError> {
         let plan = self.plan;
         let start = batch.mark();
-        let mut weaver = Weaver {
+        let mut writer = MarkerWriter {
             batch,
             markers: clock.markers(plan.fpdu_len()).peekable(),
             at: 0,
         };
         let header = plan.header();
-        weaver.weave(header.len(), |batch, at, len| {
+        writer.write(header.len(), |batch, at, len| {
             put(batch, piece(header, at, len))
         })?;
         let offset = plan.payload_offset();
-        weaver.weave(usize::from(plan.payload_len()), |batch, at, len| {
+        writer.write(usize::from(plan.payload_len()), |batch, at, len| {
             // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
             self.copy_payload(offset + at as u32, len, batch)
         })?;
-        weaver.weave(usize::from(plan.pad_len()), |batch, _, len| pad(batch, len))?;
-        weaver.weave(mpa::CRC_LEN, |batch, at, len| {
+        writer.write(usize::from(plan.pad_len()), |batch, _, len| pad(batch, len))?;
+        writer.write(mpa::CRC_LEN, |batch, at, len| {
             let trailer = trailer(batch, start, self.crc);
             put(batch, piece(&trailer, at, len))
         })
@@ -286,7 +286,7 @@ impl Packer<'_> {
         };
         let request = read.request.after(offset);
         let inside = region
-            .enter()
+            .try_access()
             .ok_or(PackError::Remote(Fault::SourceInvalidStag))?;
         let view = region.view_inside(&inside, self.qp.stream_id());
         let at = check_source(
@@ -311,7 +311,7 @@ impl Packer<'_> {
     }
 }
 
-/// Takes back what was cut, and says why it could not be packed.
+/// Takes back what was planned, and says why it could not be packed.
 #[cold]
 fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
     current.segmenter.undo(plan);
@@ -335,7 +335,7 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
 }
 
 /// Puts the parts of one FPDU into the batch, and the Markers in between.
-struct Weaver<'a, I: Iterator<Item = Marker>> {
+struct MarkerWriter<'a, I: Iterator<Item = Marker>> {
     batch: &'a mut TxBatch,
     /// The Markers that are still to come.
     markers: Peekable<I>,
@@ -343,12 +343,12 @@ struct Weaver<'a, I: Iterator<Item = Marker>> {
     at: u32,
 }
 
-impl<I: Iterator<Item = Marker>> Weaver<'_, I> {
+impl<I: Iterator<Item = Marker>> MarkerWriter<'_, I> {
     /// Puts a part of `len` octets in; `f(batch, at, n)` puts the `n` of them at `at`.
     ///
-    /// A Marker goes in before the octet behind it, not behind the one before it. So the CRC is made
-    /// when the Marker in front of it is there.
-    fn weave(
+    /// A Marker goes in before the octet behind it, not behind the one before it. So the CRC is
+    /// made when the Marker in front of it is there.
+    fn write(
         &mut self,
         len: usize,
         mut f: impl FnMut(&mut TxBatch, usize, usize) -> Result<(), PackError>,

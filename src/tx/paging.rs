@@ -2,13 +2,14 @@
 
 //! Messages whose memory is not there.
 //!
-//! What enters: the payload of an FPDU that could not be copied, or an atomic operation of the peer whose
-//! target is not there. The transmitter goes no further in what has to come next; a work item brings the memory
-//! in. What leaves: a copy of the payload for exactly that FPDU, or the answer to the operation, and a call of
-//! the transmitter. So each FPDU waits once, whatever the process does.
+//! What enters: the payload of an FPDU that could not be copied, or an atomic operation of the peer
+//! whose target is not there. The transmitter goes no further in what has to come next; a work item
+//! brings the memory in. What leaves: a copy of the payload for exactly that FPDU, or the answer to
+//! the operation, and a call of the transmitter. So each FPDU waits once, whatever the process
+//! does.
 //!
-//! The copy is one of the time between the request and its completion, as any other; if it is for a Read of the
-//! peer, whether it may still be sent is checked when that is done.
+//! The copy is one of the time between the request and its completion, as any other; if it is for a
+//! Read of the peer, whether it may still be sent is checked when that is done.
 //!
 //! Context: asking: the transmitter's. Bringing in: process.
 
@@ -60,18 +61,19 @@ pub(crate) enum PagingOut {
     /// It has taken it, and the stream has ended since: another may have begun.
     Outdated,
     /// It has done it.
-    Found(Found),
+    Found(FetchedPayload),
 }
 
 /// What is to be brought in.
 pub(crate) enum Need {
-    Payload(Place, KBox<Origin>),
-    /// It was taken from the queue of requests. Not boxed: without memory for that, nobody could wait for it.
+    Payload(PayloadKey, KBox<PayloadSource>),
+    /// It was taken from the queue of requests. Not boxed: without memory for that, nobody could
+    /// wait for it.
     Atomic(InboundAtomic, Epoch),
 }
 
 /// Names the payload of one FPDU.
-pub(crate) struct Place {
+pub(crate) struct PayloadKey {
     pub(super) conn: Arc<Conn>,
     /// Where in the stream the FPDU begins.
     pub(super) position: u64,
@@ -81,7 +83,7 @@ pub(crate) struct Place {
     pub(super) len: usize,
 }
 
-impl Place {
+impl PayloadKey {
     /// Whether all of `other` is in it.
     fn covers(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.conn, &other.conn)
@@ -91,14 +93,14 @@ impl Place {
 }
 
 /// Where a payload comes from.
-pub(crate) enum Origin {
+pub(crate) enum PayloadSource {
     Slices(Slices),
     Remote(Arc<Region>, ReadRequest),
 }
 
 /// A payload.
-pub(crate) struct Found {
-    place: Place,
+pub(crate) struct FetchedPayload {
+    place: PayloadKey,
     octets: Result<KVVec<u8>, NotFound>,
 }
 
@@ -112,7 +114,7 @@ pub(super) enum NotFound {
 /// What is known of a payload.
 pub(super) enum Lookup {
     /// It was brought in.
-    Found(KVVec<u8>),
+    FetchedPayload(KVVec<u8>),
     /// It cannot be.
     Failed(NotFound),
     /// The work item brings it in, or something else before it, and calls the transmitter then.
@@ -122,12 +124,12 @@ pub(super) enum Lookup {
 }
 
 impl Qp {
-    /// Looks for the payload that is named. If it was not brought in, `origin` is asked where it comes from, and
-    /// the work item has it brought in, unless that has something to do already.
+    /// Looks for the payload that is named. If it was not brought in, `origin` is asked where it
+    /// comes from, and the work item has it brought in, unless that has something to do already.
     pub(super) fn found_or_wanted(
         self: &Arc<Self>,
-        place: Place,
-        origin: impl FnOnce() -> Origin,
+        place: PayloadKey,
+        origin: impl FnOnce() -> PayloadSource,
     ) -> Lookup {
         let _drop_outside_lock;
         let mut state = self.paging_out.lock();
@@ -135,7 +137,7 @@ impl Qp {
             PagingOut::Found(found) if found.place.covers(&place) => {
                 drop(state);
                 return match found.octets {
-                    Ok(octets) => Lookup::Found(octets),
+                    Ok(octets) => Lookup::FetchedPayload(octets),
                     Err(why) => Lookup::Failed(why),
                 };
             }
@@ -188,7 +190,7 @@ impl Qp {
         let result = match need {
             Need::Payload(place, origin) => {
                 let octets = self.fetch(&place, &origin);
-                PagingOut::Found(Found { place, octets })
+                PagingOut::Found(FetchedPayload { place, octets })
             }
             Need::Atomic(atomic, epoch) => {
                 match self.operate_paged(&atomic) {
@@ -242,19 +244,17 @@ impl Qp {
         };
     }
 
-    fn fetch(&self, place: &Place, origin: &Origin) -> Result<KVVec<u8>, NotFound> {
+    fn fetch(&self, place: &PayloadKey, origin: &PayloadSource) -> Result<KVVec<u8>, NotFound> {
         let mut octets = KVVec::from_elem(0, place.len, GFP_KERNEL)
             .map_err(|_| NotFound::Local(WcStatus::LocalQpOperation))?;
         match origin {
-            Origin::Slices(slices) => {
-                slices
-                    .fetch(self.pd(), place.offset, &mut octets)
-                    .map_err(|why| match why {
-                        NotCopied::Refused(status) => NotFound::Local(status),
-                        NotCopied::Absent => NotFound::Local(WcStatus::LocalProtection),
-                    })?
-            }
-            Origin::Remote(region, request) => self
+            PayloadSource::Slices(slices) => slices
+                .fetch(self.pd(), place.offset, &mut octets)
+                .map_err(|why| match why {
+                    NotCopied::Refused(status) => NotFound::Local(status),
+                    NotCopied::Absent => NotFound::Local(WcStatus::LocalProtection),
+                })?,
+            PayloadSource::Remote(region, request) => self
                 .fetch_remote(region, &request.after(place.offset), &mut octets)
                 .map_err(NotFound::Remote)?,
         }
@@ -269,7 +269,7 @@ impl Qp {
         octets: &mut [u8],
     ) -> Result<(), Fault> {
         let at = {
-            let inside = region.enter().ok_or(Fault::SourceInvalidStag)?;
+            let inside = region.try_access().ok_or(Fault::SourceInvalidStag)?;
             check_source(
                 Some(&region.view_inside(&inside, self.stream_id())),
                 request.source_stag,
@@ -296,7 +296,7 @@ impl Qp {
             request, target, ..
         } = atomic;
         let check = || {
-            let inside = target.enter().ok_or(Fault::SourceInvalidStag)?;
+            let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
             let at = target.check_atomic(&inside, self.stream_id(), request)?;
             Ok::<_, Fault>((inside, at))
         };

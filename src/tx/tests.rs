@@ -6,7 +6,7 @@
 #[kernel::prelude::kunit_tests(riwarp_tx)]
 mod tx {
     use super::super::{
-        post::{
+        send::{
             BUDGET,
             SOFTIRQ_BUDGET, //
         },
@@ -67,7 +67,7 @@ mod tx {
         rdma::{
             bench::kernel_owned,
             ops::QpOps,
-            types::Access, //
+            types::AccessFlags, //
         },
         sync::BhOff, //
     };
@@ -78,7 +78,7 @@ mod tx {
     const PLACES: u32 = 128;
 
     /// A queue pair with a stream, and memory to send from. Ended when it is dropped.
-    struct Rig {
+    struct TxRig {
         conn: Option<Started>,
         qp: Arc<Qp>,
         _cq: Arc<Cq>,
@@ -88,7 +88,7 @@ mod tx {
         bench: Bench,
     }
 
-    impl Rig {
+    impl TxRig {
         fn new(near: Socket, params: &StreamParams) -> Result<Self> {
             Self::of(near, params, |bench, cq| bench.qp(PLACES, cq))
         }
@@ -100,7 +100,11 @@ mod tx {
         ) -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(PLACES)?;
-            let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), Access::empty())?;
+            let made = Mr::dma(
+                bench.pd.as_arc_borrow(),
+                kernel_owned(),
+                AccessFlags::empty(),
+            )?;
             let qp = qp(&bench, &cq)?;
             let rig = Self {
                 conn: Some(Started::new(&bench.device, near, &qp)?),
@@ -151,7 +155,7 @@ mod tx {
         }
     }
 
-    impl Drop for Rig {
+    impl Drop for TxRig {
         fn drop(&mut self) {
             drop(self.conn.take());
             Qp::destroy(self.qp.clone());
@@ -160,10 +164,12 @@ mod tx {
     }
 
     /// One visit of the transmitter, and what is next; nothing if another one is there.
-    fn visit(qp: &Arc<Qp>, post: &mut Post<'_, '_>) -> Option<Next> {
+    fn visit(qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Option<Next> {
         let mut next = None;
         let _ = qp.tx.run(|tx| {
-            next = qp.take_new_tx(tx).map(|stream| stream.send_round(qp, post));
+            next = qp
+                .take_new_tx(tx)
+                .map(|stream| stream.send_round(qp, sender));
             Next::Yield
         });
         next
@@ -172,13 +178,13 @@ mod tx {
     #[test]
     fn a_process_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
         let (near, _far) = pair(Family::V4)?;
-        let rig = Rig::new(near, &PARAMS)?;
+        let rig = TxRig::new(near, &PARAMS)?;
         rig.conn()?.socket().make_room(PLACES as usize * LEN * 2);
         rig.post(BUDGET + 8)?;
-        assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Yield));
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Yield));
         assert_eq!(rig.batches(), BUDGET.into());
         assert!(rig.qp.sq.has_posted());
-        assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Done));
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
         assert!(!rig.qp.sq.has_posted());
         Ok(())
     }
@@ -188,15 +194,15 @@ mod tx {
     #[test]
     fn what_is_posted_behind_a_full_queue_is_sent_too() -> Result {
         let (near, _far) = pair(Family::V4)?;
-        let ring = rxe::SendRing::new(8, 1, 0)?;
+        let ring = rxe::RxeSendRing::new(8, 1, 0)?;
         let memory = ring.memory().clone();
-        let rig = Rig::of(near, &PARAMS, |bench, cq| {
+        let rig = TxRig::of(near, &PARAMS, |bench, cq| {
             Qp::of_ring(bench, 2, SendRing::Rxe(ring), cq)
         })?;
         for at in 0..5 {
             store_send(&memory, at, 2)?;
         }
-        assert_eq!(visit(&rig.qp, &mut Post::Process), Some(Next::Done));
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
         assert!(!rig.qp.sq.has_posted() && rig.qp.sq.is_idle());
         Ok(())
     }
@@ -213,7 +219,7 @@ mod tx {
             if !inbound.in_softirq() {
                 return;
             }
-            let next = match visit(&self.qp, &mut Post::Softirq(inbound)) {
+            let next = match visit(&self.qp, &mut TcpSender::Softirq(inbound)) {
                 None => 0,
                 Some(Next::Again) => 1,
                 Some(Next::Done) => 2,
@@ -230,7 +236,7 @@ mod tx {
     #[test]
     fn a_softirq_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
         let ((near, _far), (other, caller)) = (pair(Family::V4)?, pair(Family::V4)?);
-        let rig = Rig::new(near, &PARAMS)?;
+        let rig = TxRig::new(near, &PARAMS)?;
         other.make_room(PLACES as usize * LEN * 2);
         let sender = Sender {
             qp: rig.qp.clone(),
@@ -277,7 +283,7 @@ mod tx {
     /// How many messages one call sends while each of them has one more posted.
     fn sent_by_one_call() -> Result<u32> {
         let (near, far) = pair(Family::V4)?;
-        let rig = Rig::new(near, &PARAMS)?;
+        let rig = TxRig::new(near, &PARAMS)?;
         let asker = Asker {
             qp: rig.qp.clone(),
             thread: current!().pid(),
@@ -320,7 +326,7 @@ mod tx {
             wait_first_fpdu: true,
             ..PARAMS
         };
-        let rig = Rig::new(near, &params)?;
+        let rig = TxRig::new(near, &params)?;
         for _ in 0..3 {
             rig.qp.sq.post(SendWr::default())?;
         }
@@ -385,8 +391,8 @@ mod tx {
         ))
     }
 
-    /// RFC 5041, section 4.3: a number for each message of a queue, the same in all its segments, and 0
-    /// behind 2^32 - 1.
+    /// RFC 5041, section 4.3: a number for each message of a queue, the same in all its segments,
+    /// and 0 behind 2^32 - 1.
     #[test]
     fn each_queue_numbers_its_messages_and_begins_anew() -> Result {
         let (near, far) = pair(Family::V4)?;
@@ -395,12 +401,12 @@ mod tx {
             ord: 3,
             ..PARAMS
         };
-        let rig = Rig::new(near, &params)?;
+        let rig = TxRig::new(near, &params)?;
         rig.conn()?.socket().make_room(2 * LEN);
         let _ = rig.qp.tx.run(|tx| {
             if let Some(stream) = rig.qp.take_new_tx(tx) {
-                let (desk, last) = (&mut stream.desk, Msn::new(u32::MAX));
-                (desk.send_msn, desk.read_msn, desk.atomic_msn) = (last, last, last);
+                let (context, last) = (&mut stream.context, Msn::new(u32::MAX));
+                (context.send_msn, context.read_msn, context.atomic_msn) = (last, last, last);
             }
             Next::Yield
         });

@@ -11,10 +11,10 @@ use kernel::{
 };
 use kernel_ext::rdma::{
     ops::{
+        ArmResult,
         CqCreated,
         CqInit,
-        CqOps,
-        Missed, //
+        CqOps, //
     },
     restrack::Details,
     types::{
@@ -32,7 +32,7 @@ use crate::{
     },
     cq::{
         Cq,
-        Ring, //
+        CqStorage, //
     },
     device::{
         Device,
@@ -57,10 +57,10 @@ impl CqOps for Cq {
         let (places, ring) = if init.owner.is_user() {
             let places = dev.abi.places(init.entries);
             let ring = CqRing::create(dev.abi, places.all, udata)?;
-            (places, Ring::User(ring))
+            (places, CqStorage::User(ring))
         } else {
             let places = Places::plain(init.entries);
-            (places, Ring::Kernel(empty_ring(places.all as usize)?))
+            (places, CqStorage::Kernel(empty_ring(places.all as usize)?))
         };
         let device: Arc<Device> = dev.into();
         Ok(CqCreated {
@@ -78,12 +78,12 @@ impl CqOps for Cq {
         self.poll_into(sink);
     }
 
-    fn req_notify(&self, request: NotifyRequest) -> Missed {
+    fn req_notify(&self, request: NotifyRequest) -> ArmResult {
         let waiting = self.arm(request.on);
         if request.report_missed && waiting {
-            Missed::Yes
+            ArmResult::MissedEvents
         } else {
-            Missed::No
+            ArmResult::Armed
         }
     }
 

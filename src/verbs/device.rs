@@ -8,8 +8,8 @@ use kernel::{
 };
 use kernel_ext::{
     net::{
-        LinkType,
-        NetDevice, //
+        NetDevice,
+        NetdevType, //
     },
     rdma::{
         device::IbDevice,
@@ -106,9 +106,9 @@ impl DeviceOps for Device {
             (PortState::Down, PhysState::Disabled)
         };
         // An interface without a cable has no speed, and asking would be logged each time.
-        let speed = match self.netdev.link_type() {
-            LinkType::Ethernet => ib.eth_speed(PORT).unwrap_or_default(),
-            LinkType::Loopback | LinkType::None | LinkType::Other(_) => LinkSpeed::default(),
+        let speed = match self.netdev.netdev_type() {
+            NetdevType::Ethernet => ib.eth_speed(PORT).unwrap_or_default(),
+            NetdevType::Loopback | NetdevType::None | NetdevType::Other(_) => LinkSpeed::default(),
         };
         PortAttr {
             state,

@@ -7,7 +7,7 @@ use kernel::{
     sync::ArcBorrow, //
 };
 use kernel_ext::{
-    mm::place::Shape,
+    mm::mem_map::Shape,
     rdma::{
         mr::{
             Advice,
@@ -22,7 +22,7 @@ use kernel_ext::{
         },
         restrack::Details,
         types::{
-            Access,
+            AccessFlags,
             KernelOwned, //
         },
         udata::Udata, //
@@ -77,7 +77,7 @@ impl MrOps for Mr {
     fn get_dma(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<MrCreated<Self>> {
         Self::dma(pd, proof, access)
     }

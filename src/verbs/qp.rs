@@ -2,7 +2,7 @@
 
 //! Queue pairs.
 
-use iwarp::lifecycle::Phase;
+use iwarp::lifecycle::QpPhase;
 use kernel::{
     prelude::*,
     sync::{
@@ -145,8 +145,8 @@ impl QpOps for Qp {
     fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let qp: Arc<Self> = self.into();
         qp.modify_attrs(attr, mask)?;
-        // What the change left to be sent or flushed. A consumer in the kernel is not called back from within
-        // its own call (Documentation/infiniband/core_locking.rst).
+        // What the change left to be sent or flushed. A consumer in the kernel is not called back
+        // from within its own call (Documentation/infiniband/core_locking.rst).
         if mask.contains(QpAttrMask::STATE) {
             if qp.is_user() {
                 qp.transmit();
@@ -179,7 +179,7 @@ impl QpOps for Qp {
     fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
         let queue = self.own_receives().ok_or(EINVAL)?;
         let result = wrs.try_for_each(|wr| queue.post(abi::kernel::recv(&wr)?));
-        if self.phase() == Phase::Error {
+        if self.phase() == QpPhase::Error {
             Arc::from(self).kick();
         }
         result
@@ -187,15 +187,15 @@ impl QpOps for Qp {
 
     fn describe(&self, details: &mut Details<'_>) -> Result {
         let phase = match self.phase() {
-            Phase::Idle => c"idle",
-            Phase::Waiting => c"waiting",
-            Phase::Rts => c"rts",
-            Phase::Closing => c"closing",
-            Phase::Terminate => c"terminate",
-            Phase::Error | Phase::Gone => c"error",
+            QpPhase::Idle => c"idle",
+            QpPhase::Waiting => c"waiting",
+            QpPhase::Rts => c"rts",
+            QpPhase::Closing => c"closing",
+            QpPhase::Terminate => c"terminate",
+            QpPhase::Error | QpPhase::Gone => c"error",
         };
         details.word(c"phase", phase)?;
-        let sq = self.sq.fill();
+        let sq = self.sq.occupancy();
         details.number(c"sq_posted", sq.posted)?;
         details.number(c"sq_pending", sq.pending)?;
         if let Some(waiting) = self.own_receives().and_then(RecvQueue::waiting) {
@@ -203,7 +203,7 @@ impl QpOps for Qp {
         }
         details.number(c"reads", sq.reads)?;
         details.number(c"ord", sq.max_reads)?;
-        let (served, ird) = self.inbound_reads.fill();
+        let (served, ird) = self.inbound_reads.occupancy();
         details.number(c"inbound_reads", served)?;
         details.number(c"ird", ird)?;
         details.number(c"peer_terminate", self.peer_terminate())
@@ -219,7 +219,7 @@ impl QpOps for Qp {
 #[inline(never)]
 fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
     let result = wrs.try_for_each(|wr| {
-        if qp.is_user() || qp.phase() == Phase::Idle {
+        if qp.is_user() || qp.phase() == QpPhase::Idle {
             return Err(EINVAL);
         }
         let wr = abi::kernel::send(&wr)?;

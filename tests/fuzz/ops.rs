@@ -19,9 +19,9 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     segment::Message,
     stag::{
@@ -334,11 +334,11 @@ impl Pair {
     }
 }
 
-fn solicitation(solicited: bool) -> Solicited {
+fn solicitation(solicited: bool) -> SendEvent {
     if solicited {
-        Solicited::Yes
+        SendEvent::Solicit
     } else {
-        Solicited::No
+        SendEvent::Silent
     }
 }
 

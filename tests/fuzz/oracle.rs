@@ -4,17 +4,17 @@
 //! core's types, one rule after the other in the order of checks (DDP-86).
 
 use iwarp::{
-    ddp::Last,
+    ddp::MessagePart,
     fault::{
         ErrorCode,
         Fault, //
     },
     rdmap::Extensions,
     receiver::{
-        Payload,
+        PayloadSpan,
+        QueueRoom,
         Queued,
         Receiver,
-        Room,
         Segment, //
     }, //
 };
@@ -26,7 +26,7 @@ pub enum Judgement {
     Empty,
     /// A segment with payload: opcode, place and length of the payload, whether it is the last of
     /// its message.
-    Payload(u8, usize, usize, bool),
+    PayloadSpan(u8, usize, usize, bool),
     /// A message that waits for a place in its queue: opcode (8 for both kinds of Immediate Data),
     /// number, fault if there is no place, fault if there is one.
     Queued(u8, u32, Fault, Option<Fault>),
@@ -91,7 +91,7 @@ impl Oracle {
         )?;
         if tagged {
             self.open = (!last).then_some(opcode);
-            return Ok(Judgement::Payload(opcode, 14, segment.len() - 14, last));
+            return Ok(Judgement::PayloadSpan(opcode, 14, segment.len() - 14, last));
         }
         let word = |at: usize| u32::from_be_bytes(segment[at..at + 4].try_into().unwrap());
         let (queue, number, offset) = (word(6), word(10), word(14));
@@ -111,7 +111,7 @@ impl Oracle {
         if is_send(opcode) {
             self.open = (!last).then_some(opcode);
             *next = next.wrapping_add(last.into());
-            return Ok(Judgement::Payload(opcode, 18, segment.len() - 18, last));
+            return Ok(Judgement::PayloadSpan(opcode, 18, segment.len() - 18, last));
         }
         *next = next.wrapping_add(1);
         if opcode == 7 {
@@ -156,8 +156,8 @@ impl Oracle {
     }
 }
 
-/// Whether a message with this opcode is a Send. Those with Immediate have the same one; a reserved bit tells
-/// them apart.
+/// Whether a message with this opcode is a Send. Those with Immediate have the same one; a reserved
+/// bit tells them apart.
 pub fn is_send(opcode: u8) -> bool {
     matches!(opcode, 3..=6 | 0xf | 0x1f)
 }
@@ -188,19 +188,19 @@ fn simplify(segment: &Segment) -> Judgement {
     }
 }
 
-fn payload(opcode: u8, payload: Payload, last: Last) -> Judgement {
+fn payload(opcode: u8, payload: PayloadSpan, last: MessagePart) -> Judgement {
     let (offset, len) = (payload.offset.into(), payload.len.into());
-    Judgement::Payload(opcode, offset, len, last.is_last())
+    Judgement::PayloadSpan(opcode, offset, len, last.is_last())
 }
 
 fn queued<T: Copy>(opcode: u8, queued: &Queued<T>) -> Judgement {
-    let Err(full) = queued.admit(Room::Full) else {
+    let Err(full) = queued.admit(QueueRoom::Full) else {
         panic!("there is a place in a full queue");
     };
     Judgement::Queued(
         opcode,
         queued.msn().raw(),
         full,
-        queued.admit(Room::Free).err(),
+        queued.admit(QueueRoom::Free).err(),
     )
 }

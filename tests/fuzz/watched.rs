@@ -206,8 +206,8 @@ impl Watched {
                 assert!(self.end.terminate().is_some());
                 self.faulted = true;
             }
-            Ok(Judgement::Payload(0, at, len, _)) => self.write(ulpdu, &ulpdu[at..][..len]),
-            Ok(Judgement::Payload(opcode, _, len, last)) if is_send(opcode) => {
+            Ok(Judgement::PayloadSpan(0, at, len, _)) => self.write(ulpdu, &ulpdu[at..][..len]),
+            Ok(Judgement::PayloadSpan(opcode, _, len, last)) if is_send(opcode) => {
                 self.open += len;
                 if last {
                     self.sends.push(self.open);
@@ -215,7 +215,7 @@ impl Watched {
                 }
             }
             Ok(Judgement::Terminate(..)) => assert!(self.end.terminated().is_some()),
-            Ok(Judgement::Empty | Judgement::Payload(..) | Judgement::Queued(..)) => {}
+            Ok(Judgement::Empty | Judgement::PayloadSpan(..) | Judgement::Queued(..)) => {}
         }
         // What the memory or the queues said against.
         self.faulted |= self.end.terminate().is_some();

@@ -90,7 +90,7 @@ aim_at() {
 # There is no memory for the socket of a connection. Nobody else comes who would wake the listener.
 no_socket() {
 	local peer
-	aim_at failslab '^_R.*Door.*WorkItem3run$'
+	aim_at failslab '^_R.*ListenSocket.*WorkItem3run$'
 	starve failslab 100 3
 	exec {peer}<>"/dev/tcp/$ADDRESS/$HERE"
 	eventually 10 all_failed failslab || die "$(cat $FAILING/failslab/times) allocations were not tried"

@@ -10,7 +10,7 @@ use std::{
     },
     process::Command,
     thread::sleep,
-    time::Instant,
+    time::Instant, //
 };
 
 use crate::{
@@ -44,7 +44,7 @@ use crate::{
         Outcome,
         Wire,
         SOON, //
-    },
+    }, //
 };
 
 /// Where everything is.
@@ -57,8 +57,8 @@ pub(crate) struct Place {
     pub(crate) port: u16,
     /// The verbs program, brought to where the device is.
     pub(crate) puppet: String,
-    /// A program that gives a setting of the device (its first argument) a value; or, given `counter`
-    /// and a name, prints what the device has counted.
+    /// A program that gives a setting of the device (its first argument) a value; or, given
+    /// `counter` and a name, prints what the device has counted.
     pub(crate) setting: String,
     /// A program that does to a socket what the standard library cannot.
     pub(crate) socket: String,
@@ -123,8 +123,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Behind each case: its objects are taken away, no octet around any memory has changed, and the
-    /// device serves the connection that was there before and one that was not.
+    /// Behind each case: its objects are taken away, no octet around any memory has changed, and
+    /// the device serves the connection that was there before and one that was not.
     pub(crate) fn end_case(&mut self) -> Outcome {
         let mut result = self.puppet.ask("guards").map(drop);
         for name in std::mem::take(&mut self.changed) {
@@ -319,7 +319,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A region with these rights, where there may be one: remote rights to write need the local one.
+    /// A region with these rights, where there may be one: remote rights to write need the local
+    /// one.
     pub(crate) fn region_with(&mut self, rights: u32) -> Outcome<Option<Region>> {
         if rights & access::REMOTE_WRITE != 0 && rights & access::LOCAL_WRITE == 0 {
             let answer = self.puppet.try_ask(&format!("mr 64 {rights} 0"))?;
@@ -331,7 +332,8 @@ impl<'a> Bench<'a> {
 
     // How connections end.
 
-    /// This segment gets exactly this Terminate, and the program is told that the connection failed.
+    /// This segment gets exactly this Terminate, and the program is told that the connection
+    /// failed.
     pub(crate) fn refuses(&mut self, wire: &mut Wire, code: Code, bad: &Segment) -> Outcome {
         wire.send(std::slice::from_ref(bad))?;
         wire.expect_refusal(code, bad)?;
@@ -413,8 +415,8 @@ impl<'a> Bench<'a> {
         self.down(wire)
     }
 
-    /// The connection has ended, and its queue pair is in error. The device has ended its half, so this
-    /// end does the same: the device would wait for it, for some time.
+    /// The connection has ended, and its queue pair is in error. The device has ended its half, so
+    /// this end does the same: the device would wait for it, for some time.
     pub(crate) fn down(&mut self, wire: &Wire) -> Outcome {
         let _ = wire.half_close();
         self.puppet.wait(&format!("disconnected {}", wire.conn))?;

@@ -3,8 +3,8 @@
 //! The cases, by topic.
 //!
 //! A case is a function that plays one way to behave, named after what the peer does, and returns a
-//! reason if the device does not do what it should. Behind each one the device must still serve others
-//! ([`Bench::end_case`]).
+//! reason if the device does not do what it should. Behind each one the device must still serve
+//! others ([`Bench::end_case`]).
 
 mod atomics;
 mod awaited;
@@ -42,9 +42,9 @@ use crate::{
 
 /// Whether a case changes what other cases depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alone {
-    No,
-    Yes,
+pub(crate) enum Schedule {
+    Parallel,
+    Exclusive,
 }
 
 type Run = Box<dyn Fn(&mut Bench<'_>) -> Outcome + Send + Sync>;
@@ -53,7 +53,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// Requirements, by their numbers.
     pub(crate) rows: &'static str,
-    pub(crate) alone: Alone,
+    pub(crate) alone: Schedule,
     pub(crate) run: Run,
 }
 
@@ -99,7 +99,7 @@ fn case(
     Case {
         name: name.into(),
         rows,
-        alone: Alone::No,
+        alone: Schedule::Parallel,
         run: Box::new(run),
     }
 }
@@ -115,7 +115,7 @@ use scripts;
 impl Case {
     /// One that changes a setting of the device.
     fn alone(mut self) -> Self {
-        self.alone = Alone::Yes;
+        self.alone = Schedule::Exclusive;
         self
     }
 }
@@ -202,7 +202,8 @@ impl Refusal {
     }
 
     /// The script of all of them: exactly this Terminate, a graceful end, no octet of any region
-    /// written, the event for the kind of fault, the queue pair in error, all receives accounted for.
+    /// written, the event for the kind of fault, the queue pair in error, all receives accounted
+    /// for.
     fn run(&self, b: &mut Bench<'_>) -> Outcome {
         let mut wire = b.connect()?;
         b.clean()?;
@@ -224,7 +225,7 @@ impl From<Refusal> for Case {
         Self {
             name: refusal.name.clone(),
             rows: refusal.rows,
-            alone: Alone::No,
+            alone: Schedule::Parallel,
             run: Box::new(move |b| refusal.run(b)),
         }
     }

@@ -413,8 +413,8 @@ impl Got {
         }
     }
 
-    /// A Terminate in words, as guest/wireshark.sh has them: what is quoted is there with its length and its
-    /// first octets.
+    /// A Terminate in words, as guest/wireshark.sh has them: what is quoted is there with its
+    /// length and its first octets.
     pub(crate) fn as_terminate(&self) -> String {
         let (word, quote) = (be32(self.data(), 0), &self.data()[4..]);
         let mut text = format!(

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer on a plain TCP socket that plays iWARP by hand, rightly and wrongly, against a verbs program
-//! on the device under test.
+//! A peer on a plain TCP socket that plays iWARP by hand, rightly and wrongly, against a verbs
+//! program on the device under test.
 //!
 //! usage: hostile --list
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
-//! PUPPET, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS is
-//! how many verbs programs are played with at a time. STARVABLE says that the device has a setting
-//! `starved`: with 1, the next memory that its driver wants it does not get.
+//! PUPPET, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS
+//! is how many verbs programs are played with at a time. STARVABLE says that the device has a
+//! setting `starved`: with 1, the next memory that its driver wants it does not get.
 //!
 //! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
-//! and the requirements that it is about: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and RFC
-//! 6581), EXT-n (RFC 7306).
+//! and the requirements that it is about: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and
+//! RFC 6581), EXT-n (RFC 7306).
 
 mod bench;
 mod cases;
@@ -38,7 +38,7 @@ use std::{
         RwLock, //
     },
     thread,
-    time::Instant,
+    time::Instant, //
 };
 
 use bench::{
@@ -46,8 +46,8 @@ use bench::{
     Place, //
 };
 use cases::{
-    Alone,
-    Case, //
+    Case,
+    Schedule, //
 };
 use rping::Rping;
 use wire::{
@@ -188,8 +188,8 @@ impl Session<'_> {
     /// Runs a case; a bench that does not work afterwards is replaced by a fresh one.
     fn run_case<'b>(&'b self, bench: &mut Option<Bench<'b>>, port: u16, case: &Case) -> Outcome {
         let (_shared, _own) = match case.alone {
-            Alone::No => (self.device.read().ok(), None),
-            Alone::Yes => (None, self.device.write().ok()),
+            Schedule::Parallel => (self.device.read().ok(), None),
+            Schedule::Exclusive => (None, self.device.write().ok()),
         };
         if bench.is_none() {
             *bench = Some(Bench::begin(self.place, port)?);

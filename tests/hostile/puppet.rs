@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Plays the verbs program `puppet` (guest/verbs/puppet.c): commands, and waiting for what it tells.
+//! Plays the verbs program `puppet` (guest/verbs/puppet.c): commands, and waiting for what it
+//! tells.
 
 use std::{
     io::{
@@ -29,7 +30,7 @@ use std::{
     time::{
         Duration,
         Instant, //
-    },
+    }, //
 };
 
 use crate::{
@@ -41,7 +42,7 @@ use crate::{
         Failure,
         Outcome,
         SOON, //
-    },
+    }, //
 };
 
 /// Access rights.

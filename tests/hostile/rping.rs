@@ -15,7 +15,7 @@ use std::{
     time::{
         Duration,
         Instant, //
-    },
+    }, //
 };
 
 use crate::wire::{
@@ -36,8 +36,8 @@ pub(crate) struct Rping {
 }
 
 impl Rping {
-    /// Starts the server on a port of its own, and waits until a client has been served. `there` runs the program
-    /// that it is called with where the device is, as the same process.
+    /// Starts the server on a port of its own, and waits until a client has been served. `there`
+    /// runs the program that it is called with where the device is, as the same process.
     pub(crate) fn begin(there: &str, address: &str, port: u16) -> Outcome<Self> {
         let port = port.to_string();
         let server = rping(there, address, &port)

@@ -25,7 +25,7 @@ use std::{
     time::{
         Duration,
         Instant, //
-    },
+    }, //
 };
 
 use crate::frame::{
@@ -515,8 +515,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Keeps what is expected for somebody else who reads the wire: TERMINATES in the environment is the
-    /// file, with a line for each Terminate, behind this end's port.
+    /// Keeps what is expected for somebody else who reads the wire: TERMINATES in the environment
+    /// is the file, with a line for each Terminate, behind this end's port.
     fn note(&self, want: &Segment) -> Outcome {
         let Some(file) = std::env::var_os("TERMINATES") else {
             return Ok(());

@@ -35,8 +35,8 @@ use iwarp::{
         ReadState, //
     },
     receiver::{
+        QueueRoom,
         Receiver,
-        Room,
         Segment,
         SendSegment,
         TaggedSegment,
@@ -309,9 +309,9 @@ impl End {
             }
             Segment::Immediate(queued) => {
                 let room = if self.posted.is_empty() {
-                    Room::Full
+                    QueueRoom::Full
                 } else {
-                    Room::Free
+                    QueueRoom::Free
                 };
                 let immediate = queued.admit(room)?;
                 self.posted.pop_front();

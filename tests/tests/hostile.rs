@@ -12,8 +12,8 @@ use iwarp::{
         SendKind, //
     },
     receiver::{
+        QueueRoom,
         Receiver,
-        Room,
         Segment, //
     }, //
 };
@@ -435,10 +435,10 @@ fn names_the_queue_that_is_full() {
         let mut receiver = Receiver::new(Extensions::Rfc7306);
         let len = u16::try_from(segment.len()).unwrap();
         match receiver.handle_fpdu(segment, len).unwrap() {
-            Segment::ReadRequest(queued) => queued.admit(Room::Full).unwrap_err(),
-            Segment::Immediate(queued) => queued.admit(Room::Full).unwrap_err(),
-            Segment::AtomicRequest(queued) => queued.admit(Room::Full).unwrap_err(),
-            Segment::AtomicResponse(queued) => queued.admit(Room::Full).unwrap_err(),
+            Segment::ReadRequest(queued) => queued.admit(QueueRoom::Full).unwrap_err(),
+            Segment::Immediate(queued) => queued.admit(QueueRoom::Full).unwrap_err(),
+            Segment::AtomicRequest(queued) => queued.admit(QueueRoom::Full).unwrap_err(),
+            Segment::AtomicResponse(queued) => queued.admit(QueueRoom::Full).unwrap_err(),
             other => panic!("{other:?}"),
         }
     };

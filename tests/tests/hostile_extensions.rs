@@ -11,7 +11,7 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
-        Solicited, //
+        SendEvent, //
     },
     stag::{
         Access,
@@ -98,8 +98,8 @@ fn immediate_data_takes_a_buffer_of_any_size() {
             solicited,
         })
     };
-    assert_eq!(completions[0], immediate(b"12345678", Solicited::No));
-    assert_eq!(completions[2], immediate(b"abcdefgh", Solicited::Yes));
+    assert_eq!(completions[0], immediate(b"12345678", SendEvent::Silent));
+    assert_eq!(completions[2], immediate(b"abcdefgh", SendEvent::Solicit));
     assert_eq!(end.posted(), 0);
 }
 

@@ -5,9 +5,9 @@
 
 use iwarp::{
     rdmap::{
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     stag::{
         Access,
@@ -158,7 +158,7 @@ fn invalidates_what_may_be_invalidated() {
     end.register(0x0005_0001, 0, vec![0; 8]).invalidation = RemoteInvalidation::Allowed;
     accepts(&mut end, &invalidating(0x0005_0001));
     let kind = SendKind {
-        solicited: Solicited::No,
+        solicited: SendEvent::Silent,
         extra: SendExtra::Invalidate(Stag::new(0x0005_0001)),
     };
     let octets = vec![];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Every state of a queue pair that can be reached, and what each event makes of it, as a text
-//! (lifecycle.txt): for each event and phase what changes, and what is to be done. What besides the phase
-//! decides that stands in brackets; whatever is not named there makes no difference.
+//! (lifecycle.txt): for each event and phase what changes, and what is to be done. What besides the
+//! phase decides that stands in brackets; whatever is not named there makes no difference.
 //!
 //! A change of the state machine shows as a change of that file. `LIFECYCLE=write cargo test --test
 //! lifecycle` writes it anew.
@@ -20,7 +20,7 @@ use iwarp::lifecycle::{
     Event,
     FirstFailure,
     Lifecycle,
-    Phase, //
+    QpPhase, //
 };
 
 const EVENTS: [Event; 29] = [
@@ -101,10 +101,10 @@ fn outcome(state: Lifecycle, event: Event) -> String {
 }
 
 /// All states that can be reached, by their phases.
-fn reachable() -> BTreeMap<Phase, Vec<Lifecycle>> {
+fn reachable() -> BTreeMap<QpPhase, Vec<Lifecycle>> {
     let mut found = BTreeSet::from([Lifecycle::NEW.to_raw()]);
     let mut open = vec![Lifecycle::NEW];
-    let mut by_phase = BTreeMap::from(Phase::ALL.map(|phase| (phase, vec![])));
+    let mut by_phase = BTreeMap::from(QpPhase::ALL.map(|phase| (phase, vec![])));
     while let Some(state) = open.pop() {
         by_phase.get_mut(&state.phase()).unwrap().push(state);
         for (next, _) in EVENTS.iter().filter_map(|event| state.on(*event).ok()) {
@@ -116,8 +116,8 @@ fn reachable() -> BTreeMap<Phase, Vec<Lifecycle>> {
     by_phase
 }
 
-/// What the event does to the states of one phase: a line for each combination of the fewest qualifiers
-/// that decide it.
+/// What the event does to the states of one phase: a line for each combination of the fewest
+/// qualifiers that decide it.
 fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
     let mut choices: Vec<u32> = (0..1 << QUALIFIERS.len()).collect();
     choices.sort_by_key(|choice| choice.count_ones());

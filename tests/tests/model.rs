@@ -11,7 +11,7 @@ use bolero::{
 use iwarp::{
     atomic::AtomicOperation,
     ddp::{
-        Last,
+        MessagePart,
         Msn, //
     },
     fault::Fault,
@@ -21,17 +21,17 @@ use iwarp::{
     },
     rdmap::{
         ReadRequest,
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     readq::{
         Depth,
         ReadState, //
     },
     receiver::{
-        Payload,
-        Room,
+        PayloadSpan,
+        QueueRoom,
         SendSegment,
         TaggedSegment, //
     },
@@ -74,7 +74,7 @@ fn a_depth_is_a_queue_of_slots() {
                 assert_eq!(depth.oldest(), taken.front().copied());
                 assert_eq!(usize::from(depth.used()), taken.len());
                 assert!(depth.taken().eq(taken.iter().copied()));
-                assert_eq!(depth.room() == Room::Free, taken.len() < limit.into());
+                assert_eq!(depth.room() == QueueRoom::Free, taken.len() < limit.into());
             }
         });
 }
@@ -258,11 +258,11 @@ fn parts(len: u16, sizes: &[u8]) -> Vec<(u32, u16)> {
     parts
 }
 
-fn last(place: usize, count: usize) -> Last {
+fn last(place: usize, count: usize) -> MessagePart {
     if place + 1 == count {
-        Last::Yes
+        MessagePart::Final
     } else {
-        Last::No
+        MessagePart::Continued
     }
 }
 
@@ -279,7 +279,7 @@ fn a_send_in_any_order_is_delivered_whole_and_once() {
                     first: place == 0,
                     msn: Msn::FIRST,
                     offset: *offset,
-                    payload: Payload {
+                    payload: PayloadSpan {
                         offset: 18,
                         len: *size,
                     },
@@ -316,7 +316,7 @@ fn a_read_in_any_order_is_complete_at_its_end() {
                 let segment = TaggedSegment {
                     stag: Stag::new(3),
                     to: TaggedOffset::new(to + u64::from(*offset)),
-                    payload: Payload {
+                    payload: PayloadSpan {
                         offset: 14,
                         len: *size,
                     },
@@ -350,11 +350,15 @@ fn the_longest_send_and_read() {
     let mut segmenter = Segmenter::new(message, u32::MAX);
     while let Some(plan) = segmenter.next(u16::MAX) {
         let (offset, len) = (plan.payload_offset(), plan.payload_len());
-        let last = if plan.is_last() { Last::Yes } else { Last::No };
+        let last = if plan.is_last() {
+            MessagePart::Final
+        } else {
+            MessagePart::Continued
+        };
         let response = TaggedSegment {
             stag: Stag::new(3),
             to: TaggedOffset::new(offset.into()),
-            payload: Payload { offset: 14, len },
+            payload: PayloadSpan { offset: 14, len },
             last,
         };
         let placement = read.accept(&response).unwrap();
@@ -364,7 +368,7 @@ fn the_longest_send_and_read() {
             first: offset == 0,
             msn: Msn::FIRST,
             offset,
-            payload: Payload { offset: 18, len },
+            payload: PayloadSpan { offset: 18, len },
             kind: SendKind::default(),
             last,
         };
@@ -451,7 +455,7 @@ fn compare_swap_stores_only_on_a_match() {
 #[test]
 fn every_segment_of_a_send_names_the_stag_to_invalidate() {
     // RDMAP-22, DDP-26.
-    for solicited in [Solicited::No, Solicited::Yes] {
+    for solicited in [SendEvent::Silent, SendEvent::Solicit] {
         let kind = SendKind {
             solicited,
             extra: SendExtra::Invalidate(Stag::new(0x1122_3344)),
@@ -464,7 +468,7 @@ fn every_segment_of_a_send_names_the_stag_to_invalidate() {
         }
         assert_eq!(headers.len(), 10);
         let (last, others) = headers.split_last().unwrap();
-        let opcode = if solicited == Solicited::No { 4 } else { 6 };
+        let opcode = if solicited == SendEvent::Silent { 4 } else { 6 };
         assert_eq!(last[2..8], [0x41, 0x40 | opcode, 0x11, 0x22, 0x33, 0x44]);
         for header in others {
             assert_eq!(header[2..8], [0x01, 0x40 | opcode, 0x11, 0x22, 0x33, 0x44]);

@@ -243,7 +243,8 @@ fn a_request_says_whether_either_end_may_send_first() {
     let asks = |octets: &[u8]| request(config(), octets).is_peer_to_peer();
     assert!(asks(&enhanced(REQUEST, C, FIRST | 4, OPEN | 4, &[])));
     assert!(!asks(&enhanced(REQUEST, C, 4, 4, &[])));
-    // Without the bit, the kinds of first message mean nothing; without enhanced data there is no bit.
+    // Without the bit, the kinds of first message mean nothing; without enhanced data there is no
+    // bit.
     assert!(!asks(&enhanced(REQUEST, C, 4, SECOND | 4, &[])));
     assert!(!asks(&frame(REQUEST, C, 1, &[])));
 }

@@ -7,8 +7,8 @@ use bolero::check;
 use iwarp::rdmap::{
     Extensions,
     Immediate,
-    SendKind,
-    Solicited, //
+    SendEvent,
+    SendKind, //
 };
 use iwarp_fuzz::ops;
 use iwarp_support::{
@@ -60,7 +60,7 @@ fn every_cut_of_the_octet_stream() {
     let mut sender = End::new(Extensions::Rfc7306, 0, 1);
     let immediate = Immediate {
         data: *b"12345678",
-        solicited: Solicited::No,
+        solicited: SendEvent::Silent,
     };
     let mut octets = Vec::new();
     let mut ends = Vec::new();

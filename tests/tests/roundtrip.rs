@@ -11,7 +11,7 @@ use iwarp::{
     },
     ddp::{
         Control,
-        Last,
+        MessagePart,
         Model,
         Msn,
         TaggedHeader,
@@ -89,9 +89,9 @@ fn every_control_word() {
                     let control = decoded.unwrap();
                     assert_eq!(control.opcode.to_wire() & 15, opcode);
                     assert_eq!(control.opcode.model() == Model::Tagged, tagged);
-                    assert_eq!(control.last == Last::Yes, last);
-                    // Reserved bits are ignored and not passed on (DDP-18, RDMAP-25), except for the
-                    // one of the Send with Immediate.
+                    assert_eq!(control.last == MessagePart::Final, last);
+                    // Reserved bits are ignored and not passed on (DDP-18, RDMAP-25), except for
+                    // the one of the Send with Immediate.
                     let reserved = if opcode == 15 { 0x20 } else { 0x30 };
                     assert_eq!(control.encode(), [octets[0] & !0x3c, octets[1] & !reserved]);
                 }

@@ -11,7 +11,7 @@ use iwarp::{
         AtomicResponse, //
     },
     ddp::{
-        Last,
+        MessagePart,
         Msn, //
     },
     fault::Fault,
@@ -29,19 +29,19 @@ use iwarp::{
         start::{
             Revision,
             RtrKinds, //
-        },
+        }, //
     },
     rdmap::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     receiver::{
+        QueueRoom,
         Receiver,
-        Room,
         Segment,
         RECEIVE_HEADER_MAX, //
     },
@@ -87,7 +87,7 @@ const READ: ReadRequest = ReadRequest {
     source_to: TaggedOffset::new(0x1000),
 };
 
-fn send(solicited: Solicited, invalidate: Option<u32>, msn: u32) -> Message {
+fn send(solicited: SendEvent, invalidate: Option<u32>, msn: u32) -> Message {
     Message::Send {
         kind: SendKind {
             solicited,
@@ -171,22 +171,22 @@ fn messages(golden: &BTreeMap<&str, Vec<u8>>) -> Vec<(&'static str, Message, Vec
         ),
         (
             "Send, 5 octets 'hello', MSN 1",
-            send(Solicited::No, None, 1),
+            send(SendEvent::Silent, None, 1),
             b"hello".to_vec(),
         ),
         (
             "Send with Invalidate, STag 0xAABBCC01, 0 octets, MSN 2",
-            send(Solicited::No, Some(0xaabb_cc01), 2),
+            send(SendEvent::Silent, Some(0xaabb_cc01), 2),
             vec![],
         ),
         (
             "Send with SE, 0 octets, MSN 3",
-            send(Solicited::Yes, None, 3),
+            send(SendEvent::Solicit, None, 3),
             vec![],
         ),
         (
             "Send with SE+Invalidate, 1 octet 'x', MSN 4",
-            send(Solicited::Yes, Some(0xaabb_cc01), 4),
+            send(SendEvent::Solicit, Some(0xaabb_cc01), 4),
             b"x".to_vec(),
         ),
         (
@@ -214,12 +214,12 @@ fn messages(golden: &BTreeMap<&str, Vec<u8>>) -> Vec<(&'static str, Message, Vec
         ),
         (
             "Immediate Data 0102030405060708, MSN 5",
-            immediate(Solicited::No, 5),
+            immediate(SendEvent::Silent, 5),
             vec![],
         ),
         (
             "Immediate Data with SE 0102030405060708, MSN 6",
-            immediate(Solicited::Yes, 6),
+            immediate(SendEvent::Solicit, 6),
             vec![],
         ),
         (
@@ -321,12 +321,12 @@ fn receiver_reads_the_golden_frames() {
         let arrived = match segment {
             Segment::Empty => unreachable!(),
             Segment::Write(segment) => {
-                assert_eq!(segment.last, Last::Yes);
+                assert_eq!(segment.last, MessagePart::Final);
                 let (stag, to) = (segment.stag, segment.to);
                 (Message::Write { stag, to }, Some(segment.payload))
             }
             Segment::ReadResponse(segment) => {
-                assert_eq!(segment.last, Last::Yes);
+                assert_eq!(segment.last, MessagePart::Final);
                 let (stag, to) = (segment.stag, segment.to);
                 (Message::ReadResponse { stag, to }, Some(segment.payload))
             }
@@ -336,20 +336,20 @@ fn receiver_reads_the_golden_frames() {
                 (Message::Send { kind, msn }, Some(segment.payload))
             }
             Segment::ReadRequest(queued) => {
-                let request = queued.admit(Room::Free).unwrap();
+                let request = queued.admit(QueueRoom::Free).unwrap();
                 (Message::ReadRequest { request, msn }, None)
             }
             Segment::Terminate(terminate) => (Message::Terminate(terminate), None),
             Segment::Immediate(queued) => {
-                let immediate = queued.admit(Room::Free).unwrap();
+                let immediate = queued.admit(QueueRoom::Free).unwrap();
                 (Message::Immediate { immediate, msn }, None)
             }
             Segment::AtomicRequest(queued) => {
-                let request = queued.admit(Room::Free).unwrap();
+                let request = queued.admit(QueueRoom::Free).unwrap();
                 (Message::AtomicRequest { request, msn }, None)
             }
             Segment::AtomicResponse(queued) => {
-                let response = queued.admit(Room::Free).unwrap();
+                let response = queued.admit(QueueRoom::Free).unwrap();
                 (Message::AtomicResponse { response, msn }, None)
             }
         };

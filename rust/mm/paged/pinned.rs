@@ -4,8 +4,8 @@
 //!
 //! Context: process.
 
-use super::super::place::Owner;
-use super::super::place::PageList;
+use super::super::mem_map::MemoryOwner;
+use super::super::mem_map::PageList;
 use super::pages_of;
 use super::Paged;
 use crate::bindings;
@@ -15,17 +15,17 @@ use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 
 /// Pages that were pinned for one copy.
-pub struct Pinned {
+pub struct PinnedPages {
     pages: KVec<*mut bindings::page>,
     write: bool,
 }
 
 // SAFETY: Pinned pages belong to no thread.
-unsafe impl Send for Pinned {}
+unsafe impl Send for PinnedPages {}
 // SAFETY: Through a shared reference nothing can be done to them.
-unsafe impl Sync for Pinned {}
+unsafe impl Sync for PinnedPages {}
 
-impl Pinned {
+impl PinnedPages {
     /// Pins the pages of the `len` octets at `at`.
     pub(super) fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
         let begin = paged.address(at).ok_or(EFAULT)?;
@@ -73,17 +73,18 @@ impl Pinned {
             // SAFETY: The page is pinned, and all memory is mapped on 64 bits.
             let start = unsafe { riwarp_helper_page_address(*page) }.cast::<u8>();
             let len = (PAGE_SIZE - skip).min(left);
-            // SAFETY: Inside of the page, which stays as long as this value, which the list will own.
+            // SAFETY: Inside of the page, which stays as long as this value, which the list will
+            // own.
             unsafe { list.push(start.add(skip), len)? };
             left -= len;
             skip = 0;
         }
-        list.own(Owner::Pinned(self));
+        list.own(MemoryOwner::Pinned(self));
         Ok(list)
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedPages {
     fn drop(&mut self) {
         if !self.pages.is_empty() {
             // SAFETY: They were pinned for this value, and are let go once.

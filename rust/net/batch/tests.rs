@@ -8,7 +8,7 @@ mod batch {
 
     /// Takes up to `take` octets of a batch as TCP would, without keeping any page.
     fn take(batch: &mut TxBatch, take: usize) -> Result<usize> {
-        batch.send_with(More::No, |_, len| len.min(take) as c_int)
+        batch.send_with(SendHint::Push, |_, len| len.min(take) as c_int)
     }
 
     #[test]
@@ -23,7 +23,7 @@ mod batch {
         assert_eq!(take(&mut batch, 4)?, 1);
         assert!(batch.is_empty());
         // With nothing to send nobody is called.
-        let sent = batch.send_with(More::No, |_, _| -1);
+        let sent = batch.send_with(SendHint::Push, |_, _| -1);
         assert_eq!(sent, Ok(0));
         Ok(())
     }

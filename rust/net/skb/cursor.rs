@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Places in TCP's receive queue, and the way from one to the next: through the members of the queue, what
-//! hangs on them, and their fragments.
+//! Places in TCP's receive queue, and the way from one to the next: through the members of the
+//! queue, what hangs on them, and their fragments.
 
 use super::Inbound;
 use super::Sk;
@@ -109,8 +109,8 @@ impl Cursor {
         (self.from, self.left) = (from, left);
     }
 
-    /// Takes the fragments that begin in memory where this one ends into the same part: they are pages in a row,
-    /// which TCP names one by one.
+    /// Takes the fragments that begin in memory where this one ends into the same part: they are
+    /// pages in a row, which TCP names one by one.
     ///
     /// # Safety
     ///

@@ -10,11 +10,11 @@ use kernel::prelude::*;
 /// Whether the caller will send more at once, so that a last packet that is not full may wait for
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum More {
+pub enum SendHint {
     /// This is the end for now: send all.
-    No,
+    Push,
     /// The next send follows at once.
-    Yes,
+    MoreFollows,
 }
 
 impl Socket {
@@ -26,7 +26,7 @@ impl Socket {
     /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
     /// connection.
     #[inline]
-    pub fn send_batch(&self, batch: &mut TxBatch, more: More) -> Result<usize> {
+    pub fn send_batch(&self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
         // Straight to TCP: what lies above it (security modules, the address family) has nothing to
         // say about sockets of the kernel.
         // SAFETY: `send_locked` wants a valid TCP socket that the caller owns: `locked` gives one
@@ -44,7 +44,7 @@ impl Socket {
 pub(in crate::net) unsafe fn send_locked(
     sk: *mut bindings::sock,
     batch: &mut TxBatch,
-    more: More,
+    more: SendHint,
 ) -> Result<usize> {
     // SAFETY: `round_mss` wants a valid TCP socket that is locked: the caller says that it owns
     // `sk` or holds its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
@@ -61,9 +61,9 @@ pub(in crate::net) unsafe fn send_locked(
 
 /// Has TCP make segments of a multiple of 4 octets, as full FPDUs are long.
 ///
-/// In a longer segment the first octets of the next FPDU would follow, which then lies in two, and so do all
-/// behind it. TCP reckons this size anew as the peer's window grows; then the most that the peer takes counts,
-/// which is rounded for good.
+/// In a longer segment the first octets of the next FPDU would follow, which then lies in two, and
+/// so do all behind it. TCP reckons this size anew as the peer's window grows; then the most that
+/// the peer takes counts, which is rounded for good.
 ///
 /// # Safety
 ///

@@ -4,10 +4,10 @@
 
 use super::new_event;
 use super::CmId;
+use super::CmPhase;
+use super::CmPhaseCell;
 use super::ConnParam;
 use super::Endpoint;
-use super::Phase;
-use super::PhaseCell;
 use crate::bindings;
 use crate::rdma::device::device_data;
 use crate::rdma::object::QpObject;
@@ -25,8 +25,8 @@ use kernel::sync::ArcBorrow;
 
 /// A connection of the driver, as the connection manager asks for it.
 ///
-/// All functions are called from `drivers/infiniband/core/iwcm.c`, for consumers of `rdma_cm` by way
-/// of `cma.c`. What events must follow each is in the [module](super).
+/// All functions are called from `drivers/infiniband/core/iwcm.c`, for consumers of `rdma_cm` by
+/// way of `cma.c`. What events must follow each is in the [module](super).
 ///
 /// Context of all functions: process, may sleep; it may be the connection manager's own thread.
 pub trait CmOps: Sized + Send + Sync + 'static {
@@ -95,19 +95,19 @@ pub trait CmOps: Sized + Send + Sync + 'static {
 }
 
 /// A request of the connection manager while it runs: decides what its result is.
-struct Call {
-    cell: Arc<PhaseCell>,
+struct CmCall {
+    cell: Arc<CmPhaseCell>,
 }
 
-impl Call {
+impl CmCall {
     /// Begins a call.
     ///
     /// # Safety
     ///
     /// `raw` must be null or a valid object during the call.
-    unsafe fn begin(raw: *mut bindings::iw_cm_id, phase: Phase) -> Result<(Self, CmId)> {
+    unsafe fn begin(raw: *mut bindings::iw_cm_id, phase: CmPhase) -> Result<(Self, CmId)> {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        let cell = PhaseCell::new(phase)?;
+        let cell = CmPhaseCell::new(phase)?;
         // SAFETY: `Endpoint::new` wants an object that is valid during the call: the caller says
         // that `raw` is.
         let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
@@ -118,14 +118,14 @@ impl Call {
     fn end(self, result: Result) -> Result {
         let mut phase = self.cell.phase.lock();
         let owed = match *phase {
-            Phase::AcceptCall => Phase::Accepting,
-            Phase::ConnectCall => Phase::Connecting,
+            CmPhase::AcceptCall => CmPhase::Accepting,
+            CmPhase::ConnectCall => CmPhase::Connecting,
             // Nobody could ever raise the event that a success would owe.
-            Phase::Abandoned => return result.and(Err(ECONNRESET)),
+            CmPhase::Abandoned => return result.and(Err(ECONNRESET)),
             // An event was raised; with an error the connection manager would not expect it.
             _ => return Ok(()),
         };
-        *phase = if result.is_ok() { owed } else { Phase::Done };
+        *phase = if result.is_ok() { owed } else { CmPhase::Done };
         result
     }
 }
@@ -189,9 +189,9 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     let begin = || {
-        // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
+        // SAFETY: `CmCall::begin` wants an object that is valid during the call: `raw` is, by this
         // function's `# Safety`.
-        let (call, id) = unsafe { Call::begin(raw, Phase::ConnectCall) }?;
+        let (call, id) = unsafe { CmCall::begin(raw, CmPhase::ConnectCall) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
@@ -218,11 +218,12 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     })
 }
 
-/// Says by an event that a `connect` has failed. If there is no room for one, the error is the result.
+/// Says by an event that a `connect` has failed. If there is no room for one, the error is the
+/// result.
 ///
-/// After an error at once `rdma_connect_locked` (`drivers/infiniband/core/cma.c`) waits for all work of the
-/// connection manager, with mutexes held for which that work may be waiting. What the consumer did wrong it hears at
-/// once all the same.
+/// After an error at once `rdma_connect_locked` (`drivers/infiniband/core/cma.c`) waits for all
+/// work of the connection manager, with mutexes held for which that work may be waiting. What the
+/// consumer did wrong it hears at once all the same.
 ///
 /// # Safety
 ///
@@ -257,9 +258,9 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
         // while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
+        // SAFETY: `CmCall::begin` wants an object that is valid during the call: `raw` is, by this
         // function's `# Safety`.
-        let (call, id) = match unsafe { Call::begin(raw, Phase::AcceptCall) } {
+        let (call, id) = match unsafe { CmCall::begin(raw, CmPhase::AcceptCall) } {
             Ok(begun) => begun,
             Err(error) => {
                 // The connection manager forgets a connection that it could not accept.
@@ -320,9 +321,9 @@ pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let backlog = u32::try_from(backlog)?;
-        // SAFETY: `Call::begin` wants an object that is valid during the call: `raw` is, by this
+        // SAFETY: `CmCall::begin` wants an object that is valid during the call: `raw` is, by this
         // function's `# Safety`.
-        let (_, id) = unsafe { Call::begin(raw, Phase::Listening) }?;
+        let (_, id) = unsafe { CmCall::begin(raw, CmPhase::Listening) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
@@ -361,8 +362,8 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
 
 /// `ops.iw_get_qp`.
 ///
-/// It counts the reference that the connection manager asks for next, by `iw_add_ref`: only the pointer would
-/// not keep the queue pair until then.
+/// It counts the reference that the connection manager asks for next, by `iw_add_ref`: only the
+/// pointer would not keep the queue pair until then.
 ///
 /// # Safety
 ///
@@ -384,8 +385,8 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
 
 /// `ops.iw_add_ref`: nothing is left to be done.
 ///
-/// `iw_cm_connect` and `iw_cm_accept` (`drivers/infiniband/core/iwcm.c`) are the only callers, each of them once,
-/// right after a [`get_qp`] that has found something.
+/// `iw_cm_connect` and `iw_cm_accept` (`drivers/infiniband/core/iwcm.c`) are the only callers, each
+/// of them once, right after a [`get_qp`] that has found something.
 ///
 /// # Safety
 ///
@@ -399,9 +400,9 @@ pub(in crate::rdma) unsafe extern "C" fn add_ref(_qp: *mut bindings::ib_qp) {}
 /// As the connection manager calls it: it holds a reference, which it gives back.
 pub(in crate::rdma) unsafe extern "C" fn rem_ref<T: Driver>(qp: *mut bindings::ib_qp) {
     // The link outlives the queue pair, which may be freed as soon as the reference is given back.
-    // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: the connection
-    // manager has a reference, by this function's `# Safety`, and `destroy_qp` waits for its end
-    // before it empties `qp`.
-    let link = unsafe { QpObject::<T>::tail(qp) }.link.clone();
+    // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile: the
+    // connection manager has a reference, by this function's `# Safety`, and `destroy_qp` waits for
+    // its end before it empties `qp`.
+    let link = unsafe { QpObject::<T>::driver_part(qp) }.link.clone();
     link.remove_user();
 }

@@ -4,32 +4,32 @@
 //! notifications go nowhere.
 
 use super::CpuCall;
-use super::CqInner;
 use super::CqLink;
+use super::CqLinkInner;
+use super::ObjectPtr;
 use super::Resized;
-use super::SrqInner;
 use super::SrqLink;
-use super::Target;
-use crate::sync::Baton;
-use crate::sync::Gate;
+use super::SrqLinkInner;
+use crate::sync::BhRevocable;
+use crate::sync::SerialTask;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-/// A gate that nobody gets through.
-fn closed<B>() -> Gate<Target<B>> {
-    let gate = Gate::new(Target(NonNull::dangling()));
-    gate.close();
-    gate
+/// A pointer that was revoked.
+fn revoked<B>() -> BhRevocable<ObjectPtr<B>> {
+    let object = BhRevocable::new(ObjectPtr(NonNull::dangling()));
+    object.revoke();
+    object
 }
 
 impl CqLink {
     /// Makes the link of a completion queue that no consumer holds.
     pub fn dead() -> Result<Self> {
         let inner = Arc::pin_init(
-            pin_init!(CqInner {
-                gate: closed(),
-                baton: Baton::new(()),
+            pin_init!(CqLinkInner {
+                object: revoked(),
+                task: SerialTask::new(()),
                 vector: None,
                 call: CpuCall::new(),
                 resized <- Resized::new(),
@@ -44,8 +44,8 @@ impl SrqLink {
     /// Makes the link of a shared receive queue that no consumer holds.
     pub fn dead() -> Result<Self> {
         let inner = Arc::pin_init(
-            pin_init!(SrqInner {
-                gate: closed(),
+            pin_init!(SrqLinkInner {
+                object: revoked(),
                 resized <- Resized::new(),
             }),
             GFP_KERNEL,

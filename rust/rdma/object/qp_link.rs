@@ -2,12 +2,12 @@
 
 //! The links of queue pairs, by which the connection manager finds them too.
 
+use super::ObjectPtr;
 use super::QpId;
-use super::Target;
 use crate::bindings;
 use crate::rdma::iw_cm::Endpoint;
 use crate::rdma::types::QpEvent;
-use crate::sync::Gate;
+use crate::sync::BhRevocable;
 use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
@@ -22,11 +22,11 @@ use kernel::task::Kuid;
 
 /// The way from the driver's queue pair to its consumer.
 #[derive(Clone)]
-pub struct QpLink(Arc<QpInner>);
+pub struct QpLink(Arc<QpLinkInner>);
 
 #[pin_data]
-struct QpInner {
-    gate: Gate<Target<bindings::ib_qp>>,
+struct QpLinkInner {
+    object: BhRevocable<ObjectPtr<bindings::ib_qp>>,
     id: QpId,
     /// The user whose process made it; [`None`] for a kernel consumer's.
     maker: Option<Kuid>,
@@ -52,11 +52,12 @@ enum Connection {
 
 /// For whom the connection manager works.
 ///
-/// A process names a queue pair by a number, which it can guess. So it must be one of the user that has made the
-/// queue pair; not the same one, since a daemon may fork after that. A kernel consumer's queue pair is connected by
-/// the kernel: on a thread of its own, or on that of a process whose request that was (`nvme connect`, a mount,
-/// iscsid). The connection manager does not say whether it was, or asked by `rdma_ucm`; but who may ask a consumer
-/// may administrate the network.
+/// A process names a queue pair by a number, which it can guess. So it must be one of the user that
+/// has made the queue pair; not the same one, since a daemon may fork after that. A kernel
+/// consumer's queue pair is connected by the kernel: on a thread of its own, or on that of a
+/// process whose request that was (`nvme connect`, a mount, iscsid). The connection manager does
+/// not say whether it was, or asked by `rdma_ucm`; but who may ask a consumer may administrate the
+/// network.
 struct Caller {
     user: Kuid,
     /// Asked for a kernel consumer's queue pair only: a refusal is something that is audited.
@@ -80,8 +81,8 @@ extern "C" {
 }
 
 impl QpLink {
-    /// Makes the link of a queue pair that is being created, for a process of the user `maker` or for a kernel
-    /// consumer. The connection manager does not find it before [`Self::filled`].
+    /// Makes the link of a queue pair that is being created, for a process of the user `maker` or
+    /// for a kernel consumer. The connection manager does not find it before [`Self::filled`].
     ///
     /// # Safety
     ///
@@ -91,8 +92,8 @@ impl QpLink {
         maker: Option<Kuid>,
     ) -> Result<Self> {
         let inner = Arc::pin_init(
-            pin_init!(QpInner {
-                gate: Gate::new(Target(qp)),
+            pin_init!(QpLinkInner {
+                object: BhRevocable::new(ObjectPtr(qp)),
                 id: QpId(qp.as_ptr().addr()),
                 maker,
                 filled: Atomic::new(false),
@@ -105,7 +106,8 @@ impl QpLink {
         Ok(Self(inner))
     }
 
-    /// Makes the link of a queue pair that no consumer holds, for tests of what a driver does without one.
+    /// Makes the link of a queue pair that no consumer holds, for tests of what a driver does
+    /// without one.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
         // SAFETY: The link is closed at once, so that nobody gets at the pointer.
@@ -118,12 +120,12 @@ impl QpLink {
     ///
     /// Context: any; the caller may hold no lock that a verb on the queue pair takes.
     pub fn event(&self, event: QpEvent) {
-        let Some(qp) = self.0.gate.enter() else {
+        let Some(qp) = self.0.object.try_access() else {
             return;
         };
         let qp = qp.0.as_ptr();
-        // SAFETY: The fields of a valid queue pair: the caller of `new` keeps `qp` valid until the
-        // gate is closed, and it is open.
+        // SAFETY: The fields of a valid queue pair: the caller of `new` keeps `qp` valid until it
+        // is revoked, and it is not.
         let (handler, context, device) =
             unsafe { ((*qp).event_handler, (*qp).qp_context, (*qp).device) };
         let mut event = bindings::ib_event {
@@ -147,8 +149,8 @@ impl QpLink {
 
     /// Lets the connection manager find the queue pair, whose C object has been filled.
     ///
-    /// The driver knows the queue pair by its number before: it tells the process of it, which may let that
-    /// take as long as it likes.
+    /// The driver knows the queue pair by its number before: it tells the process of it, which may
+    /// let that take as long as it likes.
     pub(in crate::rdma) fn filled(&self) {
         // ORDERING: the C object was filled before; pairs with `Acquire` in `may_connect`.
         self.0.filled.store(true, Release);
@@ -164,14 +166,14 @@ impl QpLink {
             }
     }
 
-    /// Finds the C object and counts a reference of the connection manager to it; `None` if it is not there
-    /// yet, or not any more, or not for the process that asks.
+    /// Finds the C object and counts a reference of the connection manager to it; `None` if it is
+    /// not there yet, or not any more, or not for the process that asks.
     ///
     /// Context: any but hard interrupt; interrupts may be off.
     pub(in crate::rdma) fn add_user(&self) -> Option<NonNull<bindings::ib_qp>> {
-        // Held until it is counted: the queue pair's end closes the gate first, and then waits for all that
-        // were counted.
-        let qp = self.0.gate.enter()?;
+        // Held until it is counted: the queue pair's end revokes the pointer first, and then waits
+        // for all that were counted.
+        let qp = self.0.object.try_access()?;
         if !self.may_connect(&Caller::current()) {
             return None;
         }
@@ -223,10 +225,10 @@ impl QpLink {
         self.0.unused.wait_for_completion();
     }
 
-    /// Ends the link; once this returned no handler runs and the connection manager does not find the
-    /// queue pair.
+    /// Ends the link; once this returned no handler runs and the connection manager does not find
+    /// the queue pair.
     pub(in crate::rdma) fn close(&self) {
-        self.0.gate.close();
+        self.0.object.revoke();
     }
 }
 

@@ -25,8 +25,8 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// `asked` is set from before `data` is given to a CPU until the call has begun, by when `data` is free
-/// again. `under_way` is the number of calls that were asked for and are not done.
+/// `asked` is set from before `data` is given to a CPU until the call has begun, by when `data` is
+/// free again. `under_way` is the number of calls that were asked for and are not done.
 pub(super) struct CpuCall {
     data: Opaque<bindings::call_single_data_t>,
     asked: Atomic<bool>,
@@ -55,8 +55,8 @@ impl CpuCall {
     ///
     /// # Safety
     ///
-    /// `f` must call [`Self::begin`] first and [`Self::end`] last. `self` must stay where it is, and `info`
-    /// be good for `f`, until [`Self::wait`] was called after this.
+    /// `f` must call [`Self::begin`] first and [`Self::end`] last. `self` must stay where it is,
+    /// and `info` be good for `f`, until [`Self::wait`] was called after this.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl CpuCall {
         f: unsafe extern "C" fn(*mut c_void),
         info: NonNull<c_void>,
     ) -> Result {
-        // ORDERING: pairs with `Full` in `begin`: a call that is still to begin sees what was written
-        // before this.
+        // ORDERING: pairs with `Full` in `begin`: a call that is still to begin sees what was
+        // written before this.
         if self.asked.xchg(true, Full) {
             return Ok(());
         }

@@ -99,7 +99,7 @@ pub(super) unsafe fn qp_from_raw(
     take!(RNR_RETRY, rnr_retry, rnr_retry);
     if mask.contains(QpAttrMask::ACCESS_FLAGS) {
         // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
-        attr.access = Access::from_raw(unsafe { (*raw).qp_access_flags });
+        attr.access = AccessFlags::from_raw(unsafe { (*raw).qp_access_flags });
     }
     if mask.contains(QpAttrMask::CAP) {
         // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
@@ -184,7 +184,7 @@ mod tests {
             cur_qp_state: QpState::Rtr,
             path_mtu: Mtu::Mtu4096,
             dest_qp_num: 0x0012_3456,
-            access: Access::REMOTE_READ | Access::LOCAL_WRITE,
+            access: AccessFlags::REMOTE_READ | AccessFlags::LOCAL_WRITE,
             caps: QpCaps {
                 max_send_wr: 1,
                 max_recv_wr: 2,

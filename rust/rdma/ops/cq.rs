@@ -30,7 +30,7 @@ use crate::{
         object::{
             CqLink,
             CqObject,
-            Tail, //
+            DriverPart, //
         },
         restrack::{
             self,
@@ -101,7 +101,7 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     ///
     /// Context: any, hard interrupt included; may not sleep. The driver may not notify from inside
     /// this call.
-    fn req_notify(&self, request: NotifyRequest) -> Missed;
+    fn req_notify(&self, request: NotifyRequest) -> ArmResult;
 
     /// Adds to what `rdma -dd resource show cq` shows.
     ///
@@ -137,11 +137,11 @@ pub struct CqCreated<C> {
 
 /// Whether completions were there already when a queue was armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
+pub enum ArmResult {
     /// None, or nobody asked.
-    No,
+    Armed,
     /// Some: the consumer polls again.
-    Yes,
+    MissedEvents,
 }
 
 /// `ops.create_cq`.
@@ -197,14 +197,14 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
         // the queue.
         unsafe { (*cq).cqe = c_int::try_from(created.entries).unwrap_or(c_int::MAX) };
-        let tail = Tail {
+        let driver_part = DriverPart {
             data: created.cq,
             link,
             mappings,
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `cq` is a new object.
-        unsafe { CqObject::<T>::fill(cq, tail) };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+        // nothing: `cq` is a new object.
+        unsafe { CqObject::<T>::fill(cq, driver_part) };
         Ok(0)
     })
 }
@@ -220,8 +220,8 @@ pub(super) unsafe extern "C" fn destroy_cq<T: Driver>(
 ) -> c_int {
     // SAFETY: `empty` wants a structure that was filled and that nobody uses: `cq` is, by this
     // function's `# Safety`.
-    let tail = unsafe { CqObject::<T>::empty(cq) };
-    tail.link.close();
+    let driver_part = unsafe { CqObject::<T>::empty(cq) };
+    driver_part.link.close();
     0
 }
 
@@ -236,15 +236,15 @@ pub(super) unsafe extern "C" fn resize_user_cq<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `cq` is,
-        // by this function's `# Safety`.
-        let tail = unsafe { CqObject::<T>::tail(cq) };
-        let entries = tail.link.resize(|mappings| {
+        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // `cq` is, by this function's `# Safety`.
+        let driver_part = unsafe { CqObject::<T>::driver_part(cq) };
+        let entries = driver_part.link.resize(|mappings| {
             // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
             // function's `# Safety`, and mappings that do not outlive the context of the call: the
             // link lets go of them before the object is freed, which belongs to the context.
             let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
-            tail.data.resize(entries, &mut udata)
+            driver_part.data.resize(entries, &mut udata)
         })?;
         // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
         // the queue.
@@ -299,8 +299,8 @@ pub(super) unsafe extern "C" fn req_notify_cq<T: Driver>(
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
         // by this function's `# Safety`.
         match unsafe { CqObject::<T>::data(cq) }.req_notify(request) {
-            Missed::No => Ok(0),
-            Missed::Yes => Ok(1),
+            ArmResult::Armed => Ok(0),
+            ArmResult::MissedEvents => Ok(1),
         }
     })
 }
@@ -317,8 +317,8 @@ pub(super) unsafe extern "C" fn fill_res_cq_entry<T: Driver>(
     // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
     // this function's `# Safety`.
     let cq = unsafe { CqObject::<T>::data(cq) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
-    // `# Safety`.
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| cq.describe(details)) }
 }
 

@@ -2,7 +2,7 @@
 
 //! The device: [`DeviceOps`], and its trampolines.
 //!
-//! The trampoline of `ops.dealloc_driver` is where the device's tail is, in
+//! The trampoline of `ops.dealloc_driver` is where the device's driver part is, in
 //! [`device`](crate::rdma::device).
 
 use core::mem::ManuallyDrop;
@@ -78,8 +78,8 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     /// The device is unregistered, by whomever; no callback runs or will run.
     ///
     /// Called once, also when the registration itself was dropped or failed. The driver takes the
-    /// device off its lists here. The [`Registration`](crate::rdma::device::Registration) may not be
-    /// dropped in here.
+    /// device off its lists here. The [`Registration`](crate::rdma::device::Registration) may not
+    /// be dropped in here.
     ///
     /// `ib_device_ops.dealloc_driver` (`drivers/infiniband/core/device.c`).
     fn dealloc(self: Arc<Self>);
@@ -276,8 +276,8 @@ pub(super) unsafe extern "C" fn alloc_hw_port_stats<T: Driver>(
         return core::ptr::null_mut();
     };
     // SAFETY: `rdma_alloc_hw_stats_struct()` wants so many descriptions that stay while somebody
-    // reads the statistics: they belong to the tail of the device, which `dealloc_driver` empties,
-    // and by then the device is unregistered, so that nobody reads them.
+    // reads the statistics: they belong to the driver part of the device, which `dealloc_driver`
+    // empties, and by then the device is unregistered, so that nobody reads them.
     unsafe { bindings::rdma_alloc_hw_stats_struct(descs.as_ptr(), number, COUNTERS_LIFESPAN_MS) }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions: [`MrOps`], and its trampolines, which also make and free the C objects of regions.
+//! Memory regions: [`MrOps`], and its trampolines, which also make and free the C objects of
+//! regions.
 
 use core::{
     marker::PhantomData,
@@ -25,11 +26,11 @@ use super::Driver;
 use crate::{
     bindings,
     mm::{
-        paged::Prefetch,
-        place::{
+        mem_map::{
             KernelPages,
             Shape, //
-        }, //
+        },
+        paged::Prefetch, //
     },
     rdma::{
         mmap::Mappings,
@@ -41,9 +42,9 @@ use crate::{
             ReregUserMr, //
         },
         object::{
+            DriverPart,
             MrObject,
-            PdObject,
-            Tail, //
+            PdObject, //
         },
         restrack::{
             self,
@@ -51,7 +52,7 @@ use crate::{
         },
         sges::Sges,
         types::{
-            Access,
+            AccessFlags,
             KernelOwned, //
         },
         udata::Udata, //
@@ -97,8 +98,8 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ) -> Result<MrCreated<Self>>;
 
     /// Makes a region of a process that takes the place of this one, in the domain `pd`, which may
-    /// be the same. The key of this one leads nowhere any more then; it is deregistered right after,
-    /// which may not fail.
+    /// be the same. The key of this one leads nowhere any more then; it is deregistered right
+    /// after, which may not fail.
     ///
     /// `ib_device_ops.rereg_user_mr` (`drivers/infiniband/core/uverbs_cmd.c`).
     ///
@@ -106,8 +107,8 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Leave the region as it was. As [`reg_user`](Self::reg_user), and `EBUSY` if a window is bound
-    /// to it.
+    /// Leave the region as it was. As [`reg_user`](Self::reg_user), and `EBUSY` if a window is
+    /// bound to it.
     fn rereg_user(
         &self,
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
@@ -138,7 +139,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     fn get_dma(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
         proof: KernelOwned,
-        access: Access,
+        access: AccessFlags,
     ) -> Result<MrCreated<Self>>;
 
     /// Makes a region for fast registration of up to `max_pages` pages, or pieces;
@@ -211,8 +212,8 @@ fn new_region<M>() -> Result<KBox<MaybeUninit<MrObject<M>>>> {
     Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?)
 }
 
-/// Finishes the C object of a region, once nothing can fail any more; its range is that of a process's
-/// memory, and empty for others.
+/// Finishes the C object of a region, once nothing can fail any more; its range is that of a
+/// process's memory, and empty for others.
 fn finish_region<M>(
     room: KBox<MaybeUninit<MrObject<M>>>,
     created: MrCreated<M>,
@@ -220,14 +221,14 @@ fn finish_region<M>(
     (iova, length): (u64, u64),
 ) -> *mut bindings::ib_mr {
     let raw = KBox::into_raw(room).cast::<bindings::ib_mr>();
-    let tail = Tail {
+    let driver_part = DriverPart {
         data: created.mr,
         link: created.pages,
         mappings,
     };
-    // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-    // `room` was made for such an object, of zeroes, which also are a value of `ib_mr`.
-    unsafe { MrObject::<M>::fill(raw, tail) };
+    // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+    // nothing: `room` was made for such an object, of zeroes, which also are a value of `ib_mr`.
+    unsafe { MrObject::<M>::fill(raw, driver_part) };
     // SAFETY: `raw` is a valid object that nobody else has yet.
     let mr = unsafe { &mut *raw };
     (mr.lkey, mr.rkey) = (created.lkey, created.rkey);
@@ -252,7 +253,7 @@ unsafe fn registration<'a>(
         start,
         length,
         iova,
-        access: Access::from_raw(access),
+        access: AccessFlags::from_raw(access),
         _life: PhantomData,
     })
 }
@@ -324,7 +325,7 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
             offset,
             length,
             iova,
-            access: Access::from_raw(access),
+            access: AccessFlags::from_raw(access),
             _life: PhantomData,
         };
         let room = new_region::<T::Mr>()?;
@@ -345,8 +346,8 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
 ///
 /// # Safety
 ///
-/// `old` was made by [`reg_user_mr`] or by this function, and nothing else is done to it meanwhile; `pd` was
-/// filled.
+/// `old` was made by [`reg_user_mr`] or by this function, and nothing else is done to it meanwhile;
+/// `pd` was filled.
 pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     old: *mut bindings::ib_mr,
     changes: c_int,
@@ -373,7 +374,7 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
         // by this function's `# Safety`.
         let domain = unsafe { PdObject::<T>::data(pd) };
         let created = mr.rereg_user(domain, &request)?;
-        let range = match request.memory(Access::empty()) {
+        let range = match request.memory(AccessFlags::empty()) {
             Some(_) => (iova, length),
             None => {
                 // SAFETY: A field of `old`, a region to which nothing else is done meanwhile, by
@@ -436,7 +437,7 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
         // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
         // by this function's `# Safety`.
         let pd = unsafe { PdObject::<T>::data(pd) };
-        let created = T::Mr::get_dma(pd, proof, Access::from_raw(access))?;
+        let created = T::Mr::get_dma(pd, proof, AccessFlags::from_raw(access))?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
     make().unwrap_or_else(error_ptr)
@@ -499,18 +500,18 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     offset: *mut c_uint,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `mr` is,
-        // by this function's `# Safety`.
-        let tail = unsafe { MrObject::<T::Mr>::tail(mr) };
+        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // `mr` is, by this function's `# Safety`.
+        let driver_part = unsafe { MrObject::<T::Mr>::driver_part(mr) };
         let mut sg = MapSg {
             mr: NonNull::new(mr).ok_or(EINVAL)?,
             list,
             entries,
             offset,
-            pages: tail.link.as_deref().ok_or(EINVAL)?,
+            pages: driver_part.link.as_deref().ok_or(EINVAL)?,
             set_page: set_page::<T::Mr>,
         };
-        tail.data.map_sg(&mut sg)
+        driver_part.data.map_sg(&mut sg)
     })
 }
 
@@ -521,12 +522,12 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
 /// `mr` was made by [`alloc_mr`], and nobody else maps it now.
 unsafe extern "C" fn set_page<M>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
-        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `mr` is,
-        // by this function's `# Safety`.
-        let tail = unsafe { MrObject::<M>::tail(mr) };
+        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // `mr` is, by this function's `# Safety`.
+        let driver_part = unsafe { MrObject::<M>::driver_part(mr) };
         // SAFETY: A field of `mr`, a region that one thread maps, by this function's `# Safety`.
         let page_size = unsafe { (*mr).page_size };
-        let pages = tail.link.as_deref().ok_or(EINVAL)?;
+        let pages = driver_part.link.as_deref().ok_or(EINVAL)?;
         pages.push(page, page_size.into())?;
         Ok(0)
     })
@@ -565,8 +566,8 @@ pub(super) unsafe extern "C" fn fill_res_mr_entry<T: Driver>(
     // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is, by
     // this function's `# Safety`.
     let mr = unsafe { MrObject::<T::Mr>::data(mr) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
-    // `# Safety`.
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| mr.describe(details)) }
 }
 

@@ -18,9 +18,9 @@ use crate::{
     rdma::{
         mmap::Mappings,
         object::{
+            DriverPart,
             MwObject,
-            PdObject,
-            Tail, //
+            PdObject, //
         },
         types::MwType, //
     }, //
@@ -30,8 +30,8 @@ use crate::{
 /// [`Provider::Rxe`](super::Provider::Rxe) only.
 ///
 /// When the window is freed, `ib_core`'s reference is dropped (`ib_device_ops.dealloc_mw`,
-/// `drivers/infiniband/core/uverbs_main.c`). It has to be the last one: afterwards nothing is placed
-/// or read by the window's key.
+/// `drivers/infiniband/core/uverbs_main.c`). It has to be the last one: afterwards nothing is
+/// placed or read by the window's key.
 pub trait MwOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -83,14 +83,14 @@ pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
         let created = T::Mw::alloc(unsafe { PdObject::<T>::data(pd) }, kind)?;
         // SAFETY: A field of `mw`, which is a new object that nobody else has yet.
         unsafe { (*mw).rkey = created.rkey };
-        let tail = Tail {
+        let driver_part = DriverPart {
             data: created.mw,
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `mw` is a new object.
-        unsafe { MwObject::<T>::fill(mw, tail) };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+        // nothing: `mw` is a new object.
+        unsafe { MwObject::<T>::fill(mw, driver_part) };
         Ok(0)
     })
 }

@@ -19,8 +19,8 @@ use crate::{
         device::device_data,
         mmap::Mappings,
         object::{
-            PdObject,
-            Tail, //
+            DriverPart,
+            PdObject, //
         }, //
     }, //
 };
@@ -62,14 +62,14 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
         // while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
         let data = T::Pd::alloc(dev)?;
-        let tail = Tail {
+        let driver_part = DriverPart {
             data,
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `pd` is a new object.
-        unsafe { PdObject::<T>::fill(pd, tail) };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+        // nothing: `pd` is a new object.
+        unsafe { PdObject::<T>::fill(pd, driver_part) };
         Ok(0)
     })
 }

@@ -29,9 +29,9 @@ use crate::{
         device::device_data,
         mmap::Mappings,
         object::{
+            DriverPart,
             QpLink,
-            QpObject,
-            Tail, //
+            QpObject, //
         },
         restrack::{
             self,
@@ -257,14 +257,14 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         attr::caps_to_raw(&created.caps, &mut raw.cap);
         // SAFETY: A field of `qp`, which is a new object that nobody else has yet.
         unsafe { (*qp).qp_num = created.number };
-        let tail = Tail {
+        let driver_part = DriverPart {
             data: created.qp,
             link: link.clone(),
             mappings,
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `qp` is a new object.
-        unsafe { QpObject::<T>::fill(qp, tail) };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+        // nothing: `qp` is a new object.
+        unsafe { QpObject::<T>::fill(qp, driver_part) };
         link.filled();
         Ok(0)
     })
@@ -349,13 +349,14 @@ pub(super) unsafe extern "C" fn destroy_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // The connection manager reads the tail as long as it has references, so it stays until then.
-    // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
-    // this function's `# Safety`.
-    let tail = unsafe { QpObject::<T>::tail(qp) };
-    tail.data.clone().destroy();
-    tail.link.close();
-    tail.link.wait_unused();
+    // The connection manager reads the driver part as long as it has references, so it stays until
+    // then.
+    // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile: `qp`
+    // is, by this function's `# Safety`.
+    let driver_part = unsafe { QpObject::<T>::driver_part(qp) };
+    driver_part.data.clone().destroy();
+    driver_part.link.close();
+    driver_part.link.wait_unused();
     // SAFETY: `empty` wants a structure that was filled and that nobody uses: `qp` is, by this
     // function's `# Safety`.
     drop(unsafe { QpObject::<T>::empty(qp) });
@@ -463,7 +464,7 @@ pub(super) unsafe extern "C" fn fill_res_qp_entry<T: Driver>(
     // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
     // this function's `# Safety`.
     let qp = unsafe { QpObject::<T>::data(qp) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
-    // `# Safety`.
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| qp.describe(details)) }
 }

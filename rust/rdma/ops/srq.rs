@@ -26,9 +26,9 @@ use crate::{
         device::device_data,
         mmap::Mappings,
         object::{
+            DriverPart,
             SrqLink,
-            SrqObject,
-            Tail, //
+            SrqObject, //
         },
         restrack::{
             self,
@@ -71,8 +71,8 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
 
     /// Changes what `mask` names: the size, the limit, or both.
     ///
-    /// `ib_device_ops.modify_srq` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`), one call at a
-    /// time.
+    /// `ib_device_ops.modify_srq` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`), one call at
+    /// a time.
     ///
     /// Context: process, may sleep.
     ///
@@ -170,14 +170,14 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
         let dev = unsafe { device_data::<T::Device>(device) };
         let created = T::Srq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
         raw.attr = attr::srq_to_raw(&created.attr);
-        let tail = Tail {
+        let driver_part = DriverPart {
             data: created.srq,
             link,
             mappings,
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `srq` is a new object.
-        unsafe { SrqObject::<T>::fill(srq, tail) };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+        // nothing: `srq` is a new object.
+        unsafe { SrqObject::<T>::fill(srq, driver_part) };
         Ok(0)
     })
 }
@@ -198,15 +198,15 @@ pub(super) unsafe extern "C" fn modify_srq<T: Driver>(
         // function's `# Safety`.
         let attr = attr::srq_from_raw(unsafe { &*raw });
         let mask = SrqAttrMask::from_bits(mask);
-        // SAFETY: `tail` wants a structure that was filled and is not emptied meanwhile: `srq` is,
-        // by this function's `# Safety`.
-        let tail = unsafe { SrqObject::<T>::tail(srq) };
-        tail.link.modify(|mappings| {
+        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // `srq` is, by this function's `# Safety`.
+        let driver_part = unsafe { SrqObject::<T>::driver_part(srq) };
+        driver_part.link.modify(|mappings| {
             // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
             // function's `# Safety`, and mappings that do not outlive the context of the call: the
             // link lets go of them before the object is freed, which belongs to the context.
             let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
-            tail.data.modify(&attr, mask, &mut udata)
+            driver_part.data.modify(&attr, mask, &mut udata)
         })?;
         Ok(0)
     })
@@ -242,8 +242,8 @@ pub(super) unsafe extern "C" fn destroy_srq<T: Driver>(
 ) -> c_int {
     // SAFETY: `empty` wants a structure that was filled and that nobody uses: `srq` is, by this
     // function's `# Safety`.
-    let tail = unsafe { SrqObject::<T>::empty(srq) };
-    tail.link.close();
+    let driver_part = unsafe { SrqObject::<T>::empty(srq) };
+    driver_part.link.close();
     0
 }
 
@@ -280,8 +280,8 @@ pub(super) unsafe extern "C" fn fill_res_srq_entry<T: Driver>(
     // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
     // this function's `# Safety`.
     let srq = unsafe { SrqObject::<T>::data(srq) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this function's
-    // `# Safety`.
+    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| srq.describe(details)) }
 }
 

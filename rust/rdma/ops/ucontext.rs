@@ -19,7 +19,7 @@ use crate::{
         device::device_data,
         mmap::Mappings,
         object::{
-            Tail,
+            DriverPart,
             UContextObject, //
         },
         udata::Udata, //
@@ -69,14 +69,14 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
         // function's `# Safety`, and no mappings to outlive a context.
         let mut udata = unsafe { Udata::new(udata, None) };
         let data = T::UContext::alloc(dev, &mut udata)?;
-        let tail = Tail {
+        let driver_part = DriverPart {
             data,
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose tail holds nothing:
-        // `context` is a new object.
-        unsafe { UContextObject::<T>::fill(context, tail) };
+        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+        // nothing: `context` is a new object.
+        unsafe { UContextObject::<T>::fill(context, driver_part) };
         Ok(0)
     })
 }

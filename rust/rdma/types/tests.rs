@@ -28,11 +28,13 @@ mod types {
 
     #[test]
     fn flags_are_sets() {
-        let both = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        assert!(both.contains(Access::REMOTE_READ) && !both.contains(Access::REMOTE_WRITE));
+        let both = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+        assert!(
+            both.contains(AccessFlags::REMOTE_READ) && !both.contains(AccessFlags::REMOTE_WRITE)
+        );
         assert!(both.without(both).is_empty());
         let mut set = both;
-        set |= Access::REMOTE_WRITE;
-        assert_eq!(set & Access::REMOTE_WRITE, Access::REMOTE_WRITE);
+        set |= AccessFlags::REMOTE_WRITE;
+        assert_eq!(set & AccessFlags::REMOTE_WRITE, AccessFlags::REMOTE_WRITE);
     }
 }

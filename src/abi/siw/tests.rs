@@ -10,7 +10,7 @@ mod siw {
     /// Decodes an entry where a process would have stored it.
     fn stored<const LEN: usize, R>(
         entry: &[u8; LEN],
-        decode: impl FnOnce(&Entry<'_, LEN>) -> R,
+        decode: impl FnOnce(&RingEntry<'_, LEN>) -> R,
     ) -> Result<R>
     where
         [u8; LEN]: IntoBytes + zerocopy::Immutable,
@@ -19,7 +19,7 @@ mod siw {
         // An entry somewhere in a ring.
         memory.copy_in(8 * LEN, entry)?;
         let (memory, at) = (&memory, 8 * LEN);
-        Ok(decode(&Entry { memory, at }))
+        Ok(decode(&RingEntry { memory, at }))
     }
 
     /// A send queue entry with `num_sge` elements of lengths 1, 2, 3 ...
@@ -233,7 +233,7 @@ mod siw {
 
     #[test]
     fn an_entry_is_posted_by_one_bit_of_its_flags() -> Result {
-        let ring = SendRing::new(4)?;
+        let ring = SiwSendRing::new(4)?;
         assert!(!ring.is_posted(0));
         ring.memory().store_u16_release(FLAGS_AT, !VALID)?;
         assert!(!ring.is_posted(0));
@@ -244,7 +244,7 @@ mod siw {
 
     #[test]
     fn a_completion_that_was_not_polled_is_not_written_over() -> Result {
-        let ring = CqRing::new(4)?;
+        let ring = SiwCqRing::new(4)?;
         assert!(ring.post(2, &COMPLETION));
         let other = Completion {
             id: 1,
@@ -262,7 +262,7 @@ mod siw {
 
     #[test]
     fn a_completion_leaves_its_neighbours_alone() -> Result {
-        let ring = CqRing::new(4)?;
+        let ring = SiwCqRing::new(4)?;
         assert!(ring.post(1, &COMPLETION));
         for at in (0..CQE_LEN).step_by(8) {
             assert_eq!(ring.memory().copy_out(at), Some(0u64));
@@ -273,16 +273,16 @@ mod siw {
 
     #[test]
     fn a_process_is_told_once_for_what_it_asked() -> Result {
-        let ring = CqRing::new(4)?;
+        let ring = SiwCqRing::new(4)?;
         let arm = |how| ring.memory().store_u32_release(4 * CQE_LEN, how);
-        assert!(!ring.disarm_for(News::Solicited));
+        assert!(!ring.disarm_for(PendingEvent::Solicited));
         arm(NOTIFY_NEXT)?;
-        assert!(ring.disarm_for(News::Plain));
-        assert!(!ring.disarm_for(News::Plain));
+        assert!(ring.disarm_for(PendingEvent::Plain));
+        assert!(!ring.disarm_for(PendingEvent::Plain));
         arm(NOTIFY_SOLICITED)?;
-        assert!(!ring.disarm_for(News::Plain));
-        assert!(ring.disarm_for(News::Solicited));
-        assert!(!ring.disarm_for(News::Solicited));
+        assert!(!ring.disarm_for(PendingEvent::Plain));
+        assert!(ring.disarm_for(PendingEvent::Solicited));
+        assert!(!ring.disarm_for(PendingEvent::Solicited));
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         AtomicResponse, //
     },
     ddp::{
-        Last,
+        MessagePart,
         Msn,
         UntaggedHeader, //
     },
@@ -31,14 +31,14 @@ use crate::{
 
 /// Where the payload lies in a ULPDU, in octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payload {
+pub struct PayloadSpan {
     /// Its first octet; add [`crate::mpa::LENGTH_LEN`] for the place in the FPDU.
     pub offset: u16,
     /// How many octets.
     pub len: u16,
 }
 
-impl Payload {
+impl PayloadSpan {
     /// What follows `HEADER` octets of header; the caller has seen that they are there.
     #[inline]
     pub(super) const fn after<const HEADER: usize>(ulpdu_len: u16) -> Self {
@@ -60,9 +60,9 @@ pub struct TaggedSegment {
     /// Where in it the payload goes.
     pub to: TaggedOffset,
     /// The payload; may be empty, then `stag` and `to` mean nothing (DDP-41).
-    pub payload: Payload,
+    pub payload: PayloadSpan,
     /// Whether the message ends here.
-    pub last: Last,
+    pub last: MessagePart,
 }
 
 /// A segment of a Send. Buffer and offset have not been checked.
@@ -76,16 +76,16 @@ pub struct SendSegment {
     /// Where in the message the payload goes, in octets.
     pub offset: u32,
     /// The payload; may be empty.
-    pub payload: Payload,
+    pub payload: PayloadSpan,
     /// Which of the kinds; what it carries besides is what the last segment says.
     pub kind: SendKind,
     /// Whether the message ends here.
-    pub last: Last,
+    pub last: MessagePart,
 }
 
 /// Whether an untagged queue has a buffer for one more message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum QueueRoom {
     /// None.
     Full,
     /// At least one.
@@ -124,10 +124,10 @@ impl<T> Queued<T> {
     /// [`Fault::HeaderLength`] or [`Fault::ImmediateLength`] for a message of the wrong length or
     /// in several segments; [`Fault::AtomicOperation`].
     #[inline]
-    pub fn admit(self, room: Room) -> Result<T, Fault> {
+    pub fn admit(self, room: QueueRoom) -> Result<T, Fault> {
         match room {
-            Room::Full => Err(self.without_room),
-            Room::Free => self.message,
+            QueueRoom::Full => Err(self.without_room),
+            QueueRoom::Free => self.message,
         }
     }
 }

@@ -7,10 +7,10 @@ mod lists {
     use crate::{
         bench::Bench,
         mr::{
+            AccessFlags,
             LocalUse,
             Mr,
             StreamId,
-            VerbsAccess,
             MAX_FAST_REG_PAGES, //
         }, //
     };
@@ -25,7 +25,7 @@ mod lists {
     };
     use kernel_ext::{
         mm::{
-            place::{
+            mem_map::{
                 KernelPages,
                 Shape, //
             },
@@ -42,7 +42,7 @@ mod lists {
     };
 
     /// A region, and three pages of which each octet says where it is.
-    struct Rig {
+    struct FastRegRig {
         mr: Arc<Mr>,
         pages: Arc<KernelPages>,
         memory: SharedMem,
@@ -56,7 +56,7 @@ mod lists {
         (at % 251) as u8
     }
 
-    impl Rig {
+    impl FastRegRig {
         fn new(max_pages: u32) -> Result<Self> {
             let bench = Bench::new()?;
             let created = Mr::fast_reg(
@@ -87,7 +87,8 @@ mod lists {
             SgList::try_new(&self.pages, PAGE, pieces, offset)
         }
 
-        /// Registers what is mapped for reading, and returns by which address it begins and its length.
+        /// Registers what is mapped for reading, and returns by which address it begins and its
+        /// length.
         fn register(&self) -> Result<(u64, u64)> {
             self.register_at(self.mr.region.view(self.stream()).base)
         }
@@ -97,7 +98,7 @@ mod lists {
             let region = &self.mr.region;
             let key = region.stag();
             region
-                .register(self.stream(), key, base, VerbsAccess::REMOTE_READ)
+                .register(self.stream(), key, base, AccessFlags::REMOTE_READ)
                 .map_err(|_| EINVAL)?;
             let view = region.view(self.stream());
             assert!(view.valid && view.access == Access::REMOTE_READ);
@@ -119,7 +120,7 @@ mod lists {
 
         /// Whether the octets from `offset` of the region on are those from `at` of the memory on.
         fn holds(&self, offset: u64, at: usize, len: usize) -> Result<bool> {
-            let inside = self.mr.region.enter().ok_or(EINVAL)?;
+            let inside = self.mr.region.try_access().ok_or(EINVAL)?;
             let mut all = true;
             for n in 0..len {
                 let mut found = [0];
@@ -131,14 +132,14 @@ mod lists {
 
         fn is_inside(&self, offset: u64, len: usize) -> bool {
             let mut octets = [0; 2];
-            let inside = self.mr.region.enter();
+            let inside = self.mr.region.try_access();
             inside.is_some_and(|inside| inside.memory().read(offset, &mut octets[..len]).is_ok())
         }
     }
 
     #[test]
     fn a_list_is_taken_from_its_offset_on() -> Result {
-        let rig = Rig::new(4)?;
+        let rig = FastRegRig::new(4)?;
         let start = rig.memory.start().expose_provenance() as u64;
         // In the first page, at its end, and in the second one.
         for offset in [1, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1] {
@@ -163,7 +164,7 @@ mod lists {
 
     #[test]
     fn a_piece_may_begin_anywhere_in_a_page_and_be_taken_from_anywhere() -> Result {
-        let rig = Rig::new(4)?;
+        let rig = FastRegRig::new(4)?;
         // Pages in the wrong order.
         let pieces = [(PAGE_SIZE + 200, PAGE - 200), (0, 300)];
         let mut list = rig.list(&pieces, 50)?;
@@ -179,7 +180,7 @@ mod lists {
 
     #[test]
     fn an_offset_beyond_the_first_piece_maps_nothing() -> Result {
-        let rig = Rig::new(4)?;
+        let rig = FastRegRig::new(4)?;
         let mut good = rig.list(&[(0, PAGE)], 0)?;
         assert_eq!(rig.mr.map_sg(&mut good.view()), Ok(1));
         rig.register()?;
@@ -194,10 +195,10 @@ mod lists {
 
     #[test]
     fn the_greatest_list_is_taken_whole() -> Result {
-        let rig = Rig::new(MAX_FAST_REG_PAGES)?;
+        let rig = FastRegRig::new(MAX_FAST_REG_PAGES)?;
         let most = MAX_FAST_REG_PAGES as usize;
-        // The same two pages in turn, so that no two of the list adjoin; and one page more than there is
-        // room for.
+        // The same two pages in turn, so that no two of the list adjoin; and one page more than
+        // there is room for.
         let mut pieces = KVVec::with_capacity(most + 1, GFP_KERNEL)?;
         for n in 0..=most {
             pieces.push(((n + 1) % 2 * PAGE_SIZE, PAGE), GFP_KERNEL)?;
@@ -222,7 +223,7 @@ mod lists {
 
     #[test]
     fn a_list_with_an_offset_may_be_as_long() -> Result {
-        let rig = Rig::new(3)?;
+        let rig = FastRegRig::new(3)?;
         let mut list = rig.list(
             &[(0, PAGE), (PAGE_SIZE, PAGE), (0, PAGE), (PAGE_SIZE, PAGE)],
             7,
@@ -235,7 +236,7 @@ mod lists {
     #[test]
     fn of_a_piece_that_does_not_fit_as_much_is_taken_as_it_says() -> Result {
         // The core leaves the last page out that had room.
-        let rig = Rig::new(2)?;
+        let rig = FastRegRig::new(2)?;
         let mut list = rig.list(&[(0, 3 * PAGE)], 7)?;
         assert_eq!(rig.mr.map_sg(&mut list.view()), Ok(0));
         assert_eq!(list.offset(), PAGE);
@@ -243,7 +244,7 @@ mod lists {
         assert_eq!(len, u64::from(PAGE) - 7);
         assert!(rig.holds(0, 7, 100)? && !rig.is_inside(len, 1));
         // Where that is all that had room, nothing is, wherever the piece begins.
-        let rig = Rig::new(1)?;
+        let rig = FastRegRig::new(1)?;
         for (piece, offset) in [((0, 2 * PAGE), 0), ((0, 2 * PAGE), 7), ((200, 2 * PAGE), 0)] {
             let mut list = rig.list(&[piece], offset)?;
             assert_eq!(rig.mr.map_sg(&mut list.view()), Err(ENOMEM));
@@ -264,7 +265,7 @@ mod lists {
 
     #[test]
     fn the_consumer_chooses_the_address() -> Result {
-        let rig = Rig::new(2)?;
+        let rig = FastRegRig::new(2)?;
         let start = rig.memory.start().expose_provenance() as u64;
         let mut list = rig.list(&[(0, PAGE)], 100)?;
         assert_eq!(rig.mr.map_sg(&mut list.view()), Ok(1));
@@ -281,7 +282,7 @@ mod lists {
 
     #[test]
     fn pages_are_nobodys_before_they_are_registered() -> Result {
-        let rig = Rig::new(2)?;
+        let rig = FastRegRig::new(2)?;
         let key = rig.mr.region.stag();
         for _ in 0..2 {
             let mut list = rig.list(&[(0, PAGE)], 0)?;

@@ -8,6 +8,7 @@ mod windows {
         context::PdId,
         mr::{
             Access,
+            AccessFlags,
             Association,
             Bind,
             Body,
@@ -15,8 +16,7 @@ mod windows {
             LocalUse,
             Region,
             Stag,
-            StreamId,
-            VerbsAccess, //
+            StreamId, //
         }, //
     };
     use kernel::{
@@ -24,7 +24,7 @@ mod windows {
         sync::Arc, //
     };
     use kernel_ext::{
-        mm::place::{
+        mm::mem_map::{
             Divisible,
             Memory, //
         },
@@ -92,7 +92,7 @@ mod windows {
         region: REGION,
         addr: BASE + 32,
         len: 16,
-        access: VerbsAccess::REMOTE_READ,
+        access: AccessFlags::REMOTE_READ,
     };
 
     /// The same window once more, under a key that is one higher.
@@ -121,7 +121,7 @@ mod windows {
             assert_eq!((view.base, view.len), (BASE + 32, 16));
             assert_eq!(view.access, Access::REMOTE_READ);
             assert_eq!(region.windows(), 1);
-            let inside = window.enter().ok_or(EINVAL)?;
+            let inside = window.try_access().ok_or(EINVAL)?;
             let mut octets = [0; 16];
             inside.memory().read(0, &mut octets)?;
             assert_eq!(octets, OCTETS[32..48]);
@@ -197,9 +197,9 @@ mod windows {
     fn a_window_gives_no_more_than_its_region_could() -> Result {
         let write = Access::LOCAL_WRITE;
         for (asked, needs, granted) in [
-            (VerbsAccess::REMOTE_READ, Access::NONE, Access::REMOTE_READ),
-            (VerbsAccess::REMOTE_WRITE, write, Access::REMOTE_WRITE),
-            (VerbsAccess::REMOTE_ATOMIC, write, Access::REMOTE_ATOMIC),
+            (AccessFlags::REMOTE_READ, Access::NONE, Access::REMOTE_READ),
+            (AccessFlags::REMOTE_WRITE, write, Access::REMOTE_WRITE),
+            (AccessFlags::REMOTE_ATOMIC, write, Access::REMOTE_ATOMIC),
         ] {
             for has in [Access::NONE, write] {
                 let (window, region) = (window(MwType::Two)?, region(has)?);
@@ -218,7 +218,7 @@ mod windows {
         }
         // What the device does not offer.
         let (window, region) = (window(MwType::Two)?, region(write)?);
-        for access in [VerbsAccess::ZERO_BASED, VerbsAccess::from_bits(1 << 31)] {
+        for access in [AccessFlags::ZERO_BASED, AccessFlags::from_bits(1 << 31)] {
             let bind = Bind { access, ..BIND };
             assert_eq!(window.bind(STREAM, &bind, Some(&region)), REFUSED);
         }
@@ -270,7 +270,7 @@ mod windows {
     #[test]
     fn a_region_that_is_gone_has_no_windows() -> Result {
         let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
-        drop(region.gate.close());
+        drop(region.body.revoke());
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
         assert!(is_unbound(&window, &region));
         Ok(())
@@ -330,7 +330,7 @@ mod windows {
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
         assert_eq!(window.invalidate_remote(STREAM, BIND.key), Ok(()));
         assert!(!window.view(STREAM).valid && region.windows() == 0);
-        let inside = window.enter().ok_or(EINVAL)?;
+        let inside = window.try_access().ok_or(EINVAL)?;
         assert!(inside.memory().is_empty());
         drop(inside);
         // It may be bound anew, by the key that it has, and taken back by either side.
@@ -355,7 +355,7 @@ mod windows {
         }
         assert_eq!(region.windows(), 2);
         assert_eq!(region.refuse_windows(), Err(EBUSY));
-        drop(first.gate.close());
+        drop(first.body.revoke());
         assert_eq!(region.refuse_windows(), Err(EBUSY));
         assert_eq!(second.invalidate_local(STREAM, BIND.key), Ok(()));
         assert_eq!(region.refuse_windows(), Ok(()));

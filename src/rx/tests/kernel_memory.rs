@@ -7,7 +7,7 @@ mod kernel_memory {
     use crate::{
         bench::polled,
         conn::bench::{
-            Rig,
+            ConnRig,
             PARAMS,
             UNTAGGED, //
         },
@@ -34,7 +34,7 @@ mod kernel_memory {
     };
     use kernel_ext::{
         mm::{
-            place::{
+            mem_map::{
                 KernelPages,
                 Shape, //
             },
@@ -51,7 +51,7 @@ mod kernel_memory {
                 MrOps,
                 QpOps, //
             },
-            types::Access as VerbsAccess,
+            types::AccessFlags,
             wr::WcStatus, //
         }, //
     };
@@ -72,7 +72,7 @@ mod kernel_memory {
     impl Target {
         /// Registers a page's first octets in a domain, all rights given, under this first offset,
         /// as if on the queue pair of `rig`.
-        fn new(rig: &Rig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
+        fn new(rig: &ConnRig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
             let owned = kernel_owned();
             let created = Mr::fast_reg(pd.as_arc_borrow(), owned, Shape::Pages, 1)?;
             let target = Self {
@@ -84,10 +84,10 @@ mod kernel_memory {
             let mut list =
                 SgList::try_new(&target._pages, PAGE_SIZE as u32, [piece].into_iter(), 0)?;
             assert_eq!(target.mr.map_sg(&mut list.view()), Ok(1));
-            let all = VerbsAccess::LOCAL_WRITE
-                | VerbsAccess::REMOTE_WRITE
-                | VerbsAccess::REMOTE_READ
-                | VerbsAccess::REMOTE_ATOMIC;
+            let all = AccessFlags::LOCAL_WRITE
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_ATOMIC;
             let key = target.mr.region.stag();
             let stream = StreamId {
                 pd: pd.id(),
@@ -113,7 +113,7 @@ mod kernel_memory {
     }
 
     /// Adds 1 to the 64 bits at an offset of the target, as the request with this number.
-    fn add_one(rig: &Rig, target: &Target, to: u64, number: u32) -> Result {
+    fn add_one(rig: &ConnRig, target: &Target, to: u64, number: u32) -> Result {
         let request = AtomicRequest {
             identifier: 0x1d,
             stag: target.mr.region.stag(),
@@ -127,7 +127,7 @@ mod kernel_memory {
     #[test]
     fn an_atomic_is_aligned_by_its_address() -> Result {
         const BASE: u64 = 0x1004;
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let target = Target::new(&rig, &rig.bench.pd, BASE)?;
         target.memory.copy_in(8, &41_u64)?;
         rig.open(&PARAMS)?;
@@ -149,7 +149,7 @@ mod kernel_memory {
     /// nothing but its domain (RDMAP-91, -93, -149, -160).
     #[test]
     fn a_peer_takes_back_nothing_of_another_domain() -> Result {
-        let rig = Rig::new()?;
+        let rig = ConnRig::new()?;
         let other = Pd::new(rig.bench.device.clone())?;
         let (ours, foreign) = (
             Target::new(&rig, &rig.bench.pd, 0)?,

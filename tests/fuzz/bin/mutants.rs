@@ -6,10 +6,10 @@
 //!
 //! For the given time, batch after batch: the verbs program `puppet` listens; several threads
 //! connect to it on plain TCP sockets, each with a start-up and a conversation out of
-//! [`iwarp_fuzz::mutator`], and look at what the device says. Every other time it is the device that
-//! connects, and that has requests on their way, which are answered rightly or not. Then the device has to serve a good
-//! connection, and memory that no peer was told of has to be as it was. Batch `n` is made of SEED
-//! plus `n`, so a batch can be played again by itself.
+//! [`iwarp_fuzz::mutator`], and look at what the device says. Every other time it is the device
+//! that connects, and that has requests on their way, which are answered rightly or not. Then the
+//! device has to serve a good connection, and memory that no peer was told of has to be as it was.
+//! Batch `n` is made of SEED plus `n`, so a batch can be played again by itself.
 //!
 //! Prints `ok NAME` or `not ok NAME: why`.
 
@@ -38,7 +38,7 @@ use std::{
     time::{
         Duration,
         Instant, //
-    },
+    }, //
 };
 
 use iwarp::{
@@ -55,7 +55,7 @@ use iwarp::{
     receiver::{
         Receiver,
         Segment, //
-    },
+    }, //
 };
 use iwarp_fuzz::{
     mutator::{
@@ -266,7 +266,8 @@ impl Peer<'_> {
         }
     }
 
-    /// Sends what is to be played, ends, and looks at what the device has said, before and meanwhile.
+    /// Sends what is to be played, ends, and looks at what the device has said, before and
+    /// meanwhile.
     fn play(
         &self,
         socket: &mut TcpStream,

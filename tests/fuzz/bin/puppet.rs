@@ -22,7 +22,7 @@ use std::{
         Mutex,
         PoisonError, //
     },
-    thread,
+    thread, //
 };
 
 use super::{

@@ -404,7 +404,7 @@ static void requests_come_in_order(void)
 /*
  * What is more than the backlog is held back, not refused, and comes in order. First come as many as the
  * backlog, which are collected and left without an answer, then one more than rdma_ucm keeps. It would get
- * that many after all if nothing happened for BACKLOG + 1 times 200 ms (listen.rs: PATIENCE_MS).
+ * that many after all if nothing happened for BACKLOG + 1 times 200 ms (listen.rs: ANSWER_WAIT_MS).
  */
 static void more_requests_than_the_backlog(void)
 {

@@ -48,7 +48,7 @@ static void make_request(uint8_t *frame, const struct side *from, const struct s
 }
 
 /* Connects to the port of the device; -1 (without failing) if that is refused. */
-static int knock(const char *from)
+static int open_connection(const char *from)
 {
 	struct sockaddr_storage to;
 	int fd = socket(test_addr.ss_family, SOCK_STREAM, 0);
@@ -86,7 +86,7 @@ static ssize_t answer(int fd, int ms)
 /* The frame is not answered but ends the connection. */
 static bool is_closed(const char *from, const uint8_t *frame, size_t len, const char *what)
 {
-	int fd = knock(from);
+	int fd = open_connection(from);
 	ssize_t came;
 
 	if (fd < 0) {
@@ -134,7 +134,7 @@ static void the_right_request_is_answered(void)
 
 	if (sides_open(&a, &b, ctx, 0) && side_rtr(&a, &b)) {
 		make_request(frame, &b, &a);
-		fd = knock(NULL);
+		fd = open_connection(NULL);
 		send(fd, frame, sizeof(frame), MSG_NOSIGNAL);
 		if (answer(fd, SOON) != REQUEST_LEN)
 			fail("no Reply");
@@ -238,7 +238,7 @@ WAITING_CASE(half_a_frame)
 {
 	uint8_t frame[REQUEST_LEN];
 	int64_t begin = now_ms();
-	int fd = knock(NULL);
+	int fd = open_connection(NULL);
 
 	check(fd >= 0, "cannot connect: %s", strerror(errno));
 	make_request(frame, b, a);
@@ -324,7 +324,7 @@ static bool guess(const struct side *from, const struct side *to, bool *answered
 
 	make_request(frame, from, to);
 	for (int i = 0; i <= GUESSES; i++)
-		fds[i] = knock(NULL);
+		fds[i] = open_connection(NULL);
 	for (int i = 0; i <= GUESSES; i++) {
 		put32(frame + ANNOUNCEMENT_AT + 16, from->psn ^ (i < GUESSES ? 1 + i : 0));
 		send(fds[i], frame, sizeof(frame), MSG_NOSIGNAL);
@@ -401,7 +401,7 @@ WAITING_CASE(ten_thousand)
 
 	make_request(frame, b, a);
 	for (int i = 0; i < count; i++) {
-		int fd = knock(i % 4 == 3 ? "127.0.0.1" : NULL);
+		int fd = open_connection(i % 4 == 3 ? "127.0.0.1" : NULL);
 
 		check(fd >= 0, "connection %d: %s", i, strerror(errno));
 		/* A PSN that is not the right one. */

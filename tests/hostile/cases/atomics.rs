@@ -14,7 +14,7 @@ use std::{
     time::{
         Duration,
         Instant, //
-    },
+    }, //
 };
 
 use super::{
@@ -45,7 +45,7 @@ use crate::{
         End,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 /// An Atomic Request.

@@ -15,7 +15,7 @@ use crate::{
         End,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 /// Where in [`Bench::ram`] the device puts the answer.
@@ -37,8 +37,8 @@ pub(super) fn beside_the_sink(b: &mut Bench<'_>, size: usize) -> Outcome {
     b.ram_is_clean(SINK_AT + size, 1000)
 }
 
-/// The device waits for this answer, which brings `size` octets: a Send that is posted meanwhile goes out,
-/// and completes behind the request.
+/// The device waits for this answer, which brings `size` octets: a Send that is posted meanwhile
+/// goes out, and completes behind the request.
 pub(super) fn send_completes_behind(
     b: &mut Bench<'_>,
     wire: &mut Wire,
@@ -74,7 +74,8 @@ pub(super) fn own_fault(b: &mut Bench<'_>, command: &str) -> Outcome {
     b.completed(&wire, "loc_prot")
 }
 
-/// The peer ends the stream over a segment of the device; the request that waits ends with this status.
+/// The peer ends the stream over a segment of the device; the request that waits ends with this
+/// status.
 pub(super) fn terminated(
     b: &mut Bench<'_>,
     wire: &mut Wire,

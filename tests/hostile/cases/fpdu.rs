@@ -7,7 +7,7 @@ use std::{
         AtomicBool,
         Ordering, //
     },
-    thread,
+    thread, //
 };
 
 use super::{
@@ -49,7 +49,7 @@ use crate::{
         Failure,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -352,7 +352,8 @@ fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
     for len in 1..whole.len() {
         let mut wire = b.connect()?;
         wire.send(&[whole.clone().cut(len)])?;
-        // A reserved opcode is seen as soon as it is there; then there is no header to quote either.
+        // A reserved opcode is seen as soon as it is there; then there is no header to quote
+        // either.
         let reserved = whole[1] & 15 > 11 && len > 1;
         let code = if reserved {
             code::OPCODE
@@ -440,8 +441,8 @@ fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
         .map(drop)
 }
 
-/// A segment of TCP begins with octets that have come already, and has new ones behind them: the end of an FPDU that
-/// is not whole yet, or an FPDU that has been taken, and one more.
+/// A segment of TCP begins with octets that have come already, and has new ones behind them: the
+/// end of an FPDU that is not whole yet, or an FPDU that has been taken, and one more.
 fn octets_that_tcp_repeats_count_once(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for (begin, end) in [(1, 2), (1, 30), (22, 23), (30, 35)] {

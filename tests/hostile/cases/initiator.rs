@@ -37,13 +37,13 @@ use crate::{
         require,
         End,
         Outcome, //
-    },
+    }, //
 };
 use rtr::{
     rtr_comes_before_data,
     rtr_kinds,
-    rtr_read_is_answered_from_nowhere, //
-    rtr_read_is_answered_with_octets,
+    rtr_read_is_answered_from_nowhere,
+    rtr_read_is_answered_with_octets, //
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -364,8 +364,8 @@ fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// The Responder may not send before the Initiator's first FPDU. The program may have been told that
-/// the connection is up, for the Reply was right; what came too early is not delivered.
+/// The Responder may not send before the Initiator's first FPDU. The program may have been told
+/// that the connection is up, for the Reply was right; what came too early is not delivered.
 fn behind_the_reply(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let (mut wire, request) = b.called()?;
     wire.put(&[&reply_to(&request, &[]).octets()[..], octets].concat())?;
@@ -386,7 +386,8 @@ fn octet_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
     behind_the_reply(b, &[0])
 }
 
-/// The Reply is right in itself but no connection can come of it: this Terminate, and no connection.
+/// The Reply is right in itself but no connection can come of it: this Terminate, and no
+/// connection.
 fn unusable_reply(b: &mut Bench<'_>, change: impl Fn(Depths) -> Depths, code: Code) -> Outcome {
     let (mut wire, request) = b.called()?;
     let Some(asked) = request.depths() else {

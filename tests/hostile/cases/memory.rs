@@ -16,7 +16,7 @@ use crate::{
     wire::{
         End,
         Outcome, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Each kind of message before each other: the order of frames, of answers and of completions (RFC 5040,
-//! section 5.5; RFC 7306, section 7). This end delays what it answers.
+//! Each kind of message before each other: the order of frames, of answers and of completions (RFC
+//! 5040, section 5.5; RFC 7306, section 7). This end delays what it answers.
 
 use super::{
     atomics::{
@@ -32,7 +32,7 @@ use crate::{
         require,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,8 +149,9 @@ fn post(b: &mut Bench<'_>, wire: &Wire, kind: Kind, len: u32, flag: &str) -> Out
     Ok(posted)
 }
 
-/// Two requests, one right behind the other: frames in the order of posting; nothing completes before
-/// what is before it, and a Read or Atomic not before its answer, whose octets are there then.
+/// Two requests, one right behind the other: frames in the order of posting; nothing completes
+/// before what is before it, and a Read or Atomic not before its answer, whose octets are there
+/// then.
 fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: Kind) -> Outcome {
     let mut wire = b.begun()?;
     b.clean()?;
@@ -306,9 +307,9 @@ impl Script {
     }
 }
 
-/// Two messages in one go, and a Send behind them: answers in the order of the requests, each with what
-/// the message before has left, and not before it has completed; completions in the order of the messages;
-/// and when the last Send is told of, all is in place.
+/// Two messages in one go, and a Send behind them: answers in the order of the requests, each with
+/// what the message before has left, and not before it has completed; completions in the order of
+/// the messages; and when the last Send is told of, all is in place.
 fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     let mut wire = b.connect()?;
     let ram = b.ram;

@@ -29,7 +29,7 @@ use crate::{
         require,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -40,7 +40,7 @@ use crate::{
         End,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Peer-to-peer start-up, the device as Responder: the ready-to-receive message (RFC 6581, section 9).
+//! Peer-to-peer start-up, the device as Responder: the ready-to-receive message (RFC 6581, section
+//! 9).
 
 use super::{
     case,
@@ -29,7 +30,7 @@ use crate::{
         End,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

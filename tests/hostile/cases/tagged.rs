@@ -17,7 +17,7 @@ use crate::{
     wire::{
         require,
         Outcome, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -26,7 +26,7 @@ use crate::{
         require,
         End,
         Outcome, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

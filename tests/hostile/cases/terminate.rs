@@ -27,7 +27,7 @@ use crate::{
         End,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -8,7 +8,7 @@ use std::{
     time::{
         Duration,
         Instant, //
-    },
+    }, //
 };
 
 use super::{
@@ -39,7 +39,7 @@ use crate::{
         require,
         End,
         Outcome, //
-    },
+    }, //
 };
 
 /// A start-up is over, or given up, within this time.
@@ -179,8 +179,8 @@ fn peer_pauses_inside_an_fpdu(b: &mut Bench<'_>) -> Outcome {
     b.works(&mut wire)
 }
 
-/// A program that disconnects waits for the event. It comes though the peer takes nothing, or does not answer;
-/// from one that is slow, but goes on, it comes behind all that there was to be done.
+/// A program that disconnects waits for the event. It comes though the peer takes nothing, or does
+/// not answer; from one that is slow, but goes on, it comes behind all that there was to be done.
 fn program_disconnects_from_slow_peers(b: &mut Bench<'_>) -> Outcome {
     b.clean()?;
     let data = pattern(64);

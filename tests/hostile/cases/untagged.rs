@@ -24,7 +24,7 @@ use crate::{
         write,
         Segment, //
     },
-    wire::Outcome,
+    wire::Outcome, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Each kind of message in pieces, cut off and spoilt: nothing of it happens before all of it is there
-//! and its CRC is right (RFC 5044, sections 4.4 and 6; RFC 5040, section 5.5; RFC 7306, section 5.4).
+//! Each kind of message in pieces, cut off and spoilt: nothing of it happens before all of it is
+//! there and its CRC is right (RFC 5044, sections 4.4 and 6; RFC 5040, section 5.5; RFC 7306,
+//! section 5.4).
 
 use super::{
     atomics::{
@@ -34,7 +35,7 @@ use crate::{
         End,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

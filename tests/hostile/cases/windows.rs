@@ -32,7 +32,7 @@ use crate::{
         require,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 pub(super) fn cases() -> Vec<Case> {

@@ -35,15 +35,15 @@ mod suite {
     }
 
     /// What a process does that has polled.
-    fn poll(ring: &CqRing, index: u32) -> Result {
+    fn poll(ring: &RxeCqRing, index: u32) -> Result {
         ring.memory().store_u32_release(CONSUMER_AT, index)
     }
 
-    fn produced(ring: &CqRing) -> Option<u32> {
+    fn produced(ring: &RxeCqRing) -> Option<u32> {
         ring.memory().load_u32_acquire(PRODUCER_AT)
     }
 
-    impl CqRing {
+    impl RxeCqRing {
         /// The cookie of the completion at `position`.
         pub(crate) fn id_at(&self, position: u32) -> Option<u64> {
             self.memory().copy_out(self.0.at(position))
@@ -90,7 +90,7 @@ mod suite {
 
     #[test]
     fn a_full_queue_is_left_as_it_is() -> Result {
-        let ring = CqRing::new(4)?;
+        let ring = RxeCqRing::new(4)?;
         for n in 0..3 {
             assert!(ring.post(n, &completion(n.into())));
             assert_eq!(produced(&ring), Some(n + 1));
@@ -110,7 +110,7 @@ mod suite {
 
     #[test]
     fn an_index_beyond_the_queue_makes_no_room_outside() -> Result {
-        let ring = CqRing::new(4)?;
+        let ring = RxeCqRing::new(4)?;
         for index in [4, 8, 0x8000_0004, u32::MAX - 3] {
             // All the same as 0.
             poll(&ring, index)?;
@@ -125,7 +125,7 @@ mod suite {
 
     #[test]
     fn a_completion_leaves_its_neighbours_alone() -> Result {
-        let ring = CqRing::new(4)?;
+        let ring = RxeCqRing::new(4)?;
         assert!(ring.post(1, &COMPLETION));
         let (from, to) = (ring.0.at(0), ring.0.at(4));
         let own = ring.0.at(1)..ring.0.at(1) + CQE_LEN;
@@ -139,12 +139,12 @@ mod suite {
 
     #[test]
     fn what_was_not_polled_moves_to_a_queue_of_another_size() -> Result {
-        let old = CqRing::new(4)?;
+        let old = RxeCqRing::new(4)?;
         poll(&old, 3)?;
         for position in 3..6u32 {
             assert!(old.post(position, &completion(position.into())));
         }
-        let new = CqRing::new(8)?;
+        let new = RxeCqRing::new(8)?;
         // The last of them comes while the others are copied.
         assert_eq!(old.copy_to(5, &new), Ok(2));
         assert_eq!(produced(&new), Some(2));
@@ -153,18 +153,18 @@ mod suite {
         for n in 0..3 {
             assert_eq!(new.id_at(n), Some(u64::from(n) + 3));
         }
-        assert_eq!(old.copy_to(6, &CqRing::new(2)?), Err(EINVAL));
+        assert_eq!(old.copy_to(6, &RxeCqRing::new(2)?), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, 7), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, u32::MAX), Err(EINVAL));
         // No more than there can be, whatever room there is.
-        assert_eq!(old.copy_range(3, 4, &CqRing::new(16)?, 0), Err(EINVAL));
+        assert_eq!(old.copy_range(3, 4, &RxeCqRing::new(16)?, 0), Err(EINVAL));
         Ok(())
     }
 
     /// A process that polls on another CPU.
     #[pin_data]
     struct Poller {
-        ring: CqRing,
+        ring: RxeCqRing,
         /// Completions that were not whole when their place was published.
         torn: Atomic<u32>,
         polled: Atomic<u32>,
@@ -218,7 +218,7 @@ mod suite {
         )?;
         let poller = Arc::pin_init(
             pin_init!(Poller {
-                ring: CqRing::new(8)?,
+                ring: RxeCqRing::new(8)?,
                 torn: Atomic::new(0),
                 polled: Atomic::new(0),
                 work <- new_work!("Poller::work"),

@@ -15,7 +15,7 @@ mod suite {
     }
 
     /// Takes the request at `position`: its cookie, or why it cannot be used.
-    fn taken(ring: &RecvRing, position: u32) -> Option<Result<u64, (u64, WcStatus)>> {
+    fn taken(ring: &RxeRecvRing, position: u32) -> Option<Result<u64, (u64, WcStatus)>> {
         let mut wr = RecvWr::default();
         Some(match ring.take(position, &mut wr)? {
             Ok(()) => Ok(wr.id),
@@ -25,7 +25,7 @@ mod suite {
 
     #[test]
     fn nothing_is_taken_that_was_not_posted() -> Result {
-        let ring = RecvRing::new(4, 1)?;
+        let ring = RxeRecvRing::new(4, 1)?;
         store(&ring.0, 0, &head(ID, 1))?;
         assert_eq!(taken(&ring, 0), None);
         assert_eq!(consumed(&ring.0), Some(0));
@@ -39,7 +39,7 @@ mod suite {
 
     #[test]
     fn elements_are_read_as_many_as_it_says() -> Result {
-        let ring = RecvRing::new(2, MAX_SGE as u32)?;
+        let ring = RxeRecvRing::new(2, MAX_SGE as u32)?;
         assert_eq!(ring.max_sge(), MAX_SGE as u32);
         let mut wr = RecvWr::default();
         for count in 0..=MAX_SGE as u32 {
@@ -62,7 +62,7 @@ mod suite {
     #[test]
     fn no_element_of_a_list_comes_from_the_next_request() -> Result {
         // Elements of 64 octets, 24 of them for the list.
-        let ring = RecvRing::new(4, 1)?;
+        let ring = RxeRecvRing::new(4, 1)?;
         assert_eq!(ring.max_sge(), 1);
         produce(&ring.0, 2)?;
         let mut wr = RecvWr::default();
@@ -76,7 +76,7 @@ mod suite {
 
     #[test]
     fn an_index_beyond_the_queue_adds_no_more_than_it_holds() -> Result {
-        let ring = RecvRing::new(4, 1)?;
+        let ring = RxeRecvRing::new(4, 1)?;
         produce(&ring.0, u32::MAX)?;
         assert!(ring.holds(0, 3) && !ring.holds(0, 4));
         // And so on for ever: one place after the other, none of them outside.
@@ -90,14 +90,14 @@ mod suite {
 
     #[test]
     fn what_waits_moves_to_a_queue_of_another_size() -> Result {
-        let old = RecvRing::new(4, 1)?;
+        let old = RxeRecvRing::new(4, 1)?;
         // Around the end.
         for position in 3..6 {
             store(&old.0, position, &head(position.into(), 1))?;
         }
         produce(&old.0, 6 & 3)?;
         for places in [4, 8] {
-            let new = RecvRing::new(places, 1)?;
+            let new = RxeRecvRing::new(places, 1)?;
             assert_eq!(old.copy_to(3, &new), Ok(3));
             // One was taken meanwhile.
             new.skip(1);
@@ -108,7 +108,7 @@ mod suite {
             assert_eq!(taken(&new, 3), None);
         }
         // None was.
-        let new = RecvRing::new(4, 1)?;
+        let new = RxeRecvRing::new(4, 1)?;
         new.skip(0);
         assert_eq!(consumed(&new.0), Some(0));
         Ok(())
@@ -116,18 +116,18 @@ mod suite {
 
     #[test]
     fn what_does_not_fit_does_not_move() -> Result {
-        let old = RecvRing::new(8, 1)?;
+        let old = RxeRecvRing::new(8, 1)?;
         produce(&old.0, 2)?;
-        assert_eq!(old.copy_to(0, &RecvRing::new(2, 1)?), Err(EINVAL));
+        assert_eq!(old.copy_to(0, &RxeRecvRing::new(2, 1)?), Err(EINVAL));
         // Elements of another length.
-        assert_eq!(old.copy_to(0, &RecvRing::new(8, 4)?), Err(EINVAL));
-        assert_eq!(old.copy_to(0, &RecvRing::new(4, 1)?), Ok(2));
+        assert_eq!(old.copy_to(0, &RxeRecvRing::new(8, 4)?), Err(EINVAL));
+        assert_eq!(old.copy_to(0, &RxeRecvRing::new(4, 1)?), Ok(2));
         Ok(())
     }
 
     #[test]
     fn every_octet_of_a_request_may_be_anything() -> Result {
-        let ring = RecvRing::new(2, 2)?;
+        let ring = RxeRecvRing::new(2, 2)?;
         let mut wr = RecvWr::default();
         for position in 0..2000u32 {
             let mut request: [u8; RECV_LEN] = kernel_ext::random::octets();

@@ -30,12 +30,12 @@ mod suite {
     }
 
     /// A queue whose elements are as large as can be.
-    fn ring() -> Result<SendRing> {
-        SendRing::new(4, MAX_SGE as u32, MAX_INLINE as u32)
+    fn ring() -> Result<RxeSendRing> {
+        RxeSendRing::new(4, MAX_SGE as u32, MAX_INLINE as u32)
     }
 
     /// Decodes a request that is at `position` of a ring.
-    fn taken_at(ring: &SendRing, position: u32, head: &[u8; SEND_LEN]) -> Result<SendWr> {
+    fn taken_at(ring: &RxeSendRing, position: u32, head: &[u8; SEND_LEN]) -> Result<SendWr> {
         store(&ring.0, position, head)?;
         let mut wr = SendWr::default();
         let taken = ring.take(position, &mut wr).ok_or(ENOENT)?;
@@ -47,7 +47,7 @@ mod suite {
         taken_at(&ring()?, 0, head)
     }
 
-    fn refusal_at(ring: &SendRing, head: &[u8; SEND_LEN]) -> Option<(u64, WcStatus)> {
+    fn refusal_at(ring: &RxeSendRing, head: &[u8; SEND_LEN]) -> Option<(u64, WcStatus)> {
         store(&ring.0, 1, head).ok()?;
         let mut wr = SendWr::default();
         let bad = ring.take(1, &mut wr)?.err()?;
@@ -168,13 +168,14 @@ mod suite {
         assert_eq!(keys, [0xb2b2_b2b2, 0xb3b3_b3b3, 0xb4b4_b4b4]);
         assert_eq!(bind.addr, 0x0102_0304_0506_0708);
         assert_eq!(bind.len, 0xb1b1_b1b1_b0b0_b0b0);
-        assert_eq!(bind.access, Access::from_bits(0xb5b5_b5b5));
+        assert_eq!(bind.access, AccessFlags::from_bits(0xb5b5_b5b5));
         Ok(())
     }
 
     #[test]
     fn no_other_opcode_can_be_posted() {
-        // 10 and 11 would be a Send with TSO and a driver's own; the kernel's begin at 0x20 and 0xf0.
+        // 10 and 11 would be a Send with TSO and a driver's own; the kernel's begin at 0x20 and
+        // 0xf0.
         let known = OP_WRITE..=OP_SEND_WITH_INV;
         let high = [1 << 8, 1 << 16 | OP_SEND, 1 << 31 | OP_WRITE, u32::MAX];
         for opcode in Iterator::chain(0..=u32::from(u8::MAX), high) {
@@ -221,7 +222,7 @@ mod suite {
     #[test]
     fn no_element_of_a_list_comes_from_the_next_request() -> Result {
         // Elements of 256 octets, 48 of them for the list.
-        let ring = SendRing::new(4, 2, 0)?;
+        let ring = RxeSendRing::new(4, 2, 0)?;
         assert_eq!((ring.max_sge(), ring.max_inline()), (3, 48));
         store(&ring.0, 2, &head(OP_SEND, SendFlags::empty(), 1))?;
         for count in 0..=3 {
@@ -277,8 +278,9 @@ mod suite {
 
     #[test]
     fn what_other_services_and_the_library_leave_behind_is_not_read() -> Result {
-        // Of a Write: the address handle of an unreliable datagram is where nothing of it is, as is the
-        // state that librxe's own driver keeps, and the place that it would have reached in the list.
+        // Of a Write: the address handle of an unreliable datagram is where nothing of it is, as is
+        // the state that librxe's own driver keeps, and the place that it would have reached in the
+        // list.
         let request = head(OP_WRITE, SendFlags::SIGNALED, 2);
         let mut littered = request;
         for unread in [8..12, 36..184, 184..196, 200..SEND_LEN] {
@@ -308,7 +310,7 @@ mod suite {
 
     #[test]
     fn an_index_beyond_the_queue_adds_no_more_than_it_holds() -> Result {
-        let ring = SendRing::new(8, 1, 0)?;
+        let ring = RxeSendRing::new(8, 1, 0)?;
         assert_eq!(ring.posted(0), 0);
         for raw in [8, 0x100, 1 << 31, u32::MAX - 7] {
             for (position, index, expected) in
@@ -328,7 +330,7 @@ mod suite {
 
     #[test]
     fn places_are_used_again_and_positions_wrap() -> Result {
-        let ring = SendRing::new(4, 1, 0)?;
+        let ring = RxeSendRing::new(4, 1, 0)?;
         for n in 0..10u32 {
             let position = 0xffff_fffbu32.wrapping_add(n);
             let mut request = head(OP_SEND, SendFlags::empty(), 1);
@@ -346,7 +348,7 @@ mod suite {
 
     #[test]
     fn what_is_ours_in_the_header_is_written_and_never_read() -> Result {
-        let ring = SendRing::new(4, 2, 0)?;
+        let ring = RxeSendRing::new(4, 2, 0)?;
         let field = |at| ring.memory().load_u32_acquire(at);
         assert_eq!(field(ELEMENT_SHIFT_AT), Some(8));
         assert_eq!(field(INDEX_MASK_AT), Some(3));
@@ -362,7 +364,7 @@ mod suite {
 
     #[test]
     fn every_octet_of_a_request_may_be_anything() -> Result {
-        let ring = SendRing::new(2, 1, 0)?;
+        let ring = RxeSendRing::new(2, 1, 0)?;
         let mut wr = SendWr::default();
         for position in 0..2000u32 {
             let mut request: [u8; SEND_LEN] = kernel_ext::random::octets();

@@ -6,19 +6,19 @@
 
 use crate::{
     ddp::{
-        Last,
+        MessagePart,
         Msn, //
     },
     fault::Fault,
     mpa::start::RtrKinds,
     rdmap::{
         ReadRequest,
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     receiver::{
-        Room,
+        QueueRoom,
         Segment, //
     },
     segment::Message,
@@ -60,7 +60,7 @@ impl Rtr {
         match self {
             Self::Send => Message::Send {
                 kind: SendKind {
-                    solicited: Solicited::No,
+                    solicited: SendEvent::Silent,
                     extra: SendExtra::None,
                 },
                 msn: Msn::FIRST,
@@ -95,13 +95,13 @@ impl RtrKinds {
     pub fn expect(self, first: &Segment) -> Result<Rtr, Fault> {
         let (kind, rtr) = match first {
             Segment::Empty => (Self::SEND, Rtr::Send),
-            Segment::Send(send) if send.payload.len == 0 && send.last == Last::Yes => {
+            Segment::Send(send) if send.payload.len == 0 && send.last == MessagePart::Final => {
                 (Self::SEND, Rtr::Send)
             }
-            Segment::Write(write) if write.payload.len == 0 && write.last == Last::Yes => {
+            Segment::Write(write) if write.payload.len == 0 && write.last == MessagePart::Final => {
                 (Self::WRITE, Rtr::Write)
             }
-            Segment::ReadRequest(queued) => match queued.admit(Room::Free) {
+            Segment::ReadRequest(queued) => match queued.admit(QueueRoom::Free) {
                 Ok(request) if request.len == 0 => (Self::READ, Rtr::Read),
                 Ok(_) => return Err(Fault::NotRtr),
                 Err(fault) => return Err(fault),

@@ -25,7 +25,7 @@ use crate::{
         require,
         Outcome,
         Wire, //
-    },
+    }, //
 };
 
 /// The Reply takes these kinds; returns the FPDU that comes first.

@@ -25,7 +25,7 @@ use crate::{
     wire::{
         require,
         Outcome, //
-    },
+    }, //
 };
 
 /// Responses to a Read of 64 octets that have to be refused: the last segment of each.

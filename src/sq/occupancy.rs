@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How full a send queue is, for who asks from outside.
+//! How full a send queue is, for administrators.
 //!
 //! Context: any.
 
@@ -9,7 +9,7 @@ use kernel::sync::atomic::Acquire;
 use super::SendQueue;
 
 /// How full a send queue is.
-pub(crate) struct Fill {
+pub(crate) struct Occupancy {
     /// Requests that were not taken.
     pub(crate) posted: u32,
     /// Requests that were taken and are not complete.
@@ -20,8 +20,8 @@ pub(crate) struct Fill {
 }
 
 impl SendQueue {
-    /// Whether as many requests are pending as the queue is long. A process may post as many behind them,
-    /// since its places are free again when they are taken.
+    /// Whether as many requests are pending as the queue is long. A process may post as many behind
+    /// them, since its places are free again when they are taken.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         // ORDERING: pairs with the release in `complete_one`: the place is ours again.
@@ -29,11 +29,11 @@ impl SendQueue {
     }
 
     /// How full the queue is.
-    pub(crate) fn fill(&self) -> Fill {
+    pub(crate) fn occupancy(&self) -> Occupancy {
         let ring = self.user.as_ref().map(|ring| ring.posted(self.taken()));
         let inner = self.inner.lock();
         let taken = self.taken();
-        Fill {
+        Occupancy {
             posted: ring.unwrap_or_else(|| inner.posted.wrapping_sub(taken)),
             pending: taken.wrapping_sub(self.done()),
             reads: inner.depth.used().into(),
@@ -48,8 +48,8 @@ impl SendQueue {
         self.taken() == self.done()
     }
 
-    /// Whether the peer is still to get something of what was taken. A peer that has ended its half of
-    /// the stream answers no Read, so with one outstanding nothing behind it can succeed.
+    /// Whether the peer is still to get something of what was taken. A peer that has ended its half
+    /// of the stream answers no Read, so with one outstanding nothing behind it can succeed.
     pub(crate) fn owes(&self) -> bool {
         let inner = self.inner.lock();
         self.taken() != self.done() && inner.depth.used() == 0

@@ -2,18 +2,18 @@
 
 //! KUnit suite of the memory that octets are copied to and from.
 
-#[kernel::prelude::kunit_tests(riwarp_place)]
-mod place {
+#[kernel::prelude::kunit_tests(riwarp_mem_map)]
+mod mem_map {
     use super::super::*;
 
     use crate::net::bench::eventually;
     use crate::net::bench::pair;
     use crate::net::Family;
-    use crate::net::More;
+    use crate::net::SendHint;
     use kernel::alloc::KVec;
 
     /// Memory of two pieces of 64 octets that do not adjoin, in a buffer of 256, as a process's.
-    struct Pinned {
+    struct TestMemory {
         memory: Memory,
         buffer: KVec<u8>,
     }
@@ -21,7 +21,7 @@ mod place {
     const PIECE: usize = 64;
     const SECOND: usize = 160;
 
-    fn pinned(writable: bool) -> Result<Pinned> {
+    fn pinned(writable: bool) -> Result<TestMemory> {
         let mut buffer = KVec::from_elem(0xee, 256, GFP_KERNEL)?;
         let mut list = PageList::with_capacity(2, writable)?;
         let start = buffer.as_mut_ptr();
@@ -30,7 +30,7 @@ mod place {
         // SAFETY: Octets of the same buffer, which is dropped after the list.
         unsafe { list.push(start.add(SECOND), PIECE) }?;
         let memory = Memory::Pages(list);
-        Ok(Pinned { memory, buffer })
+        Ok(TestMemory { memory, buffer })
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod place {
         let octets: [u8; 256] = crate::random::octets();
         let mut batch = TxBatch::new();
         batch.put(&octets)?;
-        assert_eq!(active.send_batch(&mut batch, More::No), Ok(256));
+        assert_eq!(active.send_batch(&mut batch, SendHint::Push), Ok(256));
         eventually(|| passive.with_inbound(|inbound| inbound.available() == 256))?;
         for marked in [false, true] {
             let (placed, at_8) = passive.with_inbound(|inbound| {

@@ -483,7 +483,7 @@ SIDES_CASE(another_psn_than_the_caller_was_told)
 	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON) && qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 }
 
-/* The right one comes although a wrong one is knocking. */
+/* The right one comes although a wrong one connects. */
 SIDES_CASE(a_wrong_caller_is_no_hindrance)
 {
 	struct side c;

@@ -14,7 +14,7 @@ use kernel::sync::Arc;
 /// The consumer may map anew only while the region is invalid; should it do so all the same,
 /// readers see pieces of the old list and of the new one mixed.
 pub struct KernelPages {
-    pieces: KVVec<Piece>,
+    pieces: KVVec<KernelPiece>,
     used: Atomic<u32>,
     /// How often something was appended, no oftener than there is room for pieces.
     taken: Atomic<u32>,
@@ -28,14 +28,15 @@ pub struct KernelPages {
 /// What the pieces of a list may be (`enum ib_mr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Whole pages, but for the beginning of the first and the end of the last (`IB_MR_TYPE_MEM_REG`).
+    /// Whole pages, but for the beginning of the first and the end of the last
+    /// (`IB_MR_TYPE_MEM_REG`).
     Pages,
     /// Anything, with gaps between them (`IB_MR_TYPE_SG_GAPS`).
     Gaps,
 }
 
 /// Octets in a row.
-struct Piece {
+struct KernelPiece {
     start: Atomic<u64>,
     /// Octets in all pieces up to the end of this one.
     end: Atomic<u64>,
@@ -55,7 +56,7 @@ impl KernelPages {
         // CAST: 32 bits fit.
         let mut pieces = KVVec::with_capacity(max as usize, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..max {
-            let piece = Piece {
+            let piece = KernelPiece {
                 start: Atomic::new(0),
                 end: Atomic::new(0),
             };
@@ -79,8 +80,8 @@ impl KernelPages {
         self.taken.store(0, Relaxed);
     }
 
-    /// Appends `len` octets at `start` of a kernel consumer; what adjoins the last piece becomes part of it, but
-    /// counts.
+    /// Appends `len` octets at `start` of a kernel consumer; what adjoins the last piece becomes
+    /// part of it, but counts.
     ///
     /// # Errors
     ///
@@ -110,7 +111,8 @@ impl KernelPages {
         Ok(())
     }
 
-    /// Sets which of the octets are meant, after all pieces are appended: `len`, from the one at `skip` on.
+    /// Sets which of the octets are meant, after all pieces are appended: `len`, from the one at
+    /// `skip` on.
     pub(crate) fn finish(&self, skip: u64, len: u64) {
         self.skip.store(skip, Relaxed);
         self.len.store(len, Relaxed);
@@ -123,7 +125,7 @@ impl KernelPages {
     }
 
     #[inline]
-    fn used(&self) -> &[Piece] {
+    fn used(&self) -> &[KernelPiece] {
         let used = self.used.load(Relaxed) as usize; // CAST: 32 bits fit.
         self.pieces.get(..used).unwrap_or_default()
     }
@@ -146,7 +148,7 @@ impl KernelPages {
 
 /// Octets in all pieces in front of the one at `index`.
 #[inline]
-fn begin_of(pieces: &[Piece], index: usize) -> u64 {
+fn begin_of(pieces: &[KernelPiece], index: usize) -> u64 {
     match index.checked_sub(1).and_then(|index| pieces.get(index)) {
         Some(previous) => previous.end.load(Relaxed),
         None => 0,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Values that can be taken back from users in softirq: whoever closes the gate waits until all are
-//! out.
+//! Values that can be taken back from users in softirq: whoever revokes the value waits until
+//! nobody uses it any more.
 //!
 //! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer was revoked, no placement may be in
 //! flight any more.
@@ -28,18 +28,20 @@ extern "C" {
 
 /// A value that any context may use until it is taken out.
 ///
-/// Entering is one atomic addition, to a count that only some of the CPUs use. Users run with bottom halves off
-/// and must not sleep, so that the wait in [`Gate::close`] is short and never for somebody on the same CPU.
+/// An access costs one atomic addition, to a count that only some of the CPUs use. Users run with
+/// bottom halves off and must not sleep, so that the wait in [`BhRevocable::revoke`] is short and
+/// never for somebody on the same CPU.
 ///
 /// # Invariants
 ///
-/// Each of `users` is the number of guards that were counted there, plus [`UPDATING`] while a call of
-/// [`Gate::update`] is under way, plus [`CLOSED`] after the gate was closed; never both. Who adds one of these
-/// adds it to the first count before the others, and takes it from the first after the others. The value is
-/// initialised and only read by guards until the first close has seen all of `users` equal to [`CLOSED`]; that
-/// call moves it out, and nobody touches it after. While all of `users` are [`UPDATING`], the call that added it
-/// has the value for itself.
-pub struct Gate<T> {
+/// Each of `users` is the number of guards that were counted there, plus [`UPDATING`] while a call
+/// of [`BhRevocable::update`] is under way, plus [`REVOKED`] after the value was revoked; never
+/// both. Who adds one of these adds it to the first count before the others, and takes it from the
+/// first after the others. The value is initialised and only read by guards until the first
+/// revocation has seen all of `users` equal to [`REVOKED`]; that call moves it out, and nobody
+/// touches it after. While all of `users` are [`UPDATING`], the call that added it has the value
+/// for itself.
+pub struct BhRevocable<T> {
     users: [Users; STRIPES],
     value: UnsafeCell<MaybeUninit<T>>,
 }
@@ -48,47 +50,47 @@ pub struct Gate<T> {
 #[repr(align(64))]
 struct Users(Atomic<c_int>);
 
-/// In how many counts the CPUs share. With one, all that use a memory region at a time would wait for its cache
-/// line; closing looks at each.
+/// In how many counts the CPUs share. With one, all that use a memory region at a time would wait
+/// for its cache line; revoking looks at each.
 const STRIPES: usize = 4;
 
-/// Added to the number of users of a closed gate.
-const CLOSED: c_int = 1 << 30;
+/// Added to the number of users when the value is revoked.
+const REVOKED: c_int = 1 << 30;
 /// Added to the number of users while the value is being changed; more than there can be users.
 const UPDATING: c_int = 1 << 29;
 
-// SAFETY: A gate owns its value and nothing else that is bound to a thread; so it may go to another
+// SAFETY: It owns its value and nothing else that is bound to a thread; so it may go to another
 // thread if the value may.
-unsafe impl<T: Send> Send for Gate<T> {}
-// SAFETY: What a shared gate gives out are references to the value, by guards, hence `Sync`, and
-// the value, by `close`, and access to it alone, by `update`, on any thread, hence `Send`.
-unsafe impl<T: Send + Sync> Sync for Gate<T> {}
+unsafe impl<T: Send> Send for BhRevocable<T> {}
+// SAFETY: What a shared one gives out are references to the value, by guards, hence `Sync`, and the
+// value, by `revoke`, and access to it alone, by `update`, on any thread, hence `Send`.
+unsafe impl<T: Send + Sync> Sync for BhRevocable<T> {}
 
-impl<T: Send + Sync> Gate<T> {
-    /// Makes one that is open.
+impl<T: Send + Sync> BhRevocable<T> {
+    /// Makes one with a value that can be used.
     pub const fn new(value: T) -> Self {
-        // INVARIANT: No users, not closed, the value is there.
+        // INVARIANT: No users, not revoked, the value is there.
         Self {
             users: [const { Users(Atomic::new(0)) }; STRIPES],
             value: UnsafeCell::new(MaybeUninit::new(value)),
         }
     }
 
-    /// Gives access to the value, unless the gate was closed.
+    /// Gives access to the value, unless it was revoked.
     ///
     /// Bottom halves stay off while the guard lives; whoever holds it must not sleep.
     ///
     /// Context: process or softirq; also with interrupts disabled, if they stay so for the life of
     /// the guard.
-    pub fn enter(&self) -> Option<GateGuard<'_, T>> {
-        self.enter_with(BottomHalvesOff::new())
+    pub fn try_access(&self) -> Option<BhRevocableGuard<'_, T>> {
+        self.access_with(BottomHalvesOff::new())
     }
 
-    /// As [`Gate::enter`], for who has switched bottom halves off already.
+    /// As [`BhRevocable::try_access`], for who has switched bottom halves off already.
     #[inline]
-    pub fn enter_off<'a>(&'a self, _off: BhOff<'a>) -> Option<GateGuard<'a, T>> {
+    pub fn try_access_bh_off<'a>(&'a self, _off: BhOff<'a>) -> Option<BhRevocableGuard<'a, T>> {
         // INVARIANT: They are off for as long as the guard can live.
-        self.enter_with(BottomHalvesOff {
+        self.access_with(BottomHalvesOff {
             disabled: false,
             _not_send: NotThreadSafe,
         })
@@ -105,11 +107,11 @@ impl<T: Send + Sync> Gate<T> {
     }
 
     #[inline]
-    fn enter_with(&self, bh: BottomHalvesOff) -> Option<GateGuard<'_, T>> {
+    fn access_with(&self, bh: BottomHalvesOff) -> Option<BhRevocableGuard<'_, T>> {
         let users = self.users_here();
-        // The guard undoes all of this, in the case of a closed gate too.
-        let guard = GateGuard {
-            gate: self,
+        // The guard undoes all of this, in the case of a revoked value too.
+        let guard = BhRevocableGuard {
+            revocable: self,
             users,
             _bh: bh,
         };
@@ -121,13 +123,15 @@ impl<T: Send + Sync> Gate<T> {
         Some(guard)
     }
 
-    /// Changes the value while nobody uses it, and says whether it did: not if the gate is closed.
+    /// Changes the value while nobody uses it, and says whether it did: not if the value was
+    /// revoked.
     ///
-    /// Spins until all guards are gone and other changes are done; meanwhile [`Gate::enter`] gives
-    /// `None`. `f` runs with bottom halves off, must not sleep, and must be short. Must not be
-    /// called by somebody who holds a guard of the same gate, nor from `f`.
+    /// Spins until all guards are gone and other changes are done; meanwhile
+    /// [`BhRevocable::try_access`] gives `None`. `f` runs with bottom halves off, must not sleep,
+    /// and must be short. Must not be called by somebody who holds a guard of the same value, nor
+    /// from `f`.
     ///
-    /// Context: as for [`Gate::enter`].
+    /// Context: as for [`BhRevocable::try_access`].
     pub fn update(&self, f: impl FnOnce(&mut T)) -> bool {
         // Bottom halves stay off until the end, so that nobody on this CPU waits for this call in
         // vain.
@@ -135,23 +139,23 @@ impl<T: Send + Sync> Gate<T> {
         if !self.claim(UPDATING) {
             return false;
         }
-        // SAFETY: By the type invariant the value is initialised, since `claim` found the gate
-        // open, and this call has it for itself until it takes `UPDATING` back; those that add
+        // SAFETY: By the type invariant the value is initialised, since `claim` found it not
+        // revoked, and this call has it for itself until it takes `UPDATING` back; those that add
         // themselves meanwhile turn back without a look at it.
         f(unsafe { (*self.value.get()).assume_init_mut() });
         for users in self.users.iter().rev() {
-            // ORDERING: the change comes before; pairs with `Full` in `enter`.
+            // ORDERING: the change comes before; pairs with `Full` in `try_access`.
             users.0.fetch_sub(UPDATING, Release);
         }
         true
     }
 
-    /// Adds `mark` and waits until nobody is inside; `false` if the gate is closed.
+    /// Adds `mark` and waits until nobody uses the value; `false` if it was revoked.
     fn claim(&self, mark: c_int) -> bool {
         let [Users(first), others @ ..] = &self.users;
         let mut seen = first.load(Relaxed);
         loop {
-            if seen >= CLOSED {
+            if seen >= REVOKED {
                 return false;
             }
             if seen >= UPDATING {
@@ -160,7 +164,7 @@ impl<T: Send + Sync> Gate<T> {
                 seen = first.load(Relaxed);
                 continue;
             }
-            // NO-OVERFLOW: `seen` is below `UPDATING`, and twice `CLOSED` does not exceed the
+            // NO-OVERFLOW: `seen` is below `UPDATING`, and twice `REVOKED` does not exceed the
             // range.
             match first.cmpxchg(seen, seen.wrapping_add(mark), Full) {
                 Ok(_) => break,
@@ -185,65 +189,67 @@ impl<T: Send + Sync> Gate<T> {
     /// so.
     ///
     /// Spins until all guards are gone. Must not be called by somebody who holds a guard of the
-    /// same gate, nor in hard interrupt context.
+    /// same value, nor in hard interrupt context.
     ///
     /// Context: process or softirq.
-    pub fn close(&self) -> Option<T> {
-        if !self.claim(CLOSED) {
+    pub fn revoke(&self) -> Option<T> {
+        if !self.claim(REVOKED) {
             return None;
         }
         // SAFETY: `assume_init_read` wants an initialised value that is read out once. By the type
-        // invariant it is initialised until the first close; only the call that added `CLOSED` gets
-        // here, once, and has waited for all guards. Later users see the mark and turn back.
+        // invariant it is initialised until the first revocation; only the call that added
+        // `REVOKED` gets here, once, and has waited for all guards. Later users see the mark and
+        // turn back.
         Some(unsafe { (*self.value.get()).assume_init_read() })
     }
 
-    /// Says whether the gate is open. It may be closed a moment later. Context: any.
+    /// Says whether the value can be used. It may be revoked a moment later. Context: any.
     #[inline]
-    pub fn is_open(&self) -> bool {
-        self.users_here().load(Relaxed) < CLOSED
+    pub fn is_accessible(&self) -> bool {
+        self.users_here().load(Relaxed) < REVOKED
     }
 }
 
-impl<T> Drop for Gate<T> {
+impl<T> Drop for BhRevocable<T> {
     fn drop(&mut self) {
-        if *self.users[0].0.get_mut() < CLOSED {
-            // SAFETY: By the type invariant the value is initialised as long as the gate was not
-            // closed, and whoever has `&mut` is the only user.
+        if *self.users[0].0.get_mut() < REVOKED {
+            // SAFETY: By the type invariant the value is initialised as long as it was not revoked,
+            // and whoever has `&mut` is the only user.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }
 }
 
-/// Access to the value of a [`Gate`].
+/// Access to the value of a [`BhRevocable`].
 ///
 /// # Invariants
 ///
-/// Counted in `users`, which is one of `gate.users`. If it was given out, it was counted while the
-/// gate was open and not being updated.
-pub struct GateGuard<'a, T> {
-    gate: &'a Gate<T>,
+/// Counted in `users`, which is one of `revocable.users`. If it was given out, it was counted while
+/// the value was neither revoked nor being updated.
+pub struct BhRevocableGuard<'a, T> {
+    revocable: &'a BhRevocable<T>,
     users: &'a Atomic<c_int>,
     /// Dropped last, after the count is gone.
     _bh: BottomHalvesOff,
 }
 
-impl<T> Deref for GateGuard<'_, T> {
+impl<T> Deref for BhRevocableGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: By its invariant this guard is counted, and `enter_with` gave it out while the
-        // gate was open. By the invariants of the gate the value is initialised, and only read,
+        // SAFETY: By its invariant this guard is counted, and `access_with` gave it out before the
+        // value was revoked. By the invariants of the type the value is initialised, and only read,
         // until the count is gone.
-        unsafe { (*self.gate.value.get()).assume_init_ref() }
+        unsafe { (*self.revocable.value.get()).assume_init_ref() }
     }
 }
 
-impl<T> Drop for GateGuard<'_, T> {
+impl<T> Drop for BhRevocableGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: the uses of the value come before; pairs with `Acquire` in `Gate::claim`.
+        // ORDERING: the uses of the value come before; pairs with `Acquire` in
+        // `BhRevocable::claim`.
         self.users.fetch_sub(1, Release);
     }
 }
@@ -285,7 +291,7 @@ impl Drop for BottomHalvesOff {
     }
 }
 
-#[kernel::prelude::kunit_tests(riwarp_gate)]
+#[kernel::prelude::kunit_tests(riwarp_bh_revocable)]
 mod tests {
     use super::*;
     use crate::workqueue::Flags;
@@ -298,84 +304,84 @@ mod tests {
     use kernel::time::Monotonic;
 
     /// Adds 1 to a count when it goes.
-    struct Told<'a>(&'a Atomic<i32>);
+    struct CountedDrop<'a>(&'a Atomic<i32>);
 
-    impl Drop for Told<'_> {
+    impl Drop for CountedDrop<'_> {
         fn drop(&mut self) {
             self.0.add(1, Relaxed);
         }
     }
 
     #[test]
-    fn lets_many_in_until_it_is_closed() {
-        let gate = Gate::new(7);
+    fn gives_access_to_many_until_it_is_revoked() {
+        let revocable = BhRevocable::new(7);
         {
-            let first = gate.enter();
-            let second = gate.enter();
+            let first = revocable.try_access();
+            let second = revocable.try_access();
             assert_eq!(first.as_deref(), Some(&7));
             assert_eq!(second.as_deref(), Some(&7));
         }
-        assert!(gate.is_open());
-        assert_eq!(gate.close(), Some(7));
-        assert!(!gate.is_open());
-        assert!(gate.enter().is_none());
+        assert!(revocable.is_accessible());
+        assert_eq!(revocable.revoke(), Some(7));
+        assert!(!revocable.is_accessible());
+        assert!(revocable.try_access().is_none());
     }
 
     #[test]
     fn gives_its_value_to_one_only() {
-        let gate = Gate::new(7);
-        assert_eq!(gate.close(), Some(7));
-        assert_eq!(gate.close(), None);
+        let revocable = BhRevocable::new(7);
+        assert_eq!(revocable.revoke(), Some(7));
+        assert_eq!(revocable.revoke(), None);
     }
 
     #[test]
-    fn entering_a_closed_gate_leaves_no_trace() {
-        let gate = Gate::new(());
-        gate.close();
+    fn access_after_the_revocation_leaves_no_trace() {
+        let revocable = BhRevocable::new(());
+        revocable.revoke();
         for _ in 0..10 {
-            assert!(gate.enter().is_none());
+            assert!(revocable.try_access().is_none());
         }
-        assert!(gate
+        assert!(revocable
             .users
             .iter()
-            .all(|users| users.0.load(Relaxed) == CLOSED));
+            .all(|users| users.0.load(Relaxed) == REVOKED));
     }
 
     #[test]
-    fn changes_are_seen_by_who_enters_later() {
-        let gate = Gate::new(1);
-        assert!(gate.update(|value| *value = 2));
-        assert_eq!(gate.enter().as_deref(), Some(&2));
-        // While it changes, nobody gets in.
-        assert!(gate.update(|_| assert!(gate.enter().is_none())));
-        assert_eq!(gate.enter().as_deref(), Some(&2));
+    fn later_accesses_see_changes() {
+        let revocable = BhRevocable::new(1);
+        assert!(revocable.update(|value| *value = 2));
+        assert_eq!(revocable.try_access().as_deref(), Some(&2));
+        // While it changes, nobody gets access.
+        assert!(revocable.update(|_| assert!(revocable.try_access().is_none())));
+        assert_eq!(revocable.try_access().as_deref(), Some(&2));
     }
 
     #[test]
-    fn a_closed_gate_is_not_changed() {
-        let gate = Gate::new(1);
-        gate.close();
+    fn a_revoked_value_is_not_changed() {
+        let revocable = BhRevocable::new(1);
+        revocable.revoke();
         let mut called = false;
-        assert!(!gate.update(|_| called = true));
+        assert!(!revocable.update(|_| called = true));
         assert!(!called);
     }
 
     #[test]
-    fn drops_its_value_once_closed_or_not() {
+    fn drops_its_value_once_revoked_or_not() {
         let drops = Atomic::new(0);
-        drop(Gate::new(Told(&drops)));
+        drop(BhRevocable::new(CountedDrop(&drops)));
         assert_eq!(drops.load(Relaxed), 1);
-        let gate = Gate::new(Told(&drops));
-        drop(gate.close());
+        let revocable = BhRevocable::new(CountedDrop(&drops));
+        drop(revocable.revoke());
         assert_eq!(drops.load(Relaxed), 2);
-        drop(gate);
+        drop(revocable);
         assert_eq!(drops.load(Relaxed), 2);
     }
 
-    /// A gate, and somebody on another CPU who is inside until he sees that he is in the way, and
+    /// A value, and somebody on another CPU who uses it until he sees that he is in the way, and
     /// for a while after.
     struct Visited {
-        gate: Gate<i32>,
+        revocable: BhRevocable<i32>,
         inside: Atomic<i32>,
         left: Atomic<i32>,
     }
@@ -384,7 +390,7 @@ mod tests {
         /// Makes it, and waits until the visitor is inside.
         fn new(queue: &OwnedQueue) -> Result<Arc<Self>> {
             let this = Self {
-                gate: Gate::new(7),
+                revocable: BhRevocable::new(7),
                 inside: Atomic::new(0),
                 left: Atomic::new(0),
             };
@@ -401,10 +407,10 @@ mod tests {
         }
 
         fn visit(&self) {
-            let inside = self.gate.enter();
+            let inside = self.revocable.try_access();
             self.inside.store(1, Relaxed);
             let begin = Instant::<Monotonic>::now();
-            while self.gate.users_here().load(Relaxed) < UPDATING {
+            while self.revocable.users_here().load(Relaxed) < UPDATING {
                 if begin.elapsed() > LONG {
                     return;
                 }
@@ -432,7 +438,7 @@ mod tests {
     fn closing_waits_for_who_is_inside() -> Result {
         let queue = queue()?;
         let visited = Visited::new(&queue)?;
-        assert_eq!(visited.gate.close(), Some(7));
+        assert_eq!(visited.revocable.revoke(), Some(7));
         assert_eq!(visited.left.load(Relaxed), 1);
         queue.flush();
         Ok(())
@@ -443,7 +449,9 @@ mod tests {
         let queue = queue()?;
         let visited = Visited::new(&queue)?;
         let mut left = 0;
-        assert!(visited.gate.update(|_| left = visited.left.load(Relaxed)));
+        assert!(visited
+            .revocable
+            .update(|_| left = visited.left.load(Relaxed)));
         assert_eq!(left, 1);
         queue.flush();
         Ok(())
@@ -451,9 +459,9 @@ mod tests {
 
     #[test]
     fn bottom_halves_are_on_again_after_the_last_guard() {
-        let gate = Gate::new(());
-        let outer = gate.enter();
-        drop(gate.enter());
+        let revocable = BhRevocable::new(());
+        let outer = revocable.try_access();
+        drop(revocable.try_access());
         drop(outer);
         // Would be told by lockdep and by the check for sleeping while atomic.
         kernel::time::delay::fsleep(kernel::time::Delta::from_micros(10));

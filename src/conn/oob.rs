@@ -2,33 +2,34 @@
 
 //! The steps of a connection that a peer begins without connection manager.
 //!
-//! What enters: the peer's MPA Request, and the queue pair's word whether it is the one that it waits
-//! for. What leaves: the MPA Reply, and the stream for the queue pair as soon as the peer's first octets
-//! are here: up to then the peer can give this connection up for another one, and nothing is lost.
+//! What enters: the peer's MPA Request, and the queue pair's word whether it is the one that it
+//! waits for. What leaves: the MPA Reply, and the stream for the queue pair as soon as the peer's
+//! first octets are here: up to then the peer can give this connection up for another one, and
+//! nothing is lost.
 //!
 //! What nobody waits for is closed at once and counted. docs/connections.md. Context: process, the
 //! actor's mutex held.
 
-use iwarp::pairing::Announcement;
+use iwarp::oob::Announcement;
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::sync::Gate;
+use kernel_ext::sync::BhRevocable;
 
 use super::{
     actor::{
         Actor,
-        Phase,
-        Turn, //
+        ConnPhase,
+        NextStep, //
     },
-    calls::Asked,
     frames::{
         look,
-        Found,
         Inbox,
-        Outbox, //
+        Outbox,
+        Readable, //
     },
+    requests::Asked,
     responder::{
         limit,
         Then, //
@@ -40,26 +41,31 @@ use super::{
 
 impl Conn {
     /// The Request is here: looks for the queue pair that it names.
-    pub(super) fn meet(self: &Arc<Self>, actor: &mut Actor, asked: &Asked, inbox: &Inbox) -> Turn {
-        match self.answer_call(asked, inbox) {
+    pub(super) fn meet(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        asked: &Asked,
+        inbox: &Inbox,
+    ) -> NextStep {
+        match self.accept_oob(asked, inbox) {
             Ok((out, params)) => {
                 self.device().stats.connect_requests.inc();
                 actor.limit(limit::READY);
-                Turn::Again(Phase::Replying {
+                NextStep::Again(ConnPhase::Replying {
                     out,
                     then: Then::Expect(params),
                 })
             }
             Err(error) => {
                 self.device().stats.pairing_refusals.inc();
-                pr_debug!("no queue pair waits for this call: {:?}\n", error);
+                pr_debug!("no queue pair waits for this connection: {:?}\n", error);
                 self.unbind();
                 self.reset(actor)
             }
         }
     }
 
-    fn answer_call(
+    fn accept_oob(
         self: &Arc<Self>,
         asked: &Asked,
         inbox: &Inbox,
@@ -72,8 +78,8 @@ impl Conn {
         let theirs = Announcement::decode(private_data).map_err(|_| ECONNREFUSED)?;
         let device = self.device();
         let qp = device.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
-        let (depths, ours) = qp.answer_call(self, &theirs)?;
-        self.qp.populate(Gate::new(qp));
+        let (depths, ours) = qp.accept_oob(self, &theirs)?;
+        self.qp.populate(BhRevocable::new(qp));
         let accepted = asked
             .responder
             .accept(&asked.request, depths, &ours.encode())
@@ -90,12 +96,12 @@ impl Conn {
         self: &Arc<Self>,
         actor: &mut Actor,
         params: KBox<StreamParams>,
-    ) -> Turn {
+    ) -> NextStep {
         if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
         }
         match look(&self.socket) {
-            Ok(Found::Octets) => {
+            Ok(Readable::Octets) => {
                 let Some(qp) = self.qp() else {
                     return self.fail(actor, ECONNRESET);
                 };
@@ -104,16 +110,16 @@ impl Conn {
                 }
                 self.device().stats.established.inc();
                 self.enter_stream();
-                Turn::Again(Phase::Open(
-                    Open::unreported(params.ird, params.ord).paired(),
+                NextStep::Again(ConnPhase::Open(
+                    Open::unreported(params.ird, params.ord).oob(),
                 ))
             }
-            Ok(Found::Nothing) if actor.is_overdue() => {
+            Ok(Readable::Nothing) if actor.is_overdue() => {
                 self.device().stats.mpa_timeouts.inc();
                 self.fail(actor, ETIMEDOUT)
             }
-            Ok(Found::Nothing) => Turn::Wait(Phase::Expecting(params)),
-            Ok(Found::End) | Err(_) => self.fail(actor, ECONNRESET),
+            Ok(Readable::Nothing) => NextStep::Wait(ConnPhase::Expecting(params)),
+            Ok(Readable::End) | Err(_) => self.fail(actor, ECONNRESET),
         }
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The sorting room: which message goes out next.
+//! Schedule: which message goes out next.
 //!
-//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A request
-//! becomes a message here: its keys become regions, and fence and ORD are asked; what needs no message
-//! is done on the spot.
+//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A
+//! request becomes a message here: its keys become regions, and fence and ORD are asked; what needs
+//! no message is done on the spot.
 //!
 //! Context: the transmitter's.
 
@@ -23,9 +23,9 @@ use iwarp::{
         Extensions,
         Immediate,
         ReadRequest,
+        SendEvent,
         SendExtra,
-        SendKind,
-        Solicited, //
+        SendKind, //
     },
     readq::{
         Outstanding,
@@ -67,12 +67,12 @@ use crate::{
 };
 
 use super::{
-    Desk,
     Job,
     Outgoing,
     Pause,
     Source,
     Turn,
+    TxContext,
     TxStream, //
 };
 
@@ -84,7 +84,7 @@ const WITHOUT_MESSAGE: u32 = 64;
 
 /// What became of a request that was taken from the send queue.
 #[derive(Debug, PartialEq, Eq)]
-enum Request {
+enum RequestOutcome {
     /// It is the current message.
     Message,
     /// It was done without one.
@@ -95,7 +95,7 @@ impl TxStream {
     /// Chooses the next message, or says why none can go out now.
     pub(super) fn next_message(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
         if let Some(rtr) = self.rtr.take() {
-            self.current = Some(self.desk.rtr(qp, rtr));
+            self.current = Some(self.context.rtr(qp, rtr));
             return Ok(());
         }
         // MPA-9: a responder is silent until the initiator's first FPDU.
@@ -140,13 +140,13 @@ impl TxStream {
                     behind: None,
                 }
             }
-            Some(InboundRequest::Answer(answer)) => self.desk.atomic_response(answer),
+            Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(None) => {
                     qp.want_atomic(atomic);
                     return Err(Pause::Drained);
                 }
-                Ok(Some(original)) => self.desk.atomic_response(AtomicResponse {
+                Ok(Some(original)) => self.context.atomic_response(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
                 }),
@@ -160,19 +160,20 @@ impl TxStream {
         Ok(())
     }
 
-    /// Takes requests from the send queue until one becomes a message. Many that become none are [`Pause::Yield`].
+    /// Takes requests from the send queue until one becomes a message. Many that become none are
+    /// [`Pause::Yield`].
     fn next_request(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
         if qp.lifecycle().is_peer_closed() {
             if qp.sq.has_posted() {
-                qp.await_deserter();
+                qp.time_out_closed_peer();
             }
             return Err(Pause::Drained);
         }
         // A process can post such requests as fast as they are done.
         for _ in 0..WITHOUT_MESSAGE {
             match self.try_request(qp)? {
-                Request::Message => return Ok(()),
-                Request::Done => {}
+                RequestOutcome::Message => return Ok(()),
+                RequestOutcome::Done => {}
             }
         }
         Err(Pause::Yield)
@@ -180,7 +181,7 @@ impl TxStream {
 
     /// Takes a request from the send queue, and begins it.
     #[inline(never)]
-    fn try_request(&mut self, qp: &Arc<Qp>) -> Result<Request, Pause> {
+    fn try_request(&mut self, qp: &Arc<Qp>) -> Result<RequestOutcome, Pause> {
         let taken = match self.held.take() {
             Some(slot) => Taken::Wr(slot),
             None => qp.sq.take(&mut self.wr),
@@ -199,15 +200,15 @@ impl TxStream {
             Taken::Nothing => return Err(Pause::Drained),
             Taken::Full if qp.still_waits(|| qp.sq.is_full()) => return Err(Pause::Drained),
             // A Read was answered meanwhile.
-            Taken::Full => return Ok(Request::Done),
+            Taken::Full => return Ok(RequestOutcome::Done),
         };
         if let Err(status) = begun {
             qp.refuse(slot, status);
             return Err(Pause::Drained);
         }
         Ok(match self.current {
-            Some(_) => Request::Message,
-            None => Request::Done,
+            Some(_) => RequestOutcome::Message,
+            None => RequestOutcome::Done,
         })
     }
 
@@ -215,26 +216,29 @@ impl TxStream {
     #[inline]
     fn begin(&mut self, qp: &Qp, slot: Slot) -> Result<(), WcStatus> {
         let Self {
-            current, wr, desk, ..
+            current,
+            wr,
+            context,
+            ..
         } = self;
         // DDP-33: a message is shorter than 2^32 octets.
         let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
         let solicited = if wr.solicited {
-            Solicited::Yes
+            SendEvent::Solicit
         } else {
-            Solicited::No
+            SendEvent::Silent
         };
         let (message, behind) = match &wr.op {
             SendOp::Send(SendExtra::Immediate(value))
-                if desk.extensions != Extensions::SendImmediate =>
+                if context.extensions != Extensions::SendImmediate =>
             {
                 // Without payload it is a message of RFC 7306 by itself; with payload there is
                 // none.
                 if len != 0 {
                     return Err(WcStatus::LocalQpOperation);
                 }
-                let msn = desk.send_msn;
-                desk.send_msn = msn.next();
+                let msn = context.send_msn;
+                context.send_msn = msn.next();
                 let immediate = immediate_data(*value, solicited);
                 let message = Message::Immediate { immediate, msn };
                 *current = Some(Outgoing::bare(message, Job::Complete(slot)));
@@ -248,7 +252,7 @@ impl TxStream {
                 (
                     Message::Send {
                         kind,
-                        msn: desk.send_msn,
+                        msn: context.send_msn,
                     },
                     None,
                 )
@@ -274,9 +278,9 @@ impl TxStream {
         let source = if wr.payload.inline().is_some() {
             Source::Inline
         } else {
-            let (slices, cache) = (&mut desk.slices, &mut desk.cache);
+            let (slices, cache) = (&mut context.slices, &mut context.cache);
             // What makes one FPDU is checked when that is packed, before anything goes out.
-            if len as usize + UntaggedHeader::LEN <= usize::from(desk.mulpdu) {
+            if len as usize + UntaggedHeader::LEN <= usize::from(context.mulpdu) {
                 slices.find(&wr.payload, qp.device(), cache)?;
             } else {
                 let usage = LocalUse::Source;
@@ -285,7 +289,7 @@ impl TxStream {
             Source::Slices
         };
         if matches!(message, Message::Send { .. }) {
-            desk.send_msn = desk.send_msn.next();
+            context.send_msn = context.send_msn.next();
         }
         *current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
@@ -300,7 +304,10 @@ impl TxStream {
     #[inline(never)]
     fn begin_other(&mut self, qp: &Qp, slot: Slot, len: u32) -> Result<(), WcStatus> {
         let Self {
-            current, wr, desk, ..
+            current,
+            wr,
+            context,
+            ..
         } = self;
         match &wr.op {
             // These have payload.
@@ -318,7 +325,7 @@ impl TxStream {
                     source_to: TaggedOffset::new(*to),
                 };
                 let invalidate = *invalidate_local;
-                *current = Some(desk.begin_read(qp, &wr.payload, slot, request, invalidate)?);
+                *current = Some(context.begin_read(qp, &wr.payload, slot, request, invalidate)?);
                 Ok(())
             }
             SendOp::Atomic {
@@ -328,7 +335,7 @@ impl TxStream {
                 ..
             } => {
                 let target = (*stag, TaggedOffset::new(*to));
-                *current = Some(desk.begin_atomic(qp, &wr.payload, slot, target, *operation)?);
+                *current = Some(context.begin_atomic(qp, &wr.payload, slot, target, *operation)?);
                 Ok(())
             }
             SendOp::RegMr {
@@ -356,12 +363,12 @@ impl TxStream {
 }
 
 impl Qp {
-    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58), and
-    /// returns what the target held before; [`None`] if it is not there. The target is checked anew: its
-    /// owner may revoke it at any time.
+    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58),
+    /// and returns what the target held before; [`None`] if it is not there. The target is checked
+    /// anew: its owner may revoke it at any time.
     fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
         let request = &atomic.request;
-        let inside = atomic.target.enter().ok_or(Fault::SourceInvalidStag)?;
+        let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
         let at = atomic
             .target
             .check_atomic(&inside, self.stream_id(), request)?;
@@ -391,7 +398,8 @@ impl Qp {
         waits() && self.still_waits(waits)
     }
 
-    /// Whether a wait that an answered Read may end goes on; then the receiver calls the transmitter again.
+    /// Whether a wait that an answered Read may end goes on; then the receiver calls the
+    /// transmitter again.
     fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
         // A Response may come in between: say that we wait, then look again.
         self.on(Event::WaitForReads);
@@ -410,7 +418,7 @@ impl Qp {
     }
 }
 
-impl Desk {
+impl TxContext {
     /// Begins a Read; the sink is filled into `request` here.
     fn begin_read(
         &mut self,
@@ -526,8 +534,9 @@ impl Desk {
     }
 }
 
-/// The four octets of the verbs as the eight of the message: as deployed devices have them, in front.
-fn immediate_data(value: [u8; 4], solicited: Solicited) -> Immediate {
+/// The four octets of the verbs as the eight of the message: as deployed devices have them, in
+/// front.
+fn immediate_data(value: [u8; 4], solicited: SendEvent) -> Immediate {
     let [a, b, c, d] = value;
     Immediate {
         data: [a, b, c, d, 0, 0, 0, 0],

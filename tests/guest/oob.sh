@@ -24,11 +24,11 @@ time.sleep(600)' >"$TMP/taken" &
 	dmesg | grep -q "riwarp: $DEV_A: TCP port 24791 cannot be held (EADDRINUSE)" || die "it does not say so"
 	[ "$(cat "/sys/class/infiniband/$DEV_A/pairing_port")" = 24791 ] || die "another port"
 	one sends sizes "$IP4_B" || die "nothing works"
-	if one pairing both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "without the port"; fi
+	if one oob both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "without the port"; fi
 	grep -q 'Address already in use' "$TMP/log" || die "$(cat "$TMP/log")"
 	kill "$program"
 	wait "$program" || true
-	one pairing both_ready_then_both_send "$IP4_B"
+	one oob both_ready_then_both_send "$IP4_B"
 	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
 }
 
@@ -38,11 +38,11 @@ two_devices_share_the_port() {
 	ip link set two up
 	ip addr add 10.71.99.1/24 dev two
 	rdma link add two type "$TYPE" netdev two
-	one pairing both_ready_then_both_send 10.71.99.1
+	one oob both_ready_then_both_send 10.71.99.1
 	setting - "$DEV_A" pairing_port 0
 	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.1
 	setting - "$DEV_A" pairing_port 24791
-	one pairing both_ready_then_both_send "$IP4_B"
+	one oob both_ready_then_both_send "$IP4_B"
 	rdma link del two
 	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
 	# Nor does an address that comes later have to be followed.
@@ -53,7 +53,7 @@ two_devices_share_the_port() {
 }
 
 ends_up self
-relay 200 "$VERBS_DIR/pairing" "$IP4_B"
+relay 200 "$VERBS_DIR/oob" "$IP4_B"
 relay 300 "$VERBS_DIR/stranger" "$IP4_B"
 relay 100 "$VERBS_DIR/ports" "$IP4_B"
 try port_is_taken_when_the_device_is_made 60 port_is_taken_when_the_device_is_made

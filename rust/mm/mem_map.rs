@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where octets live, and the copies between there and the wire.
+//! Mapped memory, and the copies between it and the wire.
 //!
-//! A [`Memory`] is memory that a process has registered ([`PageList`]), a part of it ([`Part`]) or one that
-//! need not be there ([`Paged`]), what a kernel consumer registered fast ([`KernelPages`]), or a window of
-//! kernel virtual addresses. Offsets count from its first octet. All but [`Paged`] find the longest contiguous run at
-//! an offset, so that copies are few and long.
+//! A [`Memory`] is memory that a process has registered ([`PageList`]), a part of it ([`Part`]) or
+//! one that need not be there ([`Paged`]), what a kernel consumer registered fast
+//! ([`KernelPages`]), or a window of kernel virtual addresses. Offsets count from its first octet.
+//! All but [`Paged`] find the longest contiguous run at an offset, so that copies are few and long.
 //!
 //! The memory is shared with its owner, who may read and write it at any time; so no reference to
 //! it is ever made, octets are copied by raw copies, and no decision is taken on what was read.
 //!
-//! Bounds are checked here: nothing outside the list is ever touched. The access check of the region
-//! comes first, in the driver; this is the second lock on the same door.
+//! Bounds are checked here: nothing outside the list is ever touched. The access check of the
+//! region comes first, in the driver; this is a second check behind it.
 //!
-//! Context: any; nothing sleeps or allocates. But making lists and room ([`PageList`], [`KernelPages`],
-//! [`Divisible`]) allocates, and dropping the pages of a process may sleep: these take process context.
+//! Context: any; nothing sleeps or allocates. But making lists and room ([`PageList`],
+//! [`KernelPages`], [`Divisible`]) allocates, and dropping the pages of a process may sleep: these
+//! take process context.
 
 use super::dma_buf::DmaBuf;
 use super::paged::Paged;
-use super::paged::Pinned;
+use super::paged::PinnedPages;
 use super::umem::Umem;
 use crate::net::Inbound;
 use crate::net::TxBatch;
@@ -64,11 +65,11 @@ pub struct KernelWindow {
 
 /// Who keeps the memory of a process in its place.
 #[expect(dead_code, reason = "kept for their drop")]
-pub(super) enum Owner {
+pub(super) enum MemoryOwner {
     /// A dma-buf of another driver.
     DmaBuf(DmaBuf),
     /// Pages that are pinned for one copy.
-    Pinned(Pinned),
+    Pinned(PinnedPages),
     /// Pages that are pinned for the life of a region.
     Umem(Umem),
 }
@@ -83,10 +84,10 @@ pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
     writable: bool,
-    /// The pieces that the last look-ups ended at, of octets that were taken and of those that were placed:
-    /// mere hints, any value is allowed.
+    /// The pieces that the last look-ups ended at, of octets that were taken and of those that were
+    /// placed: mere hints, any value is allowed.
     hints: [Atomic<u32>; 2],
-    owner: Option<Owner>,
+    owner: Option<MemoryOwner>,
 }
 
 #[derive(Clone, Copy)]
@@ -144,8 +145,8 @@ impl Memory {
         }
     }
 
-    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, if `max` is 0, and
-    /// for memory that need not be there.
+    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, if `max` is 0,
+    /// and for memory that need not be there.
     #[inline]
     pub fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
         if max == 0 {
@@ -160,7 +161,8 @@ impl Memory {
         }
     }
 
-    /// The run of all `len` octets at `offset`, if they are one; `WRITE` says whether they are placed.
+    /// The run of all `len` octets at `offset`, if they are one; `WRITE` says whether they are
+    /// placed.
     #[inline(always)]
     fn whole<const WRITE: bool>(&self, offset: u64, len: usize) -> Option<Run<'_>> {
         let run = match self {
@@ -172,7 +174,8 @@ impl Memory {
         run.filter(|run| run.len == len)
     }
 
-    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says whether it places them.
+    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says whether it places
+    /// them.
     ///
     /// # Errors
     ///
@@ -291,8 +294,8 @@ impl Memory {
     /// # Errors
     ///
     /// * `EFAULT` if they are not all inside; the batch is as it was then.
-    /// * `EAGAIN` if the memory is not all there, and what the batch says if it cannot grow; it may hold
-    ///   a part of them then ([`TxBatch::rewind`]).
+    /// * `EAGAIN` if the memory is not all there, and what the batch says if it cannot grow; it may
+    ///   hold a part of them then ([`TxBatch::rewind`]).
     #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if let Some(run) = self.whole::<false>(offset, len) {
@@ -453,7 +456,7 @@ impl PageList {
     }
 
     /// Gives the list its owner.
-    pub(super) fn own(&mut self, owner: Owner) {
+    pub(super) fn own(&mut self, owner: MemoryOwner) {
         self.owner = Some(owner);
     }
 

@@ -2,14 +2,14 @@
 
 //! Tests of announcements, and of what two ends make of them.
 
-#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_pairing))]
-mod pairing {
+#[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_oob))]
+mod oob {
     use super::super::*;
 
-    fn end(last: u8, number: u32) -> End {
+    fn end(last: u8, number: u32) -> QpAddr {
         let mut gid = [0; 16];
         gid[15] = last;
-        End {
+        QpAddr {
             gid,
             number: QpNumber::new(number),
         }
@@ -135,8 +135,8 @@ mod pairing {
     fn the_ends_of_a_pair_accept_each_other() {
         let (a, b) = pairs();
         for speaker in [Speaker::Initiator, Speaker::Responder] {
-            assert_eq!(a.check(&a.route(), speaker, &b.announcement()), Ok(()));
-            assert_eq!(b.check(&b.route(), speaker, &a.announcement()), Ok(()));
+            assert_eq!(a.check(&a.addrs(), speaker, &b.announcement()), Ok(()));
+            assert_eq!(b.check(&b.addrs(), speaker, &a.announcement()), Ok(()));
         }
     }
 
@@ -173,11 +173,11 @@ mod pairing {
         ];
         for (announcement, mismatch) in wrong {
             assert_eq!(
-                a.check(&a.route(), Speaker::Initiator, &announcement),
+                a.check(&a.addrs(), Speaker::Initiator, &announcement),
                 Err(mismatch)
             );
             assert_eq!(
-                a.check(&a.route(), Speaker::Responder, &announcement),
+                a.check(&a.addrs(), Speaker::Responder, &announcement),
                 Err(mismatch)
             );
         }
@@ -187,11 +187,11 @@ mod pairing {
     fn rejects_another_address_on_either_side() {
         let (a, b) = pairs();
         for (local, remote) in [(1, 3), (3, 2), (2, 1)] {
-            let route = Route {
+            let addrs = AddrPair {
                 local: end(local, 0).gid,
                 remote: end(remote, 0).gid,
             };
-            let judged = a.check(&route, Speaker::Initiator, &b.announcement());
+            let judged = a.check(&addrs, Speaker::Initiator, &b.announcement());
             assert_eq!(judged, Err(Mismatch::Address));
         }
     }
@@ -204,10 +204,10 @@ mod pairing {
             ..b.announcement()
         };
         assert_eq!(
-            a.check(&a.route(), Speaker::Initiator, &silent),
+            a.check(&a.addrs(), Speaker::Initiator, &silent),
             Err(Mismatch::Psn)
         );
-        assert_eq!(a.check(&a.route(), Speaker::Responder, &silent), Ok(()));
+        assert_eq!(a.check(&a.addrs(), Speaker::Responder, &silent), Ok(()));
     }
 
     #[test]
@@ -216,10 +216,10 @@ mod pairing {
         a.send_psn = None;
         let mut theirs = b.announcement();
         theirs.receive_psn = Psn::new(1);
-        assert_eq!(a.check(&a.route(), Speaker::Initiator, &theirs), Ok(()));
+        assert_eq!(a.check(&a.addrs(), Speaker::Initiator, &theirs), Ok(()));
         theirs.send_psn = Some(Psn::new(1));
         assert_eq!(
-            a.check(&a.route(), Speaker::Initiator, &theirs),
+            a.check(&a.addrs(), Speaker::Initiator, &theirs),
             Err(Mismatch::Psn)
         );
     }
@@ -240,7 +240,7 @@ mod pairing {
     fn after_so_many_wrong_guesses_a_right_one_is_refused_too() {
         let (a, right, wrong) = guessed();
         let mut guesses = WrongGuesses::default();
-        let mut call = |theirs, now| a.check_call(&a.route(), theirs, &mut guesses, now);
+        let mut call = |theirs, now| a.check_call(&a.addrs(), theirs, &mut guesses, now);
         // Right ones in between do not count.
         for now in 1000..1004 {
             assert_eq!(call(&right, now), Ok(()));
@@ -265,7 +265,7 @@ mod pairing {
         let mut guesses = WrongGuesses::default();
         let mut compared = 0_u64;
         for now in 0..10_000 {
-            let judged = a.check_call(&a.route(), &wrong, &mut guesses, now);
+            let judged = a.check_call(&a.addrs(), &wrong, &mut guesses, now);
             compared += u64::from(judged == Err(Mismatch::Psn));
         }
         assert_eq!(compared, 10_000 / WrongGuesses::WINDOW * 4);
@@ -275,13 +275,13 @@ mod pairing {
     fn slow_guesses_and_the_beginning_of_time_are_no_limit() {
         let (a, right, wrong) = guessed();
         let mut guesses = WrongGuesses::default();
-        assert_eq!(a.check_call(&a.route(), &right, &mut guesses, 0), Ok(()));
+        assert_eq!(a.check_call(&a.addrs(), &right, &mut guesses, 0), Ok(()));
         for now in (0..).step_by(125).take(100) {
-            let judged = a.check_call(&a.route(), &wrong, &mut guesses, now);
+            let judged = a.check_call(&a.addrs(), &wrong, &mut guesses, now);
             assert_eq!(judged, Err(Mismatch::Psn));
         }
         let late = u64::MAX;
-        let mut call = |theirs| a.check_call(&a.route(), theirs, &mut guesses, late);
+        let mut call = |theirs| a.check_call(&a.addrs(), theirs, &mut guesses, late);
         for _ in 0..300 {
             assert_eq!(call(&wrong), Err(Mismatch::Psn));
         }
@@ -293,16 +293,16 @@ mod pairing {
         let (a, b) = pairs();
         let mut guesses = WrongGuesses::default();
         for _ in 0..5 {
-            let _ = waiting.check_call(&waiting.route(), &wrong, &mut guesses, 7);
+            let _ = waiting.check_call(&waiting.addrs(), &wrong, &mut guesses, 7);
         }
         assert!(guesses.is_limit_reached(7));
         let right = b.announcement();
-        let mut call = |theirs| a.check_call(&a.route(), theirs, &mut guesses, 7);
+        let mut call = |theirs| a.check_call(&a.addrs(), theirs, &mut guesses, 7);
         assert_eq!(call(&right), Ok(()));
         // And what is wrong for it does not count.
         let mut fresh = WrongGuesses::default();
         for _ in 0..5 {
-            let judged = a.check_call(&a.route(), &wrong, &mut fresh, 7);
+            let judged = a.check_call(&a.addrs(), &wrong, &mut fresh, 7);
             assert_eq!(judged, Err(Mismatch::Psn));
         }
         assert_eq!(fresh, WrongGuesses::default());
@@ -317,12 +317,12 @@ mod pairing {
             to: QpNumber::new(4711),
             ..right
         };
-        let elsewhere = Route {
+        let elsewhere = AddrPair {
             local: end(9, 0).gid,
-            ..a.route()
+            ..a.addrs()
         };
         for now in 0..20 {
-            let judged = a.check_call(&a.route(), &stray, &mut guesses, now);
+            let judged = a.check_call(&a.addrs(), &stray, &mut guesses, now);
             assert_eq!(judged, Err(Mismatch::Number));
             let judged = a.check_call(&elsewhere, &right, &mut guesses, now);
             assert_eq!(judged, Err(Mismatch::Address));
@@ -337,14 +337,14 @@ mod pairing {
     }
 
     #[test]
-    fn patience_is_what_the_consumer_says() {
-        assert_eq!(patience(0, 7), None);
-        assert_eq!(patience(32, 7), None);
-        assert_eq!(patience(1, 0), Some(PATIENCE_MIN));
+    fn the_retry_timeout_is_what_the_consumer_says() {
+        assert_eq!(retry_timeout(0, 7), None);
+        assert_eq!(retry_timeout(32, 7), None);
+        assert_eq!(retry_timeout(1, 0), Some(RETRY_TIMEOUT_MIN));
         // ibv_rc_pingpong: 67 ms, 8 times, 4 times as long.
-        assert_eq!(patience(14, 7), Some(2_147_480));
-        assert_eq!(patience(31, 7).map(|us| us / 3_600_000_000), Some(78));
-        assert_eq!(patience(255, 255), patience(31, 7));
+        assert_eq!(retry_timeout(14, 7), Some(2_147_480));
+        assert_eq!(retry_timeout(31, 7).map(|us| us / 3_600_000_000), Some(78));
+        assert_eq!(retry_timeout(255, 255), retry_timeout(31, 7));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pairing: the queue pairs of a device that wait for a connection without `rdma_cm`.
+//! Out-of-band connect: the queue pairs of a device that wait for a connection without `rdma_cm`.
 //!
-//! Queue pairs begin to wait and stop ([`Pairings::wait`], [`Waiting`]). As long as one waits at an
-//! address, a listener is open there ([`crate::listen`]). It lets in whoever has the address of the
-//! peer of a queue pair that waits; anybody else is closed before a single octet is read. The queue
-//! pair itself compares what the Request says (`qp::pairing`). Wrong PSNs are counted here, by the
-//! address that they come from, as long as a queue pair waits for that address.
+//! Queue pairs begin to wait and stop ([`OobWaiters::wait`], [`OobWaiter`]). As long as one waits
+//! at an address, a listener is open there ([`crate::listen`]). It lets in whoever has the address
+//! of the peer of a queue pair that waits; anybody else is closed before a single octet is read.
+//! The queue pair itself compares what the Request says (`qp::oob`). Wrong PSNs are counted here,
+//! by the address that they come from, as long as a queue pair waits for that address.
 //!
 //! The port is held ([`ports`]) from when the device is made or the port is set, so that no other
 //! program can listen there in its place. Where that fails, because a program has the port already,
@@ -15,12 +15,12 @@
 //! Locks: `inner` is held while a listener is opened or closed, so that its address is free for the
 //! next one: `inner` > held ports > socket. Context: process. docs/connections.md.
 
-use iwarp::pairing::{
+use iwarp::oob::{
+    AddrPair,
     Announcement,
     Mismatch,
     Pair,
     QpNumber,
-    Route,
     WrongGuesses, //
 };
 use kernel::{
@@ -63,22 +63,22 @@ pub(crate) mod ports;
 
 /// The waiting queue pairs of a device.
 #[pin_data]
-pub(crate) struct Pairings {
+pub(crate) struct OobWaiters {
     ports: Arc<HeldPorts>,
     /// The zero of the clock by which wrong guesses are forgotten.
     born: Instant<Monotonic>,
     #[pin]
-    inner: Mutex<Inner>,
+    inner: Mutex<OobWaitersInner>,
 }
 
-struct Inner {
+struct OobWaitersInner {
     /// The port of the setting, unless that is 0 or a program had it.
     hold: Option<PortHold>,
     /// Addresses and number of each.
-    waiting: RBTree<(Route, QpNumber), ()>,
+    waiting: RBTree<(AddrPair, QpNumber), ()>,
     /// By address, those that queue pairs wait for.
     peers: RBTree<[u8; 16], Peer>,
-    posts: KVec<Post>,
+    listeners: KVec<OobListener>,
 }
 
 /// A host that queue pairs wait for.
@@ -89,7 +89,7 @@ struct Peer {
 }
 
 /// A listener, and how many queue pairs need it.
-struct Post {
+struct OobListener {
     addr: SockAddr,
     listener: Arc<Listener>,
     users: usize,
@@ -98,26 +98,26 @@ struct Post {
 }
 
 /// A queue pair's place among those that wait. Dropping it gives it up.
-pub(crate) struct Waiting {
+pub(crate) struct OobWaiter {
     device: Arc<Device>,
-    key: (Route, QpNumber),
+    key: (AddrPair, QpNumber),
     addr: SockAddr,
 }
 
-impl Pairings {
+impl OobWaiters {
     /// Makes one in which nobody waits and that holds no port.
     pub(crate) fn new(ports: Arc<HeldPorts>) -> impl PinInit<Self> {
         pin_init!(Self {
             ports,
             born: Instant::now(),
             inner <- new_mutex!(
-                Inner {
+                OobWaitersInner {
                     hold: None,
                     waiting: RBTree::new(),
                     peers: RBTree::new(),
-                    posts: KVec::new(),
+                    listeners: KVec::new(),
                 },
-                "riwarp::Pairings::inner"
+                "riwarp::OobWaiters::inner"
             ),
         })
     }
@@ -126,7 +126,7 @@ impl Pairings {
     ///
     /// # Errors
     ///
-    /// Those of [`Pairings::set_port`].
+    /// Those of [`OobWaiters::set_port`].
     pub(crate) fn hold_port(&self, device: &Device) -> Result {
         self.inner.lock().hold_port(&self.ports, device)
     }
@@ -163,41 +163,42 @@ impl Pairings {
     ///   port, and others of TCP.
     /// * `ENODEV` if the device is going.
     /// * `ENOMEM`.
-    pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<Waiting> {
-        let pairings = &device.pairings;
-        let key = (pair.route(), pair.local.number);
+    pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<OobWaiter> {
+        let oob_waiters = &device.oob_waiters;
+        let key = (pair.addrs(), pair.local.number);
         let node = RBTreeNode::new(key, (), GFP_KERNEL_ACCOUNT)?;
         let peer = Peer {
             wrong: WrongGuesses::default(),
             users: 1,
         };
         let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
-        let mut inner = pairings.inner.lock();
-        inner.hold_port(&pairings.ports, device)?;
-        inner.man(&pairings.ports, device, addr)?;
+        let mut inner = oob_waiters.inner.lock();
+        inner.hold_port(&oob_waiters.ports, device)?;
+        inner.get(&oob_waiters.ports, device, addr)?;
         inner.waiting.insert(node);
         match inner.peers.get_mut(&pair.remote.gid) {
             // NO-OVERFLOW: there are far less queue pairs.
             Some(peer) => peer.users = peer.users.saturating_add(1),
             None => drop(inner.peers.insert(peer)),
         }
-        Ok(Waiting {
+        Ok(OobWaiter {
             device: device.clone(),
             key,
             addr,
         })
     }
 
-    /// Checks whether anybody waits for somebody at the other end of a connection that has just come.
+    /// Checks whether anybody waits for somebody at the other end of a connection that has just
+    /// come.
     ///
     /// # Errors
     ///
     /// `ECONNREFUSED` if nobody does, `ENOTCONN` if it has gone again.
-    pub(crate) fn check_visitor(&self, device: &Device, socket: &Socket) -> Result {
-        let route = route_of(socket)?;
+    pub(crate) fn check_peer(&self, device: &Device, socket: &Socket) -> Result {
+        let addrs = addrs_of(socket)?;
         let inner = self.inner.lock();
-        let first = inner.waiting.cursor_lower_bound(&(route, QpNumber::new(0)));
-        if first.is_some_and(|cursor| cursor.current().0 .0 == route) {
+        let first = inner.waiting.cursor_lower_bound(&(addrs, QpNumber::new(0)));
+        if first.is_some_and(|cursor| cursor.current().0 .0 == addrs) {
             return Ok(());
         }
         drop(inner);
@@ -213,21 +214,21 @@ impl Pairings {
     pub(crate) fn check_call(
         &self,
         pair: &Pair,
-        route: &Route,
+        addrs: &AddrPair,
         theirs: &Announcement,
     ) -> Result<(), Mismatch> {
         // CAST: Not negative.
         let now = self.born.elapsed().as_millis() as u64;
         let mut inner = self.inner.lock();
         match inner.peers.get_mut(&pair.remote.gid) {
-            Some(peer) => pair.check_call(route, theirs, &mut peer.wrong, now),
+            Some(peer) => pair.check_call(addrs, theirs, &mut peer.wrong, now),
             // It does not wait any more.
             None => Err(Mismatch::Address),
         }
     }
 }
 
-impl Inner {
+impl OobWaitersInner {
     fn hold_port(&mut self, ports: &Arc<HeldPorts>, device: &Device) -> Result {
         if self.hold.is_none() {
             if let Some(port) = device.settings.pairing_port() {
@@ -238,46 +239,46 @@ impl Inner {
     }
 
     /// Counts one more user of a listener, which is opened if it is not there.
-    fn man(&mut self, ports: &Arc<HeldPorts>, device: &Arc<Device>, addr: SockAddr) -> Result {
-        if let Some(post) = self.posts.iter_mut().find(|post| post.addr == addr) {
+    fn get(&mut self, ports: &Arc<HeldPorts>, device: &Arc<Device>, addr: SockAddr) -> Result {
+        if let Some(entry) = self.listeners.iter_mut().find(|entry| entry.addr == addr) {
             // NO-OVERFLOW: there are far less queue pairs.
-            post.users = post.users.saturating_add(1);
+            entry.users = entry.users.saturating_add(1);
             return Ok(());
         }
-        self.posts.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        self.listeners.reserve(1, GFP_KERNEL_ACCOUNT)?;
         let hold = hold(ports, device, addr.port())?;
         let listener = listen::await_peers(device, addr)?;
-        let post = Post {
+        let entry = OobListener {
             addr,
             listener,
             users: 1,
             _hold: hold,
         };
-        Ok(self.posts.push(post, GFP_KERNEL_ACCOUNT)?)
+        Ok(self.listeners.push(entry, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Counts one user of a listener less, and closes it with the last one.
-    fn unman(&mut self, addr: SockAddr) {
-        let Some(index) = self.posts.iter().position(|post| post.addr == addr) else {
+    fn put(&mut self, addr: SockAddr) {
+        let Some(index) = self.listeners.iter().position(|entry| entry.addr == addr) else {
             return;
         };
-        let Some(post) = self.posts.get_mut(index) else {
+        let Some(entry) = self.listeners.get_mut(index) else {
             return;
         };
-        post.users = post.users.saturating_sub(1);
-        if post.users == 0 {
-            if let Ok(post) = self.posts.remove(index) {
-                listen::destroy_listen(post.listener);
+        entry.users = entry.users.saturating_sub(1);
+        if entry.users == 0 {
+            if let Ok(entry) = self.listeners.remove(index) {
+                listen::destroy_listen(entry.listener);
             }
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for OobWaiter {
     fn drop(&mut self) {
-        let mut inner = self.device.pairings.inner.lock();
+        let mut inner = self.device.oob_waiters.inner.lock();
         inner.waiting.remove(&self.key);
-        inner.unman(self.addr);
+        inner.put(self.addr);
         let peer = self.key.0.remote;
         if let Some(mut found) = inner.peers.find_mut(&peer) {
             let users = found.get().users.saturating_sub(1);
@@ -302,8 +303,8 @@ fn hold(ports: &Arc<HeldPorts>, device: &Device, port: u16) -> Result<PortHold> 
 /// # Errors
 ///
 /// `ENOTCONN` if there is none any more.
-pub(crate) fn route_of(socket: &Socket) -> Result<Route> {
-    Ok(Route {
+pub(crate) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
+    Ok(AddrPair {
         local: gid::of_addr(&plain(socket.local_addr()?)).0,
         remote: gid::of_addr(&plain(socket.peer_addr()?)).0,
     })

@@ -6,27 +6,28 @@ use kernel::prelude::*;
 use kernel_ext::net::{
     Grow,
     Inbound,
-    More, //
+    SendHint, //
 };
 
 use super::TxStream;
 
-/// Batches that one caller sends, and rounds that it makes, before it leaves the rest to the work item.
+/// Batches that one caller sends, and rounds that it makes, before it leaves the rest to the work
+/// item.
 pub(super) const BUDGET: u32 = 64;
 
 /// The same for a softirq.
 pub(super) const SOFTIRQ_BUDGET: u32 = 4;
 
 /// The way to TCP, which depends on who holds the socket lock.
-pub(super) enum Post<'a, 'b> {
+pub(super) enum TcpSender<'a, 'b> {
     /// Nobody in this context, which may sleep for it.
     Process,
     /// TCP, which has called us in softirq.
     Softirq(&'a mut Inbound<'b>),
 }
 
-impl Post<'_, '_> {
-    pub(super) fn send(&mut self, stream: &mut TxStream, more: More) -> Result<usize> {
+impl TcpSender<'_, '_> {
+    pub(super) fn send(&mut self, stream: &mut TxStream, more: SendHint) -> Result<usize> {
         match self {
             Self::Process => stream.conn.socket().send_batch(&mut stream.batch, more),
             Self::Softirq(inbound) => inbound.try_send_batch(&mut stream.batch, more),

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pairing: two queue pairs that know each other's numbers find each other over TCP.
+//! Out-of-band connect: two queue pairs that know each other's numbers find each other over TCP.
 //!
-//! Programs of other RDMA networks exchange GID, queue pair number and PSN over a channel of their own
-//! and tell their queue pairs, without a connection manager. An iWARP queue pair needs a TCP
-//! connection, so each end waits for one and, as soon as it may send, calls the other. The MPA frames
-//! of such a connection carry an [`Announcement`] as private data; docs/connections.md has the octets.
+//! Programs of other RDMA networks exchange GID, queue pair number and PSN over a channel of their
+//! own and tell their queue pairs, without a connection manager. An iWARP queue pair needs a TCP
+//! connection, so each end waits for one and, as soon as it may send, connects to the other. The
+//! MPA frames of such a connection carry an [`Announcement`] as private data; docs/connections.md
+//! has the octets.
 //!
 //! What enters: what the consumer has set ([`Pair`]), what a peer announces, how far this end's own
 //! connection is ([`Bond`]), how many wrong numbers came ([`WrongGuesses`]). What leaves: whether
-//! an announcement is meant for this queue pair, and which connection is kept when both ends call
-//! at once.
+//! an announcement is meant for this queue pair, and which connection is kept when both ends
+//! connect at once.
 //!
 //! Pure; any context. This is an extension of riwarp: no RFC has it.
 
@@ -47,8 +48,8 @@ impl QpNumber {
     }
 }
 
-/// A packet sequence number: 24 bits. iWARP has no packets to count; here it is a number that only the
-/// two ends know.
+/// A packet sequence number: 24 bits. iWARP has no packets to count; here it is a number that only
+/// the two ends know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -183,7 +184,7 @@ pub enum Mismatch {
 /// Who listens to an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// It came with a Request. Who calls may send, so its send PSN must be there.
+    /// It came with a Request. Who connects may send, so its send PSN must be there.
     Initiator,
     /// It came with a Reply.
     Responder,
@@ -191,7 +192,7 @@ pub enum Speaker {
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct End {
+pub struct QpAddr {
     /// Its GID: an IP address, IPv4-mapped for IPv4.
     pub gid: [u8; 16],
     /// Its queue pair.
@@ -200,8 +201,8 @@ pub struct End {
 
 /// The addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Route {
-    /// This end's, as [`End::gid`].
+pub struct AddrPair {
+    /// This end's, as [`QpAddr::gid`].
     pub local: [u8; 16],
     /// The peer's.
     pub remote: [u8; 16],
@@ -211,12 +212,13 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// This end.
-    pub local: End,
+    pub local: QpAddr,
     /// The peer.
-    pub remote: End,
+    pub remote: QpAddr,
     /// The number that the peer begins with.
     pub receive_psn: Psn,
-    /// The number that this end begins with; [`None`] as long as it may not send, and not call either.
+    /// The number that this end begins with; [`None`] as long as it may not send, and not connect
+    /// either.
     pub send_psn: Option<Psn>,
     /// What this end can do.
     pub features: Features,
@@ -224,8 +226,8 @@ pub struct Pair {
 
 impl Pair {
     /// Returns the addresses. A getter.
-    pub const fn route(&self) -> Route {
-        Route {
+    pub const fn addrs(&self) -> AddrPair {
+        AddrPair {
             local: self.local.gid,
             remote: self.remote.gid,
         }
@@ -242,19 +244,20 @@ impl Pair {
         }
     }
 
-    /// Checks whether an announcement that came over a connection between two addresses is the peer's
-    /// and meant for this queue pair. Everything is compared that is known at this moment. A getter.
+    /// Checks whether an announcement that came over a connection between two addresses is the
+    /// peer's and meant for this queue pair. Everything is compared that is known at this moment. A
+    /// getter.
     ///
     /// # Errors
     ///
     /// [`Mismatch::Address`], [`Mismatch::Number`], [`Mismatch::Psn`].
     pub fn check(
         &self,
-        route: &Route,
+        addrs: &AddrPair,
         speaker: Speaker,
         theirs: &Announcement,
     ) -> Result<(), Mismatch> {
-        if *route != self.route() {
+        if *addrs != self.addrs() {
             return Err(Mismatch::Address);
         }
         if theirs.from != self.remote.number || theirs.to != self.local.number {
@@ -274,9 +277,10 @@ impl Pair {
     /// Checks a Request as [`Pair::check`] does, but none that could be a guess too many.
     ///
     /// A queue pair without a send PSN compares its receive PSN alone, and 24 bits can be tried
-    /// out. So wrong ones are counted in `wrong`, which belongs to the address that calls, and after
-    /// too many of them a right one is refused as well. Two PSNs are 48 bits, too many to try:
-    /// there nothing is counted or limited, and whoever knows both is let in whatever others guess.
+    /// out. So wrong ones are counted in `wrong`, which belongs to the address that calls, and
+    /// after too many of them a right one is refused as well. Two PSNs are 48 bits, too many to
+    /// try: there nothing is counted or limited, and whoever knows both is let in whatever others
+    /// guess.
     ///
     /// `now` is a time in milliseconds that does not run backwards. A command.
     ///
@@ -285,12 +289,12 @@ impl Pair {
     /// Those of [`Pair::check`], and [`Mismatch::Limited`].
     pub fn check_call(
         &self,
-        route: &Route,
+        addrs: &AddrPair,
         theirs: &Announcement,
         wrong: &mut WrongGuesses,
         now: u64,
     ) -> Result<(), Mismatch> {
-        let checked = self.check(route, Speaker::Initiator, theirs);
+        let checked = self.check(addrs, Speaker::Initiator, theirs);
         let is_guess = matches!(checked, Ok(()) | Err(Mismatch::Psn));
         if !is_guess || self.send_psn.is_some() {
             return checked;
@@ -315,17 +319,20 @@ impl Pair {
         }
     }
 
-    /// Decides what becomes of the peer's call, which has been checked, while this end's own connection
-    /// is at `bond`. A getter.
+    /// Decides what becomes of the peer's connection, which has been checked, while this end's own
+    /// connection is at `bond`. A getter.
     ///
-    /// Of two calls that cross, that of the smaller end is kept. It is only a call whose Request has
-    /// gone out that counts: before, the peer knows nothing of it, and giving it up cannot be
-    /// misunderstood. So at no time can both ends wait for each other, or keep different connections.
-    pub fn judge_call(&self, bond: Bond) -> Judgement {
+    /// Of two attempts that cross, that of the smaller end is kept. It counts only once its Request
+    /// has gone out that counts: before, the peer knows nothing of it, and giving it up cannot be
+    /// misunderstood. So at no time can both ends wait for each other, or keep different
+    /// connections.
+    pub fn judge_connect(&self, bond: Bond) -> Judgement {
         match (bond, self.local.cmp(&self.remote)) {
-            (Bond::Asking, Ordering::Less) => Judgement::Refuse,
-            // The peer has given the connection up that it called on before.
-            (Bond::Free | Bond::Calling | Bond::Asking | Bond::Answering, _) => Judgement::Take,
+            (Bond::Requesting, Ordering::Less) => Judgement::Refuse,
+            // The peer has given the connection up that it opened before.
+            (Bond::Free | Bond::Connecting | Bond::Requesting | Bond::Accepting, _) => {
+                Judgement::Take
+            }
         }
     }
 }
@@ -367,18 +374,18 @@ impl WrongGuesses {
 pub enum Bond {
     /// There is none.
     Free,
-    /// This end calls: TCP connects, and the Request has not gone out.
-    Calling,
-    /// This end has called: the Request is out, the Reply awaited.
-    Asking,
-    /// The peer has called: the Reply goes out, the peer's first message is awaited.
-    Answering,
+    /// This end connects: TCP does, and the Request has not gone out.
+    Connecting,
+    /// This end has connected: the Request is out, the Reply awaited.
+    Requesting,
+    /// The peer has connected: the Reply goes out, the peer's first message is awaited.
+    Accepting,
 }
 
-/// What becomes of a peer's call.
+/// What becomes of a peer's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// It is closed; this end's own call goes on.
+    /// It is closed; this end's own attempt goes on.
     Refuse,
     /// It is answered, in the place of whatever connection there was.
     Take,
@@ -386,11 +393,11 @@ pub enum Judgement {
 
 /// Returns for how long a Send waits for the peer, in microseconds; [`None`] for ever.
 ///
-/// `timeout` is the exponent of the time to wait for an acknowledgement (4.096 us times a power of two,
-/// 0 for ever), `retry_cnt` says how often to try again. The InfiniBand specification lets an attempt
-/// last four times as long as the consumer asks for. Here all of that is used, and a second at least:
-/// TCP's connection takes more round trips than an acknowledgement.
-pub const fn patience(timeout: u8, retry_cnt: u8) -> Option<u64> {
+/// `timeout` is the exponent of the time to wait for an acknowledgement (4.096 us times a power of
+/// two, 0 for ever), `retry_cnt` says how often to try again. The InfiniBand specification lets an
+/// attempt last four times as long as the consumer asks for. Here all of that is used, and a second
+/// at least: TCP's connection takes more round trips than an acknowledgement.
+pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
     let exponent = timeout & 0x1f;
     if exponent == 0 {
         return None;
@@ -399,14 +406,14 @@ pub const fn patience(timeout: u8, retry_cnt: u8) -> Option<u64> {
     let attempt = (4096_u64 << exponent).saturating_mul(4) / 1000;
     let tries = (retry_cnt & 7).saturating_add(1);
     let all = attempt.saturating_mul(tries as u64); // CAST: widens
-    Some(if all < PATIENCE_MIN {
-        PATIENCE_MIN
+    Some(if all < RETRY_TIMEOUT_MIN {
+        RETRY_TIMEOUT_MIN
     } else {
         all
     })
 }
 
-/// The pauses between calls: they begin short and double.
+/// The pauses between attempts: they begin short and double.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pauses(u8);
 
@@ -437,7 +444,7 @@ const FRONT_LEN: usize = 8;
 const REST_LEN: usize = 16;
 const ANNOUNCEMENT_LEN: usize = FRONT_LEN + REST_LEN;
 /// Microseconds.
-const PATIENCE_MIN: u64 = 1_000_000;
+const RETRY_TIMEOUT_MIN: u64 = 1_000_000;
 /// Milliseconds.
 const PAUSE_MIN: u32 = 8;
 /// Milliseconds.

@@ -2,9 +2,10 @@
 
 //! Requests of the iWARP connection manager: connect, accept, reject.
 //!
-//! What enters: a request with its private data. What leaves: a connection that begins, or an answer
-//! on the [`Desk`] of one that waits for it; and at once the error of a request that cannot be. A
-//! request that succeeded is followed by its event in bounded time, whatever the peer does.
+//! What enters: a request with its private data. What leaves: a connection that begins, or an
+//! answer on the [`PendingReply`] of one that waits for it; and at once the error of a request that
+//! cannot be. A request that succeeded is followed by its event in bounded time, whatever the peer
+//! does.
 //!
 //! Context: process. Nothing waits for the peer; the connection manager has one thread for all.
 
@@ -47,7 +48,7 @@ use kernel_ext::{
         CmId,
         ConnParam, //
     },
-    sync::Gate, //
+    sync::BhRevocable, //
 };
 
 use crate::{
@@ -57,7 +58,7 @@ use crate::{
         MAX_ORD, //
     },
     qp::{
-        Call,
+        OobConnect,
         Qp, //
     },
     settings::MpaRevision, //
@@ -66,13 +67,13 @@ use crate::{
 use super::{
     actor::{
         Actor,
-        Phase, //
+        ConnPhase, //
     },
     Conn, //
 };
 
 /// Where the consumer's answer to a peer's request is left for the connection's next step.
-pub(super) enum Desk {
+pub(super) enum PendingReply {
     /// Here it is.
     Answered(Answer),
     /// A caller prepares an answer.
@@ -103,8 +104,9 @@ pub(super) enum Answer {
     Refuse(KBox<Frame>),
 }
 
-impl Desk {
-    /// Takes the question away to answer it. The caller puts an answer in its place, whatever happens.
+impl PendingReply {
+    /// Takes the question away to answer it. The caller puts an answer in its place, whatever
+    /// happens.
     fn take_question(&mut self) -> Option<Asked> {
         match self {
             Self::Open(asked) => {
@@ -149,8 +151,8 @@ impl Desk {
 ///
 /// # Errors
 ///
-/// * `EINVAL`: no such queue pair, a queue pair that cannot connect now, more Reads than the device can
-///   do, more private data than the MPA Request can carry, or addresses of two families.
+/// * `EINVAL`: no such queue pair, a queue pair that cannot connect now, more Reads than the device
+///   can do, more private data than the MPA Request can carry, or addresses of two families.
 /// * `EISCONN`: the queue pair has a connection.
 /// * `ENODEV`: the device is going.
 /// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
@@ -178,7 +180,7 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     local.set_port(0);
     socket.bind(&local)?;
 
-    let conn = Conn::new(dev.into(), socket, Actor::new(Phase::Released))?;
+    let conn = Conn::new(dev.into(), socket, Actor::new(ConnPhase::Released))?;
     // Steps wait until it is known whether this call is one that events follow.
     let mut actor = conn.actor.lock();
     let bound = qp.bind(&conn);
@@ -187,27 +189,27 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     })
 }
 
-/// Calls the peer of a queue pair that looks for it without a connection manager; what comes of it, the
-/// queue pair hears.
+/// Connects to the peer of a queue pair that looks for it without a connection manager; the queue
+/// pair is told of the result.
 ///
 /// # Errors
 ///
 /// * `EINVAL`: the queue pair does not look for that peer any more.
 /// * `ENODEV`: the device is going.
 /// * `EADDRNOTAVAIL` and others of TCP.
-pub(crate) fn call(qp: &Arc<Qp>, call: &Call) -> Result {
+pub(crate) fn connect_oob(qp: &Arc<Qp>, oob: &OobConnect) -> Result {
     let device = qp.device();
-    let config = for_pairing(config(device, Role::Initiator));
-    let initiator = Initiator::new(config, call.depths);
-    let request = initiator.request(&call.announcement.encode());
+    let config = for_oob(config(device, Role::Initiator));
+    let initiator = Initiator::new(config, oob.depths);
+    let request = initiator.request(&oob.announcement.encode());
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
-    let socket = Socket::new_tcp(&device.net()?, call.from.family())?;
-    socket.bind(&call.from)?;
-    let conn = Conn::new(device.clone(), socket, Actor::new(Phase::Released))?;
+    let socket = Socket::new_tcp(&device.net()?, oob.from.family())?;
+    socket.bind(&oob.from)?;
+    let conn = Conn::new(device.clone(), socket, Actor::new(ConnPhase::Released))?;
     let mut actor = conn.actor.lock();
-    let bound = qp.bind_call(&conn, call);
-    conn.begin(&mut actor, qp.clone(), bound, &call.to, |actor| {
+    let bound = qp.bind_oob(&conn, oob);
+    conn.begin(&mut actor, qp.clone(), bound, &oob.to, |actor| {
         actor.begin_connecting(None, initiator, request)
     })
 }
@@ -225,10 +227,14 @@ pub(crate) fn accept(
     param: &ConnParam<'_>,
 ) -> Result {
     let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
-    let asked = conn.desk.lock().take_question().ok_or(ECONNRESET)?;
+    let asked = conn
+        .pending_reply
+        .lock()
+        .take_question()
+        .ok_or(ECONNRESET)?;
     let result = match conn.prepare(&asked, param) {
         Ok((reply, rules, rtr)) => {
-            *conn.desk.lock() = Desk::Answered(Answer::Accept {
+            *conn.pending_reply.lock() = PendingReply::Answered(Answer::Accept {
                 id,
                 reply,
                 rules,
@@ -258,7 +264,11 @@ pub(crate) fn reject(
     private_data: &[u8],
 ) -> Result {
     let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
-    let asked = conn.desk.lock().take_question().ok_or(ECONNRESET)?;
+    let asked = conn
+        .pending_reply
+        .lock()
+        .take_question()
+        .ok_or(ECONNRESET)?;
     let result = conn.refuse(&asked, private_data);
     conn.kick();
     result
@@ -275,7 +285,7 @@ impl Conn {
         enter: impl FnOnce(&mut Actor),
     ) -> Result {
         let begun = bound.and_then(|()| {
-            self.qp.populate(Gate::new(qp));
+            self.qp.populate(BhRevocable::new(qp));
             self.socket.connect_nonblock(remote)
         });
         match begun {
@@ -309,12 +319,12 @@ impl Conn {
             .map_err(|_| EINVAL)?;
         let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
         qp.bind(self)?;
-        self.qp.populate(Gate::new(qp));
+        self.qp.populate(BhRevocable::new(qp));
         Ok((reply, accepted.rules, accepted.rtr))
     }
 
-    /// Puts a refusal on the desk. Without memory for one the desk is closed, and the next step gives
-    /// up.
+    /// Leaves a refusal as the reply. Without memory for one no reply is expected any more, and the
+    /// next step gives up.
     fn refuse(&self, asked: &Asked, private_data: &[u8]) -> Result {
         let reject = |data| {
             let frame = asked.responder.reject(&asked.request, data);
@@ -324,9 +334,9 @@ impl Conn {
             Ok(frame) => (Ok(frame), Ok(())),
             Err(error) => (reject(&[]), Err(error)),
         };
-        *self.desk.lock() = match frame {
-            Ok(frame) => Desk::Answered(Answer::Refuse(frame)),
-            Err(_) => Desk::Closed,
+        *self.pending_reply.lock() = match frame {
+            Ok(frame) => PendingReply::Answered(Answer::Refuse(frame)),
+            Err(_) => PendingReply::Closed,
         };
         result
     }
@@ -370,7 +380,7 @@ pub(super) fn config(device: &Device, role: Role) -> Config {
 /// Makes a configuration that of a start-up without connection manager: either end may be the first
 /// to send, so it is of revision 2, and the ready-to-receive message is a Write. Extensions are
 /// agreed on in the private data.
-pub(super) fn for_pairing(config: Config) -> Config {
+pub(super) fn for_oob(config: Config) -> Config {
     Config {
         revision: Revision::Two,
         peer_to_peer: PeerToPeer::On,
@@ -391,7 +401,7 @@ fn depths(param: &ConnParam<'_>) -> Result<Depths> {
     })
 }
 
-#[kernel::prelude::kunit_tests(riwarp_conn_calls)]
+#[kernel::prelude::kunit_tests(riwarp_conn_requests)]
 mod tests {
     use super::*;
 

@@ -5,21 +5,21 @@
 //! Context: any; the transmitter's.
 
 use super::{
-    Inner,
-    Progress,
     SendQueue,
-    Slot, //
+    SendQueueInner,
+    Slot,
+    WqeState, //
 };
 
-/// Where the last requests end in the stream: octets from its beginning. Kept by the transmitter, so that
-/// the queue is locked once for many requests.
+/// Where the last requests end in the stream: octets from its beginning. Kept by the transmitter,
+/// so that the queue is locked once for many requests.
 #[derive(Default)]
-pub(crate) struct Ends {
+pub(crate) struct TxMarks {
     list: [Option<(Slot, u64)>; 16],
     len: usize,
 }
 
-impl Ends {
+impl TxMarks {
     /// Adds one; false if there is no place.
     #[inline]
     pub(super) fn push(&mut self, slot: Slot, end: u64) -> bool {
@@ -34,9 +34,9 @@ impl Ends {
     }
 
     /// Tells the queue of them all, and forgets them.
-    pub(super) fn note(&mut self, queue: &SendQueue, inner: &mut Inner) {
+    pub(super) fn note(&mut self, queue: &SendQueue, inner: &mut SendQueueInner) {
         for (slot, end) in self.list.iter_mut().take(self.len).filter_map(Option::take) {
-            inner.progress(queue, slot, Progress::Sent(end));
+            inner.set_state(queue, slot, WqeState::Sent(end));
         }
         self.len = 0;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The alarm of a queue pair: wakes the transmitter after a time.
+//! The transmit timer of a queue pair: wakes the transmitter after a time.
 
-use iwarp::lifecycle::Phase;
+use iwarp::lifecycle::QpPhase;
 use kernel::{
     impl_has_hr_timer,
     sync::{
@@ -35,8 +35,8 @@ use super::{
 };
 
 /// What wakes the transmitter after a time.
-pub(super) enum Alarm {
-    /// It can be set; the handle is the last one's.
+pub(super) enum TxTimer {
+    /// It can be armed; the handle is the last one's.
     Ready(Option<ArcHrTimerHandle<Qp>>),
     /// The queue pair is being destroyed.
     Ended,
@@ -56,8 +56,8 @@ impl HrTimerCallback for Qp {
 
     /// Context: hard interrupt.
     fn run(this: ArcBorrow<'_, Self>, _: HrTimerCallbackContext<'_, Self>) -> HrTimerRestart {
-        // A doorbell from here on needs a new alarm.
-        this.alarm_set.xchg(false, Full);
+        // A doorbell from here on has to arm the timer.
+        this.tx_timer_armed.xchg(false, Full);
         Arc::from(this).enqueue_tx();
         HrTimerRestart::NoRestart
     }
@@ -67,44 +67,44 @@ impl Qp {
     /// Wakes the transmitter after a time, unless that is going to happen already.
     ///
     /// Context: process.
-    pub(crate) fn set_alarm(self: &Arc<Self>, after: Delta) {
-        if self.alarm_set.xchg(true, Full) {
+    pub(crate) fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
+        if self.tx_timer_armed.xchg(true, Full) {
             return;
         }
-        if let Alarm::Ready(last) = &mut *self.alarm.lock() {
-            // It has rung; at most its end is waited for.
+        if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
+            // It has run; at most its end is waited for.
             *last = None;
             *last = Some(self.clone().start(after));
         }
     }
 
     /// Whether the transmitter is going to be woken, and will see what was posted before.
-    pub(crate) fn alarm_is_set(&self) -> bool {
-        // ORDERING: the poster stores its request and then looks whether the alarm is set; the alarm
-        // is taken back and then the transmitter looks for requests. Each side needs its store before
-        // its load.
+    pub(crate) fn tx_timer_is_armed(&self) -> bool {
+        // ORDERING: the poster stores its request and then looks whether the timer is armed; that
+        // flag is taken back and then the transmitter looks for requests. Each side needs its store
+        // before its load.
         smp_mb(Full);
-        self.alarm_set.load(Relaxed)
+        self.tx_timer_armed.load(Relaxed)
     }
 
-    /// Ends the alarm, which refers to the queue pair.
+    /// Ends the timer, which refers to the queue pair.
     ///
     /// Context: process.
-    pub(super) fn end_alarm(&self) {
-        let _drop_outside_lock = core::mem::replace(&mut *self.alarm.lock(), Alarm::Ended);
+    pub(super) fn end_tx_timer(&self) {
+        let _drop_outside_lock = core::mem::replace(&mut *self.tx_timer.lock(), TxTimer::Ended);
     }
 
-    /// Sees to it that what is posted after the end is flushed too: a process posts receives without
-    /// a call of any kind. Each time that nothing was, the next look is twice as far away.
+    /// Sees to it that what is posted after the end is flushed too: a process posts receives
+    /// without a call of any kind. Each time that nothing was, the next look is twice as far away.
     ///
     /// Context: process.
     pub(crate) fn watch_receives(self: &Arc<Self>) {
         let silent = self.user && matches!(self.receives, Receives::Own(_));
-        if silent && self.phase() == Phase::Error && !self.alarm_is_set() {
+        if silent && self.phase() == QpPhase::Error && !self.tx_timer_is_armed() {
             let pause = self.flush_pause.load(Relaxed);
             self.flush_pause
                 .store(pause.saturating_mul(2).min(FLUSH_PERIOD_MAX), Relaxed);
-            self.set_alarm(Delta::from_millis(pause.into()));
+            self.arm_tx_timer(Delta::from_millis(pause.into()));
         }
     }
 
@@ -113,24 +113,24 @@ impl Qp {
     /// Context: process.
     pub(crate) fn watch_closely(self: &Arc<Self>) {
         if self.flush_pause.xchg(FLUSH_PERIOD, Relaxed) > FLUSH_PERIOD {
-            // What the alarm is set to may be far away.
-            self.stop_alarm();
+            // The time it is armed for may be far away.
+            self.stop_tx_timer();
         }
     }
 
-    /// Takes the alarm back. The caller sees to it that the transmitter looks for what was posted
+    /// Disarms the timer. The caller sees to it that the transmitter looks for what was posted
     /// meanwhile.
     ///
     /// Context: process.
-    pub(super) fn stop_alarm(&self) {
-        if let Alarm::Ready(last) = &mut *self.alarm.lock() {
+    pub(super) fn stop_tx_timer(&self) {
+        if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
             *last = None;
-            self.alarm_set.xchg(false, Full);
+            self.tx_timer_armed.xchg(false, Full);
         }
     }
 
-    /// Ends work requests after the stream. A process that posts on and on is not given the work item's whole time:
-    /// the rest ends later.
+    /// Ends work requests after the stream. A process that posts on and on is not given the work
+    /// item's whole time: the rest ends later.
     ///
     /// Context: process; the transmitter's.
     pub(crate) fn flush_some(self: &Arc<Self>) -> Next {
@@ -143,7 +143,7 @@ impl Qp {
         if !self.user {
             return Next::Yield;
         }
-        self.set_alarm(Delta::from_millis(FLUSH_PERIOD.into()));
+        self.arm_tx_timer(Delta::from_millis(FLUSH_PERIOD.into()));
         Next::Done
     }
 }

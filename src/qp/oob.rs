@@ -2,18 +2,19 @@
 
 //! The queue pair while it looks for its peer without `rdma_cm`.
 //!
-//! What enters: what the consumer has set on the way from INIT to RTR and RTS, the first posted Send,
-//! calls of the peer, the fate of the queue pair's own calls, the clock. What leaves: calls
-//! ([`conn::call`]), and the end of a search that takes too long.
+//! What enters: what the consumer has set on the way from INIT to RTR and RTS, the first posted
+//! Send, connections of the peer, the fate of the queue pair's own attempts, the clock. What
+//! leaves: attempts to connect ([`conn::connect_oob`]), and the end of a search that takes too
+//! long.
 //!
-//! From RTR on the queue pair waits to be called; from RTS on it calls too, again and again with
-//! growing pauses. There is one connection at a time, the one that the queue pair is bound to, and
-//! [`Bond`] says how far it is; it is only with the first octets behind the start-up frames that the
-//! queue pair gets its stream for good. A start-up that fails leaves it looking on. What is posted
-//! meanwhile stays posted, and from the first Send in RTS on the search has an end.
+//! From RTR on the queue pair waits for a connection; from RTS on it connects too, again and again
+//! with growing pauses. There is one connection at a time, the one that the queue pair is bound to,
+//! and [`Bond`] says how far it is; it is only with the first octets behind the start-up frames
+//! that the queue pair gets its stream for good. A start-up that fails leaves it looking on. What
+//! is posted meanwhile stays posted, and from the first Send in RTS on the search has an end.
 //!
-//! With a stream, what is posted goes out in RTR too. iWARP has no such state, and programs that know
-//! that they run on iWARP (perftest) count on it.
+//! With a stream, what is posted goes out in RTR too. iWARP has no such state, and programs that
+//! know that they run on iWARP (perftest) count on it.
 //!
 //! RFCs know nothing of this: docs/connections.md. Context: process.
 
@@ -23,17 +24,17 @@ use iwarp::{
         Event, //
     },
     mpa::negotiate::Depths,
-    pairing::{
-        patience,
+    oob::{
+        retry_timeout,
         Announcement,
         Bond,
-        End,
         Features,
         Judgement,
         Mismatch,
         Pair,
         Pauses,
         Psn,
+        QpAddr,
         QpNumber,
         Speaker, //
     },
@@ -64,7 +65,7 @@ use kernel_ext::{
         enqueue_delayed,
         DelayedItem,
         OwnedQueue, //
-    },
+    }, //
 };
 
 use crate::{
@@ -76,10 +77,10 @@ use crate::{
     },
     device::MAX_ORD,
     gid,
-    pairing::{
-        route_of,
-        Pairings,
-        Waiting, //
+    oob::{
+        addrs_of,
+        OobWaiter,
+        OobWaiters, //
     }, //
 };
 
@@ -87,32 +88,32 @@ use super::{
     Attrs,
     Qp,
     FOR_EVER,
-    PAIRING, //
+    OOB, //
 };
 
 /// A queue pair's search for its peer.
-pub(super) struct Pairing {
+pub(super) struct OobSearch {
     pub(super) pair: Pair,
     from: SockAddr,
     to: SockAddr,
     depths: Depths,
     bond: Bond,
-    /// What the caller that is being answered expects this end to begin with.
+    /// What the peer that is being accepted expects this end to begin with.
     pub(super) promised: Option<Psn>,
     /// What this end and the peer of the latest connection understand.
     extensions: Extensions,
     pauses: Pauses,
     /// The clock's zero.
     born: Instant<Monotonic>,
-    /// When to call, if there is no connection then.
-    call: Delta,
+    /// When to connect, if there is no connection then.
+    connect_at: Delta,
     /// When the first posted Send has waited long enough.
     deadline: Option<Delta>,
-    _waiting: Waiting,
+    _waiting: OobWaiter,
 }
 
-/// A call that is to be made.
-pub(crate) struct Call {
+/// An attempt to connect that is to be made.
+pub(crate) struct OobConnect {
     pub(crate) from: SockAddr,
     pub(crate) to: SockAddr,
     pub(crate) depths: Depths,
@@ -121,22 +122,22 @@ pub(crate) struct Call {
 
 /// What a step is to do.
 enum Due {
-    Call(Call),
+    Connect(OobConnect),
     GiveUp,
     Nothing,
 }
 
-impl Pairing {
+impl OobSearch {
     fn due(&mut self) -> Due {
         let now = self.born.elapsed();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             return Due::GiveUp;
         }
-        if !self.may_call() || now < self.call {
+        if !self.may_connect() || now < self.connect_at {
             return Due::Nothing;
         }
-        self.bond = Bond::Calling;
-        Due::Call(Call {
+        self.bond = Bond::Connecting;
+        Due::Connect(OobConnect {
             from: self.from,
             to: self.to,
             depths: self.depths,
@@ -144,15 +145,15 @@ impl Pairing {
         })
     }
 
-    fn may_call(&self) -> bool {
+    fn may_connect(&self) -> bool {
         self.bond == Bond::Free && self.pair.send_psn.is_some()
     }
 
     /// When there is something to do next.
     fn next_look(&self) -> Option<Delta> {
-        let call = self.may_call().then_some(self.call);
-        match (call, self.deadline) {
-            (Some(call), Some(deadline)) => Some(call.min(deadline)),
+        let connect = self.may_connect().then_some(self.connect_at);
+        match (connect, self.deadline) {
+            (Some(connect), Some(deadline)) => Some(connect.min(deadline)),
             (one, other) => one.or(other),
         }
     }
@@ -161,17 +162,17 @@ impl Pairing {
     fn lose(&mut self) {
         self.bond = Bond::Free;
         self.promised = None;
-        self.call = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
+        self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
     }
 }
 
-impl DelayedItem<PAIRING> for Qp {
+impl DelayedItem<OOB> for Qp {
     fn queue(&self) -> &OwnedQueue {
         &self.device.queues.conn
     }
 }
 
-impl WorkItem<PAIRING> for Qp {
+impl WorkItem<OOB> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -186,10 +187,11 @@ impl Qp {
     /// # Errors
     ///
     /// * `EOPNOTSUPP` if the administrator has switched this off.
-    /// * `EINVAL` for a destination that is none, the queue pair itself, or an address of another family
-    ///   than the one of the device; or without an attribute that belongs to this transition.
-    /// * Those of [`Pairings::wait`].
-    pub(super) fn begin_pairing(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+    /// * `EINVAL` for a destination that is none, the queue pair itself, or an address of another
+    ///   family than the one of the device; or without an attribute that belongs to this
+    ///   transition.
+    /// * Those of [`OobWaiters::wait`].
+    pub(super) fn begin_oob(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
             return Err(EINVAL);
         }
@@ -199,11 +201,11 @@ impl Qp {
         let here = gid::to_addr(gid, port, &device.netdev).ok_or(EINVAL)?;
         let to = gid::to_addr(attr.path.dgid, port, &device.netdev).ok_or(EINVAL)?;
         let pair = Pair {
-            local: End {
+            local: QpAddr {
                 gid: gid.0,
                 number: QpNumber::new(self.number),
             },
-            remote: End {
+            remote: QpAddr {
                 gid: attr.path.dgid.0,
                 number: QpNumber::new(attr.dest_qp_num),
             },
@@ -218,11 +220,11 @@ impl Qp {
         if here.family() != to.family() || pair.local == pair.remote {
             return Err(EINVAL);
         }
-        // TCP chooses the port of a call.
+        // TCP chooses the local port.
         let mut from = here;
         from.set_port(0);
-        let waiting = Pairings::wait(device, &pair, here)?;
-        let pairing = Pairing {
+        let waiting = OobWaiters::wait(device, &pair, here)?;
+        let oob = OobSearch {
             pair,
             from,
             to,
@@ -236,24 +238,24 @@ impl Qp {
             extensions: Extensions::Off,
             pauses: Pauses::default(),
             born: Instant::now(),
-            call: Delta::ZERO,
+            connect_at: Delta::ZERO,
             deadline: None,
             _waiting: waiting,
         };
         // Until the consumer says more, nothing waits for a peer that has come and gone.
-        self.patience.store(0, Relaxed);
-        let _drop_outside_lock = self.pairing.lock().replace(pairing);
+        self.retry_timeout.store(0, Relaxed);
+        let _drop_outside_lock = self.oob.lock().replace(oob);
         self.try_on(Event::ModifyRtrPath)?;
         Ok(())
     }
 
-    /// RTR to RTS with a destination: begins to call, unless the peer was faster.
+    /// RTR to RTS with a destination: begins to connect, unless the peer was faster.
     ///
     /// # Errors
     ///
-    /// `EINVAL` without an attribute that belongs to this transition, or if the peer that has called
-    /// meanwhile expects another PSN: then it is the wrong one, and the stream ends.
-    pub(super) fn go_on_pairing(
+    /// `EINVAL` without an attribute that belongs to this transition, or if the peer that has
+    /// connected meanwhile expects another PSN: then it is the wrong one, and the stream ends.
+    pub(super) fn continue_oob(
         self: &Arc<Self>,
         attrs: &Attrs,
         attr: &QpAttr,
@@ -263,19 +265,20 @@ impl Qp {
             return Err(EINVAL);
         }
         let psn = Psn::new(attr.sq_psn);
-        let micros = patience(attr.timeout, attr.retry_cnt);
+        let micros = retry_timeout(attr.timeout, attr.retry_cnt);
         let millis = micros.and_then(|micros| u32::try_from(micros.div_ceil(1000)).ok());
-        self.patience.store(millis.unwrap_or(FOR_EVER), Relaxed);
+        self.retry_timeout
+            .store(millis.unwrap_or(FOR_EVER), Relaxed);
         let impostor = {
-            let mut pairing = self.pairing.lock();
-            match &mut *pairing {
-                Some(pairing) => {
-                    pairing.pair.send_psn = Some(psn);
-                    pairing.depths.ord = attr.max_rd_atomic.into();
-                    let wrong = pairing.promised.is_some_and(|promised| promised != psn);
+            let mut oob = self.oob.lock();
+            match &mut *oob {
+                Some(oob) => {
+                    oob.pair.send_psn = Some(psn);
+                    oob.depths.ord = attr.max_rd_atomic.into();
+                    let wrong = oob.promised.is_some_and(|promised| promised != psn);
                     if !wrong {
-                        pairing.call = pairing.born.elapsed();
-                        self.arm(pairing);
+                        oob.connect_at = oob.born.elapsed();
+                        self.arm(oob);
                     }
                     wrong.then(|| self.conn()).flatten()
                 }
@@ -293,25 +296,25 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends the search, whatever comes of it. The listener goes with the last search at its address,
-    /// when the result is dropped.
-    pub(super) fn end_pairing(self: &Arc<Self>) -> Option<Pairing> {
-        let pairing = self.pairing.lock().take();
-        cancel_delayed::<Self, PAIRING>(self);
-        pairing
+    /// Ends the search, whatever comes of it. The listener goes with the last search at its
+    /// address, when the result is dropped.
+    pub(super) fn end_oob(self: &Arc<Self>) -> Option<OobSearch> {
+        let oob = self.oob.lock().take();
+        cancel_delayed::<Self, OOB>(self);
+        oob
     }
 
     /// Something was posted while there is no peer.
-    pub(crate) fn hurry_pairing(self: &Arc<Self>) {
-        let mut pairing = self.pairing.lock();
-        if let Some(pairing) = &mut *pairing {
-            if pairing.deadline.is_none() && pairing.pair.send_psn.is_some() {
-                let now = pairing.born.elapsed();
-                let patience = self.patience();
-                pairing.deadline = patience.map(|millis| now + Delta::from_millis(millis.into()));
-                pairing.pauses = Pauses::default();
-                pairing.call = now;
-                self.arm(pairing);
+    pub(crate) fn hurry_oob(self: &Arc<Self>) {
+        let mut oob = self.oob.lock();
+        if let Some(oob) = &mut *oob {
+            if oob.deadline.is_none() && oob.pair.send_psn.is_some() {
+                let now = oob.born.elapsed();
+                let retry_timeout = self.retry_timeout();
+                oob.deadline = retry_timeout.map(|millis| now + Delta::from_millis(millis.into()));
+                oob.pauses = Pauses::default();
+                oob.connect_at = now;
+                self.arm(oob);
             }
         }
     }
@@ -319,13 +322,13 @@ impl Qp {
 
 // For the connections.
 impl Qp {
-    /// Whether a connection may send its Request now: the one of another front end always, a call if
-    /// nothing has come in between.
+    /// Whether a connection may send its Request now: the one of another front end always, an
+    /// attempt of this one if nothing has come in between.
     pub(crate) fn may_ask(&self, conn: &Conn) -> bool {
-        match &mut *self.pairing.lock() {
+        match &mut *self.oob.lock() {
             None => true,
-            Some(pairing) if pairing.bond == Bond::Calling && self.is_bound(conn) => {
-                pairing.bond = Bond::Asking;
+            Some(oob) if oob.bond == Bond::Connecting && self.is_bound(conn) => {
+                oob.bond = Bond::Requesting;
                 true
             }
             Some(_) => false,
@@ -334,46 +337,45 @@ impl Qp {
 
     /// Whether the private data of a Reply is what this queue pair expects.
     pub(crate) fn takes_reply(&self, conn: &Conn, private_data: &[u8]) -> bool {
-        match &mut *self.pairing.lock() {
+        match &mut *self.oob.lock() {
             None => true,
-            Some(pairing) => {
+            Some(oob) => {
                 let theirs = Announcement::decode(private_data);
-                let (Ok(theirs), Ok(route)) = (theirs, route_of(conn.socket())) else {
+                let (Ok(theirs), Ok(addrs)) = (theirs, addrs_of(conn.socket())) else {
                     return false;
                 };
-                pairing.extensions = pairing.pair.agree(&theirs);
-                let checked = pairing.pair.check(&route, Speaker::Responder, &theirs);
+                oob.extensions = oob.pair.agree(&theirs);
+                let checked = oob.pair.check(&addrs, Speaker::Responder, &theirs);
                 checked.is_ok()
             }
         }
     }
 
-    /// Binds a connection with which the peer has called, in place of the one that there is; gives what
-    /// to answer.
+    /// Binds a connection of the peer, in place of the one that there is; gives what to answer.
     ///
     /// # Errors
     ///
-    /// `ECONNREFUSED` if this queue pair does not wait for that peer, `EBUSY` if its own call goes first,
-    /// `ENOTCONN` if the connection has gone.
-    pub(crate) fn answer_call(
+    /// `ECONNREFUSED` if this queue pair does not wait for that peer, `EBUSY` if its own attempt
+    /// goes first, `ENOTCONN` if the connection has gone.
+    pub(crate) fn accept_oob(
         &self,
         conn: &Arc<Conn>,
         theirs: &Announcement,
     ) -> Result<(Depths, Announcement)> {
-        let route = route_of(conn.socket())?;
-        let mut pairing = self.pairing.lock();
-        let Some(pairing) = &mut *pairing else {
+        let addrs = addrs_of(conn.socket())?;
+        let mut oob = self.oob.lock();
+        let Some(oob) = &mut *oob else {
             return Err(ECONNREFUSED);
         };
         let device = self.device();
-        let checked = device.pairings.check_call(&pairing.pair, &route, theirs);
+        let checked = device.oob_waiters.check_call(&oob.pair, &addrs, theirs);
         checked.map_err(|mismatch| {
             if mismatch == Mismatch::Limited {
                 device.stats.pairing_limited.inc();
             }
             ECONNREFUSED
         })?;
-        if pairing.pair.judge_call(pairing.bond) == Judgement::Refuse {
+        if oob.pair.judge_connect(oob.bond) == Judgement::Refuse {
             return Err(EBUSY);
         }
         let old = {
@@ -381,32 +383,32 @@ impl Qp {
             self.would(Event::BindSearch).map_err(|_| ECONNREFUSED)?;
             inner.conn.replace(conn.clone())
         };
-        pairing.bond = Bond::Answering;
-        pairing.promised = Some(theirs.receive_psn);
-        pairing.extensions = pairing.pair.agree(theirs);
+        oob.bond = Bond::Accepting;
+        oob.promised = Some(theirs.receive_psn);
+        oob.extensions = oob.pair.agree(theirs);
         if let Some(old) = old {
             old.close(Close::Abort);
         }
-        Ok((pairing.depths, pairing.pair.announcement()))
+        Ok((oob.depths, oob.pair.announcement()))
     }
 
     /// What both ends of the stream understand that is about to begin.
     pub(super) fn extensions(&self, params: &StreamParams) -> Extensions {
-        match &*self.pairing.lock() {
-            Some(pairing) => pairing.extensions,
+        match &*self.oob.lock() {
+            Some(oob) => oob.extensions,
             None => params.extensions,
         }
     }
 
-    /// Binds a connection with which this queue pair calls.
+    /// Binds a connection that this queue pair opens.
     ///
     /// # Errors
     ///
     /// `EINVAL` if it is not looking for that peer any more.
-    pub(crate) fn bind_call(&self, conn: &Arc<Conn>, call: &Call) -> Result {
-        let pairing = self.pairing.lock();
-        let pairing = pairing.as_ref().ok_or(EINVAL)?;
-        if pairing.bond != Bond::Calling || pairing.pair.announcement() != call.announcement {
+    pub(crate) fn bind_oob(&self, conn: &Arc<Conn>, connect: &OobConnect) -> Result {
+        let oob = self.oob.lock();
+        let oob = oob.as_ref().ok_or(EINVAL)?;
+        if oob.bond != Bond::Connecting || oob.pair.announcement() != connect.announcement {
             return Err(EINVAL);
         }
         let mut inner = self.inner.lock();
@@ -419,12 +421,12 @@ impl Qp {
     }
 
     /// The connection that was bound is gone without having become a stream.
-    pub(super) fn lose_call(self: &Arc<Self>) {
-        let mut pairing = self.pairing.lock();
-        if let Some(pairing) = &mut *pairing {
-            if pairing.bond != Bond::Free && self.conn().is_none() {
-                pairing.lose();
-                self.arm(pairing);
+    pub(super) fn lose_oob(self: &Arc<Self>) {
+        let mut oob = self.oob.lock();
+        if let Some(oob) = &mut *oob {
+            if oob.bond != Bond::Free && self.conn().is_none() {
+                oob.lose();
+                self.arm(oob);
             }
         }
     }
@@ -440,30 +442,30 @@ impl Qp {
 // The clock's.
 impl Qp {
     fn look_for_peer(self: &Arc<Self>) {
-        let due = match &mut *self.pairing.lock() {
-            Some(pairing) => {
-                let due = pairing.due();
-                self.arm(pairing);
+        let due = match &mut *self.oob.lock() {
+            Some(oob) => {
+                let due = oob.due();
+                self.arm(oob);
                 due
             }
-            None if self.lifecycle().is_alone() => Due::GiveUp,
+            None if self.lifecycle().has_lost_peer() => Due::GiveUp,
             None => Due::Nothing,
         };
         match due {
-            Due::Call(call) => {
-                if let Err(error) = conn::call(self, &call) {
-                    pr_debug!("call of queue pair {}: {:?}\n", self.number, error);
-                    self.lose_call();
+            Due::Connect(connect) => {
+                if let Err(error) = conn::connect_oob(self, &connect) {
+                    pr_debug!("attempt of queue pair {}: {:?}\n", self.number, error);
+                    self.lose_oob();
                 }
             }
-            Due::GiveUp => self.give_up_pairing(),
+            Due::GiveUp => self.give_up_oob(),
             Due::Nothing => {}
         }
     }
 
     /// The peer has not come in time, or has gone and not come back.
-    fn give_up_pairing(self: &Arc<Self>) {
-        let actions = self.on(match self.end_pairing() {
+    fn give_up_oob(self: &Arc<Self>) {
+        let actions = self.on(match self.end_oob() {
             Some(_) => Event::SearchTimeout,
             None => Event::PeerClosedTimeout,
         });
@@ -478,33 +480,31 @@ impl Qp {
     /// Something is posted for a peer that has gone: it fails when it has waited long enough.
     ///
     /// Context: the transmitter's.
-    pub(crate) fn await_deserter(self: &Arc<Self>) {
-        if let Some(millis) = self.patience() {
+    pub(crate) fn time_out_closed_peer(self: &Arc<Self>) {
+        if let Some(millis) = self.retry_timeout() {
             self.look_after(millis);
             // Whoever has ended the stream or destroyed the queue pair since may have stopped the
             // clock before it was set. Both change the phase first, and setting the clock is a full
             // barrier: so either they stop it, or this sees the phase.
-            if !self.lifecycle().is_alone() {
-                cancel_delayed::<Self, PAIRING>(self);
+            if !self.lifecycle().has_lost_peer() {
+                cancel_delayed::<Self, OOB>(self);
             }
         }
     }
 
     /// How long a Send waits, in milliseconds; [`None`] for ever.
-    fn patience(&self) -> Option<u32> {
-        let millis = self.patience.load(Relaxed);
+    fn retry_timeout(&self) -> Option<u32> {
+        let millis = self.retry_timeout.load(Relaxed);
         (millis != FOR_EVER).then_some(millis)
     }
 
     /// Sets the clock.
-    fn arm(self: &Arc<Self>, pairing: &Pairing) {
-        cancel_delayed::<Self, PAIRING>(self);
-        let Some(at) = pairing.next_look() else {
+    fn arm(self: &Arc<Self>, oob: &OobSearch) {
+        cancel_delayed::<Self, OOB>(self);
+        let Some(at) = oob.next_look() else {
             return;
         };
-        let millis = (at - pairing.born.elapsed())
-            .as_millis_ceil()
-            .clamp(0, 1 << 20);
+        let millis = (at - oob.born.elapsed()).as_millis_ceil().clamp(0, 1 << 20);
         // CAST: just clamped.
         self.look_after(millis as u32);
     }
@@ -513,7 +513,7 @@ impl Qp {
     fn look_after(self: &Arc<Self>, millis: u32) {
         let delay = msecs_to_jiffies(millis);
         // If it cannot be set, it is set or about to run.
-        let _ = enqueue_delayed::<Self, PAIRING>(self.clone(), delay);
+        let _ = enqueue_delayed::<Self, OOB>(self.clone(), delay);
     }
 }
 
@@ -535,7 +535,7 @@ const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
 mod tests {
     use super::*;
     use crate::bench::Bench;
-    use iwarp::lifecycle::Phase;
+    use iwarp::lifecycle::QpPhase;
     use kernel_ext::{
         net::{
             bench::address,
@@ -549,8 +549,8 @@ mod tests {
 
     /// A search that is about to be gone on with, by a queue pair that needs no clock for it: it
     /// calls already.
-    fn search(qp: &Arc<Qp>) -> Result<Pairing> {
-        let end = |number| End {
+    fn search(qp: &Arc<Qp>) -> Result<OobSearch> {
+        let end = |number| QpAddr {
             gid: [0; 16],
             number: QpNumber::new(number),
         };
@@ -562,7 +562,7 @@ mod tests {
             features: Features::NONE,
         };
         let here = address(Family::V4, 0);
-        Ok(Pairing {
+        Ok(OobSearch {
             pair,
             from: here,
             to: here,
@@ -570,14 +570,14 @@ mod tests {
                 ird: 1,
                 ord: u16::try_from(MAX_ORD)?,
             },
-            bond: Bond::Calling,
+            bond: Bond::Connecting,
             promised: None,
             extensions: Extensions::Off,
             pauses: Pauses::default(),
             born: Instant::now(),
-            call: Delta::ZERO,
+            connect_at: Delta::ZERO,
             deadline: None,
-            _waiting: Pairings::wait(qp.device(), &pair, here)?,
+            _waiting: OobWaiters::wait(qp.device(), &pair, here)?,
         })
     }
 
@@ -585,8 +585,8 @@ mod tests {
     fn asked_for(ord: u8) -> Result<u16> {
         let bench = Bench::new()?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
-        *qp.pairing.lock() = Some(search(&qp)?);
-        qp.enter(Phase::Waiting);
+        *qp.oob.lock() = Some(search(&qp)?);
+        qp.enter(QpPhase::Waiting);
         let attr = QpAttr {
             qp_state: QpState::Rts,
             max_rd_atomic: ord,
@@ -594,14 +594,14 @@ mod tests {
         };
         let mask = QpAttrMask::STATE.union(FOR_RTS);
         let changed = Qp::modify(qp.as_arc_borrow(), &attr, mask);
-        let due = (*qp.pairing.lock()).as_mut().map(|pairing| {
-            pairing.bond = Bond::Free;
-            pairing.due()
+        let due = (*qp.oob.lock()).as_mut().map(|oob| {
+            oob.bond = Bond::Free;
+            oob.due()
         });
         Qp::destroy(qp);
         changed?;
         match due {
-            Some(Due::Call(call)) => Ok(call.depths.ord),
+            Some(Due::Connect(connect)) => Ok(connect.depths.ord),
             _ => Err(EINVAL),
         }
     }

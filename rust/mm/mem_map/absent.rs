@@ -15,7 +15,8 @@ impl Memory {
         }
     }
 
-    /// The memory that need not be there, and where `offset` is in it; [`None`] for all other memory.
+    /// The memory that need not be there, and where `offset` is in it; [`None`] for all other
+    /// memory.
     pub fn paged(&self, offset: u64) -> Option<(&Arc<Paged>, u64)> {
         match self {
             Self::Paged(paged) => Some((paged, offset)),

@@ -2,19 +2,19 @@
 
 //! Two queue pairs that call each other: every order in which it can happen.
 //!
-//! A model of what the driver does with [`Pair::judge_call`]: each end has one connection at a time and
-//! may call a few times; messages arrive in order per connection and direction, and otherwise whenever
-//! they like. All states that can be reached are visited.
+//! A model of what the driver does with [`Pair::judge_connect`]: each end has one connection at a
+//! time and may call a few times; messages arrive in order per connection and direction, and
+//! otherwise whenever they like. All states that can be reached are visited.
 
 use std::collections::HashSet;
 
-use iwarp::pairing::{
+use iwarp::oob::{
     Bond,
-    End,
     Features,
     Judgement,
     Pair,
     Psn,
+    QpAddr,
     QpNumber, //
 };
 
@@ -55,7 +55,12 @@ struct World {
     connections: Vec<Connection>,
 }
 
-const BONDS: [Bond; 4] = [Bond::Free, Bond::Calling, Bond::Asking, Bond::Answering];
+const BONDS: [Bond; 4] = [
+    Bond::Free,
+    Bond::Connecting,
+    Bond::Requesting,
+    Bond::Accepting,
+];
 
 fn index_of(bond: Bond) -> u8 {
     BONDS.iter().position(|one| *one == bond).unwrap() as u8
@@ -63,7 +68,7 @@ fn index_of(bond: Bond) -> u8 {
 
 /// The pair as an end sees it; end 0 is the smaller one.
 fn pair(side: usize) -> Pair {
-    let end = |side: usize| End {
+    let end = |side: usize| QpAddr {
         gid: [side as u8; 16],
         number: QpNumber::new(9),
     };
@@ -122,23 +127,23 @@ impl World {
         let open = self.sides[side].open;
         match message {
             Message::Request => {
-                let taken = !open && pair(side).judge_call(self.bond(side)) == Judgement::Take;
+                let taken = !open && pair(side).judge_connect(self.bond(side)) == Judgement::Take;
                 if !taken {
                     return self.close(side, id);
                 }
                 if let Some(old) = self.sides[side].bound {
                     self.close(side, old);
                 }
-                self.set(side, Bond::Answering, Some(id));
+                self.set(side, Bond::Accepting, Some(id));
                 self.connections[id].to[1 - side].push(Message::Reply);
             }
             Message::Reply => {
-                assert!(is_mine && self.bond(side) == Bond::Asking, "{self:?}");
+                assert!(is_mine && self.bond(side) == Bond::Requesting, "{self:?}");
                 self.sides[side].open = true;
                 self.connections[id].to[1 - side].push(Message::First);
             }
             Message::First => {
-                assert!(is_mine && self.bond(side) == Bond::Answering, "{self:?}");
+                assert!(is_mine && self.bond(side) == Bond::Accepting, "{self:?}");
                 self.sides[side].open = true;
             }
             Message::Close => self.lose(side, id),
@@ -158,7 +163,7 @@ impl World {
                     to: [Vec::new(), Vec::new()],
                     closed: [false; 2],
                 });
-                next.set(side, Bond::Calling, Some(self.connections.len()));
+                next.set(side, Bond::Connecting, Some(self.connections.len()));
                 found.push(next);
             }
         }
@@ -168,7 +173,7 @@ impl World {
                 let mut next = self.clone();
                 next.connections[id].up = true;
                 next.connections[id].to[1 - caller].push(Message::Request);
-                next.set(caller, Bond::Asking, Some(id));
+                next.set(caller, Bond::Requesting, Some(id));
                 found.push(next);
             }
             for side in 0..2 {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Doors: the listening TCP sockets, and whose they are.
+//! The listening TCP sockets, and whose they are.
 //!
 //! What enters: listeners that want to be reached at an address, and TCP's word that a connection
 //! waits. What leaves: accepted sockets, each with the listeners that it can be for.
 //!
-//! A listener on an address has a door of its own. One on the wildcard address has a door on its
-//! device's interface only, so that every device can have one on the same port. (What this host sends
-//! to itself counts as arriving on the interface that has the address: `__ip_route_output_key_hash_rcu`
-//! and `ip6_rcv_core`.) Listeners of several consumers may want that same door; such doors stand on the
-//! [`Porch`].
+//! A listener on an address has a socket of its own. One on the wildcard address has a socket on
+//! its device's interface only, so that every device can have one on the same port. (What this host
+//! sends to itself counts as arriving on the interface that has the address:
+//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) Listeners of several consumers may want
+//! that same socket; such sockets are in the list of the [`ListenSockets`].
 //!
-//! Locks: the porch's list > a door's `inner` > socket, and `inner` > a listener's `waiting`. Context:
-//! process; callbacks of TCP only queue work.
+//! Locks: the list of shared sockets > a listening socket's `inner` > TCP's socket lock, and
+//! `inner` > a listener's `waiting`. Context: process; callbacks of TCP only queue work.
 
 use kernel::{
     impl_has_delayed_work,
@@ -45,14 +45,14 @@ use kernel_ext::{
     rdma::iw_cm::CmId,
     sync::{
         BhOff,
-        Slot, //
+        ModuleCell, //
     },
     workqueue::{
         cancel_delayed,
         enqueue_delayed,
         DelayedItem,
         OwnedQueue, //
-    },
+    }, //
 };
 
 use crate::{
@@ -62,49 +62,49 @@ use crate::{
 
 use super::{
     Listener,
-    Origin, //
+    ListenerOrigin, //
 };
 
-/// The doors that listeners share. Filled while the module is in service.
-pub(crate) static PORCH: Slot<Porch> = Slot::empty();
+/// The sockets that listeners share. Filled while the module is in service.
+pub(crate) static LISTEN_SOCKETS: ModuleCell<ListenSockets> = ModuleCell::empty();
 
 /// A listening socket.
 #[pin_data]
-pub(super) struct Door {
-    place: Place,
+pub(super) struct ListenSocket {
+    scope: BindScope,
     queues: Arc<Queues>,
     #[pin]
-    inner: Mutex<DoorInner>,
+    inner: Mutex<ListenSocketInner>,
     #[pin]
-    work: DelayedWork<Door>,
+    work: DelayedWork<ListenSocket>,
 }
 
-struct DoorInner {
-    /// There until the last tenant leaves.
-    socket: Option<Hooked<Door>>,
-    tenants: KVec<Arc<Listener>>,
+struct ListenSocketInner {
+    /// There until the last listener leaves.
+    socket: Option<Hooked<ListenSocket>>,
+    listeners: KVec<Arc<Listener>>,
 }
 
 impl_has_delayed_work! {
-    impl HasDelayedWork<Self> for Door { self.work }
+    impl HasDelayedWork<Self> for ListenSocket { self.work }
 }
 
-impl DelayedItem for Door {
+impl DelayedItem for ListenSocket {
     fn queue(&self) -> &OwnedQueue {
         &self.queues.conn
     }
 }
 
-impl WorkItem for Door {
+impl WorkItem for ListenSocket {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
         // The steps of other connections wait behind it.
-        without_io(|| this.let_in());
+        without_io(|| this.accept_all());
     }
 }
 
-impl SocketEvents for Door {
+impl SocketEvents for ListenSocket {
     fn data_ready(self: ArcBorrow<'_, Self>, _inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
         Arc::from(self).kick();
     }
@@ -114,12 +114,15 @@ impl SocketEvents for Door {
     fn state_change(self: ArcBorrow<'_, Self>) {}
 }
 
-/// Those of a door, in the order in which they are asked; last one first.
-fn in_turn(tenants: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
-    let mut asked = KVec::with_capacity(tenants.len(), GFP_KERNEL)?;
-    for origin in [Origin::Unknown, Origin::Native] {
-        for tenant in tenants.iter().filter(|tenant| tenant.origin == origin) {
-            asked.push(tenant.clone(), GFP_KERNEL)?;
+/// Those of a socket, in the order in which they are asked; last one first.
+fn in_turn(listeners: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
+    let mut asked = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
+    for origin in [ListenerOrigin::Unknown, ListenerOrigin::Native] {
+        for listener in listeners
+            .iter()
+            .filter(|listener| listener.origin == origin)
+        {
+            asked.push(listener.clone(), GFP_KERNEL)?;
         }
     }
     Ok(asked)
@@ -139,31 +142,35 @@ impl Arrival {
     }
 }
 
-impl Door {
-    /// Opens one for its first tenant, who then has to kick it: somebody may have come already.
-    fn open(tenant: &Arc<Listener>, plan: &Plan, place: Place) -> Result<Arc<Self>> {
-        let socket = plan.socket(&tenant.device, place)?;
-        let mut tenants = KVec::new();
-        tenants.push(tenant.clone(), GFP_KERNEL)?;
-        let door = Arc::pin_init(
+impl ListenSocket {
+    /// Opens one for its first listener, who then has to kick it: somebody may have come already.
+    fn open(
+        listener: &Arc<Listener>,
+        params: &ListenParams,
+        scope: BindScope,
+    ) -> Result<Arc<Self>> {
+        let socket = params.socket(&listener.device, scope)?;
+        let mut listeners = KVec::new();
+        listeners.push(listener.clone(), GFP_KERNEL)?;
+        let listen_socket = Arc::pin_init(
             pin_init!(Self {
-                place,
-                queues: tenant.device.queues.clone(),
+                scope,
+                queues: listener.device.queues.clone(),
                 inner <- new_mutex!(
-                    DoorInner {
+                    ListenSocketInner {
                         socket: None,
-                        tenants,
+                        listeners,
                     },
-                    "riwarp::Door::inner"
+                    "riwarp::ListenSocket::inner"
                 ),
-                work <- new_delayed_work!("riwarp::Door::work"),
+                work <- new_delayed_work!("riwarp::ListenSocket::work"),
             }),
             GFP_KERNEL,
         )?;
-        let hooked = Hooked::new(socket.into_listener(), door.clone())?;
-        hooked.listen(plan.backlog)?;
-        door.inner.lock().socket = Some(hooked);
-        Ok(door)
+        let hooked = Hooked::new(socket.into_listener(), listen_socket.clone())?;
+        hooked.listen(params.backlog)?;
+        listen_socket.inner.lock().socket = Some(hooked);
+        Ok(listen_socket)
     }
 
     /// Lets the work item look who waits. Context: any.
@@ -172,8 +179,8 @@ impl Door {
         let _ = self.queues.conn.enqueue(self.clone());
     }
 
-    /// Lets in who waits, so many at a time that others get their turn.
-    fn let_in(self: &Arc<Self>) {
+    /// Accepts the connections that wait, so many at a time that others get their turn.
+    fn accept_all(self: &Arc<Self>) {
         for _ in 0..BUDGET {
             let Some(arrival) = self.accept() else {
                 return;
@@ -190,15 +197,15 @@ impl Door {
     fn accept(self: &Arc<Self>) -> Option<Arrival> {
         let inner = self.inner.lock();
         let listening = inner.socket.as_ref()?;
-        // It may be for any of them. As long as one is full, which then dismisses one that waits, TCP keeps
-        // the connection.
-        if !inner.tenants.iter().all(|tenant| tenant.has_room()) {
+        // It may be for any of them. As long as one is full, which then dismisses one that waits,
+        // TCP keeps the connection.
+        if !inner.listeners.iter().all(|listener| listener.has_room()) {
             return None;
         }
         loop {
             match listening.accept() {
                 Ok(socket) => {
-                    let listeners = in_turn(&inner.tenants).unwrap_or_default();
+                    let listeners = in_turn(&inner.listeners).unwrap_or_default();
                     return Some(Arrival { socket, listeners });
                 }
                 // It has gone again.
@@ -214,37 +221,37 @@ impl Door {
         }
     }
 
-    /// Lets another tenant in. Gives `false` if the last one has just left.
-    fn join(&self, tenant: &Arc<Listener>) -> Result<bool> {
+    /// Adds a listener. Gives `false` if the last one has just left.
+    fn add(&self, listener: &Arc<Listener>) -> Result<bool> {
         let mut inner = self.inner.lock();
         if inner.socket.is_none() {
             return Ok(false);
         }
-        inner.tenants.push(tenant.clone(), GFP_KERNEL)?;
+        inner.listeners.push(listener.clone(), GFP_KERNEL)?;
         Ok(true)
     }
 
-    /// A tenant leaves. With the last one the socket goes: its place is free afterwards.
-    pub(super) fn leave(self: &Arc<Self>, tenant: &Arc<Listener>) {
-        match PORCH.get() {
-            Some(porch) if self.place.is_shared() => porch.leave(self, tenant),
-            _ => drop(self.remove(tenant)),
+    /// A listener leaves. With the last one the socket goes: its port is free afterwards.
+    pub(super) fn leave(self: &Arc<Self>, listener: &Arc<Listener>) {
+        match LISTEN_SOCKETS.get() {
+            Some(all) if self.scope.is_shared() => all.leave(self, listener),
+            _ => drop(self.remove(listener)),
         }
     }
 
-    /// Takes a tenant out, and gives the socket if it was the last one.
-    fn remove(self: &Arc<Self>, tenant: &Arc<Listener>) -> Option<Hooked<Door>> {
+    /// Takes a listener out, and gives the socket if it was the last one.
+    fn remove(self: &Arc<Self>, listener: &Arc<Listener>) -> Option<Hooked<ListenSocket>> {
         let (_drop_outside_lock, socket) = {
             let mut inner = self.inner.lock();
-            let mut tenants = inner.tenants.iter();
-            let index = tenants.position(|other| Arc::ptr_eq(other, tenant));
-            let tenant = index.and_then(|index| inner.tenants.remove(index).ok());
-            let socket = if inner.tenants.is_empty() {
+            let mut listeners = inner.listeners.iter();
+            let index = listeners.position(|other| Arc::ptr_eq(other, listener));
+            let removed = index.and_then(|index| inner.listeners.remove(index).ok());
+            let socket = if inner.listeners.is_empty() {
                 inner.socket.take()
             } else {
                 None
             };
-            (tenant, socket)
+            (removed, socket)
         };
         if socket.is_some() {
             // Without a socket nobody sets it again.
@@ -254,54 +261,65 @@ impl Door {
     }
 }
 
-/// The doors that listeners share.
+/// The sockets that listeners share.
 #[pin_data]
-pub(crate) struct Porch {
+pub(crate) struct ListenSockets {
     #[pin]
-    doors: Mutex<KVec<Arc<Door>>>,
+    sockets: Mutex<KVec<Arc<ListenSocket>>>,
 }
 
-impl Porch {
-    /// Makes one without doors.
+impl ListenSockets {
+    /// Makes an empty list.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                doors <- new_mutex!(KVec::new(), "riwarp::Porch::doors"),
+                sockets <- new_mutex!(KVec::new(), "riwarp::ListenSockets::sockets"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Makes a listener a tenant of a door, which is opened if it is not there.
-    fn enter(&self, listener: &Arc<Listener>, plan: &Plan, place: Place) -> Result<Arc<Door>> {
-        let mut doors = self.doors.lock();
-        for door in doors.iter().filter(|door| door.place == place) {
-            if door.join(listener)? {
-                return Ok(door.clone());
+    /// Adds a listener to a socket, which is opened if it is not there.
+    fn add(
+        &self,
+        listener: &Arc<Listener>,
+        params: &ListenParams,
+        scope: BindScope,
+    ) -> Result<Arc<ListenSocket>> {
+        let mut sockets = self.sockets.lock();
+        for listen_socket in sockets
+            .iter()
+            .filter(|listen_socket| listen_socket.scope == scope)
+        {
+            if listen_socket.add(listener)? {
+                return Ok(listen_socket.clone());
             }
         }
-        doors.reserve(1, GFP_KERNEL)?;
-        let door = Door::open(listener, plan, place)?;
-        doors.push(door.clone(), GFP_KERNEL)?;
-        Ok(door)
+        sockets.reserve(1, GFP_KERNEL)?;
+        let listen_socket = ListenSocket::open(listener, params, scope)?;
+        sockets.push(listen_socket.clone(), GFP_KERNEL)?;
+        Ok(listen_socket)
     }
 
-    /// Takes a tenant out of a door, and with the last one the door.
-    fn leave(&self, door: &Arc<Door>, tenant: &Arc<Listener>) {
-        let mut doors = self.doors.lock();
-        // Closed with the lock held, so that nobody finds its place taken who finds no door there.
-        if let Some(socket) = door.remove(tenant) {
+    /// Takes a listener from a socket, and with the last one the socket out of the list.
+    fn leave(&self, listen_socket: &Arc<ListenSocket>, listener: &Arc<Listener>) {
+        let mut sockets = self.sockets.lock();
+        // Closed with the lock held, so that nobody who finds no socket in the list finds its port
+        // taken.
+        if let Some(socket) = listen_socket.remove(listener) {
             drop(socket);
-            let index = doors.iter().position(|other| Arc::ptr_eq(other, door));
+            let index = sockets
+                .iter()
+                .position(|other| Arc::ptr_eq(other, listen_socket));
             // The caller has a reference of its own.
-            let _ = index.map(|index| doors.remove(index));
+            let _ = index.map(|index| sockets.remove(index));
         }
     }
 }
 
-/// Where a door is, so that shared ones can be found.
+/// What a socket is bound to, so that shared ones can be found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BindScope {
     /// On the address that was asked for.
     Address,
     /// On all addresses, for what arrives on one interface of a network namespace.
@@ -314,25 +332,25 @@ enum Place {
     },
 }
 
-impl Place {
+impl BindScope {
     fn is_shared(&self) -> bool {
         matches!(self, Self::Interface { .. })
     }
 }
 
 /// What a listener was asked to be.
-pub(super) struct Plan {
+pub(super) struct ListenParams {
     addr: SockAddr,
     v6_only: bool,
     tos: Option<u8>,
     backlog: u16,
     ifindex: u32,
     net: NetId,
-    /// The driver holds the port ([`crate::pairing::ports`]).
+    /// The driver holds the port ([`crate::oob::ports`]).
     is_held: bool,
 }
 
-impl Plan {
+impl ListenParams {
     pub(super) fn new(device: &Device, id: &CmId, backlog: u32) -> Result<Self> {
         let netdev = &device.netdev;
         Ok(Self {
@@ -360,38 +378,41 @@ impl Plan {
         }
     }
 
-    /// Opens the door of a listener, or makes it a tenant of the one that is there. None on a
-    /// device that is not the consumer's, and if the port is taken on one that perhaps is not.
+    /// Opens the socket of a listener, or adds it to the one that is there. None on a device that
+    /// is not the consumer's, and if the port is taken on one that perhaps is not.
     ///
     /// # Errors
     ///
     /// Those of TCP.
-    pub(super) fn open_door(&self, listener: &Arc<Listener>) -> Result<Option<Arc<Door>>> {
+    pub(super) fn open_socket(
+        &self,
+        listener: &Arc<Listener>,
+    ) -> Result<Option<Arc<ListenSocket>>> {
         if !self.addr.is_unspecified() {
-            return Door::open(listener, self, Place::Address).map(Some);
+            return ListenSocket::open(listener, self, BindScope::Address).map(Some);
         }
-        if listener.origin == Origin::Foreign {
+        if listener.origin == ListenerOrigin::Foreign {
             return Ok(None);
         }
-        let place = Place::Interface {
+        let scope = BindScope::Interface {
             net: self.net,
             ifindex: self.ifindex,
             family: self.addr.family(),
             port: self.addr.port(),
             v6_only: self.v6_only,
         };
-        let porch = PORCH.get().ok_or(ENODEV)?;
-        match porch.enter(listener, self, place) {
-            Err(error) if error == EADDRINUSE && listener.origin == Origin::Unknown => {
+        let all = LISTEN_SOCKETS.get().ok_or(ENODEV)?;
+        match all.add(listener, self, scope) {
+            Err(error) if error == EADDRINUSE && listener.origin == ListenerOrigin::Unknown => {
                 pr_debug!("port {} is taken\n", self.addr.port());
                 Ok(None)
             }
-            entered => entered.map(Some),
+            added => added.map(Some),
         }
     }
 
-    /// Makes the socket of a door.
-    fn socket(&self, device: &Device, place: Place) -> Result<Socket> {
+    /// Makes and binds the socket.
+    fn socket(&self, device: &Device, scope: BindScope) -> Result<Socket> {
         let socket = Socket::new_tcp(&device.net()?, self.addr.family())?;
         socket.set_reuse(if self.is_held {
             Reuse::Always
@@ -404,9 +425,9 @@ impl Plan {
         if let Some(tos) = self.tos {
             socket.set_tos(tos);
         }
-        match place {
-            Place::Address => {}
-            Place::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
+        match scope {
+            BindScope::Address => {}
+            BindScope::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
         }
         if self.is_held {
             socket.bind_privileged(&self.addr)?;
@@ -417,8 +438,8 @@ impl Plan {
     }
 }
 
-/// Connections that TCP keeps at least for a door. Consumers give the number of requests that they
-/// want to have unanswered, which is another thing.
+/// Connections that TCP keeps at least for a socket. Consumers give the number of requests that
+/// they want to have unanswered, which is another thing.
 const BACKLOG_MIN: u16 = 128;
 /// How many are let in before the steps of connections go on.
 const BUDGET: u32 = 64;
@@ -449,26 +470,26 @@ mod tests {
         TcpState, //
     };
 
-    /// A door whose only tenant waits for nobody who comes: all of them are turned away. Ended when
-    /// it is dropped.
-    struct Rig {
+    /// A socket whose only listener waits for nobody who comes: all of them are turned away. Ended
+    /// when it is dropped.
+    struct ListenSocketRig {
         listener: Arc<Listener>,
-        door: Arc<Door>,
+        listen_socket: Arc<ListenSocket>,
         conn: Arc<Conn>,
         _far: Socket,
         bench: Bench,
     }
 
-    impl Rig {
+    impl ListenSocketRig {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
             let (near, far) = pair(Family::V4)?;
             let listener = await_peers(&bench.device, address(Family::V4, 0))?;
-            let door = listener.door.lock().clone().ok_or(EINVAL)?;
+            let listen_socket = listener.socket.lock().clone().ok_or(EINVAL)?;
             bench.device.queues.conn.flush();
             Ok(Self {
                 listener,
-                door,
+                listen_socket,
                 conn: Conn::of_nobody(&bench.device, near)?,
                 _far: far,
                 bench,
@@ -478,7 +499,7 @@ mod tests {
         /// So many peers, all of which wait in TCP.
         fn callers(&self, count: u32) -> Result<KVec<Socket>> {
             let to = {
-                let inner = self.door.inner.lock();
+                let inner = self.listen_socket.inner.lock();
                 inner.socket.as_ref().ok_or(EINVAL)?.local_addr()?
             };
             let mut callers = KVec::new();
@@ -498,14 +519,14 @@ mod tests {
 
         /// Takes those that wait in TCP; how many these were.
         fn take_all(&self) -> u32 {
-            let inner = self.door.inner.lock();
+            let inner = self.listen_socket.inner.lock();
             let accept = || inner.socket.as_ref()?.accept().ok();
             // CAST: some ten.
             core::iter::from_fn(accept).count() as u32
         }
     }
 
-    impl Drop for Rig {
+    impl Drop for ListenSocketRig {
         fn drop(&mut self) {
             destroy_listen(self.listener.clone());
             self.conn.end_of_nobody();
@@ -514,10 +535,10 @@ mod tests {
 
     #[test]
     fn so_many_are_let_in_before_others_go_on() -> Result {
-        let rig = Rig::new()?;
+        let rig = ListenSocketRig::new()?;
         let left = rig.conn.without_steps(|| -> Result<u32> {
             let _callers = rig.callers(BUDGET + 6)?;
-            rig.door.let_in();
+            rig.listen_socket.accept_all();
             Ok(rig.take_all())
         })?;
         assert_eq!(left, 6);
@@ -526,7 +547,7 @@ mod tests {
 
     #[test]
     fn the_rest_is_let_in_later() -> Result {
-        let rig = Rig::new()?;
+        let rig = ListenSocketRig::new()?;
         let callers = rig.conn.without_steps(|| rig.callers(BUDGET + 6))?;
         for caller in &callers {
             eventually(|| caller.recv(&mut [0]) != Err(EAGAIN))?;

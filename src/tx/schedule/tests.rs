@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of what is asked before a request becomes a message, on a queue pair without a stream.
+//! KUnit suite of what is asked before a request becomes a message, on a queue pair without a
+//! stream.
 
-#[kernel::prelude::kunit_tests(riwarp_choose)]
-mod choose {
+#[kernel::prelude::kunit_tests(riwarp_schedule)]
+mod schedule {
     use super::super::*;
     use crate::{
         bench::Bench,
@@ -24,7 +25,7 @@ mod choose {
         rdma::{
             bench::kernel_owned,
             ops::QpOps,
-            types::Access,
+            types::AccessFlags,
             wr::WcOpcode, //
         }, //
     };
@@ -35,7 +36,7 @@ mod choose {
     }
 
     /// A queue pair, and a region that is all of kernel memory; both go when it is dropped.
-    struct Rig {
+    struct ScheduleRig {
         qp: Arc<Qp>,
         _cq: Arc<Cq>,
         mr: Arc<Mr>,
@@ -44,8 +45,8 @@ mod choose {
         _bench: Bench,
     }
 
-    impl Rig {
-        fn new(access: Access) -> Result<Self> {
+    impl ScheduleRig {
+        fn new(access: AccessFlags) -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(16)?;
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
@@ -102,14 +103,14 @@ mod choose {
         }
     }
 
-    impl Drop for Rig {
+    impl Drop for ScheduleRig {
         fn drop(&mut self) {
             Qp::destroy(self.qp.clone());
         }
     }
 
-    fn desk() -> Desk {
-        Desk {
+    fn context() -> TxContext {
+        TxContext {
             extensions: Extensions::Rfc7306,
             mulpdu: 1000,
             send_msn: Msn::FIRST,
@@ -151,10 +152,10 @@ mod choose {
 
     #[test]
     fn who_waits_for_reads_and_who_does_not() -> Result {
-        let rig = Rig::new(Access::empty())?;
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
-        // For each number of outstanding Reads, of which there may be two: whether a Read waits, an atomic
-        // operation, a Send, and these with a fence.
+        // For each number of outstanding Reads, of which there may be two: whether a Read waits, an
+        // atomic operation, a Send, and these with a fence.
         let expected = [
             [false, false, false, false, false, false],
             [false, false, false, true, true, true],
@@ -179,7 +180,7 @@ mod choose {
 
     #[test]
     fn who_waits_for_a_response_says_so_and_then_looks_again() -> Result {
-        let rig = Rig::new(Access::empty())?;
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
         // The Response came after the first look: nobody would tell of it any more.
         assert!(!qp.still_waits(|| false) && !answered(qp));
@@ -190,10 +191,10 @@ mod choose {
 
     #[test]
     fn a_response_goes_to_one_buffer_that_may_be_written() -> Result {
-        let rig = Rig::new(Access::LOCAL_WRITE)?;
-        let mut desk = desk();
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
+        let mut context = context();
         let mut sink = |list: &Payload| {
-            let sink = desk.sink(&rig.qp, list);
+            let sink = context.sink(&rig.qp, list);
             sink.map(|sink| sink.map(|slice| (slice.key().raw(), slice.addr())))
         };
         assert_eq!(sink(&rig.list(1, 8)), Ok(Some((rig.key, rig.address(16)))));
@@ -203,47 +204,47 @@ mod choose {
         let mut inline = Payload::default();
         assert!(inline.inline_room(8).is_some());
         assert_eq!(sink(&inline), Err(WcStatus::LocalQpOperation));
-        let rig = Rig::new(Access::empty())?;
-        let refused = self::desk().sink(&rig.qp, &rig.list(1, 8));
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let refused = self::context().sink(&rig.qp, &rig.list(1, 8));
         assert_eq!(refused.err(), Some(WcStatus::LocalProtection));
         Ok(())
     }
 
     #[test]
     fn a_read_is_noted_before_it_goes_out() -> Result {
-        let rig = Rig::new(Access::LOCAL_WRITE)?;
-        let mut desk = desk();
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
+        let mut context = context();
         for invalidate in [false, true] {
             let (slot, list) = (rig.slot()?, rig.list(1, 8));
-            let msn = desk.read_msn;
-            let begun = desk.begin_read(&rig.qp, &list, slot, REQUEST, invalidate);
+            let msn = context.read_msn;
+            let begun = context.begin_read(&rig.qp, &list, slot, REQUEST, invalidate);
             assert!(begun.is_ok_and(|outgoing| outgoing.behind.is_none()));
-            assert_eq!(desk.read_msn, msn.next());
+            assert_eq!(context.read_msn, msn.next());
             let key = invalidate.then_some(Stag::new(rig.key));
             let noted = rig.qp.sq.read_done();
             assert!(noted == Some((Some(slot), key)));
         }
         // One that cannot be does not count.
-        let (slot, msn) = (rig.slot()?, desk.read_msn);
-        let begun = desk.begin_read(&rig.qp, &rig.list(2, 8), slot, REQUEST, false);
+        let (slot, msn) = (rig.slot()?, context.read_msn);
+        let begun = context.begin_read(&rig.qp, &rig.list(2, 8), slot, REQUEST, false);
         assert_eq!(begun.err(), Some(WcStatus::LocalLength));
-        assert!(rig.qp.sq.no_reads() && desk.read_msn == msn);
+        assert!(rig.qp.sq.no_reads() && context.read_msn == msn);
         Ok(())
     }
 
     #[test]
     fn an_atomic_operation_wants_room_for_what_was_there() -> Result {
-        let rig = Rig::new(Access::LOCAL_WRITE)?;
-        let mut desk = desk();
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
+        let mut context = context();
         let target = (Stag::ZERO, TaggedOffset::new(0));
         let slot = rig.slot()?;
         for len in [0, 1, 7] {
             let list = rig.list(1, len);
-            let begun = desk.begin_atomic(&rig.qp, &list, slot, target, ADD);
+            let begun = context.begin_atomic(&rig.qp, &list, slot, target, ADD);
             assert_eq!(begun.err(), Some(WcStatus::LocalLength));
         }
         assert!(rig.qp.sq.no_reads());
-        let begun = desk.begin_atomic(&rig.qp, &rig.list(1, 8), slot, target, ADD);
+        let begun = context.begin_atomic(&rig.qp, &rig.list(1, 8), slot, target, ADD);
         assert!(begun.is_ok());
         assert!(!rig.qp.sq.no_reads());
         assert!(rig.qp.sq.read_done() == Some((Some(slot), None)));
@@ -252,7 +253,7 @@ mod choose {
 
     #[test]
     fn an_operation_of_the_peer_is_carried_out_on_its_target_alone() -> Result {
-        let rig = Rig::new(Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC)?;
         rig.memory.copy_in(64, &[1u64, 10, 100])?;
         assert_eq!(rig.operate(72, ADD), Ok(Some(10)));
         assert_eq!(rig.operate(72, ADD), Ok(Some(15)));
@@ -266,7 +267,9 @@ mod choose {
         assert_eq!(rig.mr.deregister(), Ok(()));
         assert_eq!(rig.operate(72, ADD), Err(Fault::SourceInvalidStag));
         // Nor without the right.
-        let rig = Rig::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        let rig = ScheduleRig::new(
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ,
+        )?;
         assert!(rig.operate(72, ADD).is_err());
         assert_eq!(rig.memory.copy_out(72), Some(0u64));
         Ok(())

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! When to transmit for a doorbell: at once, or a little later and for many requests together.
+//!
+//! A process that posts now and then is served best by its own call, at once. One that posts small
+//! requests in a stream pays TCP's whole way for each. If sending is delayed for as long as two
+//! sends or more take, it posts many more, with libsiw without a system call even, which does not
+//! ring while the previous entry still waits. All of them then go out in one send.
+//!
+//! A process streams if it comes back several times in less time than its last send took, and if
+//! nothing comes from the peer in between, whose answer it might have waited for. (Responses to its
+//! own requests do not count: they come in a stream of Reads too.) Time is compared with time, so
+//! this holds on a fast and on a slow machine.
+//!
+//! If the requests that then went out together would have taken longer one by one, the next one
+//! waits too. If there was but the one that waited, the next wait is longer: the timer may have
+//! taken most of that time for itself, as it does in a virtual machine. If delaying does not help,
+//! the next attempt needs a longer streak.
+//!
+//! All of this only guides; threads that ring at once may confuse it without harm.
+//!
+//! Context: process.
+
+use kernel::{
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// Doorbells in quick succession after which a process is taken for streaming: at first, and after
+/// it was wrong to think so.
+const STREAK_MIN: u32 = 4;
+const STREAK_MAX: u32 = 4096;
+
+/// Octets that a send may have had to be small. With more, copying is what takes the time, and the
+/// process does that as well as anybody.
+const SMALL: usize = 16 * 1024;
+
+/// How many sends' time a request waits for others, at first and if it has waited for none.
+const SENDS_MIN: u32 = 2;
+const SENDS_MAX: u32 = 16;
+
+/// The least and the most that a request waits for others, in nanoseconds.
+const DELAY_MIN: i64 = 2_000;
+const DELAY_MAX: i64 = 500_000;
+
+/// Who posts again only after so long is in a stream no more, in nanoseconds.
+const IDLE: i64 = 1_000_000;
+
+/// The doorbells of a process on a queue pair: how quickly they follow each other, and what
+/// delaying has gained.
+pub(crate) struct DoorbellCoalescer {
+    /// The clock's zero.
+    born: Instant<Monotonic>,
+    /// What [`RxEvents`] was at the last doorbell.
+    rx_events: Atomic<u32>,
+    /// When the last doorbell was done with, or rang if sending was delayed; in nanoseconds.
+    last_done: Atomic<i64>,
+    /// How long the last small send took, in nanoseconds; 0 after a large one.
+    cost: Atomic<i64>,
+    /// Octets sent since the last doorbell.
+    octets: Atomic<usize>,
+    /// Doorbells in quick succession.
+    streak: Atomic<u32>,
+    /// How many of them it takes.
+    streak_needed: Atomic<u32>,
+    /// How long a request waits for others, by the time of a send.
+    sends: Atomic<u32>,
+    /// How many requests had been taken when sending was delayed; [`NONE`] if it was not.
+    delayed_since: Atomic<i64>,
+}
+
+/// How often something but answers has come from the peer, modulo 2^32.
+///
+/// Apart from the rest of [`DoorbellCoalescer`], since the receiver writes it, most often on
+/// another CPU.
+pub(crate) struct RxEvents(Atomic<u32>);
+
+impl RxEvents {
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Something has come. Context: the receive lock held.
+    pub(crate) fn count(&self) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+/// Sending is not delayed.
+const NONE: i64 = -1;
+
+/// What to do for a doorbell.
+pub(crate) enum DoorbellAction {
+    /// Send.
+    Now,
+    /// Send, and say with [`DoorbellCoalescer::doorbell_done`] when that was begun.
+    Timed(i64),
+    /// Wait for more, so long.
+    Delay(Delta),
+}
+
+impl DoorbellCoalescer {
+    pub(crate) fn new() -> Self {
+        Self {
+            born: Instant::now(),
+            rx_events: Atomic::new(0),
+            last_done: Atomic::new(0),
+            cost: Atomic::new(0),
+            octets: Atomic::new(0),
+            streak: Atomic::new(0),
+            streak_needed: Atomic::new(STREAK_MIN),
+            sends: Atomic::new(SENDS_MIN),
+            delayed_since: Atomic::new(NONE),
+        }
+    }
+
+    /// A doorbell rings; `taken` requests have been taken from the send queue before, modulo 2^32.
+    pub(crate) fn on_doorbell(&self, taken: u32, rx_events: &RxEvents) -> DoorbellAction {
+        self.on_doorbell_by(|| self.now(), taken, rx_events)
+    }
+
+    /// The clock is read only where it matters: not for who answers the peer.
+    #[inline]
+    fn on_doorbell_by(
+        &self,
+        clock: impl FnOnce() -> i64,
+        taken: u32,
+        rx_events: &RxEvents,
+    ) -> DoorbellAction {
+        let rx_events = rx_events.0.load(Relaxed);
+        if rx_events != self.rx_events.load(Relaxed) {
+            self.rx_events.store(rx_events, Relaxed);
+            self.streak.store(0, Relaxed);
+            self.delayed_since.store(NONE, Relaxed);
+            return DoorbellAction::Now;
+        }
+        let now = clock();
+        let pause = now.saturating_sub(self.last_done.load(Relaxed));
+        let cost = self.cost.load(Relaxed);
+        let streak = if let Ok(since) = u32::try_from(self.delayed_since.load(Relaxed)) {
+            self.delayed_since.store(NONE, Relaxed);
+            self.judge(taken.wrapping_sub(since), pause, cost)
+        } else if pause < cost {
+            self.streak.load(Relaxed).saturating_add(1)
+        } else {
+            0
+        };
+        self.streak.store(streak, Relaxed);
+        self.octets.store(0, Relaxed);
+        if streak < self.streak_needed.load(Relaxed) {
+            return DoorbellAction::Timed(now);
+        }
+        self.delayed_since.store(taken.into(), Relaxed);
+        self.last_done.store(now, Relaxed);
+        let wait = cost.saturating_mul(self.sends.load(Relaxed).into());
+        DoorbellAction::Delay(Delta::from_nanos(wait.clamp(DELAY_MIN, DELAY_MAX)))
+    }
+
+    /// Learns from a delay: `together` requests went out, and the next doorbell rang `pause` after
+    /// the one that was delayed. Gives the streak that the process is in now.
+    fn judge(&self, together: u32, pause: i64, cost: i64) -> u32 {
+        if pause > IDLE {
+            return 0;
+        }
+        if cost.saturating_mul(together.into()) > pause {
+            // One by one they would have taken longer.
+            self.streak_needed.store(STREAK_MIN, Relaxed);
+            let small = self.octets.load(Relaxed) <= SMALL.saturating_mul(together as usize); // CAST: 64 bits.
+            return if small { STREAK_MIN } else { 0 };
+        }
+        let sends = self.sends.load(Relaxed);
+        let other = if together > 1 { sends / 2 } else { sends * 2 };
+        if (SENDS_MIN..=SENDS_MAX).contains(&other) {
+            self.sends.store(other, Relaxed);
+        } else {
+            let streak_needed = self.streak_needed.load(Relaxed).saturating_mul(2);
+            self.streak_needed
+                .store(streak_needed.min(STREAK_MAX), Relaxed);
+        }
+        0
+    }
+
+    /// So many octets went out.
+    pub(crate) fn sent(&self, octets: usize) {
+        let sent = self.octets.load(Relaxed);
+        self.octets.store(sent.saturating_add(octets), Relaxed);
+    }
+
+    /// The process has sent by itself, beginning at `begin`, and leaves.
+    pub(crate) fn doorbell_done(&self, begin: i64) {
+        self.doorbell_done_at(self.now(), begin);
+    }
+
+    fn doorbell_done_at(&self, now: i64, begin: i64) {
+        let cost = if self.octets.load(Relaxed) <= SMALL {
+            now.saturating_sub(begin)
+        } else {
+            0
+        };
+        self.cost.store(cost, Relaxed);
+        self.last_done.store(now, Relaxed);
+    }
+
+    fn now(&self) -> i64 {
+        self.born.elapsed().as_nanos()
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_doorbell_coalescer)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    /// How long a send takes, in nanoseconds: so long that a request waits for as long as any may.
+    const LONG: i64 = DELAY_MAX;
+
+    /// A queue pair, and the time of day where its process runs.
+    struct CoalescerRig {
+        coalescer: DoorbellCoalescer,
+        rx_events: RxEvents,
+        now: Cell<i64>,
+    }
+
+    impl CoalescerRig {
+        fn new() -> Self {
+            Self {
+                coalescer: DoorbellCoalescer::new(),
+                rx_events: RxEvents::new(),
+                now: Cell::new(1_000_000_000),
+            }
+        }
+
+        fn on_doorbell(&self, taken: u32) -> DoorbellAction {
+            self.coalescer
+                .on_doorbell_by(|| self.now.get(), taken, &self.rx_events)
+        }
+
+        /// How long a request is to wait, if it is.
+        fn delay(&self, taken: u32) -> Option<i64> {
+            match self.on_doorbell(taken) {
+                DoorbellAction::Delay(delta) => Some(delta.as_nanos()),
+                DoorbellAction::Now | DoorbellAction::Timed(_) => None,
+            }
+        }
+
+        fn pass(&self, time: i64) {
+            self.now.set(self.now.get() + time);
+        }
+
+        /// The process sends by itself, which takes so long.
+        fn send(&self, time: i64) {
+            let begin = self.now.get();
+            self.pass(time);
+            self.coalescer.doorbell_done_at(self.now.get(), begin);
+        }
+
+        /// Rings without a pause, each time followed by a long send, until one is to wait; how many
+        /// did not.
+        fn doorbells_before_a_delay(&self) -> u32 {
+            let mut doorbells = 0;
+            while self.delay(doorbells).is_none() && doorbells < 10_000 {
+                self.send(LONG);
+                doorbells += 1;
+            }
+            doorbells
+        }
+    }
+
+    #[test]
+    fn the_first_doorbell_sends_at_once() {
+        let rig = CoalescerRig::new();
+        assert!(
+            matches!(rig.on_doorbell(0), DoorbellAction::Timed(begin) if begin == rig.now.get())
+        );
+    }
+
+    #[test]
+    fn a_stream_of_doorbells_is_delayed() {
+        // The first one has no send before it.
+        assert_eq!(CoalescerRig::new().doorbells_before_a_delay(), STREAK_MIN);
+    }
+
+    #[test]
+    fn a_pause_longer_than_a_send_ends_the_streak() {
+        let rig = CoalescerRig::new();
+        for _ in 0..3 * STREAK_MIN {
+            assert!(matches!(rig.on_doorbell(0), DoorbellAction::Timed(_)));
+            rig.send(LONG);
+            rig.pass(LONG);
+        }
+    }
+
+    #[test]
+    fn a_delay_is_as_long_as_some_sends_and_has_limits() {
+        for (send, wait) in [
+            (1, DELAY_MIN),
+            (DELAY_MIN, 2 * DELAY_MIN),
+            (LONG, DELAY_MAX),
+            (i64::MAX / 2, DELAY_MAX),
+        ] {
+            let rig = CoalescerRig::new();
+            for _ in 0..STREAK_MIN {
+                assert_eq!(rig.delay(0), None);
+                rig.send(LONG);
+            }
+            rig.coalescer.cost.store(send, Relaxed);
+            assert_eq!(rig.delay(0), Some(wait));
+        }
+    }
+
+    #[test]
+    fn an_rx_event_ends_the_streak() {
+        let rig = CoalescerRig::new();
+        for _ in 0..3 * STREAK_MIN {
+            rig.rx_events.count();
+            assert!(matches!(rig.on_doorbell(0), DoorbellAction::Now));
+            rig.send(LONG);
+        }
+    }
+
+    #[test]
+    fn large_messages_make_no_streak() {
+        let rig = CoalescerRig::new();
+        for _ in 0..3 * STREAK_MIN {
+            assert_eq!(rig.delay(0), None);
+            rig.coalescer.sent(SMALL + 1);
+            rig.send(LONG);
+        }
+    }
+
+    #[test]
+    fn useless_delays_become_longer_and_then_rarer() {
+        let rig = CoalescerRig::new();
+        let (mut sends, mut streak_needed) = (SENDS_MIN, STREAK_MIN);
+        while streak_needed < STREAK_MAX {
+            assert_eq!(rig.coalescer.sends.load(Relaxed), sends);
+            // There is a send before the first one of each streak.
+            rig.send(LONG);
+            let since = rig.doorbells_before_a_delay();
+            assert_eq!(since, streak_needed - 1);
+            // Only that one request was taken since, in the time of one send.
+            rig.pass(LONG);
+            assert_eq!(rig.delay(since + 1), None);
+            assert_eq!(rig.coalescer.streak.load(Relaxed), 0);
+            if sends < SENDS_MAX {
+                sends *= 2;
+            } else {
+                streak_needed *= 2;
+            }
+            assert_eq!(rig.coalescer.streak_needed.load(Relaxed), streak_needed);
+        }
+    }
+
+    #[test]
+    fn a_useful_delay_is_followed_by_another() {
+        let rig = CoalescerRig::new();
+        let mut taken = rig.doorbells_before_a_delay();
+        for _ in 0..10 {
+            taken += 10;
+            rig.pass(IDLE);
+            rig.coalescer.cost.store(IDLE, Relaxed);
+            assert_eq!(rig.delay(taken), Some(DELAY_MAX));
+        }
+        // Unless what it posts is large now.
+        rig.coalescer.sent(10 * SMALL + 1);
+        assert_eq!(rig.delay(taken + 10), None);
+    }
+
+    #[test]
+    fn an_idle_pause_ends_the_streak() {
+        let rig = CoalescerRig::new();
+        let taken = rig.doorbells_before_a_delay();
+        rig.pass(IDLE + 1);
+        assert_eq!(rig.delay(taken + 10), None);
+    }
+
+    #[test]
+    fn few_requests_in_a_delay_end_the_streak() {
+        let rig = CoalescerRig::new();
+        rig.coalescer.sends.store(SENDS_MAX, Relaxed);
+        for together in [2, 3, 3, 2] {
+            let since = rig.doorbells_before_a_delay();
+            // One by one they would not have taken longer.
+            rig.pass(LONG);
+            rig.coalescer
+                .cost
+                .store(LONG / i64::from(together), Relaxed);
+            assert_eq!(rig.delay(since + together), None);
+        }
+        assert_eq!(rig.coalescer.sends.load(Relaxed), SENDS_MIN);
+        assert_eq!(rig.coalescer.streak_needed.load(Relaxed), 2 * STREAK_MIN);
+    }
+}
