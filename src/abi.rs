@@ -10,12 +10,11 @@
 
 use kernel_ext::rdma::ops::Provider;
 
-use crate::wr;
-
 pub(crate) mod kernel;
 pub(crate) mod rxe;
 pub(crate) mod siw;
 pub(crate) mod user;
+pub(crate) mod wr;
 
 /// The library that serves the processes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,24 +50,28 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::Abi,
-    context::Pd,
-    cq::Cq,
+    abi::{
+        wr::Completion,
+        Abi, //
+    },
+    cm::oob::ports::HeldPorts,
     device::{
+        context::Pd,
+        queues::Queues,
+        registry::DeviceRef,
+        settings::{
+            MpaRevision,
+            Settings, //
+        },
         Device,
         Guid,
         Parts, //
     },
-    oob::ports::HeldPorts,
     qp::Qp,
-    queues::Queues,
-    registry::DeviceRef,
-    settings::{
-        MpaRevision,
-        Settings, //
-    },
-    srq::Srq,
-    wr::Completion, //
+    queue::{
+        cq::Cq,
+        srq::Srq, //
+    }, //
 };
 
 /// A completion whose fields can be told from each other where it is laid out.

@@ -48,24 +48,37 @@ use kernel_ext::{
 
 use crate::{
     abi::Abi,
-    conn::Conns,
-    context::PdId,
-    gid::GidTable,
-    mr::Region,
-    oob::{
-        ports::HeldPorts,
-        OobWaiters, //
+    cm::{
+        conn::Conns,
+        oob::{
+            ports::HeldPorts,
+            OobWaiters, //
+        }, //
     },
-    qp::Qp,
-    queues::{
-        PagingQueue,
-        Queues, //
+    device::{
+        context::PdId,
+        gid::GidTable,
+        queues::{
+            PagingQueue,
+            Queues, //
+        },
+        registry::DeviceRef,
+        settings::Settings,
+        stats::Stats, //
     },
-    registry::DeviceRef,
-    settings::Settings,
-    stag,
-    stats::Stats, //
+    mem::{
+        mr::Region,
+        stag, //
+    },
+    qp::Qp, //
 };
+
+pub(crate) mod context;
+pub(crate) mod gid;
+pub(crate) mod queues;
+pub(crate) mod registry;
+pub(crate) mod settings;
+pub(crate) mod stats;
 
 /// The only port.
 pub(crate) const PORT: u32 = 1;
@@ -426,8 +439,8 @@ mod tests {
     use super::*;
     use crate::{
         bench::Bench,
-        context::Pd,
-        mr::{
+        device::context::Pd,
+        mem::mr::{
             Mr,
             Mw, //
         }, //

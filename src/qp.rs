@@ -77,58 +77,58 @@ use kernel_ext::{
 };
 
 use crate::{
-    conn::Conn,
-    context::{
-        Pd,
-        PdId, //
-    },
-    cq::Cq,
-    device::{
-        Device,
-        Reservation, //
-    },
-    mr::{
-        rights_among,
-        Bind,
-        StreamId, //
-    },
-    readq::InboundReads,
-    rq::RecvQueue,
-    rx::Rx,
-    sq::SendQueue,
-    srq::Srq,
-    tx::{
-        PagingOut,
-        Tx,
-        TxStream, //
-    },
-    wr::{
+    abi::wr::{
         BadWr,
         Completion,
         RecvWr,
         WcOrigin, //
+    },
+    cm::conn::Conn,
+    device::{
+        context::{
+            Pd,
+            PdId, //
+        },
+        Device,
+        Reservation, //
+    },
+    mem::mr::{
+        rights_among,
+        Bind,
+        StreamId, //
+    },
+    odp::tx::PagingOut,
+    queue::{
+        cq::Cq,
+        readq::InboundReads,
+        rq::RecvQueue,
+        sq::SendQueue,
+        srq::Srq, //
+    },
+    stream::{
+        rx::Rx,
+        tx::{
+            Tx,
+            TxStream, //
+        }, //
     }, //
 };
 
-pub(crate) mod coalescer;
 mod idle;
 mod lifecycle;
-mod oob;
-mod paging;
 mod stream;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
-mod tx_timer;
 mod verbs;
 
-use coalescer::{
+use crate::stream::tx::coalescer::{
     DoorbellCoalescer,
     RxEvents, //
 };
 use lifecycle::LifecycleWord;
-pub(crate) use oob::OobConnect;
-use oob::OobSearch;
-use tx_timer::TxTimer;
+
+use crate::cm::oob::qp::OobSearch;
+use crate::stream::tx::timer::TxTimer;
 pub(crate) use verbs::QpParts;
 
 /// Where receive work requests come from.
@@ -139,108 +139,108 @@ pub(crate) enum Receives {
 
 /// What the verbs set and report, under the state lock.
 #[derive(Default)]
-struct Attrs {
-    stored: QpAttr,
+pub(crate) struct Attrs {
+    pub(crate) stored: QpAttr,
     /// The PSN that the peer of the stream expects, if the consumer has not said it yet.
-    promised: Option<Psn>,
+    pub(crate) promised: Option<Psn>,
 }
 
 /// What the stream's callbacks need too.
-struct QpInner {
-    conn: Option<Arc<Conn>>,
+pub(crate) struct QpInner {
+    pub(crate) conn: Option<Arc<Conn>>,
     /// The first fault's message (RDMAP-144), until the transmitter takes it.
-    terminate: Option<Terminate>,
+    pub(crate) terminate: Option<Terminate>,
     /// A new stream, until the transmitter takes it.
-    tx: Option<KBox<TxStream>>,
+    pub(crate) tx: Option<KBox<TxStream>>,
 }
 
 /// A queue pair. Its fields stay in this order, for the sake of the CPU's cache.
 #[pin_data]
 #[repr(C)]
 pub(crate) struct Qp {
-    number: u32,
-    caps: QpCaps,
-    user: bool,
-    link: QpLink,
-    device: Arc<Device>,
-    pd: Arc<Pd>,
-    recv_cq: Arc<Cq>,
-    receives: Receives,
-    lifecycle: LifecycleWord,
+    pub(crate) number: u32,
+    pub(crate) caps: QpCaps,
+    pub(crate) user: bool,
+    pub(crate) link: QpLink,
+    pub(crate) device: Arc<Device>,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) receives: Receives,
+    pub(crate) lifecycle: LifecycleWord,
     /// The peer of the stream takes the Send with Immediate.
-    send_immediate: Atomic<bool>,
+    pub(crate) send_immediate: Atomic<bool>,
     /// How long a Send without connection manager waits for the peer, in milliseconds, or
     /// [`FOR_EVER`].
-    retry_timeout: Atomic<u32>,
+    pub(crate) retry_timeout: Atomic<u32>,
     /// What the peer may do at most: an [`Access`].
-    rights: Atomic<u32>,
+    pub(crate) rights: Atomic<u32>,
     /// What the peer's Terminate says, as in [`Completion::vendor_err`].
-    peer_terminate: Atomic<u32>,
+    pub(crate) peer_terminate: Atomic<u32>,
     /// The event that nothing more is taken of the shared receive queue was raised.
-    last_wqe_raised: Atomic<bool>,
+    pub(crate) last_wqe_raised: Atomic<bool>,
     /// Held while a consumer changes state and attributes.
     #[pin]
-    modifying: Mutex<()>,
+    pub(crate) modifying: Mutex<()>,
     #[pin]
-    attrs: Mutex<Attrs>,
+    pub(crate) attrs: Mutex<Attrs>,
     /// There while the phase is `Waiting`.
     #[pin]
-    oob: Mutex<Option<OobSearch>>,
+    pub(crate) oob: Mutex<Option<OobSearch>>,
     #[pin]
-    inner: SpinLockIrq<QpInner>,
+    pub(crate) inner: SpinLockIrq<QpInner>,
     // What is written for each message that goes out ...
-    _sender: NextCacheLine,
+    pub(crate) _sender: NextCacheLine,
     #[pin]
     pub(crate) sq: SendQueue,
     pub(crate) tx: SerialTask<Tx>,
     pub(crate) coalescer: DoorbellCoalescer,
     /// The timer will run, and what was posted before will be seen then.
-    tx_timer_armed: Atomic<bool>,
+    pub(crate) tx_timer_armed: Atomic<bool>,
     /// Before the next look at what a process has posted after the end, in milliseconds.
-    flush_pause: Atomic<u32>,
+    pub(crate) flush_pause: Atomic<u32>,
     // ... and for each that comes.
-    _receiver: NextCacheLine,
+    pub(crate) _receiver: NextCacheLine,
     #[pin]
     pub(crate) rx: SpinLockBh<Rx>,
     pub(crate) rx_events: RxEvents,
-    _rest: NextCacheLine,
+    pub(crate) _rest: NextCacheLine,
     #[pin]
     pub(crate) inbound_reads: InboundReads,
     #[pin]
-    timer: HrTimer<Self>,
+    pub(crate) timer: HrTimer<Self>,
     #[pin]
-    tx_timer: Mutex<TxTimer>,
+    pub(crate) tx_timer: Mutex<TxTimer>,
     #[pin]
-    tx_work: Work<Qp, TX>,
+    pub(crate) tx_work: Work<Qp, TX>,
     #[pin]
-    rx_work: Work<Qp, RX>,
+    pub(crate) rx_work: Work<Qp, RX>,
     #[pin]
-    oob_work: DelayedWork<Qp, OOB>,
+    pub(crate) oob_work: DelayedWork<Qp, OOB>,
     /// What the transmitter waits for, of memory that is not there.
     #[pin]
     pub(crate) paging_out: SpinLockBh<PagingOut>,
     #[pin]
-    paging_in_work: Work<Qp, PAGING_IN>,
+    pub(crate) paging_in_work: Work<Qp, PAGING_IN>,
     #[pin]
-    paging_out_work: Work<Qp, PAGING_OUT>,
+    pub(crate) paging_out_work: Work<Qp, PAGING_OUT>,
     /// Asks the transmitter to look whether its stream is idle.
-    idle_look: Atomic<bool>,
+    pub(crate) idle_look: Atomic<bool>,
     #[pin]
-    idle_work: DelayedWork<Qp, IDLE>,
+    pub(crate) idle_work: DelayedWork<Qp, IDLE>,
     /// Who pays for what is allocated on behalf of the queue pair.
     pub(crate) owner: Memcg,
-    _reservation: Reservation,
+    pub(crate) _reservation: Reservation,
 }
 
 const TX: u64 = 0;
 const RX: u64 = 1;
-const OOB: u64 = 2;
-const PAGING_IN: u64 = 3;
-const PAGING_OUT: u64 = 4;
+pub(crate) const OOB: u64 = 2;
+pub(crate) const PAGING_IN: u64 = 3;
+pub(crate) const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
 
 /// A Send waits as long as it takes.
-const FOR_EVER: u32 = u32::MAX;
+pub(crate) const FOR_EVER: u32 = u32::MAX;
 
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
@@ -330,7 +330,7 @@ impl Qp {
         }
     }
 
-    fn conn(&self) -> Option<Arc<Conn>> {
+    pub(crate) fn conn(&self) -> Option<Arc<Conn>> {
         self.inner.lock().conn.clone()
     }
 

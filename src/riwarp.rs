@@ -5,14 +5,16 @@
 //! The map of the driver:
 //!
 //! * [`verbs`]: what `ib_core` asks of each kind of object;
-//! * [`registry`], [`device`], [`gid`]: devices, how they come and go, and their addresses;
-//! * [`context`], [`mr`], [`stag`]: protection domains, memory regions, and their keys;
-//! * [`qp`], [`cq`], [`srq`], [`rq`], [`sq`]: queues;
-//! * [`tx`], [`rx`], [`readq`]: the stream out and in;
-//! * [`conn`], [`listen`], [`oob`]: connections;
-//! * [`wr`], [`sge`], [`abi`]: work requests in the driver's own form and in those of user space;
-//! * [`settings`], [`stats`]: what can be set and seen from outside;
-//! * [`queues`]: where work is done that cannot be done at once.
+//! * [`verbs`]: the callbacks of `ib_core`;
+//! * [`cm`]: connections, listeners, and connections without `rdma_cm`;
+//! * [`qp`]: queue pairs;
+//! * [`stream`]: the stream of a queue pair, out and in;
+//! * [`odp`]: paging on demand;
+//! * [`queue`]: send, receive and completion queues, and the peer's Reads;
+//! * [`mem`]: regions, windows, their keys, and lists of pieces of them;
+//! * [`abi`]: work requests in the driver's own form, and in those of user space and the kernel;
+//! * [`device`]: devices, how they come and go, their addresses, settings and counters, work queues
+//!   and protection domains.
 //!
 //! The protocol itself is in crate `iwarp`, everything unsafe in crate `kernel_ext`.
 
@@ -31,46 +33,33 @@ use kernel_ext::{
 };
 
 use crate::{
-    listen::{
+    cm::listen::{
         ListenSockets,
         LISTEN_SOCKETS, //
     },
-    registry::{
-        Defaults,
-        Registry,
-        RxeLink,
-        SiwLink,
-        REGISTRY, //
-    },
-    settings::MpaRevision, //
+    device::{
+        registry::{
+            Defaults,
+            Registry,
+            RxeLink,
+            SiwLink,
+            REGISTRY, //
+        },
+        settings::MpaRevision, //
+    }, //
 };
 
 mod abi;
 #[cfg(CONFIG_KUNIT = "y")]
 mod bench;
-mod conn;
-mod context;
-mod cq;
+mod cm;
 mod device;
-mod gid;
-mod listen;
-mod mr;
-mod oob;
+mod mem;
+mod odp;
 mod qp;
-mod queues;
-mod readq;
-mod registry;
-mod rq;
-mod rx;
-mod settings;
-mod sge;
-mod sq;
-mod srq;
-mod stag;
-mod stats;
-mod tx;
+mod queue;
+mod stream;
 mod verbs;
-mod wr;
 
 module! {
     type: Module,

@@ -18,18 +18,22 @@ use kernel_ext::rdma::{
 };
 
 use crate::{
-    conn::Conn,
-    context::Pd,
-    cq::Cq,
-    device::Device,
-    mr::{
+    cm::conn::Conn,
+    device::{
+        context::Pd,
+        settings,
+        stats::Stats,
+        Device, //
+    },
+    mem::mr::{
         Mr,
         Mw, //
     },
     qp::Qp,
-    settings,
-    srq::Srq,
-    stats::Stats,
+    queue::{
+        cq::Cq,
+        srq::Srq, //
+    },
     LocalModule,
     Riwarp, //
 };

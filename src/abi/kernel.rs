@@ -21,15 +21,15 @@ use kernel_ext::rdma::wr::{
 };
 
 use crate::{
-    mr::Mr,
-    wr::{
+    abi::wr::{
         Payload,
         RecvWr,
         SendOp,
         SendWr,
         Sge,
         MAX_INLINE, //
-    }, //
+    },
+    mem::mr::Mr, //
 };
 
 /// Translates a send work request.

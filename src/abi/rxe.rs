@@ -46,8 +46,7 @@ use super::{
     u64_at, //
 };
 use crate::{
-    mr::Bind,
-    wr::{
+    abi::wr::{
         BadWr,
         Completion,
         RecvWr,
@@ -56,7 +55,8 @@ use crate::{
         MAX_INLINE,
         MAX_SGE,
         SGE_LEN, //
-    }, //
+    },
+    mem::mr::Bind, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]

@@ -41,8 +41,7 @@ use super::{
     u64_at, //
 };
 use crate::{
-    cq::PendingEvent,
-    wr::{
+    abi::wr::{
         BadWr,
         Completion,
         Payload,
@@ -50,7 +49,8 @@ use crate::{
         SendOp,
         SendWr,
         SGE_LEN, //
-    }, //
+    },
+    queue::cq::PendingEvent, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]

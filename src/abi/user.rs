@@ -29,13 +29,11 @@ use super::{
     siw,
     Abi, //
 };
-use crate::{
-    wr::{
-        BadWr,
-        Completion,
-        RecvWr,
-        SendWr, //
-    }, //
+use crate::abi::wr::{
+    BadWr,
+    Completion,
+    RecvWr,
+    SendWr, //
 };
 
 /// The sizes of a ring.

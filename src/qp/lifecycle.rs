@@ -35,7 +35,7 @@ use kernel_ext::rdma::{
 };
 
 use super::Qp;
-use crate::conn::Close;
+use crate::cm::conn::Close;
 
 /// A [`Lifecycle`] that may change at any time.
 pub(super) struct LifecycleWord(Atomic<u32>);
@@ -62,7 +62,7 @@ impl LifecycleWord {
     /// # Errors
     ///
     /// `EINVAL` if the state machine refuses the event.
-    pub(super) fn on(&self, event: Event) -> Result<Transition> {
+    pub(crate) fn on(&self, event: Event) -> Result<Transition> {
         let mut raw = self.0.load(Relaxed);
         loop {
             let before = Lifecycle::from_raw(raw);
@@ -96,7 +96,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if it is.
-    pub(super) fn try_on(&self, event: Event) -> Result<Actions> {
+    pub(crate) fn try_on(&self, event: Event) -> Result<Actions> {
         self.lifecycle
             .on(event)
             .map(|transition| transition.actions)
@@ -107,7 +107,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if it would be refused.
-    pub(super) fn would(&self, event: Event) -> Result<Actions> {
+    pub(crate) fn would(&self, event: Event) -> Result<Actions> {
         let (_, actions) = self.lifecycle().on(event).map_err(|_| EINVAL)?;
         Ok(actions)
     }
@@ -116,7 +116,7 @@ impl Qp {
     /// transmitter.
     ///
     /// Context: any, no spin lock of the driver held.
-    pub(super) fn act(self: &Arc<Self>, actions: Actions) {
+    pub(crate) fn act(self: &Arc<Self>, actions: Actions) {
         if actions.contains(Actions::NOTIFY_FATAL) {
             self.link.event(QpEvent::Fatal);
         }

@@ -22,15 +22,13 @@ use kernel::{
 use kernel_ext::rdma::types::AccessFlags;
 
 use crate::{
-    conn::{
+    cm::conn::{
         Conn,
         Ended,
         StreamParams, //
     },
-    tx::{
-        PagingOut,
-        TxStream, //
-    }, //
+    odp::tx::PagingOut,
+    stream::tx::TxStream, //
 };
 
 use super::Qp;

@@ -47,20 +47,22 @@ use kernel_ext::{
 };
 
 use crate::{
-    context::Pd,
-    cq::Cq,
     device::{
+        context::Pd,
         Device,
         Reservation,
         MAX_IRD,
         MAX_ORD, //
     },
-    readq::InboundReads,
-    rx::Rx,
-    sq::SendQueue,
-    tx::{
-        PagingOut,
-        Tx, //
+    odp::tx::PagingOut,
+    queue::{
+        cq::Cq,
+        readq::InboundReads,
+        sq::SendQueue, //
+    },
+    stream::{
+        rx::Rx,
+        tx::Tx, //
     }, //
 };
 
@@ -69,24 +71,26 @@ use crate::{
     abi::user::SendRing,
     bench::Bench,
     device::Resource,
-    rq::RecvQueue, //
+    queue::rq::RecvQueue, //
 };
 
 use super::{
-    coalescer::{
-        DoorbellCoalescer,
-        RxEvents, //
-    },
     lifecycle::{
         qp_state,
         LifecycleWord, //
     },
-    tx_timer::FLUSH_PERIOD,
     Attrs,
     Qp,
     QpInner,
     Receives,
     TxTimer, //
+};
+use crate::stream::tx::{
+    coalescer::{
+        DoorbellCoalescer,
+        RxEvents, //
+    },
+    timer::FLUSH_PERIOD, //
 };
 
 /// What a queue pair is made of, besides its send queue.
@@ -298,7 +302,7 @@ impl Qp {
     }
 
     /// Whether there are requests of its own that would have to be flushed.
-    pub(super) fn has_posted(&self) -> bool {
+    pub(crate) fn has_posted(&self) -> bool {
         let receives = match &self.receives {
             Receives::Own(queue) => queue.holds(1),
             Receives::Shared(_) => false,

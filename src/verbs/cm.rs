@@ -18,15 +18,17 @@ use kernel_ext::rdma::iw_cm::{
 };
 
 use crate::{
-    conn::{
-        self,
-        Conn, //
+    cm::{
+        conn::{
+            self,
+            Conn, //
+        },
+        listen::{
+            self,
+            Listener, //
+        }, //
     },
     device::Device,
-    listen::{
-        self,
-        Listener, //
-    },
     Riwarp, //
 };
 

@@ -26,19 +26,21 @@ use kernel_ext::rdma::{
 };
 
 use crate::{
-    abi::user::{
-        CqRing,
-        Places, //
-    },
-    cq::{
-        Cq,
-        CqStorage, //
+    abi::{
+        user::{
+            CqRing,
+            Places, //
+        },
+        wr::empty_ring, //
     },
     device::{
         Device,
         MAX_CQE, //
     },
-    wr::empty_ring,
+    queue::cq::{
+        Cq,
+        CqStorage, //
+    },
     Riwarp, //
 };
 

@@ -33,6 +33,8 @@ use kernel_ext::{
 
 use crate::{
     device::{
+        gid::GID_TABLE_LEN,
+        registry::REGISTRY,
         Device,
         MAX_CQ,
         MAX_CQE,
@@ -48,9 +50,7 @@ use crate::{
         MAX_SRQ_WR,
         PORT, //
     },
-    gid::GID_TABLE_LEN,
-    mr::MAX_FAST_REG_PAGES,
-    registry::REGISTRY, //
+    mem::mr::MAX_FAST_REG_PAGES, //
 };
 
 impl DeviceOps for Device {

@@ -31,9 +31,8 @@ use kernel_ext::{
 
 use crate::{
     abi,
-    context::Pd,
-    mr::{
-        self,
+    device::context::Pd,
+    mem::mr::{
         Kind,
         Mr, //
     },
@@ -71,7 +70,7 @@ impl MrOps for Mr {
     }
 
     fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
-        mr::advise(pd, advice)
+        crate::odp::mr::advise(pd, advice)
     }
 
     fn get_dma(

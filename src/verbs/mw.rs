@@ -15,8 +15,8 @@ use kernel_ext::rdma::{
 };
 
 use crate::{
-    context::Pd,
-    mr::Mw,
+    device::context::Pd,
+    mem::mr::Mw,
     Riwarp, //
 };
 

@@ -12,8 +12,10 @@ use kernel::{
 use kernel_ext::rdma::ops::PdOps;
 
 use crate::{
-    context::Pd,
-    device::Device,
+    device::{
+        context::Pd,
+        Device, //
+    },
     Riwarp, //
 };
 

@@ -45,14 +45,16 @@ use crate::{
         Resource,
         MAX_QP_WR, //
     },
-    mr::Mr,
+    mem::mr::Mr,
     qp::{
         Qp,
         QpParts,
         Receives, //
     },
-    rq::RecvQueue,
-    sq::SendQueue,
+    queue::{
+        rq::RecvQueue,
+        sq::SendQueue, //
+    },
     Riwarp, //
 };
 

@@ -37,7 +37,7 @@ use crate::{
         Resource,
         MAX_SRQ_WR, //
     },
-    srq::Srq,
+    queue::srq::Srq,
     Riwarp, //
 };
 

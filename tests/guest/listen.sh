@@ -10,7 +10,7 @@ set -eu
 # shellcheck source=foreign.sh
 . "$(dirname "$0")/foreign.sh"
 
-# How many a listener lets in whose MPA Request has not come (src/listen.rs: HALF_OPEN_MIN).
+# How many a listener lets in whose MPA Request has not come (src/cm/listen.rs: HALF_OPEN_MIN).
 LIMIT=128
 ADDRESS=10.90.0.1 HERE=7700
 

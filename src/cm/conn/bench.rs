@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection for KUnit suites of others: its start-up is done, and no consumer hears of its end.
+//!
+//! Context: process.
+
+use kernel::time::{
+    delay::fsleep,
+    Delta, //
+};
+use kernel_ext::{
+    net::{
+        bench::{
+            eventually,
+            pair, //
+        },
+        Family, //
+    },
+    rdma::ops::QpOps, //
+};
+
+use crate::{
+    bench::Bench,
+    queue::cq::Cq, //
+};
+
+use super::{
+    actor::ConnPhase,
+    stream::Open,
+    *, //
+};
+
+impl Conn {
+    /// Makes a connection whose start-up is done and which belongs to nobody: what arrives stays in
+    /// TCP.
+    pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
+        Self::new(device.clone(), socket, Actor::new(ConnPhase::Released))
+    }
+
+    /// Makes one that the next step resets, whoever asks for that step.
+    pub(crate) fn about_to_go(device: &Arc<Device>, socket: Socket) -> Result<u64> {
+        let conn = Self::of_nobody(device, socket)?;
+        conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        want(&conn.wants.abort);
+        Ok(conn.entry.number())
+    }
+
+    /// Calls `f` while no connection makes a step, and nothing else on the queue of these is done.
+    /// No other one may be under way.
+    pub(crate) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
+        let _actor = self.actor.lock();
+        self.kick();
+        f()
+    }
+
+    /// Ends it.
+    pub(crate) fn end_of_nobody(self: &Arc<Self>) {
+        self.abandon(&mut self.actor.lock());
+    }
+}
+
+/// A connection of a queue pair. Ended when it is dropped.
+pub(crate) struct Started(pub(crate) Arc<Conn>);
+
+impl Started {
+    /// Makes it of one end of a TCP connection. Nothing is attached to the queue pair yet.
+    pub(crate) fn new(device: &Arc<Device>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
+        let conn = Conn::of_nobody(device, near)?;
+        let started = Self(conn.clone());
+        qp.bind(&conn)?;
+        conn.qp.populate(BhRevocable::new(qp.clone()));
+        Ok(started)
+    }
+
+    /// From now on what arrives goes to the queue pair.
+    pub(crate) fn enter_stream(&self) {
+        self.0.enter_stream();
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.0.end_of_nobody();
+    }
+}
+
+/// What the ends of a stream have agreed upon, without CRCs, if nobody wants anything in
+/// particular.
+pub(crate) const PARAMS: StreamParams = StreamParams {
+    crc: Crc::Off,
+    markers: Markers::Off,
+    ird: 1,
+    ord: 1,
+    send_rtr: None,
+    expect_rtr: RtrKinds::NONE,
+    wait_first_fpdu: false,
+    extensions: Extensions::Rfc7306,
+};
+
+/// Octets of an untagged header.
+pub(crate) const UNTAGGED: usize = 18;
+
+/// Octets of an FPDU without payload, of an untagged message.
+pub(crate) const FPDU: usize = 2 + UNTAGGED + 4;
+
+/// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
+pub(crate) fn fill(socket: &Socket) -> usize {
+    let (mut full, mut quiet) = (0, 0);
+    while quiet < 25 {
+        quiet += 1;
+        while let Ok(len) = socket.send(&[0; 512]) {
+            (full, quiet) = (full + len, 0);
+        }
+        fsleep(Delta::from_millis(10));
+    }
+    full
+}
+
+/// A queue pair, and such a connection whose peer is the test. Ended when it is dropped.
+pub(crate) struct ConnRig {
+    started: Option<Started>,
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) cq: Arc<Cq>,
+    pub(crate) far: Socket,
+    pub(crate) bench: Bench,
+}
+
+impl ConnRig {
+    pub(crate) fn new() -> Result<Self> {
+        let bench = Bench::new()?;
+        let cq = bench.cq(8)?;
+        let qp = bench.qp(4, &cq)?;
+        let (near, far) = pair(Family::V4)?;
+        let started = Started::new(&bench.device, near, &qp)?;
+        Ok(Self {
+            conn: started.0.clone(),
+            started: Some(started),
+            qp,
+            cq,
+            far,
+            bench,
+        })
+    }
+
+    /// Gives the queue pair its stream.
+    pub(crate) fn open(&self, params: &StreamParams) -> Result {
+        self.qp.attach(&self.conn, params)?;
+        self.conn.enter_stream();
+        Ok(())
+    }
+
+    /// Sends an FPDU with an untagged segment that is a whole message; `rest` is of a length that
+    /// needs no pad.
+    pub(crate) fn put<const REST: usize>(
+        &self,
+        opcode: u8,
+        invalidate: u32,
+        (queue, number): (u32, u32),
+        rest: [u8; REST],
+    ) -> Result {
+        let mut fpdu = KVec::with_capacity(2 + UNTAGGED + REST + 4, GFP_KERNEL)?;
+        // CAST: Tests have short messages.
+        let len = (UNTAGGED + REST) as u16;
+        // The last segment, untagged, version 1 of DDP and RDMAP.
+        for octets in [
+            &len.to_be_bytes()[..],
+            &[0x41, 0x40 | opcode],
+            &invalidate.to_be_bytes(),
+            &queue.to_be_bytes(),
+            &number.to_be_bytes(),
+            // The offset.
+            &[0; 4],
+            &rest,
+            // The CRC.
+            &[0; 4],
+        ] {
+            fpdu.extend_from_slice(octets, GFP_KERNEL)?;
+        }
+        if self.far.send(&fpdu)? == fpdu.len() {
+            Ok(())
+        } else {
+            Err(EAGAIN)
+        }
+    }
+
+    /// The next octets that come.
+    ///
+    /// # Errors
+    ///
+    /// `ETIMEDOUT` if they do not come.
+    pub(crate) fn take<const LEN: usize>(&self) -> Result<[u8; LEN]> {
+        let mut octets = [0; LEN];
+        eventually(|| self.far.peek(&mut octets) == Ok(LEN))?;
+        self.far.recv(&mut octets)?;
+        Ok(octets)
+    }
+
+    /// The layer, type and code of the Terminate that comes.
+    pub(crate) fn take_terminate(&self) -> Result<(u8, u8, u8)> {
+        let fpdu = self.take::<{ 2 + UNTAGGED + 4 }>()?;
+        let [.., kind, code, _, _] = fpdu;
+        // Opcode 7, queue 2, number 1.
+        assert_eq!(fpdu[2..4], [0x41, 0x47]);
+        assert_eq!(fpdu[8..16], [0, 0, 0, 2, 0, 0, 0, 1]);
+        Ok((kind >> 4, kind & 15, code))
+    }
+}
+
+impl Drop for ConnRig {
+    fn drop(&mut self) {
+        drop(self.started.take());
+        Qp::destroy(self.qp.clone());
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Start-up frames on their way: octets between the socket and `iwarp::mpa`.
+//!
+//! What enters and leaves are octets, in whatever pieces TCP has them; nothing waits. A reader
+//! takes exactly the octets of the frame, so that the first FPDU stays in TCP for the queue pair.
+//!
+//! Context: process.
+
+use iwarp::{
+    fault::Fault,
+    mpa::{
+        self,
+        marker::MARKER_LEN,
+        negotiate::StreamRules,
+        start::{
+            Frame,
+            FRAME_MAX, //
+        },
+        Crc,
+        Markers, //
+    },
+    segment::{
+        Message,
+        Segmenter, //
+    },
+    terminate::Terminate, //
+};
+use kernel::prelude::*;
+use kernel_ext::{
+    crc32c,
+    net::Socket, //
+};
+
+/// A frame that comes in.
+pub(in crate::cm) struct Inbox {
+    /// [`FRAME_MAX`] octets.
+    octets: KVec<u8>,
+    len: usize,
+}
+
+/// What a look into the socket brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cm) enum Readable {
+    /// The peer has ended its half of the connection.
+    End,
+    /// Nothing yet.
+    Nothing,
+    /// Octets.
+    Octets,
+}
+
+impl Inbox {
+    /// Makes an empty one.
+    pub(in crate::cm) fn new() -> Result<Self> {
+        let mut octets = KVec::new();
+        octets.resize(FRAME_MAX, 0, GFP_KERNEL)?;
+        Ok(Self { octets, len: 0 })
+    }
+
+    /// The octets that are here, from the first one of the frame on.
+    pub(in crate::cm) fn octets(&self) -> &[u8] {
+        self.octets.get(..self.len).unwrap_or_default()
+    }
+
+    /// Takes octets from the socket until `wanted` are here, or none are left.
+    pub(in crate::cm) fn fill(&mut self, socket: &Socket, wanted: usize) -> Result<Readable> {
+        let Some(room) = self.octets.get_mut(self.len..wanted) else {
+            return Err(EINVAL);
+        };
+        match socket.recv(room) {
+            Ok(0) => Ok(Readable::End),
+            Ok(octets) => {
+                self.len = self.len.saturating_add(octets);
+                Ok(Readable::Octets)
+            }
+            Err(error) if error == EAGAIN => Ok(Readable::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Looks whether something is there, and leaves it there.
+pub(in crate::cm) fn look(socket: &Socket) -> Result<Readable> {
+    match socket.peek(&mut [0]) {
+        Ok(0) => Ok(Readable::End),
+        Ok(_) => Ok(Readable::Octets),
+        Err(error) if error == EAGAIN => Ok(Readable::Nothing),
+        Err(error) => Err(error),
+    }
+}
+
+/// A frame that goes out.
+pub(in crate::cm) struct Outbox {
+    frame: KBox<Frame>,
+    sent: usize,
+}
+
+/// How far sending got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cm) enum Sent {
+    /// TCP has all octets.
+    All,
+    /// TCP has no room for the rest now.
+    Part,
+}
+
+impl Outbox {
+    /// Makes one for a frame.
+    pub(in crate::cm) fn new(frame: KBox<Frame>) -> Self {
+        Self { frame, sent: 0 }
+    }
+
+    /// Sends what has not been sent yet.
+    pub(in crate::cm) fn flush(&mut self, socket: &Socket) -> Result<Sent> {
+        loop {
+            let rest = self.frame.as_octets().get(self.sent..).unwrap_or_default();
+            if rest.is_empty() {
+                return Ok(Sent::All);
+            }
+            match socket.send(rest) {
+                Ok(octets) => self.sent = self.sent.saturating_add(octets),
+                Err(error) if error == EAGAIN => return Ok(Sent::Part),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Sends the Terminate for a stream that fails in the moment it begins (MPA-38, -43, -46).
+///
+/// It is the first and only FPDU, and a small one. If TCP has no room for it, which an empty
+/// connection always has, it is not sent.
+pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault: Fault) {
+    let terminate = Message::Terminate(Terminate::for_fault(fault, None));
+    let Some(plan) = Segmenter::new(terminate, 0).next(mpa::MULPDU_MIN) else {
+        return;
+    };
+    let mut fpdu = [0; FAREWELL_MAX];
+    let mut len = 0;
+    let mut put = |octets: &[u8]| {
+        if let Some(room) = fpdu.get_mut(len..len + octets.len()) {
+            room.copy_from_slice(octets);
+            len += octets.len();
+        }
+        len
+    };
+    if rules.send_markers == Markers::On {
+        // MPA-25: the first Marker comes before the first FPDU, and points nowhere.
+        put(&[0; MARKER_LEN]);
+    }
+    put(plan.header());
+    let end = put(PADDING
+        .get(..usize::from(plan.pad_len()))
+        .unwrap_or_default());
+    let crc = match rules.crc {
+        Crc::On => crc32c::finish(crc32c::update(
+            crc32c::INIT,
+            fpdu.get(..end).unwrap_or_default(),
+        )),
+        Crc::Off => 0,
+    };
+    let end = end + mpa::CRC_LEN;
+    if let Some(field) = fpdu.get_mut(end - mpa::CRC_LEN..end) {
+        field.copy_from_slice(&mpa::crc_trailer(crc));
+    }
+    // A short send cannot be made good any more.
+    let _ = socket.send(fpdu.get(..end).unwrap_or_default());
+}
+
+/// More than a Terminate without a quote takes: Marker, length, headers, pad and CRC.
+const FAREWELL_MAX: usize = 64;
+const PADDING: [u8; 3] = [0; 3];

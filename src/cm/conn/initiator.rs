@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The steps of a connection that starts up on the side that opens it.
+//!
+//! What enters: TCP's word that it is connected, the octets of the peer's MPA Reply. What leaves:
+//! the MPA Request, and either the stream for the queue pair or the reason why there is none. A
+//! peer that refuses is told from all others: only for that one does the consumer get private data
+//! with `ECONNREFUSED`.
+//!
+//! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
+
+use iwarp::{
+    fault::Fault,
+    mpa::{
+        negotiate::{
+            Initiator,
+            Progress,
+            Reply as MpaReply,
+            Rtr,
+            StreamRules,
+            Verdict, //
+        },
+        start::{
+            Frame,
+            PrivateData,
+            RtrKinds, //
+        }, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::TcpState,
+    rdma::iw_cm::{
+        CmId,
+        ConnectReply, //
+    }, //
+};
+
+use super::{
+    actor::{
+        give_up,
+        hand_up,
+        Actor,
+        ConnPhase,
+        NextStep, //
+    },
+    frames::{
+        send_terminate,
+        Inbox,
+        Outbox,
+        Readable, //
+    },
+    stream::Open,
+    Conn,
+    StreamParams, //
+};
+
+/// How much time a phase has, in milliseconds.
+mod limit {
+    /// TCP's connection.
+    pub(in crate::cm) const CONNECT: u32 = 10_000;
+    /// The Request out and the Reply in (MPA-8).
+    pub(in crate::cm) const REPLY: u32 = 10_000;
+    /// What the peer gets to turn to the stream, where it does not say when it has done so. siw, as
+    /// the Responder, does that only after it has sent its Reply, and never reads what has come
+    /// before.
+    pub(in crate::cm) const SETTLING: u32 = 5;
+}
+
+impl Actor {
+    /// The connection attempt is under way.
+    pub(in crate::cm) fn begin_connecting(
+        &mut self,
+        id: Option<CmId>,
+        initiator: Initiator,
+        request: KBox<Frame>,
+    ) {
+        self.id = id;
+        self.phase = ConnPhase::Connecting { initiator, request };
+        self.limit(limit::CONNECT);
+    }
+}
+
+impl Conn {
+    pub(in crate::cm) fn connecting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        initiator: Initiator,
+        request: KBox<Frame>,
+    ) -> NextStep {
+        if self.is_stopped() {
+            return self.fail(actor, ECONNRESET);
+        }
+        match self.socket.state() {
+            TcpState::SynSent | TcpState::SynReceived => {
+                if actor.is_overdue() {
+                    return self.fail(actor, ETIMEDOUT);
+                }
+                NextStep::Wait(ConnPhase::Connecting { initiator, request })
+            }
+            TcpState::Established | TcpState::CloseWait => match Inbox::new() {
+                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(self)) => {
+                    self.fail(actor, ECONNRESET)
+                }
+                Ok(inbox) => {
+                    actor.limit(limit::REPLY);
+                    NextStep::Again(ConnPhase::Requesting {
+                        initiator,
+                        out: Outbox::new(request),
+                        inbox,
+                    })
+                }
+                Err(error) => self.fail(actor, error),
+            },
+            TcpState::FinWait1
+            | TcpState::FinWait2
+            | TcpState::Closing
+            | TcpState::LastAck
+            | TcpState::TimeWait
+            | TcpState::Listen
+            | TcpState::Closed => {
+                let error = Error::from_errno(self.socket.error().wrapping_neg());
+                // A peer without listener is no peer that refused: only that one has private data.
+                let unreachable = [ETIMEDOUT, EHOSTUNREACH, ENETUNREACH].contains(&error);
+                self.fail(actor, if unreachable { ETIMEDOUT } else { ECONNRESET })
+            }
+        }
+    }
+
+    pub(in crate::cm) fn requesting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        initiator: Initiator,
+        mut out: Outbox,
+        mut inbox: Inbox,
+    ) -> NextStep {
+        if self.is_stopped() || out.flush(&self.socket).is_err() {
+            return self.fail(actor, ECONNRESET);
+        }
+        loop {
+            let wanted = match initiator.handle_reply(inbox.octets()) {
+                Ok(Progress::NeedMore(wanted)) => wanted,
+                Ok(Progress::Done(reply)) => return self.replied(actor, inbox, &reply),
+                Err(error) => {
+                    self.misbehaved(error);
+                    return self.fail(actor, EPROTO);
+                }
+            };
+            match inbox.fill(&self.socket, wanted) {
+                Ok(Readable::Octets) => {}
+                Ok(Readable::Nothing) => {
+                    if actor.is_overdue() {
+                        self.device().stats.mpa_timeouts.inc();
+                        return self.fail(actor, ETIMEDOUT);
+                    }
+                    return NextStep::Wait(ConnPhase::Requesting {
+                        initiator,
+                        out,
+                        inbox,
+                    });
+                }
+                Ok(Readable::End) | Err(_) => return self.fail(actor, ECONNRESET),
+            }
+        }
+    }
+
+    /// The Reply is here.
+    fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: &MpaReply) -> NextStep {
+        let private_data = reply.private_data;
+        match &reply.verdict {
+            Verdict::Accepted { rules, rtr } => {
+                if !self.is_quiet() {
+                    return self.fail(actor, EPROTO);
+                }
+                if rtr.is_none() && actor.id.is_some() {
+                    actor.limit(limit::SETTLING);
+                    return NextStep::Wait(ConnPhase::Settling {
+                        inbox,
+                        private_data,
+                        rules: *rules,
+                    });
+                }
+                self.give_stream(actor, &inbox, private_data, rules, *rtr)
+            }
+            Verdict::Rejected => {
+                self.device().stats.mpa_rejects.inc();
+                self.unbind();
+                if let Some(id) = actor.id.take() {
+                    give_up(&id, ECONNREFUSED, hand_up(private_data, inbox.octets()));
+                }
+                // The peer has closed, or will.
+                self.release(actor)
+            }
+            Verdict::Failed { rules, fault } => {
+                self.device().stats.mpa_errors.inc();
+                self.fail_after_reply(actor, rules, *fault, EPROTO)
+            }
+        }
+    }
+
+    pub(in crate::cm) fn settling(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        inbox: Inbox,
+        private_data: PrivateData,
+        rules: StreamRules,
+    ) -> NextStep {
+        if self.is_stopped() {
+            return self.fail(actor, ECONNRESET);
+        }
+        if actor.is_overdue() {
+            return self.give_stream(actor, &inbox, private_data, &rules, None);
+        }
+        NextStep::Wait(ConnPhase::Settling {
+            inbox,
+            private_data,
+            rules,
+        })
+    }
+
+    /// The peer has accepted: the queue pair gets the stream, the consumer hears of it.
+    fn give_stream(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        inbox: &Inbox,
+        private_data: PrivateData,
+        rules: &StreamRules,
+        rtr: Option<Rtr>,
+    ) -> NextStep {
+        let params = StreamParams {
+            send_rtr: rtr,
+            wait_first_fpdu: false,
+            ..StreamParams::responder(rules, RtrKinds::NONE)
+        };
+        // The queue pair has to be ready when the consumer hears of the connection.
+        let Some(qp) = self.qp() else {
+            return self.fail(actor, ECONNRESET);
+        };
+        if !qp.takes_reply(self, private_data.of(inbox.octets())) {
+            self.device().stats.mpa_errors.inc();
+            return self.fail(actor, EPROTO);
+        }
+        if let Err(error) = qp.attach(self, &params) {
+            // MPA-46; revision 1 has no word for it.
+            return match rules.peer_depths {
+                Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),
+                None => self.fail(actor, error),
+            };
+        }
+        self.device().stats.established.inc();
+        if let Err(error) = self.connected(actor, rules, hand_up(private_data, inbox.octets())) {
+            return self.fail_open(actor, error);
+        }
+        actor.no_limit();
+        self.enter_stream();
+        let open = Open::reported();
+        NextStep::Again(ConnPhase::Open(match actor.id {
+            Some(_) => open,
+            None => open.oob(),
+        }))
+    }
+
+    /// Ends a start-up behind the Reply: the peer gets a Terminate, the consumer `error`.
+    fn fail_after_reply(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        rules: &StreamRules,
+        fault: Fault,
+        error: Error,
+    ) -> NextStep {
+        send_terminate(&self.socket, rules, fault);
+        self.unbind();
+        if let Some(id) = actor.id.take() {
+            give_up(&id, error, &[]);
+        }
+        self.linger(actor)
+    }
+
+    /// Tells the iWARP connection manager that the connection is up.
+    fn connected(&self, actor: &Actor, rules: &StreamRules, private_data: &[u8]) -> Result {
+        let Some(id) = &actor.id else {
+            return Ok(());
+        };
+        let peer = rules.peer_depths;
+        // Without negotiation the peer is taken to agree.
+        let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
+        let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
+        id.connect_reply(&ConnectReply {
+            status: Ok(()),
+            local: self.socket.local_addr()?,
+            remote: self.socket.peer_addr()?,
+            private_data,
+            ird: ird.into(),
+            ord: ord.into(),
+        })
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of how a stream begins and ends, with a plain socket as its peer.
+
+#[kernel::prelude::kunit_tests(riwarp_conn_peer)]
+mod peer {
+    use super::super::{
+        actor::{
+            ConnPhase,
+            NextStep, //
+        },
+        bench::{
+            fill,
+            ConnRig,
+            FPDU,
+            PARAMS, //
+        },
+        stream::Open,
+        *, //
+    };
+    use crate::{
+        device::stats::Stats,
+        Riwarp, //
+    };
+    use iwarp::{
+        fault::Fault,
+        lifecycle,
+        terminate::Terminate, //
+    };
+    use kernel_ext::{
+        net::{
+            bench::{
+                eventually,
+                window,
+                with_small_windows, //
+            },
+            TcpState, //
+        },
+        rdma::{
+            bench::{
+                post_recv,
+                post_send, //
+            },
+            ops::QpOps,
+            types::{
+                QpAttr,
+                QpAttrMask,
+                QpState, //
+            }, //
+        },
+        sync::{
+            Next,
+            Ran, //
+        }, //
+    };
+
+    #[test]
+    fn of_two_faults_the_peer_hears_of_the_first() -> Result {
+        const CONTROL: usize = 4;
+        let rig = ConnRig::new()?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.bench.device.queues.tx.flush();
+        // Both are found before the transmitter looks.
+        let ran = rig.qp.tx.run(|_| {
+            for fault in [Fault::NoBuffer, Fault::Crc] {
+                rig.qp.terminate(Terminate::for_fault(fault, None));
+            }
+            Next::Yield
+        });
+        assert_eq!(ran, Ran::Yielded);
+        rig.qp.transmit();
+        let mut octets = [0; FPDU + CONTROL];
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU + CONTROL))?;
+        // Behind the length and the DDP header.
+        let terminate = Terminate::decode(&octets[2 + 18..][..CONTROL]).map_err(|_| EINVAL)?;
+        assert_eq!(terminate, Terminate::for_fault(Fault::NoBuffer, None));
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_of_rdma_cm_is_not_reset() -> Result {
+        let rig = ConnRig::new()?;
+        let attr = QpAttr {
+            qp_state: QpState::Reset,
+            ..QpAttr::default()
+        };
+        let reset = || Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE);
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        assert_eq!(reset(), Err(EINVAL));
+        // It goes on.
+        post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
+        let mut octets = [0; FPDU + 1];
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
+        for phase in [lifecycle::QpPhase::Closing, lifecycle::QpPhase::Terminate] {
+            rig.qp.enter(phase);
+            assert_eq!((reset(), rig.qp.phase()), (Err(EINVAL), phase));
+        }
+        rig.qp.enter(lifecycle::QpPhase::Error);
+        assert_eq!(
+            (reset(), rig.qp.phase()),
+            (Ok(()), lifecycle::QpPhase::Idle)
+        );
+        Ok(())
+    }
+
+    /// DDP-97: where TCP begins with less, in which the longest FPDU may not fit.
+    #[test]
+    fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
+        let rig = with_small_windows(ConnRig::new)?;
+        let before = window(&rig.far);
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        // It is told with the next segment.
+        post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
+        eventually(|| window(&rig.far) >= 4 << 16)?;
+        assert!(before < 1 << 16);
+        Ok(())
+    }
+
+    /// An FPDU of an RDMA Write of no octets, whose CRC nobody looks at.
+    const WRITE: [u8; 20] = {
+        let mut octets = [0; 20];
+        (octets[1], octets[2], octets[3]) = (14, 0xc1, 0x40);
+        octets
+    };
+
+    /// A stream for which more FPDUs have come than the receiver takes in one round. They still
+    /// wait for it.
+    fn with_more_than_a_round() -> Result<ConnRig> {
+        let rig = ConnRig::new()?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        let conn = rig.conn.clone();
+        let mut left = FPDUS * WRITE.len();
+        let mut octets = KVVec::with_capacity(left, GFP_KERNEL)?;
+        while octets.len() < left {
+            octets.extend_from_slice(&WRITE, GFP_KERNEL)?;
+        }
+        eventually(|| {
+            left -= rig.far.send(&octets[octets.len() - left..]).unwrap_or(0);
+            left == 0 && conn.socket.received() == octets.len() as u64
+        })?;
+        Ok(rig)
+    }
+
+    const FPDUS: usize = 4200;
+
+    /// What a counter of the device says.
+    fn count(rig: &ConnRig, name: &CStr) -> Option<u64> {
+        let mut values = [0; 64];
+        rig.bench.device.stats.read(&mut values);
+        let at = Stats::NAMES.iter().position(|known| *known == name)?;
+        values.get(at).copied()
+    }
+
+    #[test]
+    fn the_receiver_comes_back_for_what_a_round_leaves_over() -> Result {
+        let rig = with_more_than_a_round()?;
+        rig.conn.enter_stream();
+        assert_eq!(count(&rig, c"rx_budget_ends"), Some(1));
+        eventually(|| count(&rig, c"rx_fpdus") == Some(FPDUS as u64))?;
+        Ok(())
+    }
+
+    #[test]
+    fn what_one_round_leaves_over_at_the_end_is_taken_too() -> Result {
+        let rig = with_more_than_a_round()?;
+        rig.far.shutdown_write();
+        let conn = &rig.conn;
+        eventually(|| conn.socket.state() == TcpState::CloseWait)?;
+        conn.set_route(Route::Qp);
+        conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        conn.step();
+        // The stream ends in an orderly way, not by a reset.
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = rig.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        assert_eq!(end, Ok(0));
+        Ok(())
+    }
+
+    /// What comes of the end of the peer's half behind a segment of a Send, which is the last one
+    /// or not: how many FPDUs were taken, how the peer sees the stream end, how many were lost.
+    fn end_behind_a_send(control: u8) -> Result<(Option<u64>, Result<usize>, Option<u64>)> {
+        let rig = ConnRig::new()?;
+        post_recv(&[1], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))?;
+        rig.open(&PARAMS)?;
+        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        let mut fpdu = [0; FPDU];
+        (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, control, 0x43, 1);
+        rig.far.send(&fpdu)?;
+        rig.far.shutdown_write();
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = rig.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        Ok((count(&rig, c"rx_fpdus"), end, count(&rig, c"aborts")))
+    }
+
+    /// MPA-30: also where the octets of an FPDU end, and only its message does not.
+    #[test]
+    fn an_end_inside_a_message_is_none() -> Result {
+        assert_eq!(end_behind_a_send(0x41)?, (Some(1), Ok(0), Some(0)));
+        assert_eq!(
+            end_behind_a_send(0x01)?,
+            (Some(1), Err(ECONNRESET), Some(1))
+        );
+        Ok(())
+    }
+
+    /// It could not send its FIN, which is awaited, behind octets for which there is no room.
+    #[test]
+    fn a_peer_that_nobody_listens_to_gets_rid_of_its_octets() -> Result {
+        let rig = ConnRig::new()?;
+        let sent = fill(&rig.far) as u64;
+        assert!(rig.far.acked() < sent);
+        {
+            let conn = &rig.conn;
+            let mut actor = conn.actor.lock();
+            if let NextStep::Again(phase) = conn.linger(&mut actor) {
+                actor.phase = phase;
+            }
+        }
+        eventually(|| rig.far.acked() >= sent)
+    }
+}

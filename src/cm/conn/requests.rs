@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests of the iWARP connection manager: connect, accept, reject.
+//!
+//! What enters: a request with its private data. What leaves: a connection that begins, or an
+//! answer on the [`PendingReply`] of one that waits for it; and at once the error of a request that
+//! cannot be. A request that succeeded is followed by its event in bounded time, whatever the peer
+//! does.
+//!
+//! Context: process. Nothing waits for the peer; the connection manager has one thread for all.
+
+use core::num::NonZeroUsize;
+
+use iwarp::{
+    mpa::{
+        negotiate::{
+            Config,
+            Depths,
+            Initiator,
+            PeerToPeer,
+            Request,
+            Responder,
+            StreamRules, //
+        },
+        start::{
+            Frame,
+            Revision,
+            RtrKinds, //
+        },
+        Crc,
+        Markers, //
+    },
+    rdmap::Extensions, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    net::{
+        SockAddr,
+        Socket, //
+    },
+    rdma::iw_cm::{
+        CmId,
+        ConnParam, //
+    },
+    sync::BhRevocable, //
+};
+
+use crate::{
+    cm::oob::qp::OobConnect,
+    device::{
+        settings::MpaRevision,
+        Device,
+        MAX_IRD,
+        MAX_ORD, //
+    },
+    qp::Qp, //
+};
+
+use super::{
+    actor::{
+        Actor,
+        ConnPhase, //
+    },
+    Conn, //
+};
+
+/// Where the consumer's answer to a peer's request is left for the connection's next step.
+pub(in crate::cm) enum PendingReply {
+    /// Here it is.
+    Answered(Answer),
+    /// A caller prepares an answer.
+    Busy,
+    /// No answer is expected: not yet, or not any more.
+    Closed,
+    /// The consumer was asked.
+    Open(Asked),
+}
+
+/// What the consumer was asked.
+#[derive(Clone, Copy)]
+pub(in crate::cm) struct Asked {
+    pub(in crate::cm) responder: Responder,
+    pub(in crate::cm) request: Request,
+}
+
+/// What the consumer wants.
+pub(in crate::cm) enum Answer {
+    /// The connection. Its queue pair is bound.
+    Accept {
+        id: CmId,
+        reply: KBox<Frame>,
+        rules: StreamRules,
+        rtr: RtrKinds,
+    },
+    /// No connection.
+    Refuse(KBox<Frame>),
+}
+
+impl PendingReply {
+    /// Takes the question away to answer it. The caller puts an answer in its place, whatever
+    /// happens.
+    fn take_question(&mut self) -> Option<Asked> {
+        match self {
+            Self::Open(asked) => {
+                let asked = *asked;
+                *self = Self::Busy;
+                Some(asked)
+            }
+            Self::Answered(_) | Self::Busy | Self::Closed => None,
+        }
+    }
+
+    /// Takes the answer away, if there is one.
+    pub(in crate::cm) fn take_answer(&mut self) -> Option<Answer> {
+        match core::mem::replace(self, Self::Closed) {
+            Self::Answered(answer) => Some(answer),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Whether the consumer can answer.
+    pub(in crate::cm) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+
+    /// Whether an answer is here or being prepared.
+    pub(in crate::cm) fn is_busy(&self) -> bool {
+        matches!(self, Self::Answered(_) | Self::Busy)
+    }
+
+    /// Expects no answer any more.
+    pub(in crate::cm) fn close(&mut self) {
+        if self.is_open() {
+            *self = Self::Closed;
+        }
+    }
+}
+
+/// Begins a connection.
+///
+/// # Errors
+///
+/// * `EINVAL`: no such queue pair, a queue pair that cannot connect now, more Reads than the device
+///   can do, more private data than the MPA Request can carry, or addresses of two families.
+/// * `EISCONN`: the queue pair has a connection.
+/// * `ENODEV`: the device is going.
+/// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
+pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_>) -> Result {
+    let mut local = id.local_addr()?;
+    let remote = id.remote_addr()?;
+    if local.family() != remote.family() {
+        return Err(EINVAL);
+    }
+    let qp = dev.qps.get(param.qpn).ok_or(EINVAL)?;
+    let mut config = config(&dev, Role::Initiator);
+    if !qp.tells_immediate_data() {
+        config.extensions = Extensions::Rfc7306;
+    }
+    let initiator = Initiator::new(config, depths(param)?);
+    let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
+    let request = KBox::new(request, GFP_KERNEL)?;
+
+    let socket = Socket::new_tcp(&dev.net()?, local.family())?;
+    if let Some(tos) = id.tos() {
+        socket.set_tos(tos);
+    }
+    // The connection manager's port numbers are its own, and TCP does not know them: with one of
+    // them, a connection could find its place taken. TCP chooses.
+    local.set_port(0);
+    socket.bind(&local)?;
+
+    let conn = Conn::new(dev.into(), socket, Actor::new(ConnPhase::Released))?;
+    // Steps wait until it is known whether this call is one that events follow.
+    let mut actor = conn.actor.lock();
+    let bound = qp.bind(&conn);
+    conn.begin(&mut actor, qp, bound, &remote, |actor| {
+        actor.begin_connecting(Some(id), initiator, request)
+    })
+}
+
+/// Connects to the peer of a queue pair that looks for it without a connection manager; the queue
+/// pair is told of the result.
+///
+/// # Errors
+///
+/// * `EINVAL`: the queue pair does not look for that peer any more.
+/// * `ENODEV`: the device is going.
+/// * `EADDRNOTAVAIL` and others of TCP.
+pub(crate) fn connect_oob(qp: &Arc<Qp>, oob: &OobConnect) -> Result {
+    let device = qp.device();
+    let config = for_oob(config(device, Role::Initiator));
+    let initiator = Initiator::new(config, oob.depths);
+    let request = initiator.request(&oob.announcement.encode());
+    let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
+
+    let socket = Socket::new_tcp(&device.net()?, oob.from.family())?;
+    socket.bind(&oob.from)?;
+    let conn = Conn::new(device.clone(), socket, Actor::new(ConnPhase::Released))?;
+    let mut actor = conn.actor.lock();
+    let bound = qp.bind_oob(&conn, oob);
+    conn.begin(&mut actor, qp.clone(), bound, &oob.to, |actor| {
+        actor.begin_connecting(None, initiator, request)
+    })
+}
+
+/// Accepts a connection that a peer asked for. If this fails, the peer is refused.
+///
+/// # Errors
+///
+/// * `ECONNRESET`: the peer has gone away, or waited too long.
+/// * `EINVAL`, `EISCONN`: as for [`connect`].
+pub(crate) fn accept(
+    dev: ArcBorrow<'_, Device>,
+    id: CmId,
+    name: NonZeroUsize,
+    param: &ConnParam<'_>,
+) -> Result {
+    let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
+    let asked = conn
+        .pending_reply
+        .lock()
+        .take_question()
+        .ok_or(ECONNRESET)?;
+    let result = match conn.prepare(&asked, param) {
+        Ok((reply, rules, rtr)) => {
+            *conn.pending_reply.lock() = PendingReply::Answered(Answer::Accept {
+                id,
+                reply,
+                rules,
+                rtr,
+            });
+            Ok(())
+        }
+        Err(error) => {
+            // The caller hears of the first error.
+            let _ = conn.refuse(&asked, &[]);
+            Err(error)
+        }
+    };
+    conn.kick();
+    result
+}
+
+/// Refuses a connection that a peer asked for.
+///
+/// # Errors
+///
+/// * `ECONNRESET`: the peer has gone away, or waited too long.
+/// * `EINVAL`: more private data than the MPA Reply can carry; the peer is refused without it.
+pub(crate) fn reject(
+    dev: ArcBorrow<'_, Device>,
+    name: NonZeroUsize,
+    private_data: &[u8],
+) -> Result {
+    let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
+    let asked = conn
+        .pending_reply
+        .lock()
+        .take_question()
+        .ok_or(ECONNRESET)?;
+    let result = conn.refuse(&asked, private_data);
+    conn.kick();
+    result
+}
+
+impl Conn {
+    /// Lets TCP connect for a queue pair that is bound.
+    fn begin(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        qp: Arc<Qp>,
+        bound: Result,
+        remote: &SockAddr,
+        enter: impl FnOnce(&mut Actor),
+    ) -> Result {
+        let begun = bound.and_then(|()| {
+            self.qp.populate(BhRevocable::new(qp));
+            self.socket.connect_nonblock(remote)
+        });
+        match begun {
+            Ok(_) => {
+                self.device().stats.connects.inc();
+                enter(actor);
+                // It may be there already, and its callback came too early.
+                self.kick();
+                Ok(())
+            }
+            Err(error) => {
+                self.abandon(actor);
+                Err(error)
+            }
+        }
+    }
+
+    /// Does all of an accept that can fail.
+    fn prepare(
+        self: &Arc<Self>,
+        asked: &Asked,
+        param: &ConnParam<'_>,
+    ) -> Result<(KBox<Frame>, StreamRules, RtrKinds)> {
+        let qp = self.device().qps.get(param.qpn).ok_or(EINVAL)?;
+        let mut responder = asked.responder;
+        if !qp.tells_immediate_data() {
+            responder = responder.without_send_immediate();
+        }
+        let accepted = responder
+            .accept(&asked.request, depths(param)?, param.private_data)
+            .map_err(|_| EINVAL)?;
+        let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
+        qp.bind(self)?;
+        self.qp.populate(BhRevocable::new(qp));
+        Ok((reply, accepted.rules, accepted.rtr))
+    }
+
+    /// Leaves a refusal as the reply. Without memory for one no reply is expected any more, and the
+    /// next step gives up.
+    fn refuse(&self, asked: &Asked, private_data: &[u8]) -> Result {
+        let reject = |data| {
+            let frame = asked.responder.reject(&asked.request, data);
+            Ok(KBox::new(frame.map_err(|_| EINVAL)?, GFP_KERNEL)?)
+        };
+        let (frame, result) = match reject(private_data) {
+            Ok(frame) => (Ok(frame), Ok(())),
+            Err(error) => (reject(&[]), Err(error)),
+        };
+        *self.pending_reply.lock() = match frame {
+            Ok(frame) => PendingReply::Answered(Answer::Refuse(frame)),
+            Err(_) => PendingReply::Closed,
+        };
+        result
+    }
+}
+
+/// Which side of a start-up a configuration is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::cm) enum Role {
+    /// The side that opens the connection.
+    Initiator,
+    /// The side that listens.
+    Responder,
+}
+
+/// What the device's settings mean for a start-up.
+pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
+    let settings = &device.settings;
+    let revision = match (role, settings.mpa_rev()) {
+        (Role::Initiator, MpaRevision::One) => Revision::One,
+        // The setting is about Requests; a Request of either revision is answered.
+        (Role::Initiator, MpaRevision::Two) | (Role::Responder, _) => Revision::Two,
+    };
+    Config {
+        revision,
+        crc: if settings.crc() { Crc::On } else { Crc::Off },
+        markers: Markers::Off,
+        peer_to_peer: if settings.peer_to_peer() {
+            PeerToPeer::On
+        } else {
+            PeerToPeer::Off
+        },
+        extensions: if settings.extensions() {
+            Extensions::SendImmediate
+        } else {
+            Extensions::Rfc7306
+        },
+        ..Config::default()
+    }
+}
+
+/// Makes a configuration that of a start-up without connection manager: either end may be the first
+/// to send, so it is of revision 2, and the ready-to-receive message is a Write. Extensions are
+/// agreed on in the private data.
+pub(in crate::cm) fn for_oob(config: Config) -> Config {
+    Config {
+        revision: Revision::Two,
+        peer_to_peer: PeerToPeer::On,
+        rtr: RtrKinds::WRITE,
+        extensions: Extensions::Rfc7306,
+        ..config
+    }
+}
+
+/// The depths that a consumer asks for, if the device has them.
+fn depths(param: &ConnParam<'_>) -> Result<Depths> {
+    if param.ird > MAX_IRD || param.ord > MAX_ORD {
+        return Err(EINVAL);
+    }
+    Ok(Depths {
+        ird: u16::try_from(param.ird)?,
+        ord: u16::try_from(param.ord)?,
+    })
+}
+
+#[kernel::prelude::kunit_tests(riwarp_conn_requests)]
+mod tests {
+    use super::*;
+
+    fn asked(ird: u32, ord: u32) -> Result<(u16, u16)> {
+        let param = ConnParam {
+            private_data: &[],
+            ord,
+            ird,
+            qpn: 2,
+        };
+        depths(&param).map(|depths| (depths.ird, depths.ord))
+    }
+
+    /// Nobody has more Reads under way than the device can do (RFC 5040, section 8.1.1; RDMAP-170).
+    #[test]
+    fn depths_end_where_the_device_does() {
+        assert_eq!(asked(0, 0), Ok((0, 0)));
+        assert_eq!(asked(128, 128), Ok((128, 128)));
+        for beyond in [129, 255, 65535, 65536 + 1, u32::MAX] {
+            assert_eq!(asked(beyond, 1), Err(EINVAL));
+            assert_eq!(asked(1, beyond), Err(EINVAL));
+        }
+    }
+}

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The steps of a connection that starts up on the side that was called.
+//!
+//! What enters: a socket that a listener has accepted, the octets of the peer's MPA Request, the
+//! consumer's answer. What leaves: a CONNECT_REQUEST for the consumer, the MPA Reply, and the
+//! stream for the queue pair. The peer has a time limit for its Request whatever the pieces in
+//! which it comes, and the consumer one for its answer.
+//!
+//! More than one listener may be in question, if consumers of several network namespaces listened
+//! on the wildcard address before the device was there: `rdma_cm` lets them, and refuses by itself
+//! what is not for them. So they are asked in turn until one accepts.
+//!
+//! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
+
+use core::net::IpAddr;
+
+use iwarp::mpa::{
+    negotiate::{
+        Progress,
+        Request as MpaRequest,
+        Responder,
+        StreamRules, //
+    },
+    start::{
+        Frame,
+        RtrKinds, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    net::{
+        SockAddr,
+        Socket, //
+    },
+    rdma::iw_cm::ConnectRequest, //
+};
+
+use crate::{
+    cm::listen::{
+        Consumer,
+        Listener,
+        Unanswered, //
+    },
+    device::{
+        Device,
+        MAX_IRD,
+        MAX_ORD, //
+    }, //
+};
+
+use super::{
+    actor::{
+        hand_up,
+        Actor,
+        ConnPhase,
+        NextStep, //
+    },
+    frames::{
+        Inbox,
+        Outbox,
+        Readable,
+        Sent, //
+    },
+    is_wanted,
+    requests::{
+        config,
+        Answer,
+        Asked,
+        PendingReply,
+        Role, //
+    },
+    stream::Open,
+    Conn,
+    StreamParams, //
+};
+
+/// A connection that a listener has let in and whose Request has not come yet, or is held back;
+/// listeners limit them.
+pub(crate) struct HalfOpen {
+    listener: Arc<Listener>,
+    /// Whom to ask if the listener's consumer refuses, last one first.
+    others: KVec<Arc<Listener>>,
+    /// What the listener knows it by.
+    key: u64,
+}
+
+impl HalfOpen {
+    /// For one that the listener has just counted.
+    pub(crate) fn new(listener: Arc<Listener>, others: KVec<Arc<Listener>>, key: u64) -> Self {
+        Self {
+            listener,
+            others,
+            key,
+        }
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.listener.left(self.key);
+    }
+}
+
+/// A Request that consumers are asked about.
+pub(in crate::cm) struct Question {
+    asked: Asked,
+    inbox: Inbox,
+    /// Who can be asked next.
+    others: KVec<Arc<Listener>>,
+    /// Counts against the listener that is being asked.
+    unanswered: Unanswered,
+    /// The refusal that says most.
+    refusal: Option<KBox<Frame>>,
+}
+
+impl Question {
+    /// Keeps a refusal, if it says more than those before: whoever is not meant says nothing.
+    fn keep(&mut self, refusal: KBox<Frame>) {
+        let len = |frame: &KBox<Frame>| frame.as_octets().len();
+        if self
+            .refusal
+            .as_ref()
+            .is_none_or(|kept| len(kept) < len(&refusal))
+        {
+            self.refusal = Some(refusal);
+        }
+    }
+}
+
+/// What follows a Reply.
+pub(in crate::cm) enum Then {
+    /// The queue pair has the stream.
+    Open {
+        ird: u16,
+        ord: u16,
+        /// What the peer's ready-to-receive message can be; nothing if it sends none.
+        rtr: RtrKinds,
+    },
+    /// A queue pair that looked for its peer takes the stream, if one begins.
+    Expect(KBox<StreamParams>),
+    /// The consumer refused.
+    Refuse,
+}
+
+/// How much time a phase has, in milliseconds.
+pub(in crate::cm) mod limit {
+    /// The Request in (MPA-8).
+    pub(in crate::cm) const REQUEST: u32 = 5_000;
+    /// A consumer's turn, and then its answer. Initiators give up long before.
+    pub(in crate::cm) const ANSWER: u32 = 60_000;
+    /// The Reply out, and then the peer's ready-to-receive message in.
+    pub(in crate::cm) const READY: u32 = 5_000;
+    /// Before a consumer with too many unanswered requests is tried again by the one whose turn it
+    /// is. When it answers, that one is told.
+    pub(in crate::cm) const RETRY: u32 = 20;
+    /// The same for those behind it, each of which is told when its turn comes.
+    pub(in crate::cm) const RETRY_BEHIND: u32 = 5_000;
+}
+
+impl Conn {
+    /// Takes a connection over that a listener has accepted; returns its number.
+    ///
+    /// Context: process.
+    pub(crate) fn answer(device: &Arc<Device>, socket: Socket, entry: HalfOpen) -> Result<u64> {
+        let chance = entry.listener.chance();
+        let phase = ConnPhase::Waiting {
+            responder: Responder::new(config(device, Role::Responder)),
+            inbox: Inbox::new()?,
+            entry,
+        };
+        let mut actor = Actor::new(phase);
+        actor.limit(limit::REQUEST);
+        actor.look_again(chance);
+        let conn = Self::new(device.clone(), socket, actor)?;
+        conn.kick();
+        Ok(conn.entry.number())
+    }
+
+    pub(in crate::cm) fn waiting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        responder: Responder,
+        mut inbox: Inbox,
+        entry: HalfOpen,
+    ) -> NextStep {
+        if self.is_stopped() || !entry.listener.is_open() {
+            return self.reset(actor);
+        }
+        loop {
+            let wanted = match responder.handle_request(inbox.octets()) {
+                Ok(Progress::NeedMore(wanted)) => wanted,
+                Ok(Progress::Done(request)) => {
+                    actor.limit(limit::ANSWER);
+                    let asked = Asked { responder, request };
+                    return NextStep::Again(ConnPhase::Held {
+                        asked,
+                        inbox,
+                        entry,
+                    });
+                }
+                Err(error) => {
+                    self.misbehaved(error);
+                    return self.reset(actor);
+                }
+            };
+            match inbox.fill(&self.socket, wanted) {
+                Ok(Readable::Octets) => {}
+                Ok(Readable::Nothing) => {
+                    if actor.is_overdue() {
+                        self.device().stats.mpa_timeouts.inc();
+                        return self.reset(actor);
+                    }
+                    if actor.is_look_due() {
+                        entry.listener.call_next();
+                    }
+                    return NextStep::Wait(ConnPhase::Waiting {
+                        responder,
+                        inbox,
+                        entry,
+                    });
+                }
+                Ok(Readable::End) | Err(_) => return self.reset(actor),
+            }
+        }
+    }
+
+    /// The Request is here: asks the consumer, as soon as it can take one more.
+    pub(in crate::cm) fn held(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        asked: Asked,
+        inbox: Inbox,
+        mut entry: HalfOpen,
+    ) -> NextStep {
+        let wanted = !self.is_stopped() && entry.listener.is_open() && !actor.is_overdue();
+        if !wanted || !self.is_quiet() {
+            return self.reset(actor);
+        }
+        if let Consumer::Oob = entry.listener.consumer() {
+            return self.meet(actor, &asked, &inbox);
+        }
+        let invited = if entry.listener.may_ask(entry.key) {
+            self.invite(&entry.listener, &inbox, &asked)
+        } else {
+            Err(ENOMEM)
+        };
+        match invited {
+            Ok(unanswered) => {
+                self.device().stats.connect_requests.inc();
+                actor.limit(limit::ANSWER);
+                NextStep::Again(ConnPhase::Asked(Question {
+                    asked,
+                    inbox,
+                    others: core::mem::take(&mut entry.others),
+                    unanswered,
+                    refusal: None,
+                }))
+            }
+            Err(error) if error == ENOMEM => {
+                // The consumer has not taken the requests before this one yet.
+                let is_next = entry.listener.is_next(entry.key);
+                actor.look_again(if is_next {
+                    limit::RETRY
+                } else {
+                    limit::RETRY_BEHIND
+                });
+                NextStep::Wait(ConnPhase::Held {
+                    asked,
+                    inbox,
+                    entry,
+                })
+            }
+            Err(_) => self.reset(actor),
+        }
+    }
+
+    /// Asks the consumer of a listener. If that fails it cannot answer.
+    fn invite(&self, listener: &Arc<Listener>, inbox: &Inbox, asked: &Asked) -> Result<Unanswered> {
+        let unanswered = listener.ask();
+        // The answer may come before this returns.
+        *self.pending_reply.lock() = PendingReply::Open(*asked);
+        self.raise_request(listener, inbox, &asked.request)
+            .inspect_err(|_| {
+                self.pending_reply.lock().close();
+            })?;
+        Ok(unanswered)
+    }
+
+    /// Raises the event.
+    fn raise_request(&self, listener: &Listener, inbox: &Inbox, request: &MpaRequest) -> Result {
+        let peer = request.peer_depths;
+        // What the peer does not say is up to the consumer.
+        let ird = peer.and_then(|peer| peer.ird).map_or(MAX_ORD, u32::from);
+        let ord = peer.and_then(|peer| peer.ord).map_or(MAX_IRD, u32::from);
+        let Consumer::Cm(id) = listener.consumer() else {
+            return Err(EINVAL);
+        };
+        id.connect_request(
+            &ConnectRequest {
+                local: plain(self.socket.local_addr()?),
+                remote: plain(self.socket.peer_addr()?),
+                private_data: hand_up(request.private_data, inbox.octets()),
+                ird,
+                ord,
+            },
+            self.entry.name()?,
+        )
+    }
+
+    pub(in crate::cm) fn asked(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        question: Question,
+    ) -> NextStep {
+        // As a statement of its own, for the answer's drop.
+        let answer = self.pending_reply.lock().take_answer();
+        match answer {
+            Some(Answer::Accept {
+                id,
+                reply,
+                rules,
+                rtr,
+            }) => {
+                actor.id = Some(id);
+                self.accepted(actor, reply, &rules, rtr)
+            }
+            Some(Answer::Refuse(frame)) => self.refused(actor, question, frame),
+            None => {
+                let useful = !self.is_stopped() && !actor.is_overdue() && self.is_quiet();
+                let mut pending_reply = self.pending_reply.lock();
+                // If the consumer cannot be told that it is too late, its answer finds nobody. If
+                // it is preparing one, a step follows.
+                if pending_reply.is_busy() || (useful && pending_reply.is_open()) {
+                    NextStep::Wait(ConnPhase::Asked(question))
+                } else {
+                    pending_reply.close();
+                    drop(pending_reply);
+                    self.reset(actor)
+                }
+            }
+        }
+    }
+
+    /// A consumer does not want the connection: asks the next one.
+    fn refused(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        mut question: Question,
+        refusal: KBox<Frame>,
+    ) -> NextStep {
+        question.keep(refusal);
+        while let Some(listener) = question.others.pop() {
+            if !listener.is_open() || self.is_stopped() {
+                continue;
+            }
+            if let Ok(unanswered) = self.invite(&listener, &question.inbox, &question.asked) {
+                question.unanswered = unanswered;
+                actor.limit(limit::ANSWER);
+                return NextStep::Wait(ConnPhase::Asked(question));
+            }
+        }
+        match question.refusal {
+            Some(frame) => {
+                actor.limit(limit::READY);
+                NextStep::Again(ConnPhase::Replying {
+                    out: Outbox::new(frame),
+                    then: Then::Refuse,
+                })
+            }
+            None => self.reset(actor),
+        }
+    }
+
+    /// The consumer wants the connection.
+    fn accepted(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        reply: KBox<Frame>,
+        rules: &StreamRules,
+        rtr: RtrKinds,
+    ) -> NextStep {
+        if self.is_stopped() || !self.is_quiet() {
+            return self.fail(actor, ECONNRESET);
+        }
+        let Some(qp) = self.qp() else {
+            return self.fail(actor, ECONNRESET);
+        };
+        // Before the Reply, so that what it promises is there. The queue pair keeps silent until
+        // the peer's first FPDU (MPA-9), hence cannot overtake it.
+        if qp
+            .attach(self, &StreamParams::responder(rules, rtr))
+            .is_err()
+        {
+            return self.fail(actor, ECONNRESET);
+        }
+        actor.limit(limit::READY);
+        NextStep::Again(ConnPhase::Replying {
+            out: Outbox::new(reply),
+            then: Then::Open {
+                ird: rules.depths.ird,
+                ord: rules.depths.ord,
+                rtr,
+            },
+        })
+    }
+
+    pub(in crate::cm) fn replying(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        mut out: Outbox,
+        then: Then,
+    ) -> NextStep {
+        let sent = out.flush(&self.socket);
+        let late = matches!(sent, Ok(Sent::Part)) && actor.is_overdue();
+        match then {
+            Then::Refuse => match sent {
+                Ok(Sent::All) => self.linger(actor),
+                Ok(Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
+                    NextStep::Wait(ConnPhase::Replying { out, then })
+                }
+                Ok(Sent::Part) | Err(_) => self.reset(actor),
+            },
+            Then::Expect(params) => match sent {
+                Ok(Sent::All) => NextStep::Again(ConnPhase::Expecting(params)),
+                Ok(Sent::Part) if !late && !self.is_stopped() => {
+                    let then = Then::Expect(params);
+                    NextStep::Wait(ConnPhase::Replying { out, then })
+                }
+                Ok(Sent::Part) | Err(_) => self.fail(actor, ECONNRESET),
+            },
+            Then::Open { ird, ord, rtr } => match sent {
+                Ok(Sent::All) => {
+                    self.device().stats.established.inc();
+                    self.enter_stream();
+                    let mut open = Open::unreported(ird, ord);
+                    if rtr.is_empty() {
+                        actor.no_limit();
+                        open.report(actor);
+                        if self.device().settings.eager_responder() {
+                            if let Some(qp) = self.qp() {
+                                qp.allow_sending();
+                            }
+                        }
+                    } else {
+                        actor.limit(limit::READY);
+                    }
+                    NextStep::Again(ConnPhase::Open(open))
+                }
+                Ok(Sent::Part) if !late && !self.is_stopped() => {
+                    NextStep::Wait(ConnPhase::Replying { out, then })
+                }
+                Ok(Sent::Part) | Err(_) => self.fail_open(actor, ECONNRESET),
+            },
+        }
+    }
+}
+
+/// An IPv4 address as such, also if an IPv6 socket was asked for it.
+pub(crate) fn plain(addr: SockAddr) -> SockAddr {
+    match addr.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SockAddr::new(ip.into(), addr.port()),
+            None => addr,
+        },
+        IpAddr::V4(_) => addr,
+    }
+}

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of what passes between the callbacks of a connection and its queue pair.
+
+#[kernel::prelude::kunit_tests(riwarp_conn)]
+mod conn {
+    use super::super::{
+        bench::{
+            self,
+            fill,
+            ConnRig,
+            FPDU, //
+        },
+        requests::{
+            config,
+            Role, //
+        },
+        *, //
+    };
+    use crate::{
+        bench::polled,
+        Riwarp, //
+    };
+    use iwarp::{
+        lifecycle::QpPhase,
+        mpa::negotiate::{
+            Depths,
+            Initiator, //
+        }, //
+    };
+    use kernel::time::{
+        delay::fsleep,
+        Delta, //
+    };
+    use kernel_ext::{
+        net::bench::eventually,
+        rdma::{
+            bench::{
+                post_send,
+                post_send_immediate, //
+            },
+            ops::QpOps,
+            wr::{
+                SendFlags,
+                WcStatus, //
+            }, //
+        }, //
+    };
+
+    const PARAMS: StreamParams = StreamParams {
+        crc: Crc::On,
+        ..bench::PARAMS
+    };
+
+    /// Takes what comes; how many octets that were.
+    fn take(socket: &Socket) -> usize {
+        let mut octets = [0; 512];
+        core::iter::from_fn(|| socket.recv(&mut octets).ok()).sum()
+    }
+
+    /// Whether room for the first FPDU came only between the two owners, and it went out all the
+    /// same. If not, it went out before: TCP may give a buffer more room when a late acknowledgment
+    /// comes.
+    fn room_between_two_owners() -> Result<bool> {
+        let rig = ConnRig::new()?;
+        let full = fill(&rig.conn.socket);
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
+        rig.bench.device.queues.tx.flush();
+        // Now there is room, before the queue pair can hear of it.
+        let mut taken = 0;
+        eventually(|| {
+            taken += take(&rig.far);
+            taken >= full
+        })?;
+        fsleep(Delta::from_millis(100));
+        taken += take(&rig.far);
+        rig.conn.enter_stream();
+        if taken > full {
+            return Ok(false);
+        }
+        let mut octets = [0; FPDU + 1];
+        eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
+        Ok(true)
+    }
+
+    #[test]
+    fn room_that_comes_between_two_owners_is_not_lost() -> Result {
+        for _ in 0..10 {
+            if room_between_two_owners()? {
+                return Ok(());
+            }
+        }
+        Err(EAGAIN)
+    }
+
+    /// The next message on the wire without its length, pad and CRC.
+    fn message<const LEN: usize>(socket: &Socket) -> Result<[u8; LEN]> {
+        let mut octets = [0; 64];
+        // NO-OVERFLOW: messages of a few octets.
+        let fpdu = 2 + LEN + (2 + LEN).wrapping_neg() % 4 + 4;
+        let mut len = 0;
+        eventually(|| {
+            len += socket.recv(&mut octets[len..fpdu]).unwrap_or(0);
+            len == fpdu
+        })?;
+        assert_eq!(octets[..2], [0, LEN as u8]);
+        Ok(octets[2..2 + LEN].try_into().map_err(|_| EINVAL)?)
+    }
+
+    #[test]
+    fn an_empty_send_with_immediate_of_the_kernel_is_immediate_data() -> Result {
+        let rig = ConnRig::new()?;
+        rig.qp.attach(&rig.conn, &PARAMS)?;
+        let post = |id, imm: &[u8; 4], len, flags| {
+            post_send_immediate::<Riwarp, _>(id, *imm, len, flags, |wrs| rig.qp.post_send(wrs))
+        };
+        post(7, b"abcd", 0, SendFlags::empty())?;
+        post(8, b"efgh", 0, SendFlags::SOLICITED)?;
+        // RFC 7306 has none with payload, and the peer has agreed on nothing else.
+        assert_eq!(post(9, b"ijkl", 1, SendFlags::empty()), Err(EOPNOTSUPP));
+        post_send::<Riwarp, _>(&[10], |wrs| rig.qp.post_send(wrs))?;
+        for (number, opcode, data) in [(1, 0x48, b"abcd\0\0\0\0"), (2, 0x49, b"efgh\0\0\0\0")] {
+            let mut expected = [0; 26];
+            expected[..2].copy_from_slice(&[0x41, opcode]);
+            expected[13] = number;
+            expected[18..].copy_from_slice(data);
+            assert_eq!(message(&rig.far)?, expected);
+        }
+        let send: [u8; 18] = message(&rig.far)?;
+        assert_eq!((send[1], send[13]), (0x43, 3));
+        for id in [7, 8, 10] {
+            let mut done = None;
+            eventually(|| {
+                done = polled(&rig.cq);
+                done.is_some()
+            })?;
+            assert_eq!(done, Some((id, Some(WcStatus::Success), 0)));
+        }
+        Ok(())
+    }
+
+    /// The queue pair cannot take the stream any more when the Reply comes: a local failure that
+    /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
+    #[test]
+    fn a_failure_behind_the_reply_is_told_by_a_terminate() -> Result {
+        let rig = ConnRig::new()?;
+        let depths = Depths { ird: 1, ord: 1 };
+        let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
+        let request = initiator.request(&[]).map_err(|_| EINVAL)?;
+        let request = KBox::new(request, GFP_KERNEL)?;
+        let begin = |actor: &mut Actor| actor.begin_connecting(None, initiator, request);
+        begin(&mut rig.conn.actor.lock());
+        rig.conn.kick();
+        // Key, flags, revision and length, and the four octets of RFC 6581.
+        let mut frame = rig.take::<24>()?;
+        rig.qp.enter(QpPhase::Closing);
+        frame[..16].copy_from_slice(b"MPA ID Rep Frame");
+        assert_eq!(rig.far.send(&frame), Ok(frame.len()));
+        assert_eq!(rig.take_terminate(), Ok((2, 0, 5)));
+        Ok(())
+    }
+
+    #[test]
+    fn the_kernel_sends_payload_with_immediate_where_the_peer_agreed() -> Result {
+        let rig = ConnRig::new()?;
+        let params = StreamParams {
+            extensions: Extensions::SendImmediate,
+            ..PARAMS
+        };
+        rig.qp.attach(&rig.conn, &params)?;
+        let post = |len| {
+            let flags = SendFlags::SOLICITED;
+            post_send_immediate::<Riwarp, _>(7, *b"abcd", len, flags, |wrs| rig.qp.post_send(wrs))
+        };
+        post(0)?;
+        // Its payload is nowhere, so it ends in error, but not for what it is.
+        post(1)?;
+        let mut expected = [0; 18];
+        expected[..6].copy_from_slice(b"\x41\x5fabcd");
+        expected[13] = 1;
+        assert_eq!(message(&rig.far)?, expected);
+        for status in [WcStatus::Success, WcStatus::LocalProtection] {
+            let mut done = None;
+            eventually(|| {
+                done = polled(&rig.cq);
+                done.is_some()
+            })?;
+            assert_eq!(done.map(|(_, status, _)| status), Some(Some(status)));
+        }
+        Ok(())
+    }
+}
+
+/// Atomic operations under masks, which processes cannot ask for: from `ib_post_send()` of a kernel
+/// consumer to the word of another queue pair, by the octets in between, and back.
+#[kernel::prelude::kunit_tests(riwarp_masked_atomics)]
+mod masked {
+    use super::super::{
+        actor::ConnPhase,
+        *, //
+    };
+    use crate::{
+        bench::Bench,
+        mem::mr::Mr,
+        queue::cq::Cq,
+        Riwarp, //
+    };
+    use kernel_ext::{
+        crc32c,
+        mm::shared_ring::SharedMem,
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family, //
+        },
+        rdma::{
+            bench::{
+                kernel_owned,
+                poll_done,
+                ConsumerQp,
+                MaskedAtomic,
+                MaskedOp, //
+            },
+            ops::{
+                CqOps,
+                QpOps, //
+            },
+            types::AccessFlags,
+            wr::WcOpcode, //
+        }, //
+    };
+
+    const PARAMS: StreamParams = StreamParams {
+        crc: Crc::On,
+        markers: Markers::Off,
+        ird: 4,
+        ord: 4,
+        send_rtr: None,
+        expect_rtr: RtrKinds::NONE,
+        wait_first_fpdu: false,
+        extensions: Extensions::Rfc7306,
+    };
+
+    /// A queue pair with a stream whose peer is `far`, and memory that it and its peer may use.
+    /// Ended when it is dropped.
+    struct ConnectedQp {
+        conn: Arc<Conn>,
+        qp: Arc<Qp>,
+        cq: Arc<Cq>,
+        far: Socket,
+        memory: SharedMem,
+        keys: (u32, u32),
+        _mr: Arc<Mr>,
+        _bench: Bench,
+    }
+
+    impl ConnectedQp {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let cq = bench.cq(16)?;
+            let qp = bench.qp(16, &cq)?;
+            let access = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_ATOMIC);
+            let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
+            let (near, far) = pair(Family::V4)?;
+            let conn = Conn::new(bench.device.clone(), near, Actor::new(ConnPhase::Released))?;
+            qp.bind(&conn)?;
+            conn.qp.populate(BhRevocable::new(qp.clone()));
+            qp.attach(&conn, &PARAMS)?;
+            conn.enter_stream();
+            Ok(Self {
+                conn,
+                qp,
+                cq,
+                far,
+                memory: SharedMem::try_new(4096)?,
+                keys: (made.lkey, made.rkey),
+                _mr: made.mr,
+                _bench: bench,
+            })
+        }
+
+        /// The address of its word with that number.
+        fn address(&self, word: usize) -> u64 {
+            self.memory
+                .start()
+                .wrapping_add(word * 8)
+                .expose_provenance() as u64
+        }
+
+        /// Its word with that number.
+        fn word(&self, word: usize) -> Option<u64> {
+            self.memory.copy_out(word * 8)
+        }
+
+        /// Takes an FPDU of `N` octets from it, and checks length and CRC; what is in between.
+        fn take<const N: usize>(&self) -> Result<[u8; N]> {
+            let mut octets = [0; N];
+            eventually(|| self.far.peek(&mut octets) == Ok(N))?;
+            self.far.recv(&mut octets)?;
+            let (body, crc) = octets.split_at(N - 4);
+            let expected = crc32c::finish(crc32c::update(crc32c::INIT, body));
+            alike("CRC", crc, &expected.to_le_bytes())?;
+            alike("length", &octets[..2], &(N as u16 - 6).to_be_bytes())?;
+            Ok(octets)
+        }
+    }
+
+    /// Compares what is to be the same. (An assertion is one of the test only in the function that
+    /// is the test.)
+    fn alike<T: PartialEq + core::fmt::Debug>(what: &str, is: T, expected: T) -> Result {
+        if is == expected {
+            return Ok(());
+        }
+        pr_err!("{what}: {is:x?} instead of {expected:x?}\n");
+        Err(EINVAL)
+    }
+
+    impl Drop for ConnectedQp {
+        fn drop(&mut self) {
+            self.conn.abandon(&mut self.conn.actor.lock());
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    /// Octets of an FPDU with a request, and with a response: length, untagged header, RDMAP
+    /// header, CRC.
+    const REQUEST: usize = 2 + 18 + 52 + 4;
+    const RESPONSE: usize = 2 + 18 + 12 + 4;
+
+    /// RFC 5041, section 4.3, and RFC 7306, section 5.1: the headers as they have to be.
+    fn header(opcode: u8, queue: u32, msn: u32) -> [u8; 18] {
+        let mut octets = [0; 18];
+        // Last segment, DDP version 1; RDMAP version 1; a word for Invalidate, which is not used.
+        octets[..2].copy_from_slice(&[0x41, 0x40 | opcode]);
+        octets[6..10].copy_from_slice(&queue.to_be_bytes());
+        octets[10..14].copy_from_slice(&msn.to_be_bytes());
+        octets
+    }
+
+    /// A request: AOpCode, data and mask, compare data and mask.
+    type Wire = (u32, [u64; 4]);
+
+    fn request(identifier: [u8; 4], wire: &Wire, to: u64, rkey: u32) -> [u8; 52] {
+        let mut octets = [0; 52];
+        octets[..4].copy_from_slice(&wire.0.to_be_bytes());
+        octets[4..8].copy_from_slice(&identifier);
+        octets[8..12].copy_from_slice(&rkey.to_be_bytes());
+        octets[12..20].copy_from_slice(&to.to_be_bytes());
+        for (field, value) in octets[20..].chunks_exact_mut(8).zip(&wire.1) {
+            field.copy_from_slice(&value.to_be_bytes());
+        }
+        octets
+    }
+
+    /// What is asked, how it goes over the wire, the word before and after.
+    struct Case {
+        op: MaskedOp,
+        wire: Wire,
+        before: u64,
+        after: u64,
+        opcode: WcOpcode,
+    }
+
+    fn swap(
+        [compare, compare_mask]: [u64; 2],
+        [swap, swap_mask]: [u64; 2],
+        before: u64,
+        after: u64,
+    ) -> Case {
+        Case {
+            op: MaskedOp::CompareSwap {
+                compare,
+                compare_mask,
+                swap,
+                swap_mask,
+            },
+            wire: (2, [swap, swap_mask, compare, compare_mask]),
+            before,
+            after,
+            opcode: WcOpcode::MaskedCompareSwap,
+        }
+    }
+
+    fn add(add: u64, boundary: u64, before: u64, after: u64) -> Case {
+        Case {
+            op: MaskedOp::FetchAdd { add, boundary },
+            wire: (0, [add, boundary, 0, u64::MAX]),
+            before,
+            after,
+            opcode: WcOpcode::MaskedFetchAdd,
+        }
+    }
+
+    /// Has all of them done, as one list, each on a word of its own.
+    fn all_pass(cases: &[Case]) -> Result {
+        let (near, far) = (ConnectedQp::new()?, ConnectedQp::new()?);
+        let consumer = ConsumerQp::<Riwarp>::new(near.qp.clone())?;
+        let mut list = KVec::new();
+        for (word, case) in cases.iter().enumerate() {
+            far.memory.copy_in(word * 8, &case.before)?;
+            let asked = MaskedAtomic {
+                id: word as u64 + 100,
+                op: case.op,
+                target: (far.address(word), far.keys.1),
+                sink: (near.address(word), near.keys.0),
+            };
+            list.push(asked, GFP_KERNEL)?;
+        }
+        consumer.post_send(&list)?;
+        for (word, (case, msn)) in cases.iter().zip(1u32..).enumerate() {
+            let asked = near.take::<REQUEST>()?;
+            alike("header of a request", &asked[2..20], &header(0x0a, 1, msn))?;
+            let identifier = [asked[24], asked[25], asked[26], asked[27]];
+            let expected = request(identifier, &case.wire, far.address(word), far.keys.1);
+            alike("request", &asked[20..72], &expected)?;
+            // Nothing is done before the peer does it.
+            alike("word before", far.word(word), Some(case.before))?;
+            far.far.send(&asked)?;
+            let answered = far.take::<RESPONSE>()?;
+            alike(
+                "header of a response",
+                &answered[2..20],
+                &header(0x0b, 3, msn),
+            )?;
+            alike("identifier", &answered[20..24], &identifier)?;
+            alike("response", &answered[24..32], &case.before.to_be_bytes())?;
+            alike("word after", far.word(word), Some(case.after))?;
+            alike("sink before", near.word(word), Some(0))?;
+            near.far.send(&answered)?;
+            let mut done = None;
+            eventually(|| {
+                done = poll_done(|sink| near.cq.poll(sink));
+                done.is_some()
+            })?;
+            alike(
+                "completion",
+                done,
+                Some((word as u64 + 100, Some(case.opcode))),
+            )?;
+            alike("sink after", near.word(word), Some(case.before))?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn some_bits_are_compared_and_others_swapped() -> Result {
+        let (word, all) = (0x1122_3344_5566_7788, u64::MAX);
+        all_pass(&[
+            // Alike in the octet that counts.
+            swap(
+                [0x88, 0xff],
+                [0xaabb_0000_0000_0000, 0xffff << 48],
+                word,
+                0xaabb_3344_5566_7788,
+            ),
+            // Not alike in it.
+            swap([0x89, 0xff], [all, all], word, word),
+            // Nothing is compared.
+            swap([0xdead, 0], [0x5a5a, all], word, 0x5a5a),
+            // Nothing is swapped.
+            swap([word, all], [0x5a5a, 0], word, word),
+        ])
+    }
+
+    #[test]
+    fn fields_are_added_without_a_carry_between_them() -> Result {
+        all_pass(&[
+            // Four fields of 16 bits, of which each overflows.
+            add(0x0001_0001_0001_0001, 0x8000_8000_8000_8000, u64::MAX, 0),
+            // Two of 32: of one a carry is lost, inside the other it passes.
+            add(
+                0x0000_0001_0000_0001,
+                0x8000_0000_8000_0000,
+                0x0000_ffff_ffff_ffff,
+                0x0001_0000_0000_0000,
+            ),
+            // One of 64.
+            add(1, 0, 0xffff_ffff, 1 << 32),
+            // Fields of one bit.
+            add(0x0ff0, u64::MAX, 0x00ff, 0x0f0f),
+        ])
+    }
+}

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The listening TCP sockets, and whose they are.
+//!
+//! What enters: listeners that want to be reached at an address, and TCP's word that a connection
+//! waits. What leaves: accepted sockets, each with the listeners that it can be for.
+//!
+//! A listener on an address has a socket of its own. One on the wildcard address has a socket on
+//! its device's interface only, so that every device can have one on the same port. (What this host
+//! sends to itself counts as arriving on the interface that has the address:
+//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) Listeners of several consumers may want
+//! that same socket; such sockets are in the list of the [`ListenSockets`].
+//!
+//! Locks: the list of shared sockets > a listening socket's `inner` > TCP's socket lock, and
+//! `inner` > a listener's `waiting`. Context: process; callbacks of TCP only queue work.
+
+use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        DelayedWork,
+        WorkItem, //
+    }, //
+};
+use kernel_ext::{
+    mm::noio::without_io,
+    net::{
+        Family,
+        Hooked,
+        Inbound,
+        NetId,
+        Reuse,
+        SockAddr,
+        Socket,
+        SocketEvents, //
+    },
+    rdma::iw_cm::CmId,
+    sync::{
+        BhOff,
+        ModuleCell, //
+    },
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed,
+        DelayedItem,
+        OwnedQueue, //
+    }, //
+};
+
+use crate::device::{
+    queues::Queues,
+    Device, //
+};
+
+use super::{
+    Listener,
+    ListenerOrigin, //
+};
+
+/// The sockets that listeners share. Filled while the module is in service.
+pub(crate) static LISTEN_SOCKETS: ModuleCell<ListenSockets> = ModuleCell::empty();
+
+/// A listening socket.
+#[pin_data]
+pub(super) struct ListenSocket {
+    scope: BindScope,
+    queues: Arc<Queues>,
+    #[pin]
+    inner: Mutex<ListenSocketInner>,
+    #[pin]
+    work: DelayedWork<ListenSocket>,
+}
+
+struct ListenSocketInner {
+    /// There until the last listener leaves.
+    socket: Option<Hooked<ListenSocket>>,
+    listeners: KVec<Arc<Listener>>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for ListenSocket { self.work }
+}
+
+impl DelayedItem for ListenSocket {
+    fn queue(&self) -> &OwnedQueue {
+        &self.queues.conn
+    }
+}
+
+impl WorkItem for ListenSocket {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // The steps of other connections wait behind it.
+        without_io(|| this.accept_all());
+    }
+}
+
+impl SocketEvents for ListenSocket {
+    fn data_ready(self: ArcBorrow<'_, Self>, _inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
+        Arc::from(self).kick();
+    }
+
+    fn write_space(self: ArcBorrow<'_, Self>) {}
+
+    fn state_change(self: ArcBorrow<'_, Self>) {}
+}
+
+/// Those of a socket, in the order in which they are asked; last one first.
+fn in_turn(listeners: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
+    let mut asked = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
+    for origin in [ListenerOrigin::Unknown, ListenerOrigin::Native] {
+        for listener in listeners
+            .iter()
+            .filter(|listener| listener.origin == origin)
+        {
+            asked.push(listener.clone(), GFP_KERNEL)?;
+        }
+    }
+    Ok(asked)
+}
+
+/// A connection that came in.
+struct Arrival {
+    socket: Socket,
+    /// Whom it can be for; last one first.
+    listeners: KVec<Arc<Listener>>,
+}
+
+impl Arrival {
+    fn admit(mut self) -> Result {
+        let first = self.listeners.pop().ok_or(EADDRNOTAVAIL)?;
+        first.admit(self.socket, self.listeners)
+    }
+}
+
+impl ListenSocket {
+    /// Opens one for its first listener, who then has to kick it: somebody may have come already.
+    fn open(
+        listener: &Arc<Listener>,
+        params: &ListenParams,
+        scope: BindScope,
+    ) -> Result<Arc<Self>> {
+        let socket = params.socket(&listener.device, scope)?;
+        let mut listeners = KVec::new();
+        listeners.push(listener.clone(), GFP_KERNEL)?;
+        let listen_socket = Arc::pin_init(
+            pin_init!(Self {
+                scope,
+                queues: listener.device.queues.clone(),
+                inner <- new_mutex!(
+                    ListenSocketInner {
+                        socket: None,
+                        listeners,
+                    },
+                    "riwarp::ListenSocket::inner"
+                ),
+                work <- new_delayed_work!("riwarp::ListenSocket::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let hooked = Hooked::new(socket.into_listener(), listen_socket.clone())?;
+        hooked.listen(params.backlog)?;
+        listen_socket.inner.lock().socket = Some(hooked);
+        Ok(listen_socket)
+    }
+
+    /// Lets the work item look who waits. Context: any.
+    pub(super) fn kick(self: &Arc<Self>) {
+        // One that is queued already, or will soon be, will do.
+        let _ = self.queues.conn.enqueue(self.clone());
+    }
+
+    /// Accepts the connections that wait, so many at a time that others get their turn.
+    fn accept_all(self: &Arc<Self>) {
+        for _ in 0..BUDGET {
+            let Some(arrival) = self.accept() else {
+                return;
+            };
+            // A peer that cannot be let in sees its connection end.
+            if let Err(error) = arrival.admit() {
+                pr_debug!("a connection could not be let in: {:?}\n", error);
+            }
+        }
+        self.kick();
+    }
+
+    /// Takes a connection that waits.
+    fn accept(self: &Arc<Self>) -> Option<Arrival> {
+        let inner = self.inner.lock();
+        let listening = inner.socket.as_ref()?;
+        // It may be for any of them. As long as one is full, which then dismisses one that waits,
+        // TCP keeps the connection.
+        if !inner.listeners.iter().all(|listener| listener.has_room()) {
+            return None;
+        }
+        loop {
+            match listening.accept() {
+                Ok(socket) => {
+                    let listeners = in_turn(&inner.listeners).unwrap_or_default();
+                    return Some(Arrival { socket, listeners });
+                }
+                // It has gone again.
+                Err(error) if error == ECONNABORTED => {}
+                // TCP does not say again that it waits.
+                Err(error) if error == ENOMEM => {
+                    let delay = msecs_to_jiffies(RETRY_MS);
+                    let _ = enqueue_delayed(self.clone(), delay);
+                    return None;
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Adds a listener. Gives `false` if the last one has just left.
+    fn add(&self, listener: &Arc<Listener>) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        if inner.socket.is_none() {
+            return Ok(false);
+        }
+        inner.listeners.push(listener.clone(), GFP_KERNEL)?;
+        Ok(true)
+    }
+
+    /// A listener leaves. With the last one the socket goes: its port is free afterwards.
+    pub(super) fn leave(self: &Arc<Self>, listener: &Arc<Listener>) {
+        match LISTEN_SOCKETS.get() {
+            Some(all) if self.scope.is_shared() => all.leave(self, listener),
+            _ => drop(self.remove(listener)),
+        }
+    }
+
+    /// Takes a listener out, and gives the socket if it was the last one.
+    fn remove(self: &Arc<Self>, listener: &Arc<Listener>) -> Option<Hooked<ListenSocket>> {
+        let (_drop_outside_lock, socket) = {
+            let mut inner = self.inner.lock();
+            let mut listeners = inner.listeners.iter();
+            let index = listeners.position(|other| Arc::ptr_eq(other, listener));
+            let removed = index.and_then(|index| inner.listeners.remove(index).ok());
+            let socket = if inner.listeners.is_empty() {
+                inner.socket.take()
+            } else {
+                None
+            };
+            (removed, socket)
+        };
+        if socket.is_some() {
+            // Without a socket nobody sets it again.
+            cancel_delayed(self);
+        }
+        socket
+    }
+}
+
+/// The sockets that listeners share.
+#[pin_data]
+pub(crate) struct ListenSockets {
+    #[pin]
+    sockets: Mutex<KVec<Arc<ListenSocket>>>,
+}
+
+impl ListenSockets {
+    /// Makes an empty list.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                sockets <- new_mutex!(KVec::new(), "riwarp::ListenSockets::sockets"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Adds a listener to a socket, which is opened if it is not there.
+    fn add(
+        &self,
+        listener: &Arc<Listener>,
+        params: &ListenParams,
+        scope: BindScope,
+    ) -> Result<Arc<ListenSocket>> {
+        let mut sockets = self.sockets.lock();
+        for listen_socket in sockets
+            .iter()
+            .filter(|listen_socket| listen_socket.scope == scope)
+        {
+            if listen_socket.add(listener)? {
+                return Ok(listen_socket.clone());
+            }
+        }
+        sockets.reserve(1, GFP_KERNEL)?;
+        let listen_socket = ListenSocket::open(listener, params, scope)?;
+        sockets.push(listen_socket.clone(), GFP_KERNEL)?;
+        Ok(listen_socket)
+    }
+
+    /// Takes a listener from a socket, and with the last one the socket out of the list.
+    fn leave(&self, listen_socket: &Arc<ListenSocket>, listener: &Arc<Listener>) {
+        let mut sockets = self.sockets.lock();
+        // Closed with the lock held, so that nobody who finds no socket in the list finds its port
+        // taken.
+        if let Some(socket) = listen_socket.remove(listener) {
+            drop(socket);
+            let index = sockets
+                .iter()
+                .position(|other| Arc::ptr_eq(other, listen_socket));
+            // The caller has a reference of its own.
+            let _ = index.map(|index| sockets.remove(index));
+        }
+    }
+}
+
+/// What a socket is bound to, so that shared ones can be found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BindScope {
+    /// On the address that was asked for.
+    Address,
+    /// On all addresses, for what arrives on one interface of a network namespace.
+    Interface {
+        net: NetId,
+        ifindex: u32,
+        family: Family,
+        port: u16,
+        v6_only: bool,
+    },
+}
+
+impl BindScope {
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Interface { .. })
+    }
+}
+
+/// What a listener was asked to be.
+pub(super) struct ListenParams {
+    addr: SockAddr,
+    v6_only: bool,
+    tos: Option<u8>,
+    backlog: u16,
+    ifindex: u32,
+    net: NetId,
+    /// The driver holds the port ([`crate::cm::oob::ports`]).
+    is_held: bool,
+}
+
+impl ListenParams {
+    pub(super) fn new(device: &Device, id: &CmId, backlog: u32) -> Result<Self> {
+        let netdev = &device.netdev;
+        Ok(Self {
+            addr: id.local_addr()?,
+            v6_only: id.is_v6_only(),
+            tos: id.tos(),
+            backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),
+            ifindex: netdev.ifindex(),
+            net: netdev.net_id(),
+            is_held: false,
+        })
+    }
+
+    /// For the peers of queue pairs, on a port that is held.
+    pub(super) fn for_peers(device: &Device, addr: SockAddr) -> Self {
+        let netdev = &device.netdev;
+        Self {
+            addr,
+            v6_only: true,
+            tos: None,
+            backlog: BACKLOG_MIN,
+            ifindex: netdev.ifindex(),
+            net: netdev.net_id(),
+            is_held: true,
+        }
+    }
+
+    /// Opens the socket of a listener, or adds it to the one that is there. None on a device that
+    /// is not the consumer's, and if the port is taken on one that perhaps is not.
+    ///
+    /// # Errors
+    ///
+    /// Those of TCP.
+    pub(super) fn open_socket(
+        &self,
+        listener: &Arc<Listener>,
+    ) -> Result<Option<Arc<ListenSocket>>> {
+        if !self.addr.is_unspecified() {
+            return ListenSocket::open(listener, self, BindScope::Address).map(Some);
+        }
+        if listener.origin == ListenerOrigin::Foreign {
+            return Ok(None);
+        }
+        let scope = BindScope::Interface {
+            net: self.net,
+            ifindex: self.ifindex,
+            family: self.addr.family(),
+            port: self.addr.port(),
+            v6_only: self.v6_only,
+        };
+        let all = LISTEN_SOCKETS.get().ok_or(ENODEV)?;
+        match all.add(listener, self, scope) {
+            Err(error) if error == EADDRINUSE && listener.origin == ListenerOrigin::Unknown => {
+                pr_debug!("port {} is taken\n", self.addr.port());
+                Ok(None)
+            }
+            added => added.map(Some),
+        }
+    }
+
+    /// Makes and binds the socket.
+    fn socket(&self, device: &Device, scope: BindScope) -> Result<Socket> {
+        let socket = Socket::new_tcp(&device.net()?, self.addr.family())?;
+        socket.set_reuse(if self.is_held {
+            Reuse::Always
+        } else {
+            Reuse::Lingering
+        });
+        if self.v6_only && self.addr.family() == Family::V6 {
+            socket.set_v6only()?;
+        }
+        if let Some(tos) = self.tos {
+            socket.set_tos(tos);
+        }
+        match scope {
+            BindScope::Address => {}
+            BindScope::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
+        }
+        if self.is_held {
+            socket.bind_privileged(&self.addr)?;
+        } else {
+            socket.bind(&self.addr)?;
+        }
+        Ok(socket)
+    }
+}
+
+/// Connections that TCP keeps at least for a socket. Consumers give the number of requests that
+/// they want to have unanswered, which is another thing.
+const BACKLOG_MIN: u16 = 128;
+/// How many are let in before the steps of connections go on.
+const BUDGET: u32 = 64;
+/// When to try again to accept a connection for which there was no memory, in milliseconds.
+const RETRY_MS: u32 = 100;
+
+#[kernel::prelude::kunit_tests(riwarp_door)]
+mod tests {
+    use super::{
+        super::{
+            await_peers,
+            destroy_listen, //
+        },
+        *, //
+    };
+    use crate::{
+        bench::Bench,
+        cm::conn::Conn, //
+    };
+    use kernel_ext::net::{
+        bench::{
+            address,
+            eventually,
+            pair,
+            socket, //
+        },
+        Connecting,
+        TcpState, //
+    };
+
+    /// A socket whose only listener waits for nobody who comes: all of them are turned away. Ended
+    /// when it is dropped.
+    struct ListenSocketRig {
+        listener: Arc<Listener>,
+        listen_socket: Arc<ListenSocket>,
+        conn: Arc<Conn>,
+        _far: Socket,
+        bench: Bench,
+    }
+
+    impl ListenSocketRig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let (near, far) = pair(Family::V4)?;
+            let listener = await_peers(&bench.device, address(Family::V4, 0))?;
+            let listen_socket = listener.socket.lock().clone().ok_or(EINVAL)?;
+            bench.device.queues.conn.flush();
+            Ok(Self {
+                listener,
+                listen_socket,
+                conn: Conn::of_nobody(&bench.device, near)?,
+                _far: far,
+                bench,
+            })
+        }
+
+        /// So many peers, all of which wait in TCP.
+        fn callers(&self, count: u32) -> Result<KVec<Socket>> {
+            let to = {
+                let inner = self.listen_socket.inner.lock();
+                inner.socket.as_ref().ok_or(EINVAL)?.local_addr()?
+            };
+            let mut callers = KVec::new();
+            for _ in 0..count {
+                let caller = socket(Family::V4)?;
+                if caller.connect_nonblock(&to)? == Connecting::Pending {
+                    eventually(|| caller.state() == TcpState::Established)?;
+                }
+                // Who has acknowledged an octet has seen that the connection is up.
+                let before = caller.acked();
+                caller.send(b"x")?;
+                eventually(|| caller.acked() > before)?;
+                callers.push(caller, GFP_KERNEL)?;
+            }
+            Ok(callers)
+        }
+
+        /// Takes those that wait in TCP; how many these were.
+        fn take_all(&self) -> u32 {
+            let inner = self.listen_socket.inner.lock();
+            let accept = || inner.socket.as_ref()?.accept().ok();
+            // CAST: some ten.
+            core::iter::from_fn(accept).count() as u32
+        }
+    }
+
+    impl Drop for ListenSocketRig {
+        fn drop(&mut self) {
+            destroy_listen(self.listener.clone());
+            self.conn.end_of_nobody();
+        }
+    }
+
+    #[test]
+    fn so_many_are_let_in_before_others_go_on() -> Result {
+        let rig = ListenSocketRig::new()?;
+        let left = rig.conn.without_steps(|| -> Result<u32> {
+            let _callers = rig.callers(BUDGET + 6)?;
+            rig.listen_socket.accept_all();
+            Ok(rig.take_all())
+        })?;
+        assert_eq!(left, 6);
+        Ok(())
+    }
+
+    #[test]
+    fn the_rest_is_let_in_later() -> Result {
+        let rig = ListenSocketRig::new()?;
+        let callers = rig.conn.without_steps(|| rig.callers(BUDGET + 6))?;
+        for caller in &callers {
+            eventually(|| caller.recv(&mut [0]) != Err(EAGAIN))?;
+        }
+        rig.bench.device.queues.conn.flush();
+        assert_eq!(rig.take_all(), 0);
+        Ok(())
+    }
+}

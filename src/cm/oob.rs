@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Out-of-band connect: the queue pairs of a device that wait for a connection without `rdma_cm`.
+//!
+//! Queue pairs begin to wait and stop ([`OobWaiters::wait`], [`OobWaiter`]). As long as one waits
+//! at an address, a listener is open there ([`crate::cm::listen`]). It lets in whoever has the
+//! address of the peer of a queue pair that waits; anybody else is closed before a single octet is
+//! read. The queue pair itself compares what the Request says (`qp::oob`). Wrong PSNs are counted
+//! here, by the address that they come from, as long as a queue pair waits for that address.
+//!
+//! The port is held ([`ports`]) from when the device is made or the port is set, so that no other
+//! program can listen there in its place. Where that fails, because a program has the port already,
+//! each queue pair that begins to wait tries again, and does not wait without.
+//!
+//! Locks: `inner` is held while a listener is opened or closed, so that its address is free for the
+//! next one: `inner` > held ports > socket. Context: process. docs/connections.md.
+
+use iwarp::oob::{
+    AddrPair,
+    Announcement,
+    Mismatch,
+    Pair,
+    QpNumber,
+    WrongGuesses, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+use kernel_ext::net::{
+    SockAddr,
+    Socket, //
+};
+
+use crate::{
+    cm::{
+        conn::plain,
+        listen::{
+            self,
+            Listener, //
+        }, //
+    },
+    device::{
+        gid,
+        Device, //
+    }, //
+};
+
+use self::ports::{
+    HeldPorts,
+    PortHold, //
+};
+
+pub(crate) mod conn;
+pub(crate) mod ports;
+pub(crate) mod qp;
+
+/// The waiting queue pairs of a device.
+#[pin_data]
+pub(crate) struct OobWaiters {
+    ports: Arc<HeldPorts>,
+    /// The zero of the clock by which wrong guesses are forgotten.
+    born: Instant<Monotonic>,
+    #[pin]
+    inner: Mutex<OobWaitersInner>,
+}
+
+struct OobWaitersInner {
+    /// The port of the setting, unless that is 0 or a program had it.
+    hold: Option<PortHold>,
+    /// Addresses and number of each.
+    waiting: RBTree<(AddrPair, QpNumber), ()>,
+    /// By address, those that queue pairs wait for.
+    peers: RBTree<[u8; 16], Peer>,
+    listeners: KVec<OobListener>,
+}
+
+/// A host that queue pairs wait for.
+struct Peer {
+    wrong: WrongGuesses,
+    /// How many queue pairs.
+    users: usize,
+}
+
+/// A listener, and how many queue pairs need it.
+struct OobListener {
+    addr: SockAddr,
+    listener: Arc<Listener>,
+    users: usize,
+    /// The setting may change meanwhile.
+    _hold: PortHold,
+}
+
+/// A queue pair's place among those that wait. Dropping it gives it up.
+pub(crate) struct OobWaiter {
+    device: Arc<Device>,
+    key: (AddrPair, QpNumber),
+    addr: SockAddr,
+}
+
+impl OobWaiters {
+    /// Makes one in which nobody waits and that holds no port.
+    pub(crate) fn new(ports: Arc<HeldPorts>) -> impl PinInit<Self> {
+        pin_init!(Self {
+            ports,
+            born: Instant::now(),
+            inner <- new_mutex!(
+                OobWaitersInner {
+                    hold: None,
+                    waiting: RBTree::new(),
+                    peers: RBTree::new(),
+                    listeners: KVec::new(),
+                },
+                "riwarp::OobWaiters::inner"
+            ),
+        })
+    }
+
+    /// Holds the port of the setting, unless it is held already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OobWaiters::set_port`].
+    pub(crate) fn hold_port(&self, device: &Device) -> Result {
+        self.inner.lock().hold_port(&self.ports, device)
+    }
+
+    /// Changes the setting and holds that port, or none if it is 0. Queue pairs that wait keep the
+    /// port that they have. If the new one cannot be held nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// * `EADDRINUSE` if a program has bound the port, and others of TCP.
+    /// * `ENODEV` if the device or its namespace is going.
+    /// * `ENOMEM`.
+    pub(crate) fn set_port(&self, device: &Device, port: u16) -> Result {
+        let mut inner = self.inner.lock();
+        let hold = match port {
+            0 => None,
+            port => Some(hold(&self.ports, device, port)?),
+        };
+        device.settings.set_pairing_port(port);
+        inner.hold = hold;
+        Ok(())
+    }
+
+    /// Gives the port back, of a device that is going.
+    pub(crate) fn shut_down(&self) {
+        self.inner.lock().hold = None;
+    }
+
+    /// Lets a queue pair wait for its peer at an address of the device.
+    ///
+    /// # Errors
+    ///
+    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program has the
+    ///   port, and others of TCP.
+    /// * `ENODEV` if the device is going.
+    /// * `ENOMEM`.
+    pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<OobWaiter> {
+        let oob_waiters = &device.oob_waiters;
+        let key = (pair.addrs(), pair.local.number);
+        let node = RBTreeNode::new(key, (), GFP_KERNEL_ACCOUNT)?;
+        let peer = Peer {
+            wrong: WrongGuesses::default(),
+            users: 1,
+        };
+        let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
+        let mut inner = oob_waiters.inner.lock();
+        inner.hold_port(&oob_waiters.ports, device)?;
+        inner.get(&oob_waiters.ports, device, addr)?;
+        inner.waiting.insert(node);
+        match inner.peers.get_mut(&pair.remote.gid) {
+            // NO-OVERFLOW: there are far less queue pairs.
+            Some(peer) => peer.users = peer.users.saturating_add(1),
+            None => drop(inner.peers.insert(peer)),
+        }
+        Ok(OobWaiter {
+            device: device.clone(),
+            key,
+            addr,
+        })
+    }
+
+    /// Checks whether anybody waits for somebody at the other end of a connection that has just
+    /// come.
+    ///
+    /// # Errors
+    ///
+    /// `ECONNREFUSED` if nobody does, `ENOTCONN` if it has gone again.
+    pub(crate) fn check_peer(&self, device: &Device, socket: &Socket) -> Result {
+        let addrs = addrs_of(socket)?;
+        let inner = self.inner.lock();
+        let first = inner.waiting.cursor_lower_bound(&(addrs, QpNumber::new(0)));
+        if first.is_some_and(|cursor| cursor.current().0 .0 == addrs) {
+            return Ok(());
+        }
+        drop(inner);
+        device.stats.pairing_refusals.inc();
+        Err(ECONNREFUSED)
+    }
+
+    /// Checks a call for a queue pair that waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pair::check_call`].
+    pub(crate) fn check_call(
+        &self,
+        pair: &Pair,
+        addrs: &AddrPair,
+        theirs: &Announcement,
+    ) -> Result<(), Mismatch> {
+        // CAST: Not negative.
+        let now = self.born.elapsed().as_millis() as u64;
+        let mut inner = self.inner.lock();
+        match inner.peers.get_mut(&pair.remote.gid) {
+            Some(peer) => pair.check_call(addrs, theirs, &mut peer.wrong, now),
+            // It does not wait any more.
+            None => Err(Mismatch::Address),
+        }
+    }
+}
+
+impl OobWaitersInner {
+    fn hold_port(&mut self, ports: &Arc<HeldPorts>, device: &Device) -> Result {
+        if self.hold.is_none() {
+            if let Some(port) = device.settings.pairing_port() {
+                self.hold = Some(hold(ports, device, port)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts one more user of a listener, which is opened if it is not there.
+    fn get(&mut self, ports: &Arc<HeldPorts>, device: &Arc<Device>, addr: SockAddr) -> Result {
+        if let Some(entry) = self.listeners.iter_mut().find(|entry| entry.addr == addr) {
+            // NO-OVERFLOW: there are far less queue pairs.
+            entry.users = entry.users.saturating_add(1);
+            return Ok(());
+        }
+        self.listeners.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        let hold = hold(ports, device, addr.port())?;
+        let listener = listen::await_peers(device, addr)?;
+        let entry = OobListener {
+            addr,
+            listener,
+            users: 1,
+            _hold: hold,
+        };
+        Ok(self.listeners.push(entry, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Counts one user of a listener less, and closes it with the last one.
+    fn put(&mut self, addr: SockAddr) {
+        let Some(index) = self.listeners.iter().position(|entry| entry.addr == addr) else {
+            return;
+        };
+        let Some(entry) = self.listeners.get_mut(index) else {
+            return;
+        };
+        entry.users = entry.users.saturating_sub(1);
+        if entry.users == 0 {
+            if let Ok(entry) = self.listeners.remove(index) {
+                listen::destroy_listen(entry.listener);
+            }
+        }
+    }
+}
+
+impl Drop for OobWaiter {
+    fn drop(&mut self) {
+        let mut inner = self.device.oob_waiters.inner.lock();
+        inner.waiting.remove(&self.key);
+        inner.put(self.addr);
+        let peer = self.key.0.remote;
+        if let Some(mut found) = inner.peers.find_mut(&peer) {
+            let users = found.get().users.saturating_sub(1);
+            found.get_mut().users = users;
+            if users == 0 {
+                found.remove();
+            }
+        }
+    }
+}
+
+/// Holds a port in the namespace of a device.
+fn hold(ports: &Arc<HeldPorts>, device: &Device, port: u16) -> Result<PortHold> {
+    if device.is_going() {
+        return Err(ENODEV);
+    }
+    ports.hold(&device.net()?, port)
+}
+
+/// The addresses of a connection.
+///
+/// # Errors
+///
+/// `ENOTCONN` if there is none any more.
+pub(crate) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
+    Ok(AddrPair {
+        local: gid::of_addr(&plain(socket.local_addr()?)).0,
+        remote: gid::of_addr(&plain(socket.peer_addr()?)).0,
+    })
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The steps of a connection that a peer begins without connection manager.
+//!
+//! What enters: the peer's MPA Request, and the queue pair's word whether it is the one that it
+//! waits for. What leaves: the MPA Reply, and the stream for the queue pair as soon as the peer's
+//! first octets are here: up to then the peer can give this connection up for another one, and
+//! nothing is lost.
+//!
+//! What nobody waits for is closed at once and counted. docs/connections.md. Context: process, the
+//! actor's mutex held.
+
+use iwarp::oob::Announcement;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::sync::BhRevocable;
+
+use crate::cm::conn::{
+    actor::{
+        Actor,
+        ConnPhase,
+        NextStep, //
+    },
+    frames::{
+        look,
+        Inbox,
+        Outbox,
+        Readable, //
+    },
+    requests::Asked,
+    responder::{
+        limit,
+        Then, //
+    },
+    stream::Open,
+    Conn,
+    StreamParams, //
+};
+
+impl Conn {
+    /// The Request is here: looks for the queue pair that it names.
+    pub(in crate::cm) fn meet(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        asked: &Asked,
+        inbox: &Inbox,
+    ) -> NextStep {
+        match self.accept_oob(asked, inbox) {
+            Ok((out, params)) => {
+                self.device().stats.connect_requests.inc();
+                actor.limit(limit::READY);
+                NextStep::Again(ConnPhase::Replying {
+                    out,
+                    then: Then::Expect(params),
+                })
+            }
+            Err(error) => {
+                self.device().stats.pairing_refusals.inc();
+                pr_debug!("no queue pair waits for this connection: {:?}\n", error);
+                self.unbind();
+                self.reset(actor)
+            }
+        }
+    }
+
+    fn accept_oob(
+        self: &Arc<Self>,
+        asked: &Asked,
+        inbox: &Inbox,
+    ) -> Result<(Outbox, KBox<StreamParams>)> {
+        // Without a ready-to-receive message this end would be silent for ever.
+        if !asked.request.is_peer_to_peer() {
+            return Err(ECONNREFUSED);
+        }
+        let private_data = asked.request.private_data.of(inbox.octets());
+        let theirs = Announcement::decode(private_data).map_err(|_| ECONNREFUSED)?;
+        let device = self.device();
+        let qp = device.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
+        let (depths, ours) = qp.accept_oob(self, &theirs)?;
+        self.qp.populate(BhRevocable::new(qp));
+        let accepted = asked
+            .responder
+            .accept(&asked.request, depths, &ours.encode())
+            .map_err(|_| EINVAL)?;
+        let params = StreamParams::responder(&accepted.rules, accepted.rtr);
+        Ok((
+            Outbox::new(KBox::new(accepted.reply, GFP_KERNEL)?),
+            KBox::new(params, GFP_KERNEL)?,
+        ))
+    }
+
+    /// The Reply is out: waits for the first octets of the stream.
+    pub(in crate::cm) fn expecting(
+        self: &Arc<Self>,
+        actor: &mut Actor,
+        params: KBox<StreamParams>,
+    ) -> NextStep {
+        if self.is_stopped() {
+            return self.fail(actor, ECONNRESET);
+        }
+        match look(&self.socket) {
+            Ok(Readable::Octets) => {
+                let Some(qp) = self.qp() else {
+                    return self.fail(actor, ECONNRESET);
+                };
+                if let Err(error) = qp.attach(self, &params) {
+                    return self.fail(actor, error);
+                }
+                self.device().stats.established.inc();
+                self.enter_stream();
+                NextStep::Again(ConnPhase::Open(
+                    Open::unreported(params.ird, params.ord).oob(),
+                ))
+            }
+            Ok(Readable::Nothing) if actor.is_overdue() => {
+                self.device().stats.mpa_timeouts.inc();
+                self.fail(actor, ETIMEDOUT)
+            }
+            Ok(Readable::Nothing) => NextStep::Wait(ConnPhase::Expecting(params)),
+            Ok(Readable::End) | Err(_) => self.fail(actor, ECONNRESET),
+        }
+    }
+}

@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! All devices of the module: how they come and how they go.
+//!
+//! What enters: `rdma link add`, events of network interfaces and namespaces, and the word of
+//! `ib_core` that a device is unregistered. What leaves: devices, one per interface.
+//!
+//! A device goes when its interface leaves its namespace or is removed, when its namespace ends, by
+//! `rdma link delete`, when the module goes, or because somebody unregisters all devices of its
+//! driver number. Whoever comes first marks the [`DeviceEntry`] as doomed. What has to wait is done
+//! by an item on the reaper, because events of interfaces arrive under rtnl, under which nothing
+//! may be unregistered. Dropping the registration waits until the other ways are through, so nobody
+//! runs in this module when its last entry is gone.
+//!
+//! Lock order: an entry's `state` (mutex) before `entries` (spin lock, innermost).
+
+use kernel::{
+    impl_has_work,
+    new_mutex,
+    new_spinlock_irq,
+    new_work,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc,
+        Completion,
+        Mutex,
+        SpinLockIrq, //
+    },
+    workqueue::{
+        Work,
+        WorkItem, //
+    }, //
+};
+use kernel_ext::{
+    net::{
+        AddrEvents,
+        NetDevice,
+        NetId,
+        NetdevEvent,
+        NetdevEvents,
+        NetnsExit,
+        SockAddr, //
+    },
+    rdma::{
+        device::{
+            Identity,
+            Registration, //
+        },
+        link::LinkType, //
+    },
+    sync::ModuleCell, //
+};
+
+use crate::{
+    abi::Abi,
+    cm::oob::ports::HeldPorts,
+    device::{
+        self,
+        queues::Queues,
+        settings::{
+            MpaRevision,
+            Settings, //
+        },
+        Device,
+        Guid,
+        Parts, //
+    },
+    Riwarp, //
+};
+
+/// The registry, for callbacks that get no context of ours. Filled while the module is in service.
+pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();
+
+/// What the module's parameters say about new devices.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults {
+    pub(crate) crc: bool,
+    pub(crate) mpa_rev: MpaRevision,
+}
+
+/// All devices.
+#[pin_data]
+pub(crate) struct Registry {
+    #[pin]
+    entries: SpinLockIrq<KVec<Arc<DeviceEntry>>>,
+    defaults: Defaults,
+    queues: Arc<Queues>,
+    ports: Arc<HeldPorts>,
+    refs: Arc<DeviceRefs>,
+}
+
+/// A device in the registry.
+#[pin_data]
+struct DeviceEntry {
+    device: Arc<Device>,
+    /// The device is going or gone; its interface is free for another one.
+    doomed: Atomic<bool>,
+    #[pin]
+    state: Mutex<State>,
+    #[pin]
+    work: Work<DeviceEntry>,
+    /// Happens when the entry has left the registry.
+    #[pin]
+    over: Completion,
+    registry: Arc<Registry>,
+}
+
+enum State {
+    /// `newlink` is about to bring the registration.
+    Making,
+    Registered(Registration<Riwarp>),
+    /// The registration was taken away to be dropped, or never came.
+    Over,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for DeviceEntry { self.work }
+}
+
+impl WorkItem for DeviceEntry {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.end();
+    }
+}
+
+impl Registry {
+    /// Makes an empty registry.
+    pub(crate) fn new(defaults: Defaults) -> Result<Arc<Self>> {
+        Arc::try_pin_init(
+            try_pin_init!(Self {
+                entries <- new_spinlock_irq!(KVec::new()),
+                defaults,
+                queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
+                ports: HeldPorts::new()?,
+                refs: DeviceRefs::new()?,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Makes a device on an interface.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` if the interface cannot carry it, or the name could not be that of a file.
+    /// * `EEXIST` if the interface has one.
+    /// * `ENFILE` if the name is taken.
+    fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
+        if !device::is_suitable(netdev) {
+            pr_debug!(
+                "{}: not an Ethernet, tunnel or loopback interface\n",
+                netdev.name().as_c_str()
+            );
+            return Err(EINVAL);
+        }
+        if !is_file_name(name) {
+            return Err(EINVAL);
+        }
+        let guid = Guid::of(netdev);
+        let identity = Identity {
+            provider: abi.provider(),
+            node_guid: guid.octets(),
+            node_desc: c"riwarp software iWARP",
+            comp_vectors: kernel::cpu::nr_cpu_ids(),
+        };
+        let mut made = None;
+        let result = Registration::try_new(name, netdev, &identity, |link| {
+            let device = Device::new(Parts {
+                abi,
+                netdev: netdev.clone(),
+                guid,
+                link,
+                settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
+                queues: self.queues.clone(),
+                ports: self.ports.clone(),
+                device_ref: DeviceRef::new(&self.refs),
+            })?;
+            let entry = DeviceEntry::new(self.clone(), device.clone())?;
+            self.enter(entry.clone())?;
+            made = Some(entry);
+            // After `enter`: now the end of the namespace waits for the end of the device, and with
+            // it of the hold.
+            if let Err(error) = device.oob_waiters.hold_port(&device) {
+                pr_warn!(
+                    "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
+                    name,
+                    device.settings.pairing_port().unwrap_or(0),
+                    error
+                );
+            }
+            Ok(device)
+        });
+        match (result, made) {
+            (Ok(registration), Some(entry)) => {
+                entry.settle(registration);
+                Ok(())
+            }
+            (Ok(_), None) => Err(EINVAL),
+            (Err(error), made) => {
+                if let Some(entry) = made {
+                    entry.cancel();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts an entry in, unless its interface has one already.
+    fn enter(&self, entry: Arc<DeviceEntry>) -> Result {
+        let mut entries = self.entries.lock();
+        if entries
+            .iter()
+            .any(|other| other.is_on(&entry.device.netdev) && !other.is_doomed())
+        {
+            return Err(EEXIST);
+        }
+        entries.push(entry, GFP_ATOMIC)?;
+        Ok(())
+    }
+
+    /// Takes an entry out.
+    fn leave(&self, entry: &DeviceEntry) {
+        let _drop_outside_lock = {
+            let mut entries = self.entries.lock();
+            let found = entries
+                .iter()
+                .position(|other| core::ptr::eq(&**other, entry));
+            found.and_then(|index| entries.remove(index).ok())
+        };
+    }
+
+    /// Finds an entry. Context: process, since the result may be the last reference in the end.
+    fn find(&self, mut wanted: impl FnMut(&DeviceEntry) -> bool) -> Option<Arc<DeviceEntry>> {
+        let entries = self.entries.lock();
+        entries.iter().find(|entry| wanted(entry)).cloned()
+    }
+
+    /// Calls `f` with the entry of an interface, if there is one that is not doomed.
+    ///
+    /// The lock is held meanwhile, so that the caller, who may be in softirq, never drops the last
+    /// reference to a device. Context: any.
+    fn with_netdev(&self, netdev: &NetDevice, f: impl FnOnce(&Arc<DeviceEntry>)) {
+        let entries = self.entries.lock();
+        let entry = entries
+            .iter()
+            .find(|entry| entry.is_on(netdev) && !entry.is_doomed());
+        if let Some(entry) = entry {
+            f(entry);
+        }
+    }
+
+    /// Ends devices, and returns when they are gone.
+    ///
+    /// Context: process, without rtnl.
+    fn end_all(&self, mut which: impl FnMut(&Device) -> bool) {
+        while let Some(entry) = self.find(|entry| which(&entry.device)) {
+            entry.doom();
+            entry.end();
+            // Somebody else may have been faster to take the registration.
+            entry.over.wait_for_completion();
+        }
+    }
+
+    /// Ends everything. Afterwards no device is left, and nobody runs in their name.
+    pub(crate) fn shut_down(&self) {
+        self.end_all(|_| true);
+        self.refs.wait_empty();
+        self.queues.flush();
+    }
+
+    /// `ib_core` has unregistered a device, on whosever behalf.
+    pub(crate) fn device_gone(&self, device: &Device) {
+        if let Some(entry) = self.find(|entry| core::ptr::eq(&*entry.device, device)) {
+            entry.doom();
+            entry.end_later();
+        }
+    }
+}
+
+impl DeviceEntry {
+    fn new(registry: Arc<Registry>, device: Arc<Device>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                device,
+                doomed: Atomic::new(false),
+                state <- new_mutex!(State::Making),
+                work <- new_work!("DeviceEntry::work"),
+                over <- Completion::new(),
+                registry,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn is_on(&self, netdev: &NetDevice) -> bool {
+        self.device.netdev.is_same(netdev)
+    }
+
+    fn is_doomed(&self) -> bool {
+        self.doomed.load(Acquire)
+    }
+
+    /// Marks the device as going. Context: any.
+    fn doom(&self) {
+        self.doomed.store(true, Release);
+    }
+
+    /// Lets the reaper end the device. Context: any.
+    fn end_later(self: &Arc<Self>) {
+        // An item that is waiting already will do.
+        let _ = self.registry.queues.reaper.enqueue(self.clone());
+    }
+
+    /// Takes over the registration of the new device.
+    fn settle(self: &Arc<Self>, registration: Registration<Riwarp>) {
+        self.device.set_registered();
+        *self.state.lock() = State::Registered(registration);
+        // Whoever doomed the device before that looked at the state under its lock, found no
+        // registration, and left the rest to this call.
+        if self.is_doomed() {
+            self.end_later();
+        }
+    }
+
+    /// The device could not be registered.
+    fn cancel(&self) {
+        *self.state.lock() = State::Over;
+        self.doom();
+        self.registry.leave(self);
+        self.over.complete_all();
+    }
+
+    /// Unregisters the device, waits until all that happens to it is over, and takes the entry out.
+    ///
+    /// Context: process, without rtnl, not inside `ib_core`'s unregistration.
+    fn end(&self) {
+        let registration = {
+            let mut state = self.state.lock();
+            match core::mem::replace(&mut *state, State::Over) {
+                State::Making => {
+                    // `settle` finds the mark and comes back.
+                    *state = State::Making;
+                    return;
+                }
+                State::Registered(registration) => registration,
+                State::Over => return,
+            }
+        };
+        drop(registration);
+        self.registry.leave(self);
+        self.over.complete_all();
+    }
+}
+
+/// Whether a device can be found in sysfs under exactly that name.
+fn is_file_name(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/')
+}
+
+/// Devices whose processes are served by librxe.
+pub(crate) struct RxeLink;
+
+/// Devices whose processes are served by libsiw.
+pub(crate) struct SiwLink;
+
+impl LinkType for RxeLink {
+    const NAME: &'static CStr = c"riwarp";
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        newlink(name, netdev, Abi::Rxe)
+    }
+}
+
+impl LinkType for SiwLink {
+    const NAME: &'static CStr = c"riwarp_siw";
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        newlink(name, netdev, Abi::Siw)
+    }
+}
+
+fn newlink(name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
+    REGISTRY.get().ok_or(ENODEV)?.add(name, netdev, abi)
+}
+
+impl NetdevEvents for Riwarp {
+    fn netdev_event(event: NetdevEvent, netdev: &NetDevice) {
+        let Some(registry) = REGISTRY.get() else {
+            return;
+        };
+        registry.with_netdev(netdev, |entry| match event {
+            // Also when the interface moves to another namespace: the device does not follow.
+            NetdevEvent::Unregister => {
+                entry.doom();
+                entry.end_later();
+            }
+            _ => entry.device.netdev_event(event),
+        });
+    }
+}
+
+impl AddrEvents for Riwarp {
+    fn addr_event(_added: bool, netdev: &NetDevice, _addr: &SockAddr) {
+        if let Some(registry) = REGISTRY.get() {
+            registry.with_netdev(netdev, |entry| entry.device.addr_event());
+        }
+    }
+}
+
+impl NetnsExit for Riwarp {
+    fn netns_exit(net: NetId) {
+        if let Some(registry) = REGISTRY.get() {
+            // Also those whose interface has left, until they are gone. With a device go all its
+            // sockets: listeners before `dealloc_driver`, since `ib_core` waits for all objects;
+            // connections in `Device::shut_down`, which waits for them and for the items that have
+            // just accepted one.
+            registry.end_all(|device| device.home == net);
+        }
+    }
+}
+
+/// Counts the devices that exist in memory, and the module.
+#[pin_data]
+struct DeviceRefs {
+    count: Atomic<i32>,
+    #[pin]
+    empty: Completion,
+}
+
+impl DeviceRefs {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                count: Atomic::new(1),
+                empty <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn put(&self) {
+        if self.count.fetch_sub(1, Full) == 1 {
+            self.empty.complete_all();
+        }
+    }
+
+    /// Gives back the module's own count and waits for all others. To be called once.
+    fn wait_empty(&self) {
+        self.put();
+        self.empty.wait_for_completion();
+    }
+}
+
+/// A reference that [`DeviceRefs`] counts.
+pub(crate) struct DeviceRef(Arc<DeviceRefs>);
+
+impl DeviceRef {
+    /// Makes one of a count that nobody waits for, for tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn single() -> Result<Self> {
+        Ok(Self(DeviceRefs::new()?))
+    }
+
+    fn new(refs: &Arc<DeviceRefs>) -> Self {
+        refs.count.fetch_add(1, Full);
+        Self(refs.clone())
+    }
+}
+
+impl Drop for DeviceRef {
+    fn drop(&mut self) {
+        self.0.put();
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_registry)]
+mod tests {
+    use super::*;
+    use kernel_ext::rdma::types::PortEvent;
+
+    #[test]
+    fn names_that_are_no_file_names_are_refused() {
+        for name in [c"", c".", c"..", c"/", c"a/b", c"/a", c"a/"] {
+            assert!(!is_file_name(name));
+        }
+        for name in [c"a", c"riw0", c"...", c".a", c"a.b", c"a b"] {
+            assert!(is_file_name(name));
+        }
+    }
+
+    #[test]
+    fn the_wait_ends_with_the_last_reference() -> Result {
+        let refs = DeviceRefs::new()?;
+        let first = DeviceRef::new(&refs);
+        let second = DeviceRef::new(&refs);
+        drop(first);
+        refs.put();
+        assert_eq!(refs.count.load(Acquire), 1);
+        drop(second);
+        assert_eq!(refs.count.load(Acquire), 0);
+        // It has happened, so this returns.
+        refs.empty.wait_for_completion();
+        Ok(())
+    }
+
+    #[test]
+    fn a_device_that_could_not_be_made_leaves_no_way_to_it() -> Result {
+        let netdev = NetDevice::loopback()?;
+        let identity = Identity {
+            provider: Abi::Rxe.provider(),
+            node_guid: Guid::of(&netdev).octets(),
+            node_desc: c"riwarp KUnit",
+            comp_vectors: 1,
+        };
+        let mut kept = None;
+        let made = Registration::<Riwarp>::try_new(c"riwarp_kunit", &netdev, &identity, |link| {
+            assert!(link.is_open());
+            kept = Some(link);
+            Err(ENOSPC)
+        });
+        assert_eq!(made.err(), Some(ENOSPC));
+        let link = kept.ok_or(EINVAL)?;
+        // What it led to is freed: an open link would read it.
+        link.event(PortEvent::PortActive, 1);
+        assert!(!link.is_open());
+        Ok(())
+    }
+}

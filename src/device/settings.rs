@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What can be set per device while it runs: files under `/sys/class/infiniband/<device>/`.
+//!
+//! A new value is in force for connections that begin afterwards. The values of `crc` and `mpa_rev`
+//! in new devices come from the module's parameters.
+//!
+//! | file | values | meaning |
+//! |---|---|---|
+//! | `crc` | 0, 1 | ask peers for CRCs (RFC 5044, section 4.4); a peer's wish is always met |
+//! | `mpa_rev` | 1, 2 | the MPA revision of requests by `rdma_cm` (RFC 5044; RFC 6581) |
+//! | `peer_to_peer` | 0, 1 | offer that either side may send first, by `rdma_cm` (RFC 6581, section 4) |
+//! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
+//! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
+//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none. `EADDRINUSE` if a program has it |
+//!
+//! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the
+//! Initiator time to get ready for FPDUs. An Initiator that is ready early, and never offers
+//! peer-to-peer start, needs it for programs whose listening side speaks first; siw is one. It is
+//! off unless it is set.
+//!
+//! `extensions` departs from MPA-3: it uses two of the flags that RFC 5044 reserves, which have to
+//! be sent as zeros. Nothing is said by them unless it is set.
+//!
+//! Context: process; reading any.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+use kernel_ext::rdma::settings::Setting;
+
+use crate::device::Device;
+
+/// A revision of the MPA start-up frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MpaRevision {
+    /// RFC 5044.
+    One,
+    /// RFC 6581.
+    Two,
+}
+
+impl MpaRevision {
+    /// The number in the frames; [`None`] for one that is not spoken here.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::One),
+            2 => Some(Self::Two),
+            _ => None,
+        }
+    }
+
+    /// The number in the frames.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+/// The settings of one device.
+pub(crate) struct Settings {
+    crc: Atomic<bool>,
+    mpa_rev: Atomic<u32>,
+    peer_to_peer: Atomic<bool>,
+    eager_responder: Atomic<bool>,
+    extensions: Atomic<bool>,
+    pairing_port: Atomic<u32>,
+}
+
+impl Settings {
+    /// Those of a new device.
+    pub(crate) fn new(crc: bool, mpa_rev: MpaRevision) -> Self {
+        Self {
+            crc: Atomic::new(crc),
+            mpa_rev: Atomic::new(mpa_rev.number().into()),
+            peer_to_peer: Atomic::new(true),
+            eager_responder: Atomic::new(false),
+            extensions: Atomic::new(false),
+            pairing_port: Atomic::new(PAIRING_PORT.into()),
+        }
+    }
+
+    /// Whether to ask peers for CRCs.
+    pub(crate) fn crc(&self) -> bool {
+        self.crc.load(Relaxed)
+    }
+
+    /// The revision of MPA Requests.
+    pub(crate) fn mpa_rev(&self) -> MpaRevision {
+        match self.mpa_rev.load(Relaxed) {
+            1 => MpaRevision::One,
+            _ => MpaRevision::Two,
+        }
+    }
+
+    /// Whether to offer the peer-to-peer model in MPA Requests.
+    pub(crate) fn peer_to_peer(&self) -> bool {
+        self.peer_to_peer.load(Relaxed)
+    }
+
+    /// The port where queue pairs find each other; [`None`] if they must not.
+    pub(crate) fn pairing_port(&self) -> Option<u16> {
+        let port = u16::try_from(self.pairing_port.load(Relaxed)).ok()?;
+        (port != 0).then_some(port)
+    }
+
+    /// Changes that port. [`crate::cm::oob`] holds it first.
+    pub(crate) fn set_pairing_port(&self, port: u16) {
+        self.pairing_port.store(port.into(), Relaxed);
+    }
+
+    /// Whether a Responder may send before it has received, where no ready-to-receive message
+    /// comes.
+    pub(crate) fn eager_responder(&self) -> bool {
+        self.eager_responder.load(Relaxed)
+    }
+
+    /// Whether to agree with peers of `rdma_cm` on the Send with Immediate.
+    pub(crate) fn extensions(&self) -> bool {
+        self.extensions.load(Relaxed)
+    }
+}
+
+/// A setting that is on or off.
+macro_rules! switch {
+    ($name:literal, $field:ident) => {
+        Setting {
+            name: $name,
+            show: |device, out| write!(out, "{}", u8::from(device.settings.$field())),
+            store: Some(|device, text| {
+                device.settings.$field.store(parse_bool(text)?, Relaxed);
+                Ok(())
+            }),
+        }
+    };
+}
+
+/// The files.
+pub(crate) const FILES: &[Setting<Device>] = &[
+    switch!(c"crc", crc),
+    Setting {
+        name: c"mpa_rev",
+        show: |device, out| write!(out, "{}", device.settings.mpa_rev().number()),
+        store: Some(|device, text| {
+            let number = text.parse().map_err(|_| EINVAL)?;
+            let revision = MpaRevision::from_number(number).ok_or(EINVAL)?;
+            device
+                .settings
+                .mpa_rev
+                .store(revision.number().into(), Relaxed);
+            Ok(())
+        }),
+    },
+    switch!(c"peer_to_peer", peer_to_peer),
+    switch!(c"eager_responder", eager_responder),
+    switch!(c"extensions", extensions),
+    Setting {
+        name: c"pairing_port",
+        show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
+        store: Some(|device, text| {
+            let port = text.parse().map_err(|_| EINVAL)?;
+            device.oob_waiters.set_port(&device, port)
+        }),
+    },
+];
+
+/// The pairing port of new devices. Nothing else is known to use it, and no port that TCP gives to
+/// connections by itself.
+const PAIRING_PORT: u16 = 24_791;
+
+fn parse_bool(text: &str) -> Result<bool> {
+    match text {
+        "1" | "y" | "Y" | "on" => Ok(true),
+        "0" | "n" | "N" | "off" => Ok(false),
+        _ => Err(EINVAL),
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_settings)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_take_their_words_and_no_others() {
+        for text in ["1", "y", "Y", "on"] {
+            assert_eq!(parse_bool(text), Ok(true));
+        }
+        for text in ["0", "n", "N", "off"] {
+            assert_eq!(parse_bool(text), Ok(false));
+        }
+        for text in ["", "2", "01", "-1", "yes", "On", "1 ", "1\n", "1x"] {
+            assert_eq!(parse_bool(text), Err(EINVAL));
+        }
+    }
+
+    #[test]
+    fn there_are_two_revisions() {
+        for number in 0..=u8::MAX {
+            let revision = MpaRevision::from_number(number);
+            let expected = Some(number).filter(|number| matches!(number, 1 | 2));
+            assert_eq!(revision.map(MpaRevision::number), expected);
+        }
+    }
+
+    #[test]
+    fn a_new_device_has_the_defaults() {
+        let settings = Settings::new(false, MpaRevision::One);
+        assert!(!settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
+        assert!(!settings.extensions());
+        assert_eq!(settings.mpa_rev(), MpaRevision::One);
+        assert!(Settings::new(true, MpaRevision::Two).crc());
+        assert_eq!(settings.pairing_port(), Some(PAIRING_PORT));
+        settings.set_pairing_port(0);
+        assert_eq!(settings.pairing_port(), None);
+    }
+}

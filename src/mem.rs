@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory: regions and windows ([`mr`]), scatter/gather lists ([`sge`]), and keys ([`stag`]).
+
+pub(crate) mod mr;
+pub(crate) mod sge;
+pub(crate) mod stag;

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a consumer holds of a region: how it is registered, with which rights, and deregistered.
+//!
+//! Context: process, except for [`Mr::map_list`].
+
+use iwarp::stag::Access;
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    mm::mem_map::{
+        Divisible,
+        KernelPages,
+        Memory,
+        Shape, //
+    },
+    rdma::{
+        mr::{
+            MapSg,
+            RegDmaBufMr,
+            RegUserMr, //
+        },
+        ops::MrCreated,
+        types::{
+            AccessFlags,
+            KernelOwned, //
+        }, //
+    }, //
+};
+
+use super::{
+    Body,
+    Kind,
+    Region, //
+};
+use crate::device::{
+    context::Pd,
+    Device,
+    Reservation,
+    Resource, //
+};
+
+/// Most pages or pieces of a region for fast registration. The room for them is made with the
+/// region: 64 KiB at most, for 16 MiB of pages.
+pub(crate) const MAX_FAST_REG_PAGES: u32 = 4096;
+
+/// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
+const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
+
+/// What a consumer holds of a region.
+pub(crate) struct Mr {
+    pub(crate) region: Arc<Region>,
+    pub(super) device: Arc<Device>,
+    /// The rights that it was made with, as the consumer asked for them.
+    pub(super) access: AccessFlags,
+    /// The room for the pages of a region for fast registration.
+    pages: Option<Arc<KernelPages>>,
+    _reservation: Reservation,
+}
+
+/// What a region is at a moment.
+pub(crate) struct MrState {
+    pub(crate) kind: Kind,
+    /// Its key leads to its memory.
+    pub(crate) valid: bool,
+    /// The rights that it gives.
+    pub(crate) access: AccessFlags,
+    /// How many windows are bound to it.
+    pub(crate) windows: u32,
+}
+
+impl Mr {
+    /// Registers memory of a process, with that key if it is given.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
+    /// * `EOPNOTSUPP` as [`to_rights`].
+    /// * `ENOMEM` if the device has all regions that it can have, the process has pinned all that
+    ///   it may, or memory is short.
+    /// * `EFAULT` if the memory is not there, or not writable although the rights need it.
+    pub(crate) fn register_user(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegUserMr<'_>,
+        key: Option<u8>,
+    ) -> Result<MrCreated<Self>> {
+        let access = to_rights(request.access)?;
+        let memory = memory_of(request)?;
+        let body = Body::new(request.iova, request.length, access, memory);
+        Ok(Self::insert(pd, Kind::User, key, body, request.access)?.created())
+    }
+
+    /// Registers memory of another driver for a process.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL` for an empty range, or one that wraps or goes beyond the end; and as
+    ///   [`to_rights`].
+    /// * `EACCES` for rights to write by a descriptor that is only for reading.
+    /// * `ENOMEM` if the device has all regions that it can have, or memory is short.
+    /// * `EOPNOTSUPP` for paging on demand, and those of [`RegDmaBufMr::map`].
+    pub(crate) fn register_dma_buf(
+        pd: ArcBorrow<'_, Pd>,
+        request: &RegDmaBufMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        let access = to_rights(request.access)?;
+        if request.access.contains(AccessFlags::ON_DEMAND) {
+            return Err(EOPNOTSUPP);
+        }
+        if request.iova.checked_add(request.length).is_none() {
+            return Err(EINVAL);
+        }
+        let pages = request.map()?.into_pages(request.offset, request.length)?;
+        let memory = Memory::Pages(pages);
+        if access.contains(Access::LOCAL_WRITE) && !memory.is_writable() {
+            return Err(EACCES);
+        }
+        let body = Body::new(request.iova, request.length, access, memory);
+        Ok(Self::insert(pd, Kind::User, None, body, request.access)?.created())
+    }
+
+    /// Makes the region that is all of kernel memory. Its domain belongs to a kernel consumer; the
+    /// rights are those it asks for.
+    pub(crate) fn dma(
+        pd: ArcBorrow<'_, Pd>,
+        proof: KernelOwned,
+        access: AccessFlags,
+    ) -> Result<MrCreated<Self>> {
+        let memory = Memory::kernel_virtual(proof, 0, u64::MAX)?;
+        let body = Body::new(0, u64::MAX, to_rights(access)?, memory);
+        Ok(Self::insert(pd, Kind::Dma, None, body, access)?.created())
+    }
+
+    /// Makes a region for fast registration of up to `max_pages` pages, or pieces.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if that is none or more than [`MAX_FAST_REG_PAGES`].
+    pub(crate) fn fast_reg(
+        pd: ArcBorrow<'_, Pd>,
+        proof: KernelOwned,
+        shape: Shape,
+        max_pages: u32,
+    ) -> Result<MrCreated<Self>> {
+        if max_pages == 0 || max_pages > MAX_FAST_REG_PAGES {
+            return Err(EINVAL);
+        }
+        let pages = KernelPages::try_new(proof, shape, max_pages)?;
+        let memory = Memory::KernelPages(pages);
+        let body = Body {
+            valid: false,
+            ..Body::new(0, 0, Access::NONE, memory)
+        };
+        Ok(Self::insert(pd, Kind::FastReg, None, body, AccessFlags::empty())?.created())
+    }
+
+    /// Takes over a new list of pages and invalidates the old registration, if it still was valid.
+    /// The new pages are not accessible before [`Region::register`].
+    ///
+    /// Context: any but hard interrupt; does not sleep.
+    pub(crate) fn map_list(&self, sg: &mut MapSg<'_>) -> Result<i32> {
+        let mut result = Err(EINVAL);
+        self.region.body.update(|body| {
+            body.valid = false;
+            result = sg.map().map(|mapped| {
+                body.base = mapped.iova;
+                body.len = mapped.length;
+                mapped.entries
+            });
+        });
+        result
+    }
+
+    /// Ends the region: afterwards its STag leads nowhere and nobody is inside. The memory of a
+    /// process is unpinned before this returns.
+    ///
+    /// Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if a window is bound to it; then nothing has changed.
+    pub(crate) fn deregister(&self) -> Result {
+        self.region.refuse_windows()?;
+        self.region.end(&self.device);
+        Ok(())
+    }
+
+    /// What the region is now.
+    pub(crate) fn state(&self) -> MrState {
+        let (valid, rights) = match self.region.try_access() {
+            Some(inside) => (inside.valid, inside.access),
+            None => (false, Access::NONE),
+        };
+        MrState {
+            kind: self.region.kind,
+            valid,
+            access: RIGHTS
+                .iter()
+                .filter(|(_, right)| rights.contains(*right))
+                .fold(AccessFlags::empty(), |all, (flag, _)| all | *flag),
+            windows: self.region.windows(),
+        }
+    }
+
+    pub(super) fn insert(
+        pd: ArcBorrow<'_, Pd>,
+        kind: Kind,
+        key: Option<u8>,
+        body: Body,
+        access: AccessFlags,
+    ) -> Result<Arc<Self>> {
+        let device = pd.device.clone();
+        let pages = match &body.memory {
+            Memory::KernelPages(pages) => Some(pages.clone()),
+            Memory::Pages(_) | Memory::KernelVirtual(_) | Memory::Part(_) | Memory::Paged(_) => {
+                None
+            }
+        };
+        let reservation = device.reserve(Resource::Mr)?;
+        let region = Region::insert(&pd, kind, key, body)?;
+        // From here on the drop of the value undoes everything.
+        let mr = Self {
+            region,
+            device: device.clone(),
+            access,
+            pages,
+            _reservation: reservation,
+        };
+        Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    pub(super) fn created(self: Arc<Self>) -> MrCreated<Self> {
+        let key = self.region.stag().raw();
+        MrCreated {
+            lkey: key,
+            rkey: key,
+            pages: self.pages.clone(),
+            mr: self,
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        self.region.end(&self.device);
+    }
+}
+
+/// The memory of a request, pinned if it is to be; of which there can be parts if windows may be
+/// bound to it.
+///
+/// # Errors
+///
+/// * `EINVAL` for an empty or wrapping range.
+/// * `EOPNOTSUPP` for all memory of the process as one region.
+/// * Those of [`RegUserMr::pin`] and [`RegUserMr::page_on_demand`].
+pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
+    let on_demand = request.access.contains(AccessFlags::ON_DEMAND);
+    if on_demand && request.start == 0 && request.length == u64::MAX {
+        return Err(EOPNOTSUPP);
+    }
+    if request.length == 0 || request.iova.checked_add(request.length).is_none() {
+        return Err(EINVAL);
+    }
+    let memory = if on_demand {
+        Memory::Paged(request.page_on_demand()?)
+    } else {
+        Memory::Pages(request.pin()?.into_pages()?)
+    };
+    if request.access.contains(AccessFlags::MW_BIND) {
+        Ok(Divisible::try_new()?.fill(memory))
+    } else {
+        Ok(memory)
+    }
+}
+
+/// The rights that the verbs' flags give to a region.
+///
+/// # Errors
+///
+/// * As [`named_rights`].
+/// * `EINVAL` for a peer's right to write without the local one.
+pub(super) fn to_rights(flags: AccessFlags) -> Result<Access> {
+    let rest = flags
+        .without(OPTIONAL)
+        .without(AccessFlags::HUGETLB)
+        .without(AccessFlags::MW_BIND)
+        .without(AccessFlags::ON_DEMAND);
+    let rights = named_rights(rest)?;
+    let remote_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    if flags.intersects(remote_write) && !flags.contains(AccessFlags::LOCAL_WRITE) {
+        return Err(EINVAL);
+    }
+    Ok(rights)
+}
+
+/// The rights that the verbs' flags name.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for what the device does not offer: addresses from zero, flushes.
+pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
+    let rest = RIGHTS
+        .iter()
+        .fold(flags, |rest, (flag, _)| rest.without(*flag));
+    if rest.is_empty() {
+        Ok(rights_among(flags))
+    } else {
+        Err(EOPNOTSUPP)
+    }
+}
+
+/// The rights among the verbs' flags; the other flags do not count.
+pub(crate) fn rights_among(flags: AccessFlags) -> Access {
+    RIGHTS
+        .iter()
+        .filter(|(flag, _)| flags.contains(*flag))
+        .fold(Access::NONE, |rights, (_, right)| rights.union(*right))
+}
+
+const RIGHTS: [(AccessFlags, Access); 4] = [
+    (AccessFlags::LOCAL_WRITE, Access::LOCAL_WRITE),
+    (AccessFlags::REMOTE_WRITE, Access::REMOTE_WRITE),
+    (AccessFlags::REMOTE_READ, Access::REMOTE_READ),
+    (AccessFlags::REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+];
+
+#[kernel::prelude::kunit_tests(riwarp_registration)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_those_of_the_verbs() {
+        let both = AccessFlags::REMOTE_READ | AccessFlags::LOCAL_WRITE;
+        let expected = Access::REMOTE_READ.union(Access::LOCAL_WRITE);
+        assert_eq!(to_rights(both), Ok(expected));
+        assert_eq!(to_rights(AccessFlags::from_bits(0)), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::RELAXED_ORDERING), Ok(Access::NONE));
+        // A peer may not write where the consumer may not.
+        assert_eq!(to_rights(AccessFlags::REMOTE_WRITE), Err(EINVAL));
+        assert_eq!(to_rights(AccessFlags::REMOTE_ATOMIC), Err(EINVAL));
+        assert_eq!(to_rights(AccessFlags::MW_BIND), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::ON_DEMAND), Ok(Access::NONE));
+        assert_eq!(to_rights(AccessFlags::ZERO_BASED), Err(EOPNOTSUPP));
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a process's region is registered anew: with other memory, other rights, or in another
+//! domain.
+//!
+//! A new region with a key of its own takes the place of the old one, whose key then leads nowhere;
+//! so no peer has more by its old key than it was given. Where the memory stays it is handed over,
+//! with its pages pinned as they are.
+//!
+//! Context: process.
+
+use iwarp::stag::Access;
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+use kernel_ext::{
+    mm::mem_map::{
+        Divisible,
+        Memory, //
+    },
+    rdma::{
+        mr::ReregUserMr,
+        ops::MrCreated,
+        types::AccessFlags, //
+    }, //
+};
+
+use super::{
+    registration::memory_of,
+    to_rights,
+    Body,
+    Kind,
+    Mr, //
+};
+use crate::device::context::Pd;
+
+impl Mr {
+    /// Makes the region that takes the place of this one, which has then ended. It is one more for
+    /// as long as the call takes, and so is new memory beside the old.
+    ///
+    /// # Errors
+    ///
+    /// Leave the region as it was.
+    ///
+    /// * As [`Mr::register_user`].
+    /// * `EACCES` if the memory that stays may not be written although the new rights need it.
+    /// * `EBUSY` if a window is bound to it.
+    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more.
+    pub(crate) fn reregister(
+        &self,
+        pd: ArcBorrow<'_, Pd>,
+        request: &ReregUserMr<'_>,
+    ) -> Result<MrCreated<Self>> {
+        if self.region.kind != Kind::User {
+            return Err(EINVAL);
+        }
+        let flags = request.access(self.access);
+        let access = to_rights(flags)?;
+        let new = match request.memory(flags) {
+            Some(memory) => {
+                let body = Body::new(memory.iova, memory.length, access, memory_of(&memory)?);
+                let new = Self::insert(pd, Kind::User, None, body, flags)?;
+                self.deregister()?;
+                new
+            }
+            None => self.hand_over(pd, access, flags)?,
+        };
+        Ok(new.created())
+    }
+
+    /// Makes a region that has the memory of this one.
+    fn hand_over(
+        &self,
+        pd: ArcBorrow<'_, Pd>,
+        access: Access,
+        flags: AccessFlags,
+    ) -> Result<Arc<Self>> {
+        let on_demand = |flags: AccessFlags| flags.contains(AccessFlags::ON_DEMAND);
+        if on_demand(flags) != on_demand(self.access) {
+            return Err(EOPNOTSUPP);
+        }
+        if access.contains(Access::LOCAL_WRITE) && !self.is_writable() {
+            return Err(EACCES);
+        }
+        let room = if flags.contains(AccessFlags::MW_BIND) {
+            Some(Divisible::try_new()?)
+        } else {
+            None
+        };
+        let empty = Body {
+            valid: false,
+            ..Body::new(0, 0, access, Memory::nothing())
+        };
+        let new = Self::insert(pd, Kind::User, None, empty, flags)?;
+        self.region.refuse_windows()?;
+        let mut old = self.region.take(&self.device).ok_or(EINVAL)?;
+        // From here on nothing fails.
+        match room {
+            Some(room) => old.memory = room.fill(old.memory),
+            // The memory may be divisible from before. No window is bound to what is new.
+            None => {
+                let _ = new.region.refuse_windows();
+            }
+        }
+        new.region.body.update(|body| {
+            body.base = old.base;
+            body.len = old.len;
+            core::mem::swap(&mut body.memory, &mut old.memory);
+            body.valid = true;
+        });
+        Ok(new)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.region
+            .try_access()
+            .is_some_and(|inside| inside.memory().is_writable())
+    }
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory windows.
+
+#[kernel::prelude::kunit_tests(riwarp_window)]
+mod windows {
+    use crate::{
+        device::context::PdId,
+        mem::mr::{
+            Access,
+            AccessFlags,
+            Association,
+            Bind,
+            Body,
+            Kind,
+            LocalUse,
+            Region,
+            Stag,
+            StreamId, //
+        }, //
+    };
+    use kernel::{
+        prelude::*,
+        sync::Arc, //
+    };
+    use kernel_ext::{
+        mm::mem_map::{
+            Divisible,
+            Memory, //
+        },
+        rdma::{
+            bench::kernel_owned,
+            types::MwType,
+            wr::WcStatus, //
+        }, //
+    };
+
+    const PD: PdId = PdId::new(3);
+    const REGION: Stag = Stag::new(0x0001_0042);
+    const WINDOW: Stag = Stag::new(0x0002_0017);
+    const BASE: u64 = 0x10_0000;
+
+    const STREAM: StreamId = StreamId {
+        pd: PD,
+        qpn: 5,
+        rights: Access::ALL,
+    };
+
+    /// The octets 0 to 255, as the memory of a process.
+    static OCTETS: [u8; 256] = {
+        let mut octets = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            octets[n] = n as u8;
+            n += 1;
+        }
+        octets
+    };
+
+    fn memory() -> Result<Memory> {
+        let start = OCTETS.as_ptr().expose_provenance() as u64;
+        Memory::kernel_virtual(kernel_owned(), start, 256)
+    }
+
+    fn region_of(kind: Kind, pd: PdId, access: Access, memory: Memory) -> Result<Arc<Region>> {
+        let body = Body {
+            stag: REGION,
+            ..Body::new(BASE, 256, access, memory)
+        };
+        Region::new(kind, pd, body)
+    }
+
+    /// A region that windows can be bound to.
+    fn region(access: Access) -> Result<Arc<Region>> {
+        let memory = Divisible::try_new()?.fill(memory()?);
+        region_of(Kind::User, PD, access, memory)
+    }
+
+    fn window(kind: MwType) -> Result<Arc<Region>> {
+        let body = Body {
+            stag: WINDOW,
+            valid: false,
+            ..Body::new(0, 0, Access::NONE, Memory::nothing())
+        };
+        Region::new(Kind::Window(kind), PD, body)
+    }
+
+    /// Binds 16 octets, from the 32nd on, for reading.
+    const BIND: Bind = Bind {
+        window: WINDOW,
+        key: Stag::new(0x0002_0099),
+        region: REGION,
+        addr: BASE + 32,
+        len: 16,
+        access: AccessFlags::REMOTE_READ,
+    };
+
+    /// The same window once more, under a key that is one higher.
+    const AGAIN: Bind = Bind {
+        window: BIND.key,
+        key: Stag::new(0x0002_009a),
+        ..BIND
+    };
+
+    const REFUSED: Result<(), WcStatus> = Err(WcStatus::MwBind);
+    const BOTH: [MwType; 2] = [MwType::One, MwType::Two];
+
+    /// Whether the window is as it was made, and the region knows of none.
+    fn is_unbound(window: &Region, region: &Region) -> bool {
+        window.stag() == WINDOW && !window.view(STREAM).valid && region.windows() == 0
+    }
+
+    #[test]
+    fn a_bound_window_is_what_was_asked_for() -> Result {
+        for kind in BOTH {
+            let (window, region) = (window(kind)?, region(Access::NONE)?);
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+            let view = window.view(STREAM);
+            assert!(view.valid && view.association == Association::Ours);
+            assert_eq!((view.stag, window.stag()), (BIND.key, BIND.key));
+            assert_eq!((view.base, view.len), (BASE + 32, 16));
+            assert_eq!(view.access, Access::REMOTE_READ);
+            assert_eq!(region.windows(), 1);
+            let inside = window.try_access().ok_or(EINVAL)?;
+            let mut octets = [0; 16];
+            inside.memory().read(0, &mut octets)?;
+            assert_eq!(octets, OCTETS[32..48]);
+            // Nothing beyond it.
+            assert_eq!(inside.memory().read(1, &mut octets), Err(EFAULT));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_index_of_a_window_never_changes() -> Result {
+        let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
+        let elsewhere = Bind {
+            key: Stag::new(0x0007_0099),
+            ..BIND
+        };
+        assert_eq!(window.bind(STREAM, &elsewhere, Some(&region)), Ok(()));
+        assert_eq!(window.stag(), BIND.key);
+        Ok(())
+    }
+
+    #[test]
+    fn nobody_binds_beyond_a_region_or_under_a_wrong_key() -> Result {
+        let (addr, len) = (BASE, 256);
+        for bad in [
+            Bind {
+                len: 257,
+                addr,
+                ..BIND
+            },
+            Bind {
+                len: 1,
+                addr: BASE + 256,
+                ..BIND
+            },
+            Bind {
+                len: 1,
+                addr: BASE - 1,
+                ..BIND
+            },
+            Bind {
+                addr: u64::MAX,
+                ..BIND
+            },
+            Bind {
+                len: u64::MAX,
+                ..BIND
+            },
+            Bind {
+                region: Stag::new(REGION.raw() + 1),
+                ..BIND
+            },
+            Bind {
+                window: Stag::new(WINDOW.raw() + 1),
+                ..BIND
+            },
+        ] {
+            for kind in BOTH {
+                let (window, region) = (window(kind)?, region(Access::NONE)?);
+                assert_eq!(window.bind(STREAM, &bad, Some(&region)), REFUSED);
+                assert!(is_unbound(&window, &region));
+                // It is as good as ever.
+                let whole = Bind { addr, len, ..BIND };
+                assert_eq!(window.bind(STREAM, &whole, Some(&region)), Ok(()));
+            }
+        }
+        let window = window(MwType::One)?;
+        assert_eq!(window.bind(STREAM, &BIND, None), REFUSED);
+        Ok(())
+    }
+
+    #[test]
+    fn a_window_gives_no_more_than_its_region_could() -> Result {
+        let write = Access::LOCAL_WRITE;
+        for (asked, needs, granted) in [
+            (AccessFlags::REMOTE_READ, Access::NONE, Access::REMOTE_READ),
+            (AccessFlags::REMOTE_WRITE, write, Access::REMOTE_WRITE),
+            (AccessFlags::REMOTE_ATOMIC, write, Access::REMOTE_ATOMIC),
+        ] {
+            for has in [Access::NONE, write] {
+                let (window, region) = (window(MwType::Two)?, region(has)?);
+                let bind = Bind {
+                    access: asked,
+                    ..BIND
+                };
+                let bound = window.bind(STREAM, &bind, Some(&region));
+                if has.contains(needs) {
+                    assert_eq!((bound, window.view(STREAM).access), (Ok(()), granted));
+                } else {
+                    assert_eq!(bound, REFUSED);
+                    assert!(is_unbound(&window, &region));
+                }
+            }
+        }
+        // What the device does not offer.
+        let (window, region) = (window(MwType::Two)?, region(write)?);
+        for access in [AccessFlags::ZERO_BASED, AccessFlags::from_bits(1 << 31)] {
+            let bind = Bind { access, ..BIND };
+            assert_eq!(window.bind(STREAM, &bind, Some(&region)), REFUSED);
+        }
+        assert!(is_unbound(&window, &region));
+        Ok(())
+    }
+
+    #[test]
+    fn domains_are_kept_apart() -> Result {
+        let foreign = PdId::new(4);
+        let other = StreamId {
+            pd: foreign,
+            ..STREAM
+        };
+        for kind in BOTH {
+            // A region of another domain.
+            let divisible = Divisible::try_new()?.fill(memory()?);
+            let region = region_of(Kind::User, foreign, Access::NONE, divisible)?;
+            let window = window(kind)?;
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
+            assert!(is_unbound(&window, &region));
+            // A window of another domain.
+            assert_eq!(window.bind(other, &BIND, Some(&region)), REFUSED);
+            assert!(is_unbound(&window, &region));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn only_regions_that_say_so_have_windows() -> Result {
+        let window = window(MwType::Two)?;
+        // One that was registered without the right to bind.
+        let region = region_of(Kind::User, PD, Access::NONE, memory()?)?;
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
+        assert!(is_unbound(&window, &region));
+        for kind in [Kind::Dma, Kind::FastReg, Kind::Window(MwType::One)] {
+            let divisible = Divisible::try_new()?.fill(memory()?);
+            let region = region_of(kind, PD, Access::NONE, divisible)?;
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
+            assert!(is_unbound(&window, &region));
+        }
+        // And a region is no window.
+        let region = self::region(Access::NONE)?;
+        assert_eq!(region.bind(STREAM, &BIND, Some(&region)), REFUSED);
+        assert_eq!(region.windows(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_region_that_is_gone_has_no_windows() -> Result {
+        let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
+        drop(region.body.revoke());
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
+        assert!(is_unbound(&window, &region));
+        Ok(())
+    }
+
+    #[test]
+    fn type_1_is_bound_again_and_again() -> Result {
+        let (window, region) = (window(MwType::One)?, region(Access::NONE)?);
+        let other = self::region(Access::NONE)?;
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+        // Under its present key only.
+        assert_eq!(window.bind(STREAM, &BIND, Some(&other)), REFUSED);
+        assert_eq!((region.windows(), other.windows()), (1, 0));
+        assert_eq!(window.bind(STREAM, &AGAIN, Some(&other)), Ok(()));
+        assert_eq!((region.windows(), other.windows()), (0, 1));
+        assert_eq!(window.stag(), AGAIN.key);
+        // No octets end that, and nothing is bound.
+        let end = Bind {
+            window: AGAIN.key,
+            key: BIND.key,
+            len: 0,
+            ..BIND
+        };
+        assert_eq!(window.bind(STREAM, &end, None), Ok(()));
+        assert_eq!((region.windows(), other.windows()), (0, 0));
+        assert!(!window.view(STREAM).valid && window.stag() == BIND.key);
+        // Any stream of the domain may have used it.
+        let bound = window.bind(STREAM, &AGAIN, Some(&region));
+        let neighbour = StreamId { qpn: 6, ..STREAM };
+        assert_eq!(bound, Ok(()));
+        assert_eq!(window.view(neighbour).association, Association::Ours);
+        Ok(())
+    }
+
+    #[test]
+    fn type_2_is_bound_once_and_to_its_stream() -> Result {
+        let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
+        let nothing = Bind { len: 0, ..BIND };
+        assert_eq!(window.bind(STREAM, &nothing, Some(&region)), REFUSED);
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+        assert_eq!(window.bind(STREAM, &AGAIN, Some(&region)), REFUSED);
+        assert_eq!(window.stag(), BIND.key);
+        assert_eq!(region.windows(), 1);
+        let neighbour = StreamId { qpn: 6, ..STREAM };
+        assert_eq!(window.view(neighbour).association, Association::Foreign);
+        // Neither can another stream take it back.
+        let refused = window.invalidate_local(neighbour, BIND.key);
+        assert_eq!(refused, Err(WcStatus::LocalQpOperation));
+        assert!(window.invalidate_remote(neighbour, BIND.key).is_err());
+        assert!(window.view(STREAM).valid);
+        Ok(())
+    }
+
+    #[test]
+    fn an_invalidated_window_lets_go_of_its_region() -> Result {
+        let (window, region) = (window(MwType::Two)?, region(Access::NONE)?);
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+        assert_eq!(window.invalidate_remote(STREAM, BIND.key), Ok(()));
+        assert!(!window.view(STREAM).valid && region.windows() == 0);
+        let inside = window.try_access().ok_or(EINVAL)?;
+        assert!(inside.memory().is_empty());
+        drop(inside);
+        // It may be bound anew, by the key that it has, and taken back by either side.
+        assert_eq!(window.bind(STREAM, &AGAIN, Some(&region)), Ok(()));
+        assert_eq!(window.invalidate_local(STREAM, AGAIN.key), Ok(()));
+        assert_eq!(region.windows(), 0);
+        // One of type 1 nobody can take back so.
+        let window = self::window(MwType::One)?;
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+        assert!(window.invalidate_remote(STREAM, BIND.key).is_err());
+        assert!(window.invalidate_local(STREAM, BIND.key).is_err());
+        assert!(window.view(STREAM).valid && region.windows() == 1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_region_stays_as_long_as_it_has_windows() -> Result {
+        let (first, second) = (window(MwType::One)?, window(MwType::Two)?);
+        let region = region(Access::NONE)?;
+        for window in [&first, &second] {
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+        }
+        assert_eq!(region.windows(), 2);
+        assert_eq!(region.refuse_windows(), Err(EBUSY));
+        drop(first.body.revoke());
+        assert_eq!(region.refuse_windows(), Err(EBUSY));
+        assert_eq!(second.invalidate_local(STREAM, BIND.key), Ok(()));
+        assert_eq!(region.refuse_windows(), Ok(()));
+        // From here on there are none, also if it is asked twice.
+        assert_eq!(second.bind(STREAM, &AGAIN, Some(&region)), REFUSED);
+        assert_eq!((region.refuse_windows(), region.windows()), (Ok(()), 0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_window_is_nothing_for_the_local_consumer() -> Result {
+        let (window, region) = (window(MwType::Two)?, region(Access::LOCAL_WRITE)?);
+        assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+        let used = window.check_local(BIND.key, PD, BIND.addr, 1, LocalUse::Source);
+        assert_eq!(used, Err(WcStatus::LocalProtection));
+        let used = region.check_local(REGION, PD, BIND.addr, 1, LocalUse::Source);
+        assert_eq!(used, Ok(32));
+        Ok(())
+    }
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Scatter/gather lists, resolved: from keys and addresses to regions.
+//!
+//! What enters: the elements of a work request, of which nothing has been checked. What leaves: a
+//! [`Slices`], and copies between it and the wire. That every element lies inside a region of the
+//! queue pair's protection domain, with the rights that are needed, is checked when the list is
+//! resolved or, if one copy takes all of it, by that copy. A region may still be revoked after
+//! that; each copy enters it anew and fails if it is gone (RDMAP-165).
+//!
+//! Context: any; nothing here sleeps.
+
+use core::cmp::min;
+
+use iwarp::stag::Stag;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    mm::mem_map::Memory,
+    net::{
+        Inbound,
+        TxBatch, //
+    },
+    rdma::wr::WcStatus,
+    sync::BhOff, //
+};
+
+use crate::{
+    abi::wr::{
+        Payload,
+        MAX_SGE, //
+    },
+    device::{
+        context::PdId,
+        Device, //
+    },
+    mem::mr::{
+        LocalUse,
+        Region,
+        RegionGuard, //
+    }, //
+};
+
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
+
+/// Why a copy was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotCopied {
+    /// The memory is not there; it has to be brought in first. A part may have been copied.
+    Absent,
+    /// So the request ends.
+    Refused(WcStatus),
+}
+
+impl From<WcStatus> for NotCopied {
+    #[inline]
+    fn from(status: WcStatus) -> Self {
+        Self::Refused(status)
+    }
+}
+
+impl From<Error> for NotCopied {
+    /// What a copy says that was not made.
+    #[cold]
+    fn from(error: Error) -> Self {
+        if error == EAGAIN {
+            Self::Absent
+        } else {
+            Self::Refused(WcStatus::LocalProtection)
+        }
+    }
+}
+
+/// The region under the STag that was asked for last.
+///
+/// Most streams use few regions, one message after the other; a hit costs one comparison. A region
+/// in here may have been revoked since: the check inside it says so.
+#[derive(Default)]
+pub(crate) struct RegionCache(Option<Arc<Region>>);
+
+impl RegionCache {
+    /// Finds the region that has this STag, key octet included.
+    pub(crate) fn get(&mut self, device: &Device, stag: Stag) -> Option<&Arc<Region>> {
+        let hit = matches!(&self.0, Some(region) if region.stag() == stag && region.is_open());
+        if !hit {
+            self.0 = device.region(stag);
+        }
+        self.0.as_ref()
+    }
+}
+
+/// A piece of one region that a local work request uses.
+#[derive(Clone)]
+pub(crate) struct Slice {
+    pub(crate) region: Arc<Region>,
+    pub(crate) key: Stag,
+    /// I/O virtual address of the first octet.
+    pub(crate) addr: u64,
+    /// Octets, not 0.
+    pub(crate) len: u32,
+}
+
+impl Slice {
+    /// Copies `len` octets from `offset` on into the batch.
+    fn copy_to_batch(
+        &self,
+        pd: PdId,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), NotCopied> {
+        let inside = self.region.try_access();
+        self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
+            memory.copy_to_batch(at, len, batch)
+        })
+    }
+
+    /// Places `len` octets, which wait at `pos`, from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// The region was revoked meanwhile, or has other rights now; or its memory is not there.
+    pub(crate) fn place(
+        &self,
+        pd: PdId,
+        offset: u32,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+        off: BhOff<'_>,
+    ) -> Result<(), NotCopied> {
+        let inside = self.region.try_access_bh_off(off);
+        self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
+            memory.copy_from_inbound(at, inbound, pos, len)
+        })
+    }
+
+    /// Places `len` octets, which wait at `pos`, at the front. All of the slice is checked, also
+    /// what is behind them.
+    fn place_first(
+        &self,
+        pd: PdId,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+        off: BhOff<'_>,
+    ) -> Result<(), NotCopied> {
+        // CAST: 32 bits fit.
+        let (inside, all) = (self.region.try_access_bh_off(off), self.len as usize);
+        self.inside(inside, pd, LocalUse::Sink, 0, all, |memory, at| {
+            if len > all {
+                return Err(EFAULT);
+            }
+            memory.copy_from_inbound(at, inbound, pos, len)
+        })
+    }
+
+    /// Places octets from a private buffer at the front.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slice::place`].
+    pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), NotCopied> {
+        let (inside, len) = (self.region.try_access_bh_off(off), octets.len());
+        self.inside(inside, pd, LocalUse::Sink, 0, len, |memory, at| {
+            memory.write(at, octets)
+        })
+    }
+
+    /// The key that the work request named.
+    pub(crate) fn key(&self) -> Stag {
+        self.key
+    }
+
+    /// I/O virtual address of the first octet.
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Checks once more and copies, both in one visit of the region.
+    #[inline]
+    pub(crate) fn inside(
+        &self,
+        inside: Option<RegionGuard<'_>>,
+        pd: PdId,
+        usage: LocalUse,
+        offset: u32,
+        len: usize,
+        copy: impl FnOnce(&Memory, u64) -> Result,
+    ) -> Result<(), NotCopied> {
+        let refused = WcStatus::LocalProtection;
+        let addr = self.addr.checked_add(u64::from(offset)).ok_or(refused)?;
+        let len = u32::try_from(len).map_err(|_| refused)?;
+        let inside = inside.ok_or(refused)?;
+        let at = self
+            .region
+            .check_local_inside(&inside, self.key, pd, addr, len, usage)?;
+        copy(inside.memory(), at).map_err(NotCopied::from)
+    }
+}
+
+/// A resolved list; empty elements are left out.
+#[derive(Clone, Default)]
+pub(crate) struct Slices {
+    pub(crate) list: [Option<Slice>; MAX_SGE],
+    /// Places in use: all behind them are empty.
+    pub(crate) used: usize,
+}
+
+impl Slices {
+    /// Checks every element of `list` and takes it over.
+    ///
+    /// # Errors
+    ///
+    /// One of the elements may not be used so by the protection domain `pd`.
+    pub(crate) fn resolve(
+        &mut self,
+        list: &Payload,
+        device: &Device,
+        pd: PdId,
+        usage: LocalUse,
+        cache: &mut RegionCache,
+    ) -> Result<(), WcStatus> {
+        self.find(list, device, cache)?;
+        for slice in self.iter() {
+            let Slice { key, addr, len, .. } = *slice;
+            slice.region.check_local(key, pd, addr, len, usage)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the elements of `list` over, for one copy of all of it: that checks them.
+    ///
+    /// # Errors
+    ///
+    /// One of the elements has no region.
+    #[inline]
+    pub(crate) fn find(
+        &mut self,
+        list: &Payload,
+        device: &Device,
+        cache: &mut RegionCache,
+    ) -> Result<(), WcStatus> {
+        let mut sges = list.sges();
+        // Most often it is one element, of the same region as the last time.
+        if let ([Some(slice), ..], 1, 1) = (&mut self.list, self.used, sges.len()) {
+            if let Some(sge) = sges.next().filter(|sge| sge.len != 0) {
+                let key = Stag::new(sge.lkey);
+                if slice.key == key && slice.region.stag() == key && slice.region.is_open() {
+                    (slice.addr, slice.len) = (sge.addr, sge.len);
+                    return Ok(());
+                }
+            }
+        }
+        self.find_each(list, device, cache)
+    }
+
+    /// The rest of [`Slices::find`].
+    fn find_each(
+        &mut self,
+        list: &Payload,
+        device: &Device,
+        cache: &mut RegionCache,
+    ) -> Result<(), WcStatus> {
+        let mut places = self.list.iter_mut();
+        let mut used = 0;
+        for sge in list.sges().filter(|sge| sge.len != 0) {
+            let key = Stag::new(sge.lkey);
+            let region = cache.get(device, key).ok_or(WcStatus::LocalProtection)?;
+            match places.next() {
+                // The same region as the last time, as most often.
+                Some(Some(slice)) if Arc::ptr_eq(&slice.region, region) => {
+                    (slice.key, slice.addr, slice.len) = (key, sge.addr, sge.len);
+                }
+                Some(place) => {
+                    *place = Some(Slice {
+                        region: region.clone(),
+                        key,
+                        addr: sge.addr,
+                        len: sge.len,
+                    });
+                }
+                None => return Err(WcStatus::LocalProtection),
+            }
+            used += 1;
+            // Should the next one fail, all places in use are still known.
+            self.used = self.used.max(used);
+        }
+        let stale = self.used.saturating_sub(used);
+        places.take(stale).for_each(|place| *place = None);
+        self.used = used;
+        Ok(())
+    }
+
+    /// The first element; [`None`] if the list holds no octets.
+    pub(crate) fn take_first(&mut self) -> Option<Slice> {
+        let [first, ..] = &mut self.list;
+        first.take()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Slice> {
+        self.list.iter().take(self.used).flatten()
+    }
+
+    /// Copies the `len` octets at `offset` of the list into the batch.
+    #[inline]
+    pub(crate) fn copy_to_batch(
+        &self,
+        pd: PdId,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), NotCopied> {
+        if let Some(slice) = self.first_with(offset, len) {
+            return slice.copy_to_batch(pd, offset, len, batch);
+        }
+        self.walk(offset, len, |slice, at, piece, _| {
+            slice.copy_to_batch(pd, at, piece, batch)
+        })
+    }
+
+    /// Places the `len` octets that wait at `pos` at the front of a list of one element that was
+    /// only looked for ([`Slices::find`]), and checks it.
+    pub(crate) fn place_first(
+        &self,
+        pd: PdId,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+        off: BhOff<'_>,
+    ) -> Result<(), NotCopied> {
+        match &self.list {
+            [Some(slice), ..] if self.used == 1 => slice.place_first(pd, inbound, pos, len, off),
+            _ => Err(NotCopied::Refused(WcStatus::LocalProtection)),
+        }
+    }
+
+    /// Places the `len` octets that wait at `pos` at `offset` of the list.
+    pub(crate) fn place(
+        &self,
+        pd: PdId,
+        offset: u32,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+        off: BhOff<'_>,
+    ) -> Result<(), NotCopied> {
+        if let Some(slice) = self.first_with(offset, len) {
+            return slice.place(pd, offset, inbound, pos, len, off);
+        }
+        self.walk(offset, len, |slice, at, piece, done| {
+            slice.place(
+                pd,
+                at,
+                inbound,
+                pos.checked_add(done).ok_or(WcStatus::LocalProtection)?,
+                piece,
+                off,
+            )
+        })
+    }
+
+    /// The first slice, if the whole range is inside it, as most often.
+    #[inline]
+    fn first_with(&self, offset: u32, len: usize) -> Option<&Slice> {
+        let [first, ..] = &self.list;
+        let end = u64::from(offset).checked_add(len as u64)?;
+        first
+            .as_ref()
+            .filter(|slice| self.used != 0 && len != 0 && end <= u64::from(slice.len))
+    }
+
+    /// Calls `f(slice, offset in the slice, octets, octets done before)` for each piece of a range.
+    #[inline(never)]
+    pub(crate) fn walk(
+        &self,
+        offset: u32,
+        len: usize,
+        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), NotCopied>,
+    ) -> Result<(), NotCopied> {
+        let mut skip = offset;
+        let mut done = 0;
+        for slice in self.iter() {
+            if done == len {
+                break;
+            }
+            if skip >= slice.len {
+                skip -= slice.len;
+                continue;
+            }
+            let piece = min((slice.len - skip) as usize, len - done);
+            f(slice, skip, piece, done)?;
+            skip = 0;
+            done += piece;
+        }
+        // A list that is shorter than the message was refused before.
+        if done == len {
+            Ok(())
+        } else {
+            Err(NotCopied::Refused(WcStatus::LocalProtection))
+        }
+    }
+}

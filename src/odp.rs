@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Paging on demand, for both directions of a stream: memory that need not be there is brought in
+//! when a copy meets it.
+
+pub(crate) mod mr;
+pub(crate) mod qp;
+pub(crate) mod rx;
+pub(crate) mod sge;
+pub(crate) mod tx;

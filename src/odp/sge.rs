@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Scatter/gather lists whose memory has to be brought in.
+//!
+//! Context: as each function says.
+
+use kernel::prelude::*;
+use kernel_ext::{
+    mm::mem_map::Memory,
+    net::Inbound,
+    rdma::wr::WcStatus, //
+};
+
+use crate::mem::sge::{
+    NotCopied,
+    Slice,
+    Slices, //
+};
+use crate::{
+    device::context::PdId,
+    mem::mr::LocalUse,
+    odp::mr::Wanted, //
+};
+
+impl Slice {
+    /// What has to be brought in for a copy of `len` octets from `offset` on; [`None`] if that may
+    /// not be copied any more.
+    ///
+    /// Context: any.
+    pub(crate) fn wanted(
+        &self,
+        pd: PdId,
+        usage: LocalUse,
+        offset: u32,
+        len: usize,
+    ) -> Option<Wanted> {
+        let addr = self.addr.checked_add(offset.into())?;
+        let octets = u32::try_from(len).ok()?;
+        let region = self.region.clone();
+        let at = region.check_local(self.key, pd, addr, octets, usage).ok()?;
+        Some(Wanted {
+            region,
+            at,
+            len,
+            usage,
+        })
+    }
+
+    /// As [`Slice::place`], in octets that were brought in.
+    ///
+    /// # Errors
+    ///
+    /// The region was revoked meanwhile, or has other rights now.
+    pub(crate) fn place_in(
+        &self,
+        memory: &Memory,
+        pd: PdId,
+        offset: u32,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+    ) -> Result<(), NotCopied> {
+        let inside = self.region.try_access();
+        self.inside(inside, pd, LocalUse::Sink, offset, len, |_, _| {
+            memory.copy_from_inbound(0, inbound, pos, len)
+        })
+    }
+
+    /// As [`Slice::put`], in octets that were brought in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slice::place_in`].
+    pub(crate) fn put_in(&self, memory: &Memory, pd: PdId, octets: &[u8]) -> Result<(), NotCopied> {
+        let (inside, len) = (self.region.try_access(), octets.len());
+        self.inside(inside, pd, LocalUse::Sink, 0, len, |_, _| {
+            memory.write(0, octets)
+        })
+    }
+
+    /// Reads octets from `offset` on into a private buffer, and brings them in if need be.
+    ///
+    /// Context: process; takes as long as page faults do.
+    fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
+        let (inside, len) = (self.region.try_access(), octets.len());
+        let read = self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
+            memory.read(at, octets)
+        });
+        if read != Err(NotCopied::Absent) {
+            return read;
+        }
+        let refused = NotCopied::Refused(WcStatus::LocalProtection);
+        let wanted = self.wanted(pd, LocalUse::Source, offset, len);
+        let memory = wanted.ok_or(refused)?.fetch().map_err(|_| refused)?;
+        memory.read(0, octets).map_err(|_| refused)
+    }
+}
+
+impl Slices {
+    /// Reads octets from `offset` on into a private buffer, and brings them in if need be.
+    ///
+    /// Context: process; takes as long as page faults do.
+    ///
+    /// # Errors
+    ///
+    /// One of the regions was revoked, or its memory cannot be had.
+    pub(crate) fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
+        self.walk(offset, octets.len(), |slice, at, piece, done| {
+            let octets = octets.get_mut(done..done + piece);
+            slice.fetch(pd, at, octets.ok_or(WcStatus::LocalProtection)?)
+        })
+    }
+
+    /// The first of the pieces that the `len` octets at `offset` are: its slice, the offset in
+    /// that, and its length.
+    ///
+    /// Context: any.
+    pub(crate) fn first_piece(&self, offset: u32, len: usize) -> Option<(Slice, u32, usize)> {
+        let mut first = None;
+        // Stops behind the first piece.
+        let _ = self.walk(offset, len, |slice, at, piece, _| {
+            first = Some((slice.clone(), at, piece));
+            Err(NotCopied::Absent)
+        });
+        first
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Messages whose memory is not there.
+//!
+//! What enters: the payload of an FPDU that could not be copied, or an atomic operation of the peer
+//! whose target is not there. The transmitter goes no further in what has to come next; a work item
+//! brings the memory in. What leaves: a copy of the payload for exactly that FPDU, or the answer to
+//! the operation, and a call of the transmitter. So each FPDU waits once, whatever the process
+//! does.
+//!
+//! The copy is one of the time between the request and its completion, as any other; if it is for a
+//! Read of the peer, whether it may still be sent is checked when that is done.
+//!
+//! Context: asking: the transmitter's. Bringing in: process.
+
+use iwarp::{
+    atomic::AtomicResponse,
+    fault::Fault,
+    rdmap::ReadRequest,
+    stag::{
+        check_source,
+        Access, //
+    },
+    terminate::Terminate, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::rdma::wr::WcStatus;
+
+use crate::{
+    cm::conn::Conn,
+    mem::{
+        mr::{
+            LocalUse,
+            Region, //
+        },
+        sge::{
+            NotCopied,
+            Slices, //
+        }, //
+    },
+    odp::mr::Wanted,
+    qp::Qp,
+    queue::readq::{
+        Epoch,
+        InboundAtomic,
+        InboundRequest, //
+    }, //
+};
+
+/// What the transmitter of a queue pair waits for.
+#[derive(Default)]
+pub(crate) enum PagingOut {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// The work item is to take this.
+    Wanted(Need),
+    /// It has taken it.
+    Busy,
+    /// It has taken it, and the stream has ended since: another may have begun.
+    Outdated,
+    /// It has done it.
+    Found(FetchedPayload),
+}
+
+/// What is to be brought in.
+pub(crate) enum Need {
+    Payload(PayloadKey, KBox<PayloadSource>),
+    /// It was taken from the queue of requests. Not boxed: without memory for that, nobody could
+    /// wait for it.
+    Atomic(InboundAtomic, Epoch),
+}
+
+/// Names the payload of one FPDU.
+pub(crate) struct PayloadKey {
+    pub(crate) conn: Arc<Conn>,
+    /// Where in the stream the FPDU begins.
+    pub(crate) position: u64,
+    /// Where in the message the payload begins.
+    pub(crate) offset: u32,
+    /// Octets.
+    pub(crate) len: usize,
+}
+
+impl PayloadKey {
+    /// Whether all of `other` is in it.
+    fn covers(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.conn, &other.conn)
+            && (self.position, self.offset) == (other.position, other.offset)
+            && self.len >= other.len
+    }
+}
+
+/// Where a payload comes from.
+pub(crate) enum PayloadSource {
+    Slices(Slices),
+    Remote(Arc<Region>, ReadRequest),
+}
+
+/// A payload.
+pub(crate) struct FetchedPayload {
+    place: PayloadKey,
+    octets: Result<KVVec<u8>, NotFound>,
+}
+
+/// Why there is no payload.
+#[derive(Clone, Copy)]
+pub(crate) enum NotFound {
+    Local(WcStatus),
+    Remote(Fault),
+}
+
+/// What is known of a payload.
+pub(crate) enum Lookup {
+    /// It was brought in.
+    FetchedPayload(KVVec<u8>),
+    /// It cannot be.
+    Failed(NotFound),
+    /// The work item brings it in, or something else before it, and calls the transmitter then.
+    Wanted,
+    /// There is no memory to ask for it now.
+    NoMemory,
+}
+
+impl Qp {
+    /// Looks for the payload that is named. If it was not brought in, `origin` is asked where it
+    /// comes from, and the work item has it brought in, unless that has something to do already.
+    pub(crate) fn found_or_wanted(
+        self: &Arc<Self>,
+        place: PayloadKey,
+        origin: impl FnOnce() -> PayloadSource,
+    ) -> Lookup {
+        let _drop_outside_lock;
+        let mut state = self.paging_out.lock();
+        match core::mem::take(&mut *state) {
+            PagingOut::Found(found) if found.place.covers(&place) => {
+                drop(state);
+                return match found.octets {
+                    Ok(octets) => Lookup::FetchedPayload(octets),
+                    Err(why) => Lookup::Failed(why),
+                };
+            }
+            busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
+            stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
+                _drop_outside_lock = stale;
+                let Ok(origin) = KBox::new(origin(), GFP_ATOMIC) else {
+                    return Lookup::NoMemory;
+                };
+                *state = PagingOut::Wanted(Need::Payload(place, origin));
+                self.enqueue_paging_out();
+            }
+        }
+        Lookup::Wanted
+    }
+
+    /// Has an atomic operation carried out by the work item, now or later.
+    pub(crate) fn want_atomic(self: &Arc<Self>, atomic: InboundAtomic) {
+        let epoch = self.inbound_reads.epoch();
+        let _drop_outside_lock;
+        let mut state = self.paging_out.lock();
+        if let PagingOut::Idle | PagingOut::Found(_) = &*state {
+            let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
+            _drop_outside_lock = core::mem::replace(&mut *state, wanted);
+            self.enqueue_paging_out();
+            return;
+        }
+        drop(state);
+        // The work item has something to do already, and calls the transmitter again.
+        self.inbound_reads
+            .put_back(epoch, InboundRequest::Atomic(atomic));
+    }
+
+    /// Brings in what the transmitter waits for, and calls it.
+    ///
+    /// Context: process; takes as long as page faults do.
+    pub(crate) fn page_out(self: &Arc<Self>) {
+        let need = {
+            let mut state = self.paging_out.lock();
+            match core::mem::replace(&mut *state, PagingOut::Busy) {
+                PagingOut::Wanted(need) => need,
+                other => {
+                    *state = other;
+                    return;
+                }
+            }
+        };
+        self.device().stats.tx_page_waits.inc();
+        let mut fault = None;
+        let result = match need {
+            Need::Payload(place, origin) => {
+                let octets = self.fetch(&place, &origin);
+                PagingOut::Found(FetchedPayload { place, octets })
+            }
+            Need::Atomic(atomic, epoch) => {
+                match self.operate_paged(&atomic) {
+                    Ok(original) => {
+                        let identifier = atomic.request.identifier;
+                        let answer = AtomicResponse {
+                            identifier,
+                            original,
+                        };
+                        self.inbound_reads
+                            .put_back(epoch, InboundRequest::Answer(answer));
+                    }
+                    Err(why) => fault = Some(Terminate::for_fault(why, atomic.quoted.as_ref())),
+                }
+                PagingOut::Idle
+            }
+        };
+        // Dropped outside the lock: it may hold the last reference to its connection.
+        let outdated = {
+            let mut state = self.paging_out.lock();
+            match core::mem::take(&mut *state) {
+                PagingOut::Busy => {
+                    *state = result;
+                    None
+                }
+                _ => Some(result),
+            }
+        };
+        if let (None, Some(terminate)) = (&outdated, fault) {
+            self.terminate(terminate);
+        }
+        drop(outdated);
+        self.transmit();
+    }
+
+    /// Forgets what was brought in for a stream that has ended, and what is still being brought in.
+    ///
+    /// Context: process.
+    pub(crate) fn forget_paging_out(&self) {
+        let _drop_outside_lock = {
+            let mut state = self.paging_out.lock();
+            match &*state {
+                PagingOut::Busy | PagingOut::Outdated => {
+                    *state = PagingOut::Outdated;
+                    PagingOut::Idle
+                }
+                PagingOut::Idle | PagingOut::Wanted(_) | PagingOut::Found(_) => {
+                    core::mem::take(&mut *state)
+                }
+            }
+        };
+    }
+
+    fn fetch(&self, place: &PayloadKey, origin: &PayloadSource) -> Result<KVVec<u8>, NotFound> {
+        let mut octets = KVVec::from_elem(0, place.len, GFP_KERNEL)
+            .map_err(|_| NotFound::Local(WcStatus::LocalQpOperation))?;
+        match origin {
+            PayloadSource::Slices(slices) => slices
+                .fetch(self.pd(), place.offset, &mut octets)
+                .map_err(|why| match why {
+                    NotCopied::Refused(status) => NotFound::Local(status),
+                    NotCopied::Absent => NotFound::Local(WcStatus::LocalProtection),
+                })?,
+            PayloadSource::Remote(region, request) => self
+                .fetch_remote(region, &request.after(place.offset), &mut octets)
+                .map_err(NotFound::Remote)?,
+        }
+        Ok(octets)
+    }
+
+    /// Reads octets that the peer reads.
+    fn fetch_remote(
+        &self,
+        region: &Arc<Region>,
+        request: &ReadRequest,
+        octets: &mut [u8],
+    ) -> Result<(), Fault> {
+        let at = {
+            let inside = region.try_access().ok_or(Fault::SourceInvalidStag)?;
+            check_source(
+                Some(&region.view_inside(&inside, self.stream_id())),
+                request.source_stag,
+                request.source_to,
+                // CAST: less than the payload of one FPDU.
+                octets.len() as u32,
+                Access::REMOTE_READ,
+            )?
+        };
+        let wanted = Wanted {
+            region: region.clone(),
+            at,
+            len: octets.len(),
+            usage: LocalUse::Source,
+        };
+        // The process has nothing there.
+        let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
+        memory.read(0, octets).map_err(|_| Fault::SourceBounds)
+    }
+
+    /// Carries out an atomic operation of the peer on memory that is brought in for it.
+    fn operate_paged(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
+        let InboundAtomic {
+            request, target, ..
+        } = atomic;
+        let check = || {
+            let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
+            let at = target.check_atomic(&inside, self.stream_id(), request)?;
+            Ok::<_, Fault>((inside, at))
+        };
+        let (_, at) = check()?;
+        let wanted = Wanted {
+            region: target.clone(),
+            at,
+            len: 8,
+            usage: LocalUse::Sink,
+        };
+        let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
+        let (_inside, _) = check()?;
+        memory
+            .update_u64(0, |original| request.operation.apply(original))
+            .map_err(|_| Fault::Local)
+    }
+}

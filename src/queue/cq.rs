@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The completion queue.
+//!
+//! What enters: completions, one by one, from the transmitter and the receiver of any number of
+//! queue pairs. What leaves: entries in the ring that a process has mapped, or `ib_wc` for a kernel
+//! consumer that polls; and the call of the completion handler.
+//!
+//! [`Cq::post`] cannot fail for its caller: a queue that is full raises its own error event and
+//! drops what comes after. Posting and telling are two steps, so that a batch of completions pays
+//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks of the
+//! driver but mutexes are given back, somebody calls [`Cq::notify`]. Without a pending event that
+//! costs one load.
+//!
+//! Context: any. The queue's lock is the innermost of the driver.
+
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+use kernel_ext::rdma::{
+    object::{
+        CqLink,
+        QpId, //
+    },
+    types::NotifyOn,
+    udata::Udata,
+    wr::{
+        Wc,
+        WcSink, //
+    }, //
+};
+
+use crate::{
+    abi::{
+        rxe,
+        siw,
+        user::CqRing,
+        wr::Completion,
+        Abi, //
+    },
+    device::{
+        Device,
+        Reservation,
+        Resource, //
+    }, //
+};
+
+/// The event that completions since the last notification would raise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PendingEvent {
+    /// Something, but nothing solicited.
+    Plain,
+    /// A solicited completion or an error.
+    Solicited,
+}
+
+/// How many completions a queue that moves to another ring copies with its lock held: 16 KiB.
+const LOCKED_COPIES: u32 = 256;
+
+/// How often it copies without the lock what has come meanwhile, before it gives up. Nothing waits
+/// for the process in between, so the second time there is little already.
+const CATCH_UPS: u32 = 100;
+
+/// Where completions are.
+pub(crate) enum CqStorage {
+    /// Private to the kernel.
+    Kernel(KVVec<Option<Completion>>),
+    /// Mapped by a process, which polls without a call.
+    User(CqRing),
+}
+
+struct CqInner {
+    ring: CqStorage,
+    /// Completions that a kernel consumer has taken so far, modulo 2^32.
+    taken: u32,
+    /// What was asked for last, if it was not notified yet.
+    armed: Option<NotifyOn>,
+    /// Completions posted so far, modulo 2^32.
+    posted: u32,
+    overflown: bool,
+}
+
+/// A completion queue.
+#[pin_data]
+pub(crate) struct Cq {
+    link: CqLink,
+    /// Places in the ring of a kernel consumer; a power of two.
+    entries: u32,
+    /// Where a process arms the queue, if it does so without a call.
+    siw_notify: Option<siw::SiwCqRing>,
+    /// Something was posted since the last notification.
+    event_pending: Atomic<bool>,
+    /// Something solicited was.
+    solicited: Atomic<bool>,
+    #[pin]
+    inner: SpinLockIrq<CqInner>,
+    _reservation: Reservation,
+}
+
+impl Cq {
+    /// Makes a completion queue with so many places, which are those of `ring`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        link: CqLink,
+        entries: u32,
+        ring: CqStorage,
+    ) -> Result<Arc<Self>> {
+        let siw_notify = match &ring {
+            CqStorage::User(ring) => ring.siw_notify(),
+            CqStorage::Kernel(_) => None,
+        };
+        let reservation = device.reserve(Resource::Cq)?;
+        let cq = Arc::pin_init(
+            pin_init!(Self {
+                link,
+                entries,
+                siw_notify,
+                event_pending: Atomic::new(false),
+                solicited: Atomic::new(false),
+                inner <- new_spinlock_irq!(CqInner {
+                    ring,
+                    taken: 0,
+                    armed: None,
+                    posted: 0,
+                    overflown: false,
+                }),
+                _reservation: reservation,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        Ok(cq)
+    }
+
+    /// Moves what the queue of a process holds to a ring of another size, which takes the place of
+    /// the old one. Returns how much it holds then.
+    ///
+    /// Context: process; one call at a time.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a size less than what was not polled yet, or if more came meanwhile than the
+    /// old size has room for, `EAGAIN` if completions come faster than they are copied,
+    /// `EOPNOTSUPP` where the library has no such call, `ENOMEM`. The queue stays as it was then.
+    pub(crate) fn move_to_new_ring(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
+        let ring = match &self.inner.lock().ring {
+            CqStorage::User(ring) => ring.clone(),
+            CqStorage::Kernel(_) => return Err(EOPNOTSUPP),
+        };
+        let places = Abi::Rxe.places(entries);
+        let (old, new) = ring.begin_resize(places.all, udata)?;
+        let before = self.inner.lock().posted;
+        let moved = Move::begin(old, new, before)?;
+        let _drop_outside_lock = self.carry_on(moved, || ())?;
+        Ok(places.usable)
+    }
+
+    /// Copies what has come since the move began, until that is little, and puts the new ring in
+    /// place; returns the old one. Calls `meanwhile` before each look.
+    fn carry_on(&self, mut moved: Move, mut meanwhile: impl FnMut()) -> Result<CqStorage> {
+        for _ in 0..CATCH_UPS {
+            meanwhile();
+            match self.finish_move(moved)? {
+                Moved::Here(old) => return Ok(old),
+                Moved::Behind(behind, posted) => {
+                    moved = behind;
+                    moved.catch_up(posted)?;
+                }
+            }
+        }
+        Err(EAGAIN)
+    }
+
+    /// Copies the rest and puts the new ring in place, if the rest is little: interrupts are off
+    /// meanwhile.
+    fn finish_move(&self, mut moved: Move) -> Result<Moved> {
+        let mut inner = self.inner.lock();
+        let posted = inner.posted;
+        if posted.wrapping_sub(moved.position) > LOCKED_COPIES {
+            return Ok(Moved::Behind(moved, posted));
+        }
+        moved.catch_up(posted)?;
+        inner.posted = moved.copied;
+        let ring = CqStorage::User(CqRing::Rxe(moved.new));
+        Ok(Moved::Here(core::mem::replace(&mut inner.ring, ring)))
+    }
+
+    /// Appends a completion. Call [`Cq::notify`] when the batch is complete.
+    ///
+    /// Context: any; the locks of queue pairs may be held.
+    pub(crate) fn post(&self, completion: &Completion) {
+        let mut overflow = false;
+        {
+            let mut inner = self.inner.lock();
+            let inner = &mut *inner;
+            if inner.overflown {
+                return;
+            }
+            let index = self.index(inner.posted);
+            let stored = match &mut inner.ring {
+                CqStorage::User(ring) => ring.post(inner.posted, completion),
+                CqStorage::Kernel(slots) => match slots.get_mut(index) {
+                    Some(slot @ None) => {
+                        *slot = Some(*completion);
+                        true
+                    }
+                    _ => false,
+                },
+            };
+            if stored {
+                inner.posted = inner.posted.wrapping_add(1);
+                if completion.solicited {
+                    self.solicited.store(true, Relaxed);
+                }
+                // ORDERING: pairs with `notify_pending`: whoever clears the flag sees `solicited`
+                // of what set it.
+                self.event_pending.store(true, Release);
+            } else {
+                inner.overflown = true;
+                overflow = true;
+            }
+        }
+        if overflow {
+            self.link.error();
+        }
+    }
+
+    /// Calls the consumer if it is armed for what was posted since the last call.
+    ///
+    /// Context: softirq or process, no lock of the driver held but mutexes.
+    #[inline]
+    pub(crate) fn notify(&self) {
+        // Whoever posts calls this after it, so an event that this load misses is notified by
+        // another call.
+        if self.event_pending.load(Relaxed) {
+            self.notify_pending();
+        }
+    }
+
+    fn notify_pending(&self) {
+        // ORDERING: the consumer arms and then polls once more; we publish and then look whether it
+        // has armed. Each side needs its store before its load, hence `Full`.
+        if !self.event_pending.xchg(false, Full) {
+            return;
+        }
+        let event = if self.solicited.load(Relaxed) && self.solicited.xchg(false, Relaxed) {
+            PendingEvent::Solicited
+        } else {
+            PendingEvent::Plain
+        };
+        let due = match &self.siw_notify {
+            Some(siw_notify) => siw_notify.disarm_for(event),
+            None => self.inner.lock().disarm_for(event),
+        };
+        if due {
+            self.link.notify();
+        }
+    }
+
+    /// Hands completions to a kernel consumer, as many as the sink takes. A queue that a process
+    /// polls by itself has none to hand out.
+    pub(crate) fn poll_into(&self, sink: &mut WcSink<'_>) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let CqStorage::Kernel(slots) = &mut inner.ring else {
+            return;
+        };
+        while sink.room() > 0 {
+            let slot = slots.get_mut(self.index(inner.taken));
+            let Some(completion) = slot.and_then(Option::take) else {
+                return;
+            };
+            inner.taken = inner.taken.wrapping_add(1);
+            sink.push(&to_wc(&completion));
+        }
+    }
+
+    /// Takes out what a kernel consumer has not polled of a queue pair that is no more; what is
+    /// behind moves up.
+    ///
+    /// Context: any.
+    pub(crate) fn forget(&self, qp: QpId) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let CqStorage::Kernel(slots) = &mut inner.ring else {
+            return;
+        };
+        let mut kept = inner.taken;
+        for ahead in 0..inner.posted.wrapping_sub(inner.taken) {
+            let index = self.index(inner.taken.wrapping_add(ahead));
+            let found = slots.get_mut(index).and_then(Option::take);
+            let Some(found) = found.filter(|found| found.qp != qp) else {
+                continue;
+            };
+            if let Some(slot) = slots.get_mut(self.index(kept)) {
+                *slot = Some(found);
+            }
+            kept = kept.wrapping_add(1);
+        }
+        inner.posted = kept;
+    }
+
+    /// The place in the ring of a kernel consumer.
+    fn index(&self, position: u32) -> usize {
+        (position & self.entries.wrapping_sub(1)) as usize
+    }
+
+    /// How the queue is.
+    ///
+    /// Context: any.
+    pub(crate) fn state(&self) -> CqState {
+        let inner = self.inner.lock();
+        CqState {
+            waiting: match &inner.ring {
+                CqStorage::User(ring) => ring.waiting(inner.posted),
+                CqStorage::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
+            },
+            armed: inner.armed,
+            armed_by_call: self.siw_notify.is_none(),
+            overflown: inner.overflown,
+        }
+    }
+
+    /// Arms the queue; says whether completions of a kernel consumer are there already. A process
+    /// polls once more after it.
+    ///
+    /// Context: any.
+    pub(crate) fn arm(&self, on: NotifyOn) -> bool {
+        let mut inner = self.inner.lock();
+        // A request for any completion is not weakened by a later one for solicited ones.
+        if inner.armed != Some(NotifyOn::Next) {
+            inner.armed = Some(on);
+        }
+        match &inner.ring {
+            CqStorage::Kernel(slots) => matches!(slots.get(self.index(inner.taken)), Some(Some(_))),
+            CqStorage::User(_) => false,
+        }
+    }
+}
+
+/// How a queue is.
+pub(crate) struct CqState {
+    /// Completions that were not polled yet, if that is known.
+    pub(crate) waiting: Option<u32>,
+    /// What the consumer asked for last, if it was not told yet.
+    pub(crate) armed: Option<NotifyOn>,
+    /// The queue is armed by a call. Where a process arms it without one, only it knows.
+    pub(crate) armed_by_call: bool,
+    /// A completion was lost, and so is all that came after it.
+    pub(crate) overflown: bool,
+}
+
+/// The way of a queue's completions to another ring.
+struct Move {
+    old: rxe::RxeCqRing,
+    new: rxe::RxeCqRing,
+    /// The position of the first completion that was not copied.
+    position: u32,
+    /// How many were copied.
+    copied: u32,
+}
+
+/// What becomes of it.
+enum Moved {
+    /// The other ring is in place; what the queue had before.
+    Here(CqStorage),
+    /// So many completions were posted by then that more has to be copied first.
+    Behind(Move, u32),
+}
+
+impl Move {
+    /// Begins with what the process has not polled yet of `posted` completions.
+    fn begin(old: rxe::RxeCqRing, new: rxe::RxeCqRing, posted: u32) -> Result<Self> {
+        let copied = old.copy_to(posted, &new)?;
+        Ok(Self {
+            old,
+            new,
+            position: posted,
+            copied,
+        })
+    }
+
+    /// Copies what has come since.
+    fn catch_up(&mut self, posted: u32) -> Result {
+        let late = posted.wrapping_sub(self.position);
+        self.old
+            .copy_range(self.position, late, &self.new, self.copied)?;
+        self.position = posted;
+        self.copied += late;
+        Ok(())
+    }
+}
+
+impl CqInner {
+    /// Takes back the consumer's request if `event` answers it; whether it did.
+    fn disarm_for(&mut self, event: PendingEvent) -> bool {
+        let due = match self.armed {
+            Some(NotifyOn::Next) => true,
+            Some(NotifyOn::Solicited) => event == PendingEvent::Solicited,
+            None => false,
+        };
+        if due {
+            self.armed = None;
+        }
+        due
+    }
+}
+
+fn to_wc(completion: &Completion) -> Wc {
+    Wc {
+        wr_id: completion.id,
+        status: completion.status,
+        opcode: completion.opcode,
+        byte_len: completion.bytes,
+        extra: completion.extra,
+        qp: completion.qp,
+        vendor_err: completion.vendor_err,
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_cq)]
+mod tests {
+    use super::*;
+    use crate::bench::{
+        polled,
+        Bench, //
+    };
+    use kernel_ext::rdma::{
+        ops::{
+            ArmResult,
+            CqOps, //
+        },
+        types::NotifyRequest,
+        wr::{
+            WcExtra,
+            WcOpcode,
+            WcStatus, //
+        }, //
+    };
+
+    const COMPLETION: Completion = Completion {
+        id: 0x1122_3344_5566_7788,
+        status: WcStatus::Flushed,
+        opcode: WcOpcode::Write,
+        bytes: 99,
+        extra: WcExtra::None,
+        qpn: 5,
+        qp: QpId::NONE,
+        solicited: false,
+        vendor_err: 0x1_0102,
+    };
+
+    #[test]
+    fn a_kernel_consumer_is_told_once_for_what_it_asked() {
+        let mut inner = CqInner {
+            ring: CqStorage::Kernel(KVVec::new()),
+            taken: 0,
+            armed: None,
+            posted: 0,
+            overflown: false,
+        };
+        assert!(!inner.disarm_for(PendingEvent::Solicited));
+        inner.armed = Some(NotifyOn::Solicited);
+        assert!(!inner.disarm_for(PendingEvent::Plain));
+        assert!(inner.disarm_for(PendingEvent::Solicited));
+        assert!(!inner.disarm_for(PendingEvent::Solicited));
+        inner.armed = Some(NotifyOn::Next);
+        assert!(inner.disarm_for(PendingEvent::Plain));
+    }
+
+    #[test]
+    fn a_request_for_any_completion_is_not_weakened() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let arm = |on| {
+            let request = NotifyRequest {
+                on,
+                report_missed: false,
+            };
+            cq.req_notify(request);
+        };
+        let is_due_for = |event| cq.inner.lock().disarm_for(event);
+        arm(NotifyOn::Next);
+        arm(NotifyOn::Solicited);
+        assert!(is_due_for(PendingEvent::Plain));
+        assert!(!is_due_for(PendingEvent::Solicited));
+        // The other way round it is strengthened.
+        arm(NotifyOn::Solicited);
+        assert!(!is_due_for(PendingEvent::Plain));
+        arm(NotifyOn::Next);
+        assert!(is_due_for(PendingEvent::Plain));
+        Ok(())
+    }
+
+    /// The queue of a process, with so many places, and its ring.
+    fn of_process(bench: &Bench, places: u32) -> Result<(Arc<Cq>, rxe::RxeCqRing)> {
+        let ring = rxe::RxeCqRing::new(places)?;
+        let user = CqStorage::User(CqRing::Rxe(ring.clone()));
+        Ok((Cq::new(&bench.device, CqLink::dead()?, places, user)?, ring))
+    }
+
+    fn post_many(cq: &Cq, ids: core::ops::Range<u64>) {
+        for id in ids {
+            cq.post(&Completion { id, ..COMPLETION });
+        }
+    }
+
+    #[test]
+    fn little_is_copied_with_interrupts_off() -> Result {
+        let bench = Bench::new()?;
+        let (cq, old) = of_process(&bench, 2048)?;
+        let (few, most) = (10, u64::from(LOCKED_COPIES));
+        post_many(&cq, 0..few);
+        let moved = Move::begin(old, rxe::RxeCqRing::new(4096)?, 10)?;
+        // Too much has come: it is copied before, and little more comes meanwhile.
+        post_many(&cq, few..few + most + 1);
+        let Moved::Behind(mut moved, posted) = cq.finish_move(moved)? else {
+            return Err(EINVAL);
+        };
+        assert_eq!(u64::from(posted), few + most + 1);
+        moved.catch_up(posted)?;
+        let all = few + 2 * most + 1;
+        post_many(&cq, few + most + 1..all);
+        let new = moved.new.clone();
+        let Moved::Here(_) = cq.finish_move(moved)? else {
+            return Err(EINVAL);
+        };
+        post_many(&cq, all..all + 1);
+        let posted = cq.inner.lock().posted;
+        assert_eq!(u64::from(posted), all + 1);
+        assert_eq!(new.waiting(posted), Some(posted));
+        for position in 0..=all {
+            // CAST: few.
+            assert_eq!(new.id_at(position as u32), Some(position));
+        }
+        Ok(())
+    }
+
+    /// Completions that come as fast as they are copied, while the process polls them at once, do
+    /// not hold it for ever.
+    #[test]
+    fn who_moves_a_queue_gives_up_in_the_end() -> Result {
+        let bench = Bench::new()?;
+        let (cq, old) = of_process(&bench, 1024)?;
+        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(32768)?, 0)?;
+        let mut looks = 0;
+        let moved = cq.carry_on(moved, || {
+            looks += 1;
+            if looks <= CATCH_UPS + 10 {
+                post_many(&cq, 0..u64::from(LOCKED_COPIES) + 1);
+                old.poll_all();
+            }
+        });
+        assert_eq!((moved.err(), looks), (Some(EAGAIN), CATCH_UPS));
+        // It has the ring that it had.
+        cq.post(&COMPLETION);
+        let posted = cq.inner.lock().posted;
+        assert_eq!(old.waiting(posted), Some(1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_whose_completions_do_not_fit_stays_as_it_is() -> Result {
+        let bench = Bench::new()?;
+        let (cq, old) = of_process(&bench, 16)?;
+        post_many(&cq, 0..3);
+        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(4)?, 3)?;
+        post_many(&cq, 3..4);
+        assert!(cq.finish_move(moved).is_err());
+        post_many(&cq, 4..5);
+        assert_eq!((cq.inner.lock().posted, old.id_at(4)), (5, Some(4)));
+        assert!(Move::begin(old, rxe::RxeCqRing::new(4)?, 5).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn who_arms_the_queue_hears_of_what_is_there_already() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let arm = |report_missed| {
+            cq.req_notify(NotifyRequest {
+                on: NotifyOn::Next,
+                report_missed,
+            })
+        };
+        assert_eq!(arm(true), ArmResult::Armed);
+        cq.post(&COMPLETION);
+        assert_eq!(
+            (arm(false), arm(true)),
+            (ArmResult::Armed, ArmResult::MissedEvents)
+        );
+        assert!(polled(&cq).is_some());
+        assert_eq!(arm(true), ArmResult::Armed);
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_solicited_is_told_once() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        for (solicited, armed) in [(true, None), (false, Some(NotifyOn::Solicited))] {
+            cq.req_notify(NotifyRequest {
+                on: NotifyOn::Solicited,
+                report_missed: false,
+            });
+            cq.post(&Completion {
+                solicited,
+                ..COMPLETION
+            });
+            cq.notify();
+            assert!(cq.inner.lock().armed == armed);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_pair_that_is_no_more_leaves_no_completions() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        let post = |ids: &[u64]| {
+            for &id in ids {
+                let qp = if id % 2 == 0 { QpId::OTHER } else { QpId::NONE };
+                cq.post(&Completion {
+                    id,
+                    qp,
+                    ..COMPLETION
+                });
+            }
+        };
+        let rest = || core::iter::from_fn(|| polled(&cq)).map(|(id, ..)| id);
+        // Not from the first place on, and with no place free.
+        post(&[1, 2]);
+        assert!(rest().eq([1, 2]));
+        post(&[3, 4, 5, 6]);
+        cq.forget(QpId::OTHER);
+        post(&[7, 9]);
+        assert!(rest().eq([3, 5, 7, 9]));
+        post(&[2, 4]);
+        cq.forget(QpId::OTHER);
+        cq.forget(QpId::OTHER);
+        post(&[1]);
+        assert!(rest().eq([1]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_kernel_consumer_learns_of_the_invalidated_key() {
+        let plain = to_wc(&COMPLETION);
+        assert_eq!((plain.wr_id, plain.byte_len), (COMPLETION.id, 99));
+        assert!(matches!(plain.extra, WcExtra::None));
+        let told = to_wc(&Completion {
+            extra: WcExtra::Invalidated(7),
+            ..COMPLETION
+        });
+        assert!(matches!(told.extra, WcExtra::Invalidated(7)));
+    }
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The inbound read queue: Read and Atomic Requests of the peer that have not been answered.
+//!
+//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76,
+//! EXT-49) and frees a place when the last octet of the Response has been cut. Exactly as many
+//! places as the negotiated IRD exist (RDMAP-129); they are made before the stream starts, so that
+//! taking one cannot fail in softirq.
+//!
+//! What is outstanding in the other direction is kept by [`crate::queue::sq`].
+//!
+//! Context: any, unless a function says otherwise.
+
+use iwarp::{
+    atomic::{
+        AtomicRequest,
+        AtomicResponse, //
+    },
+    rdmap::ReadRequest,
+    readq::Depth,
+    receiver::QueueRoom,
+    terminate::Quoted, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+use crate::{
+    abi::wr::empty_ring,
+    mem::mr::Region, //
+};
+
+/// What the peer asks for and waits for an answer to.
+pub(crate) enum InboundRequest {
+    Read(InboundRead),
+    Atomic(InboundAtomic),
+    /// An Atomic Request that was carried out.
+    Answer(AtomicResponse),
+}
+
+/// Tells the streams apart that the queue serves one after the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Epoch(u32);
+
+/// An Atomic Request of the peer, its target checked when it arrived.
+pub(crate) struct InboundAtomic {
+    pub(crate) request: AtomicRequest,
+    pub(crate) target: Arc<Region>,
+    /// The headers as they arrived, should the target go away meanwhile.
+    pub(crate) quoted: Option<Quoted>,
+}
+
+/// A Read Request of the peer, its source checked when it arrived.
+pub(crate) struct InboundRead {
+    pub(crate) request: ReadRequest,
+    /// Where the octets come from; [`None`] for a Read of zero octets, whose source is not looked
+    /// at (RDMAP-70).
+    pub(crate) source: Option<Arc<Region>>,
+    /// The headers as they arrived, should the source go away meanwhile.
+    pub(crate) quoted: Option<Quoted>,
+}
+
+struct InboundReadsInner {
+    slots: KVVec<Option<InboundRequest>>,
+    depth: Depth,
+    epoch: Epoch,
+}
+
+/// The inbound read queue of a stream.
+#[pin_data]
+pub(crate) struct InboundReads {
+    /// Requests that were not taken out yet, for a look without the lock.
+    waiting: Atomic<u32>,
+    /// Whether the end of an answer is on its way to TCP; changed by the transmitter.
+    packed: Atomic<bool>,
+    #[pin]
+    inner: SpinLockIrq<InboundReadsInner>,
+}
+
+impl InboundReads {
+    /// Makes a queue without places.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            waiting: Atomic::new(0),
+            packed: Atomic::new(false),
+            inner <- new_spinlock_irq!(InboundReadsInner {
+                slots: KVVec::new(),
+                depth: Depth::new(0),
+                epoch: Epoch(0),
+            }),
+        })
+    }
+
+    /// Empties the queue and makes `ird` places.
+    ///
+    /// Context: process.
+    pub(crate) fn start(&self, ird: u16) -> Result {
+        let slots = empty_ring(usize::from(ird))?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            inner.depth = Depth::new(ird);
+            inner.epoch = Epoch(inner.epoch.0.wrapping_add(1));
+            self.waiting.store(0, Relaxed);
+            self.packed.store(false, Relaxed);
+            core::mem::replace(&mut inner.slots, slots)
+        };
+        Ok(())
+    }
+
+    /// Whether the peer may have one more Read or atomic operation outstanding.
+    pub(crate) fn room(&self) -> QueueRoom {
+        self.inner.lock().depth.room()
+    }
+
+    /// How many requests wait for the end of their answer, of how many that may.
+    pub(crate) fn occupancy(&self) -> (u32, u32) {
+        let inner = self.inner.lock();
+        (inner.depth.used().into(), inner.depth.limit().into())
+    }
+
+    /// Whether TCP has still to get octets of an answer.
+    pub(crate) fn owes(&self) -> bool {
+        // In this order: an answer is packed before its place is free.
+        self.inner.lock().depth.used() != 0 || self.packed.load(Relaxed)
+    }
+
+    /// Puts a request in; false, and nothing done, if there is no room.
+    pub(crate) fn put(&self, request: InboundRequest) -> bool {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let slot = inner
+            .depth
+            .try_take()
+            .and_then(|at| inner.slots.get_mut(usize::from(at)));
+        match slot {
+            Some(slot) => {
+                *slot = Some(request);
+                self.waiting.fetch_add(1, Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a request waits to be taken out, at a first look.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.load(Relaxed) != 0
+    }
+
+    /// Takes the oldest request out to be answered; its place stays taken until
+    /// [`InboundReads::answered`].
+    pub(crate) fn take(&self) -> Option<InboundRequest> {
+        // Whoever puts one in wakes the transmitter after it.
+        if !self.has_waiting() {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let at = inner.depth.oldest()?;
+        let request = inner.slots.get_mut(usize::from(at))?.take()?;
+        self.waiting.fetch_sub(1, Relaxed);
+        Some(request)
+    }
+
+    /// Of which stream the requests are.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.inner.lock().epoch
+    }
+
+    /// Puts the request back that was taken out last and is not answered, or its answer in its
+    /// place. Does nothing if the stream that it came by has ended.
+    pub(crate) fn put_back(&self, epoch: Epoch, request: InboundRequest) {
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            let inner = &mut *inner;
+            let slot = match inner.depth.oldest() {
+                Some(at) if inner.epoch == epoch => inner.slots.get_mut(usize::from(at)),
+                Some(_) | None => None,
+            };
+            match slot {
+                Some(slot @ None) => {
+                    *slot = Some(request);
+                    self.waiting.fetch_add(1, Relaxed);
+                    None
+                }
+                Some(Some(_)) | None => Some(request),
+            }
+        };
+    }
+
+    /// The last octet of an answer is in the batch. Frees the place of the request that was taken
+    /// out last, before the peer can know of the answer and ask for more.
+    pub(crate) fn answered(&self) {
+        self.packed.store(true, Relaxed);
+        self.inner.lock().depth.release();
+    }
+
+    /// TCP has accepted all that was packed.
+    pub(crate) fn accepted(&self) {
+        self.packed.store(false, Relaxed);
+    }
+
+    /// Drops all requests.
+    ///
+    /// Context: process.
+    pub(crate) fn clear(&self) {
+        loop {
+            let _drop_outside_lock = {
+                let mut inner = self.inner.lock();
+                let inner = &mut *inner;
+                let Some(at) = inner.depth.release() else {
+                    return;
+                };
+                self.waiting.store(0, Relaxed);
+                inner.slots.get_mut(usize::from(at)).and_then(Option::take)
+            };
+        }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_readq)]
+mod tests {
+    use super::*;
+    use iwarp::stag::{
+        Stag,
+        TaggedOffset, //
+    };
+
+    fn read(len: u32) -> InboundRequest {
+        InboundRequest::Read(InboundRead {
+            request: ReadRequest {
+                sink_stag: Stag::new(1),
+                sink_to: TaggedOffset::new(0),
+                len,
+                source_stag: Stag::new(2),
+                source_to: TaggedOffset::new(0),
+            },
+            source: None,
+            quoted: None,
+        })
+    }
+
+    fn started(ird: u16) -> Result<Pin<KBox<InboundReads>>> {
+        let reads = KBox::pin_init(InboundReads::new(), GFP_KERNEL_ACCOUNT)?;
+        reads.start(ird)?;
+        Ok(reads)
+    }
+
+    fn len(request: Option<InboundRequest>) -> Option<u32> {
+        match request? {
+            InboundRequest::Read(read) => Some(read.request.len),
+            InboundRequest::Atomic(_) | InboundRequest::Answer(_) => None,
+        }
+    }
+
+    #[test]
+    fn has_as_many_places_as_were_negotiated() -> Result {
+        let reads = started(3)?;
+        for n in 0..3 {
+            assert_eq!(reads.room(), QueueRoom::Free);
+            assert!(reads.put(read(n)));
+        }
+        assert_eq!(reads.room(), QueueRoom::Full);
+        assert!(!reads.put(read(3)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_answer_is_packed() -> Result {
+        let reads = started(1)?;
+        assert!(reads.put(read(7)));
+        assert_eq!(len(reads.take()), Some(7));
+        assert!(reads.take().is_none());
+        // Taken out, but not answered.
+        assert_eq!(reads.room(), QueueRoom::Full);
+        reads.answered();
+        assert_eq!(reads.room(), QueueRoom::Free);
+        assert!(reads.put(read(8)));
+        assert_eq!(len(reads.take()), Some(8));
+        Ok(())
+    }
+
+    #[test]
+    fn requests_are_answered_in_their_order() -> Result {
+        let reads = started(4)?;
+        for round in 0..5 {
+            for n in 0..4 {
+                assert!(reads.put(read(round * 4 + n)));
+            }
+            for n in 0..4 {
+                assert_eq!(len(reads.take()), Some(round * 4 + n));
+                reads.answered();
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_put_back_is_taken_again_first() -> Result {
+        let reads = started(3)?;
+        let epoch = reads.epoch();
+        reads.put(read(1));
+        reads.put(read(2));
+        assert_eq!(len(reads.take()), Some(1));
+        // What is behind it waits.
+        assert!(reads.take().is_none() && reads.owes());
+        reads.put_back(epoch, read(7));
+        assert_eq!(len(reads.take()), Some(7));
+        reads.answered();
+        assert_eq!(len(reads.take()), Some(2));
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_put_back_into_another_stream() -> Result {
+        let reads = started(1)?;
+        let epoch = reads.epoch();
+        reads.put(read(1));
+        reads.take();
+        reads.start(1)?;
+        reads.put_back(epoch, read(1));
+        assert!(reads.take().is_none() && !reads.owes());
+        reads.put(read(2));
+        reads.take();
+        reads.put_back(epoch, read(1));
+        assert!(reads.take().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_is_owed_until_tcp_has_the_answer() -> Result {
+        let reads = started(2)?;
+        assert!(!reads.owes());
+        reads.put(read(1));
+        assert!(reads.owes());
+        reads.take();
+        assert!(reads.owes());
+        reads.answered();
+        assert!(reads.owes());
+        reads.accepted();
+        assert!(!reads.owes());
+        Ok(())
+    }
+
+    #[test]
+    fn without_places_nothing_is_taken() -> Result {
+        let reads = started(0)?;
+        assert_eq!(reads.room(), QueueRoom::Full);
+        assert!(!reads.put(read(1)) && reads.take().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn clearing_and_starting_anew_leave_nothing() -> Result {
+        let reads = started(2)?;
+        reads.put(read(1));
+        reads.put(read(2));
+        reads.clear();
+        assert!(reads.take().is_none() && !reads.owes());
+        assert_eq!(reads.room(), QueueRoom::Free);
+        reads.put(read(3));
+        reads.start(5)?;
+        assert!(reads.take().is_none() && !reads.owes());
+        for n in 0..5 {
+            assert!(reads.put(read(n)));
+        }
+        Ok(())
+    }
+}

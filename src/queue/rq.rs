@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Receive work requests: the ring that a queue pair or a shared receive queue takes them from.
+//!
+//! What enters: requests that a process stored in the ring it has mapped, or that a kernel consumer
+//! posted. What leaves: one [`RecvWr`] for each incoming Send or Immediate Data, in posting order.
+//! An entry of a mapped ring is copied out once and then handed back, so what the process does to
+//! it afterwards has no effect.
+//!
+//! Context: any.
+
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::SpinLockIrq, //
+};
+use kernel_ext::rdma::udata::Udata;
+
+use crate::abi::{
+    user::RecvRing,
+    wr::{
+        empty_ring,
+        BadWr,
+        RecvWr, //
+    }, //
+};
+
+enum RqStorage {
+    /// Mapped by a process.
+    User(RecvRing),
+    /// Private to the kernel.
+    Kernel(KVVec<Option<RecvWr>>),
+}
+
+struct RecvQueueInner {
+    ring: RqStorage,
+    /// Entries; a power of two, or 0 for a queue that takes nothing.
+    entries: u32,
+    /// Requests taken so far, modulo 2^32.
+    taken: u32,
+    /// Requests posted so far, modulo 2^32; kernel rings only.
+    posted: u32,
+}
+
+/// A ring of receive work requests.
+#[pin_data]
+pub(crate) struct RecvQueue {
+    #[pin]
+    inner: SpinLockIrq<RecvQueueInner>,
+}
+
+impl RecvQueue {
+    /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
+    /// belongs to a kernel consumer, or has no entries.
+    pub(crate) fn new(entries: u32, ring: Option<RecvRing>) -> Result<impl PinInit<Self>> {
+        let ring = match ring {
+            Some(ring) => RqStorage::User(ring),
+            None => RqStorage::Kernel(empty_ring(entries as usize)?),
+        };
+        Ok(pin_init!(Self {
+            inner <- new_spinlock_irq!(RecvQueueInner {
+                ring,
+                entries,
+                taken: 0,
+                posted: 0,
+            }),
+        }))
+    }
+
+    /// Takes the oldest request into `wr`.
+    ///
+    /// [`None`] means that there is none; an error, that the process stored one that cannot be
+    /// used. It is taken all the same.
+    pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let index = inner.taken & inner.entries.wrapping_sub(1);
+        let taken = match &mut inner.ring {
+            RqStorage::User(ring) => ring.take(inner.taken, wr)?,
+            RqStorage::Kernel(slots) => {
+                *wr = slots.get_mut(index as usize)?.take()?;
+                Ok(())
+            }
+        };
+        inner.taken = inner.taken.wrapping_add(1);
+        Some(taken)
+    }
+
+    /// Puts what waits into a ring of another size, for the process that the ring belongs to. It
+    /// does not post meanwhile: what it posts all the same may get lost.
+    ///
+    /// Context: process; one call at a time.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is more than fits, `EOPNOTSUPP` for a queue of a kernel consumer and where
+    /// the library has no such call, `ENOMEM`.
+    pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result {
+        let (ring, before) = {
+            let inner = self.inner.lock();
+            match &inner.ring {
+                RqStorage::User(ring) => (ring.clone(), inner.taken),
+                RqStorage::Kernel(_) => return Err(EOPNOTSUPP),
+            }
+        };
+        let (old, new) = ring.begin_resize(entries, udata)?;
+        // Copied without the lock; what is taken meanwhile is skipped afterwards.
+        let copied = old.copy_to(before, &new)?;
+        let _drop_outside_lock = {
+            let mut inner = self.inner.lock();
+            let taken = inner.taken.wrapping_sub(before).min(copied);
+            new.skip(taken);
+            inner.taken = taken;
+            inner.entries = entries;
+            core::mem::replace(&mut inner.ring, RqStorage::User(RecvRing::Rxe(new)))
+        };
+        Ok(())
+    }
+
+    /// Appends the request of a kernel consumer.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full, `EINVAL` if it belongs to a process.
+    pub(crate) fn post(&self, wr: RecvWr) -> Result {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let index = inner.posted & inner.entries.wrapping_sub(1);
+        match &mut inner.ring {
+            RqStorage::User(_) => return Err(EINVAL),
+            RqStorage::Kernel(slots) => match slots.get_mut(index as usize) {
+                Some(slot @ None) => *slot = Some(wr),
+                _ => return Err(ENOMEM),
+            },
+        }
+        inner.posted = inner.posted.wrapping_add(1);
+        Ok(())
+    }
+
+    /// How many requests wait; [`None`] where the library does not count them.
+    pub(crate) fn waiting(&self) -> Option<u32> {
+        let inner = self.inner.lock();
+        match &inner.ring {
+            RqStorage::User(ring) => ring.posted(inner.taken),
+            RqStorage::Kernel(_) => Some(inner.posted.wrapping_sub(inner.taken)),
+        }
+    }
+
+    /// Whether at least `count` requests wait.
+    pub(crate) fn holds(&self, count: u32) -> bool {
+        let Some(last) = count.checked_sub(1) else {
+            return true;
+        };
+        let inner = self.inner.lock();
+        if last >= inner.entries {
+            return false;
+        }
+        let position = inner.taken.wrapping_add(last);
+        match &inner.ring {
+            RqStorage::User(ring) => ring.holds(inner.taken, count),
+            // Requests are posted one after the other, so the last of them stands for all.
+            RqStorage::Kernel(slots) => {
+                let index = position & inner.entries.wrapping_sub(1);
+                matches!(slots.get(index as usize), Some(Some(_)))
+            }
+        }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_rq)]
+mod tests {
+    use super::*;
+    use crate::abi::{
+        siw::{
+            self,
+            FLAGS_AT,
+            RQE_LEN,
+            VALID, //
+        },
+        wr::Sge, //
+    };
+    use kernel::sync::Arc;
+    use kernel_ext::mm::shared_ring::SharedMem;
+
+    fn request(id: u64) -> RecvWr {
+        let mut wr = RecvWr {
+            id,
+            ..RecvWr::default()
+        };
+        wr.buffer.push(Sge {
+            addr: id << 12,
+            len: 64,
+            lkey: 1,
+        });
+        wr
+    }
+
+    /// The cookie of the oldest request, and whether that is good.
+    fn taken(queue: &RecvQueue) -> Option<(u64, bool)> {
+        let mut wr = RecvWr::default();
+        match queue.take(&mut wr)? {
+            Ok(()) => Some((wr.id, true)),
+            Err(bad) => Some((bad.id, false)),
+        }
+    }
+
+    fn kernel(entries: u32) -> Result<Pin<KBox<RecvQueue>>> {
+        KBox::pin_init(RecvQueue::new(entries, None)?, GFP_KERNEL_ACCOUNT).map_err(Error::from)
+    }
+
+    /// A queue of 4 entries in memory that a process would have mapped.
+    fn user() -> Result<(Pin<KBox<RecvQueue>>, Arc<SharedMem>)> {
+        let ring = siw::SiwRecvRing::new(4)?;
+        let memory = ring.memory().clone();
+        let ring = RecvRing::Siw(ring);
+        let queue = KBox::pin_init(RecvQueue::new(4, Some(ring))?, GFP_KERNEL_ACCOUNT)?;
+        Ok((queue, memory))
+    }
+
+    /// What a process does to post.
+    fn store(memory: &SharedMem, index: usize, id: u64, num_sge: u8) -> Result {
+        let mut entry = [0; RQE_LEN];
+        entry[..8].copy_from_slice(&id.to_ne_bytes());
+        entry[10] = num_sge;
+        memory.copy_in(index * RQE_LEN, &entry)?;
+        memory.store_u16_release(index * RQE_LEN + FLAGS_AT, VALID)
+    }
+
+    #[test]
+    fn gives_requests_in_the_order_of_their_posting() -> Result {
+        let queue = kernel(4)?;
+        assert_eq!(taken(&queue), None);
+        // More than once around.
+        for round in 0..5 {
+            for n in 0..3 {
+                queue.post(request(round * 3 + n))?;
+            }
+            for n in 0..3 {
+                assert_eq!(taken(&queue), Some((round * 3 + n, true)));
+            }
+        }
+        assert_eq!(taken(&queue), None);
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_more_than_it_has_entries() -> Result {
+        let queue = kernel(4)?;
+        for n in 0..4 {
+            queue.post(request(n))?;
+        }
+        assert_eq!(queue.post(request(4)), Err(ENOMEM));
+        assert_eq!(taken(&queue), Some((0, true)));
+        assert!(queue.post(request(4)).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn knows_how_many_wait() -> Result {
+        let queue = kernel(4)?;
+        for n in 0..4 {
+            assert!(queue.holds(n) && !queue.holds(n + 1));
+            queue.post(request(n.into()))?;
+        }
+        assert!(queue.holds(4) && !queue.holds(5) && !queue.holds(u32::MAX));
+        taken(&queue);
+        assert!(queue.holds(3) && !queue.holds(4));
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_without_entries_holds_nothing() -> Result {
+        let queue = kernel(0)?;
+        assert!(taken(&queue).is_none() && queue.holds(0) && !queue.holds(1));
+        assert_eq!(queue.post(request(1)), Err(ENOMEM));
+        Ok(())
+    }
+
+    #[test]
+    fn hands_entries_back_to_the_process() -> Result {
+        let (queue, memory) = user()?;
+        for round in 0..3 {
+            for n in 0..4 {
+                store(&memory, n, (round * 4 + n) as u64, 1)?;
+            }
+            assert!(queue.holds(4));
+            for n in 0..4 {
+                assert_eq!(taken(&queue), Some(((round * 4 + n) as u64, true)));
+                let flags = memory.load_u16_acquire(n * RQE_LEN + FLAGS_AT);
+                assert_eq!(flags, Some(0));
+            }
+            assert_eq!(taken(&queue), None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn waits_for_the_next_entry_and_no_other() -> Result {
+        let (queue, memory) = user()?;
+        store(&memory, 1, 11, 0)?;
+        assert_eq!(taken(&queue), None);
+        store(&memory, 0, 10, 0)?;
+        assert_eq!(taken(&queue), Some((10, true)));
+        assert_eq!(taken(&queue), Some((11, true)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_entry_is_taken_all_the_same() -> Result {
+        let (queue, memory) = user()?;
+        store(&memory, 0, 5, 7)?;
+        store(&memory, 1, 6, 6)?;
+        assert_eq!(taken(&queue), Some((5, false)));
+        assert_eq!(taken(&queue), Some((6, true)));
+        Ok(())
+    }
+
+    #[test]
+    fn the_kernel_cannot_post_to_the_queue_of_a_process() -> Result {
+        let (queue, _memory) = user()?;
+        assert_eq!(queue.post(request(1)), Err(EINVAL));
+        Ok(())
+    }
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of send queues.
+
+#[kernel::prelude::kunit_tests(riwarp_sq)]
+mod sq {
+    use super::super::*;
+    use crate::{
+        abi::{
+            rxe,
+            wr::SendOp, //
+        },
+        bench::{
+            polled,
+            store_send,
+            Bench, //
+        }, //
+    };
+    use iwarp::{
+        rdmap::ReadRequest,
+        readq::ReadState,
+        stag::TaggedOffset, //
+    };
+    use kernel_ext::rdma::object::QpId;
+
+    /// A queue and where its completions go.
+    struct SqRig {
+        sq: Pin<KBox<SendQueue>>,
+        cq: Arc<Cq>,
+        _bench: Bench,
+    }
+
+    const ORIGIN: WcOrigin = WcOrigin {
+        qpn: 5,
+        qp: QpId::NONE,
+        vendor_err: 0,
+    };
+
+    const OK: WcStatus = WcStatus::Success;
+
+    impl SqRig {
+        fn new(entries: u32, signal_all: bool, ring: Option<SendRing>) -> Result<Self> {
+            let bench = Bench::new()?;
+            let cq = bench.cq(64)?;
+            let sq = SendQueue::new(entries, signal_all, cq.clone(), ring)?;
+            Ok(Self {
+                sq: KBox::pin_init(sq, GFP_KERNEL)?,
+                cq,
+                _bench: bench,
+            })
+        }
+
+        fn kernel(entries: u32) -> Result<Self> {
+            Self::new(entries, false, None)
+        }
+
+        fn post(&self, id: u64, signalled: bool) -> Result {
+            self.sq.post(SendWr {
+                id,
+                signalled,
+                ..SendWr::default()
+            })
+        }
+
+        /// Takes the next request, which is to be a good one.
+        fn take(&self) -> Result<Slot> {
+            match self.sq.take(&mut SendWr::default()) {
+                Taken::Wr(slot) => Ok(slot),
+                Taken::Bad(..) => Err(EINVAL),
+                Taken::Nothing => Err(ENOENT),
+                Taken::Full => Err(EAGAIN),
+            }
+        }
+
+        /// Posts so many requests and takes them all.
+        fn taken<const N: usize>(&self) -> Result<[Slot; N]> {
+            let mut slots = [Slot(0); N];
+            for (id, slot) in (0..).zip(&mut slots) {
+                self.post(id, true)?;
+                *slot = self.take()?;
+            }
+            Ok(slots)
+        }
+
+        fn finish(&self, slot: Slot) {
+            self.sq.finish(slot, OK, ORIGIN);
+        }
+
+        /// Whether exactly these requests are complete now, and how.
+        fn completes(&self, expected: &[(u64, WcStatus)]) -> bool {
+            expected.iter().all(|(id, status)| {
+                polled(&self.cq).is_some_and(|(wr_id, how, _)| (wr_id, how) == (*id, Some(*status)))
+            }) && polled(&self.cq).is_none()
+        }
+
+        /// Notes that a Read goes out.
+        fn read(&self, slot: Option<Slot>, invalidate: Option<Stag>) {
+            let state = Outstanding::Read(ReadState::new(&ReadRequest {
+                sink_stag: Stag::ZERO,
+                sink_to: TaggedOffset::new(0),
+                len: 0,
+                source_stag: Stag::ZERO,
+                source_to: TaggedOffset::new(0),
+            }));
+            self.sq.read_sent(slot, state, None, invalidate);
+        }
+    }
+
+    #[test]
+    fn completions_leave_in_the_order_of_their_requests() -> Result {
+        let rig = SqRig::kernel(4)?;
+        // More than once around.
+        for _ in 0..3 {
+            let [first, second, third, fourth] = rig.taken()?;
+            rig.finish(second);
+            rig.sq.finish(fourth, WcStatus::RemoteAccess, ORIGIN);
+            assert!(rig.completes(&[]));
+            rig.finish(first);
+            assert!(rig.completes(&[(0, OK), (1, OK)]));
+            assert!(!rig.sq.is_idle());
+            rig.finish(third);
+            assert!(rig.completes(&[(2, OK), (3, WcStatus::RemoteAccess)]));
+            assert!(rig.sq.is_idle());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_send_is_done_with_its_last_octet() -> Result {
+        let rig = SqRig::kernel(4)?;
+        let [first, second, third] = rig.taken()?;
+        let mut marks = TxMarks::default();
+        for (slot, end) in [(first, 100), (second, 200), (third, 1 << 40)] {
+            rig.sq.sent(&mut marks, slot, end);
+        }
+        rig.sq.accepted(99, &mut marks, ORIGIN);
+        assert!(rig.completes(&[]));
+        rig.sq.accepted(100, &mut marks, ORIGIN);
+        assert!(rig.completes(&[(0, OK)]));
+        rig.sq.accepted((1 << 40) - 1, &mut marks, ORIGIN);
+        assert!(rig.completes(&[(1, OK)]));
+        rig.sq.accepted(1 << 40, &mut marks, ORIGIN);
+        assert!(rig.completes(&[(2, OK)]));
+        Ok(())
+    }
+
+    #[test]
+    fn no_end_is_forgotten_however_many_there_are() -> Result {
+        let rig = SqRig::kernel(64)?;
+        let slots: [_; 40] = rig.taken()?;
+        let mut marks = TxMarks::default();
+        for (end, slot) in (1..).zip(slots) {
+            rig.sq.sent(&mut marks, slot, end);
+        }
+        rig.sq.accepted(40, &mut marks, ORIGIN);
+        for id in 0..40 {
+            assert_eq!(polled(&rig.cq), Some((id, Some(OK), 0)));
+        }
+        assert!(rig.completes(&[]) && rig.sq.is_idle());
+        Ok(())
+    }
+
+    #[test]
+    fn what_one_has_held_up_is_complete_with_it() -> Result {
+        const N: u64 = 4 * AT_ONCE as u64;
+        let rig = SqRig::kernel(N as u32)?;
+        let mut marks = TxMarks::default();
+        for in_time in [true, false] {
+            for id in 0..N {
+                // The completion queue has no room for all.
+                rig.post(id, id == N - 1)?;
+            }
+            let first = rig.take()?;
+            for _ in 1..N {
+                let slot = rig.take()?;
+                rig.finish(slot);
+            }
+            assert!(rig.completes(&[]));
+            if in_time {
+                rig.finish(first);
+            } else {
+                rig.sq.sent(&mut marks, first, 100);
+                rig.sq.accepted(100, &mut marks, ORIGIN);
+            }
+            assert!(rig.completes(&[(N - 1, OK)]) && rig.sq.is_idle());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_behind_a_read_waits_for_its_response() -> Result {
+        let rig = SqRig::kernel(4)?;
+        rig.sq.start(2)?;
+        let [read, send] = rig.taken()?;
+        let mut marks = TxMarks::default();
+        rig.read(Some(read), None);
+        rig.sq.sent(&mut marks, send, 10);
+        rig.sq.accepted(10, &mut marks, ORIGIN);
+        assert!(rig.completes(&[]));
+        let over = rig.sq.read_done();
+        assert!(over.is_some_and(|(slot, key)| slot == Some(read) && key.is_none()));
+        // Its octets are being placed; that the queue knows of no Read is not enough.
+        assert!(rig.completes(&[]));
+        rig.finish(read);
+        assert!(rig.completes(&[(0, OK), (1, OK)]));
+        Ok(())
+    }
+
+    #[test]
+    fn as_many_reads_are_outstanding_as_was_agreed() -> Result {
+        let rig = SqRig::kernel(4)?;
+        assert!(!rig.sq.may_read() && rig.sq.no_reads());
+        rig.sq.start(2)?;
+        let [first, second] = rig.taken()?;
+        assert!(rig.sq.may_read());
+        rig.read(Some(first), Some(Stag::new(7)));
+        // That is what a fenced request waits for.
+        assert!(rig.sq.may_read() && !rig.sq.no_reads());
+        // The ready-to-receive Read, which nobody posted, counts too.
+        rig.read(None, None);
+        assert!(!rig.sq.may_read());
+        // Oldest first.
+        let over = rig.sq.read_done();
+        assert!(over.is_some_and(|(slot, key)| slot == Some(first) && key == Some(Stag::new(7))));
+        assert!(rig.sq.may_read() && !rig.sq.no_reads());
+        rig.read(Some(second), None);
+        assert!(!rig.sq.may_read());
+        assert!(rig.sq.read_done().is_some_and(|(slot, _)| slot.is_none()));
+        let over = rig.sq.read_done();
+        assert!(over.is_some_and(|(slot, _)| slot == Some(second)));
+        assert!(rig.sq.no_reads() && rig.sq.read_done().is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn who_did_not_ask_hears_of_failures_only() -> Result {
+        let rig = SqRig::kernel(4)?;
+        for (id, status) in [(1, OK), (2, WcStatus::LocalProtection), (3, OK)] {
+            rig.post(id, false)?;
+            let slot = rig.take()?;
+            rig.sq.finish(slot, status, ORIGIN);
+        }
+        assert!(rig.completes(&[(2, WcStatus::LocalProtection)]));
+        assert!(rig.sq.is_idle());
+        // A queue that was made so tells of all.
+        let rig = SqRig::new(4, true, None)?;
+        rig.post(4, false)?;
+        rig.finish(rig.take()?);
+        assert!(rig.completes(&[(4, OK)]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_request_is_complete() -> Result {
+        let rig = SqRig::kernel(2)?;
+        let [first, _] = rig.taken()?;
+        // Taken is not enough.
+        assert_eq!(rig.post(2, true), Err(ENOMEM));
+        assert!(!rig.sq.has_posted());
+        rig.finish(first);
+        assert_eq!(rig.post(2, true), Ok(()));
+        assert!(rig.sq.has_posted());
+        assert_eq!(rig.post(3, true), Err(ENOMEM));
+        rig.take()?;
+        assert!(rig.sq.is_full() && matches!(rig.take(), Err(EAGAIN)));
+        let fill = rig.sq.occupancy();
+        assert_eq!((fill.posted, fill.pending), (0, 2));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_over_is_over_once() -> Result {
+        let rig = SqRig::kernel(2)?;
+        let [first, second] = rig.taken()?;
+        rig.finish(first);
+        // Somebody was late: the place is another request's now, or nobody's.
+        rig.sq.finish(first, WcStatus::RemoteAccess, ORIGIN);
+        rig.post(2, true)?;
+        rig.take()?;
+        rig.sq.finish(first, WcStatus::RemoteAccess, ORIGIN);
+        assert!(rig.completes(&[(0, OK)]));
+        rig.finish(second);
+        assert!(rig.completes(&[(1, OK)]));
+        assert!(!rig.sq.is_idle());
+        Ok(())
+    }
+
+    #[test]
+    fn the_end_flushes_what_is_pending_and_what_is_posted() -> Result {
+        let rig = SqRig::kernel(8)?;
+        rig.sq.start(1)?;
+        let [read, _, done] = rig.taken()?;
+        rig.read(Some(read), None);
+        rig.finish(done);
+        rig.post(3, false)?;
+        rig.post(4, true)?;
+        assert!(!rig.sq.flush(Some(WcStatus::RemoteAccess), ORIGIN));
+        let flushed = WcStatus::Flushed;
+        assert!(rig.completes(&[
+            (0, WcStatus::RemoteAccess),
+            (1, flushed),
+            // That one had its end before.
+            (2, OK),
+            (3, flushed),
+            (4, flushed),
+        ]));
+        assert!(rig.sq.is_idle() && rig.sq.no_reads());
+        assert!(!rig.sq.flush(None, ORIGIN) && rig.completes(&[]));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_posted_while_it_drains_is_left_for_the_end() -> Result {
+        let rig = SqRig::kernel(8)?;
+        rig.post(0, true)?;
+        rig.post(1, true)?;
+        let first = rig.take()?;
+        rig.sq.drain();
+        rig.post(2, true)?;
+        let second = rig.take()?;
+        assert!(matches!(rig.take(), Err(ENOENT)));
+        rig.finish(first);
+        rig.finish(second);
+        assert!(rig.completes(&[(0, OK), (1, OK)]) && rig.sq.is_idle());
+        assert!(!rig.sq.flush(None, ORIGIN));
+        assert!(rig.completes(&[(2, WcStatus::Flushed)]));
+        Ok(())
+    }
+
+    /// Requests that the transmitter takes while the posted ones are counted are not counted.
+    #[test]
+    fn it_drains_although_more_was_taken_than_was_counted() -> Result {
+        let rig = SqRig::kernel(8)?;
+        let [_, second, _] = rig.taken()?;
+        let Slot(counted) = second;
+        rig.sq.last.store(counted.into(), Relaxed);
+        rig.post(3, true)?;
+        assert!(matches!(rig.take(), Err(ENOENT)));
+        // Positions are modulo 2^32.
+        rig.sq.last.store(u32::MAX.into(), Relaxed);
+        let drained = [u32::MAX - 1, u32::MAX, 0, 1].map(|at| rig.sq.is_drained_at(at));
+        assert_eq!(drained, [false, true, true, true]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_that_is_over_leaves_nothing_to_the_next_one() -> Result {
+        let rig = SqRig::kernel(4)?;
+        rig.sq.start(1)?;
+        let [first] = rig.taken()?;
+        let mut marks = TxMarks::default();
+        rig.sq.sent(&mut marks, first, 1000);
+        rig.sq.accepted(1000, &mut marks, ORIGIN);
+        assert!(rig.completes(&[(0, OK)]));
+        rig.sq.drain();
+        rig.sq.start(3)?;
+        // Octets are counted anew, and it does not drain any more.
+        let [second] = rig.taken()?;
+        rig.sq.sent(&mut marks, second, 1);
+        rig.sq.accepted(0, &mut marks, ORIGIN);
+        assert!(rig.completes(&[]));
+        rig.sq.accepted(1, &mut marks, ORIGIN);
+        assert!(rig.completes(&[(0, OK)]));
+        assert_eq!(rig.sq.occupancy().max_reads, 3);
+        Ok(())
+    }
+
+    #[test]
+    fn responses_answer_the_oldest_request() -> Result {
+        let rig = SqRig::kernel(4)?;
+        rig.sq.start(2)?;
+        let segment = TaggedSegment {
+            stag: Stag::ZERO,
+            to: TaggedOffset::new(0),
+            payload: iwarp::receiver::PayloadSpan { offset: 0, len: 0 },
+            last: iwarp::ddp::MessagePart::Final,
+        };
+        let unsolicited = Some(Fault::ResponseUnsolicited);
+        assert_eq!(rig.sq.read_response(&segment).err(), unsolicited);
+        let [atomic, read] = rig.taken()?;
+        let state = Outstanding::Atomic { identifier: 9 };
+        rig.sq.read_sent(Some(atomic), state, None, None);
+        rig.read(Some(read), None);
+        assert_eq!(rig.sq.read_response(&segment).err(), unsolicited);
+        assert!(rig.sq.read_done().is_some());
+        let placed = rig.sq.read_response(&segment);
+        assert!(placed.is_ok_and(|(place, sink)| place.complete && sink.is_none()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_bad_request_of_a_process_ends_in_its_turn() -> Result {
+        let ring = rxe::RxeSendRing::new(4, 1, 0)?;
+        let memory = ring.memory().clone();
+        let rig = SqRig::new(4, false, Some(SendRing::Rxe(ring)))?;
+        assert!(rig.sq.looks_empty() && !rig.sq.has_posted());
+        store_send(&memory, 0, 2)?;
+        store_send(&memory, 1, 99)?;
+        assert!(!rig.sq.looks_empty() && rig.sq.has_posted());
+        let first = rig.take()?;
+        let mut wr = SendWr::default();
+        let Taken::Bad(second, status) = rig.sq.take(&mut wr) else {
+            return Err(EINVAL);
+        };
+        assert_eq!(status, WcStatus::LocalQpOperation);
+        rig.sq.finish(second, status, ORIGIN);
+        assert!(rig.completes(&[]));
+        // Nobody asked for the first one, which is good.
+        rig.finish(first);
+        assert!(rig.completes(&[(1, status)]));
+        // A kernel consumer cannot post there.
+        assert!(rig.post(7, true).is_err());
+        assert!(matches!(wr.op, SendOp::Send(_)));
+        Ok(())
+    }
+}

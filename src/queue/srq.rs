@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The shared receive queue: a ring of receive work requests for many queue pairs.
+//!
+//! A consumer that shares one queue among its streams learns that it runs low by the limit event,
+//! which is raised once each time it is armed (RDMAP-178).
+//!
+//! Context: any, unless a function says otherwise.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+use kernel_ext::rdma::{
+    object::SrqLink,
+    types::{
+        SrqAttr,
+        SrqEvent, //
+    },
+    udata::Udata, //
+};
+
+use crate::{
+    abi::{
+        user::RecvRing,
+        wr::{
+            BadWr,
+            RecvWr, //
+        },
+        Abi, //
+    },
+    device::Reservation,
+    queue::rq::RecvQueue, //
+};
+
+/// A shared receive queue.
+#[pin_data]
+pub(crate) struct Srq {
+    link: SrqLink,
+    /// The sizes that the consumer was given.
+    max_wr: Atomic<u32>,
+    max_sge: u32,
+    /// The event is raised when fewer requests than this are left; 0 when it is not armed.
+    limit: Atomic<u32>,
+    #[pin]
+    queue: RecvQueue,
+    _reservation: Reservation,
+}
+
+impl Srq {
+    /// Makes a shared receive queue with so many places, and with the ring that a process has
+    /// mapped.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(
+        link: SrqLink,
+        attr: SrqAttr,
+        (places, ring): (u32, Option<RecvRing>),
+        reservation: Reservation,
+    ) -> Result<Arc<Self>> {
+        let queue = RecvQueue::new(places, ring)?;
+        Ok(Arc::pin_init(
+            pin_init!(Self {
+                link,
+                max_wr: Atomic::new(attr.max_wr),
+                max_sge: attr.max_sge,
+                limit: Atomic::new(attr.srq_limit),
+                queue <- queue,
+                _reservation: reservation,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?)
+    }
+
+    /// Takes the oldest request into `wr`, and raises the limit event if that leaves too few.
+    pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
+        let taken = self.queue.take(wr);
+        self.check_limit(self.limit.load(Relaxed));
+        taken
+    }
+
+    /// Whether a request waits.
+    pub(crate) fn has_request(&self) -> bool {
+        self.queue.holds(1)
+    }
+
+    /// How many requests wait, if that is known.
+    pub(crate) fn waiting(&self) -> Option<u32> {
+        self.queue.waiting()
+    }
+
+    /// Posts a receive work request of a kernel consumer.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecvQueue::post`].
+    #[inline]
+    pub(crate) fn post(&self, wr: RecvWr) -> Result {
+        self.queue.post(wr)
+    }
+
+    /// Gives the queue of a process another size.
+    ///
+    /// Context: process; one call at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecvQueue::resize`]; the queue stays as it was then.
+    pub(crate) fn resize(&self, max_wr: u32, udata: &mut Udata<'_>) -> Result {
+        let places = Abi::Rxe.places(max_wr);
+        self.queue.resize(places.all, udata)?;
+        self.max_wr.store(places.usable, Relaxed);
+        Ok(())
+    }
+
+    /// Arms the limit event; 0 disarms it.
+    pub(crate) fn arm(&self, limit: u32) {
+        self.limit.store(limit, Relaxed);
+        // Armed too late: the consumer must not wait for a request to be taken first.
+        self.check_limit(limit);
+    }
+
+    /// Raises the limit event, once, if it is armed and fewer requests than `limit` are left.
+    #[inline]
+    fn check_limit(&self, limit: u32) {
+        if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
+            self.link.event(SrqEvent::LimitReached);
+        }
+    }
+
+    /// The sizes and the limit as they stand.
+    pub(crate) fn attr(&self) -> SrqAttr {
+        SrqAttr {
+            max_wr: self.max_wr.load(Relaxed),
+            max_sge: self.max_sge,
+            srq_limit: self.limit.load(Relaxed),
+        }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_srq)]
+mod tests {
+    use super::*;
+    use crate::{
+        bench::Bench,
+        device::MAX_SRQ_WR, //
+    };
+    use kernel_ext::rdma::{
+        bench::post_recv,
+        ops::SrqOps,
+        types::SrqAttrMask, //
+    };
+
+    const LIMIT: SrqAttrMask = SrqAttrMask::LIMIT;
+    const SIZE: SrqAttrMask = SrqAttrMask::MAX_WR;
+
+    fn post(srq: &Srq, ids: &[u64]) -> Result {
+        post_recv(ids, |wrs| srq.post_recv(wrs))
+    }
+
+    fn taken(srq: &Srq) -> Option<u64> {
+        let mut wr = RecvWr::default();
+        srq.take(&mut wr)?.ok()?;
+        Some(wr.id)
+    }
+
+    fn modify(srq: &Srq, max_wr: u32, srq_limit: u32, mask: SrqAttrMask) -> Result {
+        let attr = SrqAttr {
+            max_wr,
+            srq_limit,
+            ..srq.query()
+        };
+        srq.modify(&attr, mask, &mut Udata::none())
+    }
+
+    #[test]
+    fn requests_are_taken_in_their_order() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(4, 0)?;
+        assert!(!srq.has_request() && taken(&srq).is_none());
+        assert_eq!(post(&srq, &[1, 2, 3]), Ok(()));
+        // As far as they fit.
+        assert_eq!(post(&srq, &[4, 5]), Err(ENOMEM));
+        for id in 1..=4 {
+            assert!(srq.has_request());
+            assert_eq!(taken(&srq), Some(id));
+        }
+        assert!(!srq.has_request() && taken(&srq).is_none());
+        Ok(())
+    }
+
+    #[test]
+    fn the_limit_event_is_due_once_when_fewer_are_left() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 2)?;
+        post(&srq, &[1, 2, 3])?;
+        post(&srq, &[4])?;
+        for left in [3, 2] {
+            taken(&srq);
+            assert_eq!(srq.queue.waiting(), Some(left));
+            assert_eq!(srq.query().srq_limit, 2);
+        }
+        taken(&srq);
+        assert_eq!(srq.query().srq_limit, 0);
+        // It is not armed by itself.
+        post(&srq, &[5, 6])?;
+        taken(&srq);
+        assert_eq!(srq.query().srq_limit, 0);
+        assert_eq!(modify(&srq, 0, 2, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 2);
+        taken(&srq);
+        assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_limit_that_comes_too_late_is_due_at_once() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 0)?;
+        post(&srq, &[1, 2])?;
+        assert_eq!(modify(&srq, 0, 3, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 0);
+        assert_eq!(modify(&srq, 0, 2, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 2);
+        // 0 disarms.
+        assert_eq!(modify(&srq, 0, 0, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_and_limits_that_cannot_be_change_nothing() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 0)?;
+        post(&srq, &[1, 2, 3])?;
+        assert_eq!(modify(&srq, 0, 2, LIMIT), Ok(()));
+        let before = srq.query();
+        assert_eq!((before.max_wr, before.max_sge), (8, 1));
+        for (max_wr, limit, mask) in [
+            (0, 9, LIMIT),
+            (0, u32::MAX, LIMIT),
+            (0, 0, SIZE),
+            (MAX_SRQ_WR + 1, 0, SIZE),
+            // Below the limit, the one that is armed and the one that would be.
+            (1, 0, SIZE),
+            (4, 5, SIZE | LIMIT),
+        ] {
+            assert_eq!(modify(&srq, max_wr, limit, mask), Err(EINVAL));
+        }
+        // The queue of a kernel consumer has one size.
+        assert_eq!(modify(&srq, 16, 0, SIZE), Err(EOPNOTSUPP));
+        assert_eq!(srq.query().max_wr, 8);
+        assert_eq!(srq.query().srq_limit, 2);
+        assert_eq!(taken(&srq), Some(1));
+        Ok(())
+    }
+
+    #[test]
+    fn sizes_beyond_the_devices_are_refused() -> Result {
+        let bench = Bench::new()?;
+        for max_wr in [0, MAX_SRQ_WR + 1, u32::MAX] {
+            assert_eq!(bench.srq(max_wr, 0).err(), Some(EINVAL));
+        }
+        assert_eq!(bench.srq(4, 4)?.query().srq_limit, 4);
+        // A program need not set it there.
+        for limit in [5, u32::MAX] {
+            assert_eq!(bench.srq(4, limit)?.query().srq_limit, 0);
+        }
+        Ok(())
+    }
+}

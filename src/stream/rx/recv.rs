@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What uses up a receive work request: Sends, which fill its buffer, and Immediate Data.
+//!
+//! Context: softirq, or process with the socket locked.
+
+use iwarp::{
+    fault::Fault,
+    order::{
+        SendPlacement,
+        SendProgress, //
+    },
+    rdmap::{
+        Immediate,
+        SendEvent,
+        SendExtra, //
+    },
+    receiver::{
+        Queued,
+        SendSegment, //
+    }, //
+};
+use kernel_ext::rdma::wr::{
+    WcExtra,
+    WcOpcode,
+    WcStatus, //
+};
+
+use super::{
+    fpdu::Fpdu,
+    RxRound,
+    RxStream,
+    Stop,
+    Written, //
+};
+use crate::{
+    abi::wr::{
+        Completion,
+        RecvWr, //
+    },
+    mem::{
+        mr::LocalUse,
+        sge::{
+            NotCopied,
+            RegionCache,
+            Slices, //
+        }, //
+    },
+    qp::Qp, //
+};
+
+/// A receive work request, which is filled in where it stays.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    wr: RecvWr,
+    pub(crate) buffer: Slices,
+    buffer_len: u32,
+    /// How far the current Send has filled it; [`None`] if there is none.
+    progress: Option<SendProgress>,
+}
+
+impl Incoming {
+    /// The cookie of the receive work request that a Send has begun to fill.
+    pub(crate) fn begun(&self) -> Option<u64> {
+        self.progress.is_some().then_some(self.wr.id)
+    }
+}
+
+/// How a receive work request ends.
+struct Received {
+    status: WcStatus,
+    opcode: WcOpcode,
+    bytes: u32,
+    extra: WcExtra,
+    solicited: SendEvent,
+}
+
+impl Received {
+    /// With an error.
+    fn failed(status: WcStatus) -> Self {
+        Self {
+            status,
+            opcode: WcOpcode::Recv,
+            bytes: 0,
+            extra: WcExtra::None,
+            solicited: SendEvent::Solicit,
+        }
+    }
+}
+
+impl RxStream {
+    /// Places a segment of a Send.
+    pub(crate) fn place_send(
+        &mut self,
+        round: &mut RxRound<'_, '_>,
+        fpdu: &Fpdu,
+        segment: &SendSegment,
+    ) -> Result<(), Stop> {
+        let qp = round.qp;
+        let Self {
+            incoming, cache, ..
+        } = self;
+        let mut unchecked = false;
+        if segment.first {
+            self.written = Written::default();
+            unchecked = incoming.begin(qp, cache, segment)?;
+        }
+        let Some(progress) = &mut incoming.progress else {
+            return Err(Stop::Fault(Fault::NoBuffer));
+        };
+        let placement = match progress.accept(segment, incoming.buffer_len) {
+            Ok(placement) => placement,
+            Err(fault) => return Err(incoming.refuse(qp, WcStatus::LocalLength, fault).into()),
+        };
+        let payload = segment.payload;
+        if payload.len != 0 {
+            let pos = fpdu.payload_pos(payload);
+            let len = usize::from(payload.len);
+            let (buffer, pd) = (&incoming.buffer, qp.pd());
+            let placed = if unchecked {
+                buffer.place_first(pd, round.inbound, pos, len, round.off)
+            } else {
+                buffer.place(pd, placement.offset, round.inbound, pos, len, round.off)
+            };
+            match placed {
+                Ok(()) => {}
+                Err(NotCopied::Absent) => return Err(self.put_off_send(segment, placement)),
+                Err(NotCopied::Refused(status)) => {
+                    return Err(incoming.refuse(qp, status, Fault::LocalPlacement).into())
+                }
+            }
+        }
+        Ok(incoming.deliver(qp, placement, segment)?)
+    }
+
+    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer
+    /// (EXT-66).
+    pub(crate) fn take_immediate(
+        &mut self,
+        qp: &Qp,
+        queued: Queued<Immediate>,
+    ) -> Result<(), Fault> {
+        let immediate = queued.admit(qp.receive_room())?;
+        let wr = &mut self.incoming.wr;
+        take_wr(qp, wr)?;
+        let immediate_value = immediate_value(immediate.data);
+        if immediate_value.truncated {
+            qp.device().stats.rx_immediate_truncated.inc();
+        }
+        complete_receive(
+            qp,
+            wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::RecvRdmaWithImm,
+                bytes: self.written.take(),
+                extra: WcExtra::Immediate(immediate_value.value),
+                solicited: immediate.solicited,
+            },
+        );
+        Ok(())
+    }
+}
+
+impl Incoming {
+    /// Goes on when a segment of a Send is placed: completes the receive work request behind the
+    /// last one.
+    #[inline(always)]
+    pub(crate) fn deliver(
+        &mut self,
+        qp: &Qp,
+        placement: SendPlacement,
+        segment: &SendSegment,
+    ) -> Result<(), Fault> {
+        let Some(len) = placement.delivered else {
+            return Ok(());
+        };
+        if let SendExtra::Invalidate(stag) = segment.kind.extra {
+            if let Err(fault) = qp.invalidate_remote(stag) {
+                return Err(self.refuse(qp, WcStatus::RemoteInvalidRequest, fault));
+            }
+        }
+        self.progress = None;
+        complete_receive(
+            qp,
+            self.wr.id,
+            Received {
+                status: WcStatus::Success,
+                opcode: WcOpcode::Recv,
+                bytes: len,
+                extra: match segment.kind.extra {
+                    SendExtra::None => WcExtra::None,
+                    SendExtra::Invalidate(stag) => WcExtra::Invalidated(stag.raw()),
+                    SendExtra::Immediate(octets) => WcExtra::Immediate(octets),
+                },
+                solicited: segment.kind.solicited,
+            },
+        );
+        Ok(())
+    }
+
+    /// Ends the receive work request of a Send with an error; returns `fault`.
+    pub(crate) fn refuse(&mut self, qp: &Qp, status: WcStatus, fault: Fault) -> Fault {
+        self.progress = None;
+        complete_receive(qp, self.wr.id, Received::failed(status));
+        fault
+    }
+
+    /// Takes the next receive work request for a Send and resolves its list. Returns whether that
+    /// is still to be checked: a list of one element, for a Send of one segment, is when that is
+    /// placed.
+    pub(crate) fn begin(
+        &mut self,
+        qp: &Qp,
+        cache: &mut RegionCache,
+        segment: &SendSegment,
+    ) -> Result<bool, Fault> {
+        take_wr(qp, &mut self.wr)?;
+        let list = &self.wr.buffer;
+        let whole = segment.last.is_last() && segment.payload.len != 0;
+        let unchecked = whole && list.sges().len() == 1;
+        let (buffer, device) = (&mut self.buffer, qp.device());
+        let found = if unchecked {
+            buffer.find(list, device, cache)
+        } else {
+            buffer.resolve(list, device, qp.pd(), LocalUse::Sink, cache)
+        };
+        if let Err(status) = found {
+            return Err(self.refuse(qp, status, Fault::LocalPlacement));
+        }
+        self.buffer_len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        self.progress = Some(SendProgress::new());
+        Ok(unchecked)
+    }
+}
+
+/// Takes the next receive work request.
+fn take_wr(qp: &Qp, wr: &mut RecvWr) -> Result<(), Fault> {
+    match qp.take_receive(wr) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(bad)) => {
+            complete_receive(qp, bad.id, Received::failed(bad.status));
+            Err(Fault::LocalPlacement)
+        }
+        None => Err(Fault::NoBuffer),
+    }
+}
+
+fn complete_receive(qp: &Qp, id: u64, received: Received) {
+    let origin = qp.origin();
+    qp.recv_cq().post(&Completion {
+        id,
+        status: received.status,
+        opcode: received.opcode,
+        bytes: received.bytes,
+        extra: received.extra,
+        qpn: origin.qpn,
+        qp: origin.qp,
+        solicited: received.solicited == SendEvent::Solicit,
+        vendor_err: origin.vendor_err_of(received.status),
+    });
+}
+
+/// What a completion has of the eight octets of Immediate Data.
+#[derive(Debug, PartialEq, Eq)]
+struct ImmediateValue {
+    /// The four octets of the verbs.
+    value: [u8; 4],
+    /// The other four were not zero.
+    truncated: bool,
+}
+
+/// Returns the first four octets, which this and other devices send the value in, unless these are
+/// zero and the others are not.
+const fn immediate_value(data: [u8; Immediate::LEN]) -> ImmediateValue {
+    match data {
+        [0, 0, 0, 0, a, b, c, d] => ImmediateValue {
+            value: [a, b, c, d],
+            truncated: false,
+        },
+        [a, b, c, d, e, f, g, h] => ImmediateValue {
+            value: [a, b, c, d],
+            truncated: u32::from_be_bytes([e, f, g, h]) != 0,
+        },
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_recv)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_that_no_completion_holds_are_noticed() {
+        let expected = |value: &[u8; 4], truncated| ImmediateValue {
+            value: *value,
+            truncated,
+        };
+        assert_eq!(immediate_value([0; 8]), expected(&[0; 4], false));
+        assert_eq!(immediate_value(*b"abcd\0\0\0\0"), expected(b"abcd", false));
+        assert_eq!(immediate_value(*b"\0\0\0\0abcd"), expected(b"abcd", false));
+        for at in 4..8 {
+            let mut data = *b"abcd\0\0\0\0";
+            data[at] = 1;
+            assert_eq!(immediate_value(data), expected(b"abcd", true));
+        }
+    }
+}

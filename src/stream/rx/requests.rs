@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the peer asks for: Reads and atomic operations, which the transmitter answers.
+//!
+//! Context: softirq, or process with the socket locked.
+
+use iwarp::{
+    atomic::AtomicRequest,
+    fault::Fault,
+    rdmap::ReadRequest,
+    receiver::Queued,
+    stag::{
+        check_source,
+        Access, //
+    },
+    terminate::Quoted, //
+};
+
+use super::RxStream;
+use crate::{
+    qp::Qp,
+    queue::readq::{
+        InboundAtomic,
+        InboundRead,
+        InboundRequest, //
+    }, //
+};
+
+impl RxStream {
+    /// Takes a Read Request, of which a Terminate would quote the headers.
+    pub(crate) fn take_read_request(
+        &mut self,
+        qp: &Qp,
+        queued: Queued<ReadRequest>,
+        quoted: Option<Quoted>,
+    ) -> Result<(), Fault> {
+        let request = queued.admit(qp.inbound_reads.room())?;
+        let mut source = None;
+        if request.len != 0 {
+            // The whole range is checked now, before the first octet of the Response goes out
+            // (RDMAP-156), and again for each FPDU of it.
+            let region = self.cache.get(qp.device(), request.source_stag);
+            let view = region.map(|region| region.view(qp.stream_id()));
+            check_source(
+                view.as_ref(),
+                request.source_stag,
+                request.source_to,
+                request.len,
+                Access::REMOTE_READ,
+            )?;
+            source = region.cloned();
+        }
+        qp.put_request(InboundRequest::Read(InboundRead {
+            request,
+            source,
+            quoted,
+        }))
+    }
+
+    /// Takes an Atomic Request, likewise.
+    pub(crate) fn take_atomic_request(
+        &mut self,
+        qp: &Qp,
+        queued: Queued<AtomicRequest>,
+        quoted: Option<Quoted>,
+    ) -> Result<(), Fault> {
+        let request = queued.admit(qp.inbound_reads.room())?;
+        let target = self
+            .cache
+            .get(qp.device(), request.stag)
+            .ok_or(Fault::SourceInvalidStag)?;
+        {
+            let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
+            target.check_atomic(&inside, qp.stream_id(), &request)?;
+        }
+        qp.put_request(InboundRequest::Atomic(InboundAtomic {
+            request,
+            target: target.clone(),
+            quoted,
+        }))
+    }
+}
+
+impl Qp {
+    fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
+        // Only this receiver puts requests in, so the room that was found is still there.
+        if self.inbound_reads.put(request) {
+            Ok(())
+        } else {
+            Err(Fault::ReadDepth)
+        }
+    }
+}

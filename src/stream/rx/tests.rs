@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of the receiver between two connections: an old one whose work is not done yet, and
+//! a new one.
+
+mod kernel_memory;
+
+#[kernel::prelude::kunit_tests(riwarp_rx_streams)]
+mod streams {
+    use super::super::*;
+    use crate::{
+        bench::{
+            polled,
+            Bench, //
+        },
+        cm::conn::bench::{
+            FPDU,
+            PARAMS, //
+        },
+        queue::cq::Cq, //
+    };
+    use iwarp::{
+        order::SendPlacement,
+        receiver::SendSegment, //
+    };
+    use kernel::sync::SetOnce;
+    use kernel_ext::{
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family,
+            Socket, //
+        },
+        new_spinlock_bh,
+        rdma::{
+            bench::{
+                post_recv,
+                CqConsumer,
+                CqHandler, //
+            },
+            ops::{
+                CqOps,
+                QpOps, //
+            },
+            types::{
+                NotifyOn,
+                NotifyRequest, //
+            },
+            wr::WcStatus, //
+        },
+        sync::SpinLockBh, //
+    };
+
+    /// The Send with that number, without payload. Nobody looks at the CRC.
+    fn send(msn: u8) -> [u8; FPDU] {
+        let mut fpdu = [0; FPDU];
+        (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, 0x41, 0x43, msn);
+        fpdu
+    }
+
+    /// Gives the queue pair another stream as soon as its consumer hears of a completion: stands
+    /// for a consumer who resets it and connects anew while the receiver has no lock.
+    #[pin_data]
+    struct Change {
+        qp: SetOnce<Arc<Qp>>,
+        #[pin]
+        other: SpinLockBh<Option<KBox<RxStream>>>,
+    }
+
+    impl CqHandler for Change {
+        fn completed(&self) {
+            let (Some(qp), mut other) = (self.qp.as_ref(), self.other.lock()) else {
+                return;
+            };
+            if other.is_some() {
+                core::mem::swap(&mut qp.rx.lock().stream, &mut *other);
+            }
+        }
+    }
+
+    /// A queue pair with two receives, and two connections that could be its.
+    struct RxRig {
+        qp: Arc<Qp>,
+        cq: Arc<Cq>,
+        ours: [Arc<Conn>; 2],
+        peers: [Socket; 2],
+        change: Arc<Change>,
+        _consumer: CqConsumer<Change>,
+        bench: Bench,
+    }
+
+    impl RxRig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let change = pin_init!(Change {
+                qp: SetOnce::new(),
+                other <- new_spinlock_bh!(None),
+            });
+            let change = Arc::pin_init(change, GFP_KERNEL)?;
+            let consumer = CqConsumer::try_new(change.clone())?;
+            let cq = bench.cq_of(consumer.link(), 4)?;
+            let qp = bench.qp(2, &cq)?;
+            post_recv(&[1, 2], |wrs| Qp::post_recv(qp.as_arc_borrow(), wrs))?;
+            let (first, second) = (pair(Family::V4)?, pair(Family::V4)?);
+            Ok(Self {
+                ours: [
+                    Conn::of_nobody(&bench.device, first.0)?,
+                    Conn::of_nobody(&bench.device, second.0)?,
+                ],
+                peers: [first.1, second.1],
+                qp,
+                cq,
+                change,
+                _consumer: consumer,
+                bench,
+            })
+        }
+
+        /// Makes a connection that of the stream.
+        fn start(&self, which: usize) -> Result {
+            self.qp
+                .start_rx(&self.ours[which], &PARAMS, Extensions::Rfc7306)
+        }
+
+        /// Sends through a connection, and waits until it has arrived.
+        fn say(&self, which: usize, octets: &[u8]) -> Result {
+            let before = self.left(which);
+            self.peers[which].send(octets)?;
+            eventually(|| self.left(which) == before + octets.len())
+        }
+
+        /// How many octets have arrived that nobody has taken.
+        fn left(&self, which: usize) -> usize {
+            self.ours[which]
+                .socket()
+                .with_inbound(|inbound| inbound.available())
+        }
+
+        /// Has the work item of the receiver run.
+        fn work(&self) {
+            self.qp.enqueue_rx();
+            self.bench.device.queues.tx.flush();
+        }
+
+        /// Whether the next completion is that of this receive, which has succeeded.
+        fn received(&self, id: u64) -> bool {
+            polled(&self.cq) == Some((id, Some(WcStatus::Success), 0))
+        }
+
+        /// Puts the Send in front of the first connection off, as if its memory were not there.
+        fn put_off(&self) -> Result {
+            let header = send(1);
+            let mut rx = self.qp.rx.lock();
+            let stream = rx.stream.as_mut().ok_or(EINVAL)?;
+            let Ok(Segment::Send(segment)) = stream.receiver.handle_fpdu(&header[2..], 18) else {
+                return Err(EINVAL);
+            };
+            self.begin(stream, &segment).map_err(|_| EINVAL)?;
+            let placement = SendPlacement {
+                offset: 0,
+                delivered: Some(0),
+            };
+            stream.put_off_send(&segment, placement);
+            stream.flow = Flow::Waiting;
+            Ok(())
+        }
+
+        /// Takes the receive for it.
+        fn begin(&self, stream: &mut RxStream, segment: &SendSegment) -> Result<bool, Fault> {
+            let RxStream {
+                incoming, cache, ..
+            } = stream;
+            incoming.begin(&self.qp, cache, segment)
+        }
+
+        /// Whether the stream is that of this connection, and goes on.
+        fn is_of(&self, which: usize) -> bool {
+            let rx = self.qp.rx.lock();
+            rx.stream.as_ref().is_some_and(|stream| {
+                Arc::ptr_eq(&stream.conn, &self.ours[which]) && stream.flow == Flow::Going
+            })
+        }
+
+        /// Goes on with what was put off.
+        fn resume(&self) {
+            let wanted = self.ours[0]
+                .socket()
+                .with_inbound(|inbound| self.qp.resume(&self.ours[0], inbound, None));
+            assert!(wanted.is_none());
+        }
+    }
+
+    impl Drop for RxRig {
+        fn drop(&mut self) {
+            for conn in &self.ours {
+                conn.end_of_nobody();
+            }
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    #[test]
+    fn what_waited_is_followed_by_what_is_behind_it() -> Result {
+        let rig = RxRig::new()?;
+        rig.start(0)?;
+        rig.say(0, [send(1), send(2)].as_flattened())?;
+        rig.put_off()?;
+        rig.resume();
+        assert!(rig.received(1) && rig.received(2));
+        assert_eq!(rig.left(0), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_behind_it_is_nobodys_if_the_stream_has_changed() -> Result {
+        let rig = RxRig::new()?;
+        rig.start(1)?;
+        let other = rig.qp.rx.lock().stream.take();
+        *rig.change.other.lock() = other;
+        rig.change.qp.populate(rig.qp.clone());
+        rig.start(0)?;
+        rig.say(0, [send(1), send(2)].as_flattened())?;
+        rig.put_off()?;
+        let request = NotifyRequest {
+            on: NotifyOn::Next,
+            report_missed: false,
+        };
+        rig.cq.req_notify(request);
+        rig.resume();
+        assert!(rig.received(1));
+        assert!(rig.is_of(1));
+        assert_eq!(rig.left(0), FPDU);
+        // The new one begins at its beginning.
+        rig.qp.bind(&rig.ours[1])?;
+        rig.say(1, &send(1))?;
+        rig.work();
+        assert!(rig.received(2));
+        assert!(rig.is_of(1));
+        Ok(())
+    }
+
+    /// A work item that an old stream has left finds the connection that the queue pair has by
+    /// then.
+    #[test]
+    fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
+        let rig = RxRig::new()?;
+        rig.qp.bind(&rig.ours[1])?;
+        rig.say(1, &send(1))?;
+        // Its start-up is not done: there is no stream, or still the old one.
+        rig.work();
+        assert_eq!(rig.left(1), FPDU);
+        rig.start(0)?;
+        rig.work();
+        assert_eq!(rig.left(1), FPDU);
+        assert!(rig.is_of(0) && polled(&rig.cq).is_none());
+        rig.start(1)?;
+        rig.work();
+        assert_eq!(rig.left(1), 0);
+        assert!(rig.received(1));
+        Ok(())
+    }
+}

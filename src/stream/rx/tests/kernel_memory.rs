@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a peer does to the memory of a kernel consumer, in whole FPDUs over the loopback interface.
+
+#[kernel::prelude::kunit_tests(riwarp_rx_kernel_memory)]
+mod kernel_memory {
+    use crate::{
+        bench::polled,
+        cm::conn::bench::{
+            ConnRig,
+            PARAMS,
+            UNTAGGED, //
+        },
+        device::context::Pd,
+        mem::mr::{
+            Mr,
+            StreamId, //
+        }, //
+    };
+    use iwarp::{
+        atomic::{
+            AtomicOperation,
+            AtomicRequest, //
+        },
+        stag::{
+            Access,
+            TaggedOffset, //
+        }, //
+    };
+    use kernel::{
+        page::PAGE_SIZE,
+        prelude::*,
+        sync::Arc, //
+    };
+    use kernel_ext::{
+        mm::{
+            mem_map::{
+                KernelPages,
+                Shape, //
+            },
+            shared_ring::SharedMem, //
+        },
+        net::bench::eventually,
+        rdma::{
+            bench::{
+                kernel_owned,
+                post_recv,
+                SgList, //
+            },
+            ops::{
+                MrOps,
+                QpOps, //
+            },
+            types::AccessFlags,
+            wr::WcStatus, //
+        }, //
+    };
+
+    /// Send with Invalidate.
+    const SEND_INVALIDATE: u8 = 4;
+    const ATOMIC_REQUEST: u8 = 10;
+    /// Octets that are registered.
+    const LEN: u32 = 64;
+
+    /// Fast-registered memory.
+    struct Target {
+        mr: Arc<Mr>,
+        _pages: Arc<KernelPages>,
+        memory: SharedMem,
+    }
+
+    impl Target {
+        /// Registers a page's first octets in a domain, all rights given, under this first offset,
+        /// as if on the queue pair of `rig`.
+        fn new(rig: &ConnRig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
+            let owned = kernel_owned();
+            let created = Mr::fast_reg(pd.as_arc_borrow(), owned, Shape::Pages, 1)?;
+            let target = Self {
+                mr: created.mr,
+                _pages: created.pages.ok_or(EINVAL)?,
+                memory: SharedMem::try_new(PAGE_SIZE)?,
+            };
+            let piece = (target.memory.start(), LEN);
+            let mut list =
+                SgList::try_new(&target._pages, PAGE_SIZE as u32, [piece].into_iter(), 0)?;
+            assert_eq!(target.mr.map_sg(&mut list.view()), Ok(1));
+            let all = AccessFlags::LOCAL_WRITE
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_ATOMIC;
+            let key = target.mr.region.stag();
+            let stream = StreamId {
+                pd: pd.id(),
+                ..rig.qp.stream_id()
+            };
+            let registered = target.mr.region.register(stream, key, base, all);
+            assert_eq!(registered, Ok(()));
+            Ok(target)
+        }
+
+        fn is_valid(&self, pd: &Pd) -> bool {
+            let stream = StreamId {
+                pd: pd.id(),
+                qpn: 0,
+                rights: Access::ALL,
+            };
+            self.mr.region.view(stream).valid
+        }
+
+        fn word(&self, at: usize) -> Option<u64> {
+            self.memory.copy_out(at)
+        }
+    }
+
+    /// Adds 1 to the 64 bits at an offset of the target, as the request with this number.
+    fn add_one(rig: &ConnRig, target: &Target, to: u64, number: u32) -> Result {
+        let request = AtomicRequest {
+            identifier: 0x1d,
+            stag: target.mr.region.stag(),
+            to: TaggedOffset::new(to),
+            operation: AtomicOperation::FetchAdd { add: 1, mask: 0 },
+        };
+        rig.put(ATOMIC_REQUEST, 0, (1, number), request.encode())
+    }
+
+    /// It is the address that has to be a multiple of 8, not the offset (EXT-35).
+    #[test]
+    fn an_atomic_is_aligned_by_its_address() -> Result {
+        const BASE: u64 = 0x1004;
+        let rig = ConnRig::new()?;
+        let target = Target::new(&rig, &rig.bench.pd, BASE)?;
+        target.memory.copy_in(8, &41_u64)?;
+        rig.open(&PARAMS)?;
+        add_one(&rig, &target, BASE + 8, 1)?;
+        let answer = rig.take::<{ 2 + UNTAGGED + 12 + 4 }>()?;
+        // Opcode 11, and behind the identifier what was there.
+        assert_eq!(answer[2..4], [0x41, 0x4b]);
+        assert_eq!(answer[24..32], 41_u64.to_be_bytes());
+        assert_eq!(target.word(8), Some(42));
+        // An offset that is a multiple of 8 leads to an address that is none: Remote Operation
+        // Error, catastrophic, localized to the stream.
+        add_one(&rig, &target, BASE + 12, 2)?;
+        assert_eq!(rig.take_terminate(), Ok((0, 2, 7)));
+        assert_eq!((target.word(8), target.word(16)), (Some(42), Some(0)));
+        Ok(())
+    }
+
+    /// A peer takes back what is of its stream's domain, and nothing that differs from that in
+    /// nothing but its domain (RDMAP-91, -93, -149, -160).
+    #[test]
+    fn a_peer_takes_back_nothing_of_another_domain() -> Result {
+        let rig = ConnRig::new()?;
+        let other = Pd::new(rig.bench.device.clone())?;
+        let (ours, foreign) = (
+            Target::new(&rig, &rig.bench.pd, 0)?,
+            Target::new(&rig, &other, 0)?,
+        );
+        rig.open(&PARAMS)?;
+        let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));
+        assert_eq!(receives, Ok(()));
+
+        let stag = ours.mr.region.stag().raw();
+        rig.put(SEND_INVALIDATE, stag, (0, 1), [])?;
+        let mut done = None;
+        eventually(|| {
+            done = polled(&rig.cq);
+            done.is_some()
+        })?;
+        assert_eq!(done, Some((1, Some(WcStatus::Success), 0)));
+        assert!(!ours.is_valid(&rig.bench.pd));
+
+        let stag = foreign.mr.region.stag().raw();
+        rig.put(SEND_INVALIDATE, stag, (0, 2), [])?;
+        assert_eq!(rig.take_terminate(), Ok((0, 1, 9)));
+        assert!(foreign.is_valid(&other));
+        Ok(())
+    }
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Segment and pack: from a message to FPDUs in a batch.
+//!
+//! Context: the transmitter's.
+
+use core::{
+    cmp::min,
+    iter::Peekable, //
+};
+
+use iwarp::{
+    fault::Fault,
+    mpa::{
+        self,
+        marker::{
+            Marker,
+            MarkerClock, //
+        },
+        Crc, //
+    },
+    segment::{
+        Message,
+        Plan, //
+    },
+    stag::{
+        check_source,
+        Access, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::{
+    crc32c,
+    net::{
+        Grow,
+        Mark,
+        TxBatch, //
+    },
+    rdma::wr::WcStatus, //
+};
+
+use crate::{
+    abi::wr::SendWr,
+    mem::sge::{
+        NotCopied,
+        Slices, //
+    },
+    qp::Qp,
+    queue::{
+        readq::InboundRead,
+        sq::Slot, //
+    }, //
+};
+
+use super::{
+    Job,
+    Outgoing,
+    Source,
+    TxStream, //
+};
+use crate::odp::tx::{
+    Lookup,
+    NotFound,
+    PayloadKey,
+    PayloadSource, //
+};
+
+/// Why a message could not be segmented any further.
+pub(super) enum Failed {
+    /// A work request of our own is at fault.
+    Local(Slot, WcStatus),
+    /// What the peer asked for has gone away.
+    Remote(Fault, InboundRead, u32),
+    /// No memory for the batch now.
+    Memory,
+    /// The memory of the payload is not there.
+    Absent,
+}
+
+impl TxStream {
+    /// Cuts one FPDU of the current message into the batch.
+    #[inline]
+    pub(super) fn cut(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Failed> {
+        let Self {
+            current: Some(current),
+            plan,
+            batch,
+            context,
+            ..
+        } = self
+        else {
+            return Ok(());
+        };
+        if !current.segmenter.next_into(context.mulpdu, plan) {
+            return Ok(());
+        }
+        let mut fpdu_len = plan.fpdu_len();
+        if let Some(clock) = &self.markers {
+            fpdu_len = clock.marked_len(fpdu_len);
+        }
+        if batch.reserve(fpdu_len as usize, grow).is_err() {
+            current.segmenter.undo(plan);
+            return Err(Failed::Memory);
+        }
+        let mark = batch.mark();
+        let packer = Packer {
+            qp,
+            plan,
+            source: &current.source,
+            slices: &context.slices,
+            wr: &self.wr,
+            crc: self.crc,
+            markers: &self.markers,
+        };
+        if let Err(error) = packer.pack(batch) {
+            batch.rewind(mark);
+            let found = match error {
+                PackError::Absent => packer.pack_found(
+                    batch,
+                    PayloadKey {
+                        conn: self.conn.clone(),
+                        position: self.appended,
+                        offset: plan.payload_offset(),
+                        len: usize::from(plan.payload_len()),
+                    },
+                ),
+                error => Err(error),
+            };
+            if let Err(error) = found {
+                batch.rewind(mark);
+                return Err(failed(current, plan, error));
+            }
+        }
+        // NO-OVERFLOW: 2^64 octets are not sent in one life.
+        self.appended += u64::from(fpdu_len);
+        if let Some(clock) = &mut self.markers {
+            clock.advance(plan.fpdu_len());
+        }
+        self.fpdus += 1;
+        if !plan.is_last() {
+            return Ok(());
+        }
+        if let Some(immediate) = current.behind {
+            let msn = context.send_msn;
+            context.send_msn = msn.next();
+            let message = Message::Immediate { immediate, msn };
+            *current = Outgoing::bare(message, current.job);
+            return Ok(());
+        }
+        match current.job {
+            Job::Complete(slot) => qp.sq.sent(&mut self.marks, slot, self.appended),
+            Job::Answer => qp.inbound_reads.answered(),
+            Job::Nothing => {}
+        }
+        self.current = None;
+        Ok(())
+    }
+}
+
+/// Puts one FPDU into a batch.
+struct Packer<'a> {
+    qp: &'a Arc<Qp>,
+    plan: &'a Plan,
+    source: &'a Source,
+    slices: &'a Slices,
+    wr: &'a SendWr,
+    crc: Crc,
+    markers: &'a Option<MarkerClock>,
+}
+
+impl Packer<'_> {
+    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that. The
+    /// caller has just tried without: what the peer reads was found to be its to read (RDMAP-165),
+    /// under the key under which it was brought in.
+    #[cold]
+    fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
+        let offset = place.offset;
+        let lookup = self.qp.found_or_wanted(place, || match self.source {
+            Source::Remote(InboundRead {
+                request,
+                source: Some(region),
+                ..
+            }) => PayloadSource::Remote(region.clone(), *request),
+            _ => PayloadSource::Slices(self.slices.clone()),
+        });
+        let octets = match lookup {
+            Lookup::FetchedPayload(octets) => octets,
+            Lookup::Failed(NotFound::Local(status)) => return Err(PackError::Local(status)),
+            Lookup::Failed(NotFound::Remote(fault)) => return Err(PackError::Remote(fault)),
+            Lookup::Wanted => return Err(PackError::Absent),
+            Lookup::NoMemory => return Err(PackError::Memory),
+        };
+        let found = Packer {
+            source: &Source::Found(offset, octets),
+            ..*self
+        };
+        found.pack(batch)
+    }
+
+    #[inline(always)]
+    fn pack(&self, batch: &mut TxBatch) -> Result<(), PackError> {
+        match self.markers {
+            None => self.pack_plain(batch),
+            Some(clock) => self.pack_marked(batch, clock),
+        }
+    }
+
+    /// Without Markers.
+    #[inline(always)]
+    fn pack_plain(&self, batch: &mut TxBatch) -> Result<(), PackError> {
+        let plan = self.plan;
+        let start = batch.mark();
+        put(batch, plan.header())?;
+        let len = usize::from(plan.payload_len());
+        // A message without payload has no source.
+        if len != 0 {
+            self.copy_payload(plan.payload_offset(), len, batch)?;
+        }
+        pad(batch, usize::from(plan.pad_len()))?;
+        let trailer = trailer(batch, start, self.crc);
+        put(batch, &trailer)
+    }
+
+    /// With Markers.
+    #[inline(never)]
+    fn pack_marked(&self, batch: &mut TxBatch, clock: &MarkerClock) -> Result<(), PackError> {
+        let plan = self.plan;
+        let start = batch.mark();
+        let mut writer = MarkerWriter {
+            batch,
+            markers: clock.markers(plan.fpdu_len()).peekable(),
+            at: 0,
+        };
+        let header = plan.header();
+        writer.write(header.len(), |batch, at, len| {
+            put(batch, piece(header, at, len))
+        })?;
+        let offset = plan.payload_offset();
+        writer.write(usize::from(plan.payload_len()), |batch, at, len| {
+            // CAST: less than the payload of one FPDU. NO-OVERFLOW: inside the message.
+            self.copy_payload(offset + at as u32, len, batch)
+        })?;
+        writer.write(usize::from(plan.pad_len()), |batch, _, len| pad(batch, len))?;
+        writer.write(mpa::CRC_LEN, |batch, at, len| {
+            let trailer = trailer(batch, start, self.crc);
+            put(batch, piece(&trailer, at, len))
+        })
+    }
+
+    /// Copies octets of a message's payload.
+    #[inline(always)]
+    fn copy_payload(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), PackError> {
+        match self.source {
+            Source::Nothing => Ok(()),
+            Source::Slices => self
+                .slices
+                .copy_to_batch(self.qp.pd(), offset, len, batch)
+                .map_err(|why| match why {
+                    NotCopied::Absent => PackError::Absent,
+                    NotCopied::Refused(status) => PackError::Local(status),
+                }),
+            Source::Inline => {
+                let octets = self.wr.payload.inline().unwrap_or(&[]);
+                put(batch, piece(octets, offset as usize, len))
+            }
+            Source::Remote(read) => self.copy_remote(read, offset, len, batch),
+            Source::Found(from, octets) => {
+                put_found(batch, octets, offset.wrapping_sub(*from), len)
+            }
+        }
+    }
+
+    /// Copies octets that the peer reads. The source is checked for each FPDU anew: its owner may
+    /// revoke it at any time (RDMAP-165).
+    #[inline(never)]
+    fn copy_remote(
+        &self,
+        read: &InboundRead,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), PackError> {
+        let Some(region) = &read.source else {
+            return Err(PackError::Remote(Fault::SourceInvalidStag));
+        };
+        let request = read.request.after(offset);
+        let inside = region
+            .try_access()
+            .ok_or(PackError::Remote(Fault::SourceInvalidStag))?;
+        let view = region.view_inside(&inside, self.qp.stream_id());
+        let at = check_source(
+            Some(&view),
+            request.source_stag,
+            request.source_to,
+            // CAST: less than the payload of one FPDU.
+            len as u32,
+            Access::REMOTE_READ,
+        )
+        .map_err(PackError::Remote)?;
+        inside
+            .memory()
+            .copy_to_batch(at, len, batch)
+            .map_err(|error| {
+                if error == EAGAIN {
+                    PackError::Absent
+                } else {
+                    PackError::Memory
+                }
+            })
+    }
+}
+
+/// Takes back what was planned, and says why it could not be packed.
+#[cold]
+fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
+    current.segmenter.undo(plan);
+    match error {
+        PackError::Memory => Failed::Memory,
+        PackError::Absent => Failed::Absent,
+        PackError::Local(status) => match current.job {
+            Job::Complete(slot) => Failed::Local(slot, status),
+            // PANIC: none; the source of an answer is not local.
+            Job::Answer | Job::Nothing => Failed::Memory,
+        },
+        PackError::Remote(fault) => {
+            match core::mem::replace(&mut current.source, Source::Nothing) {
+                Source::Remote(read) => Failed::Remote(fault, read, plan.payload_offset()),
+                Source::Nothing | Source::Slices | Source::Inline | Source::Found(..) => {
+                    Failed::Memory
+                }
+            }
+        }
+    }
+}
+
+/// Puts the parts of one FPDU into the batch, and the Markers in between.
+struct MarkerWriter<'a, I: Iterator<Item = Marker>> {
+    batch: &'a mut TxBatch,
+    /// The Markers that are still to come.
+    markers: Peekable<I>,
+    /// Octets of the FPDU so far, Markers not counted.
+    at: u32,
+}
+
+impl<I: Iterator<Item = Marker>> MarkerWriter<'_, I> {
+    /// Puts a part of `len` octets in; `f(batch, at, n)` puts the `n` of them at `at`.
+    ///
+    /// A Marker goes in before the octet behind it, not behind the one before it. So the CRC is
+    /// made when the Marker in front of it is there.
+    fn write(
+        &mut self,
+        len: usize,
+        mut f: impl FnMut(&mut TxBatch, usize, usize) -> Result<(), PackError>,
+    ) -> Result<(), PackError> {
+        let mut done = 0;
+        while done < len {
+            let mut run = len - done;
+            if let Some(marker) = self.markers.peek() {
+                let before = marker.at.saturating_sub(self.at) as usize;
+                if before == 0 {
+                    put(self.batch, &marker.encode())?;
+                    self.markers.next();
+                    continue;
+                }
+                run = min(run, before);
+            }
+            f(self.batch, done, run)?;
+            done += run;
+            // CAST: the FPDU is shorter than 2^17 octets.
+            self.at += run as u32;
+        }
+        Ok(())
+    }
+}
+
+/// Why an FPDU could not be put together.
+enum PackError {
+    Absent,
+    Local(WcStatus),
+    Remote(Fault),
+    Memory,
+}
+
+/// The `len` octets at `at`; none if there are not as many.
+fn piece(octets: &[u8], at: usize, len: usize) -> &[u8] {
+    octets.get(at..at + len).unwrap_or(&[])
+}
+
+/// What the CRC field says of all that was put in since `start`.
+#[inline]
+fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
+    match crc {
+        Crc::On => mpa::crc_trailer(crc32c::finish(batch.crc32c_since(start, crc32c::INIT))),
+        Crc::Off => [0; mpa::CRC_LEN],
+    }
+}
+
+#[inline]
+fn put(batch: &mut TxBatch, octets: &[u8]) -> Result<(), PackError> {
+    batch.put(octets).map_err(|_| PackError::Memory)
+}
+
+#[cold]
+fn put_found(batch: &mut TxBatch, octets: &[u8], at: u32, len: usize) -> Result<(), PackError> {
+    put(batch, piece(octets, at as usize, len))
+}
+
+#[inline]
+fn pad(batch: &mut TxBatch, len: usize) -> Result<(), PackError> {
+    if len == 0 {
+        return Ok(());
+    }
+    batch.put_zeroes(len).map_err(|_| PackError::Memory)
+}
+
+#[kernel::prelude::kunit_tests(riwarp_pack)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_crc_is_the_one_of_the_core() -> Result {
+        let octets: [u8; 300] = kernel_ext::random::octets();
+        for from in 0..8 {
+            for len in 0..=64 {
+                let piece = piece(&octets, from, len);
+                assert_eq!(piece.len(), len);
+                let kernel = crc32c::finish(crc32c::update(crc32c::INIT, piece));
+                assert_eq!(kernel, iwarp::crc::crc32c(piece));
+            }
+        }
+        let mut batch = TxBatch::new();
+        let start = batch.mark();
+        batch.put(&octets)?;
+        let expected = mpa::crc_trailer(iwarp::crc::crc32c(&octets));
+        assert_eq!(trailer(&batch, start, Crc::On), expected);
+        assert_eq!(trailer(&batch, start, Crc::Off), [0; 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_piece_that_is_not_there_is_empty() {
+        let octets = [1, 2, 3, 4];
+        assert_eq!(piece(&octets, 1, 2), [2, 3]);
+        assert!(piece(&octets, 0, 5).is_empty());
+        assert!(piece(&octets, 4, 1).is_empty());
+    }
+
+    #[test]
+    fn pads_are_zeroes() -> Result {
+        let mut batch = TxBatch::new();
+        for len in 0..4 {
+            let start = batch.mark();
+            assert!(pad(&mut batch, len).is_ok());
+            let zeroes = crc32c::update(crc32c::INIT, &[0; 4][..len]);
+            assert_eq!(batch.crc32c_since(start, crc32c::INIT), zeroes);
+        }
+        assert_eq!(batch.len(), 6);
+        Ok(())
+    }
+}

@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Schedule: which message goes out next.
+//!
+//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A
+//! request becomes a message here: its keys become regions, and fence and ORD are asked; what needs
+//! no message is done on the spot.
+//!
+//! Context: the transmitter's.
+
+use iwarp::{
+    atomic::{
+        AtomicOperation,
+        AtomicRequest,
+        AtomicResponse,
+        TARGET_LEN, //
+    },
+    ddp::UntaggedHeader,
+    fault::Fault,
+    lifecycle::Event,
+    mpa::negotiate::Rtr,
+    rdmap::{
+        Extensions,
+        Immediate,
+        ReadRequest,
+        SendEvent,
+        SendExtra,
+        SendKind, //
+    },
+    readq::{
+        Outstanding,
+        ReadState, //
+    },
+    segment::{
+        Message,
+        Segmenter, //
+    },
+    stag::{
+        Stag,
+        TaggedOffset, //
+    },
+    terminate::Terminate, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use kernel_ext::rdma::wr::WcStatus;
+
+use crate::{
+    abi::wr::{
+        Payload,
+        SendOp,
+        SendWr, //
+    },
+    mem::{
+        mr::LocalUse,
+        sge::Slice, //
+    },
+    qp::Qp,
+    queue::{
+        readq::{
+            InboundAtomic,
+            InboundRequest, //
+        },
+        sq::{
+            Slot,
+            Taken, //
+        }, //
+    }, //
+};
+
+use super::{
+    Job,
+    Outgoing,
+    Pause,
+    Source,
+    Turn,
+    TxContext,
+    TxStream, //
+};
+
+#[cfg(CONFIG_KUNIT = "y")]
+mod tests;
+
+/// Requests that are done without a message before others have their turn.
+const WITHOUT_MESSAGE: u32 = 64;
+
+/// What became of a request that was taken from the send queue.
+#[derive(Debug, PartialEq, Eq)]
+enum RequestOutcome {
+    /// It is the current message.
+    Message,
+    /// It was done without one.
+    Done,
+}
+
+impl TxStream {
+    /// Chooses the next message, or says why none can go out now.
+    pub(super) fn next_message(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        if let Some(rtr) = self.rtr.take() {
+            self.current = Some(self.context.rtr(qp, rtr));
+            return Ok(());
+        }
+        // MPA-9: a responder is silent until the initiator's first FPDU.
+        if !qp.lifecycle().may_send() {
+            return Err(Pause::Drained);
+        }
+        let found = match self.turn {
+            Turn::Responses => self.next_response(qp).or_else(|_| self.next_request(qp)),
+            Turn::Requests => self
+                .next_request(qp)
+                .or_else(|why| self.next_response(qp).map_err(|_| why)),
+        };
+        self.turn = match self.turn {
+            Turn::Responses => Turn::Requests,
+            Turn::Requests => Turn::Responses,
+        };
+        found
+    }
+
+    #[inline]
+    fn next_response(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        if qp.inbound_reads.has_waiting() {
+            self.take_response(qp)
+        } else {
+            Err(Pause::Drained)
+        }
+    }
+
+    #[inline(never)]
+    fn take_response(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        let outgoing = match qp.inbound_reads.take() {
+            None => return Err(Pause::Drained),
+            Some(InboundRequest::Read(read)) => {
+                let message = Message::ReadResponse {
+                    stag: read.request.sink_stag,
+                    to: read.request.sink_to,
+                };
+                Outgoing {
+                    segmenter: Segmenter::new(message, read.request.len),
+                    source: Source::Remote(read),
+                    job: Job::Answer,
+                    behind: None,
+                }
+            }
+            Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
+            Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
+                Ok(None) => {
+                    qp.want_atomic(atomic);
+                    return Err(Pause::Drained);
+                }
+                Ok(Some(original)) => self.context.atomic_response(AtomicResponse {
+                    identifier: atomic.request.identifier,
+                    original,
+                }),
+                Err(fault) => {
+                    qp.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
+                    return Err(Pause::Drained);
+                }
+            },
+        };
+        self.current = Some(outgoing);
+        Ok(())
+    }
+
+    /// Takes requests from the send queue until one becomes a message. Many that become none are
+    /// [`Pause::Yield`].
+    fn next_request(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+        if qp.lifecycle().is_peer_closed() {
+            if qp.sq.has_posted() {
+                qp.time_out_closed_peer();
+            }
+            return Err(Pause::Drained);
+        }
+        // A process can post such requests as fast as they are done.
+        for _ in 0..WITHOUT_MESSAGE {
+            match self.try_request(qp)? {
+                RequestOutcome::Message => return Ok(()),
+                RequestOutcome::Done => {}
+            }
+        }
+        Err(Pause::Yield)
+    }
+
+    /// Takes a request from the send queue, and begins it.
+    #[inline(never)]
+    fn try_request(&mut self, qp: &Arc<Qp>) -> Result<RequestOutcome, Pause> {
+        let taken = match self.held.take() {
+            Some(slot) => Taken::Wr(slot),
+            None => qp.sq.take(&mut self.wr),
+        };
+        let (slot, begun) = match taken {
+            Taken::Wr(slot) if qp.must_wait(&self.wr) => {
+                self.held = Some(slot);
+                return Err(Pause::Drained);
+            }
+            Taken::Wr(slot) => {
+                let begun = self.begin(qp, slot);
+                self.wr.forget();
+                (slot, begun)
+            }
+            Taken::Bad(slot, status) => (slot, Err(status)),
+            Taken::Nothing => return Err(Pause::Drained),
+            Taken::Full if qp.still_waits(|| qp.sq.is_full()) => return Err(Pause::Drained),
+            // A Read was answered meanwhile.
+            Taken::Full => return Ok(RequestOutcome::Done),
+        };
+        if let Err(status) = begun {
+            qp.refuse(slot, status);
+            return Err(Pause::Drained);
+        }
+        Ok(match self.current {
+            Some(_) => RequestOutcome::Message,
+            None => RequestOutcome::Done,
+        })
+    }
+
+    /// Turns the request into the current message, or does it if it needs none.
+    #[inline]
+    fn begin(&mut self, qp: &Qp, slot: Slot) -> Result<(), WcStatus> {
+        let Self {
+            current,
+            wr,
+            context,
+            ..
+        } = self;
+        // DDP-33: a message is shorter than 2^32 octets.
+        let len = u32::try_from(wr.payload.len()).map_err(|_| WcStatus::LocalLength)?;
+        let solicited = if wr.solicited {
+            SendEvent::Solicit
+        } else {
+            SendEvent::Silent
+        };
+        let (message, behind) = match &wr.op {
+            SendOp::Send(SendExtra::Immediate(value))
+                if context.extensions != Extensions::SendImmediate =>
+            {
+                // Without payload it is a message of RFC 7306 by itself; with payload there is
+                // none.
+                if len != 0 {
+                    return Err(WcStatus::LocalQpOperation);
+                }
+                let msn = context.send_msn;
+                context.send_msn = msn.next();
+                let immediate = immediate_data(*value, solicited);
+                let message = Message::Immediate { immediate, msn };
+                *current = Some(Outgoing::bare(message, Job::Complete(slot)));
+                return Ok(());
+            }
+            SendOp::Send(extra) => {
+                let kind = SendKind {
+                    solicited,
+                    extra: *extra,
+                };
+                (
+                    Message::Send {
+                        kind,
+                        msn: context.send_msn,
+                    },
+                    None,
+                )
+            }
+            SendOp::Write {
+                stag,
+                to,
+                immediate,
+            } => {
+                let message = Message::Write {
+                    stag: *stag,
+                    to: TaggedOffset::new(*to),
+                };
+                let behind = immediate.map(|value| immediate_data(value, solicited));
+                (message, behind)
+            }
+            SendOp::Read { .. }
+            | SendOp::Atomic { .. }
+            | SendOp::RegMr { .. }
+            | SendOp::Bind(_)
+            | SendOp::LocalInv { .. } => return self.begin_other(qp, slot, len),
+        };
+        let source = if wr.payload.inline().is_some() {
+            Source::Inline
+        } else {
+            let (slices, cache) = (&mut context.slices, &mut context.cache);
+            // What makes one FPDU is checked when that is packed, before anything goes out.
+            if len as usize + UntaggedHeader::LEN <= usize::from(context.mulpdu) {
+                slices.find(&wr.payload, qp.device(), cache)?;
+            } else {
+                let usage = LocalUse::Source;
+                slices.resolve(&wr.payload, qp.device(), qp.pd(), usage, cache)?;
+            }
+            Source::Slices
+        };
+        if matches!(message, Message::Send { .. }) {
+            context.send_msn = context.send_msn.next();
+        }
+        *current = Some(Outgoing {
+            segmenter: Segmenter::new(message, len),
+            source,
+            job: Job::Complete(slot),
+            behind,
+        });
+        Ok(())
+    }
+
+    /// Does so with what carries no payload from here; it is `len` octets that are moved.
+    #[inline(never)]
+    fn begin_other(&mut self, qp: &Qp, slot: Slot, len: u32) -> Result<(), WcStatus> {
+        let Self {
+            current,
+            wr,
+            context,
+            ..
+        } = self;
+        match &wr.op {
+            // These have payload.
+            SendOp::Send(_) | SendOp::Write { .. } => Err(WcStatus::LocalQpOperation),
+            SendOp::Read {
+                stag,
+                to,
+                invalidate_local,
+            } => {
+                let request = ReadRequest {
+                    sink_stag: Stag::ZERO,
+                    sink_to: TaggedOffset::new(0),
+                    len,
+                    source_stag: *stag,
+                    source_to: TaggedOffset::new(*to),
+                };
+                let invalidate = *invalidate_local;
+                *current = Some(context.begin_read(qp, &wr.payload, slot, request, invalidate)?);
+                Ok(())
+            }
+            SendOp::Atomic {
+                stag,
+                to,
+                operation,
+                ..
+            } => {
+                let target = (*stag, TaggedOffset::new(*to));
+                *current = Some(context.begin_atomic(qp, &wr.payload, slot, target, *operation)?);
+                Ok(())
+            }
+            SendOp::RegMr {
+                region,
+                key,
+                base,
+                access,
+            } => {
+                region.register(qp.stream_id(), Stag::new(*key), *base, *access)?;
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
+                Ok(())
+            }
+            SendOp::Bind(bind) => {
+                qp.bind_window(bind)?;
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
+                Ok(())
+            }
+            SendOp::LocalInv { stag } => {
+                qp.invalidate_local(*stag)?;
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Qp {
+    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58),
+    /// and returns what the target held before; [`None`] if it is not there. The target is checked
+    /// anew: its owner may revoke it at any time.
+    fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
+        let request = &atomic.request;
+        let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
+        let at = atomic
+            .target
+            .check_atomic(&inside, self.stream_id(), request)?;
+        match inside
+            .memory()
+            .update_u64(at, |original| request.operation.apply(original))
+        {
+            Ok(original) => Ok(Some(original)),
+            Err(error) if error == EAGAIN => Ok(None),
+            Err(_) => Err(Fault::Local),
+        }
+    }
+
+    /// Whether the request has to wait until outstanding Reads are answered.
+    #[inline]
+    fn must_wait(&self, wr: &SendWr) -> bool {
+        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        (wr.fence || reads) && self.must_wait_for_reads(wr)
+    }
+
+    fn must_wait_for_reads(&self, wr: &SendWr) -> bool {
+        let waits = || {
+            (wr.fence && !self.sq.no_reads())
+                || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+                    && !self.sq.may_read())
+        };
+        waits() && self.still_waits(waits)
+    }
+
+    /// Whether a wait that an answered Read may end goes on; then the receiver calls the
+    /// transmitter again.
+    fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
+        // A Response may come in between: say that we wait, then look again.
+        self.on(Event::WaitForReads);
+        let wait = waits();
+        if !wait {
+            self.on(Event::ReadsWaitedFor);
+        }
+        wait
+    }
+
+    /// Ends a request that cannot be carried out, and with it the stream.
+    #[cold]
+    pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+        self.sq.finish(slot, status, self.origin());
+        self.terminate(Terminate::for_fault(Fault::Local, None));
+    }
+}
+
+impl TxContext {
+    /// Begins a Read; the sink is filled into `request` here.
+    fn begin_read(
+        &mut self,
+        qp: &Qp,
+        payload: &Payload,
+        slot: Slot,
+        mut request: ReadRequest,
+        invalidate_local: bool,
+    ) -> Result<Outgoing, WcStatus> {
+        // RDMAP-78: a Response writes one tagged buffer.
+        let sink = self.sink(qp, payload)?;
+        if let Some(sink) = &sink {
+            request.sink_stag = sink.key();
+            request.sink_to = TaggedOffset::new(sink.addr());
+        }
+        let sges = payload.sges().next();
+        let invalidate = sges
+            .filter(|_| invalidate_local)
+            .map(|sge| Stag::new(sge.lkey));
+        // The Response may come as soon as the Request is out, so the Read is noted before.
+        let state = Outstanding::Read(ReadState::new(&request));
+        qp.sq.read_sent(Some(slot), state, sink, invalidate);
+        Ok(self.read_request(request))
+    }
+
+    /// Begins an atomic operation on the peer's buffer `target`.
+    fn begin_atomic(
+        &mut self,
+        qp: &Qp,
+        payload: &Payload,
+        slot: Slot,
+        (stag, to): (Stag, TaggedOffset),
+        operation: AtomicOperation,
+    ) -> Result<Outgoing, WcStatus> {
+        if payload.len() < u64::from(TARGET_LEN) {
+            return Err(WcStatus::LocalLength);
+        }
+        let sink = self.sink(qp, payload)?;
+        let msn = self.read_msn;
+        self.read_msn = msn.next();
+        let request = AtomicRequest {
+            // EXT-34: any value; this one is not used twice by what is outstanding.
+            identifier: msn.raw(),
+            stag,
+            to,
+            operation,
+        };
+        let state = Outstanding::Atomic {
+            identifier: request.identifier,
+        };
+        qp.sq.read_sent(Some(slot), state, sink, None);
+        let message = Message::AtomicRequest { request, msn };
+        // The Response completes it, not TCP.
+        Ok(Outgoing::bare(message, Job::Nothing))
+    }
+
+    /// Resolves a list of at most one element that a Response is placed in.
+    fn sink(&mut self, qp: &Qp, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
+        if payload.inline().is_some() {
+            return Err(WcStatus::LocalQpOperation);
+        }
+        if payload.sges().len() > 1 {
+            return Err(WcStatus::LocalLength);
+        }
+        let (slices, cache) = (&mut self.slices, &mut self.cache);
+        slices.resolve(payload, qp.device(), qp.pd(), LocalUse::Sink, cache)?;
+        Ok(slices.take_first())
+    }
+
+    /// The ready-to-receive message (MPA-40); its consumers never see it (MPA-42).
+    #[cold]
+    fn rtr(&mut self, qp: &Qp, rtr: Rtr) -> Outgoing {
+        let message = match rtr {
+            Rtr::Write => Message::Write {
+                stag: Stag::ZERO,
+                to: TaggedOffset::new(0),
+            },
+            Rtr::Read => {
+                let request = ReadRequest {
+                    sink_stag: Stag::ZERO,
+                    sink_to: TaggedOffset::new(0),
+                    len: 0,
+                    source_stag: Stag::ZERO,
+                    source_to: TaggedOffset::new(0),
+                };
+                let state = Outstanding::Read(ReadState::new(&request));
+                qp.sq.read_sent(None, state, None, None);
+                return self.read_request(request);
+            }
+            Rtr::Send => {
+                let msn = self.send_msn;
+                self.send_msn = msn.next();
+                Message::Send {
+                    kind: SendKind::default(),
+                    msn,
+                }
+            }
+        };
+        Outgoing::bare(message, Job::Nothing)
+    }
+
+    fn atomic_response(&mut self, response: AtomicResponse) -> Outgoing {
+        let msn = self.atomic_msn;
+        self.atomic_msn = msn.next();
+        Outgoing::bare(Message::AtomicResponse { response, msn }, Job::Answer)
+    }
+
+    fn read_request(&mut self, request: ReadRequest) -> Outgoing {
+        let msn = self.read_msn;
+        self.read_msn = msn.next();
+        // The Response completes it, not TCP.
+        Outgoing::bare(Message::ReadRequest { request, msn }, Job::Nothing)
+    }
+}
+
+/// The four octets of the verbs as the eight of the message: as deployed devices have them, in
+/// front.
+fn immediate_data(value: [u8; 4], solicited: SendEvent) -> Immediate {
+    let [a, b, c, d] = value;
+    Immediate {
+        data: [a, b, c, d, 0, 0, 0, 0],
+        solicited,
+    }
+}

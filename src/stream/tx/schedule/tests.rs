@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of what is asked before a request becomes a message, on a queue pair without a
+//! stream.
+
+#[kernel::prelude::kunit_tests(riwarp_schedule)]
+mod schedule {
+    use super::super::*;
+    use crate::{
+        abi::wr::Sge,
+        bench::Bench,
+        mem::{
+            mr::Mr,
+            sge::{
+                RegionCache,
+                Slices, //
+            }, //
+        },
+        queue::cq::Cq, //
+    };
+    use iwarp::{
+        ddp::Msn,
+        lifecycle::Actions, //
+    };
+    use kernel_ext::{
+        mm::shared_ring::SharedMem,
+        rdma::{
+            bench::kernel_owned,
+            ops::QpOps,
+            types::AccessFlags,
+            wr::WcOpcode, //
+        }, //
+    };
+
+    /// Whether the transmitter is told of an answered Read.
+    fn answered(qp: &Qp) -> bool {
+        qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT)
+    }
+
+    /// A queue pair, and a region that is all of kernel memory; both go when it is dropped.
+    struct ScheduleRig {
+        qp: Arc<Qp>,
+        _cq: Arc<Cq>,
+        mr: Arc<Mr>,
+        key: u32,
+        memory: SharedMem,
+        _bench: Bench,
+    }
+
+    impl ScheduleRig {
+        fn new(access: AccessFlags) -> Result<Self> {
+            let bench = Bench::new()?;
+            let cq = bench.cq(16)?;
+            let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
+            let qp = bench.qp(4, &cq)?;
+            qp.sq.start(2)?;
+            Ok(Self {
+                qp,
+                _cq: cq,
+                mr: made.mr,
+                key: made.lkey,
+                memory: SharedMem::try_new(4096)?,
+                _bench: bench,
+            })
+        }
+
+        fn address(&self, at: usize) -> u64 {
+            self.memory.start().wrapping_add(at).expose_provenance() as u64
+        }
+
+        /// A list of `count` elements of `len` octets each.
+        fn list(&self, count: usize, len: u32) -> Payload {
+            let mut list = Payload::default();
+            for _ in 0..count {
+                list.push(Sge {
+                    addr: self.address(16),
+                    len,
+                    lkey: self.key,
+                });
+            }
+            list
+        }
+
+        /// A request that was taken from the send queue.
+        fn slot(&self) -> Result<Slot> {
+            self.qp.sq.post(SendWr::default())?;
+            match self.qp.sq.take(&mut SendWr::default()) {
+                Taken::Wr(slot) => Ok(slot),
+                Taken::Bad(..) | Taken::Nothing | Taken::Full => Err(EINVAL),
+            }
+        }
+
+        /// What becomes of an atomic operation of the peer on the word at `at`.
+        fn operate(&self, at: usize, operation: AtomicOperation) -> Result<Option<u64>, Fault> {
+            self.qp.operate(&InboundAtomic {
+                request: AtomicRequest {
+                    identifier: 1,
+                    stag: Stag::new(self.key),
+                    to: TaggedOffset::new(self.address(at)),
+                    operation,
+                },
+                target: self.mr.region.clone(),
+                quoted: None,
+            })
+        }
+    }
+
+    impl Drop for ScheduleRig {
+        fn drop(&mut self) {
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    fn context() -> TxContext {
+        TxContext {
+            extensions: Extensions::Rfc7306,
+            mulpdu: 1000,
+            send_msn: Msn::FIRST,
+            read_msn: Msn::FIRST,
+            atomic_msn: Msn::FIRST,
+            slices: Slices::default(),
+            cache: RegionCache::default(),
+        }
+    }
+
+    const READ: SendOp = SendOp::Read {
+        stag: Stag::ZERO,
+        to: 0,
+        invalidate_local: false,
+    };
+    const ADD: AtomicOperation = AtomicOperation::FetchAdd { add: 5, mask: 0 };
+    const ATOMIC: SendOp = SendOp::Atomic {
+        stag: Stag::ZERO,
+        to: 0,
+        operation: ADD,
+        opcode: WcOpcode::FetchAdd,
+    };
+
+    fn request(op: SendOp, fence: bool) -> SendWr {
+        SendWr {
+            op,
+            fence,
+            ..SendWr::default()
+        }
+    }
+
+    const REQUEST: ReadRequest = ReadRequest {
+        sink_stag: Stag::ZERO,
+        sink_to: TaggedOffset::new(0),
+        len: 8,
+        source_stag: Stag::ZERO,
+        source_to: TaggedOffset::new(0),
+    };
+
+    #[test]
+    fn who_waits_for_reads_and_who_does_not() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let qp = &rig.qp;
+        // For each number of outstanding Reads, of which there may be two: whether a Read waits, an
+        // atomic operation, a Send, and these with a fence.
+        let expected = [
+            [false, false, false, false, false, false],
+            [false, false, false, true, true, true],
+            [true, true, false, true, true, true],
+        ];
+        for waits in expected {
+            for (n, wait) in waits.into_iter().enumerate() {
+                let op = match n % 3 {
+                    0 => READ,
+                    1 => ATOMIC,
+                    _ => SendOp::default(),
+                };
+                assert!(qp.must_wait(&request(op, n >= 3)) == wait);
+                // Who has to wait is to be told when a Response has come, and nobody else.
+                assert!(answered(qp) == wait);
+            }
+            let state = Outstanding::Read(ReadState::new(&REQUEST));
+            qp.sq.read_sent(None, state, None, None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn who_waits_for_a_response_says_so_and_then_looks_again() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let qp = &rig.qp;
+        // The Response came after the first look: nobody would tell of it any more.
+        assert!(!qp.still_waits(|| false) && !answered(qp));
+        // One that comes after the second look is told of.
+        assert!(qp.still_waits(|| answered(qp)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_response_goes_to_one_buffer_that_may_be_written() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
+        let mut context = context();
+        let mut sink = |list: &Payload| {
+            let sink = context.sink(&rig.qp, list);
+            sink.map(|sink| sink.map(|slice| (slice.key().raw(), slice.addr())))
+        };
+        assert_eq!(sink(&rig.list(1, 8)), Ok(Some((rig.key, rig.address(16)))));
+        assert_eq!(sink(&rig.list(0, 0)), Ok(None));
+        assert_eq!(sink(&rig.list(1, 0)), Ok(None));
+        assert_eq!(sink(&rig.list(2, 8)), Err(WcStatus::LocalLength));
+        let mut inline = Payload::default();
+        assert!(inline.inline_room(8).is_some());
+        assert_eq!(sink(&inline), Err(WcStatus::LocalQpOperation));
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let refused = self::context().sink(&rig.qp, &rig.list(1, 8));
+        assert_eq!(refused.err(), Some(WcStatus::LocalProtection));
+        Ok(())
+    }
+
+    #[test]
+    fn a_read_is_noted_before_it_goes_out() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
+        let mut context = context();
+        for invalidate in [false, true] {
+            let (slot, list) = (rig.slot()?, rig.list(1, 8));
+            let msn = context.read_msn;
+            let begun = context.begin_read(&rig.qp, &list, slot, REQUEST, invalidate);
+            assert!(begun.is_ok_and(|outgoing| outgoing.behind.is_none()));
+            assert_eq!(context.read_msn, msn.next());
+            let key = invalidate.then_some(Stag::new(rig.key));
+            let noted = rig.qp.sq.read_done();
+            assert!(noted == Some((Some(slot), key)));
+        }
+        // One that cannot be does not count.
+        let (slot, msn) = (rig.slot()?, context.read_msn);
+        let begun = context.begin_read(&rig.qp, &rig.list(2, 8), slot, REQUEST, false);
+        assert_eq!(begun.err(), Some(WcStatus::LocalLength));
+        assert!(rig.qp.sq.no_reads() && context.read_msn == msn);
+        Ok(())
+    }
+
+    #[test]
+    fn an_atomic_operation_wants_room_for_what_was_there() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE)?;
+        let mut context = context();
+        let target = (Stag::ZERO, TaggedOffset::new(0));
+        let slot = rig.slot()?;
+        for len in [0, 1, 7] {
+            let list = rig.list(1, len);
+            let begun = context.begin_atomic(&rig.qp, &list, slot, target, ADD);
+            assert_eq!(begun.err(), Some(WcStatus::LocalLength));
+        }
+        assert!(rig.qp.sq.no_reads());
+        let begun = context.begin_atomic(&rig.qp, &rig.list(1, 8), slot, target, ADD);
+        assert!(begun.is_ok());
+        assert!(!rig.qp.sq.no_reads());
+        assert!(rig.qp.sq.read_done() == Some((Some(slot), None)));
+        Ok(())
+    }
+
+    #[test]
+    fn an_operation_of_the_peer_is_carried_out_on_its_target_alone() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC)?;
+        rig.memory.copy_in(64, &[1u64, 10, 100])?;
+        assert_eq!(rig.operate(72, ADD), Ok(Some(10)));
+        assert_eq!(rig.operate(72, ADD), Ok(Some(15)));
+        assert_eq!(rig.memory.copy_out(64), Some([1u64, 20, 100]));
+        // What is not aligned would not be one access.
+        for at in 73..80 {
+            assert!(rig.operate(at, ADD).is_err());
+        }
+        assert_eq!(rig.memory.copy_out(64), Some([1u64, 20, 100]));
+        // It was checked when it came, and its owner has revoked it since.
+        assert_eq!(rig.mr.deregister(), Ok(()));
+        assert_eq!(rig.operate(72, ADD), Err(Fault::SourceInvalidStag));
+        // Nor without the right.
+        let rig = ScheduleRig::new(
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ,
+        )?;
+        assert!(rig.operate(72, ADD).is_err());
+        assert_eq!(rig.memory.copy_out(72), Some(0u64));
+        Ok(())
+    }
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit suite of whose turn it is: how much one caller sends before others go on, and what goes
+//! out next. The other end of the stream is a plain socket.
+
+#[kernel::prelude::kunit_tests(riwarp_tx)]
+mod tx {
+    use super::super::{
+        send::{
+            BUDGET,
+            SOFTIRQ_BUDGET, //
+        },
+        *, //
+    };
+    use crate::{
+        abi::{
+            rxe,
+            user::SendRing,
+            wr::{
+                SendOp,
+                Sge, //
+            }, //
+        },
+        bench::{
+            store_send,
+            Bench, //
+        },
+        cm::conn::bench::{
+            Started,
+            PARAMS, //
+        },
+        device::stats::Stats,
+        mem::mr::Mr,
+        queue::{
+            cq::Cq,
+            readq::InboundRequest, //
+        }, //
+    };
+    use iwarp::{
+        atomic::AtomicResponse,
+        rdmap::{
+            ReadRequest,
+            SendExtra, //
+        },
+        stag::{
+            Stag,
+            TaggedOffset, //
+        }, //
+    };
+    use kernel::sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        ArcBorrow, //
+    };
+    use kernel_ext::{
+        mm::shared_ring::SharedMem,
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family,
+            Hooked,
+            Socket,
+            SocketEvents, //
+        },
+        rdma::{
+            bench::kernel_owned,
+            ops::QpOps,
+            types::AccessFlags, //
+        },
+        sync::BhOff, //
+    };
+
+    /// Octets of a Write that fills a batch.
+    const LEN: usize = BATCH_LEN;
+    /// Requests that a queue has places for.
+    const PLACES: u32 = 128;
+
+    /// A queue pair with a stream, and memory to send from. Ended when it is dropped.
+    struct TxRig {
+        conn: Option<Started>,
+        qp: Arc<Qp>,
+        _cq: Arc<Cq>,
+        mr: Arc<Mr>,
+        key: u32,
+        memory: SharedMem,
+        bench: Bench,
+    }
+
+    impl TxRig {
+        fn new(near: Socket, params: &StreamParams) -> Result<Self> {
+            Self::of(near, params, |bench, cq| bench.qp(PLACES, cq))
+        }
+
+        fn of(
+            near: Socket,
+            params: &StreamParams,
+            qp: impl FnOnce(&Bench, &Arc<Cq>) -> Result<Arc<Qp>>,
+        ) -> Result<Self> {
+            let bench = Bench::new()?;
+            let cq = bench.cq(PLACES)?;
+            let made = Mr::dma(
+                bench.pd.as_arc_borrow(),
+                kernel_owned(),
+                AccessFlags::empty(),
+            )?;
+            let qp = qp(&bench, &cq)?;
+            let rig = Self {
+                conn: Some(Started::new(&bench.device, near, &qp)?),
+                qp,
+                _cq: cq,
+                mr: made.mr,
+                key: made.lkey,
+                memory: SharedMem::try_new(LEN)?,
+                bench,
+            };
+            rig.qp.attach(rig.conn()?, params)?;
+            Ok(rig)
+        }
+
+        fn conn(&self) -> Result<&Arc<Conn>> {
+            self.conn.as_ref().map(|conn| &conn.0).ok_or(EINVAL)
+        }
+
+        /// Posts so many large Writes, and tells nobody.
+        fn post(&self, count: u32) -> Result {
+            for _ in 0..count {
+                let mut wr = SendWr {
+                    op: SendOp::Write {
+                        stag: Stag::ZERO,
+                        to: 0,
+                        immediate: None,
+                    },
+                    ..SendWr::default()
+                };
+                wr.payload.push(Sge {
+                    addr: self.memory.start().expose_provenance() as u64,
+                    len: u32::try_from(LEN)?,
+                    lkey: self.key,
+                });
+                self.qp.sq.post(wr)?;
+            }
+            Ok(())
+        }
+
+        /// How often TCP was called.
+        fn batches(&self) -> u64 {
+            let mut counts = [0; 64];
+            self.bench.device.stats.read(&mut counts);
+            let mut named = Stats::NAMES.iter().zip(counts);
+            named
+                .find(|(name, _)| **name == c"tx_batches")
+                .map_or(0, |(_, count)| count)
+        }
+    }
+
+    impl Drop for TxRig {
+        fn drop(&mut self) {
+            drop(self.conn.take());
+            Qp::destroy(self.qp.clone());
+            let _ = self.mr.deregister();
+        }
+    }
+
+    /// One visit of the transmitter, and what is next; nothing if another one is there.
+    fn visit(qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Option<Next> {
+        let mut next = None;
+        let _ = qp.tx.run(|tx| {
+            next = qp
+                .take_new_tx(tx)
+                .map(|stream| stream.send_round(qp, sender));
+            Next::Yield
+        });
+        next
+    }
+
+    #[test]
+    fn a_process_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
+        let (near, _far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &PARAMS)?;
+        rig.conn()?.socket().make_room(PLACES as usize * LEN * 2);
+        rig.post(BUDGET + 8)?;
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Yield));
+        assert_eq!(rig.batches(), BUDGET.into());
+        assert!(rig.qp.sq.has_posted());
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
+        assert!(!rig.qp.sq.has_posted());
+        Ok(())
+    }
+
+    /// A process may post as many behind the pending ones as its ring has places, and rings once
+    /// for all.
+    #[test]
+    fn what_is_posted_behind_a_full_queue_is_sent_too() -> Result {
+        let (near, _far) = pair(Family::V4)?;
+        let ring = rxe::RxeSendRing::new(8, 1, 0)?;
+        let memory = ring.memory().clone();
+        let rig = TxRig::of(near, &PARAMS, |bench, cq| {
+            Qp::of_ring(bench, 2, SendRing::Rxe(ring), cq)
+        })?;
+        for at in 0..5 {
+            store_send(&memory, at, 2)?;
+        }
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
+        assert!(!rig.qp.sq.has_posted() && rig.qp.sq.is_idle());
+        Ok(())
+    }
+
+    /// Sends for a queue pair when something comes, as its own connection does.
+    struct Sender {
+        qp: Arc<Qp>,
+        next: Atomic<u32>,
+    }
+
+    impl SocketEvents for Sender {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
+            inbound.consume(inbound.available());
+            if !inbound.in_softirq() {
+                return;
+            }
+            let next = match visit(&self.qp, &mut TcpSender::Softirq(inbound)) {
+                None => 0,
+                Some(Next::Again) => 1,
+                Some(Next::Done) => 2,
+                Some(Next::Yield) => 3,
+            };
+            self.next.store(next, Relaxed);
+        }
+
+        fn write_space(self: ArcBorrow<'_, Self>) {}
+
+        fn state_change(self: ArcBorrow<'_, Self>) {}
+    }
+
+    #[test]
+    fn a_softirq_leaves_what_is_beyond_its_budget_to_the_work_item() -> Result {
+        let ((near, _far), (other, caller)) = (pair(Family::V4)?, pair(Family::V4)?);
+        let rig = TxRig::new(near, &PARAMS)?;
+        other.make_room(PLACES as usize * LEN * 2);
+        let sender = Sender {
+            qp: rig.qp.clone(),
+            next: Atomic::new(0),
+        };
+        let sender = Arc::new(sender, GFP_KERNEL)?;
+        rig.post(SOFTIRQ_BUDGET + 8)?;
+        let _other = Hooked::new(other, sender.clone())?;
+        caller.send(b"go on")?;
+        eventually(|| sender.next.load(Relaxed) != 0)?;
+        assert_eq!(sender.next.load(Relaxed), 3);
+        assert_eq!(rig.batches(), SOFTIRQ_BUDGET.into());
+        assert!(rig.qp.sq.has_posted());
+        Ok(())
+    }
+
+    /// For each message that comes, one more is posted, and the transmitter asked to go on.
+    struct Asker {
+        qp: Arc<Qp>,
+        /// The thread whose messages are counted.
+        thread: i32,
+        counted: Atomic<u32>,
+        left: Atomic<u32>,
+    }
+
+    impl SocketEvents for Asker {
+        fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, _off: BhOff<'_>) {
+            inbound.consume(inbound.available());
+            if current!().pid() == self.thread {
+                self.counted.fetch_add(1, Relaxed);
+            }
+            let left = self.left.load(Relaxed);
+            if left > 0 && self.qp.sq.post(SendWr::default()).is_ok() {
+                self.left.store(left - 1, Relaxed);
+                self.qp.kick();
+            }
+        }
+
+        fn write_space(self: ArcBorrow<'_, Self>) {}
+
+        fn state_change(self: ArcBorrow<'_, Self>) {}
+    }
+
+    /// How many messages one call sends while each of them has one more posted.
+    fn sent_by_one_call() -> Result<u32> {
+        let (near, far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &PARAMS)?;
+        let asker = Asker {
+            qp: rig.qp.clone(),
+            thread: current!().pid(),
+            counted: Atomic::new(0),
+            left: Atomic::new(4 * BUDGET),
+        };
+        let asker = Arc::new(asker, GFP_KERNEL)?;
+        let _far = Hooked::new(far, asker.clone())?;
+        rig.qp.sq.post(SendWr::default())?;
+        rig.qp.transmit();
+        let counted = asker.counted.load(Relaxed);
+        eventually(|| asker.left.load(Relaxed) == 0)?;
+        Ok(counted)
+    }
+
+    /// Packets to the loopback interface arrive before the sender goes on, as long as no other
+    /// thread has to take them; so not each time.
+    #[test]
+    fn who_is_asked_again_and_again_leaves_the_rest_to_the_work_item() -> Result {
+        for _ in 0..50 {
+            let sent = sent_by_one_call()?;
+            assert!(sent <= BUDGET);
+            if sent == BUDGET {
+                return Ok(());
+            }
+        }
+        Err(EAGAIN)
+    }
+
+    /// Octets of an FPDU without payload, without its CRC: of a tagged message, and of a Send.
+    const TAGGED: usize = 2 + 14;
+    const SEND: usize = 2 + 18;
+    const CRC: usize = 4;
+
+    #[test]
+    fn reads_of_the_peer_and_requests_take_turns() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let params = StreamParams {
+            ird: 3,
+            wait_first_fpdu: true,
+            ..PARAMS
+        };
+        let rig = TxRig::new(near, &params)?;
+        for _ in 0..3 {
+            rig.qp.sq.post(SendWr::default())?;
+        }
+        if let Some(conn) = &rig.conn {
+            conn.enter_stream();
+        }
+        // All in one piece, and nothing goes out before the first.
+        let (mut octets, mut len) = ([0; 256], 0);
+        let mut msn = Msn::FIRST;
+        for _ in 0..3 {
+            let request = ReadRequest {
+                sink_stag: Stag::ZERO,
+                sink_to: TaggedOffset::new(0),
+                len: 0,
+                source_stag: Stag::ZERO,
+                source_to: TaggedOffset::new(0),
+            };
+            let message = Message::ReadRequest { request, msn };
+            let plan = Segmenter::new(message, 0).next(1000).ok_or(EINVAL)?;
+            let header = plan.header();
+            octets[len..len + header.len()].copy_from_slice(header);
+            len += plan.fpdu_len() as usize;
+            msn = msn.next();
+        }
+        assert_eq!(far.send(&octets[..len]), Ok(len));
+        let mut octets = [0; 3 * (TAGGED + SEND + 2 * CRC)];
+        eventually(|| far.peek(&mut octets) == Ok(octets.len()))?;
+        let mut rest = &octets[..];
+        for n in 0..6 {
+            // The T bit of DDP: a Read Response has it, a Send has not.
+            let tagged = rest[2] & 0x80 != 0;
+            assert_eq!(tagged, n % 2 == 0);
+            rest = &rest[if tagged { TAGGED } else { SEND } + CRC..];
+        }
+        Ok(())
+    }
+
+    /// The queue and the number of the next FPDU, which is untagged; takes it.
+    fn queue_and_number(far: &Socket) -> Result<(u32, u32)> {
+        let (mut header, mut len) = ([0; SEND], 0);
+        eventually(|| {
+            len += far.recv(&mut header[len..]).unwrap_or(0);
+            len == SEND
+        })?;
+        let [a, b, _, _, _, _, _, _, rest @ ..] = header;
+        let [q0, q1, q2, q3, n0, n1, n2, n3, ..] = rest;
+        let fpdu = (2 + usize::from(u16::from_be_bytes([a, b]))).next_multiple_of(4) + CRC;
+        let (mut left, mut octets) = (fpdu - SEND, [0; 512]);
+        eventually(|| {
+            while left > 0 {
+                let room = left.min(octets.len());
+                let Ok(len) = far.recv(&mut octets[..room]) else {
+                    return false;
+                };
+                left -= len;
+            }
+            true
+        })?;
+        Ok((
+            u32::from_be_bytes([q0, q1, q2, q3]),
+            u32::from_be_bytes([n0, n1, n2, n3]),
+        ))
+    }
+
+    /// RFC 5041, section 4.3: a number for each message of a queue, the same in all its segments,
+    /// and 0 behind 2^32 - 1.
+    #[test]
+    fn each_queue_numbers_its_messages_and_begins_anew() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let params = StreamParams {
+            ird: 3,
+            ord: 3,
+            ..PARAMS
+        };
+        let rig = TxRig::new(near, &params)?;
+        rig.conn()?.socket().make_room(2 * LEN);
+        let _ = rig.qp.tx.run(|tx| {
+            if let Some(stream) = rig.qp.take_new_tx(tx) {
+                let (context, last) = (&mut stream.context, Msn::new(u32::MAX));
+                (context.send_msn, context.read_msn, context.atomic_msn) = (last, last, last);
+            }
+            Next::Yield
+        });
+        // It does not fit into one segment.
+        let mut long = SendWr::default();
+        long.payload.push(Sge {
+            addr: rig.memory.start().expose_provenance() as u64,
+            len: u32::try_from(LEN)?,
+            lkey: rig.key,
+        });
+        rig.qp.sq.post(long)?;
+        for extra in [SendExtra::Immediate(*b"data"), SendExtra::None] {
+            let read = SendOp::Read {
+                stag: Stag::ZERO,
+                to: 0,
+                invalidate_local: false,
+            };
+            for op in [read, SendOp::Send(extra)] {
+                let wr = SendWr {
+                    op,
+                    ..SendWr::default()
+                };
+                rig.qp.sq.post(wr)?;
+            }
+            let response = AtomicResponse {
+                identifier: 5,
+                original: 6,
+            };
+            assert!(rig.qp.inbound_reads.put(InboundRequest::Answer(response)));
+        }
+        rig.qp.transmit();
+        let mut numbers = [const { KVec::new() }; 4];
+        // The last of each queue; how many segments the long one has depends on TCP.
+        let mut left = 3;
+        while left > 0 {
+            let (queue, number) = queue_and_number(&far)?;
+            let of_queue = numbers.get_mut(queue as usize).ok_or(EINVAL)?;
+            of_queue.push(number, GFP_KERNEL)?;
+            if (queue, number) == (0, 1) || (queue != 0 && of_queue.len() == 2) {
+                left -= 1;
+            }
+        }
+        let segments = numbers[0].len() - 2;
+        assert!(segments >= 2);
+        assert!(numbers[0][..segments].iter().all(|n| *n == u32::MAX));
+        assert_eq!(numbers[0][segments..], [0, 1]);
+        assert_eq!(numbers[1][..], [u32::MAX, 0]);
+        assert_eq!(numbers[2][..], []);
+        assert_eq!(numbers[3][..], [u32::MAX, 0]);
+        Ok(())
+    }
+}
