@@ -166,7 +166,7 @@ pub(crate) struct Qp {
     pub(crate) pd: Arc<Pd>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
-    pub(crate) lifecycle: LifecycleWord,
+    lifecycle: LifecycleWord,
     /// The peer of the stream takes the Send with Immediate.
     pub(crate) send_immediate: Atomic<bool>,
     /// How long a Send without connection manager waits for the peer, in milliseconds, or
