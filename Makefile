@@ -80,8 +80,8 @@ clean:
 	@rm -rf tests/guest/build tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log modules-* mutation-* root-* \
-		run siw-* sources-* uml-* *.lock
+	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log extra-* modules-* mutation-* root-* \
+		run sources-* uml-* *.lock
 
 .PHONY: all install kdir modules debug demo demo-nvme demo-iser test kunit soak bench check coverage fmt clean \
 	distclean
