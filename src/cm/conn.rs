@@ -2,47 +2,46 @@
 
 //! The connection manager: the life of one TCP connection, from start-up to release.
 //!
-//! What enters: requests of the iWARP connection manager ([`connect`], [`accept`], [`reject`]) and
-//! of a queue pair that knows its peer ([`connect_oob`]), callbacks of the socket, and what the
-//! queue pair wants ([`Conn::close`], [`Conn::leave`], [`Conn::first_fpdu`], [`Conn::detach_qp`]).
-//! What leaves: MPA start-up frames, events of the iWARP connection manager, and the stream, which
-//! belongs to its queue pair once start-up is done.
+//! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
+//! [`accept`], [`reject`]) and for queue pairs that know their peer ([`connect_oob`]). It exchanges
+//! the MPA start-up frames, hands the stream to the queue pair, ends it ([`Conn::close`],
+//! [`Conn::leave`], [`Conn::detach_qp`]) and raises the events of the iWARP connection manager.
 //!
 //! # One actor per connection
 //!
-//! Whatever enters only leaves a note ([`Wants`], [`PendingReply`]) and queues the connection's
-//! work item. All decisions are taken by [`Conn::step`], one step at a time, on a queue that takes
-//! the steps of all connections in order. No step waits for a peer: one that is slow, or a start-up
-//! that is not done, holds up nobody else. `actor`, `initiator`, `responder`, `oob` and `stream`
-//! hold the steps.
+//! Requests, socket callbacks and the queue pair only set a flag ([`Wants`]) or a reply
+//! ([`PendingReply`]) and queue the connection's work item. [`Conn::step`] takes all decisions, one
+//! step at a time, on a queue that runs the steps of all connections in order. No step waits for a
+//! peer, so a slow peer or an unfinished start-up does not delay other connections. `actor`,
+//! `initiator`, `responder`, `oob` and `stream` contain the steps.
 //!
-//! # Who keeps whom alive
+//! # References
 //!
-//! * The table of the device ([`Conns`]) holds each connection until it is released. The iWARP
-//!   connection manager has a number only; if it forgets a request, or comes too late, nothing
-//!   leaks and nothing dangles.
+//! * The device's table ([`Conns`]) holds each connection until release. The iWARP connection
+//!   manager holds only a number, so a request that it forgets or answers late neither leaks nor
+//!   dangles.
 //! * The socket holds a [`StreamCallbacks`], which holds the connection, which holds the socket.
-//!   This cycle of references ends by unhooking, at release.
-//! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair the
-//!   connection, from [`Qp::bind`] on. This cycle of references ends when the link to the queue
-//!   pair is revoked: before `stream_ended` or `unbind`, which make the queue pair let go, and in
+//!   Release breaks this cycle by unhooking the socket.
+//! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
+//!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
+//!   before `stream_ended` or `unbind`, which make the queue pair drop its reference, and in
 //!   [`Conn::detach_qp`].
-//! * A queued work item and the running timer hold a reference each. The timer is cancelled at
-//!   release.
+//! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
-//! The last reference must go in process context, for it closes the socket: softirq code borrows a
-//! connection that somebody else keeps alive, or hands its reference to a work item. A device waits
-//! for all its connections to be gone ([`Conns::shut_down`]) before its queues go.
+//! The last reference must be dropped in process context, because that closes the socket: softirq
+//! code borrows a connection that another reference keeps alive, or hands its reference to a work
+//! item. A device waits until all its connections are gone ([`Conns::shut_down`]) before it frees
+//! its workqueues.
 //!
 //! # Locks
 //!
-//! The actor's mutex is taken by a step, by [`connect`] and [`connect_oob`] while they make the
-//! connection, and by [`Conn::detach_qp`], which is a step too. Nobody takes it with a lock of a
-//! queue pair or a socket held, so that a step may call into both: actor > queue pair, actor >
-//! socket. The pending reply's mutex and the table's are innermost: nothing is called with them
-//! held. Callbacks of the socket take none of these; what they need is atomic or revocable. Events
-//! of the iWARP connection manager may be raised with the actor's mutex held, since the connection
-//! manager queues them and calls nothing back.
+//! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
+//! connection, and [`Conn::detach_qp`], which runs a step. No caller holds a lock of a queue pair
+//! or a socket when it takes this mutex, so a step may call into both: actor > queue pair, actor >
+//! socket. The pending reply's mutex and the table's are innermost: no calls are made with them
+//! held. Socket callbacks take none of these; what they need is atomic or revocable. Events of the
+//! iWARP connection manager may be raised with the actor's mutex held, because the connection
+//! manager queues them without calling back.
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
@@ -140,14 +139,14 @@ pub(crate) use self::{
 /// How a queue pair wants its stream to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// The stream is reset at once.
+    /// Reset the stream at once.
     Abort,
-    /// All octets that TCP accepted go out, then a FIN; the peer's FIN is awaited for a bounded
-    /// time, during which what arrives still goes to the queue pair (DDP-57, -62).
+    /// Send all octets that TCP accepted, then a FIN, and await the peer's FIN for a bounded time;
+    /// octets that arrive meanwhile still go to the queue pair (DDP-57, -62).
     Graceful,
 }
 
-/// How a stream ended, as told to its queue pair.
+/// How a stream ended, as reported to its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The peer's FIN came between two FPDUs.
@@ -156,35 +155,36 @@ pub(crate) enum Ended {
     Lost,
 }
 
-/// What start-up agreed on.
+/// The result of start-up.
 pub(crate) struct StreamParams {
-    /// Whether CRCs are made and checked.
+    /// Whether CRCs are generated and checked.
     pub(crate) crc: Crc,
-    /// Whether the peer wants Markers in what we send.
+    /// Whether the peer wants Markers in what this end sends.
     pub(crate) markers: Markers,
     /// How many Reads the peer may have outstanding.
     pub(crate) ird: u16,
-    /// How many Reads we may have outstanding.
+    /// How many Reads this end may have outstanding.
     pub(crate) ord: u16,
-    /// The ready-to-receive message that goes out before all else.
+    /// The ready-to-receive message that this end sends first.
     pub(crate) send_rtr: Option<Rtr>,
-    /// The kinds of ready-to-receive message of which the peer's first FPDU must be one; none if it
-    /// is the first of the peer's ULP.
+    /// The kinds of ready-to-receive message allowed as the peer's first FPDU; none if the peer's
+    /// first FPDU belongs to its ULP.
     pub(crate) expect_rtr: RtrKinds,
     /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
     pub(crate) wait_first_fpdu: bool,
-    /// What both ends understand, unless a queue pair without connection manager has agreed on it.
+    /// The extensions that both ends support; an out-of-band connect uses those of
+    /// [`Qp::extensions`].
     pub(crate) extensions: Extensions,
 }
 
 /// One TCP connection.
 #[pin_data]
 pub(crate) struct Conn {
-    /// Never changes hands: closed with the last reference.
+    /// The same socket for the whole life of the connection; closed with the last reference.
     pub(in crate::cm) socket: Hooked<StreamCallbacks>,
-    /// The queue pair, from the moment one is bound until it is detached.
+    /// The queue pair, from bind to detach.
     pub(in crate::cm) qp: SetOnce<BhRevocable<Arc<Qp>>>,
-    /// Who gets what arrives: a [`Route`].
+    /// The receiver of what arrives: a [`Route`].
     route: Atomic<u32>,
     wants: Wants,
     #[pin]
@@ -195,9 +195,9 @@ pub(crate) struct Conn {
     work: Work<Conn, STEP>,
     #[pin]
     timer: DelayedWork<Conn, TIMER>,
-    /// The timer has run out since the last step.
+    /// Whether the timer has expired since the last step.
     timer_expired: Atomic<bool>,
-    /// Dropped last, when the socket is closed.
+    /// Dropped last, after the socket is closed.
     entry: ConnEntry,
 }
 
@@ -218,7 +218,8 @@ impl WorkItem<STEP> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // A disk may wait for its connection, or for another one behind it.
+        // Block I/O may depend on this connection or on one queued behind it, so allocations must
+        // not start I/O.
         without_io(|| this.step());
     }
 }
@@ -234,35 +235,35 @@ impl WorkItem<TIMER> for Conn {
 
     fn run(this: Arc<Self>) {
         this.timer_expired.xchg(true, Full);
-        // Not the step itself: it may be running.
+        // Do not run the step here: it may be running already.
         this.kick();
     }
 }
 
-/// Who gets what arrives on the socket.
+/// The receiver of what arrives on the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
-    /// The start-up: octets stay in TCP until a step takes them.
+    /// The start-up: octets stay in TCP until a step reads them.
     StartUp = 0,
     /// The queue pair.
     Qp = 1,
-    /// Nobody: octets are thrown away.
+    /// None: octets are discarded.
     Nobody = 2,
 }
 
-/// What others want of a connection, left for the next step. Nothing is ever unwanted again.
+/// Requests to a connection, for its next step to see. A flag is never cleared.
 struct Wants {
     /// [`Close::Graceful`].
     graceful: Atomic<bool>,
     /// [`Close::Abort`].
     abort: Atomic<bool>,
-    /// [`Close::Graceful`] will be wanted.
+    /// [`Close::Graceful`] will follow.
     leaving: Atomic<bool>,
-    /// The queue pair goes and knows no connection any more.
+    /// The queue pair is being destroyed and has dropped the connection.
     orphan: Atomic<bool>,
-    /// The device goes.
+    /// The device is being removed.
     kill: Atomic<bool>,
-    /// The peer's first FPDU has come.
+    /// The peer's first FPDU has arrived.
     first_fpdu: Atomic<bool>,
 }
 
@@ -279,22 +280,22 @@ impl Wants {
     }
 }
 
-/// Leaves a note. The work item is queued after that, by the caller.
+/// Sets a flag. The caller then queues the work item.
 fn want(note: &Atomic<bool>) {
-    // ORDERING: Pairs with `is_wanted` in the step that sees it; queueing orders it before a new
-    // step.
+    // ORDERING: Pairs with `is_wanted` in the step that sees the flag; queueing the work item
+    // orders the store before a new step.
     note.store(true, Release);
 }
 
-/// Looks for a note.
+/// Returns whether a flag is set.
 fn is_wanted(note: &Atomic<bool>) -> bool {
     // ORDERING: Pairs with `want`.
     note.load(Acquire)
 }
 
 impl Conn {
-    /// Makes a connection around a socket and hooks it. It does nothing yet but keep its octets and
-    /// listen to its callbacks; the first step comes with [`Conn::kick`].
+    /// Makes a connection around a socket and hooks the socket. The connection then keeps its
+    /// octets and receives callbacks; [`Conn::kick`] starts the first step.
     ///
     /// Context: process.
     fn new(device: Arc<Device>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
@@ -316,7 +317,7 @@ impl Conn {
             }),
             GFP_KERNEL,
         )?;
-        // Callbacks before this were lost; the first step looks at everything.
+        // Earlier callbacks were lost; the first step checks everything.
         callbacks.conn.populate(conn.clone());
         if let Err(error) = conn.entry.publish(&conn) {
             conn.socket.unhook();
@@ -325,20 +326,20 @@ impl Conn {
         Ok(conn)
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         self.entry.device()
     }
 
-    /// The socket, for the transmitter.
+    /// Returns the socket, for the transmit task.
     ///
-    /// Context: any; its methods name theirs.
+    /// Context: any; its methods state their own.
     #[inline]
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// The queue pair wants the stream to end. May be called again; [`Close::Abort`] after
+    /// Ends the stream for the queue pair. May be called again; [`Close::Abort`] after
     /// [`Close::Graceful`] resets what is still open.
     ///
     /// Context: any.
@@ -350,8 +351,8 @@ impl Conn {
         self.kick();
     }
 
-    /// The queue pair ends the stream in an orderly way as soon as all that was posted is done, for
-    /// which it does not wait for ever.
+    /// Announces that the queue pair will close the stream in an orderly way once all posted work
+    /// is done. The wait for that is bounded.
     ///
     /// Context: any.
     pub(crate) fn leave(self: &Arc<Self>) {
@@ -359,7 +360,7 @@ impl Conn {
         self.kick();
     }
 
-    /// The queue pair found the peer's first FPDU valid.
+    /// Reports that the queue pair found the peer's first FPDU valid.
     ///
     /// Context: any.
     pub(crate) fn first_fpdu(self: &Arc<Self>) {
@@ -367,26 +368,27 @@ impl Conn {
         self.kick();
     }
 
-    /// The queue pair has taken what it had left.
+    /// Queues a step because the queue pair has processed its backlog, or it is this connection's
+    /// turn.
     ///
     /// Context: any.
     pub(crate) fn look(self: &Arc<Self>) {
         self.kick();
     }
 
-    /// Takes the queue pair from the connection: when this returns, nothing of the connection calls
-    /// it any more, and the iWARP connection manager has got all events that it waits for.
+    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
+    /// connection manager has all events that it waits for.
     ///
-    /// A stream that is open is reset. One that is being closed in an orderly way is left to end
-    /// that way by itself, so that the peer gets what was sent.
+    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
+    /// so that the peer gets what was sent.
     ///
-    /// Context: process; no lock is held that [`Qp::bind`], [`Qp::attach`], [`Qp::unbind`] or
-    /// [`Qp::stream_ended`] take.
+    /// Context: process; the caller holds no lock that [`Qp::bind`], [`Qp::attach`], [`Qp::unbind`]
+    /// or [`Qp::stream_ended`] take.
     pub(crate) fn detach_qp(self: &Arc<Self>) {
         want(&self.wants.orphan);
         drop(self.take_qp());
-        // Waits for a step that is under way with a reference of its own, and then does what
-        // follows.
+        // Waits for a running step, which has a reference to the queue pair of its own, and then
+        // acts on the request.
         self.step();
     }
 
@@ -394,7 +396,7 @@ impl Conn {
     ///
     /// Context: any.
     fn kick(self: &Arc<Self>) {
-        // An item that is queued already will see what the caller has left.
+        // An item that is queued already will see what the caller has set.
         let _ = self
             .device()
             .queues
@@ -402,14 +404,15 @@ impl Conn {
             .enqueue::<Arc<Self>, STEP>(self.clone());
     }
 
-    /// Begins to pass on to the queue pair what arrives, or ends it.
+    /// Sets the receiver of what arrives.
     fn set_route(&self, route: Route) {
         // ORDERING: Pairs with the acquire in `route`.
         self.route.store(route as u32, Release);
     }
 
     fn route(&self) -> Route {
-        // ORDERING: Pairs with the release in `set_route`: who sees `Qp` sees a queue pair.
+        // ORDERING: Pairs with the release in `set_route`: a reader that sees `Qp` also sees the
+        // queue pair.
         match self.route.load(Acquire) {
             0 => Route::StartUp,
             1 => Route::Qp,
@@ -417,21 +420,22 @@ impl Conn {
         }
     }
 
-    /// The queue pair, while it may be called.
+    /// Returns the queue pair while the link to it is not revoked.
     ///
-    /// Context: process. The reference may be the last one by the time it is dropped.
+    /// Context: process. The returned reference may become the last one.
     pub(in crate::cm) fn qp(&self) -> Option<Arc<Qp>> {
         Some(self.qp.as_ref()?.try_access()?.clone())
     }
 
-    /// Takes the queue pair out, once its callbacks have ended; gives it the first time.
+    /// Revokes the link to the queue pair, waiting for running callbacks; returns the queue pair
+    /// the first time.
     ///
     /// Context: process.
     fn take_qp(&self) -> Option<Arc<Qp>> {
         self.qp.as_ref()?.revoke()
     }
 
-    /// Gives what has arrived to whom it belongs.
+    /// Passes what has arrived to its receiver.
     ///
     /// Context: softirq, or process with the socket locked.
     #[inline]
@@ -449,7 +453,7 @@ impl Conn {
     }
 }
 
-/// The callbacks of the socket: they lead to the connection.
+/// The callbacks of the socket, which forward to the connection.
 pub(crate) struct StreamCallbacks {
     conn: SetOnce<Arc<Conn>>,
 }

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The actor of a connection: its phases, its clock, its end.
+//! The actor of a connection: its phases, its clock and its end.
 //!
-//! What enters: the socket's state and octets, the notes that others left, the clock. What leaves:
-//! the next [`ConnPhase`]. Phases are consumed by value; each step either goes on at once or waits
-//! for the next reason to look again. Every phase of start-up and of the end has a time limit, but
-//! `HalfClosed` without connection manager while nothing is wanted of the peer.
+//! A step consumes the current [`ConnPhase`] and, from the socket's state and octets, the flags in
+//! `Wants` and the clock, decides the next one. It then either goes on at once or waits for the
+//! next event. Every phase of start-up and close has a time limit, except `HalfClosed` without
+//! connection manager while this end expects nothing from the peer.
 //!
 //! ```text
-//!  connect                                   a listener
-//!     |                                          |
+//!   connect                                   a listener
+//!      |                                          |
 //! Connecting --> Requesting           Waiting --> Held --> Asked --> Replying
-//!     |            |    |                |         |         |        |    |
-//!     |            |    +-----> Open <---|---------|---------|--------+    |
-//!     |            |             |       |         |         |             |
-//!     +------------+-------------+-> Released <----+---------+-- Lingering +
+//!      |            |    |                |         |         |        |    |
+//!      |            |    +-----> Open <---|---------|---------|--------+    |
+//!      |            |             |       |         |         |             |
+//!      +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
-//! Between `Requesting` and `Open` there may be `Settling`; without connection manager `Expecting`
-//! comes between `Replying` and `Open`, and `Asked` is left out. This file has what all phases
-//! share. `initiator`, `responder` and `oob` have the phases of the two sides, `stream` those from
-//! `Open` on.
+//! `Settling` may come between `Requesting` and `Open`. Without connection manager, `Expecting`
+//! comes between `Replying` and `Open`, and `Asked` is skipped. This file contains what all phases
+//! share; `initiator`, `responder` and `oob` contain the phases of the two sides, `stream` those
+//! from `Open` on.
 //!
 //! Context: process, the actor's mutex held.
 
@@ -92,83 +92,83 @@ use super::{
     TIMER, //
 };
 
-/// What only the steps of a connection touch.
+/// State that only the steps of a connection touch.
 pub(in crate::cm) struct Actor {
     pub(in crate::cm) phase: ConnPhase,
-    /// Where events go, as long as the iWARP connection manager is owed one.
+    /// Receives events while the iWARP connection manager still expects one.
     pub(in crate::cm) id: Option<CmId>,
-    /// The clock's zero.
+    /// The zero of this actor's clock.
     born: Instant<Monotonic>,
-    /// How far a test has put the clock forward.
+    /// How far a test has advanced the clock.
     #[cfg(CONFIG_KUNIT = "y")]
     ahead: Delta,
-    /// When the phase's time is up.
+    /// When the phase times out.
     deadline: Option<Delta>,
-    /// When to look again before that.
+    /// When to step again before the deadline.
     look: Option<Delta>,
-    /// What the timer is set to.
+    /// When the armed timer expires.
     armed: Option<Delta>,
 }
 
-/// Where a connection is in its life.
+/// The state of a connection.
 pub(in crate::cm) enum ConnPhase {
     /// Initiator: TCP connects.
     Connecting {
         initiator: Initiator,
         request: KBox<Frame>,
     },
-    /// Initiator: the Request goes out, the Reply is awaited.
+    /// Initiator: sends the Request and awaits the Reply.
     Requesting {
         initiator: Initiator,
         out: Outbox,
         inbox: Inbox,
     },
-    /// Initiator: the peer, who has accepted, gets time to turn to the stream.
+    /// Initiator: gives a peer that has accepted time to start reading the stream.
     Settling {
         inbox: Inbox,
         private_data: PrivateData,
         rules: StreamRules,
     },
-    /// Responder: the Request is awaited.
+    /// Responder: awaits the Request.
     Waiting {
         responder: Responder,
         inbox: Inbox,
         entry: HalfOpen,
     },
-    /// Responder: the consumer has enough requests to answer before this one.
+    /// Responder: waits until the consumer has answered enough earlier requests.
     Held {
         asked: Asked,
         inbox: Inbox,
         entry: HalfOpen,
     },
-    /// Responder: the consumer's answer is awaited.
+    /// Responder: awaits the consumer's answer.
     Asked(Question),
-    /// Responder: the Reply goes out.
+    /// Responder: sends the Reply.
     Replying { out: Outbox, then: Then },
-    /// Responder without connection manager: the first octets of the stream are awaited.
+    /// Responder without connection manager: awaits the first octets of the stream.
     Expecting(KBox<StreamParams>),
     /// The stream belongs to the queue pair.
     Open(Open),
-    /// The peer has ended its half; what the queue pair owes goes out.
+    /// The peer has closed its half; this end sends what the queue pair still owes.
     HalfClosed(HalfClosed),
-    /// This end has ended its half; the peer's is awaited.
+    /// This end has closed its half; awaits the peer's FIN.
     Closing(Closing),
-    /// As `Closing`, but nobody is interested in the stream any more.
+    /// As `Closing`, but the queue pair is detached.
     Lingering(Closing),
-    /// Nothing happens any more.
+    /// Final: no further transitions.
     Released,
 }
 
-/// What comes after a step.
+/// What follows a step.
 pub(in crate::cm) enum NextStep {
-    /// The next one, at once.
+    /// Run the next step at once.
     Again(ConnPhase),
-    /// Waiting for a reason.
+    /// Wait for the next event.
     Wait(ConnPhase),
 }
 
 impl Actor {
-    /// Makes one that waits.
+    /// Makes an actor in a phase.
     pub(in crate::cm) fn new(phase: ConnPhase) -> Self {
         Self {
             phase,
@@ -182,25 +182,25 @@ impl Actor {
         }
     }
 
-    /// Gives the phase that begins some milliseconds.
+    /// Sets the time limit of the phase that begins.
     pub(in crate::cm) fn limit(&mut self, millis: u32) {
         self.deadline = Some(self.after(millis));
         self.look = None;
     }
 
-    /// Lets the phase that begins wait for ever.
+    /// Removes the time limit of the phase that begins.
     pub(in crate::cm) fn no_limit(&mut self) {
         self.deadline = None;
         self.look = None;
     }
 
-    /// Asks for another step soon.
+    /// Requests another step after a delay.
     pub(in crate::cm) fn look_again(&mut self, millis: u32) {
         self.look = Some(self.after(millis));
     }
 
-    /// Asks for another step after a pause, unless one is asked for already. The next pause will be
-    /// twice as long, up to `longest`: what never comes costs less and less.
+    /// Requests another step after a pause, unless one is requested already. Doubles the pause, up
+    /// to `longest`, so that a long wait costs few steps.
     pub(in crate::cm) fn look_later(&mut self, pause: &mut u32, longest: u32) {
         if self.look.is_some_and(|at| self.now() < at) {
             return;
@@ -209,7 +209,7 @@ impl Actor {
         *pause = pause.saturating_mul(2).min(longest);
     }
 
-    /// Whether it is time for the step that was asked for; tells it once.
+    /// Returns whether the requested step is due; clears the request if so.
     pub(in crate::cm) fn is_look_due(&mut self) -> bool {
         let due = self.look.is_some_and(|at| self.now() >= at);
         if due {
@@ -218,12 +218,12 @@ impl Actor {
         due
     }
 
-    /// Whether the phase's time is up.
+    /// Returns whether the phase has timed out.
     pub(in crate::cm) fn is_overdue(&self) -> bool {
         self.deadline.is_some_and(|deadline| self.now() >= deadline)
     }
 
-    /// The time since the connection was made.
+    /// Returns the time since the connection was made.
     fn now(&self) -> Delta {
         let now = self.born.elapsed();
         #[cfg(CONFIG_KUNIT = "y")]
@@ -232,11 +232,11 @@ impl Actor {
     }
 
     fn after(&self, millis: u32) -> Delta {
-        // NO-OVERFLOW: there are centuries between the limits and the end of the clock.
+        // NO-OVERFLOW: the clock overflows only centuries after any limit.
         self.now() + Delta::from_millis(millis.into())
     }
 
-    /// Makes the clock go on by some milliseconds, for a test.
+    /// Advances the clock, for a test.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(in crate::cm) fn pass(&mut self, millis: u32) {
         self.ahead += Delta::from_millis(millis.into());
@@ -244,7 +244,7 @@ impl Actor {
 }
 
 impl Conn {
-    /// Does all that can be done now.
+    /// Runs steps until the connection has to wait.
     ///
     /// Context: process; see the module's documentation for the locks.
     pub(in crate::cm) fn step(self: &Arc<Self>) {
@@ -298,7 +298,7 @@ impl Conn {
         }
     }
 
-    /// Sets the timer to what the phase needs.
+    /// Sets the timer to the earlier of deadline and requested step.
     fn set_timer(self: &Arc<Self>, actor: &mut Actor) {
         let wanted = match (actor.deadline, actor.look) {
             (Some(deadline), Some(look)) => Some(deadline.min(look)),
@@ -310,18 +310,17 @@ impl Conn {
         if wanted == actor.armed {
             return;
         }
-        // If the timer's item is queued or running it cannot be set, but then there will be another
-        // step.
+        // A timer item that is queued or running cannot be set, but then another step follows.
         cancel_delayed::<Self, TIMER>(self);
         actor.armed = wanted.filter(|at| {
             let millis = (*at - actor.now()).as_millis_ceil().clamp(1, 1 << 20);
-            // CAST: just clamped. One more, since the present jiffy is partly over.
+            // CAST: just clamped. One more jiffy, because the current one is partly over.
             let delay = msecs_to_jiffies(millis as u32) + 1;
             enqueue_delayed::<Self, TIMER>(self.clone(), delay).is_ok()
         });
     }
 
-    /// Whether the start-up is to end, whoever wants it.
+    /// Returns whether any request ends the start-up.
     pub(in crate::cm) fn is_stopped(&self) -> bool {
         let wants = &self.wants;
         is_wanted(&wants.graceful)
@@ -330,11 +329,11 @@ impl Conn {
             || is_wanted(&wants.kill)
     }
 
-    /// Gives the stream to the queue pair, and what has come of it meanwhile.
+    /// Routes the stream to the queue pair and delivers what has arrived meanwhile.
     pub(in crate::cm) fn enter_stream(self: &Arc<Self>) {
         self.set_route(Route::Qp);
-        // An Initiator's has sent since it was attached. If TCP was full, and is not so any more,
-        // only the start-up was notified of that.
+        // An Initiator's queue pair sends from `attach` on. If TCP was full then and has space
+        // again, only the start-up saw the callback.
         if let Some(qp) = self.qp() {
             qp.write_space();
         }
@@ -342,8 +341,8 @@ impl Conn {
             .with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)));
     }
 
-    /// Whether the peer is silent, as a Responder has to be behind its Reply, and an Initiator
-    /// between its Request and the Reply (MPA-7), and still there.
+    /// Returns whether the peer is still connected and silent, as a Responder must be after its
+    /// Reply, and an Initiator between its Request and the Reply (MPA-7).
     pub(in crate::cm) fn is_quiet(&self) -> bool {
         match look(&self.socket) {
             Ok(Readable::Nothing) => true,
@@ -355,13 +354,13 @@ impl Conn {
         }
     }
 
-    /// Counts a peer that does not speak MPA.
+    /// Counts a peer that violates MPA start-up.
     pub(in crate::cm) fn misbehaved(&self, error: StartError) {
         self.device().stats.mpa_errors.inc();
         pr_debug!("unacceptable MPA start-up frame: {:?}\n", error);
     }
 
-    /// Ends a start-up whose queue pair has no stream yet.
+    /// Fails a start-up whose queue pair has no stream yet.
     pub(in crate::cm) fn fail(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
         self.unbind();
         if let Some(id) = actor.id.take() {
@@ -370,13 +369,14 @@ impl Conn {
         self.reset(actor)
     }
 
-    /// Undoes what [`super::connect`] has begun; its caller gets an error instead of events.
+    /// Undoes what [`super::connect`] has begun; the caller of that returns an error instead of
+    /// raising events.
     pub(in crate::cm) fn abandon(self: &Arc<Self>, actor: &mut Actor) {
         self.unbind();
         let _ = self.reset(actor);
     }
 
-    /// Makes the queue pair forget the connection.
+    /// Revokes the link to the queue pair and makes it drop the connection.
     pub(in crate::cm) fn unbind(&self) {
         if let Some(qp) = self.take_qp() {
             qp.unbind(self);
@@ -385,7 +385,7 @@ impl Conn {
 
     /// Resets the TCP connection and releases this one.
     pub(in crate::cm) fn reset(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        // What is queued comes to nothing, and nobody reads what comes.
+        // Queued octets are discarded, and octets that arrive are not read.
         self.set_route(Route::Nobody);
         if !matches!(self.socket.state(), TcpState::Closed) {
             self.socket.abort();
@@ -393,7 +393,8 @@ impl Conn {
         self.release(actor)
     }
 
-    /// Ends all that concerns others; the socket is closed with the last reference.
+    /// Unhooks the socket and removes the connection from the table; the last reference closes the
+    /// socket.
     pub(in crate::cm) fn release(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.set_route(Route::Nobody);
         self.socket.unhook();
@@ -403,8 +404,8 @@ impl Conn {
     }
 }
 
-/// Raises what the iWARP connection manager still waits for, whichever it is: a failed reply, or
-/// the end of a connection that was up, or of one that was accepted and hence counts as that.
+/// Raises whichever event the iWARP connection manager still expects: a failed reply, or the end of
+/// a connection that was established or accepted (which counts as established).
 pub(in crate::cm) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
     let unknown = SockAddr::unspecified(Family::V4);
     let mut reply = ConnectReply {
@@ -415,9 +416,9 @@ pub(in crate::cm) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
         ird: 0,
         ord: 0,
     };
-    // What is not owed is refused without consequence.
+    // An event that is not expected is rejected without effect.
     if id.connect_reply(&reply) == Err(ENOMEM) {
-        // Copying the private data takes memory, the event does not: room is kept for it.
+        // Copying the private data needs memory; the event itself is preallocated.
         reply.private_data = &[];
         let _ = id.connect_reply(&reply);
     }
@@ -425,7 +426,7 @@ pub(in crate::cm) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
     let _ = id.close();
 }
 
-/// What the consumer gets of the peer's private data: an event has room for 255 octets.
+/// Returns the part of the peer's private data that fits an event: at most 255 octets.
 pub(in crate::cm) fn hand_up(place: PrivateData, frame: &[u8]) -> &[u8] {
     let private_data = place.of(frame);
     let len = private_data.len().min(usize::from(u8::MAX));
@@ -433,7 +434,7 @@ pub(in crate::cm) fn hand_up(place: PrivateData, frame: &[u8]) -> &[u8] {
 }
 
 impl StreamParams {
-    /// What both ends agreed on, for the side that listens.
+    /// Returns the parameters for the listening side.
     pub(in crate::cm) fn responder(rules: &StreamRules, rtr: RtrKinds) -> Self {
         Self {
             crc: rules.crc,

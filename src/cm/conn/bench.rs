@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection for KUnit suites of others: its start-up is done, and no consumer hears of its end.
+//! A connection past start-up, for the KUnit suites of other modules; no consumer receives its
+//! events.
 //!
 //! Context: process.
 
@@ -31,13 +32,12 @@ use super::{
 };
 
 impl Conn {
-    /// Makes a connection whose start-up is done and which belongs to nobody: what arrives stays in
-    /// TCP.
+    /// Makes a connection past start-up without a queue pair: what arrives stays in TCP.
     pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
         Self::new(device.clone(), socket, Actor::new(ConnPhase::Released))
     }
 
-    /// Makes one that the next step resets, whoever asks for that step.
+    /// Makes a connection that its next step resets.
     pub(crate) fn about_to_go(device: &Arc<Device>, socket: Socket) -> Result<u64> {
         let conn = Self::of_nobody(device, socket)?;
         conn.actor.lock().phase = ConnPhase::Open(Open::reported());
@@ -45,25 +45,25 @@ impl Conn {
         Ok(conn.entry.number())
     }
 
-    /// Calls `f` while no connection makes a step, and nothing else on the queue of these is done.
-    /// No other one may be under way.
+    /// Calls `f` while no connection makes a step and the workqueue of connections runs no other
+    /// item. Calls must not overlap.
     pub(crate) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
         let _actor = self.actor.lock();
         self.kick();
         f()
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub(crate) fn end_of_nobody(self: &Arc<Self>) {
         self.abandon(&mut self.actor.lock());
     }
 }
 
-/// A connection of a queue pair. Ended when it is dropped.
+/// A connection of a queue pair, ended on drop.
 pub(crate) struct Started(pub(crate) Arc<Conn>);
 
 impl Started {
-    /// Makes it of one end of a TCP connection. Nothing is attached to the queue pair yet.
+    /// Makes a connection from one end of a TCP connection. The queue pair is not attached yet.
     pub(crate) fn new(device: &Arc<Device>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
         let conn = Conn::of_nobody(device, near)?;
         let started = Self(conn.clone());
@@ -72,7 +72,7 @@ impl Started {
         Ok(started)
     }
 
-    /// From now on what arrives goes to the queue pair.
+    /// Routes what arrives to the queue pair from now on.
     pub(crate) fn enter_stream(&self) {
         self.0.enter_stream();
     }
@@ -84,8 +84,7 @@ impl Drop for Started {
     }
 }
 
-/// What the ends of a stream have agreed upon, without CRCs, if nobody wants anything in
-/// particular.
+/// Default stream parameters, without CRCs.
 pub(crate) const PARAMS: StreamParams = StreamParams {
     crc: Crc::Off,
     markers: Markers::Off,
@@ -103,7 +102,7 @@ pub(crate) const UNTAGGED: usize = 18;
 /// Octets of an FPDU without payload, of an untagged message.
 pub(crate) const FPDU: usize = 2 + UNTAGGED + 4;
 
-/// Sends until TCP has taken no more for a quarter of a second; how many octets it took.
+/// Sends until TCP has accepted nothing for a quarter of a second; returns the octets sent.
 pub(crate) fn fill(socket: &Socket) -> usize {
     let (mut full, mut quiet) = (0, 0);
     while quiet < 25 {
@@ -116,7 +115,7 @@ pub(crate) fn fill(socket: &Socket) -> usize {
     full
 }
 
-/// A queue pair, and such a connection whose peer is the test. Ended when it is dropped.
+/// A queue pair and its connection, with the test as the peer. Ended on drop.
 pub(crate) struct ConnRig {
     started: Option<Started>,
     pub(crate) conn: Arc<Conn>,
@@ -150,8 +149,8 @@ impl ConnRig {
         Ok(())
     }
 
-    /// Sends an FPDU with an untagged segment that is a whole message; `rest` is of a length that
-    /// needs no pad.
+    /// Sends an FPDU with one untagged segment that is a whole message; the length of `rest` must
+    /// need no pad.
     pub(crate) fn put<const REST: usize>(
         &self,
         opcode: u8,
@@ -160,7 +159,7 @@ impl ConnRig {
         rest: [u8; REST],
     ) -> Result {
         let mut fpdu = KVec::with_capacity(2 + UNTAGGED + REST + 4, GFP_KERNEL)?;
-        // CAST: Tests have short messages.
+        // CAST: Tests send short messages.
         let len = (UNTAGGED + REST) as u16;
         // The last segment, untagged, version 1 of DDP and RDMAP.
         for octets in [
@@ -184,11 +183,11 @@ impl ConnRig {
         }
     }
 
-    /// The next octets that come.
+    /// Receives the next `LEN` octets.
     ///
     /// # Errors
     ///
-    /// `ETIMEDOUT` if they do not come.
+    /// `ETIMEDOUT` if they do not arrive.
     pub(crate) fn take<const LEN: usize>(&self) -> Result<[u8; LEN]> {
         let mut octets = [0; LEN];
         eventually(|| self.far.peek(&mut octets) == Ok(LEN))?;
@@ -196,7 +195,7 @@ impl ConnRig {
         Ok(octets)
     }
 
-    /// The layer, type and code of the Terminate that comes.
+    /// Receives a Terminate and returns its layer, type and code.
     pub(crate) fn take_terminate(&self) -> Result<(u8, u8, u8)> {
         let fpdu = self.take::<{ 2 + UNTAGGED + 4 }>()?;
         let [.., kind, code, _, _] = fpdu;

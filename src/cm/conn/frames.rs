@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up frames on their way: octets between the socket and `iwarp::mpa`.
+//! Start-up frames in transit: octets between the socket and `iwarp::mpa`.
 //!
-//! What enters and leaves are octets, in whatever pieces TCP has them; nothing waits. A reader
-//! takes exactly the octets of the frame, so that the first FPDU stays in TCP for the queue pair.
+//! Octets move in whatever pieces TCP has them, without waiting. A reader takes exactly the octets
+//! of the frame, so that the first FPDU stays in TCP for the queue pair.
 //!
 //! Context: process.
 
@@ -32,17 +32,17 @@ use kernel_ext::{
     net::Socket, //
 };
 
-/// A frame that comes in.
+/// An incoming frame.
 pub(in crate::cm) struct Inbox {
     /// [`FRAME_MAX`] octets.
     octets: KVec<u8>,
     len: usize,
 }
 
-/// What a look into the socket brought.
+/// What a read or peek of the socket found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cm) enum Readable {
-    /// The peer has ended its half of the connection.
+    /// The peer has closed its half of the connection.
     End,
     /// Nothing yet.
     Nothing,
@@ -51,19 +51,19 @@ pub(in crate::cm) enum Readable {
 }
 
 impl Inbox {
-    /// Makes an empty one.
+    /// Makes an empty inbox.
     pub(in crate::cm) fn new() -> Result<Self> {
         let mut octets = KVec::new();
         octets.resize(FRAME_MAX, 0, GFP_KERNEL)?;
         Ok(Self { octets, len: 0 })
     }
 
-    /// The octets that are here, from the first one of the frame on.
+    /// Returns the octets received so far, from the first one of the frame on.
     pub(in crate::cm) fn octets(&self) -> &[u8] {
         self.octets.get(..self.len).unwrap_or_default()
     }
 
-    /// Takes octets from the socket until `wanted` are here, or none are left.
+    /// Reads from the socket until `wanted` octets are present or none are available.
     pub(in crate::cm) fn fill(&mut self, socket: &Socket, wanted: usize) -> Result<Readable> {
         let Some(room) = self.octets.get_mut(self.len..wanted) else {
             return Err(EINVAL);
@@ -80,7 +80,7 @@ impl Inbox {
     }
 }
 
-/// Looks whether something is there, and leaves it there.
+/// Peeks whether octets are available.
 pub(in crate::cm) fn look(socket: &Socket) -> Result<Readable> {
     match socket.peek(&mut [0]) {
         Ok(0) => Ok(Readable::End),
@@ -90,23 +90,23 @@ pub(in crate::cm) fn look(socket: &Socket) -> Result<Readable> {
     }
 }
 
-/// A frame that goes out.
+/// An outgoing frame.
 pub(in crate::cm) struct Outbox {
     frame: KBox<Frame>,
     sent: usize,
 }
 
-/// How far sending got.
+/// Whether a frame was sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cm) enum Sent {
-    /// TCP has all octets.
+    /// TCP accepted all octets.
     All,
-    /// TCP has no room for the rest now.
+    /// TCP has no space for the rest now.
     Part,
 }
 
 impl Outbox {
-    /// Makes one for a frame.
+    /// Makes an outbox for a frame.
     pub(in crate::cm) fn new(frame: KBox<Frame>) -> Self {
         Self { frame, sent: 0 }
     }
@@ -127,10 +127,10 @@ impl Outbox {
     }
 }
 
-/// Sends the Terminate for a stream that fails in the moment it begins (MPA-38, -43, -46).
+/// Sends the Terminate for a stream that fails just as it begins (MPA-38, -43, -46).
 ///
-/// It is the first and only FPDU, and a small one. If TCP has no room for it, which an empty
-/// connection always has, it is not sent.
+/// The Terminate is the first and only FPDU, and small. An empty connection always has space for
+/// it; if TCP has none, it is not sent.
 pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault: Fault) {
     let terminate = Message::Terminate(Terminate::for_fault(fault, None));
     let Some(plan) = Segmenter::new(terminate, 0).next(mpa::MULPDU_MIN) else {
@@ -146,7 +146,7 @@ pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault:
         len
     };
     if rules.send_markers == Markers::On {
-        // MPA-25: the first Marker comes before the first FPDU, and points nowhere.
+        // MPA-25: the first Marker precedes the first FPDU, with a pointer of zero.
         put(&[0; MARKER_LEN]);
     }
     put(plan.header());
@@ -164,7 +164,7 @@ pub(in crate::cm) fn send_terminate(socket: &Socket, rules: &StreamRules, fault:
     if let Some(field) = fpdu.get_mut(end - mpa::CRC_LEN..end) {
         field.copy_from_slice(&mpa::crc_trailer(crc));
     }
-    // A short send cannot be made good any more.
+    // A short send cannot be completed later.
     let _ = socket.send(fpdu.get(..end).unwrap_or_default());
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The steps of a connection that starts up on the side that opens it.
+//! The start-up steps of the side that opens the connection.
 //!
-//! What enters: TCP's word that it is connected, the octets of the peer's MPA Reply. What leaves:
-//! the MPA Request, and either the stream for the queue pair or the reason why there is none. A
-//! peer that refuses is told from all others: only for that one does the consumer get private data
-//! with `ECONNREFUSED`.
+//! Once TCP is connected the initiator sends the MPA Request and awaits the Reply; then it hands
+//! the stream to the queue pair or reports an error. Only for a peer that rejects does the consumer
+//! get private data with `ECONNREFUSED`.
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
@@ -58,20 +57,19 @@ use super::{
     StreamParams, //
 };
 
-/// How much time a phase has, in milliseconds.
+/// Time limits of the phases, in milliseconds.
 mod limit {
-    /// TCP's connection.
+    /// For TCP to connect.
     pub(in crate::cm) const CONNECT: u32 = 10_000;
-    /// The Request out and the Reply in (MPA-8).
+    /// To send the Request and receive the Reply (MPA-8).
     pub(in crate::cm) const REPLY: u32 = 10_000;
-    /// What the peer gets to turn to the stream, where it does not say when it has done so. siw, as
-    /// the Responder, does that only after it has sent its Reply, and never reads what has come
-    /// before.
+    /// For a peer that does not signal readiness to start reading the stream. As the Responder, siw
+    /// starts only after it has sent its Reply, and never reads what arrived before.
     pub(in crate::cm) const SETTLING: u32 = 5;
 }
 
 impl Actor {
-    /// The connection attempt is under way.
+    /// Enters `Connecting`; the connection attempt is in progress.
     pub(in crate::cm) fn begin_connecting(
         &mut self,
         id: Option<CmId>,
@@ -123,7 +121,8 @@ impl Conn {
             | TcpState::Listen
             | TcpState::Closed => {
                 let error = Error::from_errno(self.socket.error().wrapping_neg());
-                // A peer without listener is no peer that refused: only that one has private data.
+                // `ECONNREFUSED` is reserved for a peer that rejects, because only that comes with
+                // private data.
                 let unreachable = [ETIMEDOUT, EHOSTUNREACH, ENETUNREACH].contains(&error);
                 self.fail(actor, if unreachable { ETIMEDOUT } else { ECONNRESET })
             }
@@ -167,7 +166,7 @@ impl Conn {
         }
     }
 
-    /// The Reply is here.
+    /// Handles the Reply.
     fn replied(self: &Arc<Self>, actor: &mut Actor, inbox: Inbox, reply: &MpaReply) -> NextStep {
         let private_data = reply.private_data;
         match &reply.verdict {
@@ -191,7 +190,7 @@ impl Conn {
                 if let Some(id) = actor.id.take() {
                     give_up(&id, ECONNREFUSED, hand_up(private_data, inbox.octets()));
                 }
-                // The peer has closed, or will.
+                // The peer has closed the connection, or will.
                 self.release(actor)
             }
             Verdict::Failed { rules, fault } => {
@@ -221,7 +220,7 @@ impl Conn {
         })
     }
 
-    /// The peer has accepted: the queue pair gets the stream, the consumer hears of it.
+    /// Hands the stream to the queue pair after the peer has accepted, and reports the connection.
     fn give_stream(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -235,7 +234,7 @@ impl Conn {
             wait_first_fpdu: false,
             ..StreamParams::responder(rules, RtrKinds::NONE)
         };
-        // The queue pair has to be ready when the consumer hears of the connection.
+        // The queue pair must be ready before the consumer learns of the connection.
         let Some(qp) = self.qp() else {
             return self.fail(actor, ECONNRESET);
         };
@@ -244,7 +243,7 @@ impl Conn {
             return self.fail(actor, EPROTO);
         }
         if let Err(error) = qp.attach(self, &params) {
-            // MPA-46; revision 1 has no word for it.
+            // MPA-46; revision 1 cannot express it.
             return match rules.peer_depths {
                 Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),
                 None => self.fail(actor, error),
@@ -263,7 +262,7 @@ impl Conn {
         }))
     }
 
-    /// Ends a start-up behind the Reply: the peer gets a Terminate, the consumer `error`.
+    /// Fails a start-up after the Reply: the peer gets a Terminate, the consumer `error`.
     fn fail_after_reply(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -279,13 +278,13 @@ impl Conn {
         self.linger(actor)
     }
 
-    /// Tells the iWARP connection manager that the connection is up.
+    /// Reports to the iWARP connection manager that the connection is established.
     fn connected(&self, actor: &Actor, rules: &StreamRules, private_data: &[u8]) -> Result {
         let Some(id) = &actor.id else {
             return Ok(());
         };
         let peer = rules.peer_depths;
-        // Without negotiation the peer is taken to agree.
+        // Without negotiation, assume that the peer agrees.
         let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
         let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
         id.connect_reply(&ConnectReply {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of how a stream begins and ends, with a plain socket as its peer.
+//! KUnit suite of how a stream begins and ends, with a plain socket as the peer.
 
 #[kernel::prelude::kunit_tests(riwarp_conn_peer)]
 mod peer {
@@ -60,7 +60,7 @@ mod peer {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
         rig.bench.device.queues.tx.flush();
-        // Both are found before the transmitter looks.
+        // Both faults are found before the transmit task runs.
         let ran = rig.qp.tx.run(|_| {
             for fault in [Fault::NoBuffer, Fault::Crc] {
                 rig.qp.terminate(Terminate::for_fault(fault, None));
@@ -71,7 +71,7 @@ mod peer {
         rig.qp.transmit();
         let mut octets = [0; FPDU + CONTROL];
         eventually(|| rig.far.peek(&mut octets) == Ok(FPDU + CONTROL))?;
-        // Behind the length and the DDP header.
+        // After the length and the DDP header.
         let terminate = Terminate::decode(&octets[2 + 18..][..CONTROL]).map_err(|_| EINVAL)?;
         assert_eq!(terminate, Terminate::for_fault(Fault::NoBuffer, None));
         Ok(())
@@ -87,7 +87,7 @@ mod peer {
         let reset = || Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE);
         rig.qp.attach(&rig.conn, &PARAMS)?;
         assert_eq!(reset(), Err(EINVAL));
-        // It goes on.
+        // The stream still works.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         let mut octets = [0; FPDU + 1];
         eventually(|| rig.far.peek(&mut octets) == Ok(FPDU))?;
@@ -103,28 +103,27 @@ mod peer {
         Ok(())
     }
 
-    /// DDP-97: where TCP begins with less, in which the longest FPDU may not fit.
+    /// DDP-97: also if TCP starts with a smaller window, which may not fit the longest FPDU.
     #[test]
     fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
         let rig = with_small_windows(ConnRig::new)?;
         let before = window(&rig.far);
         rig.qp.attach(&rig.conn, &PARAMS)?;
-        // It is told with the next segment.
+        // The next segment advertises it.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         eventually(|| window(&rig.far) >= 4 << 16)?;
         assert!(before < 1 << 16);
         Ok(())
     }
 
-    /// An FPDU of an RDMA Write of no octets, whose CRC nobody looks at.
+    /// An FPDU of a zero-length RDMA Write; its CRC is not checked.
     const WRITE: [u8; 20] = {
         let mut octets = [0; 20];
         (octets[1], octets[2], octets[3]) = (14, 0xc1, 0x40);
         octets
     };
 
-    /// A stream for which more FPDUs have come than the receiver takes in one round. They still
-    /// wait for it.
+    /// Makes a stream with more FPDUs pending than the receiver takes in one round.
     fn with_more_than_a_round() -> Result<ConnRig> {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
@@ -143,7 +142,7 @@ mod peer {
 
     const FPDUS: usize = 4200;
 
-    /// What a counter of the device says.
+    /// Returns a counter of the device.
     fn count(rig: &ConnRig, name: &CStr) -> Option<u64> {
         let mut values = [0; 64];
         rig.bench.device.stats.read(&mut values);
@@ -179,8 +178,8 @@ mod peer {
         Ok(())
     }
 
-    /// What comes of the end of the peer's half behind a segment of a Send, which is the last one
-    /// or not: how many FPDUs were taken, how the peer sees the stream end, how many were lost.
+    /// Closes the peer's half after a segment of a Send, which may be the last one; returns the
+    /// FPDUs received, how the peer sees the stream end, and the streams aborted.
     fn end_behind_a_send(control: u8) -> Result<(Option<u64>, Result<usize>, Option<u64>)> {
         let rig = ConnRig::new()?;
         post_recv(&[1], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))?;
@@ -198,7 +197,7 @@ mod peer {
         Ok((count(&rig, c"rx_fpdus"), end, count(&rig, c"aborts")))
     }
 
-    /// MPA-30: also where the octets of an FPDU end, and only its message does not.
+    /// MPA-30: also where an FPDU is complete but its message is not.
     #[test]
     fn an_end_inside_a_message_is_none() -> Result {
         assert_eq!(end_behind_a_send(0x41)?, (Some(1), Ok(0), Some(0)));
@@ -209,7 +208,8 @@ mod peer {
         Ok(())
     }
 
-    /// It could not send its FIN, which is awaited, behind octets for which there is no room.
+    /// The peer cannot send the FIN that is awaited while octets that TCP has no space for precede
+    /// it.
     #[test]
     fn a_peer_that_nobody_listens_to_gets_rid_of_its_octets() -> Result {
         let rig = ConnRig::new()?;

@@ -2,12 +2,12 @@
 
 //! Requests of the iWARP connection manager: connect, accept, reject.
 //!
-//! What enters: a request with its private data. What leaves: a connection that begins, or an
-//! answer on the [`PendingReply`] of one that waits for it; and at once the error of a request that
-//! cannot be. A request that succeeded is followed by its event in bounded time, whatever the peer
-//! does.
+//! `connect` starts a connection; `accept` and `reject` leave an answer in the [`PendingReply`] of
+//! a connection that awaits one. An invalid request fails at once. The event of a successful
+//! request follows in bounded time, whatever the peer does.
 //!
-//! Context: process. Nothing waits for the peer; the connection manager has one thread for all.
+//! Context: process. No request waits for the peer, because the connection manager has one thread
+//! for all of them.
 
 use core::num::NonZeroUsize;
 
@@ -70,41 +70,41 @@ use super::{
     Conn, //
 };
 
-/// Where the consumer's answer to a peer's request is left for the connection's next step.
+/// The consumer's answer to a peer's request, left for the connection's next step.
 pub(in crate::cm) enum PendingReply {
-    /// Here it is.
+    /// The answer is ready.
     Answered(Answer),
-    /// A caller prepares an answer.
+    /// A caller is preparing an answer.
     Busy,
-    /// No answer is expected: not yet, or not any more.
+    /// No answer is expected: not yet, or no longer.
     Closed,
-    /// The consumer was asked.
+    /// The consumer was asked and has not answered.
     Open(Asked),
 }
 
-/// What the consumer was asked.
+/// The request that the consumer was asked about.
 #[derive(Clone, Copy)]
 pub(in crate::cm) struct Asked {
     pub(in crate::cm) responder: Responder,
     pub(in crate::cm) request: Request,
 }
 
-/// What the consumer wants.
+/// The consumer's decision.
 pub(in crate::cm) enum Answer {
-    /// The connection. Its queue pair is bound.
+    /// Accept; the queue pair is bound.
     Accept {
         id: CmId,
         reply: KBox<Frame>,
         rules: StreamRules,
         rtr: RtrKinds,
     },
-    /// No connection.
+    /// Reject, with this Reply.
     Refuse(KBox<Frame>),
 }
 
 impl PendingReply {
-    /// Takes the question away to answer it. The caller puts an answer in its place, whatever
-    /// happens.
+    /// Takes the question in order to answer it. The caller must then store an answer or close the
+    /// reply.
     fn take_question(&mut self) -> Option<Asked> {
         match self {
             Self::Open(asked) => {
@@ -116,7 +116,7 @@ impl PendingReply {
         }
     }
 
-    /// Takes the answer away, if there is one.
+    /// Takes the answer, if it is ready.
     pub(in crate::cm) fn take_answer(&mut self) -> Option<Answer> {
         match core::mem::replace(self, Self::Closed) {
             Self::Answered(answer) => Some(answer),
@@ -127,17 +127,17 @@ impl PendingReply {
         }
     }
 
-    /// Whether the consumer can answer.
+    /// Returns whether the consumer can still answer.
     pub(in crate::cm) fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
     }
 
-    /// Whether an answer is here or being prepared.
+    /// Returns whether an answer is ready or being prepared.
     pub(in crate::cm) fn is_busy(&self) -> bool {
         matches!(self, Self::Answered(_) | Self::Busy)
     }
 
-    /// Expects no answer any more.
+    /// Stops expecting an answer.
     pub(in crate::cm) fn close(&mut self) {
         if self.is_open() {
             *self = Self::Closed;
@@ -145,14 +145,14 @@ impl PendingReply {
     }
 }
 
-/// Begins a connection.
+/// Starts a connection.
 ///
 /// # Errors
 ///
-/// * `EINVAL`: no such queue pair, a queue pair that cannot connect now, more Reads than the device
-///   can do, more private data than the MPA Request can carry, or addresses of two families.
+/// * `EINVAL`: unknown queue pair, one that cannot connect now, a depth above the device's limits,
+///   more private data than the MPA Request can carry, or addresses of two families.
 /// * `EISCONN`: the queue pair has a connection.
-/// * `ENODEV`: the device is going.
+/// * `ENODEV`: the device is being removed.
 /// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
 pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_>) -> Result {
     let mut local = id.local_addr()?;
@@ -173,13 +173,13 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     if let Some(tos) = id.tos() {
         socket.set_tos(tos);
     }
-    // The connection manager's port numbers are its own, and TCP does not know them: with one of
-    // them, a connection could find its place taken. TCP chooses.
+    // The connection manager's port numbers are unknown to TCP, so one of them could be in use
+    // there. TCP chooses the port.
     local.set_port(0);
     socket.bind(&local)?;
 
     let conn = Conn::new(dev.into(), socket, Actor::new(ConnPhase::Released))?;
-    // Steps wait until it is known whether this call is one that events follow.
+    // Holds off steps until this call either fails or owes events.
     let mut actor = conn.actor.lock();
     let bound = qp.bind(&conn);
     conn.begin(&mut actor, qp, bound, &remote, |actor| {
@@ -187,13 +187,12 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     })
 }
 
-/// Connects to the peer of a queue pair that looks for it without a connection manager; the queue
-/// pair is told of the result.
+/// Connects to the peer of an out-of-band search and reports the result to the queue pair.
 ///
 /// # Errors
 ///
-/// * `EINVAL`: the queue pair does not look for that peer any more.
-/// * `ENODEV`: the device is going.
+/// * `EINVAL`: the queue pair no longer searches for that peer.
+/// * `ENODEV`: the device is being removed.
 /// * `EADDRNOTAVAIL` and others of TCP.
 pub(crate) fn connect_oob(qp: &Arc<Qp>, oob: &OobConnect) -> Result {
     let device = qp.device();
@@ -212,11 +211,11 @@ pub(crate) fn connect_oob(qp: &Arc<Qp>, oob: &OobConnect) -> Result {
     })
 }
 
-/// Accepts a connection that a peer asked for. If this fails, the peer is refused.
+/// Accepts a connection that a peer requested. On failure the peer is rejected.
 ///
 /// # Errors
 ///
-/// * `ECONNRESET`: the peer has gone away, or waited too long.
+/// * `ECONNRESET`: the peer has disconnected, or waited too long.
 /// * `EINVAL`, `EISCONN`: as for [`connect`].
 pub(crate) fn accept(
     dev: ArcBorrow<'_, Device>,
@@ -241,7 +240,7 @@ pub(crate) fn accept(
             Ok(())
         }
         Err(error) => {
-            // The caller hears of the first error.
+            // Return the first error to the caller.
             let _ = conn.refuse(&asked, &[]);
             Err(error)
         }
@@ -250,12 +249,12 @@ pub(crate) fn accept(
     result
 }
 
-/// Refuses a connection that a peer asked for.
+/// Rejects a connection that a peer requested.
 ///
 /// # Errors
 ///
-/// * `ECONNRESET`: the peer has gone away, or waited too long.
-/// * `EINVAL`: more private data than the MPA Reply can carry; the peer is refused without it.
+/// * `ECONNRESET`: the peer has disconnected, or waited too long.
+/// * `EINVAL`: more private data than the MPA Reply can carry; the peer is rejected without it.
 pub(crate) fn reject(
     dev: ArcBorrow<'_, Device>,
     name: NonZeroUsize,
@@ -273,7 +272,7 @@ pub(crate) fn reject(
 }
 
 impl Conn {
-    /// Lets TCP connect for a queue pair that is bound.
+    /// Starts TCP's connect for a bound queue pair.
     fn begin(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -290,7 +289,7 @@ impl Conn {
             Ok(_) => {
                 self.device().stats.connects.inc();
                 enter(actor);
-                // It may be there already, and its callback came too early.
+                // TCP may be connected already, with its callback lost.
                 self.kick();
                 Ok(())
             }
@@ -301,7 +300,7 @@ impl Conn {
         }
     }
 
-    /// Does all of an accept that can fail.
+    /// Does everything in an accept that can fail.
     fn prepare(
         self: &Arc<Self>,
         asked: &Asked,
@@ -321,8 +320,8 @@ impl Conn {
         Ok((reply, accepted.rules, accepted.rtr))
     }
 
-    /// Leaves a refusal as the reply. Without memory for one no reply is expected any more, and the
-    /// next step gives up.
+    /// Stores a rejection as the reply. Without memory for one, closes the reply, and the next step
+    /// gives up.
     fn refuse(&self, asked: &Asked, private_data: &[u8]) -> Result {
         let reject = |data| {
             let frame = asked.responder.reject(&asked.request, data);
@@ -340,7 +339,7 @@ impl Conn {
     }
 }
 
-/// Which side of a start-up a configuration is for.
+/// The side of a start-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::cm) enum Role {
     /// The side that opens the connection.
@@ -349,12 +348,12 @@ pub(in crate::cm) enum Role {
     Responder,
 }
 
-/// What the device's settings mean for a start-up.
+/// Returns the start-up configuration from the device's settings.
 pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
     let settings = &device.settings;
     let revision = match (role, settings.mpa_rev()) {
         (Role::Initiator, MpaRevision::One) => Revision::One,
-        // The setting is about Requests; a Request of either revision is answered.
+        // The setting applies to Requests sent; a Request of either revision is answered.
         (Role::Initiator, MpaRevision::Two) | (Role::Responder, _) => Revision::Two,
     };
     Config {
@@ -375,9 +374,9 @@ pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
     }
 }
 
-/// Makes a configuration that of a start-up without connection manager: either end may be the first
-/// to send, so it is of revision 2, and the ready-to-receive message is a Write. Extensions are
-/// agreed on in the private data.
+/// Adapts a configuration for a start-up without connection manager. Either end may send first, so
+/// it uses revision 2 with a Write as the ready-to-receive message. The private data negotiates
+/// extensions.
 pub(in crate::cm) fn for_oob(config: Config) -> Config {
     Config {
         revision: Revision::Two,
@@ -388,7 +387,7 @@ pub(in crate::cm) fn for_oob(config: Config) -> Config {
     }
 }
 
-/// The depths that a consumer asks for, if the device has them.
+/// Returns the depths that a consumer asks for, if the device supports them.
 fn depths(param: &ConnParam<'_>) -> Result<Depths> {
     if param.ird > MAX_IRD || param.ord > MAX_ORD {
         return Err(EINVAL);
@@ -413,7 +412,8 @@ mod tests {
         depths(&param).map(|depths| (depths.ird, depths.ord))
     }
 
-    /// Nobody has more Reads under way than the device can do (RFC 5040, section 8.1.1; RDMAP-170).
+    /// No consumer gets more outstanding Reads than the device supports (RFC 5040, section 8.1.1;
+    /// RDMAP-170).
     #[test]
     fn depths_end_where_the_device_does() {
         assert_eq!(asked(0, 0), Ok((0, 0)));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The steps of a connection that starts up on the side that was called.
+//! The start-up steps of the side that listens.
 //!
-//! What enters: a socket that a listener has accepted, the octets of the peer's MPA Request, the
-//! consumer's answer. What leaves: a CONNECT_REQUEST for the consumer, the MPA Reply, and the
-//! stream for the queue pair. The peer has a time limit for its Request whatever the pieces in
-//! which it comes, and the consumer one for its answer.
+//! A responder reads the MPA Request from an accepted socket, raises CONNECT_REQUEST, sends the MPA
+//! Reply that the consumer chooses, and hands the stream to the queue pair. Both the peer's
+//! Request, however fragmented, and the consumer's answer have a time limit.
 //!
-//! More than one listener may be in question, if consumers of several network namespaces listened
-//! on the wildcard address before the device was there: `rdma_cm` lets them, and refuses by itself
-//! what is not for them. So they are asked in turn until one accepts.
+//! A connection may match several listeners, if consumers of several network namespaces listened on
+//! the wildcard address before the device existed: `rdma_cm` allows that, and itself rejects
+//! requests meant for another consumer. The listeners are therefore asked in turn until one
+//! accepts.
 //!
 //! RFC 5044, section 7.1; RFC 6581, section 9. Context: process, the actor's mutex held.
 
@@ -78,18 +78,17 @@ use super::{
     StreamParams, //
 };
 
-/// A connection that a listener has let in and whose Request has not come yet, or is held back;
-/// listeners limit them.
+/// An admitted connection whose Request is missing or held back; listeners limit their number.
 pub(crate) struct HalfOpen {
     listener: Arc<Listener>,
-    /// Whom to ask if the listener's consumer refuses, last one first.
+    /// The listeners to ask if this listener's consumer rejects; the last one is next.
     others: KVec<Arc<Listener>>,
-    /// What the listener knows it by.
+    /// The listener's key for this connection.
     key: u64,
 }
 
 impl HalfOpen {
-    /// For one that the listener has just counted.
+    /// Makes the entry of a connection that the listener has just counted.
     pub(crate) fn new(listener: Arc<Listener>, others: KVec<Arc<Listener>>, key: u64) -> Self {
         Self {
             listener,
@@ -105,20 +104,20 @@ impl Drop for HalfOpen {
     }
 }
 
-/// A Request that consumers are asked about.
+/// A Request that is put to consumers.
 pub(in crate::cm) struct Question {
     asked: Asked,
     inbox: Inbox,
-    /// Who can be asked next.
+    /// The listeners to ask next.
     others: KVec<Arc<Listener>>,
-    /// Counts against the listener that is being asked.
+    /// Counts against the backlog of the listener being asked.
     unanswered: Unanswered,
-    /// The refusal that says most.
+    /// The rejection with the most private data.
     refusal: Option<KBox<Frame>>,
 }
 
 impl Question {
-    /// Keeps a refusal, if it says more than those before: whoever is not meant says nothing.
+    /// Keeps a rejection if it is longer than those before; one from the wrong consumer is empty.
     fn keep(&mut self, refusal: KBox<Frame>) {
         let len = |frame: &KBox<Frame>| frame.as_octets().len();
         if self
@@ -133,36 +132,37 @@ impl Question {
 
 /// What follows a Reply.
 pub(in crate::cm) enum Then {
-    /// The queue pair has the stream.
+    /// The queue pair gets the stream.
     Open {
         ird: u16,
         ord: u16,
-        /// What the peer's ready-to-receive message can be; nothing if it sends none.
+        /// The kinds of ready-to-receive message that the peer may send; empty if it sends none.
         rtr: RtrKinds,
     },
-    /// A queue pair that looked for its peer takes the stream, if one begins.
+    /// A searching queue pair gets the stream once its first octets arrive.
     Expect(KBox<StreamParams>),
-    /// The consumer refused.
+    /// The consumer rejected.
     Refuse,
 }
 
-/// How much time a phase has, in milliseconds.
+/// Time limits of the phases, in milliseconds.
 pub(in crate::cm) mod limit {
-    /// The Request in (MPA-8).
+    /// To receive the Request (MPA-8).
     pub(in crate::cm) const REQUEST: u32 = 5_000;
-    /// A consumer's turn, and then its answer. Initiators give up long before.
+    /// To wait for the consumer's turn, and then for its answer. Initiators give up much earlier.
     pub(in crate::cm) const ANSWER: u32 = 60_000;
-    /// The Reply out, and then the peer's ready-to-receive message in.
+    /// To send the Reply, and then to receive the peer's ready-to-receive message.
     pub(in crate::cm) const READY: u32 = 5_000;
-    /// Before a consumer with too many unanswered requests is tried again by the one whose turn it
-    /// is. When it answers, that one is told.
+    /// Retry interval of the next connection in turn while the consumer's backlog is full. An
+    /// answer of the consumer triggers a retry earlier.
     pub(in crate::cm) const RETRY: u32 = 20;
-    /// The same for those behind it, each of which is told when its turn comes.
+    /// Retry interval of the connections behind that one; each also runs a step when its turn
+    /// comes.
     pub(in crate::cm) const RETRY_BEHIND: u32 = 5_000;
 }
 
 impl Conn {
-    /// Takes a connection over that a listener has accepted; returns its number.
+    /// Makes a connection from a socket that a listener has accepted; returns its number.
     ///
     /// Context: process.
     pub(crate) fn answer(device: &Arc<Device>, socket: Socket, entry: HalfOpen) -> Result<u64> {
@@ -228,7 +228,7 @@ impl Conn {
         }
     }
 
-    /// The Request is here: asks the consumer, as soon as it can take one more.
+    /// Asks the consumer about a complete Request, as soon as the consumer can take one more.
     pub(in crate::cm) fn held(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -261,7 +261,7 @@ impl Conn {
                 }))
             }
             Err(error) if error == ENOMEM => {
-                // The consumer has not taken the requests before this one yet.
+                // The consumer has not yet taken the requests before this one.
                 let is_next = entry.listener.is_next(entry.key);
                 actor.look_again(if is_next {
                     limit::RETRY
@@ -278,7 +278,7 @@ impl Conn {
         }
     }
 
-    /// Asks the consumer of a listener. If that fails it cannot answer.
+    /// Asks the consumer of a listener. After an error the consumer cannot answer.
     fn invite(&self, listener: &Arc<Listener>, inbox: &Inbox, asked: &Asked) -> Result<Unanswered> {
         let unanswered = listener.ask();
         // The answer may come before this returns.
@@ -290,10 +290,10 @@ impl Conn {
         Ok(unanswered)
     }
 
-    /// Raises the event.
+    /// Raises CONNECT_REQUEST.
     fn raise_request(&self, listener: &Listener, inbox: &Inbox, request: &MpaRequest) -> Result {
         let peer = request.peer_depths;
-        // What the peer does not say is up to the consumer.
+        // Depths that the peer does not state are up to the consumer.
         let ird = peer.and_then(|peer| peer.ird).map_or(MAX_ORD, u32::from);
         let ord = peer.and_then(|peer| peer.ord).map_or(MAX_IRD, u32::from);
         let Consumer::Cm(id) = listener.consumer() else {
@@ -316,7 +316,7 @@ impl Conn {
         actor: &mut Actor,
         question: Question,
     ) -> NextStep {
-        // As a statement of its own, for the answer's drop.
+        // A separate statement, so that the mutex is released before the answer is used or dropped.
         let answer = self.pending_reply.lock().take_answer();
         match answer {
             Some(Answer::Accept {
@@ -332,8 +332,8 @@ impl Conn {
             None => {
                 let useful = !self.is_stopped() && !actor.is_overdue() && self.is_quiet();
                 let mut pending_reply = self.pending_reply.lock();
-                // If the consumer cannot be told that it is too late, its answer finds nobody. If
-                // it is preparing one, a step follows.
+                // The consumer cannot be notified of the timeout; its late answer fails. While an
+                // answer is being prepared, wait for the step that follows it.
                 if pending_reply.is_busy() || (useful && pending_reply.is_open()) {
                     NextStep::Wait(ConnPhase::Asked(question))
                 } else {
@@ -345,7 +345,7 @@ impl Conn {
         }
     }
 
-    /// A consumer does not want the connection: asks the next one.
+    /// Handles a rejection by the consumer: asks the next one.
     fn refused(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -375,7 +375,7 @@ impl Conn {
         }
     }
 
-    /// The consumer wants the connection.
+    /// Handles an accept by the consumer.
     fn accepted(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -389,8 +389,8 @@ impl Conn {
         let Some(qp) = self.qp() else {
             return self.fail(actor, ECONNRESET);
         };
-        // Before the Reply, so that what it promises is there. The queue pair keeps silent until
-        // the peer's first FPDU (MPA-9), hence cannot overtake it.
+        // Attach before the Reply, so that what the Reply promises exists. The queue pair sends
+        // nothing before the peer's first FPDU (MPA-9), so it cannot overtake the Reply.
         if qp
             .attach(self, &StreamParams::responder(rules, rtr))
             .is_err()
@@ -459,7 +459,7 @@ impl Conn {
     }
 }
 
-/// An IPv4 address as such, also if an IPv6 socket was asked for it.
+/// Returns an IPv4-mapped address as IPv4, and others unchanged.
 pub(crate) fn plain(addr: SockAddr) -> SockAddr {
     match addr.ip() {
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {

@@ -2,21 +2,24 @@
 
 //! The steps of a connection whose stream carries RDMA messages, and of its end.
 //!
-//! What enters: the queue pair's wishes, the state of the TCP connection, the clock. What leaves:
-//! the queue pair's `stream_ended`, ESTABLISHED, DISCONNECT and CLOSE for the iWARP connection
-//! manager, a FIN or a reset for the peer.
+//! They act on the queue pair's requests, the state of the TCP connection and the clock. They call
+//! the queue pair's `stream_ended`, raise ESTABLISHED, DISCONNECT and CLOSE for the iWARP
+//! connection manager, and send a FIN or a reset to the peer.
 //!
-//! | who ends first | what happens |
+//! | first to end | what happens |
 //! |---|---|
-//! | the queue pair, orderly | FIN behind what it sent; its receiver goes on until the peer's FIN (DDP-57, -61, -62) |
-//! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60); without connection manager the FIN comes with its next request |
+//! | the queue pair, orderly | FIN after its data; receives until the peer's FIN (DDP-57, -61, -62) |
+//! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60) |
 //! | the peer, inside an FPDU | lost (MPA-30) |
 //! | either, by a reset | lost |
 //!
-//! After a FIN of ours what comes is read, if only to throw it away, until the peer's FIN: a socket
-//! that is closed with octets unread resets the connection, and a Terminate that is still under way
-//! would be lost (RDMAP-135). Each wait for the peer has a time limit: also that for what has to be
-//! done before an orderly end of ours, of which the queue pair tells when it begins.
+//! Without connection manager, a queue pair with no work in progress answers an orderly end of the
+//! peer with a FIN only when it closes the stream itself.
+//!
+//! After this end's FIN, incoming octets are read, and discarded if necessary, until the peer's
+//! FIN: closing a socket with unread octets resets the connection, which would lose a Terminate in
+//! transit (RDMAP-135). Each wait for the peer has a time limit, including the work before an
+//! orderly close of this end, which the queue pair announces with [`Conn::leave`].
 //!
 //! RFC 5041, section 8.2; RFC 5040, section 6.2. Context: process, the actor's mutex held.
 
@@ -44,18 +47,18 @@ use super::{
     Route, //
 };
 
-/// A stream that the queue pair has.
+/// A stream that belongs to the queue pair.
 pub(in crate::cm) struct Open {
-    /// The depths that an ESTABLISHED still has to report.
+    /// The depths for an ESTABLISHED event that has not been raised.
     unreported: Option<(u16, u16)>,
-    /// What was sent is to arrive although the queue pair goes.
+    /// Whether sent data must be delivered even if the queue pair is destroyed.
     lingers: bool,
-    /// The queue pair is about to end it.
+    /// Progress towards an announced close by the queue pair.
     leaving: Option<CloseProgress>,
 }
 
 impl Open {
-    /// One that the iWARP connection manager knows of, or has nothing to do with.
+    /// Makes a stream that was reported to the iWARP connection manager or does not concern it.
     pub(in crate::cm) const fn reported() -> Self {
         Self {
             unreported: None,
@@ -64,7 +67,7 @@ impl Open {
         }
     }
 
-    /// One that it does not know of yet, with the depths of this end.
+    /// Makes a stream not reported yet, with the depths of this end.
     pub(in crate::cm) const fn unreported(ird: u16, ord: u16) -> Self {
         Self {
             unreported: Some((ird, ord)),
@@ -73,8 +76,8 @@ impl Open {
         }
     }
 
-    /// Makes it one without connection manager. Its consumer knows no disconnecting: what it has
-    /// sent is to arrive, though it destroys the queue pair right after.
+    /// Makes it a stream without connection manager. Its consumer cannot disconnect, so what it has
+    /// sent must be delivered even if it destroys the queue pair right afterwards.
     pub(in crate::cm) const fn oob(self) -> Self {
         Self {
             lingers: true,
@@ -82,28 +85,30 @@ impl Open {
         }
     }
 
-    /// Tells the iWARP connection manager, once.
+    /// Raises ESTABLISHED once.
     pub(in crate::cm) fn report(&mut self, actor: &Actor) {
         if let (Some((ird, ord)), Some(id)) = (self.unreported.take(), &actor.id) {
-            // As the peer sees it: our Reads use its inbound queue. Room for the event is kept.
+            // Depths from the peer's view: our Reads use its inbound queue. The event is
+            // preallocated.
             let _ = id.established(ord.into(), ird.into());
         }
     }
 }
 
-/// A stream whose peer has ended its half.
+/// A stream whose peer has closed its half.
 pub(in crate::cm) struct HalfClosed {
     ack_deadline: AckDeadline,
-    /// Before the next look at what is owed, in milliseconds.
+    /// Delay before the next check of what is owed, in milliseconds.
     pause: u32,
-    /// The queue pair may keep its receives for as long as it wants nothing of the peer.
+    /// Whether the queue pair may keep its posted receives as long as it expects nothing from the
+    /// peer.
     lingers: bool,
 }
 
 /// A connection whose FIN was sent.
 pub(in crate::cm) struct Closing {
     ack_deadline: AckDeadline,
-    /// The peer has acknowledged everything; it is about its FIN now.
+    /// The peer has acknowledged everything; only its FIN is missing.
     delivered: bool,
 }
 
@@ -117,7 +122,7 @@ impl Closing {
 }
 
 impl HalfClosed {
-    /// One that has just begun, with the limit of [`limit::OWED`].
+    /// Begins the phase; its time limit is [`limit::OWED`].
     fn begin(conn: &Conn, lingers: bool) -> Self {
         let mut ack_deadline = AckDeadline::of(conn);
         ack_deadline.renewals = limit::OWED_RENEWALS;
@@ -129,12 +134,12 @@ impl HalfClosed {
     }
 }
 
-/// A time limit that is set anew if it runs out while the peer acknowledges more: what is slow is
-/// not stuck.
+/// A time limit that restarts on expiry if the peer has acknowledged more: a slow peer is not
+/// stuck.
 struct AckDeadline {
-    /// Octets that the peer had acknowledged when it was set.
+    /// Octets that the peer had acknowledged when the limit was set.
     acked: u64,
-    /// How often it may be set anew.
+    /// How often the limit may restart.
     renewals: u32,
 }
 
@@ -146,8 +151,8 @@ impl AckDeadline {
         }
     }
 
-    /// Whether time is up, and nothing has happened in it or it was enough. If not so, the phase
-    /// gets more.
+    /// Returns whether the time limit has expired without progress, or with no restarts left.
+    /// Otherwise restarts an expired limit.
     fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor, millis: u32) -> bool {
         if !actor.is_overdue() {
             return false;
@@ -162,15 +167,15 @@ impl AckDeadline {
     }
 }
 
-/// What there is to be done before the queue pair ends a stream goes on, as this shows. Most of it
-/// takes a peer that acknowledges what is sent, and answers Reads.
+/// Progress of the work that the queue pair has to finish before it closes a stream. Most of that
+/// depends on the peer acknowledging data and answering Reads.
 struct CloseProgress {
     acked: u64,
     received: u64,
 }
 
 impl CloseProgress {
-    /// Begins to count the time.
+    /// Starts the time limit.
     fn begin(conn: &Conn, actor: &mut Actor) -> Self {
         actor.limit(limit::DELIVERY);
         Self::of(conn)
@@ -183,7 +188,8 @@ impl CloseProgress {
         }
     }
 
-    /// Whether time is up since something was seen to happen. Looks from time to time.
+    /// Returns whether the time limit has expired since the last progress. Requests periodic
+    /// checks.
     fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor) -> bool {
         let now = Self::of(conn);
         let came = now.received != self.received;
@@ -197,50 +203,48 @@ impl CloseProgress {
     }
 }
 
-/// How a stream can stand after all that has come was given to the queue pair.
+/// The state of a stream after all received data was given to the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseState {
-    /// The end has come, inside an FPDU or message.
+    /// The FIN has come inside an FPDU or message.
     Cut,
-    /// The end has not come.
+    /// The FIN has not come.
     Going,
-    /// What has come waits for memory; the connection is told when it was taken.
+    /// Received data waits for memory; a step follows once it was taken.
     Waiting,
-    /// The end has come where one may be.
+    /// The FIN has come after a complete message.
     Whole,
 }
 
-/// What becomes of the TCP connection at the end of a stream.
+/// What happens to the TCP connection at the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FinalAction {
-    /// It is at its end already: what is left to be delivered, TCP delivers.
+    /// Release: TCP has ended, or delivers the rest by itself.
     Done,
-    /// A FIN has to go out yet.
+    /// Send a FIN, then release.
     Fin,
-    /// Ours has gone out; the peer's is awaited.
+    /// Send a FIN if none was sent, and await the peer's FIN.
     Linger,
-    /// It is reset.
+    /// Reset.
     Reset,
 }
 
-/// How much time a phase has, in milliseconds.
+/// Time limits of the phases, in milliseconds.
 mod limit {
-    /// For some octets to be acknowledged of what the queue pair owes after the peer's FIN.
+    /// For any progress in acknowledging what the queue pair owes after the peer's FIN.
     pub(in crate::cm) const OWED: u32 = 5_000;
-    /// How often `OWED` is given anew: 200 seconds in all. How fast it takes what is owed is up to
-    /// the peer.
+    /// How often `OWED` restarts: 200 seconds in all, because the peer decides how fast it reads.
     pub(in crate::cm) const OWED_RENEWALS: u32 = 39;
-    /// Before the first look at what it owes, and at most between two: each time it is twice as
-    /// long.
+    /// The first and the longest delay between checks of what is owed; the delay doubles each time.
     pub(in crate::cm) const OWED_LOOK: u32 = 4;
     pub(in crate::cm) const OWED_LOOK_MAX: u32 = 1_024;
-    /// For some octets to be acknowledged, the FIN last; before the FIN also for answers.
+    /// For any octets to be acknowledged, the FIN last; before the FIN also for answers.
     pub(in crate::cm) const DELIVERY: u32 = 20_000;
-    /// Between two looks at whether there are any, before the FIN.
+    /// Delay between checks for such progress, before the FIN.
     pub(in crate::cm) const DELIVERY_LOOK: u32 = 5_000;
-    /// How often `DELIVERY` is given anew if nobody is interested any more: 200 seconds in all.
+    /// How often `DELIVERY` restarts once the queue pair is detached: 200 seconds in all.
     pub(in crate::cm) const LINGER_RENEWALS: u32 = 9;
-    /// The peer's FIN after ours was acknowledged.
+    /// For the peer's FIN after ours was acknowledged.
     pub(in crate::cm) const FIN: u32 = 2_000;
 }
 
@@ -254,7 +258,7 @@ impl Conn {
         }
         if open.unreported.is_some() {
             if is_wanted(&self.wants.first_fpdu) {
-                // MPA-41: the peer's ready-to-receive message is here and valid.
+                // MPA-41: the peer's ready-to-receive message has arrived and is valid.
                 open.report(actor);
                 actor.no_limit();
             } else if actor.is_overdue() {
@@ -280,7 +284,7 @@ impl Conn {
                 CloseState::Cut => self.end(actor, Ended::Lost, FinalAction::Reset),
                 CloseState::Whole => {
                     if let Some(id) = &actor.id {
-                        // Refused, and rightly, if nobody knows yet that the connection was up.
+                        // Rejected, correctly, if the connection was not reported as established.
                         let _ = id.disconnect();
                     }
                     if open.lingers {
@@ -304,7 +308,7 @@ impl Conn {
         }
     }
 
-    /// Sends the FIN that the queue pair wants behind its octets.
+    /// Sends the FIN that the queue pair requested, after its octets.
     fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.socket.shutdown_write();
         actor.limit(limit::DELIVERY);
@@ -344,12 +348,12 @@ impl Conn {
             return self.end(actor, Ended::Lost, FinalAction::Reset);
         }
         match self.await_fin(actor, &mut closing) {
-            // The FIN has to be awaited without the queue pair: what was sent is to arrive.
+            // Await the FIN without the queue pair, so that sent data is delivered.
             None if self.is_cut_off() => self.end(actor, Ended::Lost, FinalAction::Linger),
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
                 CloseState::Whole => self.end(actor, Ended::Graceful, FinalAction::Done),
-                // No fault of the peer, whose end may be behind it: its time begins anew.
+                // Not the peer's fault, and its FIN may follow: restart its time limit.
                 CloseState::Waiting if !self.is_cut_off() => {
                     closing.delivered = false;
                     actor.no_limit();
@@ -378,8 +382,7 @@ impl Conn {
         }
     }
 
-    /// Looks whether the peer's FIN is here after ours was sent, and what becomes of the connection
-    /// if nothing more is to be awaited.
+    /// Checks for the peer's FIN after ours was sent; returns the final action if the wait is over.
     fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<FinalAction> {
         match self.socket.state() {
             TcpState::Established | TcpState::FinWait1 => closing
@@ -404,8 +407,8 @@ impl Conn {
         }
     }
 
-    /// Ends the sending half, and throws away what comes until the peer's FIN. The queue pair has
-    /// nothing to do with the connection any more.
+    /// Closes the sending half and discards what arrives until the peer's FIN. The queue pair is no
+    /// longer involved.
     pub(in crate::cm) fn linger(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.set_route(Route::Nobody);
         self.socket.shutdown_write();
@@ -413,12 +416,12 @@ impl Conn {
             .with_inbound(|inbound| inbound.consume(inbound.available()));
         actor.limit(limit::DELIVERY);
         let mut closing = Closing::of(self);
-        // Nobody waits for it.
+        // No caller waits for it.
         closing.ack_deadline.renewals = limit::LINGER_RENEWALS;
         NextStep::Again(ConnPhase::Lingering(closing))
     }
 
-    /// Ends a stream that could not be reported, or not answered for.
+    /// Fails a stream that could not be reported, or whose Reply could not be sent.
     pub(in crate::cm) fn fail_open(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
         if let Some(id) = actor.id.take() {
             give_up(&id, error, &[]);
@@ -449,25 +452,25 @@ impl Conn {
         }
     }
 
-    /// Whether the queue pair wants nothing of the stream any more, not even its rest.
+    /// Returns whether the queue pair wants nothing more from the stream, not even pending data.
     fn is_cut_off(&self) -> bool {
         self.is_aborted() || is_wanted(&self.wants.orphan)
     }
 
-    /// Whether it is to be reset.
+    /// Returns whether the stream is to be reset.
     fn is_aborted(&self) -> bool {
         is_wanted(&self.wants.abort) || is_wanted(&self.wants.kill)
     }
 
-    /// Gives the queue pair all that has come, and says how the stream stands then.
+    /// Gives the queue pair all received data and returns the resulting state.
     fn drain(self: &Arc<Self>) -> CloseState {
         let qp = self.qp();
         loop {
             let (before, after, eof, waits) = self.socket.with_inbound(|inbound| {
                 let before = inbound.available();
                 BhOff::run(|off| self.feed(inbound, off));
-                // Whoever has the memory needs the socket to go on: what is left waits still, if
-                // this says so.
+                // The thread that brings memory in needs the socket lock to deliver: if this
+                // returns true, the rest has not been taken yet.
                 let waits = qp.as_ref().is_some_and(|qp| qp.is_paging_in());
                 (before, inbound.available(), inbound.eof(), waits)
             });
@@ -477,7 +480,7 @@ impl Conn {
             if !eof {
                 return CloseState::Going;
             }
-            // The receiver has a budget, and may leave more than an incomplete FPDU.
+            // The receiver has a budget, so it may leave more than an incomplete FPDU.
             if after != 0 && after != before {
                 continue;
             }
@@ -507,8 +510,8 @@ mod limits {
     };
     use kernel_ext::net::bench::eventually;
 
-    /// How often a time limit runs out until the phase ends, if it does so within a hundred times.
-    /// Between two times the peer acknowledges something, or nothing.
+    /// Returns how often a time limit expires until the phase ends, at most a hundred times. In
+    /// between the peer acknowledges data or not.
     fn times<P>(
         mut phase: P,
         goes_on: bool,
@@ -517,7 +520,7 @@ mod limits {
     ) -> u32 {
         for time in 1..=100 {
             if goes_on {
-                // What it had acknowledged before is something else.
+                // Make the earlier count of acknowledged octets differ.
                 progress(&mut phase).acked = u64::MAX;
             }
             match step(phase) {
@@ -528,11 +531,11 @@ mod limits {
         0
     }
 
-    /// How often [`limit::OWED`] runs out for a peer that has ended its half.
+    /// Returns how often [`limit::OWED`] expires for a peer that has closed its half.
     fn times_owed(goes_on: bool) -> Result<u32> {
         let rig = ConnRig::new()?;
         rig.qp.attach(&rig.conn, &PARAMS)?;
-        // It is on its way, and does not get there.
+        // A work request that was taken but is never delivered.
         rig.qp.sq.post(SendWr::default())?;
         let Taken::Wr(_) = rig.qp.sq.take(&mut SendWr::default()) else {
             return Err(EINVAL);
@@ -564,12 +567,12 @@ mod limits {
         Ok(())
     }
 
-    /// How often [`limit::DELIVERY`] runs out behind the FIN of a stream that nobody is interested
-    /// in any more, while its peer takes next to nothing.
+    /// Returns how often [`limit::DELIVERY`] expires after the FIN of a detached stream whose peer
+    /// acknowledges very little.
     fn times_lingering(goes_on: bool) -> Result<u32> {
         let rig = ConnRig::new()?;
         let conn = &rig.conn;
-        // The FIN waits behind octets for which the peer has no room.
+        // The FIN waits behind octets that do not fit the peer's window.
         fill(&conn.socket);
         let mut actor = conn.actor.lock();
         let NextStep::Again(ConnPhase::Lingering(closing)) = conn.linger(&mut actor) else {

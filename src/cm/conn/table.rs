@@ -2,10 +2,8 @@
 
 //! All connections of a device, by number.
 //!
-//! What enters: connections as they are made and released, and the end of the device. What leaves:
-//! a connection by its number, and, at the end, the certainty that none is left.
-//!
-//! Numbers begin at 1 and are never used twice, so that one that is kept too long finds nothing.
+//! The table finds a connection by its number, and at the end of the device waits until none is
+//! left. Numbers begin at 1 and are never reused, so a stale number finds no connection.
 //!
 //! Context: process.
 
@@ -38,19 +36,19 @@ use super::{
 pub(crate) struct Conns {
     #[pin]
     inner: Mutex<ConnsInner>,
-    /// The last connection is gone.
+    /// Notified when the last connection is gone.
     #[pin]
     empty: CondVar,
 }
 
 struct ConnsInner {
-    /// Those that are not released yet.
+    /// Connections that are not released yet.
     table: RBTree<u64, Arc<Conn>>,
-    /// The number of the next one.
+    /// The next number to assign.
     next: u64,
-    /// How many there are, released or not.
+    /// How many connections exist, released or not.
     alive: usize,
-    /// No more are admitted.
+    /// Whether new connections are refused.
     closed: bool,
 }
 
@@ -71,7 +69,7 @@ impl Conns {
         })
     }
 
-    /// Finds the connection of an answer to a request, unless it is released.
+    /// Finds the connection whose request is being answered, unless it is released.
     pub(in crate::cm) fn asked(&self, name: NonZeroUsize) -> Option<Arc<Conn>> {
         self.find(u64::try_from(name.get()).ok()?)
     }
@@ -81,11 +79,11 @@ impl Conns {
         self.inner.lock().table.get(&number).cloned()
     }
 
-    /// Ends all connections at once, and returns when the last one is gone: its socket is closed
-    /// and nothing of it is queued.
+    /// Ends all connections at once and waits until the last one is gone: its socket closed and
+    /// none of its work queued.
     ///
-    /// For the end of a device, after its queue pairs; whatever still holds a connection must let
-    /// go by itself.
+    /// Called at the end of a device, after its queue pairs are gone; any other holder of a
+    /// connection must drop its reference by itself.
     ///
     /// Context: process, without the rtnl, and not from an item of the connections' queue.
     pub(crate) fn shut_down(&self) {
@@ -100,7 +98,7 @@ impl Conns {
         }
     }
 
-    /// Calls `f` for each connection, in the order of their numbers and without the lock.
+    /// Calls `f` for each connection, in the order of their numbers, without the lock held.
     fn for_each(&self, mut f: impl FnMut(&Arc<Conn>)) {
         let mut from = 0;
         loop {
@@ -121,18 +119,18 @@ impl Conns {
     }
 }
 
-/// A connection's entry in the table. Dropping it frees it.
+/// A connection's entry in the table, freed on drop.
 pub(in crate::cm) struct ConnEntry {
     device: Arc<Device>,
     number: u64,
 }
 
 impl ConnEntry {
-    /// Reserves an entry; the connection is not found by it yet.
+    /// Reserves an entry; lookups do not find the connection yet.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the device is going.
+    /// `ENODEV` if the device is being removed.
     pub(in crate::cm) fn take(device: Arc<Device>) -> Result<Self> {
         let number = {
             let mut inner = device.conns.inner.lock();
@@ -140,7 +138,7 @@ impl ConnEntry {
                 return Err(ENODEV);
             }
             let number = inner.next;
-            // NO-OVERFLOW: nobody makes 2^64 connections.
+            // NO-OVERFLOW: 2^64 connections are out of reach.
             inner.next = number.wrapping_add(1);
             inner.alive = inner.alive.saturating_add(1);
             number
@@ -148,31 +146,31 @@ impl ConnEntry {
         Ok(Self { device, number })
     }
 
-    /// The device.
+    /// Returns the device.
     pub(in crate::cm) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The number of the entry.
+    /// Returns the number of the entry.
     pub(in crate::cm) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The number as the connection manager keeps it.
+    /// Returns the number in the connection manager's type.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if that cannot hold it, on a machine of 32 bits.
+    /// `EINVAL` if it does not fit, on a 32-bit machine.
     pub(in crate::cm) fn name(&self) -> Result<NonZeroUsize> {
         let number = usize::try_from(self.number)?;
         NonZeroUsize::new(number).ok_or(EINVAL)
     }
 
-    /// Lets the connection be found, until [`ConnEntry::remove`].
+    /// Makes lookups find the connection, until [`ConnEntry::remove`].
     ///
     /// # Errors
     ///
-    /// * `ENODEV` if the device is going.
+    /// * `ENODEV` if the device is being removed.
     /// * `ENOMEM`.
     pub(in crate::cm) fn publish(&self, conn: &Arc<Conn>) -> Result {
         let node = RBTreeNode::new(self.number, conn.clone(), GFP_KERNEL)?;
@@ -185,7 +183,7 @@ impl ConnEntry {
         Ok(())
     }
 
-    /// Takes the connection out of the table; nothing happens if it is not there.
+    /// Removes the connection from the table, if present.
     pub(in crate::cm) fn remove(&self) {
         let conn = self.device.conns.inner.lock().table.remove(&self.number);
         // The caller has a reference of its own.
@@ -248,7 +246,7 @@ mod tests {
         Ok(())
     }
 
-    /// Drops an entry when it is run.
+    /// A work item that drops an entry.
     #[pin_data]
     struct LateRemoval {
         #[pin]
@@ -266,7 +264,7 @@ mod tests {
         type Pointer = Arc<Self>;
 
         fn run(this: Arc<Self>) {
-            // Whoever does not wait for it is through by then.
+            // A caller that does not wait has returned by then.
             fsleep(Delta::from_millis(50));
             let entry = this.entry.lock().take();
             this.left.store(true, Relaxed);
@@ -290,7 +288,7 @@ mod tests {
         bench.device.conns.shut_down();
         assert!(leaver.left.load(Relaxed));
         assert_eq!(ConnEntry::take(bench.device.clone()).err(), Some(ENODEV));
-        // Of none it is over at once.
+        // Without connections it returns at once.
         bench.device.conns.shut_down();
         bench.device.queues.reaper.flush();
         Ok(())

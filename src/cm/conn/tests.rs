@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of what passes between the callbacks of a connection and its queue pair.
+//! KUnit suite of the interplay between the callbacks of a connection and its queue pair.
 
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {
@@ -52,22 +52,22 @@ mod conn {
         ..bench::PARAMS
     };
 
-    /// Takes what comes; how many octets that were.
+    /// Reads and discards what arrives; returns how many octets that were.
     fn take(socket: &Socket) -> usize {
         let mut octets = [0; 512];
         core::iter::from_fn(|| socket.recv(&mut octets).ok()).sum()
     }
 
-    /// Whether room for the first FPDU came only between the two owners, and it went out all the
-    /// same. If not, it went out before: TCP may give a buffer more room when a late acknowledgment
-    /// comes.
+    /// Returns whether space for the first FPDU came only between the two routes, and the FPDU went
+    /// out. Otherwise it went out earlier: TCP may enlarge a buffer when a late acknowledgment
+    /// arrives.
     fn room_between_two_owners() -> Result<bool> {
         let rig = ConnRig::new()?;
         let full = fill(&rig.conn.socket);
         rig.qp.attach(&rig.conn, &PARAMS)?;
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         rig.bench.device.queues.tx.flush();
-        // Now there is room, before the queue pair can hear of it.
+        // TCP gets space before the queue pair receives callbacks.
         let mut taken = 0;
         eventually(|| {
             taken += take(&rig.far);
@@ -94,7 +94,7 @@ mod conn {
         Err(EAGAIN)
     }
 
-    /// The next message on the wire without its length, pad and CRC.
+    /// Returns the next message on the wire without its length, pad and CRC.
     fn message<const LEN: usize>(socket: &Socket) -> Result<[u8; LEN]> {
         let mut octets = [0; 64];
         // NO-OVERFLOW: messages of a few octets.
@@ -117,7 +117,7 @@ mod conn {
         };
         post(7, b"abcd", 0, SendFlags::empty())?;
         post(8, b"efgh", 0, SendFlags::SOLICITED)?;
-        // RFC 7306 has none with payload, and the peer has agreed on nothing else.
+        // RFC 7306 defines none with payload, and the peer agreed to no other extension.
         assert_eq!(post(9, b"ijkl", 1, SendFlags::empty()), Err(EOPNOTSUPP));
         post_send::<Riwarp, _>(&[10], |wrs| rig.qp.post_send(wrs))?;
         for (number, opcode, data) in [(1, 0x48, b"abcd\0\0\0\0"), (2, 0x49, b"efgh\0\0\0\0")] {
@@ -174,7 +174,7 @@ mod conn {
             post_send_immediate::<Riwarp, _>(7, *b"abcd", len, flags, |wrs| rig.qp.post_send(wrs))
         };
         post(0)?;
-        // Its payload is nowhere, so it ends in error, but not for what it is.
+        // Its memory is not registered, so it ends in error, but not because of its opcode.
         post(1)?;
         let mut expected = [0; 18];
         expected[..6].copy_from_slice(b"\x41\x5fabcd");
@@ -192,8 +192,8 @@ mod conn {
     }
 }
 
-/// Atomic operations under masks, which processes cannot ask for: from `ib_post_send()` of a kernel
-/// consumer to the word of another queue pair, by the octets in between, and back.
+/// Masked atomic operations, which processes cannot request: from `ib_post_send()` of a kernel
+/// consumer over the wire to a word of another queue pair, and back.
 #[kernel::prelude::kunit_tests(riwarp_masked_atomics)]
 mod masked {
     use super::super::{
@@ -244,8 +244,8 @@ mod masked {
         extensions: Extensions::Rfc7306,
     };
 
-    /// A queue pair with a stream whose peer is `far`, and memory that it and its peer may use.
-    /// Ended when it is dropped.
+    /// A queue pair with a stream whose peer is `far`, and memory accessible to both. Ended on
+    /// drop.
     struct ConnectedQp {
         conn: Arc<Conn>,
         qp: Arc<Qp>,
@@ -282,7 +282,7 @@ mod masked {
             })
         }
 
-        /// The address of its word with that number.
+        /// Returns the address of a word of its memory.
         fn address(&self, word: usize) -> u64 {
             self.memory
                 .start()
@@ -290,12 +290,12 @@ mod masked {
                 .expose_provenance() as u64
         }
 
-        /// Its word with that number.
+        /// Returns a word of its memory.
         fn word(&self, word: usize) -> Option<u64> {
             self.memory.copy_out(word * 8)
         }
 
-        /// Takes an FPDU of `N` octets from it, and checks length and CRC; what is in between.
+        /// Receives an FPDU of `N` octets, checks length and CRC, and returns what is in between.
         fn take<const N: usize>(&self) -> Result<[u8; N]> {
             let mut octets = [0; N];
             eventually(|| self.far.peek(&mut octets) == Ok(N))?;
@@ -308,8 +308,7 @@ mod masked {
         }
     }
 
-    /// Compares what is to be the same. (An assertion is one of the test only in the function that
-    /// is the test.)
+    /// Compares two values. (An assertion fails the test only inside the test function itself.)
     fn alike<T: PartialEq + core::fmt::Debug>(what: &str, is: T, expected: T) -> Result {
         if is == expected {
             return Ok(());
@@ -330,10 +329,10 @@ mod masked {
     const REQUEST: usize = 2 + 18 + 52 + 4;
     const RESPONSE: usize = 2 + 18 + 12 + 4;
 
-    /// RFC 5041, section 4.3, and RFC 7306, section 5.1: the headers as they have to be.
+    /// Returns the header that RFC 5041, section 4.3, and RFC 7306, section 5.1, require.
     fn header(opcode: u8, queue: u32, msn: u32) -> [u8; 18] {
         let mut octets = [0; 18];
-        // Last segment, DDP version 1; RDMAP version 1; a word for Invalidate, which is not used.
+        // Last segment, DDP version 1; RDMAP version 1; the unused Invalidate STag.
         octets[..2].copy_from_slice(&[0x41, 0x40 | opcode]);
         octets[6..10].copy_from_slice(&queue.to_be_bytes());
         octets[10..14].copy_from_slice(&msn.to_be_bytes());
@@ -355,7 +354,7 @@ mod masked {
         octets
     }
 
-    /// What is asked, how it goes over the wire, the word before and after.
+    /// An operation, its encoding on the wire, and the word before and after.
     struct Case {
         op: MaskedOp,
         wire: Wire,
@@ -394,7 +393,7 @@ mod masked {
         }
     }
 
-    /// Has all of them done, as one list, each on a word of its own.
+    /// Performs all cases as one list, each on a word of its own.
     fn all_pass(cases: &[Case]) -> Result {
         let (near, far) = (ConnectedQp::new()?, ConnectedQp::new()?);
         let consumer = ConsumerQp::<Riwarp>::new(near.qp.clone())?;
@@ -416,7 +415,7 @@ mod masked {
             let identifier = [asked[24], asked[25], asked[26], asked[27]];
             let expected = request(identifier, &case.wire, far.address(word), far.keys.1);
             alike("request", &asked[20..72], &expected)?;
-            // Nothing is done before the peer does it.
+            // The operation has no effect before the peer performs it.
             alike("word before", far.word(word), Some(case.before))?;
             far.far.send(&asked)?;
             let answered = far.take::<RESPONSE>()?;
@@ -449,18 +448,18 @@ mod masked {
     fn some_bits_are_compared_and_others_swapped() -> Result {
         let (word, all) = (0x1122_3344_5566_7788, u64::MAX);
         all_pass(&[
-            // Alike in the octet that counts.
+            // Equal in the compared octet.
             swap(
                 [0x88, 0xff],
                 [0xaabb_0000_0000_0000, 0xffff << 48],
                 word,
                 0xaabb_3344_5566_7788,
             ),
-            // Not alike in it.
+            // Unequal in it.
             swap([0x89, 0xff], [all, all], word, word),
-            // Nothing is compared.
+            // An empty compare mask.
             swap([0xdead, 0], [0x5a5a, all], word, 0x5a5a),
-            // Nothing is swapped.
+            // An empty swap mask.
             swap([word, all], [0x5a5a, 0], word, word),
         ])
     }
@@ -468,16 +467,16 @@ mod masked {
     #[test]
     fn fields_are_added_without_a_carry_between_them() -> Result {
         all_pass(&[
-            // Four fields of 16 bits, of which each overflows.
+            // Four fields of 16 bits, each of which overflows.
             add(0x0001_0001_0001_0001, 0x8000_8000_8000_8000, u64::MAX, 0),
-            // Two of 32: of one a carry is lost, inside the other it passes.
+            // Two fields of 32 bits: one loses its carry, in the other the carry stays inside.
             add(
                 0x0000_0001_0000_0001,
                 0x8000_0000_8000_0000,
                 0x0000_ffff_ffff_ffff,
                 0x0001_0000_0000_0000,
             ),
-            // One of 64.
+            // One field of 64 bits.
             add(1, 0, 0xffff_ffff, 1 << 32),
             // Fields of one bit.
             add(0x0ff0, u64::MAX, 0x00ff, 0x0f0f),
