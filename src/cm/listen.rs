@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Listeners: who is let in, and how many.
+//! Listeners: admission of connections, and its limits.
 //!
-//! What enters: requests of the iWARP connection manager and of queue pairs that wait for their
-//! peers ([`crate::cm::oob`]), and from [`socket`] the connections that wait in TCP. What leaves: a
-//! [`Conn`] per connection, which reads the peer's MPA Request by itself. Nothing here waits for a
+//! The iWARP connection manager and queue pairs in an out-of-band connect ([`crate::cm::oob`])
+//! create listeners. A listener admits connections that [`socket`] has accepted from TCP; each
+//! becomes a [`Conn`], which reads the peer's MPA Request itself. No function here waits for a
 //! peer.
 //!
-//! Connections about which the consumer was not asked yet are limited per listener. When the limit
-//! is reached the oldest one has to go that has not sent its Request, if it had its chance; younger
-//! ones are likely to be honest, and then further ones wait in TCP.
+//! Each listener limits the connections about which its consumer has not been asked. At the limit,
+//! it resets the oldest one that had a minimum time but has not sent its Request, because younger
+//! ones are more likely to be honest; further connections wait in TCP.
 //!
-//! A consumer says with its backlog how many requests it wants to have unanswered. More of them are
-//! held back until it answers, or has not been asked for 200 ms. Nobody has to go for that.
+//! The consumer's backlog limits unanswered requests. Further requests are held back until the
+//! consumer answers, or has not been asked for 200 ms. This resets no connection.
 //!
-//! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, also on
-//! those of other network namespaces, and on devices that come later. Who listens from another
-//! namespace than the device's gets a listener without a socket: nothing could come of a
-//! connection, and the port is not the caller's. When `rdma_cm` tells of a new device the listeners
-//! that are there, nothing says whose they are. They share sockets, do not fail because a port is
-//! taken, and are asked after others; `rdma_cm` refuses by itself what then comes to the wrong
-//! consumer.
+//! `rdma_cm` makes a listener on the wildcard address listen on every device of the host, including
+//! those of other network namespaces and those that appear later. A caller in another namespace
+//! than the device's gets a listener without a socket: no connection could succeed, and the port is
+//! not the caller's. When `rdma_cm` adds existing listeners to a new device, their namespace is
+//! unknown. Such listeners share sockets, tolerate a port in use, and are asked after others;
+//! `rdma_cm` itself rejects a request that reaches the wrong consumer.
 //!
 //! Locks: see [`socket`]; a listener's `waiting` and `socket` are innermost, and a connection's
-//! step may take them. A socket has references to its listeners and a listener to its socket, until
+//! step may take them. A socket and its listeners hold references to each other until
 //! [`destroy_listen`].
 //!
 //! Context: process.
@@ -76,7 +75,7 @@ pub(crate) use self::socket::{
     LISTEN_SOCKETS, //
 };
 
-/// Who is reached at an address.
+/// A listener on an address.
 #[pin_data]
 pub(crate) struct Listener {
     consumer: Consumer,
@@ -87,19 +86,19 @@ pub(crate) struct Listener {
     socket: Mutex<Option<Arc<ListenSocket>>>,
     #[pin]
     waiting: Mutex<PendingConns>,
-    /// Requests that the consumer wants to have unanswered at once.
+    /// How many requests the consumer accepts unanswered at once.
     backlog: u32,
 }
 
-/// Who decides about the peers that come.
+/// Decides about incoming connections.
 pub(crate) enum Consumer {
-    /// A consumer of the iWARP connection manager; events go there.
+    /// A consumer of the iWARP connection manager, which receives the events.
     Cm(CmId),
-    /// Queue pairs that wait for their peers ([`crate::cm::oob`]).
+    /// Queue pairs in an out-of-band connect ([`crate::cm::oob`]).
     Oob,
 }
 
-/// A request that the consumer of a listener has not answered yet. Drop it with the answer.
+/// A request that a listener's consumer has not answered yet. Drop it with the answer.
 pub(crate) struct Unanswered(Arc<Listener>);
 
 impl Drop for Unanswered {
@@ -111,19 +110,20 @@ impl Drop for Unanswered {
     }
 }
 
-/// Whose listener it is.
+/// The origin of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenerOrigin {
-    /// Made in another network namespace than that of the device.
+    /// Created in another network namespace than the device's.
     Foreign,
-    /// Made in the network namespace of the device.
+    /// Created in the device's network namespace.
     Native,
-    /// Made before the device was there.
+    /// Created before the device existed.
     Unknown,
 }
 
 impl ListenerOrigin {
-    /// Whose a listener of `rdma_cm` is that is being made. Context: process, the consumer's.
+    /// Returns the origin of the listener that the current task creates. Context: process, the
+    /// consumer's.
     fn of_caller(device: &Device) -> Self {
         if !device.is_registered() {
             Self::Unknown
@@ -135,21 +135,21 @@ impl ListenerOrigin {
     }
 }
 
-/// Connections whose Request has not come yet, or is held back.
+/// Connections whose Request is missing or held back.
 struct PendingConns {
-    /// Oldest first; it has room for `limit`.
+    /// Oldest first, with capacity for `limit`.
     list: KVec<PendingConn>,
     limit: usize,
     next_key: u64,
-    /// Somebody was left in TCP's queue.
+    /// Whether a connection was left in TCP's queue.
     full: bool,
-    /// How many the consumer has been asked about and has not answered.
+    /// How many requests the consumer has not answered.
     unanswered: u32,
     last_asked: Instant<Monotonic>,
 }
 
 impl PendingConns {
-    /// The one whose Request is here and whose turn it is.
+    /// Returns the next connection whose Request waits for the consumer.
     fn next_held(&self) -> Option<&PendingConn> {
         self.list.iter().find(|waiter| waiter.held)
     }
@@ -163,11 +163,11 @@ impl PendingConns {
             && (self.unanswered < backlog || (now - self.last_asked).as_millis() >= ANSWER_WAIT_MS)
     }
 
-    /// Adds one whose Request has not come; its key.
+    /// Adds a connection whose Request has not come; returns its key.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is no room.
+    /// `EBUSY` at the limit.
     fn add(&mut self) -> Result<u64> {
         let key = self.next_key;
         self.next_key = key.wrapping_add(1);
@@ -180,7 +180,7 @@ impl PendingConns {
             conn: None,
             held: false,
         };
-        // There is room for that many.
+        // The capacity suffices.
         self.list.push_within_capacity(waiter).map_err(|_| EBUSY)?;
         Ok(key)
     }
@@ -189,21 +189,20 @@ impl PendingConns {
 struct PendingConn {
     key: u64,
     since: Instant<Monotonic>,
-    /// Its number in the device's table, once it is there.
+    /// Its number in the device's table, once it has one.
     conn: Option<u64>,
-    /// Its Request is here.
+    /// Whether its Request has arrived.
     held: bool,
 }
 
-/// Begins to listen. A listener on the wildcard address whose caller is in another network
-/// namespace than the device opens nothing: it would fail on the caller's own devices too if it
-/// failed here. (`rdma_cm` brings an address only to a device in the namespace where it was looked
-/// up.)
+/// Starts to listen. On the wildcard address, opens no socket if the caller is in another network
+/// namespace than the device: a failure here would make listening fail on the caller's own devices
+/// too. (`rdma_cm` passes a specific address only to a device in the namespace of that address.)
 ///
 /// # Errors
 ///
 /// * `EADDRINUSE`, `EADDRNOTAVAIL` and others of TCP.
-/// * `ENODEV` if the device is going.
+/// * `ENODEV` if the device is being removed.
 /// * `ENOMEM`.
 pub(crate) fn create_listen(
     dev: ArcBorrow<'_, Device>,
@@ -218,8 +217,8 @@ pub(crate) fn create_listen(
     Listener::open(dev.into(), Consumer::Cm(id), origin, &params, backlog)
 }
 
-/// Begins to listen for the peers of queue pairs, at an address of the device and a port that is
-/// held ([`crate::cm::oob::ports`]) until after the listener's end.
+/// Starts to listen for out-of-band connects, at an address of the device and a port that is held
+/// ([`crate::cm::oob::ports`]) for longer than the listener lives.
 ///
 /// # Errors
 ///
@@ -235,16 +234,16 @@ pub(crate) fn await_peers(device: &Arc<Device>, addr: SockAddr) -> Result<Arc<Li
     )
 }
 
-/// Ends a listener. Peers whose Request has not come yet are reset; those that the consumer was
-/// asked about keep waiting for its answer.
+/// Ends a listener. Resets connections whose Request was not put to the consumer; the others still
+/// wait for its answer.
 pub(crate) fn destroy_listen(listener: Arc<Listener>) {
-    // ORDERING: Pairs with `is_open`; the connections are told after it.
+    // ORDERING: Pairs with `is_open`; the connections are reset after this store.
     listener.open.store(false, Release);
     let socket = listener.socket.lock().take();
     if let Some(socket) = socket {
         socket.leave(&listener);
     }
-    // Those that are not in the device's table yet find the listener closed by themselves.
+    // Connections that are not in the device's table yet will see the listener closed.
     let mut after = None;
     while let Some((key, conn)) = listener.waiter_after(after) {
         listener.dismiss(conn);
@@ -288,20 +287,20 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Who decides about the peers that come.
+    /// Returns the consumer.
     pub(crate) fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 
-    /// Whether peers are still let in.
+    /// Returns whether connections are still admitted.
     pub(crate) fn is_open(&self) -> bool {
         // ORDERING: Pairs with the release in `destroy_listen`.
         self.open.load(Acquire)
     }
 
-    /// Whether one more peer can be let in. If not, the oldest one is dismissed whose Request has
-    /// not come, if it had its time, and its end has the socket accept again. If all wait for the
-    /// consumer, the next turn does.
+    /// Returns whether one more connection can be admitted. If not, resets the oldest one without a
+    /// Request that had its minimum time; its release makes the socket accept again. If all wait
+    /// for the consumer, so does the next Request that is put to the consumer.
     fn has_room(&self) -> bool {
         let oldest = {
             let mut waiting = self.waiting.lock();
@@ -323,29 +322,29 @@ impl Listener {
         false
     }
 
-    /// The next one that waits, by its key.
+    /// Returns the next pending connection after a key.
     fn waiter_after(&self, after: Option<u64>) -> Option<(u64, Option<u64>)> {
         let waiting = self.waiting.lock();
-        // Keys are given in rising order.
+        // Keys rise in list order.
         let mut list = waiting.list.iter();
         let found = list.find(|waiter| after.is_none_or(|after| waiter.key > after));
         found.map(|waiter| (waiter.key, waiter.conn))
     }
 
-    /// Ends a connection that waits.
+    /// Resets a pending connection.
     fn dismiss(&self, number: Option<u64>) {
         if let Some(conn) = number.and_then(|number| self.device.conns.find(number)) {
             conn.close(Close::Abort);
         }
     }
 
-    /// Lets a peer in. `others` are asked if this listener's consumer refuses.
+    /// Admits a connection. `others` are asked if this listener's consumer rejects.
     fn admit(self: &Arc<Self>, socket: Socket, others: KVec<Arc<Listener>>) -> Result {
         if let Consumer::Oob = self.consumer {
             self.device.oob_waiters.check_peer(&self.device, &socket)?;
         }
         let key = self.waiting.lock().add()?;
-        // Takes the waiter out again when it is dropped.
+        // Dropping it removes the pending entry.
         let entry = HalfOpen::new(self.clone(), others, key);
         let number = Conn::answer(&self.device, socket, entry)?;
         let mut waiting = self.waiting.lock();
@@ -354,13 +353,13 @@ impl Listener {
         }
         drop(waiting);
         if !self.is_open() {
-            // It came after `destroy_listen` had told everybody.
+            // Admitted after `destroy_listen` had reset the others.
             self.dismiss(Some(number));
         }
         Ok(())
     }
 
-    /// A peer's Request has come, or will not come any more.
+    /// Removes a connection whose Request was put to the consumer, or will not come any more.
     pub(crate) fn left(&self, key: u64) {
         {
             let mut waiting = self.waiting.lock();
@@ -373,7 +372,7 @@ impl Listener {
         self.call_next();
     }
 
-    /// Tells the connection whose turn it is to ask the consumer, if one waits for that.
+    /// Runs a step of the next connection that waits to ask the consumer.
     fn call_held(&self) {
         let next = {
             let waiting = self.waiting.lock();
@@ -384,14 +383,14 @@ impl Listener {
         }
     }
 
-    /// Whether the turn to ask the consumer is this connection's, whose Request is here.
+    /// Returns whether a connection is next to ask the consumer.
     pub(crate) fn is_next(&self, key: u64) -> bool {
         let waiting = self.waiting.lock();
         waiting.next_held().is_some_and(|waiter| waiter.key == key)
     }
 
-    /// How long a peer has before it can be dismissed for another one, in milliseconds. A peer
-    /// without connection manager sends its Request at once.
+    /// Returns the minimum time that a connection has before it can be reset in favour of another
+    /// one, in milliseconds. A peer without connection manager sends its Request at once.
     pub(crate) fn chance(&self) -> u32 {
         match self.consumer {
             Consumer::Cm(_) => 500,
@@ -399,8 +398,8 @@ impl Listener {
         }
     }
 
-    /// Has the socket accept again if somebody was left in TCP's queue: there is room, or somebody
-    /// has had that time.
+    /// Makes the socket accept again if connections were left in TCP's queue: a slot is free, or a
+    /// connection had its minimum time.
     pub(crate) fn call_next(&self) {
         let was_full = core::mem::replace(&mut self.waiting.lock().full, false);
         if was_full {
@@ -414,14 +413,14 @@ impl Listener {
         }
     }
 
-    /// Whether it is a connection's turn, whose Request is here, and the consumer can be asked
-    /// about one more. `rdma_ucm` refuses by itself what is more than the backlog of a process.
+    /// Records that a connection's Request has arrived; returns whether it is next and the consumer
+    /// can be asked once more. `rdma_ucm` itself rejects requests beyond a process's backlog.
     pub(crate) fn may_ask(&self, key: u64) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.may_ask(key, self.backlog, Instant::now())
     }
 
-    /// The consumer is asked about one more request.
+    /// Counts one more request put to the consumer.
     pub(crate) fn ask(self: &Arc<Self>) -> Unanswered {
         let mut waiting = self.waiting.lock();
         waiting.unanswered = waiting.unanswered.saturating_add(1);
@@ -431,11 +430,11 @@ impl Listener {
     }
 }
 
-/// A listener's limit of connections whose Request has not come is its backlog, in these bounds.
+/// Bounds of a listener's limit of connections without Request; within them it is the backlog.
 const HALF_OPEN_MIN: usize = 128;
 const HALF_OPEN_MAX: usize = 1024;
-/// How long a consumer with its backlog full is not asked again, in milliseconds. One that collects
-/// more requests than that before it answers any gets them, one at a time.
+/// The pause before a consumer with a full backlog is asked again, in milliseconds. A consumer that
+/// collects more requests before it answers any thus gets them, one at a time.
 const ANSWER_WAIT_MS: i64 = 200;
 
 #[kernel::prelude::kunit_tests(riwarp_listen)]
@@ -455,7 +454,7 @@ mod tests {
         Family, //
     };
 
-    /// A listener; ended when it is dropped.
+    /// A listener, ended on drop.
     struct ListenerRig {
         listener: Arc<Listener>,
         bench: Bench,
@@ -468,21 +467,20 @@ mod tests {
             Ok(Self { listener, bench })
         }
 
-        /// One more waits; its key.
+        /// Adds a pending connection; returns its key.
         fn add(&self) -> Result<u64> {
             self.listener.waiting.lock().add()
         }
 
-        /// Whether the consumer, who wants one request at once, can be asked about this one so many
-        /// milliseconds after it was asked last.
+        /// Returns whether a consumer with a backlog of one can be asked about a request, some
+        /// milliseconds after it was last asked.
         fn may_ask(&self, key: u64, millis: i64) -> bool {
             let mut waiting = self.listener.waiting.lock();
             let now = waiting.last_asked + Delta::from_millis(millis);
             waiting.may_ask(key, 1, now)
         }
 
-        /// One more waits, with a connection that is reset as soon as somebody wants it to look.
-        /// Gives what the peer has of it, too.
+        /// Adds a pending connection that its next step resets. Returns the peer's socket, too.
         fn add_conn(&self) -> Result<(u64, Socket)> {
             let (near, far) = pair(Family::V4)?;
             let key = self.add()?;
@@ -493,7 +491,7 @@ mod tests {
             Ok((key, far))
         }
 
-        /// Lets all that wait have come so many milliseconds ago.
+        /// Moves the arrival of all pending connections to some milliseconds ago.
         fn age(&self, millis: i64) {
             let since = Instant::now() - Delta::from_millis(millis);
             for waiter in &mut self.listener.waiting.lock().list {
@@ -501,7 +499,7 @@ mod tests {
             }
         }
 
-        /// How many had to go.
+        /// Returns how many connections were reset at the limit.
         fn drops(&self) -> Option<u64> {
             let mut values = [0; 64];
             self.bench.device.stats.read(&mut values);
@@ -527,7 +525,7 @@ mod tests {
         let rig = ListenerRig::new()?;
         let (first, second) = (rig.add()?, rig.add()?);
         assert!(rig.may_ask(second, 0));
-        // That of who came before is here now, too.
+        // The Request of the earlier connection has now arrived, too.
         assert!(rig.may_ask(first, 0) && !rig.may_ask(second, 0));
         let unanswered = rig.listener.ask();
         rig.listener.left(first);
@@ -549,13 +547,13 @@ mod tests {
 
     #[test]
     fn whose_turn_it_is_is_told() -> Result {
-        // An answer makes room.
+        // An answer frees a slot.
         let rig = ListenerRig::new()?;
         let (key, far) = rig.add_conn()?;
         assert!(rig.may_ask(key, 0));
         drop(rig.listener.ask());
         is_reset(&far)?;
-        // Who was before it has gone.
+        // The earlier connection has gone.
         let rig = ListenerRig::new()?;
         let first = rig.add()?;
         let (key, far) = rig.add_conn()?;
@@ -574,7 +572,7 @@ mod tests {
         let (_, younger) = rig.add_conn()?;
         while rig.add().is_ok() {}
         let chance = i64::from(rig.listener.chance());
-        // Nothing takes an hour here.
+        // The test takes less than an hour.
         rig.age(chance - 3_600_000);
         assert!(!rig.listener.has_room());
         assert_eq!(rig.drops(), Some(0));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The listening TCP sockets, and whose they are.
+//! The listening TCP sockets and their listeners.
 //!
-//! What enters: listeners that want to be reached at an address, and TCP's word that a connection
-//! waits. What leaves: accepted sockets, each with the listeners that it can be for.
+//! A listening socket accepts connections from TCP and pairs each with the listeners that it may be
+//! for.
 //!
-//! A listener on an address has a socket of its own. One on the wildcard address has a socket on
-//! its device's interface only, so that every device can have one on the same port. (What this host
-//! sends to itself counts as arriving on the interface that has the address:
-//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) Listeners of several consumers may want
-//! that same socket; such sockets are in the list of the [`ListenSockets`].
+//! A listener on an address has a socket of its own. A listener on the wildcard address uses a
+//! socket bound to its device's interface, so that every device can have one on the same port.
+//! (Loopback traffic counts as arriving on the interface that has the address:
+//! `__ip_route_output_key_hash_rcu` and `ip6_rcv_core`.) Listeners of several consumers may share
+//! such a socket; [`ListenSockets`] lists them.
 //!
 //! Locks: the list of shared sockets > a listening socket's `inner` > TCP's socket lock, and
 //! `inner` > a listener's `waiting`. Context: process; callbacks of TCP only queue work.
@@ -65,7 +65,7 @@ use super::{
     ListenerOrigin, //
 };
 
-/// The sockets that listeners share. Filled while the module is in service.
+/// The shared listening sockets. Set while the module is loaded.
 pub(crate) static LISTEN_SOCKETS: ModuleCell<ListenSockets> = ModuleCell::empty();
 
 /// A listening socket.
@@ -80,7 +80,7 @@ pub(super) struct ListenSocket {
 }
 
 struct ListenSocketInner {
-    /// There until the last listener leaves.
+    /// Present until the last listener leaves.
     socket: Option<Hooked<ListenSocket>>,
     listeners: KVec<Arc<Listener>>,
 }
@@ -99,7 +99,7 @@ impl WorkItem for ListenSocket {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // The steps of other connections wait behind it.
+        // Steps of connections are queued behind this item, and block I/O may depend on them.
         without_io(|| this.accept_all());
     }
 }
@@ -114,7 +114,7 @@ impl SocketEvents for ListenSocket {
     fn state_change(self: ArcBorrow<'_, Self>) {}
 }
 
-/// Those of a socket, in the order in which they are asked; last one first.
+/// Returns the listeners of a socket in the order in which they are asked, the first one last.
 fn in_turn(listeners: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
     let mut asked = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
     for origin in [ListenerOrigin::Unknown, ListenerOrigin::Native] {
@@ -128,10 +128,10 @@ fn in_turn(listeners: &[Arc<Listener>]) -> Result<KVec<Arc<Listener>>> {
     Ok(asked)
 }
 
-/// A connection that came in.
+/// An accepted connection.
 struct Arrival {
     socket: Socket,
-    /// Whom it can be for; last one first.
+    /// The listeners that it may be for; the last one is asked first.
     listeners: KVec<Arc<Listener>>,
 }
 
@@ -143,7 +143,8 @@ impl Arrival {
 }
 
 impl ListenSocket {
-    /// Opens one for its first listener, who then has to kick it: somebody may have come already.
+    /// Opens a socket for its first listener, which must then kick it: a connection may be waiting
+    /// already.
     fn open(
         listener: &Arc<Listener>,
         params: &ListenParams,
@@ -173,19 +174,19 @@ impl ListenSocket {
         Ok(listen_socket)
     }
 
-    /// Lets the work item look who waits. Context: any.
+    /// Queues the work item, which accepts waiting connections. Context: any.
     pub(super) fn kick(self: &Arc<Self>) {
-        // One that is queued already, or will soon be, will do.
+        // An item that is already queued, or due after a delay, suffices.
         let _ = self.queues.conn.enqueue(self.clone());
     }
 
-    /// Accepts the connections that wait, so many at a time that others get their turn.
+    /// Accepts waiting connections, at most [`BUDGET`] before other work items run.
     fn accept_all(self: &Arc<Self>) {
         for _ in 0..BUDGET {
             let Some(arrival) = self.accept() else {
                 return;
             };
-            // A peer that cannot be let in sees its connection end.
+            // A connection that cannot be admitted is closed.
             if let Err(error) = arrival.admit() {
                 pr_debug!("a connection could not be let in: {:?}\n", error);
             }
@@ -193,12 +194,12 @@ impl ListenSocket {
         self.kick();
     }
 
-    /// Takes a connection that waits.
+    /// Accepts a waiting connection.
     fn accept(self: &Arc<Self>) -> Option<Arrival> {
         let inner = self.inner.lock();
         let listening = inner.socket.as_ref()?;
-        // It may be for any of them. As long as one is full, which then dismisses one that waits,
-        // TCP keeps the connection.
+        // The connection may be for any of these listeners. While one of them is full (and resets a
+        // pending connection), the new one stays in TCP.
         if !inner.listeners.iter().all(|listener| listener.has_room()) {
             return None;
         }
@@ -208,9 +209,9 @@ impl ListenSocket {
                     let listeners = in_turn(&inner.listeners).unwrap_or_default();
                     return Some(Arrival { socket, listeners });
                 }
-                // It has gone again.
+                // The connection has gone already.
                 Err(error) if error == ECONNABORTED => {}
-                // TCP does not say again that it waits.
+                // TCP does not notify again.
                 Err(error) if error == ENOMEM => {
                     let delay = msecs_to_jiffies(RETRY_MS);
                     let _ = enqueue_delayed(self.clone(), delay);
@@ -221,7 +222,7 @@ impl ListenSocket {
         }
     }
 
-    /// Adds a listener. Gives `false` if the last one has just left.
+    /// Adds a listener. Returns `false` if the last one has just left.
     fn add(&self, listener: &Arc<Listener>) -> Result<bool> {
         let mut inner = self.inner.lock();
         if inner.socket.is_none() {
@@ -231,7 +232,7 @@ impl ListenSocket {
         Ok(true)
     }
 
-    /// A listener leaves. With the last one the socket goes: its port is free afterwards.
+    /// Removes a listener. The last one closes the socket and frees its port.
     pub(super) fn leave(self: &Arc<Self>, listener: &Arc<Listener>) {
         match LISTEN_SOCKETS.get() {
             Some(all) if self.scope.is_shared() => all.leave(self, listener),
@@ -239,7 +240,7 @@ impl ListenSocket {
         }
     }
 
-    /// Takes a listener out, and gives the socket if it was the last one.
+    /// Removes a listener; returns the socket if it was the last one.
     fn remove(self: &Arc<Self>, listener: &Arc<Listener>) -> Option<Hooked<ListenSocket>> {
         let (_drop_outside_lock, socket) = {
             let mut inner = self.inner.lock();
@@ -254,14 +255,14 @@ impl ListenSocket {
             (removed, socket)
         };
         if socket.is_some() {
-            // Without a socket nobody sets it again.
+            // Without a socket the work item is not delayed again.
             cancel_delayed(self);
         }
         socket
     }
 }
 
-/// The sockets that listeners share.
+/// The list of shared listening sockets.
 #[pin_data]
 pub(crate) struct ListenSockets {
     #[pin]
@@ -279,7 +280,7 @@ impl ListenSockets {
         )
     }
 
-    /// Adds a listener to a socket, which is opened if it is not there.
+    /// Adds a listener to the socket of a scope, which is opened if necessary.
     fn add(
         &self,
         listener: &Arc<Listener>,
@@ -301,11 +302,10 @@ impl ListenSockets {
         Ok(listen_socket)
     }
 
-    /// Takes a listener from a socket, and with the last one the socket out of the list.
+    /// Removes a listener from a socket; with the last one, removes the socket from the list.
     fn leave(&self, listen_socket: &Arc<ListenSocket>, listener: &Arc<Listener>) {
         let mut sockets = self.sockets.lock();
-        // Closed with the lock held, so that nobody who finds no socket in the list finds its port
-        // taken.
+        // Closed with the lock held: when the list has no socket for a port, the port is free.
         if let Some(socket) = listen_socket.remove(listener) {
             drop(socket);
             let index = sockets
@@ -317,12 +317,12 @@ impl ListenSockets {
     }
 }
 
-/// What a socket is bound to, so that shared ones can be found.
+/// What a socket is bound to, for finding shared ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BindScope {
-    /// On the address that was asked for.
+    /// The requested address.
     Address,
-    /// On all addresses, for what arrives on one interface of a network namespace.
+    /// All addresses, for what arrives on one interface of a network namespace.
     Interface {
         net: NetId,
         ifindex: u32,
@@ -338,7 +338,7 @@ impl BindScope {
     }
 }
 
-/// What a listener was asked to be.
+/// The parameters of a listener.
 pub(super) struct ListenParams {
     addr: SockAddr,
     v6_only: bool,
@@ -346,7 +346,7 @@ pub(super) struct ListenParams {
     backlog: u16,
     ifindex: u32,
     net: NetId,
-    /// The driver holds the port ([`crate::cm::oob::ports`]).
+    /// Whether the driver holds the port ([`crate::cm::oob::ports`]).
     is_held: bool,
 }
 
@@ -364,7 +364,7 @@ impl ListenParams {
         })
     }
 
-    /// For the peers of queue pairs, on a port that is held.
+    /// Makes the parameters for an out-of-band connect, on a held port.
     pub(super) fn for_peers(device: &Device, addr: SockAddr) -> Self {
         let netdev = &device.netdev;
         Self {
@@ -378,8 +378,9 @@ impl ListenParams {
         }
     }
 
-    /// Opens the socket of a listener, or adds it to the one that is there. None on a device that
-    /// is not the consumer's, and if the port is taken on one that perhaps is not.
+    /// Opens a listener's socket, or adds the listener to a shared one. Returns [`None`] for a
+    /// foreign listener on the wildcard address, and for one of unknown origin whose port is in
+    /// use.
     ///
     /// # Errors
     ///
@@ -411,7 +412,7 @@ impl ListenParams {
         }
     }
 
-    /// Makes and binds the socket.
+    /// Makes the socket and binds it.
     fn socket(&self, device: &Device, scope: BindScope) -> Result<Socket> {
         let socket = Socket::new_tcp(&device.net()?, self.addr.family())?;
         socket.set_reuse(if self.is_held {
@@ -438,12 +439,11 @@ impl ListenParams {
     }
 }
 
-/// Connections that TCP keeps at least for a socket. Consumers give the number of requests that
-/// they want to have unanswered, which is another thing.
+/// Minimum length of TCP's accept queue. A consumer's backlog counts unanswered requests instead.
 const BACKLOG_MIN: u16 = 128;
-/// How many are let in before the steps of connections go on.
+/// How many connections are accepted before the steps of connections run again.
 const BUDGET: u32 = 64;
-/// When to try again to accept a connection for which there was no memory, in milliseconds.
+/// Delay before accepting again after a lack of memory, in milliseconds.
 const RETRY_MS: u32 = 100;
 
 #[kernel::prelude::kunit_tests(riwarp_door)]
@@ -470,8 +470,7 @@ mod tests {
         TcpState, //
     };
 
-    /// A socket whose only listener waits for nobody who comes: all of them are turned away. Ended
-    /// when it is dropped.
+    /// A socket whose only listener turns all connections away. Ended on drop.
     struct ListenSocketRig {
         listener: Arc<Listener>,
         listen_socket: Arc<ListenSocket>,
@@ -496,7 +495,7 @@ mod tests {
             })
         }
 
-        /// So many peers, all of which wait in TCP.
+        /// Opens connections that all wait in TCP.
         fn callers(&self, count: u32) -> Result<KVec<Socket>> {
             let to = {
                 let inner = self.listen_socket.inner.lock();
@@ -508,7 +507,7 @@ mod tests {
                 if caller.connect_nonblock(&to)? == Connecting::Pending {
                     eventually(|| caller.state() == TcpState::Established)?;
                 }
-                // Who has acknowledged an octet has seen that the connection is up.
+                // An acknowledged octet shows that the connection is established.
                 let before = caller.acked();
                 caller.send(b"x")?;
                 eventually(|| caller.acked() > before)?;
@@ -517,11 +516,11 @@ mod tests {
             Ok(callers)
         }
 
-        /// Takes those that wait in TCP; how many these were.
+        /// Accepts all connections that wait in TCP; returns how many these were.
         fn take_all(&self) -> u32 {
             let inner = self.listen_socket.inner.lock();
             let accept = || inner.socket.as_ref()?.accept().ok();
-            // CAST: some ten.
+            // CAST: a small count.
             core::iter::from_fn(accept).count() as u32
         }
     }
