@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Out-of-band connect: the queue pairs of a device that wait for a connection without `rdma_cm`.
+//! Out-of-band connect: the queue pairs of a device that await a connection without `rdma_cm`.
 //!
-//! Queue pairs begin to wait and stop ([`OobWaiters::wait`], [`OobWaiter`]). As long as one waits
-//! at an address, a listener is open there ([`crate::cm::listen`]). It lets in whoever has the
-//! address of the peer of a queue pair that waits; anybody else is closed before a single octet is
-//! read. The queue pair itself compares what the Request says (`qp::oob`). Wrong PSNs are counted
-//! here, by the address that they come from, as long as a queue pair waits for that address.
+//! Queue pairs register ([`OobWaiters::wait`]) and unregister ([`OobWaiter`]). While one waits at
+//! an address, a listener is open there ([`crate::cm::listen`]). It admits only connections from
+//! the address of a peer that a queue pair waits for, and closes others before it reads an octet.
+//! The queue pair itself checks the Request (`qp`). Wrong PSNs are counted here by source address,
+//! as long as a queue pair waits for that address.
 //!
-//! The port is held ([`ports`]) from when the device is made or the port is set, so that no other
-//! program can listen there in its place. Where that fails, because a program has the port already,
-//! each queue pair that begins to wait tries again, and does not wait without.
+//! The port is held ([`ports`]) from the time the device is made or the port is set, so that no
+//! other program can listen there. If that fails because a program uses the port, each queue pair
+//! that starts to wait tries again, and fails if it cannot hold the port.
 //!
 //! Locks: `inner` is held while a listener is opened or closed, so that its address is free for the
 //! next one: `inner` > held ports > socket. Context: process. docs/connections.md.
@@ -71,18 +71,18 @@ pub(crate) mod qp;
 #[pin_data]
 pub(crate) struct OobWaiters {
     ports: Arc<HeldPorts>,
-    /// The zero of the clock by which wrong guesses are forgotten.
+    /// The zero of the clock that expires wrong guesses.
     born: Instant<Monotonic>,
     #[pin]
     inner: Mutex<OobWaitersInner>,
 }
 
 struct OobWaitersInner {
-    /// The port of the setting, unless that is 0 or a program had it.
+    /// The configured port, unless it is 0 or in use by a program.
     hold: Option<PortHold>,
-    /// Addresses and number of each.
+    /// Address pair and number of each waiting queue pair.
     waiting: RBTree<(AddrPair, QpNumber), ()>,
-    /// By address, those that queue pairs wait for.
+    /// The peers that queue pairs wait for, by address.
     peers: RBTree<[u8; 16], Peer>,
     listeners: KVec<OobListener>,
 }
@@ -90,20 +90,20 @@ struct OobWaitersInner {
 /// A host that queue pairs wait for.
 struct Peer {
     wrong: WrongGuesses,
-    /// How many queue pairs.
+    /// How many queue pairs wait for it.
     users: usize,
 }
 
-/// A listener, and how many queue pairs need it.
+/// A listener and the number of queue pairs that use it.
 struct OobListener {
     addr: SockAddr,
     listener: Arc<Listener>,
     users: usize,
-    /// The setting may change meanwhile.
+    /// Held separately, because the setting may change meanwhile.
     _hold: PortHold,
 }
 
-/// A queue pair's place among those that wait. Dropping it gives it up.
+/// The registration of a waiting queue pair, removed on drop.
 pub(crate) struct OobWaiter {
     device: Arc<Device>,
     key: (AddrPair, QpNumber),
@@ -111,7 +111,7 @@ pub(crate) struct OobWaiter {
 }
 
 impl OobWaiters {
-    /// Makes one in which nobody waits and that holds no port.
+    /// Makes an empty table that holds no port.
     pub(crate) fn new(ports: Arc<HeldPorts>) -> impl PinInit<Self> {
         pin_init!(Self {
             ports,
@@ -128,7 +128,7 @@ impl OobWaiters {
         })
     }
 
-    /// Holds the port of the setting, unless it is held already.
+    /// Holds the configured port, unless it is held already.
     ///
     /// # Errors
     ///
@@ -137,13 +137,13 @@ impl OobWaiters {
         self.inner.lock().hold_port(&self.ports, device)
     }
 
-    /// Changes the setting and holds that port, or none if it is 0. Queue pairs that wait keep the
-    /// port that they have. If the new one cannot be held nothing is changed.
+    /// Changes the configured port and holds it; 0 holds none. Queue pairs that wait keep their
+    /// port. On error the setting does not change.
     ///
     /// # Errors
     ///
     /// * `EADDRINUSE` if a program has bound the port, and others of TCP.
-    /// * `ENODEV` if the device or its namespace is going.
+    /// * `ENODEV` if the device or its namespace is being removed.
     /// * `ENOMEM`.
     pub(crate) fn set_port(&self, device: &Device, port: u16) -> Result {
         let mut inner = self.inner.lock();
@@ -156,18 +156,18 @@ impl OobWaiters {
         Ok(())
     }
 
-    /// Gives the port back, of a device that is going.
+    /// Releases the port of a device that is being removed.
     pub(crate) fn shut_down(&self) {
         self.inner.lock().hold = None;
     }
 
-    /// Lets a queue pair wait for its peer at an address of the device.
+    /// Registers a queue pair that waits for its peer at an address of the device.
     ///
     /// # Errors
     ///
-    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program has the
-    ///   port, and others of TCP.
-    /// * `ENODEV` if the device is going.
+    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program uses
+    ///   the port, and others of TCP.
+    /// * `ENODEV` if the device is being removed.
     /// * `ENOMEM`.
     pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<OobWaiter> {
         let oob_waiters = &device.oob_waiters;
@@ -183,7 +183,7 @@ impl OobWaiters {
         inner.get(&oob_waiters.ports, device, addr)?;
         inner.waiting.insert(node);
         match inner.peers.get_mut(&pair.remote.gid) {
-            // NO-OVERFLOW: there are far less queue pairs.
+            // NO-OVERFLOW: far fewer queue pairs exist.
             Some(peer) => peer.users = peer.users.saturating_add(1),
             None => drop(inner.peers.insert(peer)),
         }
@@ -194,12 +194,11 @@ impl OobWaiters {
         })
     }
 
-    /// Checks whether anybody waits for somebody at the other end of a connection that has just
-    /// come.
+    /// Checks that a queue pair waits for the peer of a new connection.
     ///
     /// # Errors
     ///
-    /// `ECONNREFUSED` if nobody does, `ENOTCONN` if it has gone again.
+    /// `ECONNREFUSED` if none does, `ENOTCONN` if the connection has gone again.
     pub(crate) fn check_peer(&self, device: &Device, socket: &Socket) -> Result {
         let addrs = addrs_of(socket)?;
         let inner = self.inner.lock();
@@ -212,7 +211,7 @@ impl OobWaiters {
         Err(ECONNREFUSED)
     }
 
-    /// Checks a call for a queue pair that waits.
+    /// Checks a peer's announcement for a waiting queue pair.
     ///
     /// # Errors
     ///
@@ -228,7 +227,7 @@ impl OobWaiters {
         let mut inner = self.inner.lock();
         match inner.peers.get_mut(&pair.remote.gid) {
             Some(peer) => pair.check_call(addrs, theirs, &mut peer.wrong, now),
-            // It does not wait any more.
+            // The queue pair does not wait any more.
             None => Err(Mismatch::Address),
         }
     }
@@ -244,10 +243,10 @@ impl OobWaitersInner {
         Ok(())
     }
 
-    /// Counts one more user of a listener, which is opened if it is not there.
+    /// Counts one more user of a listener, which is opened if necessary.
     fn get(&mut self, ports: &Arc<HeldPorts>, device: &Arc<Device>, addr: SockAddr) -> Result {
         if let Some(entry) = self.listeners.iter_mut().find(|entry| entry.addr == addr) {
-            // NO-OVERFLOW: there are far less queue pairs.
+            // NO-OVERFLOW: far fewer queue pairs exist.
             entry.users = entry.users.saturating_add(1);
             return Ok(());
         }
@@ -263,7 +262,7 @@ impl OobWaitersInner {
         Ok(self.listeners.push(entry, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Counts one user of a listener less, and closes it with the last one.
+    /// Counts one user of a listener less; the last one closes it.
     fn put(&mut self, addr: SockAddr) {
         let Some(index) = self.listeners.iter().position(|entry| entry.addr == addr) else {
             return;
@@ -304,11 +303,11 @@ fn hold(ports: &Arc<HeldPorts>, device: &Device, port: u16) -> Result<PortHold> 
     ports.hold(&device.net()?, port)
 }
 
-/// The addresses of a connection.
+/// Returns the addresses of a connection.
 ///
 /// # Errors
 ///
-/// `ENOTCONN` if there is none any more.
+/// `ENOTCONN` if it is not connected any more.
 pub(crate) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
     Ok(AddrPair {
         local: gid::of_addr(&plain(socket.local_addr()?)).0,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The steps of a connection that a peer begins without connection manager.
+//! The steps of an incoming connection without connection manager.
 //!
-//! What enters: the peer's MPA Request, and the queue pair's word whether it is the one that it
-//! waits for. What leaves: the MPA Reply, and the stream for the queue pair as soon as the peer's
-//! first octets are here: up to then the peer can give this connection up for another one, and
-//! nothing is lost.
+//! They find the queue pair that the peer's MPA Request names, let it check the Request, and send
+//! the MPA Reply. The queue pair gets the stream only when the peer's first octets arrive: until
+//! then the peer can replace this connection by another one without loss.
 //!
-//! What nobody waits for is closed at once and counted. docs/connections.md. Context: process, the
-//! actor's mutex held.
+//! A connection that no queue pair waits for is closed at once and counted. docs/connections.md.
+//! Context: process, the actor's mutex held.
 
 use iwarp::oob::Announcement;
 use kernel::{
@@ -40,7 +39,7 @@ use crate::cm::conn::{
 };
 
 impl Conn {
-    /// The Request is here: looks for the queue pair that it names.
+    /// Finds the queue pair that a complete Request names, and accepts for it.
     pub(in crate::cm) fn meet(
         self: &Arc<Self>,
         actor: &mut Actor,
@@ -70,7 +69,7 @@ impl Conn {
         asked: &Asked,
         inbox: &Inbox,
     ) -> Result<(Outbox, KBox<StreamParams>)> {
-        // Without a ready-to-receive message this end would be silent for ever.
+        // Without a ready-to-receive message this end could never send first.
         if !asked.request.is_peer_to_peer() {
             return Err(ECONNREFUSED);
         }
@@ -91,7 +90,7 @@ impl Conn {
         ))
     }
 
-    /// The Reply is out: waits for the first octets of the stream.
+    /// Awaits the first octets of the stream after the Reply.
     pub(in crate::cm) fn expecting(
         self: &Arc<Self>,
         actor: &mut Actor,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! TCP ports that are held: no program of the network namespace can bind one, on any address. The
-//! driver's own listeners are bound past the hold ([`Reuse::Always`]).
+//! Held TCP ports: no program of the network namespace can bind one, on any address. The driver's
+//! own listeners bind in spite of the hold ([`Reuse::Always`]).
 //!
 //! Devices of one namespace that want the same port share it. A held port is a socket for each
-//! protocol, bound to the wildcard address, which never listens: TCP answers a connection to it
-//! with a reset, as if the port were free.
+//! protocol, bound to the wildcard address, which does not listen: TCP answers a connection with a
+//! reset, as if the port were free.
 //!
-//! (TCP knows each VRF as a place of its own, so a program bound to one may have the port there.)
+//! (TCP treats each VRF separately, so a program bound to one may have the port there.)
 //!
 //! Lock: `list` is held while sockets are opened or closed, so that a port is free for the next
 //! one: `list` > socket. Context: process.
@@ -36,24 +36,24 @@ pub(crate) struct HeldPorts {
     list: Mutex<KVec<HeldPort>>,
 }
 
-/// A port, and the sockets that keep others from it.
+/// A port and the sockets that reserve it.
 struct HeldPort {
     place: (NetId, u16),
-    /// How many [`PortHold`]s there are.
+    /// The number of [`PortHold`]s.
     holders: usize,
     _v4: Socket,
-    /// None where the kernel was started without IPv6.
+    /// [`None`] if the kernel runs without IPv6.
     _v6: Option<Socket>,
 }
 
-/// A share in a held port. The last one gives the port back.
+/// A share in a held port; dropping the last one releases the port.
 pub(crate) struct PortHold {
     ports: Arc<HeldPorts>,
     place: (NetId, u16),
 }
 
 impl HeldPorts {
-    /// Makes a list without ports.
+    /// Makes an empty list.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl HeldPorts {
         )
     }
 
-    /// Holds a port, whatever the rights of the current task. It has to be given back before the
+    /// Holds a port, whatever the rights of the current task. The hold must be dropped before the
     /// namespace ends ([`kernel_ext::net::NetnsExit`]).
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl HeldPorts {
         let place = (net.id(), port);
         let mut list = self.list.lock();
         match list.iter_mut().find(|held| held.place == place) {
-            // NO-OVERFLOW: there are far less devices and queue pairs.
+            // NO-OVERFLOW: far fewer devices and queue pairs exist.
             Some(held) => held.holders = held.holders.saturating_add(1),
             None => list.push(HeldPort::bind(net, port)?, GFP_KERNEL)?,
         }
@@ -116,18 +116,18 @@ impl Drop for PortHold {
         };
         held.holders = held.holders.saturating_sub(1);
         if held.holders == 0 {
-            // Closed with the lock held: whoever finds no entry finds the port free.
+            // Closed with the lock held: when the list has no entry for a port, the port is free.
             drop(list.remove(index));
         }
     }
 }
 
-/// Makes a socket that has a port of one protocol for itself.
+/// Makes a socket that reserves a port of one protocol.
 ///
-/// Connections that had the port before may linger, so it is bound with `SO_REUSEADDR`, which is
-/// then taken back. But TCP also remembers for the port as a whole that all its sockets share it
-/// (`fastreuse`), and then does not look at each of them. It forgets that when a socket listens;
-/// so this one does, for a moment.
+/// Earlier connections on the port may linger, so the socket is bound with `SO_REUSEADDR`, which is
+/// then cleared. But TCP also caches that all sockets of the port share it (`fastreuse`), and then
+/// skips checking each of them. It clears the cache when a socket listens, so this one does, for a
+/// moment.
 fn bound(net: &NetRef, family: Family, port: u16) -> Result<Socket> {
     let socket = Socket::new_tcp(net, family)?.into_listener();
     if family == Family::V6 {
@@ -138,7 +138,7 @@ fn bound(net: &NetRef, family: Family, port: u16) -> Result<Socket> {
     socket.set_reuse(Reuse::Lingering);
     socket.bind_privileged(&addr)?;
     socket.listen(0)?;
-    // Before it stops: nobody can begin to listen in between.
+    // Set before it stops listening, so that no other socket can start in between.
     socket.set_reuse(Reuse::Never);
     socket.stop_listening();
     Ok(socket)
@@ -207,13 +207,13 @@ mod tests {
             let theirs = bind(&addr, Reuse::Never)?;
             assert_eq!(ports.hold(&net, PORT).err(), Some(EADDRINUSE));
             drop(theirs);
-            // Nor is half of it kept.
+            // Not even half of it stays held.
             assert!(is_everybodys(PORT));
         }
         Ok(())
     }
 
-    /// Neither if it comes to listen later: that is what is held.
+    /// A program that was bound before the hold cannot listen during it.
     #[test]
     fn who_was_bound_before_does_not_get_to_listen() -> Result {
         let (ports, net) = (HeldPorts::new()?, NetRef::init_net());
@@ -244,6 +244,6 @@ mod tests {
         Ok(())
     }
 
-    /// Nothing else of the tests, and no connection by itself, has it.
+    /// Used by no other test, and not an ephemeral port.
     const PORT: u16 = 24_793;
 }

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair while it looks for its peer without `rdma_cm`.
+//! The queue pair while it searches for its peer without `rdma_cm`.
 //!
-//! What enters: what the consumer has set on the way from INIT to RTR and RTS, the first posted
-//! Send, connections of the peer, the fate of the queue pair's own attempts, the clock. What
-//! leaves: attempts to connect ([`conn::connect_oob`]), and the end of a search that takes too
-//! long.
+//! From RTR on the queue pair waits for a connection; from RTS on it also connects, again and again
+//! with growing pauses ([`conn::connect_oob`]). It is bound to one connection at a time, and
+//! [`Bond`] is the state of that. The queue pair gets its stream for good only with the first
+//! octets after the start-up frames. After a failed start-up the search continues. Work requests
+//! posted meanwhile stay posted, and the first Send posted in RTS gives the search a time limit.
 //!
-//! From RTR on the queue pair waits for a connection; from RTS on it connects too, again and again
-//! with growing pauses. There is one connection at a time, the one that the queue pair is bound to,
-//! and [`Bond`] says how far it is; it is only with the first octets behind the start-up frames
-//! that the queue pair gets its stream for good. A start-up that fails leaves it looking on. What
-//! is posted meanwhile stays posted, and from the first Send in RTS on the search has an end.
+//! With a stream, posted work requests go out in RTR too. iWARP has no such state, and programs
+//! that know that they run on iWARP (perftest) rely on this.
 //!
-//! With a stream, what is posted goes out in RTR too. iWARP has no such state, and programs that
-//! know that they run on iWARP (perftest) count on it.
-//!
-//! RFCs know nothing of this: docs/connections.md. Context: process.
+//! Not specified by any RFC: docs/connections.md. Context: process.
 
 use iwarp::{
     lifecycle::{
@@ -102,21 +97,21 @@ pub(crate) struct OobSearch {
     to: SockAddr,
     depths: Depths,
     bond: Bond,
-    /// What the peer that is being accepted expects this end to begin with.
+    /// The PSN that the peer being accepted expects this end to start with.
     pub(crate) promised: Option<Psn>,
-    /// What this end and the peer of the latest connection understand.
+    /// The extensions agreed with the peer of the latest connection.
     extensions: Extensions,
     pauses: Pauses,
-    /// The clock's zero.
+    /// The zero of this search's clock.
     born: Instant<Monotonic>,
-    /// When to connect, if there is no connection then.
+    /// When to connect, if no connection is bound then.
     connect_at: Delta,
-    /// When the first posted Send has waited long enough.
+    /// When the search times out because of the first posted Send.
     deadline: Option<Delta>,
     _waiting: OobWaiter,
 }
 
-/// An attempt to connect that is to be made.
+/// A connection attempt to make.
 pub(crate) struct OobConnect {
     pub(crate) from: SockAddr,
     pub(crate) to: SockAddr,
@@ -124,7 +119,7 @@ pub(crate) struct OobConnect {
     pub(crate) announcement: Announcement,
 }
 
-/// What a step is to do.
+/// The action that is due.
 enum Due {
     Connect(OobConnect),
     GiveUp,
@@ -153,7 +148,7 @@ impl OobSearch {
         self.bond == Bond::Free && self.pair.send_psn.is_some()
     }
 
-    /// When there is something to do next.
+    /// Returns when the next action may be due.
     fn next_look(&self) -> Option<Delta> {
         let connect = self.may_connect().then_some(self.connect_at);
         match (connect, self.deadline) {
@@ -162,7 +157,7 @@ impl OobSearch {
         }
     }
 
-    /// The connection is gone.
+    /// Handles the loss of the bound connection.
     fn lose(&mut self) {
         self.bond = Bond::Free;
         self.promised = None;
@@ -184,16 +179,15 @@ impl WorkItem<OOB> for Qp {
     }
 }
 
-// For the verbs.
+// Called by the verbs.
 impl Qp {
-    /// INIT to RTR with a destination: begins to wait.
+    /// Starts to wait: INIT to RTR with a destination.
     ///
     /// # Errors
     ///
-    /// * `EOPNOTSUPP` if the administrator has switched this off.
-    /// * `EINVAL` for a destination that is none, the queue pair itself, or an address of another
-    ///   family than the one of the device; or without an attribute that belongs to this
-    ///   transition.
+    /// * `EOPNOTSUPP` if the administrator has disabled this.
+    /// * `EINVAL` for an invalid destination, the queue pair itself, or an address of another
+    ///   family than the device's; or if a required attribute of this transition is missing.
     /// * Those of [`OobWaiters::wait`].
     pub(crate) fn begin_oob(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
@@ -234,7 +228,7 @@ impl Qp {
             to,
             depths: Depths {
                 ird: attr.max_dest_rd_atomic.into(),
-                // Until the consumer says more, as many as the peer takes.
+                // Offer the maximum until the consumer sets the ORD.
                 ord: u16::try_from(MAX_ORD)?,
             },
             bond: Bond::Free,
@@ -246,19 +240,20 @@ impl Qp {
             deadline: None,
             _waiting: waiting,
         };
-        // Until the consumer says more, nothing waits for a peer that has come and gone.
+        // Until the consumer sets the timeout, do not wait for a peer that has closed its half.
         self.retry_timeout.store(0, Relaxed);
         let _drop_outside_lock = self.oob.lock().replace(oob);
         self.try_on(Event::ModifyRtrPath)?;
         Ok(())
     }
 
-    /// RTR to RTS with a destination: begins to connect, unless the peer was faster.
+    /// Starts to connect: RTR to RTS with a destination. If a peer that is being accepted expects
+    /// another PSN, resets its connection and continues the search.
     ///
     /// # Errors
     ///
-    /// `EINVAL` without an attribute that belongs to this transition, or if the peer that has
-    /// connected meanwhile expects another PSN: then it is the wrong one, and the stream ends.
+    /// `EINVAL` if a required attribute of this transition is missing, or if a stream has begun
+    /// meanwhile whose peer expects another PSN; that stream ends.
     pub(crate) fn continue_oob(
         self: &Arc<Self>,
         attrs: &Attrs,
@@ -300,15 +295,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends the search, whatever comes of it. The listener goes with the last search at its
-    /// address, when the result is dropped.
+    /// Ends the search. Dropping the result also closes the listener, after the last search at its
+    /// address.
     pub(crate) fn end_oob(self: &Arc<Self>) -> Option<OobSearch> {
         let oob = self.oob.lock().take();
         cancel_delayed::<Self, OOB>(self);
         oob
     }
 
-    /// Something was posted while there is no peer.
+    /// Handles the first work request posted in RTS without a peer: starts the time limit and
+    /// connects at once.
     pub(crate) fn hurry_oob(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
@@ -324,10 +320,10 @@ impl Qp {
     }
 }
 
-// For the connections.
+// Called by the connections.
 impl Qp {
-    /// Whether a connection may send its Request now: the one of another front end always, an
-    /// attempt of this one if nothing has come in between.
+    /// Returns whether a connection may send its Request now: always with connection manager,
+    /// otherwise only if the attempt is still the bound one.
     pub(crate) fn may_ask(&self, conn: &Conn) -> bool {
         match &mut *self.oob.lock() {
             None => true,
@@ -339,7 +335,7 @@ impl Qp {
         }
     }
 
-    /// Whether the private data of a Reply is what this queue pair expects.
+    /// Returns whether the private data of a Reply is what this queue pair expects.
     pub(crate) fn takes_reply(&self, conn: &Conn, private_data: &[u8]) -> bool {
         match &mut *self.oob.lock() {
             None => true,
@@ -355,12 +351,13 @@ impl Qp {
         }
     }
 
-    /// Binds a connection of the peer, in place of the one that there is; gives what to answer.
+    /// Binds a connection of the peer, replacing and resetting the bound one; returns the depths
+    /// and announcement to reply with.
     ///
     /// # Errors
     ///
     /// `ECONNREFUSED` if this queue pair does not wait for that peer, `EBUSY` if its own attempt
-    /// goes first, `ENOTCONN` if the connection has gone.
+    /// takes precedence, `ENOTCONN` if the connection has gone.
     pub(crate) fn accept_oob(
         &self,
         conn: &Arc<Conn>,
@@ -396,7 +393,7 @@ impl Qp {
         Ok((oob.depths, oob.pair.announcement()))
     }
 
-    /// What both ends of the stream understand that is about to begin.
+    /// Returns the extensions that both ends of a stream about to begin support.
     pub(crate) fn extensions(&self, params: &StreamParams) -> Extensions {
         match &*self.oob.lock() {
             Some(oob) => oob.extensions,
@@ -408,7 +405,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is not looking for that peer any more.
+    /// `EINVAL` if it does not search for that peer any more.
     pub(crate) fn bind_oob(&self, conn: &Arc<Conn>, connect: &OobConnect) -> Result {
         let oob = self.oob.lock();
         let oob = oob.as_ref().ok_or(EINVAL)?;
@@ -424,7 +421,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The connection that was bound is gone without having become a stream.
+    /// Handles the loss of the bound connection before it became a stream.
     pub(crate) fn lose_oob(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
@@ -435,7 +432,7 @@ impl Qp {
         }
     }
 
-    /// Whether this connection is the queue pair's.
+    /// Returns whether a connection is the bound one.
     pub(crate) fn is_bound(&self, conn: &Conn) -> bool {
         let inner = self.inner.lock();
         let bound = inner.conn.as_ref();
@@ -443,7 +440,7 @@ impl Qp {
     }
 }
 
-// The clock's.
+// Called by the timer.
 impl Qp {
     fn look_for_peer(self: &Arc<Self>) {
         let due = match &mut *self.oob.lock() {
@@ -467,7 +464,7 @@ impl Qp {
         }
     }
 
-    /// The peer has not come in time, or has gone and not come back.
+    /// Fails what is posted: the peer has not come in time, or has closed its half and not returned.
     fn give_up_oob(self: &Arc<Self>) {
         let actions = self.on(match self.end_oob() {
             Some(_) => Event::SearchTimeout,
@@ -481,28 +478,28 @@ impl Qp {
         self.transmit();
     }
 
-    /// Something is posted for a peer that has gone: it fails when it has waited long enough.
+    /// Starts the time limit of what is posted for a peer that has closed its half.
     ///
-    /// Context: the transmitter's.
+    /// Context: the transmit task.
     pub(crate) fn time_out_closed_peer(self: &Arc<Self>) {
         if let Some(millis) = self.retry_timeout() {
             self.look_after(millis);
-            // Whoever has ended the stream or destroyed the queue pair since may have stopped the
-            // clock before it was set. Both change the phase first, and setting the clock is a full
-            // barrier: so either they stop it, or this sees the phase.
+            // A task that ends the stream or destroys the queue pair may have cancelled the timer
+            // before it was set here. Both change the phase first, and setting the timer is a full
+            // barrier: either they cancel it, or this load sees the phase.
             if !self.lifecycle().has_lost_peer() {
                 cancel_delayed::<Self, OOB>(self);
             }
         }
     }
 
-    /// How long a Send waits, in milliseconds; [`None`] for ever.
+    /// Returns how long a Send waits, in milliseconds; [`None`] for no limit.
     fn retry_timeout(&self) -> Option<u32> {
         let millis = self.retry_timeout.load(Relaxed);
         (millis != FOR_EVER).then_some(millis)
     }
 
-    /// Sets the clock.
+    /// Sets the timer to the next action.
     fn arm(self: &Arc<Self>, oob: &OobSearch) {
         cancel_delayed::<Self, OOB>(self);
         let Some(at) = oob.next_look() else {
@@ -513,22 +510,22 @@ impl Qp {
         self.look_after(millis as u32);
     }
 
-    /// Sets the clock, unless it is set already.
+    /// Sets the timer, unless it is set already.
     fn look_after(self: &Arc<Self>, millis: u32) {
         let delay = msecs_to_jiffies(millis);
-        // If it cannot be set, it is set or about to run.
+        // On failure it is set already or about to run.
         let _ = enqueue_delayed::<Self, OOB>(self.clone(), delay);
     }
 }
 
-/// What a consumer has to say on the way to RTR; as for the other RDMA networks.
+/// Attributes required for RTR, as on other RDMA networks.
 const FOR_RTR: QpAttrMask = QpAttrMask::AV
     .union(QpAttrMask::PATH_MTU)
     .union(QpAttrMask::DEST_QPN)
     .union(QpAttrMask::RQ_PSN)
     .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
     .union(QpAttrMask::MIN_RNR_TIMER);
-/// On the way to RTS.
+/// Attributes required for RTS.
 const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
     .union(QpAttrMask::RETRY_CNT)
     .union(QpAttrMask::RNR_RETRY)
@@ -551,8 +548,8 @@ mod tests {
         }, //
     };
 
-    /// A search that is about to be gone on with, by a queue pair that needs no clock for it: it
-    /// calls already.
+    /// Makes a search whose connection attempt is in progress, so that the queue pair needs no
+    /// timer.
     fn search(qp: &Arc<Qp>) -> Result<OobSearch> {
         let end = |number| QpAddr {
             gid: [0; 16],
@@ -585,7 +582,7 @@ mod tests {
         })
     }
 
-    /// What the next call of a queue pair asks for whose consumer has set that ORD.
+    /// Returns the ORD of the next attempt of a queue pair whose consumer has set `ord`.
     fn asked_for(ord: u8) -> Result<u16> {
         let bench = Bench::new()?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
