@@ -8,7 +8,7 @@
 //!
 //! | first to end | what happens |
 //! |---|---|
-//! | the queue pair, orderly | FIN after its data; receives until the peer's FIN (DDP-57, -61, -62) |
+//! | the queue pair, orderly | FIN after its data; reads on to the peer's FIN (DDP-57, -61, -62) |
 //! | the peer, orderly | the queue pair sends what it owes, then FIN (DDP-60) |
 //! | the peer, inside an FPDU | lost (MPA-30) |
 //! | either, by a reset | lost |
