@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs: what `ib_core` asks of each kind of object.
+//! The verbs: the entry points of `ib_core` for each kind of object.
 //!
 //! Each file implements the trait of [`kernel_ext::rdma::ops`] for one kind of object: it checks
-//! the arguments, exchanges what the provider library expects, and makes the object or calls it.
-//! What an object does by itself is in its own module.
+//! the arguments, exchanges data with the provider library, and creates or calls the object. The
+//! objects themselves are in modules of their own.
 //!
-//! Contexts are those that the traits state.
+//! Contexts: as stated by the traits.
 
 use kernel::{
     prelude::*,

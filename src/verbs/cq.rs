@@ -106,11 +106,11 @@ impl CqOps for Cq {
     }
 }
 
-/// Whether the device has queues of that size.
+/// Checks a queue size against the device's limit.
 ///
 /// # Errors
 ///
-/// `EINVAL` if not.
+/// `EINVAL` if it is zero or too large.
 fn check_size(entries: u32) -> Result {
     if entries == 0 || entries > MAX_CQE {
         return Err(EINVAL);

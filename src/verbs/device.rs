@@ -105,7 +105,7 @@ impl DeviceOps for Device {
         } else {
             (PortState::Down, PhysState::Disabled)
         };
-        // An interface without a cable has no speed, and asking would be logged each time.
+        // An interface without a cable has no speed, and each query of it would be logged.
         let speed = match self.netdev.netdev_type() {
             NetdevType::Ethernet => ib.eth_speed(PORT).unwrap_or_default(),
             NetdevType::Loopback | NetdevType::None | NetdevType::Other(_) => LinkSpeed::default(),
@@ -150,15 +150,15 @@ impl DeviceOps for Device {
     }
 }
 
-/// Programs want one. This is nobody's: "riW", which as an OUI is locally administered.
+/// Programs expect a vendor id. This one is unassigned: "riW", a locally administered OUI.
 const VENDOR_ID: u32 = 0x72_6957;
-/// What every process can do with memory that is paged on demand.
+/// Operations that every process can use with memory paged on demand.
 const ODP_CAPS: OdpCaps = OdpCaps::SEND
     .union(OdpCaps::RECV)
     .union(OdpCaps::WRITE)
     .union(OdpCaps::READ)
     .union(OdpCaps::SRQ_RECV);
-/// `IB_PORT_CM_SUP`: connections are made by a connection manager.
+/// `IB_PORT_CM_SUP`: a connection manager makes connections.
 const PORT_CM_SUP: u32 = 1 << 16;
-/// Pages of 4 KiB and any larger power of two.
+/// 4 KiB and all larger powers of two.
 const PAGE_SIZES: u64 = !0xfff;

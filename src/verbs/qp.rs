@@ -61,7 +61,7 @@ use crate::{
 impl QpOps for Qp {
     type Driver = Riwarp;
 
-    /// Either queue may be without places; then nothing can be posted to it.
+    /// Creates a queue pair. A queue of size zero accepts no work requests.
     fn create(
         dev: ArcBorrow<'_, Device>,
         init: QpInit<Riwarp>,
@@ -75,7 +75,7 @@ impl QpOps for Qp {
         let limits = abi.limits();
         let mut caps = init.caps;
         if init.srq.is_some() {
-            // What a shared queue takes the place of is not looked at.
+            // Ignored with a shared receive queue.
             (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
         }
         if caps.max_send_wr > MAX_QP_WR
@@ -147,8 +147,8 @@ impl QpOps for Qp {
     fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let qp: Arc<Self> = self.into();
         qp.modify_attrs(attr, mask)?;
-        // What the change left to be sent or flushed. A consumer in the kernel is not called back
-        // from within its own call (Documentation/infiniband/core_locking.rst).
+        // Send or flush what the change allows. A kernel consumer must not be called back from
+        // within its own call (Documentation/infiniband/core_locking.rst).
         if mask.contains(QpAttrMask::STATE) {
             if qp.is_user() {
                 qp.transmit();
@@ -217,7 +217,7 @@ impl QpOps for Qp {
 /// # Errors
 ///
 /// `EINVAL` for a request that cannot be posted here, `EOPNOTSUPP` for one that the device or the
-/// peer does not have, `ENOMEM` for a full queue.
+/// peer does not support, `ENOMEM` for a full queue.
 #[inline(never)]
 fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
     let result = wrs.try_for_each(|wr| {

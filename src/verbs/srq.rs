@@ -58,7 +58,7 @@ impl SrqOps for Srq {
         if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > abi.limits().sge {
             return Err(EINVAL);
         }
-        // A limit is set by a change; what cannot be one is none here (ibv_create_srq(3)).
+        // ibv_create_srq(3) leaves the limit to ibv_modify_srq(), so an invalid one counts as none.
         let srq_limit = if attr.srq_limit > attr.max_wr {
             0
         } else {

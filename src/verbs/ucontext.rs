@@ -20,8 +20,8 @@ use crate::{
     Riwarp, //
 };
 
-/// An open device of a process. The memory that it maps belongs to the objects that were made with
-/// it, so there is nothing to keep here but the device itself.
+/// An open device of a process. Mapped memory belongs to the objects created in the context, so the
+/// context holds only the device.
 pub(crate) struct UContext {
     _device: Arc<Device>,
 }
