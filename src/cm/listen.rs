@@ -300,7 +300,7 @@ impl Listener {
 
     /// Returns whether one more connection can be admitted. If not, resets the oldest one without a
     /// Request that had its minimum time; its release makes the socket accept again. If all wait
-    /// for the consumer, so does the next Request that is put to the consumer.
+    /// for the consumer, the socket accepts again once the consumer is asked about one of them.
     fn has_room(&self) -> bool {
         let oldest = {
             let mut waiting = self.waiting.lock();
@@ -390,7 +390,7 @@ impl Listener {
     }
 
     /// Returns the minimum time that a connection has before it can be reset in favour of another
-    /// one, in milliseconds. A peer without connection manager sends its Request at once.
+    /// one, in milliseconds. A peer without a connection manager sends its Request at once.
     pub(crate) fn chance(&self) -> u32 {
         match self.consumer {
             Consumer::Cm(_) => 500,

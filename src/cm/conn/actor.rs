@@ -4,7 +4,7 @@
 //!
 //! A step consumes the current [`ConnPhase`] and, from the socket's state and octets, the flags in
 //! `Wants` and the clock, decides the next one. It then either goes on at once or waits for the
-//! next event. Every phase of start-up and close has a time limit, except `HalfClosed` without
+//! next event. Every phase of start-up and close has a time limit, except `HalfClosed` without a
 //! connection manager while this end expects nothing from the peer.
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //!      +------------+-------------+-> Released <----+---------+-- Lingering +
 //! ```
 //!
-//! `Settling` may come between `Requesting` and `Open`. Without connection manager, `Expecting`
+//! `Settling` may come between `Requesting` and `Open`. Without a connection manager, `Expecting`
 //! comes between `Replying` and `Open`, and `Asked` is skipped. This file contains what all phases
 //! share; `initiator`, `responder` and `oob` contain the phases of the two sides, `stream` those
 //! from `Open` on.
@@ -145,7 +145,7 @@ pub(in crate::cm) enum ConnPhase {
     Asked(Question),
     /// Responder: sends the Reply.
     Replying { out: Outbox, then: Then },
-    /// Responder without connection manager: awaits the first octets of the stream.
+    /// Responder without a connection manager: awaits the first octets of the stream.
     Expecting(KBox<StreamParams>),
     /// The stream belongs to the queue pair.
     Open(Open),

@@ -374,8 +374,8 @@ pub(in crate::cm) fn config(device: &Device, role: Role) -> Config {
     }
 }
 
-/// Adapts a configuration for a start-up without connection manager. Either end may send first, so
-/// it uses revision 2 with a Write as the ready-to-receive message. The private data negotiates
+/// Adapts a configuration for a start-up without a connection manager. Either end may send first,
+/// so it uses revision 2 with a Write as the ready-to-receive message. The private data negotiates
 /// extensions.
 pub(in crate::cm) fn for_oob(config: Config) -> Config {
     Config {

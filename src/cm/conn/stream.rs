@@ -13,8 +13,8 @@
 //! | the peer, inside an FPDU | lost (MPA-30) |
 //! | either, by a reset | lost |
 //!
-//! Without connection manager, a queue pair with no work in progress answers an orderly end of the
-//! peer with a FIN only when it closes the stream itself.
+//! Without a connection manager, a queue pair with no work in progress answers an orderly end of
+//! the peer with a FIN only when it closes the stream itself.
 //!
 //! After this end's FIN, incoming octets are read, and discarded if necessary, until the peer's
 //! FIN: closing a socket with unread octets resets the connection, which would lose a Terminate in
@@ -76,8 +76,8 @@ impl Open {
         }
     }
 
-    /// Makes it a stream without connection manager. Its consumer cannot disconnect, so what it has
-    /// sent must be delivered even if it destroys the queue pair right afterwards.
+    /// Makes it a stream without a connection manager. Its consumer cannot disconnect, so what it
+    /// has sent must be delivered even if it destroys the queue pair right afterwards.
     pub(in crate::cm) const fn oob(self) -> Self {
         Self {
             lingers: true,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The steps of an incoming connection without connection manager.
+//! The steps of an incoming connection without a connection manager.
 //!
 //! They find the queue pair that the peer's MPA Request names, let it check the Request, and send
 //! the MPA Reply. The queue pair gets the stream only when the peer's first octets arrive: until

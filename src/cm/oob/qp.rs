@@ -322,7 +322,7 @@ impl Qp {
 
 // Called by the connections.
 impl Qp {
-    /// Returns whether a connection may send its Request now: always with connection manager,
+    /// Returns whether a connection may send its Request now: always with a connection manager,
     /// otherwise only if the attempt is still the bound one.
     pub(crate) fn may_ask(&self, conn: &Conn) -> bool {
         match &mut *self.oob.lock() {
@@ -464,7 +464,8 @@ impl Qp {
         }
     }
 
-    /// Fails what is posted: the peer has not come in time, or has closed its half and not returned.
+    /// Fails what is posted: the peer has not come in time, or has closed its half without a new
+    /// connection.
     fn give_up_oob(self: &Arc<Self>) {
         let actions = self.on(match self.end_oob() {
             Some(_) => Event::SearchTimeout,
