@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The stream that a queue pair owns: out ([`tx`]) and in ([`rx`]).
+//! The stream of a queue pair: transmit side ([`tx`]) and receive side ([`rx`]).
 
 pub(crate) mod rx;
 pub(crate) mod tx;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The sender: from work requests and Read Requests of the peer to octets that TCP has accepted.
+//! The transmit side: turns work requests and the peer's Read Requests into octets that TCP
+//! accepts.
 //!
-//! One context at a time transmits for a queue pair; a [`SerialTask`](kernel_ext::sync::SerialTask)
-//! sees to that. Who finds it running rearms it and leaves. A round has these steps:
+//! A [`SerialTask`](kernel_ext::sync::SerialTask) runs the transmit task of a queue pair in one
+//! context at a time. A caller that finds it running rearms it and returns. A round has these
+//! steps:
 //!
-//! * *schedule*: the next message is chosen, in turn from the peer's Read Requests and from the
-//!   send queue; its keys become regions; fence and ORD are asked;
+//! * *schedule*: chooses the next message, alternating between the peer's Read Requests and the
+//!   send queue; resolves keys to regions; checks fence and ORD;
 //! * *segment*: [`Segmenter`] plans one FPDU after the other, none longer than a TCP segment;
-//! * *pack*: header, payload, padding and CRC of many FPDUs go into one batch of private pages.
-//!   Payload is copied once, and the CRC is made over the copy: what goes out matches its CRC
-//!   whatever the application does to its buffer meanwhile (MPA-22);
-//! * *send*: one call hands the batch to TCP, by reference. Nothing waits for buffer space: what
-//!   TCP does not take stays, and `write_space` brings the transmitter back.
+//! * *pack*: puts header, payload, padding and CRC of many FPDUs into one batch of private pages.
+//!   Payload is copied once and the CRC is computed over the copy, so each FPDU matches its CRC
+//!   even if the application changes its buffer meanwhile (MPA-22);
+//! * *send*: one call hands the batch to TCP by reference. It does not wait for buffer space: what
+//!   TCP does not accept stays in the batch, and `write_space` kicks the transmit task.
 //!
 //! Context: process; or softirq, to answer what has just been received ([`Qp::answer`]). RFC 5040,
 //! sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
@@ -97,63 +99,63 @@ use pack::Failed;
 
 use send::TcpSender;
 
-/// Octets after which a batch goes to TCP.
+/// Length at which a batch is sent to TCP, in octets.
 const BATCH_LEN: usize = 64 * 1024;
 
-/// When a transmitter that gets no memory, though it may sleep for it, tries again.
+/// How long the transmit task waits after a sleeping allocation failed.
 const STARVED_PERIOD: Delta = Delta::from_millis(1);
 
-/// The transmitter's state. Only the running transmit task of the queue pair uses it.
+/// State of the transmit task. Only the running task uses it.
 #[derive(Default)]
 pub(crate) struct Tx {
     pub(crate) stream: Option<KBox<TxStream>>,
 }
 
-/// What there is while a stream is attached.
+/// The transmit side of an attached stream.
 pub(crate) struct TxStream {
     conn: Arc<Conn>,
     batch: TxBatch,
-    /// Octets of the stream that were put into batches.
+    /// Octets of the stream put into batches so far.
     appended: u64,
-    /// Octets of the stream that TCP has accepted.
+    /// Octets of the stream that TCP has accepted so far.
     accepted: u64,
-    /// Where the requests end that were packed last.
+    /// Stream positions at which the requests packed last end.
     marks: TxMarks,
-    /// FPDUs that were packed and not counted yet.
+    /// FPDUs packed but not yet counted in the statistics.
     fpdus: u64,
-    /// The segment size that the MULPDU was made of.
+    /// The EMSS from which the MULPDU was computed.
     emss: u32,
     crc: Crc,
-    /// Where the Markers go, if the peer wants them.
+    /// Positions of the Markers, if the peer requested them.
     markers: Option<MarkerClock>,
-    /// The message that is being segmented.
+    /// The message being segmented.
     current: Option<Outgoing>,
-    /// The FPDU that was planned last.
+    /// The FPDU planned last.
     plan: Plan,
-    /// The request that was taken from the send queue last. It stays where it is, since copies of
-    /// it would cost more than the rest.
+    /// The request dequeued last. Kept in place because copying it is expensive.
     wr: SendWr,
     /// Dequeued work request that a fence or the ORD blocks.
     held: Option<Slot>,
-    /// The ready-to-receive message that goes out first.
+    /// The ready-to-receive message to send first.
     rtr: Option<Rtr>,
-    /// A look whether the stream is idle will be taken; so much had been put into batches before.
+    /// Value of `appended` when the pending idle check was scheduled; [`None`] without a pending
+    /// check.
     looked_at: Option<u64>,
-    /// Whose turn it is when both the peer and the consumer want something.
+    /// Which side goes first when both the peer and the consumer have requests.
     turn: Turn,
     context: TxContext,
 }
 
-/// What requests are turned into messages with.
+/// State for turning requests into messages.
 struct TxContext {
-    /// What the peer understands.
+    /// Extensions that the peer supports.
     extensions: Extensions,
-    /// Octets that a ULPDU of the present batch has at most.
+    /// Maximum length of a ULPDU in the current batch, in octets.
     mulpdu: u16,
     send_msn: Msn,
     read_msn: Msn,
     atomic_msn: Msn,
-    /// Where the current message comes from, if it comes from regions of the consumer.
+    /// Source of the current message, if its payload is in regions of the consumer.
     slices: Slices,
     cache: RegionCache,
 }
@@ -164,17 +166,17 @@ enum Turn {
     Requests,
 }
 
-/// A message on its way out.
+/// A message being sent.
 struct Outgoing {
     segmenter: Segmenter,
     source: Source,
     job: Job,
-    /// What follows it at once, and ends the job in its place.
+    /// Immediate Data that follows this message; its end completes the job instead.
     behind: Option<Immediate>,
 }
 
 impl Outgoing {
-    /// A message without payload from here.
+    /// Returns a message without payload.
     fn bare(message: Message, job: Job) -> Self {
         Self {
             segmenter: Segmenter::new(message, 0),
@@ -185,57 +187,53 @@ impl Outgoing {
     }
 }
 
-/// Where the payload of a message comes from.
+/// Source of the payload of a message.
 enum Source {
-    /// There is none.
+    /// No payload.
     Nothing,
     /// The consumer's regions: [`TxContext::slices`].
     Slices,
     /// The work request itself: [`TxStream::wr`].
     Inline,
-    /// The region that the peer reads.
+    /// The region read by the peer.
     Remote(InboundRead),
-    /// A copy of the octets from this one of the message on.
+    /// A copy of the payload that starts at this offset of the message.
     Found(u32, KVVec<u8>),
 }
 
-/// What the end of a message means.
+/// What to do when a message is packed completely.
 #[derive(Clone, Copy)]
 enum Job {
-    /// The request is done once TCP has accepted the octets.
+    /// Complete the request once TCP has accepted its octets.
     Complete(Slot),
-    /// A Read or atomic operation of the peer is answered.
+    /// Count a Read or atomic operation of the peer as answered.
     Answer,
-    /// Nobody waits for it.
+    /// Do nothing.
     Nothing,
 }
 
-/// Why the transmitter puts nothing more into the batch.
+/// Why the transmit task stops filling the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
-    /// Nothing more can be sent now.
+    /// No message can be sent now.
     Drained,
-    /// There is no memory for more.
+    /// Memory allocation failed.
     Starved,
-    /// Others have their turn: many requests were done without a message.
+    /// Many requests were done without a message; the task yields.
     Yield,
 }
 
 impl Qp {
-    /// Sends what there is to send, or rearms the transmit task.
-    ///
-    /// Context: process, no lock held.
+    /// Runs the transmit task in this context, or rearms it if it runs elsewhere.
     pub(crate) fn transmit(self: &Arc<Self>) {
         self.rounds(&mut TcpSender::Process);
         self.notify();
         self.watch_receives();
     }
 
-    /// A process has posted something.
-    ///
-    /// Context: process, no lock held.
+    /// Handles a doorbell of a process that has posted requests.
     pub(crate) fn doorbell(self: &Arc<Self>) {
-        // A library that rings for each request does so also while sending is delayed.
+        // Some libraries ring for each request, even while sending is delayed.
         match self.phase() {
             QpPhase::Rts if self.tx_timer_is_armed() => return,
             QpPhase::Error => self.watch_closely(),
@@ -260,20 +258,19 @@ impl Qp {
         }
     }
 
-    /// Answers what has just been received, without a thread hop where that is possible.
-    ///
-    /// Context: a callback of the stream's socket; no lock of the driver held.
+    /// Runs the transmit task after a receive, without a thread switch if possible.
     pub(crate) fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
         if !inbound.in_softirq() {
-            // Somebody works off the socket's backlog, most likely the transmitter itself.
+            // This context processes the socket's backlog; it most likely is the transmit task
+            // itself.
             return self.kick();
         }
         self.rounds(&mut TcpSender::Softirq(inbound));
         self.notify();
     }
 
-    /// Runs the transmit task as long as there is something to do or it is rearmed, within the
-    /// budget of the caller: then the work item goes on.
+    /// Runs the transmit task until it is idle or the budget of the caller is used up; then the
+    /// work item continues.
     fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
         let mut left = sender.budget();
         let ran = self.tx.run(|tx| {
@@ -291,16 +288,16 @@ impl Qp {
         }
     }
 
-    /// Has the transmit task flush what there is and forget its stream, and resets the queues
-    /// before another context can run it. A context that still does is waited for: it may be in the
-    /// middle of either. Returns whether the queues were reset; they are not if there is a new
-    /// connection.
+    /// Flushes all requests, drops the stream and resets the queues, before another context can run
+    /// the transmit task. Waits for another context that runs it, because that context may be in
+    /// the middle of either step. Returns whether the queues were reset; a new connection prevents
+    /// it.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
     pub(crate) fn quiesce(self: &Arc<Self>) -> bool {
         let mut anew = false;
         self.transmit_until_idle(|| anew = self.reset_queues());
-        // No consumer is called back from within its own call.
+        // The work item notifies, so that no consumer is called back from within its own call.
         self.enqueue_tx();
         anew
     }
@@ -326,8 +323,7 @@ impl Qp {
         }
     }
 
-    /// As [`Qp::transmit`], from where nothing may be sent: the present transmitter, if there is
-    /// one, or the work item does it.
+    /// Rearms the running transmit task, or else queues the work item that runs it.
     ///
     /// Context: any.
     pub(crate) fn kick(self: &Arc<Self>) {
@@ -339,7 +335,7 @@ impl Qp {
     fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {
         match self.phase() {
             QpPhase::Idle => {
-                // What a reset has left behind; its end may sleep.
+                // Drops the stream left by a reset. Dropping may sleep.
                 if sender.may_sleep() {
                     tx.stream = None;
                 }
@@ -355,7 +351,7 @@ impl Qp {
                 let stream = self.take_new_tx(tx);
                 stream.map_or(Next::Done, |stream| stream.send_round(self, sender))
             }
-            // The end of a stream is work for process context.
+            // Ending a stream may sleep, so the work item does it.
             QpPhase::Terminate | QpPhase::Error | QpPhase::Gone if !sender.may_sleep() => {
                 Next::Yield
             }
@@ -367,7 +363,7 @@ impl Qp {
                 Next::Again
             }
             phase @ (QpPhase::Error | QpPhase::Gone) => {
-                // The connection outlives the transmitter's interest in it.
+                // The connection outlives the transmit side of the stream.
                 self.take_new_tx(tx);
                 tx.stream = None;
                 if phase == QpPhase::Error {
@@ -379,7 +375,7 @@ impl Qp {
         }
     }
 
-    /// Goes round again if the phase has changed under us.
+    /// Returns [`Next::Again`] if the phase has changed to one that ends the stream.
     fn next_after_sending(&self) -> Next {
         match self.phase() {
             QpPhase::Rts | QpPhase::Closing | QpPhase::Waiting | QpPhase::Idle => Next::Done,
@@ -389,7 +385,7 @@ impl Qp {
 }
 
 impl TxStream {
-    /// Prepares the transmitter's side of a stream whose peer understands `extensions`.
+    /// Creates the transmit side of a stream whose peer supports `extensions`.
     ///
     /// Context: process.
     ///
@@ -434,7 +430,7 @@ impl TxStream {
         Ok(stream)
     }
 
-    /// The longest ULPDU that still makes one segment of TCP (MPA-28).
+    /// Returns the length of the longest ULPDU that fits into one TCP segment (MPA-28).
     fn mulpdu_now(&self) -> u16 {
         let markers = match self.markers {
             Some(_) => Markers::On,
@@ -443,7 +439,7 @@ impl TxStream {
         mpa::mulpdu(self.conn.socket().emss(), markers)
     }
 
-    /// Sends what there is to send, as long as the budget lasts.
+    /// Fills and sends batches until the queues are empty or the budget is used up.
     fn send_round(&mut self, qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Next {
         for _ in 0..sender.budget() {
             let filled = self.fill(qp, sender.grow());
@@ -466,9 +462,9 @@ impl TxStream {
                         qp.device().stats.tx_stalls.inc();
                         return qp.next_after_sending();
                     }
-                    // Not from here, not now.
+                    // This context cannot send now; the work item does.
                     Err(e) if e == EBUSY => return Next::Yield,
-                    // The connection is gone; its callbacks say so.
+                    // The connection is gone; its callbacks report that.
                     Err(_) => {
                         self.conn.close(Close::Abort);
                         return qp.next_after_sending();
@@ -482,8 +478,8 @@ impl TxStream {
             if filled == Err(Pause::Yield) {
                 return Next::Yield;
             }
-            // Whoever posts something now rings the doorbell. Not so what was posted behind a full
-            // queue.
+            // A consumer that posts now rings the doorbell, but one that posted behind a full queue
+            // has already rung.
             let room_again = full && !qp.sq.is_full();
             if filled == Err(Pause::Drained) && self.batch.is_empty() && !room_again {
                 if self.batch.has_spare() {
@@ -499,7 +495,8 @@ impl TxStream {
         Next::Yield
     }
 
-    /// The transmitter has nothing to send and more memory than an idle stream may keep.
+    /// Checks whether the stream is idle, and frees its spare memory if so. Called when the queues
+    /// are empty and the batch keeps more memory than an idle stream may.
     fn look_for_idleness(&mut self, qp: &Arc<Qp>) {
         match self.looked_at {
             Some(_) if !qp.is_to_look() => return,
@@ -514,7 +511,7 @@ impl TxStream {
         qp.look_later();
     }
 
-    /// TCP has accepted so many octets.
+    /// Accounts for `octets` that TCP has accepted, and completes the requests that end in them.
     fn sent(&mut self, qp: &Qp, octets: usize) {
         let stats = &qp.device().stats;
         self.accepted += octets as u64;
@@ -529,10 +526,14 @@ impl TxStream {
         qp.sq.cq().notify();
     }
 
-    /// Fills the batch; says why if there is less in it than it takes.
+    /// Fills the batch.
+    ///
+    /// # Errors
+    ///
+    /// Why the batch holds less than [`BATCH_LEN`].
     #[inline]
     fn fill(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Pause> {
-        // It follows the segment size, from batch to batch.
+        // The MULPDU follows the EMSS, from batch to batch.
         let emss = self.conn.socket().emss();
         if emss != self.emss {
             self.context.mulpdu = self.mulpdu_now();
@@ -540,7 +541,7 @@ impl TxStream {
         }
         while self.batch.len() < BATCH_LEN {
             if self.current.is_some() {
-                // A Terminate goes out in the middle of a message too.
+                // A Terminate may interrupt a message.
                 if !matches!(qp.phase(), QpPhase::Rts | QpPhase::Closing) {
                     return Err(Pause::Drained);
                 }
@@ -553,20 +554,20 @@ impl TxStream {
                 return Err(self.cannot_cut(qp, failed));
             }
         }
-        // A batch may end where the work does. TCP must not wait for more then.
+        // If the work ends with this batch, TCP must not wait for more.
         if self.current.is_none() {
             self.next_message(qp)?;
         }
         Ok(())
     }
 
-    /// The current message cannot go on.
+    /// Handles a failure to pack the next FPDU of the current message.
     #[cold]
     fn cannot_cut(&mut self, qp: &Arc<Qp>, failed: Failed) -> Pause {
         match failed {
             Failed::Local(slot, status) => {
                 self.current = None;
-                // RDMAP-140: a Terminate instead of the message.
+                // RDMAP-140: sends a Terminate instead of the message.
                 qp.refuse(slot, status);
             }
             Failed::Remote(fault, read, sent) => {
@@ -574,15 +575,15 @@ impl TxStream {
                 let quoted = read.quoted.map(|quoted| quoted.after(sent));
                 qp.terminate(Terminate::for_fault(fault, quoted.as_ref()));
             }
-            // What is in the batch goes out; its pages come back with the acknowledgements.
+            // The batch is sent; acknowledgements return its pages.
             Failed::Memory => return Pause::Starved,
-            // Who brings it in calls the transmitter again.
+            // The work item that fetches the memory runs the transmit task again.
             Failed::Absent => {}
         }
         Pause::Drained
     }
 
-    /// Whether a first look finds nothing to send: the usual end of a round.
+    /// Returns whether a cheap check finds nothing to send: the usual end of a round.
     #[inline]
     fn has_nothing(&self, qp: &Qp) -> bool {
         self.rtr.is_none()
@@ -596,7 +597,7 @@ impl TxStream {
         self.cut(qp, Grow::Sleep)
     }
 
-    /// Sends the Terminate behind the FPDUs that are in the batch already, and ends the stream.
+    /// Sends the Terminate after the FPDUs in the batch, and closes the connection.
     #[cold]
     fn send_terminate(&mut self, qp: &Arc<Qp>) {
         self.current = None;
@@ -607,7 +608,7 @@ impl TxStream {
                 qp.device().stats.terminates_sent.inc();
             }
         }
-        // A peer that does not read is no reason to keep it from knowing what is wrong.
+        // The Terminate must reach the send queue even if the peer does not read.
         self.conn.socket().make_room(self.batch.len());
         while !self.batch.is_empty() {
             match self

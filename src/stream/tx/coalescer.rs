@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! When to transmit for a doorbell: at once, or a little later and for many requests together.
+//! Decides when to transmit after a doorbell: at once, or later together with other requests.
 //!
-//! A process that posts now and then is served best by its own call, at once. One that posts small
-//! requests in a stream pays TCP's whole way for each. If sending is delayed for as long as two
-//! sends or more take, it posts many more, with libsiw without a system call even, which does not
-//! ring while the previous entry still waits. All of them then go out in one send.
+//! A process that posts occasionally is served best by transmitting in its own call, at once. A
+//! process that streams small requests pays the full cost of a TCP send for each. If sending is
+//! delayed by the duration of two or more sends, the process posts many more requests, with libsiw
+//! even without a system call, because libsiw does not ring while the previous entry is pending.
+//! One send then transmits all of them.
 //!
-//! A process streams if it comes back several times in less time than its last send took, and if
-//! nothing comes from the peer in between, whose answer it might have waited for. (Responses to its
-//! own requests do not count: they come in a stream of Reads too.) Time is compared with time, so
-//! this holds on a fast and on a slow machine.
+//! A process streams if it rings several times, each within less time than its last send took, and
+//! if nothing arrives from the peer in between, whose answer it might have waited for. (Responses
+//! to its own requests do not count: a stream of Reads has them too.) Both sides of the comparison
+//! are durations, so it holds on fast and on slow machines.
 //!
-//! If the requests that then went out together would have taken longer one by one, the next one
-//! waits too. If there was but the one that waited, the next wait is longer: the timer may have
-//! taken most of that time for itself, as it does in a virtual machine. If delaying does not help,
-//! the next attempt needs a longer streak.
+//! If the requests sent together would have taken longer one by one, the next one is delayed too.
+//! If the delay gathered no other request, the next delay is longer: the timer itself may have
+//! taken most of the time, as in a virtual machine. If delaying does not help, the next attempt
+//! needs a longer streak.
 //!
-//! All of this only guides; threads that ring at once may confuse it without harm.
+//! All of this is heuristic; threads that ring concurrently may confuse it without harm.
 //!
 //! Context: process.
 
@@ -33,53 +34,52 @@ use kernel::{
     }, //
 };
 
-/// Doorbells in quick succession after which a process is taken for streaming: at first, and after
-/// it was wrong to think so.
+/// Number of doorbells in quick succession that make a streak: at first, and at most after delays
+/// that did not help.
 const STREAK_MIN: u32 = 4;
 const STREAK_MAX: u32 = 4096;
 
-/// Octets that a send may have had to be small. With more, copying is what takes the time, and the
-/// process does that as well as anybody.
+/// Maximum length of a small send, in octets. In larger ones copying dominates, which the process
+/// does as well in its own call.
 const SMALL: usize = 16 * 1024;
 
-/// How many sends' time a request waits for others, at first and if it has waited for none.
+/// Delay of a request, in durations of a send: minimum (also the initial value) and maximum.
 const SENDS_MIN: u32 = 2;
 const SENDS_MAX: u32 = 16;
 
-/// The least and the most that a request waits for others, in nanoseconds.
+/// Minimum and maximum delay of a request, in nanoseconds.
 const DELAY_MIN: i64 = 2_000;
 const DELAY_MAX: i64 = 500_000;
 
-/// Who posts again only after so long is in a stream no more, in nanoseconds.
+/// Time without a doorbell that ends a streak, in nanoseconds.
 const IDLE: i64 = 1_000_000;
 
-/// The doorbells of a process on a queue pair: how quickly they follow each other, and what
-/// delaying has gained.
+/// Doorbell history of a queue pair: how quickly they follow each other, and what delaying has
+/// gained.
 pub(crate) struct DoorbellCoalescer {
-    /// The clock's zero.
+    /// Zero of the clock.
     born: Instant<Monotonic>,
-    /// What [`RxEvents`] was at the last doorbell.
+    /// Value of [`RxEvents`] at the last doorbell.
     rx_events: Atomic<u32>,
-    /// When the last doorbell was done with, or rang if sending was delayed; in nanoseconds.
+    /// When the last doorbell was handled, or rang if sending was delayed; in nanoseconds.
     last_done: Atomic<i64>,
     /// How long the last small send took, in nanoseconds; 0 after a large one.
     cost: Atomic<i64>,
     /// Octets sent since the last doorbell.
     octets: Atomic<usize>,
-    /// Doorbells in quick succession.
+    /// Doorbells in quick succession so far.
     streak: Atomic<u32>,
-    /// How many of them it takes.
+    /// Streak at which sending is delayed.
     streak_needed: Atomic<u32>,
-    /// How long a request waits for others, by the time of a send.
+    /// Delay of a request, in durations of a send.
     sends: Atomic<u32>,
-    /// How many requests had been taken when sending was delayed; [`NONE`] if it was not.
+    /// Number of requests taken when sending was delayed; [`NONE`] if it was not.
     delayed_since: Atomic<i64>,
 }
 
-/// How often something but answers has come from the peer, modulo 2^32.
+/// Counts rounds that received something other than answers from the peer, modulo 2^32.
 ///
-/// Apart from the rest of [`DoorbellCoalescer`], since the receiver writes it, most often on
-/// another CPU.
+/// Separate from [`DoorbellCoalescer`] because the receiver writes it, usually on another CPU.
 pub(crate) struct RxEvents(Atomic<u32>);
 
 impl RxEvents {
@@ -87,22 +87,22 @@ impl RxEvents {
         Self(Atomic::new(0))
     }
 
-    /// Something has come. Context: the receive lock held.
+    /// Counts an event. Context: the receive lock held.
     pub(crate) fn count(&self) {
         self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
     }
 }
 
-/// Sending is not delayed.
+/// Value of `delayed_since` when sending is not delayed.
 const NONE: i64 = -1;
 
 /// What to do for a doorbell.
 pub(crate) enum DoorbellAction {
-    /// Send.
+    /// Send at once.
     Now,
-    /// Send, and say with [`DoorbellCoalescer::doorbell_done`] when that was begun.
+    /// Send at once, then pass this start time to [`DoorbellCoalescer::doorbell_done`].
     Timed(i64),
-    /// Wait for more, so long.
+    /// Delay sending by this time.
     Delay(Delta),
 }
 
@@ -121,12 +121,13 @@ impl DoorbellCoalescer {
         }
     }
 
-    /// A doorbell rings; `taken` requests have been taken from the send queue before, modulo 2^32.
+    /// Decides what to do for a doorbell; `taken` is the number of requests dequeued so far, modulo
+    /// 2^32.
     pub(crate) fn on_doorbell(&self, taken: u32, rx_events: &RxEvents) -> DoorbellAction {
         self.on_doorbell_by(|| self.now(), taken, rx_events)
     }
 
-    /// The clock is read only where it matters: not for who answers the peer.
+    /// Reads the clock only where needed: not for a process that answers the peer.
     #[inline]
     fn on_doorbell_by(
         &self,
@@ -163,14 +164,14 @@ impl DoorbellCoalescer {
         DoorbellAction::Delay(Delta::from_nanos(wait.clamp(DELAY_MIN, DELAY_MAX)))
     }
 
-    /// Learns from a delay: `together` requests went out, and the next doorbell rang `pause` after
-    /// the one that was delayed. Gives the streak that the process is in now.
+    /// Learns from a delay after which `together` requests were sent; the next doorbell rang
+    /// `pause` after the delayed one. Returns the new streak.
     fn judge(&self, together: u32, pause: i64, cost: i64) -> u32 {
         if pause > IDLE {
             return 0;
         }
         if cost.saturating_mul(together.into()) > pause {
-            // One by one they would have taken longer.
+            // Sent one by one, they would have taken longer.
             self.streak_needed.store(STREAK_MIN, Relaxed);
             let small = self.octets.load(Relaxed) <= SMALL.saturating_mul(together as usize); // CAST: 64 bits.
             return if small { STREAK_MIN } else { 0 };
@@ -187,13 +188,13 @@ impl DoorbellCoalescer {
         0
     }
 
-    /// So many octets went out.
+    /// Counts octets that were sent.
     pub(crate) fn sent(&self, octets: usize) {
         let sent = self.octets.load(Relaxed);
         self.octets.store(sent.saturating_add(octets), Relaxed);
     }
 
-    /// The process has sent by itself, beginning at `begin`, and leaves.
+    /// Records a send in the process's own call that started at `begin`.
     pub(crate) fn doorbell_done(&self, begin: i64) {
         self.doorbell_done_at(self.now(), begin);
     }
@@ -218,10 +219,10 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// How long a send takes, in nanoseconds: so long that a request waits for as long as any may.
+    /// Duration of a send in nanoseconds that leads to the maximum delay.
     const LONG: i64 = DELAY_MAX;
 
-    /// A queue pair, and the time of day where its process runs.
+    /// A coalescer with a clock under the test's control.
     struct CoalescerRig {
         coalescer: DoorbellCoalescer,
         rx_events: RxEvents,
@@ -242,7 +243,7 @@ mod tests {
                 .on_doorbell_by(|| self.now.get(), taken, &self.rx_events)
         }
 
-        /// How long a request is to wait, if it is.
+        /// Rings, and returns the delay if sending is to be delayed.
         fn delay(&self, taken: u32) -> Option<i64> {
             match self.on_doorbell(taken) {
                 DoorbellAction::Delay(delta) => Some(delta.as_nanos()),
@@ -254,15 +255,15 @@ mod tests {
             self.now.set(self.now.get() + time);
         }
 
-        /// The process sends by itself, which takes so long.
+        /// Sends in the process's own call, which takes `time`.
         fn send(&self, time: i64) {
             let begin = self.now.get();
             self.pass(time);
             self.coalescer.doorbell_done_at(self.now.get(), begin);
         }
 
-        /// Rings without a pause, each time followed by a long send, until one is to wait; how many
-        /// did not.
+        /// Rings without a pause, each time followed by a long send, until sending is delayed;
+        /// returns the number of doorbells before that.
         fn doorbells_before_a_delay(&self) -> u32 {
             let mut doorbells = 0;
             while self.delay(doorbells).is_none() && doorbells < 10_000 {
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_doorbells_is_delayed() {
-        // The first one has no send before it.
+        // No send precedes the first one.
         assert_eq!(CoalescerRig::new().doorbells_before_a_delay(), STREAK_MIN);
     }
 
@@ -341,11 +342,11 @@ mod tests {
         let (mut sends, mut streak_needed) = (SENDS_MIN, STREAK_MIN);
         while streak_needed < STREAK_MAX {
             assert_eq!(rig.coalescer.sends.load(Relaxed), sends);
-            // There is a send before the first one of each streak.
+            // A send precedes the first one of each streak.
             rig.send(LONG);
             let since = rig.doorbells_before_a_delay();
             assert_eq!(since, streak_needed - 1);
-            // Only that one request was taken since, in the time of one send.
+            // Only that one request was dequeued since, in the duration of one send.
             rig.pass(LONG);
             assert_eq!(rig.delay(since + 1), None);
             assert_eq!(rig.coalescer.streak.load(Relaxed), 0);
@@ -368,7 +369,7 @@ mod tests {
             rig.coalescer.cost.store(IDLE, Relaxed);
             assert_eq!(rig.delay(taken), Some(DELAY_MAX));
         }
-        // Unless what it posts is large now.
+        // Large requests end it.
         rig.coalescer.sent(10 * SMALL + 1);
         assert_eq!(rig.delay(taken + 10), None);
     }
@@ -387,7 +388,7 @@ mod tests {
         rig.coalescer.sends.store(SENDS_MAX, Relaxed);
         for together in [2, 3, 3, 2] {
             let since = rig.doorbells_before_a_delay();
-            // One by one they would not have taken longer.
+            // Sent one by one, they would not have taken longer.
             rig.pass(LONG);
             rig.coalescer
                 .cost

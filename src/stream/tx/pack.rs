@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Segment and pack: from a message to FPDUs in a batch.
+//! Segment and pack: puts a message into a batch as FPDUs.
 //!
-//! Context: the transmitter's.
+//! Context: the running transmit task.
 
 use core::{
     cmp::min,
@@ -68,20 +68,20 @@ use crate::odp::tx::{
     PayloadSource, //
 };
 
-/// Why a message could not be segmented any further.
+/// Why the next FPDU of a message could not be packed.
 pub(super) enum Failed {
-    /// A work request of our own is at fault.
+    /// A local work request is at fault.
     Local(Slot, WcStatus),
-    /// What the peer asked for has gone away.
+    /// The region that the peer reads is not accessible any more.
     Remote(Fault, InboundRead, u32),
-    /// No memory for the batch now.
+    /// The batch could not be enlarged.
     Memory,
-    /// The memory of the payload is not there.
+    /// The payload's pages are absent.
     Absent,
 }
 
 impl TxStream {
-    /// Cuts one FPDU of the current message into the batch.
+    /// Segments and packs the next FPDU of the current message.
     #[inline]
     pub(super) fn cut(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Failed> {
         let Self {
@@ -134,7 +134,7 @@ impl TxStream {
                 return Err(failed(current, plan, error));
             }
         }
-        // NO-OVERFLOW: 2^64 octets are not sent in one life.
+        // NO-OVERFLOW: a stream never sends 2^64 octets.
         self.appended += u64::from(fpdu_len);
         if let Some(clock) = &mut self.markers {
             clock.advance(plan.fpdu_len());
@@ -160,7 +160,7 @@ impl TxStream {
     }
 }
 
-/// Puts one FPDU into a batch.
+/// Packs one FPDU into a batch.
 struct Packer<'a> {
     qp: &'a Arc<Qp>,
     plan: &'a Plan,
@@ -172,9 +172,9 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    /// Puts one FPDU into the batch whose payload was brought in; if it was not, sees to that. The
-    /// caller has just tried without: what the peer reads was found to be its to read (RDMAP-165),
-    /// under the key under which it was brought in.
+    /// Packs an FPDU whose payload was absent: uses the fetched copy, or requests the fetch. The
+    /// caller has just tried without the copy, which checked that the peer may read the source
+    /// (RDMAP-165), under the key used for the fetch.
     #[cold]
     fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
         let offset = place.offset;
@@ -215,7 +215,7 @@ impl Packer<'_> {
         let start = batch.mark();
         put(batch, plan.header())?;
         let len = usize::from(plan.payload_len());
-        // A message without payload has no source.
+        // Skipped without payload: such a message has no source.
         if len != 0 {
             self.copy_payload(plan.payload_offset(), len, batch)?;
         }
@@ -250,7 +250,7 @@ impl Packer<'_> {
         })
     }
 
-    /// Copies octets of a message's payload.
+    /// Copies a part of a message's payload.
     #[inline(always)]
     fn copy_payload(&self, offset: u32, len: usize, batch: &mut TxBatch) -> Result<(), PackError> {
         match self.source {
@@ -273,8 +273,8 @@ impl Packer<'_> {
         }
     }
 
-    /// Copies octets that the peer reads. The source is checked for each FPDU anew: its owner may
-    /// revoke it at any time (RDMAP-165).
+    /// Copies a part of a region that the peer reads. Checks the source again for each FPDU, since
+    /// its owner may revoke it at any time (RDMAP-165).
     #[inline(never)]
     fn copy_remote(
         &self,
@@ -313,7 +313,7 @@ impl Packer<'_> {
     }
 }
 
-/// Takes back what was planned, and says why it could not be packed.
+/// Undoes the plan and returns why the FPDU could not be packed.
 #[cold]
 fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
     current.segmenter.undo(plan);
@@ -322,7 +322,7 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
         PackError::Absent => Failed::Absent,
         PackError::Local(status) => match current.job {
             Job::Complete(slot) => Failed::Local(slot, status),
-            // PANIC: none; the source of an answer is not local.
+            // PANIC: none; only messages that complete a request have a local source.
             Job::Answer | Job::Nothing => Failed::Memory,
         },
         PackError::Remote(fault) => {
@@ -336,20 +336,20 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
     }
 }
 
-/// Puts the parts of one FPDU into the batch, and the Markers in between.
+/// Writes the parts of one FPDU into the batch, with the Markers between them.
 struct MarkerWriter<'a, I: Iterator<Item = Marker>> {
     batch: &'a mut TxBatch,
-    /// The Markers that are still to come.
+    /// The Markers still to be written.
     markers: Peekable<I>,
-    /// Octets of the FPDU so far, Markers not counted.
+    /// Octets of the FPDU written so far, without Markers.
     at: u32,
 }
 
 impl<I: Iterator<Item = Marker>> MarkerWriter<'_, I> {
-    /// Puts a part of `len` octets in; `f(batch, at, n)` puts the `n` of them at `at`.
+    /// Writes a part of `len` octets; `f(batch, at, n)` writes the `n` octets at `at` of it.
     ///
-    /// A Marker goes in before the octet behind it, not behind the one before it. So the CRC is
-    /// made when the Marker in front of it is there.
+    /// A Marker is written right before the octet that follows it, not right after the octet that
+    /// precedes it. So the CRC covers a Marker in front of the CRC field.
     fn write(
         &mut self,
         len: usize,
@@ -376,7 +376,7 @@ impl<I: Iterator<Item = Marker>> MarkerWriter<'_, I> {
     }
 }
 
-/// Why an FPDU could not be put together.
+/// Why an FPDU could not be packed.
 enum PackError {
     Absent,
     Local(WcStatus),
@@ -384,12 +384,12 @@ enum PackError {
     Memory,
 }
 
-/// The `len` octets at `at`; none if there are not as many.
+/// Returns the `len` octets at `at`, or an empty slice if they are out of range.
 fn piece(octets: &[u8], at: usize, len: usize) -> &[u8] {
     octets.get(at..at + len).unwrap_or(&[])
 }
 
-/// What the CRC field says of all that was put in since `start`.
+/// Returns the CRC field for all octets put into the batch since `start`.
 #[inline]
 fn trailer(batch: &TxBatch, start: Mark, crc: Crc) -> [u8; mpa::CRC_LEN] {
     match crc {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Schedule: which message goes out next.
+//! Schedule: chooses the next message to send.
 //!
-//! Requests of the peer, for a Read or an atomic operation, and the send queue take turns. A
-//! request becomes a message here: its keys become regions, and fence and ORD are asked; what needs
-//! no message is done on the spot.
+//! The peer's requests (Reads and atomic operations) and the send queue alternate. A request
+//! becomes a message here: its keys are resolved to regions, fence and ORD are checked. Requests
+//! that need no message are carried out at once.
 //!
-//! Context: the transmitter's.
+//! Context: the running transmit task.
 
 use iwarp::{
     atomic::{
@@ -83,26 +83,30 @@ use super::{
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-/// Requests that are done without a message before others have their turn.
+/// Maximum number of requests carried out without a message before the task yields.
 const WITHOUT_MESSAGE: u32 = 64;
 
-/// What became of a request that was taken from the send queue.
+/// What became of a dequeued request.
 #[derive(Debug, PartialEq, Eq)]
 enum RequestOutcome {
-    /// It is the current message.
+    /// It became the current message.
     Message,
-    /// It was done without one.
+    /// It was carried out without a message.
     Done,
 }
 
 impl TxStream {
-    /// Chooses the next message, or says why none can go out now.
+    /// Makes the next message the current one.
+    ///
+    /// # Errors
+    ///
+    /// Why no message can be sent now.
     pub(super) fn next_message(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
         if let Some(rtr) = self.rtr.take() {
             self.current = Some(self.context.rtr(qp, rtr));
             return Ok(());
         }
-        // MPA-9: a responder is silent until the initiator's first FPDU.
+        // MPA-9: a responder sends nothing before the initiator's first FPDU.
         if !qp.lifecycle().may_send() {
             return Err(Pause::Drained);
         }
@@ -164,8 +168,8 @@ impl TxStream {
         Ok(())
     }
 
-    /// Takes requests from the send queue until one becomes a message. Many that become none are
-    /// [`Pause::Yield`].
+    /// Dequeues requests until one becomes a message. Returns [`Pause::Yield`] after many that need
+    /// none.
     fn next_request(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
         if qp.lifecycle().is_peer_closed() {
             if qp.sq.has_posted() {
@@ -173,7 +177,7 @@ impl TxStream {
             }
             return Err(Pause::Drained);
         }
-        // A process can post such requests as fast as they are done.
+        // A process may post such requests as fast as they are carried out.
         for _ in 0..WITHOUT_MESSAGE {
             match self.try_request(qp)? {
                 RequestOutcome::Message => return Ok(()),
@@ -183,7 +187,7 @@ impl TxStream {
         Err(Pause::Yield)
     }
 
-    /// Takes a request from the send queue, and begins it.
+    /// Dequeues a request and starts it.
     #[inline(never)]
     fn try_request(&mut self, qp: &Arc<Qp>) -> Result<RequestOutcome, Pause> {
         let taken = match self.held.take() {
@@ -216,7 +220,7 @@ impl TxStream {
         })
     }
 
-    /// Turns the request into the current message, or does it if it needs none.
+    /// Turns the request into the current message, or carries it out if it needs none.
     #[inline]
     fn begin(&mut self, qp: &Qp, slot: Slot) -> Result<(), WcStatus> {
         let Self {
@@ -236,8 +240,8 @@ impl TxStream {
             SendOp::Send(SendExtra::Immediate(value))
                 if context.extensions != Extensions::SendImmediate =>
             {
-                // Without payload it is a message of RFC 7306 by itself; with payload there is
-                // none.
+                // Without payload it is an Immediate Data message of RFC 7306; with payload no such
+                // message exists.
                 if len != 0 {
                     return Err(WcStatus::LocalQpOperation);
                 }
@@ -283,7 +287,8 @@ impl TxStream {
             Source::Inline
         } else {
             let (slices, cache) = (&mut context.slices, &mut context.cache);
-            // What makes one FPDU is checked when that is packed, before anything goes out.
+            // The list of a message of one FPDU is checked when it is packed, before any octet is
+            // sent.
             if len as usize + UntaggedHeader::LEN <= usize::from(context.mulpdu) {
                 slices.find(&wr.payload, qp.device(), cache)?;
             } else {
@@ -304,7 +309,8 @@ impl TxStream {
         Ok(())
     }
 
-    /// Does so with what carries no payload from here; it is `len` octets that are moved.
+    /// As [`TxStream::begin`], for requests that send no payload; `len` is the length of the
+    /// transfer.
     #[inline(never)]
     fn begin_other(&mut self, qp: &Qp, slot: Slot, len: u32) -> Result<(), WcStatus> {
         let Self {
@@ -367,9 +373,9 @@ impl TxStream {
 }
 
 impl Qp {
-    /// Carries out an atomic operation of the peer, now that all before it are answered (EXT-58),
-    /// and returns what the target held before; [`None`] if it is not there. The target is checked
-    /// anew: its owner may revoke it at any time.
+    /// Carries out an atomic operation of the peer after all requests before it are answered
+    /// (EXT-58). Returns the original value of the target, or [`None`] if its page is absent.
+    /// Checks the target again, since its owner may revoke it at any time.
     fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
         let request = &atomic.request;
         let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
@@ -386,7 +392,7 @@ impl Qp {
         }
     }
 
-    /// Whether the request has to wait until outstanding Reads are answered.
+    /// Returns whether the request has to wait for outstanding Reads.
     #[inline]
     fn must_wait(&self, wr: &SendWr) -> bool {
         let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
@@ -402,10 +408,10 @@ impl Qp {
         waits() && self.still_waits(waits)
     }
 
-    /// Whether a wait that an answered Read may end goes on; then the receiver calls the
-    /// transmitter again.
+    /// Returns whether to go on waiting for an outstanding Read. If so, the receiver runs the
+    /// transmit task again when one is answered.
     fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
-        // A Response may come in between: say that we wait, then look again.
+        // A Response may arrive in between, so record the wait before checking again.
         self.on(Event::WaitForReads);
         let wait = waits();
         if !wait {
@@ -414,7 +420,7 @@ impl Qp {
         wait
     }
 
-    /// Ends a request that cannot be carried out, and with it the stream.
+    /// Completes a request that cannot be carried out with an error, and terminates the stream.
     #[cold]
     pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
         self.sq.finish(slot, status, self.origin());
@@ -423,7 +429,7 @@ impl Qp {
 }
 
 impl TxContext {
-    /// Begins a Read; the sink is filled into `request` here.
+    /// Starts a Read; fills the sink into `request`.
     fn begin_read(
         &mut self,
         qp: &Qp,
@@ -442,13 +448,13 @@ impl TxContext {
         let invalidate = sges
             .filter(|_| invalidate_local)
             .map(|sge| Stag::new(sge.lkey));
-        // The Response may come as soon as the Request is out, so the Read is noted before.
+        // The Response may arrive as soon as the Request is sent, so record the Read before that.
         let state = Outstanding::Read(ReadState::new(&request));
         qp.sq.read_sent(Some(slot), state, sink, invalidate);
         Ok(self.read_request(request))
     }
 
-    /// Begins an atomic operation on the peer's buffer `target`.
+    /// Starts an atomic operation on the peer's buffer `target`.
     fn begin_atomic(
         &mut self,
         qp: &Qp,
@@ -464,7 +470,7 @@ impl TxContext {
         let msn = self.read_msn;
         self.read_msn = msn.next();
         let request = AtomicRequest {
-            // EXT-34: any value; this one is not used twice by what is outstanding.
+            // EXT-34: any value; this one is unique among outstanding requests.
             identifier: msn.raw(),
             stag,
             to,
@@ -479,7 +485,7 @@ impl TxContext {
         Ok(Outgoing::bare(message, Job::Nothing))
     }
 
-    /// Resolves a list of at most one element that a Response is placed in.
+    /// Resolves the list, of at most one element, in which a Response is placed.
     fn sink(&mut self, qp: &Qp, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
         if payload.inline().is_some() {
             return Err(WcStatus::LocalQpOperation);
@@ -492,7 +498,7 @@ impl TxContext {
         Ok(slices.take_first())
     }
 
-    /// The ready-to-receive message (MPA-40); its consumers never see it (MPA-42).
+    /// Creates the ready-to-receive message (MPA-40); the peer's consumer never sees it (MPA-42).
     #[cold]
     fn rtr(&mut self, qp: &Qp, rtr: Rtr) -> Outgoing {
         let message = match rtr {
@@ -538,8 +544,8 @@ impl TxContext {
     }
 }
 
-/// The four octets of the verbs as the eight of the message: as deployed devices have them, in
-/// front.
+/// Returns Immediate Data with the four octets of the verbs in front, as deployed devices have
+/// them.
 fn immediate_data(value: [u8; 4], solicited: SendEvent) -> Immediate {
     let [a, b, c, d] = value;
     Immediate {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way of a batch to TCP, and how much of its time the caller gives for it.
+//! Sends batches to TCP in the context of the caller, within the budget of that context.
 
 use kernel::prelude::*;
 use kernel_ext::net::{
@@ -11,18 +11,18 @@ use kernel_ext::net::{
 
 use super::TxStream;
 
-/// Batches that one caller sends, and rounds that it makes, before it leaves the rest to the work
-/// item.
+/// Maximum number of batches that a process-context caller sends in a round, and of rounds that it
+/// runs, before the work item continues.
 pub(super) const BUDGET: u32 = 64;
 
 /// The same for a softirq.
 pub(super) const SOFTIRQ_BUDGET: u32 = 4;
 
-/// The way to TCP, which depends on who holds the socket lock.
+/// How to send, which depends on the owner of the socket lock.
 pub(super) enum TcpSender<'a, 'b> {
-    /// Nobody in this context, which may sleep for it.
+    /// This context does not hold it and may sleep for it.
     Process,
-    /// TCP, which has called us in softirq.
+    /// TCP holds it and has called the driver in softirq.
     Softirq(&'a mut Inbound<'b>),
 }
 
@@ -41,7 +41,7 @@ impl TcpSender<'_, '_> {
         }
     }
 
-    /// Whether this context may wait for memory.
+    /// Returns whether this context may sleep for memory.
     pub(super) fn may_sleep(&self) -> bool {
         matches!(self, Self::Process)
     }

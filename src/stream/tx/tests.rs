@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of whose turn it is: how much one caller sends before others go on, and what goes
-//! out next. The other end of the stream is a plain socket.
+//! KUnit suite of the transmit task: how much one caller sends before the work item continues, and
+//! the order of messages. The peer is a plain socket.
 
 #[kernel::prelude::kunit_tests(riwarp_tx)]
 mod tx {
@@ -74,12 +74,12 @@ mod tx {
         sync::BhOff, //
     };
 
-    /// Octets of a Write that fills a batch.
+    /// Length of a Write that fills a batch.
     const LEN: usize = BATCH_LEN;
-    /// Requests that a queue has places for.
+    /// Number of requests that fit into the queue.
     const PLACES: u32 = 128;
 
-    /// A queue pair with a stream, and memory to send from. Ended when it is dropped.
+    /// A queue pair with a stream, and memory to send from. Destroyed on drop.
     struct TxRig {
         conn: Option<Started>,
         qp: Arc<Qp>,
@@ -125,7 +125,7 @@ mod tx {
             self.conn.as_ref().map(|conn| &conn.0).ok_or(EINVAL)
         }
 
-        /// Posts so many large Writes, and tells nobody.
+        /// Posts large Writes without a doorbell.
         fn post(&self, count: u32) -> Result {
             for _ in 0..count {
                 let mut wr = SendWr {
@@ -146,7 +146,7 @@ mod tx {
             Ok(())
         }
 
-        /// How often TCP was called.
+        /// Returns how many batches TCP has accepted.
         fn batches(&self) -> u64 {
             let mut counts = [0; 64];
             self.bench.device.stats.read(&mut counts);
@@ -165,7 +165,8 @@ mod tx {
         }
     }
 
-    /// One visit of the transmitter, and what is next; nothing if another one is there.
+    /// Runs one round of the transmit task and returns what is next; [`None`] if it runs elsewhere
+    /// or has no stream.
     fn visit(qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Option<Next> {
         let mut next = None;
         let _ = qp.tx.run(|tx| {
@@ -191,8 +192,8 @@ mod tx {
         Ok(())
     }
 
-    /// A process may post as many behind the pending ones as its ring has places, and rings once
-    /// for all.
+    /// A process may post as many requests behind a full queue as its ring has entries, and rings
+    /// once for all of them.
     #[test]
     fn what_is_posted_behind_a_full_queue_is_sent_too() -> Result {
         let (near, _far) = pair(Family::V4)?;
@@ -209,7 +210,7 @@ mod tx {
         Ok(())
     }
 
-    /// Sends for a queue pair when something comes, as its own connection does.
+    /// Sends for a queue pair when data arrives, as its own connection does.
     struct Sender {
         qp: Arc<Qp>,
         next: Atomic<u32>,
@@ -255,7 +256,7 @@ mod tx {
         Ok(())
     }
 
-    /// For each message that comes, one more is posted, and the transmitter asked to go on.
+    /// For each message that arrives, posts another request and kicks the transmit task.
     struct Asker {
         qp: Arc<Qp>,
         /// The thread whose messages are counted.
@@ -282,7 +283,7 @@ mod tx {
         fn state_change(self: ArcBorrow<'_, Self>) {}
     }
 
-    /// How many messages one call sends while each of them has one more posted.
+    /// Returns how many messages one call sends while each of them leads to another request.
     fn sent_by_one_call() -> Result<u32> {
         let (near, far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &PARAMS)?;
@@ -301,8 +302,8 @@ mod tx {
         Ok(counted)
     }
 
-    /// Packets to the loopback interface arrive before the sender goes on, as long as no other
-    /// thread has to take them; so not each time.
+    /// Packets on the loopback interface arrive before the sender continues, unless another thread
+    /// has to process them; hence several attempts.
     #[test]
     fn who_is_asked_again_and_again_leaves_the_rest_to_the_work_item() -> Result {
         for _ in 0..50 {
@@ -315,7 +316,8 @@ mod tx {
         Err(EAGAIN)
     }
 
-    /// Octets of an FPDU without payload, without its CRC: of a tagged message, and of a Send.
+    /// Lengths, in octets: of an FPDU without payload and CRC, for a tagged message and for a Send;
+    /// of the CRC.
     const TAGGED: usize = 2 + 14;
     const SEND: usize = 2 + 18;
     const CRC: usize = 4;
@@ -335,7 +337,7 @@ mod tx {
         if let Some(conn) = &rig.conn {
             conn.enter_stream();
         }
-        // All in one piece, and nothing goes out before the first.
+        // Sent in one piece; the responder sends nothing before the first FPDU.
         let (mut octets, mut len) = ([0; 256], 0);
         let mut msn = Msn::FIRST;
         for _ in 0..3 {
@@ -358,7 +360,7 @@ mod tx {
         eventually(|| far.peek(&mut octets) == Ok(octets.len()))?;
         let mut rest = &octets[..];
         for n in 0..6 {
-            // The T bit of DDP: a Read Response has it, a Send has not.
+            // The T bit of DDP: set in a Read Response, clear in a Send.
             let tagged = rest[2] & 0x80 != 0;
             assert_eq!(tagged, n % 2 == 0);
             rest = &rest[if tagged { TAGGED } else { SEND } + CRC..];
@@ -366,7 +368,7 @@ mod tx {
         Ok(())
     }
 
-    /// The queue and the number of the next FPDU, which is untagged; takes it.
+    /// Takes the next FPDU, which is untagged, and returns its queue number and MSN.
     fn queue_and_number(far: &Socket) -> Result<(u32, u32)> {
         let (mut header, mut len) = ([0; SEND], 0);
         eventually(|| {
@@ -393,8 +395,8 @@ mod tx {
         ))
     }
 
-    /// RFC 5041, section 4.3: a number for each message of a queue, the same in all its segments,
-    /// and 0 behind 2^32 - 1.
+    /// RFC 5041, section 4.3: each message of a queue has an MSN, the same in all its segments;
+    /// 2^32 - 1 is followed by 0.
     #[test]
     fn each_queue_numbers_its_messages_and_begins_anew() -> Result {
         let (near, far) = pair(Family::V4)?;
@@ -412,7 +414,7 @@ mod tx {
             }
             Next::Yield
         });
-        // It does not fit into one segment.
+        // This message does not fit into one segment.
         let mut long = SendWr::default();
         long.payload.push(Sge {
             addr: rig.memory.start().expose_provenance() as u64,
@@ -441,7 +443,7 @@ mod tx {
         }
         rig.qp.transmit();
         let mut numbers = [const { KVec::new() }; 4];
-        // The last of each queue; how many segments the long one has depends on TCP.
+        // The last message of each queue; the number of segments of the long one depends on TCP.
         let mut left = 3;
         while left > 0 {
             let (queue, number) = queue_and_number(&far)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The transmit timer of a queue pair: wakes the transmitter after a time.
+//! The transmit timer of a queue pair: runs the transmit task after a delay.
 
 use iwarp::lifecycle::QpPhase;
 use kernel::{
@@ -34,16 +34,16 @@ use crate::qp::{
     Receives, //
 };
 
-/// What wakes the transmitter after a time.
+/// State of the transmit timer.
 pub(crate) enum TxTimer {
-    /// It can be armed; the handle is the last one's.
+    /// Can be armed; holds the handle of the last start.
     Ready(Option<ArcHrTimerHandle<Qp>>),
     /// The queue pair is being destroyed.
     Ended,
 }
 
-/// How long what a process posts after the end may wait before it is flushed, in milliseconds: at
-/// first, and after some time without anything to flush.
+/// Interval between flushes of what a process posts after the end of the stream, in milliseconds:
+/// at first, and at most while nothing is posted.
 pub(crate) const FLUSH_PERIOD: u32 = 50;
 const FLUSH_PERIOD_MAX: u32 = 1_000;
 
@@ -56,7 +56,7 @@ impl HrTimerCallback for Qp {
 
     /// Context: hard interrupt.
     fn run(this: ArcBorrow<'_, Self>, _: HrTimerCallbackContext<'_, Self>) -> HrTimerRestart {
-        // A doorbell from here on has to arm the timer.
+        // A doorbell after this has to arm the timer again.
         this.tx_timer_armed.xchg(false, Full);
         Arc::from(this).enqueue_tx();
         HrTimerRestart::NoRestart
@@ -64,7 +64,7 @@ impl HrTimerCallback for Qp {
 }
 
 impl Qp {
-    /// Wakes the transmitter after a time, unless that is going to happen already.
+    /// Arms the timer to run the transmit task after a delay, unless it is armed already.
     ///
     /// Context: process.
     pub(crate) fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
@@ -72,30 +72,31 @@ impl Qp {
             return;
         }
         if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
-            // It has run; at most its end is waited for.
+            // The timer has fired; dropping the handle waits at most for the callback to return.
             *last = None;
             *last = Some(self.clone().start(after));
         }
     }
 
-    /// Whether the transmitter is going to be woken, and will see what was posted before.
+    /// Returns whether the timer is armed; the transmit task it starts sees what was posted before.
     pub(crate) fn tx_timer_is_armed(&self) -> bool {
-        // ORDERING: the poster stores its request and then looks whether the timer is armed; that
-        // flag is taken back and then the transmitter looks for requests. Each side needs its store
-        // before its load.
+        // ORDERING: the poster stores its request and then loads the flag; the timer clears the
+        // flag, and then the transmit task looks for requests. Each side needs its store before its
+        // load.
         smp_mb(Full);
         self.tx_timer_armed.load(Relaxed)
     }
 
-    /// Ends the timer, which refers to the queue pair.
+    /// Stops the timer for good, which drops its reference to the queue pair.
     ///
     /// Context: process.
     pub(crate) fn end_tx_timer(&self) {
         let _drop_outside_lock = core::mem::replace(&mut *self.tx_timer.lock(), TxTimer::Ended);
     }
 
-    /// Sees to it that what is posted after the end is flushed too: a process posts receives
-    /// without a call of any kind. Each time that nothing was, the next look is twice as far away.
+    /// Arms the timer to flush receives that a process posts after the end of the stream, because
+    /// it posts them without a system call. Doubles the interval each time, up to a maximum;
+    /// [`Qp::flush_some`] resets it when something was posted.
     ///
     /// Context: process.
     pub(crate) fn watch_receives(self: &Arc<Self>) {
@@ -108,18 +109,17 @@ impl Qp {
         }
     }
 
-    /// A process that has a queue pair in error still uses it: looks are frequent again.
+    /// Shortens the flush interval again: a process still uses its queue pair in the error state.
     ///
     /// Context: process.
     pub(crate) fn watch_closely(self: &Arc<Self>) {
         if self.flush_pause.xchg(FLUSH_PERIOD, Relaxed) > FLUSH_PERIOD {
-            // The time it is armed for may be far away.
+            // The timer may be armed for a much later time.
             self.stop_tx_timer();
         }
     }
 
-    /// Disarms the timer. The caller sees to it that the transmitter looks for what was posted
-    /// meanwhile.
+    /// Disarms the timer. The caller makes the transmit task look for what was posted meanwhile.
     ///
     /// Context: process.
     pub(crate) fn stop_tx_timer(&self) {
@@ -129,10 +129,10 @@ impl Qp {
         }
     }
 
-    /// Ends work requests after the stream. A process that posts on and on is not given the work
-    /// item's whole time: the rest ends later.
+    /// Flushes work requests after the end of the stream. If a process posts continuously, leaves
+    /// the rest to the timer, so that it does not occupy the work item.
     ///
-    /// Context: process; the transmitter's.
+    /// Context: process; the running transmit task.
     pub(crate) fn flush_some(self: &Arc<Self>) -> Next {
         if self.has_posted() {
             self.flush_pause.store(FLUSH_PERIOD, Relaxed);

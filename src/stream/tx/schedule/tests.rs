@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of what is asked before a request becomes a message, on a queue pair without a
-//! stream.
+//! KUnit suite of the checks before a request becomes a message, on a queue pair without a stream.
 
 #[kernel::prelude::kunit_tests(riwarp_schedule)]
 mod schedule {
@@ -32,12 +31,12 @@ mod schedule {
         }, //
     };
 
-    /// Whether the transmitter is told of an answered Read.
+    /// Answers a Read; returns whether the transmit task has to run.
     fn answered(qp: &Qp) -> bool {
         qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT)
     }
 
-    /// A queue pair, and a region that is all of kernel memory; both go when it is dropped.
+    /// A queue pair, and a region that covers all of kernel memory; both end on drop.
     struct ScheduleRig {
         qp: Arc<Qp>,
         _cq: Arc<Cq>,
@@ -68,7 +67,7 @@ mod schedule {
             self.memory.start().wrapping_add(at).expose_provenance() as u64
         }
 
-        /// A list of `count` elements of `len` octets each.
+        /// Returns a list of `count` elements of `len` octets each.
         fn list(&self, count: usize, len: u32) -> Payload {
             let mut list = Payload::default();
             for _ in 0..count {
@@ -81,7 +80,7 @@ mod schedule {
             list
         }
 
-        /// A request that was taken from the send queue.
+        /// Returns the slot of a dequeued request.
         fn slot(&self) -> Result<Slot> {
             self.qp.sq.post(SendWr::default())?;
             match self.qp.sq.take(&mut SendWr::default()) {
@@ -90,7 +89,7 @@ mod schedule {
             }
         }
 
-        /// What becomes of an atomic operation of the peer on the word at `at`.
+        /// Carries out an atomic operation of the peer on the word at `at`.
         fn operate(&self, at: usize, operation: AtomicOperation) -> Result<Option<u64>, Fault> {
             self.qp.operate(&InboundAtomic {
                 request: AtomicRequest {
@@ -156,8 +155,8 @@ mod schedule {
     fn who_waits_for_reads_and_who_does_not() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
-        // For each number of outstanding Reads, of which there may be two: whether a Read waits, an
-        // atomic operation, a Send, and these with a fence.
+        // For each number of outstanding Reads (the limit is two): whether a Read, an atomic
+        // operation and a Send wait, then the same with a fence.
         let expected = [
             [false, false, false, false, false, false],
             [false, false, false, true, true, true],
@@ -171,7 +170,7 @@ mod schedule {
                     _ => SendOp::default(),
                 };
                 assert!(qp.must_wait(&request(op, n >= 3)) == wait);
-                // Who has to wait is to be told when a Response has come, and nobody else.
+                // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
             }
             let state = Outstanding::Read(ReadState::new(&REQUEST));
@@ -184,9 +183,9 @@ mod schedule {
     fn who_waits_for_a_response_says_so_and_then_looks_again() -> Result {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
-        // The Response came after the first look: nobody would tell of it any more.
+        // The Response arrived after the first check, so no other will end the wait.
         assert!(!qp.still_waits(|| false) && !answered(qp));
-        // One that comes after the second look is told of.
+        // A Response after the second check runs the transmit task.
         assert!(qp.still_waits(|| answered(qp)));
         Ok(())
     }
@@ -226,7 +225,7 @@ mod schedule {
             let noted = rig.qp.sq.read_done();
             assert!(noted == Some((Some(slot), key)));
         }
-        // One that cannot be does not count.
+        // A Read that fails uses no MSN.
         let (slot, msn) = (rig.slot()?, context.read_msn);
         let begun = context.begin_read(&rig.qp, &rig.list(2, 8), slot, REQUEST, false);
         assert_eq!(begun.err(), Some(WcStatus::LocalLength));
@@ -260,15 +259,15 @@ mod schedule {
         assert_eq!(rig.operate(72, ADD), Ok(Some(10)));
         assert_eq!(rig.operate(72, ADD), Ok(Some(15)));
         assert_eq!(rig.memory.copy_out(64), Some([1u64, 20, 100]));
-        // What is not aligned would not be one access.
+        // An unaligned access would not be atomic.
         for at in 73..80 {
             assert!(rig.operate(at, ADD).is_err());
         }
         assert_eq!(rig.memory.copy_out(64), Some([1u64, 20, 100]));
-        // It was checked when it came, and its owner has revoked it since.
+        // The target was checked on arrival, and its owner has revoked it since.
         assert_eq!(rig.mr.deregister(), Ok(()));
         assert_eq!(rig.operate(72, ADD), Err(Fault::SourceInvalidStag));
-        // Nor without the right.
+        // Without the right to atomic operations it fails too.
         let rig = ScheduleRig::new(
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ,
         )?;
