@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The receiver: from octets in TCP's receive queue to memory and completions.
+//! The receiver: moves octets from TCP's receive queue to memory, and posts completions.
 //!
-//! TCP calls [`Qp::data_ready`] with a view of the octets that have arrived in order. A round walks
-//! over complete FPDUs only; an incomplete one stays in TCP, and so does what the byte budget
-//! leaves over. For each FPDU, in this order: the CRC over all of it (MPA-20), the headers
-//! ([`iwarp::receiver`]), the access checks, the copy from the socket buffers into the consumer's
-//! pages. The round ends with one `consume`, one notification per completion queue, and, if there
-//! is something to answer, a round of the transmitter ([`Qp::answer`]).
+//! TCP calls [`Qp::data_ready`] with a view of the octets that have arrived in order. A round
+//! processes complete FPDUs only; an incomplete one stays in TCP, and so does what exceeds the byte
+//! budget. For each FPDU it checks, in this order, the CRC over all of it (MPA-20), the headers
+//! ([`iwarp::receiver`]) and the access rights, then copies the payload from the socket buffers to
+//! the consumer's pages. The round ends with one `consume`, one notification per completion queue
+//! and, if the peer needs an answer, a round of the transmit task ([`Qp::answer`]).
 //!
-//! After a fault nothing more is interpreted (DDP-83, MPA-21): the rest of the stream is taken from
-//! TCP and thrown away, so that the Terminate is not lost to a reset.
+//! After a fault nothing more is interpreted (DDP-83, MPA-21): the receiver consumes and discards
+//! the rest of the stream, because a reset for unread data could destroy the Terminate.
 //!
 //! Context: softirq, or process with the socket locked. Nothing sleeps; the walk itself allocates
 //! nothing.
@@ -79,10 +79,10 @@ use fpdu::{
 
 use recv::Incoming;
 
-/// Octets that one round takes before it lets others run.
+/// Maximum number of octets that one round processes.
 const BUDGET: usize = 1024 * 1024;
 
-/// The same in FPDUs, which may have but 8 octets.
+/// The same in FPDUs, which may be as short as 8 octets.
 const BUDGET_FPDUS: u64 = 4096;
 
 /// The receiver's state, under the queue pair's receive lock.
@@ -91,40 +91,40 @@ pub(crate) struct Rx {
     pub(crate) stream: Option<KBox<RxStream>>,
 }
 
-/// What there is while a stream is attached.
+/// The receive side of an attached stream.
 pub(crate) struct RxStream {
     pub(crate) conn: Arc<Conn>,
     pub(crate) receiver: Receiver,
     pub(crate) crc: Crc,
-    /// The receive work request that was taken last.
+    /// The receive work request dequeued last.
     pub(crate) incoming: Incoming,
-    /// Octets of the RDMA Write that came last, as far as nothing but Reads came behind it.
+    /// Length of the last RDMA Write, as long as at most Reads follow it.
     pub(crate) written: Written,
     pub(crate) cache: RegionCache,
     /// No FPDU has been accepted yet.
     pub(crate) untouched: bool,
-    /// What the first FPDU has to be, if the peer promised to be the first to send (MPA-41).
+    /// Allowed kinds of the first FPDU, if the peer promised to send first (MPA-41).
     pub(crate) expect_rtr: RtrKinds,
     pub(crate) flow: Flow,
-    /// The FPDU whose memory is not there, if `flow` is [`Flow::Waiting`].
+    /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
     pub(crate) deferred: Option<Deferred>,
 }
 
-/// What is done with what comes.
+/// What the receiver does with arriving octets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// It is interpreted.
+    /// Interprets them.
     Going,
-    /// It stays in TCP until memory is there for the FPDU in front.
+    /// Leaves them in TCP until the memory for the first FPDU is fetched.
     Waiting,
-    /// A fault was found or the peer has ended the stream: it is thrown away.
+    /// Discards them, because of a fault or because the peer has ended the stream.
     Stopped,
 }
 
 /// Why an FPDU is not accepted.
 #[derive(Clone, Copy)]
 pub(crate) enum Stop {
-    /// The memory for it is not there.
+    /// Its memory is absent.
     Absent,
     /// It is at fault.
     Fault(Fault),
@@ -137,7 +137,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// How much an RDMA Write brings, for the completion of Immediate Data behind it.
+/// Length of an RDMA Write, for the completion of Immediate Data that follows it.
 #[derive(Default)]
 pub(crate) struct Written {
     pub(crate) octets: u32,
@@ -159,7 +159,7 @@ impl Written {
     }
 }
 
-/// One round of the receiver: what it works with, and what it leaves to be done.
+/// One round of the receiver: its inputs, and its outcome.
 pub(crate) struct RxRound<'a, 'b> {
     pub(crate) qp: &'a Arc<Qp>,
     pub(crate) inbound: &'a mut Inbound<'b>,
@@ -167,29 +167,29 @@ pub(crate) struct RxRound<'a, 'b> {
     pub(crate) outcome: RxOutcome,
 }
 
-/// What a round leaves to be done when the lock is given back.
+/// What to do after a round, once the receive lock is released.
 #[derive(Default)]
 pub(crate) struct RxOutcome {
     pub(crate) kick: bool,
-    /// Something was completed.
+    /// A completion was posted.
     pub(crate) completed: bool,
     pub(crate) first_fpdu: Option<Arc<Conn>>,
     pub(crate) again: bool,
-    /// FPDUs that were accepted.
+    /// Number of FPDUs accepted.
     pub(crate) fpdus: u64,
-    /// Those of them that answer a request of our own.
+    /// Number of those that answer a local request.
     pub(crate) answers: u64,
 }
 
 impl RxOutcome {
-    /// Whether anything came that the peer sent by itself.
+    /// Returns whether the peer sent something other than answers.
     fn has_unprompted(&self) -> bool {
         self.fpdus != self.answers
     }
 }
 
 impl RxStream {
-    /// All is done for an FPDU.
+    /// Counts an FPDU that is processed completely.
     #[inline(always)]
     pub(crate) fn accepted(&mut self, outcome: &mut RxOutcome) {
         outcome.fpdus += 1;
@@ -201,7 +201,7 @@ impl RxStream {
 }
 
 impl Qp {
-    /// Hands the stream to the receiver, which understands `extensions`.
+    /// Attaches a stream to the receiver, which supports `extensions`.
     ///
     /// Context: process.
     ///
@@ -231,8 +231,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes the stream from the receiver; returns the cookie of the receive work request that it
-    /// was filling.
+    /// Detaches the stream from the receiver; returns the cookie of the receive work request that
+    /// was being filled.
     ///
     /// Context: process.
     pub(crate) fn stop_rx(&self) -> Option<u64> {
@@ -240,21 +240,21 @@ impl Qp {
         stream.incoming.begun()
     }
 
-    /// Works off what has arrived.
+    /// Processes the octets that have arrived.
     ///
     /// Context: softirq, or process with the socket locked.
     pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
         let mut round = RxRound::new(self, inbound, off);
         match &mut off.lock(&self.rx).stream {
             Some(stream) => stream.receive(&mut round),
-            // Nobody is interested any more.
+            // Discards the data of a stream that has ended.
             None => round.inbound.consume(round.inbound.available()),
         }
         round.end();
     }
 
-    /// Goes on with what has arrived, if the stream is that of `conn`. Ignores data that arrives
-    /// without a current stream.
+    /// Processes the octets that have arrived, if the stream belongs to `conn`. Ignores data that
+    /// arrives without a current stream.
     ///
     /// Context: as [`Qp::data_ready`].
     pub(crate) fn more_from(
@@ -274,7 +274,7 @@ impl Qp {
         round.end();
     }
 
-    /// Whether the stream may end here: no message has begun that has not ended (MPA-30).
+    /// Returns whether the stream may end here: no message is incomplete (MPA-30).
     pub(crate) fn is_between_messages(&self) -> bool {
         match &self.rx.lock().stream {
             Some(stream) => stream.flow == Flow::Stopped || !stream.receiver.is_mid_message(),
@@ -282,7 +282,7 @@ impl Qp {
         }
     }
 
-    /// The peer has ended the stream (RDMAP-97, -133).
+    /// Handles the peer's Terminate (RDMAP-97, -133).
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device().stats.terminates_received.inc();
         self.set_peer_terminate(terminate.code);
@@ -301,7 +301,7 @@ impl<'a, 'b> RxRound<'a, 'b> {
         }
     }
 
-    /// Counts what was accepted, and the octets that it had.
+    /// Updates the statistics with the accepted FPDUs and their length.
     #[inline(always)]
     pub(crate) fn count(&self, octets: usize) {
         if self.outcome.has_unprompted() {
@@ -312,7 +312,7 @@ impl<'a, 'b> RxRound<'a, 'b> {
         stats.rx_bytes.add(octets as u64);
     }
 
-    /// Does what the round has left to be done. The receiver's lock is not held any more.
+    /// Does what the outcome asks for. The receive lock is released already.
     #[inline(always)]
     pub(crate) fn end(self) {
         let Self { qp, outcome, .. } = self;
@@ -333,11 +333,11 @@ impl<'a, 'b> RxRound<'a, 'b> {
 }
 
 impl RxStream {
-    /// Works off complete FPDUs, as long as the budget lasts.
+    /// Processes complete FPDUs until the budget is used up.
     pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
         let available = round.inbound.available();
         let mut pos = 0;
-        // Without a length there is nothing to look at: the usual end.
+        // Stops where no length field is available: the usual end.
         while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET || round.outcome.fpdus >= BUDGET_FPDUS {
                 round.qp.device().stats.rx_budget_ends.inc();
@@ -358,7 +358,7 @@ impl RxStream {
         }
     }
 
-    /// Works off the FPDU at `pos`; returns its length, or [`None`] if it is not complete or has to
+    /// Processes the FPDU at `pos`; returns its length, or [`None`] if it is incomplete or has to
     /// wait.
     pub(crate) fn receive_one(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> Option<usize> {
         let mut front = [0; FRONT_MAX];
@@ -375,7 +375,7 @@ impl RxStream {
         Some(fpdu.len)
     }
 
-    /// Ends the stream for a fault in the FPDU with this header.
+    /// Terminates the stream for a fault in the FPDU with this header.
     #[cold]
     pub(crate) fn stop(
         &mut self,
@@ -387,7 +387,7 @@ impl RxStream {
         round.outcome.completed = true;
         self.flow = Flow::Stopped;
         round.qp.device().stats.rx_faults.inc();
-        // What arrived with a bad CRC is not quoted: it may be anything (RDMAP-40).
+        // An FPDU with a bad CRC is not quoted: its octets may be anything (RDMAP-40).
         let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
         round.qp.fault(fault, quoted.as_ref());
     }
@@ -404,7 +404,7 @@ impl RxStream {
             round.qp.device().stats.crc_errors.inc();
             return Err(Stop::Fault(Fault::Crc));
         }
-        // Looked at where it is: a copy of it would cost as much as the rest.
+        // Matched by reference, because copying the segment is expensive.
         match &self.receiver.handle_fpdu(header, fpdu.ulpdu_len) {
             Err(fault) => Err(Stop::Fault(*fault)),
             Ok(Segment::Write(segment)) if !self.untouched => {
@@ -414,7 +414,7 @@ impl RxStream {
         }
     }
 
-    /// Accepts what is no Write, or the first of all.
+    /// Accepts any segment but a Write, and the first segment of any kind.
     #[inline(never)]
     fn accept_other(
         &mut self,
@@ -425,7 +425,7 @@ impl RxStream {
     ) -> Result<(), Stop> {
         if self.untouched && !self.expect_rtr.is_empty() {
             match self.expect_rtr.expect(segment)? {
-                // Its consumer never sees it (MPA-42).
+                // The consumer never sees this message (MPA-42).
                 Rtr::Send | Rtr::Write => return Ok(()),
                 Rtr::Read => {}
             }
@@ -459,7 +459,7 @@ impl RxStream {
                 Ok(())
             }
             Segment::AtomicResponse(response) => self.take_atomic_response(round, *response),
-            // No consumer could be told of it (EXT-4).
+            // The consumer cannot receive Immediate Data (EXT-4).
             Segment::Immediate(_) if !round.qp.tells_immediate_data() => {
                 Err(Stop::Fault(Fault::OpcodeReserved))
             }
@@ -479,7 +479,7 @@ impl RxStream {
     ) -> Result<(), Stop> {
         let payload = segment.payload;
         self.written.add(segment);
-        // DDP-41: nothing of an empty tagged segment is checked.
+        // DDP-41: an empty tagged segment is not checked.
         if payload.len == 0 {
             return Ok(());
         }
@@ -499,8 +499,8 @@ impl RxStream {
 }
 
 impl<'b> RxRound<'_, 'b> {
-    /// Checks the target of a segment of a Write, and calls `place(memory, offset, inbound)` inside
-    /// of it.
+    /// Checks the target of a Write segment, and calls `place(memory, offset, inbound)` while the
+    /// region is accessible.
     #[inline(always)]
     pub(crate) fn inside_target(
         &mut self,
@@ -523,7 +523,7 @@ impl<'b> RxRound<'_, 'b> {
     }
 }
 
-/// How the request that the peer refuses ends.
+/// Returns how the request that the peer's Terminate refuses completes.
 fn failure_of(terminate: &Terminate) -> FirstFailure {
     match terminate.code.class() {
         Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => FirstFailure::RemoteAccess,
@@ -551,7 +551,7 @@ mod rounds {
             };
             outcome.has_unprompted()
         };
-        // An answer that had to wait for memory was not accepted yet.
+        // An answer that waits for memory is not accepted yet.
         assert!(!unprompted(0, 0));
         assert!(!unprompted(3, 3));
         assert!(unprompted(3, 2));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the peer answers: Read Responses, and what the targets of atomic operations held before.
+//! Answers of the peer: Read Responses and Atomic Responses.
 //!
 //! Context: softirq, or process with the socket locked.
 
@@ -54,7 +54,7 @@ impl RxStream {
         Ok(())
     }
 
-    /// Takes what the target of an atomic operation of ours held before.
+    /// Places the original value of an Atomic Response.
     pub(crate) fn take_atomic_response(
         &mut self,
         round: &mut RxRound<'_, '_>,
@@ -70,26 +70,26 @@ impl RxStream {
     }
 }
 
-/// A part of the payload of an FPDU, and where it goes.
+/// A part of an FPDU's payload, and its destination.
 pub(crate) struct PayloadPiece {
-    /// Octets into the buffer.
+    /// Offset in the buffer.
     pub(crate) offset: u32,
-    /// Octets into TCP's receive queue.
+    /// Offset in TCP's receive queue.
     pub(crate) pos: usize,
-    /// Octets.
+    /// Length in octets.
     pub(crate) len: usize,
 }
 
 impl RxRound<'_, '_> {
-    /// Copies octets from TCP into an element of a local list.
+    /// Copies octets from TCP into an element of a scatter/gather list.
     #[inline(always)]
     pub(crate) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {
         let PayloadPiece { offset, pos, len } = *piece;
         sink.place(self.qp.pd(), offset, self.inbound, pos, len, self.off)
     }
 
-    /// An FPDU that answers the oldest outstanding Read or atomic operation was placed; with the
-    /// last one, that operation is over.
+    /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one
+    /// completes the operation.
     pub(crate) fn answered(&mut self, last: bool) {
         self.outcome.answers += 1;
         if last {
@@ -97,7 +97,7 @@ impl RxRound<'_, '_> {
         }
     }
 
-    /// The oldest outstanding Read or atomic operation is over.
+    /// Completes the oldest outstanding Read or atomic operation.
     fn end_read(&mut self) {
         let qp = self.qp;
         self.outcome.completed = true;
@@ -110,7 +110,7 @@ impl RxRound<'_, '_> {
                 qp.sq.finish(slot, status, qp.origin());
             }
         }
-        // Somebody may wait for it: a fenced request, one beyond ORD, or the end.
+        // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.
         self.outcome.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
     }
 }

@@ -16,20 +16,20 @@ use kernel_ext::{
     net::Inbound, //
 };
 
-/// Octets that a look at the front of an FPDU needs at most.
+/// Maximum length of the front of an FPDU that is parsed, in octets.
 pub(crate) const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
 
 /// A complete FPDU in the receive queue.
 pub(crate) struct Fpdu {
-    /// Where it begins in the receive queue, in octets.
+    /// Offset in the receive queue.
     pos: usize,
     pub(crate) ulpdu_len: u16,
-    /// Octets of all of it.
+    /// Length of the whole FPDU, in octets.
     pub(crate) len: usize,
 }
 
 impl Fpdu {
-    /// Looks at the FPDU at `pos`; [`None`] if it is not complete. Its first octets are copied to
+    /// Finds the FPDU at `pos`; returns [`None`] if it is incomplete. Copies its first octets to
     /// `front`.
     #[inline]
     pub(crate) fn at(
@@ -51,13 +51,13 @@ impl Fpdu {
         })
     }
 
-    /// Where the payload of its segment begins in the receive queue.
+    /// Returns the offset of its segment's payload in the receive queue.
     #[inline(always)]
     pub(crate) fn payload_pos(&self, payload: PayloadSpan) -> usize {
         self.pos + mpa::LENGTH_LEN + usize::from(payload.offset)
     }
 
-    /// Whether the CRC at its end is the one of all octets before it (MPA-18).
+    /// Returns whether the CRC at its end matches all octets before it (MPA-18).
     pub(crate) fn crc_is_right(&self, inbound: &mut Inbound<'_>) -> bool {
         let covered = self.len - mpa::CRC_LEN;
         let crc = crc32c::finish(inbound.crc32c(self.pos, covered, crc32c::INIT));

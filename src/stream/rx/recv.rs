@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What uses up a receive work request: Sends, which fill its buffer, and Immediate Data.
+//! Consumers of receive work requests: Sends, which fill the buffer, and Immediate Data.
 //!
 //! Context: softirq, or process with the socket locked.
 
@@ -49,24 +49,24 @@ use crate::{
     qp::Qp, //
 };
 
-/// A receive work request, which is filled in where it stays.
+/// A receive work request, filled in place.
 #[derive(Default)]
 pub(crate) struct Incoming {
     wr: RecvWr,
     pub(crate) buffer: Slices,
     buffer_len: u32,
-    /// How far the current Send has filled it; [`None`] if there is none.
+    /// Progress of the current Send; [`None`] if no Send is in progress.
     progress: Option<SendProgress>,
 }
 
 impl Incoming {
-    /// The cookie of the receive work request that a Send has begun to fill.
+    /// Returns the cookie of the receive work request that a Send has begun to fill.
     pub(crate) fn begun(&self) -> Option<u64> {
         self.progress.is_some().then_some(self.wr.id)
     }
 }
 
-/// How a receive work request ends.
+/// Result of a receive work request.
 struct Received {
     status: WcStatus,
     opcode: WcOpcode,
@@ -76,7 +76,7 @@ struct Received {
 }
 
 impl Received {
-    /// With an error.
+    /// Returns a result with an error status.
     fn failed(status: WcStatus) -> Self {
         Self {
             status,
@@ -133,7 +133,7 @@ impl RxStream {
         Ok(incoming.deliver(qp, placement, segment)?)
     }
 
-    /// Takes Immediate Data, which uses a receive work request up and nothing of its buffer
+    /// Completes a receive work request with Immediate Data, which uses none of its buffer
     /// (EXT-66).
     pub(crate) fn take_immediate(
         &mut self,
@@ -163,8 +163,7 @@ impl RxStream {
 }
 
 impl Incoming {
-    /// Goes on when a segment of a Send is placed: completes the receive work request behind the
-    /// last one.
+    /// Finishes a placed segment of a Send: the last one completes the receive work request.
     #[inline(always)]
     pub(crate) fn deliver(
         &mut self,
@@ -199,16 +198,15 @@ impl Incoming {
         Ok(())
     }
 
-    /// Ends the receive work request of a Send with an error; returns `fault`.
+    /// Completes the receive work request of a Send with an error; returns `fault`.
     pub(crate) fn refuse(&mut self, qp: &Qp, status: WcStatus, fault: Fault) -> Fault {
         self.progress = None;
         complete_receive(qp, self.wr.id, Received::failed(status));
         fault
     }
 
-    /// Takes the next receive work request for a Send and resolves its list. Returns whether that
-    /// is still to be checked: a list of one element, for a Send of one segment, is when that is
-    /// placed.
+    /// Dequeues a receive work request for a Send and resolves its list. Returns whether the list
+    /// is still unchecked: for a list of one element and a Send of one segment, placing checks it.
     pub(crate) fn begin(
         &mut self,
         qp: &Qp,
@@ -234,7 +232,7 @@ impl Incoming {
     }
 }
 
-/// Takes the next receive work request.
+/// Dequeues a receive work request.
 fn take_wr(qp: &Qp, wr: &mut RecvWr) -> Result<(), Fault> {
     match qp.take_receive(wr) {
         Some(Ok(())) => Ok(()),
@@ -261,7 +259,7 @@ fn complete_receive(qp: &Qp, id: u64, received: Received) {
     });
 }
 
-/// What a completion has of the eight octets of Immediate Data.
+/// The part of the eight octets of Immediate Data that a completion holds.
 #[derive(Debug, PartialEq, Eq)]
 struct ImmediateValue {
     /// The four octets of the verbs.
@@ -270,8 +268,8 @@ struct ImmediateValue {
     truncated: bool,
 }
 
-/// Returns the first four octets, which this and other devices send the value in, unless these are
-/// zero and the others are not.
+/// Returns the first four octets, in which this and other devices send the value, unless these are
+/// zero and the other four are not.
 const fn immediate_value(data: [u8; Immediate::LEN]) -> ImmediateValue {
     match data {
         [0, 0, 0, 0, a, b, c, d] => ImmediateValue {

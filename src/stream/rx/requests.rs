@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the peer asks for: Reads and atomic operations, which the transmitter answers.
+//! Requests of the peer: Reads and atomic operations, which the transmit task answers.
 //!
 //! Context: softirq, or process with the socket locked.
 
@@ -27,7 +27,7 @@ use crate::{
 };
 
 impl RxStream {
-    /// Takes a Read Request, of which a Terminate would quote the headers.
+    /// Checks and queues a Read Request; a Terminate would quote its headers.
     pub(crate) fn take_read_request(
         &mut self,
         qp: &Qp,
@@ -37,8 +37,8 @@ impl RxStream {
         let request = queued.admit(qp.inbound_reads.room())?;
         let mut source = None;
         if request.len != 0 {
-            // The whole range is checked now, before the first octet of the Response goes out
-            // (RDMAP-156), and again for each FPDU of it.
+            // Checks the whole range now, before the first octet of the Response is sent
+            // (RDMAP-156); each FPDU of the Response is checked again.
             let region = self.cache.get(qp.device(), request.source_stag);
             let view = region.map(|region| region.view(qp.stream_id()));
             check_source(
@@ -57,7 +57,7 @@ impl RxStream {
         }))
     }
 
-    /// Takes an Atomic Request, likewise.
+    /// Checks and queues an Atomic Request, likewise.
     pub(crate) fn take_atomic_request(
         &mut self,
         qp: &Qp,
@@ -83,7 +83,7 @@ impl RxStream {
 
 impl Qp {
     fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
-        // Only this receiver puts requests in, so the room that was found is still there.
+        // Only this receiver adds requests, so the room found before still exists.
         if self.inbound_reads.put(request) {
             Ok(())
         } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of the receiver between two connections: an old one whose work is not done yet, and
-//! a new one.
+//! KUnit suite of the receiver with two connections: an old one with unfinished work, and a new
+//! one.
 
 mod kernel_memory;
 
@@ -53,15 +53,16 @@ mod streams {
         sync::SpinLockBh, //
     };
 
-    /// The Send with that number, without payload. Nobody looks at the CRC.
+    /// Returns the Send with that MSN, without payload and without a valid CRC; the receiver does
+    /// not check it.
     fn send(msn: u8) -> [u8; FPDU] {
         let mut fpdu = [0; FPDU];
         (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, 0x41, 0x43, msn);
         fpdu
     }
 
-    /// Gives the queue pair another stream as soon as its consumer hears of a completion: stands
-    /// for a consumer who resets it and connects anew while the receiver has no lock.
+    /// Gives the queue pair another stream on its next completion: stands for a consumer that
+    /// resets and reconnects it while the receiver holds no lock.
     #[pin_data]
     struct Change {
         qp: SetOnce<Arc<Qp>>,
@@ -80,7 +81,7 @@ mod streams {
         }
     }
 
-    /// A queue pair with two receives, and two connections that could be its.
+    /// A queue pair with two receives, and two connections to choose from.
     struct RxRig {
         qp: Arc<Qp>,
         cq: Arc<Cq>,
@@ -118,38 +119,38 @@ mod streams {
             })
         }
 
-        /// Makes a connection that of the stream.
+        /// Makes a connection the one of the stream.
         fn start(&self, which: usize) -> Result {
             self.qp
                 .start_rx(&self.ours[which], &PARAMS, Extensions::Rfc7306)
         }
 
-        /// Sends through a connection, and waits until it has arrived.
+        /// Sends octets through a connection, and waits until they have arrived.
         fn say(&self, which: usize, octets: &[u8]) -> Result {
             let before = self.left(which);
             self.peers[which].send(octets)?;
             eventually(|| self.left(which) == before + octets.len())
         }
 
-        /// How many octets have arrived that nobody has taken.
+        /// Returns how many octets have arrived and are not consumed.
         fn left(&self, which: usize) -> usize {
             self.ours[which]
                 .socket()
                 .with_inbound(|inbound| inbound.available())
         }
 
-        /// Has the work item of the receiver run.
+        /// Runs the work item of the receiver.
         fn work(&self) {
             self.qp.enqueue_rx();
             self.bench.device.queues.tx.flush();
         }
 
-        /// Whether the next completion is that of this receive, which has succeeded.
+        /// Returns whether the next completion is the successful one of this receive.
         fn received(&self, id: u64) -> bool {
             polled(&self.cq) == Some((id, Some(WcStatus::Success), 0))
         }
 
-        /// Puts the Send in front of the first connection off, as if its memory were not there.
+        /// Defers the first Send of the first connection, as if its memory were absent.
         fn put_off(&self) -> Result {
             let header = send(1);
             let mut rx = self.qp.rx.lock();
@@ -167,7 +168,7 @@ mod streams {
             Ok(())
         }
 
-        /// Takes the receive for it.
+        /// Dequeues the receive for it.
         fn begin(&self, stream: &mut RxStream, segment: &SendSegment) -> Result<bool, Fault> {
             let RxStream {
                 incoming, cache, ..
@@ -175,7 +176,7 @@ mod streams {
             incoming.begin(&self.qp, cache, segment)
         }
 
-        /// Whether the stream is that of this connection, and goes on.
+        /// Returns whether the stream belongs to this connection and is not stopped or waiting.
         fn is_of(&self, which: usize) -> bool {
             let rx = self.qp.rx.lock();
             rx.stream.as_ref().is_some_and(|stream| {
@@ -183,7 +184,7 @@ mod streams {
             })
         }
 
-        /// Goes on with what was put off.
+        /// Resumes the deferred Send.
         fn resume(&self) {
             let wanted = self.ours[0]
                 .socket()
@@ -232,7 +233,7 @@ mod streams {
         assert!(rig.received(1));
         assert!(rig.is_of(1));
         assert_eq!(rig.left(0), FPDU);
-        // The new one begins at its beginning.
+        // The new connection starts with the first MSN.
         rig.qp.bind(&rig.ours[1])?;
         rig.say(1, &send(1))?;
         rig.work();
@@ -241,14 +242,14 @@ mod streams {
         Ok(())
     }
 
-    /// A work item that an old stream has left finds the connection that the queue pair has by
+    /// The work item queued for an old stream runs on the connection that the queue pair has by
     /// then.
     #[test]
     fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
         let rig = RxRig::new()?;
         rig.qp.bind(&rig.ours[1])?;
         rig.say(1, &send(1))?;
-        // Its start-up is not done: there is no stream, or still the old one.
+        // The start-up is not finished: the queue pair has no stream, or still the old one.
         rig.work();
         assert_eq!(rig.left(1), FPDU);
         rig.start(0)?;

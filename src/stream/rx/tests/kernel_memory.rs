@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a peer does to the memory of a kernel consumer, in whole FPDUs over the loopback interface.
+//! KUnit suite of a peer's access to the memory of a kernel consumer, with whole FPDUs over the
+//! loopback interface.
 
 #[kernel::prelude::kunit_tests(riwarp_rx_kernel_memory)]
 mod kernel_memory {
@@ -59,7 +60,7 @@ mod kernel_memory {
     /// Send with Invalidate.
     const SEND_INVALIDATE: u8 = 4;
     const ATOMIC_REQUEST: u8 = 10;
-    /// Octets that are registered.
+    /// Length of the registered memory, in octets.
     const LEN: u32 = 64;
 
     /// Fast-registered memory.
@@ -70,8 +71,8 @@ mod kernel_memory {
     }
 
     impl Target {
-        /// Registers a page's first octets in a domain, all rights given, under this first offset,
-        /// as if on the queue pair of `rig`.
+        /// Registers the first octets of a page in a domain, with all rights, from the tagged
+        /// offset `base` on, as if on the queue pair of `rig`.
         fn new(rig: &ConnRig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
             let owned = kernel_owned();
             let created = Mr::fast_reg(pd.as_arc_borrow(), owned, Shape::Pages, 1)?;
@@ -112,7 +113,7 @@ mod kernel_memory {
         }
     }
 
-    /// Adds 1 to the 64 bits at an offset of the target, as the request with this number.
+    /// Adds 1 to the 64 bits at the tagged offset `to`, with an Atomic Request of MSN `number`.
     fn add_one(rig: &ConnRig, target: &Target, to: u64, number: u32) -> Result {
         let request = AtomicRequest {
             identifier: 0x1d,
@@ -123,7 +124,7 @@ mod kernel_memory {
         rig.put(ATOMIC_REQUEST, 0, (1, number), request.encode())
     }
 
-    /// It is the address that has to be a multiple of 8, not the offset (EXT-35).
+    /// The address has to be a multiple of 8, not the tagged offset (EXT-35).
     #[test]
     fn an_atomic_is_aligned_by_its_address() -> Result {
         const BASE: u64 = 0x1004;
@@ -133,20 +134,20 @@ mod kernel_memory {
         rig.open(&PARAMS)?;
         add_one(&rig, &target, BASE + 8, 1)?;
         let answer = rig.take::<{ 2 + UNTAGGED + 12 + 4 }>()?;
-        // Opcode 11, and behind the identifier what was there.
+        // Opcode 11, and the original value after the identifier.
         assert_eq!(answer[2..4], [0x41, 0x4b]);
         assert_eq!(answer[24..32], 41_u64.to_be_bytes());
         assert_eq!(target.word(8), Some(42));
-        // An offset that is a multiple of 8 leads to an address that is none: Remote Operation
-        // Error, catastrophic, localized to the stream.
+        // The tagged offset is a multiple of 8, but the address is not: Remote Operation Error,
+        // catastrophic, localized to the stream.
         add_one(&rig, &target, BASE + 12, 2)?;
         assert_eq!(rig.take_terminate(), Ok((0, 2, 7)));
         assert_eq!((target.word(8), target.word(16)), (Some(42), Some(0)));
         Ok(())
     }
 
-    /// A peer takes back what is of its stream's domain, and nothing that differs from that in
-    /// nothing but its domain (RDMAP-91, -93, -149, -160).
+    /// A peer invalidates a region of its stream's domain, and none that differs only in its domain
+    /// (RDMAP-91, -93, -149, -160).
     #[test]
     fn a_peer_takes_back_nothing_of_another_domain() -> Result {
         let rig = ConnRig::new()?;
