@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Paging on demand, for both directions of a stream: memory that need not be there is brought in
-//! when a copy meets it.
+//! Paging on demand, for both directions of a stream: memory that is not pinned is fetched when a
+//! copy finds it absent.
 
 pub(crate) mod mr;
 pub(crate) mod qp;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Regions whose memory need not be there: bringing it in, for a copy that waits or beforehand.
+//! Regions whose memory may be absent: fetches a range that a copy found absent, or prefetches on a
+//! process's advice. A fetched range stays pinned until the copy is made.
 //!
-//! What enters: a range of a region that a copy met and did not find there, or a process's advice.
-//! What leaves: the octets of that range, pinned until the copy is made.
-//!
-//! Context: process. It takes as long as the process's page faults do, so no lock is held, and no
-//! guard of a region.
+//! Context: process. It takes as long as the process's page faults do, so the caller holds no lock
+//! and no guard of a region.
 
 use kernel::{
     prelude::*,
@@ -37,32 +35,32 @@ use crate::mem::mr::{
     Region, //
 };
 
-/// Octets of a region that a copy waits for.
+/// A range of a region for which a copy waits.
 pub(crate) struct Wanted {
     pub(crate) region: Arc<Region>,
     /// Offset in the region.
     pub(crate) at: u64,
-    /// Octets.
+    /// Length in octets.
     pub(crate) len: usize,
-    /// What the copy does with them.
+    /// How the copy uses the range.
     pub(crate) usage: LocalUse,
 }
 
 impl Wanted {
-    /// Brings them in. They are all of the memory that is returned, which is to be dropped soon
-    /// after the copy, in process context. The copy has to be made inside of the region, and
-    /// checked as any other.
+    /// Fetches the range. The returned memory holds exactly this range; the caller drops it soon
+    /// after the copy, in process context. The copy has to be made while the region is accessible,
+    /// and checked as any other.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they cannot be had, or the region has ended.
+    /// `EFAULT` if the range cannot be fetched, or the region has ended.
     pub(crate) fn fetch(&self) -> Result<Memory> {
         let (paged, at) = self.region.paged(self.at).ok_or(EFAULT)?;
         let write = self.usage == LocalUse::Sink;
         Ok(Memory::Pages(paged.fetch(at, self.len, write)?))
     }
 
-    /// Whether it is the same.
+    /// Returns whether both name the same range and use.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.region, &other.region)
             && (self.at, self.len, self.usage) == (other.at, other.len, other.usage)
@@ -70,7 +68,7 @@ impl Wanted {
 }
 
 impl Region {
-    /// The memory that need not be there, and where in it the offset is.
+    /// Returns the paged memory of the region and the offset in it.
     fn paged(&self, at: u64) -> Option<(Arc<Paged>, u64)> {
         let inside = self.try_access()?;
         let (paged, at) = inside.memory().paged(at)?;
@@ -78,12 +76,12 @@ impl Region {
     }
 }
 
-/// Brings memory in beforehand.
+/// Prefetches memory.
 ///
 /// # Errors
 ///
-/// * `EFAULT` if a key is wrong or does not give the right to write that is asked for, or a range
-///   is not inside of its region or not in the process's memory.
+/// * `EFAULT` if a key is wrong or lacks the requested right to write, or a range exceeds its
+///   region or the process's memory.
 /// * `EINVAL` if a region is not paged on demand.
 /// * `EINTR` if the process is being killed.
 pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {

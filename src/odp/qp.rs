@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The work items that bring in memory which a queue pair's streams wait for.
+//! The work items that fetch memory for which a queue pair's streams wait.
 //!
-//! One for each direction, since either may take long. Each device has a queue for them, and each
-//! item may have a thread of its own: a process whose page faults take for ever holds up nobody
-//! else, but for who ends the device.
+//! Each direction has its own, since either may take long. Each device has a workqueue for them,
+//! and each item may run in its own thread: a process whose page faults never end blocks only the
+//! removal of the device.
 //!
 //! Context: process.
 
@@ -32,11 +32,12 @@ impl WorkItem<PAGING_IN> for Qp {
             .socket()
             .with_inbound(|inbound| this.resume(&conn, inbound, fetched.as_ref()))
         {
-            // What was fetched before has been copied to, and goes here, where that may sleep.
+            // The memory fetched before has been copied to; it is dropped here, where that may
+            // sleep.
             fetched = Some(Fetched::new(wanted));
         }
         drop(fetched);
-        // The end of the stream may wait behind what was not taken.
+        // The end of the stream may be queued behind octets that were not consumed.
         conn.look();
     }
 }
@@ -50,15 +51,15 @@ impl WorkItem<PAGING_OUT> for Qp {
 }
 
 impl Qp {
-    /// Has memory brought in for the receiver. Context: any.
+    /// Queues the work item that fetches memory for the receiver. Context: any.
     pub(crate) fn enqueue_paging_in(self: &Arc<Self>) {
         if let Some(queue) = self.device.paging.get() {
-            // An item that is queued already will see what there is.
+            // If it is queued already, it will see the request.
             let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
         }
     }
 
-    /// Has memory brought in for the transmitter. Context: any.
+    /// Queues the work item that fetches memory for the transmit task. Context: any.
     pub(crate) fn enqueue_paging_out(self: &Arc<Self>) {
         if let Some(queue) = self.device.paging.get() {
             let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! FPDUs whose memory is not there.
+//! Incoming FPDUs whose memory is absent.
 //!
-//! What enters: an FPDU that was found to be good, and was about to be placed where there is no
-//! page. It stays in TCP's queue, and all behind it, while a work item brings the memory in: the
-//! order of the stream is kept, its peer runs against the window, and no other stream is held up.
-//! What leaves: the rest of what there was to be done for the FPDU. What was done for it already is
-//! in [`Deferred`], so nothing is done twice but the copy.
+//! If a good FPDU is to be placed in an absent page, it stays in TCP's queue, with all data that
+//! follows it, while a work item fetches the memory. This keeps the order of the stream, lets the
+//! TCP window stop the peer, and delays no other stream. Then the rest of the FPDU is processed:
+//! [`Deferred`] records what was done already, so only the copy is repeated.
 //!
-//! The memory that was brought in is pinned until it was copied to, so each FPDU waits once for
-//! each piece of its memory, whatever the process does.
+//! The fetched memory stays pinned until the copy is made, so each FPDU waits once for each piece
+//! of its memory, whatever the process does.
 //!
-//! Context: putting off: softirq, or process with the socket locked. Going on: process, the socket
+//! Context: deferring: softirq, or process with the socket locked. Resuming: process, the socket
 //! locked.
 
 use core::ops::Range;
@@ -63,30 +62,30 @@ use crate::{
     qp::Qp, //
 };
 
-/// The FPDU in front of TCP's queue, and what has been done for it.
+/// The deferred FPDU, the first in TCP's queue, and what was done for it.
 pub(crate) struct Deferred {
     step: DeferredCopy,
-    /// Octets of its payload that are placed.
+    /// Number of octets of its payload that are placed.
     done: usize,
 }
 
-/// What is left to be done: the copy, and what follows it.
+/// What remains to be done: the copy, and what follows it.
 enum DeferredCopy {
     Write(TaggedSegment),
     Send(SendSegment, SendPlacement),
     Response(ReadPlacement, Slice, PayloadSpan),
-    /// What the target of an atomic operation of ours held before.
+    /// The original value in the answer to a local atomic operation.
     Original(u64, Slice),
 }
 
-/// Memory that was brought in for an FPDU of a stream.
+/// Memory fetched for an FPDU of a stream.
 pub(crate) struct Fetched {
     wanted: Wanted,
     memory: Result<Memory>,
 }
 
 impl Fetched {
-    /// Brings it in.
+    /// Fetches the range.
     ///
     /// Context: process; takes as long as page faults do.
     pub(crate) fn new(wanted: Wanted) -> Self {
@@ -95,13 +94,13 @@ impl Fetched {
     }
 }
 
-/// Why an FPDU that was put off is not placed.
+/// Why a deferred FPDU is not placed.
 enum Halt {
-    /// This has to be brought in first.
+    /// This range has to be fetched first.
     Wants(Wanted),
-    /// The local list is at fault.
+    /// The local scatter/gather list is at fault.
     Refused(WcStatus),
-    /// It is at fault.
+    /// The FPDU is at fault.
     Fault(Fault),
 }
 
@@ -112,7 +111,7 @@ impl From<Fault> for Halt {
 }
 
 impl RxStream {
-    /// A Write was not placed.
+    /// Defers a Write whose target is absent; other errors are faults.
     #[cold]
     pub(crate) fn put_off_write(&mut self, error: Error, segment: &TaggedSegment) -> Stop {
         if error == EAGAIN {
@@ -122,13 +121,13 @@ impl RxStream {
         }
     }
 
-    /// A Send has no memory to be placed in.
+    /// Defers a Send whose buffer is absent.
     #[cold]
     pub(crate) fn put_off_send(&mut self, segment: &SendSegment, placement: SendPlacement) -> Stop {
         self.put_off(DeferredCopy::Send(*segment, placement))
     }
 
-    /// A Read Response was not placed.
+    /// Defers a Read Response whose sink is absent; other errors are faults.
     #[cold]
     pub(crate) fn put_off_response(
         &mut self,
@@ -143,7 +142,7 @@ impl RxStream {
         }
     }
 
-    /// The answer to an atomic operation was not placed.
+    /// Defers an Atomic Response whose sink is absent; other errors are faults.
     #[cold]
     pub(crate) fn put_off_original(&mut self, why: NotCopied, original: u64, sink: Slice) -> Stop {
         match why {
@@ -159,8 +158,8 @@ impl RxStream {
 }
 
 impl Qp {
-    /// Goes on with the FPDU that was put off, and then with the stream, if it is still that of
-    /// `conn`. Returns what has to be brought in before it can.
+    /// Resumes the deferred FPDU, and then the stream, if it still belongs to `conn`. Returns the
+    /// range to fetch before that is possible.
     ///
     /// Context: process, the socket locked.
     pub(crate) fn resume(
@@ -182,14 +181,14 @@ impl Qp {
             Some(wanted)
         })?;
         if wanted.is_none() {
-            // With what is behind it. The lock was given back, so the stream may be another one by
-            // now.
+            // Processes the data that follows. The lock was released, so the stream may be another
+            // one by now.
             BhOff::run(|off| self.more_from(conn, inbound, off));
         }
         wanted
     }
 
-    /// Whether an FPDU waits for its memory.
+    /// Returns whether an FPDU waits for its memory.
     pub(crate) fn is_paging_in(&self) -> bool {
         let rx = self.rx.lock();
         rx.stream
@@ -199,14 +198,14 @@ impl Qp {
 }
 
 impl RxStream {
-    /// The FPDU in front of TCP's queue has to wait.
+    /// Suspends the receiver until the memory of the first FPDU in TCP's queue is fetched.
     #[cold]
     pub(crate) fn wait_for_memory(&mut self, qp: &Arc<Qp>) {
         self.flow = Flow::Waiting;
         qp.enqueue_paging_in();
     }
 
-    /// Takes the FPDU from TCP once all is done for it; returns what it still wants.
+    /// Finishes the deferred FPDU and consumes it; returns the range it still needs, if any.
     fn go_on(&mut self, round: &mut RxRound<'_, '_>, fetched: Option<&Fetched>) -> Option<Wanted> {
         let mut front = [0; FRONT_MAX];
         self.flow = Flow::Going;
@@ -319,14 +318,14 @@ impl RxStream {
         match placed {
             Ok(()) => Ok(()),
             Err(error) if error == EAGAIN => Err(Halt::Wants(wanted)),
-            // The process has nothing there.
+            // The process has no memory mapped there.
             Err(_) => Err(Halt::Fault(Fault::TaggedBounds)),
         }
     }
 }
 
 impl RxRound<'_, '_> {
-    /// Places octets in a part of a local list.
+    /// Places octets in a part of a scatter/gather list.
     fn place_piece(
         &mut self,
         slice: &Slice,
@@ -344,7 +343,7 @@ impl RxRound<'_, '_> {
     }
 }
 
-/// Calls `copy` with what was brought in, if it is the range of the slice that is wanted now.
+/// Calls `copy` with the fetched memory, if that is the range of the slice to copy to now.
 fn with_fetched(
     pd: PdId,
     slice: &Slice,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scatter/gather lists whose memory has to be brought in.
+//! Scatter/gather lists whose memory has to be fetched.
 //!
 //! Context: as each function says.
 
@@ -23,8 +23,8 @@ use crate::{
 };
 
 impl Slice {
-    /// What has to be brought in for a copy of `len` octets from `offset` on; [`None`] if that may
-    /// not be copied any more.
+    /// Returns the memory to fetch for a copy of `len` octets from `offset` on; [`None`] if the
+    /// copy is not allowed any more.
     ///
     /// Context: any.
     pub(crate) fn wanted(
@@ -46,7 +46,7 @@ impl Slice {
         })
     }
 
-    /// As [`Slice::place`], in octets that were brought in.
+    /// As [`Slice::place`], into fetched memory.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Slice {
         })
     }
 
-    /// As [`Slice::put`], in octets that were brought in.
+    /// As [`Slice::put`], into fetched memory.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Slice {
         })
     }
 
-    /// Reads octets from `offset` on into a private buffer, and brings them in if need be.
+    /// Reads octets from `offset` on into a private buffer, and fetches absent pages.
     ///
     /// Context: process; takes as long as page faults do.
     fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
@@ -97,13 +97,13 @@ impl Slice {
 }
 
 impl Slices {
-    /// Reads octets from `offset` on into a private buffer, and brings them in if need be.
+    /// Reads octets from `offset` on into a private buffer, and fetches absent pages.
     ///
     /// Context: process; takes as long as page faults do.
     ///
     /// # Errors
     ///
-    /// One of the regions was revoked, or its memory cannot be had.
+    /// One of the regions was revoked, or its memory cannot be fetched.
     pub(crate) fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
         self.walk(offset, octets.len(), |slice, at, piece, done| {
             let octets = octets.get_mut(done..done + piece);
@@ -111,13 +111,13 @@ impl Slices {
         })
     }
 
-    /// The first of the pieces that the `len` octets at `offset` are: its slice, the offset in
-    /// that, and its length.
+    /// Returns the first piece of the `len` octets at `offset`: its slice, the offset in the slice,
+    /// and its length.
     ///
     /// Context: any.
     pub(crate) fn first_piece(&self, offset: u32, len: usize) -> Option<(Slice, u32, usize)> {
         let mut first = None;
-        // Stops behind the first piece.
+        // Stops after the first piece.
         let _ = self.walk(offset, len, |slice, at, piece, _| {
             first = Some((slice.clone(), at, piece));
             Err(NotCopied::Absent)

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Messages whose memory is not there.
+//! Outgoing messages whose memory is absent.
 //!
-//! What enters: the payload of an FPDU that could not be copied, or an atomic operation of the peer
-//! whose target is not there. The transmitter goes no further in what has to come next; a work item
-//! brings the memory in. What leaves: a copy of the payload for exactly that FPDU, or the answer to
-//! the operation, and a call of the transmitter. So each FPDU waits once, whatever the process
-//! does.
+//! If the payload of an FPDU or the target of the peer's atomic operation is absent, the transmit
+//! task stops before it, and a work item fetches the memory. The work item then provides a copy of
+//! the payload for exactly that FPDU, or the answer to the operation, and runs the transmit task.
+//! So each FPDU waits once, whatever the process does.
 //!
-//! The copy is one of the time between the request and its completion, as any other; if it is for a
-//! Read of the peer, whether it may still be sent is checked when that is done.
+//! As with any payload, the copy is made between the post of the request and its completion. For
+//! the peer's Read, packing the FPDU checks again that the octets may be sent.
 //!
-//! Context: asking: the transmitter's. Bringing in: process.
+//! Context: requesting: the running transmit task. Fetching: process.
 
 use iwarp::{
     atomic::AtomicResponse,
@@ -50,43 +49,42 @@ use crate::{
     }, //
 };
 
-/// What the transmitter of a queue pair waits for.
+/// What the transmit task of a queue pair waits for.
 #[derive(Default)]
 pub(crate) enum PagingOut {
     /// Nothing.
     #[default]
     Idle,
-    /// The work item is to take this.
+    /// The work item has to fetch this.
     Wanted(Need),
-    /// It has taken it.
+    /// The work item is fetching.
     Busy,
-    /// It has taken it, and the stream has ended since: another may have begun.
+    /// The work item is fetching for a stream that has ended; another may have begun.
     Outdated,
-    /// It has done it.
+    /// The work item has fetched this payload.
     Found(FetchedPayload),
 }
 
-/// What is to be brought in.
+/// What the work item has to fetch.
 pub(crate) enum Need {
     Payload(PayloadKey, KBox<PayloadSource>),
-    /// It was taken from the queue of requests. Not boxed: without memory for that, nobody could
-    /// wait for it.
+    /// Dequeued already. Not boxed: if that allocation failed, the operation would be lost.
     Atomic(InboundAtomic, Epoch),
 }
 
 /// Names the payload of one FPDU.
 pub(crate) struct PayloadKey {
     pub(crate) conn: Arc<Conn>,
-    /// Where in the stream the FPDU begins.
+    /// Position of the FPDU in the stream.
     pub(crate) position: u64,
-    /// Where in the message the payload begins.
+    /// Offset of the payload in the message.
     pub(crate) offset: u32,
-    /// Octets.
+    /// Length in octets.
     pub(crate) len: usize,
 }
 
 impl PayloadKey {
-    /// Whether all of `other` is in it.
+    /// Returns whether this payload includes all of `other`.
     fn covers(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.conn, &other.conn)
             && (self.position, self.offset) == (other.position, other.offset)
@@ -94,40 +92,40 @@ impl PayloadKey {
     }
 }
 
-/// Where a payload comes from.
+/// Source of a payload.
 pub(crate) enum PayloadSource {
     Slices(Slices),
     Remote(Arc<Region>, ReadRequest),
 }
 
-/// A payload.
+/// A fetched payload, or why it could not be fetched.
 pub(crate) struct FetchedPayload {
     place: PayloadKey,
     octets: Result<KVVec<u8>, NotFound>,
 }
 
-/// Why there is no payload.
+/// Why a payload could not be fetched.
 #[derive(Clone, Copy)]
 pub(crate) enum NotFound {
     Local(WcStatus),
     Remote(Fault),
 }
 
-/// What is known of a payload.
+/// Result of a lookup of a payload.
 pub(crate) enum Lookup {
-    /// It was brought in.
+    /// It was fetched.
     FetchedPayload(KVVec<u8>),
-    /// It cannot be.
+    /// It cannot be fetched.
     Failed(NotFound),
-    /// The work item brings it in, or something else before it, and calls the transmitter then.
+    /// The work item fetches it, or something else before it, and then runs the transmit task.
     Wanted,
-    /// There is no memory to ask for it now.
+    /// The request to fetch it could not be allocated.
     NoMemory,
 }
 
 impl Qp {
-    /// Looks for the payload that is named. If it was not brought in, `origin` is asked where it
-    /// comes from, and the work item has it brought in, unless that has something to do already.
+    /// Looks up a fetched payload. If it is missing, has the work item fetch it from `origin()`,
+    /// unless the work item is busy.
     pub(crate) fn found_or_wanted(
         self: &Arc<Self>,
         place: PayloadKey,
@@ -156,7 +154,7 @@ impl Qp {
         Lookup::Wanted
     }
 
-    /// Has an atomic operation carried out by the work item, now or later.
+    /// Has the work item carry out an atomic operation, now or later.
     pub(crate) fn want_atomic(self: &Arc<Self>, atomic: InboundAtomic) {
         let epoch = self.inbound_reads.epoch();
         let _drop_outside_lock;
@@ -168,12 +166,12 @@ impl Qp {
             return;
         }
         drop(state);
-        // The work item has something to do already, and calls the transmitter again.
+        // The work item is busy, and runs the transmit task again afterwards.
         self.inbound_reads
             .put_back(epoch, InboundRequest::Atomic(atomic));
     }
 
-    /// Brings in what the transmitter waits for, and calls it.
+    /// Fetches what the transmit task waits for, then runs the transmit task.
     ///
     /// Context: process; takes as long as page faults do.
     pub(crate) fn page_out(self: &Arc<Self>) {
@@ -210,7 +208,7 @@ impl Qp {
                 PagingOut::Idle
             }
         };
-        // Dropped outside the lock: it may hold the last reference to its connection.
+        // Dropped outside the lock, because it may hold the last reference to its connection.
         let outdated = {
             let mut state = self.paging_out.lock();
             match core::mem::take(&mut *state) {
@@ -228,7 +226,7 @@ impl Qp {
         self.transmit();
     }
 
-    /// Forgets what was brought in for a stream that has ended, and what is still being brought in.
+    /// Drops what was fetched for a stream that has ended, and marks a running fetch as outdated.
     ///
     /// Context: process.
     pub(crate) fn forget_paging_out(&self) {
@@ -263,7 +261,7 @@ impl Qp {
         Ok(octets)
     }
 
-    /// Reads octets that the peer reads.
+    /// Fetches a part of a region that the peer reads.
     fn fetch_remote(
         &self,
         region: &Arc<Region>,
@@ -287,12 +285,12 @@ impl Qp {
             len: octets.len(),
             usage: LocalUse::Source,
         };
-        // The process has nothing there.
+        // The process has no memory mapped there.
         let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
         memory.read(0, octets).map_err(|_| Fault::SourceBounds)
     }
 
-    /// Carries out an atomic operation of the peer on memory that is brought in for it.
+    /// Carries out an atomic operation of the peer on memory that it fetches.
     fn operate_paged(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
         let InboundAtomic {
             request, target, ..
