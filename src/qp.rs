@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair: its state, its queues, and the stream that it owns while it has one.
+//! The queue pair: its state, its queues, and its stream while one is attached.
 //!
-//! What enters: the verbs, the connection manager's word that a stream is up or has ended, and the
-//! callbacks of the stream's socket. What leaves: completions, asynchronous events, and orders to
-//! the connection (close).
+//! Input comes from the verbs, from the connection manager (a stream is up or has ended) and from
+//! the callbacks of the stream's socket. The queue pair posts completions, raises asynchronous
+//! events, and closes the connection.
 //!
-//! [`iwarp::lifecycle`] says which phases a queue pair goes through and what leads from one to the
-//! next. All flushing is done by the transmitter, which is one context at a time.
+//! [`iwarp::lifecycle`] defines the phases of a queue pair and their transitions. The transmit task
+//! does all flushing; one context at a time runs it.
 //!
 //! RFC 5040, sections 5.4, 6 and 7.
 
@@ -131,30 +131,30 @@ use crate::cm::oob::qp::OobSearch;
 use crate::stream::tx::timer::TxTimer;
 pub(crate) use verbs::QpParts;
 
-/// Where receive work requests come from.
+/// Source of receive work requests.
 pub(crate) enum Receives {
     Own(Arc<RecvQueue>),
     Shared(Arc<Srq>),
 }
 
-/// What the verbs set and report, under the state lock.
+/// Attributes that the verbs set and report, under the state lock.
 #[derive(Default)]
 pub(crate) struct Attrs {
     pub(crate) stored: QpAttr,
-    /// The PSN that the peer of the stream expects, if the consumer has not said it yet.
+    /// The PSN that the stream's peer expects, until the consumer sets it.
     pub(crate) promised: Option<Psn>,
 }
 
-/// What the stream's callbacks need too.
+/// State that the stream's callbacks need too.
 pub(crate) struct QpInner {
     pub(crate) conn: Option<Arc<Conn>>,
-    /// The first fault's message (RDMAP-144), until the transmitter takes it.
+    /// The Terminate of the first fault (RDMAP-144), until the transmit task takes it.
     pub(crate) terminate: Option<Terminate>,
-    /// A new stream, until the transmitter takes it.
+    /// A new stream, until the transmit task takes it.
     pub(crate) tx: Option<KBox<TxStream>>,
 }
 
-/// A queue pair. Its fields stay in this order, for the sake of the CPU's cache.
+/// A queue pair. The order of its fields matters for the CPU's cache.
 #[pin_data]
 #[repr(C)]
 pub(crate) struct Qp {
@@ -167,38 +167,39 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
     lifecycle: LifecycleWord,
-    /// The peer of the stream takes the Send with Immediate.
+    /// The stream's peer supports Send with Immediate.
     pub(crate) send_immediate: Atomic<bool>,
-    /// How long a Send without connection manager waits for the peer, in milliseconds, or
+    /// How long a Send on an out-of-band connection waits for the peer, in milliseconds, or
     /// [`FOR_EVER`].
     pub(crate) retry_timeout: Atomic<u32>,
-    /// What the peer may do at most: an [`Access`].
+    /// Upper limit of the peer's rights: an [`Access`].
     pub(crate) rights: Atomic<u32>,
-    /// What the peer's Terminate says, as in [`Completion::vendor_err`].
+    /// Code of the peer's Terminate, as in [`Completion::vendor_err`].
     pub(crate) peer_terminate: Atomic<u32>,
-    /// The event that nothing more is taken of the shared receive queue was raised.
+    /// `LastWqeReached` was raised: the queue pair takes no more receives from the SRQ.
     pub(crate) last_wqe_raised: Atomic<bool>,
-    /// Held while a consumer changes state and attributes.
+    /// Serializes a consumer's changes of state and attributes.
     #[pin]
     pub(crate) modifying: Mutex<()>,
     #[pin]
     pub(crate) attrs: Mutex<Attrs>,
-    /// There while the phase is `Waiting`.
+    /// Set while the phase is `Waiting`.
     #[pin]
     pub(crate) oob: Mutex<Option<OobSearch>>,
     #[pin]
     pub(crate) inner: SpinLockIrq<QpInner>,
-    // What is written for each message that goes out ...
+    // Written for each message that is sent.
     pub(crate) _sender: NextCacheLine,
     #[pin]
     pub(crate) sq: SendQueue,
     pub(crate) tx: SerialTask<Tx>,
     pub(crate) coalescer: DoorbellCoalescer,
-    /// The timer will run, and what was posted before will be seen then.
+    /// The timer is armed; the transmit task it starts sees what was posted before.
     pub(crate) tx_timer_armed: Atomic<bool>,
-    /// Before the next look at what a process has posted after the end, in milliseconds.
+    /// Delay before the next flush of what a process posts after the end of the stream, in
+    /// milliseconds.
     pub(crate) flush_pause: Atomic<u32>,
-    // ... and for each that comes.
+    // Written for each message that is received.
     pub(crate) _receiver: NextCacheLine,
     #[pin]
     pub(crate) rx: SpinLockBh<Rx>,
@@ -216,18 +217,18 @@ pub(crate) struct Qp {
     pub(crate) rx_work: Work<Qp, RX>,
     #[pin]
     pub(crate) oob_work: DelayedWork<Qp, OOB>,
-    /// What the transmitter waits for, of memory that is not there.
+    /// Absent memory that the transmit task waits for.
     #[pin]
     pub(crate) paging_out: SpinLockBh<PagingOut>,
     #[pin]
     pub(crate) paging_in_work: Work<Qp, PAGING_IN>,
     #[pin]
     pub(crate) paging_out_work: Work<Qp, PAGING_OUT>,
-    /// Asks the transmitter to look whether its stream is idle.
+    /// Requests an idle check from the transmit task.
     pub(crate) idle_look: Atomic<bool>,
     #[pin]
     pub(crate) idle_work: DelayedWork<Qp, IDLE>,
-    /// Who pays for what is allocated on behalf of the queue pair.
+    /// Memory cgroup charged for allocations on behalf of the queue pair.
     pub(crate) owner: Memcg,
     pub(crate) _reservation: Reservation,
 }
@@ -239,7 +240,7 @@ pub(crate) const PAGING_IN: u64 = 3;
 pub(crate) const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
 
-/// A Send waits as long as it takes.
+/// Value of `retry_timeout`: a Send waits without limit.
 pub(crate) const FOR_EVER: u32 = u32::MAX;
 
 impl_has_work! {
@@ -274,13 +275,13 @@ impl WorkItem<RX> for Qp {
     }
 }
 
-// What the parts of a queue pair ask of it. Context: any, unless a function says otherwise.
+// Helpers for the parts of a queue pair. Context: any, unless a function says otherwise.
 impl Qp {
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Whether its consumer is a process.
+    /// Returns whether its consumer is a process.
     pub(crate) fn is_user(&self) -> bool {
         self.user
     }
@@ -301,18 +302,18 @@ impl Qp {
         &self.recv_cq
     }
 
-    /// As regions know the stream.
+    /// Returns how regions identify the stream.
     pub(crate) fn stream_id(&self) -> StreamId {
         StreamId {
             pd: self.pd(),
             qpn: self.number,
-            // CAST: it was stored as such.
+            // CAST: `set_rights` stores the bits of an `Access`.
             rights: Access::from_bits(self.rights.load(Relaxed) as u8),
         }
     }
 
-    /// What the peer may do at most follows from what the consumer has set. The flags of a queue
-    /// pair that a connection manager connects are not the consumer's.
+    /// Derives the peer's rights from the consumer's attributes. With the connection manager the
+    /// peer has all rights, since the access flags are not the consumer's there.
     fn set_rights(&self, attrs: &Attrs) {
         let rights = if self.lifecycle().is_by_path() {
             rights_among(attrs.stored.access)
@@ -334,31 +335,31 @@ impl Qp {
         self.inner.lock().conn.clone()
     }
 
-    /// The initiator's first FPDU has come (MPA-9), or is not to be waited for.
+    /// Allows sending: the initiator's first FPDU has arrived (MPA-9), or need not be awaited.
     pub(crate) fn allow_sending(self: &Arc<Self>) {
         if self.on(Event::FirstFpdu).contains(Actions::TRANSMIT) {
             self.kick();
         }
     }
 
-    /// Keeps what the peer's Terminate says, for consumers and administrators.
+    /// Stores the code of the peer's Terminate, for consumers and administrators.
     pub(crate) fn set_peer_terminate(&self, code: ErrorCode) {
         let [class, code] = code.octets();
         self.peer_terminate
             .store(u32::from_be_bytes([0, 1, class, code]), Relaxed);
     }
 
-    /// What the peer's Terminate says, as in [`Completion::vendor_err`].
+    /// Returns the code of the peer's Terminate, as in [`Completion::vendor_err`].
     pub(crate) fn peer_terminate(&self) -> u32 {
         self.peer_terminate.load(Relaxed)
     }
 
-    /// Whether the peer of the stream takes the Send with Immediate.
+    /// Returns whether the stream's peer supports Send with Immediate.
     pub(crate) fn may_send_immediate(&self) -> bool {
         self.send_immediate.load(Relaxed)
     }
 
-    /// Its own receive queue; [`None`] if it takes from a shared one.
+    /// Returns its own receive queue; [`None`] if it uses an SRQ.
     pub(crate) fn own_receives(&self) -> Option<&RecvQueue> {
         match &self.receives {
             Receives::Own(queue) => Some(queue),
@@ -366,7 +367,7 @@ impl Qp {
         }
     }
 
-    /// Takes the next receive work request into `wr`.
+    /// Dequeues a receive work request into `wr`.
     pub(crate) fn take_receive(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         match &self.receives {
             Receives::Own(queue) => queue.take(wr),
@@ -374,7 +375,7 @@ impl Qp {
         }
     }
 
-    /// Whether a receive work request is posted.
+    /// Returns whether a receive work request is posted.
     pub(crate) fn receive_room(&self) -> QueueRoom {
         let posted = match &self.receives {
             Receives::Own(queue) => queue.holds(1),
@@ -387,36 +388,38 @@ impl Qp {
         }
     }
 
-    /// Whether the consumer can be told of Immediate Data.
+    /// Returns whether the consumer can receive Immediate Data.
     pub(crate) fn tells_immediate_data(&self) -> bool {
         !self.user || self.device.abi.has_extensions()
     }
 
-    /// A message of the peer, or something in its name, is at fault.
+    /// Terminates the stream for a fault in a message of the peer or in its processing, and raises
+    /// the asynchronous event.
     pub(crate) fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
         let terminate = Terminate::for_fault(fault, quoted);
         self.terminate(terminate);
         self.link.event(event_of(fault));
     }
 
-    /// Ends the stream with a Terminate; of several only the first goes out (RDMAP-144).
+    /// Ends the stream with a Terminate. Only the first of several is sent (RDMAP-144).
     pub(crate) fn terminate(self: &Arc<Self>, terminate: Terminate) {
         self.terminate_on(Event::Fault, terminate);
         self.kick();
     }
 
-    /// As [`Qp::terminate`], for this event; the caller calls the transmitter.
+    /// As [`Qp::terminate`], for this event; the caller runs the transmit task.
     fn terminate_on(&self, event: Event, terminate: Terminate) {
-        // The transmitter takes it under the lock, so it sees no phase without the message.
+        // The transmit task takes the message under this lock, so it never sees the phase without
+        // the message.
         let mut inner = self.inner.lock();
         if self.on(event).contains(Actions::KEEP_TERMINATE) {
             inner.terminate = Some(terminate);
         }
     }
 
-    /// The transmitter's stream; a new one is picked up first.
+    /// Returns the stream of the transmit task; takes a new one first.
     pub(crate) fn take_new_tx<'a>(&self, tx: &'a mut Tx) -> Option<&'a mut KBox<TxStream>> {
-        // An old one is let go before there can be a new one.
+        // The old stream is dropped before a new one can be attached.
         if tx.stream.is_none() {
             tx.stream = self.inner.lock().tx.take();
         }
@@ -427,7 +430,7 @@ impl Qp {
         self.inner.lock().terminate.take()
     }
 
-    /// The peer's Terminate has arrived (RDMAP-97).
+    /// Handles the peer's Terminate (RDMAP-97).
     pub(crate) fn peer_terminated(self: &Arc<Self>, failure: FirstFailure) {
         let actions = self.on(Event::PeerTerminate(failure));
         self.act(actions);
@@ -463,7 +466,7 @@ impl Qp {
     }
 
     pub(crate) fn enqueue_tx(self: &Arc<Self>) {
-        // An item that is queued already will see what there is.
+        // If it is queued already, it will see the new work.
         let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
     }
 
@@ -471,9 +474,9 @@ impl Qp {
         let _ = self.device.queues.tx.enqueue::<Arc<Self>, RX>(self.clone());
     }
 
-    /// Ends all work requests. Returns whether more may have been posted meanwhile.
+    /// Flushes all work requests. Returns whether more may have been posted meanwhile.
     ///
-    /// Context: process; the transmitter's.
+    /// Context: process; the running transmit task.
     pub(crate) fn flush(&self) -> bool {
         let flush = self.lifecycle.on(Event::Flush);
         let first = flush.ok().and_then(|flush| flush.before.first_failure());
@@ -493,9 +496,10 @@ impl Qp {
         more
     }
 
-    /// Ends what the stream did for the peer, and returns the receive that was begun.
+    /// Drops the receive side, the peer's requests and fetched payload; returns the cookie of the
+    /// receive work request being filled.
     ///
-    /// Context: process; the transmitter's.
+    /// Context: process; the running transmit task.
     pub(crate) fn forget_stream(&self) -> Option<u64> {
         let begun = self.stop_rx();
         self.inbound_reads.clear();
@@ -503,7 +507,7 @@ impl Qp {
         begun
     }
 
-    /// Flushes at most as many receives as the queue is long; returns whether there may be more.
+    /// Flushes receives, at most one more than the queue holds; returns whether more may be posted.
     fn flush_receives(&self, queue: &RecvQueue) -> bool {
         let mut wr = RecvWr::default();
         for _ in 0..=self.caps.max_recv_wr {
@@ -532,7 +536,7 @@ impl Qp {
     }
 }
 
-/// Which asynchronous event tells the consumer of a fault of its stream.
+/// Returns the asynchronous event for a fault of the stream.
 fn event_of(fault: Fault) -> QpEvent {
     match fault.code().class() {
         Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => QpEvent::AccessError,

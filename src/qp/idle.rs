@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Looks whether the stream of a queue pair is idle, so that it gives its memory back.
+//! Frees the spare memory of an idle stream.
 //!
-//! A transmitter keeps the memory that TCP lets go of, to fill it again. When it has nothing more
-//! to send and more of that than an idle stream may keep, it has a look taken a second later; if
-//! nothing was sent meanwhile, the memory goes, else the next look follows. So a stream that sends
-//! pays for one look a second.
+//! The transmit task keeps pages that TCP releases, to reuse them. When its queues are empty and it
+//! keeps more memory than an idle stream may, it schedules an idle check for a second later. If
+//! nothing was sent by then, it frees the memory; otherwise it schedules another check. So a busy
+//! stream costs one check per second.
 
 use kernel::{
     sync::{
@@ -27,7 +27,7 @@ use super::{
     IDLE, //
 };
 
-/// How long nothing may be sent before a stream is idle.
+/// How long a stream sends nothing before it counts as idle.
 const PERIOD_MILLIS: u32 = 1000;
 
 impl DelayedItem<IDLE> for Qp {
@@ -42,24 +42,24 @@ impl WorkItem<IDLE> for Qp {
     /// Context: process.
     fn run(this: Arc<Self>) {
         this.idle_look.store(true, Relaxed);
-        // Whoever is the transmitter takes the look.
+        // The running transmit task does the check.
         this.transmit();
     }
 }
 
 impl Qp {
-    /// Has the transmitter asked for a look after a while.
+    /// Schedules an idle check by the transmit task.
     ///
-    /// Context: any but hard interrupt; the transmitter's, with a stream that may send.
+    /// Context: any but hard interrupt; the running transmit task, with a stream that may send.
     pub(crate) fn look_later(self: &Arc<Self>) {
-        // If it cannot be set, it is set.
+        // It fails only if a check is scheduled already.
         let _ = enqueue_delayed::<Self, IDLE>(self.clone(), msecs_to_jiffies(PERIOD_MILLIS));
     }
 
-    /// Whether the transmitter is to take a look now.
+    /// Returns whether an idle check is due, and clears the request.
     #[inline]
     pub(crate) fn is_to_look(&self) -> bool {
-        // The transmitter alone takes it back.
+        // Only the transmit task clears it.
         if !self.idle_look.load(Relaxed) {
             return false;
         }
@@ -67,7 +67,8 @@ impl Qp {
         true
     }
 
-    /// Takes the look back, which refers to the queue pair. The transmitter asks for none any more.
+    /// Cancels the idle check, which holds a reference to the queue pair. The transmit task
+    /// schedules none any more.
     pub(super) fn end_idle_look(self: &Arc<Self>) {
         cancel_delayed::<Self, IDLE>(self);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state of a queue pair, published: a word that every context reads, and that changes only as
-//! the state machine in [`iwarp::lifecycle`] says.
+//! The published state of a queue pair: a word that every context may read, and that changes only
+//! through the state machine in [`iwarp::lifecycle`].
 //!
 //! Context: any.
 
@@ -37,10 +37,10 @@ use kernel_ext::rdma::{
 use super::Qp;
 use crate::cm::conn::Close;
 
-/// A [`Lifecycle`] that may change at any time.
+/// An atomic [`Lifecycle`].
 pub(super) struct LifecycleWord(Atomic<u32>);
 
-/// A transition that has happened.
+/// A transition that was made.
 pub(super) struct Transition {
     pub(super) before: Lifecycle,
     pub(super) actions: Actions,
@@ -52,12 +52,12 @@ impl LifecycleWord {
     }
 
     pub(super) fn load(&self) -> Lifecycle {
-        // ORDERING: pairs with the full barrier in `on`: who sees a state sees what was prepared
-        // for it.
+        // ORDERING: pairs with the full barrier in `on`: a context that sees a state also sees what
+        // was prepared before its transition.
         Lifecycle::from_raw(self.0.load(Acquire))
     }
 
-    /// Makes the transition. A full barrier, also where nothing changes.
+    /// Makes the transition for `event`. A full barrier, even if the state stays the same.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl LifecycleWord {
 }
 
 impl Qp {
-    /// The state as it is now.
+    /// Returns the current state.
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         self.lifecycle.load()
     }
@@ -85,24 +85,24 @@ impl Qp {
         self.lifecycle().phase()
     }
 
-    /// Something has happened; nothing happens to the queue pair if the state machine refuses it.
-    /// What is to be done then is returned.
+    /// Makes the transition for `event` and returns the actions to take. Does nothing if the state
+    /// machine refuses the event.
     pub(crate) fn on(&self, event: Event) -> Actions {
         self.try_on(event).unwrap_or(Actions::NONE)
     }
 
-    /// As [`Qp::on`], for what may be refused.
+    /// As [`Qp::on`], but reports a refusal.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is.
+    /// `EINVAL` if the state machine refuses the event.
     pub(crate) fn try_on(&self, event: Event) -> Result<Actions> {
         self.lifecycle
             .on(event)
             .map(|transition| transition.actions)
     }
 
-    /// Whether an event would be allowed now, and what would have to be done.
+    /// Returns the actions that `event` would require now, without making the transition.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl Qp {
         Ok(actions)
     }
 
-    /// Does what a transition asks of the connection and the consumer. The caller calls the
-    /// transmitter.
+    /// Closes the connection and raises the event as a transition requires. The caller runs the
+    /// transmit task.
     ///
     /// Context: any, no spin lock of the driver held.
     pub(crate) fn act(self: &Arc<Self>, actions: Actions) {
@@ -133,7 +133,7 @@ impl Qp {
     }
 }
 
-/// How the oldest request completes after such an end.
+/// Returns the status of the oldest request after this failure.
 pub(super) fn status_of(failure: FirstFailure) -> WcStatus {
     match failure {
         FirstFailure::Flushed => WcStatus::Flushed,
@@ -144,7 +144,7 @@ pub(super) fn status_of(failure: FirstFailure) -> WcStatus {
     }
 }
 
-/// As the verbs say it.
+/// Returns the state as the verbs name it.
 pub(super) fn qp_state(state: VerbsState) -> QpState {
     match state {
         VerbsState::Requested(Requested::Reset) => QpState::Reset,
@@ -157,10 +157,10 @@ pub(super) fn qp_state(state: VerbsState) -> QpState {
     }
 }
 
-/// What the tests of other parts need of it.
+/// For the tests of other parts.
 #[cfg(CONFIG_KUNIT = "y")]
 impl Qp {
-    /// Brings the queue pair to a phase by events that lead there.
+    /// Brings the queue pair to a phase by the events that lead to it.
     pub(crate) fn enter(&self, phase: QpPhase) {
         let attach = Event::Attach {
             wait_first_fpdu: false,

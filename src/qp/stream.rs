@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the connection manager does with a queue pair: bind a connection, attach the stream, report
-//! its end.
+//! The connection manager's calls to a queue pair: bind a connection, attach the stream, report its
+//! end.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -34,7 +34,7 @@ use crate::{
 use super::Qp;
 
 impl Qp {
-    /// A connection starts up for this queue pair.
+    /// Binds a connection that is starting up.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl Qp {
         Ok(())
     }
 
-    /// The start-up failed: forgets the connection, if it is still this one.
+    /// Unbinds the connection after a failed start-up, if it is still this one.
     pub(crate) fn unbind(self: &Arc<Self>, conn: &Conn) {
         let dropped = {
             let mut inner = self.inner.lock();
@@ -63,11 +63,11 @@ impl Qp {
         }
     }
 
-    /// The start-up is done: the stream carries RDMA messages from now on.
+    /// Attaches the stream after start-up: it carries RDMA messages from now on.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the queue pair was moved meanwhile, `ENOMEM`.
+    /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
     pub(crate) fn attach(self: &Arc<Self>, conn: &Arc<Conn>, params: &StreamParams) -> Result {
         {
             let mut attrs = self.attrs.lock();
@@ -89,13 +89,13 @@ impl Qp {
             let send_immediate = extensions == Extensions::SendImmediate;
             self.send_immediate.store(send_immediate, Relaxed);
             match self.end_oob() {
-                // What the consumer has set stays as it is.
+                // Keeps the consumer's attributes.
                 Some(oob) => {
                     let unknown = oob.pair.send_psn.is_none();
                     attrs.promised = oob.promised.filter(|_| unknown);
                 }
                 None => {
-                    // The rights of a stream are those of the regions that its peer names.
+                    // Grants all rights; the regions that the peer names restrict them.
                     attrs.stored.access |= AccessFlags::REMOTE_READ
                         | AccessFlags::REMOTE_WRITE
                         | AccessFlags::REMOTE_ATOMIC;
@@ -103,12 +103,12 @@ impl Qp {
                     attrs.stored.max_dest_rd_atomic = u8::try_from(params.ird).unwrap_or(u8::MAX);
                 }
             }
-            // A destroy in between has the last word.
+            // Fails if the queue pair was destroyed in between.
             self.try_on(attach)?;
         }
         if self.user {
-            // A process's memory cgroup may be full. The steps of other connections do not wait for
-            // that.
+            // The transmit task may wait for the process's memory cgroup; other connections' steps
+            // must not.
             self.enqueue_tx();
         } else {
             self.transmit();
@@ -116,14 +116,14 @@ impl Qp {
         Ok(())
     }
 
-    /// TCP has room again.
+    /// Handles free space in TCP's send buffer.
     ///
     /// Context: any.
     pub(crate) fn write_space(self: &Arc<Self>) {
         self.kick();
     }
 
-    /// The stream has ended.
+    /// Handles the end of the stream.
     pub(crate) fn stream_ended(self: &Arc<Self>, how: Ended) {
         self.on(Event::StreamEnded {
             lost: how == Ended::Lost,
@@ -132,26 +132,26 @@ impl Qp {
         self.transmit();
     }
 
-    /// The peer of a stream without connection manager has ended its half. On other RDMA networks
-    /// nobody would have noticed: programs go without a word when they have got what they wanted,
-    /// and their peers take flushed receives for a failure. So nothing happens until the next Send,
-    /// which fails after the time that it would wait for an answer there.
+    /// Handles the peer closing its half of an out-of-band connection. Other RDMA networks have no
+    /// such event: programs exit silently once they have their result, and their peers take flushed
+    /// receives for a failure. So nothing happens until the next Send, which fails after its retry
+    /// timeout.
     pub(crate) fn note_peer_closed(self: &Arc<Self>) {
         self.on(Event::PeerClosed);
         self.kick();
     }
 
-    /// Whether nothing that was taken waits for the peer.
+    /// Returns whether the stream is up and no dequeued request is incomplete.
     pub(crate) fn is_content(&self) -> bool {
         self.phase() == QpPhase::Rts && self.sq.is_idle()
     }
 
-    /// Whether the peer has Reads or atomic operations to answer.
+    /// Returns whether Reads or atomic operations are outstanding at the peer.
     pub(crate) fn awaits_answers(&self) -> bool {
         !self.sq.no_reads()
     }
 
-    /// Whether the stream waits for memory of this end.
+    /// Returns whether the stream waits for local memory to be fetched.
     pub(crate) fn waits_for_memory(&self) -> bool {
         let paging_out = matches!(
             *self.paging_out.lock(),
@@ -160,7 +160,7 @@ impl Qp {
         paging_out || self.is_paging_in()
     }
 
-    /// Whether octets are still owed to a peer that has ended its half of the stream.
+    /// Returns whether the stream still has data to send to a peer that has closed its half.
     pub(crate) fn owes(&self) -> bool {
         matches!(
             self.phase(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of queue pairs: what a kernel consumer does with its queues while it has interrupts
-//! off.
+//! KUnit suite of queue pairs: posting and polling by a kernel consumer with interrupts off, and
+//! state changes.
 
 #[kernel::prelude::kunit_tests(riwarp_qp)]
 mod posting {
@@ -42,7 +42,7 @@ mod posting {
         workqueue::cancel_delayed, //
     };
 
-    /// A queue pair; taken out of service when it is dropped.
+    /// A queue pair; destroyed on drop.
     struct QpRig {
         qp: Arc<Qp>,
         cq: Arc<Cq>,
@@ -54,7 +54,7 @@ mod posting {
             Self::of(4, 4)
         }
 
-        /// With so many places for requests and for receives.
+        /// Creates one with queues of these sizes.
         fn of(send: u32, recv: u32) -> Result<Self> {
             let bench = Bench::new()?;
             let cq = bench.cq(16)?;
@@ -64,7 +64,7 @@ mod posting {
             Ok(Self { qp, cq, bench })
         }
 
-        /// Posts sends as a consumer does that holds a lock of its own, interrupts off.
+        /// Posts sends with interrupts off, as a consumer does that holds its own lock.
         fn send(&self, ids: &[u64]) -> Result {
             let (posted, off) =
                 interrupts_off(|| post_send::<Riwarp, _>(ids, |wrs| self.qp.post_send(wrs)));
@@ -72,7 +72,7 @@ mod posting {
             posted
         }
 
-        /// Posts receives in the same way.
+        /// Posts receives with interrupts off.
         fn receive(&self, ids: &[u64]) -> Result {
             let (posted, off) = interrupts_off(|| {
                 post_recv(ids, |wrs| Qp::post_recv(self.qp.as_arc_borrow(), wrs))
@@ -81,13 +81,13 @@ mod posting {
             posted
         }
 
-        /// Waits for the transmitter.
+        /// Waits for the work item of the transmit task.
         fn settle(&self) {
             self.bench.device.queues.tx.flush();
         }
 
-        /// Polls and arms once more, interrupts off: whether exactly these requests are complete,
-        /// flushed.
+        /// Polls and arms the completion queue with interrupts off; returns whether exactly these
+        /// requests completed, flushed.
         fn flushed(&self, ids: &[u64]) -> bool {
             let (all, off) = interrupts_off(|| {
                 let request = NotifyRequest {
@@ -115,11 +115,11 @@ mod posting {
     fn sends_are_posted_with_interrupts_off() -> Result {
         let rig = QpRig::new()?;
         assert_eq!(rig.send(&[1]), Err(EINVAL));
-        // As a stream does that is about to be attached; nothing is transmitted yet.
+        // As for a stream about to be attached; nothing is transmitted yet.
         rig.qp.enter(QpPhase::Rts);
         assert_eq!(rig.send(&[1, 2]), Ok(()));
         assert_eq!(rig.send(&[3]), Ok(()));
-        // As far as they fit.
+        // Posts the requests that fit.
         assert_eq!(rig.send(&[4, 5]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[]));
@@ -127,7 +127,7 @@ mod posting {
         assert_eq!(rig.send(&[6]), Err(ENOMEM));
         rig.settle();
         assert!(rig.flushed(&[1, 2, 3, 4]));
-        // What comes later too.
+        // Requests posted later are flushed too.
         assert_eq!(rig.send(&[7, 8]), Ok(()));
         rig.settle();
         assert!(rig.flushed(&[7, 8]));
@@ -197,15 +197,16 @@ mod posting {
         });
         assert!(off);
         assert_eq!((posted, more), (Ok(()), Err(ENOMEM)));
-        // So is the limit event raised, which a completion in softirq makes due.
+        // The limit event, due when a receive is taken in softirq, is raised with interrupts off
+        // too.
         let (taken, off) = interrupts_off(|| srq.take(&mut RecvWr::default()));
         assert!(off && matches!(taken, Some(Ok(()))));
         assert_eq!(srq.query().srq_limit, 0);
         Ok(())
     }
 
-    /// A consumer is not called back from within its own call. The transmitter's thread may be
-    /// through with it before the call returns, but not each time.
+    /// A consumer is not called back from within its own call. The work item may finish before the
+    /// call returns, but not each time.
     #[test]
     fn what_a_change_flushes_is_told_later() -> Result {
         let mut later = false;
@@ -224,7 +225,7 @@ mod posting {
         Ok(())
     }
 
-    /// Whether the queue pair may go to RTS.
+    /// Modifies the queue pair to RTS.
     fn to_rts(qp: &Arc<Qp>) -> Result {
         let attr = QpAttr {
             qp_state: QpState::Rts,
@@ -239,7 +240,7 @@ mod posting {
             let rig = QpRig::new()?;
             assert_eq!(to_rts(&rig.qp), Err(EINVAL));
             if oob {
-                // It calls its peer.
+                // It starts an out-of-band connect.
                 rig.qp.enter(QpPhase::Waiting);
                 rig.qp.on(Event::ModifyRts);
                 assert_eq!(to_rts(&rig.qp), Ok(()));
@@ -275,9 +276,9 @@ mod posting {
         Ok(())
     }
 
-    /// The transmitter finds a request for a peer that has gone while somebody else ends the queue
-    /// pair, and has stopped the clock already: an hour later nobody is to be left who refers to
-    /// it.
+    /// The transmit task finds a request for a peer that has closed, while another context ends the
+    /// queue pair and has cancelled the timeout already: it must not be armed again, since it would
+    /// hold a reference for an hour.
     #[test]
     fn no_clock_is_left_behind_an_end() -> Result {
         for end in [QpPhase::Terminate, QpPhase::Error, QpPhase::Gone] {
@@ -286,7 +287,7 @@ mod posting {
             qp.retry_timeout.store(3_600_000, Relaxed);
             qp.enter(QpPhase::Rts);
             qp.on(Event::PeerClosed);
-            // Before the end it waits.
+            // Before the end the timeout is armed.
             qp.time_out_closed_peer();
             assert!(cancel_delayed::<Qp, OOB>(qp));
             qp.enter(end);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a queue pair is made, changed and taken out of service, and what it says of itself.
+//! Creates, modifies, queries and destroys queue pairs.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -93,7 +93,7 @@ use crate::stream::tx::{
     timer::FLUSH_PERIOD, //
 };
 
-/// What a queue pair is made of, besides its send queue.
+/// Parts of a queue pair, apart from its send queue.
 pub(crate) struct QpParts {
     pub(crate) caps: QpCaps,
     pub(crate) user: bool,
@@ -105,7 +105,7 @@ pub(crate) struct QpParts {
 }
 
 impl Qp {
-    /// Makes it of its parts; the device finds it by its number from now on.
+    /// Creates a queue pair and registers it with the device.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl Qp {
         parts: QpParts,
         sq: impl PinInit<SendQueue>,
     ) -> Result<Arc<Self>> {
-        // The memory of consumers in the kernel is the kernel's, whatever process they work for.
+        // Memory of kernel consumers is charged to no cgroup, whichever process they work for.
         let pays = if parts.user {
             Memcg::current()
         } else {
@@ -132,7 +132,7 @@ impl Qp {
                     pd: parts.pd,
                     recv_cq: parts.recv_cq,
                     receives: parts.receives,
-                    // What iWARP calls idle is INIT; programs expect it of an RNIC.
+                    // iWARP's Idle is INIT to the verbs; programs expect that of an RNIC.
                     lifecycle: LifecycleWord::new(),
                     send_immediate: Atomic::new(false),
                     retry_timeout: Atomic::new(0),
@@ -176,8 +176,8 @@ impl Qp {
         })
     }
 
-    /// Makes one without receives whose requests come from the ring that a process has mapped, and
-    /// of which at most `entries` are pending. All else is as with a kernel consumer. For tests.
+    /// Creates a queue pair without receives whose requests come from a ring mapped by a process,
+    /// at most `entries` of them pending. Otherwise it is as for a kernel consumer. For tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(crate) fn of_ring(
         bench: &Bench,
@@ -202,8 +202,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a transition that is not there, `EOPNOTSUPP` for another path than the one to
-    /// RTR, and those of a search for a peer.
+    /// `EINVAL` for an invalid transition, `EOPNOTSUPP` for a path in any transition but the one to
+    /// RTR, and the errors of the out-of-band connect.
     pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let _one_at_a_time = self.modifying.lock();
         let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
@@ -230,7 +230,7 @@ impl Qp {
 
     fn modify_state(self: &Arc<Self>, attrs: &Attrs, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let event = match attr.qp_state {
-            // Done before the attributes were locked.
+            // `modify_attrs` does it before it locks the attributes.
             QpState::Reset => return Ok(()),
             QpState::Init => Event::ModifyInit,
             QpState::Rtr if mask.contains(QpAttrMask::AV) => Event::ModifyRtrPath,
@@ -240,7 +240,7 @@ impl Qp {
             QpState::Sqe => Event::ModifySqe,
             QpState::Err => Event::ModifyErr,
         };
-        // What may fail comes before the transition.
+        // Steps that may fail come before the transition.
         let actions = self.would(event)?;
         if actions.contains(Actions::BEGIN_SEARCH) {
             return self.begin_oob(attr, mask);
@@ -268,17 +268,16 @@ impl Qp {
         Ok(())
     }
 
-    /// Back to the beginning; nothing of the old stream is left, nor of what was posted for one
-    /// that never came.
+    /// Resets the queue pair: drops the old stream and everything posted.
     ///
-    /// Waits for the connection without the lock on the attributes, for which a step of the
-    /// connection may be waiting ([`Qp::attach`]). Meanwhile nothing becomes of the queue pair,
-    /// since it has no connection.
+    /// Waits for the connection without holding the attributes lock, because a step of the
+    /// connection may wait for that lock ([`Qp::attach`]). Meanwhile the state cannot advance,
+    /// because the queue pair has no connection.
     ///
     /// # Errors
     ///
-    /// `EINVAL` while there is a stream that the connection manager has brought, or if it has begun
-    /// to bring one meanwhile.
+    /// `EINVAL` while a stream of the connection manager exists, or if the connection manager has
+    /// begun to set one up meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
         let (oob, conn) = {
             let _attrs = self.attrs.lock();
@@ -294,14 +293,14 @@ impl Qp {
         if !self.quiesce() {
             return Err(EINVAL);
         }
-        // What is posted on a new stream does not wait for that of the old one.
+        // Requests on a new stream must not wait for the old stream's timer.
         self.stop_tx_timer();
         self.enqueue_tx();
         *self.attrs.lock() = Attrs::default();
         Ok(())
     }
 
-    /// Whether there are requests of its own that would have to be flushed.
+    /// Returns whether the queue pair's own queues hold requests that would have to be flushed.
     pub(crate) fn has_posted(&self) -> bool {
         let receives = match &self.receives {
             Receives::Own(queue) => queue.holds(1),
@@ -310,8 +309,8 @@ impl Qp {
         receives || self.sq.has_posted() || !self.sq.is_idle()
     }
 
-    /// Forgets what the old stream has left, unless there is a new connection. Returns whether that
-    /// was so. Context: the transmitter's.
+    /// Resets what the old stream has left, unless a new connection exists. Returns whether it did.
+    /// Context: the running transmit task.
     pub(crate) fn reset_queues(&self) -> bool {
         let mut inner = self.inner.lock();
         if inner.conn.is_some() {
@@ -328,7 +327,7 @@ impl Qp {
         true
     }
 
-    /// Attributes and state as they stand.
+    /// Returns the current attributes and state.
     ///
     /// Context: process, sleeps.
     pub(crate) fn attr(&self) -> QpAttr {
@@ -342,9 +341,9 @@ impl Qp {
         }
     }
 
-    /// Takes the queue pair out of service; its connection is told to end. What was posted ends
-    /// without a word, and what a kernel consumer has not polled is gone: it may free what its
-    /// requests name once this returns.
+    /// Destroys the queue pair and ends its connection. Posted requests end without completions;
+    /// completions that a kernel consumer has not polled are removed. So the consumer may free what
+    /// its requests name once this returns.
     ///
     /// Context: process, sleeps.
     pub(crate) fn retire(self: &Arc<Self>) {
@@ -361,7 +360,7 @@ impl Qp {
         self.device.qps.remove(self.number);
     }
 
-    /// Does something with both completion queues, or with the one that is both.
+    /// Calls `f` with each completion queue, once if both are the same.
     #[inline]
     pub(super) fn each_cq(&self, f: impl Fn(&Cq)) {
         f(self.sq.cq());
