@@ -196,8 +196,7 @@ pub(crate) struct Qp {
     pub(crate) coalescer: DoorbellCoalescer,
     /// The timer is armed; the transmit task it starts sees what was posted before.
     pub(crate) tx_timer_armed: Atomic<bool>,
-    /// Delay before the next flush of what a process posts after the end of the stream, in
-    /// milliseconds.
+    /// Delay of the next flush of what a process posts after the stream, in milliseconds.
     pub(crate) flush_pause: Atomic<u32>,
     // Written for each message that is received.
     pub(crate) _receiver: NextCacheLine,
@@ -393,8 +392,7 @@ impl Qp {
         !self.user || self.device.abi.has_extensions()
     }
 
-    /// Terminates the stream for a fault in a message of the peer or in its processing, and raises
-    /// the asynchronous event.
+    /// Terminates the stream for a fault in what the peer sent, and raises the event of its class.
     pub(crate) fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
         let terminate = Terminate::for_fault(fault, quoted);
         self.terminate(terminate);
@@ -409,8 +407,7 @@ impl Qp {
 
     /// As [`Qp::terminate`], for this event; the caller runs the transmit task.
     fn terminate_on(&self, event: Event, terminate: Terminate) {
-        // The transmit task takes the message under this lock, so it never sees the phase without
-        // the message.
+        // The transmit task takes it under the lock, so it sees no phase without the message.
         let mut inner = self.inner.lock();
         if self.on(event).contains(Actions::KEEP_TERMINATE) {
             inner.terminate = Some(terminate);
@@ -507,7 +504,7 @@ impl Qp {
         begun
     }
 
-    /// Flushes receives, at most one more than the queue holds; returns whether more may be posted.
+    /// Flushes receives, one more than the queue holds at most; returns whether more may be posted.
     fn flush_receives(&self, queue: &RecvQueue) -> bool {
         let mut wr = RecvWr::default();
         for _ in 0..=self.caps.max_recv_wr {

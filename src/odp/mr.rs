@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Regions whose memory may be absent: fetches a range that a copy found absent, or prefetches on a
-//! process's advice. A fetched range stays pinned until the copy is made.
+//! Regions whose memory may be absent: fetches a range for a copy, or prefetches on a process's
+//! advice. A fetched range stays pinned until the copy is made.
 //!
 //! Context: process. It takes as long as the process's page faults do, so the caller holds no lock
 //! and no guard of a region.

@@ -32,8 +32,7 @@ impl WorkItem<PAGING_IN> for Qp {
             .socket()
             .with_inbound(|inbound| this.resume(&conn, inbound, fetched.as_ref()))
         {
-            // The memory fetched before has been copied to; it is dropped here, where that may
-            // sleep.
+            // Drops the memory fetched before, which may sleep; it has been copied to.
             fetched = Some(Fetched::new(wanted));
         }
         drop(fetched);

@@ -67,8 +67,8 @@ impl Qp {
         true
     }
 
-    /// Cancels the idle check, which holds a reference to the queue pair. The transmit task
-    /// schedules none any more.
+    /// Cancels the idle check, which refers to the queue pair. The transmit task schedules no
+    /// other.
     pub(super) fn end_idle_look(self: &Arc<Self>) {
         cancel_delayed::<Self, IDLE>(self);
     }

@@ -197,8 +197,7 @@ mod posting {
         });
         assert!(off);
         assert_eq!((posted, more), (Ok(()), Err(ENOMEM)));
-        // The limit event, due when a receive is taken in softirq, is raised with interrupts off
-        // too.
+        // A receive taken in softirq makes the limit event due, which is raised likewise.
         let (taken, off) = interrupts_off(|| srq.take(&mut RecvWr::default()));
         assert!(off && matches!(taken, Some(Ok(()))));
         assert_eq!(srq.query().srq_limit, 0);

@@ -268,7 +268,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Resets the queue pair: drops the old stream and everything posted.
+    /// Resets the queue pair: nothing of the old stream or of what was posted remains.
     ///
     /// Waits for the connection without holding the attributes lock, because a step of the
     /// connection may wait for that lock ([`Qp::attach`]). Meanwhile the state cannot advance,

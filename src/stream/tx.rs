@@ -138,8 +138,7 @@ pub(crate) struct TxStream {
     held: Option<Slot>,
     /// The ready-to-receive message to send first.
     rtr: Option<Rtr>,
-    /// Value of `appended` when the pending idle check was scheduled; [`None`] without a pending
-    /// check.
+    /// `appended` when the pending idle check was scheduled, if one is pending.
     looked_at: Option<u64>,
     /// Which side goes first when both the peer and the consumer have requests.
     turn: Turn,
@@ -323,7 +322,7 @@ impl Qp {
         }
     }
 
-    /// Rearms the running transmit task, or else queues the work item that runs it.
+    /// Rearms the running transmit task, or else queues its work item.
     ///
     /// Context: any.
     pub(crate) fn kick(self: &Arc<Self>) {
@@ -495,8 +494,7 @@ impl TxStream {
         Next::Yield
     }
 
-    /// Checks whether the stream is idle, and frees its spare memory if so. Called when the queues
-    /// are empty and the batch keeps more memory than an idle stream may.
+    /// Frees spare memory if the stream is idle; else schedules another check.
     fn look_for_idleness(&mut self, qp: &Arc<Qp>) {
         match self.looked_at {
             Some(_) if !qp.is_to_look() => return,
@@ -526,11 +524,7 @@ impl TxStream {
         qp.sq.cq().notify();
     }
 
-    /// Fills the batch.
-    ///
-    /// # Errors
-    ///
-    /// Why the batch holds less than [`BATCH_LEN`].
+    /// Fills the batch; the error says why it is shorter than [`BATCH_LEN`].
     #[inline]
     fn fill(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Pause> {
         // The MULPDU follows the EMSS, from batch to batch.
@@ -608,7 +602,7 @@ impl TxStream {
                 qp.device().stats.terminates_sent.inc();
             }
         }
-        // The Terminate must reach the send queue even if the peer does not read.
+        // Makes room in TCP, so that the Terminate goes out even if the peer does not read.
         self.conn.socket().make_room(self.batch.len());
         while !self.batch.is_empty() {
             match self

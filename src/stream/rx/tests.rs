@@ -53,8 +53,7 @@ mod streams {
         sync::SpinLockBh, //
     };
 
-    /// Returns the Send with that MSN, without payload and without a valid CRC; the receiver does
-    /// not check it.
+    /// Returns the Send with that MSN, without payload. The receiver checks no CRC here.
     fn send(msn: u8) -> [u8; FPDU] {
         let mut fpdu = [0; FPDU];
         (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, 0x41, 0x43, msn);

@@ -127,7 +127,7 @@ impl DoorbellCoalescer {
         self.on_doorbell_by(|| self.now(), taken, rx_events)
     }
 
-    /// Reads the clock only where needed: not for a process that answers the peer.
+    /// Reads the clock only if the peer has sent nothing since the last doorbell.
     #[inline]
     fn on_doorbell_by(
         &self,

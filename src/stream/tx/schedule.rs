@@ -96,11 +96,7 @@ enum RequestOutcome {
 }
 
 impl TxStream {
-    /// Makes the next message the current one.
-    ///
-    /// # Errors
-    ///
-    /// Why no message can be sent now.
+    /// Makes the next message the current one; the error says why none can be sent now.
     pub(super) fn next_message(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
         if let Some(rtr) = self.rtr.take() {
             self.current = Some(self.context.rtr(qp, rtr));
@@ -309,8 +305,7 @@ impl TxStream {
         Ok(())
     }
 
-    /// As [`TxStream::begin`], for requests that send no payload; `len` is the length of the
-    /// transfer.
+    /// As [`TxStream::begin`], for requests that send no payload; `len` octets are transferred.
     #[inline(never)]
     fn begin_other(&mut self, qp: &Qp, slot: Slot, len: u32) -> Result<(), WcStatus> {
         let Self {
@@ -373,9 +368,9 @@ impl TxStream {
 }
 
 impl Qp {
-    /// Carries out an atomic operation of the peer after all requests before it are answered
-    /// (EXT-58). Returns the original value of the target, or [`None`] if its page is absent.
-    /// Checks the target again, since its owner may revoke it at any time.
+    /// Carries out the peer's atomic operation after all requests before it (EXT-58). Returns the
+    /// target's original value, or [`None`] if it is absent. Checks the target again, since its
+    /// owner may revoke it at any time.
     fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
         let request = &atomic.request;
         let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;

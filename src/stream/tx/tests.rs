@@ -165,8 +165,8 @@ mod tx {
         }
     }
 
-    /// Runs one round of the transmit task and returns what is next; [`None`] if it runs elsewhere
-    /// or has no stream.
+    /// Runs one round and returns what is next; [`None`] without a stream or if the task runs
+    /// elsewhere.
     fn visit(qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Option<Next> {
         let mut next = None;
         let _ = qp.tx.run(|tx| {
@@ -316,8 +316,7 @@ mod tx {
         Err(EAGAIN)
     }
 
-    /// Lengths, in octets: of an FPDU without payload and CRC, for a tagged message and for a Send;
-    /// of the CRC.
+    /// Octets of an FPDU without payload and CRC, for a tagged message and a Send; of the CRC.
     const TAGGED: usize = 2 + 14;
     const SEND: usize = 2 + 18;
     const CRC: usize = 4;

@@ -94,9 +94,9 @@ impl Qp {
         let _drop_outside_lock = core::mem::replace(&mut *self.tx_timer.lock(), TxTimer::Ended);
     }
 
-    /// Arms the timer to flush receives that a process posts after the end of the stream, because
-    /// it posts them without a system call. Doubles the interval each time, up to a maximum;
-    /// [`Qp::flush_some`] resets it when something was posted.
+    /// Arms the timer to flush receives that a process posts after the stream, without a system
+    /// call. Doubles the interval each time; [`Qp::flush_some`] resets it when something was
+    /// posted.
     ///
     /// Context: process.
     pub(crate) fn watch_receives(self: &Arc<Self>) {

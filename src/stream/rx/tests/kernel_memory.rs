@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of a peer's access to the memory of a kernel consumer, with whole FPDUs over the
-//! loopback interface.
+//! KUnit suite of a peer's access to kernel memory, with whole FPDUs over the loopback interface.
 
 #[kernel::prelude::kunit_tests(riwarp_rx_kernel_memory)]
 mod kernel_memory {
