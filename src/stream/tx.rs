@@ -224,6 +224,8 @@ enum Pause {
 
 impl Qp {
     /// Runs the transmit task in this context, or rearms it if it runs elsewhere.
+    ///
+    /// Context: process, no lock held.
     pub(crate) fn transmit(self: &Arc<Self>) {
         self.rounds(&mut TcpSender::Process);
         self.notify();
@@ -231,6 +233,8 @@ impl Qp {
     }
 
     /// Handles a doorbell of a process that has posted requests.
+    ///
+    /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
         // Some libraries ring for each request, even while sending is delayed.
         match self.phase() {
@@ -258,6 +262,8 @@ impl Qp {
     }
 
     /// Runs the transmit task after a receive, without a thread switch if possible.
+    ///
+    /// Context: a callback of the stream's socket; no lock of the driver held.
     pub(crate) fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
         if !inbound.in_softirq() {
             // This context processes the socket's backlog; it most likely is the transmit task
