@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device for KUnit suites: of the loopback interface, unknown to `ib_core`, and nobody's. What
-//! is made on it works as on any other; events and notifications go nowhere.
+//! A device for KUnit suites, on the loopback interface and not registered with `ib_core`. Objects
+//! made on it work as on any other device; events and notifications are discarded.
 //!
 //! Context: process.
 
@@ -74,7 +74,7 @@ use crate::{
     }, //
 };
 
-/// A completion whose fields can be told from each other where it is laid out.
+/// A completion whose fields all differ, so that a test sees which of them is where.
 pub(crate) const COMPLETION: Completion = Completion {
     id: 0x1122_3344_5566_7788,
     status: WcStatus::Success,
@@ -87,7 +87,7 @@ pub(crate) const COMPLETION: Completion = Completion {
     vendor_err: 0x0001_0203,
 };
 
-/// A device and one domain of it. Nothing of it is left when it is dropped.
+/// A device and one protection domain of it; dropping it shuts the device down.
 pub(crate) struct Bench {
     pub(crate) device: Arc<Device>,
     pub(crate) pd: Arc<Pd>,
@@ -115,7 +115,7 @@ impl Bench {
         self.cq_of(CqLink::dead()?, entries)
     }
 
-    /// Makes a completion queue of the kernel consumer with that link.
+    /// Makes a completion queue of a kernel consumer, with the given link.
     pub(crate) fn cq_of(&self, link: CqLink, entries: u32) -> Result<Arc<Cq>> {
         let init = CqInit {
             owner: Owner::Kernel(kernel_owned()),
@@ -141,12 +141,12 @@ impl Bench {
         Ok(Srq::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.srq)
     }
 
-    /// Makes a queue pair of a kernel consumer, with so many places in each of its queues.
+    /// Makes a queue pair of a kernel consumer, with `places` entries in each of its queues.
     pub(crate) fn qp(&self, places: u32, cq: &Arc<Cq>) -> Result<Arc<Qp>> {
         Ok(self.qp_of((places, places), None, cq)?.qp)
     }
 
-    /// Makes a queue pair of a kernel consumer, with so many places for requests and for receives.
+    /// Makes a queue pair of a kernel consumer, with `send` and `recv` entries in its queues.
     pub(crate) fn qp_of(
         &self,
         (send, recv): (u32, u32),
@@ -181,15 +181,15 @@ impl Drop for Bench {
     }
 }
 
-/// Takes the oldest completion: its number, how it ended, and its octets.
+/// Polls the oldest completion: its cookie, status and octets.
 pub(crate) fn polled(cq: &Cq) -> Option<(u64, Option<WcStatus>, u32)> {
     poll_one(|sink| cq.poll(sink))
 }
 
-/// What a process does that stores its request number `at`, of the first ones, in a send queue of
-/// librxe: one without octets.
+/// Stores request `at`, without payload, in a send queue of librxe as a process would. `at` counts
+/// from the first entry.
 pub(crate) fn store_send(memory: &SharedMem, at: u32, opcode: u32) -> Result {
-    // Behind the header, elements of 256 octets.
+    // Elements of 256 octets follow the header.
     let entry = 384 + 256 * at as usize;
     memory.copy_in(entry, &u64::from(at))?;
     memory.copy_in(entry + 8, &[0, opcode])?;

@@ -2,21 +2,20 @@
 
 //! riwarp: a software iWARP RDMA device on top of the kernel's TCP.
 //!
-//! The map of the driver:
+//! The modules of the driver, from top to bottom:
 //!
-//! * [`verbs`]: what `ib_core` asks of each kind of object;
-//! * [`verbs`]: the callbacks of `ib_core`;
+//! * [`verbs`]: the callbacks of `ib_core` for each kind of object;
 //! * [`cm`]: connections, listeners, and connections without `rdma_cm`;
 //! * [`qp`]: queue pairs;
-//! * [`stream`]: the stream of a queue pair, out and in;
+//! * [`stream`]: the transmit and receive halves of a queue pair's stream;
 //! * [`odp`]: paging on demand;
-//! * [`queue`]: send, receive and completion queues, and the peer's Reads;
-//! * [`mem`]: regions, windows, their keys, and lists of pieces of them;
+//! * [`queue`]: send, receive, completion and inbound read queues;
+//! * [`mem`]: memory regions and windows, STags, scatter/gather lists;
 //! * [`abi`]: work requests in the driver's own form, and in those of user space and the kernel;
-//! * [`device`]: devices, how they come and go, their addresses, settings and counters, work queues
-//!   and protection domains.
+//! * [`device`]: devices and their registry, GID table, settings, counters, work queues and
+//!   protection domains.
 //!
-//! The protocol itself is in crate `iwarp`, everything unsafe in crate `kernel_ext`.
+//! The protocol itself is in crate `iwarp`, all unsafe code in crate `kernel_ext`.
 
 #![deny(unsafe_code)]
 
@@ -81,11 +80,13 @@ module! {
     },
 }
 
-/// The driver, as `ib_core` and the network know it.
+/// The driver type that implements the callbacks of `ib_core` and of the network stack.
 pub(crate) struct Riwarp;
 
-/// The loaded module. Its parts are dropped from first to last: nothing new comes in, what there is
-/// ends, and then what everything stood on.
+/// The loaded module.
+///
+/// Fields are dropped in order: first what creates devices and delivers events, last the registry,
+/// which ends the devices.
 #[pin_data]
 struct Module {
     #[pin]
@@ -119,11 +120,11 @@ impl kernel::InPlaceModule for Module {
     }
 }
 
-/// What the parameters say.
+/// Reads the module parameters.
 ///
 /// # Errors
 ///
-/// `EINVAL` if one has a value that it cannot have.
+/// `EINVAL` if `mpa_rev` is not a known revision.
 fn defaults() -> Result<Defaults> {
     let mpa_rev = module_parameters::mpa_rev.value();
     let Some(mpa_rev) = MpaRevision::from_number(mpa_rev) else {
@@ -136,7 +137,7 @@ fn defaults() -> Result<Defaults> {
     })
 }
 
-/// The registry in service: callbacks find it.
+/// Publishes the registry and the listening sockets to callbacks while it exists.
 struct Service {
     _registry: ModuleCellGuard<Registry>,
     _listen_sockets: ModuleCellGuard<ListenSockets>,
