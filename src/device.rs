@@ -2,13 +2,13 @@
 
 //! The device: one network interface seen through RDMA verbs.
 //!
-//! What enters: what happens to the interface. What leaves: events of the port. The device holds
-//! what its objects share: the tables of regions and queue pairs, the settings, the counters. What
-//! it can do and how its port is, `verbs` says.
+//! It holds what its objects share: the tables of regions and queue pairs, the settings, the
+//! counters. It takes events of the interface and reports events of the port to `ib_core`. `verbs`
+//! answers queries about the device and its port.
 //!
-//! Its life: made by `registry`, ended by whoever unregisters it. [`Device::shut_down`] runs when
-//! the last verb is over; it ends what is left of the connections and waits for everything that
-//! still refers to the device from a queue, so that the references to the interface go soon after.
+//! `registry` makes the device. After its unregistration and the last verb, [`Device::shut_down`]
+//! ends the remaining connections and waits for all queued work that still refers to the device, so
+//! that the references to the interface are dropped soon after.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -80,7 +80,7 @@ pub(crate) mod registry;
 pub(crate) mod settings;
 pub(crate) mod stats;
 
-/// The only port.
+/// The number of the only port.
 pub(crate) const PORT: u32 = 1;
 /// Most queue pairs of a device.
 pub(crate) const MAX_QP: u32 = 1 << 16;
@@ -104,10 +104,11 @@ pub(crate) const MAX_PD: u32 = 1 << 16;
 pub(crate) const MAX_IRD: u32 = 128;
 /// Most RDMA Reads that a queue pair may have outstanding.
 pub(crate) const MAX_ORD: u32 = 128;
-/// Elements of the sink of an RDMA Read: the request names one buffer (RFC 5040, section 4.4).
+/// Maximum elements in the sink of an RDMA Read: the request names one buffer (RFC 5040, section
+/// 4.4).
 pub(crate) const MAX_READ_SGE: u32 = 1;
 
-/// What there is a limited number of.
+/// A kind of object of which a device has a limited number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// Completion queues.
@@ -150,7 +151,7 @@ impl Resource {
     }
 }
 
-/// One of a limited number; dropping it gives it back.
+/// One object counted against a limit; dropping it lowers the count.
 pub(crate) struct Reservation {
     device: Arc<Device>,
     resource: Resource,
@@ -164,7 +165,7 @@ impl Drop for Reservation {
     }
 }
 
-/// What a new device starts from.
+/// The arguments of [`Device::new`].
 pub(crate) struct Parts {
     pub(crate) abi: Abi,
     pub(crate) netdev: NetDevice,
@@ -181,14 +182,14 @@ pub(crate) struct Parts {
 pub(crate) struct Device {
     /// The library that serves its processes.
     pub(crate) abi: Abi,
-    /// The interface below.
+    /// The network interface below.
     pub(crate) netdev: NetDevice,
-    /// The namespace that the interface had when the device was made. Sockets are there.
+    /// The network namespace of the interface when the device was made; all sockets are in it.
     pub(crate) home: NetId,
-    /// From an STag's index to its region.
+    /// Finds a region by the index of its STag.
     #[pin]
     pub(crate) regions: RcuMap<Region>,
-    /// From a number to its queue pair.
+    /// Finds a queue pair by its number.
     #[pin]
     pub(crate) qps: RcuMap<Qp>,
     /// All connections.
@@ -205,23 +206,24 @@ pub(crate) struct Device {
     link: DeviceLink,
     /// How many of each [`Resource`] are in use.
     used: [Atomic<u32>; Resource::COUNT],
-    /// How many protection domains there ever were.
+    /// How many protection domains were ever made.
     pds: Atomic<u64>,
-    /// It is in service: its registration is complete.
+    /// The registration is complete.
     registered: Atomic<bool>,
-    /// No verb runs any more; the interface is not to be given out.
+    /// The device is being shut down: no verb runs any more, and the interface must not be handed
+    /// out.
     going: Atomic<bool>,
-    /// The state of the port that was reported last.
+    /// The port state reported last.
     active: Atomic<bool>,
     pub(crate) queues: Arc<Queues>,
-    /// Its own, since what waits there may wait for ever.
+    /// The device's own queue, since an item on it may wait forever.
     pub(crate) paging: PagingQueue,
-    /// Dropped last: tells the module that nothing of this device is left.
+    /// Dropped last: tells the module that this device is freed.
     _device_ref: DeviceRef,
 }
 
 impl Device {
-    /// Makes a device that is not registered yet.
+    /// Makes a device without registering it.
     pub(crate) fn new(parts: Parts) -> Result<Arc<Self>> {
         let active = parts.netdev.is_running();
         Arc::try_pin_init(
@@ -230,7 +232,7 @@ impl Device {
                 home: parts.netdev.net_id(),
                 netdev: parts.netdev,
                 regions <- RcuMap::new(stag::INDICES, Order::Scattered),
-                // Number 0 and 1 are special in other RDMA networks.
+                // Numbers 0 and 1 are special in other RDMA networks.
                 qps <- RcuMap::new(2..1 << 24, Order::Rising(16)),
                 conns <- Conns::new(),
                 oob_waiters <- OobWaiters::new(parts.ports),
@@ -252,21 +254,21 @@ impl Device {
         )
     }
 
-    /// The network namespace of the interface, for the time of a call: it is not to be kept.
+    /// Returns the network namespace of the interface, to be used for one call and not kept.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the namespace is about to go, or the interface has left it.
+    /// `ENODEV` if the namespace is ending, or the interface has left it.
     pub(crate) fn net(&self) -> Result<NetRef> {
         let net = self.netdev.net().filter(|net| net.id() == self.home);
         net.ok_or(ENODEV)
     }
 
-    /// Takes one of a limited number.
+    /// Reserves one object of a limited kind.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if all are in use.
+    /// `ENOMEM` if the limit is reached.
     pub(crate) fn reserve(self: &Arc<Self>, resource: Resource) -> Result<Reservation> {
         let used = self.used.get(resource.index()).ok_or(EINVAL)?;
         let mut seen = used.load(Relaxed);
@@ -285,22 +287,23 @@ impl Device {
         })
     }
 
-    /// A number that no protection domain of this device ever had.
+    /// Returns a number that no protection domain of this device ever had.
     pub(crate) fn next_pd_id(&self) -> PdId {
         PdId::new(self.pds.fetch_add(1, Relaxed))
     }
 
-    /// Says that the registration is complete.
+    /// Marks the registration as complete.
     pub(crate) fn set_registered(&self) {
         self.registered.store(true, Relaxed);
     }
 
-    /// Whether the registration is complete. Before, consumers are being told of the device.
+    /// Returns whether the registration is complete. Before that, `ib_core` is still announcing the
+    /// device to its clients.
     pub(crate) fn is_registered(&self) -> bool {
         self.registered.load(Relaxed)
     }
 
-    /// Whether the device is being taken down; nothing new is to begin.
+    /// Returns whether the device is being shut down; then nothing new may begin.
     ///
     /// Context: any.
     pub(crate) fn is_going(&self) -> bool {
@@ -308,30 +311,30 @@ impl Device {
         self.going.load(Acquire)
     }
 
-    /// Ends what is left after the last verb, and waits for it.
+    /// Ends what remains after the last verb, and waits for it.
     ///
     /// Context: process, without rtnl, not from an item of the device's queues.
     pub(crate) fn shut_down(&self) {
         self.going.store(true, Release);
         self.oob_waiters.shut_down();
         self.conns.shut_down();
-        // Steps of queue pairs that waited for their peer.
+        // Work items of queue pairs that waited for their peer.
         self.queues.conn.flush();
-        // Those that bring memory in, which have hold of the process's and of this device.
+        // Paging items, which hold the process's memory and this device.
         self.paging.flush();
-        // Transmitters that were still waiting for their turn find their queue pair gone.
+        // Transmit tasks still queued find their queue pair gone.
         self.queues.tx.flush();
-        // The tables drop their references later, and from these hangs the device.
+        // The tables drop their references later, and these hold the device.
         self.qps.flush();
         self.regions.flush();
     }
 
-    /// What identifies the device.
+    /// Returns the identifier of the device.
     pub(crate) fn guid(&self) -> Guid {
         self.guid
     }
 
-    /// An entry of the GID table.
+    /// Returns an entry of the GID table.
     ///
     /// # Errors
     ///
@@ -340,7 +343,8 @@ impl Device {
         self.gids.get(&self.netdev, self.guid, index)
     }
 
-    /// Passes on what happened to the interface. It is `registry` that sees to its end.
+    /// Reports an event of the interface to `ib_core`. `registry` handles the removal of the
+    /// interface.
     ///
     /// Context: any.
     pub(crate) fn netdev_event(&self, event: NetdevEvent) {
@@ -357,14 +361,14 @@ impl Device {
         }
     }
 
-    /// The addresses of the interface changed.
+    /// Reports that the addresses of the interface changed.
     ///
     /// Context: any.
     pub(crate) fn addr_event(&self) {
         self.link.event(PortEvent::GidChange, PORT);
     }
 
-    /// Reports the state of the port if it is another than the one reported last.
+    /// Reports the state of the port if it differs from the one reported last.
     fn report_state(&self) {
         let active = self.netdev.is_running();
         if self.active.xchg(active, Relaxed) == active {
@@ -379,22 +383,22 @@ impl Device {
     }
 }
 
-/// A number that identifies the device among others, in the form of an EUI-64.
+/// The device's identifier, in the form of an EUI-64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guid([u8; 8]);
 
 impl Guid {
-    /// Makes it from the hardware address of an interface, or at random if that has none.
+    /// Makes it from the hardware address of an interface, or at random if the interface has none.
     pub(crate) fn of(netdev: &NetDevice) -> Self {
         Self::from_hw_addr(netdev).unwrap_or_else(|| {
-            // Neither for a group nor universal: nobody else's (RFC 4291, appendix A).
+            // Neither a group nor a universal address, so no assigned one (RFC 4291, appendix A).
             let [first, rest @ ..] = random::octets::<8>();
             let [b, c, d, e, f, g, h] = rest;
             Self([first & !3, b, c, d, e, f, g, h])
         })
     }
 
-    /// Makes it from the hardware address that an interface has now.
+    /// Makes it from the current hardware address of an interface.
     pub(crate) fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
         let addr = netdev.hw_addr();
         match *addr.as_bytes() {
@@ -405,12 +409,12 @@ impl Guid {
         }
     }
 
-    /// The octets in network order.
+    /// Returns the octets in network order.
     pub(crate) fn octets(self) -> [u8; 8] {
         self.0
     }
 
-    /// A GID made of nothing else.
+    /// Returns the link-local GID with this interface identifier.
     pub(crate) fn link_local(self) -> Gid {
         let mut gid = [0; 16];
         if let Some((prefix, interface)) = gid.split_first_chunk_mut::<8>() {
@@ -421,8 +425,7 @@ impl Guid {
     }
 }
 
-/// Whether a device can be made on an interface: it must be of one of the kinds below, which carry
-/// IP.
+/// Returns whether a device can be made on an interface: its type must carry IP.
 pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
     match netdev.netdev_type() {
         NetdevType::Ethernet | NetdevType::Loopback | NetdevType::None => true,
@@ -430,7 +433,7 @@ pub(crate) fn is_suitable(netdev: &NetDevice) -> bool {
     }
 }
 
-/// More kinds of interfaces that carry IP (`include/uapi/linux/if_arp.h`): IEEE 802 networks, and
+/// Further interface types that carry IP (`include/uapi/linux/if_arp.h`): IEEE 802 networks, and
 /// tunnels over IPv4, over IPv6, from IPv6 to IPv4, and GRE over both.
 const IP_LINKS: [u16; 6] = [6, 768, 769, 776, 778, 823];
 
@@ -498,7 +501,7 @@ mod tests {
         Ok(())
     }
 
-    /// Nothing is made that the device has no more of (RFC 5040, section 8.1.2; RDMAP-172).
+    /// Refuses to make an object beyond the device's limit (RFC 5040, section 8.1.2; RDMAP-172).
     #[test]
     fn nothing_is_made_beyond_its_limit() -> Result {
         let bench = Bench::new()?;

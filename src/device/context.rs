@@ -2,7 +2,7 @@
 
 //! Protection domains.
 //!
-//! A protection domain is a number. Queue pairs and regions carry the number of theirs, and a
+//! A protection domain is a number. Queue pairs and regions carry the number of their domain, and a
 //! stream may use a region only if the two are equal (RFC 5041, section 10.3; DDP-88).
 //!
 //! Context: process.
@@ -18,7 +18,7 @@ use crate::device::{
     Resource, //
 };
 
-/// The number of a protection domain: unique among all that the device ever had.
+/// The number of a protection domain, unique over the life of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdId(u64);
 
@@ -37,11 +37,11 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    /// Makes a protection domain with a number that no other of the device has.
+    /// Makes a protection domain with a number of its own.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the device has as many as it can have.
+    /// `ENOMEM` if the device has [`MAX_PD`](crate::device::MAX_PD) of them.
     pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Self>> {
         let pd = Self {
             id: device.next_pd_id(),
@@ -51,7 +51,7 @@ impl Pd {
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// The number of the domain.
+    /// Returns the number of the domain.
     pub(crate) fn id(&self) -> PdId {
         self.id
     }

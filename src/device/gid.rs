@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The GID table: the addresses of the interface, in the form that RDMA programs know.
+//! The GID table: the addresses of the interface as RDMA programs name them.
 //!
-//! An IPv4 address is the IPv6 address that it is mapped to (RFC 4291, section 2.5.5.2). An address
-//! keeps its index as long as the interface has it; one that goes leaves its index to the next one
-//! that comes. Index 0 is special, since programs take the device for dead without it: it is never
-//! empty, and its low half is never zero. It holds an IPv4 address if there is one, else an IPv6
-//! address, which has to go to another index when an IPv4 address comes, and on an interface
-//! without addresses one that is made up of the device's GUID. When the address at index 0 goes,
-//! the next one moves there from its own index.
+//! An IPv4 address appears as its IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2). An address
+//! keeps its index as long as the interface has it; the next new address takes a freed index.
 //!
-//! `ib_core` reads the table into a cache of its own, when the device is registered and after each
-//! GID_CHANGE event; so the table looks at the interface whenever it is read.
+//! Programs treat a device whose index 0 is empty, or has a low half of zero, as dead, so index 0
+//! always has a usable GID: an IPv4 address if the interface has one, else an IPv6 address, else
+//! one made from the device's GUID. An IPv6 address at index 0 moves to another index when an IPv4
+//! address is added. When the address at index 0 is removed, another one moves there from its own
+//! index.
+//!
+//! `ib_core` caches the table when the device is registered and after each GID_CHANGE event. So
+//! each read of the table looks up the interface's addresses.
 
 use core::net::{
     IpAddr,
@@ -31,7 +32,7 @@ use kernel_ext::{
 
 use crate::device::Guid;
 
-/// Entries of the table. Addresses beyond that have no GID.
+/// Entries of the table. Further addresses have no GID.
 pub(crate) const GID_TABLE_LEN: u32 = 32;
 
 type Slots = [Option<Ipv6Addr>; GID_TABLE_LEN as usize];
@@ -51,7 +52,7 @@ impl GidTable {
         })
     }
 
-    /// The entry at `index`, which is zero if there is none.
+    /// Returns the entry at `index`, or zero if it is empty.
     ///
     /// Context: process or softirq.
     ///
@@ -77,12 +78,12 @@ impl GidTable {
     }
 }
 
-/// The GID of an address.
+/// Returns the GID of an address.
 pub(crate) fn of_addr(addr: &SockAddr) -> Gid {
     Gid(mapped(addr).octets())
 }
 
-/// The address of a GID, as it is known on an interface; [`None`] if it is that of no single host.
+/// Returns the address of a GID on an interface; [`None`] if it is not that of a single host.
 pub(crate) fn to_addr(gid: Gid, port: u16, netdev: &NetDevice) -> Option<SockAddr> {
     let ip = Ipv6Addr::from(gid.0);
     let mut addr = SockAddr::new(ip.to_canonical(), port);
@@ -103,14 +104,14 @@ fn mapped(addr: &SockAddr) -> Ipv6Addr {
     }
 }
 
-/// Brings the table up to date with the addresses that were found: IPv4 first, then IPv6.
+/// Updates the table with the current addresses: IPv4 first, then IPv6.
 fn update(slots: &mut Slots, found: &Slots) {
     for slot in slots.iter_mut() {
         if slot.is_some() && !found.contains(slot) {
             *slot = None;
         }
     }
-    // Index 0 is taken anew if what it holds is gone, or the first IPv4 address has come.
+    // Choose index 0 anew if its address is gone, or the first IPv4 address has come.
     let is_v4 = |ip: &Ipv6Addr| ip.to_ipv4_mapped().is_some();
     let is_fit = |ip: &Ipv6Addr| ip.segments()[4..] != [0; 4];
     let first = found.iter().flatten().find(|ip| is_fit(ip));
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
     use core::net::Ipv4Addr;
 
-    /// The addresses of an interface, as they are found: IPv4 first.
+    /// The current addresses of an interface, IPv4 first.
     fn found(list: &[Ipv6Addr]) -> Slots {
         let mut found = [None; GID_TABLE_LEN as usize];
         for (place, ip) in found.iter_mut().zip(list) {
@@ -145,7 +146,7 @@ mod tests {
         found
     }
 
-    /// Whether the table begins with these entries, and holds nothing else.
+    /// Whether the table begins with these entries and has no others.
     fn is(slots: &Slots, expected: &[Option<Ipv6Addr>]) -> bool {
         let (begin, rest) = slots.split_at(expected.len());
         begin == expected && rest.iter().all(Option::is_none)
@@ -166,10 +167,10 @@ mod tests {
         let mut slots = EMPTY;
         update(&mut slots, &found(&[v4(1), v4(2), v4(3)]));
         assert!(is(&slots, &[Some(v4(1)), Some(v4(2)), Some(v4(3))]));
-        // However the interface orders them.
+        // In whatever order the interface lists them.
         update(&mut slots, &found(&[v4(3), v4(1), v4(2)]));
         assert!(is(&slots, &[Some(v4(1)), Some(v4(2)), Some(v4(3))]));
-        // What goes leaves a hole, which the next one that comes fills.
+        // A removed address leaves a hole, which the next new one fills.
         update(&mut slots, &found(&[v4(1), v4(3)]));
         assert!(is(&slots, &[Some(v4(1)), None, Some(v4(3))]));
         update(&mut slots, &found(&[v4(1), v4(3), v4(4), v4(5)]));
@@ -182,7 +183,7 @@ mod tests {
         let mut slots = EMPTY;
         update(&mut slots, &found(&[v4(1), v4(2)]));
         update(&mut slots, &found(&[v4(2)]));
-        // It is in the table once.
+        // The table holds it once.
         assert!(is(&slots, &[Some(v4(2))]));
         update(&mut slots, &found(&[]));
         assert!(is(&slots, &[]));
@@ -195,7 +196,7 @@ mod tests {
         assert!(is(&slots, &[Some(v6(1)), Some(v6(2))]));
         update(&mut slots, &found(&[v4(1), v6(1), v6(2)]));
         let expected = [v4(1), v6(1), v6(2)];
-        // The IPv6 address that makes way moves to the next free index.
+        // The displaced IPv6 address moves to the next free index.
         assert_eq!(slots[0], Some(v4(1)));
         for ip in expected {
             let times = slots.iter().filter(|slot| **slot == Some(ip)).count();
@@ -225,14 +226,13 @@ mod tests {
         let all: [_; GID_TABLE_LEN as usize] = core::array::from_fn(|n| v6(n as u16 + 1));
         update(&mut slots, &found(&all));
         assert!(slots == all.map(Some));
-        // One that comes when all entries are in use takes the place of one that goes, and of no
-        // other.
+        // A new address in a full table takes the index of a removed one, and no other.
         let mut next = all;
         next[7] = v6(100);
         update(&mut slots, &found(&next));
         assert!(slots == next.map(Some));
-        // An IPv4 address has index 0 also in a full table; the one that had it moves to what is
-        // free.
+        // An IPv4 address gets index 0 also in a full table; the displaced one moves to a free
+        // index.
         next[9] = v4(1);
         next.swap(0, 9);
         update(&mut slots, &found(&next));

@@ -2,7 +2,7 @@
 
 //! The module's work queues.
 //!
-//! Context: process, where a function does not say otherwise.
+//! Context: process, unless a function says otherwise.
 
 use kernel::{
     impl_has_work,
@@ -22,18 +22,18 @@ use kernel_ext::workqueue::{
 
 /// The queues that all devices share.
 pub(crate) struct Queues {
-    /// Transmitters and receivers that go on with what a softirq or a kernel consumer began: the
-    /// same CPU, high priority.
+    /// Transmit and receive tasks that continue what a softirq or a kernel consumer began. Runs on
+    /// the same CPU, at high priority.
     pub(crate) tx: OwnedQueue,
-    /// The steps of connections, in order, since programs take the order of their connections for
-    /// the same on both sides. No step waits for a peer, so none holds the next one up.
+    /// The work items of connections, in order, since programs assume that both sides see their
+    /// connections in the same order. No item waits for a peer, so none delays the next.
     pub(crate) conn: OwnedQueue,
-    /// The ends of devices, and of their queues. An item of this queue may wait for the others.
+    /// Removal of devices and of their queues. An item here may wait for the other queues.
     pub(crate) reaper: OwnedQueue,
 }
 
 impl Queues {
-    /// Makes them.
+    /// Makes the queues.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Queues {
         })
     }
 
-    /// Waits until everything has run that was asked to before.
+    /// Waits until all work queued before this call has run.
     pub(crate) fn flush(&self) {
         self.conn.flush();
         self.tx.flush();
@@ -70,13 +70,12 @@ fn queue(
     )
 }
 
-/// The queue of a device for copies that wait for a process's memory to be there, which may take
-/// for ever.
+/// The queue of a device for copies that wait for a process's memory, possibly forever.
 ///
-/// The last reference to a device may go in an item of this queue, which cannot wait for itself; so
-/// it is the reaper that ends the queue.
+/// The last reference to a device may be dropped in an item of this queue, which cannot wait for
+/// itself; so the reaper destroys the queue.
 pub(crate) struct PagingQueue {
-    /// There until the value is dropped.
+    /// Set until the value is dropped.
     own: Option<Arc<Own>>,
     queues: Arc<Queues>,
 }
@@ -96,13 +95,13 @@ impl WorkItem for Own {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // The only reference: waits for what the queue still runs.
+        // The only reference: waits for the items that still run.
         drop(this);
     }
 }
 
 impl PagingQueue {
-    /// Makes one.
+    /// Makes the queue of one device.
     ///
     /// # Errors
     ///
@@ -122,12 +121,12 @@ impl PagingQueue {
         })
     }
 
-    /// The queue.
+    /// Returns the work queue.
     pub(crate) fn get(&self) -> Option<&OwnedQueue> {
         Some(&self.own.as_ref()?.queue)
     }
 
-    /// Waits until everything has run that was asked to before.
+    /// Waits until all work queued before this call has run.
     pub(crate) fn flush(&self) {
         if let Some(queue) = self.get() {
             queue.flush();
@@ -138,7 +137,7 @@ impl PagingQueue {
 impl Drop for PagingQueue {
     fn drop(&mut self) {
         if let Some(own) = self.own.take() {
-            // Never enqueued before.
+            // Enqueued here only, so it cannot be pending already.
             let _ = self.queues.reaper.enqueue(own);
         }
     }

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! All devices of the module: how they come and how they go.
+//! All devices of the module, one per interface: how they are made and removed.
 //!
-//! What enters: `rdma link add`, events of network interfaces and namespaces, and the word of
-//! `ib_core` that a device is unregistered. What leaves: devices, one per interface.
-//!
-//! A device goes when its interface leaves its namespace or is removed, when its namespace ends, by
-//! `rdma link delete`, when the module goes, or because somebody unregisters all devices of its
-//! driver number. Whoever comes first marks the [`DeviceEntry`] as doomed. What has to wait is done
-//! by an item on the reaper, because events of interfaces arrive under rtnl, under which nothing
-//! may be unregistered. Dropping the registration waits until the other ways are through, so nobody
-//! runs in this module when its last entry is gone.
+//! `rdma link add` makes a device. It is removed when its interface leaves its namespace or is
+//! unregistered, when its namespace ends, by `rdma link delete`, when the module is unloaded, or
+//! when `ib_core` unregisters all devices of its driver id. The first of these marks the
+//! [`DeviceEntry`] as doomed. Work that has to wait runs on the reaper, because interface events
+//! arrive under rtnl, under which no device may be unregistered. Dropping the registration waits
+//! until concurrent removals are done, so no code of this module runs for the device after its
+//! entry has been removed.
 //!
 //! Lock order: an entry's `state` (mutex) before `entries` (spin lock, innermost).
 
@@ -74,10 +72,10 @@ use crate::{
     Riwarp, //
 };
 
-/// The registry, for callbacks that get no context of ours. Filled while the module is in service.
+/// The registry, for callbacks without a context pointer. Filled while the module is in service.
 pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();
 
-/// What the module's parameters say about new devices.
+/// Settings of new devices, from the module parameters.
 #[derive(Clone, Copy)]
 pub(crate) struct Defaults {
     pub(crate) crc: bool,
@@ -99,23 +97,23 @@ pub(crate) struct Registry {
 #[pin_data]
 struct DeviceEntry {
     device: Arc<Device>,
-    /// The device is going or gone; its interface is free for another one.
+    /// The device is going or gone; its interface may get another one.
     doomed: Atomic<bool>,
     #[pin]
     state: Mutex<State>,
     #[pin]
     work: Work<DeviceEntry>,
-    /// Happens when the entry has left the registry.
+    /// Completed when the entry has left the registry.
     #[pin]
     over: Completion,
     registry: Arc<Registry>,
 }
 
 enum State {
-    /// `newlink` is about to bring the registration.
+    /// `newlink` has not stored the registration yet.
     Making,
     Registered(Registration<Riwarp>),
-    /// The registration was taken away to be dropped, or never came.
+    /// The registration was taken out to be dropped, or was never made.
     Over,
 }
 
@@ -150,8 +148,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if the interface cannot carry it, or the name could not be that of a file.
-    /// * `EEXIST` if the interface has one.
+    /// * `EINVAL` if the interface type is unsuitable, or the name cannot be a file name.
+    /// * `EEXIST` if the interface has a device.
     /// * `ENFILE` if the name is taken.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
         if !device::is_suitable(netdev) {
@@ -186,8 +184,8 @@ impl Registry {
             let entry = DeviceEntry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
-            // After `enter`: now the end of the namespace waits for the end of the device, and with
-            // it of the hold.
+            // After `enter`: from here on the end of the namespace waits for the device, and so for
+            // the held port.
             if let Err(error) = device.oob_waiters.hold_port(&device) {
                 pr_warn!(
                     "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
@@ -213,7 +211,7 @@ impl Registry {
         }
     }
 
-    /// Puts an entry in, unless its interface has one already.
+    /// Adds an entry, unless its interface has one already.
     fn enter(&self, entry: Arc<DeviceEntry>) -> Result {
         let mut entries = self.entries.lock();
         if entries
@@ -226,7 +224,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     fn leave(&self, entry: &DeviceEntry) {
         let _drop_outside_lock = {
             let mut entries = self.entries.lock();
@@ -237,16 +235,16 @@ impl Registry {
         };
     }
 
-    /// Finds an entry. Context: process, since the result may be the last reference in the end.
+    /// Finds an entry. Context: process, since the caller may drop the last reference.
     fn find(&self, mut wanted: impl FnMut(&DeviceEntry) -> bool) -> Option<Arc<DeviceEntry>> {
         let entries = self.entries.lock();
         entries.iter().find(|entry| wanted(entry)).cloned()
     }
 
-    /// Calls `f` with the entry of an interface, if there is one that is not doomed.
+    /// Calls `f` with the entry of an interface, if it has one that is not doomed.
     ///
-    /// The lock is held meanwhile, so that the caller, who may be in softirq, never drops the last
-    /// reference to a device. Context: any.
+    /// Holds the lock meanwhile, so that a caller in softirq never drops the last reference to a
+    /// device. Context: any.
     fn with_netdev(&self, netdev: &NetDevice, f: impl FnOnce(&Arc<DeviceEntry>)) {
         let entries = self.entries.lock();
         let entry = entries
@@ -257,26 +255,26 @@ impl Registry {
         }
     }
 
-    /// Ends devices, and returns when they are gone.
+    /// Removes the devices that `which` selects, and returns when they are gone.
     ///
     /// Context: process, without rtnl.
     fn end_all(&self, mut which: impl FnMut(&Device) -> bool) {
         while let Some(entry) = self.find(|entry| which(&entry.device)) {
             entry.doom();
             entry.end();
-            // Somebody else may have been faster to take the registration.
+            // Another removal may have taken the registration first.
             entry.over.wait_for_completion();
         }
     }
 
-    /// Ends everything. Afterwards no device is left, and nobody runs in their name.
+    /// Removes all devices. Afterwards no work runs for any of them.
     pub(crate) fn shut_down(&self) {
         self.end_all(|_| true);
         self.refs.wait_empty();
         self.queues.flush();
     }
 
-    /// `ib_core` has unregistered a device, on whosever behalf.
+    /// Handles the end of a device's unregistration, whatever caused it.
     pub(crate) fn device_gone(&self, device: &Device) {
         if let Some(entry) = self.find(|entry| core::ptr::eq(&*entry.device, device)) {
             entry.doom();
@@ -308,29 +306,28 @@ impl DeviceEntry {
         self.doomed.load(Acquire)
     }
 
-    /// Marks the device as going. Context: any.
+    /// Marks the device as doomed. Context: any.
     fn doom(&self) {
         self.doomed.store(true, Release);
     }
 
-    /// Lets the reaper end the device. Context: any.
+    /// Queues the removal of the device to the reaper. Context: any.
     fn end_later(self: &Arc<Self>) {
-        // An item that is waiting already will do.
+        // An item that is already pending suffices.
         let _ = self.registry.queues.reaper.enqueue(self.clone());
     }
 
-    /// Takes over the registration of the new device.
+    /// Stores the registration of the new device.
     fn settle(self: &Arc<Self>, registration: Registration<Riwarp>) {
         self.device.set_registered();
         *self.state.lock() = State::Registered(registration);
-        // Whoever doomed the device before that looked at the state under its lock, found no
-        // registration, and left the rest to this call.
+        // A removal that found `State::Making` under the lock has left the rest to this call.
         if self.is_doomed() {
             self.end_later();
         }
     }
 
-    /// The device could not be registered.
+    /// Drops the entry of a device that could not be registered.
     fn cancel(&self) {
         *self.state.lock() = State::Over;
         self.doom();
@@ -338,7 +335,7 @@ impl DeviceEntry {
         self.over.complete_all();
     }
 
-    /// Unregisters the device, waits until all that happens to it is over, and takes the entry out.
+    /// Unregisters the device, waits for concurrent removals, and removes the entry.
     ///
     /// Context: process, without rtnl, not inside `ib_core`'s unregistration.
     fn end(&self) {
@@ -346,7 +343,7 @@ impl DeviceEntry {
             let mut state = self.state.lock();
             match core::mem::replace(&mut *state, State::Over) {
                 State::Making => {
-                    // `settle` finds the mark and comes back.
+                    // `settle` sees the mark and queues the removal.
                     *state = State::Making;
                     return;
                 }
@@ -360,16 +357,16 @@ impl DeviceEntry {
     }
 }
 
-/// Whether a device can be found in sysfs under exactly that name.
+/// Returns whether sysfs would show a device under exactly this name.
 fn is_file_name(name: &CStr) -> bool {
     let name = name.to_bytes();
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/')
 }
 
-/// Devices whose processes are served by librxe.
+/// The link type of devices for librxe.
 pub(crate) struct RxeLink;
 
-/// Devices whose processes are served by libsiw.
+/// The link type of devices for libsiw.
 pub(crate) struct SiwLink;
 
 impl LinkType for RxeLink {
@@ -398,7 +395,8 @@ impl NetdevEvents for Riwarp {
             return;
         };
         registry.with_netdev(netdev, |entry| match event {
-            // Also when the interface moves to another namespace: the device does not follow.
+            // Also sent when the interface moves to another namespace: the device does not move
+            // with it.
             NetdevEvent::Unregister => {
                 entry.doom();
                 entry.end_later();
@@ -419,16 +417,16 @@ impl AddrEvents for Riwarp {
 impl NetnsExit for Riwarp {
     fn netns_exit(net: NetId) {
         if let Some(registry) = REGISTRY.get() {
-            // Also those whose interface has left, until they are gone. With a device go all its
-            // sockets: listeners before `dealloc_driver`, since `ib_core` waits for all objects;
-            // connections in `Device::shut_down`, which waits for them and for the items that have
-            // just accepted one.
+            // Includes devices whose interface has left, until they are gone. Removing a device
+            // closes all its sockets: listeners before `dealloc_driver`, since `ib_core` waits for
+            // all objects; connections in `Device::shut_down`, which waits for them and for the
+            // items that have just accepted one.
             registry.end_all(|device| device.home == net);
         }
     }
 }
 
-/// Counts the devices that exist in memory, and the module.
+/// Counts the devices that exist in memory, plus one for the module.
 #[pin_data]
 struct DeviceRefs {
     count: Atomic<i32>,
@@ -453,7 +451,7 @@ impl DeviceRefs {
         }
     }
 
-    /// Gives back the module's own count and waits for all others. To be called once.
+    /// Drops the module's own count and waits for all others. Called once.
     fn wait_empty(&self) {
         self.put();
         self.empty.wait_for_completion();
@@ -464,7 +462,7 @@ impl DeviceRefs {
 pub(crate) struct DeviceRef(Arc<DeviceRefs>);
 
 impl DeviceRef {
-    /// Makes one of a count that nobody waits for, for tests.
+    /// Makes a reference of a count of its own, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(crate) fn single() -> Result<Self> {
         Ok(Self(DeviceRefs::new()?))
@@ -507,7 +505,7 @@ mod tests {
         assert_eq!(refs.count.load(Acquire), 1);
         drop(second);
         assert_eq!(refs.count.load(Acquire), 0);
-        // It has happened, so this returns.
+        // Already complete, so this returns.
         refs.empty.wait_for_completion();
         Ok(())
     }
@@ -529,7 +527,7 @@ mod tests {
         });
         assert_eq!(made.err(), Some(ENOSPC));
         let link = kept.ok_or(EINVAL)?;
-        // What it led to is freed: an open link would read it.
+        // The device is freed: an open link would read it.
         link.event(PortEvent::PortActive, 1);
         assert!(!link.is_open());
         Ok(())

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be set per device while it runs: files under `/sys/class/infiniband/<device>/`.
+//! Settings of a device that can change while it runs: files under
+//! `/sys/class/infiniband/<device>/`.
 //!
-//! A new value is in force for connections that begin afterwards. The values of `crc` and `mpa_rev`
-//! in new devices come from the module's parameters.
+//! A new value applies to connections that begin afterwards. New devices take `crc` and `mpa_rev`
+//! from the module's parameters.
 //!
 //! | file | values | meaning |
 //! |---|---|---|
@@ -15,12 +16,11 @@
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none. `EADDRINUSE` if a program has it |
 //!
 //! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the
-//! Initiator time to get ready for FPDUs. An Initiator that is ready early, and never offers
-//! peer-to-peer start, needs it for programs whose listening side speaks first; siw is one. It is
-//! off unless it is set.
+//! Initiator time to get ready for FPDUs. Programs whose listening side sends first need it with an
+//! Initiator that is ready early and never offers peer-to-peer start, such as siw. Off by default.
 //!
-//! `extensions` departs from MPA-3: it uses two of the flags that RFC 5044 reserves, which have to
-//! be sent as zeros. Nothing is said by them unless it is set.
+//! `extensions` departs from MPA-3: it uses two flags that RFC 5044 reserves and requires to be
+//! zero. They are sent as zero unless the setting is on.
 //!
 //! Context: process; reading any.
 
@@ -45,7 +45,7 @@ pub(crate) enum MpaRevision {
 }
 
 impl MpaRevision {
-    /// The number in the frames; [`None`] for one that is not spoken here.
+    /// Returns the revision of a number in the frames; [`None`] if it is not supported.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::One),
@@ -54,7 +54,7 @@ impl MpaRevision {
         }
     }
 
-    /// The number in the frames.
+    /// Returns the number in the frames.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::One => 1,
@@ -74,7 +74,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Those of a new device.
+    /// Makes the settings of a new device.
     pub(crate) fn new(crc: bool, mpa_rev: MpaRevision) -> Self {
         Self {
             crc: Atomic::new(crc),
@@ -86,12 +86,12 @@ impl Settings {
         }
     }
 
-    /// Whether to ask peers for CRCs.
+    /// Returns whether to ask peers for CRCs.
     pub(crate) fn crc(&self) -> bool {
         self.crc.load(Relaxed)
     }
 
-    /// The revision of MPA Requests.
+    /// Returns the revision of MPA Requests.
     pub(crate) fn mpa_rev(&self) -> MpaRevision {
         match self.mpa_rev.load(Relaxed) {
             1 => MpaRevision::One,
@@ -99,29 +99,29 @@ impl Settings {
         }
     }
 
-    /// Whether to offer the peer-to-peer model in MPA Requests.
+    /// Returns whether to offer the peer-to-peer model in MPA Requests.
     pub(crate) fn peer_to_peer(&self) -> bool {
         self.peer_to_peer.load(Relaxed)
     }
 
-    /// The port where queue pairs find each other; [`None`] if they must not.
+    /// Returns the TCP port of out-of-band connect; [`None`] if it is off.
     pub(crate) fn pairing_port(&self) -> Option<u16> {
         let port = u16::try_from(self.pairing_port.load(Relaxed)).ok()?;
         (port != 0).then_some(port)
     }
 
-    /// Changes that port. [`crate::cm::oob`] holds it first.
+    /// Sets that port. [`crate::cm::oob`] binds it first.
     pub(crate) fn set_pairing_port(&self, port: u16) {
         self.pairing_port.store(port.into(), Relaxed);
     }
 
-    /// Whether a Responder may send before it has received, where no ready-to-receive message
-    /// comes.
+    /// Returns whether a Responder may send before it has received, if no ready-to-receive message
+    /// was agreed on.
     pub(crate) fn eager_responder(&self) -> bool {
         self.eager_responder.load(Relaxed)
     }
 
-    /// Whether to agree with peers of `rdma_cm` on the Send with Immediate.
+    /// Returns whether to agree with peers of `rdma_cm` on the Send with Immediate.
     pub(crate) fn extensions(&self) -> bool {
         self.extensions.load(Relaxed)
     }
@@ -141,7 +141,7 @@ macro_rules! switch {
     };
 }
 
-/// The files.
+/// The files in sysfs.
 pub(crate) const FILES: &[Setting<Device>] = &[
     switch!(c"crc", crc),
     Setting {
@@ -170,8 +170,8 @@ pub(crate) const FILES: &[Setting<Device>] = &[
     },
 ];
 
-/// The pairing port of new devices. Nothing else is known to use it, and no port that TCP gives to
-/// connections by itself.
+/// The out-of-band port of new devices. It has no known other use, and is outside the range that
+/// TCP picks ports from.
 const PAIRING_PORT: u16 = 24_791;
 
 fn parse_bool(text: &str) -> Result<bool> {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the device counts, by name.
+//! The counters of a device, by name.
 //!
-//! What enters: one call per event or per batch, from wherever it happens. What leaves: the
-//! counters of the port, in `/sys/class/infiniband/<device>/ports/1/hw_counters` and in
-//! `rdma statistic show`. docs/counters.md says what each tells an administrator.
+//! Their sources call in once per event or per batch. Users read them in
+//! `/sys/class/infiniband/<device>/ports/1/hw_counters` and by `rdma statistic show`.
+//! docs/counters.md says what each means to an administrator.
 //!
 //! Context: any.
 
 use kernel::prelude::*;
 use kernel_ext::percpu::PerCpuCount;
 
-/// A count of something since the device was made.
+/// A count of events since the device was made.
 pub(crate) struct Counter(PerCpuCount);
 
 impl Counter {
@@ -19,13 +19,13 @@ impl Counter {
         PerCpuCount::try_new().map(Self)
     }
 
-    /// Counts one more.
+    /// Adds one.
     #[inline]
     pub(crate) fn inc(&self) {
         self.add(1);
     }
 
-    /// Counts `n` more.
+    /// Adds `n`.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
         self.0.add(n);
@@ -45,7 +45,7 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// All zero.
+            /// Makes counters that are all zero.
             ///
             /// Context: process.
             ///
@@ -59,7 +59,7 @@ macro_rules! counters {
             /// Names of the counters, in the order of [`Stats::read`].
             pub(crate) const NAMES: &'static [&'static CStr] = &[ $( $name, )* ];
 
-            /// Writes the counts into `values`, as many as there is room for.
+            /// Writes the counts into `values`, as many as fit.
             pub(crate) fn read(&self, values: &mut [u64]) {
                 let counts = [ $( self.$field.get(), )* ];
                 for (value, count) in values.iter_mut().zip(counts) {
@@ -73,39 +73,39 @@ macro_rules! counters {
 counters! {
     /// FPDUs that TCP accepted.
     tx_fpdus = c"tx_fpdus",
-    /// Octets of these, framing included.
+    /// Octets of these FPDUs, framing included.
     tx_bytes = c"tx_bytes",
-    /// Calls into TCP that these took.
+    /// Calls into TCP that sent these FPDUs.
     tx_batches = c"tx_batches",
     /// Times that TCP had no room.
     tx_stalls = c"tx_stalls",
     /// FPDUs that were received and accepted.
     rx_fpdus = c"rx_fpdus",
-    /// Octets of these, framing included.
+    /// Octets of these FPDUs, framing included.
     rx_bytes = c"rx_bytes",
-    /// Rounds of the receiver that its budget ended.
+    /// Rounds of the receiver that ended at their budget.
     rx_budget_ends = c"rx_budget_ends",
-    /// Times that what was received had to wait for memory to be there.
+    /// Times that received data waited for memory to be paged in.
     rx_page_waits = c"rx_page_waits",
-    /// Times that what was to be sent had to wait for that.
+    /// Times that transmission waited for memory to be paged in.
     tx_page_waits = c"tx_page_waits",
     /// FPDUs with a wrong CRC.
     crc_errors = c"crc_errors",
-    /// Faults found in what was received, wrong CRCs among them.
+    /// Faults found in received data, wrong CRCs included.
     rx_faults = c"rx_faults",
     /// RDMA Read Requests that were accepted.
     rx_read_requests = c"rx_read_requests",
     /// Atomic Requests that were accepted.
     rx_atomic_requests = c"rx_atomic_requests",
-    /// Immediate Data of which a consumer got four octets and the other four held something too.
+    /// Immediate Data cut to four octets for its consumer although the other four were not zero.
     rx_immediate_truncated = c"rx_immediate_truncated",
     /// Terminate messages sent on streams that were up.
     terminates_sent = c"terminates_sent",
     /// Terminate messages received.
     terminates_received = c"terminates_received",
-    /// Connections that were begun from here.
+    /// Connections begun by this side.
     connects = c"connects",
-    /// Connections that peers asked for and that a consumer or a queue pair that waits was told of.
+    /// Connections of peers that were reported to a consumer or a waiting queue pair.
     connect_requests = c"connect_requests",
     /// Connections that reached RDMA mode.
     established = c"established",
@@ -113,15 +113,14 @@ counters! {
     mpa_errors = c"mpa_errors",
     /// Requests that a peer rejected.
     mpa_rejects = c"mpa_rejects",
-    /// Start-ups in which the peer's frame or first message did not come in time.
+    /// Start-ups in which the peer's frame or first message was late.
     mpa_timeouts = c"mpa_timeouts",
     /// Incoming connections that were closed because a listener had too many half open.
     backlog_drops = c"backlog_drops",
-    /// Incoming connections to the pairing port that were closed because no queue pair waited for
-    /// them, or its own call went first.
+    /// Incoming connections to the out-of-band port that were closed because no queue pair waited
+    /// for them, or its own connection attempt had priority.
     pairing_refusals = c"pairing_refusals",
-    /// Calls among these whose PSN was not compared, since too many wrong ones had come from the
-    /// same address.
+    /// Those of them whose PSN was not compared, after too many wrong ones from the same address.
     pairing_limited = c"pairing_limited",
     /// Queue pairs that gave up waiting for their peer.
     pairing_timeouts = c"pairing_timeouts",
