@@ -2,15 +2,15 @@
 
 //! The completion queue.
 //!
-//! What enters: completions, one by one, from the transmitter and the receiver of any number of
-//! queue pairs. What leaves: entries in the ring that a process has mapped, or `ib_wc` for a kernel
-//! consumer that polls; and the call of the completion handler.
+//! The transmit tasks and receivers of any number of queue pairs post completions. A process reads
+//! them from the ring that it has mapped; a kernel consumer polls them as `ib_wc`. The queue also
+//! calls the completion handler.
 //!
-//! [`Cq::post`] cannot fail for its caller: a queue that is full raises its own error event and
-//! drops what comes after. Posting and telling are two steps, so that a batch of completions pays
-//! for one barrier and one call: after the last [`Cq::post`] of a batch, and after all locks of the
-//! driver but mutexes are given back, somebody calls [`Cq::notify`]. Without a pending event that
-//! costs one load.
+//! [`Cq::post`] never fails: a full queue raises its error event and drops this completion and all
+//! later ones. Posting and notifying are two steps, so that a batch of completions costs one
+//! barrier and one call: the caller runs [`Cq::notify`] after the last [`Cq::post`] of a batch,
+//! when it holds no lock of the driver but mutexes. Without a pending event [`Cq::notify`] costs
+//! one load.
 //!
 //! Context: any. The queue's lock is the innermost of the driver.
 
@@ -56,35 +56,35 @@ use crate::{
     }, //
 };
 
-/// The event that completions since the last notification would raise.
+/// The event that completions posted since the last notification raise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PendingEvent {
-    /// Something, but nothing solicited.
+    /// Completions, none of them solicited or an error.
     Plain,
     /// A solicited completion or an error.
     Solicited,
 }
 
-/// How many completions a queue that moves to another ring copies with its lock held: 16 KiB.
+/// How many completions a resize copies with the lock held at most: 16 KiB.
 const LOCKED_COPIES: u32 = 256;
 
-/// How often it copies without the lock what has come meanwhile, before it gives up. Nothing waits
-/// for the process in between, so the second time there is little already.
+/// How often a resize copies new completions without the lock before it gives up. It does not wait
+/// for the process in between, so from the second time on they should be few.
 const CATCH_UPS: u32 = 100;
 
-/// Where completions are.
+/// Where the completions are.
 pub(crate) enum CqStorage {
-    /// Private to the kernel.
+    /// In memory private to the kernel.
     Kernel(KVVec<Option<Completion>>),
-    /// Mapped by a process, which polls without a call.
+    /// In a ring that a process has mapped and polls without a call.
     User(CqRing),
 }
 
 struct CqInner {
     ring: CqStorage,
-    /// Completions that a kernel consumer has taken so far, modulo 2^32.
+    /// Completions polled by a kernel consumer so far, modulo 2^32.
     taken: u32,
-    /// What was asked for last, if it was not notified yet.
+    /// The last request to be notified, if it is still pending.
     armed: Option<NotifyOn>,
     /// Completions posted so far, modulo 2^32.
     posted: u32,
@@ -95,13 +95,13 @@ struct CqInner {
 #[pin_data]
 pub(crate) struct Cq {
     link: CqLink,
-    /// Places in the ring of a kernel consumer; a power of two.
+    /// Entries in the ring of a kernel consumer; a power of two.
     entries: u32,
-    /// Where a process arms the queue, if it does so without a call.
+    /// Where a process arms the queue without a call, if it does.
     siw_notify: Option<siw::SiwCqRing>,
     /// Something was posted since the last notification.
     event_pending: Atomic<bool>,
-    /// Something solicited was.
+    /// A solicited completion was posted since the last notification.
     solicited: Atomic<bool>,
     #[pin]
     inner: SpinLockIrq<CqInner>,
@@ -109,7 +109,7 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Makes a completion queue with so many places, which are those of `ring`.
+    /// Makes a completion queue of `entries` entries, as many as `ring` has.
     ///
     /// # Errors
     ///
@@ -146,16 +146,20 @@ impl Cq {
         Ok(cq)
     }
 
-    /// Moves what the queue of a process holds to a ring of another size, which takes the place of
-    /// the old one. Returns how much it holds then.
+    /// Moves the completions of a process's queue to a new ring of another size, which replaces the
+    /// old one. Returns how many it can hold.
     ///
     /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a size less than what was not polled yet, or if more came meanwhile than the
-    /// old size has room for, `EAGAIN` if completions come faster than they are copied,
-    /// `EOPNOTSUPP` where the library has no such call, `ENOMEM`. The queue stays as it was then.
+    /// Leave the queue as it was.
+    ///
+    /// * `EINVAL` if the new ring cannot hold the completions that were not polled yet, or more
+    ///   were posted meanwhile than the old ring holds.
+    /// * `EAGAIN` if completions come faster than they are copied.
+    /// * `EOPNOTSUPP` if the library has no such call or a kernel consumer owns the queue.
+    /// * `ENOMEM`.
     pub(crate) fn move_to_new_ring(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
         let ring = match &self.inner.lock().ring {
             CqStorage::User(ring) => ring.clone(),
@@ -169,8 +173,8 @@ impl Cq {
         Ok(places.usable)
     }
 
-    /// Copies what has come since the move began, until that is little, and puts the new ring in
-    /// place; returns the old one. Calls `meanwhile` before each look.
+    /// Copies completions posted since the move began until few are left, then installs the new
+    /// ring and returns the old one. Calls `meanwhile` before each attempt.
     fn carry_on(&self, mut moved: Move, mut meanwhile: impl FnMut()) -> Result<CqStorage> {
         for _ in 0..CATCH_UPS {
             meanwhile();
@@ -185,7 +189,7 @@ impl Cq {
         Err(EAGAIN)
     }
 
-    /// Copies the rest and puts the new ring in place, if the rest is little: interrupts are off
+    /// Copies the rest and installs the new ring, unless the rest is long: interrupts are off
     /// meanwhile.
     fn finish_move(&self, mut moved: Move) -> Result<Moved> {
         let mut inner = self.inner.lock();
@@ -226,8 +230,8 @@ impl Cq {
                 if completion.solicited {
                     self.solicited.store(true, Relaxed);
                 }
-                // ORDERING: pairs with `notify_pending`: whoever clears the flag sees `solicited`
-                // of what set it.
+                // ORDERING: pairs with the xchg in `notify_pending`: the caller that clears the
+                // flag sees the `solicited` stored before it.
                 self.event_pending.store(true, Release);
             } else {
                 inner.overflown = true;
@@ -239,21 +243,21 @@ impl Cq {
         }
     }
 
-    /// Calls the consumer if it is armed for what was posted since the last call.
+    /// Calls the consumer if the queue is armed for what was posted since the last call.
     ///
     /// Context: softirq or process, no lock of the driver held but mutexes.
     #[inline]
     pub(crate) fn notify(&self) {
-        // Whoever posts calls this after it, so an event that this load misses is notified by
-        // another call.
+        // The caller of `post` calls this afterwards, so another call notifies an event that this
+        // load misses.
         if self.event_pending.load(Relaxed) {
             self.notify_pending();
         }
     }
 
     fn notify_pending(&self) {
-        // ORDERING: the consumer arms and then polls once more; we publish and then look whether it
-        // has armed. Each side needs its store before its load, hence `Full`.
+        // ORDERING: the consumer arms, then polls once more; this side posts, then checks whether
+        // the queue is armed. Each side needs its store before its load, hence `Full`.
         if !self.event_pending.xchg(false, Full) {
             return;
         }
@@ -271,8 +275,8 @@ impl Cq {
         }
     }
 
-    /// Hands completions to a kernel consumer, as many as the sink takes. A queue that a process
-    /// polls by itself has none to hand out.
+    /// Hands completions to a kernel consumer, as many as the sink takes. A process polls its own
+    /// ring, so its queue hands out none.
     pub(crate) fn poll_into(&self, sink: &mut WcSink<'_>) {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
@@ -289,8 +293,8 @@ impl Cq {
         }
     }
 
-    /// Takes out what a kernel consumer has not polled of a queue pair that is no more; what is
-    /// behind moves up.
+    /// Removes the completions of a destroyed queue pair that a kernel consumer has not polled;
+    /// later completions move up.
     ///
     /// Context: any.
     pub(crate) fn forget(&self, qp: QpId) {
@@ -314,12 +318,12 @@ impl Cq {
         inner.posted = kept;
     }
 
-    /// The place in the ring of a kernel consumer.
+    /// Returns the index in the ring of a kernel consumer.
     fn index(&self, position: u32) -> usize {
         (position & self.entries.wrapping_sub(1)) as usize
     }
 
-    /// How the queue is.
+    /// Returns the state of the queue.
     ///
     /// Context: any.
     pub(crate) fn state(&self) -> CqState {
@@ -335,13 +339,13 @@ impl Cq {
         }
     }
 
-    /// Arms the queue; says whether completions of a kernel consumer are there already. A process
-    /// polls once more after it.
+    /// Arms the queue; returns whether a kernel consumer has completions to poll already. A process
+    /// polls once more after arming.
     ///
     /// Context: any.
     pub(crate) fn arm(&self, on: NotifyOn) -> bool {
         let mut inner = self.inner.lock();
-        // A request for any completion is not weakened by a later one for solicited ones.
+        // A request for any completion stays in force over a later one for solicited completions.
         if inner.armed != Some(NotifyOn::Next) {
             inner.armed = Some(on);
         }
@@ -352,38 +356,38 @@ impl Cq {
     }
 }
 
-/// How a queue is.
+/// The state of a queue.
 pub(crate) struct CqState {
-    /// Completions that were not polled yet, if that is known.
+    /// Completions that were not polled yet, if the driver knows.
     pub(crate) waiting: Option<u32>,
-    /// What the consumer asked for last, if it was not told yet.
+    /// The last request to be notified, if it is still pending.
     pub(crate) armed: Option<NotifyOn>,
-    /// The queue is armed by a call. Where a process arms it without one, only it knows.
+    /// The queue is armed by a call. If a process arms it without one, only the process knows.
     pub(crate) armed_by_call: bool,
-    /// A completion was lost, and so is all that came after it.
+    /// A completion was lost, and so are all later ones.
     pub(crate) overflown: bool,
 }
 
-/// The way of a queue's completions to another ring.
+/// A resize in progress.
 struct Move {
     old: rxe::RxeCqRing,
     new: rxe::RxeCqRing,
-    /// The position of the first completion that was not copied.
+    /// The position of the first completion not copied yet.
     position: u32,
     /// How many were copied.
     copied: u32,
 }
 
-/// What becomes of it.
+/// What [`Cq::finish_move`] did.
 enum Moved {
-    /// The other ring is in place; what the queue had before.
+    /// The new ring is installed; this is the old storage.
     Here(CqStorage),
-    /// So many completions were posted by then that more has to be copied first.
+    /// So many completions are posted by now that more have to be copied first.
     Behind(Move, u32),
 }
 
 impl Move {
-    /// Begins with what the process has not polled yet of `posted` completions.
+    /// Begins by copying those of `posted` completions that the process has not polled yet.
     fn begin(old: rxe::RxeCqRing, new: rxe::RxeCqRing, posted: u32) -> Result<Self> {
         let copied = old.copy_to(posted, &new)?;
         Ok(Self {
@@ -394,7 +398,7 @@ impl Move {
         })
     }
 
-    /// Copies what has come since.
+    /// Copies the completions posted since.
     fn catch_up(&mut self, posted: u32) -> Result {
         let late = posted.wrapping_sub(self.position);
         self.old
@@ -406,7 +410,7 @@ impl Move {
 }
 
 impl CqInner {
-    /// Takes back the consumer's request if `event` answers it; whether it did.
+    /// Disarms the queue if `event` answers the request; returns whether it did.
     fn disarm_for(&mut self, event: PendingEvent) -> bool {
         let due = match self.armed {
             Some(NotifyOn::Next) => true,
@@ -498,7 +502,7 @@ mod tests {
         arm(NotifyOn::Solicited);
         assert!(is_due_for(PendingEvent::Plain));
         assert!(!is_due_for(PendingEvent::Solicited));
-        // The other way round it is strengthened.
+        // The other way round, the request becomes stronger.
         arm(NotifyOn::Solicited);
         assert!(!is_due_for(PendingEvent::Plain));
         arm(NotifyOn::Next);
@@ -506,7 +510,7 @@ mod tests {
         Ok(())
     }
 
-    /// The queue of a process, with so many places, and its ring.
+    /// A process's completion queue of `places` entries, and its ring.
     fn of_process(bench: &Bench, places: u32) -> Result<(Arc<Cq>, rxe::RxeCqRing)> {
         let ring = rxe::RxeCqRing::new(places)?;
         let user = CqStorage::User(CqRing::Rxe(ring.clone()));
@@ -526,7 +530,7 @@ mod tests {
         let (few, most) = (10, u64::from(LOCKED_COPIES));
         post_many(&cq, 0..few);
         let moved = Move::begin(old, rxe::RxeCqRing::new(4096)?, 10)?;
-        // Too much has come: it is copied before, and little more comes meanwhile.
+        // More than the limit has come: it is copied before, and less comes meanwhile.
         post_many(&cq, few..few + most + 1);
         let Moved::Behind(mut moved, posted) = cq.finish_move(moved)? else {
             return Err(EINVAL);
@@ -544,14 +548,14 @@ mod tests {
         assert_eq!(u64::from(posted), all + 1);
         assert_eq!(new.waiting(posted), Some(posted));
         for position in 0..=all {
-            // CAST: few.
+            // CAST: a small number.
             assert_eq!(new.id_at(position as u32), Some(position));
         }
         Ok(())
     }
 
-    /// Completions that come as fast as they are copied, while the process polls them at once, do
-    /// not hold it for ever.
+    /// A resize gives up if completions come as fast as they are copied while the process polls
+    /// them at once.
     #[test]
     fn who_moves_a_queue_gives_up_in_the_end() -> Result {
         let bench = Bench::new()?;
@@ -566,7 +570,7 @@ mod tests {
             }
         });
         assert_eq!((moved.err(), looks), (Some(EAGAIN), CATCH_UPS));
-        // It has the ring that it had.
+        // The queue still has its old ring.
         cq.post(&COMPLETION);
         let posted = cq.inner.lock().posted;
         assert_eq!(old.waiting(posted), Some(1));
@@ -642,7 +646,7 @@ mod tests {
             }
         };
         let rest = || core::iter::from_fn(|| polled(&cq)).map(|(id, ..)| id);
-        // Not from the first place on, and with no place free.
+        // Not starting at the first entry, and with no entry free.
         post(&[1, 2]);
         assert!(rest().eq([1, 2]));
         post(&[3, 4, 5, 6]);

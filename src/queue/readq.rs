@@ -2,12 +2,12 @@
 
 //! The inbound read queue: Read and Atomic Requests of the peer that have not been answered.
 //!
-//! The receiver puts requests in, the transmitter takes them out in the same order (RDMAP-76,
-//! EXT-49) and frees a place when the last octet of the Response has been cut. Exactly as many
-//! places as the negotiated IRD exist (RDMAP-129); they are made before the stream starts, so that
-//! taking one cannot fail in softirq.
+//! The receiver puts requests in. The transmit task takes them out in the same order (RDMAP-76,
+//! EXT-49) and frees an entry when it has segmented the last octet of the Response. The queue has
+//! exactly as many entries as the negotiated IRD (RDMAP-129); they are made before the stream
+//! starts, so that taking one cannot fail in softirq.
 //!
-//! What is outstanding in the other direction is kept by [`crate::queue::sq`].
+//! [`crate::queue::sq`] holds what is outstanding in the other direction.
 //!
 //! Context: any, unless a function says otherwise.
 
@@ -39,33 +39,32 @@ use crate::{
     mem::mr::Region, //
 };
 
-/// What the peer asks for and waits for an answer to.
+/// A request of the peer that has no answer yet.
 pub(crate) enum InboundRequest {
     Read(InboundRead),
     Atomic(InboundAtomic),
-    /// An Atomic Request that was carried out.
+    /// The Response of an Atomic Request that was carried out.
     Answer(AtomicResponse),
 }
 
-/// Tells the streams apart that the queue serves one after the other.
+/// Identifies one of the successive streams that the queue serves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(u32);
 
-/// An Atomic Request of the peer, its target checked when it arrived.
+/// An Atomic Request of the peer whose target was checked on arrival.
 pub(crate) struct InboundAtomic {
     pub(crate) request: AtomicRequest,
     pub(crate) target: Arc<Region>,
-    /// The headers as they arrived, should the target go away meanwhile.
+    /// The headers as they arrived, for a Terminate if the target is revoked meanwhile.
     pub(crate) quoted: Option<Quoted>,
 }
 
-/// A Read Request of the peer, its source checked when it arrived.
+/// A Read Request of the peer whose source was checked on arrival.
 pub(crate) struct InboundRead {
     pub(crate) request: ReadRequest,
-    /// Where the octets come from; [`None`] for a Read of zero octets, whose source is not looked
-    /// at (RDMAP-70).
+    /// The source; [`None`] for a Read of zero octets, whose source is not checked (RDMAP-70).
     pub(crate) source: Option<Arc<Region>>,
-    /// The headers as they arrived, should the source go away meanwhile.
+    /// The headers as they arrived, for a Terminate if the source is revoked meanwhile.
     pub(crate) quoted: Option<Quoted>,
 }
 
@@ -78,16 +77,16 @@ struct InboundReadsInner {
 /// The inbound read queue of a stream.
 #[pin_data]
 pub(crate) struct InboundReads {
-    /// Requests that were not taken out yet, for a look without the lock.
+    /// Requests that were not taken out yet; read without the lock.
     waiting: Atomic<u32>,
-    /// Whether the end of an answer is on its way to TCP; changed by the transmitter.
+    /// Whether the end of an answer is on its way to TCP; written by the transmit task.
     packed: Atomic<bool>,
     #[pin]
     inner: SpinLockIrq<InboundReadsInner>,
 }
 
 impl InboundReads {
-    /// Makes a queue without places.
+    /// Makes a queue without entries.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             waiting: Atomic::new(0),
@@ -100,7 +99,7 @@ impl InboundReads {
         })
     }
 
-    /// Empties the queue and makes `ird` places.
+    /// Empties the queue and makes `ird` entries.
     ///
     /// Context: process.
     pub(crate) fn start(&self, ird: u16) -> Result {
@@ -116,24 +115,24 @@ impl InboundReads {
         Ok(())
     }
 
-    /// Whether the peer may have one more Read or atomic operation outstanding.
+    /// Returns whether the peer may have one more Read or atomic operation outstanding.
     pub(crate) fn room(&self) -> QueueRoom {
         self.inner.lock().depth.room()
     }
 
-    /// How many requests wait for the end of their answer, of how many that may.
+    /// Returns how many requests are not fully answered, and the IRD.
     pub(crate) fn occupancy(&self) -> (u32, u32) {
         let inner = self.inner.lock();
         (inner.depth.used().into(), inner.depth.limit().into())
     }
 
-    /// Whether TCP has still to get octets of an answer.
+    /// Returns whether TCP has not yet accepted all octets of the answers.
     pub(crate) fn owes(&self) -> bool {
-        // In this order: an answer is packed before its place is free.
+        // In this order: an answer is packed before its entry is freed.
         self.inner.lock().depth.used() != 0 || self.packed.load(Relaxed)
     }
 
-    /// Puts a request in; false, and nothing done, if there is no room.
+    /// Puts a request in; returns false, without effect, if the queue is full.
     pub(crate) fn put(&self, request: InboundRequest) -> bool {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
@@ -151,16 +150,16 @@ impl InboundReads {
         }
     }
 
-    /// Whether a request waits to be taken out, at a first look.
+    /// Returns whether a request seems to be waiting, without the lock.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.load(Relaxed) != 0
     }
 
-    /// Takes the oldest request out to be answered; its place stays taken until
+    /// Takes the oldest request out to be answered; its entry stays in use until
     /// [`InboundReads::answered`].
     pub(crate) fn take(&self) -> Option<InboundRequest> {
-        // Whoever puts one in wakes the transmitter after it.
+        // A caller of `put` wakes the transmit task afterwards.
         if !self.has_waiting() {
             return None;
         }
@@ -172,13 +171,13 @@ impl InboundReads {
         Some(request)
     }
 
-    /// Of which stream the requests are.
+    /// Returns which stream the requests belong to.
     pub(crate) fn epoch(&self) -> Epoch {
         self.inner.lock().epoch
     }
 
-    /// Puts the request back that was taken out last and is not answered, or its answer in its
-    /// place. Does nothing if the stream that it came by has ended.
+    /// Puts back the request that was taken out last and is not answered, or its answer. Does
+    /// nothing if its stream has ended.
     pub(crate) fn put_back(&self, epoch: Epoch, request: InboundRequest) {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
@@ -198,14 +197,14 @@ impl InboundReads {
         };
     }
 
-    /// The last octet of an answer is in the batch. Frees the place of the request that was taken
-    /// out last, before the peer can know of the answer and ask for more.
+    /// Frees the entry of the request that was taken out last, once the last octet of its answer is
+    /// in the batch. So the entry is free before the peer can see the answer and ask for more.
     pub(crate) fn answered(&self) {
         self.packed.store(true, Relaxed);
         self.inner.lock().depth.release();
     }
 
-    /// TCP has accepted all that was packed.
+    /// Records that TCP has accepted all that was packed.
     pub(crate) fn accepted(&self) {
         self.packed.store(false, Relaxed);
     }
@@ -312,7 +311,7 @@ mod tests {
         reads.put(read(1));
         reads.put(read(2));
         assert_eq!(len(reads.take()), Some(1));
-        // What is behind it waits.
+        // Later requests wait.
         assert!(reads.take().is_none() && reads.owes());
         reads.put_back(epoch, read(7));
         assert_eq!(len(reads.take()), Some(7));

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive work requests: the ring that a queue pair or a shared receive queue takes them from.
+//! Receive work requests: the ring of a queue pair or a shared receive queue.
 //!
-//! What enters: requests that a process stored in the ring it has mapped, or that a kernel consumer
-//! posted. What leaves: one [`RecvWr`] for each incoming Send or Immediate Data, in posting order.
-//! An entry of a mapped ring is copied out once and then handed back, so what the process does to
-//! it afterwards has no effect.
+//! A process stores requests in the ring it has mapped; a kernel consumer posts them. Each incoming
+//! Send or Immediate Data takes one [`RecvWr`], in posting order. An entry of a mapped ring is
+//! copied out once and then handed back, so later changes by the process have no effect.
 //!
 //! Context: any.
 
@@ -34,7 +33,7 @@ enum RqStorage {
 
 struct RecvQueueInner {
     ring: RqStorage,
-    /// Entries; a power of two, or 0 for a queue that takes nothing.
+    /// Entries; a power of two, or 0 for a queue that accepts no requests.
     entries: u32,
     /// Requests taken so far, modulo 2^32.
     taken: u32,
@@ -50,7 +49,7 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
+    /// Makes the queue. `ring` has as many entries and is mapped by a process; without it the queue
     /// belongs to a kernel consumer, or has no entries.
     pub(crate) fn new(entries: u32, ring: Option<RecvRing>) -> Result<impl PinInit<Self>> {
         let ring = match ring {
@@ -69,8 +68,8 @@ impl RecvQueue {
 
     /// Takes the oldest request into `wr`.
     ///
-    /// [`None`] means that there is none; an error, that the process stored one that cannot be
-    /// used. It is taken all the same.
+    /// Returns [`None`] if no request is posted, and an error if the process stored an invalid one,
+    /// which is taken all the same.
     pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
@@ -86,15 +85,15 @@ impl RecvQueue {
         Some(taken)
     }
 
-    /// Puts what waits into a ring of another size, for the process that the ring belongs to. It
-    /// does not post meanwhile: what it posts all the same may get lost.
+    /// Moves the waiting requests to a ring of another size, for the process that owns the ring. A
+    /// request that the process posts meanwhile may get lost.
     ///
     /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is more than fits, `EOPNOTSUPP` for a queue of a kernel consumer and where
-    /// the library has no such call, `ENOMEM`.
+    /// `EINVAL` if the requests do not fit, `EOPNOTSUPP` for a queue of a kernel consumer or if the
+    /// library has no such call, `ENOMEM`.
     pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result {
         let (ring, before) = {
             let inner = self.inner.lock();
@@ -104,7 +103,7 @@ impl RecvQueue {
             }
         };
         let (old, new) = ring.begin_resize(entries, udata)?;
-        // Copied without the lock; what is taken meanwhile is skipped afterwards.
+        // Copied without the lock; requests taken meanwhile are skipped afterwards.
         let copied = old.copy_to(before, &new)?;
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
@@ -117,7 +116,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Appends the request of a kernel consumer.
+    /// Appends a request of a kernel consumer.
     ///
     /// # Errors
     ///
@@ -137,7 +136,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// How many requests wait; [`None`] where the library does not count them.
+    /// Returns how many requests wait; [`None`] if the library does not count them.
     pub(crate) fn waiting(&self) -> Option<u32> {
         let inner = self.inner.lock();
         match &inner.ring {
@@ -146,7 +145,7 @@ impl RecvQueue {
         }
     }
 
-    /// Whether at least `count` requests wait.
+    /// Returns whether at least `count` requests wait.
     pub(crate) fn holds(&self, count: u32) -> bool {
         let Some(last) = count.checked_sub(1) else {
             return true;
@@ -158,7 +157,7 @@ impl RecvQueue {
         let position = inner.taken.wrapping_add(last);
         match &inner.ring {
             RqStorage::User(ring) => ring.holds(inner.taken, count),
-            // Requests are posted one after the other, so the last of them stands for all.
+            // Requests are posted in order, so the last one implies the others.
             RqStorage::Kernel(slots) => {
                 let index = position & inner.entries.wrapping_sub(1);
                 matches!(slots.get(index as usize), Some(Some(_)))
@@ -195,7 +194,7 @@ mod tests {
         wr
     }
 
-    /// The cookie of the oldest request, and whether that is good.
+    /// Takes the oldest request: its cookie, and whether it is valid.
     fn taken(queue: &RecvQueue) -> Option<(u64, bool)> {
         let mut wr = RecvWr::default();
         match queue.take(&mut wr)? {
@@ -208,7 +207,7 @@ mod tests {
         KBox::pin_init(RecvQueue::new(entries, None)?, GFP_KERNEL_ACCOUNT).map_err(Error::from)
     }
 
-    /// A queue of 4 entries in memory that a process would have mapped.
+    /// A queue of 4 entries in memory as a process would map it.
     fn user() -> Result<(Pin<KBox<RecvQueue>>, Arc<SharedMem>)> {
         let ring = siw::SiwRecvRing::new(4)?;
         let memory = ring.memory().clone();
@@ -217,7 +216,7 @@ mod tests {
         Ok((queue, memory))
     }
 
-    /// What a process does to post.
+    /// Posts a request as a process would.
     fn store(memory: &SharedMem, index: usize, id: u64, num_sge: u8) -> Result {
         let mut entry = [0; RQE_LEN];
         entry[..8].copy_from_slice(&id.to_ne_bytes());

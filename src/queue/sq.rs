@@ -2,17 +2,17 @@
 
 //! The send queue: from a posted work request to its completion.
 //!
-//! What enters: requests that a process stored in the ring it has mapped, or that a kernel consumer
-//! posted. The transmitter takes them one by one; what it took stays on the list of pending
-//! requests until it is done. What leaves: completions, **strictly in submission order** across all
-//! kinds of requests (RFC 5040, section 5.5, rule 15; RDMAP-118): a Send behind a Read waits for
-//! the Read's response although TCP took its octets long ago.
+//! A process stores requests in the ring it has mapped; a kernel consumer posts them. The transmit
+//! task takes them one by one; a taken request is pending until it is done. Completions leave
+//! **strictly in submission order** across all kinds of requests (RFC 5040, section 5.5, rule 15;
+//! RDMAP-118): a Send behind a Read waits for the Read's Response although TCP has accepted its
+//! octets.
 //!
 //! A Send or Write is done when TCP has accepted its last octet, a Read when its Response was
-//! delivered. So a pending request knows where in the octet stream it ends.
+//! delivered. So a pending request records where in the octet stream it ends.
 //!
-//! Context: any, unless a function says otherwise. The transmitter calls `take`, `sent`, `accepted`
-//! and what begins Reads; the receiver the functions about Responses.
+//! Context: any, unless a function says otherwise. The transmit task calls `take`, `sent`,
+//! `accepted` and the functions that begin Reads; the receiver calls the functions about Responses.
 
 use iwarp::{
     atomic::AtomicResponse,
@@ -87,24 +87,24 @@ pub(crate) struct Slot(u32);
 pub(crate) enum Taken {
     /// A request, now pending.
     Wr(Slot),
-    /// One that nobody can have posted in good faith, now pending.
+    /// A malformed request, which no correct consumer posts; now pending.
     Bad(Slot, WcStatus),
-    /// Nothing is posted that may be taken.
+    /// No request is posted that may be taken.
     Nothing,
-    /// As many requests are pending as the queue is long.
+    /// As many requests are pending as the queue has entries.
     Full,
 }
 
 /// What a pending request waits for.
 #[derive(Clone, Copy)]
 enum WqeState {
-    /// The transmitter has it.
+    /// The transmit task is working on it.
     Taken,
-    /// TCP has to accept the octets of the stream up to this one.
+    /// TCP has to accept the stream up to this octet.
     Sent(u64),
     /// The peer has to respond.
     Reading,
-    /// It is over.
+    /// The request is over.
     Done(WcStatus),
 }
 
@@ -113,17 +113,17 @@ struct OutstandingRead {
     state: Outstanding,
     sink: Option<Slice>,
     invalidate: Option<Stag>,
-    /// [`None`] for the ready-to-receive Read, which nobody posted.
+    /// [`None`] for the ready-to-receive Read, which no consumer posted.
     slot: Option<Slot>,
 }
 
 struct SendQueueInner {
-    /// The ring of a kernel consumer; without places if a process has mapped one.
+    /// The ring of a kernel consumer; empty if a process has mapped one.
     kernel: KVVec<Option<SendWr>>,
     /// Requests posted so far, modulo 2^32; kernel rings only.
     posted: u32,
-    /// What the requests `done..taken` wait for, in a ring as long as the queue. All other places
-    /// are [`WqeState::Taken`], so that nothing is to be done when one is taken.
+    /// What the requests `done..taken` wait for, in a ring as long as the queue. All other entries
+    /// are [`WqeState::Taken`], so that taking a request need not set its state.
     states: KVVec<WqeState>,
     /// Octets of the stream that TCP has accepted.
     accepted: u64,
@@ -135,34 +135,34 @@ struct SendQueueInner {
 /// The send queue of a queue pair.
 #[pin_data]
 pub(crate) struct SendQueue {
-    /// Entries; a power of two, or 0 for a queue that takes nothing.
+    /// Entries; a power of two, or 0 for a queue that accepts no requests.
     entries: u32,
-    /// Every request makes a completion, asked for or not.
+    /// Every request generates a completion, requested or not.
     signal_all: bool,
     cq: Arc<Cq>,
     /// The ring that a process has mapped.
     user: Option<SendRing>,
-    /// Requests taken from the ring so far, modulo 2^32; changed by the transmitter.
+    /// Requests taken from the ring so far, modulo 2^32; written by the transmit task.
     taken: Atomic<u32>,
-    /// Requests completed so far, modulo 2^32; changed under the lock.
+    /// Requests completed so far, modulo 2^32; written under the lock.
     done: Atomic<u32>,
-    /// Once the queue drains: how many requests will have been taken then, modulo 2^32, or a little
-    /// less; else [`NEVER`].
+    /// While the queue drains: the position, modulo 2^32, from which on requests are not taken; the
+    /// task may already be past it. Else [`NEVER`].
     last: Atomic<i64>,
-    /// What the completions of the requests `done..taken` will say.
+    /// The contents of the completions of the requests `done..taken`.
     pending: PendingRing,
     #[pin]
     inner: SpinLockIrq<SendQueueInner>,
 }
 
-/// How many requests are completed while the lock is held, at most.
+/// How many requests are completed under the lock at a time, at most.
 const AT_ONCE: u32 = 64;
 
-/// The queue does not drain.
+/// The value of `last` while the queue does not drain.
 const NEVER: i64 = -1;
 
 impl SendQueue {
-    /// Makes the queue; `ring` has as many entries and is mapped by a process. Without it the queue
+    /// Makes the queue. `ring` has as many entries and is mapped by a process; without it the queue
     /// belongs to a kernel consumer, or has no entries.
     pub(crate) fn new(
         entries: u32,
@@ -197,7 +197,7 @@ impl SendQueue {
         }))
     }
 
-    /// Which requests make a completion.
+    /// Returns which requests generate a completion.
     pub(crate) fn signal_policy(&self) -> SignalPolicy {
         if self.signal_all {
             SignalPolicy::All
@@ -206,14 +206,14 @@ impl SendQueue {
         }
     }
 
-    /// The queue that completions go to.
+    /// Returns the completion queue.
     pub(crate) fn cq(&self) -> &Arc<Cq> {
         &self.cq
     }
 
-    /// Makes room for `ord` outstanding Reads and starts the octet stream anew.
+    /// Makes `ord` entries for outstanding Reads and resets the octet stream.
     ///
-    /// Context: process; before the transmitter runs.
+    /// Context: process; before the transmit task runs.
     pub(crate) fn start(&self, ord: u16) -> Result {
         let reads = empty_ring(usize::from(ord))?;
         let _drop_outside_lock = {
@@ -226,11 +226,12 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts the request of a kernel consumer.
+    /// Posts a request of a kernel consumer.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if as many are posted or pending as the queue is long; then nothing has changed.
+    /// `ENOMEM` if as many are posted or pending as the queue has entries; then nothing has
+    /// changed.
     pub(crate) fn post(&self, wr: SendWr) -> Result {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
@@ -247,20 +248,20 @@ impl SendQueue {
         Ok(())
     }
 
-    /// How many requests were taken so far, modulo 2^32.
+    /// Returns how many requests were taken so far, modulo 2^32.
     #[inline]
     pub(crate) fn taken(&self) -> u32 {
         // ORDERING: pairs with the release in `take_posted`.
         self.taken.load(Acquire)
     }
 
-    /// How many requests were completed so far, modulo 2^32.
+    /// Returns how many requests were completed so far, modulo 2^32.
     #[inline]
     fn done(&self) -> u32 {
         self.done.load(Relaxed)
     }
 
-    /// Whether a posted request has not been taken.
+    /// Returns whether a posted request has not been taken.
     pub(crate) fn has_posted(&self) -> bool {
         let taken = self.taken();
         match &self.user {
@@ -269,19 +270,20 @@ impl SendQueue {
         }
     }
 
-    /// Whether nothing is posted, at a first look: whoever posts something now rings the doorbell.
+    /// Returns whether nothing seems to be posted, without the lock: a consumer that posts now
+    /// rings the doorbell.
     ///
-    /// Context: the transmitter's.
+    /// Context: the transmit task.
     #[inline]
     pub(crate) fn looks_empty(&self) -> bool {
         match &self.user {
             Some(ring) => !ring.is_posted(self.taken()),
-            // More than that takes the lock.
+            // Checking further takes the lock.
             None => self.entries == 0,
         }
     }
 
-    /// Takes the oldest posted request into `wr`; it is pending from now on.
+    /// Takes the oldest posted request into `wr`; the request becomes pending.
     #[inline]
     pub(crate) fn take(&self, wr: &mut SendWr) -> Taken {
         if self.looks_empty() {
@@ -292,7 +294,7 @@ impl SendQueue {
     }
 
     fn take_posted(&self, wr: &mut SendWr) -> Taken {
-        // Only the transmitter moves on.
+        // Only the transmit task advances `taken`.
         let position = self.taken();
         if self.is_drained_at(position) {
             return Taken::Nothing;
@@ -328,7 +330,8 @@ impl SendQueue {
             }
         };
         self.pending.put(index, wqe);
-        // ORDERING: pairs with the acquire in `taken`: who sees the request sees its entry.
+        // ORDERING: pairs with the acquire in `taken`: a reader that sees the request sees its
+        // entry.
         self.taken.store(position.wrapping_add(1), Release);
         taken
     }
@@ -339,19 +342,19 @@ impl SendQueue {
         Some(Ok(()))
     }
 
-    /// Whether what is posted at `position` came after the queue began to drain.
+    /// Returns whether the request at `position` was posted after the queue began to drain.
     #[inline]
     fn is_drained_at(&self, position: u32) -> bool {
-        // Requests may have been taken while they were counted, hence "not before". CAST: the sign
-        // of the distance.
+        // The task may have taken requests while `drain` counted them, hence "not before". CAST:
+        // the sign of the distance.
         u32::try_from(self.last.load(Relaxed))
             .is_ok_and(|last| position.wrapping_sub(last) as i32 >= 0)
     }
 
-    /// What is posted from now on is not taken any more, but flushed at the end.
+    /// Starts to drain: requests posted from now on are not taken, but flushed at the end.
     pub(crate) fn drain(&self) {
         let posted = match &self.user {
-            // A process that posts meanwhile may be counted or not.
+            // A request that the process posts meanwhile may be counted or not.
             Some(ring) => {
                 let taken = self.taken();
                 taken.wrapping_add(ring.posted(taken))
@@ -361,8 +364,8 @@ impl SendQueue {
         self.last.store(posted.into(), Relaxed);
     }
 
-    /// The last octet of the request is `end` octets into the stream. This stays in `marks` until
-    /// they are full, or [`SendQueue::accepted`] is called.
+    /// Records that the request ends `end` octets into the stream. The record stays in `marks`
+    /// until they are full, or [`SendQueue::accepted`] is called.
     #[inline]
     pub(crate) fn sent(&self, marks: &mut TxMarks, slot: Slot, end: u64) {
         if !marks.push(slot, end) {
@@ -371,15 +374,15 @@ impl SendQueue {
         }
     }
 
-    /// The request is over. Completes what is complete now.
+    /// Ends a request with `status`, and completes all requests that are over.
     pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: WcOrigin) {
         let state = WqeState::Done(status);
         self.inner.lock().set_state(self, slot, state);
         self.complete(origin);
     }
 
-    /// TCP has accepted the stream up to `position`. Notes where requests end in it, and completes
-    /// what is complete now.
+    /// Records that TCP has accepted the stream up to `position`, with the marks collected so far,
+    /// and completes all requests that are over.
     pub(crate) fn accepted(&self, position: u64, marks: &mut TxMarks, origin: WcOrigin) {
         {
             let mut inner = self.inner.lock();
@@ -392,26 +395,25 @@ impl SendQueue {
         self.complete(origin);
     }
 
-    /// Completes what is complete now. Others get their turn at the lock, and interrupts theirs, in
-    /// between.
+    /// Completes all requests that are over, releasing the lock and enabling interrupts in between.
     fn complete(&self, origin: WcOrigin) {
         while self.inner.lock().complete(self, origin) {}
     }
 
-    /// Whether another Read or atomic operation may be outstanding; exactly the negotiated ORD may
-    /// (RDMAP-128, EXT-42).
+    /// Returns whether another Read or atomic operation may be outstanding; at most the negotiated
+    /// ORD may (RDMAP-128, EXT-42).
     pub(crate) fn may_read(&self) -> bool {
         self.inner.lock().depth.room() == QueueRoom::Free
     }
 
-    /// Whether no Read and no atomic operation is outstanding, which a fenced request waits for.
+    /// Returns whether no Read and no atomic operation is outstanding; a fenced request waits for
+    /// this.
     pub(crate) fn no_reads(&self) -> bool {
         self.inner.lock().depth.used() == 0
     }
 
-    /// Notes a Read or atomic operation whose Request goes out now. Reserve with
-    /// [`SendQueue::may_read`] first: only the transmitter adds any, so the room cannot go away in
-    /// between.
+    /// Records a Read or atomic operation whose Request goes out now. Check [`SendQueue::may_read`]
+    /// first: only the transmit task adds Reads, so the entry stays free in between.
     pub(crate) fn read_sent(
         &self,
         slot: Option<Slot>,
@@ -438,12 +440,12 @@ impl SendQueue {
         }
     }
 
-    /// Checks a segment of a Read Response against the oldest outstanding request. Returns where
-    /// its octets go; there is no sink for a Read of zero octets.
+    /// Checks a segment of a Read Response against the oldest outstanding request. Returns the
+    /// sink, or [`None`] for a Read of zero octets.
     ///
     /// # Errors
     ///
-    /// The fault to report: the oldest request is no Read, or the segment does not answer it
+    /// The fault to report: the oldest request is not a Read, or the segment does not answer it
     /// (RDMAP-77).
     pub(crate) fn read_response(
         &self,
@@ -455,8 +457,8 @@ impl SendQueue {
         Ok((placement, read.sink.clone()))
     }
 
-    /// Checks an Atomic Response against the oldest outstanding request. Returns what the target
-    /// held before and where that goes.
+    /// Checks an Atomic Response against the oldest outstanding request. Returns the target's
+    /// previous value and its sink.
     ///
     /// # Errors
     ///
@@ -472,8 +474,8 @@ impl SendQueue {
         Ok((original, oldest.and_then(|read| read.sink.clone())))
     }
 
-    /// The oldest outstanding request is over; returns its slot and the local STag to invalidate,
-    /// which must happen before [`SendQueue::finish`] is called for the slot.
+    /// Removes the oldest outstanding request; returns its slot and the local STag to invalidate,
+    /// which the caller does before it calls [`SendQueue::finish`] for the slot.
     pub(crate) fn read_done(&self) -> Option<(Option<Slot>, Option<Stag>)> {
         let read = {
             let mut inner = self.inner.lock();
@@ -484,17 +486,17 @@ impl SendQueue {
         Some((read.slot, read.invalidate))
     }
 
-    /// Ends everything: pending requests complete with an error, then those that are only posted.
+    /// Completes pending requests with an error, then takes and flushes those that are only posted.
     ///
-    /// The oldest request that is not done gets `first`, if that is known; all others are flushed.
-    /// Returns whether more may have been posted meanwhile: one call ends at most as many requests
-    /// as the queue is long, so that a process which posts on and on cannot hold the caller.
+    /// The oldest request that is not done gets `first`, if given; all others are flushed. Returns
+    /// whether more may have been posted meanwhile: one call takes about as many requests as the
+    /// queue has entries, so that a process that keeps posting cannot hold the caller.
     ///
-    /// Context: process; the transmitter's.
+    /// Context: process; the transmit task.
     #[must_use]
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: WcOrigin) -> bool {
         self.last.store(NEVER, Relaxed);
-        // The regions of outstanding Reads are let go without the lock.
+        // Drops the regions of outstanding Reads without the lock.
         while self.read_done().is_some() {}
         let mut wr = SendWr::default();
         for _ in 0..=self.entries {
@@ -535,7 +537,7 @@ impl SendQueueInner {
     }
 
     fn set_state(&mut self, queue: &SendQueue, slot: Slot, state: WqeState) {
-        // A slot that was flushed meanwhile is not among the pending ones any more.
+        // A slot that was flushed meanwhile is no longer pending.
         let done = queue.done();
         if slot.0.wrapping_sub(done) >= queue.taken().wrapping_sub(done) {
             return;
@@ -545,7 +547,7 @@ impl SendQueueInner {
         }
     }
 
-    /// Completes requests in order until one is not over; whether there may be more.
+    /// Completes requests in order until one is not over; returns whether more may be.
     fn complete(&mut self, queue: &SendQueue, origin: WcOrigin) -> bool {
         for _ in 0..AT_ONCE {
             if queue.done() == queue.taken() || !self.complete_one(queue, origin) {
@@ -555,7 +557,7 @@ impl SendQueueInner {
         true
     }
 
-    /// Completes the oldest pending request if it is over; whether it was.
+    /// Completes the oldest pending request if it is over; returns whether it was.
     fn complete_one(&mut self, queue: &SendQueue, origin: WcOrigin) -> bool {
         let done = queue.done();
         let index = queue.index(done);
@@ -570,8 +572,8 @@ impl SendQueueInner {
             WqeState::Done(status) => status,
         };
         *state = WqeState::Taken;
-        // ORDERING: pairs with the acquire in `take_posted`: the entry has been read. Before the
-        // completion is there: who has seen that may post one more.
+        // ORDERING: pairs with the acquire in `is_full`: the entry has been read. Stored before the
+        // completion is posted, since its consumer may post one more request then.
         queue.done.store(done.wrapping_add(1), Release);
         if wqe.signalled || status != WcStatus::Success {
             queue.cq.post(&Completion {

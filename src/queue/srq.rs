@@ -2,8 +2,8 @@
 
 //! The shared receive queue: a ring of receive work requests for many queue pairs.
 //!
-//! A consumer that shares one queue among its streams learns that it runs low by the limit event,
-//! which is raised once each time it is armed (RDMAP-178).
+//! The limit event tells a consumer that the queue runs low. It is raised once each time it is
+//! armed (RDMAP-178).
 //!
 //! Context: any, unless a function says otherwise.
 
@@ -43,10 +43,10 @@ use crate::{
 #[pin_data]
 pub(crate) struct Srq {
     link: SrqLink,
-    /// The sizes that the consumer was given.
+    /// The sizes that were reported to the consumer.
     max_wr: Atomic<u32>,
     max_sge: u32,
-    /// The event is raised when fewer requests than this are left; 0 when it is not armed.
+    /// The event is raised when fewer requests than this are left; 0 if not armed.
     limit: Atomic<u32>,
     #[pin]
     queue: RecvQueue,
@@ -54,8 +54,8 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Makes a shared receive queue with so many places, and with the ring that a process has
-    /// mapped.
+    /// Makes a shared receive queue of `places` entries, with the ring that a process has mapped,
+    /// if any.
     ///
     /// # Errors
     ///
@@ -80,19 +80,19 @@ impl Srq {
         )?)
     }
 
-    /// Takes the oldest request into `wr`, and raises the limit event if that leaves too few.
+    /// Takes the oldest request into `wr`, and raises the limit event if too few are left.
     pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         let taken = self.queue.take(wr);
         self.check_limit(self.limit.load(Relaxed));
         taken
     }
 
-    /// Whether a request waits.
+    /// Returns whether a request waits.
     pub(crate) fn has_request(&self) -> bool {
         self.queue.holds(1)
     }
 
-    /// How many requests wait, if that is known.
+    /// Returns how many requests wait, if the library counts them.
     pub(crate) fn waiting(&self) -> Option<u32> {
         self.queue.waiting()
     }
@@ -107,13 +107,13 @@ impl Srq {
         self.queue.post(wr)
     }
 
-    /// Gives the queue of a process another size.
+    /// Resizes the queue of a process.
     ///
     /// Context: process; one call at a time.
     ///
     /// # Errors
     ///
-    /// As [`RecvQueue::resize`]; the queue stays as it was then.
+    /// As [`RecvQueue::resize`]; then the queue is unchanged.
     pub(crate) fn resize(&self, max_wr: u32, udata: &mut Udata<'_>) -> Result {
         let places = Abi::Rxe.places(max_wr);
         self.queue.resize(places.all, udata)?;
@@ -124,11 +124,12 @@ impl Srq {
     /// Arms the limit event; 0 disarms it.
     pub(crate) fn arm(&self, limit: u32) {
         self.limit.store(limit, Relaxed);
-        // Armed too late: the consumer must not wait for a request to be taken first.
+        // If too few are left already, raise the event now: the consumer need not wait for another
+        // take.
         self.check_limit(limit);
     }
 
-    /// Raises the limit event, once, if it is armed and fewer requests than `limit` are left.
+    /// Raises the limit event once, if it is armed and fewer requests than `limit` are left.
     #[inline]
     fn check_limit(&self, limit: u32) {
         if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
@@ -136,7 +137,7 @@ impl Srq {
         }
     }
 
-    /// The sizes and the limit as they stand.
+    /// Returns the current sizes and limit.
     pub(crate) fn attr(&self) -> SrqAttr {
         SrqAttr {
             max_wr: self.max_wr.load(Relaxed),
@@ -187,7 +188,7 @@ mod tests {
         let srq = bench.srq(4, 0)?;
         assert!(!srq.has_request() && taken(&srq).is_none());
         assert_eq!(post(&srq, &[1, 2, 3]), Ok(()));
-        // As far as they fit.
+        // Only as many as fit.
         assert_eq!(post(&srq, &[4, 5]), Err(ENOMEM));
         for id in 1..=4 {
             assert!(srq.has_request());
@@ -210,7 +211,7 @@ mod tests {
         }
         taken(&srq);
         assert_eq!(srq.query().srq_limit, 0);
-        // It is not armed by itself.
+        // It does not rearm itself.
         post(&srq, &[5, 6])?;
         taken(&srq);
         assert_eq!(srq.query().srq_limit, 0);
@@ -249,7 +250,7 @@ mod tests {
             (0, u32::MAX, LIMIT),
             (0, 0, SIZE),
             (MAX_SRQ_WR + 1, 0, SIZE),
-            // Below the limit, the one that is armed and the one that would be.
+            // Below the armed limit, and below the one asked for.
             (1, 0, SIZE),
             (4, 5, SIZE | LIMIT),
         ] {
@@ -270,7 +271,7 @@ mod tests {
             assert_eq!(bench.srq(max_wr, 0).err(), Some(EINVAL));
         }
         assert_eq!(bench.srq(4, 4)?.query().srq_limit, 4);
-        // A program need not set it there.
+        // A limit beyond the size is ignored at creation.
         for limit in [5, u32::MAX] {
             assert_eq!(bench.srq(4, limit)?.query().srq_limit, 0);
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where requests end in the octet stream, until TCP has accepted them.
+//! The ends of requests in the octet stream, until TCP has accepted them.
 //!
-//! Context: any; the transmitter's.
+//! Context: any; the transmit task.
 
 use super::{
     SendQueue,
@@ -11,8 +11,8 @@ use super::{
     WqeState, //
 };
 
-/// Where the last requests end in the stream: octets from its beginning. Kept by the transmitter,
-/// so that the queue is locked once for many requests.
+/// Where the last requests end, in octets from the beginning of the stream. Collected by the
+/// transmit task, so that it locks the queue once for many requests.
 #[derive(Default)]
 pub(crate) struct TxMarks {
     list: [Option<(Slot, u64)>; 16],
@@ -20,7 +20,7 @@ pub(crate) struct TxMarks {
 }
 
 impl TxMarks {
-    /// Adds one; false if there is no place.
+    /// Adds the end of a request; returns false if the list is full.
     #[inline]
     pub(super) fn push(&mut self, slot: Slot, end: u64) -> bool {
         match self.list.get_mut(self.len) {
@@ -33,7 +33,7 @@ impl TxMarks {
         }
     }
 
-    /// Tells the queue of them all, and forgets them.
+    /// Moves all of them to the queue.
     pub(super) fn note(&mut self, queue: &SendQueue, inner: &mut SendQueueInner) {
         for (slot, end) in self.list.iter_mut().take(self.len).filter_map(Option::take) {
             inner.set_state(queue, slot, WqeState::Sent(end));

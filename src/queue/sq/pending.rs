@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the completions of pending requests will say.
+//! What the completions of pending requests will contain.
 //!
-//! The transmitter fills a place in when it takes a request, without a lock: the place is its own
-//! until it says that the request is taken, and again once the request is complete.
+//! The transmit task fills an entry when it takes a request, without a lock: it owns the entry
+//! until it publishes the request as taken, and again once the request is complete.
 //!
 //! Context: any.
 
@@ -17,7 +17,7 @@ use kernel::{
 };
 use kernel_ext::rdma::wr::WcOpcode;
 
-/// What the completion of one request will say.
+/// The contents of one request's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingWqe {
     pub(super) id: u64,
@@ -26,7 +26,7 @@ pub(super) struct PendingWqe {
     pub(super) signalled: bool,
 }
 
-/// A place for it.
+/// An entry of the ring.
 struct PendingSlot {
     id: Atomic<u64>,
     /// Octets, the opcode behind them, and [`SIGNALLED`].
@@ -36,11 +36,11 @@ struct PendingSlot {
 const OPCODE_SHIFT: u32 = 32;
 const SIGNALLED: u64 = 1 << 63;
 
-/// A ring of places.
+/// A ring of [`PendingWqe`]s.
 pub(super) struct PendingRing(KVVec<PendingSlot>);
 
 impl PendingRing {
-    /// Makes a ring of `entries` places, a power of two.
+    /// Makes a ring of `entries` entries, a power of two.
     ///
     /// Context: process.
     pub(super) fn new(entries: u32) -> Result<Self> {
@@ -55,7 +55,7 @@ impl PendingRing {
         Ok(Self(slots))
     }
 
-    /// Fills the place at `index` in, which is inside the ring.
+    /// Fills the entry at `index`, which is inside the ring.
     #[inline]
     pub(super) fn put(&self, index: usize, wqe: PendingWqe) {
         if let Some(slot) = self.0.get(index) {
@@ -67,12 +67,12 @@ impl PendingRing {
         }
     }
 
-    /// Reads the place at `index`.
+    /// Reads the entry at `index`.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<PendingWqe> {
         let slot = self.0.get(index)?;
         let rest = slot.rest.load(Relaxed);
-        // CAST: the parts of the word.
+        // CAST: splits the word.
         let opcode = ((rest & !SIGNALLED) >> OPCODE_SHIFT) as u32;
         Some(PendingWqe {
             id: slot.id.load(Relaxed),

@@ -62,7 +62,7 @@ mod sq {
             })
         }
 
-        /// Takes the next request, which is to be a good one.
+        /// Takes the next request, which must be valid.
         fn take(&self) -> Result<Slot> {
             match self.sq.take(&mut SendWr::default()) {
                 Taken::Wr(slot) => Ok(slot),
@@ -72,7 +72,7 @@ mod sq {
             }
         }
 
-        /// Posts so many requests and takes them all.
+        /// Posts `N` requests and takes them all.
         fn taken<const N: usize>(&self) -> Result<[Slot; N]> {
             let mut slots = [Slot(0); N];
             for (id, slot) in (0..).zip(&mut slots) {
@@ -86,14 +86,14 @@ mod sq {
             self.sq.finish(slot, OK, ORIGIN);
         }
 
-        /// Whether exactly these requests are complete now, and how.
+        /// Whether exactly these requests complete now, with these statuses.
         fn completes(&self, expected: &[(u64, WcStatus)]) -> bool {
             expected.iter().all(|(id, status)| {
                 polled(&self.cq).is_some_and(|(wr_id, how, _)| (wr_id, how) == (*id, Some(*status)))
             }) && polled(&self.cq).is_none()
         }
 
-        /// Notes that a Read goes out.
+        /// Records an outgoing Read.
         fn read(&self, slot: Option<Slot>, invalidate: Option<Stag>) {
             let state = Outstanding::Read(ReadState::new(&ReadRequest {
                 sink_stag: Stag::ZERO,
@@ -109,7 +109,7 @@ mod sq {
     #[test]
     fn completions_leave_in_the_order_of_their_requests() -> Result {
         let rig = SqRig::kernel(4)?;
-        // More than once around.
+        // More than once around the ring.
         for _ in 0..3 {
             let [first, second, third, fourth] = rig.taken()?;
             rig.finish(second);
@@ -167,7 +167,7 @@ mod sq {
         let mut marks = TxMarks::default();
         for in_time in [true, false] {
             for id in 0..N {
-                // The completion queue has no room for all.
+                // The completion queue cannot hold all completions.
                 rig.post(id, id == N - 1)?;
             }
             let first = rig.take()?;
@@ -199,7 +199,7 @@ mod sq {
         assert!(rig.completes(&[]));
         let over = rig.sq.read_done();
         assert!(over.is_some_and(|(slot, key)| slot == Some(read) && key.is_none()));
-        // Its octets are being placed; that the queue knows of no Read is not enough.
+        // Its octets are still being placed; having no Read outstanding is not enough.
         assert!(rig.completes(&[]));
         rig.finish(read);
         assert!(rig.completes(&[(0, OK), (1, OK)]));
@@ -214,9 +214,9 @@ mod sq {
         let [first, second] = rig.taken()?;
         assert!(rig.sq.may_read());
         rig.read(Some(first), Some(Stag::new(7)));
-        // That is what a fenced request waits for.
+        // A fenced request waits for this.
         assert!(rig.sq.may_read() && !rig.sq.no_reads());
-        // The ready-to-receive Read, which nobody posted, counts too.
+        // The ready-to-receive Read, which no consumer posted, counts too.
         rig.read(None, None);
         assert!(!rig.sq.may_read());
         // Oldest first.
@@ -242,7 +242,7 @@ mod sq {
         }
         assert!(rig.completes(&[(2, WcStatus::LocalProtection)]));
         assert!(rig.sq.is_idle());
-        // A queue that was made so tells of all.
+        // A queue with `signal_all` completes every request.
         let rig = SqRig::new(4, true, None)?;
         rig.post(4, false)?;
         rig.finish(rig.take()?);
@@ -254,7 +254,7 @@ mod sq {
     fn a_place_is_free_when_its_request_is_complete() -> Result {
         let rig = SqRig::kernel(2)?;
         let [first, _] = rig.taken()?;
-        // Taken is not enough.
+        // Taken is not complete.
         assert_eq!(rig.post(2, true), Err(ENOMEM));
         assert!(!rig.sq.has_posted());
         rig.finish(first);
@@ -273,7 +273,7 @@ mod sq {
         let rig = SqRig::kernel(2)?;
         let [first, second] = rig.taken()?;
         rig.finish(first);
-        // Somebody was late: the place is another request's now, or nobody's.
+        // Too late: the entry belongs to another request now, or to none.
         rig.sq.finish(first, WcStatus::RemoteAccess, ORIGIN);
         rig.post(2, true)?;
         rig.take()?;
@@ -299,7 +299,7 @@ mod sq {
         assert!(rig.completes(&[
             (0, WcStatus::RemoteAccess),
             (1, flushed),
-            // That one had its end before.
+            // That one had ended before.
             (2, OK),
             (3, flushed),
             (4, flushed),
@@ -327,7 +327,7 @@ mod sq {
         Ok(())
     }
 
-    /// Requests that the transmitter takes while the posted ones are counted are not counted.
+    /// Requests that the transmit task takes while `drain` counts are not counted.
     #[test]
     fn it_drains_although_more_was_taken_than_was_counted() -> Result {
         let rig = SqRig::kernel(8)?;
@@ -354,7 +354,7 @@ mod sq {
         assert!(rig.completes(&[(0, OK)]));
         rig.sq.drain();
         rig.sq.start(3)?;
-        // Octets are counted anew, and it does not drain any more.
+        // The octet count restarts, and the queue does not drain any more.
         let [second] = rig.taken()?;
         rig.sq.sent(&mut marks, second, 1);
         rig.sq.accepted(0, &mut marks, ORIGIN);
@@ -405,10 +405,10 @@ mod sq {
         assert_eq!(status, WcStatus::LocalQpOperation);
         rig.sq.finish(second, status, ORIGIN);
         assert!(rig.completes(&[]));
-        // Nobody asked for the first one, which is good.
+        // The first one is good and unsignalled.
         rig.finish(first);
         assert!(rig.completes(&[(1, status)]));
-        // A kernel consumer cannot post there.
+        // A kernel consumer cannot post to this queue.
         assert!(rig.post(7, true).is_err());
         assert!(matches!(wr.op, SendOp::Send(_)));
         Ok(())
