@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Networking: addresses and devices, TCP sockets and their callbacks, octets in and out without
-//! detours.
+//! Networking: addresses, devices, TCP sockets and their callbacks, sending and receiving in place.
 //!
 //! ```text
 //!   send      put, put_zeroes       send_batch
@@ -11,8 +10,8 @@
 //!   TCP ----> Hooked<T> ----> Inbound ----------------------------> memory
 //! ```
 //!
-//! A [`Socket`] is made in a network namespace but does not keep it alive; whoever owns sockets
-//! closes them when [`NetnsExit`] or [`NetdevEvents`] says so.
+//! A [`Socket`] does not keep its network namespace alive; the owner of sockets closes them when
+//! [`NetnsExit`] or [`NetdevEvents`] reports its end.
 
 use kernel::sync::rcu;
 
@@ -55,11 +54,10 @@ pub use socket::SendHint;
 pub use socket::Socket;
 pub use state::TcpState;
 
-/// Waits until no socket callback runs in this module's code any more.
+/// Waits until no socket callback runs in this module's code.
 ///
-/// To be called by a module that is unloaded, after its last [`Hooked`] is gone and before its last
-/// queue is destroyed. A callback touches no data of the driver once its socket was unhooked, but
-/// it may still be on its way out.
+/// A module calls this on unload, after dropping its last [`Hooked`] and before destroying its last
+/// queue. After unhooking, a callback uses no data of the driver, but may not have returned yet.
 ///
 /// Context: process, sleeps.
 pub fn synchronize_callbacks() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* For rust/net.rs and rust/net/. */
+/* Helpers of rust/net.rs and rust/net/. */
 #include <linux/cred.h>
 #include <linux/inetdevice.h>
 #include <linux/mm.h>
@@ -182,7 +182,7 @@ void riwarp_helper_put_net(struct net *net)
 
 /* Sockets. */
 
-/* With the rights of the kernel instead of those of the current task. */
+/* Binds with the kernel's rights, not those of the current task. */
 int riwarp_helper_bind_privileged(struct socket *sock, void *addr, int len);
 int riwarp_helper_bind_privileged(struct socket *sock, void *addr, int len)
 {
@@ -220,7 +220,7 @@ void riwarp_helper_sk_callback_read_unlock(struct sock *sk)
 	read_unlock_bh(&sk->sk_callback_lock);
 }
 
-/* Where bottom halves are off already. */
+/* For a caller that has bottom halves off already. */
 void riwarp_helper_sk_callback_read_lock_off(struct sock *sk);
 void riwarp_helper_sk_callback_read_lock_off(struct sock *sk)
 {
@@ -257,7 +257,7 @@ bool riwarp_helper_sk_owned_by_user(const struct sock *sk)
 	return sock_owned_by_user_nocheck(sk);
 }
 
-/* What TCP has been charged with for the socket, which is locked. */
+/* Returns the memory that TCP has reserved for the socket, which is locked. */
 int riwarp_helper_sk_held(const struct sock *sk);
 int riwarp_helper_sk_held(const struct sock *sk)
 {
@@ -317,7 +317,7 @@ void riwarp_helper_tcp_open_window(struct sock *sk)
 	tcp_sk(sk)->rcv_ssthresh = max(tcp_sk(sk)->rcv_ssthresh, tcp_sk(sk)->window_clamp);
 }
 
-/* Twice as much: what TCP keeps beside the octets counts too. */
+/* Twice n: TCP's overhead beside the octets counts too. */
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n);
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Addresses of sockets: IPv4 or IPv6 with a port.
+//! Socket addresses: IPv4 or IPv6 with a port.
 //!
-//! What enters and leaves are the kernel's `struct sockaddr_*`, or addresses of `core::net`.
+//! Converts between the kernel's `struct sockaddr_*` and addresses of `core::net`.
 
 use crate::bindings;
 use core::mem::size_of;
@@ -18,7 +18,7 @@ use kernel::fmt;
 use kernel::prelude::*;
 use pin_init::zeroed;
 
-/// Which protocol carries a socket.
+/// The address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `AF_INET`.
@@ -37,17 +37,17 @@ impl Family {
     }
 }
 
-/// An IP address and a port; for IPv6 also a scope.
+/// An IP address and a port, with a scope for IPv6.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SockAddr(SocketAddr);
 
 impl SockAddr {
-    /// Makes one of an address and a port.
+    /// Makes a socket address of an IP address and a port.
     pub const fn new(ip: IpAddr, port: u16) -> Self {
         Self(SocketAddr::new(ip, port))
     }
 
-    /// The wildcard address of a family, with port 0.
+    /// Returns the wildcard address of a family, with port 0.
     pub const fn unspecified(family: Family) -> Self {
         match family {
             Family::V4 => Self::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
@@ -55,34 +55,34 @@ impl SockAddr {
         }
     }
 
-    /// Reads the kernel's form.
+    /// Converts from the kernel's form.
     ///
     /// # Errors
     ///
     /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
     pub fn from_raw(raw: &bindings::__kernel_sockaddr_storage) -> Result<Self> {
-        // SAFETY: `from_ptr` wants as many octets readable as the family says: a
+        // SAFETY: `from_ptr` requires as many readable octets as the family has: a
         // `sockaddr_storage`, which the reference makes readable, is as large as any `sockaddr_*`.
         unsafe { Self::from_ptr(ptr::from_ref(raw).cast()) }
     }
 
-    /// Reads the kernel's form.
+    /// Converts from the kernel's form.
     ///
     /// # Safety
     ///
-    /// `raw` must be valid for reads of a `struct sockaddr_in` or `sockaddr_in6`, if its family
-    /// says so, else of a `struct sockaddr`.
+    /// `raw` must be valid for reads of the `struct sockaddr_in` or `sockaddr_in6` that its family
+    /// names, else of a `struct sockaddr`.
     ///
     /// # Errors
     ///
     /// `EAFNOSUPPORT` if it is neither IPv4 nor IPv6.
     pub(crate) unsafe fn from_ptr(raw: *const bindings::sockaddr) -> Result<Self> {
-        // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr` at least, which
-        // begins with the family.
+        // SAFETY: The caller guarantees that `raw` is valid for reads of at least a `struct
+        // sockaddr`, which begins with the family.
         let family = unsafe { raw.cast::<bindings::sa_family_t>().read_unaligned() };
         if u32::from(family) == bindings::AF_INET {
-            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in`, as its
-            // family says so; any octets are one.
+            // SAFETY: The caller guarantees that `raw` is valid for reads of a `struct
+            // sockaddr_in`, since its family says so; any octets are valid for one.
             let raw = unsafe { raw.cast::<bindings::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Ok(Self(SocketAddr::V4(SocketAddrV4::new(
@@ -90,8 +90,8 @@ impl SockAddr {
                 u16::from_be(raw.sin_port),
             ))))
         } else if u32::from(family) == bindings::AF_INET6 {
-            // SAFETY: The caller has made `raw` valid for reads of a `struct sockaddr_in6`, as its
-            // family says so; any octets are one.
+            // SAFETY: The caller guarantees that `raw` is valid for reads of a `struct
+            // sockaddr_in6`, since its family says so; any octets are valid for one.
             let raw = unsafe { raw.cast::<bindings::sockaddr_in6>().read_unaligned() };
             let ip = ipv6_from_raw(&raw.sin6_addr);
             Ok(Self(SocketAddr::V6(SocketAddrV6::new(
@@ -105,7 +105,7 @@ impl SockAddr {
         }
     }
 
-    /// Gives the kernel's form.
+    /// Converts to the kernel's form.
     pub fn to_raw(&self) -> bindings::__kernel_sockaddr_storage {
         let mut raw: bindings::__kernel_sockaddr_storage = zeroed();
         match self.0 {
@@ -115,8 +115,8 @@ impl SockAddr {
                 sin.sin_family = bindings::AF_INET as bindings::sa_family_t;
                 sin.sin_port = addr.port().to_be();
                 sin.sin_addr.s_addr = u32::from_ne_bytes(addr.ip().octets());
-                // SAFETY: `write` wants a place that is large and aligned enough: `raw` is a local
-                // `sockaddr_storage`, which is both for any `sockaddr_*`.
+                // SAFETY: `write` requires memory that is large and aligned enough: `raw` is a
+                // local `sockaddr_storage`, which is both for any `sockaddr_*`.
                 unsafe {
                     ptr::from_mut(&mut raw)
                         .cast::<bindings::sockaddr_in>()
@@ -131,8 +131,8 @@ impl SockAddr {
                 sin6.sin6_flowinfo = addr.flowinfo().to_be();
                 sin6.sin6_scope_id = addr.scope_id();
                 sin6.sin6_addr.in6_u.u6_addr8 = addr.ip().octets();
-                // SAFETY: `write` wants a place that is large and aligned enough: `raw` is a local
-                // `sockaddr_storage`, which is both for any `sockaddr_*`.
+                // SAFETY: `write` requires memory that is large and aligned enough: `raw` is a
+                // local `sockaddr_storage`, which is both for any `sockaddr_*`.
                 unsafe {
                     ptr::from_mut(&mut raw)
                         .cast::<bindings::sockaddr_in6>()
@@ -143,7 +143,7 @@ impl SockAddr {
         raw
     }
 
-    /// The length of the kernel's form.
+    /// Returns the length of the kernel's form.
     pub(crate) fn raw_len(&self) -> c_int {
         // CAST: The sizes are small.
         match self.0 {
@@ -152,7 +152,7 @@ impl SockAddr {
         }
     }
 
-    /// The protocol of the address.
+    /// Returns the address family.
     pub fn family(&self) -> Family {
         match self.0 {
             SocketAddr::V4(_) => Family::V4,
@@ -160,22 +160,22 @@ impl SockAddr {
         }
     }
 
-    /// The IP address.
+    /// Returns the IP address.
     pub fn ip(&self) -> IpAddr {
         self.0.ip()
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.0.port()
     }
 
-    /// Changes the port.
+    /// Sets the port.
     pub fn set_port(&mut self, port: u16) {
         self.0.set_port(port);
     }
 
-    /// The index of the device that an IPv6 address belongs to; 0 if none is said.
+    /// Returns the index of the device that scopes an IPv6 address; 0 if unspecified.
     pub fn scope_id(&self) -> u32 {
         match self.0 {
             SocketAddr::V4(_) => 0,
@@ -183,24 +183,24 @@ impl SockAddr {
         }
     }
 
-    /// Changes the scope of an IPv6 address; does nothing to an IPv4 address.
+    /// Sets the scope of an IPv6 address; does nothing to an IPv4 address.
     pub fn set_scope_id(&mut self, scope_id: u32) {
         if let SocketAddr::V6(addr) = &mut self.0 {
             addr.set_scope_id(scope_id);
         }
     }
 
-    /// Says whether it stands for all addresses of the host.
+    /// Says whether it is the wildcard address.
     pub fn is_unspecified(&self) -> bool {
         self.0.ip().is_unspecified()
     }
 
-    /// Says whether it is an address of the host's to itself.
+    /// Says whether it is a loopback address.
     pub fn is_loopback(&self) -> bool {
         self.0.ip().is_loopback()
     }
 
-    /// Says whether it is an IPv6 address that is valid on one link only, so that it needs a scope.
+    /// Says whether it is a link-local IPv6 address, which needs a scope.
     pub fn is_link_local(&self) -> bool {
         match self.0 {
             SocketAddr::V4(_) => false,
@@ -222,8 +222,8 @@ impl fmt::Display for SockAddr {
 }
 
 pub(super) fn ipv6_from_raw(raw: &bindings::in6_addr) -> Ipv6Addr {
-    // SAFETY: A field of a union may be read that is initialised: all fields are the same 16 octets
-    // of plain data.
+    // SAFETY: Reading a union field requires it to be initialised: all fields are the same 16
+    // octets of plain data.
     Ipv6Addr::from(unsafe { raw.in6_u.u6_addr8 })
 }
 
@@ -246,7 +246,7 @@ mod tests {
     fn ipv4_is_in_network_order_for_the_kernel() -> Result {
         let addr = four(10, 77, 0, 1, 0x1234);
         let raw = addr.to_raw();
-        // SAFETY: The storage is as large as any address, and any octets will do.
+        // SAFETY: The storage is as large as any address, and any octets are valid.
         let octets = unsafe { ptr::from_ref(&raw).cast::<[u8; 16]>().read_unaligned() };
         assert_eq!(octets[..2], (bindings::AF_INET as u16).to_ne_bytes());
         assert_eq!(octets[2..8], [0x12, 0x34, 10, 77, 0, 1]);
@@ -271,7 +271,7 @@ mod tests {
     fn rejects_other_families() {
         let mut raw = four(1, 2, 3, 4, 5).to_raw();
         for family in [0, 1, 3, 17, u16::MAX] {
-            // SAFETY: Every address begins with its family.
+            // SAFETY: Every `sockaddr_*` begins with its family.
             unsafe { ptr::from_mut(&mut raw).cast::<u16>().write(family) };
             assert_eq!(SockAddr::from_raw(&raw).err(), Some(EAFNOSUPPORT));
         }

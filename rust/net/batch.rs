@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory for what is to be sent: filled by copying, summed, given to TCP by reference, used again
-//! when TCP lets go.
+//! Transmit memory: filled by copying, summed, passed to TCP by reference, reused when TCP drops
+//! its references.
 //!
-//! What enters are octets; what leaves is one message to TCP that names the pages they are in. TCP
-//! keeps them until the peer has acknowledged them, and may read them again at any time before. So
-//! nothing is ever written over that was given away: a chunk is filled from front to back, and
-//! begins anew only when this batch holds the last reference to it.
+//! A batch collects octets and sends them as one message that references their pages. TCP keeps the
+//! pages until the peer has acknowledged them, and may read them at any time before. So octets that
+//! were sent are never overwritten: a chunk is filled from front to back, and reused only when this
+//! batch holds the last reference to it.
 
 use super::socket::to_len;
 use super::socket::SendHint;
@@ -33,27 +33,27 @@ extern "C" {
 }
 
 const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
-/// Chunks have this many pages (8), if there are so many in a row.
+/// Chunks have 2^`ORDER` (8) pages, if the allocator has them in a row.
 const ORDER: c_uint = 3;
-/// Chunks that hold what waits, or will hold what comes.
+/// How many chunks may hold unsent octets or room for more.
 const LIVE: usize = 24;
-/// Chunks that TCP may still hold, and that may be used again.
+/// How many chunks that TCP may still reference are kept for reuse.
 const SPARE: usize = 16;
 
-/// How memory may be got.
+/// How memory may be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grow {
-    /// Without waiting: in softirq, or with a lock held.
+    /// Without sleeping: in softirq, or with a lock held.
     Atomic,
     /// The caller may sleep.
     Sleep,
 }
 
-/// A place in what was put into a [`TxBatch`].
+/// A position in the stream of octets appended to a [`TxBatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
-/// A row of pages.
+/// Contiguous pages.
 ///
 /// # Invariants
 ///
@@ -63,7 +63,7 @@ struct Chunk {
     page: NonNull<bindings::page>,
     virt: NonNull<u8>,
     size: usize,
-    /// The place in the stream of octet 0.
+    /// The stream position of octet 0.
     base: u64,
 }
 
@@ -72,11 +72,11 @@ impl Chunk {
     ///
     /// `ENOMEM`.
     fn new(grow: Grow, owner: &Memcg) -> Result<Self> {
-        // The reserves of memory are for those who cannot wait.
+        // A caller that can sleep does not use the atomic reserves.
         let sleep = grow == Grow::Sleep;
         let alloc = |order| {
-            // SAFETY: The helper has no requirements but that the caller may sleep if it says so,
-            // which `grow` is for.
+            // SAFETY: The helper requires only a context that may sleep if `sleep` is set, which
+            // `grow` says.
             owner.scope(|| NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, order) }))
         };
         let (page, size) = match alloc(ORDER) {
@@ -87,7 +87,7 @@ impl Chunk {
         let virt = unsafe { riwarp_helper_page_address(page.as_ptr()) };
         // SAFETY: The kernel's mapping of a page is not null.
         let virt = unsafe { NonNull::new_unchecked(virt.cast()) };
-        // INVARIANT: Just made.
+        // INVARIANT: The page was just allocated.
         Ok(Self {
             page,
             virt,
@@ -96,22 +96,22 @@ impl Chunk {
         })
     }
 
-    /// Says whether nobody else has a reference, so that the memory can be written to anywhere.
+    /// Says whether this value holds the only reference, so that all of the memory may be written.
     fn is_free(&self) -> bool {
-        // SAFETY: By the type invariant the page is valid. Only who has a reference can make
-        // another; so a count of 1 is ours and stays. What the others read, they have read before
-        // they gave theirs up.
+        // SAFETY: By the type invariant the page is valid. Only a holder of a reference can make
+        // another; so a count of 1 is ours and stays 1. The other holders finished reading before
+        // they dropped theirs.
         unsafe { riwarp_helper_page_ref_count(self.page.as_ptr()) == 1 }
     }
 
-    /// The place in the stream where it ends.
+    /// Returns the stream position of its end.
     fn end(&self) -> u64 {
-        // NO-OVERFLOW: Places count octets that were sent; 2^64 are never reached. CAST: `u64` has
-        // the bits of `usize`.
+        // NO-OVERFLOW: Positions count octets that were sent; they never reach 2^64. CAST: `u64`
+        // has the bits of `usize`.
         self.base.wrapping_add(self.size as u64)
     }
 
-    /// The part of it that lies in `from..to` of the stream, as offset and length.
+    /// Returns the part of it that lies in `from..to` of the stream, as offset and length.
     fn overlap(&self, from: u64, to: u64) -> (usize, usize) {
         let start = from.max(self.base);
         let len = to.min(self.end()).saturating_sub(start);
@@ -127,12 +127,12 @@ impl Drop for Chunk {
     }
 }
 
-// SAFETY: Pages may be used and given back by any thread.
+// SAFETY: Any thread may use and free pages.
 unsafe impl Send for Chunk {}
-// SAFETY: Nothing is written through a shared reference.
+// SAFETY: A shared reference gives no write access.
 unsafe impl Sync for Chunk {}
 
-/// Octets to be sent, in memory of its own.
+/// Octets to send, in memory that the batch owns.
 ///
 /// # Examples
 ///
@@ -148,31 +148,31 @@ unsafe impl Sync for Chunk {}
 ///
 /// # Invariants
 ///
-/// The places `accepted <= appended` count the octets that TCP took and those that were put in. The
-/// chunks of `live` cover the stream without gaps, from a place not after `accepted` to one not
-/// before `appended`, each with a part of it; places before `accepted` are only read (by TCP), and
-/// nobody but this batch has seen those after it.
+/// The positions `accepted <= appended` count the octets that TCP accepted and those that were
+/// appended. The chunks of `live` cover the stream without gaps, from a position at or before
+/// `accepted` to one at or after `appended`; positions before `accepted` are only read (by TCP),
+/// and only this batch accesses those after it.
 pub struct TxBatch {
     live: Row<LIVE>,
     spare: Row<SPARE>,
     accepted: u64,
     appended: u64,
-    /// Which of `live` was filled last: a mere hint, any value is allowed.
+    /// Index in `live` of the chunk being filled: a hint, any value is allowed.
     filling: usize,
-    /// Who pays for the chunks.
+    /// The memory cgroup that is charged for the chunks.
     owner: Memcg,
 }
 
 impl TxBatch {
-    /// The most that can wait in one batch, if memory is not short.
+    /// The most octets that a batch can hold if every chunk has its full size.
     pub const CAPACITY: usize = (LIVE - 1) * (PAGE_SIZE << ORDER);
 
-    /// Makes an empty one, which has no memory yet; nobody will be charged with it.
+    /// Makes an empty batch without memory; its memory is charged to no cgroup.
     pub fn new() -> Self {
         Self::charged_to(Memcg::nobody())
     }
 
-    /// Makes an empty one, which has no memory yet; `owner` will be charged with it.
+    /// Makes an empty batch without memory; its memory is charged to `owner`.
     pub fn charged_to(owner: Memcg) -> Self {
         Self {
             live: Row::new(),
@@ -184,27 +184,27 @@ impl TxBatch {
         }
     }
 
-    /// How many octets were put in and not taken by TCP yet.
+    /// Returns how many appended octets TCP has not accepted.
     #[inline]
     pub fn len(&self) -> usize {
         // CAST: At most the size of the live chunks. NO-OVERFLOW: By the type invariant.
         self.appended.wrapping_sub(self.accepted) as usize
     }
 
-    /// Says whether nothing waits.
+    /// Says whether no octets are unsent.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.appended == self.accepted
     }
 
-    /// Where in the chunk the next octet goes, which is the first that is live.
+    /// Returns the offset of the next octet in `chunk`, the first live one.
     #[inline]
     fn place_in(&self, chunk: &Chunk) -> usize {
         // CAST: At most the size of a chunk. NO-OVERFLOW: By the invariants of the batch.
         self.appended.wrapping_sub(chunk.base) as usize
     }
 
-    /// How many octets can be put in before more memory is needed.
+    /// Returns how many octets can be appended without more memory.
     #[inline]
     pub fn room(&self) -> usize {
         let end = self.live.last().map_or(self.appended, Chunk::end);
@@ -212,11 +212,11 @@ impl TxBatch {
         end.wrapping_sub(self.appended) as usize
     }
 
-    /// Gets memory so that `n` more octets can be put in without an error.
+    /// Allocates memory so that appending `n` more octets cannot fail.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; `ENOSPC` if too much waits already.
+    /// `ENOMEM`; `ENOSPC` if the batch is full.
     #[inline]
     pub fn reserve(&mut self, n: usize, grow: Grow) -> Result {
         if self.is_empty() {
@@ -228,7 +228,7 @@ impl TxBatch {
         self.reserve_more(n, grow)
     }
 
-    /// The rest of [`TxBatch::reserve`].
+    /// Does [`TxBatch::reserve`] when more chunks are needed.
     fn reserve_more(&mut self, n: usize, grow: Grow) -> Result {
         while self.room() < n {
             if self.live.is_full() {
@@ -239,24 +239,24 @@ impl TxBatch {
                 None => Chunk::new(grow, &self.owner)?,
             };
             chunk.base = self.live.last().map_or(self.appended, Chunk::end);
-            // INVARIANT: It covers the stream where the last chunk ends. Nobody else has a
-            // reference to it.
+            // INVARIANT: It covers the stream from the end of the last chunk on. The batch holds
+            // the only reference to it.
             self.live.push(chunk);
         }
         Ok(())
     }
 
-    /// Says whether it has more memory than a stream needs that sends little.
+    /// Says whether the batch has more memory than a stream that sends little needs.
     #[inline]
     pub fn has_spare(&self) -> bool {
         self.spare.len > 0 || self.live.len > 1
     }
 
-    /// Gives back what it has beyond one chunk, and beyond what waits. What TCP has of it goes when
-    /// TCP lets go.
+    /// Frees all chunks but one and those with unsent octets. Memory that TCP references is freed
+    /// when TCP drops it.
     pub fn give_back(&mut self) {
         let needed = self.appended;
-        // INVARIANT: Those that go cover nothing that was put in.
+        // INVARIANT: The freed chunks cover no appended octets.
         while self.live.len > 1 && self.live.last().is_some_and(|chunk| chunk.base >= needed) {
             self.live.take_last();
         }
@@ -270,8 +270,8 @@ impl TxBatch {
     ///
     /// # Errors
     ///
-    /// As [`TxBatch::reserve`] with [`Grow::Atomic`]; nothing was appended then. None if there is
-    /// [`TxBatch::room`].
+    /// Those of [`TxBatch::reserve`] with [`Grow::Atomic`]; nothing is appended then. None if
+    /// [`TxBatch::room`] suffices.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result {
         // SAFETY: A slice is readable over its length.
@@ -281,11 +281,12 @@ impl TxBatch {
     /// Appends zeroes. Errors as for [`TxBatch::put`].
     #[inline]
     pub fn put_zeroes(&mut self, n: usize) -> Result {
-        // SAFETY: `write_bytes` wants `n` octets writable: `append_with` gives `to` so.
+        // SAFETY: `write_bytes` requires `n` octets writable: `append_with` guarantees this of
+        // `to`.
         self.append_with(n, |to, n| unsafe { ptr::write_bytes(to, 0, n) })
     }
 
-    /// Appends a copy of memory that others may write meanwhile. Errors as for [`TxBatch::put`].
+    /// Appends a copy of memory that may change meanwhile. Errors as for [`TxBatch::put`].
     ///
     /// # Safety
     ///
@@ -294,32 +295,32 @@ impl TxBatch {
     pub(crate) unsafe fn append_raw(&mut self, from: *const u8, n: usize) -> Result {
         let mut from = from;
         self.append_with(n, |to, n| {
-            // SAFETY: `copy_nonoverlapping` wants `n` octets readable and writable: the caller says
-            // that all pieces together are readable, of which `from` is the part that is not copied
-            // yet; `append_with` gives `to` writable, and that belongs to the batch alone.
+            // SAFETY: `copy_nonoverlapping` requires `n` octets readable and writable: the caller
+            // guarantees that all octets are readable, and `from` is the start of the uncopied
+            // rest; `append_with` gives `to` writable, in memory that only the batch accesses.
             unsafe { ptr::copy_nonoverlapping(from, to, n) };
-            // SAFETY: `from` stays inside of what the caller says is readable, or at its end: `n`
-            // octets were left.
+            // SAFETY: `from` stays inside the memory that the caller guarantees to be readable, or
+            // at its end: at least `n` octets remained.
             from = unsafe { from.add(n) };
         })
     }
 
     /// Appends `n` octets that `fill` writes, piece by piece. Errors as for [`TxBatch::put`].
     ///
-    /// `fill` gets memory that is writable for the length that goes with it, and must write all of
+    /// `fill` gets a pointer that is writable for the length passed with it, and must write all of
     /// it.
     #[inline]
     pub(crate) fn append_with(&mut self, n: usize, mut fill: impl FnMut(*mut u8, usize)) -> Result {
         // CAST: `u64` has the bits of `usize`. NO-OVERFLOW: As in `Chunk::end`.
         let end = self.appended.wrapping_add(n as u64);
-        // Most often it all fits into the chunk that is being filled.
+        // Usually all octets fit into the chunk that is being filled.
         if let Some(chunk) = self.live.get(self.filling) {
             if self.appended >= chunk.base && end <= chunk.end() {
                 // CAST: Less than the size of the chunk.
                 let off = self.appended.wrapping_sub(chunk.base) as usize;
-                // SAFETY: The chunk has `n` octets behind `off`, as just compared.
+                // SAFETY: The chunk has `n` octets from `off` on, as just checked.
                 fill(unsafe { chunk.virt.as_ptr().add(off) }, n);
-                // INVARIANT: There was room.
+                // INVARIANT: The chunks cover `end`.
                 self.appended = end;
                 return Ok(());
             }
@@ -327,7 +328,7 @@ impl TxBatch {
         self.append_pieces(n, end, fill)
     }
 
-    /// The rest of [`TxBatch::append_with`].
+    /// Does [`TxBatch::append_with`] across chunks.
     #[cold]
     fn append_pieces(
         &mut self,
@@ -339,47 +340,47 @@ impl TxBatch {
             self.reserve(n, Grow::Atomic)?;
         }
         self.each_run(self.appended, end, |chunk, off, len| {
-            // SAFETY: By the invariants the chunk has as many octets.
+            // SAFETY: By the type invariant the chunk has `len` octets from `off` on.
             fill(unsafe { chunk.virt.as_ptr().add(off) }, len);
         });
-        // INVARIANT: There was room.
+        // INVARIANT: The chunks cover `end`.
         self.appended = end;
         let next = self.live.iter().position(|chunk| chunk.end() > end);
         self.filling = next.unwrap_or_default();
         Ok(())
     }
 
-    /// The present end.
+    /// Returns the current end.
     #[inline]
     pub fn mark(&self) -> Mark {
         Mark(self.appended)
     }
 
-    /// Continues a CRC32c over what was put in since `mark`, as far as TCP has not taken it.
+    /// Continues a CRC32c over what was appended since `mark` and TCP has not accepted.
     pub fn crc32c_since(&self, mark: Mark, seed: u32) -> u32 {
         let mut crc = seed;
         self.each_run(
             mark.0.max(self.accepted),
             self.appended,
             |chunk, off, len| {
-                // SAFETY: By the invariants the chunk has as many octets.
+                // SAFETY: By the type invariant the chunk has `len` octets from `off` on.
                 let from = unsafe { chunk.virt.as_ptr().add(off) };
-                // SAFETY: `update_raw` wants so many octets readable: the chunk has as many behind
-                // `off`, by the invariants, and they were written when they were appended.
+                // SAFETY: `update_raw` requires `len` octets readable: by the type invariant the
+                // chunk has them from `off` on, and they were written when they were appended.
                 crc = unsafe { crc32c::update_raw(crc, from, len) };
             },
         );
         crc
     }
 
-    /// Drops what was put in since `mark`, as far as TCP has not taken it.
+    /// Removes what was appended since `mark` and TCP has not accepted.
     pub fn rewind(&mut self, mark: Mark) {
         // INVARIANT: Between `accepted` and `appended`.
         self.appended = mark.0.clamp(self.accepted, self.appended);
     }
 
-    /// Calls `send` with a message of all that waits, and its length; forgets what it says was
-    /// taken.
+    /// Calls `send` with a message of all unsent octets and their number; removes as many as it
+    /// returns.
     pub(super) fn send_with(
         &mut self,
         more: SendHint,
@@ -419,13 +420,13 @@ impl TxBatch {
         if more == SendHint::MoreFollows {
             flags |= bindings::MSG_MORE;
         }
-        // SAFETY: All zeroes are a `struct msghdr` that says nothing. (What `Default` would do is a
-        // call and a copy.)
+        // SAFETY: All zeroes are a valid, empty `struct msghdr`. (`Default` would cost a call and a
+        // copy.)
         let mut msg: bindings::msghdr = unsafe { core::mem::zeroed() };
         msg.msg_flags = flags;
-        // SAFETY: The first `count` vectors were written and live until the message was sent; they
-        // name memory of chunks that this batch keeps. TCP takes references to the pages that it
-        // needs longer.
+        // SAFETY: The first `count` vectors are initialised and outlive the message; they describe
+        // memory of chunks that this batch keeps. TCP takes references to the pages that it needs
+        // longer.
         // CAST: `c_ulong` has the bits of `usize`.
         unsafe {
             bindings::iov_iter_bvec(
@@ -441,37 +442,37 @@ impl TxBatch {
         Ok(taken)
     }
 
-    /// Forgets octets that TCP took.
+    /// Removes octets that TCP accepted.
     #[inline]
     fn accept(&mut self, n: usize) {
-        // CAST: `u64` has the bits of `usize`. INVARIANT: `n` is at most what waits.
+        // CAST: `u64` has the bits of `usize`. INVARIANT: `n` is at most `len()`.
         self.accepted = self.accepted.wrapping_add(n as u64);
-        // Most often there is one chunk, and room in it.
+        // Usually the batch has one chunk, with room left.
         match self.live.only() {
             Some(chunk) if chunk.end() > self.accepted => {}
             _ => self.put_aside(),
         }
     }
 
-    /// Puts chunks aside of which TCP has taken all.
+    /// Moves chunks to `spare` that TCP has accepted entirely.
     fn put_aside(&mut self) {
         let accepted = self.accepted;
-        // INVARIANT: What goes covers nothing that waits.
+        // INVARIANT: The moved chunks cover no unsent octets.
         while let Some(chunk) = self.live.take_front(|chunk| chunk.end() <= accepted) {
             if self.spare.is_full() {
-                // The one that was given away first; TCP keeps it as long as it has to.
+                // Drops the oldest; TCP's references keep its pages as long as needed.
                 self.spare.take_first(|_| true);
             }
             self.spare.push(chunk);
         }
     }
 
-    /// With nothing waiting, goes back to the start of the first chunk if TCP has let go of it:
-    /// that memory is in the CPU's cache.
+    /// For an empty batch: goes back to the start of the first chunk if TCP no longer references
+    /// it, since that memory is in the CPU's cache.
     ///
-    /// The place inside a page stays the same. TCP counts a packet train's pages, and one of the
-    /// usual 64 KiB has just as many as it takes if its octets lie as in one piece of memory; with
-    /// one page more it would be cut elsewhere than between two packets.
+    /// The offset inside a page stays the same. TCP limits the page fragments of a GSO packet; one
+    /// of the usual 64 KiB just fits if its octets are laid out contiguously. One more page would
+    /// make TCP split it elsewhere than between two segments.
     #[inline]
     fn begin_anew(&mut self) {
         let Some(front) = self.live.get(0) else {
@@ -484,8 +485,8 @@ impl TxBatch {
         // CAST: `u64` has the bits of `usize`.
         let mut base = self.appended.wrapping_sub((used % PAGE_SIZE) as u64);
         for chunk in self.live.iter_mut() {
-            // INVARIANT: The chunks cover the stream from before `appended` on, without gaps. Those
-            // behind the front are still empty.
+            // INVARIANT: The chunks cover the stream from a position at or before `appended` on,
+            // without gaps. Those behind the first are empty.
             chunk.base = base;
             base = chunk.end();
         }
@@ -508,11 +509,11 @@ impl Default for TxBatch {
     }
 }
 
-/// Up to `N` chunks in order.
+/// An ordered list of up to `N` chunks.
 ///
 /// # Invariants
 ///
-/// The first `len` places are filled, the others are empty.
+/// The first `len` entries are filled, the others empty.
 struct Row<const N: usize> {
     chunks: [Option<Chunk>; N],
     len: usize,
@@ -548,7 +549,7 @@ impl<const N: usize> Row<N> {
         self.get(self.len.wrapping_sub(1))
     }
 
-    /// The one chunk that there is.
+    /// Returns the chunk if there is exactly one.
     #[inline]
     fn only(&self) -> Option<&Chunk> {
         if self.len == 1 {
@@ -558,34 +559,34 @@ impl<const N: usize> Row<N> {
         }
     }
 
-    /// Adds a chunk behind the others; drops it if there is no place.
+    /// Adds a chunk at the end; drops it if the list is full.
     fn push(&mut self, chunk: Chunk) {
         if let Some(place) = self.chunks.get_mut(self.len) {
-            // INVARIANT: The first empty place.
+            // INVARIANT: This is the first empty entry.
             *place = Some(chunk);
             self.len = self.len.wrapping_add(1);
         }
     }
 
-    /// Takes the first chunk out that `f` is true for.
+    /// Removes the first chunk for which `f` returns true.
     fn take_first(&mut self, f: impl Fn(&Chunk) -> bool) -> Option<Chunk> {
         let index = self.iter().position(f)?;
         let chunk = self.chunks.get_mut(index)?.take();
-        // INVARIANT: The hole goes to the end of the filled places.
+        // INVARIANT: The empty entry moves to the end of the filled ones.
         self.chunks.get_mut(index..self.len)?.rotate_left(1);
         self.len = self.len.saturating_sub(1);
         chunk
     }
 
-    /// Takes the last chunk out.
+    /// Removes the last chunk.
     fn take_last(&mut self) -> Option<Chunk> {
         let index = self.len.checked_sub(1)?;
-        // INVARIANT: The place behind the filled ones is empty.
+        // INVARIANT: The entry behind the filled ones becomes empty.
         self.len = index;
         self.chunks.get_mut(index)?.take()
     }
 
-    /// Takes the front chunk out if `f` is true for it.
+    /// Removes the first chunk if `f` returns true for it.
     fn take_front(&mut self, f: impl Fn(&Chunk) -> bool) -> Option<Chunk> {
         if self.iter().next().is_some_and(f) {
             self.take_first(|_| true)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What KUnit suites of a driver need of a network: sockets of the loopback interface, and waiting
-//! for what they do.
+//! Network helpers for KUnit suites of a driver: sockets of the loopback interface, and waiting for
+//! conditions.
 //!
-//! None of this is there in a kernel without KUnit. Context: process.
+//! Built only for kernels with KUnit. Context: process.
 
 use crate::net::Connecting;
 use crate::net::Family;
@@ -18,7 +18,7 @@ use kernel::prelude::*;
 use kernel::time::delay::fsleep;
 use kernel::time::Delta;
 
-/// The address of the loopback interface, with a port.
+/// Returns the address of the loopback interface, with a port.
 pub fn address(family: Family, port: u16) -> SockAddr {
     let ip = match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -27,12 +27,12 @@ pub fn address(family: Family, port: u16) -> SockAddr {
     SockAddr::new(ip, port)
 }
 
-/// A socket that has done nothing yet.
+/// Makes an unbound socket.
 pub fn socket(family: Family) -> Result<Socket> {
     Socket::new_tcp(&NetRef::init_net(), family)
 }
 
-/// A socket that listens on a port that was free.
+/// Makes a socket that listens on a free port.
 pub fn listener(family: Family) -> Result<Socket> {
     let listener = socket(family)?.into_listener();
     listener.bind(&address(family, 0))?;
@@ -40,7 +40,7 @@ pub fn listener(family: Family) -> Result<Socket> {
     Ok(listener)
 }
 
-/// The ends of a connection: who asked, who was asked.
+/// Makes a connection; returns its active and its passive end.
 pub fn pair(family: Family) -> Result<(Socket, Socket)> {
     let listener = listener(family)?;
     let active = socket(family)?;
@@ -56,12 +56,11 @@ pub fn pair(family: Family) -> Result<(Socket, Socket)> {
     Ok((active, passive?))
 }
 
-/// Runs `f` while TCP offers new peers a small window at first, as where an administrator has asked
-/// for that.
+/// Runs `f` while TCP offers new peers a small initial window, as an administrator may set.
 pub fn with_small_windows<R>(f: impl FnOnce() -> R) -> R {
     let set = |small: u8| {
         let net = NetRef::init_net().as_raw();
-        // SAFETY: The first namespace lives for ever; others read and write the setting at any
+        // SAFETY: The initial namespace is never freed; the setting may be read and written at any
         // time.
         unsafe {
             (&raw mut (*net).ipv4.sysctl_tcp_workaround_signed_windows).write_volatile(small);
@@ -73,19 +72,18 @@ pub fn with_small_windows<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// How many octets the peer lets the socket send beyond those that it has acknowledged: its receive
-/// window.
+/// Returns the peer's receive window: how many octets beyond the acknowledged ones it accepts.
 pub fn window(socket: &Socket) -> u32 {
     // SAFETY: `tp` points to a valid TCP socket for as long as `socket` is borrowed; the value may
     // change at any time.
     unsafe { (&raw const (*socket.tp()).snd_wnd).read_volatile() }
 }
 
-/// Waits until something is so: softirqs may run on another thread.
+/// Waits until `is_so` returns true: softirqs may run on another thread.
 ///
 /// # Errors
 ///
-/// `ETIMEDOUT` if it was not so for more than five seconds.
+/// `ETIMEDOUT` after five seconds.
 pub fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
     for _ in 0..5000 {
         if is_so() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Network devices and the namespaces they live in.
+//! Network devices and network namespaces.
 //!
 //! C headers: `include/linux/netdevice.h`, `include/net/net_namespace.h`.
 
@@ -51,33 +51,34 @@ extern "C" {
     fn riwarp_helper_put_net(net: *mut bindings::net);
 }
 
-/// A network device, counted.
+/// A counted reference to a network device.
 ///
-/// The count holds up the device's removal: let go when [`super::NetdevEvent::Unregister`] comes.
+/// The count delays the removal of the device: drop it on [`super::NetdevEvent::Unregister`].
 ///
 /// # Invariants
 ///
 /// The pointer is a valid `struct net_device`, and this value owns one count of it.
 pub struct NetDevice(NonNull<RawDevice>);
 
-// SAFETY: A `struct net_device` belongs to no thread; `dev_put()`, which the drop calls, may be
-// called by any.
+// SAFETY: A `struct net_device` is not bound to a thread; any thread may call `dev_put()`, as the
+// drop does.
 unsafe impl Send for NetDevice {}
-// SAFETY: Through a shared reference fields are read that may change at any time, once each, as C
-// does without the RTNL, and the count is raised, by `dev_hold()`, which may be called by any
-// thread.
+// SAFETY: A shared reference reads fields that may change at any time, once each, as C does without
+// the RTNL, and takes counts with `dev_hold()`, which any thread may call.
 unsafe impl Sync for NetDevice {}
 
 impl NetDevice {
-    /// Counts a reference to a device.
+    /// Takes a reference to a device.
     ///
     /// # Safety
     ///
-    /// `dev` must be a valid device for the call, as one is that somebody holds a count of.
+    /// `dev` must be valid for the call; a count that the caller or another owner holds keeps it
+    /// so.
     pub(crate) unsafe fn from_raw(dev: NonNull<RawDevice>) -> Self {
-        // SAFETY: `dev_hold()` wants a valid device: the caller has made `dev` one for the call.
+        // SAFETY: `dev_hold()` requires a valid device: the caller guarantees that `dev` is one for
+        // the call.
         unsafe { riwarp_helper_dev_hold(dev.as_ptr()) };
-        // INVARIANT: Counted just now.
+        // INVARIANT: The count was just taken.
         Self(dev)
     }
 
@@ -85,22 +86,22 @@ impl NetDevice {
     ///
     /// # Safety
     ///
-    /// `dev` must stay valid as long as the result is used.
+    /// `dev` must stay valid while the result is used.
     pub(crate) unsafe fn borrow_raw(dev: NonNull<RawDevice>) -> ManuallyDrop<Self> {
-        // INVARIANT: The count is the one of whoever keeps the device valid; it is never given up
-        // here.
+        // INVARIANT: The count belongs to the owner that keeps the device valid; `ManuallyDrop`
+        // never drops it.
         ManuallyDrop::new(Self(dev))
     }
 
-    /// The loopback interface of the first namespace, for tests.
+    /// Returns the loopback interface of the initial namespace, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn loopback() -> Result<Self> {
-        // SAFETY: The namespace never goes away; nor does its loopback interface, which was there
-        // before any module.
+        // SAFETY: The initial namespace is never freed, nor is its loopback interface, which is
+        // older than any module.
         let dev = unsafe { (*NetRef::init_net().as_raw()).loopback_dev };
         let dev = NonNull::new(dev).ok_or(ENODEV)?;
-        // SAFETY: `from_raw` wants a valid device: the loopback interface of the first namespace is
-        // one for ever.
+        // SAFETY: `from_raw` requires a valid device: the loopback interface of the initial
+        // namespace always is.
         Ok(unsafe { Self::from_raw(dev) })
     }
 
@@ -108,7 +109,7 @@ impl NetDevice {
         self.0.as_ptr()
     }
 
-    /// The name, as it is now.
+    /// Returns the current name.
     pub fn name(&self) -> DeviceName {
         let mut name = DeviceName {
             octets: [0; DeviceName::SIZE],
@@ -123,7 +124,7 @@ impl NetDevice {
             .take(DeviceName::SIZE - 1)
         {
             // SAFETY: `src` is the device's `name[IFNAMSIZ]`, and `i` is below that. The name may
-            // be changed at the same time; any mixture of octets will do.
+            // change meanwhile; any mixture of octets is acceptable.
             *octet = unsafe { src.add(i).read_volatile() };
             if *octet == 0 {
                 break;
@@ -134,27 +135,27 @@ impl NetDevice {
         name
     }
 
-    /// The number of the device in its namespace.
+    /// Returns the index of the device in its namespace.
     pub fn ifindex(&self) -> u32 {
         // SAFETY: By the type invariant the device is valid.
         let ifindex = unsafe { riwarp_helper_dev_ifindex(self.as_raw()) };
-        // CAST: Numbers of devices are positive.
+        // CAST: Device indices are positive.
         ifindex as u32
     }
 
-    /// The largest packet that goes out in one piece.
+    /// Returns the MTU.
     pub fn mtu(&self) -> u32 {
         // SAFETY: By the type invariant the device is valid.
         unsafe { riwarp_helper_dev_mtu(self.as_raw()) }
     }
 
-    /// Says whether the device is up and its cable is in.
+    /// Says whether the device is up and has a carrier.
     pub fn is_running(&self) -> bool {
         // SAFETY: By the type invariant the device is valid.
         unsafe { riwarp_helper_dev_running(self.as_raw()) }
     }
 
-    /// What kind of link it is.
+    /// Returns the link type.
     pub fn netdev_type(&self) -> NetdevType {
         // SAFETY: By the type invariant the device is valid.
         let kind = unsafe { riwarp_helper_dev_type(self.as_raw()) };
@@ -166,7 +167,7 @@ impl NetDevice {
         }
     }
 
-    /// The hardware address, as it is now.
+    /// Returns the current hardware address.
     pub fn hw_addr(&self) -> HwAddr {
         let mut addr = HwAddr {
             octets: [0; HwAddr::SIZE],
@@ -179,41 +180,41 @@ impl NetDevice {
         // SAFETY: By the type invariant the device is valid.
         let src = unsafe { riwarp_helper_dev_addr(self.as_raw()) };
         // SAFETY: `dev_addr` points to the `addr[MAX_ADDR_LEN]` of the device's first
-        // `netdev_hw_addr`, which `free_netdev()` frees, after the last count; `len` is at most
-        // that, and so is the room in `octets`. The address may be changed at the same time; any
-        // mixture will do.
+        // `netdev_hw_addr`, which `free_netdev()` frees after the last count; `len` is at most
+        // `MAX_ADDR_LEN`, the size of `octets`. The address may change meanwhile; any mixture of
+        // octets is acceptable.
         unsafe { ptr::copy_nonoverlapping(src, addr.octets.as_mut_ptr(), addr.len) };
         addr
     }
 
-    /// The namespace that the device is in now; `None` if that is about to go.
+    /// Returns the current namespace of the device; `None` if the namespace is exiting.
     ///
-    /// The result keeps the namespace alive: use it and let it go, do not store it.
+    /// The result keeps the namespace alive: do not store it.
     pub fn net(&self) -> Option<NetRef> {
         // SAFETY: By the type invariant the device is valid.
         let net = unsafe { riwarp_helper_dev_get_net(self.as_raw()) };
-        // INVARIANT: The helper counted a reference.
+        // INVARIANT: The helper took a reference.
         NonNull::new(net).map(NetRef)
     }
 
-    /// Tells apart which namespace the device is in now.
+    /// Identifies the current namespace of the device.
     pub fn net_id(&self) -> NetId {
         // SAFETY: By the type invariant the device is valid.
         NetId(unsafe { riwarp_helper_dev_net(self.as_raw()) }.addr())
     }
 
-    /// Calls `f` for each address of the device, IPv4 first, also for those of which it is not yet
-    /// known whether somebody else has them too. `f` must not sleep.
+    /// Calls `f` for each address of the device, IPv4 first, including addresses whose duplicate
+    /// address detection has not finished. `f` must not sleep.
     pub fn for_each_addr(&self, mut f: impl FnMut(SockAddr)) {
-        // The one that is known to the callbacks has to be thin.
+        // The pointer passed to the callbacks must be thin.
         let mut f: &mut dyn FnMut(SockAddr) = &mut f;
         let arg = (&raw mut f).cast::<c_void>();
         // SAFETY: By the type invariant the device is valid. `in_addr_callback` is called with
-        // `arg`, which points to what it wants, on the stack of this call; nobody else uses that
-        // meanwhile.
+        // `arg`, which points to the closure that it requires, on the stack of this call; nothing
+        // else uses it meanwhile.
         unsafe { riwarp_helper_for_each_in_addr(self.as_raw(), in_addr_callback, arg) };
         // SAFETY: By the type invariant the device is valid. `in6_addr_callback` is called with
-        // `arg`, as above, and an address of the device, which the list's lock keeps.
+        // `arg`, as above, and an address of the device, which the lock of the list keeps valid.
         unsafe { riwarp_helper_for_each_in6_addr(self.as_raw(), in6_addr_callback, arg) };
     }
 
@@ -225,10 +226,10 @@ impl NetDevice {
 
 /// # Safety
 ///
-/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call.
+/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nothing else uses during the call.
 unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
-    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the
-    // call.
+    // SAFETY: The caller guarantees that `arg` points to such a closure and that nothing else uses
+    // it during the call.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
     f(SockAddr::new(
         IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes())),
@@ -238,27 +239,28 @@ unsafe extern "C" fn in_addr_callback(arg: *mut c_void, addr: u32) {
 
 /// # Safety
 ///
-/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nobody else uses during the call, and
-/// `addr` be valid for reads.
+/// `arg` must point to a `&mut dyn FnMut(SockAddr)` that nothing else uses during the call, and
+/// `addr` must be valid for reads.
 unsafe extern "C" fn in6_addr_callback(arg: *mut c_void, addr: *const bindings::in6_addr) {
-    // SAFETY: The caller has made `arg` point to one of these that nobody else uses during the
-    // call.
+    // SAFETY: The caller guarantees that `arg` points to such a closure and that nothing else uses
+    // it during the call.
     let f = unsafe { &mut *arg.cast::<&mut dyn FnMut(SockAddr)>() };
-    // SAFETY: The caller has made `addr` valid for reads.
+    // SAFETY: The caller guarantees that `addr` is valid for reads.
     let ip = ipv6_from_raw(unsafe { &*addr });
     f(SockAddr::new(IpAddr::V6(ip), 0));
 }
 
 impl Clone for NetDevice {
     fn clone(&self) -> Self {
-        // SAFETY: `from_raw` wants a valid device: by the type invariant `self` has a count of it.
+        // SAFETY: `from_raw` requires a valid device: by the type invariant `self` has a count of
+        // it.
         unsafe { Self::from_raw(self.0) }
     }
 }
 
 impl Drop for NetDevice {
     fn drop(&mut self) {
-        // SAFETY: `dev_put()` gives back a count that the caller has: by the type invariant this
+        // SAFETY: `dev_put()` drops a count that the caller owns: by the type invariant this
         // value's.
         unsafe { riwarp_helper_dev_put(self.as_raw()) };
     }
@@ -272,15 +274,15 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// The room for a name, its end mark included (`IFNAMSIZ`).
+    /// The largest size of a name, with its NUL (`IFNAMSIZ`).
     pub const SIZE: usize = 16;
 
-    /// The name without its end mark.
+    /// Returns the name without its NUL.
     pub fn as_bytes(&self) -> &[u8] {
         self.octets.get(..self.len).unwrap_or_default()
     }
 
-    /// The name as a C string.
+    /// Returns the name as a C string.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.octets).unwrap_or_default()
     }
@@ -300,16 +302,16 @@ pub struct HwAddr {
 }
 
 impl HwAddr {
-    /// The room for an address (`MAX_ADDR_LEN`).
+    /// The largest size of an address (`MAX_ADDR_LEN`).
     pub const SIZE: usize = 32;
 
-    /// The octets.
+    /// Returns the octets.
     pub fn as_bytes(&self) -> &[u8] {
         self.octets.get(..self.len).unwrap_or_default()
     }
 }
 
-/// The kind of link behind a network device.
+/// The link type of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetdevType {
     /// `ARPHRD_ETHER`.
@@ -322,31 +324,30 @@ pub enum NetdevType {
     Other(u16),
 }
 
-/// A network namespace, kept alive.
+/// A counted reference to a network namespace.
 ///
-/// While this value exists the namespace does not go away, whoever deletes it. So it is for the
-/// length of a call or two.
+/// The namespace does not exit while this value exists, even if it is deleted. So hold it briefly.
 ///
 /// # Invariants
 ///
 /// The pointer is a valid `struct net`, and this value owns one count of it.
 pub struct NetRef(NonNull<bindings::net>);
 
-// SAFETY: A `struct net` belongs to no thread; `put_net()`, which the drop calls, may be called by
-// any.
+// SAFETY: A `struct net` is not bound to a thread; any thread may call `put_net()`, as the drop
+// does.
 unsafe impl Send for NetRef {}
-// SAFETY: Through a shared reference only the count is changed, which is atomic.
+// SAFETY: A shared reference changes only the count, which is atomic.
 unsafe impl Sync for NetRef {}
 
 impl NetRef {
-    /// The first namespace, which never goes away.
+    /// Returns the initial namespace, which never exits.
     pub fn init_net() -> Self {
-        // SAFETY: Has no requirements: gives the address of a static.
+        // SAFETY: Has no requirements: returns the address of a static.
         let net = unsafe { riwarp_helper_init_net() };
-        // SAFETY: `get_net()` wants a namespace that is alive: `init_net` is one for ever.
+        // SAFETY: `get_net()` requires a live namespace: `init_net` always is.
         let net = unsafe { riwarp_helper_get_net(net) };
         // SAFETY: `get_net()` returns its argument, the address of a static, which is not null.
-        // INVARIANT: Counted just now.
+        // INVARIANT: The count was just taken.
         Self(unsafe { NonNull::new_unchecked(net) })
     }
 
@@ -354,7 +355,7 @@ impl NetRef {
         self.0.as_ptr()
     }
 
-    /// Tells apart which namespace it is.
+    /// Returns the identity of the namespace.
     pub fn id(&self) -> NetId {
         NetId(self.0.addr().get())
     }
@@ -362,32 +363,32 @@ impl NetRef {
 
 impl Clone for NetRef {
     fn clone(&self) -> Self {
-        // SAFETY: `get_net()` wants a namespace that is alive: by the type invariant `self` has a
-        // count of it.
+        // SAFETY: `get_net()` requires a live namespace: by the type invariant `self` has a count
+        // of it.
         unsafe { riwarp_helper_get_net(self.as_raw()) };
-        // INVARIANT: Counted just now.
+        // INVARIANT: The count was just taken.
         Self(self.0)
     }
 }
 
 impl Drop for NetRef {
     fn drop(&mut self) {
-        // SAFETY: `put_net()` gives back a count that the caller has: by the type invariant this
+        // SAFETY: `put_net()` drops a count that the caller owns: by the type invariant this
         // value's.
         unsafe { riwarp_helper_put_net(self.as_raw()) };
     }
 }
 
-/// Tells namespaces apart while they exist, without keeping them alive.
+/// Identifies a namespace while it exists, without keeping it alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetId(pub(super) usize);
 
 impl NetId {
-    /// The namespace of the running task; that of a kernel thread is the first one. Context:
-    /// process.
+    /// Returns the namespace of the current task; that of a kernel thread is the initial one.
+    /// Context: process.
     pub fn current() -> Self {
-        // SAFETY: Has no requirements in process context: a task's `nsproxy` is changed by itself
-        // only.
+        // SAFETY: Has no requirements in process context: only the task itself changes its
+        // `nsproxy`.
         NetId(unsafe { riwarp_helper_current_net() }.addr())
     }
 }

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The callbacks of a socket: what TCP calls when octets have come, may be sent, or the connection
-//! changes.
+//! The callbacks of a socket, which TCP calls when octets arrive, when it accepts octets to send
+//! again, and when the connection changes state.
 //!
-//! TCP has four callbacks in its `struct sock`, with one pointer of private data. [`Hooked`] puts
-//! its own there and takes them back. All of them run with `sk_callback_lock` held for reading,
-//! which taking back waits for; so after it, the target is used by nobody.
+//! A `struct sock` has four callbacks and one pointer of private data. [`Hooked`] replaces them and
+//! restores them. All callbacks run with `sk_callback_lock` held for reading; restoring takes it
+//! for writing, so no callback uses the target afterwards.
 //!
-//! A connection that waits to be accepted begins with a copy of its listener's callbacks, without
-//! the data; callbacks without data do nothing. TCP may still call an old callback of a socket that
-//! has new data meanwhile; hence the data says itself what is to be called. Only `sk_data_ready` of
-//! a listener differs: TCP calls it without a lock, and the function is what tells, for the state
-//! of a listener may change at any time (`tcp_abort()`, also on behalf of an administrator).
+//! A connection in the accept queue starts with a copy of its listener's callbacks, without the
+//! data; callbacks without data do nothing. TCP may still call an old callback of a socket whose
+//! data has changed; therefore the functions to call are part of the data ([`Hook`]).
+//! `sk_data_ready` of a listener is an exception: TCP calls it without a lock, and the state of a
+//! listener may change at any time (`tcp_abort()`, also run for an administrator). So a listener
+//! has a `sk_data_ready` of its own, which does not touch the receive queue.
 //!
-//! Others have uses for the data of a socket too (a BPF map of sockets, say). Ours is known by its
-//! flags.
+//! Other users may replace the private data of a socket (a BPF socket map, for example). Its flags
+//! tell ours apart.
 //!
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
@@ -45,35 +46,34 @@ extern "C" {
     fn riwarp_helper_sk_stream_is_writeable(sk: *const bindings::sock) -> bool;
 }
 
-/// `SK_USER_DATA_NOCOPY`: a child does not get the data. The only flag of ours.
+/// `SK_USER_DATA_NOCOPY`: an accepted socket does not inherit the data. The only flag that we set.
 const NOCOPY: usize = 1;
 /// The bits of `sk_user_data` that are not part of the pointer (`~SK_USER_DATA_PTRMASK`).
 const FLAGS: usize = 7;
 
-/// Who wants to be told what happens on a socket.
+/// Receives the events of a socket.
 ///
 /// # Context
 ///
-/// All functions are called with bottom halves off, in softirq or in process context, and must not
+/// All methods are called with bottom halves off, in softirq or process context, and must not
 /// sleep. They must not call methods of the same [`Socket`] that take its lock (those with context
-/// "process"), nor [`Hooked::unhook`] of it, nor drop the [`Hooked`].
+/// "process"), nor [`Hooked::unhook`] on it, nor drop the [`Hooked`].
 ///
-/// They may run inside the owner's own calls: TCP works off what came while the socket was locked
-/// when the lock is released, in the context of whoever releases it.
+/// They may run inside the owner's own calls: releasing the socket lock processes the backlog, in
+/// the context of the thread that releases it.
 pub trait SocketEvents: Send + Sync + 'static {
-    /// Octets, the end of the stream, or (on a listener) a connection has come.
+    /// Handles the arrival of octets, of the end of the stream or (on a listener) of a connection.
     ///
-    /// Never called twice at once for one connection: the socket is locked, in the way that
-    /// `inbound` says. On a listener it may be called several times at once, and `inbound` is
-    /// empty.
+    /// Calls for one connection never overlap: the socket is locked as `inbound` says. Calls for a
+    /// listener may overlap, and `inbound` is empty.
     fn data_ready(self: ArcBorrow<'_, Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>);
 
-    /// TCP takes octets again, after it gave `EAGAIN`.
+    /// TCP accepts octets again after it returned `EAGAIN`.
     fn write_space(self: ArcBorrow<'_, Self>);
 
-    /// The connection is in another state ([`Socket::state`]) or met an error ([`Socket::error`]).
-    /// May be called more often than that. Octets that came before the end of the stream may still
-    /// be waiting, and `data_ready` follows for them.
+    /// The connection changed state ([`Socket::state`]) or met an error ([`Socket::error`]).
+    /// Spurious calls are possible. Octets that arrived before the end of the stream may still be
+    /// unread; `data_ready` follows for them.
     fn state_change(self: ArcBorrow<'_, Self>);
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Callbacks {
 }
 
 impl Callbacks {
-    /// Those of a socket that does not listen.
+    /// The callbacks of a socket that does not listen.
     const HOOKED: Self = Self {
         data_ready: Some(data_ready),
         write_space: Some(write_space),
@@ -97,7 +97,7 @@ impl Callbacks {
         error_report: Some(state_change),
     };
 
-    /// Those of a socket that does nothing else.
+    /// The callbacks of a listener.
     const LISTENING: Self = Self {
         data_ready: Some(connection_ready),
         ..Self::HOOKED
@@ -105,71 +105,75 @@ impl Callbacks {
 
     /// # Safety
     ///
-    /// `sk` must be a valid socket, and nobody may change its callbacks meanwhile.
+    /// `sk` must be a valid socket whose callbacks do not change during the call.
     pub(super) unsafe fn read(sk: *mut bindings::sock) -> Self {
         Self {
-            // SAFETY: The caller has made `sk` valid, and nobody changes the field meanwhile.
+            // SAFETY: The caller guarantees that `sk` is valid and that the field does not change
+            // during the call.
             data_ready: unsafe { (*sk).sk_data_ready },
-            // SAFETY: The caller has made `sk` valid, and nobody changes the field meanwhile.
+            // SAFETY: The caller guarantees that `sk` is valid and that the field does not change
+            // during the call.
             write_space: unsafe { (*sk).sk_write_space },
-            // SAFETY: The caller has made `sk` valid, and nobody changes the field meanwhile.
+            // SAFETY: The caller guarantees that `sk` is valid and that the field does not change
+            // during the call.
             state_change: unsafe { (*sk).sk_state_change },
-            // SAFETY: The caller has made `sk` valid, and nobody changes the field meanwhile.
+            // SAFETY: The caller guarantees that `sk` is valid and that the field does not change
+            // during the call.
             error_report: unsafe { (*sk).sk_error_report },
         }
     }
 
-    /// Makes these the callbacks of a socket that has no hook, or takes its hook away; waits for
-    /// callbacks that run.
+    /// Installs these callbacks without private data, which removes the hook if the socket has one.
+    /// Waits for running callbacks.
     ///
     /// # Safety
     ///
-    /// `sk` must be a valid socket, and these callbacks be ours or those that TCP gives. (Inside a
-    /// callback of it this would wait for itself.)
+    /// `sk` must be a valid socket, and these callbacks must be ours or TCP's own. (A call from a
+    /// callback of the same socket deadlocks.)
     pub(super) unsafe fn restore(self, sk: *mut bindings::sock) {
-        // SAFETY: `write` wants a valid socket, which the caller has made `sk`, and data that the
-        // callbacks expect: ours do nothing if it is null, and those of TCP do not look at it.
+        // SAFETY: `write` requires a valid socket, which the caller guarantees, and data that the
+        // callbacks expect: ours do nothing if it is null, and TCP's do not read it.
         unsafe { self.write(sk, ptr::null_mut()) };
     }
 
     /// # Safety
     ///
     /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for ours null, or a
-    /// [`Hook`] with [`NOCOPY`], which stays valid until other data was written.
+    /// [`Hook`] with [`NOCOPY`], which stays valid until other data is written.
     unsafe fn write(self, sk: *mut bindings::sock, user_data: *mut c_void) {
-        // SAFETY: The lock is part of a valid socket, which the caller has made `sk`.
+        // SAFETY: The lock is part of `sk`, which the caller guarantees to be valid.
         unsafe { riwarp_helper_sk_callback_write_lock(sk) };
-        // SAFETY: The place of a field is inside of the allocation, since `sk` is valid.
+        // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_user_data };
-        // TCP reads these without the lock, hence single writes.
-        // SAFETY: The field of a valid socket; it is written to under the lock only, which is held.
+        // TCP reads these fields without the lock; so each is written once.
+        // SAFETY: A field of a valid socket, written only under the lock, which is held.
         unsafe { place.write_volatile(user_data) };
-        // SAFETY: The place of a field is inside of the allocation, since `sk` is valid.
+        // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_data_ready };
-        // SAFETY: The field of a valid socket; it is written to under the lock only, which is held.
+        // SAFETY: A field of a valid socket, written only under the lock, which is held.
         unsafe { place.write_volatile(self.data_ready) };
-        // SAFETY: The place of a field is inside of the allocation, since `sk` is valid.
+        // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_write_space };
-        // SAFETY: The field of a valid socket; it is written to under the lock only, which is held.
+        // SAFETY: A field of a valid socket, written only under the lock, which is held.
         unsafe { place.write_volatile(self.write_space) };
-        // SAFETY: The place of a field is inside of the allocation, since `sk` is valid.
+        // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_state_change };
-        // SAFETY: The field of a valid socket; it is written to under the lock only, which is held.
+        // SAFETY: A field of a valid socket, written only under the lock, which is held.
         unsafe { place.write_volatile(self.state_change) };
-        // SAFETY: The place of a field is inside of the allocation, since `sk` is valid.
+        // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_error_report };
-        // SAFETY: The field of a valid socket; it is written to under the lock only, which is held.
+        // SAFETY: A field of a valid socket, written only under the lock, which is held.
         unsafe { place.write_volatile(self.error_report) };
-        // SAFETY: The lock was taken above, by this call.
+        // SAFETY: This call took the lock above.
         unsafe { riwarp_helper_sk_callback_write_unlock(sk) };
     }
 }
 
-/// What the private data of a hooked socket points to.
+/// The private data of a hooked socket.
 ///
 /// # Invariants
 ///
-/// `target` comes from `Arc<T>::into_raw` and owns a reference; the functions are those for that
+/// `target` comes from `Arc<T>::into_raw` and owns a reference; the functions are those for this
 /// `T`.
 #[repr(align(8))]
 struct Hook {
@@ -185,7 +189,7 @@ const _: () = assert!(core::mem::align_of::<Hook>() > FLAGS);
 
 impl Hook {
     fn new<T: SocketEvents>(target: Arc<T>) -> Self {
-        // INVARIANT: The reference goes from `target` to the hook; all functions are for `T`.
+        // INVARIANT: The hook takes over the reference of `target`; all functions are for `T`.
         Self {
             target: Arc::into_raw(target).cast(),
             data_ready: call_data_ready::<T>,
@@ -198,9 +202,9 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // SAFETY: `release` wants a pointer of `Arc<T>::into_raw` that owns a reference, which it
-        // gets: by the type invariant `target` is one, of the `T` that `release` is for, and the
-        // hook is used no more.
+        // SAFETY: `release` requires a pointer of `Arc<T>::into_raw` and the reference that it
+        // owns: by the type invariant `target` is one, for the `T` of `release`; nothing uses it
+        // after the drop.
         unsafe { (self.release)(self.target) };
     }
 }
@@ -213,8 +217,8 @@ unsafe fn call_data_ready<T: SocketEvents>(
     inbound: &mut Inbound<'_>,
     off: BhOff<'_>,
 ) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the
-    // borrow: the caller has made `target` so for the call.
+    // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` that stays valid for the borrow:
+    // the caller guarantees this of `target` for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.data_ready(inbound, off);
 }
 
@@ -222,8 +226,8 @@ unsafe fn call_data_ready<T: SocketEvents>(
 ///
 /// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
 unsafe fn call_write_space<T: SocketEvents>(target: *const c_void) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the
-    // borrow: the caller has made `target` so for the call.
+    // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` that stays valid for the borrow:
+    // the caller guarantees this of `target` for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.write_space();
 }
 
@@ -231,25 +235,25 @@ unsafe fn call_write_space<T: SocketEvents>(target: *const c_void) {
 ///
 /// `target` must come from `Arc<T>::into_raw` and stay valid for the call.
 unsafe fn call_state_change<T: SocketEvents>(target: *const c_void) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` that stays valid as long as the
-    // borrow: the caller has made `target` so for the call.
+    // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` that stays valid for the borrow:
+    // the caller guarantees this of `target` for the call.
     unsafe { ArcBorrow::<T>::from_raw(target.cast()) }.state_change();
 }
 
 /// # Safety
 ///
-/// `target` must come from `Arc<T>::into_raw`, and the caller must own a reference, which it gives
-/// up.
+/// `target` must come from `Arc<T>::into_raw`, and the caller must own a reference, which this call
+/// consumes.
 unsafe fn release<T: SocketEvents>(target: *const c_void) {
-    // SAFETY: `from_raw` wants a pointer of `Arc<T>::into_raw` and the reference that it owns: the
-    // caller has made `target` one and gives the reference up.
+    // SAFETY: `from_raw` requires a pointer of `Arc<T>::into_raw` and the reference that it owns:
+    // the caller passes both.
     drop(unsafe { Arc::<T>::from_raw(target.cast()) });
 }
 
 /// A socket whose events go to a `T`.
 ///
-/// What happened before it was hooked causes no event: look at [`Socket::state`],
-/// [`Socket::with_inbound`] or [`Socket::accept`] once after.
+/// Events before [`Hooked::new`] are not reported: check [`Socket::state`],
+/// [`Socket::with_inbound`] or [`Socket::accept`] once afterwards.
 ///
 /// # Invariants
 ///
@@ -260,19 +264,19 @@ pub struct Hooked<T: SocketEvents> {
     _target: PhantomData<Arc<T>>,
 }
 
-// SAFETY: The socket is `Send`, and so is what the hook owns, an `Arc<T>`, since `SocketEvents`
-// asks for a `T` that is `Send` and `Sync`.
+// SAFETY: The socket is `Send`, and so is the `Arc<T>` that the hook owns, since `SocketEvents`
+// requires `T: Send + Sync`.
 unsafe impl<T: SocketEvents> Send for Hooked<T> {}
-// SAFETY: The socket is `Sync`; of the hook a shared reference gives nothing but its end, to one
-// thread only, the one that swaps its pointer for null.
+// SAFETY: The socket is `Sync`; a shared reference can only free the hook, and only the thread that
+// swaps the pointer for null does so.
 unsafe impl<T: SocketEvents> Sync for Hooked<T> {}
 
 impl<T: SocketEvents> Hooked<T> {
-    /// Hooks a socket. Its events may come before this returns. Context: process.
+    /// Hooks a socket. Events may arrive before this returns. Context: process.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; the socket is closed then.
+    /// `ENOMEM`; closes the socket.
     pub fn new(socket: Socket, target: Arc<T>) -> Result<Self> {
         let hook = KBox::into_raw(KBox::new(Hook::new(target), GFP_KERNEL)?);
         let user_data = hook.map_addr(|addr| addr | NOCOPY).cast();
@@ -281,9 +285,9 @@ impl<T: SocketEvents> Hooked<T> {
         } else {
             Callbacks::HOOKED
         };
-        // SAFETY: `write` wants a valid socket, which `socket` has by its invariants, and the data
-        // that our callbacks expect: a hook, which is freed by `unhook`, after it was taken away
-        // from the socket.
+        // SAFETY: `write` requires a valid socket, which `socket` is by its invariants, and the
+        // data that our callbacks expect: a hook, which `unhook` frees only after removing it from
+        // the socket.
         unsafe { callbacks.write(socket.sk(), user_data) };
         // INVARIANT: As written above.
         Ok(Self {
@@ -293,21 +297,21 @@ impl<T: SocketEvents> Hooked<T> {
         })
     }
 
-    /// Takes the hook away: waits for callbacks that run, then drops the reference to the target.
-    /// Nothing happens if it was taken away before; the call that did may not have returned then.
+    /// Removes the hook: waits for running callbacks, then drops the reference to the target. Does
+    /// nothing if another call removed it or is removing it.
     ///
-    /// Context: process; not from a callback of the same socket, nor with a lock held that
+    /// Context: process; not from a callback of the same socket, nor with a lock held that its
     /// callbacks take.
     pub fn unhook(&self) {
         let hook = self.hook.xchg(ptr::null(), Full);
         if let Some(hook) = NonNull::new(hook.cast_mut().cast::<Hook>()) {
-            // SAFETY: `restore` wants a valid socket and TCP's callbacks: by the invariants of
-            // `Socket` these are such.
+            // SAFETY: `restore` requires a valid socket and TCP's callbacks: the invariants of
+            // `Socket` guarantee both.
             unsafe { self.socket.callbacks().restore(self.socket.sk()) };
-            // SAFETY: `from_raw` wants a pointer of `KBox::into_raw` that nobody else frees: by the
-            // type invariant this is one, and only the call that swapped it for null gets it. The
-            // socket does not lead to it any more, and callbacks that saw it have ended, since they
-            // hold the lock that was taken to restore.
+            // SAFETY: `from_raw` requires a pointer of `KBox::into_raw` that is freed only here: by
+            // the type invariant it is one, and only the call that swapped it for null gets it. The
+            // socket no longer points to it, and callbacks that saw it have ended, since they hold
+            // the lock that `restore` took for writing.
             drop(unsafe { KBox::from_raw(hook.as_ptr()) });
         }
     }
@@ -322,25 +326,25 @@ impl<T: SocketEvents> Deref for Hooked<T> {
 }
 
 impl<T: SocketEvents> Drop for Hooked<T> {
-    /// Unhooks, then closes the socket; connections that wait to be accepted are reset. Context:
-    /// process.
+    /// Unhooks, then closes the socket; resets connections in its accept queue. Context: process.
     fn drop(&mut self) {
         self.unhook();
     }
 }
 
-/// The callbacks of a socket, held against change. Context: process or softirq.
+/// Holds `sk_callback_lock` for reading, so that the callbacks do not change. Context: process or
+/// softirq.
 ///
 /// # Invariants
 ///
 /// `sk` is a valid TCP socket whose private data, if its only flag is [`NOCOPY`], was written by
-/// [`Hooked::new`]; its `sk_callback_lock` is held for reading, with bottom halves off, which
-/// `softirq` says were off before.
+/// [`Hooked::new`]; its `sk_callback_lock` is held for reading, with bottom halves off; `softirq`
+/// says that they were off before.
 ///
-/// Off, because TCP also calls from process context: a softirq that came in between would wait for
-/// ever for somebody who waits to write. With them off, a reader that meets a reader never waits,
-/// so that callbacks may nest. In softirq, which the spin lock of the socket stands for, they are
-/// off already.
+/// Bottom halves are off because TCP also calls from process context: a softirq that interrupted it
+/// would queue behind a waiting writer and deadlock. With bottom halves off, a reader never waits
+/// for another reader, so callbacks may nest. In softirq, when the socket's spin lock is held, they
+/// are off already.
 struct Held {
     sk: NonNull<bindings::sock>,
     softirq: bool,
@@ -350,18 +354,18 @@ impl Held {
     /// # Safety
     ///
     /// `sk` must be a valid TCP socket as long as the result lives, or null. Its private data, if
-    /// its only flag is [`NOCOPY`], must have been written by [`Hooked::new`]; this is so if one of
-    /// the callbacks below was called for it. `softirq` only if bottom halves are off as long as
-    /// the result lives.
+    /// its only flag is [`NOCOPY`], must have been written by [`Hooked::new`], as it has been if
+    /// TCP called one of the callbacks below for it. `softirq` requires that bottom halves are off
+    /// while the result lives.
     #[inline]
     unsafe fn new(sk: *mut bindings::sock, softirq: bool) -> Option<Self> {
         let sk = NonNull::new(sk)?;
         if softirq {
-            // SAFETY: The lock is part of a valid socket, which the caller has made `sk`; bottom
-            // halves are off, as the caller says by `softirq`.
+            // SAFETY: The lock is part of `sk`, which the caller guarantees to be valid; bottom
+            // halves are off, as the caller guarantees by `softirq`.
             unsafe { riwarp_helper_sk_callback_read_lock_off(sk.as_ptr()) };
         } else {
-            // SAFETY: The lock is part of a valid socket, which the caller has made `sk`.
+            // SAFETY: The lock is part of `sk`, which the caller guarantees to be valid.
             unsafe { riwarp_helper_sk_callback_read_lock(sk.as_ptr()) };
         }
         // INVARIANT: As locked above.
@@ -370,26 +374,25 @@ impl Held {
 
     #[inline]
     fn bh_off(&self) -> BhOff<'_> {
-        // SAFETY: `assume` wants them off for the lifetime of the result: by the type invariant
-        // they are as long as `self` lives, which the result borrows.
+        // SAFETY: `assume` requires bottom halves off for the lifetime of the result: by the type
+        // invariant they are off while `self` lives, which the result borrows.
         unsafe { BhOff::assume() }
     }
 
     #[inline]
     fn hook(&self) -> Option<&Hook> {
-        // SAFETY: The place of a field is inside of the allocation: by the type invariant the
-        // socket is valid.
+        // SAFETY: The field lies inside the allocation: by the type invariant the socket is valid.
         let place = unsafe { &raw const (*self.sk.as_ptr()).sk_user_data };
-        // SAFETY: The field of a valid socket, which is read once.
+        // SAFETY: A field of a valid socket, read once.
         let user_data = unsafe { place.read_volatile() };
-        // Also null has another.
+        // Null has other flags too.
         if user_data.addr() & FLAGS != NOCOPY {
             return None;
         }
         let hook = user_data.map_addr(|addr| addr & !FLAGS).cast::<Hook>();
-        // SAFETY: By the type invariant `Hooked::new` has written data with this flag alone, so it
-        // points to a hook. That stays as long as the lock is held: it is freed only after it was
-        // taken away under the lock.
+        // SAFETY: By the type invariant `Hooked::new` wrote the data that has this flag alone, so
+        // it points to a hook. The hook stays valid while the lock is held: it is freed only after
+        // its removal under the lock.
         unsafe { hook.as_ref() }
     }
 }
@@ -398,12 +401,12 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         if self.softirq {
-            // SAFETY: By the type invariant the lock is held, for this value, which has not
-            // switched bottom halves off.
+            // SAFETY: By the type invariant this value holds the lock and has not switched bottom
+            // halves off.
             unsafe { riwarp_helper_sk_callback_read_unlock_off(self.sk.as_ptr()) };
         } else {
-            // SAFETY: By the type invariant the lock is held, for this value, which has switched
-            // bottom halves off.
+            // SAFETY: By the type invariant this value holds the lock and has switched bottom
+            // halves off.
             unsafe { riwarp_helper_sk_callback_read_unlock(self.sk.as_ptr()) };
         }
     }
@@ -411,67 +414,68 @@ impl Drop for Held {
 
 /// # Safety
 ///
-/// To be called by TCP, as `sk_data_ready` of a socket that has never listened: `sk` is valid for
-/// the call, and locked until it returns, by an owner or by its spin lock.
+/// Only TCP may call this, as `sk_data_ready` of a socket that has never listened: `sk` is valid
+/// for the call, and locked until it returns, by an owner or by its spin lock.
 unsafe extern "C" fn data_ready(sk: *mut bindings::sock) {
-    // SAFETY: `in_callback` wants a valid TCP socket that is locked in one way or the other, as
-    // this function's `# Safety` says that it is.
+    // SAFETY: `in_callback` requires a valid TCP socket that is locked by an owner or by its spin
+    // lock: this function's `# Safety` says so.
     let locked = unsafe { SockLock::in_callback(sk) };
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
-    // callbacks was called, this one, and bottom halves off if `softirq`: whoever holds the spin
-    // lock of a socket has them off, and TCP holds it until this returns.
+    // SAFETY: `Held::new` requires a valid TCP socket, by this function's `# Safety`, for which TCP
+    // called one of these callbacks, this one, and bottom halves off if `softirq`: they are off
+    // while a socket's spin lock is held, and TCP holds it until this returns.
     let held = unsafe { Held::new(sk, locked == SockLock::Softirq) };
     let Some(held) = &held else {
         return;
     };
     if let Some(hook) = held.hook() {
-        // SAFETY: `Inbound::new` wants a valid TCP socket that is locked as `locked` says for as
-        // long as the view lives: TCP keeps it so until this returns, and the view ends before.
+        // SAFETY: `Inbound::new` requires a valid TCP socket that is locked as `locked` says while
+        // the view lives: TCP keeps it locked until this returns, and the view ends before.
         let mut inbound = unsafe { Inbound::new(sk, locked) };
-        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
-        // as long as the hook does, which `held` keeps.
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+        // valid as long as the hook, which `held` keeps.
         unsafe { (hook.data_ready)(hook.target, &mut inbound, held.bh_off()) };
     }
 }
 
 /// # Safety
 ///
-/// To be called by TCP, as `sk_data_ready` of a socket that listens or has listened, or of a
+/// Only TCP may call this, as `sk_data_ready` of a socket that listens or has listened, or of a
 /// connection that was made from one: `sk` is valid for the call.
 unsafe extern "C" fn connection_ready(sk: *mut bindings::sock) {
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
-    // callbacks was called, this one.
+    // SAFETY: `Held::new` requires a valid TCP socket, by this function's `# Safety`, for which TCP
+    // called one of these callbacks, this one.
     let held = unsafe { Held::new(sk, false) };
     let Some(held) = &held else {
         return;
     };
     if let Some(hook) = held.hook() {
-        // SAFETY: `Inbound::new` wants a valid TCP socket; that it is not locked is what `No` says.
+        // SAFETY: `Inbound::new` requires a valid TCP socket; `Unlocked` says that it is not
+        // locked.
         let mut inbound = unsafe { Inbound::new(sk, SockLock::Unlocked) };
-        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
-        // as long as the hook does, which `held` keeps.
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+        // valid as long as the hook, which `held` keeps.
         unsafe { (hook.data_ready)(hook.target, &mut inbound, held.bh_off()) };
     }
 }
 
 /// # Safety
 ///
-/// To be called by TCP, as `sk_write_space`: `sk` is valid for the call.
+/// Only TCP may call this, as `sk_write_space`: `sk` is valid for the call.
 unsafe extern "C" fn write_space(sk: *mut bindings::sock) {
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
-    // callbacks was called, this one.
+    // SAFETY: `Held::new` requires a valid TCP socket, by this function's `# Safety`, for which TCP
+    // called one of these callbacks, this one.
     let held = unsafe { Held::new(sk, false) };
-    // TCP calls whenever something was acknowledged, until the mark is cleared that it set when it
-    // was full.
+    // TCP calls after each acknowledgement until `SOCK_NOSPACE` is cleared, which it set when its
+    // send buffer was full.
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
-        // SAFETY: `__sk_stream_is_writeable()` wants a valid socket: by this function's `# Safety`
-        // it is.
+        // SAFETY: `__sk_stream_is_writeable()` requires a valid socket: `sk` is one, by this
+        // function's `# Safety`.
         if unsafe { riwarp_helper_sk_stream_is_writeable(sk) } {
-            // SAFETY: The helper wants a valid socket that has a `struct socket`: a hooked one has,
-            // since `Hooked` unhooks it, and by that waits for this call, before it releases it.
+            // SAFETY: The helper requires a valid socket that has a `struct socket`: a hooked one
+            // has, since `Hooked` unhooks it, which waits for this call, before releasing it.
             unsafe { riwarp_helper_sk_clear_nospace(sk) };
-            // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays
-            // valid as long as the hook does, which `held` keeps.
+            // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+            // valid as long as the hook, which `held` keeps.
             unsafe { (hook.write_space)(hook.target) };
         }
     }
@@ -479,14 +483,14 @@ unsafe extern "C" fn write_space(sk: *mut bindings::sock) {
 
 /// # Safety
 ///
-/// To be called by TCP, as `sk_state_change` or `sk_error_report`: `sk` is valid for the call.
+/// Only TCP may call this, as `sk_state_change` or `sk_error_report`: `sk` is valid for the call.
 unsafe extern "C" fn state_change(sk: *mut bindings::sock) {
-    // SAFETY: `Held::new` wants a valid TCP socket, by this function's `# Safety`, one of whose
-    // callbacks was called, this one.
+    // SAFETY: `Held::new` requires a valid TCP socket, by this function's `# Safety`, for which TCP
+    // called one of these callbacks, this one.
     let held = unsafe { Held::new(sk, false) };
     if let Some(hook) = held.as_ref().and_then(Held::hook) {
-        // SAFETY: By the invariants of `Hook`, `target` is what the function wants; it stays valid
-        // as long as the hook does, which `held` keeps.
+        // SAFETY: By the invariants of `Hook`, `target` is what the function requires; it stays
+        // valid as long as the hook, which `held` keeps.
         unsafe { (hook.state_change)(hook.target) };
     }
 }

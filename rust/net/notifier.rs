@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What happens to network devices, their addresses and the namespaces they live in.
+//! Notifications of events of network devices, their addresses and network namespaces.
 //!
-//! Each registration is a value: it is in force as long as the value lives. C headers:
+//! Each registration is a value: it lasts as long as the value lives. C headers:
 //! `include/linux/notifier.h`, `include/linux/netdevice.h`, `include/linux/inetdevice.h`,
 //! `include/net/addrconf.h`, `include/net/net_namespace.h`.
 
@@ -30,31 +30,31 @@ extern "C" {
     fn riwarp_helper_notifier_dev(info: *mut c_void) -> *mut bindings::net_device;
 }
 
-/// `NOTIFY_DONE`: nothing to say to the caller.
+/// `NOTIFY_DONE`: lets the chain continue.
 const NOTIFY_DONE: c_int = 0;
 
-/// What happened to a network device.
+/// An event of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetdevEvent {
     /// Its carrier or other state changed.
     Change,
-    /// It has another hardware address.
+    /// Its hardware address changed.
     ChangeAddr,
-    /// It has another MTU.
+    /// Its MTU changed.
     ChangeMtu,
-    /// It has another name.
+    /// Its name changed.
     ChangeName,
-    /// It was taken down.
+    /// It is down.
     Down,
-    /// It is about to be taken down.
+    /// It is about to go down.
     GoingDown,
     /// Its hardware was restarted.
     Reboot,
     /// It is new in its namespace.
     Register,
-    /// It leaves its namespace. All references to it must be given up soon.
+    /// It leaves its namespace. All references to it must be dropped soon.
     Unregister,
-    /// It was taken up.
+    /// It is up.
     Up,
     /// Another `NETDEV_*`.
     Other(u64),
@@ -89,15 +89,15 @@ impl NetdevEvent {
     }
 }
 
-/// Who wants to know what happens to network devices.
+/// Receives the events of network devices.
 pub trait NetdevEvents: 'static {
-    /// Called for each event of each device in each namespace.
+    /// Handles an event of a device in any namespace.
     ///
     /// Context: process, may sleep; the RTNL is held.
     fn netdev_event(event: NetdevEvent, dev: &NetDevice);
 }
 
-/// Events of network devices go to `T` as long as this value lives.
+/// Delivers events of network devices to `T` while this value lives.
 ///
 /// # Invariants
 ///
@@ -107,15 +107,15 @@ pub struct NetdevNotifier<T: NetdevEvents> {
     _to: PhantomData<T>,
 }
 
-// SAFETY: The drop calls `unregister_netdevice_notifier()`, which any thread may; there is no `T`
-// in it.
+// SAFETY: The drop calls `unregister_netdevice_notifier()`, which any thread may call; the value
+// holds no `T`.
 unsafe impl<T: NetdevEvents> Send for NetdevNotifier<T> {}
 // SAFETY: No method takes a shared reference.
 unsafe impl<T: NetdevEvents> Sync for NetdevNotifier<T> {}
 
 impl<T: NetdevEvents> NetdevNotifier<T> {
-    /// Registers. `T` is told of all devices that are there already, by [`NetdevEvent::Register`]
-    /// and [`NetdevEvent::Up`], before this returns.
+    /// Registers. Before this returns, `T` gets [`NetdevEvent::Register`], and [`NetdevEvent::Up`]
+    /// if the device is up, for each existing device.
     ///
     /// Context: process, sleeps; the RTNL must not be held.
     ///
@@ -124,9 +124,9 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
     /// `ENOMEM`.
     pub fn new() -> Result<Self> {
         let block = new_block(Self::call)?;
-        // SAFETY: `register_netdevice_notifier()` wants a block that is valid until it is
-        // unregistered: it was just initialised, lies in a box, and goes with the result, whose
-        // drop unregisters it. If it fails, it has undone what it did.
+        // SAFETY: `register_netdevice_notifier()` requires a block that is valid until it is
+        // unregistered: it is initialised, boxed, and moves into the result, whose drop unregisters
+        // it. On failure the function undoes the registration.
         to_result(unsafe { bindings::register_netdevice_notifier(block.get()) })?;
         // INVARIANT: Registered just now.
         Ok(Self {
@@ -137,8 +137,8 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
 
     /// # Safety
     ///
-    /// To be called by the notifier chain of network devices: `info` points to a
-    /// `struct netdev_notifier_info`, whose device is null or valid for the call.
+    /// Only the notifier chain of network devices may call this: `info` points to a `struct
+    /// netdev_notifier_info`, whose device is null or valid for the call.
     unsafe extern "C" fn call(
         _block: *mut bindings::notifier_block,
         event: c_ulong,
@@ -148,8 +148,9 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
         // `info` points to by this function's `# Safety`.
         let dev = unsafe { riwarp_helper_notifier_dev(info) };
         if let Some(dev) = NonNull::new(dev) {
-            // SAFETY: `borrow_raw` wants a device that is valid as long as the result is used: this
-            // one is for the call, by this function's `# Safety`, and the result ends with it.
+            // SAFETY: `borrow_raw` requires a device that is valid while the result is used: by
+            // this function's `# Safety` it is valid for the call, and the result does not outlive
+            // it.
             let dev = unsafe { NetDevice::borrow_raw(dev) };
             T::netdev_event(NetdevEvent::from_raw(event), &dev);
         }
@@ -158,23 +159,23 @@ impl<T: NetdevEvents> NetdevNotifier<T> {
 }
 
 impl<T: NetdevEvents> Drop for NetdevNotifier<T> {
-    /// `T` is told of all devices that are still there by [`NetdevEvent::Unregister`].
+    /// Unregisters. `T` gets [`NetdevEvent::Unregister`] for each remaining device.
     fn drop(&mut self) {
-        // SAFETY: `unregister_netdevice_notifier()` wants a registered block: by the type invariant
-        // it is.
+        // SAFETY: `unregister_netdevice_notifier()` requires a registered block: by the type
+        // invariant it is.
         unsafe { bindings::unregister_netdevice_notifier(self.block.get()) };
     }
 }
 
-/// Who wants to know which addresses devices have.
+/// Receives the addition and removal of device addresses.
 pub trait AddrEvents: 'static {
-    /// Called when `addr` (port 0) was added to or removed from `dev`, IPv4 or IPv6.
+    /// Handles the addition of `addr` (port 0, IPv4 or IPv6) to `dev`, or its removal.
     ///
     /// Context: process or softirq (IPv6); must not sleep.
     fn addr_event(added: bool, dev: &NetDevice, addr: &SockAddr);
 }
 
-/// Events of addresses go to `T` as long as this value lives.
+/// Delivers events of addresses to `T` while this value lives.
 ///
 /// # Invariants
 ///
@@ -186,13 +187,13 @@ pub struct AddrNotifier<T: AddrEvents> {
 }
 
 // SAFETY: The drop calls `unregister_inetaddr_notifier()` and `unregister_inet6addr_notifier()`,
-// which any thread may; there is no `T` in it.
+// which any thread may call; the value holds no `T`.
 unsafe impl<T: AddrEvents> Send for AddrNotifier<T> {}
 // SAFETY: No method takes a shared reference.
 unsafe impl<T: AddrEvents> Sync for AddrNotifier<T> {}
 
 impl<T: AddrEvents> AddrNotifier<T> {
-    /// Registers. Addresses that are there already cause no event. Context: process, sleeps.
+    /// Registers. Existing addresses cause no event. Context: process, sleeps.
     ///
     /// # Errors
     ///
@@ -200,14 +201,14 @@ impl<T: AddrEvents> AddrNotifier<T> {
     pub fn new() -> Result<Self> {
         let v4 = new_block(Self::call_v4)?;
         let v6 = new_block(Self::call_v6)?;
-        // SAFETY: `register_inetaddr_notifier()` wants a block that is valid until it is
-        // unregistered: it was just initialised, lies in a box, and is unregistered below or by the
-        // drop of the result.
+        // SAFETY: `register_inetaddr_notifier()` requires a block that is valid until it is
+        // unregistered: it is initialised, boxed, and unregistered below or by the drop of the
+        // result.
         to_result(unsafe { bindings::register_inetaddr_notifier(v4.get()) })?;
-        // SAFETY: `register_inet6addr_notifier()` wants the same, and `v6` is unregistered by the
-        // drop of the result, which there is if this succeeds.
+        // SAFETY: `register_inet6addr_notifier()` requires the same; the drop of the result, which
+        // exists if this succeeds, unregisters `v6`.
         if let Err(error) = to_result(unsafe { bindings::register_inet6addr_notifier(v6.get()) }) {
-            // SAFETY: `unregister_inetaddr_notifier()` wants a registered block: `v4` was
+            // SAFETY: `unregister_inetaddr_notifier()` requires a registered block: `v4` was
             // registered above.
             unsafe { bindings::unregister_inetaddr_notifier(v4.get()) };
             return Err(error);
@@ -222,8 +223,8 @@ impl<T: AddrEvents> AddrNotifier<T> {
 
     /// # Safety
     ///
-    /// To be called by the notifier chain of IPv4 addresses: `ifa` is a `struct in_ifaddr`, which
-    /// is valid for the call, as is its device.
+    /// Only the notifier chain of IPv4 addresses may call this: `ifa` is a `struct in_ifaddr`,
+    /// which is valid for the call, as is its device.
     unsafe extern "C" fn call_v4(
         _block: *mut bindings::notifier_block,
         event: c_ulong,
@@ -235,14 +236,14 @@ impl<T: AddrEvents> AddrNotifier<T> {
         // SAFETY: The helper reads a `struct in_ifaddr`, which `ifa` is by this function's
         // `# Safety`.
         let ip = Ipv4Addr::from(unsafe { riwarp_helper_in_ifaddr_local(ifa) }.to_ne_bytes());
-        // SAFETY: `dispatch` wants a device that is null or valid for the call: that of `ifa` is,
-        // by this function's `# Safety`.
+        // SAFETY: `dispatch` requires a device that is null or valid for the call: that of `ifa`
+        // is, by this function's `# Safety`.
         unsafe { Self::dispatch(event, dev, IpAddr::V4(ip)) }
     }
 
     /// # Safety
     ///
-    /// To be called by the notifier chain of IPv6 addresses: `ifa` is a `struct inet6_ifaddr`,
+    /// Only the notifier chain of IPv6 addresses may call this: `ifa` is a `struct inet6_ifaddr`,
     /// which is valid for the call, as is its device.
     unsafe extern "C" fn call_v6(
         _block: *mut bindings::notifier_block,
@@ -252,14 +253,14 @@ impl<T: AddrEvents> AddrNotifier<T> {
         // SAFETY: The helper reads a `struct inet6_ifaddr`, which `ifa` is by this function's
         // `# Safety`.
         let dev = unsafe { riwarp_helper_in6_ifaddr_dev(ifa) };
-        // SAFETY: The helper gives the place of a field of a `struct inet6_ifaddr`, which `ifa` is
-        // by this function's `# Safety`.
+        // SAFETY: The helper returns the address of a field of a `struct inet6_ifaddr`, which `ifa`
+        // is by this function's `# Safety`.
         let addr = unsafe { riwarp_helper_in6_ifaddr_addr(ifa) };
-        // SAFETY: A reference wants memory that is readable and not written to: `addr` is a field
-        // of `ifa`, which is valid for the call, and the address of an entry never changes.
+        // SAFETY: A reference requires readable memory that does not change: `addr` is a field of
+        // `ifa`, which is valid for the call, and the address of an entry never changes.
         let ip = ipv6_from_raw(unsafe { &*addr });
-        // SAFETY: `dispatch` wants a device that is null or valid for the call: that of `ifa` is,
-        // by this function's `# Safety`.
+        // SAFETY: `dispatch` requires a device that is null or valid for the call: that of `ifa`
+        // is, by this function's `# Safety`.
         unsafe { Self::dispatch(event, dev, IpAddr::V6(ip)) }
     }
 
@@ -273,8 +274,8 @@ impl<T: AddrEvents> AddrNotifier<T> {
             _ => return NOTIFY_DONE,
         };
         if let Some(dev) = NonNull::new(dev) {
-            // SAFETY: `borrow_raw` wants a device that is valid as long as the result is used: the
-            // caller has made `dev` so for the call, and the result ends with it.
+            // SAFETY: `borrow_raw` requires a device that is valid while the result is used: the
+            // caller guarantees this for the call, and the result does not outlive it.
             let dev = unsafe { NetDevice::borrow_raw(dev) };
             T::addr_event(added, &dev, &SockAddr::new(ip, 0));
         }
@@ -284,29 +285,29 @@ impl<T: AddrEvents> AddrNotifier<T> {
 
 impl<T: AddrEvents> Drop for AddrNotifier<T> {
     fn drop(&mut self) {
-        // SAFETY: `unregister_inetaddr_notifier()` wants a registered block: by the type invariant
-        // `v4` is.
+        // SAFETY: `unregister_inetaddr_notifier()` requires a registered block: by the type
+        // invariant `v4` is.
         unsafe { bindings::unregister_inetaddr_notifier(self.v4.get()) };
-        // SAFETY: `unregister_inet6addr_notifier()` wants a registered block: by the type invariant
-        // `v6` is.
+        // SAFETY: `unregister_inet6addr_notifier()` requires a registered block: by the type
+        // invariant `v6` is.
         unsafe { bindings::unregister_inet6addr_notifier(self.v6.get()) };
     }
 }
 
-/// Who has something in network namespaces that must be gone before they are.
+/// Receives the exit of network namespaces, to release what the driver has in them.
 pub trait NetnsExit: 'static {
-    /// Called when a namespace is about to go away, with all its devices and protocols still
-    /// working, and before RDMA core moves its devices elsewhere.
+    /// Handles the exit of a namespace, while its devices and protocols still work and before RDMA
+    /// core moves its RDMA devices to another namespace.
     ///
     /// Each [`Socket`](super::Socket) of the namespace must be dropped when this returns: soon
-    /// after it TCP has no memory left in the namespace to work with, and no type keeps it.
+    /// afterwards the data that TCP uses in the namespace is freed. No type enforces this.
     ///
-    /// Also called for each namespace when the registration ends. Context: process, may sleep; no
-    /// locks held.
+    /// Also called for each namespace when the notifier is unregistered. Context: process, may
+    /// sleep; no locks held.
     fn netns_exit(net: NetId);
 }
 
-/// Ends of network namespaces are told to `T` as long as this value lives.
+/// Delivers the exit of network namespaces to `T` while this value lives.
 ///
 /// # Invariants
 ///
@@ -316,7 +317,8 @@ pub struct NetnsNotifier<T: NetnsExit> {
     _to: PhantomData<T>,
 }
 
-// SAFETY: The drop calls `unregister_pernet_device()`, which any thread may; there is no `T` in it.
+// SAFETY: The drop calls `unregister_pernet_device()`, which any thread may call; the value holds
+// no `T`.
 unsafe impl<T: NetnsExit> Send for NetnsNotifier<T> {}
 // SAFETY: No method takes a shared reference.
 unsafe impl<T: NetnsExit> Sync for NetnsNotifier<T> {}
@@ -333,9 +335,9 @@ impl<T: NetnsExit> NetnsNotifier<T> {
             ..Default::default()
         };
         let ops = KBox::new(Opaque::new(ops), GFP_KERNEL)?;
-        // SAFETY: `register_pernet_device()` wants operations that are valid until they are
-        // unregistered: they were just initialised, lie in a box, and go with the result, whose
-        // drop unregisters them.
+        // SAFETY: `register_pernet_device()` requires operations that are valid until they are
+        // unregistered: they are initialised, boxed, and move into the result, whose drop
+        // unregisters them.
         to_result(unsafe { bindings::register_pernet_device(ops.get()) })?;
         // INVARIANT: Registered just now.
         Ok(Self {
@@ -346,7 +348,7 @@ impl<T: NetnsExit> NetnsNotifier<T> {
 
     /// # Safety
     ///
-    /// To be called by the network core as a `pre_exit` operation. `net` is not looked into.
+    /// Only the network core may call this, as a `pre_exit` operation. Uses `net` only as a number.
     unsafe extern "C" fn pre_exit(net: *mut bindings::net) {
         T::netns_exit(NetId(net.addr()));
     }
@@ -354,8 +356,8 @@ impl<T: NetnsExit> NetnsNotifier<T> {
 
 impl<T: NetnsExit> Drop for NetnsNotifier<T> {
     fn drop(&mut self) {
-        // SAFETY: `unregister_pernet_device()` wants registered operations: by the type invariant
-        // they are.
+        // SAFETY: `unregister_pernet_device()` requires registered operations: by the type
+        // invariant they are.
         unsafe { bindings::unregister_pernet_device(self.ops.get()) };
     }
 }

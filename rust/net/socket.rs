@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! TCP sockets of the kernel's own: made, connected, written to, read from, closed; nothing here
-//! waits for the peer.
+//! Kernel TCP sockets: creating, connecting, sending, receiving, closing. Nothing here waits for
+//! the peer.
 //!
-//! A socket does not hold its network namespace, so that deleting a namespace is not held up by
-//! connections; its owner closes it in time (see [`Socket`], "Namespaces"). What TCP still has to
-//! do for a socket that was closed in an orderly way (deliver the rest, see it acknowledged) does
-//! hold the namespace, as it does for user space.
+//! A socket does not hold its network namespace, so that connections do not delay its deletion; the
+//! owner closes the socket in time (see [`Socket`], "Namespaces"). After an orderly close TCP holds
+//! the namespace until it has delivered the rest of the stream and seen it acknowledged, as for
+//! user space.
 //!
 //! C headers: `include/linux/net.h`, `include/net/sock.h`, `include/net/tcp.h`.
 
@@ -63,68 +63,66 @@ const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
 const NONBLOCK: c_int = bindings::O_NONBLOCK as c_int;
 const DONTWAIT: c_uint = bindings::MSG_DONTWAIT | bindings::MSG_NOSIGNAL;
 
-/// The room that TCP has for what was received, in the kernel's terms (which count each packet's
-/// overhead): the largest FPDU, 64 KiB and its framing, fits several times, whatever packets it
-/// comes in.
+/// The receive buffer in the kernel's terms, which count the overhead of each packet: the largest
+/// FPDU (64 KiB and its framing) fits several times, whatever the sizes of its packets.
 const RCVBUF: c_int = 1 << 20;
 
-/// How far a connection attempt got at once.
+/// The immediate result of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
-    /// The connection is there.
+    /// The connection is established.
     Done,
-    /// Under way: `state_change` will tell, and [`Socket::error`] why not.
+    /// In progress: `state_change` reports the end, and [`Socket::error`] the cause of a failure.
     Pending,
 }
 
-/// Beside which other sockets a socket may be bound to the same port and address.
+/// Which other sockets may be bound to the same port and address as a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// Beside any: TCP does not look who has the port (`SK_FORCE_REUSE`). Only for a port that is
-    /// known to be the caller's.
+    /// Any: TCP skips the conflict check (`SK_FORCE_REUSE`). Only for a port that the caller is
+    /// known to own.
     Always,
-    /// Beside those that are not `Never` and do not listen: connections that linger, for example
-    /// (`SO_REUSEADDR`).
+    /// Those that are not `Never` and do not listen (`SO_REUSEADDR`), such as connections in
+    /// TIME-WAIT.
     Lingering,
-    /// Beside none. The default.
+    /// None. The default.
     Never,
 }
 
-/// A TCP socket. Dropping it closes it, in an orderly way unless octets were received that nobody
-/// took.
+/// A TCP socket. Dropping it closes it: with a FIN, or with a reset if received octets were not
+/// read.
 ///
-/// Methods whose context is "process" take the socket lock and may sleep. While they release it,
-/// callbacks of [`super::Hooked`] may run inside them.
+/// Methods whose context is "process" take the socket lock and may sleep. Releasing it may run
+/// callbacks of [`super::Hooked`].
 ///
 /// # Namespaces
 ///
 /// A socket keeps the memory of its `struct net` (`net_passive_inc()` in `sk_alloc()`), but not the
-/// namespace: what TCP uses of that, as its counters, is freed by the `exit` operations. So it has
-/// to be dropped before the `pre_exit` operations are over. No type ensures this. What does:
+/// namespace: the `exit` operations free what TCP uses of it, such as its counters. So the socket
+/// must be dropped before the `pre_exit` operations end. No type ensures this; these rules do:
 ///
-/// * None is made later. [`Socket::new_tcp`] wants a [`NetRef`], and nobody gets one when the count
-///   of the namespace is zero, which it is before the first `pre_exit`; [`Socket::accept`] wants a
-///   socket that is still there.
-/// * Those that are there are dropped by [`super::NetnsExit::netns_exit`], which the driver
-///   implements; whoever has a socket has to be known to it.
+/// * No socket is made later. [`Socket::new_tcp`] requires a [`NetRef`], which cannot be had once
+///   the count of the namespace is zero, as it is before the first `pre_exit`; [`Socket::accept`]
+///   requires an existing socket.
+/// * The driver's [`super::NetnsExit::netns_exit`] drops the existing ones; it must be able to
+///   reach the owner of every socket.
 ///
 /// # Invariants
 ///
-/// `raw` is a valid TCP socket of the kernel's own with a `struct sock`; this value owns it. Its
-/// namespace has not left its `pre_exit` operations, for the reasons above.
-/// `callbacks` are those that TCP gives to a new socket. It has never listened unless `listener` is
-/// set.
+/// `raw` is a valid kernel TCP socket with a `struct sock`; this value owns it. The `pre_exit`
+/// operations of its namespace have not ended, for the reasons above. `callbacks` are those that
+/// TCP gives to a new socket. The socket has never listened unless `listener` is set.
 pub struct Socket {
     raw: NonNull<bindings::socket>,
     callbacks: Callbacks,
     listener: bool,
 }
 
-// SAFETY: A `struct socket` belongs to no thread; `sock_release()`, which the drop calls, may be
-// called by any.
+// SAFETY: A `struct socket` is not bound to a thread; any thread may call `sock_release()`, as the
+// drop does.
 unsafe impl Send for Socket {}
-// SAFETY: The functions of C that are called with a shared reference lock the socket; what is read
-// without are single values.
+// SAFETY: The C functions called through a shared reference lock the socket; what is read without
+// the lock are single values.
 unsafe impl Sync for Socket {}
 
 impl Socket {
@@ -132,7 +130,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`, `EAFNOSUPPORT` and what else making a socket gives.
+    /// `ENOMEM`, `EAFNOSUPPORT` and other errors of `sock_create_kern()`.
     pub fn new_tcp(net: &NetRef, family: Family) -> Result<Self> {
         let mut raw = ptr::null_mut();
         // CAST: The constants are small.
@@ -140,17 +138,17 @@ impl Socket {
             bindings::sock_type_SOCK_STREAM as c_int,
             bindings::IPPROTO_TCP as c_int,
         );
-        // SAFETY: `sock_create_kern()` wants a valid namespace, which `net` is by the invariants of
-        // `NetRef`, and a place for the socket, which `raw` is.
+        // SAFETY: `sock_create_kern()` requires a valid namespace, which `net` is by the invariants
+        // of `NetRef`, and a pointer to store the socket in, `raw`.
         to_result(unsafe {
             bindings::sock_create_kern(net.as_raw(), family.as_raw(), kind, proto, &mut raw)
         })?;
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: `sock_create_kern()` has made
-        // one.
+        // SAFETY: `sk_of` requires a valid socket with a `struct sock`: `sock_create_kern()` has
+        // made one.
         let sk = unsafe { sk_of(raw) };
-        // SAFETY: `read` wants a valid socket whose callbacks nobody changes: it is new; nobody
-        // else knows it.
+        // SAFETY: `read` requires a valid socket whose callbacks do not change: it is new and not
+        // shared yet.
         let callbacks = unsafe { Callbacks::read(sk) };
         // INVARIANT: As made above; it does not listen.
         let socket = Self {
@@ -162,103 +160,103 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Makes it one that is only there to listen ([`Socket::listen`]).
+    /// Turns the socket into one that only listens ([`Socket::listen`]).
     pub fn into_listener(mut self) -> Self {
         self.listener = true;
         self
     }
 
-    /// What each socket gets, made or accepted.
+    /// Sets the options of every socket, created or accepted.
     fn setup(&self) {
         // Nagle's algorithm would hold back the last packet of a batch.
-        // SAFETY: `tcp_sock_set_nodelay()` wants a valid TCP socket that the caller has not locked:
-        // `self` has one, and nobody else has it yet.
+        // SAFETY: `tcp_sock_set_nodelay()` requires a valid TCP socket that the caller has not
+        // locked: `self` has one, which is not shared yet.
         unsafe { bindings::tcp_sock_set_nodelay(self.sk()) };
         self.locked(|sk| {
-            // Memory must come without waiting, since softirqs send too and memory may be freed by
-            // what is sent here.
+            // Allocations must not sleep, since softirqs send too; and must not wait for reclaim,
+            // since what is sent here may be what frees memory.
             // SAFETY: The helper wants a valid socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_setup(sk, RCVBUF) };
         });
     }
 
-    /// Has a memory cgroup pay for the socket and for what TCP keeps in it, now and later, unless
-    /// one does already. Nobody pays for a socket that a work item has made or accepted, since the
-    /// current task is then a thread of the kernel.
+    /// Charges the socket, and what TCP keeps in it now and later, to a memory cgroup, unless one
+    /// is charged already. A socket that a work item has created or accepted is charged to none,
+    /// since the current task is a kernel thread.
     ///
-    /// What TCP keeps already is charged as at the end of `accept()` of a process (`__sk_charge()`,
-    /// which modules cannot call): it is taken once more with the cgroup, and let go once without.
-    /// That does not wait for the cgroup, which may get over its limit by this.
+    /// Charges what TCP keeps already as `accept()` of a process does (`__sk_charge()`, which
+    /// modules cannot call): reserves it once more with the cgroup set, then releases it once
+    /// without. This does not wait for the cgroup, which may exceed its limit.
     ///
     /// Context: process.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if TCP is at the limit of all of its memory.
+    /// `ENOMEM` if TCP is at its global memory limit.
     pub fn charge_to(&self, memcg: &Memcg) -> Result {
         let Some(owner) = memcg.for_sockets() else {
             return Ok(());
         };
         self.locked(|sk| {
-            // SAFETY: The function wants a valid socket that is locked: `locked` gives one.
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one.
             if !unsafe { riwarp_helper_sk_memcg(sk) }.is_null() {
                 return Ok(());
             }
-            // SAFETY: The function wants a valid socket that is locked: `locked` gives one.
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one.
             let held = unsafe { riwarp_helper_sk_held(sk) };
             // CAST: A page's size is small.
             let held =
                 held.max(0).saturating_add(PAGE_SIZE as c_int - 1) & !(PAGE_SIZE as c_int - 1);
-            // SAFETY: The helper wants a valid socket that is locked: `locked` gives one. The
-            // reference that the field stands for is put there below, or the field is null again.
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one. The
+            // field owns a reference; below it gets one or is set to null again.
             unsafe { riwarp_helper_sk_set_memcg(sk, owner.as_raw()) };
-            // Where bottom halves are off, a charge does not wait and cannot fail for the cgroup's
+            // With bottom halves off a charge does not wait and does not fail at the cgroup's
             // limit.
             let schedule = |_: BhOff<'_>| {
-                // SAFETY: `__sk_mem_schedule()` wants a valid socket that is locked: `locked` gives
-                // one. It does not sleep.
+                // SAFETY: `__sk_mem_schedule()` requires a valid socket that is locked: `locked`
+                // gives one. It does not sleep.
                 unsafe { bindings::__sk_mem_schedule(sk, held, bindings::SK_MEM_RECV as c_int) }
             };
             let taken = held == 0 || BhOff::run(schedule) != 0;
-            // SAFETY: The function wants a valid socket that is locked: `locked` gives one.
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_set_memcg(sk, ptr::null_mut()) };
             if !taken {
                 return Err(ENOMEM);
             }
             if held > 0 {
-                // SAFETY: `__sk_mem_reclaim()` wants a valid socket that is locked, which `locked`
-                // gives, and no more than was taken: so much was, just now.
+                // SAFETY: `__sk_mem_reclaim()` requires a valid socket that is locked, which
+                // `locked` gives, and at most the amount that was reserved: `held`, just now.
                 unsafe { bindings::__sk_mem_reclaim(sk, held) };
             }
-            // SAFETY: The helper wants a valid socket that is locked, which `locked` gives, and a
-            // reference to the cgroup, which `sk_free()` gives back: that of `owner`.
+            // SAFETY: The helper requires a valid socket that is locked, which `locked` gives, and
+            // a reference to the cgroup, which `sk_free()` puts: that of `owner`.
             unsafe { riwarp_helper_sk_set_memcg(sk, owner.into_raw()) };
             Ok(())
         })?;
-        // SAFETY: `charge_raw` wants an object of a slab cache or of `kmalloc()`: a `struct sock`
-        // of TCP is the former.
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a `struct
+        // sock` of TCP is the former.
         unsafe { memcg.charge_raw(self.sk().cast()) };
-        // SAFETY: `charge_raw` wants an object of a slab cache or of `kmalloc()`: a `struct socket`
-        // is the first member of one of the former.
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a `struct
+        // socket` is the first member of one of the former.
         unsafe { memcg.charge_raw(self.raw.as_ptr().cast()) };
         Ok(())
     }
 
-    /// Gives the socket a local address. Context: process.
+    /// Binds the socket to a local address. Context: process.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it has one.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EINVAL` if it is bound.
     pub fn bind(&self, addr: &SockAddr) -> Result {
         let mut raw = addr.to_raw();
-        // SAFETY: `kernel_bind()` wants a valid socket, which `self` has, and an address of that
-        // length, which `raw` is large enough for.
+        // SAFETY: `kernel_bind()` requires a valid socket, which `self` has, and an address of that
+        // length, which `raw` has room for.
         to_result(unsafe {
             bindings::kernel_bind(self.raw.as_ptr(), (&raw mut raw).cast(), addr.raw_len())
         })
     }
 
-    /// As [`Socket::bind`], but with the rights of the kernel: the port may be a privileged one
+    /// Binds as [`Socket::bind`] does, but with the kernel's rights: the port may be privileged
     /// whatever the rights of the current task. Context: process.
     ///
     /// # Errors
@@ -266,33 +264,34 @@ impl Socket {
     /// Those of [`Socket::bind`].
     pub fn bind_privileged(&self, addr: &SockAddr) -> Result {
         let mut raw = addr.to_raw();
-        // SAFETY: `kernel_bind()` wants a valid socket, which `self` has, and an address of that
-        // length, which `raw` is large enough for.
+        // SAFETY: `kernel_bind()` requires a valid socket, which `self` has, and an address of that
+        // length, which `raw` has room for.
         to_result(unsafe {
             riwarp_helper_bind_privileged(self.raw.as_ptr(), (&raw mut raw).cast(), addr.raw_len())
         })
     }
 
-    /// Waits for connections from now on. Context: process.
+    /// Starts listening. Context: process.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE`, `EINVAL` if it is connected, or not made for it ([`Socket::into_listener`]).
+    /// `EADDRINUSE`, `EINVAL` if it is connected or not a listener ([`Socket::into_listener`]).
     pub fn listen(&self, backlog: u16) -> Result {
         if !self.listener {
             return Err(EINVAL);
         }
         // INVARIANT: `listener` is set.
-        // SAFETY: `kernel_listen()` wants a valid socket, which `self` has by the type invariant.
+        // SAFETY: `kernel_listen()` requires a valid socket, which `self` has by the type
+        // invariant.
         to_result(unsafe { bindings::kernel_listen(self.raw.as_ptr(), backlog.into()) })
     }
 
-    /// Stops listening: connections that were not accepted are reset, and the socket stays bound.
-    /// Does nothing to a socket that does not listen. Context: process.
+    /// Stops listening: resets connections in the accept queue and leaves the socket bound. Does
+    /// nothing if the socket does not listen. Context: process.
     pub fn stop_listening(&self) {
         if self.state() == TcpState::Listen {
-            // SAFETY: `kernel_sock_shutdown()` wants a valid socket, which `self` has. An error
-            // says that it does not listen any more.
+            // SAFETY: `kernel_sock_shutdown()` requires a valid socket, which `self` has. An error
+            // means that it no longer listens.
             unsafe {
                 bindings::kernel_sock_shutdown(
                     self.raw.as_ptr(),
@@ -302,43 +301,43 @@ impl Socket {
         }
     }
 
-    /// Takes a connection that waits. The result has the callbacks that TCP gives, whatever the
-    /// listener has. Context: process.
+    /// Accepts a connection. The result has TCP's own callbacks, whatever the listener has.
+    /// Context: process.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if none waits, `ECONNABORTED` if it is gone already, `EINVAL` if the socket does
-    /// not listen, `ENOMEM`.
+    /// `EAGAIN` if the accept queue is empty, `ECONNABORTED` if the connection is gone, `EINVAL` if
+    /// the socket does not listen, `ENOMEM`.
     pub fn accept(&self) -> Result<Socket> {
         let mut raw = ptr::null_mut();
-        // SAFETY: `kernel_accept()` wants a valid socket, which `self` has by the type invariant,
-        // and a place for the new one, which `raw` is.
+        // SAFETY: `kernel_accept()` requires a valid socket, which `self` has by the type
+        // invariant, and a pointer to store the new one in, `raw`.
         to_result(unsafe { bindings::kernel_accept(self.raw.as_ptr(), &mut raw, NONBLOCK) })?;
         let raw = NonNull::new(raw).ok_or(ECONNABORTED)?;
-        // INVARIANT: A TCP socket, and nobody else has it. Both sockets are of the same kind, so
-        // that the callbacks are too. It has not listened.
+        // INVARIANT: A TCP socket that is not shared. Both sockets have the same protocol, so TCP's
+        // callbacks are the same. It has not listened.
         let child = Self {
             raw,
             callbacks: self.callbacks,
             listener: false,
         };
-        // A child begins with a copy of the listener's callbacks, but without its data.
-        // SAFETY: `restore` wants a valid socket and TCP's callbacks: by their invariants `child`
-        // has one, and `self` has these.
+        // The child starts with a copy of the listener's callbacks, without the data.
+        // SAFETY: `restore` requires a valid socket and TCP's callbacks: by the type invariant
+        // `child` has the former and `self` the latter.
         unsafe { self.callbacks.restore(child.sk()) };
         child.setup();
         Ok(child)
     }
 
-    /// Begins to connect. Context: process.
+    /// Starts to connect. Context: process.
     ///
     /// # Errors
     ///
-    /// `ENETUNREACH`, `EADDRNOTAVAIL`, `EISCONN`, `ECONNREFUSED` and others that are known at once.
+    /// `ENETUNREACH`, `EADDRNOTAVAIL`, `EISCONN`, `ECONNREFUSED` and other immediate errors.
     pub fn connect_nonblock(&self, addr: &SockAddr) -> Result<Connecting> {
         let mut raw = addr.to_raw();
-        // SAFETY: `kernel_connect()` wants a valid socket, which `self` has, and an address of that
-        // length, which `raw` is large enough for.
+        // SAFETY: `kernel_connect()` requires a valid socket, which `self` has, and an address of
+        // that length, which `raw` has room for.
         let ret = unsafe {
             bindings::kernel_connect(
                 self.raw.as_ptr(),
@@ -354,21 +353,20 @@ impl Socket {
         }
     }
 
-    /// Ties the socket to a device, by its number in the namespace; 0 unties it. Context: process.
+    /// Binds the socket to a device by its index in the namespace; 0 unbinds it. Context: process.
     ///
     /// # Errors
     ///
-    /// `ENODEV` for a number that no device can have. Whether there is such a device is not
-    /// checked.
+    /// `ENODEV` for an index that no device can have. Does not check that the device exists.
     pub fn set_bound_dev(&self, ifindex: u32) -> Result {
         let ifindex = c_int::try_from(ifindex).map_err(|_| ENODEV)?;
-        // SAFETY: `sock_bindtoindex()` wants a valid socket, which `self` has, and locks it, as
-        // asked for.
+        // SAFETY: `sock_bindtoindex()` requires a valid socket, which `self` has; with `true` it
+        // takes the lock.
         to_result(unsafe { bindings::sock_bindtoindex(self.sk(), ifindex, true) })
     }
 
-    /// Says beside which others the socket may be bound; and once it is bound, which others may be
-    /// bound beside it. Connections that it accepts inherit that. Context: process.
+    /// Sets which other sockets may share the port and address: at its own bind and, once bound, at
+    /// theirs. Accepted connections inherit this. Context: process.
     pub fn set_reuse(&self, reuse: Reuse) {
         let reuse = match reuse {
             Reuse::Always => bindings::SK_FORCE_REUSE,
@@ -383,7 +381,7 @@ impl Socket {
         });
     }
 
-    /// Keeps an IPv6 socket from taking IPv4 connections. Context: process.
+    /// Makes an IPv6 socket refuse IPv4 connections. Context: process.
     ///
     /// # Errors
     ///
@@ -392,33 +390,33 @@ impl Socket {
         if self.family() != Family::V6 {
             return Err(EINVAL);
         }
-        // SAFETY: `ip6_sock_set_v6only()` wants a valid IPv6 socket, which `self` has, as just
-        // compared; it locks it.
+        // SAFETY: `ip6_sock_set_v6only()` requires a valid IPv6 socket, which `self` has, as just
+        // checked; it takes the lock.
         to_result(unsafe { riwarp_helper_ip6_sock_set_v6only(self.sk()) })
     }
 
     /// Sets the type of service (IPv4) or traffic class (IPv6). Context: process.
     pub fn set_tos(&self, tos: u8) {
         match self.family() {
-            // SAFETY: `ip_sock_set_tos()` wants a valid IPv4 socket, which `self` has, as just
-            // compared; it locks it.
+            // SAFETY: `ip_sock_set_tos()` requires a valid IPv4 socket, which `self` has, as just
+            // checked; it takes the lock.
             Family::V4 => unsafe { bindings::ip_sock_set_tos(self.sk(), tos.into()) },
             Family::V6 => self.locked(|sk| {
-                // SAFETY: The helper wants a valid IPv6 socket that is locked: `locked` gives one,
-                // and the family was just compared.
+                // SAFETY: The helper requires a valid IPv6 socket that is locked: `locked` gives
+                // one, and the family was just checked.
                 unsafe { riwarp_helper_ip6_sock_set_tclass(sk, tos.into()) };
             }),
         }
     }
 
-    /// The address on this side. Context: process.
+    /// Returns the local address. Context: process.
     ///
     /// # Errors
     ///
-    /// `EAFNOSUPPORT` should not happen.
+    /// `EAFNOSUPPORT`, which a TCP socket never gives.
     pub fn local_addr(&self) -> Result<SockAddr> {
         let mut raw = bindings::__kernel_sockaddr_storage::default();
-        // SAFETY: `kernel_getsockname()` wants a valid socket, which `self` has, and room for an
+        // SAFETY: `kernel_getsockname()` requires a valid socket, which `self` has, and room for an
         // address of its family, which `raw` has for any.
         to_result(unsafe {
             bindings::kernel_getsockname(self.raw.as_ptr(), (&raw mut raw).cast())
@@ -426,14 +424,14 @@ impl Socket {
         SockAddr::from_raw(&raw)
     }
 
-    /// The address on the other side. Context: process.
+    /// Returns the peer's address. Context: process.
     ///
     /// # Errors
     ///
     /// `ENOTCONN`.
     pub fn peer_addr(&self) -> Result<SockAddr> {
         let mut raw = bindings::__kernel_sockaddr_storage::default();
-        // SAFETY: `kernel_getpeername()` wants a valid socket, which `self` has, and room for an
+        // SAFETY: `kernel_getpeername()` requires a valid socket, which `self` has, and room for an
         // address of its family, which `raw` has for any.
         to_result(unsafe {
             bindings::kernel_getpeername(self.raw.as_ptr(), (&raw mut raw).cast())
@@ -441,11 +439,11 @@ impl Socket {
         SockAddr::from_raw(&raw)
     }
 
-    /// Sends a copy of some octets; gives how many TCP took. Context: process.
+    /// Sends a copy of the octets; returns how many TCP accepted. Context: process.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
+    /// `EAGAIN` if TCP accepts none now (`write_space` follows), `EPIPE`, or the error of the
     /// connection.
     pub fn send(&self, buf: &[u8]) -> Result<usize> {
         let mut msg = bindings::msghdr {
@@ -456,26 +454,24 @@ impl Socket {
             iov_base: buf.as_ptr().cast_mut().cast(),
             iov_len: buf.len(),
         };
-        // SAFETY: `kernel_sendmsg()` wants a valid socket, which `self` has, and a vector of memory
-        // that is readable: it describes `buf`, which is only read.
+        // SAFETY: `kernel_sendmsg()` requires a valid socket, which `self` has, and a vector of
+        // readable memory: it describes `buf`, which is only read.
         let ret = unsafe {
             bindings::kernel_sendmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len())
         };
         to_len(ret)
     }
 
-    /// Takes octets that were received, at most as many as `buf` holds. `Ok(0)` is the end of the
-    /// stream. Context: process.
+    /// Reads received octets into `buf`. `Ok(0)` is the end of the stream. Context: process.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if there are none yet, `EINVAL` if `buf` is empty, or what happened to the
-    /// connection.
+    /// `EAGAIN` if none have arrived, `EINVAL` if `buf` is empty, or the error of the connection.
     pub fn recv(&self, buf: &mut [u8]) -> Result<usize> {
         self.receive(buf, bindings::MSG_DONTWAIT)
     }
 
-    /// As [`Socket::recv`], but leaves the octets there.
+    /// Reads as [`Socket::recv`] does, but leaves the octets in the queue.
     pub fn peek(&self, buf: &mut [u8]) -> Result<usize> {
         self.receive(buf, bindings::MSG_DONTWAIT | bindings::MSG_PEEK)
     }
@@ -491,98 +487,98 @@ impl Socket {
         };
         // CAST: The flags are small.
         let flags = flags as c_int;
-        // SAFETY: `kernel_recvmsg()` wants a valid socket, which `self` has, and a vector of memory
-        // that is writable: it describes `buf`, which is borrowed exclusively.
+        // SAFETY: `kernel_recvmsg()` requires a valid socket, which `self` has, and a vector of
+        // writable memory: it describes `buf`, which is borrowed exclusively.
         let ret = unsafe {
             bindings::kernel_recvmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len(), flags)
         };
         to_len(ret)
     }
 
-    /// Offers the peer all of the receive buffer from the next acknowledgement on, instead of
-    /// letting the window grow with the traffic.
+    /// Offers the peer the whole receive buffer from the next acknowledgement on, instead of
+    /// growing the window with the traffic.
     ///
     /// A peer that sends FPDUs as long as a large segment needs a window for one more while the
-    /// last one waits for its end; TCP would send the rest of it with the persist timer only.
+    /// last is incomplete; otherwise its TCP sends the rest only with the persist timer.
     ///
     /// Context: process. For an established connection.
     pub fn open_window(&self) {
         self.locked(|sk| {
-            // SAFETY: The helper wants a valid TCP socket that is locked: `locked` gives one.
+            // SAFETY: The helper requires a valid TCP socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_tcp_open_window(sk) };
         });
     }
 
-    /// Makes TCP take `n` octets more, however full its send buffer is, if there is memory. For the
-    /// last words of a stream. Context: process.
+    /// Makes TCP accept `n` more octets however full its send buffer is, if it has memory. For the
+    /// last message of a stream, a Terminate. Context: process.
     pub fn make_room(&self, n: usize) {
         self.locked(|sk| {
-            // SAFETY: The helper wants a valid TCP socket that is locked: `locked` gives one.
+            // SAFETY: The helper requires a valid TCP socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_make_room(sk, n) };
         });
     }
 
-    /// How many octets TCP puts into a full packet now (EMSS in RFC 5044). Context: any.
+    /// Returns how many octets TCP now puts into a full segment (EMSS in RFC 5044). Context: any.
     #[inline]
     pub fn emss(&self) -> u32 {
-        // SAFETY: The place of a field is inside of the allocation: `tp` gives a valid TCP socket.
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
         let mss = unsafe { &raw const (*self.tp()).mss_cache };
-        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
         unsafe { mss.read_volatile() }
     }
 
-    /// How many octets the peer has acknowledged so far, the FIN included. Context: any.
+    /// Returns how many octets the peer has acknowledged so far, the FIN included. Context: any.
     pub fn acked(&self) -> u64 {
-        // SAFETY: The place of a field is inside of the allocation: `tp` gives a valid TCP socket.
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
         let acked = unsafe { &raw const (*self.tp()).bytes_acked };
-        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
         unsafe { acked.read_volatile() }
     }
 
-    /// How many octets have come from the peer so far, in order. Context: any.
+    /// Returns how many octets have arrived in order so far. Context: any.
     pub fn received(&self) -> u64 {
-        // SAFETY: The place of a field is inside of the allocation: `tp` gives a valid TCP socket.
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
         let received = unsafe { &raw const (*self.tp()).bytes_received };
-        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
         unsafe { received.read_volatile() }
     }
 
-    /// Ends the stream to the peer, after all that was sent. Runs the `state_change` of a hook.
-    /// Context: process.
+    /// Sends a FIN after everything that was sent. Runs the hook's `state_change`. Context:
+    /// process.
     pub fn shutdown_write(&self) {
-        // SAFETY: `kernel_sock_shutdown()` wants a valid socket, which `self` has. An error says
-        // that there was no connection.
+        // SAFETY: `kernel_sock_shutdown()` requires a valid socket, which `self` has. An error
+        // means that it was not connected.
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
         };
     }
 
-    /// Ends the connection at once by a reset; [`Socket::error`] is `ECONNABORTED` then. Runs the
-    /// `state_change` of a hook. Context: process.
+    /// Resets the connection; [`Socket::error`] is `ECONNABORTED` then. Runs the hook's
+    /// `state_change`. Context: process.
     pub fn abort(&self) {
-        // SAFETY: `tcp_abort()` wants a valid TCP socket, which `self` has, and locks it. An error
-        // says that it was closed before.
+        // SAFETY: `tcp_abort()` requires a valid TCP socket, which `self` has, and locks it. An
+        // error means that it was closed before.
         unsafe { bindings::tcp_abort(self.sk(), ECONNABORTED.to_errno().wrapping_neg()) };
     }
 
-    /// The state of the connection, as it is now. Context: any.
+    /// Returns the current state of the connection. Context: any.
     pub fn state(&self) -> TcpState {
-        // SAFETY: `state_of` wants a valid socket, which `self` has.
+        // SAFETY: `state_of` requires a valid socket, which `self` has.
         unsafe { state_of(self.sk()) }
     }
 
-    /// What happened to the connection, as a positive error number; 0 if nothing did. Context: any.
+    /// Returns the error of the connection as a positive error number; 0 if none. Context: any.
     pub fn error(&self) -> i32 {
-        // SAFETY: The place of a field is inside of the allocation: `self` has a valid socket.
+        // SAFETY: The field lies inside the allocation: `self` has a valid socket.
         let error = unsafe { &raw const (*self.sk()).sk_err };
-        // SAFETY: The field of a valid socket, which is read once and may change at any time.
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
         unsafe { error.read_volatile() }
     }
 
-    /// The protocol of the socket.
+    /// Returns the address family of the socket.
     pub fn family(&self) -> Family {
-        // SAFETY: A field of a valid socket, which `self` has, that never changes (`IPV6_ADDRFORM`
-        // is for processes).
+        // SAFETY: A field of a valid socket, which `self` has. It never changes (only a process can
+        // use `IPV6_ADDRFORM`).
         let family = unsafe { (*self.sk()).__sk_common.skc_family };
         if u32::from(family) == bindings::AF_INET6 {
             Family::V6
@@ -591,30 +587,29 @@ impl Socket {
         }
     }
 
-    /// Tells apart which namespace the socket is in.
+    /// Identifies the namespace of the socket.
     pub fn net_id(&self) -> NetId {
-        // SAFETY: `sock_net()` wants a valid socket, which `self` has.
+        // SAFETY: `sock_net()` requires a valid socket, which `self` has.
         NetId(unsafe { riwarp_helper_sk_net(self.sk()) }.addr())
     }
 
-    /// Looks at what was received, with the socket locked. Context: process.
+    /// Calls `f` with the receive queue, with the socket locked. Context: process.
     pub fn with_inbound<R>(&self, f: impl FnOnce(&mut Inbound<'_>) -> R) -> R {
         self.locked(|sk| {
-            // SAFETY: `of_owner` wants a valid TCP socket that the caller owns while the view
-            // lives: `locked` gives one that it owns until this returns.
+            // SAFETY: `of_owner` requires a valid TCP socket that the caller owns while the view
+            // lives: `locked` gives one, owned until this returns.
             let mut inbound = unsafe { Inbound::of_owner(sk) };
             f(&mut inbound)
         })
     }
 
-    /// Runs `f` with the valid TCP socket that it is given locked, by this thread as the owner.
-    /// Context: process.
+    /// Calls `f` with the valid TCP socket, locked with this thread as the owner. Context: process.
     #[inline]
     fn locked<R>(&self, f: impl FnOnce(*mut bindings::sock) -> R) -> R {
-        // SAFETY: `lock_sock()` wants a valid socket, which `self` has.
+        // SAFETY: `lock_sock()` requires a valid socket, which `self` has.
         unsafe { riwarp_helper_lock_sock(self.sk()) };
         let ret = f(self.sk());
-        // SAFETY: `release_sock()` wants a socket that the caller owns: it was locked above, and
+        // SAFETY: `release_sock()` requires a socket that the caller owns: it was locked above, and
         // nothing that `f` can reach unlocks it.
         unsafe { bindings::release_sock(self.sk()) };
         ret
@@ -622,12 +617,12 @@ impl Socket {
 
     #[inline]
     pub(super) fn sk(&self) -> *mut bindings::sock {
-        // SAFETY: `sk_of` wants a valid socket with a `struct sock`: by the type invariant it is
+        // SAFETY: `sk_of` requires a valid socket with a `struct sock`: by the type invariant it is
         // one.
         unsafe { sk_of(self.raw) }
     }
 
-    /// A valid TCP socket, as long as `self` lives.
+    /// Returns the TCP socket, which is valid while `self` lives.
     #[inline]
     pub(super) fn tp(&self) -> *const bindings::tcp_sock {
         self.sk().cast_const().cast()
@@ -647,29 +642,29 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let sk = self.sk();
         let lingers = !matches!(self.state(), TcpState::Listen | TcpState::Closed);
-        // A socket of the kernel's that does not hold its namespace loses its timers when closed,
-        // and with them the rest of the stream if a packet is lost. In a namespace that is going
-        // away nothing can be delivered any more.
+        // Closing a kernel socket that does not hold its namespace stops its timers, and with them
+        // the retransmission of the rest of the stream. So it takes a reference first, unless the
+        // namespace is exiting, where nothing can be delivered any more.
         // SAFETY: The helper reads a field of a valid socket, which `self` has.
         if lingers && unsafe { riwarp_helper_sk_net_refcnt(sk) } == 0 {
-            // SAFETY: `sock_net()` wants a valid socket, which `self` has.
+            // SAFETY: `sock_net()` requires a valid socket, which `self` has.
             let net = unsafe { riwarp_helper_sk_net(sk) };
-            // SAFETY: `maybe_get_net()` wants the memory of a namespace: a socket that does not
-            // count its namespace keeps the memory valid all the same (`net_passive_inc()` in
+            // SAFETY: `maybe_get_net()` requires the memory of a namespace: a socket keeps that
+            // memory valid even if it does not count its namespace (`net_passive_inc()` in
             // `sk_alloc()`).
             let net = unsafe { riwarp_helper_maybe_get_net(net) };
             if !net.is_null() {
-                // SAFETY: `sk_net_refcnt_upgrade()` wants a valid socket that does not count its
-                // namespace, as just seen, of a namespace that is alive, which the count above
-                // keeps so. Only the drop of the one owner does this.
+                // SAFETY: `sk_net_refcnt_upgrade()` requires a valid socket that does not count its
+                // namespace, as just checked, in a live namespace, which the count above
+                // guarantees. Only the drop of the sole owner does this.
                 unsafe { bindings::sk_net_refcnt_upgrade(sk) };
-                // SAFETY: `put_net()` gives back a count that the caller has: that from
-                // `maybe_get_net()` above.
+                // SAFETY: `put_net()` drops a count that the caller owns: that of `maybe_get_net()`
+                // above.
                 unsafe { riwarp_helper_put_net(net) };
             }
         }
-        // SAFETY: `sock_release()` wants a valid socket that nobody uses any more: by the type
-        // invariant this value owns it, and whoever hooked it has unhooked it.
+        // SAFETY: `sock_release()` requires a valid socket that is no longer used: by the type
+        // invariant this value owns it, and a [`super::Hooked`] unhooks it before dropping it.
         unsafe { bindings::sock_release(self.raw.as_ptr()) };
     }
 }
@@ -679,11 +674,11 @@ impl Drop for Socket {
 /// `raw` must be a valid socket with a `struct sock`.
 #[inline]
 unsafe fn sk_of(raw: NonNull<bindings::socket>) -> *mut bindings::sock {
-    // SAFETY: A field of a valid socket, which the caller has made `raw`.
+    // SAFETY: A field of `raw`, which the caller guarantees to be a valid socket.
     unsafe { (*raw.as_ptr()).sk }.cast()
 }
 
-/// Reads the result of a function that gives a length or a negative error number.
+/// Converts a return value that is a length or a negative error number.
 #[inline]
 pub(super) fn to_len(ret: c_int) -> Result<usize> {
     if ret < 0 {
@@ -693,7 +688,7 @@ pub(super) fn to_len(ret: c_int) -> Result<usize> {
     Ok(ret as usize)
 }
 
-// Addresses are handed to C functions that write as much as their family takes.
+// C functions write as many octets to an address as its family has.
 const _: () = assert!(
     size_of::<bindings::__kernel_sockaddr_storage>() >= size_of::<bindings::sockaddr_in6>()
 );

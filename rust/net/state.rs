@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state of a TCP connection.
+//! The states of a TCP connection.
 //!
 //! C header: `include/net/tcp_states.h`.
 
@@ -51,7 +51,7 @@ impl TcpState {
             LAST_ACK => Self::LastAck,
             LISTEN => Self::Listen,
             CLOSING => Self::Closing,
-            // `TCP_CLOSE`, `TCP_BOUND_INACTIVE` and what does not exist.
+            // `TCP_CLOSE`, `TCP_BOUND_INACTIVE` and values that do not exist.
             _ => Self::Closed,
         }
     }
@@ -61,7 +61,7 @@ impl TcpState {
 ///
 /// `sk` must be a valid socket for the call. It need not be locked.
 pub(super) unsafe fn state_of(sk: *mut bindings::sock) -> TcpState {
-    // SAFETY: The caller has made `sk` valid for the call; an octet that others may write at any
-    // time is read once, as `inet_sk_state_load()` does.
+    // SAFETY: The caller guarantees that `sk` is valid for the call; the octet may change at any
+    // time and is read once, as `inet_sk_state_load()` does.
     TcpState::from_raw(unsafe { (&raw const (*sk).__sk_common.skc_state).read_volatile() })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suites of sockets, their callbacks and what they are made on: connections of the loopback
-//! interface, both ends of which are here.
+//! KUnit suites of sockets, their callbacks, devices and namespaces, over loopback connections with
+//! both ends here.
 
 #[kernel::prelude::kunit_tests(riwarp_socket)]
 mod socket {
@@ -149,7 +149,7 @@ mod socket {
         assert_eq!((taken, batch.len()), (total, 0));
         assert_eq!(received, sent);
         eventually(|| active.acked().wrapping_sub(acked) == total as u64)?;
-        // All of it was let go: it is there again.
+        // TCP has dropped all pages, so the full capacity is available again.
         batch.reserve(total, Grow::Sleep)?;
         Ok(())
     }
@@ -165,7 +165,7 @@ mod inbound {
     use crate::net::TxBatch;
     use kernel::prelude::*;
 
-    /// Sends the octets in packets of their own, and waits until all are there.
+    /// Sends each slice in a packet of its own, and waits until all have arrived.
     fn deliver(from: &Socket, to: &Socket, packets: &[&[u8]]) -> Result {
         let mut total = to.with_inbound(|inbound| inbound.available());
         for packet in packets {
@@ -204,7 +204,7 @@ mod inbound {
         let (active, passive) = pair(Family::V4)?;
         deliver(&active, &passive, &[b"ab", b"cde", b"f"])?;
         passive.with_inbound(|inbound| {
-            // What does not lie in one piece is seen all the same.
+            // Octets in several pieces are read too.
             let mut front = [0; 4];
             inbound.mark(0);
             assert_eq!((inbound.front(0, &mut front), &front), (4, b"abcd"));
@@ -249,7 +249,7 @@ mod inbound {
                 }
             }
         }
-        // What is consumed takes the marks with it.
+        // Consuming octets discards the marks.
         passive.with_inbound(|inbound| {
             inbound.mark(1);
             inbound.consume(3);
@@ -271,7 +271,7 @@ mod inbound {
             assert!(!inbound.peek(usize::MAX, &mut octets));
             assert!(inbound.peek(6, &mut []));
             assert!(!inbound.peek(7, &mut []));
-            // What is not all there matches nothing.
+            // A sum over octets that are not all available matches nothing.
             let crc = crc32c::update(crc32c::INIT, b"def");
             assert_eq!(inbound.crc32c(3, 3, crc32c::INIT), crc);
             assert!(inbound.crc32c(3, 4, crc32c::INIT) != crc);
@@ -367,7 +367,7 @@ mod hooks {
     use kernel::sync::Arc;
     use kernel::sync::ArcBorrow;
 
-    /// Counts what comes, and takes it.
+    /// Counts the octets that arrive, and consumes them.
     struct CountedEvents {
         octets: Atomic<u32>,
         calls: Atomic<u32>,
@@ -452,7 +452,7 @@ mod hooks {
         Ok(())
     }
 
-    /// Sends what it has as soon as octets come, if it may.
+    /// Sends its batch as soon as octets arrive, if the view permits.
     #[pin_data]
     struct Echo {
         #[pin]
@@ -490,12 +490,13 @@ mod hooks {
         }
     }
 
-    /// Calls what TCP has taken from a socket to be called for octets or connections.
+    /// Calls the `sk_data_ready` of a socket, as TCP does.
     fn call_data_ready(socket: &Socket) {
-        // SAFETY: A field of a valid socket, which `socket` has; nobody changes it meanwhile.
+        // SAFETY: A field of a valid socket, which `socket` has; it does not change meanwhile.
         let callback = unsafe { (*socket.sk()).sk_data_ready };
         if let Some(callback) = callback {
-            // SAFETY: The socket is valid. Only for those that listen: those are not locked.
+            // SAFETY: The socket is valid. Only for listeners, whose callback TCP calls without the
+            // lock.
             unsafe { callback(socket.sk()) };
         }
     }
@@ -506,8 +507,8 @@ mod hooks {
         let hooked = Hooked::new(listener(Family::V4)?, echo.clone())?;
         call_data_ready(&hooked);
         assert_eq!(echo.refused.load(Relaxed), 1);
-        // An administrator can do this too. A call for a last connection may be under way, without
-        // a lock.
+        // An administrator can abort a listener too. TCP may then still be calling for a last
+        // connection, without a lock.
         hooked.abort();
         assert_eq!(hooked.state(), TcpState::Closed);
         call_data_ready(&hooked);
@@ -529,21 +530,21 @@ mod hooks {
     fn the_data_of_others_is_not_taken_for_a_hook() -> Result {
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(listener(Family::V4)?, events.clone())?;
-        // Nothing that could be called.
+        // Contains no function to call.
         let mut other = KBox::new([0u64; 16], GFP_KERNEL)?;
         let other = (&raw mut *other).cast::<u8>();
-        // SAFETY: The place of a field of a valid socket.
+        // SAFETY: A field of a valid socket lies inside the allocation.
         let place = unsafe { &raw mut (*hooked.sk()).sk_user_data };
-        // SAFETY: Nobody else changes the data of this socket.
+        // SAFETY: Nothing else changes the data of this socket.
         let ours = unsafe { place.read() };
         // `SK_USER_DATA_BPF`; `SK_USER_DATA_PSOCK` with `SK_USER_DATA_NOCOPY`; none.
         for flags in [2, 5, 0] {
-            // SAFETY: The field of a valid socket; what is written there outlives the call.
+            // SAFETY: A field of a valid socket; the memory written to it outlives the call.
             unsafe { place.write(other.map_addr(|addr| addr | flags).cast()) };
             call_data_ready(&hooked);
         }
         assert_eq!(events.calls.load(Relaxed), 0);
-        // SAFETY: The field of a valid socket; this is what was there.
+        // SAFETY: A field of a valid socket; this restores its old value.
         unsafe { place.write(ours) };
         call_data_ready(&hooked);
         assert_eq!(events.calls.load(Relaxed), 1);
@@ -567,8 +568,8 @@ mod hooks {
 
     #[test]
     fn the_owner_of_a_socket_keeps_what_it_looks_at() -> Result {
-        // Of two families, so that locking one within the other is nothing that lockdep has to know
-        // of.
+        // Two address families, so that lockdep does not object to locking one socket inside the
+        // other.
         let listener = socket(Family::V6)?.into_listener();
         listener.bind(&SockAddr::unspecified(Family::V6))?;
         listener.listen(1)?;
@@ -582,14 +583,14 @@ mod hooks {
         let passive = passive?;
         active.send(b"first")?;
         eventually(|| passive.peek(&mut [0; 8]) == Ok(5))?;
-        // More than TCP takes without a look at what has come meanwhile.
+        // More than TCP accepts without processing the backlog.
         let mut batch = TxBatch::new();
         let octets = KVec::from_elem(0u8, 4096, GFP_KERNEL)?;
         while batch.len() < TxBatch::CAPACITY - octets.len() {
             batch.put(&octets)?;
         }
         let waits = batch.len();
-        // It takes all that comes, and by that has it freed.
+        // Consumes everything that arrives, which frees it.
         let events = CountedEvents::new()?;
         let hooked = Hooked::new(passive, events.clone())?;
         hooked.with_inbound(|inbound| {
@@ -636,7 +637,7 @@ mod notifier {
     static DISAPPEARED: Atomic<u32> = Atomic::new(0);
     static ENDED: Atomic<u32> = Atomic::new(0);
 
-    /// Looks at the loopback interface of the first namespace.
+    /// Checks the loopback interface of the initial namespace.
     struct Loopback;
 
     fn is_as_expected(dev: &NetDevice) -> bool {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of batches that wait for TCP, without TCP.
+//! KUnit suite of batches, with a stand-in for TCP.
 
 #[kernel::prelude::kunit_tests(riwarp_batch)]
 mod batch {
     use super::super::*;
 
-    /// Takes up to `take` octets of a batch as TCP would, without keeping any page.
+    /// Accepts up to `take` octets of a batch as TCP would, without keeping a page.
     fn take(batch: &mut TxBatch, take: usize) -> Result<usize> {
         batch.send_with(SendHint::Push, |_, len| len.min(take) as c_int)
     }
@@ -22,7 +22,7 @@ mod batch {
         assert_eq!(batch.len(), 1);
         assert_eq!(take(&mut batch, 4)?, 1);
         assert!(batch.is_empty());
-        // With nothing to send nobody is called.
+        // An empty batch does not call `send`.
         let sent = batch.send_with(SendHint::Push, |_, _| -1);
         assert_eq!(sent, Ok(0));
         Ok(())
@@ -34,7 +34,7 @@ mod batch {
         let octets: [u8; 256] = crate::random::octets();
         let mut crc = crc32c::INIT;
         let start = batch.mark();
-        // More than one chunk, in pieces that do not divide it.
+        // More than one chunk, in pieces that do not divide a chunk.
         for len in (1..250).cycle().take(600) {
             let (piece, _) = octets.split_at(len);
             batch.put(piece)?;
@@ -103,7 +103,7 @@ mod batch {
         assert!(!batch.has_spare());
         batch.put(&[1; 8])?;
         assert!(!batch.has_spare());
-        // Some are free, some hold what waits, one is empty.
+        // Some chunks are free, some hold unsent octets, one is empty.
         batch.put_zeroes(5 * chunk)?;
         take(&mut batch, 3 * chunk)?;
         batch.reserve(6 * chunk, Grow::Sleep)?;
@@ -111,7 +111,7 @@ mod batch {
         batch.give_back();
         assert_eq!(batch.len(), 2 * chunk + 8);
         assert_eq!((batch.live.len, batch.spare.len), (3, 0));
-        // What waits is as it was, and there is room where it ends.
+        // Unsent octets are unchanged, and the last chunk has room.
         batch.put(b"end")?;
         assert_eq!(take(&mut batch, 2 * chunk + 8)?, 2 * chunk + 8);
         let mark = batch.mark();
@@ -119,7 +119,7 @@ mod batch {
         assert_eq!(batch.len(), 3);
         batch.give_back();
         assert!(!batch.has_spare());
-        // Nor is more kept if all of it is free.
+        // Keeps one chunk even if all are free.
         batch.reserve(4 * chunk, Grow::Sleep)?;
         batch.put_zeroes(batch.room())?;
         let all = batch.len();

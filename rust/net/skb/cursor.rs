@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Places in TCP's receive queue, and the way from one to the next: through the members of the
-//! queue, what hangs on them, and their fragments.
+//! Cursors in TCP's receive queue. They walk the members of the queue, their fragment lists, and
+//! the fragments of each.
 
 use super::Inbound;
 use super::Sk;
@@ -16,14 +16,15 @@ extern "C" {
     fn riwarp_helper_tcp_skb_seq(skb: *const Skb) -> u32;
 }
 
-/// A place in the receive queue.
+/// A position in the receive queue, with its memory.
 ///
 /// # Invariants
 ///
 /// `skb` is the head of the receive queue of the view that the cursor was made for, or a member of
 /// it. Unless it is the head: either `piece` is `skb` or a member of its fragment list; `part` is 0
-/// for its linear part, or the number of a fragment plus 1, the last one of those that adjoin. The
-/// `left` octets at `from` are the rest of that part; `from` is null if the CPU cannot read them.
+/// for its linear part, or the number of a fragment plus 1, the last one of those that adjoin.
+/// `from` and `left` are the address and length of the rest of that part; `from` is null if the CPU
+/// cannot read it.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
     /// The position, from the read position.
@@ -37,13 +38,13 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// The place of position 0.
+    /// Returns the cursor of position 0.
     ///
     /// # Safety
     ///
     /// The receive queue of `inbound` must not change while the result is used.
     pub(super) unsafe fn first(inbound: &Inbound<'_>) -> Option<Self> {
-        // SAFETY: `queue_of` wants a valid socket: by the invariants of `Inbound` it is.
+        // SAFETY: `queue_of` requires a valid socket: by the invariants of `Inbound` it is.
         let skb = unsafe { queue_of(inbound.sk) };
         // INVARIANT: `skb` is the head; nothing is left of it.
         let mut cursor = Self {
@@ -54,13 +55,13 @@ impl Cursor {
             piece: ptr::null_mut(),
             part: 0,
         };
-        // SAFETY: `next_skb` wants a cursor into the queue of `inbound`: the head of the queue is
-        // one.
+        // SAFETY: `next_skb` requires a cursor into the queue of `inbound`: the head of the queue
+        // is one.
         unsafe { cursor.next_skb(inbound) }.then_some(cursor)
     }
 
-    /// The memory at the place: where, and for how many octets, which is at least 1. `None` at the
-    /// end of the queue.
+    /// Returns the memory at the cursor: its address, and its length, at least 1. `None` at the end
+    /// of the queue, or if the CPU cannot read it.
     ///
     /// # Safety
     ///
@@ -69,8 +70,7 @@ impl Cursor {
     #[inline]
     pub(super) unsafe fn run(&mut self, inbound: &Inbound<'_>) -> Option<(*const u8, u32)> {
         while self.left == 0 {
-            // SAFETY: `next_part` wants a cursor into the queue of `inbound`, as this function does
-            // of its caller.
+            // SAFETY: `next_part` has the same requirements as this function.
             if !unsafe { self.next_part(inbound) } {
                 return None;
             }
@@ -78,14 +78,14 @@ impl Cursor {
         (!self.from.is_null()).then_some((self.from, self.left))
     }
 
-    /// Moves on inside of what [`Cursor::run`] gave.
+    /// Advances inside what [`Cursor::run`] returned.
     #[inline]
     pub(super) fn skip(&mut self, n: u32) {
         self.pos = self.pos.wrapping_add(n);
         self.pass(n);
     }
 
-    /// Leaves octets of the part behind, which count for no position.
+    /// Skips octets of the part without changing the position.
     #[inline]
     fn pass(&mut self, n: u32) {
         // INVARIANT: `n` is at most what the part has left.
@@ -96,89 +96,88 @@ impl Cursor {
         }
     }
 
-    /// Goes to the start of a part.
+    /// Moves to the start of a part.
     ///
     /// # Safety
     ///
     /// `piece` must be `skb` or a member of its fragment list, valid, and have the part.
     unsafe fn enter(&mut self, piece: *mut Skb, part: u32) {
-        // SAFETY: `part_of` wants a valid piece that has the part: the caller has made `piece` one.
+        // SAFETY: `part_of` requires a valid piece that has the part: the caller guarantees both.
         let (from, left) = unsafe { part_of(piece, part) };
         // INVARIANT: All of the part is left.
         (self.piece, self.part) = (piece, part);
         (self.from, self.left) = (from, left);
     }
 
-    /// Takes the fragments that begin in memory where this one ends into the same part: they are
-    /// pages in a row, which TCP names one by one.
+    /// Joins to this part the fragments that follow it in memory: adjacent pages that TCP lists one
+    /// by one.
     ///
     /// # Safety
     ///
-    /// The place must be the start of a fragment of `piece`, which is valid and has `frags` of
-    /// them.
+    /// The cursor must be at the start of a fragment of `piece`, which is valid and has `frags`
+    /// fragments.
     #[inline]
     unsafe fn join(&mut self, frags: u32) {
         while self.part < frags {
             let next = self.part.wrapping_add(1);
-            // SAFETY: `part_of` wants a valid piece that has the part: the caller says that `piece`
-            // is valid and has `frags` fragments, of which `next` is one, as just compared.
+            // SAFETY: `part_of` requires a valid piece that has the part: the caller guarantees
+            // that `piece` is valid and has `frags` fragments, of which `next` is one, as just
+            // checked.
             let (from, len) = unsafe { part_of(self.piece, next) };
             // CAST: `usize` has 64 bits.
             if from != self.from.wrapping_add(self.left as usize) {
                 return;
             }
-            // INVARIANT: It is the last fragment of those that are left.
+            // INVARIANT: `part` is the last of the joined fragments.
             self.part = next;
-            // NO-OVERFLOW: All of a socket buffer together has a length of 32 bits.
+            // NO-OVERFLOW: The length of a whole socket buffer has 32 bits.
             self.left = self.left.wrapping_add(len);
         }
     }
 
-    /// Goes to the start of the next part; `false` at the end of the queue.
+    /// Moves to the start of the next part; `false` at the end of the queue.
     ///
     /// # Safety
     ///
     /// As for [`Cursor::run`].
     unsafe fn next_part(&mut self, inbound: &Inbound<'_>) -> bool {
-        // SAFETY: `skb_shinfo()` wants a valid socket buffer: by the type invariant `piece` is
-        // `skb` or hangs on it, and the caller says that `skb` is a member of a queue that has not
-        // changed.
+        // SAFETY: `skb_shinfo()` requires a valid socket buffer: by the type invariant `piece` is
+        // `skb` or in its fragment list, and the caller guarantees that `skb` is a member of a
+        // queue that has not changed.
         let shinfo = unsafe { riwarp_helper_skb_shinfo(self.piece) };
-        // SAFETY: A valid socket buffer has its shared information; nobody adds fragments to one in
-        // a queue that is locked.
+        // SAFETY: A valid socket buffer has its shared information; its fragments do not change
+        // while the queue is locked.
         let frags = unsafe { (*shinfo).nr_frags };
-        // SAFETY: A valid socket buffer has its shared information; nobody changes the list in a
-        // queue that is locked.
+        // SAFETY: A valid socket buffer has its shared information; the list does not change while
+        // the queue is locked.
         let frag_list = unsafe { (*shinfo).frag_list };
         if self.part < u32::from(frags) {
-            // SAFETY: `enter` wants a piece of `skb` that has the part: by the type invariant this
-            // is one, and it has a fragment more, as just compared.
+            // SAFETY: `enter` requires a piece of `skb` that has the part: by the type invariant
+            // `piece` is one, and it has one more fragment, as just checked.
             unsafe { self.enter(self.piece, self.part.wrapping_add(1)) };
-            // SAFETY: `join` wants the place at the start of a fragment, which `enter` has just
-            // made so, and the number of them.
+            // SAFETY: `join` requires the cursor at the start of a fragment, where `enter` has put
+            // it, and the number of fragments.
             unsafe { self.join(frags.into()) };
             return true;
         }
         let next = if self.piece == self.skb {
             frag_list
         } else {
-            // SAFETY: `next_of` wants a valid member: by the type invariant the piece is one of the
-            // fragment list of `skb`.
+            // SAFETY: `next_of` requires a valid member: by the type invariant `piece` is one of
+            // the fragment list of `skb`.
             unsafe { next_of(self.piece) }
         };
         if next.is_null() {
-            // SAFETY: `next_skb` wants a cursor into the queue of `inbound`, as this function does
-            // of its caller.
+            // SAFETY: `next_skb` has the same requirements as this function.
             return unsafe { self.next_skb(inbound) };
         }
-        // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is a member of its
+        // SAFETY: `enter` requires a piece of `skb` that has the part: `next` is a member of its
         // fragment list, and each piece has a linear part.
         unsafe { self.enter(next, 0) };
         true
     }
 
-    /// Goes to the next member of the queue, and there to where the position is; `false` at the end
-    /// of the queue.
+    /// Moves to the position in the next member of the queue; `false` at the end of the queue.
     ///
     /// # Safety
     ///
@@ -186,19 +185,18 @@ impl Cursor {
     /// queue must not have changed since the cursor was made.
     unsafe fn next_skb(&mut self, inbound: &Inbound<'_>) -> bool {
         loop {
-            // SAFETY: `next_of` wants a valid member of a queue, or its head: the caller says that
-            // `skb` is one, or it was found below.
+            // SAFETY: `next_of` requires a valid member of a queue, or its head: the caller
+            // guarantees that `skb` is one, or it was found below.
             let next = unsafe { next_of(self.skb) };
-            // SAFETY: `queue_of` wants a valid socket: by the invariants of `Inbound` it is.
+            // SAFETY: `queue_of` requires a valid socket: by the invariants of `Inbound` it is.
             if next == unsafe { queue_of(inbound.sk) } {
                 return false;
             }
             self.skb = next;
-            // SAFETY: `enter` wants a piece of `skb` that has the part: `next` is that member
+            // SAFETY: `enter` requires a piece of `skb` that has the part: `next` is that member
             // itself, which has a linear part.
             unsafe { self.enter(next, 0) };
-            // Members may overlap: TCP keeps a packet that repeats what is there already, if
-            // something new follows.
+            // Members may overlap: TCP queues a packet that repeats octets if new ones follow.
             // SAFETY: `TCP_SKB_CB()` is for socket buffers in TCP's queues, of which `next` is a
             // valid one.
             let start = unsafe { riwarp_helper_tcp_skb_seq(next) };
@@ -207,15 +205,15 @@ impl Cursor {
             if repeated >= unsafe { (*next).len } {
                 continue;
             }
-            // The octets of this member that lie before the position.
+            // Skips the octets of this member that lie before the position.
             while repeated > 0 {
                 let n = self.left.min(repeated);
                 self.pass(n);
                 // NO-OVERFLOW: `n` is at most `repeated`.
                 repeated = repeated.wrapping_sub(n);
-                // SAFETY: `next_part` wants a cursor to a member of the queue, which `next` is.
-                // More octets of this member follow, since it has more than `repeated`; so this
-                // does not come back here.
+                // SAFETY: `next_part` requires a cursor to a member of the queue, which `next` is.
+                // The member has more than `repeated` octets, so `next_part` does not recurse into
+                // this function.
                 if repeated > 0 && !unsafe { self.next_part(inbound) } {
                     return false;
                 }
@@ -225,31 +223,30 @@ impl Cursor {
     }
 }
 
-/// The head of a receive queue, as a member of it.
+/// Returns the head of a receive queue, as a member of it.
 ///
 /// # Safety
 ///
 /// `sk` must be a valid socket.
 #[inline]
 unsafe fn queue_of(sk: *mut Sk) -> *mut Skb {
-    // SAFETY: The place of a field is inside of the allocation, since the caller has made `sk`
-    // valid.
+    // SAFETY: The field lies inside the allocation, since the caller guarantees that `sk` is valid.
     unsafe { &raw mut (*sk).sk_receive_queue }.cast()
 }
 
-/// The member after `skb`, of a queue or fragment list.
+/// Returns the member after `skb` in a queue or fragment list.
 ///
 /// # Safety
 ///
-/// `skb` must be a valid member, or the head of a queue, which begins as its members do.
+/// `skb` must be a valid member, or the head of a queue, which starts with the same fields.
 #[inline]
 unsafe fn next_of(skb: *mut Skb) -> *mut Skb {
-    // SAFETY: The caller has made `skb` a valid member or head, both of which begin with `next`;
-    // all variants of the union have it there.
+    // SAFETY: The caller guarantees that `skb` is a valid member or head. Both start with `next`,
+    // as do all variants of the union.
     unsafe { (*skb).__bindgen_anon_1.__bindgen_anon_1.next }
 }
 
-/// Where a part of a piece is, and how long.
+/// Returns the address and length of a part of a piece.
 ///
 /// # Safety
 ///
@@ -257,25 +254,24 @@ unsafe fn next_of(skb: *mut Skb) -> *mut Skb {
 #[inline]
 unsafe fn part_of(piece: *mut Skb, part: u32) -> (*const u8, u32) {
     let Some(frag) = part.checked_sub(1) else {
-        // SAFETY: The caller has made `piece` valid.
+        // SAFETY: The caller guarantees that `piece` is valid.
         let data = unsafe { (*piece).data };
-        // SAFETY: The caller has made `piece` valid.
+        // SAFETY: The caller guarantees that `piece` is valid.
         let len = unsafe { (*piece).len };
-        // SAFETY: The caller has made `piece` valid.
+        // SAFETY: The caller guarantees that `piece` is valid.
         let data_len = unsafe { (*piece).data_len };
         // NO-OVERFLOW: `data_len` is the part of `len` that is not linear.
         return (data, len.wrapping_sub(data_len));
     };
-    // SAFETY: `skb_shinfo()` wants a valid socket buffer: the caller has made `piece` one.
+    // SAFETY: `skb_shinfo()` requires a valid socket buffer: the caller guarantees that `piece` is
+    // one.
     let shinfo = unsafe { riwarp_helper_skb_shinfo(piece) };
-    // SAFETY: The place of a field is inside of the allocation: a valid buffer has its shared
-    // information.
+    // SAFETY: The field lies inside the allocation: a valid buffer has its shared information.
     let frags = unsafe { &raw const (*shinfo).frags };
-    // SAFETY: The fragment is inside of the array, since the caller says that `piece` has it.
+    // SAFETY: The fragment lies inside the array, since the caller guarantees that `piece` has it.
     // CAST: `usize` has 64 bits.
     let frag = unsafe { frags.cast::<bindings::skb_frag_t>().add(frag as usize) };
-    // SAFETY: `skb_frag_address_safe()` wants a valid fragment, of which `frag` is one, as just
-    // found.
+    // SAFETY: `skb_frag_address_safe()` requires a valid fragment: `frag` is one, as just found.
     let from = unsafe { riwarp_helper_skb_frag_address(frag) };
     // SAFETY: `frag` is a valid fragment, as just found.
     (from.cast_const().cast(), unsafe { (*frag).len })

@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Batches on their way to TCP.
+//! Sending batches to TCP.
 
 use super::Socket;
 use crate::bindings;
 use crate::net::TxBatch;
 use kernel::prelude::*;
 
-/// Whether the caller will send more at once, so that a last packet that is not full may wait for
-/// it.
+/// Whether the next send follows at once, so that TCP may hold back a partial last packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendHint {
-    /// This is the end for now: send all.
+    /// No send follows: send everything.
     Push,
     /// The next send follows at once.
     MoreFollows,
 }
 
 impl Socket {
-    /// Gives all that waits in a batch to TCP, without copying it; gives how many octets TCP took,
-    /// which the batch then forgets. Context: process.
+    /// Sends the octets of a batch without copying; removes those that TCP accepts from the batch
+    /// and returns their number. Context: process.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if TCP takes none now (`write_space` follows), `EPIPE`, or what happened to the
+    /// `EAGAIN` if TCP accepts none now (`write_space` follows), `EPIPE`, or the error of the
     /// connection.
     #[inline]
     pub fn send_batch(&self, batch: &mut TxBatch, more: SendHint) -> Result<usize> {
-        // Straight to TCP: what lies above it (security modules, the address family) has nothing to
-        // say about sockets of the kernel.
-        // SAFETY: `send_locked` wants a valid TCP socket that the caller owns: `locked` gives one
-        // that it owns for the call.
+        // Calls TCP directly: the layers above it (security modules, the address family) do not
+        // apply to kernel sockets.
+        // SAFETY: `send_locked` requires a valid TCP socket that the caller owns: `locked` gives
+        // one, owned during the call.
         self.locked(|sk| unsafe { send_locked(sk, batch, more) })
     }
 }
@@ -39,53 +38,52 @@ impl Socket {
 ///
 /// # Safety
 ///
-/// `sk` must be a valid TCP socket. Either the caller owns it, or holds its spin lock while nobody
-/// owns it.
+/// `sk` must be a valid TCP socket. The caller must own it, or hold its spin lock while it has no
+/// owner.
 pub(in crate::net) unsafe fn send_locked(
     sk: *mut bindings::sock,
     batch: &mut TxBatch,
     more: SendHint,
 ) -> Result<usize> {
-    // SAFETY: `round_mss` wants a valid TCP socket that is locked: the caller says that it owns
-    // `sk` or holds its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
+    // SAFETY: `round_mss` requires a valid TCP socket that is locked: the caller owns `sk` or holds
+    // its spin lock. Its `struct sock` is the head of a `struct tcp_sock`.
     unsafe { round_mss(sk.cast()) };
     batch.send_with(more, |msg, len| {
-        // SAFETY: `tcp_sendmsg_locked()` wants a valid TCP socket that is locked, as the caller
-        // says that `sk` is, and a message that describes memory of that length, which `send_with`
-        // gives. With the spin lock held it must not sleep, nor work off a backlog: `MSG_DONTWAIT`
-        // is set, memory comes without waiting (see `Socket::setup`), and the backlog of a socket
-        // that nobody owns is empty.
+        // SAFETY: `tcp_sendmsg_locked()` requires a valid TCP socket that is locked, which the
+        // caller guarantees, and a message that describes memory of that length, which `send_with`
+        // gives. With the spin lock held it must not sleep or process a backlog: `MSG_DONTWAIT` is
+        // set, allocations do not sleep (see `Socket::setup`), and the backlog of a socket without
+        // an owner is empty.
         unsafe { bindings::tcp_sendmsg_locked(sk, msg, len) }
     })
 }
 
-/// Has TCP make segments of a multiple of 4 octets, as full FPDUs are long.
+/// Makes TCP build segments of a multiple of 4 octets, as full FPDUs are.
 ///
-/// In a longer segment the first octets of the next FPDU would follow, which then lies in two, and
-/// so do all behind it. TCP reckons this size anew as the peer's window grows; then the most that
-/// the peer takes counts, which is rounded for good.
+/// A longer segment would also carry the first octets of the next FPDU, and so split it and all
+/// FPDUs after it. TCP recomputes the size as the peer's window grows, bounded by `mss_clamp`,
+/// which is rounded once and stays so.
 ///
 /// # Safety
 ///
-/// `tp` must be a valid TCP socket that is locked, by its owner or by its spin lock.
+/// `tp` must be a valid TCP socket that is locked, by an owner or by its spin lock.
 #[inline]
 unsafe fn round_mss(tp: *mut bindings::tcp_sock) {
-    // SAFETY: The place of a field is inside of the allocation, since the caller has made `tp`
-    // valid.
+    // SAFETY: The field lies inside the allocation, since the caller guarantees that `tp` is valid.
     let mss = unsafe { &raw mut (*tp).mss_cache };
-    // SAFETY: The field of a valid socket, which nobody writes while it is locked.
+    // SAFETY: A field of a valid socket, which does not change while it is locked.
     let now = unsafe { mss.read() };
     let odd = now % 4;
     if odd != 0 {
-        // SAFETY: The field of a valid socket that is locked; those who read it without may see the
+        // SAFETY: A field of a valid socket that is locked; readers without the lock may see the
         // old or the new value.
         unsafe { mss.write_volatile(now.wrapping_sub(odd)) };
-        // SAFETY: The place of a field is inside of the allocation, since the caller has made `tp`
+        // SAFETY: The field lies inside the allocation, since the caller guarantees that `tp` is
         // valid.
         let most = unsafe { &raw mut (*tp).rx_opt.mss_clamp };
-        // SAFETY: The field of a valid socket, which nobody writes while it is locked.
+        // SAFETY: A field of a valid socket, which does not change while it is locked.
         let clamp = unsafe { most.read() };
-        // SAFETY: The field of a valid socket that is locked; those who read it without may see the
+        // SAFETY: A field of a valid socket that is locked; readers without the lock may see the
         // old or the new value.
         unsafe { most.write_volatile(clamp & !3) };
     }
