@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Synchronisation that the `kernel` crate does not have: a spin lock against bottom halves, and
-//! the knowledge that they are off ([`BhOff`]), work of one context at a time without waiting
-//! ([`SerialTask`]), values that can be taken back ([`BhRevocable`]), the one object of a module
-//! that callbacks have to find ([`ModuleCell`]), and fields that keep apart what CPUs write
-//! ([`NextCacheLine`]).
+//! Synchronisation that the `kernel` crate lacks: a spin lock that disables bottom halves
+//! ([`SpinLockBh`]), proof that they are off ([`BhOff`]), exclusive work without waiting
+//! ([`SerialTask`]), revocable values ([`BhRevocable`]), a static cell for the object that
+//! callbacks use ([`ModuleCell`]), and fields that start a cache line ([`NextCacheLine`]).
 //!
 //! C headers: `include/linux/spinlock.h`, `include/linux/bottom_half.h`.
 
@@ -34,14 +33,14 @@ extern "C" {
     fn riwarp_helper_spin_unlock_bh(lock: *mut bindings::spinlock_t);
 }
 
-/// Begins a line of the CPU's cache, as a field of a `#[repr(C)]` struct: what one CPU writes all
-/// the time is not to lie in a line with what another one reads.
+/// Starts a new cache line, as a field of a `#[repr(C)]` struct, so that fields that one CPU writes
+/// often do not share a line with fields that another reads.
 #[repr(align(64))]
 pub struct NextCacheLine;
 
-/// A spin lock that is shared between process context and softirq.
+/// A spin lock shared between process context and softirq.
 ///
-/// Holding it keeps bottom halves off this CPU. Data that hard interrupts use too belongs into
+/// Holding it keeps bottom halves off on this CPU. Data that hard interrupts use too belongs in a
 /// [`kernel::sync::SpinLockIrq`]. The lock must not be released with interrupts disabled.
 ///
 /// # Examples
@@ -56,10 +55,10 @@ pub struct NextCacheLine;
 /// ```
 pub type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
 
-/// What makes a [`Lock`] a [`SpinLockBh`].
+/// The backend that makes a [`Lock`] a [`SpinLockBh`].
 pub struct SpinLockBhBackend;
 
-/// Makes the initialiser of a [`SpinLockBh`] with a lockdep class of its own.
+/// Returns the initialiser of a [`SpinLockBh`] with a lockdep class of its own.
 #[macro_export]
 macro_rules! new_spinlock_bh {
     ($inner:expr $(, $name:literal)? $(,)?) => {
@@ -72,16 +71,16 @@ macro_rules! new_spinlock_bh {
 }
 pub use new_spinlock_bh;
 
-// SAFETY: `spin_lock_bh` gives mutual exclusion between all that lock with it, which is every user
-// of this backend.
+// SAFETY: `spin_lock_bh` gives mutual exclusion between its callers, which all users of this
+// backend are.
 unsafe impl Backend for SpinLockBhBackend {
     type State = bindings::spinlock_t;
     type GuardState = ();
 
     #[inline]
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
-        // SAFETY: By the contract of `Backend::init`, `ptr` is valid for writes, `name` and `key`
-        // live for ever.
+        // SAFETY: By the contract of `Backend::init`, `ptr` is valid for writes, and `name` and
+        // `key` are never freed.
         unsafe { bindings::__spin_lock_init(ptr, name, key) }
     }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bottom halves that are off, as a value.
+//! Proof that bottom halves are off, as a value.
 //!
-//! Much of what happens to a message happens with bottom halves off, and asks for that several
-//! times. Whoever has a [`BhOff`] need not switch them off once more.
+//! Much of the work on a message requires bottom halves off, at several levels. A function that
+//! takes a [`BhOff`] need not disable them again.
 //!
 //! C header: `include/linux/bottom_half.h`.
 
@@ -23,7 +23,7 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// They are, and whoever made this does not switch them on before the end of `'a`.
+/// Bottom halves are off on this CPU and stay off until the end of `'a`.
 #[derive(Clone, Copy)]
 pub struct BhOff<'a> {
     _life: PhantomData<&'a ()>,
@@ -33,44 +33,43 @@ pub struct BhOff<'a> {
 impl BhOff<'_> {
     /// # Safety
     ///
-    /// Bottom halves must be off on this CPU, and stay so until the end of the lifetime that the
-    /// caller gives the result.
+    /// Bottom halves must be off on this CPU, and stay off until the end of the result's lifetime.
     #[inline]
     pub(crate) const unsafe fn assume() -> Self {
-        // INVARIANT: The caller keeps them off for as long as the lifetime.
+        // INVARIANT: The caller keeps them off for the lifetime.
         Self {
             _life: PhantomData,
             _not_send: NotThreadSafe,
         }
     }
 
-    /// Switches bottom halves off while `f` runs, which must not sleep.
+    /// Runs `f`, which must not sleep, with bottom halves off.
     ///
     /// Context: process or softirq, interrupts enabled.
     #[inline]
     pub fn run<R>(f: impl FnOnce(BhOff<'_>) -> R) -> R {
-        // SAFETY: `local_bh_disable()` wants to be undone in the same context, which is done below.
+        // SAFETY: `local_bh_disable()` must be undone in the same context, which happens below.
         unsafe { riwarp_helper_local_bh_disable() };
-        // SAFETY: `assume` wants them off for the lifetime of its result. They were just switched
-        // off, and are until `f` returns; `f` is for any lifetime, so that the value cannot leave
-        // it.
+        // SAFETY: `assume` requires bottom halves off for the lifetime of its result. They were
+        // just disabled, and stay so until `f` returns; `f` accepts any lifetime, so the value
+        // cannot escape from it.
         let ret = f(unsafe { BhOff::assume() });
-        // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context, that
+        // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context: the one
         // above.
         unsafe { riwarp_helper_local_bh_enable() };
         ret
     }
 
-    /// Locks without switching them off: what [`SpinLockBh`] does beyond a spin lock.
+    /// Locks a [`SpinLockBh`] without disabling bottom halves again.
     #[inline]
     pub fn lock<'b, T>(self, lock: &'b SpinLockBh<T>) -> Guard<'b, T, SpinLockBackend>
     where
         Self: 'b,
     {
-        // SAFETY: The cast wants two types of one layout that exclude each other: both are a `Lock`
-        // (`repr(C)`) of a `spinlock_t` and a `T`, and both lock that with `spin_lock`. The other
-        // users of the lock cannot come in between on this CPU, since by the invariant of `self`
-        // bottom halves are off as long as the guard can live.
+        // SAFETY: The cast requires two types of one layout that exclude each other: both are a
+        // `Lock` (`repr(C)`) of a `spinlock_t` and a `T`, and both lock it with `spin_lock`. Other
+        // users of the lock cannot interrupt on this CPU, since by the invariant of `self` bottom
+        // halves are off as long as the guard can live.
         unsafe { &*(&raw const *lock).cast::<SpinLock<T>>() }.lock()
     }
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Values that can be taken back from users in softirq: whoever revokes the value waits until
-//! nobody uses it any more.
+//! Values whose access can be revoked from users in softirq: revoking waits until no user is left.
 //!
-//! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer was revoked, no placement may be in
-//! flight any more.
+//! RFC 5040, section 8.1.1 (RDMAP-165): once access to a buffer is revoked, no placement may be in
+//! flight.
 
 use super::bh::BhOff;
 use core::cell::UnsafeCell;
@@ -26,50 +25,50 @@ extern "C" {
     fn riwarp_helper_raw_smp_processor_id() -> c_uint;
 }
 
-/// A value that any context may use until it is taken out.
+/// A value that any context may use until it is revoked.
 ///
-/// An access costs one atomic addition, to a count that only some of the CPUs use. Users run with
-/// bottom halves off and must not sleep, so that the wait in [`BhRevocable::revoke`] is short and
-/// never for somebody on the same CPU.
+/// An access costs one atomic addition, to a count that only some of the CPUs share. Users run with
+/// bottom halves off and must not sleep, so the wait in [`BhRevocable::revoke`] is short and never
+/// for a user on the same CPU.
 ///
 /// # Invariants
 ///
-/// Each of `users` is the number of guards that were counted there, plus [`UPDATING`] while a call
-/// of [`BhRevocable::update`] is under way, plus [`REVOKED`] after the value was revoked; never
-/// both. Who adds one of these adds it to the first count before the others, and takes it from the
-/// first after the others. The value is initialised and only read by guards until the first
-/// revocation has seen all of `users` equal to [`REVOKED`]; that call moves it out, and nobody
-/// touches it after. While all of `users` are [`UPDATING`], the call that added it has the value
-/// for itself.
+/// Each of `users` is the number of guards counted there, plus [`UPDATING`] while a call of
+/// [`BhRevocable::update`] runs, or plus [`REVOKED`] after the value was revoked; never both. A
+/// call adds such a mark to the first count before the others, and removes it from the first after
+/// the others. The value is initialised and only read by guards until the first revocation has seen
+/// all of `users` equal to [`REVOKED`]; that call moves it out, and nothing accesses it afterwards.
+/// While all of `users` are [`UPDATING`], the call that added the mark has exclusive access.
 pub struct BhRevocable<T> {
     users: [Users; STRIPES],
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-/// Users that came in on some of the CPUs, in a cache line of their own.
+/// The count of users of some of the CPUs, in a cache line of its own.
 #[repr(align(64))]
 struct Users(Atomic<c_int>);
 
-/// In how many counts the CPUs share. With one, all that use a memory region at a time would wait
-/// for its cache line; revoking looks at each.
+/// The number of counts. With one, all CPUs that use a memory region would contend for its cache
+/// line; revoking has to read each.
 const STRIPES: usize = 4;
 
 /// Added to the number of users when the value is revoked.
 const REVOKED: c_int = 1 << 30;
-/// Added to the number of users while the value is being changed; more than there can be users.
+/// Added to the number of users during an update; above any possible number of users.
 const UPDATING: c_int = 1 << 29;
 
-// SAFETY: It owns its value and nothing else that is bound to a thread; so it may go to another
-// thread if the value may.
+// SAFETY: Only the value could be bound to a thread; so it may move to another thread if the value
+// may.
 unsafe impl<T: Send> Send for BhRevocable<T> {}
-// SAFETY: What a shared one gives out are references to the value, by guards, hence `Sync`, and the
-// value, by `revoke`, and access to it alone, by `update`, on any thread, hence `Send`.
+// SAFETY: Through a shared reference any thread gets references to the value, by guards, which
+// requires `Sync`, and the value itself or exclusive access to it, by `revoke` and `update`, which
+// requires `Send`.
 unsafe impl<T: Send + Sync> Sync for BhRevocable<T> {}
 
 impl<T: Send + Sync> BhRevocable<T> {
-    /// Makes one with a value that can be used.
+    /// Makes one whose value is accessible.
     pub const fn new(value: T) -> Self {
-        // INVARIANT: No users, not revoked, the value is there.
+        // INVARIANT: No users, not revoked, the value is initialised.
         Self {
             users: [const { Users(Atomic::new(0)) }; STRIPES],
             value: UnsafeCell::new(MaybeUninit::new(value)),
@@ -78,7 +77,7 @@ impl<T: Send + Sync> BhRevocable<T> {
 
     /// Gives access to the value, unless it was revoked.
     ///
-    /// Bottom halves stay off while the guard lives; whoever holds it must not sleep.
+    /// Bottom halves stay off while the guard lives; its holder must not sleep.
     ///
     /// Context: process or softirq; also with interrupts disabled, if they stay so for the life of
     /// the guard.
@@ -86,21 +85,22 @@ impl<T: Send + Sync> BhRevocable<T> {
         self.access_with(BottomHalvesOff::new())
     }
 
-    /// As [`BhRevocable::try_access`], for who has switched bottom halves off already.
+    /// Gives access as [`BhRevocable::try_access`] does, for a caller that has bottom halves off
+    /// already.
     #[inline]
     pub fn try_access_bh_off<'a>(&'a self, _off: BhOff<'a>) -> Option<BhRevocableGuard<'a, T>> {
-        // INVARIANT: They are off for as long as the guard can live.
+        // INVARIANT: Bottom halves are off as long as the guard can live.
         self.access_with(BottomHalvesOff {
             disabled: false,
             _not_send: NotThreadSafe,
         })
     }
 
-    /// The count for this CPU. It may be another CPU a moment later, to no harm.
+    /// Returns the count for this CPU. The task may move to another CPU afterwards, which does no
+    /// harm.
     #[inline]
     fn users_here(&self) -> &Atomic<c_int> {
-        // SAFETY: `raw_smp_processor_id()` has no requirements; that the number may be wrong at
-        // once does not matter here.
+        // SAFETY: `raw_smp_processor_id()` has no requirements; a stale number is acceptable here.
         let cpu = unsafe { riwarp_helper_raw_smp_processor_id() };
         // CAST: `usize` has 64 bits. NO-PANIC: Less than the length.
         &self.users[cpu as usize % STRIPES].0
@@ -109,48 +109,47 @@ impl<T: Send + Sync> BhRevocable<T> {
     #[inline]
     fn access_with(&self, bh: BottomHalvesOff) -> Option<BhRevocableGuard<'_, T>> {
         let users = self.users_here();
-        // The guard undoes all of this, in the case of a revoked value too.
+        // The guard's drop undoes the addition, also if the value was revoked.
         let guard = BhRevocableGuard {
             revocable: self,
             users,
             _bh: bh,
         };
-        // ORDERING: the use of the value comes after; pairs with `Full` in `claim`: either this
-        // call sees the mark, or `claim` sees this user.
+        // ORDERING: the use of the value comes after this; pairs with `Full` in `claim`: either
+        // this call sees the mark, or `claim` sees this user.
         if users.fetch_add(1, Full) >= UPDATING {
             return None;
         }
         Some(guard)
     }
 
-    /// Changes the value while nobody uses it, and says whether it did: not if the value was
-    /// revoked.
+    /// Changes the value with exclusive access; returns `false` if the value was revoked.
     ///
-    /// Spins until all guards are gone and other changes are done; meanwhile
-    /// [`BhRevocable::try_access`] gives `None`. `f` runs with bottom halves off, must not sleep,
-    /// and must be short. Must not be called by somebody who holds a guard of the same value, nor
-    /// from `f`.
+    /// Spins until all guards are dropped and other updates have finished; meanwhile
+    /// [`BhRevocable::try_access`] returns `None`. `f` runs with bottom halves off, must not sleep,
+    /// and must be short. The caller must not hold a guard of the same value, nor call this from
+    /// `f`.
     ///
     /// Context: as for [`BhRevocable::try_access`].
     pub fn update(&self, f: impl FnOnce(&mut T)) -> bool {
-        // Bottom halves stay off until the end, so that nobody on this CPU waits for this call in
-        // vain.
+        // Bottom halves stay off until the end, so that a softirq on this CPU cannot spin for this
+        // call.
         let _bh = BottomHalvesOff::new();
         if !self.claim(UPDATING) {
             return false;
         }
         // SAFETY: By the type invariant the value is initialised, since `claim` found it not
-        // revoked, and this call has it for itself until it takes `UPDATING` back; those that add
-        // themselves meanwhile turn back without a look at it.
+        // revoked, and this call has exclusive access until it removes `UPDATING`; users that
+        // arrive meanwhile back off without accessing it.
         f(unsafe { (*self.value.get()).assume_init_mut() });
         for users in self.users.iter().rev() {
-            // ORDERING: the change comes before; pairs with `Full` in `try_access`.
+            // ORDERING: the change comes before this; pairs with `Full` in `access_with`.
             users.0.fetch_sub(UPDATING, Release);
         }
         true
     }
 
-    /// Adds `mark` and waits until nobody uses the value; `false` if it was revoked.
+    /// Adds `mark` and waits until no guard is left; `false` if the value was revoked.
     fn claim(&self, mark: c_int) -> bool {
         let [Users(first), others @ ..] = &self.users;
         let mut seen = first.load(Relaxed);
@@ -171,7 +170,7 @@ impl<T: Send + Sync> BhRevocable<T> {
                 Err(now) => seen = now,
             }
         }
-        // INVARIANT: The first count has the mark, so that nobody else adds one.
+        // INVARIANT: The first count has the mark, so no other call adds one.
         for users in others {
             users.0.fetch_add(mark, Full);
         }
@@ -185,25 +184,25 @@ impl<T: Send + Sync> BhRevocable<T> {
         true
     }
 
-    /// Takes the value out, once nobody uses it any more. Gives `None` if another call did or does
-    /// so.
+    /// Revokes the value and returns it once no guard is left; `None` if another call has revoked
+    /// it.
     ///
-    /// Spins until all guards are gone. Must not be called by somebody who holds a guard of the
-    /// same value, nor in hard interrupt context.
+    /// Spins until all guards are dropped. The caller must not hold a guard of the same value, nor
+    /// be in hard interrupt context.
     ///
     /// Context: process or softirq.
     pub fn revoke(&self) -> Option<T> {
         if !self.claim(REVOKED) {
             return None;
         }
-        // SAFETY: `assume_init_read` wants an initialised value that is read out once. By the type
-        // invariant it is initialised until the first revocation; only the call that added
+        // SAFETY: `assume_init_read` requires an initialised value that is moved out once. By the
+        // type invariant it is initialised until the first revocation; only the call that added
         // `REVOKED` gets here, once, and has waited for all guards. Later users see the mark and
-        // turn back.
+        // back off.
         Some(unsafe { (*self.value.get()).assume_init_read() })
     }
 
-    /// Says whether the value can be used. It may be revoked a moment later. Context: any.
+    /// Says whether the value is not revoked. It may be revoked right afterwards. Context: any.
     #[inline]
     pub fn is_accessible(&self) -> bool {
         self.users_here().load(Relaxed) < REVOKED
@@ -213,8 +212,8 @@ impl<T: Send + Sync> BhRevocable<T> {
 impl<T> Drop for BhRevocable<T> {
     fn drop(&mut self) {
         if *self.users[0].0.get_mut() < REVOKED {
-            // SAFETY: By the type invariant the value is initialised as long as it was not revoked,
-            // and whoever has `&mut` is the only user.
+            // SAFETY: By the type invariant the value is initialised unless it was revoked, and
+            // `&mut self` excludes other users.
             unsafe { self.value.get_mut().assume_init_drop() };
         }
     }
@@ -224,12 +223,12 @@ impl<T> Drop for BhRevocable<T> {
 ///
 /// # Invariants
 ///
-/// Counted in `users`, which is one of `revocable.users`. If it was given out, it was counted while
-/// the value was neither revoked nor being updated.
+/// The guard is counted in `users`, one of `revocable.users`. A guard that was returned was counted
+/// while the value was neither revoked nor being updated.
 pub struct BhRevocableGuard<'a, T> {
     revocable: &'a BhRevocable<T>,
     users: &'a Atomic<c_int>,
-    /// Dropped last, after the count is gone.
+    /// Dropped last, after the count is taken back.
     _bh: BottomHalvesOff,
 }
 
@@ -238,9 +237,9 @@ impl<T> Deref for BhRevocableGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: By its invariant this guard is counted, and `access_with` gave it out before the
-        // value was revoked. By the invariants of the type the value is initialised, and only read,
-        // until the count is gone.
+        // SAFETY: By its invariant this guard is counted, and `access_with` returned it before the
+        // value was revoked. By the invariants of [`BhRevocable`] the value is initialised, and
+        // only read, until the count is taken back.
         unsafe { (*self.revocable.value.get()).assume_init_ref() }
     }
 }
@@ -248,18 +247,18 @@ impl<T> Deref for BhRevocableGuard<'_, T> {
 impl<T> Drop for BhRevocableGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING: the uses of the value come before; pairs with `Acquire` in
+        // ORDERING: the uses of the value come before this; pairs with `Acquire` in
         // `BhRevocable::claim`.
         self.users.fetch_sub(1, Release);
     }
 }
 
-/// Keeps bottom halves off this CPU as long as it lives.
+/// Keeps bottom halves off on this CPU while it lives.
 ///
 /// # Invariants
 ///
-/// If `disabled`, bottom halves were disabled for this value, on this CPU. If not, they are off in
-/// any case for as long as the value can live.
+/// If `disabled`, bottom halves were disabled for this value, on this CPU. If not, they are off
+/// anyway as long as the value can live.
 struct BottomHalvesOff {
     disabled: bool,
     _not_send: NotThreadSafe,
@@ -268,11 +267,11 @@ struct BottomHalvesOff {
 impl BottomHalvesOff {
     #[inline]
     fn new() -> Self {
-        // SAFETY: `riwarp_helper_bh_off()` may be called in any context, and wants what it did
-        // (which it returns) to be undone in the same one: that is what the drop does, on the same
+        // SAFETY: `riwarp_helper_bh_off()` may be called in any context; if it returns true,
+        // `local_bh_enable()` must follow in the same context: the drop calls it, on the same
         // thread.
         let disabled = unsafe { riwarp_helper_bh_off() };
-        // INVARIANT: Just done.
+        // INVARIANT: The helper just did so.
         Self {
             disabled,
             _not_send: NotThreadSafe,
@@ -285,7 +284,7 @@ impl Drop for BottomHalvesOff {
     fn drop(&mut self) {
         if self.disabled {
             // SAFETY: `local_bh_enable()` undoes one `local_bh_disable()` of the same context: by
-            // the type invariant that for this value, which is not `Send`.
+            // the type invariant the one of this value, which is not `Send`.
             unsafe { riwarp_helper_local_bh_enable() };
         }
     }
@@ -303,7 +302,7 @@ mod tests {
     use kernel::time::Instant;
     use kernel::time::Monotonic;
 
-    /// Adds 1 to a count when it goes.
+    /// Adds 1 to a count when dropped.
     struct CountedDrop<'a>(&'a Atomic<i32>);
 
     impl Drop for CountedDrop<'_> {
@@ -352,7 +351,7 @@ mod tests {
         let revocable = BhRevocable::new(1);
         assert!(revocable.update(|value| *value = 2));
         assert_eq!(revocable.try_access().as_deref(), Some(&2));
-        // While it changes, nobody gets access.
+        // During an update, access is refused.
         assert!(revocable.update(|_| assert!(revocable.try_access().is_none())));
         assert_eq!(revocable.try_access().as_deref(), Some(&2));
     }
@@ -378,8 +377,8 @@ mod tests {
         assert_eq!(drops.load(Relaxed), 2);
     }
 
-    /// A value, and somebody on another CPU who uses it until he sees that he is in the way, and
-    /// for a while after.
+    /// A value with a visitor on another CPU, which holds a guard until it sees that a call waits
+    /// for it, and a little longer.
     struct Visited {
         revocable: BhRevocable<i32>,
         inside: Atomic<i32>,
@@ -387,7 +386,7 @@ mod tests {
     }
 
     impl Visited {
-        /// Makes it, and waits until the visitor is inside.
+        /// Makes one and waits until the visitor holds its guard.
         fn new(queue: &OwnedQueue) -> Result<Arc<Self>> {
             let this = Self {
                 revocable: BhRevocable::new(7),
@@ -422,7 +421,7 @@ mod tests {
         }
     }
 
-    /// After that somebody is stuck.
+    /// The time after which a test gives up.
     const LONG: Delta = Delta::from_secs(10);
 
     fn queue() -> Result<OwnedQueue> {
@@ -463,7 +462,7 @@ mod tests {
         let outer = revocable.try_access();
         drop(revocable.try_access());
         drop(outer);
-        // Would be told by lockdep and by the check for sleeping while atomic.
+        // With bottom halves off, lockdep and the sleep-in-atomic check would warn here.
         kernel::time::delay::fsleep(kernel::time::Delta::from_micros(10));
     }
 }

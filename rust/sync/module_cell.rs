@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The one object that callbacks without a context of their own have to find.
+//! A static cell for the object that callbacks without a context argument use.
 //!
-//! Some interfaces of the kernel (link types, notifiers) call a plain function. A module keeps the
-//! object that such a function needs in a static [`ModuleCell`], from the time that it registers
-//! the function to the time that it unregisters it.
+//! Some kernel interfaces (link types, notifiers) call a plain function. A module keeps the object
+//! that such a function needs in a static [`ModuleCell`] while the function is registered.
 
 use core::ptr;
 use core::ptr::NonNull;
@@ -16,29 +15,29 @@ use kernel::sync::rcu;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 
-/// A place for an `Arc<T>` that is filled and emptied while others look.
+/// A cell for an `Arc<T>` that is filled and emptied while other contexts read it.
 ///
 /// # Examples
 ///
 /// ```ignore
-/// static DRIVER: Slot<MyDriver> = Slot::empty();
+/// static DRIVER: ModuleCell<MyDriver> = ModuleCell::empty();
 ///
-/// let filled = DRIVER.fill(driver)?;
+/// let guard = DRIVER.fill(driver)?;
 /// assert!(DRIVER.get().is_some());
-/// drop(filled);
+/// drop(guard);
 /// assert!(DRIVER.get().is_none());
 /// ```
 ///
 /// # Invariants
 ///
 /// `value` is null or comes from `Arc<T>::into_raw` and owns one reference, which is dropped no
-/// earlier than one RCU grace period after the pointer was taken out.
+/// earlier than one RCU grace period after the pointer was removed.
 pub struct ModuleCell<T: Send + Sync + 'static> {
     value: Atomic<*mut T>,
 }
 
 impl<T: Send + Sync + 'static> ModuleCell<T> {
-    /// Makes one with nothing in it.
+    /// Makes an empty cell.
     pub const fn empty() -> Self {
         // INVARIANT: The pointer is null.
         Self {
@@ -46,33 +45,33 @@ impl<T: Send + Sync + 'static> ModuleCell<T> {
         }
     }
 
-    /// Puts a value in, until the result is dropped.
+    /// Stores a value until the result is dropped.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if there is a value already.
+    /// `EBUSY` if the cell is full.
     pub fn fill(&'static self, value: Arc<T>) -> Result<ModuleCellGuard<T>> {
         let raw = Arc::into_raw(value).cast_mut();
-        // ORDERING: Full: the value is complete before it can be seen; pairs with `Acquire` in
+        // ORDERING: Full: the value is complete before it is visible; pairs with `Acquire` in
         // `get`.
         if self.value.cmpxchg(ptr::null_mut(), raw, Full).is_err() {
-            // SAFETY: `raw` comes from `into_raw` above, and owns its reference still: it was not
-            // put in.
+            // SAFETY: `raw` comes from `into_raw` above and still owns its reference, since the
+            // exchange failed.
             drop(unsafe { Arc::from_raw(raw.cast_const()) });
             return Err(EBUSY);
         }
-        // INVARIANT: The cell was filled just now, by this call.
+        // INVARIANT: This call has just filled the cell.
         Ok(ModuleCellGuard { cell: self })
     }
 
-    /// Returns the value, if there is one. Context: any.
+    /// Returns the value; `None` if the cell is empty. Context: any.
     pub fn get(&self) -> Option<Arc<T>> {
         let _rcu = rcu::read_lock();
         // ORDERING: pairs with `Full` in `fill`.
         let raw = NonNull::new(self.value.load(Acquire))?;
-        // SAFETY: By the type invariant the pointer comes from `Arc::into_raw`, and the reference
-        // behind it stays until the end of the read-side section, which `_rcu` keeps open for
-        // longer than the borrow lives. Nobody makes a `&mut` of what an `Arc` shares.
+        // SAFETY: By the type invariant the pointer comes from `Arc::into_raw`, and its reference
+        // is held until the end of the read-side section, which `_rcu` keeps open longer than the
+        // borrow lives. No `&mut` exists to what an `Arc` shares.
         Some(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }.into())
     }
 }
@@ -81,7 +80,7 @@ impl<T: Send + Sync + 'static> ModuleCell<T> {
 ///
 /// # Invariants
 ///
-/// The value in `cell` was put there for this object.
+/// The value in `cell` was stored for this guard.
 pub struct ModuleCellGuard<T: Send + Sync + 'static> {
     cell: &'static ModuleCell<T>,
 }
@@ -89,12 +88,12 @@ pub struct ModuleCellGuard<T: Send + Sync + 'static> {
 impl<T: Send + Sync + 'static> Drop for ModuleCellGuard<T> {
     fn drop(&mut self) {
         let raw = self.cell.value.xchg(ptr::null_mut(), Full);
-        // By the type's invariant it is not null.
+        // By the type invariant it is not null.
         if let Some(raw) = NonNull::new(raw) {
             rcu::synchronize_rcu();
             // SAFETY: By the cell's invariant the pointer comes from `Arc::into_raw` and owns a
-            // reference. It was taken out above, so only this call has it, and whoever saw it
-            // before has counted a reference of its own, since a grace period is over.
+            // reference. The exchange above removed it, so only this call has it, and readers that
+            // saw it before have taken references of their own, since a grace period has passed.
             drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
         }
     }
@@ -136,7 +135,7 @@ mod tests {
         let got = CELL.get();
         drop(guard);
         assert_eq!(got.as_deref(), Some(&9));
-        // Nobody else has it any more.
+        // This is the last reference.
         assert!(got.and_then(Arc::into_unique_or_drop).is_some());
         Ok(())
     }

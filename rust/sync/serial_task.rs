@@ -3,9 +3,9 @@
 //! Exclusive work without waiting: a flag says whether the task runs; a call that finds it running
 //! rearms it and returns, and the running call makes another round before it stops.
 //!
-//! What enters is a request to work on a value, from any context; what leaves is the word whether
-//! it was done here. Since nobody ever waits, a softirq may call it while it runs on the same CPU,
-//! interrupted. Compare `rxe_task` of the kernel.
+//! Any context may call the task; the result says whether this call did the work. Since no call
+//! ever waits, a softirq may call a task that it interrupted on the same CPU. Compare the kernel's
+//! `rxe_task`.
 
 use core::cell::UnsafeCell;
 use kernel::sync::atomic::Acquire;
@@ -14,7 +14,7 @@ use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::atomic::Release;
 
-/// A value that one context at a time works on, again if it was rearmed meanwhile.
+/// A value that one context at a time works on, with another round if it is rearmed meanwhile.
 ///
 /// # Examples
 ///
@@ -29,66 +29,66 @@ use kernel::sync::atomic::Release;
 ///
 /// # Invariants
 ///
-/// `state` is [`IDLE`], [`RUNNING`] or [`REARMED`]. The value is only touched by the one call of
-/// [`SerialTask::run`] that changed `state` from [`IDLE`], until that call stores [`IDLE`] again.
+/// `state` is [`IDLE`], [`RUNNING`] or [`REARMED`]. Only the call of [`SerialTask::run`] that
+/// changed `state` from [`IDLE`] accesses the value, until that call stores [`IDLE`] again.
 pub struct SerialTask<T> {
     state: Atomic<i32>,
     value: UnsafeCell<T>,
 }
 
-/// Nobody works.
+/// No call runs the task.
 const IDLE: i32 = 0;
-/// Somebody works.
+/// A call runs the task.
 const RUNNING: i32 = 1;
-/// Somebody works and has to make another round.
+/// A call runs the task and has to make another round.
 const REARMED: i32 = 2;
 
-/// What follows after one round of work.
+/// What follows a round of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Another round, rearmed or not.
     Again,
-    /// Nothing, unless it was rearmed meanwhile.
+    /// Stop, unless the task was rearmed meanwhile.
     Done,
-    /// To stop here even if it was rearmed: the caller of [`SerialTask::run`] sees to it that it is
-    /// called again.
+    /// Stop even if the task was rearmed: the caller of [`SerialTask::run`] must arrange another
+    /// call.
     Yield,
 }
 
-/// What became of a call of [`SerialTask::run`].
+/// The outcome of a call of [`SerialTask::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a yielded round has to be asked for again"]
 pub enum Ran {
-    /// The call that runs works (again) for this one, some time after it was made.
+    /// The running call makes another round for this one.
     Elsewhere,
-    /// The work was done in this call.
+    /// This call did the work.
     Here,
-    /// The work was begun in this call and stopped by [`Next::Yield`].
+    /// This call began the work, and [`Next::Yield`] stopped it.
     Yielded,
 }
 
-// SAFETY: It owns its value and nothing else that is bound to a thread; so it may go to another
-// thread if the value may.
+// SAFETY: Only the value could be bound to a thread; so it may move to another thread if the value
+// may.
 unsafe impl<T: Send> Send for SerialTask<T> {}
-// SAFETY: By the type invariant the value is used by one call of `run` at a time, on whatever
-// thread, and nothing else of it is reached through a shared reference; hence `Send` is enough.
+// SAFETY: By the type invariant one call of `run` at a time uses the value, on any thread, and a
+// shared reference gives no other access to it; so `T: Send` is enough.
 unsafe impl<T: Send> Sync for SerialTask<T> {}
 
 impl<T: Send> SerialTask<T> {
-    /// Makes one that is idle.
+    /// Makes an idle task.
     pub const fn new(value: T) -> Self {
-        // INVARIANT: Nobody works on a new value.
+        // INVARIANT: No call runs a new task.
         Self {
             state: Atomic::new(IDLE),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// Runs `f`, again while it is rearmed, or rearms the call that runs.
+    /// Runs `f` until it is done and not rearmed; if another call runs the task, rearms that one.
     ///
-    /// Everything that the caller wrote before this call is seen by the round that works for it,
-    /// wherever that round runs. `f` must not call `run` on the same task and expect work to be
-    /// done inside: it gets [`Ran::Elsewhere`], and the round is repeated.
+    /// The round that works for this call sees everything that the caller wrote before, wherever it
+    /// runs. If `f` calls `run` on the same task, that call returns [`Ran::Elsewhere`], and another
+    /// round follows.
     ///
     /// Context: any; the context of `f` is that of the caller.
     pub fn run(&self, mut f: impl FnMut(&mut T) -> Next) -> Ran {
@@ -96,26 +96,28 @@ impl<T: Send> SerialTask<T> {
             return Ran::Elsewhere;
         }
         loop {
-            // SAFETY: A `&mut` wants to be the only reference. `start_or_rearm` has changed `state`
-            // from `IDLE`, so by the type invariant nobody else touches the value until this call
+            // SAFETY: A `&mut` must be the only reference. `start_or_rearm` has changed `state`
+            // from `IDLE`, so by the type invariant only this call accesses the value until it
             // stores `IDLE`; the reference of the last round has ended.
             let next = f(unsafe { &mut *self.value.get() });
             match next {
                 Next::Again => {
-                    // ORDERING: acquires what those who rearmed it wrote before; pairs with `Full`
-                    // in `start_or_rearm`.
+                    // ORDERING: acquires what the rearming calls wrote before; pairs with `Full` in
+                    // `start_or_rearm`.
                     self.state.xchg(RUNNING, Acquire);
                 }
                 Next::Done => {
-                    // ORDERING: pairs with `Full` of the next taker in `start_or_rearm`.
+                    // ORDERING: pairs with `Full` in `start_or_rearm` of the next call that starts
+                    // the task.
                     if self.state.cmpxchg(RUNNING, IDLE, Release).is_ok() {
                         return Ran::Here;
                     }
-                    // ORDERING: as above, for what was rearmed meanwhile.
+                    // ORDERING: as above, for calls that rearmed it meanwhile.
                     self.state.xchg(RUNNING, Acquire);
                 }
                 Next::Yield => {
-                    // ORDERING: pairs with `Full` of the next taker in `start_or_rearm`.
+                    // ORDERING: pairs with `Full` in `start_or_rearm` of the next call that starts
+                    // the task.
                     self.state.store(IDLE, Release);
                     return Ran::Yielded;
                 }
@@ -123,10 +125,10 @@ impl<T: Send> SerialTask<T> {
         }
     }
 
-    /// Has a running task make another round; says whether it runs.
+    /// Rearms a running task; says whether it runs.
     ///
-    /// For those who cannot do the work themselves: on `false` nothing was rearmed, and the caller
-    /// has somebody call [`SerialTask::run`]. Context: any.
+    /// For a caller that cannot do the work itself: on `false` nothing was rearmed, and the caller
+    /// must arrange a call of [`SerialTask::run`] elsewhere. Context: any.
     pub fn rearm(&self) -> bool {
         let mut seen = self.state.load(Relaxed);
         while seen != IDLE {
@@ -139,14 +141,14 @@ impl<T: Send> SerialTask<T> {
         false
     }
 
-    /// Gives the value of a task that nobody else can reach.
+    /// Returns the value of a task that is not shared.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
     /// Starts the task if it is idle; otherwise rearms it. Says whether it was started.
     fn start_or_rearm(&self) -> bool {
-        // Most often it is idle, so this does not look first.
+        // The task is usually idle, so this does not load the state first.
         let mut seen = IDLE;
         loop {
             let (new, taken) = if seen == IDLE {
@@ -154,9 +156,9 @@ impl<T: Send> SerialTask<T> {
             } else {
                 (REARMED, false)
             };
-            // ORDERING: A mark is always written, even over a mark: only by reading this very write
-            // does the running call's `xchg` see what was written before this call. Starting
-            // acquires what the last one wrote.
+            // ORDERING: Writes `REARMED` even over `REARMED`: only if the running call's `xchg`
+            // reads this write does it see what was written before this call. Starting acquires
+            // what the last running call wrote.
             match self.state.cmpxchg(seen, new, Full) {
                 Ok(_) => return taken,
                 Err(now) => seen = now,
@@ -204,7 +206,7 @@ mod tests {
             *rounds += 1;
             if !asked {
                 asked = true;
-                // Twice, which makes one more round.
+                // Two calls cause one more round.
                 assert_eq!(task.run(|_| Next::Again), Ran::Elsewhere);
                 assert_eq!(task.run(|_| Next::Again), Ran::Elsewhere);
             }
@@ -224,7 +226,7 @@ mod tests {
             Next::Yield
         });
         assert_eq!(ran, Ran::Yielded);
-        // It is idle: nothing can be rearmed, and the next call runs.
+        // The task is idle: `rearm` does nothing, and the next call runs it.
         assert!(!task.rearm());
         assert_eq!(task.run(|_| Next::Done), Ran::Here);
         let mut task = task;
