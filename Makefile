@@ -6,8 +6,8 @@
 #   make install        installs it for the running kernel
 #
 # Everything below needs only a Debian (12 or later) with make and git, root, its package mirror and, for tests,
-# crates.io. It makes a small Debian of its own with the kernel, the compilers and the RDMA programs (minutes, the
-# first time; qemu/README.md), builds there, and boots the result in QEMU.
+# the Rust package registry. It makes a small Debian of its own with the kernel, the compilers and the RDMA programs
+# (minutes, the first time; qemu/README.md), builds there, and boots the result in QEMU.
 #
 #   make demo           two machines talk RDMA through riwarp; TYPE=riwarp_siw for that link type
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
