@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a case works with: a verbs program on the device, its listener and its memory, and the
+//! The bench of a case: a verbs program on the device, its listener, its memory regions, and the
 //! connections to it.
 
 use std::{
@@ -47,32 +47,32 @@ use crate::{
     }, //
 };
 
-/// Where everything is.
+/// Addresses, ports and programs that a bench uses.
 pub(crate) struct Place {
     /// The device's address.
     pub(crate) device: String,
-    /// This end's address.
+    /// The address of this end.
     pub(crate) own: String,
-    /// The device's programs listen from this port on.
+    /// The first port that the device's programs listen on.
     pub(crate) port: u16,
-    /// The verbs program, brought to where the device is.
+    /// The command that starts the verbs program on the device.
     pub(crate) puppet: String,
-    /// A program that gives a setting of the device (its first argument) a value; or, given
-    /// `counter` and a name, prints what the device has counted.
+    /// A program that sets a setting of the device (its first argument) to a value or, given
+    /// `counter` and a name, prints that counter of the device.
     pub(crate) setting: String,
-    /// A program that does to a socket what the standard library cannot.
+    /// A program that does to a socket what the standard library cannot do.
     pub(crate) socket: String,
-    /// What runs a program where the device is.
+    /// A program that runs a command on the device.
     pub(crate) there: String,
 }
 
-/// What untouched memory holds.
+/// The octet that [`Bench::clean`] fills memory with.
 const CLEAN: u8 = 0x55;
-/// Receives that a connection begins with.
+/// The number of receives that are posted for a new connection.
 pub(crate) const RECEIVES: usize = 4;
-/// Octets of a receive buffer.
+/// The length of a receive buffer, in octets.
 pub(crate) const RECEIVE_LEN: u32 = 4096;
-/// The state of a queue pair in error.
+/// The error state of a queue pair.
 const STATE_ERROR: u64 = 6;
 
 pub(crate) struct Bench<'a> {
@@ -85,13 +85,13 @@ pub(crate) struct Bench<'a> {
     pub(crate) no_write: Region,
     /// The same without the right to read.
     pub(crate) no_read: Region,
-    /// The same in a protection domain that the connections are not in.
+    /// The same in a protection domain that the connections do not belong to.
     pub(crate) foreign: Region,
     /// 2 MiB with all rights.
     pub(crate) large: Region,
-    /// A connection that no case has to do with, and that none may disturb.
+    /// A connection that no case uses and that no case may disturb.
     neighbour: Wire,
-    /// Settings that are not as they were.
+    /// Settings that differ from their initial values.
     changed: Vec<&'static str>,
     rounds: u8,
 }
@@ -123,8 +123,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Behind each case: its objects are taken away, no octet around any memory has changed, and
-    /// the device serves the connection that was there before and one that was not.
+    /// Runs behind each case: removes the case's objects, then checks that no octet around any
+    /// memory has changed and that the device serves both the old connection and a new one.
     pub(crate) fn end_case(&mut self) -> Outcome {
         let mut result = self.puppet.ask("guards").map(drop);
         for name in std::mem::take(&mut self.changed) {
@@ -152,7 +152,7 @@ impl<'a> Bench<'a> {
         self.puppet.forget();
         self.serves()?;
         self.puppet.ask(&format!("recv {neighbour} 1"))?;
-        // The neighbour is borrowed for the exchange.
+        // `exchange` borrows the neighbour.
         let rounds = self.next_round();
         exchange(&self.puppet, &self.ram, &mut self.neighbour, rounds)?;
         self.puppet.ask(&format!(
@@ -171,41 +171,41 @@ impl<'a> Bench<'a> {
 
     // Connections.
 
-    /// A TCP connection to the listener, nothing said yet.
+    /// Returns a TCP connection to the listener, with nothing sent on it.
     pub(crate) fn open(&self) -> Outcome<Wire> {
         open(self.place, self.port)
     }
 
-    /// A connection that is up.
+    /// Returns an established connection.
     pub(crate) fn connect(&self) -> Outcome<Wire> {
         self.connect_by(&Start::request(1, &[]))
     }
 
-    /// A connection that came up by this Request.
+    /// Returns a connection that this Request established.
     pub(crate) fn connect_by(&self, request: &Start) -> Outcome<Wire> {
         connect(self.place, self.port, &self.puppet, request)
     }
 
-    /// A connection on which the device may send.
+    /// Returns a connection on which the device may send.
     pub(crate) fn begun(&self) -> Outcome<Wire> {
         let mut wire = self.connect()?;
         wire.send(&[write(0, 0, &[])])?;
         Ok(wire)
     }
 
-    /// A port where nobody listens.
+    /// Returns a port that no program listens on.
     pub(crate) fn dead_port(&self) -> Outcome<u16> {
         Ok(TcpListener::bind((&*self.place.own, 0))?
             .local_addr()?
             .port())
     }
 
-    /// The device connects to a port of this end.
+    /// Has the device connect to a port of this end.
     pub(crate) fn call_at(&mut self, port: u16) -> Outcome<u32> {
         self.puppet.connect(&self.place.own, port)
     }
 
-    /// The device connects to us; its Request is taken.
+    /// Has the device connect to this end, and takes its Request.
     pub(crate) fn called(&mut self) -> Outcome<(Wire, Start)> {
         let mut wire = self.called_in_silence()?;
         let request = wire.start_frame()?;
@@ -217,20 +217,20 @@ impl<'a> Bench<'a> {
         Ok((wire, request))
     }
 
-    /// The device connects to us.
+    /// Has the device connect to this end.
     pub(crate) fn called_in_silence(&mut self) -> Outcome<Wire> {
         let listener = self.listener()?;
         self.called_at(&listener)
     }
 
-    /// A port of this end for the device to connect to.
+    /// Listens on a port of this end for the device.
     pub(crate) fn listener(&self) -> Outcome<TcpListener> {
         let listener = TcpListener::bind((&*self.place.own, 0))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     }
 
-    /// The device connects to this port.
+    /// Has the device connect to this port.
     pub(crate) fn called_at(&mut self, listener: &TcpListener) -> Outcome<Wire> {
         let conn = self.call_at(listener.local_addr()?.port())?;
         let begun = Instant::now();
@@ -247,7 +247,7 @@ impl<'a> Bench<'a> {
         Ok(wire)
     }
 
-    /// The device connects to us and is accepted; its ready-to-receive message is taken.
+    /// Has the device connect to this end, accepts, and takes its ready-to-receive message.
     pub(crate) fn answered(&mut self) -> Outcome<Wire> {
         let (mut wire, request) = self.called()?;
         let reply = reply_to(&request, &[]);
@@ -255,7 +255,7 @@ impl<'a> Bench<'a> {
         Ok(wire)
     }
 
-    /// Answers a Request of the device by this Reply, which it accepts.
+    /// Answers a Request of the device with this Reply, which the device accepts.
     pub(crate) fn answer(&mut self, wire: &mut Wire, request: &Start, reply: &Start) -> Outcome {
         wire.agreed(reply, request);
         wire.put(&reply.octets())?;
@@ -266,7 +266,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// A Write and a Read through this connection do what they should.
+    /// Checks that a Write and a Read on this connection work.
     pub(crate) fn works(&mut self, wire: &mut Wire) -> Outcome {
         let data = pattern_of(self.next_round());
         let msn = wire.next_read();
@@ -277,7 +277,7 @@ impl<'a> Bench<'a> {
         wire.expect(&response(&data))
     }
 
-    /// A connection made now carries data, rightly.
+    /// Checks that a new connection carries data correctly.
     pub(crate) fn serves(&mut self) -> Outcome {
         let mut wire = self.connect()?;
         let round = self.next_round();
@@ -286,14 +286,14 @@ impl<'a> Bench<'a> {
 
     // Memory.
 
-    /// All small regions hold the same octet.
+    /// Fills all small regions with the same octet.
     pub(crate) fn clean(&mut self) -> Outcome {
         self.small()
             .iter()
             .try_for_each(|region| self.puppet.fill(region, CLEAN))
     }
 
-    /// No octet of them has changed since.
+    /// Checks that no octet of them has changed since.
     pub(crate) fn untouched(&mut self) -> Outcome {
         self.small()
             .iter()
@@ -304,12 +304,13 @@ impl<'a> Bench<'a> {
         [self.ram, self.no_write, self.no_read, self.foreign]
     }
 
-    /// No octet of this region has changed since [`Self::clean`].
+    /// Checks that no octet of this region has changed since [`Self::clean`].
     pub(crate) fn is_clean(&mut self, region: &Region) -> Outcome {
         self.puppet.holds(region, CLEAN)
     }
 
-    /// The octets from `offset` on, of [`Self::ram`], have not changed since [`Self::clean`].
+    /// Checks that `len` octets of [`Self::ram`] from `offset` have not changed since
+    /// [`Self::clean`].
     pub(crate) fn ram_is_clean(&mut self, offset: usize, len: usize) -> Outcome {
         let ram = self.ram;
         let octets = self.puppet.peek(&ram, offset, len)?;
@@ -319,8 +320,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A region with these rights, where there may be one: remote rights to write need the local
-    /// one.
+    /// Registers a region with these rights if they are a valid combination: the remote write right
+    /// requires the local one.
     pub(crate) fn region_with(&mut self, rights: u32) -> Outcome<Option<Region>> {
         if rights & access::REMOTE_WRITE != 0 && rights & access::LOCAL_WRITE == 0 {
             let answer = self.puppet.try_ask(&format!("mr 64 {rights} 0"))?;
@@ -332,15 +333,15 @@ impl<'a> Bench<'a> {
 
     // How connections end.
 
-    /// This segment gets exactly this Terminate, and the program is told that the connection
-    /// failed.
+    /// Checks that this segment is answered by exactly this Terminate, and that the program sees
+    /// the connection fail.
     pub(crate) fn refuses(&mut self, wire: &mut Wire, code: Code, bad: &Segment) -> Outcome {
         wire.send(std::slice::from_ref(bad))?;
         wire.expect_refusal(code, bad)?;
         self.failed(wire, code)
     }
 
-    /// The connection is reset: the program is told, and all receives are flushed.
+    /// Resets the connection; checks that the program sees it and that all receives are flushed.
     pub(crate) fn loses(&self, wire: Wire) -> Outcome {
         let conn = wire.conn;
         wire.reset()?;
@@ -351,9 +352,9 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    // What the verbs program is told.
+    // Events of the verbs program.
 
-    /// The next Send of the peer has arrived, with these octets.
+    /// Checks that the next Send of the peer arrives with these octets.
     pub(crate) fn received(&self, wire: &Wire, data: &[u8]) -> Outcome {
         self.puppet
             .wait(&format!(
@@ -365,7 +366,7 @@ impl<'a> Bench<'a> {
             .map(drop)
     }
 
-    /// The next completion of a request of this connection has this status.
+    /// Checks that the next completion of a request of this connection has this status.
     pub(crate) fn completed(&self, wire: &Wire, status: &str) -> Outcome {
         let event = self.puppet.wait(&format!("wc {} send", wire.conn))?;
         require!(
@@ -376,20 +377,21 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// No request and no receive of this connection has completed, nor will by what has happened so
-    /// far: the device has answered what came later.
+    /// Checks that no request and no receive of this connection has completed: the device has
+    /// answered later messages by then.
     pub(crate) fn nothing_completes(&mut self, wire: &mut Wire) -> Outcome {
         wire.nothing_waits()?;
         self.puppet.ask(&format!("poll {}", wire.conn))?;
         self.puppet.none_yet(&format!("wc {}", wire.conn))
     }
 
-    /// So many receives end, all flushed, and then none more.
+    /// Checks that exactly this number of receives end, all flushed.
     pub(crate) fn flushed(&self, wire: &Wire, count: usize) -> Outcome {
         self.receives_end(wire, &vec!["flushed"; count])
     }
 
-    /// The receives of this connection end like this, in this order, and then none more.
+    /// Checks that the receives of this connection end with these statuses, in this order, and that
+    /// no other does.
     pub(crate) fn receives_end(&self, wire: &Wire, statuses: &[&str]) -> Outcome {
         let pattern = format!("wc {} recv", wire.conn);
         for status in statuses {
@@ -403,7 +405,7 @@ impl<'a> Bench<'a> {
         self.puppet.none_yet(&pattern)
     }
 
-    /// The program has been told that this connection failed by a fault of the peer.
+    /// Checks that the program sees this connection fail by a fault of the peer.
     pub(crate) fn failed(&mut self, wire: &Wire, code: Code) -> Outcome {
         let event = match code {
             Code(0 | 1, 1, _) => "QP_ACCESS_ERR",
@@ -415,31 +417,32 @@ impl<'a> Bench<'a> {
         self.down(wire)
     }
 
-    /// The connection has ended, and its queue pair is in error. The device has ended its half, so
-    /// this end does the same: the device would wait for it, for some time.
+    /// Checks that the connection has ended and that its queue pair is in error. The device has
+    /// closed its half; this end closes its own, since the device would wait for that for some
+    /// time.
     pub(crate) fn down(&mut self, wire: &Wire) -> Outcome {
         let _ = wire.half_close();
         self.puppet.wait(&format!("disconnected {}", wire.conn))?;
         self.in_error(wire)
     }
 
-    /// A connection that the program accepted has come to nothing. It counts as one that was up and
-    /// has ended, since iw_cm has no other way to end what was accepted.
+    /// Checks that a connection that the program accepted has failed. It counts as one that was up
+    /// and has ended, since iw_cm has no other way to end an accepted connection.
     pub(crate) fn never_up(&mut self, wire: &Wire) -> Outcome {
         self.puppet
             .none_yet(&format!("wc {} recv * success", wire.conn))?;
         self.down(wire)
     }
 
-    /// Its queue pair is in error.
+    /// Checks that the connection's queue pair is in error.
     pub(crate) fn in_error(&mut self, wire: &Wire) -> Outcome {
         let state = self.puppet.state(wire.conn)?;
         require!(state == STATE_ERROR, "the queue pair is in state {state}");
         Ok(())
     }
 
-    /// The device does not get, or does not want, the connection that it asked for; it may not say
-    /// that the peer's program refused.
+    /// Checks that the device reports its own connection attempt as failed, and not as rejected by
+    /// the peer's program.
     pub(crate) fn start_up_failed(&self, conn: u32) -> Outcome {
         let event = self.puppet.wait(&format!("* {conn}"))?;
         let status = event.get(2).map_or("", String::as_str);
@@ -458,7 +461,7 @@ impl<'a> Bench<'a> {
         self.put_setting(name, value)
     }
 
-    /// What the device has counted, once it counts no more.
+    /// Returns a counter of the device once it has stopped changing.
     pub(crate) fn settled_counter(&self, name: &str) -> Outcome<u64> {
         let mut last = self.counter(name)?;
         loop {
@@ -471,8 +474,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// How many octets of this connection the device's TCP has taken so far: what its peer has
-    /// acknowledged, and what is in its send queue.
+    /// Returns how many octets of this connection the device's TCP has accepted: those that the
+    /// peer has acknowledged plus those in its send queue.
     pub(crate) fn taken_by_tcp(&self, wire: &Wire) -> Outcome<u64> {
         let (theirs, ours) = wire.ports()?;
         let (theirs, ours) = (format!(":{theirs}"), format!(":{ours}"));
@@ -513,7 +516,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// A setting as the device has it from the start.
+/// Returns the initial value of a setting.
 fn default_of(name: &str) -> u32 {
     match name {
         "mpa_rev" => 2,
@@ -540,7 +543,7 @@ fn pattern_of(round: u8) -> Vec<u8> {
     pattern(100).iter().map(|octet| octet ^ round).collect()
 }
 
-/// A Write, a Read of what it wrote, and a Send.
+/// Does a Write, a Read of the written octets, and a Send.
 fn exchange(puppet: &Puppet, ram: &Region, wire: &mut Wire, round: u8) -> Outcome {
     let data = pattern_of(round);
     let (read_msn, send_msn) = (wire.next_read(), wire.next_send());
@@ -559,7 +562,7 @@ fn exchange(puppet: &Puppet, ram: &Region, wire: &mut Wire, round: u8) -> Outcom
     puppet.wait(&pattern).map(drop)
 }
 
-/// The Reply that agrees to everything in a Request.
+/// Returns the Reply that agrees to everything in a Request.
 pub(crate) fn reply_to(request: &Start, private_data: &[u8]) -> Start {
     match request.depths() {
         Some(asked) => Start::enhanced_reply(
@@ -574,7 +577,7 @@ pub(crate) fn reply_to(request: &Start, private_data: &[u8]) -> Start {
     }
 }
 
-/// The ready-to-receive message of a peer-to-peer start; a Read is answered.
+/// Takes the ready-to-receive message of a peer-to-peer start; answers it if it is a Read.
 pub(crate) fn take_rtr(wire: &mut Wire) -> Outcome {
     let first = wire.get()?;
     match first.op() {
@@ -587,10 +590,10 @@ pub(crate) fn take_rtr(wire: &mut Wire) -> Outcome {
     }
 }
 
-/// Whether a start-up frame has the data of RFC 6581.
+/// Returns whether a start-up frame has the enhanced data of RFC 6581.
 pub(crate) fn is_enhanced(start: &Start) -> bool {
     start.flags & flag::ENHANCED != 0 && start.rev == 2
 }
 
-/// Segments as they are to be sent.
+/// Segments in the order in which they are sent.
 pub(crate) type Segments = Vec<Segment>;

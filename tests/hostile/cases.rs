@@ -2,9 +2,9 @@
 
 //! The cases, by topic.
 //!
-//! A case is a function that plays one way to behave, named after what the peer does, and returns a
-//! reason if the device does not do what it should. Behind each one the device must still serve
-//! others ([`Bench::end_case`]).
+//! A case is a function that plays one behaviour of a peer, is named after it, and returns a reason
+//! if the device does not react as it should. After each case the device must still serve other
+//! connections ([`Bench::end_case`]).
 
 mod atomics;
 mod awaited;
@@ -40,7 +40,7 @@ use crate::{
     wire::Outcome, //
 };
 
-/// Whether a case changes what other cases depend on.
+/// Whether a case changes settings that other cases depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Schedule {
     Parallel,
@@ -51,7 +51,7 @@ type Run = Box<dyn Fn(&mut Bench<'_>) -> Outcome + Send + Sync>;
 
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// Requirements, by their numbers.
+    /// The numbers of the requirements.
     pub(crate) rows: &'static str,
     pub(crate) alone: Schedule,
     pub(crate) run: Run,
@@ -62,7 +62,7 @@ pub(crate) struct Group {
     pub(crate) cases: Vec<Case>,
 }
 
-/// All of them; those that wait long come first, so that others can go on meanwhile.
+/// Returns all groups. Those with long waits come first, so that others run in the meantime.
 pub(crate) fn all() -> Vec<Group> {
     let group = |name, cases| Group { name, cases };
     vec![
@@ -87,10 +87,10 @@ pub(crate) fn all() -> Vec<Group> {
     ]
 }
 
-/// The group of cases for a device without the messages of RFC 7306; they are run by name only.
+/// The group for a device without the messages of RFC 7306. It runs only if it is named.
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// A case.
+/// Makes a case.
 fn case(
     name: impl Into<String>,
     rows: &'static str,
@@ -104,7 +104,7 @@ fn case(
     }
 }
 
-/// `scripts![function: "rows", ...]`: a case for each function, by its name.
+/// `scripts![function: "rows", ...]`: makes a case of each function, under its name.
 macro_rules! scripts {
     ($($run:ident: $rows:literal),* $(,)?) => {
         vec![$($crate::cases::case(stringify!($run), $rows, $run)),*]
@@ -113,14 +113,14 @@ macro_rules! scripts {
 use scripts;
 
 impl Case {
-    /// One that changes a setting of the device.
+    /// Marks a case that changes a setting of the device.
     fn alone(mut self) -> Self {
         self.alone = Schedule::Exclusive;
         self
     }
 }
 
-/// Terminate codes by their names in the RFCs.
+/// Terminate codes, named as in the RFCs.
 mod code {
     use crate::frame::Code;
 
@@ -159,19 +159,19 @@ mod code {
 
 type Make<T> = Box<dyn Fn(&Bench<'_>) -> T + Send + Sync>;
 
-/// A segment that has to be refused.
+/// A segment that the device has to refuse.
 struct Refusal {
     name: String,
     rows: &'static str,
     code: Code,
-    /// What may come before it.
+    /// Segments that come before it.
     before: Make<Segments>,
     bad: Make<Segment>,
-    /// How the receive ends that comes next.
+    /// The status of the next receive.
     receive: &'static str,
 }
 
-/// The case of a segment that is refused with this code.
+/// Makes the case of a segment that is refused with this code.
 fn refused(
     name: impl Into<String>,
     rows: &'static str,
@@ -189,21 +189,21 @@ fn refused(
 }
 
 impl Refusal {
-    /// Behind these, which are in order and write to no region.
+    /// Sends these segments first, which are in order and write to no region.
     fn behind(mut self, before: impl Fn(&Bench<'_>) -> Segments + Send + Sync + 'static) -> Self {
         self.before = Box::new(before);
         self
     }
 
-    /// The receive that the segment would have gone to ends like this.
+    /// Sets the status of the receive that the segment would have used.
     fn receive(mut self, status: &'static str) -> Self {
         self.receive = status;
         self
     }
 
-    /// The script of all of them: exactly this Terminate, a graceful end, no octet of any region
-    /// written, the event for the kind of fault, the queue pair in error, all receives accounted
-    /// for.
+    /// Runs the script of a refusal. Checks for exactly this Terminate, a graceful end, unchanged
+    /// regions, the event for the kind of fault, a queue pair in error, and a completion for each
+    /// receive.
     fn run(&self, b: &mut Bench<'_>) -> Outcome {
         let mut wire = b.connect()?;
         b.clean()?;
@@ -235,7 +235,7 @@ fn ends_a_send(segment: &Segment) -> bool {
     segment[0] & 0xc0 == 0x40 && (op::SEND..=op::SEND_SE_INV).contains(&(segment[1] & 15))
 }
 
-/// A list of refusals as cases.
+/// Makes cases of a list of refusals.
 fn refusals(list: Vec<Refusal>) -> impl Iterator<Item = Case> {
     list.into_iter().map(Case::from)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Frames, written from RFC 5040, 5041, 5044 and 6581 alone: whatever can be said, rightly or not.
+//! Frames, valid and invalid, written from RFC 5040, 5041, 5044 and 6581 alone.
 //!
-//! A [`Segment`] is made right and then spoilt: `write(stag, to, b"x").dv(2)`.
+//! A [`Segment`] is made valid and then changed: `write(stag, to, b"x").dv(2)`.
 
 mod start;
 
@@ -62,7 +62,7 @@ pub(crate) mod op {
 pub(crate) const TAGGED_LEN: usize = 14;
 /// Octets of an untagged header.
 pub(crate) const UNTAGGED_LEN: usize = 18;
-/// Octets of a Read Request, headers and all.
+/// Octets of a Read Request with its headers.
 pub(crate) const READ_REQUEST_LEN: usize = UNTAGGED_LEN + 28;
 
 /// A DDP segment, the ULPDU of an FPDU.
@@ -108,7 +108,7 @@ pub(crate) fn send(msn: u32, data: &[u8]) -> Segment {
     untagged(op::SEND, 0, msn, data)
 }
 
-/// Where a Read brings its octets, and where it takes them from.
+/// The sink and the source of a Read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) sink: u32,
@@ -130,7 +130,7 @@ impl Read {
     }
 }
 
-/// A Read whose sink is [`SINK`].
+/// Returns a Read whose sink is [`SINK`].
 pub(crate) fn read(msn: u32, size: u32, source: u32, source_to: u64) -> Segment {
     let (sink, sink_to) = SINK;
     Read {
@@ -143,10 +143,10 @@ pub(crate) fn read(msn: u32, size: u32, source: u32, source_to: u64) -> Segment 
     .segment(msn)
 }
 
-/// A sink that means nothing to the device: it has to bring it back all the same.
+/// A sink that means nothing to the device, which must echo it all the same.
 pub(crate) const SINK: (u32, u64) = (0xabcd, 0xffff_ffff_ffff_0001);
 
-/// The Response of a [`read`].
+/// Returns the Response of a [`read`].
 pub(crate) fn response(data: &[u8]) -> Segment {
     read_response(SINK.0, SINK.1, data)
 }
@@ -156,14 +156,14 @@ pub(crate) fn response(data: &[u8]) -> Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) u8, pub(crate) u8, pub(crate) u8);
 
-/// Which fields a Terminate says it has.
+/// The bits that say which fields a Terminate has.
 pub(crate) mod bits {
     pub(crate) const M: u32 = 0x8000;
     pub(crate) const D: u32 = 0x4000;
     pub(crate) const R: u32 = 0x2000;
 }
 
-/// A Terminate whose header is this word and these octets.
+/// Returns a Terminate with this header word and these octets.
 pub(crate) fn terminate_of(word: u32, rest: &[u8]) -> Segment {
     let mut data = word.to_be_bytes().to_vec();
     data.extend(rest);
@@ -175,12 +175,12 @@ impl Code {
         (u32::from(self.0) << 28) | (u32::from(self.1) << 24) | (u32::from(self.2) << 16)
     }
 
-    /// The Terminate for a fault that no segment is quoted for.
+    /// Returns the Terminate of a fault without a quoted segment.
     pub(crate) fn alone(self) -> Segment {
         terminate_of(self.word(), &[])
     }
 
-    /// The Terminate that answers `bad`; what it quotes follows RFC 5040, sections 4.8 and 7.1.
+    /// Returns the Terminate that answers `bad`; its quotes follow RFC 5040, sections 4.8 and 7.1.
     pub(crate) fn answer(self, bad: &Segment) -> Segment {
         let Self(layer, etype, _) = self;
         let header = if bad.has_t() {
@@ -203,7 +203,7 @@ impl Code {
     }
 }
 
-/// Ways to spoil a segment.
+/// Changes that make a segment invalid.
 impl Segment {
     fn has_t(&self) -> bool {
         self[0] & 0x80 != 0
@@ -219,12 +219,12 @@ impl Segment {
         self
     }
 
-    /// Not the last one of its message.
+    /// Clears the L bit.
     pub(crate) fn more(self) -> Self {
         self.with_bits(0, 0x40, 0)
     }
 
-    /// In the other model, with the header as it is.
+    /// Flips the model and keeps the header.
     pub(crate) fn flip_t(self) -> Self {
         let value = !self[0] & 0x80;
         self.with_bits(0, 0x80, value)
@@ -250,7 +250,7 @@ impl Segment {
         self.with_bits(1, 0x0f, opcode)
     }
 
-    /// The Invalidate STag of an untagged header.
+    /// Sets the Invalidate STag of an untagged header.
     pub(crate) fn inv(self, stag: u32) -> Self {
         self.with(2, &stag.to_be_bytes())
     }
@@ -263,19 +263,19 @@ impl Segment {
         self.with(14, &offset.to_be_bytes())
     }
 
-    /// Only the first `len` octets.
+    /// Keeps only the first `len` octets.
     pub(crate) fn cut(mut self, len: usize) -> Self {
         self.0.truncate(len);
         self
     }
 
-    /// With more octets behind it.
+    /// Appends octets.
     pub(crate) fn plus(mut self, octets: &[u8]) -> Self {
         self.0.extend(octets);
         self
     }
 
-    /// Octets as they are.
+    /// Takes octets as they are.
     pub(crate) fn raw(octets: Vec<u8>) -> Self {
         Self(octets)
     }
@@ -293,26 +293,26 @@ impl Segment {
         body
     }
 
-    /// The FPDU.
+    /// Returns the FPDU.
     pub(crate) fn fpdu(&self) -> Vec<u8> {
         self.padded(0)
     }
 
-    /// Pad octets that are not zero.
+    /// Returns the FPDU with these pad octets, which are not zero.
     pub(crate) fn padded(&self, pad: u8) -> Vec<u8> {
         let mut body = self.body(pad);
         body.extend(crc32c(&body).to_le_bytes());
         body
     }
 
-    /// A CRC that is another one: its octets XOR these.
+    /// Returns the FPDU with its CRC XOR `difference`.
     pub(crate) fn bad_crc(&self, difference: u32) -> Vec<u8> {
         let mut body = self.body(0);
         body.extend((crc32c(&body) ^ difference).to_le_bytes());
         body
     }
 
-    /// What is there instead of a CRC where none is in use.
+    /// Returns the FPDU as it is where CRCs are not in use.
     pub(crate) fn without_crc(&self) -> Vec<u8> {
         let mut body = self.body(0);
         body.extend([0xde, 0xad, 0xbe, 0xef]);
@@ -320,18 +320,18 @@ impl Segment {
     }
 }
 
-/// FPDUs one behind the other.
+/// Returns FPDUs one behind the other.
 pub(crate) fn fpdus<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Vec<u8> {
     segments.into_iter().flat_map(Segment::fpdu).collect()
 }
 
-/// The same octets with Markers between them, counted from the first octet of the first FPDU
-/// (RFC 5044, section 4.3). The device never asks for Markers, so each is a fault.
+/// Returns the same octets with Markers, counted from the first octet of the first FPDU (RFC 5044,
+/// section 4.3). The device never asks for Markers, so each is a fault.
 pub(crate) fn marker_first(octets: &[u8]) -> Vec<u8> {
     [&[0; 4], octets].concat()
 }
 
-/// A segment of the device, taken apart.
+/// A parsed segment of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Got(pub(crate) Segment);
 
@@ -367,7 +367,7 @@ impl Got {
         self[0] & 0x40 != 0
     }
 
-    /// Versions are 1 and reserved bits 0, and the header is there.
+    /// Returns whether versions are 1, reserved bits 0, and the header complete.
     pub(crate) fn is_sound(&self) -> bool {
         let header = if self.is_tagged() {
             TAGGED_LEN
@@ -401,7 +401,7 @@ impl Got {
         }..]
     }
 
-    /// The Read that a Read Request asks for.
+    /// Returns the Read that a Read Request asks for.
     pub(crate) fn read(&self) -> Read {
         let data = self.data();
         Read {
@@ -413,8 +413,8 @@ impl Got {
         }
     }
 
-    /// A Terminate in words, as guest/wireshark.sh has them: what is quoted is there with its
-    /// length and its first octets.
+    /// Returns a Terminate as text, in the format of guest/wireshark.sh: what it quotes, with its
+    /// length and first octets.
     pub(crate) fn as_terminate(&self) -> String {
         let (word, quote) = (be32(self.data(), 0), &self.data()[4..]);
         let mut text = format!(
@@ -432,7 +432,7 @@ impl Got {
         text + &format!(" ulpdu {}", self.len())
     }
 
-    /// For the reader of a failed case.
+    /// Describes the segment for the report of a failed case.
     pub(crate) fn describe(&self) -> String {
         let octets = hex(&self[..self.len().min(96)]);
         if self.op() == op::TERMINATE && !self.is_tagged() {
@@ -452,13 +452,13 @@ pub(crate) fn hex(octets: &[u8]) -> String {
         return "-".into();
     }
     octets.iter().fold(String::new(), |mut text, octet| {
-        // To a string it cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{octet:02x}");
         text
     })
 }
 
-/// Octets that differ at every place.
+/// Returns octets that differ at every place.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[1])

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer on a plain TCP socket that plays iWARP by hand, rightly and wrongly, against a verbs
-//! program on the device under test.
+//! A peer on a plain TCP socket that speaks iWARP, valid and invalid, to a verbs program on the
+//! device under test.
 //!
 //! usage: hostile --list
 //!        hostile DEVICE_ADDRESS OWN_ADDRESS PORT [CASE|GROUP...]
 //!
 //! PUPPET, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS
-//! is how many verbs programs are played with at a time. STARVABLE says that the device has a
-//! setting `starved`: with 1, the next memory that its driver wants it does not get.
+//! is the number of verbs programs that run at a time. STARVABLE says that the device has a setting
+//! `starved`: 1 makes the next allocation of its driver fail.
 //!
-//! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group and name
-//! and the requirements that it is about: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and
-//! RFC 6581), EXT-n (RFC 7306).
+//! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group, name
+//! and requirements: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and RFC 6581), EXT-n
+//! (RFC 7306).
 
 mod bench;
 mod cases;
@@ -56,7 +56,7 @@ use wire::{
     Outcome, //
 };
 
-/// Ports between those of two workers.
+/// The number of ports that one worker uses.
 const PORTS: u16 = 10;
 
 fn main() -> ExitCode {
@@ -105,15 +105,15 @@ fn place(device: &str, own: &str, port: &str) -> Outcome<Place> {
     })
 }
 
-/// The cases to be run, one after the other, and what has become of them.
+/// The cases to run, and their results.
 struct Session<'a> {
     place: &'a Place,
     cases: Vec<Case>,
     next: AtomicUsize,
-    /// Cases that change a setting of the device have it to themselves.
+    /// A case that changes a setting of the device holds this for writing.
     device: RwLock<()>,
     failed: AtomicBool,
-    /// Connects behind each case.
+    /// Connects after each case.
     rping: Rping,
 }
 
@@ -185,7 +185,7 @@ impl Session<'_> {
         }
     }
 
-    /// Runs a case; a bench that does not work afterwards is replaced by a fresh one.
+    /// Runs a case; replaces a bench that does not work afterwards.
     fn run_case<'b>(&'b self, bench: &mut Option<Bench<'b>>, port: u16, case: &Case) -> Outcome {
         let (_shared, _own) = match case.alone {
             Schedule::Parallel => (self.device.read().ok(), None),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Plays the verbs program `puppet` (guest/verbs/puppet.c): commands, and waiting for what it
-//! tells.
+//! Drives the verbs program `puppet` (guest/verbs/puppet.c): sends commands and waits for events.
 
 use std::{
     io::{
@@ -54,7 +53,7 @@ pub(crate) mod access {
     pub(crate) const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 }
 
-/// Something that has happened, in words.
+/// An event, in words.
 pub(crate) type Event = Vec<String>;
 
 #[derive(Default)]
@@ -63,11 +62,11 @@ struct Events {
     news: Condvar,
 }
 
-/// Memory of the program that peers may get at.
+/// Memory of the program that peers can access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     number: u32,
-    /// The address of its first octet, which is its first tagged offset too.
+    /// The address of its first octet, which is also its first tagged offset.
     pub(crate) at: u64,
     pub(crate) key: u32,
     pub(crate) len: u64,
@@ -78,7 +77,7 @@ impl Region {
         self.number
     }
 
-    /// The first tagged offset behind it.
+    /// Returns the first tagged offset behind it.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.len
     }
@@ -121,7 +120,7 @@ impl Puppet {
             .map_err(|_| Failure("the verbs program does not answer".into()))
     }
 
-    /// Does as told; returns the answer.
+    /// Runs a command; returns the answer.
     pub(crate) fn ask(&mut self, command: &str) -> Outcome<String> {
         let answer = self.try_ask(command)?;
         match answer.strip_prefix("= ") {
@@ -130,13 +129,13 @@ impl Puppet {
         }
     }
 
-    /// The answer with its mark.
+    /// Runs a command; returns the answer with its mark.
     pub(crate) fn try_ask(&mut self, command: &str) -> Outcome<String> {
         writeln!(self.input, "{command}")?;
         self.answer()
     }
 
-    /// The answer as numbers.
+    /// Runs a command; returns the answer as numbers.
     pub(crate) fn numbers<const N: usize>(&mut self, command: &str) -> Outcome<[u64; N]> {
         let answer = self.ask(command)?;
         let numbers: Option<Vec<u64>> = answer.split(' ').map(|word| word.parse().ok()).collect();
@@ -146,7 +145,7 @@ impl Puppet {
         }
     }
 
-    /// Settings for connections made from now on.
+    /// Sets what applies to new connections.
     pub(crate) fn set(&mut self, settings: &[(&str, u32)]) -> Outcome {
         for (name, value) in settings {
             self.ask(&format!("set {name} {value}"))?;
@@ -154,18 +153,18 @@ impl Puppet {
         Ok(())
     }
 
-    /// Private data for what is said at start-up.
+    /// Sets the private data of start-up frames.
     pub(crate) fn data(&mut self, octets: &[u8]) -> Outcome {
         self.ask(&format!("data {}", hex(octets))).map(drop)
     }
 
-    /// Calls; returns the connection.
+    /// Connects; returns the connection.
     pub(crate) fn connect(&mut self, address: &str, port: u16) -> Outcome<u32> {
         let [conn] = self.numbers(&format!("connect {address} {port}"))?;
         Ok(conn as u32)
     }
 
-    /// The number of a queue pair's state.
+    /// Returns the number of a queue pair's state.
     pub(crate) fn state(&mut self, conn: u32) -> Outcome<u64> {
         let [state] = self.numbers(&format!("state {conn}"))?;
         Ok(state)
@@ -173,7 +172,7 @@ impl Puppet {
 
     // Memory.
 
-    /// Registers memory, in one of two protection domains.
+    /// Registers memory in one of two protection domains.
     pub(crate) fn region(&mut self, len: u64, rights: u32, pd: u32) -> Outcome<Region> {
         let [number, at, key] = self.numbers(&format!("mr {len} {rights} {pd}"))?;
         Ok(Region {
@@ -208,14 +207,14 @@ impl Puppet {
         Ok(octets)
     }
 
-    /// All of the region still holds this octet.
+    /// Checks that all of the region still holds this octet.
     pub(crate) fn holds(&mut self, region: &Region, octet: u8) -> Outcome {
         let at = self.ask(&format!("odd {} {octet}", region.number))?;
         require!(at == "-1", "memory was written to at {at}");
         Ok(())
     }
 
-    // Events. Each is taken out by who waits for it.
+    // Events. A wait removes its event.
 
     fn take_event(&self, pattern: &str, limit: Duration) -> Option<Event> {
         let begun = Instant::now();
@@ -234,7 +233,7 @@ impl Puppet {
         }
     }
 
-    /// The first event that begins with these words; `*` stands for any.
+    /// Waits for the first event that begins with these words; `*` matches any word.
     pub(crate) fn wait(&self, pattern: &str) -> Outcome<Event> {
         if let Some(event) = self.take_event(pattern, SOON) {
             return Ok(event);
@@ -247,13 +246,13 @@ impl Puppet {
         )
     }
 
-    /// The first such event, which has come already.
+    /// Returns the first such event, which has already arrived.
     pub(crate) fn now(&self, pattern: &str) -> Outcome<Event> {
         self.take_event(pattern, Duration::ZERO)
             .ok_or_else(|| Failure(format!("no event '{pattern}' yet")))
     }
 
-    /// No such event comes for a while.
+    /// Checks that no such event comes for a while.
     pub(crate) fn none(&self, pattern: &str) -> Outcome {
         match self.take_event(pattern, quiet()) {
             Some(event) => fail!("unexpected event: {}", event.join(" ")),
@@ -261,7 +260,7 @@ impl Puppet {
         }
     }
 
-    /// No such event has come.
+    /// Checks that no such event has come.
     pub(crate) fn none_yet(&self, pattern: &str) -> Outcome {
         match self.take_event(pattern, Duration::ZERO) {
             Some(event) => fail!("unexpected event: {}", event.join(" ")),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! rping over the device under test, which has to serve others whatever it is sent.
+//! rping over the device under test, which must serve others whatever it is sent.
 //!
-//! One server stays all the time; each look at the device is a client of it.
+//! One server runs all the time; each check is a client of it.
 
 use std::{
     io::Read as _,
@@ -23,12 +23,12 @@ use crate::wire::{
     Outcome, //
 };
 
-/// How long a server may take to start, and a client to be served, where everything is slow.
+/// The time limit for a server to start, and for a client to be served, in a slow environment.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server.
 pub(crate) struct Rping {
-    /// What runs a program where the device is.
+    /// The command that runs a program on the device.
     there: String,
     address: String,
     port: String,
@@ -36,8 +36,8 @@ pub(crate) struct Rping {
 }
 
 impl Rping {
-    /// Starts the server on a port of its own, and waits until a client has been served. `there`
-    /// runs the program that it is called with where the device is, as the same process.
+    /// Starts the server on its own port, and waits until it has served a client. `there` runs the
+    /// program that it is called with on the device, as the same process.
     pub(crate) fn begin(there: &str, address: &str, port: u16) -> Outcome<Self> {
         let port = port.to_string();
         let server = rping(there, address, &port)
@@ -60,7 +60,7 @@ impl Rping {
         Ok(this)
     }
 
-    /// Makes a connection over the device, and compares what comes back.
+    /// Connects over the device and compares what comes back.
     pub(crate) fn connects(&self) -> Outcome {
         let mut client = rping(&self.there, &self.address, &self.port)
             .args(["-c", "-C", "3"])
@@ -96,7 +96,7 @@ impl Drop for Rping {
     }
 }
 
-/// What is the same for server and client: 1000 octets go each way, and are compared.
+/// Returns the arguments common to server and client: 1000 octets go each way and are compared.
 fn rping(there: &str, address: &str, port: &str) -> Command {
     let mut words = there.split_whitespace().chain(["rping"]);
     let mut command = Command::new(words.next().unwrap_or_default());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One TCP connection to the device, from either side, that speaks as badly as it is told to and is
-//! strict about what comes back.
+//! One TCP connection to the device, from either side: it sends anything, and checks strictly what
+//! comes back.
 
 use std::{
     fmt,
@@ -78,10 +78,10 @@ macro_rules! require {
 }
 pub(crate) use {fail, require};
 
-/// How long to wait for what must come.
+/// How long to wait for an expected event.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
-/// How long nothing comes if nothing is to come, where nothing else can show that. SLOW in the
-/// environment says by how much the device is slower than in the stock kernel.
+/// Returns how long to wait before concluding that nothing comes, where nothing else shows that.
+/// SLOW in the environment is the factor by which the device is slower than in the stock kernel.
 pub(crate) fn quiet() -> Duration {
     static SLOW: OnceLock<u32> = OnceLock::new();
     let slow = SLOW.get_or_init(|| {
@@ -91,7 +91,7 @@ pub(crate) fn quiet() -> Duration {
     Duration::from_millis(80) * *slow
 }
 
-/// Whether an end of the stream may be a reset.
+/// Whether a stream may end with a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// FIN.
@@ -100,7 +100,7 @@ pub(crate) enum End {
     Any,
 }
 
-/// What can come next.
+/// The next input.
 enum Next {
     Octets,
     Fin,
@@ -110,11 +110,11 @@ enum Next {
 
 pub(crate) struct Wire {
     socket: TcpStream,
-    /// Octets that have come and were not looked at.
+    /// Octets received but not yet parsed.
     pending: Vec<u8>,
-    /// The number that the verbs program has given the connection.
+    /// The connection's number in the verbs program.
     pub(crate) conn: u32,
-    /// What the device has said at start-up.
+    /// The start-up frame of the device.
     pub(crate) peer: Option<Start>,
     /// Whether CRCs are in use.
     pub(crate) crc: bool,
@@ -128,7 +128,7 @@ pub(crate) struct Wire {
     reads: u32,
     /// Octets of the device's stream of FPDUs.
     received: usize,
-    /// The program that does what the standard library cannot do to a socket.
+    /// The program that does to a socket what the standard library cannot do.
     helper: String,
 }
 
@@ -160,56 +160,56 @@ impl Wire {
         self.reads
     }
 
-    // Octets out.
+    // Output.
 
     pub(crate) fn put(&mut self, octets: &[u8]) -> Outcome {
         self.socket.set_write_timeout(Some(SOON))?;
         Ok(self.socket.write_all(octets)?)
     }
 
-    /// Each octet by itself.
+    /// Sends each octet by itself.
     pub(crate) fn trickle(&mut self, octets: &[u8]) -> Outcome {
         octets.iter().try_for_each(|octet| self.put(&[*octet]))
     }
 
-    /// FPDUs in one piece.
+    /// Sends FPDUs in one piece.
     pub(crate) fn send(&mut self, segments: &[Segment]) -> Outcome {
         self.put(&fpdus(segments))
     }
 
-    /// Another handle of the same connection, for putting octets from another thread.
+    /// Returns another handle of the same connection, to send octets from another thread.
     pub(crate) fn another(&self) -> Outcome<Self> {
         Self::new(self.socket.try_clone()?, &self.helper)
     }
 
-    /// Puts octets until `stop` or the other end does not take any more.
+    /// Sends octets until `stop` or until the other end takes no more.
     pub(crate) fn flood(&self, octets: &[u8], stop: &std::sync::atomic::AtomicBool) {
         while !stop.load(std::sync::atomic::Ordering::Relaxed)
             && (&self.socket).write_all(octets).is_ok()
         {}
     }
 
-    /// Ends this side's half.
+    /// Closes this side's half.
     pub(crate) fn half_close(&self) -> Outcome {
         Ok(self.socket.shutdown(Shutdown::Write)?)
     }
 
-    /// Ends with a reset.
+    /// Resets the connection.
     pub(crate) fn reset(self) -> Outcome {
         self.help(&["reset"])
     }
 
-    /// Takes no more octets at a time than this.
+    /// Limits the receive window to this many octets.
     pub(crate) fn window(&self, octets: usize) -> Outcome {
         self.help(&["window", &octets.to_string()])
     }
 
-    /// Octets of which the last one is urgent.
+    /// Sends octets of which the last one is urgent.
     pub(crate) fn urgent(&self, octets: &[u8]) -> Outcome {
         self.help(&["urgent", &hex(octets)])
     }
 
-    /// Sends octets behind this side's back: what it puts next repeats as many of them.
+    /// Sends octets that this side's TCP does not count: its next octets repeat as many of them.
     pub(crate) fn extra(&self, octets: &[u8]) -> Outcome {
         self.help(&["extra", &hex(octets)])
     }
@@ -228,7 +228,7 @@ impl Wire {
         Ok(())
     }
 
-    // Octets in.
+    // Input.
 
     fn fill(&mut self, wait: Duration) -> Outcome<Next> {
         sleep(self.pace);
@@ -251,18 +251,18 @@ impl Wire {
         }
     }
 
-    /// Octets of FPDUs that were looked at, from the first one on.
+    /// Returns the number of octets of FPDUs parsed so far.
     pub(crate) fn received(&self) -> u64 {
         self.received as u64
     }
 
-    /// The ports of the device and of this end.
+    /// Returns the ports of the device and of this end.
     pub(crate) fn ports(&self) -> Outcome<(u16, u16)> {
         let (theirs, ours) = (self.socket.peer_addr()?, self.socket.local_addr()?);
         Ok((theirs.port(), ours.port()))
     }
 
-    /// Exactly so many octets.
+    /// Takes exactly so many octets.
     pub(crate) fn take(&mut self, count: usize) -> Outcome<Vec<u8>> {
         let begun = Instant::now();
         while self.pending.len() < count {
@@ -283,9 +283,9 @@ impl Wire {
         Ok(std::mem::replace(&mut self.pending, rest))
     }
 
-    /// The device has nothing to send by itself: two Reads of no octets are answered, and nothing
-    /// comes before the answers. One could be answered before what was waiting already, since
-    /// requests and answers take turns. For streams whose peer may begin a message now.
+    /// Checks that the device has nothing to send by itself: two Reads of no octets are answered,
+    /// and nothing comes before the answers. One Read could be answered before a waiting message,
+    /// since requests and answers take turns. For streams whose peer may begin a message now.
     pub(crate) fn nothing_waits(&mut self) -> Outcome {
         for _ in 0..2 {
             let msn = self.next_read();
@@ -295,8 +295,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Nothing comes for a while. Where the stream allows, [`Self::nothing_waits`] says the same
-    /// without a wait.
+    /// Checks that nothing comes for a while. Where the stream allows, [`Self::nothing_waits`]
+    /// checks the same without a wait.
     pub(crate) fn silent(&mut self) -> Outcome {
         let next = if self.pending.is_empty() {
             self.fill(quiet())?
@@ -314,7 +314,7 @@ impl Wire {
         }
     }
 
-    /// The stream ends here, within some time.
+    /// Checks that the stream ends here, within some time.
     pub(crate) fn ends_within(&mut self, end: End, limit: Duration) -> Outcome {
         let begun = Instant::now();
         loop {
@@ -338,7 +338,7 @@ impl Wire {
         self.ends_within(end, SOON)
     }
 
-    /// Takes and drops whatever comes until the stream ends in whatever way.
+    /// Discards input until the stream ends in any way.
     pub(crate) fn drain(&mut self) -> Outcome {
         let begun = Instant::now();
         while begun.elapsed() < SOON {
@@ -353,7 +353,7 @@ impl Wire {
 
     // Start-up.
 
-    /// A start-up frame of the device.
+    /// Takes a start-up frame of the device.
     pub(crate) fn start_frame(&mut self) -> Outcome<Start> {
         let head = self.take(20)?;
         let length = u16::from_be_bytes([head[18], head[19]]);
@@ -369,7 +369,7 @@ impl Wire {
         })
     }
 
-    /// A whole start-up as the Initiator; returns the Reply.
+    /// Does a whole start-up as the Initiator; returns the Reply.
     pub(crate) fn start(&mut self, request: &Start) -> Outcome<Start> {
         self.put(&request.octets())?;
         let reply = self.start_frame()?;
@@ -380,7 +380,7 @@ impl Wire {
         Ok(reply)
     }
 
-    /// What two start-up frames make of the stream.
+    /// Applies what two start-up frames agree on.
     pub(crate) fn agreed(&mut self, ours: &Start, theirs: &Start) {
         self.crc = (ours.flags | theirs.flags) & flag::CRC != 0;
         self.markers = ours.flags & flag::MARKERS != 0;
@@ -388,8 +388,8 @@ impl Wire {
 
     // FPDUs.
 
-    /// So many octets of an FPDU that began at `begin`; Markers are checked and left out of what is
-    /// returned, and all is added to `covered`.
+    /// Takes so many octets of an FPDU that began at `begin`; checks and removes Markers, and adds
+    /// all octets to `covered`.
     fn part(&mut self, count: usize, begin: usize, covered: &mut Vec<u8>) -> Outcome<Vec<u8>> {
         let mut octets = Vec::new();
         while octets.len() < count {
@@ -420,10 +420,10 @@ impl Wire {
         Ok(octets)
     }
 
-    /// The next FPDU's segment; length, pad, Markers, CRC and control octets are checked.
+    /// Takes the next FPDU's segment; checks length, pad, Markers, CRC and control octets.
     pub(crate) fn get(&mut self) -> Outcome<Got> {
         let mut covered = Vec::new();
-        // A Marker right before the FPDU is no part of its count.
+        // A Marker right before the FPDU does not count as part of it.
         let begin = self.received
             + if self.markers && self.received % 512 == 0 {
                 4
@@ -477,7 +477,7 @@ impl Wire {
         Ok(got)
     }
 
-    /// The segments of one message put together: the first one, and all octets.
+    /// Takes the segments of one message; returns the first one, and all octets.
     pub(crate) fn message(&mut self) -> Outcome<(Got, Vec<u8>)> {
         let first = self.get()?;
         let mut data = first.data().to_vec();
@@ -503,7 +503,7 @@ impl Wire {
         Ok((first, data))
     }
 
-    /// This segment comes, octet by octet.
+    /// Checks that this segment comes, octet by octet.
     pub(crate) fn expect(&mut self, want: &Segment) -> Outcome {
         let got = self.get()?;
         require!(
@@ -515,8 +515,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Keeps what is expected for somebody else who reads the wire: TERMINATES in the environment
-    /// is the file, with a line for each Terminate, behind this end's port.
+    /// Records the expected Terminate for the check of a capture: a line in the file that
+    /// TERMINATES in the environment names, behind this end's port.
     fn note(&self, want: &Segment) -> Outcome {
         let Some(file) = std::env::var_os("TERMINATES") else {
             return Ok(());
@@ -527,14 +527,14 @@ impl Wire {
         Ok(file.write_all(line.as_bytes())?)
     }
 
-    /// This Terminate comes, octet by octet, and then the graceful end of the stream.
+    /// Checks that this Terminate comes, octet by octet, and then the graceful end of the stream.
     pub(crate) fn expect_terminate(&mut self, want: &Segment) -> Outcome {
         self.note(want)?;
         self.expect(want)?;
         self.ends(End::Graceful)
     }
 
-    /// The same behind a number of segments that were under way; returns what these carried.
+    /// Checks the same behind segments that were under way; returns their octets.
     pub(crate) fn expect_terminate_behind(&mut self, opcode: u8, want: &Segment) -> Outcome<usize> {
         self.note(want)?;
         let mut octets = 0;
@@ -555,12 +555,12 @@ impl Wire {
         }
     }
 
-    /// The Terminate that answers this segment, and the end.
+    /// Checks that the Terminate that answers this segment comes, and the end.
     pub(crate) fn expect_refusal(&mut self, code: Code, bad: &Segment) -> Outcome {
         self.expect_terminate(&code.answer(bad))
     }
 
-    /// A Send of the device.
+    /// Takes a Send of the device.
     pub(crate) fn expect_send(&mut self, len: usize) -> Outcome<Got> {
         let got = self.get()?;
         require!(

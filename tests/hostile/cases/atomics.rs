@@ -66,12 +66,12 @@ const DRAFT_SWAP: u32 = 1;
 const COMPARE_SWAP: u32 = 2;
 
 impl Atomic {
-    /// CmpSwap without masks.
+    /// Returns a CmpSwap without masks.
     pub(super) fn swap(stag: u32, to: u64, swap: u64, compare: u64) -> Self {
         compare_swap(stag, to, (swap, u64::MAX), (compare, u64::MAX))
     }
 
-    /// The same with another identifier.
+    /// Sets another identifier.
     pub(super) fn named(mut self, identifier: u32) -> Self {
         self.identifier = identifier;
         self
@@ -126,7 +126,7 @@ fn compare_swap(
     }
 }
 
-/// The Swap of the first draft of RFC 7306, with what that has in the compare fields.
+/// Returns the Swap of the first draft of RFC 7306, with the given compare fields.
 fn draft_swap(stag: u32, to: u64, swap: (u64, u64)) -> Atomic {
     Atomic {
         aopcode: DRAFT_SWAP,
@@ -134,14 +134,14 @@ fn draft_swap(stag: u32, to: u64, swap: (u64, u64)) -> Atomic {
     }
 }
 
-/// The answer to a request with this identifier.
+/// Returns the answer to a request with this identifier.
 pub(super) fn answer(msn: u32, identifier: u32, original: u64) -> Segment {
     let mut header = Vec::from(identifier.to_be_bytes());
     header.extend(original.to_be_bytes());
     untagged(op::ATOMIC_RESPONSE, 3, msn, &header)
 }
 
-/// The 64 bits that the region `ram` begins with, as the device's processor reads them.
+/// Sets the first 64 bits of the region `ram`, in the byte order of the device's processor.
 fn put_word(b: &mut Bench<'_>, value: u64) -> Outcome {
     let ram = b.ram;
     b.puppet.poke(&ram, 0, &value.to_ne_bytes())
@@ -188,11 +188,11 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// What FetchAdd and CmpSwap make of a word.
+/// Returns the cases for the results of FetchAdd and CmpSwap.
 fn results() -> Vec<Case> {
     const ALL: u64 = u64::MAX;
     const HALVES: u64 = 0x8000_0000_8000_0000;
-    // Name, rows, original, operation, what the word is afterwards.
+    // Name, rows, original, operation, resulting word.
     type Make = fn(u32, u64) -> Atomic;
     let list: [(&str, &str, u64, Make, u64); 15] = [
         ("add", "EXT-22 EXT-33", 40, |k, a| fetch_add(k, a, 2, 0), 42),
@@ -428,7 +428,7 @@ fn no_consumer_hears_of_an_atomic(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn atomics_up_to_the_depth(b: &mut Bench<'_>) -> Outcome {
-    // Four, unless another number was agreed on.
+    // The depth is four, unless another was negotiated.
     let mut wire = b.connect()?;
     put_word(b, 0)?;
     let add = |msn| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn);
@@ -443,7 +443,7 @@ fn atomics_up_to_the_depth(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn one_atomic_more_than_granted(b: &mut Bench<'_>) -> Outcome {
-    // Behind a Read that takes long, Reads and Atomics wait in the same places.
+    // Behind a slow Read, Reads and Atomics share the inbound depth.
     let mut wire = slow_reader(b, 2)?;
     put_word(b, 0)?;
     let add = |msn| fetch_add(b.ram.key, b.ram.at, 1, 0).segment(msn);
@@ -500,11 +500,11 @@ fn counters_of_several_streams_add_up(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// How long two add at the same time.
+/// How long two peers add at the same time.
 const MEANWHILE: Duration = Duration::from_secs(2);
 
-/// Two peers add to one word, each on a processor of its own, where the device carries out what it
-/// sends. Then one of them and a thread of the program, which adds as fast as its processor can.
+/// Two peers add to one word, each on its own processor, where the device executes the operations.
+/// Then one peer and a thread of the program add, the thread as fast as its processor can.
 fn counters_of_two_processors_add_up(b: &mut Bench<'_>) -> Outcome {
     b.puppet.set(&[("ird", 128)])?;
     let mut adders = [Adder::new(b)?, Adder::new(b)?];
@@ -529,12 +529,12 @@ fn counters_of_two_processors_add_up(b: &mut Bench<'_>) -> Outcome {
         found == seen + counted,
         "{found} instead of {seen} and {counted}"
     );
-    // A program that had no time for it has proven nothing.
+    // If the program did not get to add meanwhile, the test proves nothing.
     require!(counted > seen, "the program has added {counted} times");
     Ok(())
 }
 
-/// A peer that adds 1 again and again.
+/// A peer that keeps adding 1.
 struct Adder {
     wire: Wire,
     stag: u32,
@@ -542,7 +542,7 @@ struct Adder {
 }
 
 impl Adder {
-    /// How many operations are on their way.
+    /// How many operations are outstanding.
     const AT_ONCE: u32 = 100;
 
     fn new(b: &Bench<'_>) -> Outcome<Self> {
@@ -553,7 +553,7 @@ impl Adder {
         })
     }
 
-    /// Adds for some time on one processor; returns what was there each time.
+    /// Adds for some time on one processor; returns each original value.
     fn add(&mut self, processor: &str) -> Outcome<Vec<u64>> {
         // "PID/task/TID"
         let this = read_link("/proc/thread-self")?;
@@ -583,7 +583,7 @@ impl Adder {
     }
 }
 
-/// What both have seen.
+/// Returns the original values that both peers saw.
 fn add_on_two_processors([first, second]: &mut [Adder; 2]) -> Outcome<Vec<u64>> {
     thread::scope(|scope| {
         let other = scope.spawn(|| second.add("1"));
@@ -596,8 +596,8 @@ fn add_on_two_processors([first, second]: &mut [Adder; 2]) -> Outcome<Vec<u64>> 
     })
 }
 
-/// The next request is not carried out before the answer to the one before it has been made: not as
-/// long as TCP has not taken the octets of a Read Response.
+/// The device executes the next request only after it has made the answer to the one before: not
+/// while TCP has yet to accept octets of a Read Response.
 fn atomic_waits_for_the_answer_before_it(b: &mut Bench<'_>) -> Outcome {
     const LEN: u32 = 1 << 21;
     let mut wire = slow_reader(b, 3)?;
@@ -608,7 +608,7 @@ fn atomic_waits_for_the_answer_before_it(b: &mut Bench<'_>) -> Outcome {
     while left > LEN as usize / 2 {
         left -= wire.get()?.data().len();
     }
-    // A Send arrives behind the requests: they have been looked at.
+    // A Send behind the requests arrives, so the device has parsed them.
     wire.send(&[send(1, b"behind")])?;
     b.received(&wire, b"behind")?;
     let found = word(b)?;

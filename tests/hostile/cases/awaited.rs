@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What Reads and atomic operations of the device have in common: it waits for an answer to them.
+//! What the device's Reads and atomic operations have in common: the device waits for an answer.
 
 use crate::{
     bench::Bench,
@@ -18,10 +18,11 @@ use crate::{
     }, //
 };
 
-/// Where in [`Bench::ram`] the device puts the answer.
+/// The offset in [`Bench::ram`] where the device puts the answer.
 pub(super) const SINK_AT: usize = 512;
 
-/// The request is done, it has brought these octets, and nothing beside them was written to.
+/// Checks that the request completed, that it brought these octets, and that nothing beside them
+/// was written.
 pub(super) fn brought(b: &mut Bench<'_>, wire: &Wire, data: &[u8]) -> Outcome {
     b.puppet
         .wait(&format!("wc {} send * success {}", wire.conn, data.len()))?;
@@ -31,14 +32,14 @@ pub(super) fn brought(b: &mut Bench<'_>, wire: &Wire, data: &[u8]) -> Outcome {
     beside_the_sink(b, data.len())
 }
 
-/// Nothing beside a sink of this size was written to.
+/// Checks that nothing beside a sink of this size was written.
 pub(super) fn beside_the_sink(b: &mut Bench<'_>, size: usize) -> Outcome {
     b.ram_is_clean(0, SINK_AT)?;
     b.ram_is_clean(SINK_AT + size, 1000)
 }
 
-/// The device waits for this answer, which brings `size` octets: a Send that is posted meanwhile
-/// goes out, and completes behind the request.
+/// Checks that a Send goes out while the device waits for this answer of `size` octets, and that it
+/// completes behind the request.
 pub(super) fn send_completes_behind(
     b: &mut Bench<'_>,
     wire: &mut Wire,
@@ -58,7 +59,7 @@ pub(super) fn send_completes_behind(
     Ok(())
 }
 
-/// What this command posts is at fault by itself: a Terminate takes its place.
+/// Checks that a request which is itself at fault makes the device send a Terminate instead.
 pub(super) fn own_fault(b: &mut Bench<'_>, command: &str) -> Outcome {
     let mut wire = b.begun()?;
     b.puppet.ask(&format!("{command} {}", wire.conn))?;
@@ -74,8 +75,8 @@ pub(super) fn own_fault(b: &mut Bench<'_>, command: &str) -> Outcome {
     b.completed(&wire, "loc_prot")
 }
 
-/// The peer ends the stream over a segment of the device; the request that waits ends with this
-/// status.
+/// Ends the stream as the peer, with a Terminate for a segment of the device; checks that the
+/// waiting request ends with this status.
 pub(super) fn terminated(
     b: &mut Bench<'_>,
     wire: &mut Wire,
@@ -89,7 +90,7 @@ pub(super) fn terminated(
     b.down(wire)
 }
 
-/// The peer resets the connection; the request that waits is flushed.
+/// Resets the connection; checks that the waiting request is flushed.
 pub(super) fn reset(b: &Bench<'_>, wire: Wire) -> Outcome {
     let conn = wire.conn;
     wire.reset()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! FPDUs: how they are cut, their CRC, pad, length and Markers (RFC 5044, sections 4 to 6 and 8).
+//! FPDUs: their segmentation, CRC, pad, length and Markers (RFC 5044, sections 4 to 6 and 8).
 
 use std::{
     sync::atomic::{
@@ -204,7 +204,7 @@ fn pad_octets_are_in_the_crc(b: &mut Bench<'_>) -> Outcome {
 fn one_flipped_bit_anywhere(b: &mut Bench<'_>) -> Outcome {
     let good = write(b.ram.key, b.ram.at, &pattern(40)).fpdu();
     b.clean()?;
-    // Behind the length, which says where the CRC is; at places that hit each field.
+    // Flips bits in each field behind the length, which locates the CRC.
     for bit in (16..good.len() * 8).step_by(13) {
         let mut bad = good.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
@@ -267,7 +267,7 @@ fn the_first_fault_is_reported_whatever_its_layer(b: &mut Bench<'_>) -> Outcome 
 }
 
 fn terminate_arrives_while_the_peer_keeps_sending(b: &mut Bench<'_>) -> Outcome {
-    // Octets that nobody reads must not turn the end into a reset that eats the Terminate.
+    // Unread octets must not turn the end into a reset that discards the Terminate.
     let mut wire = b.connect()?;
     let bad = write(b.ram.key ^ 1, b.ram.at, b"bad");
     let flooding = wire.another()?;
@@ -334,7 +334,8 @@ fn length_one_too_small(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn length_one_too_great(b: &mut Bench<'_>) -> Outcome {
-    // It takes the next FPDU's first octets for its own last ones, and ends in the next but one.
+    // This FPDU takes the next FPDU's first octets as its last ones, and ends inside the next but
+    // one.
     let mut wire = b.connect()?;
     b.clean()?;
     let mut octets = write(b.ram.key, b.ram.at, &[7; 12]).fpdu();
@@ -352,8 +353,8 @@ fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
     for len in 1..whole.len() {
         let mut wire = b.connect()?;
         wire.send(&[whole.clone().cut(len)])?;
-        // A reserved opcode is seen as soon as it is there; then there is no header to quote
-        // either.
+        // The receiver sees a reserved opcode as soon as it arrives, and then has no header to
+        // quote.
         let reserved = whole[1] & 15 > 11 && len > 1;
         let code = if reserved {
             code::OPCODE
@@ -369,7 +370,7 @@ fn shorter_than_its_header(b: &mut Bench<'_>, whole: &Segment) -> Outcome {
 }
 
 fn markers_that_nobody_asked_for(b: &mut Bench<'_>) -> Outcome {
-    // A Marker looks like an empty FPDU, whose CRC the next octets are not.
+    // A Marker reads as an empty FPDU, and the octets behind it are not its CRC.
     let octets = marker_first(&send(1, DATA).fpdu());
     refused_octets(b, &octets, code::CRC)
 }
@@ -427,7 +428,7 @@ fn markers_around_a_terminate(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
-    // TCP takes the urgent octet out of the stream, so the FPDU does not fit any more.
+    // TCP takes the urgent octet out of the stream, so the FPDU is one octet short.
     let mut wire = b.connect()?;
     let octets = send(1, &[7; 50]).fpdu();
     wire.put(&octets[..30])?;
@@ -441,8 +442,8 @@ fn urgent_data_does_no_harm(b: &mut Bench<'_>) -> Outcome {
         .map(drop)
 }
 
-/// A segment of TCP begins with octets that have come already, and has new ones behind them: the
-/// end of an FPDU that is not whole yet, or an FPDU that has been taken, and one more.
+/// A TCP segment repeats octets that have arrived and carries new ones behind them: the end of an
+/// incomplete FPDU, or a complete FPDU and one more.
 fn octets_that_tcp_repeats_count_once(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     for (begin, end) in [(1, 2), (1, 30), (22, 23), (30, 35)] {
@@ -466,7 +467,7 @@ fn octets_that_tcp_repeats_count_once(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
-    // `get` checks the pad of each.
+    // `get` checks each pad.
     let mut wire = b.begun()?;
     for len in [0, 1, 2, 3, 4, 5, 6, 7, 1441, 1442, 1443] {
         b.puppet.ask(&format!("send {} {len} -", wire.conn))?;
@@ -475,7 +476,7 @@ fn pad_of_the_device_is_zero(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Octets of a TCP segment with an MTU of 1500 and timestamps.
+/// The payload of a TCP segment with an MTU of 1500 and timestamps, in octets.
 const MSS: usize = 1448;
 
 fn fpdu_len(segment: &Segment) -> usize {
@@ -514,7 +515,7 @@ fn segments_with_markers_fit_the_path(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// What fits a path of another MTU: less inside a message already, more again later.
+/// FPDUs follow the path MTU: shorter within the message once it shrinks, longer again later.
 fn segments_follow_the_path(b: &mut Bench<'_>) -> Outcome {
     const MTU: usize = 1300;
     const LEN: usize = 4_000_000;
@@ -540,7 +541,7 @@ fn segments_follow_the_path(b: &mut Bench<'_>) -> Outcome {
         total += got.data().len();
         lens.push(fpdu_len(&got));
     }
-    // What was cut before stays as it was; the very last one has the rest.
+    // FPDUs cut before keep their length; the last one has the rest.
     let changed = lens.iter().position(|len| *len != greatest).unwrap_or(0);
     let (now, mss) = (lens[changed], mss_of(MTU));
     require!(

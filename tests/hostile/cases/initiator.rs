@@ -181,7 +181,8 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// The program is told that the connection is up, with as much private data as iw_cm can carry.
+/// Checks that the program sees the connection come up, with as much private data as iw_cm can
+/// carry.
 fn told(b: &mut Bench<'_>, conn: u32, data: &[u8]) -> Outcome {
     let event = b.puppet.wait(&format!("established {conn}"))?;
     let handed_up = &data[..data.len().min(255)];
@@ -194,7 +195,8 @@ fn told(b: &mut Bench<'_>, conn: u32, data: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// What answers the Request is no Reply: the connection is closed, without a word.
+/// Answers the Request with octets that are not a Reply; checks that the device closes the
+/// connection without sending anything.
 fn failed_start_up(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let (mut wire, _) = b.called()?;
     wire.put(octets)?;
@@ -253,7 +255,7 @@ fn reply_in_two_pieces(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// What was agreed carries data both ways.
+/// Checks that the negotiated stream carries data both ways.
 fn carries_data(b: &mut Bench<'_>, reply: &Start) -> Outcome {
     let (mut wire, request) = b.called()?;
     b.answer(&mut wire, &request, reply)?;
@@ -274,7 +276,7 @@ fn reserved_flags_of_a_reply(b: &mut Bench<'_>) -> Outcome {
     carries_data(b, &Start::reply(1, &[]).plus_flags(0x0f))
 }
 
-/// The one end of a start-up that is told as such: the peer's program refused.
+/// Checks that the program is told that the peer rejected: the only failure reported as such.
 fn rejected(b: &mut Bench<'_>, reply: &Start) -> Outcome {
     let (mut wire, _) = b.called()?;
     wire.put(&reply.clone().plus_flags(flag::REJECT).octets())?;
@@ -314,7 +316,8 @@ fn reset_instead_of_a_reply(b: &mut Bench<'_>) -> Outcome {
     b.start_up_failed(conn)
 }
 
-/// Who closes on a Request of revision 2 gets no second one: the consumer is told.
+/// A peer that closes on a Request of revision 2 gets no second Request; the consumer sees the
+/// failure.
 fn a_closed_request_is_not_repeated(b: &mut Bench<'_>) -> Outcome {
     let listener = b.listener()?;
     let mut wire = b.called_at(&listener)?;
@@ -364,8 +367,9 @@ fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// The Responder may not send before the Initiator's first FPDU. The program may have been told
-/// that the connection is up, for the Reply was right; what came too early is not delivered.
+/// Sends octets right behind the Reply, though the Responder may not send before the Initiator's
+/// first FPDU. The program may see the connection come up, since the Reply was good; the early
+/// octets are not delivered.
 fn behind_the_reply(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let (mut wire, request) = b.called()?;
     wire.put(&[&reply_to(&request, &[]).octets()[..], octets].concat())?;
@@ -386,8 +390,7 @@ fn octet_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
     behind_the_reply(b, &[0])
 }
 
-/// The Reply is right in itself but no connection can come of it: this Terminate, and no
-/// connection.
+/// Sends a Reply that is well formed but unusable; checks for this Terminate and no connection.
 fn unusable_reply(b: &mut Bench<'_>, change: impl Fn(Depths) -> Depths, code: Code) -> Outcome {
     let (mut wire, request) = b.called()?;
     let Some(asked) = request.depths() else {
@@ -528,7 +531,7 @@ fn revision_1_by_setting(b: &mut Bench<'_>) -> Outcome {
     b.works(&mut wire)
 }
 
-/// A Reply decides by a flag of its own: one that has the Request's flag was not meant so.
+/// A Reply answers the offer by a flag of its own; the Request's flag in a Reply means nothing.
 fn send_with_immediate_is_offered_by_setting(b: &mut Bench<'_>) -> Outcome {
     for (value, bits) in [(0, 2), (1, 0), (1, 1), (1, 3), (1, 2), (1, 14)] {
         b.setting("extensions", value)?;
@@ -548,7 +551,7 @@ fn send_with_immediate_is_offered_by_setting(b: &mut Bench<'_>) -> Outcome {
             b.completed(&wire, "success")?;
             b.works(&mut wire)?;
         } else {
-            // Without it there is no such message, and the stream ends.
+            // Without the agreement the device cannot send this message, and ends the stream.
             require!(got.op() == op::TERMINATE, "{}", got.describe());
             b.completed(&wire, "loc_qp_op")?;
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device that finds no memory. Only a kernel that can be made to have none has these cases.
+//! A device whose allocations fail. These cases need a kernel with fault injection.
 
 use super::{
     case,
@@ -36,12 +36,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The next memory that the module wants, it does not get.
+/// Makes the module's next allocation fail.
 fn starve(b: &mut Bench<'_>) -> Outcome {
     b.setting("starved", 1)
 }
 
-/// What the queue pair needs for its stream is wanted when the Reply is here.
+/// The device allocates the queue pair's stream when the Reply arrives.
 fn no_memory_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, request) = b.called()?;
     starve(b)?;
@@ -50,7 +50,7 @@ fn no_memory_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
     b.start_up_failed(wire.conn)
 }
 
-/// That revision has no word for it.
+/// Revision 1 has no Terminate code for it.
 fn no_memory_behind_a_reply_of_revision_1(b: &mut Bench<'_>) -> Outcome {
     let (mut wire, _) = b.called()?;
     starve(b)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Atomic operations that the device asks for, and Immediate Data in both directions (RFC 7306,
+//! Atomic operations that the device requests, and Immediate Data in both directions (RFC 7306,
 //! sections 5 and 6).
 
 use super::{
@@ -88,11 +88,11 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// The peer's memory, of which the device knows no more than this.
+/// The peer's memory, of which the device knows only this STag and tagged offset.
 const KEY: u32 = 77;
 const AT: u64 = 4096;
 
-/// The device is told to add `value`, and what has come of it.
+/// Has the device add `value`; returns the identifier and the Atomic Request.
 fn pending(b: &mut Bench<'_>, wire: &mut Wire, value: u64) -> Outcome<(u32, Segment)> {
     b.puppet.ask(&format!(
         "add {} {} {SINK_AT} 8 {AT} {KEY} - {value}",
@@ -100,7 +100,7 @@ fn pending(b: &mut Bench<'_>, wire: &mut Wire, value: u64) -> Outcome<(u32, Segm
         b.ram.number()
     ))?;
     let got = wire.get()?;
-    // The identifier is the device's to choose.
+    // The device chooses the identifier.
     let identifier = identifier_of(&got.0);
     let want = fetch_add(KEY, AT, value, 0)
         .named(identifier)
@@ -109,7 +109,7 @@ fn pending(b: &mut Bench<'_>, wire: &mut Wire, value: u64) -> Outcome<(u32, Segm
     Ok((identifier, got.0))
 }
 
-/// The identifier of an Atomic Request.
+/// Returns the identifier of an Atomic Request.
 pub(super) fn identifier_of(request: &Segment) -> u32 {
     request
         .get(22..26)
@@ -175,7 +175,7 @@ fn no_more_atomics_than_granted(b: &mut Bench<'_>) -> Outcome {
         wire.send(&[write(0, 0, &[])])?;
         let (conn, ram) = (wire.conn, b.ram.number());
         for i in 0..8 {
-            // Reads and atomic operations count alike.
+            // Reads and atomic operations count alike against the depth.
             let command = if i % 2 == 0 { "add" } else { "read" };
             b.puppet
                 .ask(&format!("{command} {conn} {ram} {} 8 8 77 - 1", i * 8))?;
@@ -267,7 +267,7 @@ fn reset_fails_a_pending_atomic(b: &mut Bench<'_>) -> Outcome {
     reset(b, wire)
 }
 
-/// Answers that are none to an atomic operation that waits for one.
+/// Returns the cases of answers that do not fit the pending atomic operation.
 fn bad_answers() -> Vec<Case> {
     type Make = fn(u32) -> Segments;
     let list: [(&str, &str, Code, Make); 11] = [
@@ -363,7 +363,7 @@ fn bad_answers() -> Vec<Case> {
         .collect()
 }
 
-/// Immediate Data as the device sends it: the verbs have four octets of the eight.
+/// Returns Immediate Data as the device sends it: the verbs fill four of the eight octets.
 pub(super) fn immediate(msn: u32, value: [u8; 4]) -> Segment {
     let [c, d, e, f] = value;
     untagged(op::IMMEDIATE, 0, msn, &[c, d, e, f, 0, 0, 0, 0])
@@ -452,7 +452,7 @@ fn empty_send_with_immediate_is_immediate_data(b: &mut Bench<'_>) -> Outcome {
             "{}",
             got.describe()
         );
-        // Both are Sends that moved what they carry, and complete in their order.
+        // Both complete as Sends with their octets, in order.
         if flags != "u" {
             b.puppet.wait(&format!("wc {conn} send * success 0"))?;
         }
@@ -476,7 +476,7 @@ fn send_with_immediate_and_payload_has_no_form(b: &mut Bench<'_>) -> Outcome {
     wire.ends(End::Graceful)
 }
 
-/// The program has been told of Immediate Data, and the buffer of the receive is as it was.
+/// Checks that the program sees Immediate Data, and that the receive's buffer is unchanged.
 fn told(b: &mut Bench<'_>, wire: &Wire, len: usize, value: [u8; 4]) -> Outcome {
     let event = b.puppet.wait(&format!(
         "wc {} imm * success {len} {}",
@@ -535,7 +535,7 @@ fn immediate_data_tells_of_the_write_before_it(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn immediate_data_of_other_makes(b: &mut Bench<'_>) -> Outcome {
-    // The verbs have four octets, the message eight, and no rule says which.
+    // The verbs have four octets, the message eight, and no rule says which four they are.
     let mut wire = b.connect()?;
     for (msn, (octets, value)) in (1..).zip([
         (b"abcd\0\0\0\0", *b"abcd"),
@@ -581,7 +581,7 @@ fn immediate_data_without_a_receive(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn refused_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
-    // The Write is done when TCP has it; what waits behind it hears of the end.
+    // The Write completes when TCP has accepted it; the request behind it is flushed.
     let mut wire = b.begun()?;
     let (conn, ram) = (wire.conn, b.ram.number());
     b.puppet.ask(&format!("imm {conn} {ram} 0 8 99 77 - 7"))?;
@@ -592,7 +592,7 @@ fn refused_immediate_data_of_the_device(b: &mut Bench<'_>) -> Outcome {
     terminated(b, &mut wire, code::NO_BUFFER, &got.0, "rem_inv_req")
 }
 
-/// Immediate Data that is not as it has to be, refused without a receive being used up.
+/// Returns the malformed Immediate Data that the device refuses without using a receive.
 fn bad_immediates() -> Vec<super::Refusal> {
     let of = |len: usize| untagged(op::IMMEDIATE, 0, 1, &[7; 16][..len]);
     let mut list = vec![
@@ -636,7 +636,7 @@ fn bad_immediates() -> Vec<super::Refusal> {
     list
 }
 
-/// Immediate Data at a device whose library could not tell its consumer of it.
+/// Returns the cases for a device whose library cannot report Immediate Data to its consumer.
 pub(super) fn where_it_is_not_known() -> Vec<Case> {
     let list = [
         ("immediate_data", immediate(1, [7; 4])),
@@ -669,8 +669,7 @@ pub(super) fn where_it_is_not_known() -> Vec<Case> {
     list
 }
 
-/// Whatever the setting says, the device neither offers what its library cannot report nor takes
-/// an offer of it.
+/// Whatever the setting, the device neither offers nor accepts what its library cannot report.
 fn send_with_immediate_where_it_is_not_known(b: &mut Bench<'_>) -> Outcome {
     b.setting("extensions", 1)?;
     let message = send(1, b"hello").opcode(0xf);

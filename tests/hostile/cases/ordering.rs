@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Each kind of message before each other: the order of frames, of answers and of completions (RFC
-//! 5040, section 5.5; RFC 7306, section 7). This end delays what it answers.
+//! 5040, section 5.5; RFC 7306, section 7). This end delays its answers.
 
 use super::{
     atomics::{
@@ -41,7 +41,7 @@ enum Kind {
     Write,
     Read,
     Atomic,
-    /// Immediate Data; where the device issues it, behind a Write.
+    /// Immediate Data; if the device issues it, behind a Write.
     Imm,
 }
 
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// What the device sends for it.
+    /// Returns the opcodes that the device sends for it.
     fn opcodes(self) -> &'static [u8] {
         match self {
             Self::Send => &[op::SEND],
@@ -93,29 +93,29 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-// The device issues both.
+// Messages that the device issues.
 
-/// Octets of a message of the device, or room for what it asks for.
+/// Octets of a message of the device, or of the sink of its request.
 const FIRST_LEN: u32 = 24;
 const LATER_LEN: u32 = 40;
 
-/// A request that the device's program has posted.
+/// A request that the device's program posted.
 struct Posted {
     kind: Kind,
     len: u32,
-    /// Its number in completions.
+    /// Its work request id.
     id: u64,
-    /// Whether it has one.
+    /// Whether it has a completion.
     told: bool,
 }
 
 impl Posted {
-    /// Where in [`Bench::ram`] its answer goes: each has its own sink.
+    /// Returns the offset in [`Bench::ram`] of its sink; each request has its own.
     fn sink(&self) -> usize {
         self.len as usize * 8
     }
 
-    /// What its answer brings.
+    /// Returns the octets of its answer.
     fn brings(&self) -> Vec<u8> {
         match self.kind {
             Kind::Send | Kind::Write | Kind::Imm => Vec::new(),
@@ -149,9 +149,9 @@ fn post(b: &mut Bench<'_>, wire: &Wire, kind: Kind, len: u32, flag: &str) -> Out
     Ok(posted)
 }
 
-/// Two requests, one right behind the other: frames in the order of posting; nothing completes
-/// before what is before it, and a Read or Atomic not before its answer, whose octets are there
-/// then.
+/// Posts two requests, one right behind the other. Checks that the frames come in the order of
+/// posting, that completions come in that order, and that a Read or Atomic completes only after its
+/// answer, with the octets in place.
 fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: Kind) -> Outcome {
     let mut wire = b.begun()?;
     b.clean()?;
@@ -179,7 +179,7 @@ fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: 
             }
         };
         if let Some(answer) = answer {
-            // It has not completed, and neither has what is behind it.
+            // It has not completed, and neither have the requests behind it.
             expect_completions(b, &completions, &mut due)?;
             b.nothing_completes(&mut wire)?;
             b.ram_is_clean(posted.sink(), posted.len as usize)?;
@@ -194,7 +194,7 @@ fn of_the_device(b: &mut Bench<'_>, (first, flag): (Kind, &'static str), later: 
     both.iter().try_for_each(|posted| has_brought(b, posted))
 }
 
-/// The frames of a request; returns the last one.
+/// Takes the frames of a request; returns the last one.
 fn frames_of(wire: &mut Wire, posted: &Posted) -> Outcome<Got> {
     let mut got = None;
     for opcode in posted.kind.opcodes() {
@@ -242,22 +242,22 @@ fn has_brought(b: &mut Bench<'_>, posted: &Posted) -> Outcome {
     Ok(())
 }
 
-// The peer issues both.
+// Messages that the peer issues.
 
-/// What Writes add to the word that Reads and Atomics find.
+/// The word that the region holds, and that Writes add to.
 const WORD: u64 = 0x0102_0304_0506_0708;
 
-/// What is sent to the device, and what must come of it.
+/// The messages sent to the device, and their expected effects.
 #[derive(Default)]
 struct Script {
     segments: Vec<Segment>,
-    /// Answers, each with the number of completions that come before it.
+    /// Answers, each with the number of completions that precede it.
     answers: Vec<(Segment, usize)>,
     /// Completions of receives: kind, octets, and contents or value.
     told: Vec<String>,
-    /// The word as the messages leave it.
+    /// The word after all messages.
     word: u64,
-    /// As the last Write leaves it.
+    /// The word after the last Write.
     written: u64,
     requests: u32,
     atomics: u32,
@@ -293,7 +293,7 @@ impl Script {
                 self.word = self.word.wrapping_add(1);
             }
             Kind::Imm => {
-                // It tells of the Write right before it.
+                // Its completion covers the Write right before it.
                 let behind_write = self
                     .segments
                     .last()
@@ -307,9 +307,10 @@ impl Script {
     }
 }
 
-/// Two messages in one go, and a Send behind them: answers in the order of the requests, each with
-/// what the message before has left, and not before it has completed; completions in the order of
-/// the messages; and when the last Send is told of, all is in place.
+/// Sends two messages at once and a Send behind them. Checks that answers come in the order of the
+/// requests, each with the effect of the message before it and only after its completion; that
+/// completions come in the order of the messages; and that all data is placed when the last Send
+/// completes.
 fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     let mut wire = b.connect()?;
     let ram = b.ram;
@@ -319,7 +320,7 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
         script.add(b, kind);
     }
     wire.send(&script.segments)?;
-    // What a Read or Atomic finds may be that of a Write behind it already: there is no order.
+    // A Read or Atomic may already see a Write behind it: no order is defined.
     let mut saw_later = false;
     let mut told = script.told.iter();
     for (want, behind) in &script.answers {
@@ -348,7 +349,7 @@ fn of_the_peer(b: &mut Bench<'_>, first: Kind, later: Kind) -> Outcome {
     Ok(())
 }
 
-/// This completion is the one that was to come.
+/// Checks that this completion is the expected one.
 fn is(event: &[String], want: &str) -> Outcome {
     let got = format!("{} {} {}", event[2], event[5], event[6]);
     require!(
@@ -359,7 +360,7 @@ fn is(event: &[String], want: &str) -> Outcome {
     Ok(())
 }
 
-/// A word as it is in an answer: the Atomic Response has it in the order of the network.
+/// Returns a word as it is in an answer: the Atomic Response has it in network byte order.
 fn found_by(kind: Kind, word: u64) -> [u8; 8] {
     match kind {
         Kind::Atomic => word.to_be_bytes(),

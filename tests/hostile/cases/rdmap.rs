@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Opcodes against models and queues, invalidation, the extensions that this device does not have
-//! (RFC 5040, sections 4 and 5.3; RFC 7306).
+//! Opcodes against models and queues, invalidation, and extensions that this device lacks (RFC
+//! 5040, sections 4 and 5.3; RFC 7306).
 
 use super::{
     case,

@@ -298,7 +298,7 @@ fn read_of_nothing_needs_no_stag(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// A connection whose peer reads slowly, and on which the program serves this many Reads.
+/// Returns a connection whose peer reads slowly, with this inbound depth for Reads.
 pub(super) fn slow_reader(b: &mut Bench<'_>, ird: u16) -> Outcome<Wire> {
     b.puppet.set(&[("ird", ird.into())])?;
     let mut wire = b.open()?;
@@ -312,7 +312,7 @@ pub(super) fn slow_reader(b: &mut Bench<'_>, ird: u16) -> Outcome<Wire> {
     Ok(wire)
 }
 
-/// A Read of the large region whose sink has a number by which it is known.
+/// Returns a Read of the large region whose sink identifies it.
 pub(super) fn numbered(b: &Bench<'_>, msn: u32, size: u32) -> Segment {
     Read {
         sink: msn,
@@ -448,7 +448,7 @@ fn region_released_between_reads(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn region_released_inside_a_response(b: &mut Bench<'_>) -> Outcome {
-    // What is quoted is the rest of the Read.
+    // The Terminate quotes the remainder of the Read.
     let mut wire = slow_reader(b, 1)?;
     let size = 1 << 24;
     let region = b.puppet.region(size, access::ALL, 0)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the device sends by itself, and how its Reads are answered (RFC 5040, sections 4 to 6).
+//! Messages that the device initiates, and the answers to its Reads (RFC 5040, sections 4 to 6).
 
 mod refused;
 
@@ -183,7 +183,7 @@ fn empty_write_of_the_device(b: &mut Bench<'_>) -> Outcome {
     b.completed(&wire, "success")
 }
 
-/// The device has sent a Read Request, whose octets go to [`SINK_AT`].
+/// Takes a Read Request of the device, whose octets go to [`SINK_AT`].
 fn pending(b: &mut Bench<'_>, wire: &mut Wire, size: u32) -> Outcome<(Read, u32, Segment)> {
     b.puppet.ask(&format!(
         "read {} {} {SINK_AT} {size} 4096 77 -",
@@ -206,7 +206,7 @@ fn pending(b: &mut Bench<'_>, wire: &mut Wire, size: u32) -> Outcome<(Read, u32,
     Ok((read, msn, got.0))
 }
 
-/// A part of the Response to a Read.
+/// Returns a part of the Response to a Read.
 fn part(read: &Read, offset: u64, data: &[u8]) -> Segment {
     read_response(read.sink, read.sink_to.wrapping_add(offset), data)
 }
@@ -239,7 +239,7 @@ fn read_response_octet_by_octet(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn read_response_out_of_order(b: &mut Bench<'_>) -> Outcome {
-    // Not what a sender should do; the segments are placed by their offsets.
+    // A sender should not do this; the device places segments by their offsets.
     let mut wire = b.begun()?;
     b.clean()?;
     let (read, ..) = pending(b, &mut wire, 64)?;
@@ -371,8 +371,9 @@ fn reset_fails_a_pending_read(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
-    // Nothing is lost, and nothing completes that TCP has not taken. Messages are short beside what
-    // the device gives TCP at once, so that some of them end in what TCP did not take of it.
+    // No octet is lost, and no work request completes before TCP has accepted it. Messages are
+    // short compared with what the device gives TCP at once, so some end inside what TCP did not
+    // accept.
     const LEN: usize = 20_000;
     const COUNT: usize = 32;
     let mut wire = b.begun()?;
@@ -381,7 +382,7 @@ fn octets_of_a_blocked_peer_arrive_later(b: &mut Bench<'_>) -> Outcome {
     for _ in 0..COUNT {
         b.puppet.ask(&format!("send {} {LEN} -", wire.conn))?;
     }
-    // How many had completed at a time when TCP had taken so many octets.
+    // How many requests had completed when TCP had accepted this many octets.
     let mut told = 0;
     let mut seen = Vec::new();
     let mut ends = vec![0];
@@ -474,7 +475,7 @@ fn writes_between_read_responses(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn buffers_scribbled_on_while_they_are_sent(b: &mut Bench<'_>) -> Outcome {
-    // What arrives may be anything, but whole, and `get` looks at the CRC of each FPDU.
+    // The contents are arbitrary, but complete, and `get` checks the CRC of each FPDU.
     const LEN: usize = 8192;
     let mut wire = b.begun()?;
     let (conn, ram, key, at) = (wire.conn, b.ram.number(), b.ram.key, b.ram.at);
@@ -508,7 +509,7 @@ fn buffers_scribbled_on_while_they_are_sent(b: &mut Bench<'_>) -> Outcome {
         }
         b.puppet.ask("scribble off")?;
     }
-    // If no buffer was seen in the middle of a change, nothing was proven.
+    // If no buffer was seen in the middle of a change, the test proves nothing.
     require!(
         changed > 30,
         "only {changed} messages were changed while they left"

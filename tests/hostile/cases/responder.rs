@@ -163,7 +163,8 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// The connection is closed, nothing is said, and no program hears of it.
+/// Checks that the device closes the connection without sending anything, and that no program sees
+/// it.
 fn refused_request(b: &mut Bench<'_>, request: &Start) -> Outcome {
     let mut wire = b.open()?;
     wire.put(&request.octets())?;
@@ -199,7 +200,7 @@ fn reserved_flags_are_neither_checked_nor_echoed(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// The offer is taken where the setting is on, and the message with it.
+/// The device accepts the offer, and then the message, only where the setting is on.
 fn send_with_immediate_is_taken_by_setting(b: &mut Bench<'_>) -> Outcome {
     for (value, bits) in [(0, 1), (1, 0), (1, 2), (1, 14), (1, 1), (1, 15)] {
         b.setting("extensions", value)?;
@@ -227,7 +228,7 @@ fn send_with_immediate_is_taken_by_setting(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// The Reply has the C flag and no other.
+/// Checks that the Reply has the C flag and no other.
 fn is_plain(wire: &Wire) -> Outcome {
     let flags = wire.peer.as_ref().map(|reply| reply.flags);
     require!(flags == Some(flag::CRC), "flags {flags:?}");
@@ -291,7 +292,7 @@ fn wrong_key_is_seen_without_the_rest(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// Nothing may follow the Request before the Reply.
+/// Sends octets behind the Request, which the Initiator may not do before the Reply.
 fn behind_the_request(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     b.puppet.set(&[("auto", 0)])?;
     let mut wire = b.open()?;
@@ -333,7 +334,7 @@ fn request_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
     b.puppet.none("request")
 }
 
-/// The program is asked, the peer is gone, the program accepts: nothing comes of it.
+/// The peer goes before the program accepts; the connection fails.
 fn gone_before_the_answer(b: &mut Bench<'_>, reset: bool) -> Outcome {
     b.puppet.set(&[("auto", 0)])?;
     let mut wire = b.open()?;
@@ -401,7 +402,8 @@ fn enhanced_reject_carries_private_data(b: &mut Bench<'_>) -> Outcome {
     wire.ends(End::Graceful)
 }
 
-/// What iw_cm can carry is 255 octets: so many are handed up, and no connection fails for more.
+/// iw_cm can carry 255 octets of private data: the device hands up so many, and more do not make
+/// the connection fail.
 fn private_data(b: &mut Bench<'_>, request: &Start) -> Outcome {
     let mut wire = b.open()?;
     wire.start(request)?;
@@ -436,7 +438,8 @@ fn enhanced_start_up(b: &mut Bench<'_>) -> Outcome {
     b.puppet.data(b"pd")?;
     let mut wire = b.open()?;
     let reply = wire.start(&Start::enhanced(Depths::new(7, 2), b"ULP data"))?;
-    // The program is told of the peer's ORD as what it may be asked for, and of its IRD.
+    // The program sees the peer's ORD as its inbound depth, and the peer's IRD as its outbound
+    // depth.
     b.puppet
         .wait(&format!("request * {} 2 7", hex(b"ULP data")))?;
     require!(
@@ -484,7 +487,7 @@ fn ord_alone_without_negotiation(b: &mut Bench<'_>) -> Outcome {
     left_open(b, 2, OPEN)
 }
 
-/// A depth that the Request leaves open is left open in the Reply.
+/// Checks that a depth which the Request leaves open is left open in the Reply.
 fn left_open(b: &mut Bench<'_>, ird: u16, ord: u16) -> Outcome {
     let mut wire = b.open()?;
     let reply = wire.start(&Start::enhanced(Depths::new(ird, ord), &[]))?;
@@ -507,7 +510,7 @@ fn depths(b: &mut Bench<'_>, ird: u16, ord: u16) -> Outcome {
     wire.conn = established(b)?;
     wire.send(&[send(1, b"x")])?;
     b.received(&wire, b"x")?;
-    // As many Reads as were granted, at once.
+    // Sends as many Reads as were granted at once.
     let reads: Vec<Segment> = (0..got.ird)
         .map(|_| read(wire.next_read(), 1, b.ram.key, b.ram.at))
         .collect();
@@ -518,7 +521,7 @@ fn depths(b: &mut Bench<'_>, ird: u16, ord: u16) -> Outcome {
     wire.silent()
 }
 
-/// The number of the connection that has come up.
+/// Returns the number of the connection that has come up.
 pub(super) fn established(b: &Bench<'_>) -> Outcome<u32> {
     let event = b.puppet.wait("established")?;
     Ok(event[1].parse().unwrap_or(u32::MAX))
@@ -564,7 +567,7 @@ fn many_start_ups_at_once(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// CRCs are in use if either side wants them.
+/// Checks that CRCs are in use if either side wants them.
 fn crc(b: &mut Bench<'_>, setting: u32, wish: u8, rev: u8) -> Outcome {
     if setting != 1 {
         b.setting("crc", setting)?;

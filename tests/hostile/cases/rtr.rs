@@ -65,7 +65,7 @@ fn names(kinds: u8) -> String {
     }
 }
 
-/// A start-up by RFC 6581 as far as the Reply; returns what was agreed.
+/// Does a start-up by RFC 6581 as far as the Reply; returns the negotiated depths.
 fn ask_for_peer_to_peer(b: &Bench<'_>, offer: Rtr) -> Outcome<(Wire, Depths)> {
     let mut wire = b.open()?;
     let reply = wire.start(&Start::enhanced(Depths::peer_to_peer(4, 4, offer), &[]))?;
@@ -77,7 +77,7 @@ fn ask_for_peer_to_peer(b: &Bench<'_>, offer: Rtr) -> Outcome<(Wire, Depths)> {
     Ok((wire, got))
 }
 
-/// The ready-to-receive message of one kind.
+/// Returns the ready-to-receive message of one kind.
 fn rtr(wire: &mut Wire, read_kind: bool) -> Segment {
     if read_kind {
         read(wire.next_read(), 0, 1, 0)
@@ -135,7 +135,7 @@ fn rtr_is_complete_before_anybody_hears_of_it(b: &mut Bench<'_>) -> Outcome {
         if kind.read {
             wire.expect(&response(&[]))?;
         }
-        // Neither takes a receive nor completes one.
+        // The message neither uses a receive nor completes one.
         b.nothing_completes(&mut wire)?;
         wire.send(&[send(1, b"first")])?;
         b.received(&wire, b"first")?;
@@ -172,7 +172,7 @@ fn responder_speaks_behind_the_rtr(b: &mut Bench<'_>) -> Outcome {
     wire.expect_send(100).map(drop)
 }
 
-/// First messages of a peer-to-peer connection that are not the agreed ones.
+/// Returns first messages of a peer-to-peer connection that are not the agreed one.
 fn wrong_rtrs() -> Vec<Case> {
     type Make = fn(&Bench<'_>) -> Segment;
     let list: [(&str, Rtr, Code, Make); 9] = [

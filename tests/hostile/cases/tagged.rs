@@ -175,7 +175,8 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// A region with each combination of rights; remote rights to write need the local one.
+/// Registers a region with each valid combination of rights (the remote write right requires the
+/// local one), and writes to it.
 fn write_where_rights_are(b: &mut Bench<'_>, rights: u32) -> Outcome {
     let Some(region) = b.region_with(rights)? else {
         return Ok(());
@@ -368,7 +369,7 @@ fn region_released_inside_a_write(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.connect()?;
     let region = b.puppet.region(4096, access::ALL, 0)?;
     wire.send(&[write(region.key, region.at, b"fine").more()])?;
-    // An empty FPDU is no part of the message; what comes back behind it does.
+    // An empty FPDU is not part of the message; the answer to a message behind it comes.
     b.puppet.none(&format!("event {}", wire.conn))?;
     b.puppet.ask(&format!("dereg {}", region.number()))?;
     b.refuses(
@@ -383,7 +384,7 @@ fn key_with_any_bit_wrong(b: &mut Bench<'_>) -> Outcome {
     for bit in 0..32 {
         let mut wire = b.connect()?;
         let key = b.ram.key ^ (1 << bit);
-        // Another region may have that key, but not this memory.
+        // Another region may have that key by now, but it does not cover this memory.
         let bad = write(key, b.ram.at, b"x");
         wire.send(std::slice::from_ref(&bad))?;
         let got = wire.get()?;

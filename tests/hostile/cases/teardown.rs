@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Ends of streams that no fault brings about (RFC 5040, section 6.2; RFC 5041, section 8.2), and
-//! octets at random.
+//! Ends of streams without a fault (RFC 5040, section 6.2; RFC 5041, section 8.2), and random
+//! octets.
 
 use super::{
     case,
@@ -72,7 +72,7 @@ fn end_at_once(b: &mut Bench<'_>) -> Outcome {
     b.flushed(&wire, 4)
 }
 
-/// The device counts the ends that were no graceful ones, and these only.
+/// The device counts the abortive ends, and only these.
 fn ends_are_told_apart(b: &mut Bench<'_>) -> Outcome {
     let before = b.settled_counter("aborts")?;
     graceful_end(b)?;
@@ -112,7 +112,7 @@ fn sends_arrive_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.begun()?;
     b.puppet.ask(&format!("disconnect {}", wire.conn))?;
     wire.ends(End::Graceful)?;
-    // Its half is closed; ours is not.
+    // The device's half is closed, this one is not.
     wire.send(&[write(b.ram.key, b.ram.at, b"late"), send(1, b"late, too")])?;
     b.received(&wire, b"late, too")?;
     let ram = b.ram;
@@ -152,7 +152,7 @@ fn half_close_behind_many_read_requests(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn half_close_of_a_slow_reader(b: &mut Bench<'_>) -> Outcome {
-    // What was packed and has found no room in the socket yet is part of the Response too.
+    // What was packed but not yet accepted by the socket is part of the Response too.
     let mut wire = b.connect()?;
     wire.window(1 << 14)?;
     wire.pace = std::time::Duration::from_millis(10);
@@ -233,7 +233,7 @@ fn peer_ends_while_the_program_disconnects(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn fault_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
-    // Too late for a Terminate: nothing is written all the same.
+    // It is too late for a Terminate, but the data is still not written.
     let mut wire = b.begun()?;
     b.clean()?;
     b.puppet.ask(&format!("disconnect {}", wire.conn))?;
@@ -244,7 +244,7 @@ fn fault_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     b.untouched()
 }
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers, the same on each run.
 struct Random(u64);
 
 impl Random {
@@ -270,7 +270,7 @@ fn octets_at_random(b: &mut Bench<'_>) -> Outcome {
     for _ in 0..20 {
         let mut wire = b.connect()?;
         let len = 1 + random.below(3000);
-        // The device may have had enough before all of it is out.
+        // The device may close before all of it is sent.
         let _ = wire.put(&random.octets(len));
         let _ = wire.half_close();
         wire.drain()?;
@@ -279,7 +279,7 @@ fn octets_at_random(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn octets_at_random_behind_a_good_length(b: &mut Bench<'_>) -> Outcome {
-    // Each is a whole FPDU with a right CRC.
+    // Each is a whole FPDU with a good CRC.
     let mut random = Random(7);
     b.clean()?;
     for _ in 0..60 {

@@ -157,7 +157,8 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// The device takes it: it says nothing more, and the program is told.
+/// Checks that the device takes the Terminate: it sends nothing more, and the program sees the
+/// failure.
 fn is_over(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     wire.ends(End::Graceful)?;
     b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
@@ -174,7 +175,8 @@ fn accepted(b: &mut Bench<'_>, terminate: &Segment) -> Outcome {
     b.untouched()
 }
 
-/// Exactly the fields that the bits announce, whether they make sense together or not.
+/// Sends a Terminate with exactly the fields that the bits announce, whether they make sense
+/// together or not.
 fn with_bits(b: &mut Bench<'_>, mdr: u8) -> Outcome {
     let word = Code(0, 1, 2).word() | (u32::from(mdr) << 13);
     let request = read(1, 8, 77, 0);
@@ -208,7 +210,7 @@ fn terminate_while_reads_are_unanswered(b: &mut Bench<'_>) -> Outcome {
     wire.get()?;
     wire.send(&[Code(0, 0, 0).alone()])?;
     b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
-    // What is under way may still come, but no new message.
+    // Segments under way may still come, but no new message.
     let mut responses = 0;
     while let Ok(got) = wire.get() {
         responses += usize::from(got.is_last());
@@ -283,7 +285,7 @@ fn reserved_bits_of_a_terminate_are_ignored(b: &mut Bench<'_>) -> Outcome {
             .ddp_reserved(15)
             .rdmap_reserved(3)
             .inv(b.ram.key),
-        // Parts that are not in use may be there all the same, as zeros.
+        // Parts that are not in use may still be present, as zeros.
         terminate_of(Code(2, 0, 2).word(), &[0; 20]),
     ] {
         accepted(b, &terminate)?;

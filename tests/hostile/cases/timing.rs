@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Peers that take their time (RFC 5044, section 7.1.2, rules 8 and 10). Each wait is bounded, and
-//! others are served meanwhile.
+//! Slow and silent peers (RFC 5044, section 7.1.2, rules 8 and 10). Each wait is bounded, and the
+//! device serves others meanwhile.
 
 use std::{
     thread::sleep,
@@ -42,7 +42,7 @@ use crate::{
     }, //
 };
 
-/// A start-up is over, or given up, within this time.
+/// A start-up ends, or is given up, within this time.
 const START_UP: Duration = Duration::from_secs(25);
 /// A connection whose half is closed ends within this time.
 const LINGER: Duration = Duration::from_secs(30);
@@ -87,7 +87,7 @@ fn requests_that_stall(b: &mut Bench<'_>) -> Outcome {
     b.puppet.none_yet("request * 64")
 }
 
-/// One octet each 250 ms, until the device has had enough.
+/// Sends one octet each 250 ms until the device closes.
 fn trickle_until_the_end(wire: &mut crate::wire::Wire, octets: &[u8]) -> Outcome {
     let begun = Instant::now();
     for octet in octets {
@@ -118,7 +118,7 @@ fn reply_stalls(b: &mut Bench<'_>, len: usize) -> Outcome {
     b.start_up_failed(wire.conn)
 }
 
-/// A peer-to-peer connection whose first message does not come, but for these octets.
+/// A peer-to-peer connection whose first message stops after these octets.
 fn rtr_stalls(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let mut wire = b.open()?;
     wire.start(&Start::enhanced(
@@ -155,7 +155,7 @@ fn peer_never_ends_its_half_behind_a_fault(b: &mut Bench<'_>) -> Outcome {
     gone_in_the_end(b, &mut wire)
 }
 
-/// The connection goes though this end keeps its half open: octets find nobody.
+/// Checks that the connection ends although this end keeps its half open; its octets are not taken.
 fn gone_in_the_end(b: &mut Bench<'_>, wire: &mut crate::wire::Wire) -> Outcome {
     b.puppet.wait(&format!("disconnected {}", wire.conn))?;
     b.in_error(wire)?;
@@ -170,7 +170,7 @@ fn gone_in_the_end(b: &mut Bench<'_>, wire: &mut crate::wire::Wire) -> Outcome {
 }
 
 fn peer_pauses_inside_an_fpdu(b: &mut Bench<'_>) -> Outcome {
-    // A stream that is up may be silent for as long as it likes.
+    // An established stream may be silent for any time.
     let mut wire = b.connect()?;
     let octets = write(b.ram.key, b.ram.at, b"late").fpdu();
     wire.put(&octets[..10])?;
@@ -179,8 +179,8 @@ fn peer_pauses_inside_an_fpdu(b: &mut Bench<'_>) -> Outcome {
     b.works(&mut wire)
 }
 
-/// A program that disconnects waits for the event. It comes though the peer takes nothing, or does
-/// not answer; from one that is slow, but goes on, it comes behind all that there was to be done.
+/// A program that disconnects waits for the event. It comes even if the peer takes nothing, or does
+/// not answer; from a slow peer that makes progress, it comes after all outstanding work.
 fn program_disconnects_from_slow_peers(b: &mut Bench<'_>) -> Outcome {
     b.clean()?;
     let data = pattern(64);
@@ -199,7 +199,7 @@ fn program_disconnects_from_slow_peers(b: &mut Bench<'_>) -> Outcome {
     for conn in [deaf.conn, dumb.conn, slow.conn] {
         b.puppet.ask(&format!("disconnect {conn}"))?;
     }
-    // Each pause is shorter than what the device waits without news, both together are not.
+    // Each pause is shorter than the device waits without progress; their sum is longer.
     let (first, last) = data.split_at(32);
     let (sink, to) = (reads[1].sink, reads[1].sink_to);
     sleep(Duration::from_secs(12));

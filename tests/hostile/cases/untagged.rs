@@ -178,7 +178,7 @@ pub(super) fn cases() -> Vec<Case> {
             move |_| send(1, b"x").rv(version),
         ));
     }
-    // Of two faults in a segment, the one that is looked at first.
+    // Of two faults in a segment, the device reports the one that it checks first.
     bad.extend([
         refused(
             "versions_both_wrong",
@@ -236,7 +236,7 @@ fn sends_of_all_kinds_arrive(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// A message cut at these places.
+/// Cuts a message at these places.
 fn cut_at(msn: u32, data: &[u8], places: &[usize]) -> Vec<Segment> {
     places
         .windows(2)
@@ -269,7 +269,7 @@ fn message_without_its_last_segment(b: &mut Bench<'_>) -> Outcome {
 }
 
 fn segments_of_a_send_out_of_order(b: &mut Bench<'_>) -> Outcome {
-    // Not what a sender should do; they are placed by their offset.
+    // A sender should not do this; the device places segments by their offsets.
     let mut wire = b.connect()?;
     wire.send(&[
         send(1, b"cd").mo(2).more(),
@@ -337,7 +337,7 @@ fn receive_buffer_posted_in_time(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
-/// A message whose last segment is refused with this code, behind others that are in order.
+/// Sends a message whose last segment is refused with this code, behind segments that are in order.
 fn ends_badly(
     b: &mut Bench<'_>,
     before: &[Segment],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Each kind of message in pieces, cut off and spoilt: nothing of it happens before all of it is
-//! there and its CRC is right (RFC 5044, sections 4.4 and 6; RFC 5040, section 5.5; RFC 7306,
-//! section 5.4).
+//! Each kind of message in pieces, truncated and corrupted: it has no effect before all of it has
+//! arrived with a good CRC (RFC 5044, sections 4.4 and 6; RFC 5040, section 5.5; RFC 7306, section
+//! 5.4).
 
 use super::{
     atomics::{
@@ -76,11 +76,11 @@ pub(super) fn cases() -> Vec<Case> {
     list
 }
 
-/// A message of one kind, and how it is seen to have arrived.
+/// A message of one kind, and a check that it arrived.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    /// Made for a connection, with the next number of its queue.
+    /// Makes it for a connection, with the next number of its queue.
     make: fn(&Bench<'_>, &mut Wire) -> Segment,
     arrived: fn(&mut Bench<'_>, &mut Wire) -> Outcome,
 }
@@ -152,19 +152,19 @@ const KINDS: [Kind; 9] = [
 ];
 
 impl Kind {
-    /// Whether a connection can have only one of it.
+    /// Returns whether a connection can have only one of it.
     fn is_final(&self) -> bool {
         self.name == "terminate"
     }
 }
 
-/// A Send has arrived; the receive that it took is posted again.
+/// Checks that a Send arrived; posts its receive again.
 pub(super) fn sent(b: &mut Bench<'_>, wire: &mut Wire, data: &[u8]) -> Outcome {
     b.received(wire, data)?;
     b.puppet.ask(&format!("recv {} 1", wire.conn)).map(drop)
 }
 
-/// An atomic operation is answered by what was there before it.
+/// Checks that the answer to an atomic operation has the original value.
 fn added(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     let got = wire.get()?;
     let ram = b.ram;
@@ -178,7 +178,7 @@ fn added(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     Ok(())
 }
 
-/// Cut at every octet; the connection goes on.
+/// Sends it cut at each octet; checks that the connection goes on.
 fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     let mut wire = b.connect()?;
     let mut cut = 1;
@@ -197,7 +197,7 @@ fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     }
 }
 
-/// Cut in each field, and nothing more comes.
+/// Sends it cut in each field, then closes.
 fn cut_off_by_the_end(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     b.clean()?;
     let len = (kind.make)(b, &mut b.connect()?).fpdu().len();
@@ -228,7 +228,7 @@ fn cut_off_by_a_reset(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     b.untouched()
 }
 
-/// Nothing happens before all of it is here.
+/// Checks that nothing happens before all of it has arrived.
 fn without_its_last_octets(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     for held_back in [1, 4, 5] {
         let mut wire = b.connect()?;
@@ -260,7 +260,7 @@ fn with_a_bad_crc(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     Ok(())
 }
 
-/// What is in memory when a request's last octets come is what it finds, not what was there before.
+/// The request sees memory as it is when its last octets arrive, not as it was before.
 fn changed_before_the_last_octets(
     b: &mut Bench<'_>,
     make: fn(&Bench<'_>, &mut Wire) -> Segment,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows: keys that the device's consumer gives to one peer, or to several, and takes back
-//! (RFC 5040, section 8.1.1).
+//! Memory windows: STags that the device's consumer grants to one peer or several, and revokes (RFC
+//! 5040, section 8.1.1).
 
 use super::{
     atomics::{
@@ -53,11 +53,11 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 const MW_BIND: u32 = 16;
-/// What the window of [`Window::bound`] begins at, and its octets.
+/// The range of the window of [`Window::bound`] in its region.
 const OFFSET: u64 = 1000;
 const LEN: u64 = 100;
 
-/// A window on a region of its own.
+/// A window and its own region.
 struct Window {
     number: u64,
     region: Region,
@@ -65,7 +65,7 @@ struct Window {
 }
 
 impl Window {
-    /// Of type 1 or 2, not bound.
+    /// Allocates an unbound window of type 1 or 2.
     fn new(b: &mut Bench<'_>, kind: u32) -> Outcome<Self> {
         let [number, key] = b.puppet.numbers(&format!("mw {kind} 0"))?;
         Ok(Self {
@@ -75,7 +75,7 @@ impl Window {
         })
     }
 
-    /// Asks for it to be bound to these octets of its region, on this connection.
+    /// Posts a bind to these octets of its region on this connection.
     fn bind(
         &mut self,
         b: &mut Bench<'_>,
@@ -99,19 +99,19 @@ impl Window {
         b.completed(wire, "success")
     }
 
-    /// One that is bound to [`LEN`] octets at [`OFFSET`], with all rights.
+    /// Returns a window bound to [`LEN`] octets at [`OFFSET`], with all rights.
     fn bound(b: &mut Bench<'_>, wire: &Wire, kind: u32) -> Outcome<Self> {
         let mut window = Self::new(b, kind)?;
         window.bind_part(b, wire, access::ALL & !access::LOCAL_WRITE)?;
         Ok(window)
     }
 
-    /// The tagged offset of its first octet.
+    /// Returns the tagged offset of its first octet.
     fn at(&self) -> u64 {
         self.region.at + OFFSET
     }
 
-    /// Ends it, and its region.
+    /// Deallocates it and its region.
     fn end(self, b: &mut Bench<'_>) -> Outcome {
         b.puppet.ask(&format!("unmw {}", self.number))?;
         b.puppet
@@ -119,7 +119,7 @@ impl Window {
             .map(drop)
     }
 
-    /// The peer can write and read all of it.
+    /// Checks that the peer can write and read all of it.
     fn serves(&self, b: &mut Bench<'_>, wire: &mut Wire, octet: u8) -> Outcome {
         let msn = wire.next_read();
         wire.send(&[
@@ -140,7 +140,7 @@ impl Window {
         Ok(())
     }
 
-    /// A Write to it gets this Terminate and is not placed.
+    /// Checks that a Write to it gets this Terminate and is not placed.
     fn refuses(&self, b: &mut Bench<'_>, wire: &mut Wire, code: Code) -> Outcome {
         let region = self.region;
         b.puppet.fill(&region, 0x33)?;
@@ -225,7 +225,7 @@ fn peer_invalidates_a_window(b: &mut Bench<'_>) -> Outcome {
     let msn = wire.next_send();
     wire.send(&[send(msn, b"x").opcode(op::SEND_INV).inv(window.key)])?;
     b.received(&wire, b"x")?;
-    // It can be bound again, with a key of its own.
+    // It can be bound again, with another key.
     let old = window.key;
     window.bind_part(b, &wire, access::REMOTE_WRITE | access::REMOTE_READ)?;
     window.serves(b, &mut wire, 0x55)?;
@@ -260,7 +260,7 @@ fn region_with_a_window_stays(b: &mut Bench<'_>) -> Outcome {
     )
 }
 
-/// What a window does not give.
+/// Returns accesses that a window does not grant.
 fn bad_accesses() -> Vec<Case> {
     type Make = fn(&Window) -> Segment;
     let list: [(&str, &str, u32, Code, Make); 7] = [
@@ -333,7 +333,7 @@ fn bad_accesses() -> Vec<Case> {
         .collect()
 }
 
-/// Windows that a peer may not invalidate.
+/// Returns windows that a peer may not invalidate.
 fn bad_invalidations() -> Vec<Case> {
     let list = [
         ("window_of_a_domain", 1, false),
@@ -361,7 +361,7 @@ fn bad_invalidations() -> Vec<Case> {
         .collect()
 }
 
-/// Binds that the device has to refuse.
+/// Returns binds that the device has to refuse.
 fn bad_binds() -> Vec<Case> {
     const WRITE: u32 = access::REMOTE_WRITE;
     // Name, rights of the region, range, rights of the window.

@@ -18,7 +18,7 @@ pub(crate) struct Start {
     pub(crate) key: [u8; 16],
     pub(crate) flags: u8,
     pub(crate) rev: u8,
-    /// Octets of private data, as announced.
+    /// The announced length of the private data.
     pub(crate) length: u16,
     pub(crate) data: Vec<u8>,
 }
@@ -37,22 +37,22 @@ impl Start {
         }
     }
 
-    /// A Request that wants CRCs.
+    /// Returns a Request that wants CRCs.
     pub(crate) fn request(rev: u8, data: &[u8]) -> Self {
         Self::new(REQUEST_KEY, flag::CRC, rev, data)
     }
 
-    /// A Reply that wants CRCs.
+    /// Returns a Reply that wants CRCs.
     pub(crate) fn reply(rev: u8, data: &[u8]) -> Self {
         Self::new(REPLY_KEY, flag::CRC, rev, data)
     }
 
-    /// A Request of RFC 6581.
+    /// Returns a Request of RFC 6581.
     pub(crate) fn enhanced(depths: Depths, data: &[u8]) -> Self {
         Self::request(2, &[&depths.octets()[..], data].concat()).plus_flags(flag::ENHANCED)
     }
 
-    /// A Reply of RFC 6581.
+    /// Returns a Reply of RFC 6581.
     pub(crate) fn enhanced_reply(depths: Depths, data: &[u8]) -> Self {
         Self::reply(2, &[&depths.octets()[..], data].concat()).plus_flags(flag::ENHANCED)
     }
@@ -85,13 +85,13 @@ impl Start {
         octets
     }
 
-    /// The enhanced data, if there is any.
+    /// Returns the enhanced data, if present.
     pub(crate) fn depths(&self) -> Option<Depths> {
         let there = self.rev == 2 && self.flags & flag::ENHANCED != 0 && self.data.len() >= 4;
         there.then(|| Depths::from_word(be32(&self.data, 0)))
     }
 
-    /// The private data of the application.
+    /// Returns the private data of the application.
     pub(crate) fn private(&self) -> &[u8] {
         &self.data[if self.depths().is_some() { 4 } else { 0 }..]
     }
@@ -106,7 +106,7 @@ pub(crate) struct Depths {
     pub(crate) rtr: Rtr,
 }
 
-/// What may be the first message of a peer-to-peer connection.
+/// The kinds of first message of a peer-to-peer connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rtr {
     pub(crate) send: bool,
@@ -120,7 +120,7 @@ impl Rtr {
     pub(crate) const WRITE: Self = Self::of(2);
     pub(crate) const READ: Self = Self::of(4);
 
-    /// The kinds whose bits are set: Send 1, Write 2, Read 4.
+    /// Returns the kinds whose bits are set: Send 1, Write 2, Read 4.
     pub(crate) const fn of(kinds: u8) -> Self {
         Self {
             send: kinds & 1 != 0,

@@ -185,7 +185,7 @@ fn bad_requests() -> Vec<Refusal> {
     list
 }
 
-/// Both operations on an address that is no multiple of 8.
+/// Returns both operations on an address that is not a multiple of 8.
 fn unaligned(residue: u64) -> [Case; 2] {
     [
         refused(

@@ -28,7 +28,7 @@ use crate::{
     }, //
 };
 
-/// The Reply takes these kinds; returns the FPDU that comes first.
+/// Accepts these kinds in the Reply; returns the FPDU that comes first.
 fn rtr_out_of(b: &mut Bench<'_>, taken: Rtr) -> Outcome<(Wire, Got)> {
     let (mut wire, request) = b.called()?;
     let Some(asked) = request.depths() else {
@@ -45,7 +45,7 @@ fn rtr_out_of(b: &mut Bench<'_>, taken: Rtr) -> Outcome<(Wire, Got)> {
     Ok((wire, first))
 }
 
-/// The kind that comes is one of those that the Reply has, or the connection fails.
+/// Checks that the kind that comes is one that the Reply accepts, or that the connection fails.
 pub(super) fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Outcome {
     if !peer_to_peer || !taken.write && !taken.read {
         return unusable_reply(
@@ -69,7 +69,7 @@ pub(super) fn rtr_kinds(b: &mut Bench<'_>, peer_to_peer: bool, taken: Rtr) -> Ou
         wire.send(&[read_response(first.read().sink, first.read().sink_to, &[])])?;
     }
     b.puppet.wait(&format!("established {}", wire.conn))?;
-    // Nobody sees it complete, and the next Read has the next number.
+    // It has no completion, and the next Read has the next number.
     b.nothing_completes(&mut wire)?;
     b.puppet
         .ask(&format!("read {} {} 0 8 0 77 -", wire.conn, b.ram.number()))?;
@@ -92,7 +92,7 @@ pub(super) fn rtr_comes_before_data(b: &mut Bench<'_>) -> Outcome {
     wire.expect_send(10).map(drop)
 }
 
-/// The Reply takes a Read only; returns its sink.
+/// Accepts only a Read in the Reply; returns its sink.
 fn rtr_by_read(b: &mut Bench<'_>) -> Outcome<(Wire, u32, u64)> {
     let (wire, first) = rtr_out_of(b, Rtr::READ)?;
     require!(first.op() == op::READ_REQUEST, "{}", first.describe());

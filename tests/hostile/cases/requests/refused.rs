@@ -28,7 +28,7 @@ use crate::{
     }, //
 };
 
-/// Responses to a Read of 64 octets that have to be refused: the last segment of each.
+/// Returns Responses to a Read of 64 octets whose last segment the device refuses.
 pub(super) fn cases() -> Vec<Case> {
     type Make = fn(&Bench<'_>, &Read) -> Segments;
     let list: [(&str, &str, Code, Make); 18] = [
