@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Conversations as a right peer would hold them, and spoilt ones.
+//! Valid and mutated conversations of a peer.
 
 use crate::{
     framing::Rules,
@@ -19,7 +19,7 @@ use crate::{
 };
 use iwarp::rdmap::Extensions;
 
-/// Plays the conversation that the octets say.
+/// Plays the conversation that the octets encode.
 pub fn run(octets: &[u8]) {
     let mut source = Source::new(octets);
     let setting = Setting {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The receiver: any octets, any cuts, any rules.
+//! The receiver, with any octets, cuts and rules.
 
 use crate::{
     framing::seal,
@@ -11,7 +11,7 @@ use crate::{
     }, //
 };
 
-/// Plays octets to an end; the first ones say how it is set up and where the stream is cut.
+/// Plays octets to an end; the first ones select its setting and where the stream is cut.
 pub fn run(octets: &[u8]) {
     let mut source = Source::new(octets);
     let setting = Setting::new(&mut source);

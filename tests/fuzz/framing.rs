@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From an input to the octets of a stream, and from these to FPDUs.
+//! Converts an input to the octets of a stream, and these to FPDUs.
 //!
 //! An input is a stream without Markers in which the CRC fields hold the *difference* from the
-//! right CRC, so that a fuzzer gets past CRCs without having to guess one. [`seal`] makes the
-//! stream, [`Framing`] walks over it as a driver walks over TCP's receive queue. Buffers are the
-//! caller's, to be used again.
+//! correct CRC, so that a fuzzer does not have to guess one. [`seal`] makes the stream; [`Framing`]
+//! walks over it as a driver walks over TCP's receive queue. The caller owns the buffers and reuses
+//! them.
 
 use iwarp::{
     crc::crc32c,
@@ -29,18 +29,18 @@ use iwarp::{
 pub struct Rules {
     /// Whether CRCs are checked.
     pub crc: Crc,
-    /// Whether there are Markers.
+    /// Whether Markers are in use.
     pub markers: Markers,
 }
 
-/// Makes a stream out of an input. The Marker at `damaged`, counted from 0, gets a wrong pointer.
+/// Makes a stream of an input. The Marker at `damaged`, counted from 0, gets a wrong pointer.
 pub fn seal(input: &[u8], rules: Rules, damaged: Option<u8>, stream: &mut Vec<u8>) {
     stream.clear();
     let mut clock = MarkerClock::new();
     let mut rest = input;
     let mut nth = 0;
     while !rest.is_empty() {
-        // A length field that is cut off has the octet that is there in front.
+        // A truncated length field consists of the octet that is present, as its high one.
         let len = u16::from_be_bytes([rest[0], rest.get(1).copied().unwrap_or(0)]);
         let len = fpdu_len(len);
         let (fpdu, behind) = rest.split_at(rest.len().min(len as usize));
@@ -75,12 +75,12 @@ pub fn seal(input: &[u8], rules: Rules, damaged: Option<u8>, stream: &mut Vec<u8
     }
 }
 
-/// Walks over the FPDUs of a stream of which ever more is there.
+/// Walks over the FPDUs of a stream that grows.
 #[derive(Debug, Default)]
 pub struct Framing {
     rules: Rules,
     clock: MarkerClock,
-    /// Where the next FPDU begins.
+    /// The offset of the next FPDU.
     at: usize,
 }
 
@@ -93,8 +93,8 @@ impl Framing {
         }
     }
 
-    /// Takes the next FPDU if `stream`, which is what has come so far of it, has all of it. Its
-    /// ULPDU goes to `ulpdu`; the result tells of Markers and CRC.
+    /// Takes the next FPDU if `stream`, the octets received so far, has all of it. Its ULPDU goes
+    /// to `ulpdu`; the result is that of the Marker and CRC checks.
     pub fn next(&mut self, stream: &[u8], ulpdu: &mut Vec<u8>) -> Option<Result<(), Fault>> {
         let stream = &stream[self.at..];
         let marked = self.rules.markers == Markers::On;

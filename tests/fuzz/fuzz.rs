@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Generated adversity: functions of octets that must hold for every input.
+//! Fuzz targets: functions of octets that must hold for every input.
 //!
-//! Each of [`TARGETS`] takes any octets and panics if the core breaks a promise. Three drive them:
-//! the corpus and random octets under `cargo test` (tests/tests/fuzz.rs), libFuzzer in
-//! bin/engine.rs (tests/soak), and, for what [`mutator`] makes, a peer of a device in a guest
+//! Each of [`TARGETS`] takes any octets and panics if the core breaks a promise. Three programs
+//! drive them: `cargo test` with the corpus and random octets (tests/tests/fuzz.rs), libFuzzer in
+//! bin/engine.rs (tests/soak), and, for the output of [`mutator`], a peer of a device in a guest
 //! (bin/mutants.rs).
 //!
-//! * [`fpdu_stream`]: the receiver, against [`oracle`] and however the stream is cut;
+//! * [`fpdu_stream`]: the receiver, compared with [`oracle`], however the stream is cut;
 //! * [`mpa_start`]: start-up, both sides;
 //! * [`terminate`]: the Terminate parser and builder;
-//! * [`ops`]: two ends of a stream and what must come out;
-//! * [`conversation`]: conversations that [`mutator`] has spoilt.
+//! * [`ops`]: two ends of a stream, compared with a model;
+//! * [`conversation`]: conversations that [`mutator`] has mutated.
 
 pub mod conversation;
 pub mod fpdu_stream;

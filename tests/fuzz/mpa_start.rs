@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up, both sides, from octets that come in pieces.
+//! Start-up, both sides, from octets that arrive in pieces.
 
 use iwarp::mpa::{
     negotiate::{
@@ -27,7 +27,7 @@ use iwarp::rdmap::Extensions;
 
 use crate::source::Source;
 
-/// Takes octets as a Request and as a Reply, then lets the two sides talk.
+/// Takes octets as a Request and as a Reply, then lets the two sides negotiate.
 pub fn run(octets: &[u8]) {
     let mut source = Source::new(octets);
     let (ours, theirs) = (config(&mut source), config(&mut source));
@@ -53,8 +53,8 @@ pub fn run(octets: &[u8]) {
     agree(ours, our_depths, theirs, their_depths, private_len);
 }
 
-/// Hands in ever more of a frame: the answer depends on what has come and on nothing else, and no
-/// more is asked for than the frame has. Returns the frame if it becomes complete.
+/// Hands in growing prefixes of a frame. The answer depends only on the octets, and no more are
+/// asked for than the frame has. Returns the frame if it becomes complete.
 fn in_pieces<T: PartialEq + std::fmt::Debug>(
     octets: &[u8],
     cut: usize,
@@ -64,8 +64,8 @@ fn in_pieces<T: PartialEq + std::fmt::Debug>(
     let whole = handle(octets);
     let front = handle(&octets[..cut.min(octets.len())]);
     match (&whole, front) {
-        // What is wrong with the front is wrong with the whole; only then is it clear that what
-        // began like the other key is none.
+        // An error of the prefix is one of the whole. But what begins like the other role's key may
+        // turn out not to be a key.
         (Err(StartError::Key), Err(StartError::Role)) => {}
         (_, Err(error)) => assert_eq!(whole, Err(error)),
         (_, Ok(Progress::NeedMore(len))) => assert!(len > cut.min(octets.len())),
@@ -93,7 +93,7 @@ fn in_pieces<T: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Accepts and rejects a Request of anybody; the answer is a Reply.
+/// Accepts and rejects a Request of any peer; the answer is a Reply.
 fn answer(
     responder: &Responder,
     config: Config,
@@ -124,7 +124,7 @@ fn answer(
     }
 }
 
-/// Two of ours understand each other, or the Initiator can say why not.
+/// Negotiates between two ends of the core: they agree, or the Initiator can say why not.
 fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: usize) {
     let private = &[0x5a; 600][..private_len];
     let mut initiator = Initiator::new(left, wanted);
@@ -136,7 +136,7 @@ fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: 
     let request = match responder.handle_request(asked.as_octets()) {
         Ok(Progress::Done(request)) => request,
         Err(error) => {
-            // One in revision 1 is understood.
+            // An answer in revision 1 is understood.
             assert_eq!(error, StartError::Revision);
             let revision = Revision::One;
             initiator = Initiator::new(Config { revision, ..left }, wanted);
@@ -180,7 +180,7 @@ fn check_rules(rules: &StreamRules, config: Config) {
     // MPA-14, -23: one end that wants CRCs is enough; Markers come if we asked for them.
     assert!(config.crc == Crc::Off || rules.crc == Crc::On);
     assert_eq!(rules.receive_markers, config.markers);
-    // MPA-3: what was not asked for is not agreed on, whatever the peer's reserved flags are.
+    // MPA-3: nothing is agreed on that was not asked for, whatever the peer's reserved flags.
     assert!(rules.extensions == Extensions::Rfc7306 || rules.extensions == config.extensions);
 }
 
@@ -221,7 +221,7 @@ fn config(source: &mut Source<'_>) -> Config {
 }
 
 fn depths(source: &mut Source<'_>) -> Depths {
-    // Half of them are so small that they are the limit.
+    // Half of the depths are near 0, where they are the limit.
     let mut depth = || match source.u16() {
         small @ 0x8000.. => small & 3,
         any => any,

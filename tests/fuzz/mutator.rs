@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Valid conversations, and what can be done to spoil them.
+//! Valid conversations and their mutations.
 //!
-//! A conversation is what a right initiator sends to an end whose memory it knows: the segments of
-//! Writes, Sends, Reads. A mutation changes the segments, their lengths, their framing or their
-//! order; CRCs are right unless the mutation is a wrong one, so that the damage gets past them.
-//! Everything is decided by a [`Source`], so that octets say it again.
+//! A conversation is what a correct initiator sends to an end whose memory it knows: the segments
+//! of Writes, Sends, Reads. A mutation changes the segments, their lengths, their framing or their
+//! order; CRCs are good unless the mutation is a wrong CRC, so that the receiver gets to see the
+//! damage. A [`Source`] makes every choice, so the same octets give the same conversation.
 
 use iwarp::{
     crc::crc32c,
@@ -35,54 +35,54 @@ pub use answers::{
     Asked, //
 };
 
-/// What a peer knows of the end that it plays against.
+/// What a peer knows of the other end.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// STag, base and length of memory that it may write and read.
     pub memory: (u32, u64, u32),
-    /// STag and base of memory for atomic operations, if these exist.
+    /// STag and base of memory for atomic operations, if they are supported.
     pub atomic: Option<(u32, u64)>,
     /// Length and number of the receive buffers.
     pub receives: (u32, usize),
-    /// How many of its Reads may be unanswered.
+    /// The other end's inbound depth.
     pub ird: usize,
     /// The number of its first Send and of its first Read Request.
     pub first: u32,
 }
 
-/// What is done to a conversation.
+/// A mutation of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// A bit of a segment is the other way round.
+    /// Flips a bit of a segment.
     Bit,
-    /// A field of a header has a value that matters.
+    /// Sets a header field to a significant value.
     Field,
-    /// A CRC is wrong.
+    /// Makes a CRC wrong.
     Crc,
-    /// An FPDU comes twice.
+    /// Duplicates an FPDU.
     Duplicate,
-    /// Two FPDUs change places.
+    /// Swaps two FPDUs.
     Swap,
-    /// An FPDU is missing.
+    /// Drops an FPDU.
     Drop,
-    /// A segment is shorter or longer, its length is right.
+    /// Makes a segment shorter or longer, with its correct length.
     Resize,
-    /// A length says something else than what comes.
+    /// Makes a length field differ from the length.
     Length,
-    /// A segment of any octets, behind right control octets.
+    /// Inserts a segment of any octets behind valid control octets.
     Foreign,
-    /// An octet of the stream is another one.
+    /// Changes an octet of the stream.
     Octet,
-    /// The stream ends early.
+    /// Truncates the stream.
     Cut,
-    /// A Send has an STag to invalidate. Of [`answering`] only, as the next.
+    /// Gives a Send an STag to invalidate. Only for [`answering`], as the next one.
     Invalidate,
-    /// An answer is no answer to what was asked.
+    /// Makes an answer fit no request.
     Answer,
 }
 
 impl Mutation {
-    /// Those that any conversation can be given.
+    /// The mutations that apply to any conversation.
     const ALL: [Self; 11] = [
         Self::Bit,
         Self::Field,
@@ -103,13 +103,13 @@ impl Mutation {
 pub struct Played {
     /// The stream.
     pub stream: Vec<u8>,
-    /// How many FPDUs a right conversation would have had.
+    /// The number of FPDUs of the conversation without mutations.
     pub segments: usize,
-    /// What was done to it.
+    /// The mutations.
     pub mutations: Vec<Mutation>,
 }
 
-/// Makes a conversation and spoils it.
+/// Makes a conversation and mutates it.
 pub fn spoilt(source: &mut Source<'_>, facts: &Facts) -> Played {
     let count = source.below(4);
     let chosen: Vec<_> = (0..count).map(|_| source.choose(&Mutation::ALL)).collect();
@@ -117,7 +117,7 @@ pub fn spoilt(source: &mut Source<'_>, facts: &Facts) -> Played {
     play(source, &segments, chosen, facts)
 }
 
-/// Spoils these segments, and makes a stream of them.
+/// Mutates these segments, and makes a stream of them.
 fn play(
     source: &mut Source<'_>,
     segments: &[Vec<u8>],
@@ -132,7 +132,7 @@ fn play(
     for frame in &frames {
         stream.extend(frame.octets());
     }
-    // What concerns the stream comes last.
+    // Mutations of the stream come last.
     for mutation in &chosen {
         let at = source.below(stream.len().clamp(1, 1 << 16));
         match mutation {
@@ -162,7 +162,7 @@ fn play(
     }
 }
 
-/// A Request, as a rule a right one.
+/// A Request, usually a valid one.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The octets.
@@ -171,7 +171,7 @@ pub struct Request {
     pub asks: Option<Initiator>,
 }
 
-/// Makes a Request with all that may vary, and may spoil it.
+/// Makes a Request with all that may vary, and may corrupt it.
 pub fn request(source: &mut Source<'_>) -> Request {
     let config = Config {
         revision: source.choose(&[Revision::Two, Revision::One]),
@@ -187,7 +187,7 @@ pub fn request(source: &mut Source<'_>) -> Request {
         Ok(frame) => frame.as_octets().to_vec(),
         Err(_) => unreachable!("the private data is short"),
     };
-    // Flags that mean nothing in a Request.
+    // Flags without a meaning in a Request.
     octets[16] |= source.u8() & 0x2f;
     let mut asks = None;
     match source.below(16) {
@@ -202,7 +202,7 @@ pub fn request(source: &mut Source<'_>) -> Request {
     Request { octets, asks }
 }
 
-/// The segments of a few messages.
+/// Makes the segments of a few messages.
 fn conversation(source: &mut Source<'_>, facts: &Facts) -> Vec<Vec<u8>> {
     let mut segments = Vec::new();
     let (mut sends, mut reads) = (0, 0);
@@ -257,7 +257,7 @@ fn conversation(source: &mut Source<'_>, facts: &Facts) -> Vec<Vec<u8>> {
     segments
 }
 
-/// A payload of at most `room` octets, mostly a short one.
+/// Makes a payload of at most `room` octets, usually a short one.
 fn payload(source: &mut Source<'_>, room: u32) -> Vec<u8> {
     let len = match source.u8() {
         255 => room as usize,
@@ -282,13 +282,13 @@ fn split(source: &mut Source<'_>, payload: &[u8], mut segment: impl FnMut(&[u8],
     }
 }
 
-/// An FPDU to be.
+/// An FPDU before it is framed.
 #[derive(Clone, Debug)]
 struct Frame {
     segment: Vec<u8>,
-    /// What the length field says, if not the truth.
+    /// The length field, if it is not the true length.
     length: Option<u16>,
-    /// What the CRC is changed by.
+    /// The XOR of the CRC with the correct one.
     crc: u32,
 }
 
@@ -306,7 +306,7 @@ impl Frame {
         let body = octets.len() - 4;
         if let Some(length) = self.length {
             octets[..2].copy_from_slice(&length.to_be_bytes());
-            // Right for the octets that come, whatever the length makes of them.
+            // The CRC is that of the octets sent, whatever the length field says.
             let crc = crc32c(&octets[..body]);
             octets[body..].copy_from_slice(&crc.to_le_bytes());
         }
@@ -325,7 +325,7 @@ fn mutate(source: &mut Source<'_>, frames: &mut Vec<Frame>, mutation: Mutation, 
     let segment = &mut frames[nth].segment;
     match mutation {
         Mutation::Bit => {
-            // Headers are where it matters.
+            // Half of the time within the headers.
             let end = if source.flag() {
                 segment.len().min(46)
             } else {
@@ -376,12 +376,12 @@ fn mutate(source: &mut Source<'_>, frames: &mut Vec<Frame>, mutation: Mutation, 
             let mut segments: Vec<_> = frames.iter_mut().map(|frame| &mut frame.segment).collect();
             answers::spoil_answer(source, &mut segments);
         }
-        // Done to the stream.
+        // Applied to the stream.
         Mutation::Octet | Mutation::Cut => {}
     }
 }
 
-/// A value that lies at some limit.
+/// Returns a value at a limit.
 fn field(source: &mut Source<'_>, facts: &Facts) -> u32 {
     let (stag, base, len) = facts.memory;
     let end = base.wrapping_add(len.into()) as u32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two ends and a wire between them: what one sends is what the other gets, whatever the sizes, the
+//! Two ends and a wire between them: one end receives what the other sends, whatever the sizes, the
 //! MULPDU and the order of operations.
 
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ use iwarp_support::{
 
 use crate::source::Source;
 
-/// Runs the operations that the octets say.
+/// Runs the operations that the octets encode.
 pub fn run(octets: &[u8]) {
     let mut source = Source::new(octets);
     let mut pair = Pair::new(source.u64());
@@ -53,7 +53,7 @@ pub fn run(octets: &[u8]) {
     pair.finish();
 }
 
-/// What the left end does.
+/// An operation of the left end.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Send {
@@ -80,7 +80,7 @@ enum Op {
         word: u8,
         swap: u64,
     },
-    /// The right end answers what it owes.
+    /// The right end answers the oldest request.
     Respond,
 }
 
@@ -90,7 +90,7 @@ const SINK: (u32, u64) = (0x0000_0300, 0x7000);
 const DEPTH: u16 = 5;
 
 impl Op {
-    /// A length: short ones are as good as long ones, mostly.
+    /// Returns a length, usually a short one.
     fn len(source: &mut Source<'_>) -> u16 {
         match source.u8() {
             0xff => source.u16(),
@@ -130,18 +130,18 @@ impl Op {
     }
 }
 
-/// Both ends, the wires between them, and what must come out.
+/// Both ends, the wires between them, and the expected results.
 struct Pair {
     random: Random,
     left: End,
     right: End,
     to_right: Wire,
     to_left: Wire,
-    /// The memory of the right end as it has to be.
+    /// The expected memory of the right end.
     model: Vec<u8>,
-    /// What the right end's consumer has to see.
+    /// The expected completions of the right end.
     right_sees: Vec<Completion>,
-    /// What the left end's consumer has to see, and for a Read the octets that must have come.
+    /// The expected completions of the left end, and for a Read the octets.
     expected: VecDeque<(Completion, Vec<u8>)>,
     identifier: u32,
     windows: u32,
@@ -169,7 +169,7 @@ impl Pair {
         }
     }
 
-    /// Puts a message on the wire to the right.
+    /// Puts a message on the wire to the right end.
     fn send(&mut self, message: Message, payload: &[u8]) {
         for fpdu in cut(&mut self.random, message, payload) {
             self.to_right.push(&fpdu);
@@ -181,7 +181,7 @@ impl Pair {
         assert_eq!(self.right.terminate(), None);
     }
 
-    /// Lets the right end answer the oldest request.
+    /// Has the right end answer the oldest request.
     fn respond(&mut self) {
         let Some((message, payload)) = self.right.respond() else {
             assert!(self.expected.is_empty());
@@ -313,7 +313,7 @@ impl Pair {
             .push_back((Completion::Atomic { original }, Vec::new()));
     }
 
-    /// Makes an STag that the peer may invalidate.
+    /// Registers an STag that the peer may invalidate.
     fn window(&mut self) -> Stag {
         self.windows += 1;
         let stag = Stag::from_parts(0x1000 + self.windows, 9);
@@ -342,13 +342,13 @@ fn solicitation(solicited: bool) -> SendEvent {
     }
 }
 
-/// A range inside the memory.
+/// Returns a range inside the memory.
 fn inside(at: u16, len: u16) -> (usize, usize) {
     let at = usize::from(at);
     (at, usize::from(len).min(MEMORY - at))
 }
 
-/// Cuts a message with another MULPDU for every segment.
+/// Cuts a message with a new MULPDU for each segment.
 fn cut(random: &mut Random, message: Message, payload: &[u8]) -> Vec<Vec<u8>> {
     let choice = random.below(4);
     transmit(message, payload, || match choice {

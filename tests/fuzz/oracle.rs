@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the RFCs say about the segments of a stream, said again: by bit positions, without the
-//! core's types, one rule after the other in the order of checks (DDP-86).
+//! The RFCs' rules for the segments of a stream, written a second time: by bit positions, without
+//! the core's types, one rule after the other in the order of checks (DDP-86).
 
 use iwarp::{
     ddp::MessagePart,
@@ -22,23 +22,23 @@ use iwarp::{
 /// A judgement in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// Nothing in it.
+    /// An empty segment.
     Empty,
     /// A segment with payload: opcode, place and length of the payload, whether it is the last of
     /// its message.
     PayloadSpan(u8, usize, usize, bool),
-    /// A message that waits for a place in its queue: opcode (8 for both kinds of Immediate Data),
-    /// number, fault if there is no place, fault if there is one.
+    /// A message that needs a place in its queue: opcode (8 for both kinds of Immediate Data),
+    /// number, the fault without a place, the fault with one.
     Queued(u8, u32, Fault, Option<Fault>),
     /// A Terminate: layer and type in one octet, code.
     Terminate(u8, u8),
 }
 
-/// A receiver of segments, RFC by RFC.
+/// A receiver of segments that follows the RFCs.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     extensions: Extensions,
-    /// The opcode of the message that has not ended.
+    /// The opcode of the unfinished message.
     open: Option<u8>,
     /// The next number of each queue.
     next: [u32; 4],
@@ -64,7 +64,7 @@ impl Oracle {
             };
         };
         let (tagged, last) = (first & 0x80 != 0, first & 0x40 != 0);
-        // A reserved bit tells the two Sends with Immediate apart.
+        // A reserved bit distinguishes the two Sends with Immediate.
         let opcode = second & if second & 15 == 15 { 0x1f } else { 15 };
         let known = match self.extensions {
             Extensions::Off => opcode < 8,
@@ -140,7 +140,7 @@ impl Oracle {
         Ok(Judgement::Queued(kind, number, full, fault))
     }
 
-    /// Asserts that a receiver says the same of a segment, and returns it.
+    /// Asserts that a receiver judges a segment in the same way, and returns the judgement.
     #[track_caller]
     pub fn compare(&mut self, receiver: &mut Receiver, segment: &[u8]) -> Result<Judgement, Fault> {
         let len = u16::try_from(segment.len()).unwrap();
@@ -156,8 +156,8 @@ impl Oracle {
     }
 }
 
-/// Whether a message with this opcode is a Send. Those with Immediate have the same one; a reserved
-/// bit tells them apart.
+/// Returns whether a message with this opcode is a Send. Those with Immediate share one opcode; a
+/// reserved bit distinguishes them.
 pub fn is_send(opcode: u8) -> bool {
     matches!(opcode, 3..=6 | 0xf | 0x1f)
 }
@@ -170,7 +170,7 @@ fn check(right: bool, fault: Fault) -> Result<(), Fault> {
     }
 }
 
-/// What a receiver said, in numbers.
+/// Converts a receiver's judgement to numbers.
 fn simplify(segment: &Segment) -> Judgement {
     match segment {
         Segment::Empty => Judgement::Empty,

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Choices out of octets: what an input decides, it decides through a [`Source`].
+//! Choices made from octets: every choice of an input goes through a [`Source`].
 
-/// Octets that are used up by choices; behind the last one come zeros.
+/// Octets that choices consume; zeros follow the last one.
 #[derive(Clone, Debug)]
 pub struct Source<'a>(&'a [u8]);
 
 impl<'a> Source<'a> {
-    /// Begins with the first of `octets`.
+    /// Starts at the first of `octets`.
     pub fn new(octets: &'a [u8]) -> Self {
         Self(octets)
     }
 
-    /// Returns whether only zeros would come.
+    /// Returns whether all octets are consumed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes what is left.
+    /// Takes the remaining octets.
     pub fn rest(self) -> &'a [u8] {
         self.0
     }

@@ -16,7 +16,7 @@ use iwarp::{
 
 use crate::source::Source;
 
-/// Reads octets as a Terminate; and reports a fault of octets as a segment.
+/// Parses octets as a Terminate; and builds the Terminate for a fault of octets as a segment.
 pub fn run(octets: &[u8]) {
     let mut source = Source::new(octets);
     let fault = source.choose(&Fault::ALL);
@@ -54,7 +54,7 @@ fn read(octets: &[u8]) {
     } else {
         assert!(control & 0x40 == 0 || octets.len() < 24);
     }
-    // What was understood survives another round, whatever was dropped.
+    // The parsed Terminate survives another round, whatever was dropped.
     let encoded = terminate.encode();
     assert!(encoded.as_octets().len() <= octets.len());
     assert_eq!(Terminate::decode(encoded.as_octets()), Ok(terminate));
@@ -62,7 +62,7 @@ fn read(octets: &[u8]) {
 
 fn build(fault: Fault, segment: &[u8], len: u16, sent: u32) {
     let header = &segment[..segment.len().min(RECEIVE_HEADER_MAX)];
-    // The segment may be longer than what the receiver looks at, and never shorter than that.
+    // The segment may be longer than what the receiver parses, and never shorter than that.
     let len = if header.len() < RECEIVE_HEADER_MAX {
         header.len() as u16
     } else {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An end of a stream under observation: whatever comes, it keeps to what is promised.
+//! An end of a stream, checked against its promises.
 //!
-//! * The receiver says what [`Oracle`] says.
-//! * Memory changes only where a segment says that it shall, and where that is allowed.
-//! * A Send is delivered once, whole, into a buffer that was posted.
+//! * The receiver judges as [`Oracle`] does.
+//! * Memory changes only where a segment says so and is allowed to.
+//! * A Send is delivered once, whole, into a posted buffer.
 //! * A fault is final, and becomes a Terminate that the peer understands.
-//! * All of this is the same however the stream is cut.
+//! * All of this holds however the stream is cut.
 
 use iwarp::{
     atomic::{
@@ -71,25 +71,25 @@ pub const FOREIGN: (u32, u64, u32) = (0x0000_0603, 0, 16);
 /// Length of each receive buffer.
 pub const RECEIVE_LEN: u32 = 64;
 
-/// How an end is set up.
+/// The setting of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The rules of the stream.
     pub rules: Rules,
-    /// Whether the messages of RFC 7306 are known.
+    /// Whether the messages of RFC 7306 are supported.
     pub extensions: Extensions,
-    /// How many requests of the peer may be unanswered.
+    /// The inbound depth.
     pub ird: u16,
     /// How many receive buffers are posted.
     pub receives: usize,
-    /// Whether a Read and an atomic operation of ours wait for their answers.
+    /// Whether a Read and an atomic operation of this end are outstanding.
     pub asking: bool,
     /// Whether the numbers of the Send and Read queues are about to wrap.
     pub wrapping: bool,
 }
 
 impl Setting {
-    /// Takes a setting out of a source.
+    /// Takes a setting from a source.
     pub fn new(source: &mut Source<'_>) -> Self {
         let flags = source.u8();
         let queues = source.u8();
@@ -111,7 +111,7 @@ impl Setting {
         }
     }
 
-    /// The number of the first Send and of the first Read Request.
+    /// Returns the number of the first Send and of the first Read Request.
     pub fn first(&self) -> Msn {
         if self.wrapping {
             Msn::new(u32::MAX)
@@ -121,38 +121,38 @@ impl Setting {
     }
 }
 
-/// What has become of an end, to compare.
+/// The outcome of an end, for comparison.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
-    /// The Terminate that it owes.
+    /// The Terminate that it sends.
     pub terminate: Option<Terminate>,
-    /// The Terminate that came.
+    /// The Terminate that it received.
     pub terminated: Option<Terminate>,
-    /// What its consumer has seen.
+    /// The completions of its consumer.
     pub completions: Vec<Completion>,
-    /// The answers that it owes.
+    /// The pending answers.
     pub responses: Vec<(Message, Vec<u8>)>,
     /// Its memory.
     pub memory: Vec<u8>,
-    /// Memory that Reads and atomics go to.
+    /// The memory that Reads and atomics target.
     pub window: Vec<u8>,
-    /// How many receive buffers are left.
+    /// How many posted receive buffers are left.
     pub posted: usize,
     /// Whether a message has begun and not ended.
     pub mid_message: bool,
 }
 
-/// An end, and what has to become of it.
+/// An end and its expected outcome.
 struct Watched {
     end: End,
     receiver: Receiver,
     oracle: Oracle,
-    /// What [`MEMORY`] must hold.
+    /// The expected contents of [`MEMORY`].
     shadow: Vec<u8>,
-    /// Octets of the Send that has not ended, and of those that have.
+    /// Octets of the unfinished Send, and of the finished ones.
     open: usize,
     sends: Vec<usize>,
-    /// Whether something was wrong.
+    /// Whether a fault occurred.
     faulted: bool,
 }
 
@@ -217,11 +217,11 @@ impl Watched {
             Ok(Judgement::Terminate(..)) => assert!(self.end.terminated().is_some()),
             Ok(Judgement::Empty | Judgement::PayloadSpan(..) | Judgement::Queued(..)) => {}
         }
-        // What the memory or the queues said against.
+        // A fault of the memory or the queues.
         self.faulted |= self.end.terminate().is_some();
     }
 
-    /// A Write that goes where it may changes the memory, and any other ends the stream.
+    /// Handles a Write: a valid one changes the memory, any other ends the stream.
     fn write(&mut self, ulpdu: &[u8], payload: &[u8]) {
         let stag = u32::from_be_bytes(ulpdu[2..6].try_into().unwrap());
         let to = u64::from_be_bytes(ulpdu[6..14].try_into().unwrap());
@@ -260,7 +260,7 @@ impl Watched {
                 assert!(octets.len() <= RECEIVE_LEN as usize);
             }
         }
-        // A fault may have eaten the last one; and what was not delivered has no completion.
+        // A fault may have discarded the last one; an undelivered Send has no completion.
         assert!(sends.len() <= usize::from(self.faulted));
         let taken = |done: &&Completion| {
             matches!(done, Completion::Received { .. } | Completion::Immediate(_))
@@ -280,7 +280,7 @@ impl Watched {
     }
 }
 
-/// A Read of 16 octets into the window, and an atomic operation.
+/// Starts a Read of 16 octets into the window, and an atomic operation.
 fn ask(end: &mut End) {
     let request = ReadRequest {
         sink_stag: Stag::new(WINDOW.0),
@@ -299,7 +299,7 @@ fn ask(end: &mut End) {
     end.atomic(request).unwrap();
 }
 
-/// A Terminate of ours is one to the peer, and says the same there.
+/// Checks that a Terminate of this end parses to the same at the peer.
 fn understood(terminate: &Terminate) {
     let mut segmenter = Segmenter::new(Message::Terminate(*terminate), 0);
     let plan = segmenter.next(MULPDU_MIN).unwrap();
@@ -310,8 +310,8 @@ fn understood(terminate: &Terminate) {
     assert_eq!(segment, Ok(Segment::Terminate(*terminate)));
 }
 
-/// Plays a stream to an end, all at once and cut at the places that `cuts` says: the outcome is the
-/// same, and returned.
+/// Plays a stream to an end, all at once and cut at the places that `cuts` encodes; checks that
+/// both outcomes are equal and returns them.
 pub fn play(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
     let whole = play_cut(setting, stream, 0);
     if cuts != 0 {
@@ -331,7 +331,7 @@ fn play_cut(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
     let mut cut = cuts;
     let mut there = 0;
     while there < stream.len() {
-        // Three bits a piece: 1 to 128 octets.
+        // Three bits for each piece: 1 to 128 octets.
         let piece = if cuts == 0 {
             stream.len()
         } else {
@@ -340,7 +340,7 @@ fn play_cut(setting: &Setting, stream: &[u8], cuts: u32) -> Outcome {
         cut = cut.rotate_right(3);
         there = stream.len().min(there + piece);
         while let Some(result) = framing.next(&stream[..there], &mut ulpdu) {
-            // No FPDU is shorter than 8 octets, so this ends.
+            // An FPDU has at least 8 octets, so this ends.
             left = left.checked_sub(1).unwrap();
             watched.handle(&ulpdu, result);
         }

@@ -2,8 +2,7 @@
 
 //! One end of a stream: what a driver does around the core, with vectors for memory.
 //!
-//! It is written as the driver has to be: whatever fails becomes one Terminate, and nothing counts
-//! afterwards.
+//! It follows the driver: each fault becomes one Terminate, and later input is ignored.
 
 use std::collections::{
     BTreeMap,
@@ -68,15 +67,15 @@ use crate::wire::Fpdu;
 /// Registered memory.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// What the core has to know.
+    /// What the core needs to know.
     pub view: RegionView,
     /// Whether the peer may invalidate it.
     pub invalidation: RemoteInvalidation,
-    /// The memory.
+    /// Its contents.
     pub memory: Vec<u8>,
 }
 
-/// Something that the consumer sees.
+/// A completion or event of the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A Send arrived.
@@ -88,16 +87,16 @@ pub enum Completion {
     },
     /// Immediate Data arrived.
     Immediate(Immediate),
-    /// A Read is done; its octets are in the sink.
+    /// A Read completed; its octets are in the sink.
     Read,
-    /// An atomic operation is done.
+    /// An atomic operation completed.
     Atomic {
-        /// What the target held before.
+        /// The original value of the target.
         original: u64,
     },
 }
 
-/// An answer that is owed to the peer.
+/// A pending answer to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// The octets of a Read.
@@ -107,7 +106,7 @@ pub enum Response {
         /// The octets.
         octets: Vec<u8>,
     },
-    /// The old value of an atomic operation.
+    /// The original value of an atomic operation.
     Atomic(AtomicResponse),
 }
 
@@ -116,13 +115,13 @@ pub enum Response {
 pub struct End {
     receiver: Receiver,
     regions: BTreeMap<u32, Region>,
-    /// Receive buffers that are posted.
+    /// The posted receive buffers.
     posted: VecDeque<Vec<u8>>,
-    /// The buffer that the current Send goes to.
+    /// The buffer of the current Send.
     current: Option<(Vec<u8>, SendProgress)>,
-    /// Reads and Atomics that the peer has unanswered.
+    /// The inbound depth and the peer's outstanding Reads and Atomics.
     inbound: Depth,
-    /// Our own.
+    /// The same for this end's requests.
     outbound: Depth,
     outstanding: VecDeque<Outstanding>,
     responses: VecDeque<Response>,
@@ -130,19 +129,19 @@ pub struct End {
     send_msn: Msn,
     read_msn: Msn,
     atomic_msn: Msn,
-    /// What ended the stream here.
+    /// The Terminate that this end sends.
     terminate: Option<Terminate>,
-    /// What the peer said ended it.
+    /// The Terminate that the peer sent.
     terminated: Option<Terminate>,
 }
 
 impl End {
-    /// An end without memory and without posted buffers.
+    /// Makes an end without memory and without posted buffers.
     pub fn new(extensions: Extensions, ird: u16, ord: u16) -> Self {
         Self::with_receiver(Receiver::new(extensions), ird, ord)
     }
 
-    /// The same around a given receiver.
+    /// Makes the same around a given receiver.
     pub fn with_receiver(receiver: Receiver, ird: u16, ord: u16) -> Self {
         Self {
             receiver,
@@ -162,8 +161,8 @@ impl End {
         }
     }
 
-    /// Registers memory at `base` under `stag`; every right, ours, not to be invalidated by the
-    /// peer.
+    /// Registers memory at `base` under `stag`, with every right, in this end's domain, which the
+    /// peer may not invalidate.
     pub fn register(&mut self, stag: u32, base: u64, memory: Vec<u8>) -> &mut Region {
         let stag = Stag::new(stag);
         let region = Region {
@@ -185,7 +184,7 @@ impl End {
         self.regions.get_mut(&stag.index()).unwrap()
     }
 
-    /// The region under an STag's index.
+    /// Returns the region under an STag's index.
     pub fn region(&self, stag: u32) -> &Region {
         &self.regions[&Stag::new(stag).index()]
     }
@@ -195,27 +194,27 @@ impl End {
         self.posted.push_back(vec![0xee; len]);
     }
 
-    /// How many receive buffers are posted.
+    /// Returns the number of posted receive buffers.
     pub fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    /// Takes what the consumer has seen so far.
+    /// Takes the consumer's completions so far.
     pub fn completions(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.completions)
     }
 
-    /// The Terminate that this end owes its peer.
+    /// Returns the Terminate that this end sends.
     pub fn terminate(&self) -> Option<&Terminate> {
         self.terminate.as_ref()
     }
 
-    /// The Terminate that came from the peer.
+    /// Returns the Terminate that the peer sent.
     pub fn terminated(&self) -> Option<&Terminate> {
         self.terminated.as_ref()
     }
 
-    /// Whether a message has begun and not ended.
+    /// Returns whether a message has begun and not ended.
     pub fn is_mid_message(&self) -> bool {
         self.receiver.is_mid_message()
     }
@@ -232,7 +231,7 @@ impl End {
         Message::Immediate { immediate, msn }
     }
 
-    /// Begins a Read, or returns `None` if too many are on their way.
+    /// Begins a Read, or returns `None` if the outbound depth is reached.
     pub fn read(&mut self, request: ReadRequest) -> Option<Message> {
         self.outbound.try_take()?;
         self.outstanding
@@ -241,7 +240,7 @@ impl End {
         Some(Message::ReadRequest { request, msn })
     }
 
-    /// Begins an atomic operation, or returns `None` if too many requests are on their way.
+    /// Begins an atomic operation, or returns `None` if the outbound depth is reached.
     pub fn atomic(&mut self, request: AtomicRequest) -> Option<Message> {
         self.outbound.try_take()?;
         self.outstanding.push_back(Outstanding::Atomic {
@@ -251,7 +250,7 @@ impl End {
         Some(Message::AtomicRequest { request, msn })
     }
 
-    /// Takes the oldest answer that is owed, as a message and its payload.
+    /// Takes the oldest pending answer, as a message and its payload.
     pub fn respond(&mut self) -> Option<(Message, Vec<u8>)> {
         let response = self.responses.pop_front()?;
         self.inbound.release();
@@ -270,13 +269,13 @@ impl End {
         })
     }
 
-    /// Takes in one FPDU, as the driver's receive loop does.
+    /// Handles one FPDU, as the driver's receive loop does.
     pub fn handle(&mut self, fpdu: &Fpdu) {
         let framing = if fpdu.intact { Ok(()) } else { Err(Fault::Crc) };
         self.handle_ulpdu(&fpdu.ulpdu, framing);
     }
 
-    /// Takes in the ULPDU of one FPDU, with what Markers and CRC said of it.
+    /// Handles the ULPDU of one FPDU, with the result of its Marker and CRC checks.
     pub fn handle_ulpdu(&mut self, ulpdu: &[u8], framing: Result<(), Fault>) {
         if self.terminate.is_some() || self.terminated.is_some() {
             return;
@@ -411,7 +410,7 @@ impl End {
             TARGET_LEN,
             Access::REMOTE_ATOMIC,
         )?;
-        // Memory begins at a multiple of 8, wherever its tagged offset does.
+        // Memory begins at a multiple of 8, whatever its tagged offset.
         check_alignment(offset)?;
         let memory = &mut region.unwrap().memory;
         let at = usize::try_from(offset).unwrap();
@@ -463,7 +462,7 @@ fn place(memory: &mut [u8], offset: u64, payload: &[u8]) {
     }
 }
 
-/// Cuts a message into FPDUs, as the driver's send loop does; `mulpdu` is asked for each.
+/// Cuts a message into FPDUs, as the driver's send loop does; asks `mulpdu` for each.
 pub fn transmit(message: Message, payload: &[u8], mut mulpdu: impl FnMut() -> u16) -> Vec<Vec<u8>> {
     let mut segmenter = Segmenter::new(message, u32::try_from(payload.len()).unwrap());
     let mut fpdus = Vec::new();
@@ -479,7 +478,7 @@ pub fn transmit(message: Message, payload: &[u8], mut mulpdu: impl FnMut() -> u1
     fpdus
 }
 
-/// A Write of a payload.
+/// Returns a Write.
 pub fn write(stag: u32, to: u64) -> Message {
     Message::Write {
         stag: Stag::new(stag),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scripts against a misbehaving peer: hand in segments, then look at the Terminate.
+//! Scripts against a misbehaving peer: hand in segments, then check the Terminate.
 
 use iwarp::{
     rdmap::Extensions,
@@ -27,13 +27,13 @@ use crate::{
 /// Layer, error type and code of a Terminate.
 pub type Code = (u8, u8, u8);
 
-/// An end with all extensions, 16 places for inbound and 4 for outbound requests, and at
-/// [`MEMORY`] 256 octets of 0xaa.
+/// Returns an end with all extensions, an inbound depth of 16, an outbound depth of 4, and 256
+/// octets of 0xaa at [`MEMORY`].
 pub fn end() -> End {
     end_with(Extensions::Rfc7306)
 }
 
-/// The same with the given extensions.
+/// Returns the same with the given extensions.
 pub fn end_with(extensions: Extensions) -> End {
     let mut end = End::new(extensions, 16, 4);
     end.register(MEMORY.0, MEMORY.1, vec![0xaa; 256]);
@@ -60,7 +60,7 @@ pub fn deliver_damaged(end: &mut End, segment: &[u8]) {
     });
 }
 
-/// The Terminate of an end as octets of a segment.
+/// Returns the Terminate of an end as the octets of a segment.
 pub fn terminate_of(end: &End) -> Option<Vec<u8>> {
     let message = Message::Terminate(*end.terminate()?);
     let mut wire = Wire::new();
@@ -72,7 +72,7 @@ pub fn terminate_of(end: &End) -> Option<Vec<u8>> {
     Some(fpdu.ulpdu)
 }
 
-/// Asserts that an end takes a segment.
+/// Asserts that an end accepts a segment.
 #[track_caller]
 pub fn accepts(end: &mut End, segment: &[u8]) {
     deliver(end, segment);
@@ -105,7 +105,7 @@ pub fn refuses_read(mut end: End, segment: &[u8], (layer, etype, code): Code) ->
     end
 }
 
-/// Asserts that a segment leads to a Terminate without quote.
+/// Asserts that a segment leads to a Terminate without a quote.
 #[track_caller]
 pub fn refuses_plainly(mut end: End, segment: &[u8], (layer, etype, code): Code) -> End {
     deliver(&mut end, segment);

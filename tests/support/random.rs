@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A seeded source of numbers, so that a failing test fails again.
+//! A seeded source of numbers, so that a failing test is reproducible.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Begins a sequence.
+    /// Begins the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -21,12 +21,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u32) -> u32 {
         u32::try_from(self.next_u64() % u64::from(end)).unwrap()
     }
 
-    /// `len` octets.
+    /// Returns `len` octets.
     pub fn octets(&mut self, len: usize) -> Vec<u8> {
         let mut octets = Vec::with_capacity(len + 8);
         while octets.len() < len {
@@ -36,7 +36,7 @@ impl Random {
         octets
     }
 
-    /// One of several values.
+    /// Returns one of several values.
     pub fn choose<T: Copy>(&mut self, values: &[T]) -> T {
         values[self.below(u32::try_from(values.len()).unwrap()) as usize]
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up frames built by hand, and the two roles in one call each.
+//! Start-up frames built by hand, and each of the two roles in one call.
 
 use iwarp::mpa::{
     negotiate::{
@@ -41,10 +41,10 @@ pub const S: u8 = 0x10;
 pub const FIRST: u16 = 0x8000;
 /// The second flag of a word of enhanced data.
 pub const SECOND: u16 = 0x4000;
-/// The depth that is not negotiated.
+/// The depth that is left open.
 pub const OPEN: u16 = 0x3fff;
 
-/// A frame built by hand.
+/// Builds a frame.
 pub fn frame(key: &[u8; 16], flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     let mut octets = key.to_vec();
     octets.extend([flags, revision]);
@@ -53,19 +53,19 @@ pub fn frame(key: &[u8; 16], flags: u8, revision: u8, private_data: &[u8]) -> Ve
     octets
 }
 
-/// The same with enhanced data in front of the private data.
+/// Builds the same with enhanced data in front of the private data.
 pub fn enhanced(key: &[u8; 16], flags: u8, ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
     let mut data = [ird.to_be_bytes(), ord.to_be_bytes()].concat();
     data.extend(private_data);
     frame(key, flags | S, 2, &data)
 }
 
-/// The configuration that nobody has touched.
+/// Returns the default configuration.
 pub fn config() -> Config {
     Config::default()
 }
 
-/// The same in revision 1.
+/// Returns the same in revision 1.
 pub fn revision_1() -> Config {
     Config {
         revision: Revision::One,
@@ -73,7 +73,7 @@ pub fn revision_1() -> Config {
     }
 }
 
-/// The same with peer-to-peer set-up by some RTR kinds.
+/// Returns the same with peer-to-peer set-up by some RTR kinds.
 pub fn peer_to_peer(rtr: RtrKinds) -> Config {
     Config {
         peer_to_peer: PeerToPeer::On,
@@ -82,12 +82,12 @@ pub fn peer_to_peer(rtr: RtrKinds) -> Config {
     }
 }
 
-/// Both depths.
+/// Returns both depths.
 pub fn depths(ird: u16, ord: u16) -> Depths {
     Depths { ird, ord }
 }
 
-/// Gives a Responder a complete Request.
+/// Hands a Responder a complete Request.
 #[track_caller]
 pub fn request(config: Config, octets: &[u8]) -> Request {
     match Responder::new(config).handle_request(octets).unwrap() {
@@ -96,7 +96,7 @@ pub fn request(config: Config, octets: &[u8]) -> Request {
     }
 }
 
-/// Gives an Initiator a complete Reply.
+/// Hands an Initiator a complete Reply.
 #[track_caller]
 pub fn reply(config: Config, wanted: Depths, octets: &[u8]) -> Reply {
     match Initiator::new(config, wanted).handle_reply(octets).unwrap() {
@@ -114,7 +114,7 @@ pub fn accept(config: Config, wanted: Depths, octets: &[u8]) -> Accepted {
         .unwrap()
 }
 
-/// What was agreed on.
+/// Returns what was agreed on.
 #[track_caller]
 pub fn accepted(verdict: Verdict) -> (StreamRules, Option<Rtr>) {
     match verdict {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the tests of the protocol core share.
+//! Shared parts of the protocol core's tests.
 //!
 //! * [`frame`] builds octets by hand, from the figures of the RFCs and without the core's encoders;
 //! * [`wire`] cuts a stream of octets into FPDUs;
-//! * [`end`] is one end of a stream: a small driver around the core, with memory of its own;
-//! * [`hostile`] hands segments to an end and looks at its Terminate;
+//! * [`end`] is one end of a stream: a small driver around the core, with its own memory;
+//! * [`hostile`] hands segments to an end and checks its Terminate;
 //! * [`random`] is a seeded source of numbers;
 //! * [`start`] builds start-up frames and runs the two roles.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A stream of octets and the FPDUs in it, as the driver finds them in TCP's receive queue.
+//! A stream of octets and its FPDUs, as the driver finds them in TCP's receive queue.
 
 use iwarp::{
     crc::crc32c,
@@ -12,7 +12,7 @@ use iwarp::{
     }, //
 };
 
-/// One direction of a connection: octets go in as they are cut by TCP, whole FPDUs come out.
+/// One direction of a connection: takes octets as TCP cuts them, returns whole FPDUs.
 #[derive(Debug, Default)]
 pub struct Wire {
     octets: Vec<u8>,
@@ -23,12 +23,12 @@ pub struct Wire {
 pub struct Fpdu {
     /// The ULPDU.
     pub ulpdu: Vec<u8>,
-    /// Whether the CRC is right.
+    /// Whether the CRC is good.
     pub intact: bool,
 }
 
 impl Wire {
-    /// An empty stream.
+    /// Makes an empty stream.
     pub fn new() -> Self {
         Self::default()
     }
@@ -38,7 +38,7 @@ impl Wire {
         self.octets.extend(octets);
     }
 
-    /// Takes the next FPDU off the front, if all of it is there.
+    /// Takes the next FPDU off the front, if it is complete.
     pub fn pop(&mut self) -> Option<Fpdu> {
         let length = *self.octets.first_chunk::<LENGTH_LEN>()?;
         let ulpdu_len = u16::from_be_bytes(length);
@@ -55,7 +55,7 @@ impl Wire {
         })
     }
 
-    /// Whether no octet is left over.
+    /// Returns whether no octet is left.
     pub fn is_empty(&self) -> bool {
         self.octets.is_empty()
     }

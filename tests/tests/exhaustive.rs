@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! All of a small domain: control words, pairs of opcodes, cuts and flipped bits of each kind of
+//! Complete small domains: control words, pairs of opcodes, cuts and flipped bits of each kind of
 //! FPDU.
 
 use iwarp::{
@@ -60,7 +60,7 @@ fn every_rule() -> impl Iterator<Item = Rules> {
     })
 }
 
-/// One segment of each opcode that the setting takes.
+/// Returns one segment of an opcode that the setting accepts.
 fn segment(opcode: u8, last: bool, payload: &[u8]) -> Vec<u8> {
     let whole = |queue, body: &[u8]| {
         let header = Untagged {
@@ -91,7 +91,8 @@ fn segment(opcode: u8, last: bool, payload: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The kinds of FPDU: every opcode, every payload length of 0 to 64 octets where there is one.
+/// Returns every kind of FPDU: every opcode, with each payload length of 0 to 64 octets where it
+/// has a payload.
 fn every_segment() -> impl Iterator<Item = Vec<u8>> {
     (0..12).flat_map(|opcode| {
         let longest = if matches!(opcode, 0 | 2..=6) { 64 } else { 0 };
@@ -116,7 +117,8 @@ fn every_control_word_at_every_length_that_matters() {
 
 #[test]
 fn every_pair_of_opcodes() {
-    // The second one in the message of the first, the next of its queue, or at its beginning.
+    // The second segment continues the first one's message, is the next of its queue, or is at
+    // offset 0.
     let mut judged = 0;
     for extensions in EXTENSIONS {
         for (first, second) in (0..16).flat_map(|first| (0..16).map(move |second| (first, second)))
@@ -140,14 +142,14 @@ fn every_pair_of_opcodes() {
             }
         }
     }
-    // The opcodes of the extensions and the reserved ones fail at the first; of the others only a
-    // Terminate has to be the last segment.
+    // With an extension or reserved opcode the first segment already fails; of the others only a
+    // Terminate must be the last segment.
     assert!(judged > 16 * 4 * 4 * 15, "{judged}");
 }
 
 #[test]
 fn every_cut_of_every_fpdu() {
-    // DDP-4: before its last octet has come an FPDU is not one, whatever the rules.
+    // DDP-4: an FPDU has no effect before its last octet has arrived, whatever the rules.
     let mut ulpdu = Vec::new();
     let mut stream = Vec::new();
     for segment in every_segment() {
@@ -177,7 +179,7 @@ fn every_kind_of_fpdu_is_taken_and_does_what_it_says() {
         match segment[1] & 15 {
             0 => assert_eq!(&outcome.memory[..payload.len()], payload),
             1 | 10 => assert_eq!(outcome.responses.len(), 1),
-            // A Read of 16 octets is waited for, and then the answer to an atomic operation.
+            // A Read of 16 octets is outstanding, and then an atomic operation.
             2 if payload.len() == 16 => assert_eq!(outcome.completions, [Completion::Read]),
             2 | 11 => assert!(outcome.terminate.is_some()),
             3..=6 => {
@@ -199,8 +201,8 @@ fn every_kind_of_fpdu_is_taken_and_does_what_it_says() {
 
 #[test]
 fn every_flipped_bit_of_every_fpdu() {
-    // With a CRC that was made over it, it is judged by what it says; without, nothing of it is
-    // believed.
+    // With a CRC that covers the flipped bit, the FPDU is judged by its contents; otherwise none of
+    // it is trusted.
     let setting = setting(Rules::default());
     for opcode in 0..12 {
         let octets = fpdu(&segment(opcode, true, b"payload"));

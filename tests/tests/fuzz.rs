@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The fuzz targets without an engine: their corpora, and octets from anywhere.
+//! The fuzz targets without an engine: their corpora, and random octets.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use iwarp_fuzz::{
     Target, //
 };
 
-/// What the engine has found worth keeping holds.
+/// Runs the corpus of a target.
 #[track_caller]
 fn corpus(name: &str, target: Target) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -59,7 +59,7 @@ fn the_corpus_of_conversations() {
     corpus("conversation", conversation::run);
 }
 
-/// 20000 inputs of up to 512 octets.
+/// Runs 20000 inputs of up to 512 octets.
 fn any(target: Target) {
     check!()
         .with_iterations(20_000)

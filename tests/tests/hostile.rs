@@ -46,7 +46,7 @@ fn write(payload: &[u8]) -> Vec<u8> {
     tagged(0, true, MEMORY.0, MEMORY.1, payload)
 }
 
-/// An end with some receive buffers of 64 octets.
+/// Returns an end with some receive buffers of 64 octets.
 fn receiving() -> End {
     let mut end = end();
     for _ in 0..4 {
@@ -97,7 +97,7 @@ fn rejects_a_change_of_ddp_version() {
 
 #[test]
 fn rejects_rdmap_versions() {
-    // RDMAP-24, EXT-6; a Read Request of another version is not understood, so its header is not
+    // RDMAP-24, EXT-6. A Read Request of another version is not parsed, so its header is not
     // quoted.
     for version in [0, 2, 3] {
         for opcode in [3, 8, 9, 10, 11] {
@@ -223,7 +223,7 @@ fn rejects_ulpdus_too_short_for_their_header() {
 
 #[test]
 fn judges_versions_before_lengths() {
-    // DDP-86; without a whole header there is nothing to quote.
+    // DDP-86; an incomplete header cannot be quoted.
     refuses_plainly(end(), &[0xc0, 0x40], (1, 1, 4));
     refuses_plainly(end(), &[0x40, 0x43], (1, 2, 6));
     refuses_plainly(end(), &[0x41, 0x03], (0, 2, 5));
@@ -242,8 +242,7 @@ fn reports_a_driver_that_hands_in_too_little() {
 
 #[test]
 fn does_not_look_past_the_ulpdu() {
-    // MPA-31: the header octets are there, but the length says that they are not part of the
-    // segment.
+    // MPA-31: the header octets arrived, but by the length they are not part of the segment.
     let mut receiver = Receiver::new(Extensions::Off);
     let fault = receiver.handle_fpdu(&send(1, &[]), 17).unwrap_err();
     assert_eq!(fault, Fault::UlpduTooShort);
@@ -253,7 +252,7 @@ fn does_not_look_past_the_ulpdu() {
 
 #[test]
 fn rejects_queues_that_are_not_the_opcodes() {
-    // DDP-69, RDMAP-60, EXT-10; also when no buffer is posted.
+    // DDP-69, RDMAP-60, EXT-10; also without a posted buffer.
     let mut cases = 0;
     for (opcode, own) in [
         (1, 1),
@@ -318,7 +317,7 @@ fn numbers_wrap() {
 
 // Order.
 
-/// An end in the middle of a message.
+/// Returns an end in the middle of a message.
 fn inside(segment: &[u8]) -> End {
     let mut end = receiving();
     accepts(&mut end, segment);
@@ -391,7 +390,7 @@ fn takes_a_terminate_inside_a_message() {
 
 #[test]
 fn takes_a_terminate_without_any_buffer() {
-    // RDMAP-96: neither receive buffers nor inbound places are needed.
+    // RDMAP-96: it needs neither a receive buffer nor an inbound place.
     let mut end = End::new(Extensions::Off, 0, 0);
     accepts(&mut end, &terminate(0, 0, 0xff));
     assert!(end.terminated().is_some());
@@ -465,7 +464,7 @@ fn takes_a_terminate_with_a_cut_off_quote() {
 
 #[test]
 fn reports_a_wrong_crc_and_nothing_else() {
-    // MPA-20: not even the header of such an FPDU is looked at.
+    // MPA-20: the receiver does not even parse the header of such an FPDU.
     for segment in [
         write(b"x"),
         with_octet(write(b"x"), 0, 0xc2),
@@ -497,7 +496,7 @@ fn drops_everything_after_a_fault_and_reports_the_first() {
 
 #[test]
 fn reports_the_first_of_several_faults_in_the_order_of_checks() {
-    // DDP-86: each line adds a fault that comes earlier than all before it.
+    // DDP-86: each line adds a fault that is checked before all those above it.
     let mut request = read_request(1, (1, 0), 4, (0, 0));
     let end = || End::new(Extensions::Off, 0, 0);
     let mut check = |change: &dyn Fn(&mut Vec<u8>), expected: (u8, u8, u8)| {

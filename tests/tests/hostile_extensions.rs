@@ -197,7 +197,7 @@ fn rejects_unknown_atomic_operations() {
 
 #[test]
 fn carries_out_the_swap_of_the_first_draft() {
-    // EXT-81: whatever is in the compare fields; the response is that of the other operations.
+    // EXT-81: with anything in the compare fields; the response is that of the other operations.
     let mut end = end();
     let value = u64::from_ne_bytes([0xaa; 8]);
     let fillers = [0, u64::MAX];
@@ -307,7 +307,7 @@ fn rejects_requests_beyond_the_inbound_depth() {
 
 // Answers to our own Atomics.
 
-/// An end that has sent a FetchAdd with identifier 7.
+/// Returns an end that has sent a FetchAdd with identifier 7.
 fn adding() -> End {
     let mut end = end();
     let request = AtomicRequest {

@@ -43,7 +43,7 @@ fn part(last: bool, offset: u32, payload: &[u8]) -> Vec<u8> {
     .octets(payload)
 }
 
-/// An end with one receive buffer of 8 octets.
+/// Returns an end with one receive buffer of 8 octets.
 fn receiving() -> End {
     let mut end = end();
     end.post_receive(8);
@@ -61,7 +61,7 @@ fn received(octets: &[u8]) -> Completion {
 
 #[test]
 fn rejects_sends_without_a_buffer() {
-    // DDP-70, RDMAP-89: an empty one needs a buffer too.
+    // DDP-70, RDMAP-89: an empty Send needs a buffer too.
     refuses(end(), &send(1, b"x"), (1, 2, 2));
     refuses(end(), &send(1, &[]), (1, 2, 2));
 }

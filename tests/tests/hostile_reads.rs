@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One test per way to misbehave with RDMA Reads, expecting the exact Terminate: as their source
-//! and as their sink.
+//! One test per way to misuse RDMA Reads, as their source and as their sink, expecting the exact
+//! Terminate.
 
 use iwarp::{
     rdmap::{
@@ -186,7 +186,7 @@ fn rejects_read_requests_of_another_length() {
 
 #[test]
 fn rejects_read_requests_in_several_segments() {
-    // RDMAP-28; the header is all there and is quoted.
+    // RDMAP-28; the header is complete and is quoted.
     let segment = Untagged {
         last: false,
         ..Untagged::whole(1, 1, 1)
@@ -199,7 +199,7 @@ fn rejects_read_requests_in_several_segments() {
 
 const SINK: (u32, u64) = (0x0009_0001, 0x8000);
 
-/// An end that has asked for `len` octets into the middle of its memory.
+/// Returns an end with a Read of `len` octets into the middle of its memory.
 fn reading(len: u32) -> End {
     let mut end = end();
     end.register(SINK.0, SINK.1 - 4, vec![0xbb; 32]);
@@ -243,7 +243,7 @@ fn rejects_answers_that_nobody_asked_for() {
 
 #[test]
 fn rejects_answers_to_another_stag() {
-    // RDMAP-77: even one of our own, and in a later segment too.
+    // RDMAP-77: even another STag of this end, and in a later segment too.
     for stag in [SINK.0 ^ 1, MEMORY.0, 0] {
         refuses(
             reading(8),
@@ -262,7 +262,7 @@ fn rejects_answers_to_another_stag() {
 
 #[test]
 fn rejects_answers_outside_the_sink() {
-    // RDMAP-77: the region goes on, the sink does not.
+    // RDMAP-77: the region extends beyond the sink.
     for (to, len) in [
         (SINK.1 - 1, 8),
         (SINK.1 + 1, 8),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Every state of a queue pair that can be reached, and what each event makes of it, as a text
-//! (lifecycle.txt): for each event and phase what changes, and what is to be done. What besides the
-//! phase decides that stands in brackets; whatever is not named there makes no difference.
+//! Every reachable state of a queue pair, and the effect of each event on it, as a text
+//! (lifecycle.txt): for each event and phase, the changes and the actions. Brackets hold what else
+//! decides besides the phase; anything not named there makes no difference.
 //!
 //! A change of the state machine shows as a change of that file. `LIFECYCLE=write cargo test --test
 //! lifecycle` writes it anew.
@@ -51,7 +51,7 @@ const EVENTS: [Event; 29] = [
     Event::PeerClosedTimeout,
     Event::FirstFpdu,
     Event::Fault,
-    // Which one it is makes no difference to where it leads.
+    // Any failure leads to the same state.
     Event::PeerTerminate(FirstFailure::RemoteAccess),
     Event::ReadAnswered,
     Event::TerminateSent,
@@ -60,7 +60,7 @@ const EVENTS: [Event; 29] = [
     Event::Flush,
 ];
 
-/// What may decide, besides the phase, where an event leads.
+/// What may decide the effect of an event besides the phase.
 const QUALIFIERS: [(&str, fn(Lifecycle) -> String); 6] = [
     ("path", |state| state.is_by_path().to_string()),
     ("requested", |state| format!("{:?}", state.requested())),
@@ -74,7 +74,7 @@ const QUALIFIERS: [(&str, fn(Lifecycle) -> String); 6] = [
     }),
 ];
 
-/// What an event does to a state: the new phase, the other changes, the actions.
+/// Returns the effect of an event on a state: the new phase, the other changes, the actions.
 fn outcome(state: Lifecycle, event: Event) -> String {
     let Ok((next, actions)) = state.on(event) else {
         return "refused".into();
@@ -85,7 +85,7 @@ fn outcome(state: Lifecycle, event: Event) -> String {
     }
     for (name, value) in QUALIFIERS {
         let (is, was) = (value(next), value(state));
-        // A reset puts all to what a new queue pair has.
+        // A reset returns everything to the values of a new queue pair.
         if is != was && event != Event::ResetEnd {
             parts.push(format!("{name} {is}"));
         }
@@ -100,7 +100,7 @@ fn outcome(state: Lifecycle, event: Event) -> String {
     }
 }
 
-/// All states that can be reached, by their phases.
+/// Returns all reachable states, by phase.
 fn reachable() -> BTreeMap<QpPhase, Vec<Lifecycle>> {
     let mut found = BTreeSet::from([Lifecycle::NEW.to_raw()]);
     let mut open = vec![Lifecycle::NEW];
@@ -116,8 +116,8 @@ fn reachable() -> BTreeMap<QpPhase, Vec<Lifecycle>> {
     by_phase
 }
 
-/// What the event does to the states of one phase: a line for each combination of the fewest
-/// qualifiers that decide it.
+/// Returns the effect of the event on the states of one phase: a line for each combination of the
+/// fewest qualifiers that decide it.
 fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
     let mut choices: Vec<u32> = (0..1 << QUALIFIERS.len()).collect();
     choices.sort_by_key(|choice| choice.count_ones());

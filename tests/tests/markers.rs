@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Markers, against a stream that is built octet by octet.
+//! Markers, compared with a stream that is built octet by octet.
 
 use bolero::check;
 use iwarp::mpa::{
@@ -14,8 +14,8 @@ use iwarp::mpa::{
     Markers, //
 };
 
-/// The stream of FPDUs of these lengths: a Marker wherever the count of octets says so, its pointer
-/// from where the FPDU's own first octet has come to lie.
+/// Returns the stream of FPDUs of these lengths: a Marker at each multiple of the interval, whose
+/// pointer counts from the FPDU's first octet.
 fn stream_oracle(lengths: &[u32]) -> Vec<u8> {
     let mut stream = Vec::new();
     for len in lengths {
@@ -32,7 +32,7 @@ fn stream_oracle(lengths: &[u32]) -> Vec<u8> {
     stream
 }
 
-/// The same by the core, as the sender's loop does it.
+/// Returns the same by the core, as the sender's loop does it.
 fn stream(lengths: &[u32]) -> Vec<u8> {
     let mut clock = MarkerClock::new();
     let mut stream = Vec::new();
@@ -66,7 +66,7 @@ fn a_stream_of_one_segment_size() {
 
 #[test]
 fn every_length_at_every_place() {
-    // A first FPDU brings the second one to any place between two Markers.
+    // The first FPDU shifts the second one to any place between two Markers.
     for first in (8..8 + 512).step_by(4) {
         for second in (8..1100).step_by(4) {
             let lengths = [first, second, 8];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Parts with a state or with arithmetic, against an oracle that is too simple to be wrong.
+//! Parts with state or arithmetic, compared with an oracle that is too simple to be wrong.
 
 use std::collections::VecDeque;
 
@@ -94,7 +94,7 @@ fn the_deepest_ring_turns_round() {
     }
 }
 
-/// Which octets lie where, in numbers that cannot overflow.
+/// Returns the offset of an access, computed in numbers that cannot overflow.
 fn access_oracle(region: &RegionView, to: u64, len: u32) -> Result<u64, ()> {
     let first = u128::from(to);
     let end = first + u128::from(len);
@@ -235,7 +235,7 @@ fn offsets_agree_with_wide_arithmetic() {
         });
 }
 
-/// Parts of a message in another order, so that the last one comes last.
+/// Reorders the parts of a message, and keeps the last one last.
 fn shuffled(parts: &mut [(u32, u16)], order: &[u8]) {
     let movable = parts.len().saturating_sub(1);
     for (place, pick) in order.iter().enumerate() {
@@ -377,7 +377,7 @@ fn the_longest_send_and_read() {
     }
 }
 
-/// FetchAdd of the RFC's pseudo code: bit by bit, the carry dropped at each marked bit.
+/// The FetchAdd of the RFC's pseudo code: bit by bit, the carry dropped at each marked bit.
 fn fetch_add_oracle(original: u64, add: u64, mask: u64) -> u64 {
     let mut carry = 0;
     let mut sum = 0;

@@ -127,7 +127,7 @@ fn rejects_enhanced_frames_without_enhanced_data() {
 
 #[test]
 fn asks_for_exactly_the_octets_of_the_frame() {
-    // MPA-6: any chunking; what is asked for never reaches behind the frame.
+    // MPA-6: any chunking; the core never asks for octets behind the frame.
     let private_data: Vec<u8> = (0..=255).collect();
     for octets in [
         frame(REQUEST, C, 1, &[]),
@@ -145,7 +145,7 @@ fn asks_for_exactly_the_octets_of_the_frame() {
         }
         let request = request(config(), &octets);
         assert_eq!(request.frame_len, octets.len());
-        // MPA-7: what is behind the frame changes nothing of it; the driver sees to it.
+        // MPA-7: octets behind the frame do not change it; the driver checks for them.
         let mut longer = octets.clone();
         longer.push(0);
         let Ok(Progress::Done(same)) = responder.handle_request(&longer) else {
@@ -203,7 +203,7 @@ fn private_data_of_every_length_arrives_without_the_enhanced_data() {
 
 #[test]
 fn reserved_flags_are_neither_checked_nor_echoed() {
-    // MPA-3, -4: the R flag of a Request neither.
+    // MPA-3, -4: the R flag of a Request is ignored too.
     for flags in [0x0f, R, R | 0x0f, S, 0x3f] {
         let octets = accept(config(), depths(1, 1), &frame(REQUEST, C | flags, 1, &[]));
         assert_eq!(octets.reply.as_octets(), frame(REPLY, C, 1, &[]));
@@ -220,8 +220,8 @@ fn reserved_flags_are_neither_checked_nor_echoed() {
 
 #[test]
 fn the_send_with_immediate_is_agreed_on_by_two_flags() {
-    // MPA-3: none is sent, and none is looked at, where it is not configured. The flags of a Reply
-    // that are those of the Request take no offer.
+    // MPA-3: an offer is neither sent nor accepted unless configured. The Request's flags in a
+    // Reply do not accept an offer.
     let on = Config {
         extensions: Extensions::SendImmediate,
         ..config()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up: read queue depths, peer-to-peer set-up, and two ends that have to agree.
+//! Start-up: read queue depths, peer-to-peer set-up, and two ends that negotiate.
 
 use iwarp::{
     ddp::Msn,
@@ -149,7 +149,7 @@ fn depths_that_do_not_fit_are_lowered_and_not_left_open() {
 
 // Peer-to-peer.
 
-/// All sets of RTR kinds, with the flags that say them.
+/// Returns all sets of RTR kinds, with their flags.
 fn rtr_sets() -> Vec<(RtrKinds, u16, u16)> {
     let mut sets = Vec::new();
     for (send, b) in [(RtrKinds::NONE, 0), (RtrKinds::SEND, SECOND)] {
@@ -189,7 +189,7 @@ fn the_responder_marks_common_kinds_or_what_it_has() {
                 answer.reply.as_octets(),
                 enhanced(REPLY, C, FIRST | said.1 | 4, said.2 | 4, &[])
             );
-            // Without A nothing is marked, whatever the other flags say.
+            // Without A no kind is set, whatever the other flags.
             let octets = enhanced(REQUEST, C, b | 4, cd | 4, &[]);
             let answer = accept(config, depths(4, 4), &octets);
             assert_eq!(answer.rtr, RtrKinds::NONE);
@@ -243,8 +243,7 @@ fn a_request_says_whether_either_end_may_send_first() {
     let asks = |octets: &[u8]| request(config(), octets).is_peer_to_peer();
     assert!(asks(&enhanced(REQUEST, C, FIRST | 4, OPEN | 4, &[])));
     assert!(!asks(&enhanced(REQUEST, C, 4, 4, &[])));
-    // Without the bit, the kinds of first message mean nothing; without enhanced data there is no
-    // bit.
+    // The kinds of first message mean nothing without the bit, which only enhanced data has.
     assert!(!asks(&enhanced(REQUEST, C, 4, SECOND | 4, &[])));
     assert!(!asks(&frame(REQUEST, C, 1, &[])));
 }
@@ -281,7 +280,7 @@ fn a_read_that_starts_the_stream_has_a_place() {
     assert_eq!(rules.depths.ord, 1);
 }
 
-/// The segment that a message's first FPDU carries.
+/// Returns the segment of a message's first FPDU.
 fn first_segment(message: Message, payload: &[u8]) -> Segment {
     let fpdu = &transmit(message, payload, || 1454)[0];
     let len = u16::from_be_bytes([fpdu[0], fpdu[1]]);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two queue pairs that call each other: every order in which it can happen.
+//! Two queue pairs that call each other, in every possible order of events.
 //!
-//! A model of what the driver does with [`Pair::judge_connect`]: each end has one connection at a
-//! time and may call a few times; messages arrive in order per connection and direction, and
-//! otherwise whenever they like. All states that can be reached are visited.
+//! A model of the driver's use of [`Pair::judge_connect`]. Each end has one connection at a time
+//! and may call a few times. Messages of one connection and direction arrive in order, and
+//! otherwise at any time. All reachable states are visited.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ use iwarp::oob::{
     QpNumber, //
 };
 
-/// What travels on a connection.
+/// A message on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Message {
     Request,
@@ -32,11 +32,11 @@ enum Message {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Connection {
     caller: usize,
-    /// TCP is through at the caller.
+    /// The caller's TCP connection is established.
     up: bool,
-    /// What is under way to each end, first one first.
+    /// The messages under way to each end, in order.
     to: [Vec<Message>; 2],
-    /// Each end's socket is closed.
+    /// Whether each end's socket is closed.
     closed: [bool; 2],
 }
 
@@ -44,7 +44,7 @@ struct Connection {
 struct Side {
     bond: u8,
     bound: Option<usize>,
-    /// It has its stream.
+    /// Whether the end has its stream.
     open: bool,
     calls_left: u8,
 }
@@ -66,7 +66,7 @@ fn index_of(bond: Bond) -> u8 {
     BONDS.iter().position(|one| *one == bond).unwrap() as u8
 }
 
-/// The pair as an end sees it; end 0 is the smaller one.
+/// Returns the pair as an end sees it; end 0 is the smaller one.
 fn pair(side: usize) -> Pair {
     let end = |side: usize| QpAddr {
         gid: [side as u8; 16],
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// A connection of this end is gone before it became a stream.
+    /// Removes a connection of this end that failed before it became a stream.
     fn lose(&mut self, side: usize, id: usize) {
         self.close(side, id);
         if self.sides[side].bound == Some(id) {
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Everything that can happen next.
+    /// Returns all possible next states.
     fn successors(&self) -> Vec<Self> {
         let mut found = Vec::new();
         for side in 0..2 {
@@ -193,7 +193,7 @@ impl World {
     }
 }
 
-/// Visits all states; returns how many there are.
+/// Visits all states; returns their number.
 fn explore(calls: [u8; 2]) -> usize {
     let mut seen = HashSet::new();
     let mut todo = vec![World::new(calls)];
@@ -205,8 +205,8 @@ fn explore(calls: [u8; 2]) -> usize {
             assert_eq!(world.sides[0].bound, world.sides[1].bound, "{world:?}");
         }
         let next = world.successors();
-        // Nothing more happens only if they have met: without calls that fail by themselves, each
-        // end's second call at the latest gets through.
+        // Only a connected pair may have no next state: without calls that fail by themselves, each
+        // end's second call succeeds at the latest.
         assert!(!next.is_empty() || world.is_done(), "stuck: {world:?}");
         todo.extend(next);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two ends and a wire between them: what one sends is what the other gets, whatever the sizes, the
+//! Two ends and a wire between them: one end receives what the other sends, whatever the sizes, the
 //! MULPDU and the cuts of the octet stream.
 
 use bolero::check;
@@ -56,7 +56,7 @@ fn every_length_around_the_segment_size() {
 
 #[test]
 fn every_cut_of_the_octet_stream() {
-    // DDP-4: nothing happens before the last octet of an FPDU has come, and then everything does.
+    // DDP-4: an FPDU takes effect when its last octet arrives, and not before.
     let mut sender = End::new(Extensions::Rfc7306, 0, 1);
     let immediate = Immediate {
         data: *b"12345678",
@@ -101,8 +101,7 @@ fn every_cut_of_the_octet_stream() {
 
 #[test]
 fn any_octets_at_all() {
-    // Whatever comes, the receiver says something and does not panic, and what it refuses can be
-    // reported.
+    // The receiver judges any octets without a panic, and what it refuses can be reported.
     check!()
         .with_type()
         .for_each(|segments: &Vec<(Vec<u8>, bool)>| {

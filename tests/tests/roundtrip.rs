@@ -42,7 +42,7 @@ use iwarp::{
     terminate::Terminate, //
 };
 
-/// What the figures of the RFCs say about two control octets.
+/// Returns the meaning of two control octets by the figures of the RFCs.
 fn control_oracle(octets: [u8; 2], extensions: Extensions) -> Result<(u8, bool, bool), Fault> {
     let word = u16::from_be_bytes(octets);
     let bits = |from: u32, count: u32| (word >> (16 - from - count)) & ((1 << count) - 1);
@@ -90,8 +90,8 @@ fn every_control_word() {
                     assert_eq!(control.opcode.to_wire() & 15, opcode);
                     assert_eq!(control.opcode.model() == Model::Tagged, tagged);
                     assert_eq!(control.last == MessagePart::Final, last);
-                    // Reserved bits are ignored and not passed on (DDP-18, RDMAP-25), except for
-                    // the one of the Send with Immediate.
+                    // Reserved bits are ignored and not passed on (DDP-18, RDMAP-25), except that
+                    // of the Send with Immediate.
                     let reserved = if opcode == 15 { 0x20 } else { 0x30 };
                     assert_eq!(control.encode(), [octets[0] & !0x3c, octets[1] & !reserved]);
                 }
@@ -193,7 +193,8 @@ fn every_start_flag_and_revision() {
             if revision == 2 {
                 meant |= 0x10;
             }
-            // The Send with Immediate: offered by one reserved flag, taken by another without it.
+            // The Send with Immediate: one reserved flag offers it, another accepts it, without the
+            // first.
             let (agrees, flag) = match kind {
                 FrameKind::Request => (flags & 1 != 0, 1),
                 FrameKind::Reply => (flags & 3 == 2, 2),
@@ -242,7 +243,7 @@ fn every_word_of_enhanced_data() {
     }
 }
 
-/// The same octets behind other control octets.
+/// Replaces the control octets.
 fn with_control<const N: usize>(mut octets: [u8; N], control: [u8; 2]) -> [u8; N] {
     octets[..2].copy_from_slice(&control);
     octets
@@ -362,7 +363,7 @@ fn atomic_responses() {
 fn any_octets_as_terminate() {
     check!().for_each(|octets: &[u8]| {
         if let Ok(terminate) = Terminate::decode(octets) {
-            // What was understood survives another round, whatever was dropped.
+            // The parsed Terminate survives another round, whatever was dropped.
             let again = Terminate::decode(terminate.encode().as_octets());
             assert_eq!(again, Ok(terminate));
         } else {

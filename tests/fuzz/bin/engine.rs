@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! libFuzzer around the target that TARGET in the environment names.
+//! Runs libFuzzer on the target that TARGET in the environment names.
 
 #![no_main]
 

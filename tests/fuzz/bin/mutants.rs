@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Spoilt conversations against a device.
+//! Plays mutated conversations against a device.
 //!
 //! usage: mutants PUPPET DEVICE_ADDRESS OWN_ADDRESS PORT SECONDS SEED
 //!
-//! For the given time, batch after batch: the verbs program `puppet` listens; several threads
-//! connect to it on plain TCP sockets, each with a start-up and a conversation out of
-//! [`iwarp_fuzz::mutator`], and look at what the device says. Every other time it is the device
-//! that connects, and that has requests on their way, which are answered rightly or not. Then the
-//! device has to serve a good connection, and memory that no peer was told of has to be as it was.
-//! Batch `n` is made of SEED plus `n`, so a batch can be played again by itself.
+//! Plays batches for the given time. The verbs program `puppet` listens; several threads connect to
+//! it on plain TCP sockets, each with a start-up and a conversation from [`iwarp_fuzz::mutator`],
+//! and check what the device sends. Every other time the device connects and posts requests, which
+//! are answered correctly or not. After each batch the device must serve a good connection, and
+//! memory that no peer knows must be unchanged. Batch `n` derives from SEED plus `n`, so a batch
+//! can be replayed alone.
 //!
 //! Prints `ok NAME` or `not ok NAME: why`.
 
@@ -85,25 +85,25 @@ use puppet::{
     Puppet, //
 };
 
-/// Why a batch has failed.
+/// Why a batch failed.
 type Failure = String;
 
 /// Threads that talk to the device at once, and conversations of each in a batch.
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 16;
-/// What the puppet posts and takes, by default.
+/// Length and number of the receive buffers that the puppet posts by default.
 const RECEIVES: (u32, usize) = (4096, 4);
 const MEMORY_LEN: u32 = 8192;
-/// Requests that may wait for the device's answer. Revision 1 does not tell.
+/// The device's default inbound depth. Revision 1 does not transmit it.
 const IRD: u16 = 4;
-/// Requests of the device that may wait for an answer.
+/// The device's outbound depth.
 const ORD: usize = 4;
-/// Within this time, whatever the device has to do is done.
+/// The device completes all outstanding work within this time.
 const SOON: Duration = Duration::from_secs(20);
-/// What memory holds that is not to be written to.
+/// The octet that fills memory which must stay unchanged.
 const UNTOUCHED: u8 = 0x5a;
 
-/// What was done, for the last line.
+/// Counts of what was done, for the last line.
 #[derive(Default)]
 struct Tally {
     conversations: AtomicU64,
@@ -198,7 +198,7 @@ fn play_batch(
     puppet.quit()
 }
 
-/// The peer of a device, knowing what it may.
+/// A peer of the device, with what it knows.
 #[derive(Clone, Copy)]
 struct Peer<'a> {
     address: &'a str,
@@ -206,7 +206,7 @@ struct Peer<'a> {
     port: u16,
     /// STag, base and length.
     memory: (u32, u64, u32),
-    /// The number that the program has given it.
+    /// The program's number for this memory.
     number: &'a str,
     puppet: &'a Mutex<Puppet>,
     established: &'a Established,
@@ -220,7 +220,7 @@ impl Peer<'_> {
         Ok(socket)
     }
 
-    /// One thread's part of a batch.
+    /// Runs one thread's part of a batch.
     fn converse(&self, seed: u64, thread: u64) -> Result<(), Failure> {
         let mut random = Random::new(seed.wrapping_mul(THREADS).wrapping_add(thread));
         for round in 0..ROUNDS {
@@ -235,7 +235,7 @@ impl Peer<'_> {
         Ok(())
     }
 
-    /// Holds the conversation that the octets say.
+    /// Plays the conversation that the octets encode.
     fn hold(&self, octets: &[u8]) -> Result<(), Failure> {
         let mut source = Source::new(octets);
         let request = request(&mut source);
@@ -243,7 +243,7 @@ impl Peer<'_> {
         self.tally.conversations.fetch_add(1, Ordering::Relaxed);
         send(&mut socket, &request.octets, source.u32())?;
         let Some(initiator) = request.asks else {
-            // Whatever it has become, the device is not to wait for more than there is.
+            // End the stream in any case, so that the device does not wait for more octets.
             self.tally.refused.fetch_add(1, Ordering::Relaxed);
             return end(&mut socket).map(drop);
         };
@@ -266,8 +266,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Sends what is to be played, ends, and looks at what the device has said, before and
-    /// meanwhile.
+    /// Sends the octets to play, ends, and checks what the device sent before and meanwhile.
     fn play(
         &self,
         socket: &mut TcpStream,
@@ -302,7 +301,7 @@ impl Peer<'_> {
             .ask(command)
     }
 
-    /// The device connects, posts requests, and gets what the octets make of its answers.
+    /// Has the device connect and post requests; answers them as the octets say.
     fn be_called(&self, octets: &[u8]) -> Result<(), Failure> {
         let mut source = Source::new(octets);
         let listener = TcpListener::bind((self.own, 0)).map_err(text)?;
@@ -350,7 +349,7 @@ impl Peer<'_> {
         Ok(expected)
     }
 
-    /// A right connection: what is written can be read.
+    /// Checks on a good connection that written octets can be read.
     fn check_service(&self) -> Result<(), Failure> {
         let config = Config::default();
         let initiator = Initiator::new(config, Depths { ird: 4, ord: 4 });
@@ -399,8 +398,8 @@ fn set_up(socket: &TcpStream) -> Result<(), Failure> {
     socket.set_write_timeout(Some(SOON)).map_err(text)
 }
 
-/// Reads a Request, which must be a right one, and answers it; returns the depths, or nothing where
-/// the Reply was spoilt.
+/// Reads a Request, which must be valid, and answers it; returns the depths, or nothing if the
+/// Reply was corrupted.
 fn give_reply(socket: &mut TcpStream, source: &mut Source<'_>) -> Result<Option<Depths>, Failure> {
     let responder = Responder::new(Config::default());
     let mut octets = Vec::new();
@@ -430,7 +429,7 @@ fn give_reply(socket: &mut TcpStream, source: &mut Source<'_>) -> Result<Option<
     if spoilt {
         let at = source.below(reply.len());
         if source.flag() {
-            // In the key, length or flags, or where it does no harm.
+            // In the key, length or flags, or in a field where it does no harm.
             reply[at] ^= 1 << (source.u8() & 7);
         } else {
             reply.truncate(at);
@@ -440,8 +439,8 @@ fn give_reply(socket: &mut TcpStream, source: &mut Source<'_>) -> Result<Option<
     Ok((!spoilt).then_some(accepted.rules.depths))
 }
 
-/// Reads what the device sends until so many of its requests are here; returns these, with what may
-/// have come to start the stream, and all octets.
+/// Reads what the device sends until so many of its requests have arrived; returns these, the first
+/// message if one came, and all octets.
 fn take_requests(
     socket: &mut TcpStream,
     expected: usize,
@@ -462,7 +461,7 @@ fn take_requests(
             let Some(request) = Asked::of(&fpdu.ulpdu) else {
                 continue;
             };
-            // One of no octets starts the stream.
+            // A Read of no octets starts the stream.
             waiting += usize::from(!matches!(request, Asked::Read { len: 0, .. }));
             asked.push(request);
         }
@@ -496,7 +495,7 @@ fn take_reply(socket: &mut TcpStream, initiator: &Initiator) -> Result<Depths, F
     }
 }
 
-/// Sends octets in up to three pieces. A device that has had enough of them may say so.
+/// Sends octets in up to three pieces. The device may close before it has taken all.
 fn send(socket: &mut TcpStream, octets: &[u8], cuts: u32) -> Result<(), Failure> {
     let [a, b, c, d] = cuts.to_le_bytes();
     let at = |high: u8, low: u8| usize::from(u16::from_le_bytes([low, high])) % (octets.len() + 1);
@@ -510,9 +509,9 @@ fn send(socket: &mut TcpStream, octets: &[u8], cuts: u32) -> Result<(), Failure>
     Ok(())
 }
 
-/// Ends our half, and returns what comes until the device has ended its own.
+/// Closes this end's half; returns what comes until the device has closed its own.
 fn end(socket: &mut TcpStream) -> Result<Vec<u8>, Failure> {
-    // An error is the device's end.
+    // An error means that the device has closed.
     let _ = socket.shutdown(Shutdown::Write);
     let mut octets = Vec::new();
     match socket.read_to_end(&mut octets) {
@@ -530,8 +529,8 @@ fn is_end(error: ErrorKind) -> bool {
     )
 }
 
-/// Checks what the device has said: whole FPDUs with right CRCs, in order, and nothing behind a
-/// Terminate, of which is returned what it says.
+/// Checks what the device sent: whole FPDUs with good CRCs, in order, and nothing behind a
+/// Terminate. Returns the Terminate in words, if there is one.
 fn judge(octets: &[u8]) -> Result<Option<String>, Failure> {
     let mut wire = Wire::new();
     wire.push(octets);

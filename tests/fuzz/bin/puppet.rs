@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Plays the verbs program guest/verbs/puppet.c, which does what it is told in lines.
+//! Drives the verbs program guest/verbs/puppet.c, which takes commands in lines.
 
 use std::{
     collections::HashSet,
@@ -32,7 +32,7 @@ use super::{
     SOON, //
 };
 
-/// The connections that the program was told are up.
+/// The connections that the program reported as established.
 #[derive(Default)]
 pub(super) struct Established {
     list: Mutex<HashSet<String>>,
@@ -40,7 +40,7 @@ pub(super) struct Established {
 }
 
 impl Established {
-    /// Waits for one.
+    /// Waits until this connection is established.
     pub(super) fn wait(&self, connection: &str) -> Result<(), Failure> {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let (_list, waited) = self
@@ -64,7 +64,7 @@ impl Established {
 pub(super) struct Puppet {
     process: Child,
     input: ChildStdin,
-    /// What it says, but for what happens by itself.
+    /// Its answers, without its events.
     answers: mpsc::Receiver<String>,
     established: Arc<Established>,
 }
@@ -83,7 +83,7 @@ impl Puppet {
         let (sender, answers) = mpsc::channel();
         let established = Arc::new(Established::default());
         let told = established.clone();
-        // Read all the time, for it would not go on when the pipe is full.
+        // Reads all the time, since the program blocks when the pipe is full.
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 match line.strip_prefix("! established ") {
@@ -123,12 +123,12 @@ impl Puppet {
         }
     }
 
-    /// What it is told of connections.
+    /// Returns the connections that it reported.
     pub(super) fn established(&self) -> Arc<Established> {
         self.established.clone()
     }
 
-    /// Registers memory with every right: its number, and STag, base and length.
+    /// Registers memory with every right; returns its number, and STag, base and length.
     pub(super) fn region(&mut self) -> Result<(String, (u32, u64, u32)), Failure> {
         let answer = self.ask(&format!("mr {MEMORY_LEN} 15 0"))?;
         let words: Vec<_> = answer.split(' ').collect();
@@ -141,7 +141,7 @@ impl Puppet {
         Ok((number.into(), (key, base, MEMORY_LEN)))
     }
 
-    /// Ends the program with all that it has.
+    /// Ends the program and its objects.
     pub(super) fn quit(mut self) -> Result<(), Failure> {
         writeln!(self.input, "quit").map_err(text)?;
         let status = self.process.wait().map_err(text)?;
@@ -155,7 +155,7 @@ impl Puppet {
 
 impl Drop for Puppet {
     fn drop(&mut self) {
-        // After `quit` there is nothing left to do.
+        // After `quit` the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Conversations with an end that has requests of its own: the answers to these, right or spoilt,
-//! between all else that a peer may send.
+//! Conversations with an end that posts requests: its answers, correct or mutated, among all other
+//! messages that a peer may send.
 
 use iwarp_support::frame::{
     atomic_response_header,
@@ -20,25 +20,25 @@ use super::{
 };
 use crate::source::Source;
 
-/// A request of the end that is played against.
+/// A request of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// So many octets, to a sink.
+    /// A Read of so many octets to a sink.
     Read {
         /// STag and tagged offset of the sink.
         sink: (u32, u64),
-        /// How many.
+        /// The number of octets.
         len: u32,
     },
-    /// The word that an operation finds.
+    /// An atomic operation.
     Atomic {
-        /// What its answer has to repeat.
+        /// The identifier that its answer has to repeat.
         identifier: u32,
     },
 }
 
 impl Asked {
-    /// The request that a segment is, if it is one.
+    /// Returns the request in a segment, if it is one.
     pub fn of(segment: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_be_bytes(*segment.get(at..)?.first_chunk()?));
         let opcode = segment.get(1)? & 15;
@@ -58,7 +58,7 @@ impl Asked {
     }
 }
 
-/// Makes a conversation that answers these requests, and spoils it.
+/// Makes a conversation that answers these requests, and mutates it.
 pub fn answering(source: &mut Source<'_>, facts: &Facts, asked: &[Asked]) -> Played {
     let list: Vec<_> = Mutation::ALL
         .into_iter()
@@ -76,7 +76,7 @@ pub fn answering(source: &mut Source<'_>, facts: &Facts, asked: &[Asked]) -> Pla
         let segment = Untagged::whole(opcode, 0, 0).octets(&source.octets::<8>());
         messages.insert(source.below(messages.len() + 1), vec![segment]);
     }
-    // In the order of the requests, wherever else.
+    // Answers keep the order of the requests; their places are arbitrary.
     let mut at = 0;
     let mut atomics = 0;
     for request in asked {
@@ -93,7 +93,7 @@ pub fn answering(source: &mut Source<'_>, facts: &Facts, asked: &[Asked]) -> Pla
     play(source, &segments, chosen, facts)
 }
 
-/// Segments by the messages that they are of.
+/// Groups segments by message.
 fn messages(segments: Vec<Vec<u8>>) -> Vec<Vec<Vec<u8>>> {
     segments
         .split_inclusive(|segment| segment.first().is_none_or(|control| control & 0x40 != 0))
@@ -123,7 +123,7 @@ fn answer(source: &mut Source<'_>, request: Asked, atomics: &mut u32) -> Vec<Vec
     segments
 }
 
-/// Gives the messages of queue 0 their numbers.
+/// Numbers the messages of queue 0.
 fn number_sends(segments: &mut [Vec<u8>], first: u32) {
     let mut number = first;
     for segment in segments {
@@ -137,14 +137,14 @@ fn number_sends(segments: &mut [Vec<u8>], first: u32) {
     }
 }
 
-/// Whether a segment is one of an answer.
+/// Returns whether a segment belongs to an answer.
 fn is_answer(segment: &[u8]) -> bool {
     segment
         .get(1)
         .is_some_and(|opcode| matches!(opcode & 15, 2 | 11))
 }
 
-/// Spoils an answer in particular: its place, its sink or number, or what it is.
+/// Mutates an answer: its place, its sink or number, or its kind.
 pub(super) fn spoil_answer(source: &mut Source<'_>, segments: &mut [&mut Vec<u8>]) {
     let answers: Vec<_> = (0..segments.len())
         .filter(|n| is_answer(segments[*n]))
@@ -160,7 +160,7 @@ pub(super) fn spoil_answer(source: &mut Source<'_>, segments: &mut [&mut Vec<u8>
             let segment = std::mem::replace(segments[nth], segment);
             *segments[other] = segment;
         }
-        // The last segment's bit, and the opcode: the other kind of answer, or a Write.
+        // The L bit, and the opcode: the other kind of answer, or a Write.
         1 => segments[nth][0] ^= 0x40,
         2 => segments[nth][1] ^= source.choose(&[2, 9, 8]),
         _ => {
