@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An exporter of dma-bufs whose memory moves when it is told to, unless somebody holds on to it: like that of
- * graphics cards, either in attach or in pin. Pages that were left are poisoned and kept until the dma-buf goes,
- * so that who still looks at them is found out without harm.
+ * An exporter of dma-bufs whose memory moves on request unless an importer holds it: from attach or
+ * from pin on, as with graphics cards. Old pages are poisoned and kept until the dma-buf is
+ * released, so that an access to them is detected and does no harm.
  */
 
 #include <linux/dma-buf.h>
@@ -20,7 +20,7 @@
 
 #define MAX_LEN (1 << 20)
 
-/* All but the first three is protected by the reservation lock. */
+/* The reservation lock protects all but the first three fields. */
 struct buffer {
 	enum exporter_kind kind;
 	unsigned int count;
@@ -51,7 +51,7 @@ static void buffer_detach(struct dma_buf *buf, struct dma_buf_attachment *attach
 
 	dma_resv_lock(buf->resv, NULL);
 	b->attached--;
-	/* Who lets go does so in the reverse order. */
+	/* The last importer has released these in the reverse order. */
 	WARN_ON(!b->attached && (b->pinned || b->mapped));
 	dma_resv_unlock(buf->resv);
 }
@@ -110,7 +110,7 @@ static int buffer_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
 	return error;
 }
 
-/* Nobody here makes DMA. */
+/* No device here does DMA. */
 static struct sg_table *buffer_map(struct dma_buf_attachment *attachment, enum dma_data_direction direction)
 {
 	return ERR_PTR(-EOPNOTSUPP);
@@ -212,7 +212,7 @@ static long make(void __user *argument)
 	return fd;
 }
 
-/* The dma-buf of a descriptor, if it is one of these. */
+/* Returns the dma-buf of a descriptor, if this module exported it. */
 static struct dma_buf *buf_of(int fd)
 {
 	struct dma_buf *buf = dma_buf_get(fd);
@@ -271,7 +271,7 @@ static long evict(int fd)
 			memset(page_address(b->pages[i]), EXPORTER_POISON, PAGE_SIZE);
 			b->left[b->left_count++] = b->pages[i];
 		}
-		/* The array goes, not what was in it. */
+		/* Frees the array, not the pages in it. */
 		kvfree(b->pages);
 		b->pages = pages;
 		pages = NULL;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What /dev/dmabuf_exporter is asked, by ioctl. */
+/* The ioctls of /dev/dmabuf_exporter. */
 #ifndef EXPORTER_H
 #define EXPORTER_H
 
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* How a dma-buf is to behave. */
+/* The behaviour of a dma-buf. */
 enum exporter_kind {
 	EXPORTER_PINS_IN_ATTACH,	/* its memory stays while a device is attached */
 	EXPORTER_PINS_IN_PIN,		/* ... while it is pinned */
@@ -30,11 +30,11 @@ struct exporter_state {
 
 /* Makes a dma-buf; returns its descriptor. */
 #define EXPORTER_MAKE _IOW('x', 1, struct exporter_make)
-/* Tells how many hold on to the memory of the dma-buf `fd`. */
+/* Returns how many importers hold the memory of the dma-buf `fd`. */
 #define EXPORTER_LOOK _IOWR('x', 2, struct exporter_state)
 /*
- * Moves the memory of the dma-buf whose descriptor is the argument: other pages have the contents from then on,
- * and the pages from before have only EXPORTER_POISON. EBUSY if the memory has to stay.
+ * Moves the memory of the dma-buf whose descriptor is the argument: other pages have the contents
+ * from then on, and the old pages have only EXPORTER_POISON. EBUSY if the memory must stay.
  */
 #define EXPORTER_EVICT _IO('x', 3)
 #define EXPORTER_POISON 0x5a

@@ -164,7 +164,7 @@ bool file_write(const char *path, const char *text)
 	FILE *file = fopen(path, "w");
 	bool done = file && fprintf(file, "%s", text) > 0;
 
-	/* Only when it is closed it is written. */
+	/* The file is written when it is closed. */
 	if (file && fclose(file))
 		done = false;
 	if (!done)
@@ -174,7 +174,7 @@ bool file_write(const char *path, const char *text)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Regions that nobody has freed yet. */
+/* Regions that are not freed yet. */
 static struct region kept[128];
 
 void region_keep(const struct region *r)
@@ -925,7 +925,10 @@ size_t device_mappings(struct mapping *out, size_t max)
 	return n;
 }
 
-/* A command, which begins with its header, with its answer, without the library; an errno, or 0. */
+/*
+ * Issues a command, which begins with its header, and takes its answer, without the library;
+ * returns an errno or 0.
+ */
 static int command(struct ibv_context *context, uint32_t number, void *request, size_t len,
 		   size_t answer_len)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the verbs test programs share: cases with a verdict, connections between two ends in one
- * process, and waits that always end.
+ * Shared by the verbs test programs: cases with a verdict, connections between two ends in one
+ * process, and bounded waits.
  *
- * A program is called with the address of its device (default 127.0.0.1) and takes its port from
- * the environment variable PORT. It prints `ok PROGRAM/CASE`, `not ok PROGRAM/CASE: why` or
- * `skip PROGRAM/CASE: why` for each case.
+ * A program takes the address of its device as its argument (default 127.0.0.1) and its port from
+ * the environment variable PORT. It prints `ok PROGRAM/CASE`, `not ok PROGRAM/CASE: why` or `skip
+ * PROGRAM/CASE: why` for each case.
  */
 #ifndef RIWARP_TESTS_COMMON_H
 #define RIWARP_TESTS_COMMON_H
@@ -26,8 +26,8 @@
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
 /*
- * How long to wait for what must come, and for what must not come, in milliseconds. SLOW in the environment
- * is how many times slower than the stock kernel this one is.
+ * How long to wait for an expected event, and to be sure that none comes, in milliseconds. SLOW in
+ * the environment is the factor by which this kernel is slower than the stock kernel.
  */
 #define SOON (10000 * slow)
 #define QUIET 150
@@ -59,7 +59,7 @@ int test_cannot_start(void);
 		}                                                              \
 	} while (0)
 
-/* For helpers with a verdict of their own: they have called test_fail and returned false. */
+/* For helpers that report their own failure by test_fail and return false. */
 #define must(call)                                                             \
 	do {                                                                   \
 		if (!(call))                                                   \
@@ -78,9 +78,9 @@ void sleep_ms(int ms);
 
 /* --- files of the kernel ---------------------------------------------------------------------- */
 
-/* The number that such a file begins with; -1 if there is none. */
+/* Returns the number that such a file begins with; -1 if there is none. */
 long file_value(const char *path);
-/* False (and the case has failed) if it does not take the text. */
+/* Returns false (and the case has failed) if the file rejects the text. */
 bool file_write(const char *path, const char *text);
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -95,35 +95,35 @@ struct region {
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 /*
- * Page-aligned memory, registered. False (and the case has failed) on error. What is not freed by
- * region_free is freed by pair_close.
+ * Makes page-aligned memory and registers it. Returns false (and the case has failed) on error.
+ * pair_close frees what region_free did not.
  */
 bool region_make(struct region *r, struct ibv_pd *pd, size_t len, int access);
 void region_free(struct region *r);
 /* The same for a region that something else has made. */
 void region_keep(const struct region *r);
 /*
- * Page faults in these pages, none of which is there, wait from now on; the descriptor to say so to the two below, or
- * -1, and the case is skipped or has failed.
+ * Blocks page faults in these pages, none of which is present. Returns the descriptor for the two
+ * functions below, or -1, and the case is skipped or has failed.
  */
 int faults_wait(void *pages, size_t len);
-/* Waits for the first one. False (and the case has failed) if none comes. */
+/* Waits for the first page fault. Returns false (and the case has failed) if none comes. */
 bool fault_came(int fd);
-/* All of the pages come, empty; closes the descriptor. */
+/* Resolves all of the page faults with empty pages; closes the descriptor. */
 bool faults_end(int fd, void *pages, size_t len);
-/* Ends the registration but leaves the memory where it is. */
+/* Ends the registration but keeps the memory mapped. */
 bool region_release(struct region *r);
-/* A pattern that differs at every offset and for every seed. */
+/* Fills with a pattern that differs at every offset and for every seed. */
 void pattern_fill(uint8_t *buf, size_t len, uint32_t seed);
-/* The offset of the first octet that differs from the pattern, or -1. */
+/* Returns the offset of the first octet that differs from the pattern, or -1. */
 ssize_t pattern_differs(const uint8_t *buf, size_t len, uint32_t seed);
-/* The offset of the first octet that is not `value`, or -1. */
+/* Returns the offset of the first octet that is not `value`, or -1. */
 ssize_t not_all(const uint8_t *buf, size_t len, uint8_t value);
 struct ibv_sge sge_of(const struct region *r, size_t off, size_t len);
 
 /* --- connections ------------------------------------------------------------------------------ */
 
-/* What a pair is to look like; zero means the default given behind each field. */
+/* Options of a pair; zero means the default given behind each field. */
 struct pair_opts {
 	int sq_depth;	/* 64 */
 	int rq_depth;	/* 64 */
@@ -163,7 +163,7 @@ struct pair {
 	struct end b;
 };
 
-/* Receives that an SRQ made by srq_make holds; NULL (and the case has failed) on error. */
+/* Makes an SRQ with this many receives; NULL (and the case has failed) on error. */
 #define SRQ_DEPTH 64
 struct ibv_srq *srq_make(struct ibv_pd *pd);
 
@@ -171,8 +171,8 @@ bool pair_open(struct pair *p, const struct pair_opts *opts);
 void pair_close(struct pair *p);
 
 /*
- * PAIR_CASE(name, .field = value, ...) { ... } defines a case whose body is given a connected pair
- * as `p`, made with these options and closed behind it.
+ * PAIR_CASE(name, .field = value, ...) { ... } defines a case whose body gets a connected pair as
+ * `p`, made with these options and closed behind it.
  */
 #define PAIR_CASE(name, ...)                                                   \
 	static void name##_body(struct pair *p);                               \
@@ -196,7 +196,7 @@ struct rdma_cm_id *cm_listening_id(struct rdma_event_channel *ch, int port, int 
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port);
 /* The same towards another address (NULL: the device's own). */
 struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *host, int port);
-/* The first device's context, resolved through the test address. */
+/* Returns the first device's context, resolved through the test address. */
 struct ibv_context *test_context(void);
 
 enum ibv_qp_state qp_state(struct ibv_qp *qp);
@@ -204,7 +204,7 @@ bool qp_reaches(struct ibv_qp *qp, enum ibv_qp_state state, int ms);
 
 /* --- one end alone --------------------------------------------------------------------------- */
 
-/* A try to connect, which need not succeed. Zeroed, or made by attempt_prepare. */
+/* A connection attempt, which may fail. Zeroed, or made by attempt_prepare. */
 struct attempt {
 	struct rdma_event_channel *ch;
 	struct rdma_cm_id *id;
@@ -214,13 +214,16 @@ struct attempt {
 	int status;
 };
 
-/* An id with a QP towards this port; false (and the case has failed) on error, as all of these. */
+/*
+ * Makes an id with a QP towards this port; false (and the case has failed) on error, as all of
+ * these.
+ */
 bool attempt_prepare(struct attempt *t, int port);
 /* The same towards another address (NULL: the device's own). */
 bool attempt_prepare_to(struct attempt *t, const char *host, int port);
-/* The same, and asks for the connection. */
+/* Does the same, and asks for the connection. */
 bool attempt_start(struct attempt *t, int port);
-/* Waits for what becomes of it. */
+/* Waits for the outcome. */
 bool attempt_result(struct attempt *t, int ms);
 void attempt_end(struct attempt *t);
 
@@ -228,10 +231,13 @@ void attempt_end(struct attempt *t);
 
 bool post_recv(struct end *e, uint64_t wr_id, const struct region *r, size_t off, size_t len);
 bool post_recv_sges(struct end *e, uint64_t wr_id, struct ibv_sge *sge, int n);
-/* The errno of posting, 0 if it was accepted. Negative errnos of a provider are made positive. */
+/*
+ * Returns the errno of posting, 0 if it was accepted. Negative errnos of a provider are made
+ * positive.
+ */
 int try_send(struct end *e, struct ibv_send_wr *wr);
 bool post_send(struct end *e, struct ibv_send_wr *wr);
-/* A work request with one SGE. */
+/* Returns a work request with one SGE. */
 struct ibv_send_wr wr_make(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
 			   int num_sge);
 struct ibv_send_wr wr_rdma(enum ibv_wr_opcode op, uint64_t wr_id, int flags, struct ibv_sge *sge,
@@ -239,19 +245,19 @@ struct ibv_send_wr wr_rdma(enum ibv_wr_opcode op, uint64_t wr_id, int flags, str
 
 /* Takes one completion; false after `ms` without failing the case. */
 bool poll_wc(struct ibv_cq *cq, struct ibv_wc *wc, int ms);
-/* Takes one completion which must have this id and status. */
+/* Takes one completion, which must have this id and status. */
 bool expect_wc(struct ibv_cq *cq, struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_status status);
 bool expect_no_wc(struct ibv_cq *cq, int ms);
-/* Waits on a completion channel; the event is acknowledged. */
+/* Waits on a completion channel; acknowledges the event. */
 bool channel_fires(struct ibv_comp_channel *ch, int ms);
 
 /* Sends `len` octets a -> b through fresh work requests and checks what arrives. */
 bool exchange_works(struct pair *p);
 
-/* Nothing of the world outside has changed: another connection works. Not tried in a case that has failed. */
+/* Checks that another connection works. Does nothing in a case that has failed. */
 void world_is_well(void);
 
-/* Whether the library posts atomic operations and Immediate Data: the environment says so. */
+/* Returns whether the library posts atomic operations and Immediate Data, by the environment. */
 bool has_extensions(void);
 
 /* --- queues shared with the device ------------------------------------------------------------ */
@@ -262,50 +268,53 @@ struct mapping {
 	off_t offset; /* what stands for it in mmap */
 };
 
-/* Where the device's memory is mapped into this process. */
+/* Returns where the device's memory is mapped into this process. */
 size_t device_mappings(struct mapping *out, size_t max);
-/* The doorbell: POST_SEND with no work request in it. An errno. */
+/* Rings the doorbell: POST_SEND without a work request. Returns an errno. */
 int ring_doorbell(struct ibv_qp *qp);
 /*
- * Registers a region anew, as ibv_rereg_mr would if the library had it; `flags` (IBV_REREG_MR_CHANGE_*) say
- * which of the rest count. An errno; the keys are those of the region afterwards.
+ * Reregisters a region, as ibv_rereg_mr would if the library had it; `flags`
+ * (IBV_REREG_MR_CHANGE_*) say which other arguments count. Returns an errno; the keys are then
+ * those of the region.
  */
 int rereg(struct ibv_mr *mr, uint32_t flags, struct ibv_pd *pd, void *addr, size_t len, int access);
 /*
- * A method of the device's newer interface, without the library; an errno. `attrs` are sent as they are and
- * hold the answer afterwards; at most 16.
+ * Calls a method of the device's newer interface, without the library; returns an errno. `attrs`
+ * are sent as they are and hold the answer afterwards; at most 16.
  */
 int method(struct ibv_context *context, uint16_t object, uint16_t number,
 	   struct ib_uverbs_attr *attrs, size_t count);
-/* An attribute of it that the method must understand. */
+/* Returns an attribute that the method must understand. */
 struct ib_uverbs_attr given(uint16_t id, uint64_t value, uint16_t len);
-/* Lets a process of its own work with a pair, and kills it a little after it has called victim_ready(). */
+/*
+ * Lets another process work with a pair, and kills it a little after it has called victim_ready().
+ */
 bool killed_in(void (*victim)(struct pair *p));
 void victim_ready(void);
-/* 24 bits at random, in each run the same, and octets of that kind. */
+/* Returns 24 random bits, the same in each run; and random octets. */
 uint32_t any(void);
 void fill_any(volatile void *at, size_t len);
 
 /*
- * Two regions whose octets give away what moved them: `src` is for requests of end `a`, `dst` lies at the
- * other end.
+ * Marks two regions with octets that show which request moved them: `src` is for requests of end
+ * `a`, `dst` lies at the other end.
  */
 void regions_mark(const struct region *src, const struct region *dst);
-/* End `a` was given a bad request: it fails, nothing has moved, and the QP is in error. */
+/* Checks that a bad request of end `a` fails, moves nothing, and puts the QP into error. */
 void request_is_refused(struct pair *p, const struct region *src, const struct region *dst);
-/* The receive queue of end `a` is bad: a Send of `dst` breaks it, and nothing has moved. */
+/* Checks that a Send of `dst` breaks the bad receive queue of end `a`, and moves nothing. */
 void send_breaks_receiver(struct pair *p, const struct region *src, const struct region *dst);
 
 /* --- asynchronous events ---------------------------------------------------------------------- */
 
 /* Waits until an event of this type for this object was seen (events are kept). */
 bool async_seen(struct ibv_context *ctx, enum ibv_event_type type, const void *element, int ms);
-/* How many of them have come so far. */
+/* Returns how many of them have come so far. */
 size_t async_count(struct ibv_context *ctx, enum ibv_event_type type, const void *element);
-/* True if any event that tells of an error of this QP was seen. */
+/* Returns true if any error event of this QP was seen. */
 bool async_qp_error(struct ibv_context *ctx, const struct ibv_qp *qp, int ms);
 void async_forget(struct ibv_context *ctx);
-/* Names of what was seen, for messages. */
+/* Returns the names of the events seen, for messages. */
 const char *async_list(struct ibv_context *ctx);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Connections that do not come about: the right event, with the right status, in bounded time. */
+/* Connections that are not established: the right event, with the right status, in bounded time. */
 
 #include "common.h"
 
@@ -8,13 +8,13 @@
 #include <stdarg.h>
 #include <sys/socket.h>
 
-/* The longest that start-up may take until it gives up. */
+/* The longest time until start-up gives up. */
 #define GIVE_UP 20000
 
 #define EXPECT_EVENT(t, ev)                                                                        \
 	check((t)->event == (ev), "%s (status %d)", rdma_event_str((t)->event), (t)->status)
 
-/* --- a plain TCP peer that says what it likes ------------------------------------------------- */
+/* --- a plain TCP peer that sends any octets --------------------------------------------------- */
 
 struct tcp_peer {
 	int listener;
@@ -94,7 +94,7 @@ static void nobody_listens(void)
 	attempt_end(&t);
 }
 
-/* Connects to a TCP peer with these words and gives the event. */
+/* Connects to a TCP peer with these octets and returns the event. */
 static bool answered_with(struct attempt *t, const void *say, size_t len, bool close_after, int ms)
 {
 	struct tcp_peer peer;
@@ -162,7 +162,7 @@ static void closed_in_the_answer(void)
 	check(t.status, "status 0");
 }
 
-/* A Request for an answer: both sides took the initiative. */
+/* A Request as an answer: both sides are initiators. */
 static void a_request_for_an_answer(void)
 {
 	struct attempt t;
@@ -171,7 +171,7 @@ static void a_request_for_an_answer(void)
 	check(is_failure(t.event), "%s", rdma_event_str(t.event));
 }
 
-/* An announcement of more private data than there may be. */
+/* Announces more private data than the maximum. */
 static void too_much_private_data_announced(void)
 {
 	struct attempt t;
@@ -180,7 +180,7 @@ static void too_much_private_data_announced(void)
 	check(is_failure(t.event), "%s", rdma_event_str(t.event));
 }
 
-/* A rejection by MPA: with private data, and known as such. */
+/* A rejection by MPA, with private data, reported as a rejection. */
 static void rejected_by_the_peer(void)
 {
 	struct attempt t;
@@ -190,7 +190,7 @@ static void rejected_by_the_peer(void)
 	check(t.status == -ECONNREFUSED, "status %d", t.status);
 }
 
-/* One peer that never answers does not hold up another connection. */
+/* A peer that never answers does not delay another connection. */
 static void a_silent_peer_delays_nobody(void)
 {
 	struct tcp_peer peer;
@@ -210,7 +210,7 @@ static void a_silent_peer_delays_nobody(void)
 	tcp_peer_end(&peer);
 }
 
-/* Two listeners on one address and port: the second is told. */
+/* Two listeners on one address and port: the second fails. */
 static void address_in_use(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -233,7 +233,7 @@ static void address_in_use(void)
 	rdma_destroy_event_channel(ch);
 }
 
-/* A plain TCP listener has the port: the RDMA listener is told. */
+/* A plain TCP listener has the port: the RDMA listener fails. */
 static void port_taken_by_tcp(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -255,7 +255,7 @@ static void port_taken_by_tcp(void)
 	rdma_destroy_event_channel(ch);
 }
 
-/* A port can be listened on again as soon as its listener is gone, again and again. */
+/* A port is free for another listener as soon as its listener is destroyed, repeatedly. */
 static void listen_again(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -272,7 +272,7 @@ static void listen_again(void)
 	rdma_destroy_event_channel(ch);
 }
 
-/* Requests that nobody accepts go away with their listener. */
+/* Unaccepted requests end with their listener. */
 static void listener_goes_with_requests_waiting(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
@@ -294,14 +294,14 @@ static void listener_goes_with_requests_waiting(void)
 	rdma_destroy_id(lid);
 	rdma_destroy_event_channel(lch);
 	for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
-		/* The waiting requests may be refused at once or time out. */
+		/* The waiting requests may be rejected at once or time out. */
 		must(attempt_result(&t[i], GIVE_UP));
 		check(is_failure(t[i].event), "%s", rdma_event_str(t[i].event));
 		attempt_end(&t[i]);
 	}
 }
 
-/* An acceptor that takes its time does not lose the connection. */
+/* A slow acceptor does not lose the connection. */
 static void a_slow_acceptor(void)
 {
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
@@ -344,7 +344,7 @@ static bool prepare_all(struct attempt *t, uint8_t count, int port)
 	return true;
 }
 
-/* Connects those from `first` on in order, each with its number as private data. */
+/* Starts connections from `first` on, in order, each with its number as private data. */
 static bool connect_numbered(struct attempt *t, uint8_t first, uint8_t end)
 {
 	for (uint8_t i = first; i < end; i++) {
@@ -358,7 +358,10 @@ static bool connect_numbered(struct attempt *t, uint8_t first, uint8_t end)
 	return true;
 }
 
-/* The id of the next request, which must carry this number; NULL (and the case has failed) if not. */
+/*
+ * Returns the id of the next request, which must carry this number; NULL (and the case has failed)
+ * if not.
+ */
 static struct rdma_cm_id *request_with(struct rdma_event_channel *ch, uint8_t number)
 {
 	struct rdma_cm_event *ev = cm_event(ch, SOON);
@@ -379,7 +382,7 @@ static struct rdma_cm_id *request_with(struct rdma_event_channel *ch, uint8_t nu
 	return id;
 }
 
-/* Programs with many queue pairs take the n-th request for that of the peer's n-th queue pair. */
+/* Programs with many queue pairs match the n-th request with the peer's n-th queue pair. */
 static void requests_come_in_order(void)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
@@ -402,9 +405,9 @@ static void requests_come_in_order(void)
 #define BACKLOG 6
 
 /*
- * What is more than the backlog is held back, not refused, and comes in order. First come as many as the
- * backlog, which are collected and left without an answer, then one more than rdma_ucm keeps. It would get
- * that many after all if nothing happened for BACKLOG + 1 times 200 ms (listen.rs: ANSWER_WAIT_MS).
+ * Requests beyond the backlog wait, are not rejected, and come in order. First come as many as the
+ * backlog, which are collected and left without an answer, then one more than rdma_ucm keeps. They
+ * would arrive even without progress after BACKLOG + 1 times 200 ms (listen.rs: ANSWER_WAIT_MS).
  */
 static void more_requests_than_the_backlog(void)
 {
@@ -454,7 +457,10 @@ __attribute__((format(printf, 1, 2))) static bool shell(const char *format, ...)
 	return !test_failed();
 }
 
-/* The way to the peer is there when it is asked for, and gone when TCP needs it: the event says so. */
+/*
+ * The route to the peer exists when it is resolved, and is gone when TCP needs it: the event says
+ * so.
+ */
 static void the_way_is_gone(void)
 {
 	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };

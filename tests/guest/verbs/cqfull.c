@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A completion queue that overflows: its owner is told, its QPs end, nobody else notices. */
+/*
+ * A completion queue that overflows: its owner gets the event, its QPs end, and nothing else
+ * changes.
+ */
 
 #include "common.h"
 
@@ -14,7 +17,7 @@ static void overflow(struct pair *p, struct pair *bystander)
 
 	must(region_make(&src, p->a.pd, 4096, IBV_ACCESS_LOCAL_WRITE));
 	must(region_make(&dst, p->b.pd, 4096, ALL_RIGHTS));
-	/* Completions that nobody takes, more than there is room for. */
+	/* Fills the queue with completions beyond its size, and polls none. */
 	for (int i = 0; i < 4 * room + 16 && !rc; i++) {
 		sge = sge_of(&src, 0, 8);
 		wr = wr_rdma(IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, &sge, 1,
@@ -42,7 +45,7 @@ static void an_overflow_is_reported(void)
 	pair_close(&bystander);
 }
 
-/* The queue holds as many completions as it says. */
+/* The queue holds as many completions as it reports. */
 PAIR_CASE(as_many_as_promised, .cq_depth = 64)
 {
 	struct ibv_context *ctx = p->a.id->verbs;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory regions on dma-bufs. Most are those that udmabuf makes of ordinary files in memory: what the device
- * does to the region is seen in the file. Others are those of ../exporter, whose memory moves. The libraries that serve the device do not have the call, so it is
- * made by hand.
+ * Memory regions on dma-bufs. Most come from udmabuf, which makes them of files in memory, so the
+ * file shows what the device does to the region. Others come from ../exporter, whose memory moves.
+ * The device's libraries lack the call, so the program issues it itself.
  */
 
 #include "../exporter/exporter.h"
@@ -18,7 +18,7 @@
 #define LEN (64 * PAGE)
 #define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
 
-/* A dma-buf, and the memory behind it as the process sees it. */
+/* A dma-buf, and its memory as mapped by the process. */
 struct buffer {
 	int fd;
 	uint8_t *buf;
@@ -28,7 +28,7 @@ struct buffer {
 static struct region local, remote;
 static struct buffer buffer;
 
-/* False if the case has failed, or there are no dma-bufs here. */
+/* Returns false if the case has failed, or dma-bufs are not available here. */
 static bool buffer_make(struct buffer *b, size_t len)
 {
 	int maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
@@ -64,7 +64,7 @@ static void buffer_free(struct buffer *b)
 	munmap(b->buf, b->len);
 }
 
-/* How many hold the dma-buf; 0 if that is not told. */
+/* Returns how many references the dma-buf has; 0 if unknown. */
 static long holders(const struct buffer *b)
 {
 	char path[64], line[128];
@@ -81,7 +81,7 @@ static long holders(const struct buffer *b)
 	return count;
 }
 
-/* Files are closed for good a moment later. */
+/* The last close of a file takes effect a moment later. */
 static bool held_by(const struct buffer *b, long count)
 {
 	int64_t end = now_ms() + SOON;
@@ -93,7 +93,7 @@ static bool held_by(const struct buffer *b, long count)
 	return !test_failed();
 }
 
-/* Registers a dma-buf; an errno. */
+/* Registers a dma-buf; returns an errno. */
 static int reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, uint64_t len,
 	       uint64_t iova, uint32_t access)
 {
@@ -114,7 +114,7 @@ static int reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, 
 
 	if (error)
 		return error;
-	/* The library frees it as one of its own, whose part that everybody sees comes first. */
+	/* The library frees it as its own object, whose public part comes first. */
 	*out = calloc(1, 512);
 	(*out)->context = pd->context;
 	(*out)->pd = pd;
@@ -124,7 +124,7 @@ static int reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, 
 	return 0;
 }
 
-/* A region of all of a new dma-buf, under the addresses where the process sees it. */
+/* Makes a region of all of a new dma-buf, at the addresses of the process's mapping. */
 static bool region_of(struct region *r, struct buffer *b, struct ibv_pd *pd, size_t len, int access)
 {
 	int error;
@@ -151,7 +151,7 @@ static bool prepare(struct pair *p, int access)
 	return region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE);
 }
 
-/* One transfer between the ends; returns the status, or -1 if there was none. */
+/* Does one transfer between the ends; returns the status, or -1 if it did not complete. */
 static int transfer(struct pair *p, enum ibv_wr_opcode op, size_t off, size_t len, uint64_t raddr)
 {
 	struct ibv_sge sge = sge_of(&local, off, len);
@@ -272,7 +272,7 @@ PAIR_CASE(atomics)
 	      "%lu, %lu, %lu", ((uint64_t *)local.buf)[0], ((uint64_t *)local.buf)[1], *word);
 }
 
-/* A part of the dma-buf, under addresses of its own choice. */
+/* A part of the dma-buf, at another iova. */
 PAIR_CASE(a_part_under_another_address)
 {
 	const size_t offset = 5 * PAGE + 40, len = 3 * PAGE;
@@ -296,7 +296,7 @@ PAIR_CASE(a_part_under_another_address)
 	check(not_all(b.buf, offset, 0xee) < 0 &&
 		      not_all(b.buf + offset + len, LEN - offset - len, 0xee) < 0,
 	      "written beside");
-	/* The region ends where it was said to, not where the dma-buf does. */
+	/* The region ends at its length, not at the end of the dma-buf. */
 	status = transfer(p, IBV_WR_RDMA_READ, 0, 64, iova + len - 63);
 	check(status == IBV_WC_REM_ACCESS_ERR, "beyond the end: status %d", status);
 	close(b.fd);
@@ -321,7 +321,7 @@ PAIR_CASE(what_is_refused)
 		{ -2, -(uint64_t)PAGE, 2 * PAGE, 0, RIGHTS, EINVAL },
 		{ -2, 0, ~0ULL, 0, RIGHTS, EINVAL },
 		{ -2, 0, 2 * PAGE, -(uint64_t)PAGE, RIGHTS, EINVAL },
-		/* Where in the page must be the same. */
+		/* The offset in the page must be the same. */
 		{ -2, 8, PAGE, 0, RIGHTS, EINVAL },
 		{ -2, 0, LEN, 0, IBV_ACCESS_REMOTE_WRITE, EINVAL },
 		{ -2, 0, LEN, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND, EINVAL },
@@ -337,14 +337,14 @@ PAIR_CASE(what_is_refused)
 
 		check(error == tries[i].error, "number %zu: %s", i, strerror(error));
 	}
-	/* Nothing is left of the tries. */
+	/* The failed attempts leave no references. */
 	must(held_by(&b, 1));
 	buffer_free(&b);
 	close(file);
 	must(exchange_works(p));
 }
 
-/* A peer without the right gets none, whatever the dma-buf allows. */
+/* A peer does not get a missing right, whatever the dma-buf allows. */
 PAIR_CASE(rights_are_kept)
 {
 	int status;
@@ -355,13 +355,13 @@ PAIR_CASE(rights_are_kept)
 	must(!test_failed());
 	memset(local.buf, 0x33, LEN);
 	status = transfer(p, IBV_WR_RDMA_WRITE, 0, 64, (uintptr_t)remote.buf);
-	/* The Write itself is done when TCP has it; what tells is the end of the stream. */
+	/* The Write itself completes when TCP has it; the end of the stream shows the refusal. */
 	check(status != -1, "no completion");
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
 	check(pattern_differs(remote.buf, LEN, 6) < 0, "it was written");
 }
 
-/* Who has a descriptor for reading only gets no more by registering it. */
+/* Registering a read-only descriptor does not give the right to write. */
 PAIR_CASE(a_descriptor_for_reading)
 {
 	struct dma_heap_allocation_data data = { .len = LEN, .fd_flags = O_RDONLY | O_CLOEXEC };
@@ -408,7 +408,7 @@ PAIR_CASE(a_region_holds_the_dma_buf)
 	must(prepare(p, ALL_RIGHTS));
 	must(held_by(&buffer, 2));
 	pattern_fill(remote.buf, LEN, 9);
-	/* Several regions of one, which go in another order than they came. */
+	/* Several regions of one dma-buf, released in another order than made. */
 	for (size_t i = 0; i < ARRAY_SIZE(mrs); i++) {
 		error = reg(&mrs[i], p->b.pd, buffer.fd, i * PAGE, PAGE, i * PAGE, ALL_RIGHTS);
 		check(!error, "region %zu: %s", i, strerror(error));
@@ -424,7 +424,7 @@ PAIR_CASE(a_region_holds_the_dma_buf)
 	buffer_free(&buffer);
 }
 
-/* Without its key a peer has no way in, and the device none to the memory. */
+/* Without its key a peer cannot access the region, nor the device the memory. */
 PAIR_CASE(deregistered_under_traffic)
 {
 	struct ibv_sge sge;
@@ -440,7 +440,7 @@ PAIR_CASE(deregistered_under_traffic)
 	for (int i = 0; i < posted; i++)
 		must(post_send(&p->a, &wr));
 	must(region_release(&remote));
-	/* Should all of them have been faster. */
+	/* In case all of them were faster. */
 	posted += try_send(&p->a, &wr) == 0;
 	must(held_by(&buffer, 1));
 	buffer_free(&buffer);
@@ -464,7 +464,7 @@ PAIR_CASE(registered_anew)
 	check(!error && remote.mr->rkey != old, "other rights: %s", strerror(error));
 	reads(p, (uintptr_t)remote.buf, LEN, 10);
 	must(!test_failed());
-	/* Other memory lets the dma-buf go. */
+	/* Reregistration with other memory releases the dma-buf. */
 	must(held_by(&buffer, 2));
 	must(region_make(&other, p->b.pd, LEN, ALL_RIGHTS));
 	pattern_fill(other.buf, LEN, 11);
@@ -478,7 +478,7 @@ PAIR_CASE(registered_anew)
 	close(buffer.fd);
 }
 
-/* Asks the exporter whose memory moves; an errno. */
+/* Calls the exporter whose memory moves; returns an errno. */
 static int exporter(unsigned long request, void *argument)
 {
 	int file = open("/dev/dmabuf_exporter", O_RDWR | O_CLOEXEC);
@@ -488,7 +488,7 @@ static int exporter(unsigned long request, void *argument)
 	return error;
 }
 
-/* A dma-buf of that exporter, of so many octets with a pattern. */
+/* Makes a dma-buf of that exporter, of so many octets with a pattern. */
 static bool moving_make(struct buffer *b, enum exporter_kind kind, uint32_t seed)
 {
 	struct exporter_make how = { .len = LEN, .kind = kind };
@@ -516,7 +516,7 @@ static int evict(const struct buffer *b)
 	return exporter(EXPORTER_EVICT, (void *)(uintptr_t)b->fd);
 }
 
-/* Who holds on to the memory; what is let go is so a moment later at most. */
+/* Checks who holds the memory; a release takes effect a moment later at most. */
 static bool held_as(const struct buffer *b, uint32_t attached, uint32_t pinned, uint32_t mapped)
 {
 	struct exporter_state state = { .fd = b->fd };
@@ -535,7 +535,7 @@ static bool held_as(const struct buffer *b, uint32_t attached, uint32_t pinned, 
 	return false;
 }
 
-/* As long as there is a region, the memory that a peer reads from and writes to is that of the dma-buf. */
+/* While a region exists, peers access the memory of the dma-buf. */
 static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
 {
 	const uint32_t pins = kind == EXPORTER_PINS_IN_PIN;
@@ -570,7 +570,7 @@ static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
 	check(!ibv_dereg_mr(second), "deregistering the second");
 	must(held_as(&buffer, 0, 0, 0));
 
-	/* Without a region it does, and the next one finds it where it is. */
+	/* Without a region the memory moves, and the next region finds it. */
 	error = evict(&buffer);
 	check(!error, "evicting: %s", strerror(error));
 	check(not_all(buffer.buf, LEN, EXPORTER_POISON) < 0, "it has not moved");
@@ -593,7 +593,9 @@ PAIR_CASE(memory_that_is_pinned)
 	the_memory_does_not_move(p, EXPORTER_PINS_IN_PIN);
 }
 
-/* What the exporter says is told, without a word in the kernel's log; nothing is held on to. */
+/*
+ * An error of the exporter is returned, without a message in the kernel's log; no reference stays.
+ */
 PAIR_CASE(exporters_that_fail)
 {
 	const struct {
@@ -615,14 +617,14 @@ PAIR_CASE(exporters_that_fail)
 			check(error == tries[i].error, "number %zu: %s", i, strerror(error));
 			must(held_as(&buffer, 0, 0, 0));
 		}
-		/* The descriptor and the process's own mapping. */
+		/* The remaining references are the descriptor and the process's own mapping. */
 		must(held_by(&buffer, 2));
 		buffer_free(&buffer);
 	}
 	must(exchange_works(p));
 }
 
-/* What the child does that is going to be killed: says that it is ready, and reads for ever. */
+/* Run by the child that is killed: reports that it is ready, and reads for ever. */
 static void victim(struct pair *p)
 {
 	int error;

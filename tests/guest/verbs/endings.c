@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Connections that end in every way there is, COUNT (environment, 16) of them in each: a load to
- * look for leaks behind. What becomes of the requests posted is the affair of the other programs.
+ * Connections that end in each possible way, COUNT (environment, 16) of them in each: a load for
+ * leak detection. Other programs check the completions of posted requests.
  */
 
 #include "common.h"
@@ -20,7 +20,7 @@ static struct ibv_send_wr wr_from(enum ibv_wr_opcode op, uint64_t id, struct ibv
 	return wr_rdma(op, id, IBV_SEND_SIGNALED, sge, 1, (uintptr_t)remote.buf, remote.mr->rkey);
 }
 
-/* A Send, a Write and a Read are done, and two receives wait, of which only one is for the Send. */
+/* Does a Send, a Write and a Read, with two receives posted, of which the Send uses one. */
 static bool has_worked(struct pair *p)
 {
 	static const enum ibv_wr_opcode ops[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ };
@@ -46,7 +46,7 @@ static void both_are_told(struct pair *p)
 	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
 }
 
-/* A case whose body is given one connected pair after the other. */
+/* A case whose body gets one connected pair after the other. */
 #define MANY_PAIRS(name, ...)                                                  \
 	static void name##_body(struct pair *p);                               \
 	static void name(void)                                                 \
@@ -96,7 +96,7 @@ MANY_PAIRS(refused_write)
 	both_are_told(p);
 }
 
-/* The QP goes while Reads are under way. */
+/* The QP is destroyed while Reads are under way. */
 MANY_PAIRS(destroyed)
 {
 	struct ibv_send_wr wr;
@@ -112,7 +112,7 @@ MANY_PAIRS(destroyed)
 	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
 }
 
-/* A try to connect that comes to nothing: nobody listens, or who listens says no. */
+/* Attempts a connection that fails: the port has no listener, or the listener rejects. */
 static void come_to_nothing(struct attempt *t, struct rdma_event_channel *listen_ch)
 {
 	struct rdma_cm_id *listener = NULL, *request;
@@ -158,7 +158,7 @@ static void rejected(void)
 	rdma_destroy_event_channel(ch);
 }
 
-/* A process is killed that has all its connections open, and Reads under way on each. */
+/* Keeps all connections open, with Reads under way on each, until the process is killed. */
 static void open_until_killed(void)
 {
 	static struct pair pairs[64];

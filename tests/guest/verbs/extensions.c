@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What only librxe can ask for: atomic operations, Immediate Data, long lists, much inline data, and
- * the newer ways to post and to poll.
+ * What only librxe offers: atomic operations, Immediate Data, long lists, much inline data, and the
+ * newer ways to post and to poll.
  */
 
 #include "common.h"
@@ -39,7 +39,7 @@ static struct ibv_send_wr atomic(enum ibv_wr_opcode op, uint64_t id, struct ibv_
 	return wr;
 }
 
-/* One operation on the peer's word, which is `before`, and what has to come of it. */
+/* Does one operation on the peer's word, which is `before`, and checks the result. */
 static void operation(struct pair *p, enum ibv_wr_opcode op, uint64_t before, uint64_t add_or_compare,
 		      uint64_t swap, uint64_t after)
 {
@@ -77,7 +77,9 @@ PAIR_CASE(compare_and_swap)
 	operation(p, IBV_WR_ATOMIC_CMP_AND_SWP, ~0ULL, ~0ULL, 0, 0);
 }
 
-/* More than may be outstanding, among Reads, complete in order, each with its own value. */
+/*
+ * More operations than the depth allows, among Reads, complete in order, each with its own value.
+ */
 PAIR_CASE(atomics_beyond_the_depth, .depth = 2)
 {
 	struct ibv_wc wc;
@@ -126,7 +128,7 @@ PAIR_CASE(atomic_behind_the_region) { refused_atomic(p, RIGHTS, 4096); }
 #define ADDERS 16
 #define ADDITIONS 300
 
-/* The caller keeps to one of the processors, modulo their number. */
+/* Pins the caller to a processor, modulo their number. */
 static void keep_to(long processor)
 {
 	cpu_set_t one;
@@ -143,7 +145,7 @@ static struct {
 	uint64_t done;
 } adding;
 
-/* Adds all the time, on another processor than that of the connections. */
+/* Adds all the time, on another processor than the connections. */
 static void *add_here(void *unused)
 {
 	uint64_t done = 0;
@@ -156,7 +158,10 @@ static void *add_here(void *unused)
 	return NULL;
 }
 
-/* One counter, added to over connections of two devices and by threads here: no addition is lost. */
+/*
+ * One counter, incremented over connections of two devices and by threads here: no addition is
+ * lost.
+ */
 static void counters_add_up(void)
 {
 	struct sockaddr_in *device = (struct sockaddr_in *)&test_addr;
@@ -318,7 +323,7 @@ PAIR_CASE(immediate_data_without_a_receive)
 
 	must(prepare(p, 4096));
 	must(post_immediate(p, 1, 8, 0, 1));
-	/* It was done when TCP had it; the end of the stream is told by events. */
+	/* The Write completed when TCP had it; events report the end of the stream. */
 	must(poll_wc(p->a.send_cq, &wc, SOON));
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON) && qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
 	check(async_qp_error(p->b.qp->context, p->b.qp, SOON), "no event at the sink");
@@ -334,7 +339,7 @@ static bool post_send_immediate(struct pair *p, uint64_t id, size_t len, int fla
 	return post_send(&p->a, &wr);
 }
 
-/* Immediate Data by itself, which is what a Send with Immediate becomes that has no payload. */
+/* Immediate Data alone, which is what a Send with Immediate without payload becomes. */
 static void empty_send(struct pair *p, uint64_t id, int flags)
 {
 	struct ibv_wc wc;
@@ -404,7 +409,7 @@ PAIR_CASE(send_with_immediate_data_is_refused)
 	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 1, IBV_WC_LOC_QP_OP_ERR));
 }
 
-/* Says whether devices agree on the Send with Immediate in connections that begin now. */
+/* Sets whether devices offer the Send with Immediate in new connections. */
 static void set_extensions(const char *device, const char *value)
 {
 	char path[256];
@@ -416,7 +421,7 @@ static void set_extensions(const char *device, const char *value)
 		fail("%s: %s", path, strerror(errno));
 }
 
-/* One of `len` octets that arrives as what it is. */
+/* Sends `len` octets that arrive as a Send with Immediate. */
 static void send_immediate(struct pair *p, uint64_t id, size_t len, int flags)
 {
 	struct ibv_wc wc;
@@ -443,7 +448,9 @@ static void send_immediates(struct pair *p)
 		send_immediate(p, i, lengths[i], i & 1 ? IBV_SEND_SOLICITED : 0);
 }
 
-/* Both ends are of a device that has the setting on; off again, it is as before. */
+/*
+ * Both ends belong to a device with the setting on; once it is off, the Send is refused as before.
+ */
 static void send_with_immediate_data_by_setting(void)
 {
 	static struct pair p;
@@ -531,7 +538,7 @@ PAIR_CASE(inline_sends, .inline_data = 512, .send_sge = 3)
 
 /* --- completion queues of another size -------------------------------------------------------- */
 
-/* What was not polled stays, in order, whatever size the queue gets. */
+/* Unpolled completions stay, in order, whatever size the queue gets. */
 PAIR_CASE(resized_completion_queue, .cq_depth = 63, .sq_depth = 200)
 {
 	static const int sizes[] = { 1000, 50, 40, 4000 };
@@ -553,7 +560,7 @@ PAIR_CASE(resized_completion_queue, .cq_depth = 63, .sq_depth = 200)
 		}
 		must(expect_wc(p->a.send_cq, &wc, polled, IBV_WC_SUCCESS));
 		polled++;
-		/* Completions come in meanwhile. */
+		/* Completions arrive meanwhile. */
 		check(!ibv_resize_cq(p->a.send_cq, cqe), "to %d: %s", cqe, strerror(errno));
 		check(p->a.send_cq->cqe >= cqe, "%d instead of %d", p->a.send_cq->cqe, cqe);
 		while (polled + (i ? 0 : 5) < posted) {
@@ -577,7 +584,7 @@ PAIR_CASE(completion_queue_too_small_for_what_it_holds, .cq_depth = 255, .sq_dep
 
 		must(post_send(&p->a, &wr));
 	}
-	/* All of them are there once this one is done. */
+	/* Once this one completes, all of them are in the queue. */
 	must(post_recv(&p->b, 1, &remote, 0, 64));
 	{
 		struct ibv_send_wr wr = wr_make(IBV_WR_SEND, 100, 0, &sge, 1);

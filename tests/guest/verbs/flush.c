@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The end of a connection: every posted request completes exactly once, and both sides are told. */
+/*
+ * The end of a connection: every posted request completes exactly once, and both sides get the
+ * event.
+ */
 
 #include "common.h"
 
@@ -19,7 +22,7 @@ static bool post_receives(struct end *e, const struct region *r, int n)
 	return true;
 }
 
-/* Exactly the receives 0 .. n-1 come back flushed, in order. */
+/* Checks that exactly the receives 0 .. n-1 are flushed, in order. */
 static bool flushed(struct ibv_cq *cq, int n)
 {
 	struct ibv_wc wc;
@@ -90,7 +93,7 @@ PAIR_CASE(destroy_while_connected)
 	must(flushed(p->b.recv_cq, 20));
 }
 
-/* Who destroys a QP hears no more of what was posted there: it may have freed all that. */
+/* Destroying a QP discards the completions of its requests: their memory may be freed already. */
 PAIR_CASE(destroy_says_nothing)
 {
 	struct ibv_wc wc;
@@ -141,8 +144,8 @@ PAIR_CASE(sends_before_a_disconnect_arrive)
 }
 
 /*
- * A disconnect in the middle of work: each posted request completes once, in order, first some
- * with success and then the rest flushed.
+ * Disconnects in the middle of work: each posted request completes once, in order, first some with
+ * success and then the rest flushed.
  */
 static void in_the_middle(struct pair *p, enum ibv_wr_opcode op, struct end *who)
 {
@@ -169,7 +172,10 @@ static void in_the_middle(struct pair *p, enum ibv_wr_opcode op, struct end *who
 		else
 			check(!flushes, "success of %d behind a flushed request", i);
 	}
-	/* The peer's end of the stream does not keep us from using ours; our own wish to end does. */
+	/*
+	 * If the peer ended the stream this side can still send; if this side disconnected, it
+	 * cannot.
+	 */
 	if (who == &p->a)
 		check(flushes, "nothing was flushed though posted behind the disconnect");
 	must(expect_no_wc(p->a.send_cq, 20));
@@ -184,7 +190,7 @@ PAIR_CASE(target_disconnects_in_the_middle) { in_the_middle(p, IBV_WR_RDMA_WRITE
 PAIR_CASE(reader_disconnects_in_the_middle) { in_the_middle(p, IBV_WR_RDMA_READ, &p->a); }
 PAIR_CASE(source_disconnects_in_the_middle) { in_the_middle(p, IBV_WR_RDMA_READ, &p->b); }
 
-/* A region can be released while it is being written: then the writer is refused. */
+/* A region can be deregistered while a peer writes to it; the writer is then refused. */
 PAIR_CASE(release_a_region_under_load)
 {
 	struct region victim = { 0 };

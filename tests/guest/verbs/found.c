@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Queue pairs as the connection manager finds them, by a number that any process can name. Creation is written to
- * the device by hand, since no library lets the answer wait.
+ * The connection manager finds queue pairs by a number that any process can name. The program
+ * issues the creation command itself, since no library lets the answer wait.
  */
 
 #include "common.h"
@@ -15,12 +15,12 @@
 #include <sys/wait.h>
 
 #define PAGE 4096
-/* How far the next queue pair's number can be from that of the last one, and more. */
+/* More than the distance between the numbers of two successive queue pairs. */
 #define NUMBERS 64
 
 /* --- queue pairs made by hand ----------------------------------------------------------------- */
 
-/* What the device answers; both libraries' parts have this length. */
+/* The device's answer; both libraries' parts have this length. */
 struct answer {
 	struct ib_uverbs_create_qp_resp core;
 	uint8_t driver[32];
@@ -77,7 +77,7 @@ static void destroy(const struct creation *c)
 
 /* --- who looks for them ------------------------------------------------------------------------ */
 
-/* The errno of connecting that queue pair, 0 if it begins. */
+/* Returns the errno of connecting that queue pair, 0 if it begins. */
 static int connect_by_number(struct rdma_cm_id *id, uint32_t number)
 {
 	struct rdma_conn_param param = {
@@ -87,7 +87,7 @@ static int connect_by_number(struct rdma_cm_id *id, uint32_t number)
 	return rdma_connect(id, &param) ? errno : 0;
 }
 
-/* None of the numbers behind this one is a queue pair's. */
+/* Checks that no number behind this one names a queue pair. */
 static bool nobody_after(uint32_t last)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -105,7 +105,9 @@ static bool nobody_after(uint32_t last)
 	return !test_failed();
 }
 
-/* This number is a queue pair's: it asks for a connection, which nobody grants. */
+/*
+ * Checks that this number names a queue pair: it can start a connection, which is never accepted.
+ */
 static void somebody_at(uint32_t number)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -126,13 +128,16 @@ static void somebody_at(uint32_t number)
 
 #define NOBODY 65534
 
-/* A process that is told of a number and says what came of it. */
+/* A process that takes a number and reports its result. */
 struct other {
 	pid_t pid;
 	int numbers, errors;
 };
 
-/* The errno of connecting that queue pair to where nobody listens; -1 if that could not be tried. */
+/*
+ * Returns the errno of connecting that queue pair to a port without a listener; -1 if it could not
+ * try.
+ */
 static int connecting(uint32_t number)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel();
@@ -141,7 +146,10 @@ static int connecting(uint32_t number)
 	return id ? connect_by_number(id, number) : -1;
 }
 
-/* The errno of accepting, for that queue pair, what another one of its own asks for. */
+/*
+ * Returns the errno of accepting, for that queue pair, a connection from another queue pair of the
+ * process.
+ */
 static int accepting(uint32_t number)
 {
 	struct rdma_conn_param param = {
@@ -189,7 +197,7 @@ static bool other_start(struct other *o, uid_t uid, int (*what)(uint32_t number)
 	return true;
 }
 
-/* What came of its try, and its end; -1 if it could not try. */
+/* Returns the result of its attempt, and ends it; -1 if it could not try. */
 static int other_tries(struct other *o, uint32_t number)
 {
 	int error = -1;
@@ -205,7 +213,7 @@ static int other_tries(struct other *o, uint32_t number)
 
 /* --- cases -------------------------------------------------------------------------------------- */
 
-/* Connects a queue pair, to one that is made for it. */
+/* Connects a queue pair to a new one. */
 static void it_connects(struct attempt *t)
 {
 	struct ibv_qp_init_attr attr = {
@@ -255,8 +263,8 @@ static void not_by_another_user_body(struct attempt *t, struct other *connects, 
 }
 
 /*
- * Another user's process does not get the queue pair for its own connection, and takes nothing from it. The first
- * case, since these processes may not inherit a device that the library has opened.
+ * Another user's process does not get the queue pair for its own connection, and does not disturb
+ * it. The first case, since these processes must not inherit a device that the library has opened.
  */
 static void not_by_another_user(void)
 {
@@ -265,7 +273,7 @@ static void not_by_another_user(void)
 
 	must(other_start(&connects, NOBODY, connecting));
 	must(other_start(&accepts, NOBODY, accepting));
-	/* They use these ports. */
+	/* These ports are in use by the processes. */
 	for (int i = 0; i < 2; i++)
 		next_port();
 	not_by_another_user_body(&t, &connects, &accepts);
@@ -273,7 +281,10 @@ static void not_by_another_user(void)
 	world_is_well();
 }
 
-/* A process that forks after it has made the queue pair, as a daemon does, has it all the same. */
+/*
+ * A child that a process forks after it has made the queue pair, as a daemon does, can use it all
+ * the same.
+ */
 static void by_a_child(void)
 {
 	struct attempt t = { 0 };
@@ -298,7 +309,10 @@ static void while_the_answer_waits(struct creation *c, uint32_t last, int fd)
 	pthread_join(c->thread, NULL);
 }
 
-/* What is still being made is not there, however long its answer waits in the process's memory. */
+/*
+ * A queue pair cannot be found while it is being made, however long its answer waits in the
+ * process's memory.
+ */
 static void not_before_it_is_made(void)
 {
 	struct creation c = { 0 };
@@ -331,7 +345,10 @@ out:
 	world_is_well();
 }
 
-/* What could not be made is not there either; if something of it were kept, the device would not go. */
+/*
+ * A queue pair whose creation failed cannot be found either; a leftover reference would block the
+ * removal of the device.
+ */
 static void not_if_it_was_not_made(void)
 {
 	struct creation c = { 0 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Rubbish in the memory that a process shares with the device: its send, receive and completion
- * queues. The owner may break its own queue pair with it, and nothing else.
+ * Random contents of the memory that a process shares with the device: its send, receive and
+ * completion queues. The owner may break its own queue pair with it, and nothing else.
  *
- * The queues are those of the siw user interface (rdma/siw-abi.h); they are found as the mappings
- * of the character device that appear while a queue pair is made.
+ * The queues are those of the siw user interface (rdma/siw-abi.h); the program finds them as the
+ * mappings of the character device that appear while a queue pair is made.
  */
 
 #include "common.h"
@@ -18,7 +18,7 @@ static struct region src, dst;
 
 /* --- finding the queues ----------------------------------------------------------------------- */
 
-/* The mapping of `len` octets (rounded up to pages) that is in `now` and was not in `before`. */
+/* Finds the mapping of `len` octets (rounded up to pages) that is in `now` and not in `before`. */
 static uint8_t *new_mapping(const struct mapping *before, size_t nb, const struct mapping *now,
 			    size_t nn, size_t len)
 {
@@ -31,7 +31,7 @@ static uint8_t *new_mapping(const struct mapping *before, size_t nb, const struc
 			       before[k].start + before[k].len >= now[i].start + now[i].len;
 		if (old)
 			continue;
-		/* Neighbouring mappings may be shown as one. */
+		/* Adjacent mappings may appear as one. */
 		if (now[i].len == len)
 			return now[i].start;
 	}
@@ -89,7 +89,7 @@ static void queues_free(struct queues *q)
 
 /* --- the connection under attack -------------------------------------------------------------- */
 
-/* A connected pair whose end `a` has its queues known to us. */
+/* A connected pair with the queues of its end `a`. */
 struct target {
 	struct pair p;
 	struct siw_sqe *sq;
@@ -103,7 +103,7 @@ static bool target_open(struct target *t)
 	size_t nn, want_sq, want_rq, sqs = 0, rqs = 0;
 	static struct queues probe;
 
-	/* A first look without a connection says whether queues can be found at all. */
+	/* A test without a connection shows whether queues can be found at all. */
 	memset(&probe, 0, sizeof(probe));
 	if (!queues_make(&probe, test_context())) {
 		queues_free(&probe);
@@ -112,7 +112,9 @@ static bool target_open(struct target *t)
 	queues_free(&probe);
 	if (!pair_open(&t->p, &opts))
 		return false;
-	/* Both ends have queues of these sizes; a's were made first, so ask which one moves. */
+	/*
+	 * Both ends have queues of these sizes; a's were made first, so find out which one moves.
+	 */
 	nn = device_mappings(now, ARRAY_SIZE(now));
 	want_sq = (SQ_DEPTH * sizeof(struct siw_sqe) + 4095) & ~4095UL;
 	want_rq = (RQ_DEPTH * sizeof(struct siw_rqe) + 4095) & ~4095UL;
@@ -129,7 +131,7 @@ static bool target_open(struct target *t)
 		fail("%zu send queues and %zu receive queues found", sqs, rqs);
 		return false;
 	}
-	/* A marked receive, never used, shows which receive queue is a's; likewise a Send. */
+	/* A marked receive, never used, identifies a's receive queue; likewise a Send. */
 	if (!post_recv(&t->p.a, 0xfeedf00dULL, &src, 0, 64) || !post_recv(&t->p.b, 1, &dst, 0, 64))
 		return false;
 	for (size_t i = 0; i < nn; i++)
@@ -174,7 +176,7 @@ static struct siw_sqe good_sqe(void)
 	return sqe;
 }
 
-/* Puts an entry into the slot behind the last one used and rings. */
+/* Puts an entry into the slot behind the last one used and rings the doorbell. */
 static void place(struct target *t, unsigned int slot, struct siw_sqe sqe)
 {
 	uint16_t flags = sqe.flags | SIW_WQE_VALID;
@@ -185,7 +187,7 @@ static void place(struct target *t, unsigned int slot, struct siw_sqe sqe)
 	ring_doorbell(t->p.a.qp);
 }
 
-/* One entry that the device must not take. */
+/* Checks that the device refuses an entry. */
 static void refused(struct siw_sqe (*make)(void))
 {
 	struct target t = { 0 };
@@ -209,7 +211,7 @@ static void refused(struct siw_sqe (*make)(void))
 	}                                                                                          \
 	static void name(void) { refused(name##_sqe); }
 
-/* What only the kernel may post. */
+/* Only the kernel may post this. */
 REFUSED(opcode_reg_mr, s.opcode = SIW_OP_REG_MR; s.base_mr = 0xffff888000000000ULL)
 REFUSED(opcode_local_inv, s.opcode = SIW_OP_INVAL_STAG; s.rkey = src.mr->rkey)
 REFUSED(opcode_read_response, s.opcode = SIW_OP_READ_RESPONSE)
@@ -232,7 +234,7 @@ REFUSED(key_zero, s.sge[0].lkey = 0)
 REFUSED(key_of_the_peer, s.sge[0].lkey = dst.mr->lkey; s.sge[0].laddr = (uintptr_t)dst.buf)
 REFUSED(read_of_two_elements, s.opcode = SIW_OP_READ; s.num_sge = 2; s.sge[1] = s.sge[0])
 
-/* An entry that may be refused or carried out, but always completes. */
+/* Checks an entry that may be refused or executed, but always completes. */
 static void completes(struct siw_sqe (*make)(void))
 {
 	struct target t = { 0 };
@@ -281,7 +283,7 @@ static void on_an_idle_queue_pair(void)
 	world_is_well();
 }
 
-/* Random octets all over the send queue of a connected QP, again and again while it is rung. */
+/* Random octets all over the send queue of a connected QP, repeatedly while the doorbell rings. */
 static void random_send_queue(void)
 {
 	for (int round = 0; round < 30 && !test_failed(); round++) {
@@ -328,7 +330,7 @@ static void random_receive_queue(void)
 	world_is_well();
 }
 
-/* The completion queue belongs to the reader too: entries and the arming word overwritten. */
+/* The consumer can write the completion queue too: overwrites entries and the arming word. */
 static void random_completion_queue(void)
 {
 	struct mapping now[64];
@@ -357,7 +359,7 @@ static void random_completion_queue(void)
 		ring_doorbell(t.p.a.qp);
 		ring_doorbell(t.p.b.qp);
 	}
-	/* The provider library reads these queues when it cleans up: make them harmless. */
+	/* The provider library reads these queues during its cleanup: make them harmless. */
 	if (t.sq) {
 		nn = device_mappings(now, ARRAY_SIZE(now));
 		for (size_t i = 0; i < nn; i++)
@@ -367,7 +369,7 @@ static void random_completion_queue(void)
 	world_is_well();
 }
 
-/* Doorbells with handles that are not ours, and commands cut short. */
+/* Doorbells with foreign handles, and truncated commands. */
 static void wrong_doorbells(void)
 {
 	struct target t = { 0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Sends with immediate data, which queue pairs agree on that find each other without rdma_cm. */
+/* Sends with Immediate, negotiated by queue pairs that connect without rdma_cm. */
 
 #include <arpa/inet.h>
 
@@ -19,7 +19,7 @@ static bool send_immediate(struct side *s, uint64_t id, size_t len, int flags)
 	return side_post(s, &wr);
 }
 
-/* What came: a Send of the pattern `id`, with its number or with none. */
+/* Checks that a Send of the pattern `id` arrived, with its number or without. */
 static void came(struct side *s, uint64_t id, size_t len, bool with_number)
 {
 	uint8_t *in = s->memory.buf + 16 * 1024;
@@ -77,7 +77,7 @@ SIDES_CASE(among_other_sends)
 	must(traffic(b, a));
 }
 
-/* A side like another, but with a channel, inline data and a shared receive queue. */
+/* A side with a channel, inline data and a shared receive queue. */
 struct rich {
 	struct side side;
 	struct ibv_comp_channel *channel;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A region answers to the address it was given (its iova), not to where it lies in the process. */
+/* A region is accessed by its iova, not by its address in the process. */
 
 #include "common.h"
 
@@ -12,8 +12,8 @@ struct window {
 };
 
 /*
- * Registers 3 * 4096 octets of the backing memory under `iova`. The kernel wants both addresses at
- * the same place in a page.
+ * Registers 3 * 4096 octets of the backing memory under `iova`. The kernel requires the same page
+ * offset of both addresses.
  */
 static bool window_make(struct window *w, struct ibv_pd *pd, uint64_t iova)
 {
@@ -101,7 +101,7 @@ PAIR_CASE(local_use)
 	check(not_all(backing.buf, w.start + 10 - backing.buf, 0x33) < 0,
 	      "written before the target");
 	must(expect_wc(p->a.send_cq, &wc, 6, IBV_WC_SUCCESS));
-	/* And as the source of a Send. */
+	/* The source of a Send is at the iova too. */
 	must(post_recv(&p->a, 7, &local, 30000, 5000));
 	wr = wr_make(IBV_WR_SEND, 8, IBV_SEND_SIGNALED, &in, 1);
 	must(post_send(&p->b, &wr));

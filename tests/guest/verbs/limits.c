@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Queue sizes and registrations no device can serve get an errno; what is reported can be had. */
+/* Impossible queue sizes and registrations get an errno; the reported limits can be reached. */
 
 #include "common.h"
 
@@ -21,7 +21,10 @@ static struct ibv_qp_init_attr qp_attr(struct ibv_cq *cq)
 	};
 }
 
-/* Creating a QP with these attributes must fail with EINVAL or ENOMEM, or EOPNOTSUPP if allowed. */
+/*
+ * Checks that creating a QP with these attributes fails with EINVAL or ENOMEM, or EOPNOTSUPP if
+ * allowed.
+ */
 static void refused_qp(struct ibv_pd *pd, struct ibv_qp_init_attr attr, const char *what)
 {
 	struct ibv_qp *qp;
@@ -214,7 +217,7 @@ static void keys_are_hard_to_guess(void)
 		if (i && labs((long)(mr[i]->rkey >> 8) - (long)(mr[i - 1]->rkey >> 8)) < 1 << 16)
 			near++;
 	}
-	/* Two of either kind by chance. */
+	/* Allows two of either kind by chance. */
 	check(near < N / 8, "%d of %d indices near the one before", near, N);
 	check(same_octet < N / 8, "%d of %d key octets repeated", same_octet, N);
 	for (int i = 0; i < N; i++)
@@ -222,7 +225,7 @@ static void keys_are_hard_to_guess(void)
 	ibv_dealloc_pd(pd);
 }
 
-/* Destroying what is in use is refused, and the other way round works. */
+/* Destroying an object in use is refused; the other order works. */
 static void busy_objects(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);

@@ -6,7 +6,7 @@
 #include <limits.h>
 
 #define MEMORY (64 * 1024)
-/* Where in the memory of a side what is for it: octets it sends, and what others put there. */
+/* The part of a side's memory with the octets that it sends, and the part that the peer writes. */
 #define OUT 0
 #define IN (16 * 1024)
 #define WRITTEN (32 * 1024)
@@ -261,7 +261,7 @@ static bool reach_over(struct side *from, struct side *to, enum ibv_wr_opcode op
 	if (!side_rdma(from, op, 3, here, to, there, len) ||
 	    !expect_wc(from->cq, &wc, 3, IBV_WC_SUCCESS))
 		return false;
-	/* What was written is there when a later Send is. */
+	/* Written octets are placed when a later Send completes. */
 	if (writes && !send_one(from, to, 1))
 		return false;
 	at = pattern_differs((writes ? to : from)->memory.buf + (writes ? WRITTEN : READ), len, 99);
@@ -313,7 +313,7 @@ long device_counter(struct ibv_context *ctx, const char *name)
 {
 	char path[100];
 
-	/* ib_core gives what it has read within the last 10 ms once more. */
+	/* ib_core returns a cached value if it was read within the last 10 ms. */
 	sleep_ms(20);
 	snprintf(path, sizeof(path), "ports/1/hw_counters/%s", name);
 	return device_value(ctx, path);

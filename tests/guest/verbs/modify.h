@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Queue pairs that are connected by ibv_modify_qp, without rdma_cm. Both sides are in one process.
- * As in common.h, a function that gives false has failed the case.
+ * Queue pairs that connect by ibv_modify_qp, without rdma_cm. Both sides are in one process. As in
+ * common.h, a function that returns false has failed the case.
  */
 #ifndef RIWARP_TESTS_MODIFY_H
 #define RIWARP_TESTS_MODIFY_H
@@ -27,14 +27,14 @@ struct side {
 bool side_open(struct side *s, struct ibv_context *ctx, int gid_index);
 void side_close(struct side *s);
 
-/* What is set on the way to RTR and RTS towards a peer, with the mask. */
+/* Returns the attributes for RTR and RTS towards a peer, with the mask. */
 int rtr_attr(const struct side *s, const struct side *peer, struct ibv_qp_attr *attr);
 int rts_attr(const struct side *s, struct ibv_qp_attr *attr);
 
 bool side_init(struct side *s);
 bool side_rtr(struct side *s, const struct side *peer);
 bool side_rts(struct side *s);
-/* The errno of a change of state, 0 if it was done. */
+/* Returns the errno of a change of state, 0 if it was done. */
 int try_modify(struct side *s, struct ibv_qp_attr *attr, int mask);
 
 bool side_to(struct side *s, enum ibv_qp_state state);
@@ -42,9 +42,9 @@ bool side_to(struct side *s, enum ibv_qp_state state);
 /* Two sides on the same index of the GID table; both in INIT. */
 bool sides_open(struct side *a, struct side *b, struct ibv_context *ctx, int gid_index);
 void sides_close(struct side *a, struct side *b);
-/* Both to RTR, both to RTS: they find each other. */
+/* Both to RTR, both to RTS, so that they connect. */
 bool sides_join(struct side *a, struct side *b);
-/* Both to RESET, where nothing is left of what was, and to INIT, for another connection. */
+/* Moves both to RESET, which discards all state, and to INIT, for another connection. */
 bool sides_reset(struct side *a, struct side *b);
 
 /* Defines a case with two sides in INIT on the device `ctx`. */
@@ -70,11 +70,11 @@ bool side_rdma(struct side *s, enum ibv_wr_opcode op, uint64_t id, size_t here,
 /* Sends both ways, writes and reads, and checks what arrives. */
 bool traffic(struct side *a, struct side *b);
 
-/* Whether somebody listens on the port where queue pairs find each other. */
+/* Returns whether a socket listens on the pairing port. */
 bool somebody_listens(int port);
-/* A value of the device in sysfs; -1 if there is none. */
+/* Returns a value of the device in sysfs; -1 if it does not exist. */
 long device_value(struct ibv_context *ctx, const char *name);
-/* One of its counters, as it is now. */
+/* Returns one of its counters. */
 long device_counter(struct ibv_context *ctx, const char *name);
 bool set_device_value(struct ibv_context *ctx, const char *name, long value);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* When a completion queue rings: arming for any and for solicited completions only. */
+/* Completion notification: arming for any and for solicited completions only. */
 
 #include "common.h"
 
@@ -99,7 +99,7 @@ PAIR_CASE(rings_once_per_arming, .channels = true)
 	check(!channel_fires(p->b.recv_channel, QUIET), "a second event from one arming");
 }
 
-/* The usual loop of an event-driven consumer: arm, drain, sleep. It must never oversleep. */
+/* The usual loop of an event-driven consumer: arm, drain, sleep. It must never miss a wake-up. */
 PAIR_CASE(no_wakeup_is_lost, .channels = true)
 {
 	const int rounds = 300;
