@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory regions that are not pinned: their pages come when they are needed, and the process may do with its
- * memory what it likes meanwhile. The advice that libraries have no call for is given by hand.
+ * Memory regions with paging on demand: their pages are faulted in as needed, and the process may
+ * change its mappings meanwhile. The program gives the advice itself, since libraries lack the
+ * call.
  */
 
 #include "common.h"
@@ -21,7 +22,7 @@
 
 static struct region local, remote;
 
-/* End a has ordinary memory, end b has memory that is not pinned, and nothing of that is there. */
+/* End a has ordinary memory, end b has memory that is not pinned and has no pages yet. */
 static bool prepare(struct pair *p, size_t len, int access)
 {
 	return region_make(&local, p->a.pd, len, ALL_RIGHTS) &&
@@ -38,7 +39,7 @@ static bool post(struct end *e, enum ibv_wr_opcode op, uint64_t id, const struct
 	return post_send(e, &wr);
 }
 
-/* One transfer of end a; returns the status, or -1 if there was none. */
+/* Does one transfer of end a; returns the status, or -1 if it did not complete. */
 static int transfer(struct pair *p, enum ibv_wr_opcode op, size_t off, size_t len, const void *raddr)
 {
 	struct ibv_wc wc;
@@ -59,7 +60,7 @@ static bool settle(struct pair *p)
 	return post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 8, IBV_WC_SUCCESS);
 }
 
-/* Writes the pattern to the peer and says whether it has arrived. */
+/* Writes the pattern to the peer and checks that it arrived. */
 static void write_arrives(struct pair *p, uint8_t *at, size_t len, uint32_t seed)
 {
 	int status;
@@ -72,7 +73,7 @@ static void write_arrives(struct pair *p, uint8_t *at, size_t len, uint32_t seed
 	      pattern_differs(at, len, seed), len);
 }
 
-/* Reads from the peer what has the pattern. */
+/* Reads from the peer and checks for the pattern. */
 static void read_finds(struct pair *p, const uint8_t *at, size_t len, uint32_t seed)
 {
 	int status;
@@ -84,7 +85,7 @@ static void read_finds(struct pair *p, const uint8_t *at, size_t len, uint32_t s
 	      pattern_differs(local.buf, len, seed), len);
 }
 
-/* Kilobytes that the process has of this kind. */
+/* Returns the kilobytes of this kind that the process has. */
 static long kilobytes(const char *name)
 {
 	FILE *f = fopen("/proc/self/status", "r");
@@ -102,7 +103,7 @@ static long kilobytes(const char *name)
 static int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void *addr, uint32_t len,
 		  uint32_t lkey)
 {
-	/* Longer than what fits into the attribute itself, as the kernel has it. */
+	/* Longer than what fits into the attribute itself, in the kernel's layout. */
 	struct {
 		uint64_t addr;
 		uint32_t length, lkey;
@@ -122,7 +123,9 @@ static int advise(struct ibv_pd *pd, uint32_t advice, uint32_t flags, const void
 #define WRITE IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE
 #define NO_FAULT IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
 
-/* --- what the device says --------------------------------------------------------------------- */
+/*
+ * --- capabilities ------------------------------------------------------------------------------
+ */
 
 static void what_is_offered(void)
 {
@@ -151,9 +154,11 @@ PAIR_CASE(not_all_memory_as_one_region)
 	check(!mr && errno == EOPNOTSUPP, "%s", strerror(errno));
 }
 
-/* --- memory that is not there ------------------------------------------------------------------- */
+/*
+ * --- pages that are absent ----------------------------------------------------------------------
+ */
 
-/* Registering neither pins nor brings in. */
+/* Registration neither pins pages nor faults them in. */
 PAIR_CASE(nothing_is_pinned)
 {
 	const size_t len = 64 << 20;
@@ -225,7 +230,7 @@ PAIR_CASE(local_pages_that_are_not_there)
 	check(status == IBV_WC_SUCCESS, "status %d", status);
 }
 
-/* Sends out of and into lists of many pieces, some of them pinned, others not there. */
+/* Sends from and to lists of many pieces, some of them pinned, others absent. */
 static void scattered(struct pair *p)
 {
 	struct region pinned, from;
@@ -242,7 +247,7 @@ static void scattered(struct pair *p)
 		check(!madvise(from.buf, LEN, MADV_DONTNEED), "madvise");
 		memset(pinned.buf, 0, LEN);
 		pattern_fill(local.buf, len, round);
-		/* Only the middle of what is sent is touched. */
+		/* Touches only the middle of what is sent. */
 		memcpy(from.buf + 2 * PAGE, local.buf + 2 * PAGE, PAGE);
 		memset(local.buf, 0, PAGE);
 		out[0] = sge_of(&local, 0, PAGE + 1);
@@ -320,12 +325,14 @@ PAIR_CASE(atomics_on_untouched_pages)
 	}
 }
 
-/* --- memory that goes --------------------------------------------------------------------------- */
+/*
+ * --- pages that are removed ---------------------------------------------------------------------
+ */
 
 static volatile bool storm_ends;
 static uint8_t *storm_at;
 
-/* Takes all pages away, as often as it can. */
+/* Removes all pages, as often as it can. */
 static void *storm(void *arg)
 {
 	long *count = arg;
@@ -360,7 +367,7 @@ static void storm_end(void)
 		fail("the pages went only %ld times", storm_count);
 }
 
-/* Of what was moved each octet is of the pattern, or went with its page. */
+/* Checks that each moved octet is of the pattern, or zero because its page was removed. */
 static bool pattern_or_zero(const uint8_t *buf, size_t len, uint32_t seed)
 {
 	static uint8_t expected[LEN];
@@ -454,7 +461,7 @@ PAIR_CASE(atomics_while_pages_go)
 	storm_end();
 }
 
-/* Other memory under the same addresses is what the region is, from then on. */
+/* Other memory mapped at the same addresses becomes the region's memory. */
 PAIR_CASE(other_memory_in_the_same_place)
 {
 	must(prepare(p, LEN, RIGHTS));
@@ -470,7 +477,7 @@ PAIR_CASE(other_memory_in_the_same_place)
 	}
 }
 
-/* What the device writes after a fork is the parent's, and the child keeps what was before. */
+/* After a fork the device writes the parent's memory, and the child keeps the old contents. */
 PAIR_CASE(a_fork)
 {
 	int to_child[2], status;
@@ -500,7 +507,7 @@ PAIR_CASE(a_fork)
 	read_finds(p, remote.buf, LEN, 2);
 }
 
-/* A file that is mapped by all: what is written by the device is in the file. */
+/* A file mapped shared: what the device writes is in the file. */
 PAIR_CASE(a_file)
 {
 	static uint8_t content[LEN];
@@ -511,16 +518,16 @@ PAIR_CASE(a_file)
 	check(fd >= 0 && !ftruncate(fd, LEN), "a file: %s", strerror(errno));
 	at = mmap(remote.buf, LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
 	check(at == remote.buf, "mmap: %s", strerror(errno));
-	/* The pages are there, clean, and may be written. */
+	/* Makes the pages present, clean and writable. */
 	check(not_all(remote.buf, LEN, 0) < 0, "it is not empty");
 	write_arrives(p, remote.buf, LEN, 1);
 	must(!test_failed());
-	/* Pages that are not known to have been written to might be thrown away now. */
+	/* Pages that are not marked dirty would be discarded now. */
 	madvise(remote.buf, LEN, MADV_PAGEOUT);
 	check(pread(fd, content, LEN, 0) == LEN, "pread: %s", strerror(errno));
 	check(pattern_differs(content, LEN, 1) < 0, "octet %zd of the file is another",
 	      pattern_differs(content, LEN, 1));
-	/* Shorter by half: what is left works, and the rest is gone. */
+	/* Truncates the file to half: the first half works, the rest fails. */
 	check(!ftruncate(fd, LEN / 2), "ftruncate: %s", strerror(errno));
 	write_arrives(p, remote.buf, LEN / 2, 2);
 	must(!test_failed());
@@ -530,7 +537,9 @@ PAIR_CASE(a_file)
 	world_is_well();
 }
 
-/* --- memory that cannot be had ------------------------------------------------------------------ */
+/*
+ * --- pages that cannot be faulted in ------------------------------------------------------------
+ */
 
 /* A hole in the middle of the region. */
 static bool punch(void)
@@ -540,14 +549,14 @@ static bool punch(void)
 	return !test_failed();
 }
 
-/* Fills the hole, for the sake of what frees it. */
+/* Fills the hole, for the code that frees it. */
 static void mend(void)
 {
 	mmap(remote.buf + 8 * PAGE, 8 * PAGE, PROT_READ | PROT_WRITE,
 	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
-/* The middle of the region becomes memory that nobody reaches but the process, not even the kernel. */
+/* Makes the middle of the region secret memory, which not even the kernel can access. */
 static bool hide(void)
 {
 	uint8_t *at = remote.buf + 8 * PAGE;
@@ -622,7 +631,7 @@ PAIR_CASE(an_atomic_on_nothing)
 	world_is_well();
 }
 
-/* End b, whose memory is bad, sends it or receives into it, and its work request fails. */
+/* End b sends from bad memory or receives into it; its work request fails. */
 static void send_meets(struct pair *p, bool (*spoil)(void), bool as_source)
 {
 	struct end *sender = as_source ? &p->b : &p->a, *receiver = as_source ? &p->a : &p->b;
@@ -690,7 +699,7 @@ PAIR_CASE(a_receive_into_secret_memory)
 	send_meets(p, hide, false);
 }
 
-/* The peer gets the pattern by a Read, and cannot change it by a Write. */
+/* The peer can read the pattern, and cannot overwrite it. */
 static void can_be_read_only(struct pair *p)
 {
 	read_finds(p, remote.buf, LEN, 1);
@@ -701,7 +710,7 @@ static void can_be_read_only(struct pair *p)
 	check(pattern_differs(remote.buf, LEN, 1) < 0, "it was written");
 }
 
-/* Memory that the process may not write, the device may not either. */
+/* The device cannot write memory that the process cannot write. */
 PAIR_CASE(memory_that_is_read_only)
 {
 	must(prepare(p, LEN, RIGHTS));
@@ -756,7 +765,7 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 		must(!test_failed());
 		check(device_counter(p->a.id->verbs, name) == before, "number %zu: it has waited", i);
 	}
-	/* What is not there does not come by looking for it. */
+	/* Querying an absent page does not fault it in. */
 	check(!madvise(remote.buf, LEN, MADV_DONTNEED), "madvise");
 	check(!advise(p->b.pd, NO_FAULT, IBV_ADVISE_MR_FLAG_FLUSH, remote.buf, LEN,
 		      remote.mr->lkey), "advice");
@@ -768,7 +777,7 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 
 static struct ibv_pd *advised_pd;
 
-/* Gives advice about parts of the region, as often as lets others get on. */
+/* Gives advice about parts of the region, at a rate that lets others proceed. */
 static void *adviser(void *arg)
 {
 	static const uint32_t advices[ADVISERS] = { READ, WRITE, NO_FAULT };
@@ -779,7 +788,7 @@ static void *adviser(void *arg)
 		int error = advise(advised_pd, advices[which], IBV_ADVISE_MR_FLAG_FLUSH,
 				   remote.buf + from * PAGE, pages * PAGE, remote.mr->lkey);
 
-		/* Pages that change without end cannot be looked at. */
+		/* Pages that keep changing cannot be queried. */
 		if (error && error != EBUSY)
 			return (void *)(uintptr_t)error;
 		sleep_ms(1);
@@ -787,7 +796,10 @@ static void *adviser(void *arg)
 	return NULL;
 }
 
-/* Many look at the same pages while they come and go: nobody takes what another has seen for the truth. */
+/*
+ * Several threads query the same pages while they come and go: none of them uses a stale result of
+ * another.
+ */
 PAIR_CASE(advice_while_pages_go)
 {
 	pthread_t advisers[ADVISERS];
@@ -827,13 +839,13 @@ PAIR_CASE(advice_while_pages_go)
 				fail("advice: %s", strerror((uintptr_t)error));
 		}
 		must(!test_failed());
-		/* Now that all is quiet, what is known of the pages is what they are. */
+		/* Without further changes, the device sees the pages as they are. */
 		write_arrives(p, remote.buf, LEN, round + 1);
 		read_finds(p, remote.buf, LEN, round + 1);
 	}
 }
 
-/* Looks at all of what is there, or brings in the last page of it. */
+/* Queries all present pages, or faults in the last one. */
 static void *looker(void *arg)
 {
 	bool bring = arg;
@@ -849,7 +861,7 @@ static void *looker(void *arg)
 	return NULL;
 }
 
-/* Who finds nothing does not undo what another has brought in. */
+/* A query that finds no page does not undo another thread's fault. */
 PAIR_CASE(looks_at_what_another_brings)
 {
 	pthread_t bringer, watcher;
@@ -857,11 +869,11 @@ PAIR_CASE(looks_at_what_another_brings)
 	void *error;
 
 	must(region_make(&remote, p->b.pd, 2 * WIDE, RIGHTS));
-	/* Refused where there are none. */
+	/* Rejected where huge pages are not supported. */
 	madvise(remote.buf, 2 * WIDE, MADV_NOHUGEPAGE);
 	advised_pd = p->b.pd;
 	storm_ends = false;
-	/* Exactly what one table of pages has, which goes with the last of them. */
+	/* Exactly the range of one page table, which is freed with its last page. */
 	storm_at = (uint8_t *)(((uintptr_t)remote.buf + WIDE - 1) & -(uintptr_t)WIDE);
 	check(!pthread_create(&bringer, NULL, looker, "") &&
 		      !pthread_create(&watcher, NULL, looker, NULL), "a thread");
@@ -916,9 +928,11 @@ PAIR_CASE(bad_advice)
 	write_arrives(p, remote.buf, LEN, 1);
 }
 
-/* --- page faults that take long ----------------------------------------------------------------- */
+/*
+ * --- slow page faults ---------------------------------------------------------------------------
+ */
 
-/* While one stream waits others go on, and what waits has kept its order in the end. */
+/* While one stream waits others proceed; the waiting stream keeps its order. */
 PAIR_CASE(who_waits_holds_up_nobody)
 {
 	struct pair others;
@@ -941,11 +955,11 @@ PAIR_CASE(who_waits_holds_up_nobody)
 	wr = wr_make(IBV_WR_SEND, 2, IBV_SEND_SIGNALED, &sge, 1);
 	must(post_send(&p->a, &wr));
 	must(fault_came(fd));
-	/* The Send behind the Write has to wait, other streams have not. */
+	/* The Send behind the Write has to wait, other streams do not. */
 	for (int i = 0; i < 5; i++)
 		must(exchange_works(&others));
 	must(expect_no_wc(p->b.recv_cq, QUIET));
-	/* Nor has the other direction of this one. */
+	/* The other direction of this stream does not wait either. */
 	must(post_recv(&p->a, 4, &answer, 0, 64));
 	sge = sge_of(&mail, 0, 64);
 	wr = wr_make(IBV_WR_SEND, 5, IBV_SEND_SIGNALED, &sge, 1);
@@ -957,7 +971,7 @@ PAIR_CASE(who_waits_holds_up_nobody)
 	pair_close(&others);
 }
 
-/* What is sent waits, too; its peer is answered later. */
+/* Sends wait, too; the peer's requests are answered later. */
 PAIR_CASE(answers_wait)
 {
 	struct ibv_wc wc;
@@ -975,7 +989,7 @@ PAIR_CASE(answers_wait)
 	check(not_all(local.buf, LEN, 0) < 0, "not zero");
 }
 
-/* However many messages have come meanwhile, a round of the receiver does but 4096 of them. */
+/* A round of the receiver handles at most 4096 messages, however many have arrived meanwhile. */
 PAIR_CASE(many_small_ones_wait)
 {
 	static const char ENDS[] = "rx_budget_ends";
@@ -1002,7 +1016,10 @@ PAIR_CASE(many_small_ones_wait)
 	      pattern_differs(remote.buf, PAGE, 1));
 }
 
-/* While TCP takes no more a process posts until it is refused: what was accepted is sent when there is room. */
+/*
+ * While TCP takes no more, a process posts until the queue is full; the accepted requests are sent
+ * later.
+ */
 PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 {
 	struct ibv_sge sge;
@@ -1015,7 +1032,10 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 	must(fd >= 0);
 	must(transfer(p, IBV_WR_RDMA_WRITE, 0, PAGE, remote.buf) == IBV_WC_SUCCESS);
 	must(fault_came(fd));
-	/* TCP is full when a large one stays, though small ones behind it have the transmitter try again. */
+	/*
+	 * TCP is full when a large request stays, though small ones behind it make the transmit
+	 * task try again.
+	 */
 	while (stuck < 3 && posted < 1000) {
 		must(post(&p->a, IBV_WR_RDMA_WRITE, posted, &local, 0, posted == done ? LEN : 8,
 			  remote.buf, remote.mr->rkey));
@@ -1028,7 +1048,10 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 			stuck = 0;
 		}
 	}
-	/* Then small ones: as many as may be pending leave in one go, and as many again wait behind those. */
+	/*
+	 * Then small requests: as many as may be pending leave at once, and as many again wait
+	 * behind those.
+	 */
 	sge = sge_of(&local, 0, 8);
 	wr = wr_rdma(IBV_WR_RDMA_WRITE, posted, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote.buf,
 		     remote.mr->rkey);
@@ -1048,7 +1071,7 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 	must(exchange_works(p));
 }
 
-/* The peer goes while what it has sent waits: it arrives, and then the end is seen. */
+/* The peer closes while its messages wait: they arrive, and then the end is seen. */
 PAIR_CASE(an_end_behind_what_waits)
 {
 	int fd;
@@ -1069,7 +1092,10 @@ PAIR_CASE(an_end_behind_what_waits)
 	      pattern_differs(remote.buf, PAGE, 1));
 }
 
-/* The end of who goes first is out. What the other end has sent before its own arrives, and then that is seen. */
+/*
+ * The first end to close has sent its FIN. What the other end sent before its own FIN arrives, and
+ * then that is seen.
+ */
 PAIR_CASE(both_ends_behind_what_waits)
 {
 	struct ibv_sge sge;
@@ -1088,7 +1114,7 @@ PAIR_CASE(both_ends_behind_what_waits)
 	must(fault_came(fd));
 	check(!rdma_disconnect(p->b.id), "rdma_disconnect: %s", strerror(errno));
 	must(cm_expect(p->a.events, RDMA_CM_EVENT_DISCONNECTED));
-	/* Longer than an end is waited for that does not come. */
+	/* Longer than the driver waits for a missing end. */
 	sleep_ms(3000);
 	must(faults_end(fd, remote.buf, LEN));
 	must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS));
@@ -1097,7 +1123,7 @@ PAIR_CASE(both_ends_behind_what_waits)
 	must(cm_expect(p->b.events, RDMA_CM_EVENT_DISCONNECTED));
 }
 
-/* Region and queue pair go while a page fault is under way. */
+/* Region and queue pair are destroyed while a page fault is under way. */
 PAIR_CASE(what_waits_goes)
 {
 	struct ibv_wc wc;
@@ -1121,7 +1147,7 @@ PAIR_CASE(what_waits_goes)
 	munmap(remote.buf, LEN);
 }
 
-/* A window on memory of end b, or none if there is no such thing. */
+/* Makes a window on memory of end b; NULL if windows are not supported. */
 static struct ibv_mw *window_make(struct pair *p, uint8_t *at, size_t len)
 {
 	struct ibv_mw_bind bind = {
@@ -1143,8 +1169,8 @@ static struct ibv_mw *window_make(struct pair *p, uint8_t *at, size_t len)
 }
 
 /*
- * What the peer reads is brought in, and meanwhile the window goes by which it may. The memory is there, and the
- * peer gets nothing of it.
+ * The window is deallocated while the pages for the peer's Read are faulted in. The memory is then
+ * present, and the peer gets none of it.
  */
 PAIR_CASE(what_is_read_goes)
 {
@@ -1171,7 +1197,10 @@ PAIR_CASE(what_is_read_goes)
 
 static struct region earlier;
 
-/* Whose operation waits for a page, then comes to its end or, if that page goes, fails. */
+/*
+ * An operation of the old stream waits for a page, and then completes or, if the page is removed,
+ * fails.
+ */
 static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode op, bool page_goes)
 {
 	struct ibv_qp_attr rights = { .qp_access_flags = RIGHTS & ~ODP };
@@ -1234,7 +1263,7 @@ static void new_stream_behind_an_atomic_that_waits(void)
 	new_stream_behind(IBV_WR_ATOMIC_FETCH_AND_ADD);
 }
 
-/* Says whether the command said that it is done, which it may never do. */
+/* Returns whether the command reported its end, which may never happen. */
 static bool says_done(FILE *command)
 {
 	struct pollfd pfd = { .fd = fileno(command), .events = POLLIN };
@@ -1244,7 +1273,7 @@ static bool says_done(FILE *command)
 	       !strcmp(line, "done\n");
 }
 
-/* A page fault that nobody answers holds up neither the end of another device nor that of a namespace. */
+/* An unanswered page fault blocks neither the removal of another device nor that of a namespace. */
 PAIR_CASE(other_devices_end_meanwhile)
 {
 	struct ibv_wc wc;
@@ -1273,14 +1302,16 @@ PAIR_CASE(other_devices_end_meanwhile)
 	if (command)
 		pclose(command);
 	must(!test_failed());
-	/* What has waited all the time goes on. */
+	/* The waiting operation goes on. */
 	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
 	must(expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
 	check(pattern_differs(remote.buf, LEN, 1) < 0, "octet %zd is another",
 	      pattern_differs(remote.buf, LEN, 1));
 }
 
-/* --- lives -------------------------------------------------------------------------------------- */
+/*
+ * --- registration and processes -----------------------------------------------------------------
+ */
 
 PAIR_CASE(registered_anew)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Queue pairs of which one queue has no places: what only receives, and is a target, needs no requests of
- * its own, and what only sends needs no receives. Nothing can be posted there, and all else works.
+ * Queue pairs with one empty queue: a QP that only receives needs no send queue entries, and a QP
+ * that only sends needs no receive queue entries. Nothing can be posted there, and all else works.
  */
 
 #include "common.h"
@@ -16,7 +16,7 @@ static bool prepare(struct pair *p)
 	       region_make(&remote, p->b.pd, 1 << 16, ALL_RIGHTS | atomic);
 }
 
-/* Posting a request to this end, or a receive, fails with ENOMEM each time. */
+/* Checks that posting a request to this end, or a receive, fails with ENOMEM each time. */
 static bool has_no_places(struct end *e, bool requests)
 {
 	struct ibv_sge sge = sge_of(&local, 0, 8);
@@ -41,7 +41,7 @@ static bool done(struct pair *p, struct ibv_send_wr wr)
 	return post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, wr.wr_id, IBV_WC_SUCCESS);
 }
 
-/* Each thing that end `a` can ask of end `b`. */
+/* Does each operation of end `a` on end `b`. */
 static bool all_works(struct pair *p)
 {
 	struct ibv_sge sge = sge_of(&local, 0, 40000);
@@ -57,7 +57,7 @@ static bool all_works(struct pair *p)
 	if (!done(p, wr))
 		return false;
 	memset(local.buf, 0, 40000);
-	/* It is answered behind the Write. */
+	/* Its answer comes behind the Write. */
 	wr = wr_rdma(IBV_WR_RDMA_READ, 3, IBV_SEND_SIGNALED, &sge, 1, at, key);
 	if (!done(p, wr))
 		return false;
@@ -99,7 +99,7 @@ PAIR_CASE(receives_only, .receives_only = true)
 	must(has_no_places(&p->b, true));
 	must(all_works(p));
 	must(has_no_places(&p->b, true));
-	/* A doorbell that nobody needs to ring. */
+	/* A doorbell without a purpose. */
 	check(!ring_doorbell(p->b.qp), "doorbell: %s", strerror(errno));
 	must(all_works(p));
 	must(expect_no_wc(p->b.send_cq, QUIET));
@@ -116,7 +116,7 @@ PAIR_CASE(sends_only, .sends_only = true)
 	check(qp_state(p->a.qp) == IBV_QPS_RTS, "state %d", qp_state(p->a.qp));
 }
 
-/* As qperf has it. */
+/* The setting of qperf. */
 PAIR_CASE(one_way, .sends_only = true, .receives_only = true, .depth = 1)
 {
 	must(prepare(p));
@@ -126,7 +126,9 @@ PAIR_CASE(one_way, .sends_only = true, .receives_only = true, .depth = 1)
 	must(has_no_places(&p->b, true));
 }
 
-/* A Send to who can have no receive ends the stream, as where none is posted. */
+/*
+ * A Send to an end without a receive queue ends the stream, as one without a posted receive does.
+ */
 PAIR_CASE(nothing_to_receive, .sends_only = true)
 {
 	struct ibv_sge sge;
@@ -143,7 +145,7 @@ PAIR_CASE(nothing_to_receive, .sends_only = true)
 	must(expect_no_wc(p->a.recv_cq, QUIET));
 }
 
-/* What was posted is flushed, once, and the queue without places has nothing to say. */
+/* Posted receives are flushed, once; the empty queue has no completions. */
 PAIR_CASE(end_of_a_receiver, .receives_only = true)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -162,7 +164,7 @@ PAIR_CASE(end_of_a_receiver, .receives_only = true)
 
 /* --- not connected ---------------------------------------------------------------------------- */
 
-/* What an owner does to the memory of a queue without places is nobody's affair. */
+/* The owner may write anything to the memory of an empty queue. */
 static void scribbled_places(void)
 {
 	struct ibv_context *ctx = test_context();
@@ -212,7 +214,7 @@ static void scribbled_places(void)
 	world_is_well();
 }
 
-/* Sizes of a receive queue that a shared one takes the place of are not looked at. */
+/* The sizes of a receive queue are ignored beside a shared one. */
 static void sizes_beside_a_shared_queue(void)
 {
 	struct ibv_context *ctx = test_context();
@@ -244,7 +246,7 @@ static void sizes_beside_a_shared_queue(void)
 	check(!ibv_dealloc_pd(pd), "ibv_dealloc_pd");
 }
 
-/* The limit of a shared receive queue means nothing when that is made (ibv_create_srq(3)). */
+/* The limit is ignored when a shared receive queue is made (ibv_create_srq(3)). */
 static void limit_of_a_new_shared_queue(void)
 {
 	struct ibv_context *ctx = test_context();

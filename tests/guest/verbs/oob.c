@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Connections that queue pairs make by themselves, without rdma_cm: who is first, who never comes, who
- * comes again, and what is said of it. */
+/*
+ * Connections that queue pairs make without rdma_cm: either side first, absent peers, reconnection,
+ * and the completions and events.
+ */
 
 #include <pthread.h>
 
@@ -19,7 +21,7 @@ static bool nobody_listens(void)
 	return true;
 }
 
-/* siw's user ABI has no number for what a peer is that never comes. */
+/* siw's user ABI has no status for an absent peer. */
 static bool is_retry_exceeded(enum ibv_wc_status status)
 {
 	return status == IBV_WC_RETRY_EXC_ERR || status == IBV_WC_GENERAL_ERR;
@@ -163,7 +165,7 @@ static void many_at_once(void)
 	memset(sides, 0, sizeof(sides));
 	for (int i = 0; good && i < PAIRS; i++)
 		good = sides_open(&sides[i][0], &sides[i][1], ctx, 0);
-	/* All of one half first, backwards; then the other. */
+	/* All of one half first, in reverse; then the other half. */
 	for (int i = PAIRS - 1; good && i >= 0; i--)
 		good = side_rtr(&sides[i][0], &sides[i][1]) && side_rts(&sides[i][0]);
 	for (int i = 0; good && i < PAIRS; i++)
@@ -200,7 +202,7 @@ static void every_gid(void)
 	check(families == 7, "not all kinds of GID among %d: %d", found, families);
 }
 
-/* Of three Sends the first is the one that nobody took; the others and the receive are flushed. */
+/* The first of three Sends fails with the retry status; the others and the receive are flushed. */
 static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64_t most)
 {
 	struct ibv_wc wc;
@@ -232,7 +234,7 @@ static bool expect_giving_up(struct side *s, int64_t begin, int64_t least, int64
 	return qp_reaches(s->qp, IBV_QPS_ERR, SOON);
 }
 
-/* Turns to a peer that does not come, with work, and gives up in this time (ms). */
+/* Connects to an absent peer with posted work, and gives up in this time (ms). */
 static bool gives_up(struct side *s, const struct side *peer, int64_t least, int64_t most)
 {
 	int64_t begin;
@@ -248,7 +250,7 @@ SIDES_CASE(a_peer_that_never_comes)
 {
 	long before = device_counter(ctx, "pairing_timeouts");
 
-	/* The least that there is: a second. */
+	/* The minimum: a second. */
 	a->timeout = 1;
 	a->retry_cnt = 0;
 	must(gives_up(a, b, 990, 3000));
@@ -350,7 +352,7 @@ SIDES_CASE(reset_and_used_again)
 	}
 }
 
-/* In the midst of work, whoever does that just then: the next stream knows nothing of it. */
+/* Resets while requests are executed, in whatever context: the next stream sees none of them. */
 SIDES_CASE(reset_amid_work)
 {
 	struct ibv_wc wc;
@@ -385,7 +387,7 @@ SIDES_CASE(reset_while_waiting)
 	must(traffic(a, b));
 }
 
-/* What was posted for a peer that did not come is nothing to the next one. */
+/* Requests posted for an absent peer are not sent to the next one. */
 SIDES_CASE(reset_forgets_what_waits)
 {
 	struct ibv_wc wc;
@@ -421,7 +423,7 @@ SIDES_CASE(error_while_waiting_flushes)
 	must(nobody_listens());
 }
 
-/* A queue pair goes, or goes back to the beginning, in all moments of a start-up. */
+/* A queue pair is destroyed, or reset, at any point of a start-up. */
 static void leaves_while_connecting(bool by_reset)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
@@ -457,10 +459,10 @@ SIDES_CASE(wrong_psn_never_meets)
 	struct side liar = *a;
 	struct ibv_wc wc;
 
-	/* What b expects to get is not what a is going to send. */
+	/* b expects another PSN than a sends. */
 	liar.psn ^= 1;
 	a->timeout = 1;
-	/* b calls last: a caller who comes while a has not said its number yet is the next case. */
+	/* b calls last: the next case has a caller that comes before a's PSN is set. */
 	must(side_rtr(b, &liar) && side_rtr(a, b) && side_rts(a) && side_rts(b));
 	must(side_send(a, 1, 10));
 	check(poll_wc(a->cq, &wc, SOON) && is_retry_exceeded(wc.status), "status %d", wc.status);
@@ -483,14 +485,14 @@ SIDES_CASE(another_psn_than_the_caller_was_told)
 	must(qp_reaches(b->qp, IBV_QPS_ERR, SOON) && qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 }
 
-/* The right one comes although a wrong one connects. */
+/* The right peer connects even if a wrong one calls. */
 SIDES_CASE(a_wrong_caller_is_no_hindrance)
 {
 	struct side c;
 
 	memset(&c, 0, sizeof(c));
 	if (side_open(&c, ctx, 0)) {
-		/* c believes that a is its peer; a waits for b. */
+		/* c takes a for its peer; a waits for b. */
 		if (side_rtr(a, b) && side_rts(a) && side_rtr(&c, a) && side_rts(&c)) {
 			sleep_ms(200);
 			if (side_rtr(b, a) && side_rts(b) && traffic(a, b) &&
@@ -538,7 +540,7 @@ SIDES_CASE(what_cannot_be_is_refused_at_once)
 	must(traffic(a, b));
 }
 
-/* As many Reads and atomics as the device serves, not one more. */
+/* As many Reads and atomics as the device supports, and not one more. */
 SIDES_CASE(depths_up_to_the_limits_of_the_device)
 {
 	struct ibv_device_attr dev;
@@ -563,7 +565,7 @@ SIDES_CASE(depths_up_to_the_limits_of_the_device)
 	must(traffic(a, b));
 }
 
-/* What a Send's completion promises: destroying the queue pair right after takes nothing away. */
+/* A Send that completed arrives, even if the sender destroys the queue pair right after. */
 static void what_was_sent_arrives_though_the_sender_goes(void)
 {
 	for (int round = 0; round < 20 && !test_failed(); round++) {
@@ -581,8 +583,10 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
 	}
 }
 
-/* Programs go when they have got what they wanted, and leave receives behind at their peers. A Send to them
- * waits as long as one to a peer that never comes: others may have something to say meanwhile. */
+/*
+ * Programs exit when they are done, and leave receives posted at their peers. A Send to them waits
+ * as long as one to an absent peer, since other messages may be under way meanwhile.
+ */
 SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 {
 	struct ibv_wc wc;
@@ -604,7 +608,7 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 }
 
-/* Who has not said how long a Send may wait does not wait. */
+/* A Send without a configured timeout does not wait. */
 SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
 {
 	struct ibv_wc wc;
@@ -619,8 +623,10 @@ SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
 	      "status %d", wc.status);
 }
 
-/* How many of the Reads are answered is up to chance; each of them ends, and after one that fails none
- * succeeds. */
+/*
+ * How many of the Reads are answered varies; each of them completes, and none succeeds after one
+ * that fails.
+ */
 SIDES_CASE(reads_of_a_peer_that_goes)
 {
 	struct ibv_wc wc;
@@ -644,7 +650,7 @@ SIDES_CASE(reads_of_a_peer_that_goes)
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 }
 
-/* The rights of the queue pair, which count besides those of the region. */
+/* The access flags of the queue pair apply besides those of the region. */
 SIDES_CASE(a_peer_may_do_what_the_queue_pair_grants)
 {
 	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_READ };
@@ -683,7 +689,7 @@ SIDES_CASE(another_port)
 	set_device_value(ctx, "pairing_port", port);
 	must(!test_failed());
 	check(!somebody_listens(port), "somebody listens at the other port");
-	/* b is told after the setting is back: they do not meet. */
+	/* b gets its peer after the setting is back: they do not meet. */
 	must(side_rts(a) && side_rtr(b, a) && side_rts(b));
 	a->timeout = b->timeout = 1;
 	sleep_ms(300);

@@ -52,7 +52,7 @@ PAIR_CASE(write_between_reads) { sequence(p, "rwrwrsrr"); }
 PAIR_CASE(many_behind_one_read) { sequence(p, "rssswwwssswwws"); }
 PAIR_CASE(reads_beyond_the_depth, .depth = 2) { sequence(p, "rrrrrwssrrr"); }
 
-/* An unsignalled Read holds back what is signalled behind it just the same. */
+/* An unsignalled Read delays the completions behind it just the same. */
 PAIR_CASE(send_behind_unsignalled_read)
 {
 	struct ibv_wc wc;
@@ -71,7 +71,7 @@ PAIR_CASE(send_behind_unsignalled_read)
 	}
 }
 
-/* Each Write overlaps the ones before it: what lies there in the end tells their order. */
+/* Each Write overlaps the ones before it: the final contents show their order. */
 PAIR_CASE(writes_land_in_order)
 {
 	enum { WRITES = 60, STEP = 8, LEN = 64 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The port where queue pairs find each other is the device's: no program can bind it, whether or not a queue pair
- * waits there, and so none can take the place of one. */
+/*
+ * The pairing port belongs to the device: no program can bind it, whether or not a queue pair waits
+ * there, and so none can impersonate one.
+ */
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -14,18 +16,20 @@
 #include "modify.h"
 
 #define OTHER_PORT 24995
-/* Nobody serves it here. */
+/* No program serves it here. */
 #define PRIVILEGED_PORT 619
 #define NOBODY 65534
 
 static struct ibv_context *ctx;
 static int port;
 
-/* How a program can ask for a port that somebody has. */
+/* The ways in which a program can ask for a port in use. */
 enum way { PLAIN, REUSE_ADDRESS, REUSE_PORT, ON_LOOPBACK, WAYS };
 
-/* Tries to bind a port as a program does, and to listen there; gives the errno, negative that of listen(), 0 if it
- * can. */
+/*
+ * Tries to bind a port as a program does, and to listen there; returns the errno, negative that of
+ * listen(), 0 on success.
+ */
 static int try_bind(const struct sockaddr_storage *addr, enum way way)
 {
 	int one = 1, rc, fd = socket(addr->ss_family, SOCK_STREAM, 0);
@@ -46,7 +50,10 @@ static int try_bind(const struct sockaddr_storage *addr, enum way way)
 	return rc;
 }
 
-/* The addresses that a program can bind: all of them, those of this host, and one that it does not have. */
+/*
+ * The addresses that a program can bind: all of them, those of this host, and one that it does not
+ * have.
+ */
 static const char *const addresses[] = { "0.0.0.0", "127.0.0.1", "192.0.2.77", "::", "::1" };
 
 static void address(struct sockaddr_storage *out, const char *text, int number)
@@ -65,8 +72,10 @@ static void address(struct sockaddr_storage *out, const char *text, int number)
 	}
 }
 
-/* Whether binding a port ends so, whatever the address and the way. A free one may have connections that linger,
- * which only those who reuse addresses do not mind. */
+/*
+ * Checks that binding a port ends so, whatever the address and the way. A free port may have
+ * lingering connections, which only SO_REUSEADDR ignores.
+ */
 static bool binding_gives(int number, int expected)
 {
 	struct sockaddr_storage addr;
@@ -89,7 +98,7 @@ static bool binding_gives(int number, int expected)
 	return true;
 }
 
-/* Sets the port; gives the errno. */
+/* Sets the port; returns the errno. */
 static int try_set_port(int number)
 {
 	char path[PATH_MAX], text[16];
@@ -108,7 +117,7 @@ static int try_set_port(int number)
 static void nobody_can_bind_it_while_nothing_waits(void)
 {
 	must(binding_gives(port, EADDRINUSE));
-	/* And nobody is told that somebody is there. */
+	/* A connection to it is refused. */
 	check(!somebody_listens(port), "somebody listens");
 	must(binding_gives(OTHER_PORT, 0));
 }
@@ -132,7 +141,10 @@ static void it_goes_with_the_setting(void)
 	must(binding_gives(port, EADDRINUSE) && binding_gives(OTHER_PORT, 0));
 }
 
-/* Who waits goes on at the port that was set when it began, and nobody takes that from it. */
+/*
+ * A waiting queue pair keeps the port that was set when it began, and no program can bind that
+ * port.
+ */
 SIDES_CASE(who_waits_keeps_the_port)
 {
 	check(!try_set_port(OTHER_PORT), "cannot be changed");
@@ -149,19 +161,19 @@ SIDES_CASE(a_port_that_a_program_has_is_refused)
 	struct sockaddr_storage addr;
 	int fd = socket(AF_INET, SOCK_STREAM, 0), rc;
 
-	/* Elsewhere on this host will do, and it need not listen. */
+	/* Any local address will do, and it need not listen. */
 	address(&addr, "127.0.0.1", OTHER_PORT);
 	check(!bind(fd, (struct sockaddr *)&addr, sizeof(addr)), "bind: %s", strerror(errno));
 	rc = try_set_port(OTHER_PORT);
 	close(fd);
 	check(rc == EADDRINUSE, "%s", strerror(rc));
-	/* All is as before. */
+	/* The setting is unchanged. */
 	check(device_value(ctx, "pairing_port") == port, "another port");
 	must(binding_gives(port, EADDRINUSE) && binding_gives(OTHER_PORT, 0));
 	must(sides_join(a, b) && traffic(a, b));
 }
 
-/* Connections that linger keep nobody from holding the port again. */
+/* Lingering connections do not prevent the port from being held again. */
 SIDES_CASE(it_can_be_held_again_beside_its_connections)
 {
 	must(sides_join(a, b) && traffic(a, b));
@@ -172,7 +184,7 @@ SIDES_CASE(it_can_be_held_again_beside_its_connections)
 	must(binding_gives(port, EADDRINUSE));
 }
 
-/* What a user does who may not bind such a port himself. */
+/* What an unprivileged user does, who cannot bind such a port. */
 static void as_nobody(void)
 {
 	struct sockaddr_storage addr;

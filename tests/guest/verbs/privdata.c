@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Private data of connect, accept and reject, from nothing to the limit of the interface. */
+/* Private data of connect, accept and reject, from none to the limit of the interface. */
 
 #include "common.h"
 
@@ -29,7 +29,7 @@ static bool make_qp(struct rdma_cm_id *id)
 	return true;
 }
 
-/* What an event carries must start with what was given; anything behind it must be zero. */
+/* Checks that an event carries the given octets first, and zeros behind them. */
 static bool carries(struct rdma_cm_event *ev, size_t len, uint8_t salt, bool exact)
 {
 	const uint8_t *got = ev->param.conn.private_data;
@@ -55,7 +55,7 @@ static void salted(uint8_t *out, uint8_t salt)
 
 enum answer { ACCEPT, REJECT };
 
-/* One connection with `ask` octets in the request and `reply` octets in the answer. */
+/* Makes one connection with `ask` octets in the request and `reply` octets in the answer. */
 static void round_trip(size_t ask, size_t reply, enum answer answer)
 {
 	uint8_t data[LONGEST];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A verbs program on strings: does what it is told on standard input and says what happens on
- * standard output. tests/hostile plays against it.
+ * A verbs program with a text interface: reads commands from standard input and reports results
+ * and events on standard output. tests/hostile drives it.
  *
- * Each command is one line and is answered by one line that starts with `= ` (or `- ` with a
- * reason). What happens by itself is told in lines that start with `! `.
+ * Each command is one line; its answer is one line that starts with `= ` (or `- ` with a reason).
+ * Events are lines that start with `! `.
  *
- *	set KEY VALUE			for connections made from now on: recvs, recv_len, ird, ord,
+ *	set KEY VALUE			for new connections: recvs, recv_len, ird, ord,
  *					pd (0 or 1), auto (0 nothing, 1 accept, 2 reject)
  *	data HEX|-			private data for the next accepts, rejects and connects
  *	listen PORT			= ok
@@ -18,13 +18,13 @@
  *	poke M OFF HEX / peek M OFF LEN
  *	odd M BYTE			= the offset of the first octet that is not BYTE, or -1
  *	recv C N			post N more receives of recv_len
- *	poll C				tells of what has completed by now, before the answer
+ *	poll C				reports the completions so far, before the answer
  *	send C LEN FLAGS		flags: - or letters: s solicited, f fence, u unsignalled
  *	recvodd C ID			= the offset of the first octet of this receive's buffer that
  *					was ever written to, or -1
  *	sendinv C LEN KEY FLAGS
  *	sendimm C LEN VALUE FLAGS	a Send with Immediate
- *	scribble M|-|off		writes to the region, or to what Sends are from, all the time
+ *	scribble M|-|off		writes all the time to the region, or to the buffer of Sends
  *	count M P			a thread on processor P adds 1 to the first 64 bits of the region all the time,
  *					atomically; = ok
  *	count off			= how often they did
@@ -32,16 +32,16 @@
  *	write C M OFF LEN ADDR KEY FLAGS
  *	read C M OFF LEN ADDR KEY FLAGS
  *	imm C M OFF LEN ADDR KEY FLAGS VALUE	a Write with Immediate Data
- *	add C M OFF LEN ADDR KEY FLAGS VALUE	FetchAdd; LEN octets at OFF are for what was there
+ *	add C M OFF LEN ADDR KEY FLAGS VALUE	FetchAdd; LEN octets at OFF get the original value
  *	swap C M OFF LEN ADDR KEY FLAGS SWAP COMPARE
  *	badadd C			a FetchAdd with a local key that does not exist
  *	state C				= the number of the QP's state
  *	guards				= ok, if no octet around any memory has changed
- *	clear C M			ends what there is but connections below C, regions below M
+ *	clear C M			destroys all but connections below C, regions below M
  *	disconnect C
  *	quit
  *
- * What posts a request is answered by its ID.
+ * A command that posts a request is answered by its ID.
  *
  * Events: request C HEX IRD ORD, established C, disconnected C, rejected C STATUS HEX,
  * unreachable C STATUS, error C STATUS, wc C KIND ID STATUS LEN HEX (what was received),
@@ -61,7 +61,7 @@
 #define MAX_MRS 64
 #define SEND_LEN (4 << 20)
 #define SPARE_RECV_SLOTS 4
-/* Octets on either side of what a peer may write, and what they hold. */
+/* Octets on either side of a writable region, and their contents. */
 #define GUARD_LEN 4096
 #define RECV_GUARD_LEN 64
 #define GUARD_OCTET 0xa5
@@ -522,7 +522,7 @@ static void result(int rc)
 
 /* --- memory that changes all the time --------------------------------------------------------- */
 
-/* No more than what fits a few FPDUs, so that each octet changes often. */
+/* Short enough to fit a few FPDUs, so that each octet changes often. */
 #define SCRIBBLE_LEN 8192
 
 static struct {
@@ -571,9 +571,10 @@ static struct {
 
 #ifdef __x86_64__
 /*
- * Has an instruction executed in the word's page. QEMU looks through what it has translated of a page before each store
- * to it, but not before a load: much can happen between the two. Without that a processor hardly ever loses the word to
- * another one so soon, and who loads and stores it is not found out.
+ * Executes an instruction in the word's page. QEMU searches its translations of a page before each
+ * store to it, but not before a load, so much can happen between the two. Otherwise a processor
+ * hardly ever loses the word to another one so soon, and a load and a store instead of an atomic
+ * operation go undetected.
  */
 static bool slow_down(bool on)
 {
@@ -642,7 +643,7 @@ static int count_start(struct ibv_mr *mr, int processor)
 
 /* --- the rest of the commands ----------------------------------------------------------------- */
 
-/* The answer to what has posted a request, by post(). */
+/* Answers a command that posted a request by post(). */
 static void posted(int rc)
 {
 	if (rc)
@@ -861,7 +862,7 @@ static bool command(char *line)
 				wr.opcode = IBV_WR_SEND_WITH_INV;
 				wr.send_flags = flags_of(more);
 				wr.invalidate_rkey = (uint32_t)strtoul(flags, NULL, 0);
-				/* libsiw takes it from there. */
+				/* libsiw takes the key from there. */
 				wr.wr.rdma.rkey = wr.invalidate_rkey;
 			}
 			posted(post(c, &wr));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a device says about itself, its port and its queue pairs must make sense. */
+/* The attributes of a device, its port and its queue pairs must be consistent. */
 
 #include "common.h"
 
@@ -96,7 +96,7 @@ PAIR_CASE(a_connected_queue_pair, .sq_depth = 33, .rq_depth = 47, .depth = 5)
 	check(p->a.qp->qp_num != p->b.qp->qp_num, "the same QP number twice");
 }
 
-/* ORD is limited by what the peer grants as IRD, and the other way round. */
+/* The peer's IRD limits the ORD, and its ORD the IRD. */
 static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 {
 	struct rdma_event_channel *lch = rdma_create_event_channel();
@@ -124,7 +124,7 @@ static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 	      "connecting: %s", strerror(errno));
 	ev = cm_event(lch, SOON);
 	check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "no request");
-	/* The event tells what the peer asks of us. */
+	/* The event reports what the peer requests of this side. */
 	check(ev->param.conn.responder_resources == a_ord && ev->param.conn.initiator_depth == a_ird,
 	      "request with ORD %d and IRD %d told as %d and %d", a_ord, a_ird,
 	      ev->param.conn.responder_resources, ev->param.conn.initiator_depth);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* RDMA Write and Read: what is moved, what is refused, and what both ends are told. */
+/* RDMA Write and Read: what is moved, what is refused, and what both ends report. */
 
 #include "common.h"
 
@@ -91,12 +91,12 @@ PAIR_CASE(read_sizes)
 		check(not_all(local.buf + len, local.len - len, 0xee) < 0,
 		      "%zu: written behind the sink", len);
 	}
-	/* The other side is told of nothing. */
+	/* The other side has no completion. */
 	must(expect_no_wc(p->b.recv_cq, QUIET));
 	must(expect_no_wc(p->b.send_cq, 0));
 }
 
-/* Nothing is moved, so neither key nor address matters (RFC 5041, section 5.2). */
+/* A transfer of no octets needs neither a valid key nor address (RFC 5041, section 5.2). */
 PAIR_CASE(nothing_needs_no_key)
 {
 	struct ibv_wc wc;
@@ -133,7 +133,7 @@ PAIR_CASE(write_gathers, .send_sge = 4)
 	}
 }
 
-/* The receiver of a Write is told nothing; a Send behind it tells. */
+/* The receiver of a Write has no completion; a Send behind it notifies. */
 PAIR_CASE(send_behind_write_tells)
 {
 	struct ibv_send_wr wr[2];
@@ -161,7 +161,7 @@ PAIR_CASE(send_behind_write_tells)
 	}
 }
 
-/* More Reads at once than ORD allows: they wait for each other and all end well, in order. */
+/* More Reads at once than ORD allows: they wait, and all succeed, in order. */
 PAIR_CASE(many_reads, .depth = 4)
 {
 	struct ibv_send_wr wr;
@@ -200,7 +200,7 @@ static void refused_read(struct pair *p, size_t len, uint64_t raddr, uint32_t rk
 	must(transfer(p, IBV_WR_RDMA_READ, len, raddr, rkey, &wc));
 	check(wc.wr_id == 42 && wc.status == IBV_WC_REM_ACCESS_ERR, "Read completed with '%s'",
 	      ibv_wc_status_str(wc.status));
-	/* Layer 0, error type 1 of the Terminate; libsiw's completions have no room for them. */
+	/* Layer 0, error type 1 of the Terminate; libsiw's completions have no field for them. */
 	check(wc.vendor_err >> 8 == (has_extensions() ? 0x101 : 0), "vendor_err is %#x", wc.vendor_err);
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
 	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
@@ -215,7 +215,7 @@ static void refused_read(struct pair *p, size_t len, uint64_t raddr, uint32_t rk
 
 /*
  * A refused Write: it may have completed at its sender before, but both QPs end in error, the
- * target gets an event and not one octet was written.
+ * target gets an event, and no octet is written.
  */
 static void refused_write(struct pair *p, size_t len, uint64_t raddr, uint32_t rkey)
 {
@@ -267,7 +267,7 @@ REFUSED(write_past_the_end, refused_write, ALL_RIGHTS, 100, AT + 8093, KEY)
 REFUSED(write_at_the_end, refused_write, ALL_RIGHTS, 1, AT + 8192, KEY)
 REFUSED(write_that_wraps, refused_write, ALL_RIGHTS, 16, ~0ULL - 7, KEY)
 
-/* A region of another protection domain of the same process. */
+/* Uses a region of another protection domain of the same process. */
 static void other_pd(struct pair *p, void (*kind)(struct pair *, size_t, uint64_t, uint32_t))
 {
 	must(region_make(&local, p->a.pd, 8192, IBV_ACCESS_LOCAL_WRITE));
@@ -292,7 +292,10 @@ PAIR_CASE(read_of_a_released_region)
 	refused_read(p, 100, at, key);
 }
 
-/* A long Write that leaves its region in the middle: the part before the end may be there. */
+/*
+ * A long Write that leaves its region in the middle: the part before the region's end may be
+ * placed.
+ */
 PAIR_CASE(long_write_past_the_end)
 {
 	struct ibv_context *ctx = p->a.id->verbs;
@@ -313,7 +316,7 @@ PAIR_CASE(long_write_past_the_end)
 	ibv_dereg_mr(remote.mr);
 }
 
-/* After an error nothing more is moved, and posts are flushed. */
+/* After an error no data is moved, and posted requests are flushed. */
 PAIR_CASE(posts_after_an_error_are_flushed)
 {
 	struct ibv_send_wr wr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory regions that are registered anew: other memory, other rights, another domain. No library of the
- * distribution that serves the device has the call, so it is written to the device by hand.
+ * Reregistration of memory regions: other memory, other rights, another domain. The distribution's
+ * libraries lack the call, so the program issues it itself.
  */
 
 #include "common.h"
@@ -16,7 +16,7 @@
 static struct region local, remote;
 static uint8_t other[LEN] __attribute__((aligned(4096)));
 
-/* A region of end b with this pattern, and room for it at end a. */
+/* Makes a region of end b with this pattern, and a sink for it at end a. */
 static bool prepare(struct pair *p, struct ibv_pd *pd, int access)
 {
 	if (!region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE) ||
@@ -27,7 +27,7 @@ static bool prepare(struct pair *p, struct ibv_pd *pd, int access)
 	return true;
 }
 
-/* Reads `len` octets of end b; returns the status, or -1 if there was none. */
+/* Reads `len` octets of end b; returns the status, or -1 if it did not complete. */
 static int read_of(struct pair *p, const void *addr, size_t len, uint32_t rkey)
 {
 	struct ibv_sge sge = sge_of(&local, 0, len);
@@ -41,7 +41,7 @@ static int read_of(struct pair *p, const void *addr, size_t len, uint32_t rkey)
 	return wc.status;
 }
 
-/* End a reads all of end b's memory at `addr`, which has the pattern of `seed`. */
+/* Checks that end a can read all of end b's memory at `addr`, which has the pattern of `seed`. */
 static void reads(struct pair *p, const void *addr, uint32_t seed)
 {
 	int status = read_of(p, addr, LEN, remote.mr->rkey);
@@ -50,7 +50,7 @@ static void reads(struct pair *p, const void *addr, uint32_t seed)
 	check(pattern_differs(local.buf, LEN, seed) < 0, "other octets than those");
 }
 
-/* End a must not read there, which ends the stream. */
+/* Checks that end a cannot read there, which ends the stream. */
 static void does_not_read(struct pair *p, const void *addr, uint32_t rkey)
 {
 	int status = read_of(p, addr, 64, rkey);
@@ -59,7 +59,7 @@ static void does_not_read(struct pair *p, const void *addr, uint32_t rkey)
 	check(not_all(local.buf, LEN, 0x77) < 0, "octets were read");
 }
 
-/* Registers the region anew, which must give it new keys. */
+/* Reregisters the region, which must give it new keys. */
 static bool anew(uint32_t flags, struct ibv_pd *pd, void *addr, int access)
 {
 	uint32_t rkey = remote.mr->rkey;
@@ -113,7 +113,7 @@ PAIR_CASE(another_domain)
 	check(pd, "a domain: %s", strerror(errno));
 	must(prepare(p, pd, ALL_RIGHTS));
 	left = anew(PD, p->b.pd, NULL, 0);
-	/* Nothing of the region stays in the first one. */
+	/* The region holds no reference to the first domain. */
 	check(!ibv_dealloc_pd(pd), "the domain is in use");
 	must(left);
 	reads(p, remote.buf, 1);
@@ -155,7 +155,7 @@ PAIR_CASE(many_times)
 	}
 }
 
-/* What is refused leaves the region as it was. */
+/* A rejected change leaves the region as it was. */
 PAIR_CASE(what_cannot_be)
 {
 	static const struct {
@@ -188,7 +188,7 @@ PAIR_CASE(what_cannot_be)
 	reads(p, remote.buf, 1);
 }
 
-/* Memory that the process cannot write cannot get a right to. */
+/* Memory that the process cannot write cannot get the right to write. */
 PAIR_CASE(memory_that_is_read_only)
 {
 	FILE *file = tmpfile();

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What `rdma -dd resource show` says of the objects of this process, and who gets at their queues. */
+/*
+ * The output of `rdma -dd resource show` for the objects of this process, and access to their
+ * queues.
+ */
 
 #include "common.h"
 
@@ -10,7 +13,10 @@
 
 static struct region mail;
 
-/* Whether one of this process's objects of that kind, chosen by `filter`, is shown with these words. */
+/*
+ * Returns whether one of this process's objects of that kind, chosen by `filter`, is shown with
+ * these words.
+ */
 static bool shown(const char *kind, const char *filter, const char *words)
 {
 	char command[200], text[10000];
@@ -29,7 +35,7 @@ static bool shown(const char *kind, const char *filter, const char *words)
 	return strstr(text, words) != NULL;
 }
 
-/* The same of a queue pair. */
+/* Returns the same of a queue pair. */
 static bool qp_shown(struct ibv_qp *qp, const char *words)
 {
 	char filter[40];
@@ -88,7 +94,7 @@ PAIR_CASE(shared_receive_queue, .srq = srq_make)
 	check(shown("srq", "", has_extensions() ? " drv_waiting 1 drv_limit 0 " : " drv_limit 0 "), "none");
 }
 
-/* How many of these queues this context of the device can map. */
+/* Returns how many of these queues this context of the device can map. */
 static int mappable(struct ibv_context *context, const struct mapping *queues, size_t count)
 {
 	int mapped = 0;
@@ -105,7 +111,7 @@ static int mappable(struct ibv_context *context, const struct mapping *queues, s
 	return mapped;
 }
 
-/* The same for a context that another process opens. */
+/* Returns the same for a context that another process opens. */
 static int mappable_elsewhere(struct ibv_device *device, const struct mapping *queues, size_t count)
 {
 	pid_t child = fork();
@@ -121,7 +127,7 @@ static int mappable_elsewhere(struct ibv_device *device, const struct mapping *q
 		       -1;
 }
 
-/* Completion, send and receive queues are for the context that made them (RFC 5040, section 8.1.1). */
+/* Only the context that made a queue can map it (RFC 5040, section 8.1.1). */
 PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
 {
 	struct ibv_context *context = p->b.id->verbs, *second;
@@ -141,7 +147,9 @@ PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
 	check(!others, "%d queues can be mapped by another context", others);
 }
 
-/* --- what it costs ------------------------------------------------------------------------------ */
+/*
+ * --- memory accounting --------------------------------------------------------------------------
+ */
 
 #define CGROUPS "/tmp/cgroups"
 
@@ -149,10 +157,10 @@ PAIR_CASE(queues_are_nobody_elses, .srq = srq_make)
 
 #define DEFER_MAX "/proc/sys/net/core/skb_defer_max"
 
-/* Octets that the cgroup of this process is charged with. */
+/* Returns the octets that the cgroup of this process is charged with. */
 static long charged(void) { return file_value(CHARGED "/memory.current"); }
 
-/* Octets that this process shares with the device. */
+/* Returns the octets that this process shares with the device. */
 static long shared(void)
 {
 	struct mapping found[64];
@@ -219,10 +227,10 @@ static void in_cgroup(void (*body)(void))
 		fail("the cgroup stays: %s", strerror(errno));
 }
 
-/* Who makes a queue pays for its memory. */
+/* The process that makes a queue is charged for its memory. */
 static void queues_are_charged(void) { in_cgroup(charges); }
 
-/* A number behind a word in a file of the kernel, or -1. */
+/* Returns the number behind a word in a file of the kernel, or -1. */
 static long number_behind(const char *path, const char *word)
 {
 	FILE *file = fopen(path, "r");
@@ -239,7 +247,7 @@ static long number_behind(const char *path, const char *word)
 	return number;
 }
 
-/* What this cgroup and the machine have spent, in octets. */
+/* Memory used by this cgroup and the machine, in octets. */
 struct spent {
 	long charged; /* the cgroup, for all */
 	long kernel; /* ... for what the kernel keeps for it */
@@ -283,16 +291,16 @@ static void tell(const char *when, struct spent spent, int streams)
 #define PAIRS 4
 #define BURST (256 * 1024)
 
-/* What a stream takes memory in, to send from it. */
+/* The unit in which a stream allocates memory to send from. */
 #define CHUNK (32 * 1024)
 
 /*
- * Connections that carry much which the peer does not take, and then nothing. The process pays for both ends, also
- * for the one that it has accepted, which sends.
+ * Connections that carry much which the peer does not take, and then idle. The process is charged
+ * for both ends, also for the accepted one, which sends.
  */
 static void streams_charge(void)
 {
-	/* TCP counts in steps of 1 MiB for each processor, and other things happen on the machine. */
+	/* TCP accounts in steps of 1 MiB for each processor, and the machine is not idle. */
 	const long slack = 4 << 20;
 	static struct region from[PAIRS], to[PAIRS];
 	struct pair pairs[PAIRS] = {};
@@ -309,7 +317,7 @@ static void streams_charge(void)
 		pattern_fill(from[i].buf, BURST, i);
 	tell("connected", since(&before), 2 * PAIRS);
 	begin = spent();
-	/* The first octet of each is not taken, and behind it TCP fills. */
+	/* Of each connection the first octet is not read, and TCP fills up behind it. */
 	for (; tapped < open && !test_failed(); tapped++) {
 		struct pair *p = &pairs[tapped];
 		struct ibv_sge sge = sge_of(&from[tapped], 0, BURST);
@@ -322,7 +330,7 @@ static void streams_charge(void)
 		for (int n = 0; n < 32 && post_send(&p->b, &wr); n++)
 			;
 	}
-	/* Until no more is taken. */
+	/* Sends until TCP takes no more. */
 	for (long last = -1, now; !test_failed() && (now = since(&begin).tcp) != last; last = now)
 		sleep_ms(500);
 	busy = since(&begin);
@@ -337,7 +345,7 @@ static void streams_charge(void)
 		fail("TCP keeps no more than %ld octets", busy.tcp);
 	if (busy.sockets + slack < busy.tcp)
 		fail("TCP keeps %ld octets, %ld are charged", busy.tcp, busy.sockets);
-	/* What was sent lies in pages of the sender's. */
+	/* The sent octets lie in pages of the sender. */
 	if (busy.kernel < busy.tcp / 2)
 		fail("TCP keeps %ld octets, the pages of %ld are charged", busy.tcp, busy.kernel);
 	if (busy.charged + slack < busy.used)
@@ -370,8 +378,9 @@ static void streams_are_charged(void)
 	char before[20];
 
 	/*
-	 * A processor that has read a packet leaves it to the one that made it to free it, which does so when it
-	 * receives the next time. What was sent then stays for as long. With 0 nothing is left to others.
+	 * A processor that has read a packet leaves it to the processor that allocated it, which
+	 * frees it when it next receives. Until then the sent data stays. With 0 each processor
+	 * frees at once.
 	 */
 	snprintf(before, sizeof(before), "%ld", file_value(DEFER_MAX));
 	must(file_write(DEFER_MAX, "0"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Once a region is deregistered, or registered anew, the network no longer changes its memory and no
- * longer reads it (RFC 5040, section 8.1.1; RDMAP-165), however busy the peer is with it at that moment.
+ * Once a region is deregistered or reregistered, the network no longer changes or reads its memory
+ * (RFC 5040, section 8.1.1; RDMAP-165), however busy the peer is with it at that moment.
  */
 
 #include <pthread.h>
@@ -25,8 +25,8 @@ struct traffic {
 };
 
 /*
- * Keeps DEPTH operations on the way, all over the target, until one fails. Refused posts and too much
- * time end it as well, with the status of success.
+ * Keeps DEPTH operations outstanding all over the target until one fails. Rejected posts and a
+ * timeout end it as well, with the status of success.
  */
 static void *traffic_run(void *arg)
 {
@@ -53,7 +53,7 @@ static void *traffic_run(void *arg)
 	return NULL;
 }
 
-/* Registers the target anew, with memory of which the case says no more. */
+/* Reregisters the target with other memory, which the case does not use. */
 static bool register_anew(struct region *r)
 {
 	static uint8_t other[TARGET] __attribute__((aligned(4096)));
@@ -65,8 +65,8 @@ static bool register_anew(struct region *r)
 }
 
 /*
- * Starts traffic from end a to a fresh region of end b, revokes that at once after `after` operations,
- * and poisons its memory.
+ * Starts traffic from end a to a fresh region of end b, revokes it after `after` operations, and
+ * poisons its memory at once.
  */
 static bool revoke_under(struct pair *p, struct traffic *t, enum ibv_wr_opcode op,
 			 unsigned long after, bool (*revoke)(struct region *))
@@ -119,7 +119,7 @@ static void writes(struct pair *p, unsigned long after, bool (*revoke)(struct re
 	check(at < 0, "octet %zd was written afterwards", at);
 }
 
-/* What was read before is 0x22, what was never read 0x11; nothing else may have come. */
+/* Octets read before are 0x22, octets never read 0x11; no others may appear. */
 static void reads(struct pair *p, unsigned long after, bool (*revoke)(struct region *))
 {
 	struct traffic t;
@@ -161,7 +161,7 @@ PAIR_CASE(an_old_key_is_dead)
 	sge = sge_of(&local, 0, 64);
 	wr = wr_rdma(IBV_WR_RDMA_WRITE, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)target.buf, rkey);
 	must(post_send(&p->a, &wr));
-	/* A Write completes when it is sent; what comes back is a Terminate. */
+	/* A Write completes when it is sent; a Terminate comes back. */
 	check(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON), "the queue pair lives on");
 	check(poll_wc(p->a.send_cq, &wc, SOON), "no completion");
 	check(not_all(target.buf, target.len, POISON) < 0, "the old key reached the new region");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * As garbage.c, in the memory that librxe shares with the device (rdma/rdma_user_rxe.h): queues with a
- * header that holds two indexes. The owner may break its own queue pair with it, and nothing else.
+ * Like garbage.c, for the memory that librxe shares with the device (rdma/rdma_user_rxe.h): queues
+ * whose header holds two indexes. The owner may break its own queue pair with it, and nothing else.
  */
 
 #include "common.h"
@@ -18,7 +18,7 @@ static struct region src, dst;
 
 /* --- finding the queues ----------------------------------------------------------------------- */
 
-/* A connected pair whose end `a` has its queues known to us. */
+/* A connected pair with the queues of its end `a`. */
 struct target {
 	struct pair p;
 	struct rxe_queue_buf *sq, *rq;
@@ -30,7 +30,10 @@ static void *element(struct rxe_queue_buf *q, uint32_t index)
 	return q->data + ((size_t)(index & q->index_mask) << q->log2_elem_size);
 }
 
-/* The queue whose first element begins with this cookie; elements of completion queues have 64 octets. */
+/*
+ * Finds the queue whose first element begins with this cookie; elements of completion queues have
+ * 64 octets.
+ */
 static struct rxe_queue_buf *queue_of(uint64_t cookie, size_t *len)
 {
 	struct mapping now[64];
@@ -78,7 +81,7 @@ static bool target_open(struct target *t)
 
 /* --- single requests -------------------------------------------------------------------------- */
 
-/* A good request. */
+/* Returns a valid request. */
 static struct rxe_send_wqe *good(struct target *t)
 {
 	struct rxe_send_wqe *e = element(t->sq, t->sq->producer_index);
@@ -105,7 +108,7 @@ static void add(struct target *t)
 	ring_doorbell(t->p.a.qp);
 }
 
-/* One request that the device must not take. */
+/* Checks that the device refuses a request. */
 static void refused(void (*spoil)(struct rxe_send_wqe *))
 {
 	struct target t = { 0 };
@@ -174,7 +177,7 @@ REFUSED(invalidate_of_user_memory, e->wr.opcode = IBV_WR_LOCAL_INV;
 
 /* --- whole queues ----------------------------------------------------------------------------- */
 
-/* Size and number of the elements stand in the header for the library only. */
+/* The header holds the size and number of the elements for the library only. */
 static void header_of_lies(void)
 {
 	struct target t = { 0 };
@@ -198,7 +201,7 @@ static void header_of_lies(void)
 	world_is_well();
 }
 
-/* Random octets all over the send queue of a connected QP, again and again while it is rung. */
+/* Random octets all over the send queue of a connected QP, repeatedly while the doorbell rings. */
 static void random_send_queue(void)
 {
 	for (int round = 0; round < 30 && !test_failed(); round++) {
@@ -276,7 +279,7 @@ static void random_everything(void)
 				ring_doorbell(t.p.a.qp);
 				ring_doorbell(t.p.b.qp);
 			}
-			/* The library reads these queues when it cleans up: make them harmless. */
+			/* The library reads these queues during its cleanup: make them harmless. */
 			for (size_t i = 0; i < n; i++)
 				memset(now[i].start, 0, now[i].len);
 		}
@@ -287,15 +290,18 @@ static void random_everything(void)
 
 /* --- requests without end --------------------------------------------------------------------- */
 
-/* Enough for the processors to work beside each other. */
+/* Enough for the processors to work in parallel. */
 #define DEEP 8191
-/* How long the device is given more and more of them, in milliseconds, and what a call may take meanwhile. */
+/*
+ * How long the device gets more and more requests, in milliseconds, and how long a call may take
+ * meanwhile.
+ */
 #define ENDLESS (10000 * slow)
 #define IN_TIME (4000 * slow)
 
 static volatile bool enough;
 
-/* One store makes what is in the queue new requests, as many as it takes. */
+/* One store turns the whole contents of the queue into new requests. */
 static void *refill(void *arg)
 {
 	struct rxe_queue_buf *q = arg;
@@ -311,7 +317,7 @@ static void *refill(void *arg)
 	return NULL;
 }
 
-/* The send queue holds nothing but requests that invalidate `rkey`, and never gets empty. */
+/* The send queue holds only requests that invalidate `rkey`, and never runs empty. */
 static bool refill_begin(struct target *t, uint32_t rkey, pthread_t *thread)
 {
 	for (uint32_t i = 0; i <= t->sq->index_mask; i++) {
@@ -342,7 +348,10 @@ static void was_in_time(const char *what, int64_t since)
 	check(took < IN_TIME, "%s took %lld ms", what, (long long)took);
 }
 
-/* Requests that are done at once, without a message, keep neither who rings nor who is served. */
+/*
+ * Requests that complete at once, without a message, block neither the doorbell's caller nor other
+ * streams.
+ */
 static void endless_requests_without_message(void)
 {
 	struct target t = { 0 };
@@ -380,7 +389,7 @@ static void endless_requests_without_message(void)
 	world_is_well();
 }
 
-/* Nor do those that are flushed keep who wants the queue pair anew. */
+/* Flushed requests do not block a reset of the queue pair either. */
 static void endless_requests_after_the_end(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

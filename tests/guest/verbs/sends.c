@@ -7,7 +7,7 @@
 
 static struct region src, dst;
 
-/* Sends `len` octets and checks what arrives, and that nothing behind it was touched. */
+/* Sends `len` octets; checks that they arrive and that nothing behind them changed. */
 static bool send_len(struct pair *p, size_t len, int flags)
 {
 	struct ibv_sge sge = sge_of(&src, 0, len);
@@ -125,7 +125,7 @@ PAIR_CASE(inline_data, .inline_data = 64)
 		must(send_len(p, len, IBV_SEND_INLINE));
 }
 
-/* Inline data needs no memory region, and several pieces are put together. */
+/* Inline data needs no memory region; several pieces are gathered. */
 PAIR_CASE(inline_without_region, .inline_data = 64)
 {
 	char text[] = "inline pieces";
@@ -234,7 +234,7 @@ PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
 	check(!ibv_query_qp(p->a.qp, &attr, IBV_QP_CAP, &init), "ibv_query_qp");
 	max = (int)init.cap.max_send_wr;
 	check(max >= 16, "max_send_wr %d", max);
-	/* Reads nobody answers in time cannot be made here; large Writes keep the queue busy. */
+	/* Unanswered Reads cannot be made here; large Writes keep the queue busy. */
 	for (int i = 0; i < 4 * max && !rc; i++) {
 		sge = sge_of(&src, 0, 1 << 20);
 		wr = wr_rdma(IBV_WR_RDMA_WRITE, i, IBV_SEND_SIGNALED, &sge, 1,
@@ -250,9 +250,9 @@ PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
 }
 
 /*
- * A process's places are free again when its requests are taken, so it can post until it is refused more than are
- * pending at a time. What was accepted is done, also when the queue was full because of a Read at its head, or
- * because TCP took no more.
+ * The device frees a process's send queue entries when it takes the requests, so the process can
+ * post more requests than are pending at a time. The accepted requests complete, also when a Read
+ * at the head of the queue blocked it, or TCP took no more.
  */
 static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first)
 {
@@ -299,8 +299,8 @@ static void *scribble(void *stop)
 }
 
 /*
- * Whoever changes a buffer while it is sent gets anything across; but each FPDU has the CRC of what
- * it carries, so the stream goes on.
+ * A process that changes a buffer while it is sent may send any contents; but each FPDU has the CRC
+ * of what it carries, so the stream goes on.
  */
 PAIR_CASE(scribbled_while_it_is_sent, .sq_depth = 32, .rq_depth = 32)
 {
@@ -382,8 +382,8 @@ PAIR_CASE(fenced_read)
 }
 
 /*
- * A user's region is shared by every stream of its PD, so a peer may not invalidate it
- * (RFC 5040, section 5.3): the stream ends. (tests/hostile looks at the region afterwards.)
+ * Every stream of a PD shares a user's region, so a peer may not invalidate it (RFC 5040, section
+ * 5.3): the stream ends. (tests/hostile checks the region afterwards.)
  */
 PAIR_CASE(invalidate_of_a_shared_region_ends_the_stream)
 {
@@ -409,7 +409,7 @@ PAIR_CASE(invalidate_of_a_shared_region_ends_the_stream)
 	      "the other receive was not flushed");
 }
 
-/* No buffer at the receiver: the stream ends, on both sides, soon. */
+/* A Send without a receive ends the stream on both sides, soon. */
 PAIR_CASE(no_receive_buffer_ends_the_stream)
 {
 	struct ibv_send_wr wr;

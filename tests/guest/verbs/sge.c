@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Scatter/gather elements that point where they must not. */
+/* Scatter/gather elements that are not valid. */
 
 #include "common.h"
 
@@ -14,8 +14,8 @@ static bool prepare(struct pair *p)
 /* --- at the sender ---------------------------------------------------------------------------- */
 
 /*
- * The request completes with a protection error, what is behind it is flushed, not an octet of it
- * reaches the peer, and the peer's QP goes down too.
+ * The request completes with a protection error, the requests behind it are flushed, no octet
+ * reaches the peer, and the peer's QP goes into error too.
  */
 static void bad_source(struct pair *p, enum ibv_wr_opcode op, struct ibv_sge bad)
 {
@@ -60,7 +60,9 @@ BAD_SOURCE(write_past_the_end, IBV_WR_RDMA_WRITE, SGE(SRC + 8000, 193, src.mr->l
 BAD_SOURCE(write_with_unknown_key, IBV_WR_RDMA_WRITE, SGE(SRC, 16, 0xfffffff0))
 BAD_SOURCE(a_huge_length, IBV_WR_RDMA_WRITE, SGE(SRC, 0xfffffff0u, src.mr->lkey))
 
-/* The length of a message has 32 bits (RFC 5041, section 5.1); its elements have as many each. */
+/*
+ * The length of a message has 32 bits (RFC 5041, section 5.1); each of its elements may be as long.
+ */
 PAIR_CASE(a_message_of_4_gib, .send_sge = 2)
 {
 	struct ibv_sge sge[2] = { SGE(0, 0x80000000u, 0), SGE(0, 0x80000000u, 0) };

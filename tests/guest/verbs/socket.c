@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What Rust's standard library cannot do to a TCP socket, done to the one that is standard input:
+ * Operations that the Rust standard library lacks, on the TCP socket that is standard input:
  *
- *	socket reset		a close resets the connection from now on
- *	socket window OCTETS	the receive buffer
+ *	socket reset		makes a close reset the connection from now on
+ *	socket window OCTETS	sets the receive buffer
  *	socket urgent HEX	sends octets, the last one urgent
- *	socket extra HEX	sends octets in a segment that the socket knows nothing of, so that what it sends
- *				next has the same numbers: to the peer that repeats them
+ *	socket extra HEX	sends octets in a segment that the socket does not count: to the
+ *				peer its next octets, with the same numbers, repeat these
  */
 #include <arpa/inet.h>
 #include <linux/tcp.h>
@@ -41,7 +41,7 @@ static int urgent(const char *hex)
 	return send(0, octets, n, MSG_OOB) == (ssize_t)n ? 0 : -1;
 }
 
-/* The number of the next octet of a direction. */
+/* Returns the number of the next octet of a direction. */
 static bool number_of(int queue, uint32_t *number)
 {
 	socklen_t len = sizeof(*number);
@@ -50,7 +50,7 @@ static bool number_of(int queue, uint32_t *number)
 	       !getsockopt(0, IPPROTO_TCP, TCP_QUEUE_SEQ, number, &len);
 }
 
-/* The sum of RFC 1071, of an even number of octets. */
+/* Returns the sum of RFC 1071 of an even number of octets. */
 static uint32_t sum(const void *octets, size_t len, uint32_t start)
 {
 	const uint8_t *at = octets;
@@ -88,7 +88,7 @@ static int extra(const char *hex)
 	segment.tcp.doff = sizeof(segment.tcp) / 4;
 	segment.tcp.ack = segment.tcp.psh = 1;
 	segment.tcp.window = 0xffff;
-	/* With the pseudo header of RFC 9293, section 3.1; an odd octet at the end has a zero behind it. */
+	/* With the pseudo header of RFC 9293, section 3.1; a zero pads an odd octet at the end. */
 	check = sum(&here.sin_addr, 4, IPPROTO_TCP + (uint32_t)len);
 	check = sum(&there.sin_addr, 4, check);
 	check = sum(&segment, len + len % 2, check);

@@ -41,7 +41,7 @@ PAIR_CASE(receives, .srq = srq_make)
 	}
 }
 
-/* Who uses up more than his share of a shared queue is known by the queue pair of each completion. */
+/* The queue pair in each completion identifies the consumer of a shared receive. */
 PAIR_CASE(use_is_told_by_queue_pair, .srq = srq_make)
 {
 	struct pair_opts opts = { .beside = &p->b };
@@ -60,7 +60,7 @@ PAIR_CASE(use_is_told_by_queue_pair, .srq = srq_make)
 		if (!post_recv(&p->b, i, &dst, i * 16, 16))
 			goto out;
 	for (int i = 0; i < SRQ_DEPTH; i++) {
-		/* The other one takes three of four. */
+		/* The other QP uses three of four. */
 		bool greedy = i % 4;
 		struct end *from = greedy ? &other.a : &p->a;
 		struct ibv_sge sge = sge_of(greedy ? &from_other : &src, 0, 16);
@@ -100,7 +100,7 @@ static bool arm(struct ibv_srq *srq, int limit)
 	return !rc;
 }
 
-/* The event comes once, when fewer than `limit` receives are left; then it has to be armed anew. */
+/* The event comes once, when fewer than `limit` receives are left; then it must be armed again. */
 PAIR_CASE(limit_event, .srq = srq_make)
 {
 	struct ibv_context *ctx = p->a.id->verbs;
@@ -132,7 +132,7 @@ PAIR_CASE(limit_event, .srq = srq_make)
 	      "no event after arming anew");
 }
 
-/* Armed above what is there, the event comes at once (or with the next receive at the latest). */
+/* If armed above the fill, the event comes at once (or with the next receive at the latest). */
 PAIR_CASE(limit_above_the_fill, .srq = srq_make)
 {
 	struct ibv_context *ctx = p->a.id->verbs;
@@ -147,7 +147,7 @@ PAIR_CASE(limit_above_the_fill, .srq = srq_make)
 	check(soon || async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON), "no event");
 }
 
-/* A consumer of an SRQ learns from this event that a broken QP takes no more from it. */
+/* This event tells the consumer of an SRQ that a broken QP takes no more receives from it. */
 PAIR_CASE(last_wqe_after_disconnect, .srq = srq_make)
 {
 	struct ibv_context *ctx = p->a.id->verbs;
@@ -174,7 +174,10 @@ PAIR_CASE(last_wqe_after_modify, .srq = srq_make)
 	      async_list(ctx));
 }
 
-/* Once, however often it flushes what is posted after that; and again when it was reset and breaks anew. */
+/*
+ * It comes once, however many requests are flushed afterwards; and again after a reset and a new
+ * error.
+ */
 PAIR_CASE(last_wqe_is_told_once, .srq = srq_make)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -202,7 +205,7 @@ PAIR_CASE(last_wqe_is_told_once, .srq = srq_make)
 	check(async_seen(ctx, told, qp, SOON), "seen after a reset: %s", async_list(ctx));
 }
 
-/* Receives of an SRQ belong to nobody: a QP that breaks does not flush them, others use them. */
+/* A QP in error does not flush the receives of an SRQ; other QPs use them. */
 PAIR_CASE(receives_outlive_a_queue_pair, .srq = srq_make)
 {
 	must(prepare(p));
@@ -252,7 +255,7 @@ static bool post_some(struct pair *p, int from, int to)
 	return true;
 }
 
-/* Each takes the receive that is next. */
+/* Each QP takes the next receive. */
 static bool use_some(struct pair *p, int from, int to)
 {
 	struct ibv_wc wc;
@@ -264,7 +267,7 @@ static bool use_some(struct pair *p, int from, int to)
 	return true;
 }
 
-/* What is posted stays posted, in its order, also where the old ring and the new one have wrapped. */
+/* Posted receives stay posted, in order, also if the old ring and the new one have wrapped. */
 PAIR_CASE(resized_with_receives_in_it, .srq = srq_make)
 {
 	struct ibv_device_attr device;

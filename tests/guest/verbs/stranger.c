@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Strangers at the port where queue pairs find each other: none of them gets in, none of them keeps the
- * right one out, and nothing of them is kept. */
+/*
+ * Unauthorised peers at the pairing port: none connects, none blocks the right peer, and they leave
+ * no state.
+ */
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -27,7 +29,7 @@ static void put32(uint8_t *at, uint32_t value)
 	memcpy(at, &value, 4);
 }
 
-/* What `from` would say to call `to`. */
+/* Makes the Request with which `from` calls `to`. */
 static void make_request(uint8_t *frame, const struct side *from, const struct side *to)
 {
 	uint8_t *announcement = frame + ANNOUNCEMENT_AT;
@@ -47,7 +49,7 @@ static void make_request(uint8_t *frame, const struct side *from, const struct s
 	put32(announcement + 20, to->psn);
 }
 
-/* Connects to the port of the device; -1 (without failing) if that is refused. */
+/* Connects to the port of the device; returns -1 (without failing) if refused. */
 static int open_connection(const char *from)
 {
 	struct sockaddr_storage to;
@@ -70,7 +72,7 @@ static int open_connection(const char *from)
 	return fd;
 }
 
-/* What comes back within a time: octets, 0 for the end, -1 for nothing. */
+/* Returns what arrives within a time: octets, 0 for the end, -1 for nothing. */
 static ssize_t answer(int fd, int ms)
 {
 	struct pollfd wait = { .fd = fd, .events = POLLIN };
@@ -83,7 +85,7 @@ static ssize_t answer(int fd, int ms)
 	return len < 0 ? 0 : len;
 }
 
-/* The frame is not answered but ends the connection. */
+/* Checks that the frame is not answered but ends the connection. */
 static bool is_closed(const char *from, const uint8_t *frame, size_t len, const char *what)
 {
 	int fd = open_connection(from);
@@ -107,7 +109,7 @@ static long refusals(void)
 	return device_counter(ctx, "pairing_refusals");
 }
 
-/* Runs a body while a waits for b to call; b does in the end, and must be served. */
+/* Runs a body while a waits for b to call; b calls in the end, and must be served. */
 #define WAITING_CASE(name)                                                                         \
 	static void name##_body(struct side *a, struct side *b);                                   \
 	static void name(void)                                                                     \
@@ -125,7 +127,7 @@ static long refusals(void)
 	}                                                                                          \
 	static void name##_body(struct side *a, struct side *b)
 
-/* The others prove nothing if this one fails. */
+/* If this case fails, the others prove nothing. */
 static void the_right_request_is_answered(void)
 {
 	struct side a, b;
@@ -138,7 +140,7 @@ static void the_right_request_is_answered(void)
 		send(fd, frame, sizeof(frame), MSG_NOSIGNAL);
 		if (answer(fd, SOON) != REQUEST_LEN)
 			fail("no Reply");
-		/* Who says no more is forgotten. */
+		/* A connection that is closed is forgotten. */
 		close(fd);
 		sleep_ms(50);
 		if (qp_state(a.qp) != IBV_QPS_RTR)
@@ -149,8 +151,10 @@ static void the_right_request_is_answered(void)
 	sides_close(&a, &b);
 }
 
-/* Changes each octet of an announcement up to `end`, but for what may be anything: features and reserved
- * flags. */
+/*
+ * Changes each octet of an announcement up to `end`, except those that may have any value: features
+ * and reserved flags.
+ */
 static bool wrong_octets(const struct side *from, const struct side *to, int end)
 {
 	uint8_t right[REQUEST_LEN], frame[REQUEST_LEN];
@@ -162,7 +166,7 @@ static bool wrong_octets(const struct side *from, const struct side *to, int end
 		if (i == 6 || i == 7)
 			continue;
 		memcpy(frame, right, sizeof(frame));
-		/* The flag is that the PSN is there. */
+		/* The flag says that the PSN is present. */
 		frame[ANNOUNCEMENT_AT + i] ^= i == 5 ? 0x80 : 1;
 		snprintf(what, sizeof(what), "octet %d", i);
 		if (!is_closed(NULL, frame, sizeof(frame), what))
@@ -173,7 +177,7 @@ static bool wrong_octets(const struct side *from, const struct side *to, int end
 
 WAITING_CASE(wrong_in_any_octet)
 {
-	/* Which PSN it begins with, who waits has not been told: the last four octets. */
+	/* The waiting end does not know the initial PSN yet: the last four octets. */
 	int known = ANNOUNCEMENT_LEN - 4;
 	long before = refusals();
 
@@ -221,7 +225,7 @@ WAITING_CASE(another_length)
 	must(is_closed(NULL, frame, REQUEST_LEN + 1, "an octet behind it"));
 }
 
-/* All is right but the address: not a single octet has to be sent. */
+/* A valid frame from a wrong address: the connection is refused before an octet arrives. */
 WAITING_CASE(from_another_address)
 {
 	uint8_t frame[REQUEST_LEN];
@@ -233,7 +237,7 @@ WAITING_CASE(from_another_address)
 	check(refusals() - before == 2, "%ld refusals", refusals() - before);
 }
 
-/* Half a frame waits for its other half, though not for ever, and is in nobody's way. */
+/* Half a frame waits for its other half, for a limited time, and blocks no other connection. */
 WAITING_CASE(half_a_frame)
 {
 	uint8_t frame[REQUEST_LEN];
@@ -248,7 +252,10 @@ WAITING_CASE(half_a_frame)
 	check(now_ms() - begin < 7000, "after %lld ms", (long long)(now_ms() - begin));
 }
 
-/* An old frame: once its queue pairs have met it opens nothing, neither now nor after a reset. */
+/*
+ * A replayed frame: once its queue pairs have connected it connects nothing, neither now nor after
+ * a reset.
+ */
 static void replayed(void)
 {
 	struct side a, b;
@@ -260,7 +267,7 @@ static void replayed(void)
 
 		make_request(frame, &b, &a);
 		if (side_rts(&a) && side_rts(&b) && traffic(&a, &b)) {
-			/* Somebody else waits, so that somebody listens. */
+			/* Another QP waits, so that the port is listened on. */
 			if (side_open(&other, ctx, 0) && side_rtr(&other, &b))
 				is_closed(NULL, frame, sizeof(frame), "while it is up");
 			side_close(&other);
@@ -275,7 +282,7 @@ static void replayed(void)
 	sides_close(&a, &b);
 }
 
-/* Who connects and says nothing takes places, but not all of them for long. */
+/* Silent connections use up places, but not all of them for long. */
 static void silent_ones(void)
 {
 	enum { STRANGERS = 400 };
@@ -287,7 +294,7 @@ static void silent_ones(void)
 	addr_with_port(&to, port);
 	if (sides_open(&a, &b, ctx, 0) && side_rtr(&a, &b)) {
 		for (int i = 0; i < STRANGERS; i++) {
-			/* It is TCP's business who has to wait. */
+			/* TCP decides which connections wait. */
 			fds[i] = socket(test_addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
 			connect(fds[i], (struct sockaddr *)&to, sizeof(struct sockaddr_in));
 		}
@@ -314,7 +321,10 @@ static long limited(void)
 	return device_counter(ctx, "pairing_limited");
 }
 
-/* Calls at once with many wrong PSNs, and behind them with the right one; says whether that is answered. */
+/*
+ * Calls at once with many wrong PSNs, and then with the right one; returns whether that is
+ * answered.
+ */
 static bool guess(const struct side *from, const struct side *to, bool *answered)
 {
 	enum { GUESSES = 16 };
@@ -341,20 +351,25 @@ static bool guess(const struct side *from, const struct side *to, bool *answered
 	return true;
 }
 
-/* Who guesses is not told when a guess is right; and when it stops, the right one comes in. */
+/*
+ * During guessing even a right PSN is rejected; once the guessing stops, the right peer connects.
+ */
 WAITING_CASE(too_many_wrong_guesses_and_a_right_one_is_refused_too)
 {
 	int64_t end = now_ms() + 6 * SOON;
 	bool answered = true;
 
-	/* A machine that is slow enough may compare all of them, since it takes longer than they count. */
+	/*
+	 * A slow machine may compare all of them, since its work outlasts the interval of the
+	 * limit.
+	 */
 	for (long before = limited(); answered || limited() == before;) {
 		must(guess(b, a, &answered));
 		check(now_ms() < end, "all are compared");
 	}
 }
 
-/* Whoever knows both numbers of one that may call itself is let in whatever others guess. */
+/* A peer that knows both numbers of a QP which may itself call connects despite others' guesses. */
 static void guesses_are_no_hindrance_where_two_numbers_are_known(void)
 {
 	int64_t end = now_ms() + 6 * SOON;
@@ -363,7 +378,7 @@ static void guesses_are_no_hindrance_where_two_numbers_are_known(void)
 	struct side a, b;
 
 	if (sides_open(&a, &b, ctx, 0) && side_rtr(&a, &b) && side_rts(&a)) {
-		/* It calls too, and then its own call may go first. */
+		/* It calls too, and its own call may win. */
 		while (!answered && guess(&b, &a, &answered))
 			if (now_ms() > end) {
 				fail("kept out");
@@ -391,7 +406,7 @@ static long free_kb(void)
 	return kb;
 }
 
-/* Ten thousand connections that guess; what is left of them is counted. */
+/* Ten thousand guessing connections; counts what remains of them. */
 WAITING_CASE(ten_thousand)
 {
 	int count = getenv("STRANGERS") ? atoi(getenv("STRANGERS")) : 10000;
@@ -404,11 +419,11 @@ WAITING_CASE(ten_thousand)
 		int fd = open_connection(i % 4 == 3 ? "127.0.0.1" : NULL);
 
 		check(fd >= 0, "connection %d: %s", i, strerror(errno));
-		/* A PSN that is not the right one. */
+		/* A wrong PSN. */
 		put32(frame + ANNOUNCEMENT_AT + 16, (b->psn ^ (1 + i)) & 0xffffff);
 		if (i % 4 < 2)
 			send(fd, frame, sizeof(frame), MSG_NOSIGNAL);
-		/* Some wait for what comes, the others have gone when they are looked at. */
+		/* Some wait for an answer, the others are closed before they are handled. */
 		if (i % 64 == 0)
 			check(answer(fd, SOON) <= 0, "an answer");
 		setsockopt(fd, SOL_SOCKET, SO_LINGER, &abort, sizeof(abort));

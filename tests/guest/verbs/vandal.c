@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A process that writes random octets into all the queues that it shares with the device, while requests of
- * its own are on their way: it breaks its own queue pairs, and no one else's. A bystander on the same device
- * moves data all the time, and compares it.
+ * A process writes random octets into all queues that it shares with the device, while its requests
+ * are under way: it breaks its own queue pairs, and no others. A bystander on the same device moves
+ * and compares data all the time.
  *
- * The vandal is a process of its own, started again and again. Its library too reads those queues; once it
- * has crashed of them, the vandal does without it and rings on. VANDAL_SECONDS in the environment is for how long (default 8).
+ * The vandal is a child process, started again and again. Its library reads those queues too; once
+ * the library has crashed, the vandal goes on ringing doorbells without it. VANDAL_SECONDS in the
+ * environment is the duration (default 8).
  *
- * What one child is told: `vandal ADDRESS SEED`. It says on its way what it did, in memory shared with the
+ * A child runs as `vandal ADDRESS SEED`, and counts what it does in memory shared with the
  * bystander.
  */
 
@@ -21,15 +22,18 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-/* How long one child goes on at most, and once all of its queue pairs are in error, in milliseconds. */
+/*
+ * The longest run of one child, and how long it goes on once all of its queue pairs are in error,
+ * in milliseconds.
+ */
 #define SPREE (700 * slow)
 #define ENCORE 50
-/* What the shared memory is called among the descriptors of a child. */
+/* The descriptor of the shared memory in a child. */
 #define TALLY_FD 200
 
 extern char **environ;
 
-/* What the children have done, of all of them together. */
+/* The sums of what all children have done. */
 struct tally {
 	unsigned int pairs;	/* connections made */
 	unsigned int octets;	/* written into queues */
@@ -44,7 +48,7 @@ static struct tally *tally;
 static struct mapping queues[64];
 static size_t queue_count;
 
-/* As any(), which has one state for all threads. */
+/* Like any(), which has one state for all threads. */
 static uint32_t of(uint32_t *state)
 {
 	*state ^= *state << 13;
@@ -53,7 +57,10 @@ static uint32_t of(uint32_t *state)
 	return *state;
 }
 
-/* A queue's indexes or flags, a few octets anywhere, all of it: by turns, since each hides the others. */
+/*
+ * Overwrites a queue's indexes or flags, a few octets anywhere, or all of it: by turns, since each
+ * hides the others.
+ */
 static void *scribble(void *seed)
 {
 	uint32_t state = (uint32_t)(uintptr_t)seed | 1;
@@ -78,7 +85,7 @@ static void *scribble(void *seed)
 		for (unsigned int i = 0; i < n; i++)
 			((volatile uint8_t *)m->start)[of(&state) % reach] = (uint8_t)of(&state);
 		__atomic_fetch_add(&tally->octets, n, __ATOMIC_RELAXED);
-		/* Now and then requests get through unspoilt. */
+		/* Lets some requests through intact. */
 		if (of(&state) % 4 == 0)
 			sleep_ms(1 + of(&state) % 4);
 	}
@@ -92,7 +99,7 @@ static void ring(struct pair *p)
 	__atomic_fetch_add(&tally->doorbells, 2, __ATOMIC_RELAXED);
 }
 
-/* One request each way, by the library. */
+/* Posts one request each way, by the library. */
 static void post_some(struct pair *p, const struct region *mine, const struct region *theirs)
 {
 	struct ibv_sge sge = sge_of(mine, any() % 4096, any() % 4096);
@@ -127,12 +134,12 @@ static void on_crash(int signal)
 	siglongjmp(crashed, 1);
 }
 
-/* Never returns to the library's ways of cleaning up, which would read what is in the queues. */
+/* Never returns to the library's cleanup, which would read the queues. */
 static void vandal(uint32_t seed)
 {
 	struct pair_opts opts = { .sq_depth = 64, .rq_depth = 64, .depth = 4,
 				  .srq = seed % 2 ? srq_make : NULL };
-	/* Static, since a crash jumps out of whatever holds them in registers. */
+	/* Static, since a crash discards register contents. */
 	static struct region mine[2], theirs[2];
 	static struct pair pairs[2];
 	static bool library = true, broken[4];
@@ -157,7 +164,7 @@ static void vandal(uint32_t seed)
 	if (!queue_count || pthread_create(&thread, NULL, scribble, (void *)(uintptr_t)seed))
 		_exit(4);
 	end = now_ms() + SPREE;
-	/* A queue full of lies may keep the library from coming back. */
+	/* A corrupted queue may keep the library from returning. */
 	alarm(2 * SPREE / 1000 + 1);
 	signal(SIGSEGV, on_crash);
 	signal(SIGBUS, on_crash);
@@ -191,7 +198,7 @@ static pid_t start(uint32_t seed)
 	pid_t pid;
 
 	snprintf(text, sizeof(text), "%u", seed);
-	/* Two ports for each, which nobody else has. */
+	/* Two ports for each child, which no other process uses. */
 	snprintf(port, sizeof(port), "%d", next_port() + 20000 + 2 * (int)(seed % 1000));
 	setenv("PORT", port, 1);
 	if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ))
@@ -199,7 +206,7 @@ static pid_t start(uint32_t seed)
 	return pid;
 }
 
-/* A Write, a Read of the same and a Send, each compared; `n` makes them differ. */
+/* Does a Write, a Read of the same and a Send, each compared; `n` makes them differ. */
 static bool round_trip(struct pair *p, struct region *here, struct region *there, struct region *in,
 		       uint32_t n)
 {
@@ -256,7 +263,7 @@ PAIR_CASE(only_its_own_queue_pairs_fail, .sq_depth = 16, .rq_depth = 16)
 			child = -1;
 			check(!WIFEXITED(status) || WEXITSTATUS(status) <= 1,
 			      "vandal %u could not begin: %d", children, WEXITSTATUS(status));
-			/* Its library may hang of what it reads, and is then stopped. */
+			/* Its library may hang on corrupted contents; the alarm stops it. */
 			check(WIFEXITED(status) || WTERMSIG(status) == SIGALRM,
 			      "vandal %u: signal %d", children, WTERMSIG(status));
 		}
