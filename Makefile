@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# For people; Kbuild is for the kernel's build system.
+# For users; Kbuild is for the kernel's build system.
 #
 #   make [KDIR=...]     builds riwarp.ko for a kernel whose build tree has the Rust side
 #   make install        installs it for the running kernel
 #
-# Everything below needs only a Debian (12 or later) with make and git, root, its package mirror and, for tests,
-# the Rust package registry. It makes a small Debian of its own with the kernel, the compilers and the RDMA programs
-# (minutes, the first time; qemu/README.md), builds there, and boots the result in QEMU.
+# Everything below needs only a Debian (12 or later) with make and git, root, its package mirror and,
+# for tests, the Rust package registry. It makes a small Debian of its own with the kernel, the
+# compilers and the RDMA programs (minutes, the first time; qemu/README.md), builds there, and boots
+# the result in QEMU.
 #
 #   make demo           two machines talk RDMA through riwarp; TYPE=riwarp_siw for that link type
 #   make demo-nvme      a disk over NVMe-oF by riwarp, siw and TCP
 #   make demo-iser      the same over iSER and iSCSI
 #   make test           the tests that are part of every change; closes with "N passed, N failed". Some are for a debug
-#                       kernel, which is made for them (the first time: 20 minutes or so on two processors).
+#                       kernel, which is made for them (the first time: about 20 minutes on two processors).
 #                       tests/run-all says how to run others, or all
 #   make kunit          the tests inside that kernel, and nothing else
-#   make soak           generated adversity: ten minutes of each fuzz target, then of mutated conversations and of spoilt
+#   make soak           fuzzing: ten minutes of each fuzz target, then of mutated conversations and of corrupted
 #                       queues in that kernel; SECONDS=n is the time of each. Then mutants of the driver, each of which has
 #                       to fail a suite (tests/mutation)
 #   make coverage       the lines of the protocol core that its tests run
-#   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." asks for a part of them
+#   make bench          riwarp beside siw, in figures; BENCH="NAME=VALUE..." selects some of them
 #   make check          formatting, lints, docs/conformance.md, and the tests that need no kernel
 #   make kdir           the kernel tree to build against, and nothing more
 #   make modules        riwarp.ko for that kernel
@@ -73,7 +74,7 @@ coverage: kdir
 fmt: kdir
 	@qemu/chroot rustfmt --edition 2021 $$(git ls-files '*.rs')
 
-# Kbuild cleans; which kernel tree it cleans for does not matter.
+# Kbuild cleans, for any kernel tree.
 clean:
 	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
 	else qemu/chroot make -C /kdir M=/riwarp clean; fi
