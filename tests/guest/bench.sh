@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What tests/bench shows, measured in one guest: riwarp and siw side by side, each with both ends of a
-# connection on one device, so that the path is the loopback interface and nothing else differs. Runs
-# of the devices alternate, so that a slow spell of the machine meets all of them. Prints
+# The measurements of tests/bench, in one guest: riwarp and siw side by side, each with both ends of
+# a connection on one device, so that the path is the loopback interface and nothing else differs.
+# Runs of the devices alternate, so that a slow spell of the machine affects all of them. Prints
 #
 #     row MTU PROGRAM SIZE DEVICE FIGURE     (MiB/s for _bw, us for _lat)
 #
-# Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw; riwarp: by the same
-# library, CRC off; riwarp-crc; riwarp-rxe: by librxe, CRC off), ROUNDS; BW64: requests in a run of 64 octets.
+# Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw; riwarp: by the same library, CRC off;
+# riwarp-crc; riwarp-rxe: by librxe, CRC off), ROUNDS; BW64: requests in a run of 64 octets.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,7 +18,7 @@ SIZES=${SIZES:-64 4096 65536 1048576}
 DEVICES=${DEVICES:-siw riwarp riwarp-crc}
 ROUNDS=${ROUNDS:-3}
 
-# device NUMBER TYPE: one that does nothing but stand for an address of this host.
+# device NUMBER TYPE: adds a dummy netdev with an address of this host, and its RDMA device.
 device() {
 	ip link add "b$1" type dummy
 	NETDEVS_MADE+=("b$1")
@@ -44,7 +44,7 @@ one() {
 	printf 'row\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$2" "$3" "$1" "$(perftest_figure "$2")"
 }
 
-# Enough for half a second and more, at what siw does on an emulated processor.
+# Enough for half a second and more, at the rate of siw on an emulated processor.
 iterations() {
 	case $1/$2 in
 	*_bw/64) echo "${BW64:-5000}" ;;

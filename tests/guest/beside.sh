@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The kernel's own driver of the same number, rdma_rxe, beside ours: neither takes the other's devices
-# for its own. Its unloading takes all devices of the number out of service, ours too.
+# The kernel's own driver of the same number, rdma_rxe, beside riwarp: neither takes the other's
+# devices for its own. Unloading it takes all devices of the number out of service, riwarp's too.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 TYPE=riwarp
 
-# Once more what both drivers hear of an interface.
+# Repeats the interface events that both drivers receive.
 shake() {
 	ip_ns "$NS_B" link set "$NET_B" mtu 1400
 	ip_ns "$NS_B" addr add 10.99.1.1/24 dev "$NET_B"
@@ -36,7 +36,8 @@ on_one_interface() {
 	rping_pair 4 5 -V
 }
 
-# Both drivers refuse a second device of their own on an interface, not one of the other's.
+# Both drivers reject a second device of their own on an interface, but accept one beside the other
+# driver.
 second_device() {
 	in_ns "$NS_B" rdma link add other type rxe netdev "$NET_B"
 	! in_ns "$NS_B" rdma link add second type "$TYPE" netdev "$NET_B" || die "a second one of ours"
@@ -44,7 +45,7 @@ second_device() {
 	in_ns "$NS_B" rdma link del other
 }
 
-# The other driver is unloaded while processes use our device.
+# Unloads the other driver while processes use the device of riwarp.
 other_driver_goes() {
 	start "$NS_B" "$TMP/watch" ibv_asyncwatch -d "$DEV_B"
 	start "$NS_B" "$TMP/server" rping -s -a "$IP4_B" -p "$PORT"

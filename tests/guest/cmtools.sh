@@ -16,7 +16,7 @@ ucmatose_pair() {
 	grep -q 'return status 0' "$SERVER_OUT" || die "server: $(last_line "$SERVER_OUT")"
 }
 
-# Its server stays, so only the client's status counts.
+# The server keeps running, so only the status of the client counts.
 ends_up "${TOPOLOGY:-netns}"
 try rdma_client_server 40 client_server
 try rdma_xclient_xserver 40 xclient_xserver

@@ -30,12 +30,12 @@ namespace_exits() {
 		in_ns gone rdma link add n0 type "$TYPE" netdev d0
 		netns_del gone
 	done
-	# Unloading waits for whatever is still on its way out.
+	# Unloading waits for objects that are still being destroyed.
 	rmmod "$MODULE"
 	modprobe "$MODULE"
 }
 
-# The initial namespace takes care of itself.
+# The initial namespace cleans up after itself.
 initial_namespace() {
 	ends_up self
 	rping_pair 4 3 -V

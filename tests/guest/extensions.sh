@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What only the library with all operations can ask for: atomic operations, Immediate Data.
+# Operations that only the library with all operations offers: atomic operations, Immediate Data.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Many connections whose peers want little or nothing: what they cost while nothing goes on. COUNT: how many of each.
+# Many connections whose peers are idle or nearly so: what they cost meanwhile. COUNT: how many of
+# each.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 COUNT=${COUNT:-400}
-# Not below /sys, of which `ip netns exec` mounts another one.
+# Not below /sys, which `ip netns exec` mounts anew.
 TRACING=$TMP/tracing
 
-# The rest is said in Python, which plays the peers and tells the puppet at end B what to do.
+# The rest is in Python, which plays the peers and sends commands to the puppet at end B.
 run_idle() {
 	# shellcheck disable=SC2086
 	PYTHONUNBUFFERED=1 in_ns "$NS_A" python3 "$GUEST_DIR/idle.py" "$1" "$COUNT" "$IP4_B" "$PORT" "$TRACING" \
