@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scatter/gather lists, resolved: from keys and addresses to regions.
+//! Resolved scatter/gather lists: from keys and addresses to regions.
 //!
-//! What enters: the elements of a work request, of which nothing has been checked. What leaves: a
-//! [`Slices`], and copies between it and the wire. That every element lies inside a region of the
-//! queue pair's protection domain, with the rights that are needed, is checked when the list is
-//! resolved or, if one copy takes all of it, by that copy. A region may still be revoked after
-//! that; each copy enters it anew and fails if it is gone (RDMAP-165).
+//! A [`Slices`] is made from the unchecked elements of a work request, and copies between memory
+//! and the wire. Each element must lie inside a region of the queue pair's protection domain, with
+//! the rights needed. This is checked when the list is resolved or, if one copy takes all of it, by
+//! that copy. A region may be revoked later; each copy accesses it anew and fails if it is gone
+//! (RDMAP-165).
 //!
 //! Context: any; nothing here sleeps.
 
@@ -49,9 +49,9 @@ mod tests;
 /// Why a copy was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotCopied {
-    /// The memory is not there; it has to be brought in first. A part may have been copied.
+    /// The memory must be paged in first. A part may have been copied.
     Absent,
-    /// So the request ends.
+    /// The request ends with this status.
     Refused(WcStatus),
 }
 
@@ -63,7 +63,7 @@ impl From<WcStatus> for NotCopied {
 }
 
 impl From<Error> for NotCopied {
-    /// What a copy says that was not made.
+    /// Converts the error of a failed copy.
     #[cold]
     fn from(error: Error) -> Self {
         if error == EAGAIN {
@@ -74,10 +74,10 @@ impl From<Error> for NotCopied {
     }
 }
 
-/// The region under the STag that was asked for last.
+/// Caches the region that was looked up last.
 ///
-/// Most streams use few regions, one message after the other; a hit costs one comparison. A region
-/// in here may have been revoked since: the check inside it says so.
+/// Most streams use few regions, one message after the other; a hit costs one comparison. A cached
+/// region may have been revoked since; the check under its guard detects that.
 #[derive(Default)]
 pub(crate) struct RegionCache(Option<Arc<Region>>);
 
@@ -118,11 +118,11 @@ impl Slice {
         })
     }
 
-    /// Places `len` octets, which wait at `pos`, from `offset` on.
+    /// Places the `len` octets at `pos` of the received data, from `offset` on.
     ///
     /// # Errors
     ///
-    /// The region was revoked meanwhile, or has other rights now; or its memory is not there.
+    /// The region was revoked meanwhile, its rights changed, or its memory is not present.
     pub(crate) fn place(
         &self,
         pd: PdId,
@@ -138,8 +138,8 @@ impl Slice {
         })
     }
 
-    /// Places `len` octets, which wait at `pos`, at the front. All of the slice is checked, also
-    /// what is behind them.
+    /// Places the `len` octets at `pos` at the front. Checks all of the slice, also what lies
+    /// behind them.
     fn place_first(
         &self,
         pd: PdId,
@@ -158,7 +158,7 @@ impl Slice {
         })
     }
 
-    /// Places octets from a private buffer at the front.
+    /// Places octets of a private buffer at the front.
     ///
     /// # Errors
     ///
@@ -170,17 +170,17 @@ impl Slice {
         })
     }
 
-    /// The key that the work request named.
+    /// Returns the key that the work request named.
     pub(crate) fn key(&self) -> Stag {
         self.key
     }
 
-    /// I/O virtual address of the first octet.
+    /// Returns the I/O virtual address of the first octet.
     pub(crate) fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Checks once more and copies, both in one visit of the region.
+    /// Checks again and copies under one guard of the region.
     #[inline]
     pub(crate) fn inside(
         &self,
@@ -202,20 +202,20 @@ impl Slice {
     }
 }
 
-/// A resolved list; empty elements are left out.
+/// A resolved list without its empty elements.
 #[derive(Clone, Default)]
 pub(crate) struct Slices {
     pub(crate) list: [Option<Slice>; MAX_SGE],
-    /// Places in use: all behind them are empty.
+    /// Entries in use; all later ones are empty.
     pub(crate) used: usize,
 }
 
 impl Slices {
-    /// Checks every element of `list` and takes it over.
+    /// Takes over the elements of `list` and checks each one.
     ///
     /// # Errors
     ///
-    /// One of the elements may not be used so by the protection domain `pd`.
+    /// The protection domain `pd` may not use one of the elements this way.
     pub(crate) fn resolve(
         &mut self,
         list: &Payload,
@@ -232,11 +232,12 @@ impl Slices {
         Ok(())
     }
 
-    /// Takes the elements of `list` over, for one copy of all of it: that checks them.
+    /// Takes over the elements of `list` unchecked, for one copy of the whole list, which checks
+    /// them.
     ///
     /// # Errors
     ///
-    /// One of the elements has no region.
+    /// One of the elements names no region.
     #[inline]
     pub(crate) fn find(
         &mut self,
@@ -245,7 +246,7 @@ impl Slices {
         cache: &mut RegionCache,
     ) -> Result<(), WcStatus> {
         let mut sges = list.sges();
-        // Most often it is one element, of the same region as the last time.
+        // The usual case: one element, of the same region as the last time.
         if let ([Some(slice), ..], 1, 1) = (&mut self.list, self.used, sges.len()) {
             if let Some(sge) = sges.next().filter(|sge| sge.len != 0) {
                 let key = Stag::new(sge.lkey);
@@ -258,7 +259,7 @@ impl Slices {
         self.find_each(list, device, cache)
     }
 
-    /// The rest of [`Slices::find`].
+    /// The general case of [`Slices::find`].
     fn find_each(
         &mut self,
         list: &Payload,
@@ -271,7 +272,7 @@ impl Slices {
             let key = Stag::new(sge.lkey);
             let region = cache.get(device, key).ok_or(WcStatus::LocalProtection)?;
             match places.next() {
-                // The same region as the last time, as most often.
+                // The same region as the last time, which is usual.
                 Some(Some(slice)) if Arc::ptr_eq(&slice.region, region) => {
                     (slice.key, slice.addr, slice.len) = (key, sge.addr, sge.len);
                 }
@@ -286,7 +287,7 @@ impl Slices {
                 None => return Err(WcStatus::LocalProtection),
             }
             used += 1;
-            // Should the next one fail, all places in use are still known.
+            // If the next element fails, `used` still covers all entries in use.
             self.used = self.used.max(used);
         }
         let stale = self.used.saturating_sub(used);
@@ -295,7 +296,7 @@ impl Slices {
         Ok(())
     }
 
-    /// The first element; [`None`] if the list holds no octets.
+    /// Takes the first element; [`None`] if the list holds no octets.
     pub(crate) fn take_first(&mut self) -> Option<Slice> {
         let [first, ..] = &mut self.list;
         first.take()
@@ -322,8 +323,8 @@ impl Slices {
         })
     }
 
-    /// Places the `len` octets that wait at `pos` at the front of a list of one element that was
-    /// only looked for ([`Slices::find`]), and checks it.
+    /// Checks a list of one element from [`Slices::find`], and places the `len` octets at `pos` at
+    /// its front.
     pub(crate) fn place_first(
         &self,
         pd: PdId,
@@ -338,7 +339,7 @@ impl Slices {
         }
     }
 
-    /// Places the `len` octets that wait at `pos` at `offset` of the list.
+    /// Places the `len` octets at `pos` of the received data at `offset` of the list.
     pub(crate) fn place(
         &self,
         pd: PdId,
@@ -363,7 +364,7 @@ impl Slices {
         })
     }
 
-    /// The first slice, if the whole range is inside it, as most often.
+    /// Returns the first slice if it contains the whole range, which is usual.
     #[inline]
     fn first_with(&self, offset: u32, len: usize) -> Option<&Slice> {
         let [first, ..] = &self.list;
@@ -396,7 +397,7 @@ impl Slices {
             skip = 0;
             done += piece;
         }
-        // A list that is shorter than the message was refused before.
+        // A list shorter than the message was refused before.
         if done == len {
             Ok(())
         } else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From an STag to the region that it names.
+//! Looks up the region that an STag names.
 //!
 //! The index (24 bits) finds the region in the device's table, the key (8 bits) must match. The
 //! table takes indices from anywhere in their range, so that a peer cannot foresee them (RFC 5040,
@@ -18,13 +18,13 @@ use crate::{
     mem::mr::Region, //
 };
 
-/// The indices that regions get. Index 0 is left out, so that no region has STag 0, which messages
-/// carry that name no region.
+/// The indices of regions. Index 0 is left out, so that no region has STag 0, which messages carry
+/// that name no region.
 pub(crate) const INDICES: Range<u32> = 1..Stag::INDEX_MAX + 1;
 
 impl Device {
-    /// Finds the region that has exactly this STag now. Whether it may be used is for the check to
-    /// say.
+    /// Finds the region whose current STag is exactly this one. The caller checks whether it may be
+    /// used.
     ///
     /// Context: any.
     pub(crate) fn region(&self, stag: Stag) -> Option<Arc<Region>> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a consumer holds of a region: how it is registered, with which rights, and deregistered.
+//! A consumer's handle of a region: registration, rights, deregistration.
 //!
 //! Context: process, except for [`Mr::map_list`].
 
@@ -52,25 +52,25 @@ pub(crate) const MAX_FAST_REG_PAGES: u32 = 4096;
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
 const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
 
-/// What a consumer holds of a region.
+/// A consumer's memory region.
 pub(crate) struct Mr {
     pub(crate) region: Arc<Region>,
     pub(super) device: Arc<Device>,
-    /// The rights that it was made with, as the consumer asked for them.
+    /// The rights that the consumer asked for.
     pub(super) access: AccessFlags,
-    /// The room for the pages of a region for fast registration.
+    /// The pages of a region for fast registration.
     pages: Option<Arc<KernelPages>>,
     _reservation: Reservation,
 }
 
-/// What a region is at a moment.
+/// The current state of a region.
 pub(crate) struct MrState {
     pub(crate) kind: Kind,
-    /// Its key leads to its memory.
+    /// Its key gives access to its memory.
     pub(crate) valid: bool,
-    /// The rights that it gives.
+    /// The rights that it grants.
     pub(crate) access: AccessFlags,
-    /// How many windows are bound to it.
+    /// Number of windows bound to it.
     pub(crate) windows: u32,
 }
 
@@ -124,8 +124,8 @@ impl Mr {
         Ok(Self::insert(pd, Kind::User, None, body, request.access)?.created())
     }
 
-    /// Makes the region that is all of kernel memory. Its domain belongs to a kernel consumer; the
-    /// rights are those it asks for.
+    /// Makes the region that covers all kernel memory, with the rights asked for. Its domain
+    /// belongs to a kernel consumer.
     pub(crate) fn dma(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
@@ -159,8 +159,8 @@ impl Mr {
         Ok(Self::insert(pd, Kind::FastReg, None, body, AccessFlags::empty())?.created())
     }
 
-    /// Takes over a new list of pages and invalidates the old registration, if it still was valid.
-    /// The new pages are not accessible before [`Region::register`].
+    /// Takes over a new list of pages and invalidates the old registration, if still valid. The new
+    /// pages are not accessible before [`Region::register`].
     ///
     /// Context: any but hard interrupt; does not sleep.
     pub(crate) fn map_list(&self, sg: &mut MapSg<'_>) -> Result<i32> {
@@ -190,7 +190,7 @@ impl Mr {
         Ok(())
     }
 
-    /// What the region is now.
+    /// Returns the current state of the region.
     pub(crate) fn state(&self) -> MrState {
         let (valid, rights) = match self.region.try_access() {
             Some(inside) => (inside.valid, inside.access),
@@ -223,7 +223,7 @@ impl Mr {
         };
         let reservation = device.reserve(Resource::Mr)?;
         let region = Region::insert(&pd, kind, key, body)?;
-        // From here on the drop of the value undoes everything.
+        // From here on dropping the value undoes everything.
         let mr = Self {
             region,
             device: device.clone(),
@@ -279,7 +279,7 @@ pub(super) fn memory_of(request: &RegUserMr<'_>) -> Result<Memory> {
     }
 }
 
-/// The rights that the verbs' flags give to a region.
+/// Converts the verbs' flags to the rights of a region.
 ///
 /// # Errors
 ///
@@ -299,11 +299,11 @@ pub(super) fn to_rights(flags: AccessFlags) -> Result<Access> {
     Ok(rights)
 }
 
-/// The rights that the verbs' flags name.
+/// Converts the verbs' flags to the rights they name.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for what the device does not offer: addresses from zero, flushes.
+/// `EOPNOTSUPP` for features the device does not offer: zero-based addresses, flushes.
 pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
     let rest = RIGHTS
         .iter()
@@ -315,7 +315,7 @@ pub(super) fn named_rights(flags: AccessFlags) -> Result<Access> {
     }
 }
 
-/// The rights among the verbs' flags; the other flags do not count.
+/// Returns the rights among the verbs' flags and ignores other flags.
 pub(crate) fn rights_among(flags: AccessFlags) -> Access {
     RIGHTS
         .iter()

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a process's region is registered anew: with other memory, other rights, or in another
-//! domain.
+//! Re-registration of a process's region: with other memory, other rights, or in another domain.
 //!
-//! A new region with a key of its own takes the place of the old one, whose key then leads nowhere;
-//! so no peer has more by its old key than it was given. Where the memory stays it is handed over,
-//! with its pages pinned as they are.
+//! A new region with a new key replaces the old one, whose key becomes invalid; so a peer gains no
+//! rights by its old key. Memory that does not change is handed over with its pages pinned.
 //!
 //! Context: process.
 
@@ -39,8 +37,8 @@ use super::{
 use crate::device::context::Pd;
 
 impl Mr {
-    /// Makes the region that takes the place of this one, which has then ended. It is one more for
-    /// as long as the call takes, and so is new memory beside the old.
+    /// Makes the region that replaces this one, and ends this one. During the call both count
+    /// against the device's limit, and new memory is pinned beside the old.
     ///
     /// # Errors
     ///
@@ -72,7 +70,7 @@ impl Mr {
         Ok(new.created())
     }
 
-    /// Makes a region that has the memory of this one.
+    /// Makes a region that takes over the memory of this one.
     fn hand_over(
         &self,
         pd: ArcBorrow<'_, Pd>,
@@ -98,10 +96,10 @@ impl Mr {
         let new = Self::insert(pd, Kind::User, None, empty, flags)?;
         self.region.refuse_windows()?;
         let mut old = self.region.take(&self.device).ok_or(EINVAL)?;
-        // From here on nothing fails.
+        // No step fails from here on.
         match room {
             Some(room) => old.memory = room.fill(old.memory),
-            // The memory may be divisible from before. No window is bound to what is new.
+            // The memory may be divisible from before. No window is bound to the new region yet.
             None => {
                 let _ = new.region.refuse_windows();
             }
