@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC32c as the kernel computes it, with the instructions that the CPU has for it.
+//! CRC32c by the kernel's implementation, which uses the CPU's instructions.
 //!
 //! The checksum of MPA (RFC 5044, section 4.4) is `finish(update(INIT, octets))`, sent in
 //! little-endian order of octets by convention of its predecessor (RFC 3385). Context: any.
@@ -9,7 +9,7 @@
 
 use crate::bindings;
 
-/// The value to start with.
+/// The initial value.
 pub const INIT: u32 = !0;
 
 /// Continues a checksum over more octets.
@@ -19,7 +19,7 @@ pub fn update(crc: u32, data: &[u8]) -> u32 {
     unsafe { update_raw(crc, data.as_ptr(), data.len()) }
 }
 
-/// Continues a checksum over memory that others may write meanwhile; the result then is of some
+/// Continues a checksum over memory that may change meanwhile; the result is then that of a
 /// mixture.
 ///
 /// # Safety
@@ -27,8 +27,7 @@ pub fn update(crc: u32, data: &[u8]) -> u32 {
 /// `ptr` must be readable by the kernel for `len` octets.
 #[inline]
 pub(crate) unsafe fn update_raw(crc: u32, ptr: *const u8, len: usize) -> u32 {
-    // SAFETY: `crc32c()` wants so many octets that are readable: the caller says that there are
-    // `len` at `ptr`.
+    // SAFETY: `crc32c()` requires `len` readable octets at `ptr`: the caller guarantees them.
     unsafe { bindings::crc32c(crc, ptr.cast(), len) }
 }
 

@@ -8,7 +8,7 @@
 //! Paths mirror those of the `kernel` crate, so that moving a module upstream
 //! is a move and not a rewrite.
 
-// Without lockdep a lock class has no fields, which C has a rule for and Rust's lint does not know.
+// Without lockdep a lock class has no fields, which C permits and Rust's lint rejects.
 #![allow(improper_ctypes)]
 
 #[allow(dead_code)]

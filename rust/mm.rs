@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that the driver places octets in and takes octets from.
+//! Memory that the driver reads and places octets in.
 //!
 //! * [`umem`]: memory of a process, pinned;
 //! * [`paged`]: memory of a process that is not pinned;
 //! * [`dma_buf`]: memory of another driver that a process has a descriptor of;
-//! * [`place`]: copies between such memory, the receive path and the send path;
+//! * [`mem_map`]: copies between such memory, the receive path and the send path;
 //! * [`shared_ring`]: memory that a process and the driver share;
-//! * [`memcg`]: who pays for memory;
+//! * [`memcg`]: memory cgroups that are charged for memory;
 //! * [`noio`]: allocations that do not wait for a disk.
 
 pub mod dma_buf;

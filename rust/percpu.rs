@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counts that every processor adds to in memory of its own.
+//! Counts that every CPU adds to in memory of its own.
 //!
 //! C header: `include/linux/percpu.h`.
 
@@ -22,14 +22,14 @@ extern "C" {
 /// The pointer is a `u64 __percpu *` of this value's own.
 pub struct PerCpuCount(NonNull<c_void>);
 
-// SAFETY: It may be used and freed by any thread.
+// SAFETY: Any thread may use and free it.
 unsafe impl Send for PerCpuCount {}
-// SAFETY: Each processor adds by one operation; reading looks at words that others write, whole
-// ones.
+// SAFETY: Each CPU adds by one operation; reads of the other CPUs' words are single whole-word
+// reads.
 unsafe impl Sync for PerCpuCount {}
 
 impl PerCpuCount {
-    /// Makes one that is 0. Context: process, sleeps.
+    /// Makes a count of 0. Context: process, sleeps.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl PerCpuCount {
         unsafe { riwarp_helper_percpu_count_add(self.0.as_ptr(), n) };
     }
 
-    /// What all processors have counted, modulo 2^64. What is counted meanwhile may be missing.
+    /// Returns the sum over all CPUs, modulo 2^64. Concurrent additions may be missing.
     pub fn sum(&self) -> u64 {
         // SAFETY: The helper wants a `u64 __percpu *` that was allocated: by the type invariant it
         // is one.

@@ -16,8 +16,7 @@ pub fn octets<const N: usize>() -> [u8; N] {
 
 /// Returns a random number below `bound`, and any number if that is 0. Context: any.
 pub fn below(bound: u32) -> u32 {
-    // SAFETY: Has no requirements; of 0 the function says that it is the caller's affair what it
-    // means.
+    // SAFETY: Has no requirements; it leaves the meaning of a bound of 0 to the caller.
     unsafe { bindings::__get_random_u32_below(bound) }
 }
 

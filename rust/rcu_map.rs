@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A table from numbers to shared objects, which hands the numbers out and is searched without a
-//! lock.
+//! A table from numbers to shared objects, which allocates the numbers; look-ups take no lock.
 //!
 //! Look-ups take any context, softirq included; insertion and removal take process context. The
 //! map's own reference to a removed object is dropped in process context, after all look-ups that
-//! could still see it have ended. So an object that was looked up with bottom halves off and let go
-//! before they are on again is never dropped for good in softirq.
+//! could still see it have ended. So a softirq never drops the last reference to an object that it
+//! looked up and released with bottom halves off throughout.
 //!
 //! C header: `include/linux/xarray.h`.
 
@@ -30,12 +29,12 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::types::Opaque;
 
-/// How the numbers of a map follow each other.
+/// The order in which a map allocates numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each is a little above the last, by no more than this; so none is used again soon.
+    /// Each is above the last, by at most this step; so numbers are not reused soon.
     Rising(u32),
-    /// Each may be anywhere, so none can be guessed from others.
+    /// Each is random, so none can be guessed from others.
     Scattered,
 }
 
@@ -61,7 +60,7 @@ pub struct RcuMap<T: Send + Sync + 'static> {
     xa: Opaque<bindings::xarray>,
     limit: Range<u32>,
     order: Order,
-    /// The number given last; a hint, so that it may be written by several at once.
+    /// The number allocated last; a hint, so concurrent writes do no harm.
     last: Atomic<u32>,
     /// Where references are dropped.
     queue: OwnedQueue,
@@ -75,7 +74,7 @@ unsafe impl<T: Send + Sync> Send for RcuMap<T> {}
 unsafe impl<T: Send + Sync> Sync for RcuMap<T> {}
 
 impl<T: Send + Sync + 'static> RcuMap<T> {
-    /// Makes an empty map that hands out numbers of `limit`, beginning somewhere in it. Context:
+    /// Makes an empty map that allocates numbers of `limit`, from a random one on. Context:
     /// process, sleeps.
     ///
     /// # Errors
@@ -111,9 +110,10 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         })
     }
 
-    /// Puts in what `make` makes of the number that it is given. Context: process, sleeps.
+    /// Allocates a number and inserts the object that `make` returns for it. Context: process,
+    /// sleeps.
     ///
-    /// Until this returns, the number is taken but leads nowhere.
+    /// While `make` runs, the number is reserved and look-ups of it find nothing.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         Some(f(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }))
     }
 
-    /// Takes an object out; `None` if there is none by that number. Context: process, sleeps.
+    /// Removes an object; `None` if the number has none. Context: process, sleeps.
     ///
     /// Look-ups that run at the same time may still find it. The map's reference is dropped later,
     /// in process context.
@@ -204,7 +204,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
                 self.limit.start.wrapping_add(random::below(width))
             }
         };
-        // Beyond the end of the range the search begins at its start.
+        // Wraps around at the end of the range.
         if next > max {
             next = self.limit.start;
         }
@@ -257,7 +257,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
                 };
             }
             Err(_) => {
-                // Without memory for the item the caller, who may sleep, waits in person.
+                // Without memory for the work item the caller, which may sleep, waits itself.
                 rcu::synchronize_rcu();
                 // SAFETY: By the type invariant the erased entry owned a reference, and a grace
                 // period has gone by.
@@ -306,8 +306,8 @@ fn index_of(id: u32) -> c_ulong {
 
 /// Initialises a work item.
 ///
-/// Neither generic nor inlined: what lockdep finds under one key has to have one name, at one
-/// address, in whichever crate the map is of what.
+/// Neither generic nor inlined: lockdep requires one name, at one address, for each key, so all
+/// maps of all crates must share this copy.
 ///
 /// # Safety
 ///
@@ -325,7 +325,7 @@ unsafe fn init_work(
     };
 }
 
-/// A reference that waits for its grace period.
+/// A reference to drop after a grace period.
 #[pin_data]
 struct Retired<T> {
     #[pin]
@@ -358,7 +358,7 @@ impl<T: Send + Sync + 'static> Retired<T> {
 mod tests {
     use super::*;
 
-    /// Counts in `drops` when it goes.
+    /// Counts in `drops` when dropped.
     struct Item {
         id: u32,
         drops: Arc<Atomic<u32>>,

@@ -2,7 +2,7 @@
 
 //! RDMA core for iWARP drivers.
 //!
-//! The map of the rooms:
+//! Modules:
 //!
 //! * [`ops`]: what a driver implements: a trait for each kind of object, and
 //!   [`Driver`](ops::Driver);

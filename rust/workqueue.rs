@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work queues that a module owns, and taking back work that was enqueued.
+//! Work queues that a module owns, and cancelling delayed work.
 //!
 //! The `kernel` crate has only the system's queues, which must not be flushed; a module that is to
 //! be unloaded needs queues of its own, empty before its text goes.
@@ -63,7 +63,7 @@ impl Flags {
 ///
 /// Dropping it waits until all items have run, also those that they enqueue; so it must not be
 /// dropped by one of its own items, which would wait for itself. It cannot be dropped while a
-/// delayed item waits for its time: such an item has hold of its queue ([`DelayedItem`]).
+/// delayed item is pending: the item holds a reference to its queue ([`DelayedItem`]).
 ///
 /// # Invariants
 ///
@@ -143,7 +143,7 @@ impl Drop for OwnedQueue {
     }
 }
 
-/// An item that can wait for a time before it is enqueued, on the queue that it has hold of.
+/// An item that is enqueued after a delay, on a queue to which it holds a reference.
 pub trait DelayedItem<const ID: u64 = 0>:
     WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
 {
@@ -168,7 +168,7 @@ where
     unsafe { Queue::from_raw(queue) }.enqueue_delayed::<Arc<T>, ID>(item, delay)
 }
 
-/// Takes a delayed item back that waits for its time or in a queue, and says whether it did.
+/// Cancels a delayed item that is pending, in its timer or in a queue; says whether it was.
 ///
 /// After `true` the item will not run, unless enqueued again, its timer cannot run any more, in
 /// whatever context, and the queue's reference to it is gone. After `false` it was not enqueued, or
