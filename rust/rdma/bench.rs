@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What stands for `ib_core` and its consumers in the KUnit suites of a driver: proofs that objects
-//! are a kernel consumer's, the lists that such a consumer posts, to the driver or through
-//! `ib_post_send()`, what it polls, and the pages that it registers.
+//! A stand-in for `ib_core` and its consumers in the KUnit suites of a driver: proofs that objects
+//! belong to a kernel consumer, lists that such a consumer posts to the driver or through
+//! `ib_post_send()`, polled completions, and pages for fast registration.
 //!
-//! Links to objects that no consumer holds are made by their own types (`dead`). None of this is
-//! there in a kernel without KUnit.
+//! The link types make links without a consumer themselves (`dead`). This module exists only in a
+//! kernel with KUnit.
 
 use super::mmap::Mappings;
 use super::mr::MapSg;
@@ -36,29 +36,29 @@ use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-/// The proof for the objects of a test.
+/// Returns the proof for the objects of a test.
 pub fn kernel_owned() -> KernelOwned {
-    // SAFETY: Tests are in the kernel, and the addresses that they name are the kernel's.
+    // SAFETY: Tests run in the kernel and use kernel addresses.
     unsafe { KernelOwned::new_unchecked() }
 }
 
-/// Runs `f` with interrupts disabled, as under a consumer's own lock, and says whether they still
-/// were at its end.
+/// Runs `f` with interrupts disabled, as under a consumer's own lock, and returns whether they were
+/// still disabled at its end.
 pub fn interrupts_off<R>(f: impl FnOnce() -> R) -> (R, bool) {
-    // SAFETY: May be called anywhere; what was is restored below.
+    // SAFETY: The helper has no requirements; the state is restored below.
     let flags = unsafe { riwarp_helper_local_irq_save() };
     let result = f();
-    // SAFETY: May be called anywhere.
+    // SAFETY: The helper has no requirements.
     let off = unsafe { riwarp_helper_irqs_disabled() };
-    // SAFETY: What the matching call returned.
+    // SAFETY: `flags` is what the matching call returned.
     unsafe { riwarp_helper_local_irq_restore(flags) };
     (result, off)
 }
 
-/// Most requests of one list.
+/// The maximum number of requests in a list.
 const LIST: usize = 4;
 
-/// Has `f` take a list of receive requests with these numbers, at most four, each with a buffer of
+/// Passes `f` a list of receive requests with these numbers, at most four, each with a buffer of
 /// one element of no octets.
 pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
     let mut sge = bindings::ib_sge::default();
@@ -71,12 +71,11 @@ pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
         (wr.sg_list, wr.num_sge) = (&mut sge, 1);
         next = wr;
     }
-    // SAFETY: Null, or a list that ends, and outlives its use.
+    // SAFETY: `next` is null, or a list that ends and outlives its use.
     f(&mut unsafe { RecvWrs::new(next) })
 }
 
-/// Has `f` take a list of requests with these numbers, at most four, each for a Send of no octets
-/// with a completion.
+/// Passes `f` a list of Sends with these numbers, at most four, each of no octets and signaled.
 pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T::Mr>) -> R) -> R {
     let mut list = <[bindings::ib_send_wr; LIST]>::default();
     let mut next = core::ptr::null_mut();
@@ -89,12 +88,11 @@ pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T::M
         wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED as c_int;
         next = wr;
     }
-    // SAFETY: Null, or a list that ends, and outlives its use.
+    // SAFETY: `next` is null, or a list that ends and outlives its use.
     f(&mut unsafe { SendWrs::new(next) })
 }
 
-/// Has `f` take a request for a Send with Immediate, with these octets, `len` octets of payload and
-/// a completion; the payload is nowhere.
+/// Passes `f` a signaled Send with Immediate of `len` octets, whose buffer has no valid address.
 pub fn post_send_immediate<T: Driver, R>(
     id: u64,
     imm: [u8; 4],
@@ -118,19 +116,19 @@ pub fn post_send_immediate<T: Driver, R>(
     unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = id };
     // SAFETY: The union is 32 bits of plain data.
     unsafe { *wr.ex.imm_data.as_mut() = u32::from_ne_bytes(imm) };
-    // SAFETY: A list of one request, which outlives its use, and so does its element.
+    // SAFETY: The list has one request; it and its element outlive the call.
     f(&mut unsafe { SendWrs::new(&wr) })
 }
 
-/// An atomic operation under masks, as a kernel consumer asks for it.
+/// A masked atomic operation of a kernel consumer.
 pub struct MaskedAtomic {
     /// The number of the request.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub op: MaskedOp,
-    /// Where the peer's word is, and the key of its region.
+    /// The address of the peer's word, and the key of its region.
     pub target: (u64, u32),
-    /// Where the word that was there goes, and the key of that region.
+    /// The address that receives the original word, and the key of that region.
     pub sink: (u64, u32),
 }
 
@@ -139,11 +137,11 @@ pub struct MaskedAtomic {
 pub enum MaskedOp {
     /// `IB_WR_MASKED_ATOMIC_CMP_AND_SWP`.
     CompareSwap {
-        /// What the word must be.
+        /// The value to compare with.
         compare: u64,
         /// Which bits are compared.
         compare_mask: u64,
-        /// What it becomes.
+        /// The value to swap in.
         swap: u64,
         /// Which bits are swapped.
         swap_mask: u64,
@@ -157,7 +155,7 @@ pub enum MaskedOp {
     },
 }
 
-/// A queue pair of the driver as its consumer in the kernel has it, for `ib_post_send()`.
+/// A queue pair of the driver, in the form that a kernel consumer passes to `ib_post_send()`.
 ///
 /// # Invariants
 ///
@@ -169,7 +167,7 @@ pub struct ConsumerQp<T: Driver> {
 }
 
 impl<T: Driver> ConsumerQp<T> {
-    /// Makes one.
+    /// Creates it.
     ///
     /// # Errors
     ///
@@ -184,17 +182,16 @@ impl<T: Driver> ConsumerQp<T> {
         let mut qp = KBox::<QpObject<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
         let ib_device = device.as_mut_ptr();
         let ib_qp = qp.as_mut_ptr().cast::<bindings::ib_qp>();
-        // SAFETY: The place is inside of the allocation that `ib_device` points to.
+        // SAFETY: The field is inside the allocation that `ib_device` points to.
         let ops = unsafe { &raw mut (*ib_device).ops };
-        // SAFETY: It is writable and aligned, and nobody else has it.
+        // SAFETY: The field is writable and aligned, and nothing else uses it.
         unsafe { ops.write(table::<T>(Provider::Rxe)) };
-        // SAFETY: `ib_qp` is the head of a structure that is larger; a pointer is overwritten that
-        // was null.
+        // SAFETY: `ib_qp` is the head of a larger structure; the overwritten pointer was null.
         unsafe { (*ib_qp).device = ib_device };
-        // SAFETY: It has the size that `fill` wants, and its driver part, all zeroes, holds
-        // nothing.
+        // SAFETY: The allocation has the size that `fill` requires, and its driver part, all
+        // zeroes, holds nothing.
         unsafe { QpObject::<T>::fill(ib_qp, driver_part) };
-        // INVARIANT: As just written; all else is zero, also the pointer to a user object.
+        // INVARIANT: As just written; all else is zero, including the pointer to a user object.
         Ok(Self { qp, device })
     }
 
@@ -202,7 +199,7 @@ impl<T: Driver> ConsumerQp<T> {
     ///
     /// # Errors
     ///
-    /// What `ib_post_send()` returned.
+    /// The error of `ib_post_send()`.
     pub fn post_send(&self, list: &[MaskedAtomic]) -> Result {
         let mut sges = <[bindings::ib_sge; LIST]>::default();
         let mut wrs = <[bindings::ib_atomic_wr; LIST]>::default();
@@ -246,18 +243,18 @@ impl<T: Driver> ConsumerQp<T> {
 
 impl<T: Driver> Drop for ConsumerQp<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is filled; nobody can use it any more.
+        // SAFETY: By the type invariant it is filled; nothing uses it any more.
         drop(unsafe { QpObject::<T>::empty(self.qp.as_mut_ptr().cast()) });
     }
 }
 
-/// Has `f` hand over one completion, and returns its number, status and octets; [`None`] if there
-/// was none.
+/// Polls one completion from `f` and returns its number, status and length; [`None`] if it has
+/// none.
 pub fn poll_one(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcStatus>, u32)> {
     poll_raw(f).map(|raw| (id_of(&raw), WcStatus::from_raw(raw.status), raw.byte_len))
 }
 
-/// Has `f` hand over one completion, and returns its number, and what was done if that went well.
+/// Polls one completion from `f` and returns its number, and its operation if it succeeded.
 pub fn poll_done(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcOpcode>)> {
     poll_raw(f).map(|raw| {
         let done = WcStatus::from_raw(raw.status) == Some(WcStatus::Success);
@@ -273,21 +270,21 @@ fn id_of(raw: &bindings::ib_wc) -> u64 {
 
 fn poll_raw(f: impl FnOnce(&mut WcSink<'_>)) -> Option<bindings::ib_wc> {
     let mut raw = bindings::ib_wc::default();
-    // SAFETY: One structure, written through the sink only while it lives.
+    // SAFETY: One structure, written only through the sink while it lives.
     let mut sink = unsafe { WcSink::new(&mut raw, 1) };
     f(&mut sink);
     (sink.used() != 0).then_some(raw)
 }
 
-/// What a kernel consumer does when it is told of completions.
+/// A kernel consumer's handler of completion notifications.
 pub trait CqHandler: Send + Sync {
-    /// Completions have come that it has asked for.
+    /// Handles the notification for an armed queue.
     ///
     /// Context: any but hard interrupt; bottom halves are off.
     fn completed(&self);
 }
 
-/// A completion queue of a kernel consumer as `ib_core` knows it, which tells a handler.
+/// A completion queue of a kernel consumer as `ib_core` keeps it, which calls a handler.
 pub struct CqConsumer<H: CqHandler> {
     link: CqLink,
     _cq: KBox<bindings::ib_cq>,
@@ -295,7 +292,7 @@ pub struct CqConsumer<H: CqHandler> {
 }
 
 impl<H: CqHandler> CqConsumer<H> {
-    /// Makes one.
+    /// Creates it.
     ///
     /// # Errors
     ///
@@ -307,7 +304,7 @@ impl<H: CqHandler> CqConsumer<H> {
             ..Default::default()
         };
         let mut cq = KBox::new(cq, GFP_KERNEL)?;
-        // SAFETY: The structure is freed behind the link, which is closed when `self` is dropped.
+        // SAFETY: The drop of `Self` closes the link before it frees the structure.
         let link = unsafe { CqLink::new(NonNull::from(&mut *cq), None) }?;
         Ok(Self {
             link,
@@ -316,7 +313,7 @@ impl<H: CqHandler> CqConsumer<H> {
         })
     }
 
-    /// The link for the driver's queue.
+    /// Returns the link for the driver's queue.
     pub fn link(&self) -> CqLink {
         self.link.clone()
     }
@@ -334,13 +331,13 @@ impl<H: CqHandler> Drop for CqConsumer<H> {
 ///
 /// `context` must be that of a [`CqConsumer<H>`], whose link is open during the call.
 unsafe extern "C" fn completed<H: CqHandler>(_cq: *mut bindings::ib_cq, context: *mut c_void) {
-    // SAFETY: A reference wants memory that is valid and not written to: the caller says that
-    // `context` is that of a consumer whose link is open, until when the consumer keeps a reference
-    // to the handler.
+    // SAFETY: A reference requires valid memory that is not written to: the caller guarantees that
+    // `context` belongs to a consumer whose link is open, and the consumer keeps the handler until
+    // the link is closed.
     unsafe { &*context.cast::<H>() }.completed();
 }
 
-/// A region for fast registration as `ib_core` knows it.
+/// A region for fast registration as `ib_core` keeps it.
 ///
 /// # Invariants
 ///
@@ -351,8 +348,8 @@ struct KernelMr {
     pages: Arc<KernelPages>,
 }
 
-/// A scatter list of a kernel consumer, mapped for a device as `ib_core` does it for ours: by
-/// addresses of the kernel.
+/// A scatter list of a kernel consumer, mapped for a device as `ib_core` does for this driver: with
+/// kernel virtual addresses.
 pub struct SgList {
     mr: KBox<KernelMr>,
     list: KVVec<bindings::scatterlist>,
@@ -360,8 +357,8 @@ pub struct SgList {
 }
 
 impl SgList {
-    /// Makes a list of these pieces, of which the first is to be taken from `offset` on, for a
-    /// region with that room and pages of that size.
+    /// Creates a list of these pieces, starting at `offset` in the first, for a region with that
+    /// capacity and page size.
     ///
     /// # Errors
     ///
@@ -399,7 +396,7 @@ impl SgList {
         })
     }
 
-    /// The list on its way into the region.
+    /// Returns the list as the argument of `map_sg`.
     pub fn view(&mut self) -> MapSg<'_> {
         let mr = &raw mut *self.mr;
         MapSg {
@@ -409,28 +406,28 @@ impl SgList {
             // CAST: Tests have short lists.
             entries: self.list.len() as c_int,
             offset: &mut self.offset,
-            // SAFETY: Borrowed for as long as the result lives; nobody writes to the pages'
-            // reference.
+            // SAFETY: The region is borrowed while the result lives, and nothing writes to the
+            // reference to the pages.
             pages: unsafe { &(*mr).pages },
             set_page,
         }
     }
 
-    /// From where on the first piece that was not taken whole is to be taken next.
+    /// Returns the offset in the first piece that was not taken completely.
     pub fn offset(&self) -> u32 {
         self.offset
     }
 }
 
-/// Takes one page over, for `ib_sg_to_pages()`.
+/// Adds one page to the region, for `ib_sg_to_pages()`.
 ///
 /// # Safety
 ///
-/// `mr` must be the head of a valid [`KernelMr`], which nobody writes to during the call.
+/// `mr` must be the head of a valid [`KernelMr`] that is not written to during the call.
 unsafe extern "C" fn set_page(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
-        // SAFETY: A reference wants memory that is valid and not written to: the caller says that
-        // `mr` is the head of such a `KernelMr`.
+        // SAFETY: A reference requires valid memory that is not written to: the caller guarantees
+        // that `mr` is the head of such a `KernelMr`.
         let mr = unsafe { &*mr.cast::<KernelMr>() };
         mr.pages.push(page, mr.base.page_size.into())?;
         Ok(0)

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The device: its registration, its events, its settings.
+//! The device: registration, events, settings.
 //!
-//! What enters: a name, a network interface, and the driver's device object. What leaves: an RDMA
-//! device in the namespace of that interface. (As long as RDMA devices are shared among namespaces,
-//! `rdma system`, `ib_core` puts all of them in the first one.)
+//! Registers an RDMA device for a network interface and the driver's device object, in the network
+//! namespace of that interface. (While RDMA devices are shared among namespaces, `rdma system`,
+//! `ib_core` puts all of them in the first one.)
 //!
 //! # Lives
 //!
-//! An `ib_device` is unregistered by whoever comes first: the driver by dropping the
-//! [`Registration`], the administrator by `rdma link delete`, or anybody by
-//! `ib_unregister_driver()` for its driver number. All ways end in `ops.dealloc_driver`, once,
-//! after which no callback runs; there the [`DeviceLink`] dies and the driver's object is handed
-//! back ([`DeviceOps::dealloc`]). The memory of the `ib_device` itself is counted; the
-//! [`Registration`] holds a reference, so it may be dropped before, during or after any of that,
-//! but not inside `dealloc_driver`: the drop waits until whoever is unregistering the device is
-//! through.
+//! The driver unregisters an `ib_device` by dropping the [`Registration`], the administrator by
+//! `rdma link delete`, and `ib_unregister_driver()` for all devices of a driver number; the first
+//! one wins. All ways end in `ops.dealloc_driver`, once, after which no callback runs. It closes
+//! the [`DeviceLink`] and returns the driver's object to the driver ([`DeviceOps::dealloc`]). The
+//! memory of the `ib_device` itself is reference counted; the [`Registration`] holds a reference,
+//! so it may be dropped before, during or after any of that, but not inside `dealloc_driver`: the
+//! drop waits until the device is unregistered.
 //!
 //! Context: process, without the RTNL lock (network code is called inside), unless said otherwise.
 //!
@@ -41,7 +40,7 @@ use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 use kernel::types::Opaque;
 
-/// `struct ib_device` with our part behind it.
+/// `struct ib_device` followed by the driver part.
 ///
 /// # Invariants
 ///
@@ -56,15 +55,15 @@ struct DeviceObject<D: 'static> {
 struct DeviceTail<D: 'static> {
     data: Arc<D>,
     link: DeviceLink,
-    /// Dropped by `ops.dealloc_driver`, when sysfs refers to it no more.
+    /// Dropped by `ops.dealloc_driver`, when sysfs no longer refers to it.
     settings: SettingGroup<D>,
     counters: Counters,
 }
 
-/// The names of the counters as the core wants them.
+/// The descriptions of the counters, in the form of `ib_core`.
 pub(super) struct Counters(KVec<bindings::rdma_stat_desc>);
 
-// SAFETY: The pointers in it are to names that live for ever and belong to no thread.
+// SAFETY: The pointers lead to names that live for ever and belong to no thread.
 unsafe impl Send for Counters {}
 // SAFETY: Through a shared reference it is only read.
 unsafe impl Sync for Counters {}
@@ -85,13 +84,13 @@ impl Counters {
         Ok(Self(descs))
     }
 
-    /// The names.
+    /// Returns the descriptions.
     pub(super) fn descs(&self) -> &[bindings::rdma_stat_desc] {
         &self.0
     }
 }
 
-/// The driver's object of a device.
+/// Returns the driver's object of a device.
 ///
 /// # Safety
 ///
@@ -100,12 +99,12 @@ impl Counters {
 pub(super) unsafe fn device_data<'a, D: 'static>(
     device: *mut bindings::ib_device,
 ) -> ArcBorrow<'a, D> {
-    // SAFETY: `driver_part` wants a device whose operations are set and whose `dealloc_driver` has
-    // not run, for `'a`, as this function does of its caller.
+    // SAFETY: `driver_part` requires a device whose operations are set and whose `dealloc_driver`
+    // has not run, for `'a`: the caller guarantees that.
     unsafe { driver_part::<D>(device) }.data.as_arc_borrow()
 }
 
-/// The names of the counters of a device.
+/// Returns the counters of a device.
 ///
 /// # Safety
 ///
@@ -113,8 +112,8 @@ pub(super) unsafe fn device_data<'a, D: 'static>(
 pub(super) unsafe fn device_counters<'a, D: 'static>(
     device: *mut bindings::ib_device,
 ) -> &'a Counters {
-    // SAFETY: `driver_part` wants a device whose operations are set and whose `dealloc_driver` has
-    // not run, for `'a`, as this function does of its caller.
+    // SAFETY: `driver_part` requires a device whose operations are set and whose `dealloc_driver`
+    // has not run, for `'a`: the caller guarantees that.
     unsafe { &driver_part::<D>(device).counters }
 }
 
@@ -123,15 +122,15 @@ pub(super) unsafe fn device_counters<'a, D: 'static>(
 /// As for [`device_data`].
 unsafe fn driver_part<'a, D: 'static>(device: *mut bindings::ib_device) -> &'a DeviceTail<D> {
     let this = device.cast::<DeviceObject<D>>();
-    // SAFETY: A reference wants memory that is initialised and not written to: the caller says that
-    // the operations of the device are set, before which the driver part was written, and that
-    // `dealloc_driver`, the next to write it, does not run for `'a`.
+    // SAFETY: A reference requires initialised memory that is not written to: the caller guarantees
+    // that the operations of the device are set, which happens after the driver part was written,
+    // and that `dealloc_driver`, which writes it next, does not run during `'a`.
     let driver_part: &'a Option<DeviceTail<D>> = unsafe { &*addr_of_mut!((*this).driver_part) };
     // SAFETY: It is `Some` by the type's invariant.
     unsafe { driver_part.as_ref().unwrap_unchecked() }
 }
 
-/// A device of `ib_core`, borrowed for the time of a verb.
+/// A device of `ib_core`, borrowed for the duration of a verb.
 #[repr(transparent)]
 pub struct IbDevice(Opaque<bindings::ib_device>);
 
@@ -140,12 +139,12 @@ impl IbDevice {
     ///
     /// `raw` must be a registered device, or one being registered, for `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
-        // SAFETY: A reference to an `Opaque` wants memory that is valid for `'a`, as the caller
-        // says of `raw`; the type is transparent.
+        // SAFETY: A reference to an `Opaque` requires memory that is valid for `'a`, which the
+        // caller guarantees for `raw`; the type is transparent.
         unsafe { &*raw.cast() }
     }
 
-    /// The speed of the port's network interface, as `ethtool` has it.
+    /// Returns the speed of the port's network interface, as `ethtool` shows it.
     ///
     /// Context: process; takes the RTNL lock.
     ///
@@ -154,7 +153,8 @@ impl IbDevice {
     /// `ENODEV` if the port has no interface.
     pub fn eth_speed(&self, port: u32) -> Result<LinkSpeed> {
         let mut speed = LinkSpeed::default();
-        // SAFETY: The device is registered or being so, and its port number is checked inside.
+        // SAFETY: The device is registered or being registered; the function checks the port
+        // number.
         to_result(unsafe {
             bindings::ib_get_eth_speed(
                 self.0.get(),
@@ -167,22 +167,22 @@ impl IbDevice {
     }
 }
 
-/// The way from the driver's device object to `ib_core`.
+/// Reports from the driver's device object to `ib_core`.
 #[derive(Clone)]
 pub struct DeviceLink(Arc<BhRevocable<DevicePtr>>);
 
 struct DevicePtr(NonNull<bindings::ib_device>);
 
-// SAFETY: The pointer is only used under a guard, which keeps the device valid, for calls that any
+// SAFETY: The pointer is used only under a guard, which keeps the device valid, for calls that any
 // thread may make.
 unsafe impl Send for DevicePtr {}
-// SAFETY: The calls that are made with it may be made by several threads at once.
+// SAFETY: Several threads may make these calls at once.
 unsafe impl Sync for DevicePtr {}
 
 impl DeviceLink {
-    /// Tells all users of the device of an event of a port, or of the whole device.
+    /// Reports an event of a port, or of the whole device, to all users of the device.
     ///
-    /// Before the device is registered and once it is being unregistered nothing happens.
+    /// Does nothing before the device is registered and once it is being unregistered.
     ///
     /// Context: any.
     pub fn event(&self, event: PortEvent, port: u32) {
@@ -190,10 +190,9 @@ impl DeviceLink {
             return;
         };
         let device = device.0.as_ptr();
-        // An event is delivered later, from a work item. The core waits for such items only after
-        // the last of these references is gone, so without one the item could find the device
-        // freed.
-        // SAFETY: The device is valid until it is revoked, which waits for the guard.
+        // A work item delivers the event later. `ib_core` waits for such items only after the last
+        // of these references is gone, so without one the item could find the device freed.
+        // SAFETY: The device is valid until the pointer is revoked, which waits for the guard.
         if !unsafe { riwarp_helper_ib_device_try_get(device) } {
             return;
         }
@@ -206,18 +205,17 @@ impl DeviceLink {
         unsafe { *raw.element.port_num.as_mut() = port };
         // SAFETY: The event is copied; it may be raised in any context.
         unsafe { bindings::ib_dispatch_event(&raw) };
-        // SAFETY: The reference is ours.
+        // SAFETY: `riwarp_helper_ib_device_try_get()` above took the reference.
         unsafe { bindings::ib_device_put(device) };
     }
 
-    /// Says whether it still leads to a device, for tests.
+    /// Whether the link is still open, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn is_open(&self) -> bool {
         self.0.is_accessible()
     }
 
-    /// Makes the link of a device that was never registered, for tests of what a driver does
-    /// without.
+    /// Creates the link of a device that was never registered, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
         let device = BhRevocable::new(DevicePtr(NonNull::dangling()));
@@ -229,43 +227,45 @@ impl DeviceLink {
 /// What identifies a device, besides its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// The library that serves its processes.
+    /// The provider library of its processes.
     pub provider: Provider,
     /// The number of the node, in network order.
     pub node_guid: [u8; 8],
-    /// A line for people; cut at 63 octets.
+    /// A human-readable description; cut at 63 octets.
     pub node_desc: &'static CStr,
-    /// How many completion vectors consumers may spread their queues on.
+    /// The number of completion vectors for consumers' queues.
     pub comp_vectors: u32,
 }
 
-/// A registered device; dropping it unregisters it, and waits for others who do the same.
+/// A registered device; dropping it unregisters the device and waits for concurrent
+/// unregistrations.
 ///
 /// Context of the drop: process, without the RTNL lock, not inside [`DeviceOps::dealloc`].
 ///
 /// # Invariants
 ///
-/// `device` is a device of `T`, and a reference to its memory is ours.
+/// `device` is a device of `T`, and this value owns a reference to its memory.
 pub struct Registration<T: Driver> {
     device: NonNull<DeviceObject<T::Device>>,
 }
 
 // SAFETY: Unregistering is allowed on any thread.
 unsafe impl<T: Driver> Send for Registration<T> {}
-// SAFETY: Shared references lead to nothing.
+// SAFETY: A shared reference gives access to nothing.
 unsafe impl<T: Driver> Sync for Registration<T> {}
 
 impl<T: Driver> Registration<T> {
-    /// Makes a device and registers it. `name` may hold a `%d`.
+    /// Creates a device and registers it. `name` may contain a `%d`.
     ///
-    /// `make` makes the driver's object; verbs are called on it before this function returns. If
-    /// registering fails after `make` succeeded, [`DeviceOps::dealloc`] is called as at any
-    /// other end. If `make` fails, the link that it got is dead, whoever keeps it.
+    /// `make` creates the driver's object; verbs may run on it before this function returns. If
+    /// registering fails after `make` succeeded, [`DeviceOps::dealloc`] is called as for any
+    /// unregistration. If `make` fails, the link passed to it is closed, even if `make` kept a
+    /// copy.
     ///
     /// # Errors
     ///
     /// * `ENFILE` if the name is taken.
-    /// * What `make` returns, or the queries that registering makes.
+    /// * The error of `make`, or of the queries during registration.
     pub fn try_new(
         name: &CStr,
         netdev: &NetDevice,
@@ -284,14 +284,14 @@ impl<T: Driver> Registration<T> {
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         let undo = kernel::types::ScopeGuard::new(|| {
-            // Until the operations are set this frees the memory and calls nobody.
+            // Until the operations are set, this only frees the memory.
             // SAFETY: The device is new, and not registered.
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) }
         });
 
         let link = DeviceLink(Arc::new(BhRevocable::new(DevicePtr(raw)), GFP_KERNEL)?);
-        // `make` may keep the link although it fails. Dropped before `undo`, so that no link leads
-        // to memory that is freed.
+        // `make` may keep the link although it fails. The guard is dropped before `undo`, so that
+        // no link leads to freed memory.
         let dead = kernel::types::ScopeGuard::new_with_data(link.clone(), |link| {
             link.0.revoke();
         });
@@ -305,29 +305,29 @@ impl<T: Driver> Registration<T> {
             settings,
             counters,
         };
-        // From here on `ops.dealloc_driver` does it, which `undo` reaches as well.
+        // From here on `ops.dealloc_driver` closes the link; `undo` calls it as well.
         dead.dismiss();
         let device = raw.cast::<DeviceObject<T::Device>>();
         // INVARIANT: The driver part is `Some` before the operations are set.
         // SAFETY: The memory is that of a `DeviceObject`, and its driver part holds nothing.
         unsafe { addr_of_mut!((*device.as_ptr()).driver_part).write(Some(driver_part)) };
-        // SAFETY: The device is new, and nobody else knows of it.
+        // SAFETY: The device is new, and nothing else refers to it.
         unsafe { describe::<T>(raw.as_ptr(), netdev, identity) };
 
-        // From here on this calls `ops.dealloc_driver` as well.
-        // SAFETY: The device is not registered yet. The reference that `_ib_alloc_device` left is
-        // `ib_core`'s.
+        // From here on `undo` calls `ops.dealloc_driver` as well.
+        // SAFETY: The device is not registered yet. The reference from `_ib_alloc_device` belongs
+        // to `ib_core`.
         unsafe { riwarp_helper_ib_device_get_device(raw.as_ptr()) };
         // INVARIANT: The reference was just taken.
         let this = Self { device };
         // SAFETY: The device is complete; without a DMA device its addresses are kernel virtual
-        // ones.
+        // addresses.
         let status = unsafe {
             bindings::ib_register_device(raw.as_ptr(), name.as_char_ptr(), core::ptr::null_mut())
         };
         if let Err(error) = to_result(status) {
-            // In this order: the guard makes the link dead, so that dropping `this` only gives the
-            // reference back.
+            // In this order: `undo` closes the link, so that dropping `this` only drops the
+            // reference.
             drop(undo);
             drop(this);
             return Err(error);
@@ -340,13 +340,12 @@ impl<T: Driver> Registration<T> {
 impl<T: Driver> Drop for Registration<T> {
     fn drop(&mut self) {
         let raw = self.device.as_ptr().cast::<bindings::ib_device>();
-        // If another thread is on its way through here, or has been, this waits for it and then
-        // finds nothing to do. So no operation of the driver is still on its way out when this
-        // returns.
-        // SAFETY: The memory is held, its locks work until it is freed; `ib_core` takes several
+        // If another thread is unregistering the device or has done so, this waits for it and then
+        // does nothing. So no operation of the driver is running when this returns.
+        // SAFETY: The reference keeps the memory and its locks; `ib_core` allows concurrent
         // callers, and a device that is not registered.
         unsafe { bindings::ib_unregister_device(raw) };
-        // SAFETY: The reference is ours.
+        // SAFETY: This value owns the reference.
         unsafe { riwarp_helper_ib_device_put_device(raw) };
     }
 }
@@ -355,26 +354,26 @@ impl<T: Driver> Drop for Registration<T> {
 ///
 /// # Safety
 ///
-/// `raw` must be a device of `T`, not registered, with its driver part filled in, known to nobody
-/// else.
+/// `raw` must be a device of `T`, not registered, with its driver part filled in, to which nothing
+/// else refers.
 unsafe fn describe<T: Driver>(
     raw: *mut bindings::ib_device,
     netdev: &NetDevice,
     identity: &Identity,
 ) {
-    // SAFETY: `driver_part` wants a driver part that is filled in and stays: the caller says that
-    // it is filled in, and nobody else knows of the device.
+    // SAFETY: `driver_part` requires a driver part that is filled in and stays: the caller
+    // guarantees both, since nothing else refers to the device.
     let group = unsafe { driver_part::<T::Device>(raw) }.settings.as_raw();
     let ops = bindings::ib_device_ops {
         device_group: group,
         ..table::<T>(identity.provider)
     };
-    // SAFETY: `ib_set_device_ops()` wants a device that is not registered, which the caller has
-    // made `raw`, and a table, which it copies.
+    // SAFETY: `ib_set_device_ops()` requires a device that is not registered, which the caller
+    // guarantees, and a table, which it copies.
     unsafe { bindings::ib_set_device_ops(raw, &ops) };
 
-    // SAFETY: A `&mut` wants valid memory that nobody else has: the caller says that nobody else
-    // knows of the device.
+    // SAFETY: A `&mut` requires valid memory that nothing else uses: the caller guarantees that
+    // nothing else refers to the device.
     let device = unsafe { &mut *raw };
     // CAST: Small constants of C.
     device.node_type = bindings::RDMA_NODE_RNIC as u8;
@@ -387,7 +386,7 @@ unsafe fn describe<T: Driver>(
     copy_name(&mut device.iw_ifname, netdev.name().as_bytes());
 }
 
-/// Copies a name into a C array, which stays terminated.
+/// Copies a name into a C array and keeps the array terminated.
 fn copy_name(target: &mut [c_char], name: &[u8]) {
     let room = target.len().saturating_sub(1);
     let (text, rest) = target.split_at_mut(name.len().min(room));
@@ -404,18 +403,18 @@ fn copy_name(target: &mut [c_char], name: &[u8]) {
 /// As `ib_core` calls it: once, when no other operation runs or will run.
 pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib_device) {
     let this = raw.cast::<DeviceObject<T::Device>>();
-    // SAFETY: The place of a field is inside of the allocation: `raw` is the head of one, by this
-    // function's `# Safety`.
+    // SAFETY: The field is inside the allocation of which `raw` is the head, by this function's `#
+    // Safety`.
     let driver_part = unsafe { addr_of_mut!((*this).driver_part) };
-    // SAFETY: A `&mut` wants initialised memory that nobody else uses: `ib_core` calls this once,
-    // when no other operation runs or will run; those are all that use the driver part.
+    // SAFETY: A `&mut` requires initialised memory that nothing else uses: `ib_core` calls this
+    // once, when no other operation, and thus no user of the driver part, runs or will run.
     let driver_part = unsafe { &mut *driver_part }.take();
     let Some(driver_part) = driver_part else {
         return;
     };
     driver_part.link.0.revoke();
     driver_part.data.dealloc();
-    // The settings are dropped here: sysfs let go of them before.
+    // The settings are dropped here: sysfs no longer refers to them.
 }
 
 extern "C" {

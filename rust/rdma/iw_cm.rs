@@ -1,34 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The iWARP connection manager, as a driver meets it.
+//! The driver's interface to the iWARP connection manager.
 //!
-//! What enters: its requests, functions of [`CmOps`]: `connect`, `accept` and `create_listen` with
-//! a [`CmId`], `reject` with the name of a connection, `destroy_listen` with the driver's listener.
-//! What leaves: events, raised on that [`CmId`].
+//! The connection manager calls the functions of [`CmOps`]: `connect`, `accept` and `create_listen`
+//! with a [`CmId`], `reject` with the number of a connection, `destroy_listen` with the driver's
+//! listener. The driver raises events on the [`CmId`].
 //!
 //! # Who owns what
 //!
-//! * A [`CmId`] is a counted reference. The driver may keep it as long as it likes; the connection
-//!   manager frees the C object when the last reference is gone. Events that come after the
-//!   consumer gave the object up are dropped by the connection manager.
-//! * The queue pair named in `connect` and `accept` is referenced by the connection manager from
-//!   before the call until it saw CLOSE (or a failed CONNECT_REPLY, or the object is destroyed).
-//!   Destroying the queue pair waits for that, inside `kernel_ext`, after
-//!   [`QpOps::destroy`](super::ops::QpOps::destroy). What the connection owes then is raised there,
-//!   so that the wait ends even while the consumer's object lives on, as it does in a process that
-//!   is killed: its queue pairs go first.
-//! * A listener's CONNECT_REQUEST carries a number by which the driver names its connection. It
-//!   comes back in `accept` or `reject`, or never: if there is no memory for the child object that
-//!   the connection manager makes of the request, or the listener is destroyed before the request
-//!   was looked at. Therefore the driver must not let a requested connection wait for `accept`
-//!   without an end, nor count on `reject` for cleaning up when the device goes.
+//! * A [`CmId`] is a counted reference that the driver may keep as long as it likes; the connection
+//!   manager frees the C object with the last reference. It drops events that come after the
+//!   consumer destroyed the object.
+//! * The connection manager holds a reference to the queue pair named in `connect` and `accept`,
+//!   from before the call until CLOSE, a failed CONNECT_REPLY or the destruction of the object.
+//!   After [`QpOps::destroy`](super::ops::QpOps::destroy), `kernel_ext` raises the events that the
+//!   connection still owes and waits for that reference. So the wait ends even if the consumer's
+//!   object still exists, as in a killed process, whose queue pairs are destroyed first.
+//! * A listener's CONNECT_REQUEST carries a number by which the driver identifies its connection.
+//!   The number comes back in `accept` or `reject`. It never comes back if the connection manager
+//!   has no memory for the child object of the request, or if the listener is destroyed before the
+//!   request was handled. Therefore the driver must bound the time that a requested connection
+//!   waits for `accept`, and must not rely on `reject` for cleanup when the device goes.
 //!
-//! # What must follow what
+//! # Order of events
 //!
-//! The connection manager answers a wrong order with a BUG(), and an event that never comes by
-//! waiting for ever in `rdma_destroy_id()`. So [`CmId`] keeps the order itself: an event out of
-//! order is refused with `EINVAL`, and what is owed when a [`CmId`] is dropped is raised then. (One
-//! that is dropped before its call returned makes the call fail.)
+//! On a wrong order the connection manager hits a BUG(); on a missing event it waits for ever in
+//! `rdma_destroy_id()`. So [`CmId`] enforces the order: it refuses an event out of order with
+//! `EINVAL`, and when dropped raises the events that are still owed. (If it is dropped before its
+//! call returned, the call fails.)
 //!
 //! | after | exactly one of | then |
 //! |---|---|---|
@@ -36,22 +35,22 @@
 //! | `accept` returned 0 | [`CmId::established`] | the same |
 //! | `create_listen` returned 0 | any number of [`CmId::connect_request`] | nothing, after `destroy_listen` |
 //!
-//! * Events may be raised before the call that gave the [`CmId`] returned; if one was, the call
+//! * The driver may raise events before the call that gave the [`CmId`] returned; the call then
 //!   counts as successful whatever it returns.
 //! * While a `connect` or `accept` waits for its first event, the consumer cannot destroy its
 //!   object: the driver must bound that time.
 //! * A failure between the return of `accept` and the first data is reported as established, then
-//!   closed: there is no other way.
-//! * A status of `-ECONNREFUSED` in a reply means that the peer refused, and is the only one with
-//!   which the private data reaches the consumer; `-ECONNRESET` is a lost connection, `-ETIMEDOUT`
-//!   a silent peer.
-//! * `private_data`, `ird` and `ord` have eight bits each in an event: longer private data is
-//!   refused, larger depths are cut to 255.
-//! * A listener has room for as many unprocessed requests as its backlog; beyond,
-//!   [`CmId::connect_request`] fails with `ENOMEM` and the driver tries again later.
+//!   closed; the connection manager has no other event for it.
+//! * A status of `-ECONNREFUSED` in a reply means that the peer refused; only with it does the
+//!   private data reach the consumer. `-ECONNRESET` means a lost connection, `-ETIMEDOUT` a peer
+//!   that does not answer.
+//! * An event holds the length of `private_data`, `ird` and `ord` in eight bits each: longer
+//!   private data is refused, larger depths are cut to 255.
+//! * A listener queues as many unprocessed requests as its backlog; beyond that,
+//!   [`CmId::connect_request`] fails with `ENOMEM` and the driver retries later.
 //!
-//! Context: events may be raised in any context. Requests come in process context, and may come
-//! from inside a handler that an event caused, on the connection manager's own thread.
+//! Context: events may be raised in any context. The functions of [`CmOps`] run in process context,
+//! possibly inside a handler that an event triggered, on the connection manager's own thread.
 //!
 //! C header: `include/rdma/iw_cm.h`.
 
@@ -71,63 +70,64 @@ pub(super) mod requests;
 
 pub use requests::CmOps;
 
-/// What a consumer asks for in `connect` and `accept`.
+/// The consumer's parameters of `connect` and `accept`.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// What the peer's consumer shall see.
+    /// Private data for the peer's consumer.
     pub private_data: &'a [u8],
-    /// How many Read Requests may be under way from here.
+    /// The ORD: how many Read Requests this end may have outstanding.
     pub ord: u32,
-    /// How many Read Requests may be under way to here.
+    /// The IRD: how many Read Requests the peer may have outstanding.
     pub ird: u32,
-    /// The queue pair.
+    /// The number of the queue pair.
     pub qpn: u32,
 }
 
-/// How a `connect` ended.
+/// The result of a `connect`.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectReply<'a> {
-    /// The error if it failed.
+    /// Success, or the error.
     pub status: Result,
     /// The local end.
     pub local: SockAddr,
     /// The remote end.
     pub remote: SockAddr,
-    /// What the peer's consumer sent.
+    /// Private data from the peer's consumer.
     pub private_data: &'a [u8],
-    /// How many Read Requests may be under way to the peer, as the peer sees it.
+    /// The IRD of the peer.
     pub ird: u32,
-    /// How many Read Requests may be under way from the peer, as the peer sees it.
+    /// The ORD of the peer.
     pub ord: u32,
 }
 
-/// A peer that wants to connect.
+/// A connection request of a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectRequest<'a> {
     /// The local end.
     pub local: SockAddr,
     /// The remote end.
     pub remote: SockAddr,
-    /// What the peer's consumer sent.
+    /// Private data from the peer's consumer.
     pub private_data: &'a [u8],
-    /// How many Read Requests the peer lets be under way to it.
+    /// The IRD of the peer.
     pub ird: u32,
-    /// How many Read Requests the peer wants to have under way.
+    /// The ORD of the peer.
     pub ord: u32,
 }
 
 /// An endpoint of the connection manager: a connection or a listener.
 ///
-/// Dropping it raises what is owed (see the [module](self)).
+/// Dropping it raises the events that are still owed (see the [module](self)).
 pub struct CmId {
     endpoint: Endpoint,
 }
 
-/// What a [`CmId`] stands for, also known to the queue pair of the connection.
+/// The connection manager's object behind a [`CmId`]; the queue pair of the connection holds one
+/// too.
 ///
 /// # Invariants
 ///
-/// `raw` is valid, and a reference to it is ours.
+/// `raw` is valid, and this value owns a reference to it.
 pub(super) struct Endpoint {
     raw: NonNull<bindings::iw_cm_id>,
     cell: Arc<CmPhaseCell>,
@@ -135,14 +135,14 @@ pub(super) struct Endpoint {
 
 // SAFETY: The drop calls `rem_ref`, which counts atomically and may be called by any thread.
 unsafe impl Send for Endpoint {}
-// SAFETY: Through a shared reference the reference count is raised, which is atomic, the event
-// handler is called, which takes a lock of its own, and fields are read that do not change.
+// SAFETY: A shared reference allows raising the reference count, which is atomic, calling the event
+// handler, which takes its own lock, and reading fields that do not change.
 unsafe impl Sync for Endpoint {}
 
-/// Where an endpoint stands; decides which events are in order.
+/// The phase of an endpoint, which decides which events are in order.
 ///
-/// The lock is held while an event is handed over, so that two events never change places. The
-/// connection manager takes its own lock inside and calls nothing back.
+/// The lock is held while an event is raised, so events cannot be reordered. The connection manager
+/// takes its own lock inside and does not call back.
 #[pin_data]
 struct CmPhaseCell {
     #[pin]
@@ -153,17 +153,17 @@ struct CmPhaseCell {
 enum CmPhase {
     /// The [`CmId`] was dropped before the call that gave it returned.
     Abandoned,
-    /// `accept` has not returned yet and raised nothing.
+    /// `accept` has not returned yet and no event was raised.
     AcceptCall,
     /// `accept` returned 0: ESTABLISHED is owed.
     Accepting,
-    /// `connect` has not returned yet and raised nothing.
+    /// `connect` has not returned yet and no event was raised.
     ConnectCall,
     /// `connect` returned 0: a reply is owed.
     Connecting,
     /// The peer is closing: CLOSE is owed.
     Disconnected,
-    /// Nothing is owed any more.
+    /// No event is owed any more.
     Done,
     /// The connection is up: CLOSE is owed, and DISCONNECT is possible.
     Established,
@@ -183,42 +183,46 @@ impl CmPhaseCell {
 }
 
 impl CmId {
-    /// The local address the consumer named, after port mapping.
+    /// Returns the local address that the consumer named, after port mapping.
     pub fn local_addr(&self) -> Result<SockAddr> {
-        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
-        // `Endpoint` the object is valid, and the address does not change once the driver has it.
+        // SAFETY: A reference requires valid memory that is not written to: by the invariant of
+        // `Endpoint` the object is valid, and the address does not change once the driver has the
+        // object.
         SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_local_addr })
     }
 
-    /// The remote address the consumer named, after port mapping.
+    /// Returns the remote address that the consumer named, after port mapping.
     pub fn remote_addr(&self) -> Result<SockAddr> {
-        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
-        // `Endpoint` the object is valid, and the address does not change once the driver has it.
+        // SAFETY: A reference requires valid memory that is not written to: by the invariant of
+        // `Endpoint` the object is valid, and the address does not change once the driver has the
+        // object.
         SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_remote_addr })
     }
 
-    /// The type of service, if the consumer set one.
+    /// Returns the type of service, if the consumer set one.
     pub fn tos(&self) -> Option<u8> {
-        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
-        // `Endpoint` the object is valid, and the connection manager writes to it before the driver
-        // has it and for an event of it, of which there is none before the driver has answered.
+        // SAFETY: A reference requires valid memory that is not written to: by the invariant of
+        // `Endpoint` the object is valid; the connection manager writes to it only before the
+        // driver has it and when handling its events, and none is raised before the driver has
+        // answered.
         let id = unsafe { self.endpoint.raw.as_ref() };
         id.tos_set().then_some(id.tos)
     }
 
-    /// Whether an IPv6 listener shall take no IPv4.
+    /// Whether an IPv6 listener must refuse IPv4.
     pub fn is_v6_only(&self) -> bool {
-        // SAFETY: A reference wants memory that is valid and not written to: by the invariant of
-        // `Endpoint` the object is valid, and the connection manager writes to it before the driver
-        // has it and for an event of it, of which there is none before the driver has answered.
+        // SAFETY: A reference requires valid memory that is not written to: by the invariant of
+        // `Endpoint` the object is valid; the connection manager writes to it only before the
+        // driver has it and when handling its events, and none is raised before the driver has
+        // answered.
         unsafe { self.endpoint.raw.as_ref() }.afonly()
     }
 
-    /// Reports how `connect` ended.
+    /// Reports the result of `connect`.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if that is not what is owed, or the private data is too long.
+    /// * `EINVAL` if no reply is owed, or the private data is too long.
     /// * `ENOMEM` if memory is short; the reply is still owed then.
     pub fn connect_reply(&self, reply: &ConnectReply<'_>) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
@@ -245,8 +249,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if that is not what is owed.
-    /// * `ENOMEM` if memory is short; it is still owed then.
+    /// * `EINVAL` if this event is not owed.
+    /// * `ENOMEM` if memory is short; the event is still owed then.
     pub fn established(&self, ird: u32, ord: u32) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_ESTABLISHED);
         event.ird = depth(ird);
@@ -262,7 +266,7 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the connection is not up, or it was reported already.
+    /// `EINVAL` if the connection is not up, or this was reported already.
     pub fn disconnect(&self) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_DISCONNECT);
         self.endpoint
@@ -273,14 +277,15 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the connection was not up, or it was reported already.
+    /// `EINVAL` if the connection was not up, or this was reported already.
     pub fn close(&self) -> Result {
         self.endpoint.close()
     }
 
-    /// Reports a peer that wants to connect. The name that the connection is given comes back in
-    /// `accept` or `reject`, or never: when its listener is destroyed, the connection manager
-    /// forgets what it has not looked at.
+    /// Reports a connection request of a peer.
+    ///
+    /// `name` identifies the connection and comes back in `accept` or `reject`; or never, if the
+    /// listener is destroyed before the connection manager handled the request.
     ///
     /// # Errors
     ///
@@ -300,7 +305,7 @@ impl CmId {
         self.endpoint.send(&mut event)
     }
 
-    /// Tells the queue pair of the connection that begins.
+    /// Attaches the endpoint to the queue pair of the connection.
     fn attach(&self, qp: Option<QpLink>) -> Result {
         qp.ok_or(EINVAL)?.attach(self.endpoint.clone())
     }
@@ -313,16 +318,16 @@ impl Drop for CmId {
 }
 
 impl Endpoint {
-    /// Takes a reference.
+    /// Takes a reference to `raw`.
     ///
     /// # Safety
     ///
     /// `raw` must be valid during the call.
     unsafe fn new(raw: NonNull<bindings::iw_cm_id>, cell: Arc<CmPhaseCell>) -> Self {
-        // SAFETY: A field of `raw`, which is valid during the call, as the caller says; it is set
-        // for life.
+        // SAFETY: A field of `raw`, which the caller guarantees is valid during the call; it is set
+        // once and never changes.
         if let Some(add_ref) = unsafe { (*raw.as_ptr()).add_ref } {
-            // SAFETY: `add_ref` wants the valid object that it is of.
+            // SAFETY: `add_ref` requires the valid object that it belongs to.
             unsafe { add_ref(raw.as_ptr()) };
         }
         // INVARIANT: The reference was just taken.
@@ -345,33 +350,33 @@ impl Endpoint {
         if !from.contains(&*phase) {
             return Err(EINVAL);
         }
-        // If that fails the event is still owed.
+        // If this fails, the event is still owed.
         self.send(event)?;
         *phase = to;
         Ok(())
     }
 
-    /// Hands an event over.
+    /// Passes an event to the connection manager.
     fn send(&self, event: &mut bindings::iw_cm_event) -> Result {
         // SAFETY: The field of an object that is valid, by the type's invariant; the handler is set
-        // for life.
+        // once and never changes.
         let handler = unsafe { (*self.raw.as_ptr()).event_handler }.ok_or(EINVAL)?;
         // SAFETY: Our reference keeps the object alive. The handler copies the event and its
         // private data.
         to_result(unsafe { handler(self.raw.as_ptr(), event) })
     }
 
-    /// Raises what is still owed, since nobody will do so later.
+    /// Raises the events that are still owed, because no later call can.
     ///
-    /// The connection manager has kept room for one event of each kind since `connect` or `accept`,
-    /// and these need no memory, so they cannot fail.
+    /// The connection manager has reserved one event of each kind since `connect` or `accept`, and
+    /// these events need no memory, so raising them cannot fail.
     ///
     /// Context: any.
     pub(super) fn settle(&self) {
         {
             let mut phase = self.cell.phase.lock();
             if matches!(*phase, CmPhase::AcceptCall | CmPhase::ConnectCall) {
-                // Nothing is owed yet: the result of the call tells the consumer.
+                // Nothing is owed yet: the call reports its failure itself.
                 *phase = CmPhase::Abandoned;
             }
         }
@@ -386,29 +391,29 @@ impl Endpoint {
 
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
-        // SAFETY: `new` wants an object that is valid during the call: by the type's invariant it
-        // is.
+        // SAFETY: `new` requires an object that is valid during the call, which it is by the type's
+        // invariant.
         unsafe { Self::new(self.raw, self.cell.clone()) }
     }
 }
 
-/// What a [`CmId`] calls is a part of that module, which is not to go before us: so we need
-/// something it exports.
+/// Keeps `iw_cm` loaded: a [`CmId`] calls functions of that module, which must not be unloaded
+/// before this one. Referring to an exported symbol ensures that.
 #[used]
 static STAYS: unsafe extern "C" fn(ffi::c_int) -> *const ffi::c_char = bindings::iwcm_reject_msg;
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: A field of the object, which is valid by the type's invariant; it is set for
-        // life.
+        // SAFETY: A field of the object, which is valid by the type's invariant; it is set once and
+        // never changes.
         if let Some(rem_ref) = unsafe { (*self.raw.as_ptr()).rem_ref } {
-            // SAFETY: The reference is ours.
+            // SAFETY: This value owns the reference.
             unsafe { rem_ref(self.raw.as_ptr()) };
         }
     }
 }
 
-/// An event without content.
+/// Returns an event without content.
 fn new_event(kind: bindings::iw_cm_event_type) -> bindings::iw_cm_event {
     bindings::iw_cm_event {
         event: kind,
@@ -423,7 +428,7 @@ fn set_private_data(event: &mut bindings::iw_cm_event, data: &[u8]) -> Result {
     Ok(())
 }
 
-/// A depth, cut to what an event can hold.
+/// Cuts a depth to what an event can hold.
 fn depth(value: u32) -> u8 {
     u8::try_from(value).unwrap_or(u8::MAX)
 }

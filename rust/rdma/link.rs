@@ -2,12 +2,12 @@
 
 //! A link type: `rdma link add NAME type TYPE netdev DEV`.
 //!
-//! The module that offers the type says so in its `module!` by the alias `rdma-link-TYPE`, so that
-//! the tool loads it. `rdma link delete` needs nothing here: `ib_core` unregisters the device (see
-//! [`Registration`](super::device::Registration)), if it has
+//! The module declares the alias `rdma-link-TYPE` in its `module!`, so that the tool loads it.
+//! `rdma link delete` needs no code here: `ib_core` unregisters the device (see
+//! [`Registration`](super::device::Registration)), if the device has
 //! [`KernelCaps::ALLOW_USER_UNREG`](super::types::KernelCaps::ALLOW_USER_UNREG).
 //!
-//! Context: process; no lock is held but the one that keeps the link type from being unregistered.
+//! Context: process; the only lock held is the one that prevents unregistering the link type.
 //!
 //! C header: `include/rdma/rdma_netlink.h`.
 
@@ -27,7 +27,7 @@ pub trait LinkType: 'static {
     /// The name of the type.
     const NAME: &'static CStr;
 
-    /// Adds a device on a network interface. `name` may hold a `%d`.
+    /// Adds a device on a network interface. `name` may contain a `%d`.
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result;
 }
 
@@ -47,14 +47,14 @@ pub struct LinkRegistration<T: LinkType> {
 
 // SAFETY: Registering and unregistering may happen on different threads.
 unsafe impl<T: LinkType> Send for LinkRegistration<T> {}
-// SAFETY: Nothing can be done through a shared reference.
+// SAFETY: A shared reference gives access to nothing.
 unsafe impl<T: LinkType> Sync for LinkRegistration<T> {}
 
 impl<T: LinkType> LinkRegistration<T> {
     /// Registers the type.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            // INVARIANT: Registered at the end of the only step that could see it unregistered.
+            // INVARIANT: The only initialisation step registers it at its end.
             ops <- Opaque::ffi_init(|ops: *mut bindings::rdma_link_ops| {
                 let content = bindings::rdma_link_ops {
                     type_: T::NAME.as_char_ptr(),
@@ -63,7 +63,7 @@ impl<T: LinkType> LinkRegistration<T> {
                 };
                 // SAFETY: `ops` is pinned memory of that type.
                 unsafe { ops.write(content) };
-                // SAFETY: It is pinned and stays until it is unregistered in `drop`.
+                // SAFETY: It is pinned and stays valid until `drop` unregisters it.
                 unsafe { bindings::rdma_link_register(ops) };
             }),
             _pin: PhantomPinned,
@@ -75,7 +75,7 @@ impl<T: LinkType> LinkRegistration<T> {
 #[pinned_drop]
 impl<T: LinkType> PinnedDrop for LinkRegistration<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: `rdma_link_unregister()` wants operations that are registered: by the type's
+        // SAFETY: `rdma_link_unregister()` requires operations that are registered: by the type's
         // invariant `ops` is, until this drop.
         unsafe { bindings::rdma_link_unregister(self.ops.get()) };
     }
@@ -91,11 +91,11 @@ unsafe extern "C" fn newlink<T: LinkType>(
     netdev: *mut bindings::net_device,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `from_char_ptr` wants a string that ends in a zero and stays for the lifetime,
-        // which ends with this call: `name` is one, by this function's `# Safety`.
+        // SAFETY: `from_char_ptr` requires a string that ends in a zero and stays valid for the
+        // lifetime, which ends with this call: `name` is one, by this function's `# Safety`.
         let name = unsafe { CStr::from_char_ptr(name) };
         let netdev = NonNull::new(netdev).ok_or(ENODEV)?;
-        // SAFETY: `from_raw` wants a device that is valid for the call: nldev holds it, by this
+        // SAFETY: `from_raw` requires a device that is valid for the call: nldev holds it, by this
         // function's `# Safety`.
         let netdev = unsafe { NetDevice::from_raw(netdev) };
         T::newlink(name, &netdev)?;

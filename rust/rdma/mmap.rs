@@ -2,11 +2,11 @@
 
 //! Memory that a process maps through its uverbs file.
 //!
-//! The driver shares a [`SharedMem`] while it makes an object
+//! The driver shares a [`SharedMem`] while it creates an object
 //! ([`Udata::share`](super::udata::Udata::share)) and gets a key for the response; the provider
-//! library hands the key to `mmap()` as offset. The keys belong to the verb object: they are
-//! withdrawn when it is destroyed, or when making it fails. What is mapped already stays mapped;
-//! the pages live until the last mapping is gone, whatever happens to the [`SharedMem`].
+//! library passes the key to `mmap()` as the offset. The keys belong to the verb object: they are
+//! withdrawn when the object is destroyed or its creation fails. Existing mappings stay; the pages
+//! live until the last mapping is gone, even after the [`SharedMem`].
 //!
 //! Context: process.
 //!
@@ -25,7 +25,7 @@ use kernel::sync::Arc;
 ///
 /// # Invariants
 ///
-/// `base` is at offset 0. The structure belongs to the C reference count in `base`.
+/// `base` is at offset 0. The C reference count in `base` owns the structure.
 #[repr(C)]
 struct MmapEntry {
     base: bindings::rdma_user_mmap_entry,
@@ -36,27 +36,27 @@ struct MmapEntry {
 ///
 /// # Invariants
 ///
-/// Every pointer is an inserted entry whose first reference is ours. The user context they were
-/// inserted in exists as long as this value: it lives in a verb object of that context, or on the
-/// stack of a verb.
+/// Every pointer is an inserted entry whose first reference belongs to this value. The user context
+/// of the entries outlives this value, which lives in a verb object of that context or on the stack
+/// of a verb.
 pub(super) struct Mappings {
     entries: KVec<NonNull<bindings::rdma_user_mmap_entry>>,
 }
 
-// SAFETY: The drop calls `rdma_user_mmap_entry_remove()`, which any thread may.
+// SAFETY: The drop calls `rdma_user_mmap_entry_remove()`, which any thread may call.
 unsafe impl Send for Mappings {}
-// SAFETY: A shared reference gives nothing but whether there are any.
+// SAFETY: A shared reference only tells whether the value is empty.
 unsafe impl Sync for Mappings {}
 
 impl Mappings {
-    /// No entries.
+    /// Returns a value without entries.
     pub(super) const fn new() -> Self {
         Self {
             entries: KVec::new(),
         }
     }
 
-    /// Whether there are none.
+    /// Whether the value has no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -71,7 +71,7 @@ impl Mappings {
         context: NonNull<bindings::ib_ucontext>,
         memory: Arc<SharedMem>,
     ) -> Result<u64> {
-        // Room first, so that nothing can fail once the entry is in.
+        // Memory is reserved first, so that nothing can fail once the entry is inserted.
         self.entries.reserve(1, GFP_KERNEL_ACCOUNT)?;
         let length = memory.len();
         let entry = KBox::new(
@@ -84,8 +84,8 @@ impl Mappings {
         let entry = KBox::into_raw(entry);
         // SAFETY: `entry` points to a live `MmapEntry`.
         let base = unsafe { addr_of_mut!((*entry).base) };
-        // SAFETY: `rdma_user_mmap_entry_insert_range()` wants a valid context, as the caller says
-        // that `context` is, and an entry that was not inserted, which `base` is.
+        // SAFETY: `rdma_user_mmap_entry_insert_range()` requires a valid context, which the caller
+        // guarantees, and an entry that was not inserted, which `base` is.
         let status = unsafe {
             bindings::rdma_user_mmap_entry_insert_range(
                 context.as_ptr(),
@@ -96,15 +96,15 @@ impl Mappings {
             )
         };
         if let Err(error) = to_result(status) {
-            // SAFETY: The entry was not inserted, so it is still only ours.
+            // SAFETY: The entry was not inserted, so only this function owns it.
             drop(unsafe { KBox::from_raw(entry) });
             return Err(error);
         }
-        // SAFETY: The entry is inserted and our reference keeps it alive.
+        // SAFETY: The entry is inserted, and the reference of this function keeps it alive.
         let key = unsafe { riwarp_helper_rdma_user_mmap_get_offset(base) };
         // SAFETY: `base` came from a box.
         let base = unsafe { NonNull::new_unchecked(base) };
-        // INVARIANT: Inserted just now, with our reference.
+        // INVARIANT: The entry was just inserted, and its first reference belongs to this value.
         self.entries.push(base, GFP_KERNEL_ACCOUNT)?;
         Ok(key)
     }
@@ -113,33 +113,33 @@ impl Mappings {
 impl Drop for Mappings {
     fn drop(&mut self) {
         for entry in self.entries.iter() {
-            // SAFETY: By the type's invariant it is inserted, the reference is ours, and the
-            // context exists.
+            // SAFETY: By the type's invariant the entry is inserted, its reference belongs to this
+            // value, and the context exists.
             unsafe { bindings::rdma_user_mmap_entry_remove(entry.as_ptr()) };
         }
     }
 }
 
-/// `ops.mmap`: maps what the offset stands for.
+/// `ops.mmap`: maps the memory that the offset names.
 ///
 /// # Safety
 ///
-/// As `ib_uverbs_mmap()` calls it: both are valid, and the mapping is being made.
+/// As `ib_uverbs_mmap()` calls it: both are valid, and the mapping is being created.
 pub(super) unsafe extern "C" fn mmap(
     context: *mut bindings::ib_ucontext,
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
-    // SAFETY: `rdma_user_mmap_entry_get()` wants a valid context and a mapping that is being made:
-    // both are so, by this function's `# Safety`.
+    // SAFETY: `rdma_user_mmap_entry_get()` requires a valid context and a mapping that is being
+    // created: both are so, by this function's `# Safety`.
     let base = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
     let Some(base) = NonNull::new(base) else {
         return EINVAL.to_errno();
     };
-    // SAFETY: All entries of our contexts are `MmapEntry` with `base` at offset 0; we hold a
-    // reference.
+    // SAFETY: All entries of this driver's contexts are `MmapEntry` with `base` at offset 0;
+    // `rdma_user_mmap_entry_get` took a reference.
     let memory = unsafe { &(*base.as_ptr().cast::<MmapEntry>()).memory };
-    // SAFETY: `vma` is being made, and the memory is mapped as for processes, with exactly the size
-    // of the entry.
+    // SAFETY: `vma` is being created, and the memory was mapped for user space, with exactly the
+    // size of the entry.
     let status = unsafe { bindings::remap_vmalloc_range(vma, memory.as_ptr().cast(), 0) };
     // SAFETY: The reference is that of `rdma_user_mmap_entry_get`.
     unsafe { bindings::rdma_user_mmap_entry_put(base.as_ptr()) };
@@ -150,14 +150,14 @@ pub(super) unsafe extern "C" fn mmap(
 ///
 /// # Safety
 ///
-/// `base` must be an inserted entry of ours that nobody refers to.
+/// `base` must be an inserted `MmapEntry` that nothing refers to.
 pub(super) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_entry) {
     // SAFETY: Entries come from `KBox::into_raw` in `insert`; `base` is at offset 0.
     drop(unsafe { KBox::from_raw(base.cast::<MmapEntry>()) });
 }
 
-/// The least offset, in pages. Provider libraries take small numbers for marks of their own: libsiw
-/// takes 0x90000 for an object that has nothing to be mapped.
+/// The lowest offset, in pages. Provider libraries use small numbers as markers: libsiw uses
+/// 0x90000 for an object without memory to map.
 const FIRST_PAGE: u32 = 0x1000;
 
 extern "C" {

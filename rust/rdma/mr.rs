@@ -2,11 +2,10 @@
 
 //! Registration of memory.
 //!
-//! What enters: a request of a process to register its memory ([`RegUserMr`], [`ReregUserMr`]) or
-//! that of another driver ([`RegDmaBufMr`]), or a scatter list of a kernel consumer for a region
-//! that it will register fast ([`MapSg`]). What leaves: memory that stays in its place ([`Umem`],
-//! [`DmaBuf`]) or comes when it is needed ([`Paged`]), or a list of pages ([`KernelPages`]) that
-//! the driver's region keeps.
+//! A process registers its own memory ([`RegUserMr`], [`ReregUserMr`]) or another driver's
+//! ([`RegDmaBufMr`]); a kernel consumer maps a scatter list for fast registration ([`MapSg`]). The
+//! result is pinned memory ([`Umem`], [`DmaBuf`]), memory paged on demand ([`Paged`]), or a list of
+//! pages ([`KernelPages`]), which the driver's region keeps.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -29,13 +28,13 @@ use kernel::sync::Arc;
 /// A process's request to register memory.
 pub struct RegUserMr<'a> {
     pub(super) device: NonNull<bindings::ib_device>,
-    /// Where the memory begins in the process.
+    /// The address of the memory in the process.
     pub start: u64,
-    /// How long it is.
+    /// Its length.
     pub length: u64,
-    /// By which address it will be named in work requests and by the peer.
+    /// The address of its first octet for work requests and the peer.
     pub iova: u64,
-    /// The rights.
+    /// The access rights.
     pub access: AccessFlags,
     pub(super) _life: PhantomData<&'a bindings::ib_device>,
 }
@@ -46,14 +45,14 @@ impl RegUserMr<'_> {
     /// # Errors
     ///
     /// * `EINVAL` if the range wraps or is empty.
-    /// * `ENOMEM` if it is more than the process may pin, or memory is short.
-    /// * `EFAULT` if it is not mapped, or may not be written although the rights say so.
+    /// * `ENOMEM` if the process may not pin that much, or memory is short.
+    /// * `EFAULT` if the range is not mapped, or not writable although the rights require it.
     pub fn pin(&self) -> Result<Umem> {
         // SAFETY: The device is registered while one of its verbs runs.
         unsafe { Umem::pin(self.device, self.start, self.length, self.access) }
     }
 
-    /// Registers the memory without pinning it; none of it need be there.
+    /// Registers the memory without pinning it; none of it needs to be present.
     ///
     /// # Errors
     ///
@@ -65,45 +64,45 @@ impl RegUserMr<'_> {
     }
 }
 
-/// A process's request to register memory of another driver, of which it has a descriptor.
+/// A process's request to register memory of another driver, named by a file descriptor.
 pub struct RegDmaBufMr<'a> {
     pub(super) device: NonNull<bindings::ib_device>,
     pub(super) fd: c_int,
-    /// Where the region begins in that memory.
+    /// The offset of the region in that memory.
     pub offset: u64,
-    /// How long it is.
+    /// Its length.
     pub length: u64,
-    /// By which address it will be named in work requests and by the peer.
+    /// The address of its first octet for work requests and the peer.
     pub iova: u64,
-    /// The rights.
+    /// The access rights.
     pub access: AccessFlags,
     pub(super) _life: PhantomData<&'a bindings::ib_device>,
 }
 
 impl RegDmaBufMr<'_> {
-    /// Gets the memory, all that the descriptor stands for.
+    /// Maps all memory behind the descriptor.
     ///
     /// # Errors
     ///
-    /// * `EBADF` if there is no such descriptor, `EINVAL` if it is none of a dma-buf.
-    /// * `EOPNOTSUPP` if the processor cannot have access to the memory as to its own.
-    /// * What the driver says whose memory it is, also if that cannot stay where it is.
+    /// * `EBADF` if the descriptor is not open, `EINVAL` if it is no dma-buf.
+    /// * `EOPNOTSUPP` if the processor cannot access the memory like its own.
+    /// * The error of the exporting driver, also if it cannot pin the memory.
     pub fn map(&self) -> Result<DmaBuf> {
         // SAFETY: The device is registered while one of its verbs runs.
         unsafe { DmaBuf::map(self.fd, self.device) }
     }
 }
 
-/// A process's request to register a region anew, with what it has changed.
+/// A process's request to re-register a region, with its changes.
 pub struct ReregUserMr<'a> {
     /// `enum ib_mr_rereg_flags`.
     pub(super) changes: u32,
-    /// The region as it would be if all had changed.
+    /// The parameters, of which `changes` selects the new ones.
     pub(super) all: RegUserMr<'a>,
 }
 
 impl<'a> ReregUserMr<'a> {
-    /// The rights, which are now those in `old`.
+    /// Returns the new rights; `old` if they do not change.
     pub fn access(&self, old: AccessFlags) -> AccessFlags {
         if self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS != 0 {
             self.all.access
@@ -112,45 +111,48 @@ impl<'a> ReregUserMr<'a> {
         }
     }
 
-    /// The request to register the new memory, with these rights; [`None`] if the memory stays.
+    /// Returns the request to register the new memory with these rights; [`None`] if the memory
+    /// stays.
     pub fn memory(&self, access: AccessFlags) -> Option<RegUserMr<'a>> {
         let new = self.changes & bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS != 0;
         new.then_some(RegUserMr { access, ..self.all })
     }
 }
 
-/// A scatter list of a kernel consumer, on its way into a region for fast registration.
+/// A scatter list of a kernel consumer, to be mapped for fast registration.
 pub struct MapSg<'a> {
     pub(super) mr: NonNull<bindings::ib_mr>,
     pub(super) list: *mut bindings::scatterlist,
     pub(super) entries: c_int,
     pub(super) offset: *mut c_uint,
-    /// The room that the region was made with.
+    /// The region's list of pages.
     pub(super) pages: &'a KernelPages,
-    /// Adds a page to it, for `ib_sg_to_pages()`.
+    /// Adds a page to the region, for `ib_sg_to_pages()`.
     pub(super) set_page: unsafe extern "C" fn(*mut bindings::ib_mr, u64) -> c_int,
 }
 
-/// What became of a scatter list.
+/// The result of mapping a scatter list.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// How many entries were taken; to be returned to the consumer.
+    /// The number of entries that were mapped, which the consumer gets.
     pub entries: i32,
-    /// By which address the first octet is named.
+    /// The address of the first octet.
     pub iova: u64,
-    /// How many octets were taken.
+    /// The number of octets that were mapped.
     pub length: u64,
 }
 
 impl MapSg<'_> {
-    /// Replaces what was in the region by the list, as far as it goes: until there is no room, or
-    /// up to the first gap between pages if the region is not made for gaps.
+    /// Replaces the pages of the region by the list.
+    ///
+    /// Maps entries until the region is full, or up to the first gap between pages if the region
+    /// does not allow gaps.
     ///
     /// Context: any.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if the list is empty or its offset absurd.
+    /// * `EINVAL` if the list is empty or its offset is beyond the first entry.
     /// * `ENOMEM` if not even its first entry fits.
     pub fn map(&mut self) -> Result<Mapped> {
         self.pages.clear();
@@ -166,9 +168,9 @@ impl MapSg<'_> {
 
     fn map_pages(&mut self) -> Result<Mapped> {
         let mr = self.mr.as_ptr();
-        // SAFETY: The trampoline made this value from the arguments of `ops.map_mr_sg`; the
-        // region's page size is what the consumer passed to `ib_map_mr_sg()`. No other map call of
-        // this region runs at the same time, by the contract of that function.
+        // SAFETY: The trampoline made this value from the arguments of `ops.map_mr_sg`;
+        // `ib_map_mr_sg()` set the region's page size from its consumer's argument and forbids
+        // concurrent map calls of one region.
         let entries = unsafe {
             bindings::ib_sg_to_pages(
                 mr,
@@ -181,14 +183,17 @@ impl MapSg<'_> {
         if entries < 0 {
             return Err(Error::from_errno(entries));
         }
-        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        // SAFETY: A field of the region, which is valid during the call and which no other call
+        // maps.
         let iova = unsafe { (*mr).iova };
-        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        // SAFETY: A field of the region, which is valid during the call and which no other call
+        // maps.
         let length = unsafe { (*mr).length };
-        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        // SAFETY: A field of the region, which is valid during the call and which no other call
+        // maps.
         let page_size = unsafe { (*mr).page_size };
-        // Of a piece that begins inside of a page and of which no other page fits, the core says
-        // that less than nothing was taken.
+        // If a piece begins inside a page and no further page fits, `ib_sg_to_pages()` computes a
+        // negative length.
         if entries == 0 && i64::try_from(length).is_err() {
             return Err(ENOMEM);
         }
@@ -201,11 +206,11 @@ impl MapSg<'_> {
         })
     }
 
-    /// As `ib_sg_to_pages()`, but each entry is a piece of its own, of any length and at any
-    /// address.
+    /// Does the work of `ib_sg_to_pages()`, but each entry is a piece of any length at any address.
     fn map_pieces(&mut self) -> Result<Mapped> {
         let mut skip = match NonNull::new(self.offset) {
-            // SAFETY: `ib_map_mr_sg()` wants an offset that is null or valid of the consumer.
+            // SAFETY: `ib_map_mr_sg()` requires its consumer to pass an offset that is null or
+            // valid.
             Some(offset) => u64::from(unsafe { offset.read() }),
             None => 0,
         };
@@ -216,10 +221,10 @@ impl MapSg<'_> {
         };
         let mut next = self.list;
         while mapped.entries < self.entries && !next.is_null() {
-            // SAFETY: `sg_dma_len()` wants an entry of a list that was mapped: the consumer passed
-            // one of so many entries to `ib_map_mr_sg()`, of which `next` is one.
+            // SAFETY: `sg_dma_len()` requires an entry of a mapped list: the consumer passed
+            // `ib_map_mr_sg()` one with that many entries, and `next` is one of them.
             let len = unsafe { riwarp_helper_sg_dma_len(next) };
-            // SAFETY: `sg_dma_address()` wants the same.
+            // SAFETY: `sg_dma_address()` has the same requirement.
             let start = unsafe { riwarp_helper_sg_dma_address(next) };
             let len = u64::from(len).checked_sub(skip).ok_or(EINVAL)?;
             let start = start.checked_add(skip).ok_or(EINVAL)?;
@@ -234,33 +239,36 @@ impl MapSg<'_> {
             mapped.length += len;
             mapped.entries += 1;
             skip = 0;
-            // SAFETY: `sg_next()` wants an entry of a list, which `next` is; it gives null behind
-            // the last.
+            // SAFETY: `sg_next()` requires an entry of a list, which `next` is; it returns null
+            // after the last.
             next = unsafe { bindings::sg_next(next) };
         }
         if mapped.entries == 0 {
             return Err(EINVAL);
         }
         if let Some(offset) = NonNull::new(self.offset) {
-            // All that was taken was taken whole.
-            // SAFETY: `ib_map_mr_sg()` wants an offset that is null or valid of the consumer.
+            // All mapped entries were mapped completely.
+            // SAFETY: `ib_map_mr_sg()` requires its consumer to pass an offset that is null or
+            // valid.
             unsafe { offset.write(0) };
         }
         let mr = self.mr.as_ptr();
-        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        // SAFETY: A field of the region, which is valid during the call and which no other call
+        // maps.
         unsafe { (*mr).iova = mapped.iova };
-        // SAFETY: A field of the region, which is valid during the call and mapped by nobody else.
+        // SAFETY: A field of the region, which is valid during the call and which no other call
+        // maps.
         unsafe { (*mr).length = mapped.length };
         self.pages.finish(0, mapped.length);
         Ok(mapped)
     }
 }
 
-/// Advice of a process on memory that need not be there.
+/// A process's advice on memory that is paged on demand.
 pub struct Advice<'a> {
-    /// What is to be done.
+    /// The action.
     pub what: Prefetch,
-    /// With what.
+    /// The ranges.
     pub ranges: Sges<'a>,
 }
 
@@ -276,19 +284,19 @@ mod tests {
     use crate::rdma::bench::kernel_owned;
     use crate::rdma::bench::SgList;
 
-    /// Maps pieces for a region of pieces, from `offset` on.
+    /// Maps pieces from `offset` on for a region that allows gaps.
     fn map(pages: &Arc<KernelPages>, pieces: &[(*const u8, u32)], offset: u32) -> Result<Mapped> {
         let mut list = SgList::try_new(pages, 0, pieces.iter().copied(), offset)?;
         let mut sg = list.view();
         let mapped = sg.map()?;
-        // SAFETY: The list has the region.
+        // SAFETY: `list` owns the region.
         let told = unsafe { (sg.mr.as_ref().iova, sg.mr.as_ref().length) };
         assert_eq!(told, (mapped.iova, mapped.length));
         assert_eq!(list.offset(), 0);
         Ok(mapped)
     }
 
-    /// An address that nobody looks at.
+    /// Returns an address that is not accessed.
     fn at(address: usize) -> *const u8 {
         core::ptr::without_provenance(address)
     }
@@ -306,7 +314,7 @@ mod tests {
         let begin = start.wrapping_add(75).expose_provenance() as u64;
         assert_eq!((mapped.entries, mapped.iova, mapped.length), (4, begin, 33));
         assert_eq!(memory.len(), 33);
-        // The second and the third adjoin.
+        // The second and the third piece adjoin.
         let runs = [0, 15, 24].map(|at| memory.run(at, 1000).map(|run| run.len()));
         assert_eq!(runs, [Some(15), Some(9), Some(9)]);
         memory.write(0, &[1; 33])?;
@@ -322,7 +330,7 @@ mod tests {
         let mapped = map(&pages, &[(at(100), 10), (at(200), 10), (at(300), 10)], 0)?;
         assert_eq!((mapped.entries, mapped.length), (2, 20));
         assert_eq!(Memory::KernelPages(pages.clone()).len(), 20);
-        // What is no list leaves nothing behind.
+        // An invalid list leaves the region empty.
         assert_eq!(map(&pages, &[], 0).err(), Some(EINVAL));
         assert_eq!(map(&pages, &[(at(100), 10)], 11).err(), Some(EINVAL));
         assert!(Memory::KernelPages(pages).is_empty());

@@ -2,18 +2,18 @@
 
 //! The objects that consumers hold, and the links from the driver's objects back to them.
 //!
-//! `ib_core` makes and frees the C structures (memory regions: [`super::ops`]). It asks the driver
-//! only for their size, so each can be the head of a larger structure: [`Object`], whose driver
-//! part holds one reference to the driver's object. It is written by the trampoline of `create_*`
-//! after the driver succeeded, and emptied by that of `destroy_*`.
+//! `ib_core` allocates and frees the C structures (memory regions: [`super::ops`]) and asks the
+//! driver only for their size. So each can be the head of a larger structure, [`Object`], whose
+//! driver part holds one reference to the driver's object. The `create_*` trampoline writes the
+//! driver part after the driver succeeded; the `destroy_*` trampoline empties it.
 //!
-//! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) is what the driver gets to report events to the
-//! consumer. It is counted and may outlive the C structure: once that is being destroyed the link
-//! is dead and does nothing. A link is closed by the trampolines, which wait for every report that
-//! is under way; so no handler of a consumer runs after `ib_destroy_*` returned.
+//! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) lets the driver report events to the consumer. It
+//! is reference counted and may outlive the C structure. The `destroy_*` trampolines close a link
+//! and wait for every report under way, so no handler of a consumer runs after `ib_destroy_*`
+//! returned. A closed link does nothing.
 //!
-//! Context: every report on a link may be called from any context but hard interrupt; handlers run
-//! with bottom halves or interrupts disabled.
+//! Context: a report on a link may be made from any context but hard interrupt; handlers run with
+//! bottom halves or interrupts disabled.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -43,7 +43,7 @@ mod vector;
 pub use qp_link::QpLink;
 use vector::CpuCall;
 
-/// A C structure with our part behind it.
+/// A C structure, followed by the driver part.
 ///
 /// # Invariants
 ///
@@ -54,19 +54,19 @@ pub(super) struct Object<B, D, L = ()> {
     driver_part: Option<DriverPart<D, L>>,
 }
 
-/// What we add to a C structure.
+/// The driver part of a C structure.
 pub(super) struct DriverPart<D, L> {
     /// The driver's object.
     pub(super) data: Arc<D>,
-    /// The link that the driver has as well.
+    /// The link to the consumer, shared with the driver's object.
     pub(super) link: L,
-    /// The memory that was shared with the process when the object was made.
+    /// Memory shared with the process when the object was created.
     #[expect(dead_code, reason = "it is kept to be dropped with the object")]
     pub(super) mappings: Mappings,
 }
 
 impl<B, D, L> Object<B, D, L> {
-    /// How much `ib_core` has to allocate.
+    /// The size that `ib_core` allocates.
     pub(super) const SIZE: usize = {
         // INVARIANT: `base` is at offset 0.
         assert!(offset_of!(Self, base) == 0);
@@ -81,29 +81,30 @@ impl<B, D, L> Object<B, D, L> {
     /// nothing.
     pub(super) unsafe fn fill(base: *mut B, driver_part: DriverPart<D, L>) {
         let this = base.cast::<Self>();
-        // SAFETY: `write` wants a valid place: the caller says that `base` is the head of an
-        // allocation of the size of `Self`, whose driver part holds nothing that would be lost.
+        // SAFETY: `write` requires valid memory: the caller guarantees that `base` is the head of
+        // an allocation of the size of `Self`, and that the driver part holds nothing that the
+        // write would leak.
         // INVARIANT: The driver part is `Some` from here on.
         unsafe { addr_of_mut!((*this).driver_part).write(Some(driver_part)) };
     }
 
-    /// The driver part of a live structure.
+    /// Returns the driver part of a live structure.
     ///
     /// # Safety
     ///
     /// `base` must have been filled and not emptied since, and must stay so for `'a`.
     pub(super) unsafe fn driver_part<'a>(base: *mut B) -> &'a DriverPart<D, L> {
         let this = base.cast::<Self>();
-        // SAFETY: A reference wants memory that is initialised and not written to: the caller says
-        // that `base` was filled, and that it is not emptied for `'a`, which is all that writes to
-        // the driver part.
+        // SAFETY: A reference requires initialised memory that is not written to: the caller
+        // guarantees that `base` was filled and that it is not emptied during `'a`; only `empty`
+        // writes to a filled driver part.
         let driver_part: &'a Option<DriverPart<D, L>> =
             unsafe { &*addr_of_mut!((*this).driver_part) };
         // SAFETY: It is `Some` by the type's invariant.
         unsafe { driver_part.as_ref().unwrap_unchecked() }
     }
 
-    /// The driver's object of a live structure.
+    /// Returns the driver's object of a live structure.
     ///
     /// # Safety
     ///
@@ -113,11 +114,12 @@ impl<B, D, L> Object<B, D, L> {
         D: 'a,
         L: 'a,
     {
-        // SAFETY: `arc` wants what this function wants of its caller.
+        // SAFETY: `arc` requires that `base` was filled and is not emptied during `'a`: the caller
+        // guarantees that.
         unsafe { Self::arc(base) }.as_arc_borrow()
     }
 
-    /// As [`Self::data`], for who may want to keep it.
+    /// As [`Self::data`], for callers that may clone the reference.
     ///
     /// # Safety
     ///
@@ -128,11 +130,12 @@ impl<B, D, L> Object<B, D, L> {
         D: 'a,
         L: 'a,
     {
-        // SAFETY: `driver_part` wants what this function wants of its caller.
+        // SAFETY: `driver_part` requires that `base` was filled and is not emptied during `'a`: the
+        // caller guarantees that.
         &unsafe { Self::driver_part(base) }.data
     }
 
-    /// Takes the driver part out.
+    /// Takes the driver part out of the structure.
     ///
     /// # Safety
     ///
@@ -140,59 +143,58 @@ impl<B, D, L> Object<B, D, L> {
     /// more.
     pub(super) unsafe fn empty(base: *mut B) -> DriverPart<D, L> {
         let this = base.cast::<Self>();
-        // SAFETY: The place of a field is inside of the allocation, which the caller says was
-        // filled.
+        // SAFETY: The field is inside the allocation, which the caller guarantees was filled.
         let driver_part = unsafe { addr_of_mut!((*this).driver_part) };
-        // SAFETY: A `&mut` wants initialised memory that nobody else uses: the caller says that
-        // `base` was filled, and that nothing uses the structure any more.
+        // SAFETY: A `&mut` requires initialised memory that nothing else uses: the caller
+        // guarantees that `base` was filled, and that nothing uses the structure any more.
         let driver_part = unsafe { &mut *driver_part }.take();
         // SAFETY: It was `Some` by the type's invariant.
         unsafe { driver_part.unwrap_unchecked() }
     }
 }
 
-/// `struct ib_ucontext` with our part behind it.
+/// `struct ib_ucontext` followed by the driver part.
 pub(super) type UContextObject<T> = Object<bindings::ib_ucontext, <T as Driver>::UContext>;
-/// `struct ib_pd` with our part behind it.
+/// `struct ib_pd` followed by the driver part.
 pub(super) type PdObject<T> = Object<bindings::ib_pd, <T as Driver>::Pd>;
-/// `struct ib_cq` with our part behind it.
+/// `struct ib_cq` followed by the driver part.
 pub(super) type CqObject<T> = Object<bindings::ib_cq, <T as Driver>::Cq, CqLink>;
-/// `struct ib_qp` with our part behind it.
+/// `struct ib_qp` followed by the driver part.
 pub(super) type QpObject<T> = Object<bindings::ib_qp, <T as Driver>::Qp, QpLink>;
-/// `struct ib_srq` with our part behind it.
+/// `struct ib_srq` followed by the driver part.
 pub(super) type SrqObject<T> = Object<bindings::ib_srq, <T as Driver>::Srq, SrqLink>;
-/// `struct ib_mw` with our part behind it.
+/// `struct ib_mw` followed by the driver part.
 pub(super) type MwObject<T> = Object<bindings::ib_mw, <T as Driver>::Mw>;
-/// `struct ib_mr` with our part behind it; the only one that we allocate ourselves.
+/// `struct ib_mr` followed by the driver part; the only structure that this crate allocates itself.
 pub(super) type MrObject<M> =
     Object<bindings::ib_mr, M, Option<Arc<crate::mm::mem_map::KernelPages>>>;
 
-/// A pointer to a C object, used while it is not revoked.
+/// A pointer to a C object, used only until it is revoked.
 struct ObjectPtr<B>(NonNull<B>);
 
-// SAFETY: The pointer is only used under a guard, and only for calls that `ib_core` allows from any
+// SAFETY: The pointer is used only under a guard, and only for calls that `ib_core` allows from any
 // context and thread.
 unsafe impl<B> Send for ObjectPtr<B> {}
-// SAFETY: The calls that are made with it may be made by several threads at once.
+// SAFETY: Several threads may make these calls at once.
 unsafe impl<B> Sync for ObjectPtr<B> {}
 
-/// The identity of a queue pair, as completions carry it.
+/// The identity of a queue pair in completions.
 ///
-/// Only a number: it says nothing about whether the queue pair still exists. A driver that keeps
-/// completions of a destroyed queue pair for a kernel consumer must take them out of the queue
+/// This is only a number: it does not say whether the queue pair still exists. A driver that keeps
+/// completions of a destroyed queue pair for a kernel consumer must remove them from the queue
 /// before `destroy_qp` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpId(pub(super) usize);
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl QpId {
-    /// Names no queue pair, for tests of completions that nobody polls.
+    /// Identifies no queue pair, for tests whose completions no consumer polls.
     pub const NONE: Self = Self(0);
-    /// Names another one that is none.
+    /// A second identity without a queue pair.
     pub const OTHER: Self = Self(1);
 }
 
-/// The way from the driver's completion queue to its consumer.
+/// Reports from the driver's completion queue to its consumer.
 #[derive(Clone)]
 pub struct CqLink(Arc<CqLinkInner>);
 
@@ -200,31 +202,31 @@ pub struct CqLink(Arc<CqLinkInner>);
 struct CqLinkInner {
     object: BhRevocable<ObjectPtr<bindings::ib_cq>>,
     task: SerialTask<()>,
-    /// The CPU of its completion vector, where its handler runs if it is a kernel consumer's.
+    /// The CPU of the completion vector, where the handler of a kernel consumer runs.
     vector: Option<CpuId>,
-    /// The call there.
+    /// The call to that CPU.
     call: CpuCall,
     #[pin]
     resized: Resized,
 }
 
 impl CqLinkInner {
-    /// Calls the handler here.
+    /// Calls the handler on the current CPU.
     fn notify(&self) {
-        // No round yields, so whoever runs it, it runs.
+        // The closure never yields, so `run` needs no follow-up.
         let _ = self.task.run(|()| {
             if let Some(cq) = self.object.try_access() {
                 let cq = cq.0.as_ptr();
                 // SAFETY: The field of a valid queue: the caller of `CqLink::new` keeps `cq` valid
-                // until it is revoked, and it is not.
+                // until it is revoked, and the guard delays that.
                 let handler = unsafe { (*cq).comp_handler };
                 // SAFETY: The field of a valid queue: the caller of `CqLink::new` keeps `cq` valid
-                // until it is revoked, and it is not. The context was set before the queue could be
-                // armed.
+                // until it is revoked, and the guard delays that. The context was set before the
+                // queue could be armed.
                 let context = unsafe { (*cq).cq_context };
                 if let Some(handler) = handler {
-                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows it
-                    // in any context, and the task keeps it to one call at a time.
+                    // SAFETY: The handler is the consumer's own for this queue; `ib_core` allows
+                    // the call in any context, and the task serialises the calls.
                     unsafe { handler(cq, context) };
                 }
             }
@@ -232,28 +234,28 @@ impl CqLinkInner {
         });
     }
 
-    /// The call on another CPU.
+    /// Runs on the CPU that [`CpuCall::ask`] names.
     ///
     /// Context: hard interrupt.
     ///
     /// # Safety
     ///
-    /// `info` must be a `CqLinkInner` whose call was asked for with this function.
+    /// `info` must be a `CqLinkInner` that called [`CpuCall::ask`] with this function.
     unsafe extern "C" fn called(info: *mut c_void) {
         let this = info.cast::<Self>();
-        // SAFETY: The caller says that `info` is a `CqLinkInner`; it stays until `end`, by the
-        // promise in `CpuCall::ask`.
+        // SAFETY: The caller guarantees that `info` is a `CqLinkInner`; it stays valid until `end`,
+        // as `CpuCall::ask` requires.
         unsafe { (*this).call.begin() };
-        // SAFETY: The caller says that `info` is a `CqLinkInner`; it stays until `end`, by the
-        // promise in `CpuCall::ask`.
+        // SAFETY: The caller guarantees that `info` is a `CqLinkInner`; it stays valid until `end`,
+        // as `CpuCall::ask` requires.
         unsafe { (*this).notify() };
-        // SAFETY: The caller says that `info` is a `CqLinkInner`; it stays until this is done with
-        // it, by the promise in `CpuCall::ask`, and nothing is done with it after.
+        // SAFETY: The caller guarantees that `info` is a `CqLinkInner`; it stays valid until `end`,
+        // as `CpuCall::ask` requires, and nothing uses it afterwards.
         unsafe { (*this).call.end() };
     }
 }
 
-/// The memory that is shared with a process since a queue was resized last.
+/// Memory shared with a process by the last resize of a queue.
 #[pin_data]
 struct Resized {
     #[pin]
@@ -267,8 +269,7 @@ impl Resized {
         })
     }
 
-    /// Runs `f`, one call at a time; if it shares something, that takes the place of what an
-    /// earlier call has shared.
+    /// Runs `f`, one call at a time; memory that `f` shares replaces what an earlier call shared.
     fn replace<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
         let mut kept = self.mappings.lock();
         let mut mappings = Mappings::new();
@@ -279,20 +280,20 @@ impl Resized {
         Ok(result)
     }
 
-    /// Withdraws it, since the context of the process may go before the last link does.
+    /// Withdraws the memory, because the context of the process may go before the last link does.
     fn close(&self) {
         *self.mappings.lock() = Mappings::new();
     }
 }
 
 impl CqLink {
-    /// Makes the link of a completion queue that is being created.
+    /// Creates the link of a completion queue that is being created.
     ///
-    /// The handler is called on the CPU `vector`, if there is one.
+    /// The handler runs on the CPU `vector`, if it is given.
     ///
     /// # Safety
     ///
-    /// `cq` must stay valid until [`Self::close`] returned, which must be called.
+    /// `cq` must stay valid until [`Self::close`] returned, and the caller must call that.
     pub(super) unsafe fn new(cq: NonNull<bindings::ib_cq>, vector: Option<CpuId>) -> Result<Self> {
         let inner = Arc::pin_init(
             pin_init!(CqLinkInner {
@@ -307,12 +308,14 @@ impl CqLink {
         Ok(Self(inner))
     }
 
-    /// Calls the consumer's completion handler, on the CPU of the queue's completion vector if that
-    /// is a kernel consumer's: at once if that is this one, else from an interrupt there.
+    /// Calls the consumer's completion handler.
     ///
-    /// Never two at once for one queue: who finds a call under way has the handler called once more
-    /// after it. The handler may poll the queue and arm it again, so the caller may hold no lock
-    /// that `poll_cq` or `req_notify_cq` take, and may not be inside a verb that a kernel consumer
+    /// A kernel consumer's handler runs on the CPU of the queue's completion vector: at once if
+    /// that is the current CPU, else from an interrupt there.
+    ///
+    /// Calls for one queue never overlap: if a call is under way, the handler runs once more after
+    /// it. The handler may poll the queue and arm it again, so the caller must hold no lock that
+    /// `poll_cq` or `req_notify_cq` take, and must not be inside a verb that a kernel consumer
     /// called.
     ///
     /// Context: any but hard interrupt.
@@ -323,15 +326,16 @@ impl CqLink {
         }
     }
 
-    /// Calls the handler on that CPU, or here if it is not online.
+    /// Calls the handler on `cpu`, or on the current CPU if `cpu` is not online.
     fn notify_on(&self, cpu: CpuId) {
         let asked = {
             let Some(_open) = self.0.object.try_access() else {
                 return;
             };
             let info = NonNull::from(&*self.0).cast();
-            // SAFETY: It is not revoked, so `revoke`, which waits for the call, is still to come,
-            // and the object keeps the link until then. The function is the one for this.
+            // SAFETY: The guard shows that the pointer is not revoked, so `close`, which revokes it
+            // and then waits for the call, has not passed `revoke`; the object keeps the link until
+            // `close` returned. `CqLinkInner::called` calls `begin` first and `end` last.
             unsafe { self.0.call.ask(cpu, CqLinkInner::called, info) }
         };
         if asked.is_err() {
@@ -339,7 +343,7 @@ impl CqLink {
         }
     }
 
-    /// Tells the consumer that the queue overran or failed (`IB_EVENT_CQ_ERR`).
+    /// Reports to the consumer that the queue overran or failed (`IB_EVENT_CQ_ERR`).
     ///
     /// Context: any.
     pub fn error(&self) {
@@ -348,7 +352,7 @@ impl CqLink {
         };
         let cq = cq.0.as_ptr();
         // SAFETY: The fields of a valid queue: the caller of `new` keeps `cq` valid until it is
-        // revoked, and it is not.
+        // revoked, and the guard delays that.
         let (handler, context, device) =
             unsafe { ((*cq).event_handler, (*cq).cq_context, (*cq).device) };
         let mut event = bindings::ib_event {
@@ -364,15 +368,15 @@ impl CqLink {
         }
     }
 
-    /// Resizes the queue, one call at a time; what `f` shares takes the place of what an earlier
-    /// call has shared.
+    /// Resizes the queue, one call at a time; memory that `f` shares replaces what an earlier call
+    /// shared.
     ///
     /// Context: process.
     pub(super) fn resize<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
         self.0.resized.replace(f)
     }
 
-    /// Ends the link; no handler runs once this returned.
+    /// Closes the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.object.revoke();
         self.0.call.wait();
@@ -380,7 +384,7 @@ impl CqLink {
     }
 }
 
-/// The way from the driver's shared receive queue to its consumer.
+/// Reports from the driver's shared receive queue to its consumer.
 #[derive(Clone)]
 pub struct SrqLink(Arc<SrqLinkInner>);
 
@@ -392,7 +396,7 @@ struct SrqLinkInner {
 }
 
 impl SrqLink {
-    /// Makes the link of a shared receive queue that is being created.
+    /// Creates the link of a shared receive queue that is being created.
     ///
     /// # Safety
     ///
@@ -408,16 +412,16 @@ impl SrqLink {
         Ok(Self(inner))
     }
 
-    /// Tells the consumer of an event.
+    /// Reports an event to the consumer.
     ///
-    /// Context: any; the caller may hold no lock that `post_srq_recv` or `modify_srq` take.
+    /// Context: any; the caller must hold no lock that `post_srq_recv` or `modify_srq` take.
     pub fn event(&self, event: SrqEvent) {
         let Some(srq) = self.0.object.try_access() else {
             return;
         };
         let srq = srq.0.as_ptr();
         // SAFETY: The fields of a valid queue: the caller of `new` keeps `srq` valid until it is
-        // revoked, and it is not.
+        // revoked, and the guard delays that.
         let (handler, context, device) =
             unsafe { ((*srq).event_handler, (*srq).srq_context, (*srq).device) };
         let mut event = bindings::ib_event {
@@ -433,15 +437,15 @@ impl SrqLink {
         }
     }
 
-    /// Modifies the queue, one call at a time; what `f` shares takes the place of what an earlier
-    /// call has shared.
+    /// Modifies the queue, one call at a time; memory that `f` shares replaces what an earlier call
+    /// shared.
     ///
     /// Context: process.
     pub(super) fn modify<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
         self.0.resized.replace(f)
     }
 
-    /// Ends the link; no handler runs once this returned.
+    /// Closes the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.object.revoke();
         self.0.resized.close();

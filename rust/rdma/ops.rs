@@ -21,10 +21,10 @@
 //! [`Arc`](kernel::sync::Arc). The calls are static: the table of a driver holds trampolines that
 //! were compiled for its types.
 //!
-//! The C objects that the consumer holds are made and freed by `ib_core` (memory regions: here);
-//! each holds one reference to the driver's object from the end of `create_*` to the end of
-//! `destroy_*`, so that work items and sockets may outlive the verb object by holding references of
-//! their own.
+//! `ib_core` allocates and frees the C objects that the consumer holds (memory regions: this
+//! folder). Each holds one reference to the driver's object from the end of `create_*` to the end
+//! of `destroy_*`, so that work items and sockets may outlive the verb object by holding references
+//! of their own.
 //!
 //! # Contexts
 //!
@@ -36,16 +36,16 @@
 //! | all others | process, may sleep |
 //!
 //! `ib_core` calls `destroy_*` once, when no other verb runs on that object and nothing refers to
-//! it; it does not promise that any two other verbs of an object do not run at the same time.
+//! it; any two other verbs of an object may run at the same time.
 //!
 //! # Words of the trampolines
 //!
-//! A trampoline says in its `# Safety` what `ib_core` promises. What it promises in all cases is
-//! not repeated: the device of the object is registered, or being so, while a verb runs, and is one
-//! of `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the size in
-//! `ops.size_ib_*`, with its device (and domain) set. *Filled* is one that a `create_*`, `alloc_*`
-//! or `reg_*` of this folder has made, and that no other call destroys before this one returns.
-//! *Valid* are pointers for the length of the call.
+//! A trampoline states in its `# Safety` what `ib_core` guarantees. What it guarantees in all cases
+//! is not repeated: the device of the object is registered, or being registered, while a verb runs,
+//! and is one of `T`. *New* is an object that `ib_core` has allocated for this call, zeroed, of the
+//! size in `ops.size_ib_*`, with its device (and domain) set. *Filled* is one that a `create_*`,
+//! `alloc_*` or `reg_*` of this folder has made, and that no other call destroys before this one
+//! returns. *Valid* are pointers for the length of the call.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -102,11 +102,11 @@ pub use srq::{
 pub use ucontext::UContextOps;
 pub(super) use vtable::table;
 
-/// An iWARP driver: the types of its objects, and what is the same for all its devices.
+/// An iWARP driver: the types of its objects, and constants of all its devices.
 pub trait Driver: Sized + Send + Sync + 'static {
     /// The device.
     type Device: DeviceOps;
-    /// What a process holds that opened the device.
+    /// The context of a process that opened the device.
     type UContext: UContextOps<Driver = Self>;
     /// Protection domain.
     type Pd: PdOps<Driver = Self>;
@@ -143,7 +143,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// The number that the library goes by (`enum rdma_driver_id`).
+    /// Returns the driver number of the library (`enum rdma_driver_id`).
     pub(super) fn driver_id(self) -> bindings::rdma_driver_id {
         match self {
             Self::Rxe => bindings::rdma_driver_id_RDMA_DRIVER_RXE,
@@ -151,7 +151,7 @@ impl Provider {
         }
     }
 
-    /// The version of the interface to it.
+    /// Returns the ABI version of the library.
     pub(super) fn abi_version(self) -> u32 {
         match self {
             Self::Rxe => 2,
@@ -159,7 +159,7 @@ impl Provider {
         }
     }
 
-    /// The commands that it writes, of those that a driver has to let through.
+    /// Returns the write commands that the library uses and the driver has to enable.
     pub(super) fn commands(self) -> u64 {
         const POST_SEND: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND;
         const ARM: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
@@ -170,15 +170,15 @@ impl Provider {
     }
 }
 
-/// Says who makes an object.
+/// Returns who creates an object.
 ///
 /// # Safety
 ///
 /// `udata` must be that of the call that makes it: null if and only if the caller is in the kernel.
 unsafe fn owner(udata: *const bindings::ib_udata) -> Owner {
     if udata.is_null() {
-        // SAFETY: `new_unchecked` wants a caller in the kernel: there is no channel, which by this
-        // function's `# Safety` says that it is.
+        // SAFETY: `new_unchecked` requires a caller in the kernel: `udata` is null, which by this
+        // function's `# Safety` means that it is.
         Owner::Kernel(unsafe { KernelOwned::new_unchecked() })
     } else {
         Owner::User

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `rdma -dd resource show` shows of an object besides what `ib_core` knows of it.
+//! The driver's details of an object in `rdma -dd resource show`.
 //!
-//! What enters: names and values from the driver. What leaves: lines of a message to whoever asked,
-//! who need not be privileged: no keys and no addresses.
+//! The driver's names and values become attributes of a netlink message. Any user may read it, so
+//! it contains no keys and no addresses.
 //!
 //! Context: process.
 //!
@@ -24,23 +24,23 @@ pub struct Details<'a> {
 }
 
 impl Details<'_> {
-    /// Has `f` fill in the part that is the driver's.
+    /// Lets `f` fill in the driver's part.
     ///
     /// # Safety
     ///
-    /// `msg` must be a message that is being written to, by nobody else.
+    /// `msg` must be a message being written, which nothing else uses.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there is no room; then the message is as it was.
+    /// `EMSGSIZE` if the message is full or `f` failed; the message is unchanged then.
     unsafe fn fill(
         msg: NonNull<bindings::sk_buff>,
         f: impl FnOnce(&mut Details<'_>) -> Result,
     ) -> Result {
         // CAST: A small constant.
         let kind = bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER as c_int;
-        // SAFETY: `nla_nest_start_noflag()` wants a message that is being written to by nobody
-        // else: the caller says that `msg` is one.
+        // SAFETY: `nla_nest_start_noflag()` requires a message being written, which nothing else
+        // uses; the caller guarantees that for `msg`.
         let nest = unsafe { riwarp_helper_nla_nest_start_noflag(msg.as_ptr(), kind) };
         let nest = NonNull::new(nest).ok_or(EMSGSIZE)?;
         let mut details = Details {
@@ -49,28 +49,29 @@ impl Details<'_> {
         };
         match f(&mut details) {
             Ok(()) => {
-                // SAFETY: `nla_nest_end()` wants what `nla_nest_start_noflag()` gave for the same
-                // message, with nothing in it open: `nest` is that, and `Details` opens nothing.
+                // SAFETY: `nla_nest_end()` requires the result of `nla_nest_start_noflag()` for the
+                // same message, with no attribute open in it: `nest` is that, and `Details` leaves
+                // none open.
                 unsafe { riwarp_helper_nla_nest_end(msg.as_ptr(), nest.as_ptr()) };
                 Ok(())
             }
             Err(_) => {
-                // SAFETY: `nla_nest_cancel()` wants what `nla_nest_start_noflag()` gave for the
-                // same message, which `nest` is.
+                // SAFETY: `nla_nest_cancel()` requires the result of `nla_nest_start_noflag()` for
+                // the same message, which `nest` is.
                 unsafe { riwarp_helper_nla_nest_cancel(msg.as_ptr(), nest.as_ptr()) };
                 Err(EMSGSIZE)
             }
         }
     }
 
-    /// Adds a word.
+    /// Adds a string.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there is no room.
+    /// `EMSGSIZE` if the message is full.
     pub fn word(&mut self, name: &CStr, value: &CStr) -> Result {
-        // SAFETY: `rdma_nl_put_driver_string()` wants a message that is being filled, which the
-        // caller of `fill` has made `msg`, and two strings, which are copied.
+        // SAFETY: `rdma_nl_put_driver_string()` requires a message being filled, which the caller
+        // of `fill` guarantees, and two strings, which it copies.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_string(
                 self.msg.as_ptr(),
@@ -84,10 +85,10 @@ impl Details<'_> {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there is no room.
+    /// `EMSGSIZE` if the message is full.
     pub fn number(&mut self, name: &CStr, value: u32) -> Result {
-        // SAFETY: The function wants a message that is being filled, which the caller of `fill` has
-        // made `msg`, and a string, which is copied.
+        // SAFETY: The function requires a message being filled, which the caller of `fill`
+        // guarantees, and a string, which it copies.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_u32(self.msg.as_ptr(), name.as_char_ptr(), value)
         })
@@ -97,32 +98,32 @@ impl Details<'_> {
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if there is no room.
+    /// `EMSGSIZE` if the message is full.
     pub fn flags(&mut self, name: &CStr, value: u32) -> Result {
-        // SAFETY: The function wants a message that is being filled, which the caller of `fill` has
-        // made `msg`, and a string, which is copied.
+        // SAFETY: The function requires a message being filled, which the caller of `fill`
+        // guarantees, and a string, which it copies.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_u32_hex(self.msg.as_ptr(), name.as_char_ptr(), value)
         })
     }
 }
 
-/// Has `f` write the driver's part of a message: what `ops.fill_res_*` do.
+/// Lets `f` write the driver's part of a message, for `ops.fill_res_*`.
 ///
-/// `ib_core` describes an object only between the end of its creation and the beginning of its
-/// destruction, for which it waits.
+/// `ib_core` describes an object only between the end of its creation and the begin of its
+/// destruction, which waits for that.
 ///
 /// # Safety
 ///
-/// `msg` must be a message that is being written to, by nobody else.
+/// `msg` must be a message being written, which nothing else uses.
 pub(super) unsafe fn fill(
     msg: *mut bindings::sk_buff,
     f: impl FnOnce(&mut Details<'_>) -> Result,
 ) -> c_int {
     from_result(|| {
         let msg = NonNull::new(msg).ok_or(EINVAL)?;
-        // SAFETY: `Details::fill` wants a message that is being written to, as this function does
-        // of its caller.
+        // SAFETY: `Details::fill` requires a message being written, which nothing else uses: the
+        // caller guarantees that.
         unsafe { Details::fill(msg, f) }?;
         Ok(0)
     })
@@ -141,29 +142,29 @@ extern "C" {
 mod tests {
     use super::*;
 
-    /// A message with room for at least so many octets.
+    /// A message with room for at least the given number of octets.
     struct NetlinkMessage(NonNull<bindings::sk_buff>);
 
     impl NetlinkMessage {
         fn new(room: u32) -> Result<Self> {
-            // SAFETY: May be called anywhere that sleeps.
+            // SAFETY: The caller may sleep.
             let raw = unsafe { bindings::__alloc_skb(room, bindings::GFP_KERNEL, 0, -1) };
             NonNull::new(raw).map(Self).ok_or(ENOMEM)
         }
 
         fn fill(&mut self, f: impl FnOnce(&mut Details<'_>) -> Result) -> Result {
-            // SAFETY: It is a message of ours.
+            // SAFETY: This value owns the message.
             unsafe { Details::fill(self.0, f) }
         }
 
         fn octets(&self) -> &[u8] {
-            // SAFETY: The buffer is ours.
+            // SAFETY: This value owns the buffer.
             let skb = unsafe { self.0.as_ref() };
-            // SAFETY: All that was put in is one piece from `data` on.
+            // SAFETY: The content is contiguous from `data` on, since the buffer is linear.
             unsafe { core::slice::from_raw_parts(skb.data, skb.len as usize) }
         }
 
-        /// The attributes in `octets`: what each is called, and what it holds.
+        /// Takes the next attribute from `octets`: its type and its content.
         fn next(octets: &mut &[u8]) -> Option<(u16, KVec<u8>)> {
             let (head, rest) = octets.split_first_chunk::<4>()?;
             let [a, b, c, d] = *head;
@@ -177,8 +178,8 @@ mod tests {
 
     impl Drop for NetlinkMessage {
         fn drop(&mut self) {
-            // SAFETY: `sk_skb_reason_drop()` wants a reference that is not used again: `new` made
-            // it, and nobody else has it. No socket is meant.
+            // SAFETY: `sk_skb_reason_drop()` requires a reference that is not used again: `new`
+            // created it, and nothing else has it. The socket may be null.
             unsafe {
                 bindings::sk_skb_reason_drop(
                     core::ptr::null(),
@@ -207,7 +208,7 @@ mod tests {
         let mut inside = &inside[..];
         let mut expect = |value: &[u8]| {
             let mut found = false;
-            // How a value is to be printed has an attribute too.
+            // The print type of a value is an attribute too.
             for _ in 0..2 {
                 found |= NetlinkMessage::next(&mut inside)
                     .is_some_and(|(_, octets)| octets[..] == *value);
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(refused, Err(EMSGSIZE));
         assert!(told > 0 && told < 1000);
         assert_eq!(message.octets().len(), len);
-        // Neither does what the driver gives up.
+        // Nor does a fill that the driver aborts.
         let refused = message.fill(|details| {
             details.number(c"first", 1)?;
             Err(EINVAL)

@@ -5,8 +5,8 @@
 //! A driver lists them in [`Driver::SETTINGS`](super::ops::Driver::SETTINGS); each is a file with
 //! one value.
 //!
-//! Context: process, may sleep. A callback may not unregister the device: that waits for the
-//! callback.
+//! Context: process, may sleep. A callback must not unregister the device: unregistering waits for
+//! the callback.
 //!
 //! C header: `include/linux/sysfs.h`.
 
@@ -22,27 +22,27 @@ use kernel::prelude::*;
 use kernel::str::Formatter;
 use kernel::sync::ArcBorrow;
 
-/// Writes the value of a setting; a newline is added.
+/// Writes the value of a setting; the caller adds a newline.
 pub type Show<D> = for<'a> fn(ArcBorrow<'a, D>, &mut dyn fmt::Write) -> fmt::Result;
 
-/// Takes a new value over, given without white space around it.
+/// Sets a new value, which has no surrounding white space.
 ///
 /// # Errors
 ///
-/// `EINVAL` if it is none; the setting is as it was then.
+/// `EINVAL` if the value is invalid; the setting is unchanged then.
 pub type Store<D> = for<'a> fn(ArcBorrow<'a, D>, &str) -> Result;
 
 /// A file of a device in sysfs.
 pub struct Setting<D> {
     /// Its name.
     pub name: &'static CStr,
-    /// Reads it.
+    /// Reads the value.
     pub show: Show<D>,
-    /// Writes it; `None` if it can only be read.
+    /// Sets the value; `None` if the setting is read-only.
     pub store: Option<Store<D>>,
 }
 
-/// The settings of a driver, as sysfs wants them.
+/// The settings of a driver, in the form of sysfs.
 ///
 /// # Invariants
 ///
@@ -53,7 +53,7 @@ pub(super) struct SettingGroup<D: 'static> {
     _files: KVec<File<D>>,
 }
 
-// SAFETY: What the pointers in it point to belongs to it, is constant once made, and belongs to no
+// SAFETY: This value owns what its pointers lead to, which is constant once built and belongs to no
 // thread.
 unsafe impl<D: 'static> Send for SettingGroup<D> {}
 // SAFETY: Through a shared reference it is only read.
@@ -78,14 +78,15 @@ impl<D> SettingGroup<D> {
             let head = bindings::device_attribute::default();
             files.push(File { head, setting }, GFP_KERNEL)?;
         }
-        // The files stay where they are from here on.
+        // The files do not move from here on.
         for file in files.iter_mut() {
             let head = addr_of_mut!(file.head);
             let store: Option<StoreFn> = match file.setting.store {
                 Some(_) => Some(store::<D>),
                 None => None,
             };
-            // SAFETY: The attribute is ours and not in use yet; the name is static.
+            // SAFETY: This function owns the attribute, which is not in use yet; the name is
+            // static.
             let attr = unsafe {
                 riwarp_helper_device_attribute_init(
                     head,
@@ -98,7 +99,7 @@ impl<D> SettingGroup<D> {
         }
         pointers.push(core::ptr::null_mut(), GFP_KERNEL)?;
         let mut group = KBox::new(bindings::attribute_group::default(), GFP_KERNEL)?;
-        // SAFETY: The group is ours; the list lives as long as it does.
+        // SAFETY: This function owns the group; the list lives as long as the group.
         unsafe { riwarp_helper_attribute_group_set(&mut *group, pointers.as_mut_ptr()) };
         // INVARIANT: As just built.
         Ok(Self {
@@ -117,24 +118,24 @@ impl<D> SettingGroup<D> {
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`,
-/// `buffer` a page.
+/// As sysfs calls it: `attr` is the head of a `File<D>`, `dev` a registered device whose object is
+/// a `D`, `buffer` a page.
 unsafe extern "C" fn show<D: 'static>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,
     buffer: *mut c_char,
 ) -> isize {
-    // SAFETY: A field of the `File` whose head `attr` is: the attribute is one of ours, by this
-    // function's `# Safety`, and `head` is at offset 0.
+    // SAFETY: A field of the `File` whose head `attr` is, by this function's `# Safety`; `head` is
+    // at offset 0.
     let setting = unsafe { (*attr.cast::<File<D>>()).setting };
-    // SAFETY: `rdma_device_to_ibdev()` wants the `struct device` of an RDMA device, which `dev` is,
-    // by this function's `# Safety`.
+    // SAFETY: `rdma_device_to_ibdev()` requires the `struct device` of an RDMA device, which `dev`
+    // is, by this function's `# Safety`.
     let dev = unsafe { riwarp_helper_rdma_device_to_ibdev(dev) };
-    // SAFETY: `device_data` wants a device of `D` that stays registered: it is one, by this
-    // function's `# Safety`, and sysfs waits for this call before the device is unregistered.
+    // SAFETY: `device_data` requires a device of `D` that stays registered: it is one, by this
+    // function's `# Safety`, and unregistering waits in sysfs for this call.
     let dev = unsafe { device_data::<D>(dev) };
-    // SAFETY: `from_raw_parts_mut` wants so many octets that nobody else uses: sysfs gives a page
-    // for this call, by this function's `# Safety`.
+    // SAFETY: `from_raw_parts_mut` requires that many octets that nothing else uses: sysfs provides
+    // a page for this call, by this function's `# Safety`.
     let buffer = unsafe { core::slice::from_raw_parts_mut(buffer, PAGE_SIZE) };
     let mut writer = Formatter::new(buffer);
     let done =
@@ -150,25 +151,25 @@ unsafe extern "C" fn show<D: 'static>(
 ///
 /// # Safety
 ///
-/// As sysfs calls it: `attr` is one of ours, `dev` a registered device whose object is a `D`,
-/// `buffer` as long as it says.
+/// As sysfs calls it: `attr` is the head of a `File<D>`, `dev` a registered device whose object is
+/// a `D`, `buffer` of `len` octets.
 unsafe extern "C" fn store<D: 'static>(
     dev: *mut bindings::device,
     attr: *mut bindings::device_attribute,
     buffer: *const c_char,
     len: usize,
 ) -> isize {
-    // SAFETY: A field of the `File` whose head `attr` is: the attribute is one of ours, by this
-    // function's `# Safety`, and `head` is at offset 0.
+    // SAFETY: A field of the `File` whose head `attr` is, by this function's `# Safety`; `head` is
+    // at offset 0.
     let setting = unsafe { (*attr.cast::<File<D>>()).setting };
-    // SAFETY: `rdma_device_to_ibdev()` wants the `struct device` of an RDMA device, which `dev` is,
-    // by this function's `# Safety`.
+    // SAFETY: `rdma_device_to_ibdev()` requires the `struct device` of an RDMA device, which `dev`
+    // is, by this function's `# Safety`.
     let dev = unsafe { riwarp_helper_rdma_device_to_ibdev(dev) };
-    // SAFETY: `device_data` wants a device of `D` that stays registered: it is one, by this
-    // function's `# Safety`, and sysfs waits for this call before the device is unregistered.
+    // SAFETY: `device_data` requires a device of `D` that stays registered: it is one, by this
+    // function's `# Safety`, and unregistering waits in sysfs for this call.
     let dev = unsafe { device_data::<D>(dev) };
-    // SAFETY: `from_raw_parts` wants so many octets that nobody writes to: `buffer` is as long as
-    // `len` says, and for this call only, by this function's `# Safety`.
+    // SAFETY: `from_raw_parts` requires that many octets that are not written to: `buffer` has
+    // `len`, for this call only, by this function's `# Safety`.
     let buffer = unsafe { core::slice::from_raw_parts(buffer, len) };
     from_result(|| {
         let text = core::str::from_utf8(buffer).map_err(|_| EINVAL)?;

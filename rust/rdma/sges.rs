@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The pieces of memory that a work request of a kernel consumer names.
+//! The scatter/gather elements of a kernel consumer's work request.
 //!
 //! Context: any, hard interrupt included.
 //!
@@ -12,17 +12,17 @@ use core::marker::PhantomData;
 /// One piece of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbSge {
-    /// Where it begins.
+    /// Its address.
     pub addr: u64,
-    /// How long it is.
+    /// Its length.
     pub length: u32,
-    /// The key of the region it lies in.
+    /// The key of its region.
     pub lkey: u32,
 }
 
 /// The pieces of a work request.
 ///
-/// They may lie at any address: iSER keeps its own in packed structures (`struct iser_rx_desc`).
+/// The entries may be unaligned: iSER keeps its own in packed structures (`struct iser_rx_desc`).
 ///
 /// # Invariants
 ///
@@ -37,12 +37,12 @@ pub struct Sges<'a> {
 impl Sges<'_> {
     /// # Safety
     ///
-    /// `list` must be `count` entries that are valid and constant for the lifetime, if `count` is
-    /// above 0; it need not be aligned.
+    /// `list` must point to `count` entries that are valid and constant for the lifetime, if
+    /// `count` is above 0; it need not be aligned.
     #[inline]
     pub(super) unsafe fn new(list: *const bindings::ib_sge, count: kernel::ffi::c_int) -> Self {
         let count = usize::try_from(count).unwrap_or(0);
-        // INVARIANT: The caller says that there are `count` entries at `list`.
+        // INVARIANT: The caller guarantees `count` entries at `list`.
         Self {
             next: list,
             left: if list.is_null() { 0 } else { count },
@@ -57,11 +57,11 @@ impl Iterator for Sges<'_> {
     #[inline]
     fn next(&mut self) -> Option<IbSge> {
         self.left = self.left.checked_sub(1)?;
-        // SAFETY: `read_unaligned` wants a valid entry: by the type's invariant there is one at
-        // `next`, as `left` was not 0.
+        // SAFETY: `read_unaligned` requires a valid entry: by the type's invariant `next` points to
+        // one, as `left` was not 0.
         let sge = unsafe { self.next.read_unaligned() };
-        // SAFETY: `add` has to stay inside of the list or at its end: by the type's invariant there
-        // was an entry at `next`. INVARIANT: One less is left behind it.
+        // SAFETY: `add` must stay inside the list or at its end: by the type's invariant there was
+        // an entry at `next`. INVARIANT: One entry less is left behind it.
         self.next = unsafe { self.next.add(1) };
         Some(IbSge {
             addr: sge.addr,
@@ -92,7 +92,7 @@ mod tests {
             },
             bindings::ib_sge::default(),
         ];
-        // SAFETY: Not more than there are.
+        // SAFETY: The list has more than one entry.
         let mut sges = unsafe { Sges::new(list.as_ptr(), 1) };
         assert_eq!(sges.len(), 1);
         let expected = IbSge {
@@ -103,11 +103,11 @@ mod tests {
         assert_eq!(sges.next(), Some(expected));
         assert_eq!(sges.next(), None);
         for count in [0, -1, i32::MIN] {
-            // SAFETY: None is looked at.
+            // SAFETY: No entry is read.
             let sges = unsafe { Sges::new(list.as_ptr(), count) };
             assert_eq!(sges.len(), 0);
         }
-        // SAFETY: None is looked at, since there is no list.
+        // SAFETY: No entry is read, since the list is null.
         let sges = unsafe { Sges::new(core::ptr::null(), 2) };
         assert_eq!(sges.len(), 0);
     }
@@ -123,7 +123,7 @@ mod tests {
             lkey,
         };
         let packed = Packed(0, [piece(3), piece(4)]);
-        // SAFETY: As many as there are.
+        // SAFETY: The list has two entries.
         let sges = unsafe { Sges::new((&raw const packed.1).cast(), 2) };
         assert!(sges.map(|sge| sge.lkey).eq([3, 4]));
         assert_eq!(packed.0, 0);

@@ -19,25 +19,25 @@ pub(crate) use macros::c_enum;
 
 /// Proof that an object belongs to a kernel consumer.
 ///
-/// Only the trampolines make one, and only after they saw that the object has no user context.
-/// Whoever holds it may take the addresses of that object's work requests and page lists for kernel
+/// Only the trampolines make one, and only after they saw that the object has no user context. With
+/// it, the driver may treat the addresses in that object's work requests and page lists as kernel
 /// virtual addresses (see [`Memory::kernel_virtual`](crate::mm::mem_map::Memory::kernel_virtual)).
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOwned(());
 
 impl KernelOwned {
-    /// Makes the proof.
+    /// Creates the proof.
     ///
     /// # Safety
     ///
-    /// The object that this proof is about must have been made by a kernel consumer: its C
-    /// structure has no `uobject`, or the call had no `udata`.
+    /// The object that this proof is about must belong to a kernel consumer: its C structure has no
+    /// `uobject`, or the call had no `udata`.
     pub(crate) unsafe fn new_unchecked() -> Self {
         Self(())
     }
 }
 
-/// Who made an object.
+/// The creator of an object.
 #[derive(Clone, Copy, Debug)]
 pub enum Owner {
     /// A consumer in the kernel: trusted, its addresses are kernel addresses.
@@ -60,7 +60,7 @@ pub struct Gid(pub [u8; 16]);
 bit_set! {
     /// Rights of a memory region or a queue pair (`enum ib_access_flags`).
     pub struct AccessFlags(u32) {
-        /// The device may write for the local side.
+        /// The local side may write.
         LOCAL_WRITE = 1;
         /// The peer may write.
         REMOTE_WRITE = 1 << 1;
@@ -72,9 +72,9 @@ bit_set! {
         MW_BIND = 1 << 4;
         /// The region is addressed from zero.
         ZERO_BASED = 1 << 5;
-        /// The pages come when they are touched.
+        /// The region is not pinned: paging on demand.
         ON_DEMAND = 1 << 6;
-        /// The memory is of huge pages.
+        /// The memory consists of huge pages.
         HUGETLB = 1 << 7;
         /// The order of placement within the region does not matter.
         RELAXED_ORDERING = 1 << 20;
@@ -82,7 +82,7 @@ bit_set! {
 }
 
 impl AccessFlags {
-    /// Flags from `enum ib_access_flags` as ib_core hands them over.
+    /// Returns the flags of a C value of `enum ib_access_flags`.
     pub(crate) fn from_raw(raw: kernel::ffi::c_int) -> Self {
         // CAST: A set of flags in an int; every bit keeps its place.
         Self::from_bits(raw as u32)
@@ -90,11 +90,11 @@ impl AccessFlags {
 }
 
 bit_set! {
-    /// What the device offers (`device_cap_flags`).
+    /// Capabilities of the device (`device_cap_flags`).
     pub struct DeviceCaps(u64) {
         /// Port up and down events are raised.
         PORT_ACTIVE_EVENT = bindings::ib_device_cap_flags_IB_DEVICE_PORT_ACTIVE_EVENT as u64;
-        /// Raises RNR errors by itself.
+        /// The device generates RNR errors.
         RC_RNR_NAK_GEN = bindings::ib_device_cap_flags_IB_DEVICE_RC_RNR_NAK_GEN as u64;
         /// Fast registration, Send with Invalidate, local invalidate, zero lkey in the kernel.
         MEM_MGT_EXTENSIONS = bindings::ib_device_cap_flags_IB_DEVICE_MEM_MGT_EXTENSIONS as u64;
@@ -108,9 +108,9 @@ bit_set! {
 }
 
 bit_set! {
-    /// What the device offers to kernel consumers (`kernel_cap_flags`).
+    /// Capabilities for kernel consumers (`kernel_cap_flags`).
     pub struct KernelCaps(u64) {
-        /// Devices can be unregistered while processes use them.
+        /// The device can be unregistered while processes use it.
         ALLOW_USER_UNREG = bindings::ib_kernel_cap_flags_IBK_ALLOW_USER_UNREG as u64;
         /// Regions need not be pinned.
         ON_DEMAND_PAGING = bindings::ib_kernel_cap_flags_IBK_ON_DEMAND_PAGING as u64;
@@ -120,7 +120,7 @@ bit_set! {
 }
 
 bit_set! {
-    /// What may be done with regions that are not pinned (`enum ib_odp_transport_cap_bits`).
+    /// Operations allowed on regions that are not pinned (`enum ib_odp_transport_cap_bits`).
     pub struct OdpCaps(u32) {
         /// Sends from them.
         SEND = 1;
@@ -137,10 +137,10 @@ bit_set! {
     }
 }
 
-/// The kinds of atomics a device promises (`enum ib_atomic_cap`).
+/// The scope of a device's atomic operations (`enum ib_atomic_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtomicCap {
-    /// None at all.
+    /// The device has no atomic operations.
     #[default]
     None,
     /// Atomic among the queue pairs of this device.
@@ -149,9 +149,9 @@ pub enum AtomicCap {
     Global,
 }
 
-/// What `ibv_devinfo` shows of a device.
+/// The attributes of a device that `ibv_devinfo` shows.
 ///
-/// Counts larger than the C `int` they end in are cut to its maximum.
+/// Counts that exceed a C `int` are cut to its maximum.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // The names are those of `struct ib_device_attr`.
 pub struct DeviceAttr {
@@ -218,7 +218,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// The MTU of a port in the steps that the verbs know.
+    /// The MTU of a port, one of the steps that verbs define.
     pub enum Mtu {
         /// 256 octets.
         Mtu256 = bindings::ib_mtu_IB_MTU_256;
@@ -246,8 +246,9 @@ impl Mtu {
     }
 }
 
-/// What `ibv_devinfo` shows of a port. Speed and width come from
-/// [`IbDevice::eth_speed`](super::device::IbDevice::eth_speed).
+/// The attributes of a port that `ibv_devinfo` shows.
+///
+/// Speed and width come from [`IbDevice::eth_speed`](super::device::IbDevice::eth_speed).
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // The names are those of `struct ib_port_attr`.
 pub struct PortAttr {
@@ -263,7 +264,7 @@ pub struct PortAttr {
     pub port_cap_flags: u32,
 }
 
-/// Speed and width as the verbs count them.
+/// Speed and width in the units of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpeed {
     /// One of `enum ib_port_speed`.
@@ -282,7 +283,7 @@ impl Default for LinkSpeed {
     }
 }
 
-/// What never changes about a port.
+/// The constant attributes of a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortImmutable {
     /// Entries in the GID table.
@@ -294,7 +295,7 @@ pub struct PortImmutable {
 c_enum! {
     /// The transport service of a queue pair.
     pub enum QpType {
-        /// Reliable connected: all that iWARP has.
+        /// Reliable connected: the only type of iWARP.
         Rc = bindings::ib_qp_type_IB_QPT_RC;
         /// Unreliable connected.
         Uc = bindings::ib_qp_type_IB_QPT_UC;
@@ -308,15 +309,15 @@ c_enum! {
         XrcIni = bindings::ib_qp_type_IB_QPT_XRC_INI;
         /// Extended reliable connected, target.
         XrcTgt = bindings::ib_qp_type_IB_QPT_XRC_TGT;
-        /// Vendor's own.
+        /// Defined by the driver.
         Driver = bindings::ib_qp_type_IB_QPT_DRIVER;
     }
 }
 
 c_enum! {
-    /// The state of a queue pair, as the verbs name it.
+    /// The state of a queue pair, in the terms of verbs.
     pub enum QpState {
-        /// Just made.
+        /// Just created.
         Reset = bindings::ib_qp_state_IB_QPS_RESET;
         /// Receives may be posted.
         Init = bindings::ib_qp_state_IB_QPS_INIT;
@@ -328,7 +329,7 @@ c_enum! {
         Sqd = bindings::ib_qp_state_IB_QPS_SQD;
         /// Send queue in error. iWARP: Terminate.
         Sqe = bindings::ib_qp_state_IB_QPS_SQE;
-        /// Everything is flushed.
+        /// In error: all work requests are flushed.
         Err = bindings::ib_qp_state_IB_QPS_ERR;
     }
 }
@@ -345,17 +346,17 @@ pub struct QpCaps {
     pub max_rdma_ctxs: u32,
 }
 
-/// Which work requests make a completion.
+/// Which work requests generate a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalPolicy {
-    /// Every one.
+    /// All of them.
     All,
-    /// Those that ask for it.
+    /// Those that request it.
     OnRequest,
 }
 
 bit_set! {
-    /// Which fields of a [`QpAttr`] are meant (`enum ib_qp_attr_mask`).
+    /// The valid fields of a [`QpAttr`] (`enum ib_qp_attr_mask`).
     pub struct QpAttrMask(u32) {
         /// `qp_state`.
         STATE = 1;
@@ -405,11 +406,11 @@ bit_set! {
 }
 
 impl QpAttrMask {
-    /// The flags that ib_core itself lets through for a driver that offers nothing special.
+    /// The flags that `ib_core` accepts for a driver without extensions.
     pub const STANDARD: Self = Self::from_bits((1 << 21) - 1);
 }
 
-/// Where the peer of a queue pair is (`struct rdma_ah_attr`, what is left of it on iWARP).
+/// The route to the peer of a queue pair (`struct rdma_ah_attr`, reduced to what iWARP uses).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // The names are those of `struct ib_global_route`.
 pub struct Path {
@@ -479,7 +480,7 @@ impl Default for QpAttr {
 }
 
 impl QpAttr {
-    /// Takes over what a mask names, but for states and sizes.
+    /// Copies the fields in `mask` from `from`, except states and sizes.
     pub fn take_over(&mut self, from: &Self, mask: QpAttrMask) {
         macro_rules! take {
             ($( $flag:ident: $field:ident, )*) => {
@@ -510,7 +511,7 @@ impl QpAttr {
 /// The kinds of memory windows (`enum ib_mw_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MwType {
-    /// Bound again and again, for all streams of a protection domain.
+    /// Can be bound repeatedly, for all streams of a protection domain.
     One,
     /// Bound once until it is invalidated, for one stream.
     Two,
@@ -526,7 +527,7 @@ pub struct SrqAttr {
 }
 
 bit_set! {
-    /// Which fields of a [`SrqAttr`] are meant.
+    /// The valid fields of a [`SrqAttr`].
     pub struct SrqAttrMask(u32) {
         /// `max_wr`: a resize.
         MAX_WR = 1;
@@ -535,21 +536,21 @@ bit_set! {
     }
 }
 
-/// What a consumer asks to be told of (`ib_req_notify_cq`).
+/// The notification that a consumer requests (`ib_req_notify_cq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotifyRequest {
     /// Which completions count.
     pub on: NotifyOn,
-    /// Whether the answer must say that completions are already there.
+    /// Whether the answer must report completions that are already in the queue.
     pub report_missed: bool,
 }
 
-/// Which completions raise the notification.
+/// Which completions trigger the notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotifyOn {
     /// Any.
     Next,
-    /// Only one that was marked as solicited, or an error.
+    /// Solicited completions and errors only.
     Solicited,
 }
 
@@ -558,9 +559,9 @@ c_enum! {
     pub enum QpEvent {
         /// The connection failed; the queue pair is in error.
         Fatal = bindings::ib_event_type_IB_EVENT_QP_FATAL;
-        /// The peer asked for something malformed.
+        /// The peer sent a malformed request.
         RequestError = bindings::ib_event_type_IB_EVENT_QP_REQ_ERR;
-        /// The peer asked for what it has no right to.
+        /// The peer requested an access that it has no right to.
         AccessError = bindings::ib_event_type_IB_EVENT_QP_ACCESS_ERR;
         /// First data arrived before the connection was reported.
         CommEstablished = bindings::ib_event_type_IB_EVENT_COMM_EST;
@@ -574,7 +575,7 @@ c_enum! {
 c_enum! {
     /// Asynchronous events of a shared receive queue.
     pub enum SrqEvent {
-        /// It failed.
+        /// The queue failed.
         Error = bindings::ib_event_type_IB_EVENT_SRQ_ERR;
         /// Fewer requests are left than the limit says.
         LimitReached = bindings::ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The driver's own part of a uverbs call: request and response.
-//!
-//! What enters: the octets that the provider library in user space put behind the common part of a
-//! call. What leaves: those that it expects back, such as the mmap keys of the queues.
+//! The driver's own part of a uverbs call: the request of the provider library in user space,
+//! behind the common part of the call, and the response, such as the mmap keys of the queues.
 //!
 //! Context: process; both directions may sleep on a page fault.
 //!
@@ -21,7 +19,7 @@ use kernel::uaccess::UserPtr;
 use kernel::uaccess::UserSlice;
 use zerocopy::Immutable;
 
-/// The private channel of one uverbs call; empty if the caller is in the kernel.
+/// The driver's part of one uverbs call; empty if the caller is in the kernel.
 pub struct Udata<'a> {
     raw: *mut bindings::ib_udata,
     _life: PhantomData<&'a mut bindings::ib_udata>,
@@ -29,12 +27,12 @@ pub struct Udata<'a> {
 }
 
 impl<'a> Udata<'a> {
-    /// The channel of a call; memory that is shared goes to `mappings`, if there are any.
+    /// Returns the channel of a call; `mappings`, if given, records the shared memory.
     ///
     /// # Safety
     ///
-    /// `raw` must be null or valid for `'a`, and `mappings` not outlive the user context of the
-    /// call.
+    /// `raw` must be null or valid for `'a`, and the user context of the call must outlive
+    /// `mappings`.
     pub(super) unsafe fn new(
         raw: *mut bindings::ib_udata,
         mappings: Option<&'a mut Mappings>,
@@ -46,7 +44,7 @@ impl<'a> Udata<'a> {
         }
     }
 
-    /// The channel of a caller in the kernel, for tests.
+    /// Returns the channel of a caller in the kernel, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn none() -> Self {
         // SAFETY: Null, and no mappings.
@@ -60,21 +58,21 @@ impl<'a> Udata<'a> {
 
     /// Copies the request.
     ///
-    /// Missing octets at the end are zero; octets beyond must be zero.
+    /// Missing octets at the end read as zero; excess octets must be zero.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if there is no process or it sent fewer than `at_least` octets.
-    /// * `EOPNOTSUPP` if there is more than we know of.
-    /// * `EFAULT` if it cannot be read.
+    /// * `EINVAL` if the caller is no process or sent fewer than `at_least` octets.
+    /// * `EOPNOTSUPP` if the excess octets are not zero.
+    /// * `EFAULT` if the request cannot be read.
     pub fn copy_in<R: FromBytes>(&mut self, at_least: usize) -> Result<R> {
         if self.raw.is_null() {
             return Err(EINVAL);
         }
         let mut request = core::mem::MaybeUninit::<R>::uninit();
         let size = core::mem::size_of::<R>();
-        // SAFETY: `raw` is valid; the target is a local of that size, which is written in full on
-        // success.
+        // SAFETY: `raw` is valid; the target is a local of that size, and success means that it was
+        // written completely.
         to_result(unsafe {
             bindings::_ib_copy_validate_udata_in(
                 self.raw,
@@ -83,16 +81,16 @@ impl<'a> Udata<'a> {
                 at_least.min(size),
             )
         })?;
-        // SAFETY: All octets are written, and any octets are a value by `FromBytes`.
+        // SAFETY: All octets are written, and by `FromBytes` any octets are a valid value.
         Ok(unsafe { request.assume_init() })
     }
 
-    /// Sends the response; cut if the process has less room, zeroes behind it if it has more.
+    /// Sends the response, cut to the buffer of the process or followed by zeroes.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if there is no process.
-    /// * `EFAULT` if it cannot be written.
+    /// * `EINVAL` if the caller is no process.
+    /// * `EFAULT` if the address cannot be written.
     pub fn respond<R: IntoBytes + Immutable>(&mut self, response: &R) -> Result {
         if self.raw.is_null() {
             return Err(EINVAL);
@@ -104,13 +102,13 @@ impl<'a> Udata<'a> {
         })
     }
 
-    /// Sends an answer to an address that the process named in its request, for commands whose
-    /// response has no room for one.
+    /// Writes an answer to an address that the process named in its request, for commands whose
+    /// response has no field for it.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if there is no process.
-    /// * `EFAULT` if it cannot be written.
+    /// * `EINVAL` if the caller is no process.
+    /// * `EFAULT` if the address cannot be written.
     pub fn answer_at<R: IntoBytes + Immutable>(&mut self, address: u64, answer: &R) -> Result {
         if self.raw.is_null() {
             return Err(EINVAL);
@@ -124,11 +122,11 @@ impl<'a> Udata<'a> {
 
     /// Lets the process map `memory` and returns the offset for its `mmap()`.
     ///
-    /// Ends by itself when the object that is being made is destroyed, or if making it fails.
+    /// The key is withdrawn when the object is destroyed or its creation fails.
     ///
     /// # Errors
     ///
-    /// * `EINVAL` if there is no process, or this call makes no object.
+    /// * `EINVAL` if the caller is no process, or this call creates no object.
     /// * `ENOMEM` if memory is short.
     pub fn share(&mut self, memory: Arc<SharedMem>) -> Result<u64> {
         if self.raw.is_null() {
@@ -138,9 +136,9 @@ impl<'a> Udata<'a> {
         // SAFETY: `raw` is the channel of a uverbs call.
         let context = unsafe { riwarp_helper_rdma_udata_to_ucontext(self.raw) };
         let context = NonNull::new(context).ok_or(EINVAL)?;
-        // SAFETY: `insert` wants a context that is valid and outlives the mappings: that of a call
-        // is valid during it, and the caller of `new` says that its mappings end before its
-        // context.
+        // SAFETY: `insert` requires a context that is valid and outlives the mappings: the context
+        // of a call is valid during it, and the caller of `new` guarantees that it outlives the
+        // mappings.
         unsafe { mappings.insert(context, memory) }
     }
 }

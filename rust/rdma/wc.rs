@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions on their way out.
+//! Completions as the consumer polls them.
 //!
-//! What enters: [`Wc`] values of the driver. What leaves: structures in the array of `poll_cq`.
+//! Writes the driver's [`Wc`] values into the array of `poll_cq`.
 //!
 //! Context: any, hard interrupt included. Nothing here sleeps, allocates or locks.
 //!
@@ -14,43 +14,43 @@ use crate::bindings;
 use core::marker::PhantomData;
 
 c_enum! {
-    /// How a work request ended.
+    /// The status of a completed work request.
     pub enum WcStatus {
-        /// Well.
+        /// Success.
         Success = bindings::ib_wc_status_IB_WC_SUCCESS;
-        /// The message did not fit the buffer, or the buffer not its region.
+        /// The message exceeds its buffer, or the buffer exceeds its region.
         LocalLength = bindings::ib_wc_status_IB_WC_LOC_LEN_ERR;
         /// The queue pair is inconsistent.
         LocalQpOperation = bindings::ib_wc_status_IB_WC_LOC_QP_OP_ERR;
-        /// A local region is invalid or grants too little.
+        /// A local region is invalid or lacks an access right.
         LocalProtection = bindings::ib_wc_status_IB_WC_LOC_PROT_ERR;
         /// The queue pair went to error before the request was done.
         Flushed = bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR;
         /// A window could not be bound.
         MwBind = bindings::ib_wc_status_IB_WC_MW_BIND_ERR;
-        /// The peer answered with nonsense.
+        /// The peer sent an invalid response.
         BadResponse = bindings::ib_wc_status_IB_WC_BAD_RESP_ERR;
-        /// A local region refused an incoming message.
+        /// A local region refused access to an incoming message.
         LocalAccess = bindings::ib_wc_status_IB_WC_LOC_ACCESS_ERR;
         /// The peer found the request malformed.
         RemoteInvalidRequest = bindings::ib_wc_status_IB_WC_REM_INV_REQ_ERR;
-        /// The peer's region refused.
+        /// The peer's region refused access.
         RemoteAccess = bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR;
-        /// The peer failed to carry it out.
+        /// The peer failed to execute the request.
         RemoteOperation = bindings::ib_wc_status_IB_WC_REM_OP_ERR;
         /// The peer did not answer.
         RetryExceeded = bindings::ib_wc_status_IB_WC_RETRY_EXC_ERR;
         /// The peer had no receive posted for too long.
         RnrRetryExceeded = bindings::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR;
-        /// The peer gave up.
+        /// The peer aborted the operation.
         RemoteAborted = bindings::ib_wc_status_IB_WC_REM_ABORT_ERR;
-        /// Something that cannot be told apart.
+        /// Any other error.
         General = bindings::ib_wc_status_IB_WC_GENERAL_ERR;
     }
 }
 
 c_enum! {
-    /// What kind of work request ended.
+    /// The operation of a completed work request.
     pub enum WcOpcode {
         /// Send, in all its forms.
         Send = bindings::ib_wc_opcode_IB_WC_SEND;
@@ -74,20 +74,20 @@ c_enum! {
         MaskedFetchAdd = bindings::ib_wc_opcode_IB_WC_MASKED_FETCH_ADD;
         /// A receive.
         Recv = bindings::ib_wc_opcode_IB_WC_RECV;
-        /// A receive used up by immediate data.
+        /// A receive consumed by an RDMA Write with immediate data.
         RecvRdmaWithImm = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM;
     }
 }
 
-/// What a message brought besides its payload.
+/// Data of a message besides its payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WcExtra {
     /// Nothing.
     #[default]
     None,
-    /// Immediate data, as it was on the wire.
+    /// Immediate data, in wire order.
     Immediate([u8; 4]),
-    /// It invalidated this local key.
+    /// The local key that the message invalidated.
     Invalidated(u32),
 }
 
@@ -96,21 +96,21 @@ pub enum WcExtra {
 pub struct Wc {
     /// The consumer's number of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Its status.
     pub status: WcStatus,
-    /// What it was.
+    /// Its operation.
     pub opcode: WcOpcode,
     /// Octets received or read.
     pub byte_len: u32,
-    /// More of the message.
+    /// Immediate data or an invalidated key.
     pub extra: WcExtra,
-    /// The queue pair it was posted to.
+    /// The queue pair that it was posted to.
     pub qp: QpId,
     /// A code of the driver's own, for error statuses.
     pub vendor_err: u32,
 }
 
-/// Where `poll_cq` writes completions.
+/// The array of `poll_cq`, to which completions are written.
 ///
 /// # Invariants
 ///
@@ -123,11 +123,11 @@ pub struct WcSink<'a> {
 }
 
 impl WcSink<'_> {
-    /// A sink for `room` completions.
+    /// Returns a sink for `room` completions.
     ///
     /// # Safety
     ///
-    /// `raw` must point to that many structures, to be written only through the sink while it
+    /// `raw` must point to that many structures, which are written only through the sink while it
     /// lives.
     pub(super) unsafe fn new(raw: *mut bindings::ib_wc, room: usize) -> Self {
         Self {
@@ -138,19 +138,19 @@ impl WcSink<'_> {
         }
     }
 
-    /// How many more it takes.
+    /// Returns how many more completions fit.
     #[inline]
     pub fn room(&self) -> usize {
         self.room - self.used
     }
 
-    /// How many were pushed.
+    /// Returns how many completions were pushed.
     #[inline]
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Hands a completion over; `false` if there was no room.
+    /// Writes a completion; returns `false` if the sink is full.
     #[inline]
     pub fn push(&mut self, wc: &Wc) -> bool {
         if self.used >= self.room {
@@ -182,8 +182,8 @@ impl WcSink<'_> {
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
             }
         }
-        // SAFETY: `add` has to stay inside of the structures at `raw`: by the type's invariant
-        // there are `room`, and `used` is below that.
+        // SAFETY: `add` must stay inside the structures at `raw`: by the type's invariant there are
+        // `room`, and `used` is below that.
         let place = unsafe { self.raw.add(self.used) };
         // SAFETY: By the type's invariant the structures may be written.
         unsafe { place.write(raw) };

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests on their way in.
+//! Work requests as the driver reads them.
 //!
-//! What enters: the linked lists that a kernel consumer hands to `post_send`, `post_recv` and
-//! `post_srq_recv`. What leaves: iterators of read-only views.
+//! Turns the linked lists that a kernel consumer passes to `post_send`, `post_recv` and
+//! `post_srq_recv` into iterators of read-only views.
 //!
 //! Context: any, hard interrupt included. Nothing here sleeps, allocates or locks.
 //!
-//! A process posts through memory that it shares with the driver; what arrives of it here is only
-//! the doorbell, a post without a list. A process that sends a list all the same gets `EINVAL`
-//! before the driver sees it, since the addresses in such a list are anything but kernel addresses.
+//! A process posts through memory shared with the driver; only its doorbell arrives here, a post
+//! without a list. A list from a process is refused with `EINVAL` before it reaches the driver,
+//! because its addresses are not kernel addresses.
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
@@ -27,18 +27,18 @@ pub use super::wc::*;
 bit_set! {
     /// Flags of a send work request (`enum ib_send_flags`).
     pub struct SendFlags(u32) {
-        /// Waits for the Reads before it.
+        /// Waits for earlier Reads to complete.
         FENCE = bindings::ib_send_flags_IB_SEND_FENCE as u32; // CAST: A small flag.
-        /// Makes a completion.
+        /// Generates a completion.
         SIGNALED = bindings::ib_send_flags_IB_SEND_SIGNALED as u32; // CAST: A small flag.
-        /// Raises the peer's notification.
+        /// Raises a solicited notification at the peer.
         SOLICITED = bindings::ib_send_flags_IB_SEND_SOLICITED as u32; // CAST: A small flag.
-        /// The payload is copied while posting.
+        /// Copies the payload while posting.
         INLINE = bindings::ib_send_flags_IB_SEND_INLINE as u32; // CAST: A small flag.
     }
 }
 
-/// What a send work request asks for.
+/// The operation of a send work request.
 pub enum IbSendOp<'a, M> {
     /// RDMA Write.
     Write {
@@ -53,14 +53,14 @@ pub enum IbSendOp<'a, M> {
         remote_addr: u64,
         /// The key of the peer's region.
         rkey: u32,
-        /// The four octets as they go on the wire.
+        /// The four octets in wire order.
         imm: [u8; 4],
     },
     /// Send.
     Send,
     /// Send with immediate data.
     SendWithImm {
-        /// The four octets as they go on the wire.
+        /// The four octets in wire order.
         imm: [u8; 4],
     },
     /// Send that invalidates one of the peer's keys.
@@ -75,7 +75,7 @@ pub enum IbSendOp<'a, M> {
         /// The key of the peer's region.
         rkey: u32,
     },
-    /// RDMA Read that invalidates the local key when it is done.
+    /// RDMA Read that invalidates the local key on completion.
     ReadWithInv {
         /// Where the peer's buffer begins.
         remote_addr: u64,
@@ -86,32 +86,32 @@ pub enum IbSendOp<'a, M> {
     },
     /// Compare and swap.
     CompareSwap {
-        /// Where the peer's word is.
+        /// The address of the peer's word.
         remote_addr: u64,
         /// The key of the peer's region.
         rkey: u32,
-        /// What the word must be.
+        /// The value to compare with.
         compare: u64,
-        /// What it becomes.
+        /// The value to swap in.
         swap: u64,
         /// Which bits are compared.
         compare_mask: u64,
         /// Which bits are swapped.
         swap_mask: u64,
-        /// The form with masks; they are all ones in the other.
+        /// Whether this is the form with masks; without it, both masks are all ones.
         masked: bool,
     },
     /// Fetch and add.
     FetchAdd {
-        /// Where the peer's word is.
+        /// The address of the peer's word.
         remote_addr: u64,
         /// The key of the peer's region.
         rkey: u32,
         /// What is added.
         add: u64,
-        /// The most significant bit of each field, out of which no carry passes.
+        /// The most significant bit of each field; no carry passes out of it.
         boundary: u64,
-        /// The form with a mask; it is zero in the other.
+        /// Whether this is the form with a mask; without it, `boundary` is zero.
         masked: bool,
     },
     /// Invalidates a local key.
@@ -130,7 +130,7 @@ pub enum IbSendOp<'a, M> {
         /// Its rights.
         access: AccessFlags,
     },
-    /// An operation that has no form here; the number is that of `enum ib_wr_opcode`.
+    /// Another operation; the number is that of `enum ib_wr_opcode`.
     Unknown(u32),
 }
 
@@ -138,9 +138,9 @@ pub enum IbSendOp<'a, M> {
 ///
 /// # Invariants
 ///
-/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, made by a kernel consumer
-/// of a device whose regions have an `M` as the driver's object; its `sg_list` holds `num_sge`
-/// entries, and it is embedded in the larger structure that its opcode stands for.
+/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, from a kernel consumer of a
+/// device whose regions have an `M` as the driver's object; its `sg_list` holds `num_sge` entries,
+/// and it is embedded in the larger structure that its opcode requires.
 pub struct IbSendWr<'a, M> {
     raw: &'a bindings::ib_send_wr,
     _type: PhantomData<fn() -> M>,
@@ -148,8 +148,8 @@ pub struct IbSendWr<'a, M> {
 
 /// The list of one `post_send` call, on a device whose regions have an `M` as the driver's object.
 ///
-/// An iterator. If the driver refuses a request, it returns the error right after it took that
-/// request: the one taken last is the one reported as bad.
+/// This is an iterator. If the driver refuses a request, it returns the error right after taking
+/// it: the request taken last is reported as the bad one.
 pub struct SendWrs<'a, M> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
@@ -175,7 +175,7 @@ pub struct RecvWrs<'a> {
 }
 
 impl<'a, M> SendWrs<'a, M> {
-    /// The doorbell of a process.
+    /// Returns the doorbell of a process: no list.
     pub(super) fn doorbell() -> Self {
         Self {
             next: core::ptr::null(),
@@ -186,11 +186,11 @@ impl<'a, M> SendWrs<'a, M> {
         }
     }
 
-    /// The list of a kernel consumer.
+    /// Returns the list of a kernel consumer.
     ///
     /// # Safety
     ///
-    /// `list` must be a list as `ib_post_send()` takes it, of a kernel consumer of a device whose
+    /// `list` must be a list as for `ib_post_send()`, from a kernel consumer of a device whose
     /// regions have an `M` as the driver's object, valid for `'a`.
     pub(super) unsafe fn new(list: *const bindings::ib_send_wr) -> Self {
         Self {
@@ -202,12 +202,12 @@ impl<'a, M> SendWrs<'a, M> {
         }
     }
 
-    /// Whether a process rang the doorbell: there is no list, its requests are in the shared queue.
+    /// Whether this is the doorbell of a process: no list, the requests are in the shared queue.
     pub fn is_doorbell(&self) -> bool {
         self.doorbell
     }
 
-    /// The request that was taken last, or the first if none was.
+    /// Returns the request that was taken last, or the first if none was.
     pub(super) fn bad(&self) -> *const bindings::ib_send_wr {
         self.last
     }
@@ -218,8 +218,8 @@ impl<'a, M> Iterator for SendWrs<'a, M> {
 
     #[inline]
     fn next(&mut self) -> Option<IbSendWr<'a, M>> {
-        // SAFETY: `as_ref` wants null or a request that is valid and constant for `'a`: the caller
-        // of `new` has made all of the list so.
+        // SAFETY: `as_ref` requires null or a request that is valid and constant for `'a`: the
+        // caller of `new` guarantees that for all of the list.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
@@ -232,29 +232,29 @@ impl<'a, M> Iterator for SendWrs<'a, M> {
 }
 
 impl<'a, M> IbSendWr<'a, M> {
-    /// The consumer's number of the request.
+    /// Returns the consumer's number of the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: All variants of the union are 64 bits of plain data.
         unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
     }
 
-    /// Its flags.
+    /// Returns the flags.
     #[inline]
     pub fn flags(&self) -> SendFlags {
-        // CAST: A set of flags in an int; every bit keeps its place.
+        // CAST: A set of flags in an int; every bit is kept.
         SendFlags::from_bits(self.raw.send_flags as u32)
     }
 
-    /// The pieces of its local buffer.
+    /// Returns the pieces of the local buffer.
     #[inline]
     pub fn sges(&self) -> Sges<'a> {
-        // SAFETY: `Sges::new` wants so many entries that are valid and constant for `'a`: by the
+        // SAFETY: `Sges::new` requires that many entries, valid and constant for `'a`: by the
         // type's invariant `sg_list` has `num_sge`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 
-    /// What it asks for.
+    /// Returns the operation.
     #[inline]
     pub fn op(&self) -> IbSendOp<'a, M> {
         // SAFETY: The union is 32 bits of plain data, whichever variant was written.
@@ -355,7 +355,7 @@ impl<'a, M> IbSendWr<'a, M> {
             let end = done.checked_add(len).ok_or(EINVAL)?;
             let target = buffer.get_mut(done..end).ok_or(EINVAL)?;
             let source = core::ptr::with_exposed_provenance::<u8>(usize::try_from(sge.addr)?);
-            // SAFETY: By the type's invariant the consumer is in the kernel, and inline payload is
+            // SAFETY: By the type's invariant the consumer is in the kernel, so inline payload is
             // named by its kernel address. The target was just cut to the length, and is private.
             unsafe { core::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), len) };
             done = end;
@@ -363,36 +363,36 @@ impl<'a, M> IbSendWr<'a, M> {
         Ok(done)
     }
 
-    /// The remote end of an RDMA request.
+    /// Returns address and key of the peer's buffer.
     #[inline]
     fn rdma(&self) -> (u64, u32) {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_rdma_wr>();
-        // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
-        // request, whose opcode the caller has looked at, is embedded in one, as its first member.
+        // SAFETY: Reading requires a valid structure of that type: by the type's invariant the
+        // request, whose opcode the caller has checked, is embedded in one, as its first member.
         unsafe { ((*wr).remote_addr, (*wr).rkey) }
     }
 
-    /// The rest of an atomic request.
+    /// Returns the whole atomic request.
     #[inline]
     fn atomic(&self) -> &bindings::ib_atomic_wr {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_atomic_wr>();
-        // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
-        // request, whose opcode the caller has looked at, is embedded in one, as its first member.
+        // SAFETY: Reading requires a valid structure of that type: by the type's invariant the
+        // request, whose opcode the caller has checked, is embedded in one, as its first member.
         unsafe { &*wr }
     }
 
-    /// The rest of a fast registration.
+    /// Returns the fast registration.
     fn reg_mr(&self) -> IbSendOp<'a, M> {
         let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
-        // SAFETY: Reading wants a valid structure of that type: by the type's invariant the
-        // request, whose opcode the caller has looked at, is embedded in one, as its first member.
+        // SAFETY: Reading requires a valid structure of that type: by the type's invariant the
+        // request, whose opcode the caller has checked, is embedded in one, as its first member.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
-        // SAFETY: A kernel consumer names a region, and does not change it before the request
+        // SAFETY: A kernel consumer names a valid region, and does not change it before the request
         // completes.
         let iova = unsafe { (*mr).iova };
-        // SAFETY: `data` wants a region that was filled, of `M`, and stays: a kernel consumer names
-        // one of the device that it posts to, which by the type's invariant is of `M`, and keeps it
-        // until the request completes.
+        // SAFETY: `data` requires a region that was filled, has an `M`, and stays: a kernel
+        // consumer names a region of the device that it posts to, whose regions have an `M` by the
+        // type's invariant, and keeps it until the request completes.
         let mr = unsafe { MrObject::<M>::data(mr) };
         IbSendOp::RegMr {
             mr,
@@ -404,11 +404,11 @@ impl<'a, M> IbSendWr<'a, M> {
 }
 
 impl<'a> RecvWrs<'a> {
-    /// The list of a kernel consumer.
+    /// Returns the list of a kernel consumer.
     ///
     /// # Safety
     ///
-    /// `list` must be a list as `ib_post_recv()` takes it, of a kernel consumer, valid for `'a`.
+    /// `list` must be a list as for `ib_post_recv()`, from a kernel consumer, valid for `'a`.
     pub(super) unsafe fn new(list: *const bindings::ib_recv_wr) -> Self {
         Self {
             next: list,
@@ -417,7 +417,7 @@ impl<'a> RecvWrs<'a> {
         }
     }
 
-    /// The request that was taken last, or the first if none was.
+    /// Returns the request that was taken last, or the first if none was.
     pub(super) fn bad(&self) -> *const bindings::ib_recv_wr {
         self.last
     }
@@ -428,8 +428,8 @@ impl<'a> Iterator for RecvWrs<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<IbRecvWr<'a>> {
-        // SAFETY: `as_ref` wants null or a request that is valid and constant for `'a`: the caller
-        // of `new` has made all of the list so.
+        // SAFETY: `as_ref` requires null or a request that is valid and constant for `'a`: the
+        // caller of `new` guarantees that for all of the list.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
@@ -439,30 +439,30 @@ impl<'a> Iterator for RecvWrs<'a> {
 }
 
 impl<'a> IbRecvWr<'a> {
-    /// The consumer's number of the request.
+    /// Returns the consumer's number of the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: All variants of the union are 64 bits of plain data.
         unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
     }
 
-    /// The pieces of its buffer.
+    /// Returns the pieces of the buffer.
     #[inline]
     pub fn sges(&self) -> Sges<'a> {
-        // SAFETY: `Sges::new` wants so many entries that are valid and constant for `'a`: by the
+        // SAFETY: `Sges::new` requires that many entries, valid and constant for `'a`: by the
         // type's invariant `sg_list` has `num_sge`.
         unsafe { Sges::new(self.raw.sg_list, self.raw.num_sge) }
     }
 }
 
-/// An atomic request as a kernel consumer fills it in, for tests of what is made of it.
+/// An atomic request as a kernel consumer fills it in, for tests.
 #[cfg(CONFIG_KUNIT = "y")]
 pub struct AtomicWr(bindings::ib_atomic_wr);
 
 #[cfg(CONFIG_KUNIT = "y")]
 impl AtomicWr {
-    /// Makes one with that opcode of `enum ib_wr_opcode` and these operands: what is compared or
-    /// added, what is swapped, and the mask of each.
+    /// Makes a request with an opcode of `enum ib_wr_opcode`, its operands (the value to compare or
+    /// add, the value to swap), and the mask of each.
     pub fn new(opcode: u32, [operand, swap]: [u64; 2], [mask, swap_mask]: [u64; 2]) -> Self {
         Self(bindings::ib_atomic_wr {
             wr: bindings::ib_send_wr {
@@ -478,10 +478,10 @@ impl AtomicWr {
         })
     }
 
-    /// The request as the driver sees it.
+    /// Returns the request as the driver reads it.
     pub fn view<M>(&self) -> IbSendWr<'_, M> {
-        // INVARIANT: borrowed, so constant; without a list; the head of the structure for atomic
-        // requests.
+        // INVARIANT: The request is borrowed, so constant; it has no `sg_list`; it is the head of
+        // the structure for atomic requests.
         IbSendWr {
             raw: &self.0.wr,
             _type: PhantomData,
@@ -503,7 +503,7 @@ mod tests {
         let [first, second, third] = &mut list;
         second.next = third;
         first.next = second;
-        // SAFETY: A list that ends, and outlives its use.
+        // SAFETY: The list ends, and outlives its use.
         let mut wrs = unsafe { RecvWrs::new(first) };
         assert_eq!(wrs.bad().cast(), ptr_of(first));
         assert_eq!(wrs.next().map(|wr| wr.wr_id()), Some(7));

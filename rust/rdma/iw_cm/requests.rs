@@ -23,12 +23,12 @@ use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
 
-/// A connection of the driver, as the connection manager asks for it.
+/// A driver's operations for connections.
 ///
-/// All functions are called from `drivers/infiniband/core/iwcm.c`, for consumers of `rdma_cm` by
-/// way of `cma.c`. What events must follow each is in the [module](super).
+/// `drivers/infiniband/core/iwcm.c` calls all functions, for consumers of `rdma_cm` by way of
+/// `cma.c`. The [module](super) lists the events that must follow each.
 ///
-/// Context of all functions: process, may sleep; it may be the connection manager's own thread.
+/// Context of all functions: process, may sleep; possibly the connection manager's own thread.
 pub trait CmOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
@@ -41,20 +41,21 @@ pub trait CmOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` and `EISCONN` are returned to the consumer; all others reach it as an event.
+    /// `EINVAL` and `EISCONN` are returned to the consumer; all others reach the consumer as an
+    /// event.
     fn connect(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         id: CmId,
         param: &ConnParam<'_>,
     ) -> Result;
 
-    /// Accepts the connection that was requested by this name.
+    /// Accepts the connection with this name.
     ///
     /// `ib_device_ops.iw_accept`.
     ///
     /// # Errors
     ///
-    /// Are returned to the consumer; the peer is refused then.
+    /// They are returned to the consumer; the peer is refused then.
     fn accept(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         id: CmId,
@@ -62,13 +63,13 @@ pub trait CmOps: Sized + Send + Sync + 'static {
         param: &ConnParam<'_>,
     ) -> Result;
 
-    /// Refuses the connection that was requested by this name.
+    /// Refuses the connection with this name.
     ///
-    /// `ib_device_ops.iw_reject`; also called if an `accept` fails before the driver hears of it.
+    /// `ib_device_ops.iw_reject`; also called if an `accept` fails before it reaches the driver.
     ///
     /// # Errors
     ///
-    /// Are returned to the consumer.
+    /// They are returned to the consumer.
     fn reject(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         name: NonZeroUsize,
@@ -81,20 +82,20 @@ pub trait CmOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Are returned to the consumer.
+    /// They are returned to the consumer.
     fn create_listen(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         id: CmId,
         backlog: u32,
     ) -> Result<Arc<Self::Listener>>;
 
-    /// Ends a listener: afterwards it raises no event.
+    /// Ends a listener; afterwards the driver raises no event on it.
     ///
     /// `ib_device_ops.iw_destroy_listen`.
     fn destroy_listen(listener: Arc<Self::Listener>);
 }
 
-/// A request of the connection manager while it runs: decides what its result is.
+/// A call of the connection manager in progress; decides its result.
 struct CmCall {
     cell: Arc<CmPhaseCell>,
 }
@@ -108,21 +109,21 @@ impl CmCall {
     unsafe fn begin(raw: *mut bindings::iw_cm_id, phase: CmPhase) -> Result<(Self, CmId)> {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         let cell = CmPhaseCell::new(phase)?;
-        // SAFETY: `Endpoint::new` wants an object that is valid during the call: the caller says
-        // that `raw` is.
+        // SAFETY: `Endpoint::new` requires an object that is valid during the call; the caller
+        // guarantees that for `raw`.
         let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
         Ok((Self { cell }, CmId { endpoint }))
     }
 
-    /// Ends a call: its result, unless an event said more already.
+    /// Returns the result of the call: `result`, or success if an event was already raised.
     fn end(self, result: Result) -> Result {
         let mut phase = self.cell.phase.lock();
         let owed = match *phase {
             CmPhase::AcceptCall => CmPhase::Accepting,
             CmPhase::ConnectCall => CmPhase::Connecting,
-            // Nobody could ever raise the event that a success would owe.
+            // Nothing could raise the event that a success would owe.
             CmPhase::Abandoned => return result.and(Err(ECONNRESET)),
-            // An event was raised; with an error the connection manager would not expect it.
+            // An event was raised; the connection manager does not expect one after an error.
             _ => return Ok(()),
         };
         *phase = if result.is_ok() { owed } else { CmPhase::Done };
@@ -130,18 +131,18 @@ impl CmCall {
     }
 }
 
-/// The parameters of `connect` and `accept`.
+/// Returns the parameters of `connect` and `accept`.
 ///
 /// # Safety
 ///
-/// `raw` must be valid for `'a`, and its private data as long as it says.
+/// `raw` must be valid for `'a`, and its private data as long as it states.
 unsafe fn param_from_raw<'a>(raw: *const bindings::iw_cm_conn_param) -> ConnParam<'a> {
-    // SAFETY: A reference wants memory that is valid and not written to: `raw` is for `'a`, as the
-    // caller says.
+    // SAFETY: A reference requires valid memory that is not written to; the caller guarantees that
+    // for `raw` and `'a`.
     let param = unsafe { &*raw };
     ConnParam {
-        // SAFETY: `bytes_from_raw` wants so many octets that are valid for `'a`: the caller says
-        // that the private data is as long as the parameters say.
+        // SAFETY: `bytes_from_raw` requires that many octets, valid for `'a`; the caller guarantees
+        // that the private data is as long as the parameters state.
         private_data: unsafe {
             bytes_from_raw(param.private_data, usize::from(param.private_data_len))
         },
@@ -151,7 +152,7 @@ unsafe fn param_from_raw<'a>(raw: *const bindings::iw_cm_conn_param) -> ConnPara
     }
 }
 
-/// A slice of C memory that may be null if it is empty.
+/// Returns a slice of C memory, whose pointer may be null if it is empty.
 ///
 /// # Safety
 ///
@@ -160,20 +161,20 @@ unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 || data.is_null() {
         return &[];
     }
-    // SAFETY: `from_raw_parts` wants so many octets that are valid and constant for `'a`: the
-    // caller says that `data` has them.
+    // SAFETY: `from_raw_parts` requires that many octets, valid and constant for `'a`; the caller
+    // guarantees that for `data`.
     unsafe { core::slice::from_raw_parts(data.cast(), len) }
 }
 
-/// Takes the name of the connection from its object, which then has none.
+/// Takes the connection's name out of its object.
 ///
 /// # Safety
 ///
 /// `raw` must be the valid object of an `accept` or `reject` of this driver.
 unsafe fn take_name(raw: *mut bindings::iw_cm_id) -> Option<NonZeroUsize> {
-    // SAFETY: A `&mut` wants valid memory that nobody else uses: the caller says that `raw` is a
-    // valid object, and only `accept`, `reject` and the making of the child touch the field, which
-    // the connection manager does one after the other.
+    // SAFETY: A `&mut` requires valid memory that nothing else uses: the caller guarantees that
+    // `raw` is a valid object, and only `accept`, `reject` and the creation of the child use the
+    // field, which the connection manager runs one after the other.
     let data = unsafe { &mut (*raw).provider_data };
     let data = core::mem::replace(data, core::ptr::null_mut());
     NonZeroUsize::new(data.addr())
@@ -189,17 +190,17 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     let begin = || {
-        // SAFETY: `CmCall::begin` wants an object that is valid during the call: `raw` is, by this
-        // function's `# Safety`.
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call: `raw` is, by
+        // this function's `# Safety`.
         let (call, id) = unsafe { CmCall::begin(raw, CmPhase::ConnectCall) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `param_from_raw` wants parameters that are valid for the lifetime, which ends
-        // with this call, and private data as long as they say: `param` is so, by this function's
+        // SAFETY: `param_from_raw` requires parameters that are valid for the lifetime, which ends
+        // with this call, and private data of the stated length: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
         id.attach(T::Qp::find(dev, param.qpn))?;
@@ -208,8 +209,9 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     from_result(|| {
         match begin() {
             Err(error) if error != EINVAL && error != EISCONN => {
-                // SAFETY: `fail_by_event` wants a valid object in its `connect`: `raw` is, by this
-                // function's `# Safety`, and nothing else raises an event of this call any more.
+                // SAFETY: `fail_by_event` requires a valid object in its `connect`: `raw` is, by
+                // this function's `# Safety`, and nothing else raises an event of this call any
+                // more.
                 unsafe { fail_by_event(raw, error) }?
             }
             result => result?,
@@ -218,23 +220,23 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     })
 }
 
-/// Says by an event that a `connect` has failed. If there is no room for one, the error is the
-/// result.
+/// Reports by an event that a `connect` has failed; returns the error if the event has no room.
 ///
-/// After an error at once `rdma_connect_locked` (`drivers/infiniband/core/cma.c`) waits for all
-/// work of the connection manager, with mutexes held for which that work may be waiting. What the
-/// consumer did wrong it hears at once all the same.
+/// If `iw_connect` returns an error, `rdma_connect_locked` (`drivers/infiniband/core/cma.c`) waits
+/// for all work of the connection manager while holding mutexes that this work may need. Errors of
+/// the consumer itself are returned at once all the same.
 ///
 /// # Safety
 ///
 /// `raw` must be valid and in its `connect`.
 unsafe fn fail_by_event(raw: *mut bindings::iw_cm_id, error: Error) -> Result {
-    // SAFETY: A field of `raw`, which is valid, as the caller says; it is set for life.
+    // SAFETY: A field of `raw`, which the caller guarantees is valid; it is set once and never
+    // changes.
     let handler = unsafe { (*raw).event_handler }.ok_or(error)?;
     let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
     event.status = error.to_errno();
-    // SAFETY: The handler wants the valid object that it is of, and an event for as long as the
-    // call: it copies it.
+    // SAFETY: The handler requires the valid object that it belongs to, and an event that is valid
+    // for the call: it copies the event.
     to_result(unsafe { handler(raw, &mut event) }).map_err(|_| error)
 }
 
@@ -243,23 +245,23 @@ unsafe fn fail_by_event(raw: *mut bindings::iw_cm_id, error: Error) -> Result {
 /// # Safety
 ///
 /// As the connection manager calls it: both pointers are valid, and the object is the child of a
-/// request of ours.
+/// request of this driver.
 pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
     raw: *mut bindings::iw_cm_id,
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `take_name` wants the valid object of an `accept` or `reject`: `raw` is, by this
-        // function's `# Safety`.
+        // SAFETY: `take_name` requires the valid object of an `accept` or `reject`: `raw` is, by
+        // this function's `# Safety`.
         let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `CmCall::begin` wants an object that is valid during the call: `raw` is, by this
-        // function's `# Safety`.
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call: `raw` is, by
+        // this function's `# Safety`.
         let (call, id) = match unsafe { CmCall::begin(raw, CmPhase::AcceptCall) } {
             Ok(begun) => begun,
             Err(error) => {
@@ -268,8 +270,8 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
                 return Err(error);
             }
         };
-        // SAFETY: `param_from_raw` wants parameters that are valid for the lifetime, which ends
-        // with this call, and private data as long as they say: `param` is so, by this function's
+        // SAFETY: `param_from_raw` requires parameters that are valid for the lifetime, which ends
+        // with this call, and private data of the stated length: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
         if let Err(error) = id.attach(T::Qp::find(dev, param.qpn)) {
@@ -285,25 +287,25 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
 ///
 /// # Safety
 ///
-/// As the connection manager calls it: the object is valid and the child of a request of ours, the
-/// data is as long as it says.
+/// As the connection manager calls it: the object is valid and the child of a request of this
+/// driver, and `data` has `len` octets.
 pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
     raw: *mut bindings::iw_cm_id,
     data: *const c_void,
     len: u8,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `take_name` wants the valid object of an `accept` or `reject`: `raw` is, by this
-        // function's `# Safety`.
+        // SAFETY: `take_name` requires the valid object of an `accept` or `reject`: `raw` is, by
+        // this function's `# Safety`.
         let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `bytes_from_raw` wants so many octets that are valid for the lifetime, which ends
-        // with this call: `data` is as long as `len` says, by this function's `# Safety`.
+        // SAFETY: `bytes_from_raw` requires that many octets, valid for the lifetime, which ends
+        // with this call: `data` has `len`, by this function's `# Safety`.
         let data = unsafe { bytes_from_raw(data, usize::from(len)) };
         T::Conn::reject(dev, name, data)?;
         Ok(0)
@@ -321,18 +323,18 @@ pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let backlog = u32::try_from(backlog)?;
-        // SAFETY: `CmCall::begin` wants an object that is valid during the call: `raw` is, by this
-        // function's `# Safety`.
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call: `raw` is, by
+        // this function's `# Safety`.
         let (_, id) = unsafe { CmCall::begin(raw, CmPhase::Listening) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
         let listener = T::Conn::create_listen(dev, id, backlog)?;
-        // SAFETY: A field of `raw`, which is valid, by this function's `# Safety`; that one is the
-        // driver's own, and read by `destroy_listen` only, which comes later.
+        // SAFETY: A field of `raw`, which is valid, by this function's `# Safety`; the field is the
+        // driver's own, and only `destroy_listen`, which comes later, reads it.
         unsafe { (*raw).provider_data = Arc::into_raw(listener).cast_mut().cast() };
         Ok(0)
     })
@@ -347,8 +349,8 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
     raw: *mut bindings::iw_cm_id,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: A `&mut` wants valid memory that nobody else uses: `raw` is valid, by this
-        // function's `# Safety`, and of a listener only `create_listen`, which is over, has used
+        // SAFETY: A `&mut` requires valid memory that nothing else uses: `raw` is valid, by this
+        // function's `# Safety`, and for a listener only `create_listen`, which has returned, used
         // the field.
         let data = unsafe { &mut (*raw).provider_data };
         let data = core::mem::replace(data, core::ptr::null_mut());
@@ -362,8 +364,8 @@ pub(in crate::rdma) unsafe extern "C" fn destroy_listen<T: Driver>(
 
 /// `ops.iw_get_qp`.
 ///
-/// It counts the reference that the connection manager asks for next, by `iw_add_ref`: only the
-/// pointer would not keep the queue pair until then.
+/// Takes the reference that the connection manager requests next by `iw_add_ref`: the pointer alone
+/// would not keep the queue pair until then.
 ///
 /// # Safety
 ///
@@ -372,8 +374,8 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     device: *mut bindings::ib_device,
     qpn: c_int,
 ) -> *mut bindings::ib_qp {
-    // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
-    // calls this for such only, by this function's `# Safety`.
+    // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
+    // `ib_core` calls this for such devices only, by this function's `# Safety`.
     let dev = unsafe { device_data::<T::Device>(device) };
     // CAST: The number is unsigned; the C interface has it in an int.
     let link = T::Qp::find(dev, qpn as u32);
@@ -383,26 +385,26 @@ pub(in crate::rdma) unsafe extern "C" fn get_qp<T: Driver>(
     }
 }
 
-/// `ops.iw_add_ref`: nothing is left to be done.
+/// `ops.iw_add_ref`: does nothing, because [`get_qp`] already took the reference.
 ///
 /// `iw_cm_connect` and `iw_cm_accept` (`drivers/infiniband/core/iwcm.c`) are the only callers, each
-/// of them once, right after a [`get_qp`] that has found something.
+/// once, right after a successful [`get_qp`].
 ///
 /// # Safety
 ///
-/// None is needed; it is one of the operations.
+/// It has no requirements; the signature is that of the operation.
 pub(in crate::rdma) unsafe extern "C" fn add_ref(_qp: *mut bindings::ib_qp) {}
 
 /// `ops.iw_rem_ref`.
 ///
 /// # Safety
 ///
-/// As the connection manager calls it: it holds a reference, which it gives back.
+/// As the connection manager calls it: it holds a reference, which this call drops.
 pub(in crate::rdma) unsafe extern "C" fn rem_ref<T: Driver>(qp: *mut bindings::ib_qp) {
-    // The link outlives the queue pair, which may be freed as soon as the reference is given back.
-    // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile: the
-    // connection manager has a reference, by this function's `# Safety`, and `destroy_qp` waits for
-    // its end before it empties `qp`.
+    // The link outlives the queue pair, which may be freed as soon as the reference is dropped.
+    // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile: the
+    // connection manager holds a reference, by this function's `# Safety`, and `destroy_qp` waits
+    // for that reference to go before it empties `qp`.
     let link = unsafe { QpObject::<T>::driver_part(qp) }.link.clone();
     link.remove_user();
 }

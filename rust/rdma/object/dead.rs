@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Links to objects that no consumer holds, for tests of what a driver does without one: events and
-//! notifications go nowhere.
+//! Links without a consumer, for tests: events and notifications have no effect.
 
 use super::CpuCall;
 use super::CqLink;
@@ -16,7 +15,7 @@ use core::ptr::NonNull;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 
-/// A pointer that was revoked.
+/// Returns a revoked pointer.
 fn revoked<B>() -> BhRevocable<ObjectPtr<B>> {
     let object = BhRevocable::new(ObjectPtr(NonNull::dangling()));
     object.revoke();
@@ -24,7 +23,7 @@ fn revoked<B>() -> BhRevocable<ObjectPtr<B>> {
 }
 
 impl CqLink {
-    /// Makes the link of a completion queue that no consumer holds.
+    /// Creates the link of a completion queue without a consumer.
     pub fn dead() -> Result<Self> {
         let inner = Arc::pin_init(
             pin_init!(CqLinkInner {
@@ -41,7 +40,7 @@ impl CqLink {
 }
 
 impl SrqLink {
-    /// Makes the link of a shared receive queue that no consumer holds.
+    /// Creates the link of a shared receive queue without a consumer.
     pub fn dead() -> Result<Self> {
         let inner = Arc::pin_init(
             pin_init!(SrqLinkInner {

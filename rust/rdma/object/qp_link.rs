@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The links of queue pairs, by which the connection manager finds them too.
+//! Links of queue pairs, through which the connection manager also finds them.
 
 use super::ObjectPtr;
 use super::QpId;
@@ -20,7 +20,7 @@ use kernel::sync::Completion;
 use kernel::sync::SpinLockIrq;
 use kernel::task::Kuid;
 
-/// The way from the driver's queue pair to its consumer.
+/// Reports from the driver's queue pair to its consumer.
 #[derive(Clone)]
 pub struct QpLink(Arc<QpLinkInner>);
 
@@ -28,11 +28,11 @@ pub struct QpLink(Arc<QpLinkInner>);
 struct QpLinkInner {
     object: BhRevocable<ObjectPtr<bindings::ib_qp>>,
     id: QpId,
-    /// The user whose process made it; [`None`] for a kernel consumer's.
+    /// The user whose process created the queue pair; [`None`] for a kernel consumer.
     maker: Option<Kuid>,
-    /// The C object is complete, so that the connection manager may find it.
+    /// Whether the C object is complete, so that the connection manager may find it.
     filled: Atomic<bool>,
-    /// References of the connection manager, and one of our own.
+    /// The references of the connection manager, plus one of the link's own.
     users: Atomic<i32>,
     #[pin]
     unused: Completion,
@@ -40,27 +40,27 @@ struct QpLinkInner {
     connection: SpinLockIrq<Connection>,
 }
 
-/// What is known of a queue pair's connection.
+/// The connection of a queue pair.
 enum Connection {
-    /// None was begun.
+    /// No connection was begun.
     None,
-    /// The one that was begun last.
+    /// The connection that was begun last.
     Begun(Endpoint),
-    /// None may begin any more.
+    /// The queue pair is being destroyed: no connection may begin any more.
     Over,
 }
 
-/// For whom the connection manager works.
+/// The user on whose behalf the connection manager works.
 ///
-/// A process names a queue pair by a number, which it can guess. So it must be one of the user that
-/// has made the queue pair; not the same one, since a daemon may fork after that. A kernel
-/// consumer's queue pair is connected by the kernel: on a thread of its own, or on that of a
-/// process whose request that was (`nvme connect`, a mount, iscsid). The connection manager does
-/// not say whether it was, or asked by `rdma_ucm`; but who may ask a consumer may administrate the
-/// network.
+/// A process names a queue pair by a number, which it can guess. So the process must belong to the
+/// user that created the queue pair; the same process is not required, because a daemon may fork
+/// after creating it. The kernel connects a kernel consumer's queue pair on a thread of its own, or
+/// on the thread of a process that requested it (`nvme connect`, a mount, iscsid). The connection
+/// manager does not tell these from a request through `rdma_ucm`; but a process that may configure
+/// a kernel consumer may administer the network.
 struct Caller {
     user: Kuid,
-    /// Asked for a kernel consumer's queue pair only: a refusal is something that is audited.
+    /// Called for a kernel consumer's queue pair only, because a refusal is audited.
     is_trusted: fn() -> bool,
 }
 
@@ -69,7 +69,7 @@ impl Caller {
         Self {
             user: Kuid::current_euid(),
             is_trusted: || {
-                // SAFETY: May be asked in any thread.
+                // SAFETY: The helper has no requirements on the thread.
                 unsafe { riwarp_helper_is_trusted() }
             },
         }
@@ -81,8 +81,9 @@ extern "C" {
 }
 
 impl QpLink {
-    /// Makes the link of a queue pair that is being created, for a process of the user `maker` or
-    /// for a kernel consumer. The connection manager does not find it before [`Self::filled`].
+    /// Creates the link of a queue pair that is being created, for a process of the user `maker` or
+    /// for a kernel consumer. The connection manager does not find the queue pair before
+    /// [`Self::filled`].
     ///
     /// # Safety
     ///
@@ -106,26 +107,25 @@ impl QpLink {
         Ok(Self(inner))
     }
 
-    /// Makes the link of a queue pair that no consumer holds, for tests of what a driver does
-    /// without one.
+    /// Creates the link of a queue pair without a consumer, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn dead() -> Result<Self> {
-        // SAFETY: The link is closed at once, so that nobody gets at the pointer.
+        // SAFETY: The link is closed at once, so nothing uses the pointer.
         let link = unsafe { Self::new(NonNull::dangling(), None) }?;
         link.close();
         Ok(link)
     }
 
-    /// Tells the consumer of an event.
+    /// Reports an event to the consumer.
     ///
-    /// Context: any; the caller may hold no lock that a verb on the queue pair takes.
+    /// Context: any; the caller must hold no lock that a verb on the queue pair takes.
     pub fn event(&self, event: QpEvent) {
         let Some(qp) = self.0.object.try_access() else {
             return;
         };
         let qp = qp.0.as_ptr();
         // SAFETY: The fields of a valid queue pair: the caller of `new` keeps `qp` valid until it
-        // is revoked, and it is not.
+        // is revoked, and the guard delays that.
         let (handler, context, device) =
             unsafe { ((*qp).event_handler, (*qp).qp_context, (*qp).device) };
         let mut event = bindings::ib_event {
@@ -142,21 +142,21 @@ impl QpLink {
         }
     }
 
-    /// The identity that completions carry.
+    /// Returns the identity that completions carry.
     pub fn id(&self) -> QpId {
         self.0.id
     }
 
-    /// Lets the connection manager find the queue pair, whose C object has been filled.
+    /// Lets the connection manager find the queue pair, whose C object is now filled.
     ///
-    /// The driver knows the queue pair by its number before: it tells the process of it, which may
-    /// let that take as long as it likes.
+    /// The driver finds the queue pair by its number before this: it sends the number to the
+    /// process while creating the queue pair, and the process can delay that at will.
     pub(in crate::rdma) fn filled(&self) {
         // ORDERING: the C object was filled before; pairs with `Acquire` in `may_connect`.
         self.0.filled.store(true, Release);
     }
 
-    /// Whether the connection manager may find the queue pair, for whom it works.
+    /// Whether the connection manager may find the queue pair on behalf of `caller`.
     fn may_connect(&self, caller: &Caller) -> bool {
         // ORDERING: what is done with the C object comes after; pairs with `Release` in `filled`.
         self.0.filled.load(Acquire)
@@ -166,13 +166,15 @@ impl QpLink {
             }
     }
 
-    /// Finds the C object and counts a reference of the connection manager to it; `None` if it is
-    /// not there yet, or not any more, or not for the process that asks.
+    /// Returns the C object with one more reference of the connection manager.
+    ///
+    /// Returns `None` if the object is not filled yet, the link is closed, or the calling process
+    /// has no right to it.
     ///
     /// Context: any but hard interrupt; interrupts may be off.
     pub(in crate::rdma) fn add_user(&self) -> Option<NonNull<bindings::ib_qp>> {
-        // Held until it is counted: the queue pair's end revokes the pointer first, and then waits
-        // for all that were counted.
+        // The guard is held until the reference is counted: destroying the queue pair first revokes
+        // the pointer, then waits for all counted references.
         let qp = self.0.object.try_access()?;
         if !self.may_connect(&Caller::current()) {
             return None;
@@ -181,22 +183,23 @@ impl QpLink {
         Some(qp.0)
     }
 
-    /// Gives a reference of the connection manager back.
+    /// Drops a reference of the connection manager.
     pub(in crate::rdma) fn remove_user(&self) {
-        // ORDERING: Full: whatever the connection manager did with the queue pair comes before its
-        // end.
+        // ORDERING: Full: whatever the connection manager did with the queue pair happens before
+        // its destruction.
         if self.0.users.fetch_sub(1, Full) == 1 {
             self.0.unused.complete_all();
         }
     }
 
-    /// Takes note of a connection that begins.
+    /// Records a connection that begins.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the queue pair is still being made, being destroyed, or another user's.
+    /// `EINVAL` if the queue pair is still being created, is being destroyed, or belongs to another
+    /// user.
     pub(in crate::rdma) fn attach(&self, endpoint: Endpoint) -> Result {
-        // It is another one than was found before if the number was given anew meanwhile.
+        // Checked again: if the number was reused since `add_user`, this is another queue pair.
         if !self.may_connect(&Caller::current()) {
             return Err(EINVAL);
         }
@@ -210,10 +213,11 @@ impl QpLink {
         Ok(())
     }
 
-    /// Gives our own reference back and waits until the connection manager has none.
+    /// Drops the link's own reference and waits until the connection manager has none.
     ///
-    /// It gives its own back once it knows that the connection has ended, so it is told, if nobody
-    /// did yet. The link must be closed, so that the connection manager gets no more of them.
+    /// The connection manager drops its reference once it learns that the connection has ended, so
+    /// this raises the outstanding events. The link must be closed before, so that the connection
+    /// manager takes no new references.
     ///
     /// Context: process, may sleep.
     pub(in crate::rdma) fn wait_unused(&self) {
@@ -225,8 +229,8 @@ impl QpLink {
         self.0.unused.wait_for_completion();
     }
 
-    /// Ends the link; once this returned no handler runs and the connection manager does not find
-    /// the queue pair.
+    /// Closes the link; once this returned, no handler runs and the connection manager does not
+    /// find the queue pair.
     pub(in crate::rdma) fn close(&self) {
         self.0.object.revoke();
     }
@@ -236,9 +240,9 @@ impl QpLink {
 mod tests {
     use super::*;
 
-    /// A link to a queue pair that nobody looks at.
+    /// A link to a queue pair that nothing accesses.
     fn link_of(maker: Option<Kuid>) -> Result<QpLink> {
-        // SAFETY: The pointer is only handed on: no event is raised.
+        // SAFETY: The pointer is only passed on: the tests raise no event.
         unsafe { QpLink::new(NonNull::dangling(), maker) }
     }
 
@@ -298,7 +302,7 @@ mod tests {
         link.filled();
         let caller = Caller::current();
         assert!((caller.is_trusted)() && link.may_connect(&caller));
-        // Root, but without its rights: in a container.
+        // Root without its capabilities, as in a container.
         let stranger = Caller {
             is_trusted: || false,
             ..caller
@@ -307,7 +311,7 @@ mod tests {
         Ok(())
     }
 
-    /// A refusal would be audited, as if the process had tried to use a capability.
+    /// A refusal would be audited as an attempt to use a capability.
     #[test]
     fn of_a_process_nobody_asks_for_a_capability() -> Result {
         static ASKED: Atomic<bool> = Atomic::new(false);
@@ -326,7 +330,7 @@ mod tests {
         let other = link_of(Some(nobody))?;
         other.filled();
         assert!(!other.may_connect(&caller) && !ASKED.load(Acquire));
-        // Nor before there is a queue pair.
+        // Nor before the queue pair is filled.
         let link = link()?;
         assert!(!link.may_connect(&caller) && !ASKED.load(Acquire));
         link.filled();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way to the CPU of a completion vector, for kernel consumers.
+//! Calls on the CPU of a completion vector, for kernel consumers.
 //!
 //! C header: `include/linux/smp.h`.
 
@@ -21,12 +21,13 @@ extern "C" {
     fn riwarp_helper_cpu_relax();
 }
 
-/// A call on another CPU, which is asked for again and again.
+/// A reusable call on another CPU.
 ///
 /// # Invariants
 ///
-/// `asked` is set from before `data` is given to a CPU until the call has begun, by when `data` is
-/// free again. `under_way` is the number of calls that were asked for and are not done.
+/// `asked` is set before `data` is given to a CPU and cleared when the call begins; the kernel no
+/// longer uses `data` then. `under_way` is the number of calls that were requested and have not
+/// ended.
 pub(super) struct CpuCall {
     data: Opaque<bindings::call_single_data_t>,
     asked: Atomic<bool>,
@@ -35,13 +36,13 @@ pub(super) struct CpuCall {
 
 // SAFETY: A `call_single_data_t` belongs to no thread.
 unsafe impl Send for CpuCall {}
-// SAFETY: By the type's invariant `data` has one user at a time: the caller of `ask` that has set
+// SAFETY: By the type's invariant `data` has one user at a time: first the caller of `ask` that set
 // `asked`, then the kernel.
 unsafe impl Sync for CpuCall {}
 
 impl CpuCall {
     pub(super) fn new() -> Self {
-        // INVARIANT: Nobody has asked.
+        // INVARIANT: No call was requested.
         Self {
             data: Opaque::new(bindings::call_single_data_t::default()),
             asked: Atomic::new(false),
@@ -49,40 +50,42 @@ impl CpuCall {
         }
     }
 
-    /// Has `f` called on that CPU, from an interrupt; once for all who ask before it begins.
+    /// Calls `f` on `cpu` from an interrupt.
+    ///
+    /// Requests made before the call begins share one call.
     ///
     /// Context: any but hard interrupt.
     ///
     /// # Safety
     ///
-    /// `f` must call [`Self::begin`] first and [`Self::end`] last. `self` must stay where it is,
-    /// and `info` be good for `f`, until [`Self::wait`] was called after this.
+    /// `f` must call [`Self::begin`] first and [`Self::end`] last. `self` must not move, and `info`
+    /// must be valid for `f`, until a call of [`Self::wait`] after this one returns.
     ///
     /// # Errors
     ///
-    /// `ENXIO` if that CPU is not online.
+    /// `ENXIO` if `cpu` is not online.
     pub(super) unsafe fn ask(
         &self,
         cpu: CpuId,
         f: unsafe extern "C" fn(*mut c_void),
         info: NonNull<c_void>,
     ) -> Result {
-        // ORDERING: pairs with `Full` in `begin`: a call that is still to begin sees what was
+        // ORDERING: pairs with `Full` in `begin`: a call that has not begun yet sees what was
         // written before this.
         if self.asked.xchg(true, Full) {
             return Ok(());
         }
         self.under_way.fetch_add(1, Relaxed);
         let data = self.data.get();
-        // SAFETY: By the type's invariant nobody uses it, since `asked` was not set, and from here
-        // on this call does.
+        // SAFETY: By the type's invariant nothing else uses `data`: `asked` was clear, and this
+        // call set it.
         unsafe { (*data).func = Some(f) };
-        // SAFETY: By the type's invariant nobody uses it, since `asked` was not set, and from here
-        // on this call does.
+        // SAFETY: By the type's invariant nothing else uses `data`: `asked` was clear, and this
+        // call set it.
         unsafe { (*data).info = info.as_ptr() };
-        // SAFETY: `smp_call_function_single_async()` wants data that is filled in, unused, and
-        // stays until the call has begun: it was just filled in, and the caller says that `self`
-        // stays where it is until `wait`.
+        // SAFETY: `smp_call_function_single_async()` requires data that is filled in, unused, and
+        // stays valid until the call has begun: it was just filled in, and the caller guarantees
+        // that `self` does not move until `wait`.
         to_result(unsafe { bindings::smp_call_function_single_async(cpu.into(), data) })
             .inspect_err(|_| {
                 self.begin();
@@ -90,20 +93,20 @@ impl CpuCall {
             })
     }
 
-    /// The call begins.
+    /// Marks the begin of the call.
     pub(super) fn begin(&self) {
         // ORDERING: pairs with `Full` in `ask`.
-        // INVARIANT: The kernel lets go of `data` before it calls.
+        // INVARIANT: The kernel releases `data` before it calls the function.
         self.asked.xchg(false, Full);
     }
 
-    /// The call is over; the value may be gone right after.
+    /// Marks the end of the call; `self` may be freed right after.
     pub(super) fn end(&self) {
         // ORDERING: pairs with `Acquire` in `wait`.
         self.under_way.fetch_sub(1, Release);
     }
 
-    /// Waits until no call is under way. Nobody may ask any more.
+    /// Waits until no call is under way. The caller ensures that no new call is requested.
     ///
     /// Context: process.
     pub(super) fn wait(&self) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Attributes of queues, from C and back.
+//! Conversions of the attributes of queues between C and Rust.
 
 use super::super::types::*;
 use crate::bindings;
@@ -46,14 +46,15 @@ pub(super) fn srq_to_raw(attr: &SrqAttr) -> bindings::ib_srq_attr {
     }
 }
 
-/// Attributes of a queue pair, from C: those that `mask` names, the others at rest.
+/// Returns the attributes of a queue pair that `mask` names, from C; the others have their
+/// defaults.
 ///
-/// The connection manager passes structures of which only what the mask names is initialised, so
-/// nothing else may be read.
+/// The connection manager passes structures in which only the fields that the mask names are
+/// initialised, so nothing else may be read.
 ///
 /// # Safety
 ///
-/// `raw` must be valid where `mask` says so.
+/// The fields of `raw` that `mask` names must be valid.
 pub(super) unsafe fn qp_from_raw(
     raw: *const bindings::ib_qp_attr,
     mask: QpAttrMask,
@@ -64,15 +65,15 @@ pub(super) unsafe fn qp_from_raw(
     macro_rules! take {
         ($flag:ident, $to:ident, $from:ident) => {
             if mask.contains(QpAttrMask::$flag) {
-                // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller
-                // says.
+                // SAFETY: A field of `raw` that the mask names, which the caller guarantees is
+                // valid.
                 attr.$to = unsafe { (*raw).$from };
             }
         };
         ($flag:ident, $to:ident, $from:ident, $kind:ident) => {
             if mask.contains(QpAttrMask::$flag) {
-                // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller
-                // says.
+                // SAFETY: A field of `raw` that the mask names, which the caller guarantees is
+                // valid.
                 attr.$to = $kind::from_raw(unsafe { (*raw).$from }).ok_or(EINVAL)?;
             }
         };
@@ -98,15 +99,15 @@ pub(super) unsafe fn qp_from_raw(
     take!(RETRY_CNT, retry_cnt, retry_cnt);
     take!(RNR_RETRY, rnr_retry, rnr_retry);
     if mask.contains(QpAttrMask::ACCESS_FLAGS) {
-        // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
+        // SAFETY: A field of `raw` that the mask names, which the caller guarantees is valid.
         attr.access = AccessFlags::from_raw(unsafe { (*raw).qp_access_flags });
     }
     if mask.contains(QpAttrMask::CAP) {
-        // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
+        // SAFETY: A field of `raw` that the mask names, which the caller guarantees is valid.
         attr.caps = caps_from_raw(unsafe { &(*raw).cap });
     }
     if mask.contains(QpAttrMask::AV) {
-        // SAFETY: A field of `raw` that the mask names, and so is valid, as the caller says.
+        // SAFETY: A field of `raw` that the mask names, which the caller guarantees is valid.
         attr.path = path_from_raw(unsafe { &(*raw).ah_attr });
     }
     Ok(attr)
@@ -222,7 +223,7 @@ mod tests {
         qp_to_raw(&attr(), &mut raw);
         // SAFETY: All of it is initialised.
         let again = unsafe { qp_from_raw(&raw, QpAttrMask::STANDARD) }?;
-        // Whether it is draining a consumer only asks.
+        // `sq_draining` is read only.
         let sq_draining = 0;
         assert_eq!(
             again,
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(only.cur_qp_state, QpState::Reset);
         assert_eq!((only.dest_qp_num, only.max_rd_atomic), (0, 0));
         assert!(only.access.is_empty());
-        // SAFETY: `qp_from_raw` wants valid what the mask names: all of `raw` is initialised.
+        // SAFETY: `qp_from_raw` requires valid what the mask names: all of `raw` is initialised.
         let wrong = unsafe { qp_from_raw(&raw, QpAttrMask::PATH_MTU) };
         assert_eq!(wrong.err(), Some(EINVAL));
         Ok(())

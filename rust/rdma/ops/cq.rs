@@ -54,7 +54,7 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
 
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     ///
     /// `ib_device_ops.create_cq` (`drivers/infiniband/core/verbs.c` and `cq.c` for the kernel,
     /// `uverbs_std_types_cq.c` and `uverbs_cmd.c` for processes).
@@ -65,15 +65,14 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     ///
     /// * `EOPNOTSUPP` for flags that the device does not have.
     /// * `EINVAL` for a size that it does not have.
-    /// * `ENOMEM` if the device has as many queues as it can have, or memory is short.
+    /// * `ENOMEM` if the device has reached its maximum of queues, or memory is short.
     fn create(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         init: CqInit,
         udata: &mut Udata<'_>,
     ) -> Result<CqCreated<Self>>;
 
-    /// Gives the queue of a process another size; what it holds stays. Returns how many completions
-    /// it holds then.
+    /// Resizes the queue of a process and keeps its completions. Returns how many it holds then.
     ///
     /// `ib_device_ops.resize_user_cq` (`drivers/infiniband/core/uverbs_cmd.c`), one call at a time,
     /// and for [`Provider::Rxe`](super::Provider::Rxe) only.
@@ -82,24 +81,25 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Leave the queue as it was. `EINVAL` for a size that the device does not have, or that is too
-    /// small for what the queue holds.
+    /// They leave the queue unchanged. `EINVAL` for a size that the device does not support, or
+    /// that is too small for the completions in the queue.
     fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32>;
 
-    /// Hands completions of a kernel consumer over, oldest first, until the queue is empty or the
-    /// sink is full.
+    /// Writes completions of a kernel consumer to `sink`, oldest first, until the queue is empty or
+    /// the sink is full.
     ///
     /// `ib_device_ops.poll_cq` (`ib_poll_cq()`, `include/rdma/ib_verbs.h`).
     ///
     /// Context: any, hard interrupt included; may not sleep.
     fn poll(&self, sink: &mut WcSink<'_>);
 
-    /// Arms the notification. Returns whether completions were there already, if that was asked.
+    /// Arms the notification. Returns whether the queue already holds completions, if the request
+    /// asks for that.
     ///
     /// `ib_device_ops.req_notify_cq` (`ib_req_notify_cq()`, `include/rdma/ib_verbs.h`;
     /// `drivers/infiniband/core/uverbs_cmd.c`).
     ///
-    /// Context: any, hard interrupt included; may not sleep. The driver may not notify from inside
+    /// Context: any, hard interrupt included; may not sleep. The driver must not notify from inside
     /// this call.
     fn req_notify(&self, request: NotifyRequest) -> ArmResult;
 
@@ -115,15 +115,15 @@ pub trait CqOps: Sized + Send + Sync + 'static {
     fn describe(&self, details: &mut Details<'_>) -> Result;
 }
 
-/// What a completion queue shall be.
+/// The parameters of a new completion queue.
 pub struct CqInit {
-    /// Who makes it.
+    /// Its creator.
     pub owner: Owner,
-    /// How many completions it must hold at least.
+    /// The minimum number of completions that it must hold.
     pub entries: u32,
     /// `enum ib_uverbs_ex_create_cq_flags`; 0 is plain.
     pub flags: u32,
-    /// The way back to its consumer.
+    /// The link to its consumer.
     pub link: CqLink,
 }
 
@@ -135,12 +135,12 @@ pub struct CqCreated<C> {
     pub entries: u32,
 }
 
-/// Whether completions were there already when a queue was armed.
+/// Whether a queue already held completions when it was armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArmResult {
-    /// None, or nobody asked.
+    /// It held none, or the request did not ask.
     Armed,
-    /// Some: the consumer polls again.
+    /// It held some: the consumer polls again.
     MissedEvents,
 }
 
@@ -148,7 +148,7 @@ pub enum ArmResult {
 ///
 /// # Safety
 ///
-/// `cq` is a new object of the size we asked for, `init` is valid, `attrs` null or valid.
+/// `cq` is a new object of the size `ops.size_ib_cq`, `init` is valid, `attrs` null or valid.
 pub(super) unsafe extern "C" fn create_cq<T: Driver>(
     cq: *mut bindings::ib_cq,
     init: *const bindings::ib_cq_init_attr,
@@ -162,19 +162,19 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
             // just compared and by this function's `# Safety`.
             unsafe { riwarp_helper_uverbs_attr_bundle_to_udata(attrs) }
         };
-        // SAFETY: A reference wants memory that is valid and not written to: `init` is, by this
+        // SAFETY: A reference requires memory that is valid and not written to: `init` is, by this
         // function's `# Safety`.
         let init = unsafe { &*init };
-        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
+        // SAFETY: `owner` requires the channel of the call that makes the object, which `udata` is.
         let owner = unsafe { owner(udata) };
-        // What tells a process only wakes it up, wherever.
+        // The handler of a process only wakes it up, so it may run on any CPU.
         let vector = match owner {
             Owner::Kernel(_) => CpuId::from_u32(init.comp_vector),
             Owner::User => None,
         };
-        // SAFETY: `CqLink::new` wants a queue that is valid until the link is closed, and that it
-        // is: the object lives until `destroy_cq`, which closes the link, as the error paths below
-        // do.
+        // SAFETY: `CqLink::new` requires a queue that is valid until the link is closed, and that
+        // it is: the object lives until `destroy_cq`, which closes the link, as the error paths
+        // below do.
         let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?, vector) }?;
         let init = CqInit {
             owner,
@@ -183,15 +183,15 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
             link: link.clone(),
         };
         let mut mappings = Mappings::new();
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
         // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `cq`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*cq).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
         let created = T::Cq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
         // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
@@ -202,8 +202,8 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
             link,
             mappings,
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
-        // nothing: `cq` is a new object.
+        // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
+        // holds nothing: `cq` is a new object.
         unsafe { CqObject::<T>::fill(cq, driver_part) };
         Ok(0)
     })
@@ -213,12 +213,12 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
 ///
 /// # Safety
 ///
-/// `cq` was filled, and is used no more.
+/// `cq` was filled, and is not used any more.
 pub(super) unsafe extern "C" fn destroy_cq<T: Driver>(
     cq: *mut bindings::ib_cq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `cq` is, by this
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `cq` is, by this
     // function's `# Safety`.
     let driver_part = unsafe { CqObject::<T>::empty(cq) };
     driver_part.link.close();
@@ -236,13 +236,13 @@ pub(super) unsafe extern "C" fn resize_user_cq<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
         // `cq` is, by this function's `# Safety`.
         let driver_part = unsafe { CqObject::<T>::driver_part(cq) };
         let entries = driver_part.link.resize(|mappings| {
-            // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
-            // function's `# Safety`, and mappings that do not outlive the context of the call: the
-            // link lets go of them before the object is freed, which belongs to the context.
+            // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by
+            // this function's `# Safety`, and mappings that do not outlive the context of the call:
+            // the link drops them before the object, which belongs to the context, is freed.
             let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
             driver_part.data.resize(entries, &mut udata)
         })?;
@@ -265,11 +265,11 @@ pub(super) unsafe extern "C" fn poll_cq<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let room = usize::try_from(entries)?;
-        // SAFETY: `WcSink::new` wants room for so many completions that nobody else has: `wc` is
-        // so, by this function's `# Safety`.
+        // SAFETY: `WcSink::new` requires room for that many completions that nothing else uses:
+        // `wc` is so, by this function's `# Safety`.
         let mut sink = unsafe { WcSink::new(wc, room) };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `cq`
+        // is, by this function's `# Safety`.
         unsafe { CqObject::<T>::data(cq) }.poll(&mut sink);
         // CAST: At most `entries`.
         Ok(sink.used() as c_int)
@@ -296,8 +296,8 @@ pub(super) unsafe extern "C" fn req_notify_cq<T: Driver>(
             },
             report_missed: missed != 0,
         };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `cq`
+        // is, by this function's `# Safety`.
         match unsafe { CqObject::<T>::data(cq) }.req_notify(request) {
             ArmResult::Armed => Ok(0),
             ArmResult::MissedEvents => Ok(1),
@@ -314,10 +314,10 @@ pub(super) unsafe extern "C" fn fill_res_cq_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     cq: *mut bindings::ib_cq,
 ) -> c_int {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `cq` is, by
     // this function's `# Safety`.
     let cq = unsafe { CqObject::<T>::data(cq) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // SAFETY: `restrack::fill` requires a message that is being written to: `msg` is, by this
     // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| cq.describe(details)) }
 }
@@ -328,7 +328,7 @@ pub(super) unsafe extern "C" fn fill_res_cq_entry<T: Driver>(
 ///
 /// `cq` must have been filled, and not be destroyed during the call.
 pub(super) unsafe fn cq_of<T: Driver>(cq: NonNull<bindings::ib_cq>) -> Arc<T::Cq> {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `cq` is, by
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `cq` is, by
     // this function's `# Safety`.
     unsafe { CqObject::<T>::data(cq.as_ptr()) }.into()
 }

@@ -2,8 +2,8 @@
 
 //! The device: [`DeviceOps`], and its trampolines.
 //!
-//! The trampoline of `ops.dealloc_driver` is where the device's driver part is, in
-//! [`device`](crate::rdma::device).
+//! The trampoline of `ops.dealloc_driver` is in [`device`](crate::rdma::device), with the device's
+//! driver part.
 
 use core::mem::ManuallyDrop;
 
@@ -38,18 +38,18 @@ use crate::{
 ///
 /// Context of all functions: process, may sleep.
 pub trait DeviceOps: Sized + Send + Sync + 'static {
-    /// Says what the device can do.
+    /// Returns the attributes of the device.
     ///
     /// `ib_device_ops.query_device`; called when the device is registered and for each process that
-    /// asks (`drivers/infiniband/core/device.c`, `uverbs_cmd.c`).
+    /// queries it (`drivers/infiniband/core/device.c`, `uverbs_cmd.c`).
     fn query(&self) -> DeviceAttr;
 
-    /// Says what the port can do and how it is.
+    /// Returns the attributes and the state of the port.
     ///
     /// `ib_device_ops.query_port` (`drivers/infiniband/core/device.c`, `ib_query_port()`).
     fn query_port(&self, ib: &IbDevice) -> PortAttr;
 
-    /// Says what never changes about the port.
+    /// Returns the constant attributes of the port.
     ///
     /// `ib_device_ops.get_port_immutable` (`drivers/infiniband/core/device.c`), while the device is
     /// being registered.
@@ -72,20 +72,19 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     /// Reads the counters of the port into `values`, in the order of [`Driver::COUNTERS`].
     ///
     /// `ib_device_ops.get_hw_stats` (`drivers/infiniband/core/sysfs.c`, `nldev.c`), one call at a
-    /// time. Not called if there are no counters.
+    /// time. Not called for a driver without counters.
     fn read_counters(&self, values: &mut [u64]);
 
-    /// The device is unregistered, by whomever; no callback runs or will run.
+    /// Releases the device after it was unregistered, for any reason; no callback runs or will run.
     ///
-    /// Called once, also when the registration itself was dropped or failed. The driver takes the
-    /// device off its lists here. The [`Registration`](crate::rdma::device::Registration) may not
-    /// be dropped in here.
+    /// Called once, also if the [`Registration`](crate::rdma::device::Registration) was dropped or
+    /// failed, which must not be dropped in here. The driver removes the device from its lists.
     ///
     /// `ib_device_ops.dealloc_driver` (`drivers/infiniband/core/device.c`).
     fn dealloc(self: Arc<Self>);
 }
 
-/// A count that is a C int in the end.
+/// Cuts a count to the maximum of a C `int`.
 fn count(value: u32) -> u32 {
     value.min(i32::MAX as u32) // CAST: A positive constant.
 }
@@ -94,8 +93,8 @@ fn count(value: u32) -> u32 {
 ///
 /// # Safety
 ///
-/// As `ib_core` calls it: the device is registered or being so, `attr` valid and zero, `udata` null
-/// or valid.
+/// As `ib_core` calls it: the device is registered or being registered, `attr` valid and zero,
+/// `udata` null or valid.
 pub(super) unsafe extern "C" fn query_device<T: Driver>(
     device: *mut bindings::ib_device,
     attr: *mut bindings::ib_device_attr,
@@ -111,10 +110,10 @@ pub(super) unsafe extern "C" fn query_device<T: Driver>(
                 return Err(EINVAL);
             }
         }
-        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
         // `ib_core` calls this for such only, by this function's `# Safety`.
         let from = unsafe { device_data::<T::Device>(device) }.query();
-        // SAFETY: A reference wants memory that is valid and nobody else's: `attr` is `ib_core`'s
+        // SAFETY: A reference requires valid memory that nothing else uses: `attr` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let to = unsafe { &mut *attr };
         to.fw_ver = from.fw_ver;
@@ -162,21 +161,21 @@ pub(super) unsafe extern "C" fn query_device<T: Driver>(
 ///
 /// # Safety
 ///
-/// As `ib_core` calls it: the device is registered or being so, `attr` valid and zero.
+/// As `ib_core` calls it: the device is registered or being registered, `attr` valid and zero.
 pub(super) unsafe extern "C" fn query_port<T: Driver>(
     device: *mut bindings::ib_device,
     _port: u32,
     attr: *mut bindings::ib_port_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
         // `ib_core` calls this for such only, by this function's `# Safety`.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `from_raw` wants a device that is registered, or being so: `device` is, by this
-        // function's `# Safety`.
+        // SAFETY: `from_raw` requires a device that is registered, or being registered: `device`
+        // is, by this function's `# Safety`.
         let ib = unsafe { IbDevice::from_raw(device) };
         let from: PortAttr = dev.query_port(ib);
-        // SAFETY: A reference wants memory that is valid and nobody else's: `attr` is `ib_core`'s
+        // SAFETY: A reference requires valid memory that nothing else uses: `attr` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let to = unsafe { &mut *attr };
         to.state = from.state.to_raw();
@@ -204,10 +203,10 @@ pub(super) unsafe extern "C" fn get_port_immutable<T: Driver>(
     immutable: *mut bindings::ib_port_immutable,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
         // `ib_core` calls this for such only, by this function's `# Safety`.
         let from = unsafe { device_data::<T::Device>(device) }.port_immutable();
-        // SAFETY: A reference wants memory that is valid and nobody else's: `immutable` is
+        // SAFETY: A reference requires valid memory that nothing else uses: `immutable` is
         // `ib_core`'s own for this call, by this function's `# Safety`.
         let to = unsafe { &mut *immutable };
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
@@ -221,7 +220,7 @@ pub(super) unsafe extern "C" fn get_port_immutable<T: Driver>(
 ///
 /// # Safety
 ///
-/// As `ib_core` calls it: the device is registered or being so, `gid` is valid.
+/// As `ib_core` calls it: the device is registered or being registered, `gid` is valid.
 pub(super) unsafe extern "C" fn query_gid<T: Driver>(
     device: *mut bindings::ib_device,
     _port: u32,
@@ -230,10 +229,10 @@ pub(super) unsafe extern "C" fn query_gid<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let index = usize::try_from(index)?;
-        // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so:
+        // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
         // `ib_core` calls this for such only, by this function's `# Safety`.
         let from = unsafe { device_data::<T::Device>(device) }.query_gid(index)?;
-        // SAFETY: A reference wants memory that is valid and nobody else's: `gid` is, by this
+        // SAFETY: A reference requires valid memory that nothing else uses: `gid` is, by this
         // function's `# Safety`.
         let gid = unsafe { &mut *gid };
         // SAFETY: All fields of the union are 16 octets of plain data.
@@ -246,15 +245,15 @@ pub(super) unsafe extern "C" fn query_gid<T: Driver>(
 ///
 /// # Safety
 ///
-/// As `ib_core` calls it: the device is registered or being so.
+/// As `ib_core` calls it: the device is registered or being registered.
 pub(super) unsafe extern "C" fn get_netdev<T: Driver>(
     device: *mut bindings::ib_device,
     _port: u32,
 ) -> *mut bindings::net_device {
-    // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
-    // calls this for such only, by this function's `# Safety`.
+    // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
+    // `ib_core` calls this for such only, by this function's `# Safety`.
     match unsafe { device_data::<T::Device>(device) }.netdev() {
-        // The reference is the caller's from here on.
+        // The caller owns the reference from here on.
         Some(netdev) => ManuallyDrop::new(netdev).as_raw(),
         None => core::ptr::null_mut(),
     }
@@ -269,15 +268,15 @@ pub(super) unsafe extern "C" fn alloc_hw_port_stats<T: Driver>(
     device: *mut bindings::ib_device,
     _port: u32,
 ) -> *mut bindings::rdma_hw_stats {
-    // SAFETY: `device_counters` wants a device of `T` whose operations are set, and stay so:
+    // SAFETY: `device_counters` requires a device of `T` whose operations are set, and stay so:
     // `ib_core` calls this for such only, by this function's `# Safety`.
     let descs = unsafe { device_counters::<T::Device>(device) }.descs();
     let Ok(number) = c_int::try_from(descs.len()) else {
         return core::ptr::null_mut();
     };
-    // SAFETY: `rdma_alloc_hw_stats_struct()` wants so many descriptions that stay while somebody
-    // reads the statistics: they belong to the driver part of the device, which `dealloc_driver`
-    // empties, and by then the device is unregistered, so that nobody reads them.
+    // SAFETY: `rdma_alloc_hw_stats_struct()` requires that many descriptions that stay while the
+    // statistics are read: they belong to the driver part of the device, which `dealloc_driver`
+    // empties, and by then the device is unregistered, so that nothing reads them.
     unsafe { bindings::rdma_alloc_hw_stats_struct(descs.as_ptr(), number, COUNTERS_LIFESPAN_MS) }
 }
 
@@ -298,24 +297,24 @@ pub(super) unsafe extern "C" fn get_hw_stats<T: Driver>(
     }
     // SAFETY: A field of `stats`, which is valid, by this function's `# Safety`.
     let number = unsafe { (*stats).num_counters };
-    // SAFETY: The place of a field is inside of the allocation, since `stats` is valid.
+    // SAFETY: The field is inside the allocation, since `stats` is valid.
     let values = unsafe { &raw mut (*stats).value };
-    // SAFETY: `from_raw_parts_mut` wants so many entries that nobody else uses: the array behind
-    // `stats` was made with as many as `num_counters` says, and is locked, by this function's
-    // `# Safety`.
+    // SAFETY: `from_raw_parts_mut` requires that many entries that nothing else uses: the array
+    // behind `stats` was made with `num_counters` entries, and is locked, by this function's `#
+    // Safety`.
     let values = unsafe {
         core::slice::from_raw_parts_mut(values.cast::<u64>(), usize::try_from(number).unwrap_or(0))
     };
-    // SAFETY: `device_data` wants a device of `T` whose operations are set, and stay so: `ib_core`
-    // calls this for such only, by this function's `# Safety`.
+    // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
+    // `ib_core` calls this for such only, by this function's `# Safety`.
     unsafe { device_data::<T::Device>(device) }.read_counters(values);
     number
 }
 
-/// `IB_ODP_SUPPORT`: of regions that are told by their addresses, not of all memory as one region.
+/// `IB_ODP_SUPPORT`: for regions with an address range, not for all memory as one region.
 const ODP_SUPPORT: u64 = 1;
 
-/// How long counters that were read stay good.
+/// How long the counters that were read stay valid.
 const COUNTERS_LIFESPAN_MS: usize = 10;
 
 /// `RDMA_CORE_PORT_IWARP`, which is an expression in C.

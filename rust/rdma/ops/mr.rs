@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions: [`MrOps`], and its trampolines, which also make and free the C objects of
+//! Memory regions: [`MrOps`], and its trampolines, which also allocate and free the C objects of
 //! regions.
 
 use core::{
@@ -73,10 +73,10 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` for a range or rights that make no sense, `EOPNOTSUPP` for rights that the device
-    ///   does not have.
-    /// * `EFAULT` if the memory is not there, or may not be written.
-    /// * `ENOMEM` if there is a limit to it, or memory is short.
+    /// * `EINVAL` for an invalid range or invalid rights, `EOPNOTSUPP` for rights that the device
+    ///   does not support.
+    /// * `EFAULT` if the memory is not mapped, or not writable.
+    /// * `ENOMEM` if a limit is reached, or memory is short.
     fn reg_user(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
         request: &RegUserMr<'_>,
@@ -91,15 +91,15 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As [`reg_user`](Self::reg_user), and `EACCES` for rights that the descriptor does not give.
+    /// As [`reg_user`](Self::reg_user), and `EACCES` for rights that the descriptor does not grant.
     fn reg_user_dmabuf(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
         request: &RegDmaBufMr<'_>,
     ) -> Result<MrCreated<Self>>;
 
-    /// Makes a region of a process that takes the place of this one, in the domain `pd`, which may
-    /// be the same. The key of this one leads nowhere any more then; it is deregistered right
-    /// after, which may not fail.
+    /// Creates a region of a process that replaces this one, in the domain `pd`, which may be the
+    /// same. The key of this region becomes invalid; the region is deregistered right after, which
+    /// must not fail.
     ///
     /// `ib_device_ops.rereg_user_mr` (`drivers/infiniband/core/uverbs_cmd.c`).
     ///
@@ -107,7 +107,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Leave the region as it was. As [`reg_user`](Self::reg_user), and `EBUSY` if a window is
+    /// They leave the region unchanged. As [`reg_user`](Self::reg_user), and `EBUSY` if a window is
     /// bound to it.
     fn rereg_user(
         &self,
@@ -123,11 +123,11 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for a range that is in no region of the domain, `EINVAL` for a region for which the
-    /// advice makes no sense.
+    /// `EFAULT` for a range outside of all regions of the domain, `EINVAL` for a region that does
+    /// not support the advice.
     fn advise(pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>, advice: Advice<'_>) -> Result;
 
-    /// Makes the region that is all of kernel memory.
+    /// Creates the region that covers all kernel memory.
     ///
     /// `ib_device_ops.get_dma_mr` (`drivers/infiniband/core/verbs.c`).
     ///
@@ -142,8 +142,8 @@ pub trait MrOps: Sized + Send + Sync + 'static {
         access: AccessFlags,
     ) -> Result<MrCreated<Self>>;
 
-    /// Makes a region for fast registration of up to `max_pages` pages, or pieces;
-    /// [`MrCreated::pages`] must be there.
+    /// Creates a region for fast registration of up to `max_pages` pages, or pieces;
+    /// [`MrCreated::pages`] must be set.
     ///
     /// `ib_device_ops.alloc_mr` (`drivers/infiniband/core/verbs.c`).
     ///
@@ -151,7 +151,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a number of pages that cannot be, `ENOMEM`.
+    /// `EINVAL` for an invalid number of pages, `ENOMEM`.
     fn alloc(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
         proof: KernelOwned,
@@ -159,8 +159,8 @@ pub trait MrOps: Sized + Send + Sync + 'static {
         max_pages: u32,
     ) -> Result<MrCreated<Self>>;
 
-    /// Takes over the pages of a region for fast registration; see [`MapSg::map`]. Returns how many
-    /// entries of the list were taken.
+    /// Sets the pages of a region for fast registration; see [`MapSg::map`]. Returns how many
+    /// entries of the list were mapped.
     ///
     /// `ib_device_ops.map_mr_sg` (`drivers/infiniband/core/verbs.c`).
     ///
@@ -171,7 +171,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     /// Those of [`MapSg::map`], and `EINVAL` if the region is deregistered.
     fn map_sg(&self, sg: &mut MapSg<'_>) -> Result<i32>;
 
-    /// Ends the region: afterwards nothing is placed in or read from its memory.
+    /// Ends the region; afterwards nothing accesses its memory.
     ///
     /// `ib_device_ops.dereg_mr` (`drivers/infiniband/core/verbs.c`). If it succeeds, `ib_core`'s
     /// reference is dropped.
@@ -180,7 +180,7 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EBUSY` leaves the region as it was.
+    /// `EBUSY`; the region is unchanged then.
     fn dereg(&self) -> Result;
 
     /// Adds to what `rdma -dd resource show mr` shows.
@@ -203,16 +203,16 @@ pub struct MrCreated<M> {
     pub lkey: u32,
     /// The key for the peer.
     pub rkey: u32,
-    /// For fast registration: the room for its pages, which the driver's object has as well.
+    /// For fast registration: the list of its pages, shared with the driver's object.
     pub pages: Option<Arc<KernelPages>>,
 }
 
-/// Makes room for the C object of a region, zeroed as `ib_core` expects it.
+/// Allocates the C object of a region, zeroed as `ib_core` expects it.
 fn new_region<M>() -> Result<KBox<MaybeUninit<MrObject<M>>>> {
     Ok(KBox::new_uninit(GFP_KERNEL_ACCOUNT | __GFP_ZERO)?)
 }
 
-/// Finishes the C object of a region, once nothing can fail any more; its range is that of a
+/// Fills the C object of a region, after the last step that can fail; the range is that of a
 /// process's memory, and empty for others.
 fn finish_region<M>(
     room: KBox<MaybeUninit<MrObject<M>>>,
@@ -226,10 +226,10 @@ fn finish_region<M>(
         link: created.pages,
         mappings,
     };
-    // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
+    // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part holds
     // nothing: `room` was made for such an object, of zeroes, which also are a value of `ib_mr`.
     unsafe { MrObject::<M>::fill(raw, driver_part) };
-    // SAFETY: `raw` is a valid object that nobody else has yet.
+    // SAFETY: `raw` is a valid object that nothing else uses yet.
     let mr = unsafe { &mut *raw };
     (mr.lkey, mr.rkey) = (created.lkey, created.rkey);
     (mr.iova, mr.length) = (iova, length);
@@ -258,7 +258,7 @@ unsafe fn registration<'a>(
     })
 }
 
-/// An error as C has it in a pointer.
+/// Converts an error into a C error pointer.
 fn error_ptr(error: Error) -> *mut bindings::ib_mr {
     error.to_ptr()
 }
@@ -281,18 +281,18 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: `registration` wants a domain that was filled, which `pd` is by this function's
-        // `# Safety`, and a device that stays: it does while the verb runs, and the request ends
-        // with it.
+        // SAFETY: `registration` requires a domain that was filled, which `pd` is by this
+        // function's `# Safety`, and a device that stays: it does while the verb runs, and the
+        // request ends with it.
         let request = unsafe { registration(pd, (start, length), iova, access) }?;
         let room = new_region::<T::Mr>()?;
         let mut mappings = Mappings::new();
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
         // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         let created = T::Mr::reg_user(unsafe { PdObject::<T>::data(pd) }, &request, &mut udata)?;
         Ok(finish_region(room, created, mappings, (iova, length)))
     };
@@ -329,8 +329,8 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
             _life: PhantomData,
         };
         let room = new_region::<T::Mr>()?;
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         let created = T::Mr::reg_user_dmabuf(unsafe { PdObject::<T>::data(pd) }, &request)?;
         Ok(finish_region(
             room,
@@ -346,8 +346,8 @@ pub(super) unsafe extern "C" fn reg_user_mr_dmabuf<T: Driver>(
 ///
 /// # Safety
 ///
-/// `old` was made by [`reg_user_mr`] or by this function, and nothing else is done to it meanwhile;
-/// `pd` was filled.
+/// `old` was made by [`reg_user_mr`] or by this function, and nothing else uses it meanwhile; `pd`
+/// was filled.
 pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     old: *mut bindings::ib_mr,
     changes: c_int,
@@ -361,17 +361,17 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     let make = || {
         let request = ReregUserMr {
             changes: u32::try_from(changes)?,
-            // SAFETY: `registration` wants a domain that was filled, which `pd` is by this
+            // SAFETY: `registration` requires a domain that was filled, which `pd` is by this
             // function's `# Safety`, and a device that stays: it does while the verb runs, and the
             // request ends with it.
             all: unsafe { registration(pd, (start, length), iova, access) }?,
         };
         let room = new_region::<T::Mr>()?;
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `old` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `old`
+        // is, by this function's `# Safety`.
         let mr = unsafe { MrObject::<T::Mr>::data(old) };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         let domain = unsafe { PdObject::<T>::data(pd) };
         let created = mr.rereg_user(domain, &request)?;
         let range = match request.memory(AccessFlags::empty()) {
@@ -390,7 +390,8 @@ pub(super) unsafe extern "C" fn rereg_user_mr<T: Driver>(
     make().unwrap_or_else(error_ptr)
 }
 
-/// `ops.advise_mr`. All of it is done when the call returns, asked for or not.
+/// `ops.advise_mr`. The work is always complete when the call returns, even if the flags do not ask
+/// for that.
 ///
 /// # Safety
 ///
@@ -410,11 +411,11 @@ pub(super) unsafe extern "C" fn advise_mr<T: Driver>(
             ADVICE_PREFETCH_NO_FAULT => Prefetch::Present,
             _ => return Err(EOPNOTSUPP),
         };
-        // SAFETY: `Sges::new` wants `count` entries that are valid and constant for the lifetime,
-        // which ends with this call: `list` has them, by this function's `# Safety`.
+        // SAFETY: `Sges::new` requires `count` entries that are valid and constant for the
+        // lifetime, which ends with this call: `list` has them, by this function's `# Safety`.
         let ranges = unsafe { Sges::new(list, c_int::try_from(count)?) };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         T::Mr::advise(unsafe { PdObject::<T>::data(pd) }, Advice { what, ranges })?;
         Ok(0)
     })
@@ -430,12 +431,12 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
     access: c_int,
 ) -> *mut bindings::ib_mr {
     let make = || {
-        // SAFETY: `kernel_pd` wants a domain that was filled: `pd` is, by this function's
-        // `# Safety`.
+        // SAFETY: `kernel_pd` requires a domain that was filled: `pd` is, by this function's `#
+        // Safety`.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T::Mr>()?;
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         let pd = unsafe { PdObject::<T>::data(pd) };
         let created = T::Mr::get_dma(pd, proof, AccessFlags::from_raw(access))?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
@@ -459,12 +460,12 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
             bindings::ib_mr_type_IB_MR_TYPE_SG_GAPS => Shape::Gaps,
             _ => return Err(EOPNOTSUPP),
         };
-        // SAFETY: `kernel_pd` wants a domain that was filled: `pd` is, by this function's
-        // `# Safety`.
+        // SAFETY: `kernel_pd` requires a domain that was filled: `pd` is, by this function's `#
+        // Safety`.
         let (pd, proof) = unsafe { kernel_pd(pd) }?;
         let room = new_region::<T::Mr>()?;
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         let created = T::Mr::alloc(unsafe { PdObject::<T>::data(pd) }, proof, shape, max_pages)?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
@@ -481,8 +482,8 @@ unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, K
     if !unsafe { (*pd).uobject }.is_null() {
         return Err(EPERM);
     }
-    // SAFETY: `new_unchecked` wants objects of a kernel consumer: a domain without user object is
-    // of one.
+    // SAFETY: `new_unchecked` requires objects of a kernel consumer: a domain without user object
+    // is of one.
     let proof = unsafe { KernelOwned::new_unchecked() };
     Ok((pd, proof))
 }
@@ -491,8 +492,8 @@ unsafe fn kernel_pd(pd: *mut bindings::ib_pd) -> Result<(*mut bindings::ib_pd, K
 ///
 /// # Safety
 ///
-/// `mr` was made by [`alloc_mr`], `list` has `entries` entries, `offset` is null or valid; nobody
-/// else maps it now.
+/// `mr` was made by [`alloc_mr`], `list` has `entries` entries, `offset` is null or valid; no other
+/// call maps it now.
 pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     mr: *mut bindings::ib_mr,
     list: *mut bindings::scatterlist,
@@ -500,7 +501,7 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     offset: *mut c_uint,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
         // `mr` is, by this function's `# Safety`.
         let driver_part = unsafe { MrObject::<T::Mr>::driver_part(mr) };
         let mut sg = MapSg {
@@ -515,14 +516,14 @@ pub(super) unsafe extern "C" fn map_mr_sg<T: Driver>(
     })
 }
 
-/// Takes one page over, for `ib_sg_to_pages()`.
+/// Adds one page, for `ib_sg_to_pages()`.
 ///
 /// # Safety
 ///
-/// `mr` was made by [`alloc_mr`], and nobody else maps it now.
+/// `mr` was made by [`alloc_mr`], and no other call maps it now.
 unsafe extern "C" fn set_page<M>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
     from_result(|| {
-        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
         // `mr` is, by this function's `# Safety`.
         let driver_part = unsafe { MrObject::<M>::driver_part(mr) };
         // SAFETY: A field of `mr`, a region that one thread maps, by this function's `# Safety`.
@@ -537,18 +538,18 @@ unsafe extern "C" fn set_page<M>(mr: *mut bindings::ib_mr, page: u64) -> c_int {
 ///
 /// # Safety
 ///
-/// `mr` was made by one of the functions above, and is used no more if this succeeds.
+/// `mr` was made by one of the functions above, and is not used any more if this succeeds.
 pub(super) unsafe extern "C" fn dereg_mr<T: Driver>(
     mr: *mut bindings::ib_mr,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `mr`
+        // is, by this function's `# Safety`.
         unsafe { MrObject::<T::Mr>::data(mr) }.dereg()?;
-        // SAFETY: `from_raw` wants a pointer of `KBox::into_raw` that nobody else has:
-        // `finish_region` made it by that, of a box of that layout, and by this function's
-        // `# Safety` nothing uses it any more.
+        // SAFETY: `from_raw` requires a pointer of `KBox::into_raw` that nothing else owns:
+        // `finish_region` made it by that, of a box of that layout, and by this function's `#
+        // Safety` nothing uses it any more.
         drop(unsafe { KBox::from_raw(mr.cast::<MrObject<T::Mr>>()) });
         Ok(0)
     })
@@ -563,10 +564,10 @@ pub(super) unsafe extern "C" fn fill_res_mr_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     mr: *mut bindings::ib_mr,
 ) -> c_int {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `mr` is, by
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `mr` is, by
     // this function's `# Safety`.
     let mr = unsafe { MrObject::<T::Mr>::data(mr) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // SAFETY: `restrack::fill` requires a message that is being written to: `msg` is, by this
     // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| mr.describe(details)) }
 }

@@ -26,17 +26,18 @@ use crate::{
     }, //
 };
 
-/// A memory window of the driver. There are windows for
-/// [`Provider::Rxe`](super::Provider::Rxe) only.
+/// A memory window of the driver.
+///
+/// Only [`Provider::Rxe`](super::Provider::Rxe) has windows.
 ///
 /// When the window is freed, `ib_core`'s reference is dropped (`ib_device_ops.dealloc_mw`,
-/// `drivers/infiniband/core/uverbs_main.c`). It has to be the last one: afterwards nothing is
-/// placed or read by the window's key.
+/// `drivers/infiniband/core/uverbs_main.c`). It must be the last one: afterwards nothing accesses
+/// memory by the window's key.
 pub trait MwOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
 
-    /// Makes a memory window that is not bound.
+    /// Creates a memory window that is not bound.
     ///
     /// `ib_device_ops.alloc_mw` (`drivers/infiniband/core/uverbs_cmd.c`).
     ///
@@ -44,7 +45,7 @@ pub trait MwOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the device has as many as it can have, or memory is short.
+    /// `ENOMEM` if the device has reached its maximum of windows, or memory is short.
     fn alloc(
         pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>,
         kind: MwType,
@@ -55,7 +56,7 @@ pub trait MwOps: Sized + Send + Sync + 'static {
 pub struct MwCreated<W> {
     /// The driver's object.
     pub mw: Arc<W>,
-    /// Its key, good for the first bind only.
+    /// Its key, valid for the first bind only.
     pub rkey: u32,
 }
 
@@ -63,7 +64,7 @@ pub struct MwCreated<W> {
 ///
 /// # Safety
 ///
-/// `mw` is a new object of the size we asked for, its domain was filled.
+/// `mw` is a new object of the size `ops.size_ib_mw`, its domain was filled.
 pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
     mw: *mut bindings::ib_mw,
     _udata: *mut bindings::ib_udata,
@@ -78,18 +79,18 @@ pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
             bindings::ib_mw_type_IB_MW_TYPE_2 => MwType::Two,
             _ => return Err(EINVAL),
         };
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
+        // is, by this function's `# Safety`.
         let created = T::Mw::alloc(unsafe { PdObject::<T>::data(pd) }, kind)?;
-        // SAFETY: A field of `mw`, which is a new object that nobody else has yet.
+        // SAFETY: A field of `mw`, which is a new object that nothing else uses yet.
         unsafe { (*mw).rkey = created.rkey };
         let driver_part = DriverPart {
             data: created.mw,
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
-        // nothing: `mw` is a new object.
+        // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
+        // holds nothing: `mw` is a new object.
         unsafe { MwObject::<T>::fill(mw, driver_part) };
         Ok(0)
     })
@@ -99,9 +100,9 @@ pub(super) unsafe extern "C" fn alloc_mw<T: Driver>(
 ///
 /// # Safety
 ///
-/// `mw` was filled, and is used no more.
+/// `mw` was filled, and is not used any more.
 pub(super) unsafe extern "C" fn dealloc_mw<T: Driver>(mw: *mut bindings::ib_mw) -> c_int {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `mw` is, by this
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `mw` is, by this
     // function's `# Safety`.
     drop(unsafe { MwObject::<T>::empty(mw) });
     0

@@ -33,7 +33,7 @@ pub trait PdOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// `ib_device_ops.alloc_pd` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`).
     ///
@@ -41,7 +41,7 @@ pub trait PdOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the device has as many as it can have, or memory is short.
+    /// `ENOMEM` if the device has reached its maximum of domains, or memory is short.
     fn alloc(dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>) -> Result<Arc<Self>>;
 }
 
@@ -49,7 +49,7 @@ pub trait PdOps: Sized + Send + Sync + 'static {
 ///
 /// # Safety
 ///
-/// `pd` is a new object of the size we asked for.
+/// `pd` is a new object of the size `ops.size_ib_pd`.
 pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
     pd: *mut bindings::ib_pd,
     _udata: *mut bindings::ib_udata,
@@ -58,8 +58,8 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
         // SAFETY: A field of `pd`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*pd).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
         let data = T::Pd::alloc(dev)?;
         let driver_part = DriverPart {
@@ -67,8 +67,8 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
-        // nothing: `pd` is a new object.
+        // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
+        // holds nothing: `pd` is a new object.
         unsafe { PdObject::<T>::fill(pd, driver_part) };
         Ok(0)
     })
@@ -78,12 +78,12 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
 ///
 /// # Safety
 ///
-/// `pd` was filled, and is used no more.
+/// `pd` was filled, and is not used any more.
 pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
     pd: *mut bindings::ib_pd,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `pd` is, by this
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `pd` is, by this
     // function's `# Safety`.
     drop(unsafe { PdObject::<T>::empty(pd) });
     0
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn dealloc_pd<T: Driver>(
 ///
 /// `pd` must have been filled, and not be destroyed during the call.
 pub(super) unsafe fn pd_of<T: Driver>(pd: *mut bindings::ib_pd) -> Arc<T::Pd> {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `pd` is, by
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd` is, by
     // this function's `# Safety`.
     unsafe { PdObject::<T>::data(pd) }.into()
 }

@@ -58,7 +58,7 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
 
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     ///
     /// `ib_device_ops.create_qp` (`drivers/infiniband/core/verbs.c`, for processes too).
     ///
@@ -66,9 +66,9 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// * `EOPNOTSUPP` for a service or flags that the device does not have.
-    /// * `EINVAL` for sizes that it does not have.
-    /// * `ENOMEM` if the device has as many queue pairs as it can have, or memory is short.
+    /// * `EOPNOTSUPP` for a service or flags that the device does not support.
+    /// * `EINVAL` for sizes that it does not support.
+    /// * `ENOMEM` if the device has reached its maximum of queue pairs, or memory is short.
     fn create(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         init: QpInit<Self::Driver>,
@@ -82,7 +82,7 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     /// Context: a spin lock is held and interrupts are off; may not sleep.
     fn find(dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>, number: u32) -> Option<QpLink>;
 
-    /// Changes the attributes that `mask` names; the others in `attr` are at rest.
+    /// Changes the attributes that `mask` names; the others in `attr` have their defaults.
     ///
     /// `ib_device_ops.modify_qp` (`drivers/infiniband/core/verbs.c`, `security.c`).
     ///
@@ -90,22 +90,22 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a transition or a value that the queue pair does not have, `EOPNOTSUPP` for an
-    /// attribute that cannot be set.
+    /// `EINVAL` for an invalid transition or value, `EOPNOTSUPP` for an attribute that cannot be
+    /// set.
     fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result;
 
-    /// Says how the queue pair is: all of it, whatever was asked for.
+    /// Returns all attributes of the queue pair, whatever the consumer asked for.
     ///
     /// `ib_device_ops.query_qp` (`drivers/infiniband/core/verbs.c`).
     ///
     /// Context: process, may sleep.
     fn query(&self) -> QpReport;
 
-    /// Takes the queue pair out of service: afterwards the driver begins nothing with its verb
-    /// object any more.
+    /// Takes the queue pair out of service; afterwards the driver starts nothing with its verb
+    /// object.
     ///
-    /// The link still works during this call and is dead after it. What the driver has not told the
-    /// connection manager by then is told it in its place ([`iw_cm`](crate::rdma::iw_cm)).
+    /// The link works during this call and is closed after it. Connection events that the driver
+    /// still owes by then are raised in its place ([`iw_cm`](crate::rdma::iw_cm)).
     ///
     /// `ib_device_ops.destroy_qp` (`drivers/infiniband/core/verbs.c`).
     ///
@@ -148,27 +148,27 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     fn describe(&self, details: &mut Details<'_>) -> Result;
 }
 
-/// What a queue pair shall be.
+/// The parameters of a new queue pair.
 pub struct QpInit<T: Driver> {
-    /// Who makes it.
+    /// Its creator.
     pub owner: Owner,
-    /// Its service; [`QpType::Rc`] is all that iWARP has.
+    /// Its service; iWARP has [`QpType::Rc`] only.
     pub qp_type: QpType,
     /// Its sizes.
     pub caps: QpCaps,
     /// Its protection domain.
     pub pd: Arc<T::Pd>,
-    /// Where its send completions go.
+    /// Its completion queue for sends.
     pub send_cq: Arc<T::Cq>,
-    /// Where its receive completions go.
+    /// Its completion queue for receives.
     pub recv_cq: Arc<T::Cq>,
-    /// Where its receives come from, if it is not its own queue.
+    /// Its shared receive queue, if it has no receive queue of its own.
     pub srq: Option<Arc<T::Srq>>,
-    /// Which of its send work requests make a completion.
+    /// Which of its send work requests generate a completion.
     pub signal: SignalPolicy,
     /// `enum ib_qp_create_flags`; 0 is plain.
     pub create_flags: u32,
-    /// The way back to its consumer.
+    /// The link to its consumer.
     pub link: QpLink,
 }
 
@@ -178,16 +178,16 @@ pub struct QpCreated<Q> {
     pub qp: Arc<Q>,
     /// Its number.
     pub number: u32,
-    /// The sizes that it really has.
+    /// Its actual sizes.
     pub caps: QpCaps,
 }
 
-/// How a queue pair is.
+/// The attributes of a queue pair, as a query returns them.
 #[derive(Clone, Copy, Debug)]
 pub struct QpReport {
-    /// Its attributes; `caps` is also reported as what it was made with.
+    /// Its attributes; `caps` is also reported as the sizes in `init`.
     pub attr: QpAttr,
-    /// Which of its send work requests make a completion.
+    /// Which of its send work requests generate a completion.
     pub signal: SignalPolicy,
 }
 
@@ -195,15 +195,15 @@ pub struct QpReport {
 ///
 /// # Safety
 ///
-/// `qp` is a new object of the size we asked for, `init` is valid and all it refers to is filled,
-/// `udata` null or valid.
+/// `qp` is a new object of the size `ops.size_ib_qp`, `init` is valid and all it refers to is
+/// filled, `udata` null or valid.
 pub(super) unsafe extern "C" fn create_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     init: *mut bindings::ib_qp_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // SAFETY: A reference requires valid memory that nothing else uses: `init` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
         let qp_type = QpType::from_raw(raw.qp_type).ok_or(EOPNOTSUPP)?;
@@ -211,26 +211,26 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         let pd = NonNull::new(unsafe { (*qp).pd }).ok_or(EINVAL)?;
         let send_cq = NonNull::new(raw.send_cq).ok_or(EINVAL)?;
         let recv_cq = NonNull::new(raw.recv_cq).ok_or(EINVAL)?;
-        // SAFETY: `owner` wants the channel of the call that makes the object, which `udata` is.
+        // SAFETY: `owner` requires the channel of the call that makes the object, which `udata` is.
         let owner = unsafe { owner(udata) };
         let maker = owner.is_user().then(Kuid::current_euid);
-        // SAFETY: `QpLink::new` wants a queue pair that is valid until the link is closed: the
+        // SAFETY: `QpLink::new` requires a queue pair that is valid until the link is closed: the
         // object lives until `destroy_qp`, which closes the link, as the error path below does.
         let link = unsafe { QpLink::new(NonNull::new(qp).ok_or(EINVAL)?, maker) }?;
         let init = QpInit {
             owner,
             qp_type,
             caps: attr::caps_from_raw(&raw.cap),
-            // SAFETY: `pd_of` wants a domain that was filled: that of a new object is.
+            // SAFETY: `pd_of` requires a domain that was filled: that of a new object is.
             pd: unsafe { pd_of::<T>(pd.as_ptr()) },
-            // SAFETY: `cq_of` wants a queue that was filled: `init` refers to such only, by this
+            // SAFETY: `cq_of` requires a queue that was filled: `init` refers to such only, by this
             // function's `# Safety`.
             send_cq: unsafe { cq_of::<T>(send_cq) },
-            // SAFETY: `cq_of` wants a queue that was filled: `init` refers to such only, by this
+            // SAFETY: `cq_of` requires a queue that was filled: `init` refers to such only, by this
             // function's `# Safety`.
             recv_cq: unsafe { cq_of::<T>(recv_cq) },
             srq: NonNull::new(raw.srq).map(|srq| {
-                // SAFETY: `srq_of` wants a queue that was filled: `init` refers to such only, by
+                // SAFETY: `srq_of` requires a queue that was filled: `init` refers to such only, by
                 // this function's `# Safety`.
                 unsafe { srq_of::<T>(srq) }
             }),
@@ -243,27 +243,27 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
             link: link.clone(),
         };
         let mut mappings = Mappings::new();
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
         // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `qp`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*qp).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
         let created = T::Qp::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
         attr::caps_to_raw(&created.caps, &mut raw.cap);
-        // SAFETY: A field of `qp`, which is a new object that nobody else has yet.
+        // SAFETY: A field of `qp`, which is a new object that nothing else uses yet.
         unsafe { (*qp).qp_num = created.number };
         let driver_part = DriverPart {
             data: created.qp,
             link: link.clone(),
             mappings,
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
-        // nothing: `qp` is a new object.
+        // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
+        // holds nothing: `qp` is a new object.
         unsafe { QpObject::<T>::fill(qp, driver_part) };
         link.filled();
         Ok(0)
@@ -274,7 +274,7 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
 ///
 /// # Safety
 ///
-/// `qp` was filled, `raw` is valid where `mask` says so.
+/// `qp` was filled, the fields of `raw` that `mask` names are valid.
 pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     raw: *mut bindings::ib_qp_attr,
@@ -287,11 +287,11 @@ pub(super) unsafe extern "C" fn modify_qp<T: Driver>(
         if !mask.without(QpAttrMask::STANDARD).is_empty() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: `qp_from_raw` wants the fields valid that `mask` names, as this function does of
-        // its caller.
+        // SAFETY: `qp_from_raw` requires that the fields that `mask` names are valid, which they
+        // are by this function's `# Safety`.
         let attr = unsafe { attr::qp_from_raw(raw, mask) }?;
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `qp`
+        // is, by this function's `# Safety`.
         unsafe { QpObject::<T>::data(qp) }.modify(&attr, mask)?;
         Ok(0)
     })
@@ -309,13 +309,13 @@ pub(super) unsafe extern "C" fn query_qp<T: Driver>(
     init: *mut bindings::ib_qp_init_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `qp`
+        // is, by this function's `# Safety`.
         let report = unsafe { QpObject::<T>::data(qp) }.query();
-        // SAFETY: A reference wants memory that is valid and nobody else's: `raw` is `ib_core`'s
+        // SAFETY: A reference requires valid memory that nothing else uses: `raw` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         unsafe { attr::qp_to_raw(&report.attr, &mut *raw) };
-        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // SAFETY: A reference requires valid memory that nothing else uses: `init` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let init = unsafe { &mut *init };
         attr::caps_to_raw(&report.attr.caps, &mut init.cap);
@@ -343,21 +343,21 @@ pub(super) unsafe extern "C" fn query_qp<T: Driver>(
 ///
 /// # Safety
 ///
-/// `qp` was filled, and is used no more except by the connection manager, which gives its
-/// references back.
+/// `qp` was filled, and is not used any more except by the connection manager, which drops its
+/// references.
 pub(super) unsafe extern "C" fn destroy_qp<T: Driver>(
     qp: *mut bindings::ib_qp,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // The connection manager reads the driver part as long as it has references, so it stays until
-    // then.
-    // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile: `qp`
+    // The connection manager reads the driver part while it has references, so it stays until they
+    // are gone.
+    // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile: `qp`
     // is, by this function's `# Safety`.
     let driver_part = unsafe { QpObject::<T>::driver_part(qp) };
     driver_part.data.clone().destroy();
     driver_part.link.close();
     driver_part.link.wait_unused();
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `qp` is, by this
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `qp` is, by this
     // function's `# Safety`.
     drop(unsafe { QpObject::<T>::empty(qp) });
     0
@@ -383,12 +383,12 @@ pub(super) unsafe extern "C" fn post_send<T: Driver>(
             unsafe { *bad = list };
             return EINVAL.to_errno();
         }
-        // SAFETY: `SendWrs::new` wants a list as `ib_post_send()` takes it, of a kernel consumer of
-        // a device with such regions, valid as long as the result: `list` is, by this function's
+        // SAFETY: `SendWrs::new` requires a list as `ib_post_send()` takes it, of a kernel consumer
+        // of a device with such regions, valid as long as the result: `list` is, by this function's
         // `# Safety`, since the queue pair has no user object, and its device is one of `T`.
         (false, _) => unsafe { SendWrs::new(list) },
     };
-    // SAFETY: `arc` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // SAFETY: `arc` requires a structure that was filled and is not emptied meanwhile: `qp` is, by
     // this function's `# Safety`.
     match unsafe { QpObject::<T>::arc(qp) }.post_send(&mut wrs) {
         Ok(()) => 0,
@@ -412,12 +412,12 @@ pub(super) unsafe extern "C" fn post_recv<T: Driver>(
 ) -> c_int {
     // SAFETY: A field of `qp`, which was filled, by this function's `# Safety`; it never changes.
     let is_user = !unsafe { (*qp).uobject }.is_null();
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `qp` is, by
     // this function's `# Safety`.
     let qp = unsafe { QpObject::<T>::data(qp) };
-    // SAFETY: `post_recv_list` wants a list as `ib_post_recv()` takes it, a kernel consumer's
-    // unless `is_user`, which is just what the object says, and a `bad` that is valid: so they are,
-    // by this function's `# Safety`.
+    // SAFETY: `post_recv_list` requires a list as `ib_post_recv()` takes it, a kernel consumer's
+    // unless `is_user`, which is read from the object, and a valid `bad`: both hold by this
+    // function's `# Safety`.
     unsafe { post_recv_list(is_user, list, bad, |wrs| qp.post_recv(wrs)) }
 }
 
@@ -439,8 +439,9 @@ pub(super) unsafe fn post_recv_list(
         unsafe { *bad = list };
         return EINVAL.to_errno();
     }
-    // SAFETY: `RecvWrs::new` wants a list as `ib_post_recv()` takes it, of a kernel consumer, valid
-    // as long as the result: `list` is, by this function's `# Safety`, since `is_user` is not set.
+    // SAFETY: `RecvWrs::new` requires a list as `ib_post_recv()` takes it, of a kernel consumer,
+    // valid as long as the result: `list` is, by this function's `# Safety`, since `is_user` is not
+    // set.
     let mut wrs = unsafe { RecvWrs::new(list) };
     match post(&mut wrs) {
         Ok(()) => 0,
@@ -461,10 +462,10 @@ pub(super) unsafe extern "C" fn fill_res_qp_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     qp: *mut bindings::ib_qp,
 ) -> c_int {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `qp` is, by
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `qp` is, by
     // this function's `# Safety`.
     let qp = unsafe { QpObject::<T>::data(qp) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // SAFETY: `restrack::fill` requires a message that is being written to: `msg` is, by this
     // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| qp.describe(details)) }
 }

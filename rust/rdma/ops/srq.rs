@@ -52,7 +52,7 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     /// The driver.
     type Driver: Driver;
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// `ib_device_ops.create_srq` (`drivers/infiniband/core/verbs.c`, for processes too).
     ///
@@ -60,16 +60,16 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// * `EOPNOTSUPP` for a type that the device does not have.
-    /// * `EINVAL` for sizes that it does not have.
-    /// * `ENOMEM` if the device has as many queues as it can have, or memory is short.
+    /// * `EOPNOTSUPP` for a type that the device does not support.
+    /// * `EINVAL` for sizes that it does not support.
+    /// * `ENOMEM` if the device has reached its maximum of queues, or memory is short.
     fn create(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         init: SrqInit,
         udata: &mut Udata<'_>,
     ) -> Result<SrqCreated<Self>>;
 
-    /// Changes what `mask` names: the size, the limit, or both.
+    /// Changes the attributes that `mask` names: the size, the limit, or both.
     ///
     /// `ib_device_ops.modify_srq` (`drivers/infiniband/core/verbs.c`, `uverbs_cmd.c`), one call at
     /// a time.
@@ -78,11 +78,11 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// * `EINVAL` for a size or a limit that cannot be.
+    /// * `EINVAL` for an invalid size or limit.
     /// * `EOPNOTSUPP` for a size if the queue cannot be resized.
     fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, udata: &mut Udata<'_>) -> Result;
 
-    /// Says how the queue is.
+    /// Returns the attributes of the queue.
     ///
     /// `ib_device_ops.query_srq` (`drivers/infiniband/core/verbs.c`).
     ///
@@ -112,15 +112,15 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     fn describe(&self, details: &mut Details<'_>) -> Result;
 }
 
-/// What a shared receive queue shall be.
+/// The parameters of a new shared receive queue.
 pub struct SrqInit {
-    /// Who makes it.
+    /// Its creator.
     pub owner: Owner,
     /// `enum ib_srq_type`; 0 is the plain one.
     pub srq_type: u32,
     /// Its sizes.
     pub attr: SrqAttr,
-    /// The way back to its consumer.
+    /// The link to its consumer.
     pub link: SrqLink,
 }
 
@@ -128,7 +128,7 @@ pub struct SrqInit {
 pub struct SrqCreated<S> {
     /// The driver's object.
     pub srq: Arc<S>,
-    /// The sizes that it really has.
+    /// Its actual sizes.
     pub attr: SrqAttr,
 }
 
@@ -136,21 +136,21 @@ pub struct SrqCreated<S> {
 ///
 /// # Safety
 ///
-/// `srq` is a new object of the size we asked for, `init` is valid, `udata` null or valid.
+/// `srq` is a new object of the size `ops.size_ib_srq`, `init` is valid, `udata` null or valid.
 pub(super) unsafe extern "C" fn create_srq<T: Driver>(
     srq: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: A reference wants memory that is valid and nobody else's: `init` is `ib_core`'s
+        // SAFETY: A reference requires valid memory that nothing else uses: `init` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
-        // SAFETY: `SrqLink::new` wants a queue that is valid until the link is closed: the object
-        // lives until `destroy_srq`, which closes the link, as the error path below does.
+        // SAFETY: `SrqLink::new` requires a queue that is valid until the link is closed: the
+        // object lives until `destroy_srq`, which closes the link, as the error path below does.
         let link = unsafe { SrqLink::new(NonNull::new(srq).ok_or(EINVAL)?) }?;
         let init = SrqInit {
-            // SAFETY: `owner` wants the channel of the call that makes the object, which `udata`
+            // SAFETY: `owner` requires the channel of the call that makes the object, which `udata`
             // is.
             owner: unsafe { owner(udata) },
             srq_type: raw.srq_type,
@@ -158,15 +158,15 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
             link: link.clone(),
         };
         let mut mappings = Mappings::new();
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
         // object belongs to the context and goes before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `srq`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*srq).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
         let created = T::Srq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
         raw.attr = attr::srq_to_raw(&created.attr);
@@ -175,8 +175,8 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
             link,
             mappings,
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
-        // nothing: `srq` is a new object.
+        // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
+        // holds nothing: `srq` is a new object.
         unsafe { SrqObject::<T>::fill(srq, driver_part) };
         Ok(0)
     })
@@ -194,17 +194,17 @@ pub(super) unsafe extern "C" fn modify_srq<T: Driver>(
     udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: A reference wants memory that is valid and not written to: `raw` is, by this
+        // SAFETY: A reference requires memory that is valid and not written to: `raw` is, by this
         // function's `# Safety`.
         let attr = attr::srq_from_raw(unsafe { &*raw });
         let mask = SrqAttrMask::from_bits(mask);
-        // SAFETY: `driver_part` wants a structure that was filled and is not emptied meanwhile:
+        // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
         // `srq` is, by this function's `# Safety`.
         let driver_part = unsafe { SrqObject::<T>::driver_part(srq) };
         driver_part.link.modify(|mappings| {
-            // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
-            // function's `# Safety`, and mappings that do not outlive the context of the call: the
-            // link lets go of them before the object is freed, which belongs to the context.
+            // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by
+            // this function's `# Safety`, and mappings that do not outlive the context of the call:
+            // the link drops them before the object, which belongs to the context, is freed.
             let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
             driver_part.data.modify(&attr, mask, &mut udata)
         })?;
@@ -222,8 +222,8 @@ pub(super) unsafe extern "C" fn query_srq<T: Driver>(
     raw: *mut bindings::ib_srq_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is,
-        // by this function's `# Safety`.
+        // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `srq`
+        // is, by this function's `# Safety`.
         let attr = unsafe { SrqObject::<T>::data(srq) }.query();
         // SAFETY: `raw` is valid, by this function's `# Safety`.
         unsafe { *raw = attr::srq_to_raw(&attr) };
@@ -235,12 +235,12 @@ pub(super) unsafe extern "C" fn query_srq<T: Driver>(
 ///
 /// # Safety
 ///
-/// `srq` was filled, and is used no more.
+/// `srq` was filled, and is not used any more.
 pub(super) unsafe extern "C" fn destroy_srq<T: Driver>(
     srq: *mut bindings::ib_srq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `srq` is, by this
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `srq` is, by this
     // function's `# Safety`.
     let driver_part = unsafe { SrqObject::<T>::empty(srq) };
     driver_part.link.close();
@@ -259,12 +259,12 @@ pub(super) unsafe extern "C" fn post_srq_recv<T: Driver>(
 ) -> c_int {
     // SAFETY: A field of `srq`, which was filled, by this function's `# Safety`; it never changes.
     let is_user = !unsafe { (*srq).uobject }.is_null();
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
-    // this function's `# Safety`.
-    let srq = unsafe { SrqObject::<T>::data(srq) };
-    // SAFETY: `post_recv_list` wants a list as `ib_post_recv()` takes it, a kernel consumer's
-    // unless `is_user`, which is just what the object says, and a `bad` that is valid: so they are,
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `srq` is,
     // by this function's `# Safety`.
+    let srq = unsafe { SrqObject::<T>::data(srq) };
+    // SAFETY: `post_recv_list` requires a list as `ib_post_recv()` takes it, a kernel consumer's
+    // unless `is_user`, which is read from the object, and a valid `bad`: both hold by this
+    // function's `# Safety`.
     unsafe { post_recv_list(is_user, list, bad, |wrs| srq.post_recv(wrs)) }
 }
 
@@ -277,10 +277,10 @@ pub(super) unsafe extern "C" fn fill_res_srq_entry<T: Driver>(
     msg: *mut bindings::sk_buff,
     srq: *mut bindings::ib_srq,
 ) -> c_int {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
-    // this function's `# Safety`.
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `srq` is,
+    // by this function's `# Safety`.
     let srq = unsafe { SrqObject::<T>::data(srq) };
-    // SAFETY: `restrack::fill` wants a message that is being written to: `msg` is, by this
+    // SAFETY: `restrack::fill` requires a message that is being written to: `msg` is, by this
     // function's `# Safety`.
     unsafe { restrack::fill(msg, |details| srq.describe(details)) }
 }
@@ -291,7 +291,7 @@ pub(super) unsafe extern "C" fn fill_res_srq_entry<T: Driver>(
 ///
 /// `srq` must have been filled, and not be destroyed during the call.
 pub(super) unsafe fn srq_of<T: Driver>(srq: NonNull<bindings::ib_srq>) -> Arc<T::Srq> {
-    // SAFETY: `data` wants a structure that was filled and is not emptied meanwhile: `srq` is, by
-    // this function's `# Safety`.
+    // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `srq` is,
+    // by this function's `# Safety`.
     unsafe { SrqObject::<T>::data(srq.as_ptr()) }.into()
 }

@@ -26,7 +26,7 @@ use crate::{
     }, //
 };
 
-/// What a process holds that has opened a device.
+/// The context of a process that has opened a device.
 ///
 /// When the process closes the device, after all its objects are gone, `ib_core`'s reference is
 /// dropped (`ib_device_ops.dealloc_ucontext`, `drivers/infiniband/core/uverbs_main.c`).
@@ -42,7 +42,7 @@ pub trait UContextOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Go to the process as they are, those of [`Udata`] among them.
+    /// They are returned to the process unchanged, those of [`Udata`] among them.
     fn alloc(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
         udata: &mut Udata<'_>,
@@ -53,7 +53,7 @@ pub trait UContextOps: Sized + Send + Sync + 'static {
 ///
 /// # Safety
 ///
-/// `context` is a new object of the size we asked for, `udata` is valid.
+/// `context` is a new object of the size `ops.size_ib_ucontext`, `udata` is valid.
 pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
     context: *mut bindings::ib_ucontext,
     udata: *mut bindings::ib_udata,
@@ -62,10 +62,10 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
         // SAFETY: A field of `context`, which is valid; `ib_core` sets it before the driver sees
         // the object.
         let device = unsafe { (*context).device };
-        // SAFETY: `device_data` wants a device of `T` that is registered, or being so: that is so
-        // while a verb runs.
+        // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
+        // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `Udata::new` wants a channel that is null or valid, which `udata` is by this
+        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and no mappings to outlive a context.
         let mut udata = unsafe { Udata::new(udata, None) };
         let data = T::UContext::alloc(dev, &mut udata)?;
@@ -74,8 +74,8 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
             link: (),
             mappings: Mappings::new(),
         };
-        // SAFETY: `fill` wants the head of an allocation of `SIZE` octets whose driver part holds
-        // nothing: `context` is a new object.
+        // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
+        // holds nothing: `context` is a new object.
         unsafe { UContextObject::<T>::fill(context, driver_part) };
         Ok(0)
     })
@@ -85,17 +85,17 @@ pub(super) unsafe extern "C" fn alloc_ucontext<T: Driver>(
 ///
 /// # Safety
 ///
-/// `context` was filled, and is used no more.
+/// `context` was filled, and is not used any more.
 pub(super) unsafe extern "C" fn dealloc_ucontext<T: Driver>(context: *mut bindings::ib_ucontext) {
-    // SAFETY: `empty` wants a structure that was filled and that nobody uses: `context` is, by this
-    // function's `# Safety`.
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `context` is, by
+    // this function's `# Safety`.
     drop(unsafe { UContextObject::<T>::empty(context) });
 }
 
-/// `ops.disassociate_ucontext`: lets the device go while processes have it open.
+/// `ops.disassociate_ucontext`: allows unregistering the device while processes have it open.
 ///
-/// The queues that they mapped are plain memory that lives until it is unmapped, so nothing has to
-/// be taken away from them; `ib_core` destroys their objects itself right after.
+/// The queues that the processes mapped are plain memory that lives until it is unmapped, so no
+/// mapping needs to be revoked; `ib_core` destroys their objects right after.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How sets of flags and enumerations of C are mirrored.
+//! Macros that mirror sets of flags and enumerations of C.
 
 /// Defines a set of bits of a C enumeration as a small copyable type.
 macro_rules! bit_set {
@@ -20,17 +20,17 @@ macro_rules! bit_set {
                 Self(0)
             }
 
-            /// Takes every bit as it stands, unknown ones included.
+            /// Keeps every bit, unknown ones included.
             pub const fn from_bits(bits: $repr) -> Self {
                 Self(bits)
             }
 
-            /// The bits as the C interface has them.
+            /// Returns the bits of the C value.
             pub const fn bits(self) -> $repr {
                 self.0
             }
 
-            /// The bits of both sets.
+            /// Returns the union of both sets.
             #[must_use]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -46,7 +46,7 @@ macro_rules! bit_set {
                 self.0 & other.0 != 0
             }
 
-            /// The bits of this set that are not in `other`.
+            /// Returns the bits of this set that are not in `other`.
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
@@ -94,7 +94,7 @@ macro_rules! c_enum {
         }
 
         impl $name {
-            /// The value of the C enumeration.
+            /// Returns the value of the C enumeration.
             pub const fn to_raw(self) -> u32 {
                 match self {
                     // CAST: The C enumerations have small non-negative values.
@@ -102,7 +102,7 @@ macro_rules! c_enum {
                 }
             }
 
-            /// The variant with that value in C, if there is one.
+            /// Returns the variant with that C value, if one exists.
             pub const fn from_raw(raw: u32) -> Option<Self> {
                 $(
                     // CAST: As above.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of enumerations and flags on their way from and to C.
+//! KUnit suite of the conversions of enumerations and flags from and to C.
 
 #[kernel::prelude::kunit_tests(riwarp_types)]
 mod types {
