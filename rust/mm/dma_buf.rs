@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory behind a dma-buf: what another driver (a graphics card's, a camera's, `udmabuf`) shares.
+//! Memory behind a dma-buf, which another driver (a graphics card's, a camera's, `udmabuf`) shares.
 //!
-//! What enters: a file descriptor of the current process. What leaves: a [`DmaBuf`], which stays
-//! where it is until it is dropped, and from it a [`PageList`] of one piece.
+//! Maps the dma-buf of a file descriptor of the current process as a [`DmaBuf`], whose memory stays
+//! in its place until it is dropped, and makes it a [`PageList`] of one piece.
 //!
-//! The copies are made by the processor, so the memory is asked for as the processor's
-//! (`dma_buf_vmap()`), not as a device's: the pages of a scatter list, which are the exporter's
-//! secret, are never looked at. Memory that the exporter cannot give so, such as a card's own
-//! behind a bus, is refused, and so are exporters without vmap, among them those that take memory
-//! back (VFIO).
+//! The processor makes the copies, so the driver requests the memory for the processor
+//! (`dma_buf_vmap()`), not for a device, and never reads the pages of a scatter list, which are
+//! private to the exporter. It refuses memory that the exporter cannot provide so, such as a card's
+//! own behind a bus, and exporters without vmap, among them those that revoke memory (VFIO).
 //!
 //! A mapping alone does not keep memory in its place: many exporters (radeon and nouveau among
-//! them) pin it in `attach` only, others (amdgpu, xe) offer `pin`. So the device is attached for as
-//! long as the mapping lasts, and the dma-buf is pinned if its exporter offers that. An exporter
-//! without either, such as udmabuf, has memory that stays as long as the dma-buf. The attachment
-//! has no `invalidate_mappings`: by that it says that it holds on to what it has pinned. It is
-//! never mapped for DMA, which a device in software does not do.
+//! them) pin it in `attach` only, others (amdgpu, xe) offer `pin`. So the device is attached as
+//! long as the mapping exists, and the dma-buf is pinned if its exporter offers that. The memory of
+//! an exporter without either, such as udmabuf, stays as long as the dma-buf. The attachment has no
+//! `invalidate_mappings`, which declares that it keeps what it has pinned. It is never mapped for
+//! DMA, which a software device does not do.
 //!
-//! The whole time is one access of the processor (`dma_buf_begin_cpu_access()` to `..._end_...`),
-//! since no copy in softirq could begin one.
+//! The lifetime of the mapping is one CPU access (`dma_buf_begin_cpu_access()` to `..._end_...`),
+//! because a copy in softirq cannot begin one.
 //!
-//! Context: process; all of it may sleep.
+//! Context: process; may sleep.
 //!
 //! C header: `include/linux/dma-buf.h`.
 
@@ -36,11 +35,11 @@ use kernel::error::to_result;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
 
-/// A dma-buf that the processor has access to.
+/// A dma-buf that the processor can access.
 ///
 /// # Invariants
 ///
-/// An access of the processor in `direction` has begun.
+/// A CPU access in `direction` has begun.
 pub struct DmaBuf {
     mapping: Mapping,
     direction: bindings::dma_data_direction,
@@ -52,21 +51,21 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Gives the processor access to the dma-buf behind a file descriptor of the current process,
-    /// to which `device` is attached meanwhile. Afterwards the descriptor may be closed.
+    /// Maps the dma-buf of a file descriptor of the current process for the processor, and attaches
+    /// `device` to it meanwhile. The descriptor may be closed afterwards.
     ///
     /// # Errors
     ///
-    /// * `EBADF` if there is no such descriptor, `EINVAL` if it is none of a dma-buf.
-    /// * `EOPNOTSUPP` if the processor cannot have access to the memory as to its own.
-    /// * What the exporter says.
+    /// * `EBADF` if the descriptor is not open, `EINVAL` if it is no dma-buf.
+    /// * `EOPNOTSUPP` if the processor cannot access the memory like its own.
+    /// * The error of the exporter.
     ///
     /// # Safety
     ///
-    /// `device` must be registered for the time of the call.
+    /// `device` must be registered during the call.
     pub(crate) unsafe fn map(fd: c_int, device: NonNull<bindings::ib_device>) -> Result<Self> {
-        // SAFETY: `IbDeviceRef::new` wants a device that is registered for the time of the call, as
-        // this function does of its caller.
+        // SAFETY: `IbDeviceRef::new` requires a device that is registered during the call, which
+        // the caller guarantees.
         let device = unsafe { IbDeviceRef::new(device) };
         let mapping = BufRef::of(fd)?.attach(device)?.pin()?.map()?;
         let buf = mapping.buf();
@@ -75,19 +74,19 @@ impl DmaBuf {
         } else {
             bindings::dma_data_direction::DMA_FROM_DEVICE
         };
-        // SAFETY: The reference keeps the dma-buf, whose lock is not held. Waits for devices that
-        // are using the memory, and for moves that pinning has begun.
+        // SAFETY: The reference keeps the dma-buf, whose lock is not held. The call waits for
+        // devices that use the memory, and for moves that pinning has begun.
         to_result(unsafe { bindings::dma_buf_begin_cpu_access(buf.as_ptr(), direction) })?;
-        // INVARIANT: Just done.
+        // INVARIANT: The call above has succeeded.
         Ok(Self { mapping, direction })
     }
 
-    /// Turns `len` octets at `offset` into a list for the data path, which may be written if the
+    /// Turns `len` octets at `offset` into a list for the data path, which is writable if the
     /// descriptor was open for writing.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there are none or they are not all inside, `ENOMEM`.
+    /// `EINVAL` if `len` is 0 or they are not all inside, `ENOMEM`.
     pub fn into_pages(self, offset: u64, len: u64) -> Result<PageList> {
         let (offset, len) = (usize::try_from(offset)?, usize::try_from(len)?);
         let end = offset.checked_add(len).ok_or(EINVAL)?;
@@ -95,7 +94,7 @@ impl DmaBuf {
             return Err(EINVAL);
         }
         let mut list = PageList::with_capacity(1, self.mapping.buf().is_writable())?;
-        // SAFETY: `offset` is inside of the dma-buf, all of which is mapped.
+        // SAFETY: `offset` is inside the dma-buf, which is mapped completely.
         let start = unsafe { self.mapping.start().add(offset) };
         // SAFETY: The mapping is contiguous, `len` octets from `offset` on are inside, and it stays
         // as long as this value, which the list will own.
@@ -107,17 +106,16 @@ impl DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: By the type's invariant the access has begun, and nobody makes use of it any
-        // more.
+        // SAFETY: By the type's invariant the access has begun, and nothing uses it any more.
         let ended = unsafe {
             bindings::dma_buf_end_cpu_access(self.mapping.buf().as_ptr(), self.direction)
         };
-        // What the exporter says to the end of an access changes nothing here.
+        // An error of the exporter at the end of an access changes nothing here.
         let _ = ended;
     }
 }
 
-/// A dma-buf in the kernel's virtual memory, all of it.
+/// A dma-buf, mapped completely into the kernel's virtual memory.
 ///
 /// # Invariants
 ///
@@ -132,7 +130,7 @@ impl Mapping {
         &self.pinned.0.buf
     }
 
-    /// Whether it is memory of a device behind a bus.
+    /// Whether it is device memory behind a bus.
     fn is_iomem(&self) -> bool {
         self.map.is_iomem
     }
@@ -146,14 +144,14 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let locked = self.pinned.0.buf.lock();
-        // SAFETY: `dma_buf_vunmap()` wants a mapping of this dma-buf that is given back once, and
-        // the lock held: by the type's invariant `map` is one, which goes with this value, and
-        // `locked` holds the lock.
+        // SAFETY: `dma_buf_vunmap()` requires a mapping of this dma-buf that is unmapped once, and
+        // the lock: by the type's invariant `map` is one, which ends with this value, and `locked`
+        // holds the lock.
         unsafe { bindings::dma_buf_vunmap(locked.buf.as_ptr(), &mut self.map) };
     }
 }
 
-/// An attachment whose memory stays where it is.
+/// An attachment whose memory stays in its place.
 ///
 /// # Invariants
 ///
@@ -164,7 +162,7 @@ impl PinnedAttachment {
     /// Maps the memory.
     fn map(self) -> Result<Mapping> {
         let map = self.0.buf.lock().vmap()?;
-        // INVARIANT: Just done.
+        // INVARIANT: The call above has succeeded.
         let mapping = Mapping { pinned: self, map };
         if mapping.is_iomem() {
             return Err(EOPNOTSUPP);
@@ -176,8 +174,8 @@ impl PinnedAttachment {
 impl Drop for PinnedAttachment {
     fn drop(&mut self) {
         let _locked = self.0.buf.lock();
-        // SAFETY: `dma_buf_unpin()` wants an attachment that is pinned, and the lock held: by the
-        // type's invariant it is pinned, and `_locked` holds the lock.
+        // SAFETY: `dma_buf_unpin()` requires a pinned attachment and the lock: by the type's
+        // invariant it is pinned, and `_locked` holds the lock.
         unsafe { bindings::dma_buf_unpin(self.0.raw.as_ptr()) };
     }
 }
@@ -195,25 +193,25 @@ struct Attachment {
 }
 
 impl Attachment {
-    /// Has the memory stay where it is.
+    /// Pins the memory in its place.
     fn pin(self) -> Result<PinnedAttachment> {
         let locked = self.buf.lock();
-        // SAFETY: `dma_buf_pin()` wants an attachment with operations of the importer, and the lock
-        // held: by the type's invariant it is one, and `locked` holds the lock. It does nothing
-        // where the exporter offers no pin.
+        // SAFETY: `dma_buf_pin()` requires an attachment with operations of the importer, and the
+        // lock: by the type's invariant it is one, and `locked` holds the lock. The call does
+        // nothing if the exporter offers no pin.
         let pinned = to_result(unsafe { bindings::dma_buf_pin(self.raw.as_ptr()) });
         drop(locked);
         pinned?;
-        // INVARIANT: Just done.
+        // INVARIANT: The call above has succeeded.
         Ok(PinnedAttachment(self))
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // SAFETY: `dma_buf_detach()` wants an attachment of this dma-buf that is given back once,
-        // and the lock not held, for it takes it: by the type's invariant `raw` is such an
-        // attachment, which goes with this value, and this function has not taken the lock.
+        // SAFETY: `dma_buf_detach()` requires an attachment of this dma-buf that is detached once,
+        // and takes the lock itself: by the type's invariant `raw` is such an attachment, which
+        // ends with this value, and this function does not hold the lock.
         unsafe { bindings::dma_buf_detach(self.buf.as_ptr(), self.raw.as_ptr()) };
     }
 }
@@ -226,8 +224,8 @@ impl IbDeviceRef {
     ///
     /// As for [`DmaBuf::map`].
     unsafe fn new(device: NonNull<bindings::ib_device>) -> Self {
-        // SAFETY: `get_device()` wants the memory of a device: it is there while the device is
-        // registered, as the caller says that it is.
+        // SAFETY: `get_device()` requires the memory of a device, which exists while the device is
+        // registered, as the caller guarantees.
         unsafe { riwarp_helper_ib_device_get_device(device.as_ptr()) };
         Self(device)
     }
@@ -240,49 +238,48 @@ impl IbDeviceRef {
 
 impl Drop for IbDeviceRef {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours, and goes with this value.
+        // SAFETY: This value owns the reference, and ends here.
         unsafe { riwarp_helper_ib_device_put_device(self.0.as_ptr()) };
     }
 }
 
-/// What the exporter is told of us: no page without a `struct page`, and nothing that tells of
-/// moves.
+/// The importer's operations: no memory without a `struct page`, and no callback for moves.
 static IMPORTER: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
     allow_peer2peer: false,
     invalidate_mappings: None,
 };
 
-/// The reservation lock of a dma-buf, held.
+/// The held reservation lock of a dma-buf.
 struct ReservationGuard<'a> {
     buf: &'a BufRef,
 }
 
 impl ReservationGuard<'_> {
-    /// `dma_buf_vmap()`, but without its warning where the exporter fails: any process may ask for
+    /// Calls `dma_buf_vmap()` without its warning when the exporter fails: any process may request
     /// such a mapping.
     ///
     /// # Errors
     ///
-    /// What the exporter says; `ENOMEM` if it maps nothing.
+    /// The error of the exporter; `ENOMEM` if it maps nothing.
     fn vmap(&self) -> Result<bindings::iosys_map> {
         let buf = self.buf.as_ptr();
         let mut map = bindings::iosys_map::default();
         // SAFETY: The reference keeps the dma-buf, and the lock protects the count.
         if unsafe { (*buf).vmapping_counter } > 0 {
-            // SAFETY: The lock is held. It fails only where it calls the exporter, which it does
-            // not.
+            // SAFETY: The lock is held. As a mapping exists, the call does not reach the exporter
+            // and cannot fail.
             to_result(unsafe { bindings::dma_buf_vmap(buf, &mut map) })?;
             return Ok(map);
         }
-        // SAFETY: As `dma_buf_vmap()` calls it: there is no mapping, and the lock is held. `attach`
-        // has seen that the exporter has the operation.
+        // SAFETY: As `dma_buf_vmap()` calls it: no mapping exists, and the lock is held. `attach`
+        // has checked that the exporter has the operation.
         to_result(unsafe { riwarp_helper_dma_buf_vmap(buf, &mut map) })?;
         // SAFETY: Both members are addresses.
         if unsafe { map.__bindgen_anon_1.vaddr }.is_null() {
             return Err(ENOMEM);
         }
-        // SAFETY: The lock protects both; nobody has a mapping, so they are empty. The core does
-        // the same.
+        // SAFETY: The lock protects both fields; no mapping exists, so they are empty.
+        // `dma_buf_vmap()` does the same.
         unsafe {
             (*buf).vmap_ptr = map;
             (*buf).vmapping_counter = 1;
@@ -293,18 +290,18 @@ impl ReservationGuard<'_> {
 
 impl Drop for ReservationGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: This value stands for the lock, which the current thread has taken.
+        // SAFETY: This value represents the lock, which the current thread has taken.
         unsafe { riwarp_helper_dma_buf_unlock(self.buf.as_ptr()) };
     }
 }
 
-/// A counted reference.
+/// A counted reference to a dma-buf.
 struct BufRef(NonNull<bindings::dma_buf>);
 
 impl BufRef {
-    /// The dma-buf behind a file descriptor of the current process.
+    /// Returns the dma-buf of a file descriptor of the current process.
     fn of(fd: c_int) -> Result<Self> {
-        // SAFETY: Any number may be asked for.
+        // SAFETY: The function accepts any number.
         let buf = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
         NonNull::new(buf).map(Self).ok_or(EBADF)
     }
@@ -315,11 +312,11 @@ impl BufRef {
 
     /// Whether the descriptor was open for writing.
     fn is_writable(&self) -> bool {
-        // SAFETY: The reference keeps it.
+        // SAFETY: The reference keeps the dma-buf.
         unsafe { riwarp_helper_dma_buf_is_writable(self.as_ptr()) }
     }
 
-    /// Octets.
+    /// Returns the length in octets.
     fn len(&self) -> usize {
         // SAFETY: A field of the dma-buf, which the reference keeps, that never changes.
         unsafe { (*self.as_ptr()).size }
@@ -327,7 +324,7 @@ impl BufRef {
 
     /// Takes the reservation lock.
     fn lock(&self) -> ReservationGuard<'_> {
-        // SAFETY: The reference keeps the dma-buf; nobody here holds two of these locks.
+        // SAFETY: The reference keeps the dma-buf; no code here holds two of these locks.
         unsafe { riwarp_helper_dma_buf_lock(self.as_ptr()) };
         ReservationGuard { buf: self }
     }
@@ -336,7 +333,7 @@ impl BufRef {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the exporter maps nothing for the processor; what it says.
+    /// `EOPNOTSUPP` if the exporter has no vmap; the error of the exporter.
     fn attach(self, device: IbDeviceRef) -> Result<Attachment> {
         // SAFETY: A field of the dma-buf, which the reference keeps, that never changes.
         let ops = unsafe { (*self.as_ptr()).ops };
@@ -354,7 +351,7 @@ impl BufRef {
                 ptr::null_mut(),
             )
         })?;
-        // INVARIANT: Just done.
+        // INVARIANT: The call above has succeeded.
         Ok(Attachment {
             raw: NonNull::new(raw).ok_or(EINVAL)?,
             buf: self,
@@ -365,7 +362,7 @@ impl BufRef {
 
 impl Drop for BufRef {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours, and goes with this value.
+        // SAFETY: This value owns the reference, and ends here.
         unsafe { bindings::dma_buf_put(self.as_ptr()) };
     }
 }

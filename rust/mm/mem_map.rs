@@ -2,20 +2,20 @@
 
 //! Mapped memory, and the copies between it and the wire.
 //!
-//! A [`Memory`] is memory that a process has registered ([`PageList`]), a part of it ([`Part`]) or
-//! one that need not be there ([`Paged`]), what a kernel consumer registered fast
-//! ([`KernelPages`]), or a window of kernel virtual addresses. Offsets count from its first octet.
-//! All but [`Paged`] find the longest contiguous run at an offset, so that copies are few and long.
+//! A [`Memory`] is memory that a process has registered ([`PageList`], or [`Paged`] if it is paged
+//! on demand), memory that a kernel consumer registered fast ([`KernelPages`]), a window of kernel
+//! virtual addresses, or a part of one of these ([`Part`]). Offsets count from its first octet. All
+//! but [`Paged`] return the longest contiguous run at an offset, so that copies are few and long.
 //!
-//! The memory is shared with its owner, who may read and write it at any time; so no reference to
-//! it is ever made, octets are copied by raw copies, and no decision is taken on what was read.
+//! The owner shares the memory and may read and write it at any time. So the code never makes a
+//! reference to it, copies octets by raw copies, and takes no decision on octets that it read.
 //!
-//! Bounds are checked here: nothing outside the list is ever touched. The access check of the
-//! region comes first, in the driver; this is a second check behind it.
+//! This module checks bounds: it never accesses octets outside the list. The driver checks access
+//! to the region before; this is a second check.
 //!
-//! Context: any; nothing sleeps or allocates. But making lists and room ([`PageList`],
-//! [`KernelPages`], [`Divisible`]) allocates, and dropping the pages of a process may sleep: these
-//! take process context.
+//! Context: any; the copies neither sleep nor allocate. Creating [`PageList`], [`KernelPages`] and
+//! [`Divisible`] allocates, and dropping the pages of a process may sleep: both require process
+//! context.
 
 use super::dma_buf::DmaBuf;
 use super::paged::Paged;
@@ -43,17 +43,17 @@ pub use kernel_pages::Shape;
 pub use part::Divisible;
 pub use part::Part;
 
-/// Memory that octets are placed in and taken from.
+/// Memory that the data path writes to and reads from.
 pub enum Memory {
-    /// Memory of a process.
+    /// Memory of a process that stays in its place.
     Pages(PageList),
-    /// What a kernel consumer registered fast.
+    /// Memory that a kernel consumer registered fast.
     KernelPages(Arc<KernelPages>),
     /// A window of kernel virtual addresses.
     KernelVirtual(KernelWindow),
-    /// Memory that has several holders, or a part of it.
+    /// Memory with several owners, or a part of it.
     Part(Part),
-    /// Memory of a process that need not be there.
+    /// Memory of a process that is paged on demand.
     Paged(Arc<Paged>),
 }
 
@@ -63,14 +63,14 @@ pub struct KernelWindow {
     len: u64,
 }
 
-/// Who keeps the memory of a process in its place.
+/// The owner that keeps the memory of a process in its place.
 #[expect(dead_code, reason = "kept for their drop")]
 pub(super) enum MemoryOwner {
     /// A dma-buf of another driver.
     DmaBuf(DmaBuf),
-    /// Pages that are pinned for one copy.
+    /// Pages pinned for one copy.
     Pinned(PinnedPages),
-    /// Pages that are pinned for the life of a region.
+    /// Pages pinned for the life of a region.
     Umem(Umem),
 }
 
@@ -84,8 +84,8 @@ pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
     writable: bool,
-    /// The pieces that the last look-ups ended at, of octets that were taken and of those that were
-    /// placed: mere hints, any value is allowed.
+    /// The pieces at which the last look-ups ended, for reads and for writes: mere hints, any value
+    /// is allowed.
     hints: [Atomic<u32>; 2],
     owner: Option<MemoryOwner>,
 }
@@ -105,21 +105,21 @@ pub struct Run<'a> {
 }
 
 impl Memory {
-    /// A window of `len` octets of kernel virtual addresses, of which offset 0 is `base`.
+    /// Returns a window of `len` octets of kernel virtual addresses, with `base` at offset 0.
     ///
-    /// The region that is all of kernel memory begins at 0 and has a length of `u64::MAX`: its
-    /// offsets are addresses.
+    /// The region of all kernel memory begins at 0 and has a length of `u64::MAX`: its offsets are
+    /// addresses.
     pub fn kernel_virtual(_proof: KernelOwned, base: u64, len: u64) -> Result<Self> {
         let base = usize::try_from(base)?;
         Ok(Self::KernelVirtual(KernelWindow { base, len }))
     }
 
-    /// No octets.
+    /// Returns memory of no octets.
     pub const fn nothing() -> Self {
         Self::KernelVirtual(KernelWindow { base: 0, len: 0 })
     }
 
-    /// How many octets there are.
+    /// Returns the length in octets.
     pub fn len(&self) -> u64 {
         match self {
             Self::Pages(list) => list.len,
@@ -130,23 +130,23 @@ impl Memory {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether octets may be placed here at all.
+    /// Whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Pages(list) => list.writable,
-            // The process's own rights are asked for each page.
+            // For `Paged`, the process's own rights are checked for each page.
             Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => true,
             Self::Part(part) => part.is_writable(),
         }
     }
 
-    /// The longest contiguous run at `offset`, at most `max` octets; `None` outside, if `max` is 0,
-    /// and for memory that need not be there.
+    /// Returns the longest contiguous run at `offset`, at most `max` octets; `None` outside, if
+    /// `max` is 0, and for memory that is paged on demand.
     #[inline]
     pub fn run(&self, offset: u64, max: usize) -> Option<Run<'_>> {
         if max == 0 {
@@ -161,27 +161,27 @@ impl Memory {
         }
     }
 
-    /// The run of all `len` octets at `offset`, if they are one; `WRITE` says whether they are
-    /// placed.
+    /// Returns the run of all `len` octets at `offset`, if they are contiguous; `WRITE` says
+    /// whether they are written.
     #[inline(always)]
     fn whole<const WRITE: bool>(&self, offset: u64, len: usize) -> Option<Run<'_>> {
         let run = match self {
-            // Nearly all there is, and looked at without a call.
+            // The common case, handled without a call.
             Self::Pages(list) if len != 0 => list.run::<WRITE>(offset, len),
-            // Of memory that need not be there it finds none.
+            // Finds no run in memory that is paged on demand.
             _ => self.run(offset, len),
         };
         run.filter(|run| run.len == len)
     }
 
-    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says whether it places
+    /// Calls `f` for each run of `len` octets at `offset`, in order; `WRITE` says whether it writes
     /// them.
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if they are not all inside; runs before the end have been seen then.
-    /// * `EAGAIN` if they are not all there; as above.
-    /// * What `f` returns.
+    /// * `EFAULT` if they are not all inside; `f` has seen the runs before the end then.
+    /// * `EAGAIN` if they are not all present; likewise.
+    /// * The error of `f`.
     #[inline]
     fn runs<const WRITE: bool>(
         &self,
@@ -197,7 +197,7 @@ impl Memory {
         }
     }
 
-    /// The same for memory of a kernel consumer.
+    /// Does the same for memory of a kernel consumer.
     #[inline]
     fn runs_of_kernel(
         &self,
@@ -225,14 +225,14 @@ impl Memory {
         }
     }
 
-    /// Places `len` octets of the receive queue, from `pos` on, at `offset`.
+    /// Copies `len` octets of the receive queue, from `pos` on, to `offset`.
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if they do not fit; nothing is placed then.
-    /// * `EACCES` if the memory may only be read.
-    /// * `EINVAL` if the receive queue has too few.
-    /// * `EAGAIN` if the memory is not all there; some octets may have been placed.
+    /// * `EFAULT` if they do not fit; nothing is written then.
+    /// * `EACCES` if the memory is read-only.
+    /// * `EINVAL` if the receive queue has too few octets.
+    /// * `EAGAIN` if the memory is not all present; some octets may have been written.
     #[inline]
     pub fn copy_from_inbound(
         &self,
@@ -244,14 +244,14 @@ impl Memory {
         if !self.is_writable() {
             return Err(EACCES);
         }
-        // Most often both are one piece.
+        // In most cases both are contiguous.
         if let (Some(run), Some(from)) = (self.whole::<true>(offset, len), inbound.in_one(pos, len))
         {
-            // They may overlap: what this host sends itself lies where the sender has it, which may
-            // be a file that is registered here.
-            // SAFETY: `copy` wants `len` octets readable and writable: `in_one` gives `from` so
-            // until octets are consumed, and `whole` a run of that length that may be written as
-            // long as `self` is borrowed.
+            // They may overlap: on a loopback connection the octets lie in the sender's memory,
+            // possibly a file that is registered here.
+            // SAFETY: `copy` requires `len` octets that are readable and writable: `in_one`
+            // guarantees that for `from` until octets are consumed, and `whole` returns a run of
+            // that length that may be written while `self` is borrowed.
             unsafe { core::ptr::copy(from, run.start, len) };
             return Ok(());
         }
@@ -274,11 +274,11 @@ impl Memory {
             let mut to = run.start;
             let complete = reader.each(run.len, |chunk, n| {
                 // They may overlap, as in `copy_from_inbound`.
-                // SAFETY: `copy` wants `n` octets readable and writable: `each` gives `chunk` so
-                // for this call, and chunks as long as the run altogether, of which `to` is the
-                // part that was not written yet.
+                // SAFETY: `copy` requires `n` octets that are readable and writable: `each`
+                // guarantees that for `chunk` during this call, and its chunks together are at most
+                // as long as the run, of which `to` is the unwritten rest.
                 unsafe { core::ptr::copy(chunk, to, n) };
-                // SAFETY: `to` stays inside of the run, or at its end: `n` octets were left.
+                // SAFETY: `to` stays inside the run or at its end: `n` octets were left.
                 to = unsafe { to.add(n) };
             });
             if complete {
@@ -293,14 +293,14 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if they are not all inside; the batch is as it was then.
-    /// * `EAGAIN` if the memory is not all there, and what the batch says if it cannot grow; it may
-    ///   hold a part of them then ([`TxBatch::rewind`]).
+    /// * `EFAULT` if they are not all inside; the batch is unchanged then.
+    /// * `EAGAIN` if the memory is not all present, and the batch's error if it cannot grow; the
+    ///   batch may hold a part of the octets then ([`TxBatch::rewind`]).
     #[inline]
     pub fn copy_to_batch(&self, offset: u64, len: usize, batch: &mut TxBatch) -> Result {
         if let Some(run) = self.whole::<false>(offset, len) {
-            // SAFETY: `append_raw` wants `len` octets readable: `whole` gives a run of that length,
-            // which is valid for as long as `self` is borrowed.
+            // SAFETY: `append_raw` requires `len` readable octets: `whole` returns a run of that
+            // length, which is valid while `self` is borrowed.
             return unsafe { batch.append_raw(run.start, len) };
         }
         self.copy_out_pieces(offset, len, batch)
@@ -312,18 +312,18 @@ impl Memory {
             return Err(EFAULT);
         }
         self.runs::<false>(offset, len, |run| {
-            // SAFETY: `append_raw` wants so many octets readable: `runs` gives runs that are valid
-            // for as long as `self` is borrowed.
+            // SAFETY: `append_raw` requires that many readable octets: `runs` passes runs that are
+            // valid while `self` is borrowed.
             unsafe { batch.append_raw(run.start, run.len) }
         })
     }
 
-    /// Copies octets in from a private buffer.
+    /// Copies octets from a private buffer to `offset`.
     ///
     /// # Errors
     ///
     /// * `EFAULT` if they do not fit; nothing is copied then.
-    /// * `EACCES` if the memory may only be read.
+    /// * `EACCES` if the memory is read-only.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
         if !self.is_writable() {
             return Err(EACCES);
@@ -331,16 +331,16 @@ impl Memory {
         if !self.covers(offset, bytes.len()) {
             return Err(EFAULT);
         }
-        // SAFETY: `put` wants so many octets that are readable and no part of `self`: a slice is
-        // readable over its length, and memory of a consumer is not lent as one.
+        // SAFETY: `put` requires that many octets that are readable and no part of `self`: a slice
+        // is readable over its length, and no slice of a consumer's memory exists.
         unsafe { self.put(offset, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies octets out to a private buffer.
+    /// Copies octets from `offset` to a private buffer.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not all inside, `EAGAIN` if they are not all there.
+    /// `EFAULT` if they are not all inside, `EAGAIN` if they are not all present.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result {
         if !self.covers(offset, buffer.len()) {
             return Err(EFAULT);
@@ -359,7 +359,7 @@ impl Memory {
         })
     }
 
-    /// Copies `len` octets at `source` to `offset`, without a look at the rights.
+    /// Copies `len` octets at `source` to `offset`, without checking the rights.
     ///
     /// # Safety
     ///
@@ -368,10 +368,10 @@ impl Memory {
     unsafe fn put(&self, offset: u64, source: *const u8, len: usize) -> Result {
         let mut done = 0;
         self.runs::<true>(offset, len, |run| {
-            // SAFETY: The runs together are as long as the source, so this is inside.
+            // SAFETY: The runs together are as long as the source, so `done` is inside it.
             let source = unsafe { source.add(done) };
-            // SAFETY: `copy_nonoverlapping` wants so many octets that are readable, and others that
-            // are writable: `runs` gives a run that may be written, and the caller says that the
+            // SAFETY: `copy_nonoverlapping` requires readable and writable octets that do not
+            // overlap: `runs` passes a run that may be written, and the caller guarantees that the
             // source is readable and no part of `self`.
             unsafe { core::ptr::copy_nonoverlapping(source, run.start, run.len) };
             done += run.len;
@@ -379,17 +379,16 @@ impl Memory {
         })
     }
 
-    /// Replaces the 64 bits at `offset` by what `f` makes of them, atomically, and returns what
-    /// they were.
+    /// Atomically replaces the 64 bits at `offset` by the result of `f`, and returns the old value.
     ///
-    /// Atomic towards every processor and device that uses atomics of its own. `f` may be called
-    /// several times.
+    /// It is atomic towards every processor and device that uses atomics of its own. `f` may be
+    /// called several times.
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if they are not inside, or not one run.
+    /// * `EFAULT` if they are not inside, or not contiguous.
     /// * `EINVAL` if their address is not a multiple of 8.
-    /// * `EACCES` if the memory may only be read.
+    /// * `EACCES` if the memory is read-only.
     pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
         if !self.is_writable() {
             return Err(EACCES);
@@ -405,7 +404,7 @@ impl Memory {
             if run.start.addr() % 8 != 0 {
                 return Err(EINVAL);
             }
-            // SAFETY: The run is valid and aligned; all others that write here race by their own
+            // SAFETY: The run is valid and aligned; other writers of this memory race by their own
             // choice.
             let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
             old = word.load(Relaxed);
@@ -421,7 +420,7 @@ impl Memory {
 }
 
 impl PageList {
-    /// An empty list with room for `pieces`.
+    /// Creates an empty list with capacity for `pieces`.
     pub(super) fn with_capacity(pieces: usize, writable: bool) -> Result<Self> {
         Ok(Self {
             pieces: KVVec::with_capacity(pieces, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
@@ -432,12 +431,12 @@ impl PageList {
         })
     }
 
-    /// Appends a piece, or makes the last one longer if they adjoin.
+    /// Appends a piece, or extends the last one if they adjoin.
     ///
     /// # Safety
     ///
-    /// `start` must be `len` octets of contiguous memory that stay valid as long as the owner that
-    /// will be given.
+    /// `start` must point to `len` octets of contiguous memory that stay valid as long as the owner
+    /// passed to [`Self::own`].
     pub(super) unsafe fn push(&mut self, start: *mut u8, len: usize) -> Result {
         let start = start.expose_provenance();
         // CAST: `usize` is 64 bits.
@@ -455,12 +454,12 @@ impl PageList {
         Ok(())
     }
 
-    /// Gives the list its owner.
+    /// Sets the owner of the list.
     pub(super) fn own(&mut self, owner: MemoryOwner) {
         self.owner = Some(owner);
     }
 
-    /// How many contiguous pieces there are.
+    /// Returns the number of contiguous pieces.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
@@ -485,7 +484,7 @@ impl PageList {
         }
     }
 
-    /// As [`PageList::run`], for an offset that is not in the piece `hint`.
+    /// As [`PageList::run`], for an offset outside the piece of the hint.
     fn run_elsewhere(&self, hint: &Atomic<u32>, offset: u64, max: usize) -> Option<Run<'_>> {
         // CAST: 32 bits fit.
         let index = self.not_in(hint.load(Relaxed) as usize, offset);
@@ -494,7 +493,7 @@ impl PageList {
         self.run_of(index, offset, max)
     }
 
-    /// The piece of an offset that is not in piece `index`. Most often it is the next.
+    /// Returns the piece of an offset that is not in piece `index`. Usually it is the next one.
     fn not_in(&self, index: usize, offset: u64) -> usize {
         let next = index.wrapping_add(1);
         if self.run_of(next, offset, 1).is_some() {
@@ -536,7 +535,7 @@ impl PageList {
         Ok(())
     }
 
-    /// The run at `offset`, if that lies in the piece.
+    /// Returns the run at `offset`, if the piece contains it.
     #[inline]
     fn run_of(&self, index: usize, offset: u64, max: usize) -> Option<Run<'_>> {
         let piece = self.pieces.get(index)?;
@@ -577,7 +576,7 @@ impl KernelWindow {
 impl Run<'_> {
     /// # Safety
     ///
-    /// `start` must be `len` octets of memory that stay valid as long as the run lives.
+    /// `start` must point to `len` octets of memory that stay valid as long as the run lives.
     pub(super) unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self {
             start,
@@ -586,13 +585,13 @@ impl Run<'_> {
         }
     }
 
-    /// How many octets it has.
+    /// Returns the length in octets.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none (it never does).
+    /// Whether the run is empty (it never is).
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

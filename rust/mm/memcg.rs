@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory cgroups: who pays for memory that is allocated on behalf of somebody else.
+//! Memory cgroups: charging memory that is allocated on behalf of another task.
 //!
-//! Much of what a process causes is allocated in softirq or by a work item, where the current task
-//! is not the one to be charged. A [`Memcg`] remembers the one that is; within [`Memcg::scope`],
+//! Softirqs and work items allocate much of the memory that a process causes; their current task is
+//! not the one to charge. A [`Memcg`] remembers the cgroup to charge; within [`Memcg::scope`],
 //! allocations with `__GFP_ACCOUNT` are charged to it.
 //!
 //! C header: `include/linux/memcontrol.h`.
@@ -29,55 +29,55 @@ extern "C" {
 ///
 /// # Invariants
 ///
-/// The pointer is a memory cgroup of which a reference is ours, or null where the kernel has none.
+/// The pointer is a memory cgroup to which this value owns a reference, or null where the kernel
+/// has none.
 pub struct Memcg(*mut bindings::mem_cgroup);
 
-// SAFETY: References to memory cgroups may be used and given back by any thread.
+// SAFETY: Any thread may use and drop references to memory cgroups.
 unsafe impl Send for Memcg {}
 // SAFETY: Nothing is written through a shared reference.
 unsafe impl Sync for Memcg {}
 
 impl Memcg {
-    /// The one of the current process. A thread of the kernel has none: nobody is charged.
+    /// Returns the cgroup of the current process. For a kernel thread, nothing is charged.
     ///
     /// Context: process.
     pub fn current() -> Self {
-        // SAFETY: May be called in process context.
-        // INVARIANT: The reference that it takes is ours.
+        // SAFETY: The helper requires process context only.
+        // INVARIANT: The helper takes a reference, which this value owns.
         Self(unsafe { riwarp_helper_memcg_current() })
     }
 
-    /// Charges nobody.
+    /// Returns the root cgroup, to which nothing is charged.
     pub fn nobody() -> Self {
-        // SAFETY: Reads a pointer that is set at boot.
-        // INVARIANT: The root is always there, and its references are not counted.
+        // SAFETY: The helper reads a pointer that is set at boot.
+        // INVARIANT: The root always exists, and its references are not counted.
         Self(unsafe { riwarp_helper_memcg_root() })
     }
 
-    /// Has allocations with `__GFP_ACCOUNT` that `f` makes charged to this one, whatever the
+    /// Runs `f` and charges its allocations with `__GFP_ACCOUNT` to this cgroup, whatever the
     /// current task.
     ///
-    /// Context: any but hard interrupt. `f` does not change the context.
+    /// Context: any but hard interrupt. `f` must not change the context.
     #[inline]
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
-        // SAFETY: `set_active_memcg()` wants a memory cgroup that lives until another one is set:
-        // by the type's invariant this value has a reference, and it is borrowed for longer than
-        // `f` runs.
+        // SAFETY: `set_active_memcg()` requires a memory cgroup that lives until another one is
+        // set: by the type's invariant this value owns a reference, and it is borrowed for longer
+        // than `f` runs.
         let before = unsafe { riwarp_helper_set_active_memcg(self.0) };
         let ret = f();
-        // SAFETY: `set_active_memcg()` wants a memory cgroup that lives until another one is set,
-        // or null: `before` was set by a caller of this function, who has to keep it until that
-        // call ends.
+        // SAFETY: `set_active_memcg()` requires null, or a memory cgroup that lives until another
+        // one is set: an outer call of this function set `before` and keeps it until that call
+        // ends.
         unsafe { riwarp_helper_set_active_memcg(before) };
         ret
     }
 
-    /// Charges an object that nobody was charged with when it was allocated with
-    /// `GFP_KERNEL_ACCOUNT`, since that was done by a work item. Does not wait for memory of the
-    /// cgroup: it may get over its limit by this.
+    /// Charges an object that was allocated uncharged, with `GFP_KERNEL_ACCOUNT` in a work item.
+    /// Does not wait for memory of the cgroup, which may exceed its limit by this.
     pub fn charge<T>(&self, object: &Box<T, Kmalloc>) {
         let object: *const T = &**object;
-        // SAFETY: `charge_raw` wants an object of a slab cache or of `kmalloc()`: a box of
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a box of
         // `Kmalloc` is one.
         unsafe { self.charge_raw(object.cast_mut().cast()) };
     }
@@ -86,25 +86,25 @@ impl Memcg {
     ///
     /// `object` must be an object of a slab cache or of `kmalloc()`.
     pub(crate) unsafe fn charge_raw(&self, object: *mut kernel::ffi::c_void) {
-        // Such a charge does not fail; if it did, the object would stay as it was.
-        // SAFETY: `kmem_cache_charge()` wants an object of a slab cache or of `kmalloc()`: the
-        // caller has made `object` one.
+        // Such a charge does not fail; if it did, the object would stay uncharged.
+        // SAFETY: `kmem_cache_charge()` requires an object of a slab cache or of `kmalloc()`: the
+        // caller guarantees that for `object`.
         self.scope(|| unsafe { riwarp_helper_memcg_charge(object) });
     }
 
-    /// The cgroup, if it pays for what TCP keeps in its buffers.
+    /// Returns the cgroup, if TCP buffers are charged to it.
     pub(crate) fn for_sockets(&self) -> Option<Self> {
-        // SAFETY: The helper reads a memory cgroup, or does nothing with null: by the type's
-        // invariant the pointer is either, and the reference keeps the former.
+        // SAFETY: The helper accepts a memory cgroup or null: by the type's invariant the pointer
+        // is either, and the reference keeps the former alive.
         unsafe { riwarp_helper_memcg_pays_for_sockets(self.0) }.then(|| self.clone())
     }
 
-    /// The reference as C keeps it, which the caller has from now on.
+    /// Returns the reference as a raw pointer, which the caller owns from now on.
     pub(crate) fn into_raw(self) -> *mut bindings::mem_cgroup {
         core::mem::ManuallyDrop::new(self).0
     }
 
-    /// The cgroup as C knows it.
+    /// Returns the raw pointer.
     pub(crate) fn as_raw(&self) -> *mut bindings::mem_cgroup {
         self.0
     }
@@ -112,8 +112,8 @@ impl Memcg {
 
 impl Clone for Memcg {
     fn clone(&self) -> Self {
-        // SAFETY: `mem_cgroup_tryget()` wants a memory cgroup whose memory is still there, or null:
-        // by the type's invariant this value has a reference. With one it succeeds.
+        // SAFETY: `mem_cgroup_tryget()` requires null, or a memory cgroup whose memory still
+        // exists: by the type's invariant this value owns a reference. With one the call succeeds.
         let taken = unsafe { riwarp_helper_memcg_get(self.0) };
         // INVARIANT: The reference was just taken.
         Self(if taken { self.0 } else { ptr::null_mut() })
@@ -122,8 +122,8 @@ impl Clone for Memcg {
 
 impl Drop for Memcg {
     fn drop(&mut self) {
-        // SAFETY: `mem_cgroup_put()` wants a reference that the caller has, which it gives back: by
-        // the type's invariant this value has one, and it ends here.
+        // SAFETY: `mem_cgroup_put()` requires a reference, which it drops: by the type's invariant
+        // this value owns one, and it ends here.
         unsafe { riwarp_helper_memcg_put(self.0) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Allocations that do not wait for a disk.
+//! Allocations that do not wait for disk I/O.
 //!
 //! C header: `include/linux/sched/mm.h`.
 
@@ -11,16 +11,17 @@ extern "C" {
     fn riwarp_helper_memalloc_noio_restore(flags: c_uint);
 }
 
-/// Runs `f`. What allocates memory in it, whoever that is, does not wait until something is written
-/// to a disk; the disk may be one that is reached only when `f` is through.
+/// Runs `f` without allocations that wait for disk I/O.
+///
+/// The disk may be one that is reachable only after `f` returned.
 ///
 /// Context: process.
 pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: `memalloc_noio_save()` wants its result given back by the same task, which is done
+    // SAFETY: `memalloc_noio_save()` requires that the same task restores its result, as done
     // below.
     let flags = unsafe { riwarp_helper_memalloc_noio_save() };
     let result = f();
-    // SAFETY: `memalloc_noio_restore()` wants what the matching call returned, which `flags` is.
+    // SAFETY: `memalloc_noio_restore()` requires the result of the matching call, which `flags` is.
     unsafe { riwarp_helper_memalloc_noio_restore(flags) };
     result
 }
@@ -29,12 +30,12 @@ pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
 mod tests {
     use super::*;
 
-    /// Whether this task waits for disks.
+    /// Whether allocations of this task may wait for disk I/O.
     fn may_wait() -> bool {
-        // SAFETY: `memalloc_noio_save()` wants its result given back by the same task, which is
-        // done below.
+        // SAFETY: `memalloc_noio_save()` requires that the same task restores its result, as done
+        // below.
         let flags = unsafe { riwarp_helper_memalloc_noio_save() };
-        // SAFETY: `memalloc_noio_restore()` wants what the matching call returned, which `flags`
+        // SAFETY: `memalloc_noio_restore()` requires the result of the matching call, which `flags`
         // is.
         unsafe { riwarp_helper_memalloc_noio_restore(flags) };
         flags != 0

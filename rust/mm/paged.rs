@@ -2,28 +2,27 @@
 
 //! Memory of a process that is not pinned: paging on demand.
 //!
-//! What enters: an address range of the current process, of which nothing need be there. What
-//! leaves: a [`Paged`], through which the data path reaches the pages that are there, and by which
-//! somebody in process context has the others brought in.
+//! Registers an address range of the current process without pinning it, as a [`Paged`]. The data
+//! path accesses the pages that are present through it; code in process context brings in the
+//! others.
 //!
-//! A table has the address of each page that is known to be there. Copies go through it inside of a
-//! [`BhRevocable`]; one that meets a page which is not known ends with `EAGAIN`, and whatever it
-//! has copied so far may be copied again. When the kernel takes pages back it tells us before
-//! ([`invalidate`]): they are taken out of the table, which waits for the copies that are under
-//! way, and not before that do they go.
+//! A table holds the address of each page that is known to be present. Copies use it inside a
+//! [`BhRevocable`]; a copy that meets an unknown page ends with `EAGAIN`, and its octets may be
+//! copied again. Before the kernel takes pages away, it calls [`invalidate`], which removes them
+//! from the table and waits for the copies under way; only then the pages go.
 //!
-//! Nothing keeps a page in the table, so waiting for one to be there is waiting in vain if the
-//! process takes it away again and again. So [`Paged::fetch`] also pins the pages, for the one copy
-//! that waits: as if that had come before they were taken away. Who fetches always gets on.
+//! Nothing keeps a page in the table, so a copy could wait for ever if the process takes the page
+//! away again and again. So [`Paged::fetch`] also pins the pages for the one waiting copy, as if
+//! the copy had come before they were taken away. A fetch therefore always makes progress.
 //!
-//! Not all memory of a process is the kernel's to touch: from secret memory it has taken its own
-//! address away. So whoever enters a page looks whether it can be read. That is enough, for no page
-//! loses the kernel's address while a process has it.
+//! The kernel cannot access all memory of a process: it unmaps secret memory from its own address
+//! space. So the code that enters a page in the table checks that it can be read. One check is
+//! enough, because no page loses its kernel address while a process has it.
 //!
-//! A page that was written to is marked so before it goes: the processor does not do it for a write
-//! by another address than the process's.
+//! A page that was written to is marked dirty before it goes: the processor does not do that for
+//! writes through another address than the process's.
 //!
-//! Context: process, what fetches, prefetches, registers and drops; any, what copies.
+//! Context: process for fetch, prefetch, register and drop; any for copies.
 //!
 //! C headers: `include/rdma/ib_umem_odp.h`, `include/linux/mmu_notifier.h`.
 
@@ -51,43 +50,43 @@ use kernel::time::msecs_to_jiffies;
 
 pub use self::pinned::PinnedPages;
 
-/// How much of what is there anyway is looked for around a page that was fetched: pages, a power of
+/// The number of pages around a fetched page that are entered in the table if present; a power of
 /// two.
 const AROUND: usize = 512;
 
-/// Pages that the table is changed for at once.
+/// The number of table entries that one update changes.
 const STRIDE: usize = 64;
 
-/// For how long the kernel tries again to look at pages that change meanwhile, in milliseconds; the
-/// time of page faults does not count.
+/// How long the kernel retries to look up pages that change meanwhile, in milliseconds; the time of
+/// page faults does not count.
 const FAULT_TIMEOUT_MS: u32 = 1000;
 
-/// In an entry of the table, below the address of the page: it may be written to.
+/// Mark in a table entry, below the address of the page: the page may be written to.
 const WRITABLE: usize = 1;
-/// It was written to.
+/// Mark: the page was written to.
 const WRITTEN: usize = 2;
 
 /// Memory of a process that is not pinned.
 ///
 /// # Invariants
 ///
-/// `umem.private` of the C object is null or this value, which stays where it is. An entry of the
-/// table is 0 or has the address of the page that the process has there now: entries are made with
-/// the C object's mutex held, after it was found that the page is still there, and taken out by
+/// `umem.private` of the C object is null or this value, which does not move. An entry of the table
+/// is 0 or has the address of the page that the process has there now: entries are made with the C
+/// object's mutex held, after checking that the page is still present, and removed by
 /// [`invalidate`].
 pub struct Paged {
     table: BhRevocable<KVVec<Atomic<usize>>>,
     /// Address of the first page.
     first: usize,
-    /// Offset of the first octet in it.
+    /// Offset of the first octet in the first page.
     skip: usize,
     len: u64,
     /// Dropped last.
     odp: Odp,
 }
 
-/// Address of the first page, and the number of pages, in which these octets are; none if the range
-/// is empty or wraps.
+/// Returns the address of the first page and the number of pages that contain these octets; none if
+/// the range is empty or wraps.
 fn pages_of(begin: usize, len: usize) -> Option<(usize, usize)> {
     let last = begin.checked_add(len.checked_sub(1)?)?;
     let first = begin & PAGE_MASK;
@@ -105,17 +104,17 @@ struct Odp(NonNull<bindings::ib_umem_odp>);
 // SAFETY: An `ib_umem_odp` belongs to no thread: it holds the address space itself, and any thread
 // may release it.
 unsafe impl Send for Odp {}
-// SAFETY: What changes in it is changed under its mutex, and read under it or as single words.
+// SAFETY: Its variable parts are changed under its mutex, and read under it or as single words.
 unsafe impl Sync for Odp {}
 
-/// What shall be brought in beforehand.
+/// The pages to bring in beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
-    /// What is there: the table is to know it.
+    /// Pages that are present: only enters them in the table.
     Present,
-    /// All of it, to be read.
+    /// All pages, for reading.
     Read,
-    /// All of it, to be written.
+    /// All pages, for writing.
     Write,
 }
 
@@ -124,7 +123,7 @@ impl Paged {
     ///
     /// # Safety
     ///
-    /// `device` must be a registered device, and not be freed before the value is dropped.
+    /// `device` must be a registered device, and must not be freed before the value is dropped.
     ///
     /// # Errors
     ///
@@ -142,13 +141,13 @@ impl Paged {
         // Large pages are only a hint for devices.
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.without(AccessFlags::HUGETLB).bits() as c_int;
-        // SAFETY: `ib_umem_odp_get()` wants a device that is registered, as the caller says that
-        // `device` is, and callbacks that outlive the object: the table is static. The range is
-        // checked inside.
+        // SAFETY: `ib_umem_odp_get()` requires a registered device, which the caller guarantees,
+        // and callbacks that outlive the object: the table is static. The function checks the
+        // range.
         let raw = unsafe {
             bindings::ib_umem_odp_get(device.as_ptr(), begin, octets, access, &CALLBACKS)
         };
-        // INVARIANT: Just made.
+        // INVARIANT: The object was just created.
         let odp = NonNull::new(from_err_ptr(raw)?).map(Odp).ok_or(EFAULT)?;
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
         let mut table = KVVec::with_capacity(pages, flags)?;
@@ -164,36 +163,37 @@ impl Paged {
         };
         let this = Arc::new(this, GFP_KERNEL_ACCOUNT)?;
         let locked = this.odp.lock();
-        // INVARIANT: The value stays where it is.
+        // INVARIANT: The value is in an `Arc` and does not move.
         this.odp.set_private(Arc::as_ptr(&this));
         drop(locked);
         Ok(this)
     }
 
-    /// How long it is.
+    /// Returns the length in octets.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The address of an octet in the process.
+    /// Returns the address of an octet in the process.
     pub(super) fn address(&self, at: u64) -> Option<usize> {
         let at = usize::try_from(at).ok()?;
         self.first.checked_add(self.skip)?.checked_add(at)
     }
 
-    /// Calls `f` for each run of the `len` octets at `at`, in order; `WRITE` says what it does.
+    /// Calls `f` for each run of the `len` octets at `at`, in order; `WRITE` says whether it writes
+    /// them.
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if a page is not known to be there; runs before it have been seen then. What `f`
-    /// returns.
+    /// `EAGAIN` if a page is not known to be present; `f` has seen the runs before it then. The
+    /// error of `f`.
     pub(super) fn runs<const WRITE: bool>(
         &self,
         at: u64,
         len: usize,
         mut f: impl FnMut(Run<'_>) -> Result,
     ) -> Result {
-        // No entry while the table is being changed: whoever has to can wait.
+        // No access while the table is being changed: the copy is retried.
         let table = self.table.try_access().ok_or(EAGAIN)?;
         let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
         let mut left = len;
@@ -204,13 +204,14 @@ impl Paged {
                 return Err(EAGAIN);
             }
             if WRITE && known & WRITTEN == 0 {
-                // All that may be changed meanwhile is this mark.
+                // Concurrent copies change only this mark.
                 entry.store(known | WRITTEN, Relaxed);
             }
             let within = place % PAGE_SIZE;
             let len = (PAGE_SIZE - within).min(left);
             let start = core::ptr::with_exposed_provenance_mut((known & PAGE_MASK) + within);
-            // SAFETY: By the type's invariant the page is there, and stays until the guard goes.
+            // SAFETY: By the type's invariant the page is present, and stays until the guard is
+            // dropped.
             f(unsafe { Run::new(start, len) })?;
             left -= len;
             place += len;
@@ -218,19 +219,19 @@ impl Paged {
         Ok(())
     }
 
-    /// Brings in the `len` octets at `at` and pins them; they are the memory that is returned. It
-    /// is to be dropped soon, in process context.
+    /// Brings in the `len` octets at `at`, pins them and returns them as memory. The caller drops
+    /// the result soon, in process context.
     ///
     /// Context: process, with no lock held that the process's page faults need; takes as long as
     /// these.
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not there, may not be written although `write` says so, or the process
-    /// is gone.
+    /// `EFAULT` if they are not mapped, not writable although `write` is set, or the process has
+    /// exited.
     pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
         let pinned = PinnedPages::pin(self, at, len, write)?;
-        // What comes next is likely to be near. It makes no difference if that fails.
+        // The next accesses are likely to be near. A failure makes no difference.
         let begin = usize::try_from(at)? / (AROUND * PAGE_SIZE) * (AROUND * PAGE_SIZE);
         let rest = self.len.saturating_sub(begin as u64); // CAST: `usize` is 64 bits.
         let around = rest.min((AROUND * PAGE_SIZE) as u64);
@@ -238,16 +239,16 @@ impl Paged {
         pinned.into_pages(self, at, len)
     }
 
-    /// Brings in the `len` octets at `at`, which have to be inside, without keeping them there.
+    /// Brings in the `len` octets at `at`, which must be inside, without pinning them.
     ///
     /// Context: as for [`Paged::fetch`].
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if they are not all there, or may not be written; what comes before may have been
-    ///   brought in.
-    /// * `EBUSY` if the pages change all the time.
-    /// * `EINVAL` if the process is gone.
+    /// * `EFAULT` if they are not all mapped, or not writable; earlier octets may have been brought
+    ///   in.
+    /// * `EBUSY` if the pages keep changing.
+    /// * `EINVAL` if the process has exited.
     /// * `EINTR` if the calling process is being killed.
     /// * `ENOMEM`.
     pub fn prefetch(&self, at: u64, len: u64, what: Prefetch) -> Result {
@@ -257,7 +258,7 @@ impl Paged {
             .ok_or(EFAULT)?;
         let mut place = usize::try_from(at)?.checked_add(self.skip).ok_or(EFAULT)?;
         while place < end {
-            // SAFETY: The helper has no requirements: it looks at the running task.
+            // SAFETY: The helper has no requirements: it reads the running task.
             if unsafe { riwarp_helper_is_being_killed() } {
                 return Err(EINTR);
             }
@@ -268,7 +269,7 @@ impl Paged {
         Ok(())
     }
 
-    /// Enters the pages of a range of places into the table.
+    /// Enters the pages of a range into the table.
     fn learn(&self, place: usize, stop: usize, what: Prefetch) -> Result {
         let first = place / PAGE_SIZE;
         let to = stop.div_ceil(PAGE_SIZE);
@@ -293,8 +294,8 @@ impl Paged {
             self.table.update(|table| {
                 let entries = table.iter().take(next).skip(from);
                 for (entry, found) in entries.zip(found).filter(|(_, found)| *found != 0) {
-                    // What somebody else has found out meanwhile, or marked, is true as well: the
-                    // page would have been taken out otherwise.
+                    // Marks that others set meanwhile on the same page are still true: otherwise
+                    // the page would have been removed.
                     let marks = match entry.load(Relaxed) {
                         old if old & PAGE_MASK == found & PAGE_MASK => old & (WRITABLE | WRITTEN),
                         _ => 0,
@@ -312,7 +313,7 @@ impl Paged {
         }
     }
 
-    /// Takes the pages from index `from` up to `to` out of the table.
+    /// Removes the pages from index `from` up to `to` from the table.
     fn forget(&self, from: usize, to: usize, _locked: &OdpGuard<'_>) {
         let mut from = from;
         while from < to {
@@ -340,8 +341,8 @@ impl Paged {
 impl Drop for Paged {
     fn drop(&mut self) {
         let locked = self.odp.lock();
-        // From here on nobody comes back to this value, and pages are not taken away before the
-        // mutex is free.
+        // From here on `invalidate` does not find this value, and pages are not taken away before
+        // the mutex is released.
         self.odp.set_private(core::ptr::null());
         if let Some(table) = self.table.revoke() {
             let mut chunk = [0; STRIDE];
@@ -362,7 +363,7 @@ impl Drop for Paged {
     }
 }
 
-/// What was found of a page, as an entry of the table; `known` is the entry there is.
+/// Converts the result for a page into a table entry; `known` is the existing entry.
 fn entry_of(pfn: c_ulong, known: usize) -> usize {
     let flags = pfn as u64; // CAST: `unsigned long` is 64 bits.
     if flags & HMM_PFN_VALID == 0 || flags & HMM_PFN_ERROR != 0 {
@@ -376,44 +377,45 @@ fn entry_of(pfn: c_ulong, known: usize) -> usize {
         0
     };
     let address = page.expose_provenance();
-    // SAFETY: May be asked for any address.
+    // SAFETY: The helper accepts any address.
     if known & PAGE_MASK != address && !unsafe { riwarp_helper_is_readable(page) } {
         return 0;
     }
     address | writable
 }
 
-/// Says of the pages that were written to that they were; they have to be there still.
+/// Marks the pages that were written to as dirty; they must still be present.
 fn mark_written(entries: &[usize]) {
     for entry in entries.iter().filter(|entry| **entry & WRITTEN != 0) {
         let page = core::ptr::with_exposed_provenance::<c_void>(entry & PAGE_MASK);
-        // SAFETY: The entry had the address of a page, which is there until the mutex is let go.
+        // SAFETY: The entry had the address of a page, which is present until the mutex is
+        // released.
         unsafe { riwarp_helper_set_page_dirty(page) };
     }
 }
 
 impl Odp {
     fn lock(&self) -> OdpGuard<'_> {
-        // SAFETY: `mutex_lock()` wants an initialised mutex: by the type's invariant the object
-        // that it is part of is live.
+        // SAFETY: `mutex_lock()` requires an initialised mutex: by the type's invariant the object
+        // that contains it is live.
         unsafe { riwarp_helper_umem_odp_lock(self.0.as_ptr()) };
         // SAFETY: Just locked.
         unsafe { self.locked() }
     }
 
-    /// Looks what the process has in the pages from `start` on, and brings it in as `what` says.
-    /// What was found is in `pfns`, and is true as long as the mutex is held that is returned.
+    /// Looks up the process's pages from `start` on, and brings them in as `what` says. The results
+    /// in `pfns` are true as long as the returned mutex guard is held.
     ///
-    /// Each caller has a place of its own for it. The core's (`ib_umem_odp_map_dma_and_lock`) is
-    /// one for all, and is written to without the mutex.
+    /// Each caller has its own `pfns`. `ib_umem_odp_map_dma_and_lock` uses one array for all
+    /// callers and writes it without the mutex.
     ///
     /// # Errors
     ///
     /// As [`Paged::prefetch`].
     fn look(&self, start: usize, pfns: &mut [c_ulong], what: Prefetch) -> Result<OdpGuard<'_>> {
         let _space = self.space().ok_or(EINVAL)?;
-        // SAFETY: The place of a field is inside of the allocation: by the type's invariant the
-        // object is live. No reference to it is made.
+        // SAFETY: The field is inside the allocation: by the type's invariant the object is live.
+        // No reference to it is made.
         let notifier = unsafe { &raw mut (*self.0.as_ptr()).notifier };
         let mut range = bindings::hmm_range {
             notifier,
@@ -428,8 +430,8 @@ impl Odp {
             ..Default::default()
         };
         loop {
-            // SAFETY: The notifier is registered, and its address space stays; there is room for as
-            // many pages.
+            // SAFETY: The notifier is registered, and `_space` keeps its address space; `pfns` has
+            // room for that many pages.
             let error = unsafe {
                 bindings::hmm_range_fault_unlocked_timeout(
                     &mut range,
@@ -438,62 +440,61 @@ impl Odp {
             };
             to_result(error)?;
             let locked = self.lock();
-            // SAFETY: `mmu_interval_read_retry()` wants a notifier that is registered, which this
-            // one is as long as the object lives, and to be called under the mutex that
-            // `invalidate` takes, which `locked` holds.
+            // SAFETY: `mmu_interval_read_retry()` requires a registered notifier, which this one is
+            // as long as the object lives, and the mutex that `invalidate` takes, which `locked`
+            // holds.
             if !unsafe { riwarp_helper_interval_read_retry(notifier, range.notifier_seq) } {
                 return Ok(locked);
             }
             drop(locked);
-            // SAFETY: The helper has no requirements: it looks at the running task.
+            // SAFETY: The helper has no requirements: it reads the running task.
             if unsafe { riwarp_helper_is_being_killed() } {
                 return Err(EINTR);
             }
         }
     }
 
-    /// The process's memory, unless that has ended.
+    /// Returns the process's address space, unless it has ended.
     fn space(&self) -> Option<Space> {
-        // SAFETY: The C object is live, and with it what it says of the process's memory: its
-        // notifier holds the structure.
+        // SAFETY: The C object is live, and its notifier holds the `mm_struct`.
         let mm = NonNull::new(unsafe { (*self.0.as_ptr()).umem.owning_mm })?;
-        // SAFETY: `mmget_not_zero()` wants the structure of an address space: the notifier of the
-        // object, which is live, holds it.
+        // SAFETY: `mmget_not_zero()` requires a valid `mm_struct`: the notifier of the live object
+        // holds it.
         unsafe { bindings::mmget_not_zero(mm.as_ptr()) }.then(|| Space(mm))
     }
 
     /// # Safety
     ///
-    /// The mutex must be held, and be let go by nobody else.
+    /// The mutex must be held, and only the returned guard may release it.
     unsafe fn locked(&self) -> OdpGuard<'_> {
         OdpGuard(self)
     }
 
-    /// What [`invalidate`] finds; the mutex has to be held.
+    /// Sets the value that [`invalidate`] finds; the mutex must be held.
     fn set_private(&self, paged: *const Paged) {
-        // SAFETY: Writing a field wants a valid object, which this one is by the type's invariant,
-        // and nobody who reads it meanwhile: `invalidate` does so under the mutex only, which the
-        // caller holds.
+        // SAFETY: Writing a field requires a valid object, which this one is by the type's
+        // invariant, and no concurrent reader: `invalidate` reads it only under the mutex, which
+        // the caller holds.
         unsafe { (*self.0.as_ptr()).private = paged.cast_mut().cast() };
     }
 }
 
 impl Drop for Odp {
     fn drop(&mut self) {
-        // SAFETY: `ib_umem_odp_release()` wants a live object that nobody uses any more: by the
+        // SAFETY: `ib_umem_odp_release()` requires a live object that nothing uses any more: by the
         // type's invariant it is live, this value ends here, and the call waits for callbacks of
         // the notifier.
         unsafe { bindings::ib_umem_odp_release(self.0.as_ptr()) };
     }
 }
 
-/// The memory of a process, which does not end before this value.
+/// A reference to a process's address space, which lives at least as long as this value.
 struct Space(NonNull<bindings::mm_struct>);
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // SAFETY: The reference is ours. Its end may be the end of the process's memory, so not
-        // here.
+        // SAFETY: This value owns the reference. `mmput_async` frees the address space in a work
+        // item, if this is the last reference.
         unsafe { bindings::mmput_async(self.0.as_ptr()) };
     }
 }
@@ -503,47 +504,47 @@ struct OdpGuard<'a>(&'a Odp);
 
 impl Drop for OdpGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: Held by this value.
+        // SAFETY: This value holds the mutex.
         unsafe { riwarp_helper_umem_odp_unlock(self.0 .0.as_ptr()) };
     }
 }
 
-/// The callbacks of all such memory.
+/// The notifier callbacks of all [`Paged`] memory.
 static CALLBACKS: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_notifier_ops {
     invalidate: Some(invalidate),
     invalidate_start: None,
     invalidate_finish: None,
 };
 
-/// The process's pages in `range` go, or get other rights.
+/// Called before the process's pages in `range` go or change their rights.
 ///
 /// # Safety
 ///
-/// To be called as `mmu_interval_notifier_ops.invalidate`: `notifier` is that of a live
-/// `ib_umem_odp` which was made with [`CALLBACKS`], and `range` is valid, both for the call.
+/// Called as `mmu_interval_notifier_ops.invalidate`: `notifier` belongs to a live `ib_umem_odp`
+/// that was made with [`CALLBACKS`], and `range` is valid, both for the call.
 unsafe extern "C" fn invalidate(
     notifier: *mut bindings::mmu_interval_notifier,
     range: *const bindings::mmu_notifier_range,
     seq: c_ulong,
 ) -> bool {
-    // SAFETY: `mmu_notifier_range_blockable()` wants a valid range: `range` is, by this function's
-    // `# Safety`.
+    // SAFETY: `mmu_notifier_range_blockable()` requires a valid range: `range` is, by this
+    // function's `# Safety`.
     if !unsafe { riwarp_helper_range_may_block(range) } {
         return false;
     }
-    // SAFETY: The helper finds the `ib_umem_odp` around a notifier: `notifier` is in one, by this
-    // function's `# Safety`.
+    // SAFETY: The helper requires a notifier that is part of an `ib_umem_odp`: `notifier` is, by
+    // this function's `# Safety`.
     let Some(odp) = NonNull::new(unsafe { riwarp_helper_umem_odp_of(notifier) }) else {
         return true;
     };
-    // The C object is not ours to release.
+    // This function does not own the C object, so it must not release it.
     let odp = core::mem::ManuallyDrop::new(Odp(odp));
     let locked = odp.lock();
-    // SAFETY: `mmu_interval_set_seq()` wants the notifier of the callback that runs, which
-    // `notifier` is, and to be called under the mutex that those who look take, which `locked`
-    // holds.
+    // SAFETY: `mmu_interval_set_seq()` requires the notifier of the running callback, which
+    // `notifier` is, and the mutex that readers of the sequence take, which `locked` holds.
     unsafe { riwarp_helper_interval_set_seq(notifier, seq) };
-    // SAFETY: Under the mutex it is null or a value that does not go before the mutex is free.
+    // SAFETY: Under the mutex it is null or a value that is not dropped before the mutex is
+    // released.
     let paged = unsafe { (*odp.0.as_ptr()).private.cast::<Paged>().as_ref() };
     if let Some(paged) = paged {
         // SAFETY: A field of `range`, which is valid, by this function's `# Safety`.
@@ -614,7 +615,7 @@ mod tests {
     #[test]
     fn ranges_without_octets_and_ranges_that_wrap_have_no_pages() {
         for (begin, len) in [(0, 0), (4096, 0), (1, usize::MAX), (usize::MAX, 2)] {
-            // The last octet of all is the end of a range, which does not wrap yet.
+            // A range that ends at the last octet of all does not wrap yet.
             let fits = (begin, len) == (1, usize::MAX);
             assert_eq!(pages_of(begin, len).is_some(), fits);
         }

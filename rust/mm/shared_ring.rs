@@ -2,15 +2,15 @@
 
 //! Memory that a process and the driver share.
 //!
-//! The driver makes it, the process maps it (see [`crate::rdma::mmap`]). Everything read from it
-//! may change under the reader's eyes, so nothing hands out a reference: entries are copied out
-//! once and the copy is checked; single fields that order the others are loaded with acquire and
-//! stored with release.
+//! The driver allocates the memory, the process maps it (see [`crate::rdma::mmap`]). The process
+//! may change it at any time, so nothing returns a reference: entries are copied out once and the
+//! copy is checked; single fields that order the others are loaded with acquire and stored with
+//! release.
 //!
-//! All offsets are checked against the length; what lies outside is `None` or `EINVAL`, never a
-//! fault.
+//! All offsets are checked against the length; an access outside returns `None` or `EINVAL` and
+//! never faults.
 //!
-//! Context: making and dropping: process. Access: any.
+//! Context: process for allocating and dropping; any for access.
 
 use crate::bindings;
 use core::ffi::c_uint;
@@ -30,28 +30,26 @@ use zerocopy::Immutable;
 ///
 /// # Invariants
 ///
-/// `start` is what `vmap` gave for pages of its own, `len` octets of them, marked as for processes;
-/// `len` is a non-zero multiple of the page size.
+/// `start` is the result of `vmap` for `len` octets of pages that the mapping owns, mapped for user
+/// space; `len` is a non-zero multiple of the page size.
 pub struct SharedMem {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: The memory belongs to no thread; `vfree()`, which the drop calls, may be called by any
-// that may sleep.
+// SAFETY: The memory belongs to no thread; any thread that may sleep may call `vfree()`, as the
+// drop does.
 unsafe impl Send for SharedMem {}
-// SAFETY: Every access through a shared reference is one that may race: an atomic one, or volatile
-// by words.
+// SAFETY: Every access through a shared reference may race: it is atomic, or volatile by words.
 unsafe impl Sync for SharedMem {}
 
 impl SharedMem {
-    /// Allocates at least `len` octets, all zero, which the memory cgroup of the caller is charged
-    /// with.
+    /// Allocates at least `len` octets, all zero, charged to the memory cgroup of the caller.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if `len` is 0.
-    /// * `ENOMEM` if it is absurdly large, or memory is short.
+    /// * `ENOMEM` if `len` is too large, or memory is short.
     pub fn try_new(len: usize) -> Result<Self> {
         if len == 0 {
             return Err(EINVAL);
@@ -66,40 +64,41 @@ impl SharedMem {
             list.push(page.as_ptr(), flags)?;
             pages.push(page, flags)?;
         }
-        // SAFETY: So many pages are in the list.
+        // SAFETY: The list has `count` pages.
         let start = unsafe { riwarp_helper_vmap_for_processes(list.as_mut_ptr().cast(), count) };
         let start = NonNull::new(start.cast::<u8>()).ok_or(ENOMEM)?;
-        // They and their list are the mapping's from now on.
+        // The mapping owns the pages and their list from now on.
         core::mem::forget(list);
         pages.into_iter().for_each(core::mem::forget);
-        // INVARIANT: Just made of as many pages.
+        // INVARIANT: The mapping was just made, of `len` octets of pages.
         Ok(Self { start, len })
     }
 
-    /// How many octets there are; a multiple of the page size.
+    /// Returns the length in octets, a multiple of the page size.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never true; there is at least one page.
+    /// Returns `false`: the memory has at least one page.
     #[inline]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Where it begins, for tests that name it in the place of a consumer.
+    /// Returns the start, for tests that use it in the place of a consumer.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn start(&self) -> *const u8 {
         self.start.as_ptr()
     }
 
-    /// Where it begins.
+    /// Returns the start.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// A pointer to `size` octets at `offset`, if they are all inside and aligned to `align`.
+    /// Returns a pointer to `size` octets at `offset`, if they are all inside and aligned to
+    /// `align`.
     #[inline]
     fn at(&self, offset: usize, size: usize, align: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(size)?;
@@ -110,9 +109,9 @@ impl SharedMem {
         Some(unsafe { self.start.add(offset) })
     }
 
-    /// Copies a value out; `None` if it would lie outside or is not aligned to 8.
+    /// Copies a value out; `None` if it lies outside or is not aligned to 8.
     ///
-    /// Each word is read exactly once. Words may come from different moments; the copy itself never
+    /// Each word is read exactly once. Words may be read at different times; the copy itself never
     /// changes.
     #[inline]
     pub fn copy_out<E: FromBytes>(&self, offset: usize) -> Option<E> {
@@ -120,17 +119,17 @@ impl SharedMem {
         let mut value = MaybeUninit::<E>::uninit();
         // SAFETY: The source is inside the allocation, the destination is a local of that size.
         unsafe { copy_racy(value.as_mut_ptr().cast(), source.as_ptr(), size_of::<E>()) };
-        // SAFETY: All octets are written, and any octets are a value by `FromBytes`.
+        // SAFETY: All octets are written, and by `FromBytes` any octets are a valid value.
         Some(unsafe { value.assume_init() })
     }
 
     /// Copies a value in.
     ///
-    /// The process sees its words in no particular order; publish by a `store_*_release` after it.
+    /// The process sees its words in any order; a `store_*_release` after it publishes them.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it would lie outside or is not aligned to 8.
+    /// `EINVAL` if it lies outside or is not aligned to 8.
     #[inline]
     pub fn copy_in<E: IntoBytes + Immutable>(&self, offset: usize, value: &E) -> Result {
         let target = self.at(offset, size_of::<E>(), 8).ok_or(EINVAL)?;
@@ -140,11 +139,11 @@ impl SharedMem {
         Ok(())
     }
 
-    /// Copies octets out, from anywhere.
+    /// Copies octets out, from any offset.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if they would lie outside.
+    /// `EINVAL` if they lie outside.
     pub fn copy_bytes_out(&self, offset: usize, buffer: &mut [u8]) -> Result {
         let source = self.at(offset, buffer.len(), 1).ok_or(EINVAL)?;
         // SAFETY: The source is inside the allocation, the destination has that length.
@@ -156,32 +155,33 @@ impl SharedMem {
     #[inline]
     pub fn load_u8_acquire(&self, offset: usize) -> Option<u8> {
         let at = self.at(offset, 1, 1)?;
-        // SAFETY: `from_ptr` wants a valid place that others access by atomic operations only: `at`
-        // is inside of the memory, by `Self::at`, and a process is no part of this program.
+        // SAFETY: `from_ptr` requires valid memory that others access by atomic operations only:
+        // `at` is inside the memory, by `Self::at`; the accesses of a process are outside the Rust
+        // memory model.
         let value = unsafe { Atomic::<i8>::from_ptr(at.as_ptr().cast()) }.load(Acquire);
         // CAST: The same eight bits.
         Some(value as u8)
     }
 
-    /// Loads 16 bits in the machine's order with acquire order; `None` outside or unaligned.
+    /// Loads 16 bits in native order with acquire order; `None` outside or unaligned.
     #[inline]
     pub fn load_u16_acquire(&self, offset: usize) -> Option<u16> {
         let at = self.at(offset, 2, 2)?;
-        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
-        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
-        // is no part of this program.
+        // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
+        // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
+        // process are outside the Rust memory model.
         let value = unsafe { Atomic::<i16>::from_ptr(at.as_ptr().cast()) }.load(Acquire);
         // CAST: The same sixteen bits.
         Some(value as u16)
     }
 
-    /// Loads 32 bits in the machine's order with acquire order; `None` outside or unaligned.
+    /// Loads 32 bits in native order with acquire order; `None` outside or unaligned.
     #[inline]
     pub fn load_u32_acquire(&self, offset: usize) -> Option<u32> {
         let at = self.at(offset, 4, 4)?;
-        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
-        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
-        // is no part of this program.
+        // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
+        // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
+        // process are outside the Rust memory model.
         Some(unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) }.load(Acquire))
     }
 
@@ -194,8 +194,9 @@ impl SharedMem {
     pub fn store_u8_release(&self, offset: usize, value: u8) -> Result {
         let at = self.at(offset, 1, 1).ok_or(EINVAL)?;
         // CAST: The same eight bits.
-        // SAFETY: `from_ptr` wants a valid place that others access by atomic operations only: `at`
-        // is inside of the memory, by `Self::at`, and a process is no part of this program.
+        // SAFETY: `from_ptr` requires valid memory that others access by atomic operations only:
+        // `at` is inside the memory, by `Self::at`; the accesses of a process are outside the Rust
+        // memory model.
         unsafe { Atomic::<i8>::from_ptr(at.as_ptr().cast()) }.store(value as i8, Release);
         Ok(())
     }
@@ -209,9 +210,9 @@ impl SharedMem {
     pub fn store_u16_release(&self, offset: usize, value: u16) -> Result {
         let at = self.at(offset, 2, 2).ok_or(EINVAL)?;
         // CAST: The same sixteen bits.
-        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
-        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
-        // is no part of this program.
+        // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
+        // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
+        // process are outside the Rust memory model.
         unsafe { Atomic::<i16>::from_ptr(at.as_ptr().cast()) }.store(value as i16, Release);
         Ok(())
     }
@@ -224,21 +225,21 @@ impl SharedMem {
     #[inline]
     pub fn store_u32_release(&self, offset: usize, value: u32) -> Result {
         let at = self.at(offset, 4, 4).ok_or(EINVAL)?;
-        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
-        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
-        // is no part of this program.
+        // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
+        // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
+        // process are outside the Rust memory model.
         unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) }.store(value, Release);
         Ok(())
     }
 
-    /// Replaces 32 bits if they are `old`, or says what they are, as a full barrier; `None` outside
-    /// or unaligned.
+    /// Compares and exchanges 32 bits as a full barrier: stores `new` if they are `old`, else
+    /// returns their value as the error; `None` outside or unaligned.
     #[inline]
     pub fn replace_u32(&self, offset: usize, old: u32, new: u32) -> Option<Result<u32, u32>> {
         let at = self.at(offset, 4, 4)?;
-        // SAFETY: `from_ptr` wants a valid and aligned place that others access by atomic
-        // operations only: `at` is inside of the memory and aligned, by `Self::at`, and a process
-        // is no part of this program.
+        // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
+        // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
+        // process are outside the Rust memory model.
         let word = unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) };
         Some(word.cmpxchg(old, new, kernel::sync::atomic::Full))
     }
@@ -247,7 +248,7 @@ impl SharedMem {
 impl Drop for SharedMem {
     fn drop(&mut self) {
         // SAFETY: By the type's invariant this is a live mapping that owns its pages. Mappings into
-        // processes hold the pages.
+        // processes hold references to the pages.
         unsafe { bindings::vfree(self.start.as_ptr().cast()) };
     }
 }
@@ -256,39 +257,40 @@ unsafe extern "C" {
     fn riwarp_helper_vmap_for_processes(pages: *mut *mut c_void, count: c_uint) -> *mut c_void;
 }
 
-/// Copies memory of which one side may be changed by a process meanwhile.
+/// Copies memory of which a process may change one side meanwhile.
 ///
 /// # Safety
 ///
-/// `from` must be readable and `to` writable for `len` octets, and they may not overlap. One of
-/// them is private.
+/// `from` must be readable and `to` writable for `len` octets; they must not overlap, and one of
+/// them must be private.
 #[inline]
 unsafe fn copy_racy(to: *mut u8, from: *const u8, len: usize) {
     let mut done = 0;
     if to.addr() % 8 == 0 && from.addr() % 8 == 0 {
         while len - done >= 8 {
-            // SAFETY: `add` has to stay inside of what `from` points to: eight octets and more of
-            // `len` are left.
+            // SAFETY: `add` must stay inside the octets at `from`: at least eight of `len` are
+            // left.
             let source = unsafe { from.add(done) }.cast::<u64>();
-            // SAFETY: `add` has to stay inside of what `to` points to: eight octets and more of
-            // `len` are left.
+            // SAFETY: `add` must stay inside the octets at `to`: at least eight of `len` are left.
             let target = unsafe { to.add(done) }.cast::<u64>();
             // Volatile: read once, at this width.
-            // SAFETY: A word of what the caller says is readable; it is aligned, as just compared.
+            // SAFETY: The word is inside the octets that the caller guarantees are readable; it is
+            // aligned, as just compared.
             let word = unsafe { source.read_volatile() };
-            // SAFETY: A word of what the caller says is writable; it is aligned, as just compared.
+            // SAFETY: The word is inside the octets that the caller guarantees are writable; it is
+            // aligned, as just compared.
             unsafe { target.write_volatile(word) };
             done += 8;
         }
     }
     while done < len {
-        // SAFETY: `add` has to stay inside of what `from` points to: `done` is below `len`.
+        // SAFETY: `add` must stay inside the octets at `from`: `done` is below `len`.
         let source = unsafe { from.add(done) };
-        // SAFETY: `add` has to stay inside of what `to` points to: `done` is below `len`.
+        // SAFETY: `add` must stay inside the octets at `to`: `done` is below `len`.
         let target = unsafe { to.add(done) };
-        // SAFETY: An octet of what the caller says is readable.
+        // SAFETY: The caller guarantees that the octet is readable.
         let octet = unsafe { source.read_volatile() };
-        // SAFETY: An octet of what the caller says is writable.
+        // SAFETY: The caller guarantees that the octet is writable.
         unsafe { target.write_volatile(octet) };
         done += 1;
     }
@@ -338,7 +340,7 @@ mod tests {
         let mut octets = [0; 16];
         memory.copy_bytes_out(64, &mut octets)?;
         assert_eq!(octets[8..12], 0x1112_1314u32.to_ne_bytes());
-        // Their neighbours are as they were.
+        // The neighbouring octets are unchanged.
         assert_eq!(memory.copy_out(56), Some(0u64));
         assert_eq!(memory.copy_out(80), Some(0u64));
         Ok(())

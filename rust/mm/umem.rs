@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a process, pinned.
+//! Pinned memory of a process.
 //!
-//! What enters: an address range of the current process. What leaves: a [`Umem`], whose pages stay
-//! where they are until it is dropped, and from it a [`PageList`] that the data path copies to and
-//! from.
+//! Pins an address range of the current process as a [`Umem`], whose pages stay in their place
+//! until it is dropped, and makes it a [`PageList`] for the copies of the data path.
 //!
 //! Context: process; pinning and dropping may sleep.
 //!
@@ -40,7 +39,7 @@ impl Umem {
     /// # Safety
     ///
     /// `device` must be a registered device, and stay one until the value is dropped: that is, a
-    /// memory region of this device must own it.
+    /// memory region of this device must own the value.
     ///
     /// # Errors
     ///
@@ -57,8 +56,8 @@ impl Umem {
         let len = usize::try_from(len)?;
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.bits() as c_int;
-        // SAFETY: `ib_umem_get_attr_or_va()` wants a device that is registered, as the caller says
-        // that `device` is; the range is checked inside.
+        // SAFETY: `ib_umem_get_attr_or_va()` requires a registered device, which the caller
+        // guarantees; the function checks the range.
         let raw = unsafe {
             bindings::ib_umem_get_attr_or_va(
                 device.as_ptr(),
@@ -74,13 +73,13 @@ impl Umem {
         NonNull::new(raw).map(|raw| Self { raw }).ok_or(EFAULT)
     }
 
-    /// How long the memory is.
+    /// Returns the length in octets.
     pub fn len(&self) -> usize {
         // SAFETY: A field of the object, which is live by the type's invariant, and never changes.
         unsafe { (*self.raw.as_ptr()).length }
     }
 
-    /// Whether it is empty (it never is).
+    /// Whether the memory is empty (it never is).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,10 +88,10 @@ impl Umem {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there is no room for the list.
+    /// `ENOMEM` if memory is short.
     pub fn into_pages(self) -> Result<PageList> {
-        // SAFETY: A reference wants memory that is valid and not written to: by the type's
-        // invariant the object is live, and it never changes.
+        // SAFETY: A reference requires valid memory that is not written to: by the type's invariant
+        // the object is live, and it never changes.
         let umem = unsafe { &*self.raw.as_ptr() };
         let mut skip = umem.address & (PAGE_SIZE - 1);
         let writable = umem.writable() != 0;
@@ -104,22 +103,22 @@ impl Umem {
             let Some(sg) = NonNull::new(entry) else {
                 return Err(EFAULT);
             };
-            // SAFETY: The entry is one of the table's.
+            // SAFETY: `sg` is an entry of the table.
             let length = unsafe { (*sg.as_ptr()).length };
             // CAST: 32 bits fit.
             let length = (length as usize).saturating_sub(skip).min(left);
-            // SAFETY: `sg_virt()` wants an entry whose pages have an address: `sg` is one of the
-            // table's, whose pages are pinned, and all memory is mapped on 64 bits.
+            // SAFETY: `sg_virt()` requires an entry whose pages have an address: `sg` is an entry
+            // of the table, whose pages are pinned, and 64-bit kernels map all memory.
             let start = unsafe { riwarp_helper_sg_virt(sg.as_ptr()) };
             // SAFETY: `skip` is within the first page.
             let start = unsafe { start.cast::<u8>().add(skip) };
-            // SAFETY: The pages of the entry are contiguous in the kernel's map of all memory and
-            // stay pinned as long as the umem lives, which the list will own.
+            // SAFETY: The pages of the entry are contiguous in the kernel's direct map and stay
+            // pinned as long as the umem lives, which the list will own.
             unsafe { list.push(start, length)? };
             left -= length;
             skip = 0;
-            // SAFETY: `sg_next()` wants an entry of a list, which `sg` is; it gives null behind the
-            // last.
+            // SAFETY: `sg_next()` requires an entry of a list, which `sg` is; it returns null after
+            // the last.
             entry = unsafe { bindings::sg_next(sg.as_ptr()) };
         }
         list.own(MemoryOwner::Umem(self));
@@ -127,7 +126,7 @@ impl Umem {
     }
 }
 
-/// How many entries the table has.
+/// Returns the number of entries of the table.
 fn entries_of(umem: &bindings::ib_umem) -> usize {
     // CAST: 32 bits fit.
     umem.sgt_append.sgt.orig_nents as usize
@@ -135,8 +134,9 @@ fn entries_of(umem: &bindings::ib_umem) -> usize {
 
 impl Drop for Umem {
     fn drop(&mut self) {
-        // SAFETY: `ib_umem_release()` wants a live object whose pages nobody uses any more: by the
-        // type's invariant it is live, and the lists of its pieces own the value that ends here.
+        // SAFETY: `ib_umem_release()` requires a live object whose pages nothing uses any more: by
+        // the type's invariant it is live, and the list of its pieces owns this value and ends with
+        // it.
         unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
     }
 }

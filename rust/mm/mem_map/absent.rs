@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is asked of memory that need not be there.
+//! Access to memory that is paged on demand.
 
 use super::Memory;
 use super::Paged;
 use kernel::sync::Arc;
 
 impl Memory {
-    /// An address of the octet at `offset`, for a look at its alignment.
+    /// Returns an address of the octet at `offset`, to check its alignment.
     pub fn address(&self, offset: u64) -> Option<usize> {
         match self.run(offset, 1) {
             Some(run) => Some(run.start.addr()),
@@ -15,8 +15,8 @@ impl Memory {
         }
     }
 
-    /// The memory that need not be there, and where `offset` is in it; [`None`] for all other
-    /// memory.
+    /// Returns the memory that is paged on demand, and the position of `offset` in it; [`None`] for
+    /// all other memory.
     pub fn paged(&self, offset: u64) -> Option<(&Arc<Paged>, u64)> {
         match self {
             Self::Paged(paged) => Some((paged, offset)),

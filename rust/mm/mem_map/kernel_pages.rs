@@ -9,46 +9,46 @@ use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 
-/// The pieces of memory that a kernel consumer registered fast; the room for them is made once.
+/// The pieces of memory that a kernel consumer registered fast, allocated once.
 ///
-/// The consumer may map anew only while the region is invalid; should it do so all the same,
-/// readers see pieces of the old list and of the new one mixed.
+/// The consumer may map again only while the region is invalid; otherwise readers see a mix of old
+/// and new pieces.
 pub struct KernelPages {
     pieces: KVVec<KernelPiece>,
     used: Atomic<u32>,
-    /// How often something was appended, no oftener than there is room for pieces.
+    /// The number of [`KernelPages::push`] calls, at most the number of pieces.
     taken: Atomic<u32>,
     /// Offset of the first octet in the first piece.
     skip: Atomic<u64>,
     len: Atomic<u64>,
-    /// What a piece may be.
+    /// The allowed shape of a piece.
     pub(crate) shape: Shape,
 }
 
-/// What the pieces of a list may be (`enum ib_mr_type`).
+/// The allowed shape of the pieces of a list (`enum ib_mr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Whole pages, but for the beginning of the first and the end of the last
+    /// Whole pages, except for the begin of the first and the end of the last
     /// (`IB_MR_TYPE_MEM_REG`).
     Pages,
-    /// Anything, with gaps between them (`IB_MR_TYPE_SG_GAPS`).
+    /// Any pieces, with gaps between them (`IB_MR_TYPE_SG_GAPS`).
     Gaps,
 }
 
-/// Octets in a row.
+/// Contiguous octets.
 struct KernelPiece {
     start: Atomic<u64>,
-    /// Octets in all pieces up to the end of this one.
+    /// The number of octets in all pieces up to the end of this one.
     end: Atomic<u64>,
 }
 
 impl KernelPages {
-    /// Makes room for `max` pieces.
+    /// Allocates a list of up to `max` pieces.
     ///
     /// # Errors
     ///
     /// * `EINVAL` if `max` is 0.
-    /// * `ENOMEM` if there is no room.
+    /// * `ENOMEM` if memory is short.
     pub fn try_new(_proof: KernelOwned, shape: Shape, max: u32) -> Result<Arc<Self>> {
         if max == 0 {
             return Err(EINVAL);
@@ -73,19 +73,19 @@ impl KernelPages {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Forgets all pieces.
+    /// Removes all pieces.
     pub(crate) fn clear(&self) {
         self.len.store(0, Relaxed);
         self.used.store(0, Relaxed);
         self.taken.store(0, Relaxed);
     }
 
-    /// Appends `len` octets at `start` of a kernel consumer; what adjoins the last piece becomes
-    /// part of it, but counts.
+    /// Appends `len` octets at `start` of a kernel consumer; octets that adjoin the last piece
+    /// extend it, but count as one more.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if there is no room, `EOVERFLOW` if that is more than can be counted.
+    /// `ENOMEM` if the list is full, `EOVERFLOW` if the total length overflows.
     pub(crate) fn push(&self, start: u64, len: u64) -> Result {
         let taken = self.taken.load(Relaxed);
         // CAST: 32 bits fit.
@@ -106,19 +106,18 @@ impl KernelPages {
         let piece = self.pieces.get(used.len()).ok_or(ENOMEM)?;
         piece.start.store(start, Relaxed);
         piece.end.store(end, Relaxed);
-        // CAST: No more than the room for them, which is told in 32 bits.
+        // CAST: At most the capacity, which is given in 32 bits.
         self.used.store(used.len() as u32 + 1, Relaxed);
         Ok(())
     }
 
-    /// Sets which of the octets are meant, after all pieces are appended: `len`, from the one at
-    /// `skip` on.
+    /// Selects `len` octets from the one at `skip` on, after all pieces are appended.
     pub(crate) fn finish(&self, skip: u64, len: u64) {
         self.skip.store(skip, Relaxed);
         self.len.store(len, Relaxed);
     }
 
-    /// How many octets there are.
+    /// Returns the length in octets.
     #[inline]
     pub(super) fn len(&self) -> u64 {
         self.len.load(Relaxed)
@@ -146,7 +145,7 @@ impl KernelPages {
     }
 }
 
-/// Octets in all pieces in front of the one at `index`.
+/// Returns the number of octets in all pieces before the one at `index`.
 #[inline]
 fn begin_of(pieces: &[KernelPiece], index: usize) -> u64 {
     match index.checked_sub(1).and_then(|index| pieces.get(index)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory that has several holders, for memory windows: a region and each window on it.
+//! Memory with several owners, for memory windows: a region and each window bound to it.
 
 use super::Memory;
 use super::Paged;
@@ -10,8 +10,10 @@ use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::UniqueArc;
 
-/// A part of memory that has several holders; it stays until the last one lets it go, who has to be
-/// where what it is made of may be dropped.
+/// A part of memory with several owners.
+///
+/// The memory lives until the last part is dropped, in a context where the memory itself may be
+/// dropped.
 ///
 /// # Invariants
 ///
@@ -60,7 +62,8 @@ impl Part {
 }
 
 impl Memory {
-    /// The `len` octets at `skip`; [`None`] if they are not all inside, or there can be no parts.
+    /// Returns the `len` octets at `skip`; [`None`] if they are not all inside, or the memory is
+    /// not divisible.
     pub fn part(&self, skip: u64, len: u64) -> Option<Self> {
         let Self::Part(part) = self else {
             return None;
@@ -68,7 +71,7 @@ impl Memory {
         if skip.checked_add(len)? > part.len {
             return None;
         }
-        // INVARIANT: inside of `part`, and so of the whole.
+        // INVARIANT: The range is inside `part`, and so inside the whole.
         Some(Self::Part(Part {
             whole: part.whole.clone(),
             skip: part.skip.checked_add(skip)?,
@@ -77,11 +80,11 @@ impl Memory {
     }
 }
 
-/// Room for memory of which there can be parts; filling it cannot fail.
+/// An allocation for memory that can be divided; filling it cannot fail.
 pub struct Divisible(UniqueArc<MaybeUninit<Memory>>);
 
 impl Divisible {
-    /// Makes the room.
+    /// Allocates it.
     ///
     /// # Errors
     ///
@@ -90,14 +93,14 @@ impl Divisible {
         Ok(Self(UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?))
     }
 
-    /// The same memory, of which there can be parts.
+    /// Returns the same memory, now divisible.
     pub fn fill(self, memory: Memory) -> Memory {
         if matches!(memory, Memory::Part(_)) {
             return memory;
         }
         let (skip, len) = (0, memory.len());
         let whole = self.0.write(memory).into();
-        // INVARIANT: all of it.
+        // INVARIANT: The part is the whole.
         Memory::Part(Part { whole, skip, len })
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of the memory that octets are copied to and from.
+//! KUnit suite of `Memory`.
 
 #[kernel::prelude::kunit_tests(riwarp_mem_map)]
 mod mem_map {
@@ -12,7 +12,7 @@ mod mem_map {
     use crate::net::SendHint;
     use kernel::alloc::KVec;
 
-    /// Memory of two pieces of 64 octets that do not adjoin, in a buffer of 256, as a process's.
+    /// Two pieces of 64 octets that do not adjoin, in a buffer of 256, like memory of a process.
     struct TestMemory {
         memory: Memory,
         buffer: KVec<u8>,
@@ -44,7 +44,7 @@ mod mem_map {
         let buffer = pinned.buffer.as_slice();
         assert_eq!(buffer[20..64], octets[..44]);
         assert_eq!(buffer[SECOND..SECOND + 56], octets[44..]);
-        // What lies between and around them is untouched.
+        // The octets between and around them are untouched.
         assert!(buffer[..20].iter().all(|octet| *octet == 0xee));
         assert!(buffer[64..SECOND].iter().all(|octet| *octet == 0xee));
         assert!(buffer[SECOND + 56..].iter().all(|octet| *octet == 0xee));
@@ -141,14 +141,14 @@ mod mem_map {
         pinned.memory.read(8, &mut word)?;
         assert_eq!(u64::from_ne_bytes(word), 6);
         assert_eq!(pinned.memory.update_u64(4, |old| old), Err(EINVAL));
-        // Over the end of the first piece, and of all.
+        // Across the end of the first piece, and of the memory.
         assert_eq!(pinned.memory.update_u64(60, |old| old), Err(EFAULT));
         assert_eq!(pinned.memory.update_u64(124, |old| old), Err(EFAULT));
         Ok(())
     }
 
-    /// A peer's atomic operation does not lose what somebody else adds to the word between its look
-    /// at it and its change (RFC 7306, section 5).
+    /// A peer's atomic operation does not lose a concurrent addition to the word between its load
+    /// and its store (RFC 7306, section 5).
     #[test]
     fn what_others_add_meanwhile_stays() -> Result {
         let pinned = pinned(true)?;
@@ -177,7 +177,7 @@ mod mem_map {
         let proof = unsafe { KernelOwned::new_unchecked() };
         let pages = KernelPages::try_new(proof, Shape::Pages, 3)?;
         let memory = Memory::KernelPages(pages.clone());
-        // Nothing is there yet.
+        // The list is empty so far.
         assert!(memory.is_empty() && memory.run(0, 1).is_none());
         for page in [2, 3, 0u64] {
             pages.push(start + page * PAGE as u64, PAGE as u64)?;
@@ -249,8 +249,8 @@ mod mem_map {
                 if marked {
                     inbound.mark(0);
                 }
-                // SAFETY: The addresses below are of octets of the receive queue, which nobody else
-                // has.
+                // SAFETY: The addresses below are of octets of the receive queue, which nothing
+                // else uses.
                 let proof = unsafe { KernelOwned::new_unchecked() };
                 let base = start.expose_provenance() as u64 + 8;
                 let memory = Memory::kernel_virtual(proof, base, 128)?;

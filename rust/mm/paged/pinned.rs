@@ -22,7 +22,7 @@ pub struct PinnedPages {
 
 // SAFETY: Pinned pages belong to no thread.
 unsafe impl Send for PinnedPages {}
-// SAFETY: Through a shared reference nothing can be done to them.
+// SAFETY: A shared reference gives no access to them.
 unsafe impl Sync for PinnedPages {}
 
 impl PinnedPages {
@@ -38,9 +38,9 @@ impl PinnedPages {
         let mm = space.0.as_ptr();
         let flags = if write { bindings::FOLL_WRITE } else { 0 };
         let mut locked: c_int = 1;
-        // SAFETY: We have a reference to the address space.
+        // SAFETY: `space` holds the address space.
         unsafe { bindings::mmap_read_lock(mm) };
-        // SAFETY: Locked; there is room for as many pages.
+        // SAFETY: The lock is held, and `pages` has room for `wanted` pages.
         let got = unsafe {
             bindings::pin_user_pages_remote(
                 mm,
@@ -52,7 +52,7 @@ impl PinnedPages {
             )
         };
         if locked != 0 {
-            // SAFETY: Still locked.
+            // SAFETY: The lock is still held.
             unsafe { bindings::mmap_read_unlock(mm) };
         }
         drop(space);
@@ -70,11 +70,11 @@ impl PinnedPages {
         let mut left = len;
         let mut list = PageList::with_capacity(self.pages.len(), self.write)?;
         for page in self.pages.iter() {
-            // SAFETY: The page is pinned, and all memory is mapped on 64 bits.
+            // SAFETY: The page is pinned, and 64-bit kernels map all memory.
             let start = unsafe { riwarp_helper_page_address(*page) }.cast::<u8>();
             let len = (PAGE_SIZE - skip).min(left);
-            // SAFETY: Inside of the page, which stays as long as this value, which the list will
-            // own.
+            // SAFETY: The range is inside the page, which stays pinned as long as this value, which
+            // the list will own.
             unsafe { list.push(start.add(skip), len)? };
             left -= len;
             skip = 0;
@@ -87,7 +87,7 @@ impl PinnedPages {
 impl Drop for PinnedPages {
     fn drop(&mut self) {
         if !self.pages.is_empty() {
-            // SAFETY: They were pinned for this value, and are let go once.
+            // SAFETY: The pages were pinned for this value, and are unpinned once.
             unsafe {
                 bindings::unpin_user_pages_dirty_lock(
                     self.pages.as_mut_ptr(),
