@@ -446,7 +446,7 @@ const BUDGET: u32 = 64;
 /// Delay before accepting again after a lack of memory, in milliseconds.
 const RETRY_MS: u32 = 100;
 
-#[kernel::prelude::kunit_tests(riwarp_door)]
+#[kernel::prelude::kunit_tests(riwarp_listen_socket)]
 mod tests {
     use super::{
         super::{

@@ -533,7 +533,7 @@ const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
     .union(QpAttrMask::SQ_PSN)
     .union(QpAttrMask::MAX_QP_RD_ATOMIC);
 
-#[kernel::prelude::kunit_tests(riwarp_qp_pairing)]
+#[kernel::prelude::kunit_tests(riwarp_qp_oob)]
 mod tests {
     use super::*;
     use crate::bench::Bench;
