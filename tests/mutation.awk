@@ -60,7 +60,7 @@ function apply(file, i, at, indent) {
 
 function finish(found) {
 	if (!filled) return
-	if (!("kernel" in field)) field["kernel"] = "uml"
+	if (!("kernel" in field)) field["kernel"] = field["suite"] ~ /^kunit/ ? "uml" : "stock"
 	if (mode == "list")
 		print field["name"] "\t" field["file"] "\t" field["kernel"] "\t" field["suite"] "\t" field["survives"]
 	if (mode == "check" || field["name"] == want) {
