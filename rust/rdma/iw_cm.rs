@@ -29,11 +29,13 @@
 //! `EINVAL`, and when dropped raises the events that are still owed. (If it is dropped before its
 //! call returned, the call fails.)
 //!
-//! | after | exactly one of | then |
-//! |---|---|---|
-//! | `connect` returned 0 | [`CmId::connect_reply`] | if it was a success: [`CmId::disconnect`] at most once, [`CmId::close`] once |
-//! | `accept` returned 0 | [`CmId::established`] | the same |
-//! | `create_listen` returned 0 | any number of [`CmId::connect_request`] | nothing, after `destroy_listen` |
+//! | after | come |
+//! |---|---|
+//! | `connect` returned 0 | one [`CmId::connect_reply`]; if that was a success, the end |
+//! | `accept` returned 0 | one [`CmId::established`], then the end |
+//! | `create_listen` returned 0 | any number of [`CmId::connect_request`] until `destroy_listen` |
+//!
+//! The end is [`CmId::disconnect`] at most once, then [`CmId::close`] once.
 //!
 //! * The driver may raise events before the call that gave the [`CmId`] returned; the call then
 //!   counts as successful whatever it returns.

@@ -15,7 +15,7 @@
 //! | structure | octets | what is read of it |
 //! |---|---|---|
 //! | `rxe_queue_buf` | 384 | the user's index |
-//! | `rxe_send_wqe` | 208, then 16 per element of the list, or inline data | `wr`, `dma.length`, `dma.num_sge`, list or data |
+//! | `rxe_send_wqe` | 208, then list or data | `wr`, `dma.length`, `dma.num_sge`, list or data |
 //! | `rxe_recv_wqe` | 40, then 16 per element | `wr_id`, `dma.num_sge`, list |
 //! | `ib_uverbs_wc` | 48 | (written) |
 

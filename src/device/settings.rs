@@ -10,10 +10,13 @@
 //! |---|---|---|
 //! | `crc` | 0, 1 | ask peers for CRCs (RFC 5044, section 4.4); a peer's wish is always met |
 //! | `mpa_rev` | 1, 2 | the MPA revision of requests by `rdma_cm` (RFC 5044; RFC 6581) |
-//! | `peer_to_peer` | 0, 1 | offer that either side may send first, by `rdma_cm` (RFC 6581, section 4) |
-//! | `eager_responder` | 0, 1 | the side that accepts may send first also where that was not agreed |
+//! | `peer_to_peer` | 0, 1 | offer by `rdma_cm` that either side may send first (RFC 6581, 4) |
+//! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
-//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`, the same at both ends; 0: there are none. `EADDRINUSE` if a program has it |
+//! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
+//!
+//! `pairing_port` has to be the same at both ends. Writing it gives `EADDRINUSE` if a program has
+//! that port.
 //!
 //! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the
 //! Initiator time to get ready for FPDUs. Programs whose listening side sends first need it with an

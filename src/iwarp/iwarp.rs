@@ -6,9 +6,11 @@
 //!
 //! | layer | says | here |
 //! |---|---|---|
-//! | RDMAP, RFC 5040 and 7306 | what is to be done: Send, Write, Read, Terminate, atomics | [`rdmap`], [`atomic`], [`terminate`], [`readq`] |
-//! | DDP, RFC 5041 | where the octets go: a tagged buffer or the next one of a queue | [`ddp`], [`stag`], [`order`] |
-//! | MPA, RFC 5044 and 6581 | where a segment begins and ends in the TCP stream, and how a stream starts | [`mpa`] |
+//! | RDMAP | which operation it is | [`rdmap`], [`atomic`], [`terminate`], [`readq`] |
+//! | DDP | where octets go: a tagged buffer or a queue | [`ddp`], [`stag`], [`order`] |
+//! | MPA | how a stream starts, and where a segment begins and ends in it | [`mpa`] |
+//!
+//! RDMAP is RFC 5040 and RFC 7306, DDP is RFC 5041, MPA is RFC 5044 and RFC 6581.
 //!
 //! # What enters and leaves
 //!

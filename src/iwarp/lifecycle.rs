@@ -15,9 +15,12 @@
 //! | `Waiting` | modify to RTR with a destination | the peer is searched for, without `rdma_cm` |
 //! | `Rts` | a stream is attached | both directions run |
 //! | `Closing` | modify to SQD | what is posted goes out, then a FIN |
-//! | `Terminate` | a fault that this end found; modify to SQE | the Terminate goes out at the next FPDU boundary |
-//! | `Error` | the Terminate is out, the peer's is here, the end of the stream, no peer in time, modify to ERR | every request is flushed, also those posted later |
+//! | `Terminate` | a fault that this end found; modify to SQE | the Terminate goes out |
+//! | `Error` | end of the stream; Terminate sent or received; no peer; modify to ERR | flush |
 //! | `Gone` | destroy | nothing is completed any more |
+//!
+//! In `Terminate`, the Terminate goes out at the next FPDU boundary. In `Error`, every request is
+//! flushed, also those posted later; "no peer" means that the search for it took too long.
 //!
 //! Pure, any context. RFC 5040, sections 5.4, 6 and 7; InfiniBand Architecture Specification,
 //! volume 1, section 10.3.1, for the states of the verbs.
@@ -168,6 +171,47 @@ pub enum Event {
     ReadsWaitedFor,
     /// All requests are flushed: whoever flushes takes [`Lifecycle::first_failure`] with it.
     Flush,
+}
+
+impl Event {
+    /// Each event, with each of its parameters.
+    pub const ALL: [Self; 31] = [
+        Self::ModifyInit,
+        Self::ModifyRtr,
+        Self::ModifyRtrPath,
+        Self::ModifyRts,
+        Self::ModifySqd,
+        Self::ModifySqe,
+        Self::ModifyErr,
+        Self::ResetBegin { posted: false },
+        Self::ResetBegin { posted: true },
+        Self::ResetEnd,
+        Self::Destroy,
+        Self::Bind,
+        Self::BindSearch,
+        Self::Attach {
+            wait_first_fpdu: false,
+        },
+        Self::Attach {
+            wait_first_fpdu: true,
+        },
+        Self::PeerClosed,
+        Self::StreamEnded { lost: false },
+        Self::StreamEnded { lost: true },
+        Self::WrongPsn,
+        Self::SearchTimeout,
+        Self::PeerClosedTimeout,
+        Self::FirstFpdu,
+        Self::Fault,
+        Self::PeerTerminate(FirstFailure::RemoteAccess),
+        Self::PeerTerminate(FirstFailure::RemoteInvalidRequest),
+        Self::PeerTerminate(FirstFailure::RemoteOperation),
+        Self::ReadAnswered,
+        Self::TerminateSent,
+        Self::WaitForReads,
+        Self::ReadsWaitedFor,
+        Self::Flush,
+    ];
 }
 
 /// What the driver has to do once a transition was published. A set.
@@ -585,12 +629,12 @@ impl Lifecycle {
         };
         // CAST: a phase is below 7, a request below 4.
         self.phase as u32
-            | (self.requested as u32) << Self::REQUESTED_SHIFT
+            | ((self.requested as u32) << Self::REQUESTED_SHIFT)
             | bit(self.by_path, Self::BY_PATH)
             | bit(self.may_send, Self::MAY_SEND)
             | bit(self.peer_closed, Self::PEER_CLOSED)
             | bit(self.waits_for_reads, Self::WAITS_FOR_READS)
-            | failure << Self::FAILURE_SHIFT
+            | (failure << Self::FAILURE_SHIFT)
     }
 
     /// The state that a word of [`Lifecycle::to_raw`] stands for. Other words stand for any state.
@@ -606,7 +650,7 @@ impl Lifecycle {
                 5 => QpPhase::Error,
                 _ => QpPhase::Gone,
             },
-            requested: match raw >> Self::REQUESTED_SHIFT & 3 {
+            requested: match (raw >> Self::REQUESTED_SHIFT) & 3 {
                 0 => Requested::Reset,
                 1 => Requested::Init,
                 2 => Requested::Rtr,
@@ -616,7 +660,7 @@ impl Lifecycle {
             may_send: raw & Self::MAY_SEND != 0,
             peer_closed: raw & Self::PEER_CLOSED != 0,
             waits_for_reads: raw & Self::WAITS_FOR_READS != 0,
-            first_failure: match raw >> Self::FAILURE_SHIFT & 7 {
+            first_failure: match (raw >> Self::FAILURE_SHIFT) & 7 {
                 1 => Some(FirstFailure::Flushed),
                 2 => Some(FirstFailure::RetryExceeded),
                 3 => Some(FirstFailure::RemoteAccess),
@@ -632,45 +676,6 @@ impl Lifecycle {
 #[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_lifecycle))]
 mod tests {
     use super::*;
-
-    /// Each event, with each of its parameters.
-    const EVENTS: [Event; 31] = [
-        Event::ModifyInit,
-        Event::ModifyRtr,
-        Event::ModifyRtrPath,
-        Event::ModifyRts,
-        Event::ModifySqd,
-        Event::ModifySqe,
-        Event::ModifyErr,
-        Event::ResetBegin { posted: false },
-        Event::ResetBegin { posted: true },
-        Event::ResetEnd,
-        Event::Destroy,
-        Event::Bind,
-        Event::BindSearch,
-        Event::Attach {
-            wait_first_fpdu: false,
-        },
-        Event::Attach {
-            wait_first_fpdu: true,
-        },
-        Event::PeerClosed,
-        Event::StreamEnded { lost: false },
-        Event::StreamEnded { lost: true },
-        Event::WrongPsn,
-        Event::SearchTimeout,
-        Event::PeerClosedTimeout,
-        Event::FirstFpdu,
-        Event::Fault,
-        Event::PeerTerminate(FirstFailure::RemoteAccess),
-        Event::PeerTerminate(FirstFailure::RemoteInvalidRequest),
-        Event::PeerTerminate(FirstFailure::RemoteOperation),
-        Event::ReadAnswered,
-        Event::TerminateSent,
-        Event::WaitForReads,
-        Event::ReadsWaitedFor,
-        Event::Flush,
-    ];
 
     /// Calls `f` with each state that a word can stand for.
     fn each_state(mut f: impl FnMut(Lifecycle)) {
@@ -711,7 +716,7 @@ mod tests {
     #[test]
     fn only_a_reset_leads_back() {
         each_state(|state| {
-            for event in EVENTS {
+            for event in Event::ALL {
                 if let Ok((next, _)) = state.on(event) {
                     let back = next.phase() < state.phase();
                     assert!(!back || event == Event::ResetEnd);
@@ -723,7 +728,7 @@ mod tests {
     #[test]
     fn what_is_destroyed_stays_so() {
         each_state(|state| {
-            for event in EVENTS {
+            for event in Event::ALL {
                 if let (QpPhase::Gone, Ok((next, _))) = (state.phase(), state.on(event)) {
                     assert_eq!(next.phase(), QpPhase::Gone);
                 }
@@ -743,7 +748,7 @@ mod tests {
     #[test]
     fn the_first_failure_counts_until_it_is_taken() {
         each_state(|state| {
-            for event in EVENTS {
+            for event in Event::ALL {
                 if matches!(event, Event::Flush | Event::ResetEnd) {
                     continue;
                 }

@@ -67,7 +67,7 @@ impl Srq {
         reservation: Reservation,
     ) -> Result<Arc<Self>> {
         let queue = RecvQueue::new(places, ring)?;
-        Ok(Arc::pin_init(
+        Arc::pin_init(
             pin_init!(Self {
                 link,
                 max_wr: Atomic::new(attr.max_wr),
@@ -77,7 +77,7 @@ impl Srq {
                 _reservation: reservation,
             }),
             GFP_KERNEL_ACCOUNT,
-        )?)
+        )
     }
 
     /// Takes the oldest request into `wr`, and raises the limit event if too few are left.

@@ -18,50 +18,15 @@ use std::{
 
 use iwarp::lifecycle::{
     Event,
-    FirstFailure,
     Lifecycle,
     QpPhase, //
 };
 
-const EVENTS: [Event; 29] = [
-    Event::ModifyInit,
-    Event::ModifyRtr,
-    Event::ModifyRtrPath,
-    Event::ModifyRts,
-    Event::ModifySqd,
-    Event::ModifySqe,
-    Event::ModifyErr,
-    Event::ResetBegin { posted: false },
-    Event::ResetBegin { posted: true },
-    Event::ResetEnd,
-    Event::Destroy,
-    Event::Bind,
-    Event::BindSearch,
-    Event::Attach {
-        wait_first_fpdu: false,
-    },
-    Event::Attach {
-        wait_first_fpdu: true,
-    },
-    Event::PeerClosed,
-    Event::StreamEnded { lost: false },
-    Event::StreamEnded { lost: true },
-    Event::WrongPsn,
-    Event::SearchTimeout,
-    Event::PeerClosedTimeout,
-    Event::FirstFpdu,
-    Event::Fault,
-    // Any failure leads to the same state.
-    Event::PeerTerminate(FirstFailure::RemoteAccess),
-    Event::ReadAnswered,
-    Event::TerminateSent,
-    Event::WaitForReads,
-    Event::ReadsWaitedFor,
-    Event::Flush,
-];
+/// Its name, and its value in a state.
+type Qualifier = (&'static str, fn(Lifecycle) -> String);
 
 /// What may decide the effect of an event besides the phase.
-const QUALIFIERS: [(&str, fn(Lifecycle) -> String); 6] = [
+const QUALIFIERS: [Qualifier; 6] = [
     ("path", |state| state.is_by_path().to_string()),
     ("requested", |state| format!("{:?}", state.requested())),
     ("peer closed", |state| state.is_peer_closed().to_string()),
@@ -107,7 +72,7 @@ fn reachable() -> BTreeMap<QpPhase, Vec<Lifecycle>> {
     let mut by_phase = BTreeMap::from(QpPhase::ALL.map(|phase| (phase, vec![])));
     while let Some(state) = open.pop() {
         by_phase.get_mut(&state.phase()).unwrap().push(state);
-        for (next, _) in EVENTS.iter().filter_map(|event| state.on(*event).ok()) {
+        for (next, _) in Event::ALL.iter().filter_map(|event| state.on(*event).ok()) {
             if found.insert(next.to_raw()) {
                 open.push(next);
             }
@@ -122,7 +87,7 @@ fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
     let mut choices: Vec<u32> = (0..1 << QUALIFIERS.len()).collect();
     choices.sort_by_key(|choice| choice.count_ones());
     for choice in choices {
-        let chosen = |index: usize| choice & 1 << index != 0;
+        let chosen = |index: usize| choice & (1 << index) != 0;
         let mut cases = BTreeMap::new();
         let decided = states.iter().all(|state| {
             let qualifiers = QUALIFIERS.iter().enumerate();
@@ -143,7 +108,7 @@ fn cases(states: &[Lifecycle], event: Event) -> BTreeMap<String, String> {
 fn table() -> String {
     let mut table = String::new();
     let reachable = reachable();
-    for event in EVENTS {
+    for event in Event::ALL {
         writeln!(table, "{event:?}").unwrap();
         for (phase, states) in &reachable {
             for (case, outcome) in cases(states, event) {

@@ -9,8 +9,8 @@
 //!
 //! | type | bound | tied to | invalidated by |
 //! |---|---|---|---|
-//! | 1 | again and again, each time under another key | its protection domain | a bind of no octets |
-//! | 2 | once, until it is invalidated | its protection domain and the queue pair that has bound it | either side |
+//! | 1 | repeatedly, each time under another key | its protection domain | a bind of no octets |
+//! | 2 | once, until invalidated | its protection domain and the binding queue pair | either side |
 //!
 //! Context: making and freeing: process. Binding: the transmitter's. RFC 5040, section 8.1.1.
 
