@@ -97,7 +97,6 @@ use crate::{
         Bind,
         StreamId, //
     },
-    odp::tx::PagingOut,
     queue::{
         cq::Cq,
         readq::InboundReads,
@@ -108,6 +107,7 @@ use crate::{
     stream::{
         rx::Rx,
         tx::{
+            paging::PagingOut,
             Tx,
             TxStream, //
         }, //
@@ -116,9 +116,12 @@ use crate::{
 
 mod idle;
 mod lifecycle;
+pub(crate) mod oob;
+mod paging;
 mod stream;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
+pub(crate) mod timer;
 mod verbs;
 
 use crate::stream::tx::coalescer::{
@@ -126,9 +129,9 @@ use crate::stream::tx::coalescer::{
     RxEvents, //
 };
 use lifecycle::LifecycleWord;
+use oob::OobSearch;
+use timer::TxTimer;
 
-use crate::cm::oob::qp::OobSearch;
-use crate::stream::tx::timer::TxTimer;
 pub(crate) use verbs::QpParts;
 
 /// Source of receive work requests.

@@ -65,7 +65,6 @@ use self::ports::{
 
 pub(crate) mod conn;
 pub(crate) mod ports;
-pub(crate) mod qp;
 
 /// The waiting queue pairs of a device.
 #[pin_data]

@@ -27,8 +27,10 @@ use crate::{
         Ended,
         StreamParams, //
     },
-    odp::tx::PagingOut,
-    stream::tx::TxStream, //
+    stream::tx::{
+        paging::PagingOut,
+        TxStream, //
+    }, //
 };
 
 use super::Qp;

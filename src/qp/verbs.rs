@@ -54,7 +54,6 @@ use crate::{
         MAX_IRD,
         MAX_ORD, //
     },
-    odp::tx::PagingOut,
     queue::{
         cq::Cq,
         readq::InboundReads,
@@ -62,7 +61,10 @@ use crate::{
     },
     stream::{
         rx::Rx,
-        tx::Tx, //
+        tx::{
+            paging::PagingOut,
+            Tx, //
+        }, //
     }, //
 };
 
@@ -74,6 +76,7 @@ use crate::{
     queue::rq::RecvQueue, //
 };
 
+use super::timer::FLUSH_PERIOD;
 use super::{
     lifecycle::{
         qp_state,
@@ -85,12 +88,9 @@ use super::{
     Receives,
     TxTimer, //
 };
-use crate::stream::tx::{
-    coalescer::{
-        DoorbellCoalescer,
-        RxEvents, //
-    },
-    timer::FLUSH_PERIOD, //
+use crate::stream::tx::coalescer::{
+    DoorbellCoalescer,
+    RxEvents, //
 };
 
 /// Parts of a queue pair, apart from its send queue.

@@ -66,16 +66,17 @@ use crate::{
 
 pub(crate) mod answers;
 pub(crate) mod fpdu;
+pub(crate) mod paging;
 pub(crate) mod recv;
 mod requests;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-use crate::odp::rx::Deferred;
 use fpdu::{
     Fpdu,
     FRONT_MAX, //
 };
+use paging::Deferred;
 
 use recv::Incoming;
 

@@ -89,11 +89,11 @@ use crate::{
 
 pub(crate) mod coalescer;
 mod pack;
+pub(crate) mod paging;
 mod schedule;
 mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
-pub(crate) mod timer;
 
 use pack::Failed;
 

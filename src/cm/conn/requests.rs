@@ -52,14 +52,16 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::oob::qp::OobConnect,
     device::{
         settings::MpaRevision,
         Device,
         MAX_IRD,
         MAX_ORD, //
     },
-    qp::Qp, //
+    qp::{
+        oob::OobConnect,
+        Qp, //
+    }, //
 };
 
 use super::{

@@ -55,17 +55,17 @@ use crate::{
     }, //
 };
 
+use super::paging::{
+    Lookup,
+    NotFound,
+    PayloadKey,
+    PayloadSource, //
+};
 use super::{
     Job,
     Outgoing,
     Source,
     TxStream, //
-};
-use crate::odp::tx::{
-    Lookup,
-    NotFound,
-    PayloadKey,
-    PayloadSource, //
 };
 
 /// Why the next FPDU of a message could not be packed.

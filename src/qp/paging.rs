@@ -13,12 +13,12 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-use crate::odp::rx::Fetched;
 use crate::qp::{
     Qp,
     PAGING_IN,
     PAGING_OUT, //
 };
+use crate::stream::rx::paging::Fetched;
 
 impl WorkItem<PAGING_IN> for Qp {
     type Pointer = Arc<Self>;
