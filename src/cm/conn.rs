@@ -4,8 +4,8 @@
 //!
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
 //! [`accept`], [`reject`]) and for queue pairs that know their peer ([`connect_oob`]). It exchanges
-//! the MPA start-up frames, hands the stream to the queue pair, ends it ([`Conn::close`],
-//! [`Conn::leave`], [`Conn::detach_qp`]) and raises the events of the iWARP connection manager.
+//! the MPA start-up frames, hands the stream to the queue pair, ends it ([`Connection::close`],
+//! [`Connection::leave`], [`Connection::detach_qp`]) and raises the events of the iWARP connection manager.
 //!
 //! # One actor per connection
 //!
@@ -25,7 +25,7 @@
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
 //!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
 //!   before `stream_ended` or `unbind`, which make the queue pair drop its reference, and in
-//!   [`Conn::detach_qp`].
+//!   [`Connection::detach_qp`].
 //! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
 //! The last reference must be dropped in process context, because that closes the socket: softirq
@@ -36,7 +36,7 @@
 //! # Locks
 //!
 //! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
-//! connection, and [`Conn::detach_qp`], which runs a step. No caller holds a lock of a queue pair
+//! connection, and [`Connection::detach_qp`], which runs a step. No caller holds a lock of a queue pair
 //! or a socket when it takes this mutex, so a step may call into both: actor > queue pair, actor >
 //! socket. The pending reply's mutex and the table's are innermost: no calls are made with them
 //! held. Socket callbacks take none of these; what they need is atomic or revocable. Events of the
@@ -45,15 +45,6 @@
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
-use iwarp::{
-    mpa::{
-        negotiate::Rtr,
-        start::RtrKinds,
-        Crc,
-        Markers, //
-    },
-    rdmap::Extensions, //
-};
 use kernel::{
     new_mutex,
     prelude::*,
@@ -99,7 +90,11 @@ use kernel_ext::{
 
 use crate::{
     device::Device,
-    qp::Qp, //
+    qp::Qp,
+    stream::connection::{
+        Close,
+        Connection, //
+    }, //
 };
 
 use self::{
@@ -135,47 +130,6 @@ pub(crate) use self::{
     },
     table::Conns, //
 };
-
-/// How a queue pair wants its stream to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Close {
-    /// Reset the stream at once.
-    Abort,
-    /// Send all octets that TCP accepted, then a FIN, and await the peer's FIN for a bounded time;
-    /// octets that arrive meanwhile still go to the queue pair (DDP-57, -62).
-    Graceful,
-}
-
-/// How a stream ended, as reported to its queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// The peer's FIN came between two FPDUs.
-    Graceful,
-    /// Reset, timed out, closed here at once, or the peer's FIN came inside an FPDU (MPA-30).
-    Lost,
-}
-
-/// The result of start-up.
-pub(crate) struct StreamParams {
-    /// Whether CRCs are generated and checked.
-    pub(crate) crc: Crc,
-    /// Whether the peer wants Markers in what this end sends.
-    pub(crate) markers: Markers,
-    /// How many Reads the peer may have outstanding.
-    pub(crate) ird: u16,
-    /// How many Reads this end may have outstanding.
-    pub(crate) ord: u16,
-    /// The ready-to-receive message that this end sends first.
-    pub(crate) send_rtr: Option<Rtr>,
-    /// The kinds of ready-to-receive message allowed as the peer's first FPDU; none if the peer's
-    /// first FPDU belongs to its ULP.
-    pub(crate) expect_rtr: RtrKinds,
-    /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
-    pub(crate) wait_first_fpdu: bool,
-    /// The extensions that both ends support; an out-of-band connect uses those of
-    /// [`Qp::extensions`].
-    pub(crate) extensions: Extensions,
-}
 
 /// One TCP connection.
 #[pin_data]
@@ -331,71 +285,10 @@ impl Conn {
         self.entry.device()
     }
 
-    /// Returns the socket, for the transmit task.
-    ///
-    /// Context: any; its methods state their own.
-    #[inline]
-    pub(crate) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Ends the stream for the queue pair. May be called again; [`Close::Abort`] after
-    /// [`Close::Graceful`] resets what is still open.
-    ///
-    /// Context: any.
-    pub(crate) fn close(self: &Arc<Self>, how: Close) {
-        match how {
-            Close::Abort => want(&self.wants.abort),
-            Close::Graceful => want(&self.wants.graceful),
-        }
-        self.kick();
-    }
-
-    /// Announces that the queue pair will close the stream in an orderly way once all posted work
-    /// is done. The wait for that is bounded.
-    ///
-    /// Context: any.
-    pub(crate) fn leave(self: &Arc<Self>) {
-        want(&self.wants.leaving);
-        self.kick();
-    }
-
-    /// Reports that the queue pair found the peer's first FPDU valid.
-    ///
-    /// Context: any.
-    pub(crate) fn first_fpdu(self: &Arc<Self>) {
-        want(&self.wants.first_fpdu);
-        self.kick();
-    }
-
-    /// Queues a step because the queue pair has processed its backlog, or it is this connection's
-    /// turn.
-    ///
-    /// Context: any.
-    pub(crate) fn look(self: &Arc<Self>) {
-        self.kick();
-    }
-
-    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
-    /// connection manager has all events that it waits for.
-    ///
-    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
-    /// so that the peer gets what was sent.
-    ///
-    /// Context: process; the caller holds no lock that [`Qp::bind`], [`Qp::attach`], [`Qp::unbind`]
-    /// or [`Qp::stream_ended`] take.
-    pub(crate) fn detach_qp(self: &Arc<Self>) {
-        want(&self.wants.orphan);
-        drop(self.take_qp());
-        // Waits for a running step, which has a reference to the queue pair of its own, and then
-        // acts on the request.
-        self.step();
-    }
-
     /// Queues a step, unless one is queued already.
     ///
     /// Context: any.
-    fn kick(self: &Arc<Self>) {
+    pub(in crate::cm) fn kick(self: &Arc<Self>) {
         // An item that is queued already will see what the caller has set.
         let _ = self
             .device()
@@ -450,6 +343,43 @@ impl Conn {
             }
             Route::Nobody => inbound.consume(inbound.available()),
         }
+    }
+}
+
+impl Connection for Conn {
+    #[inline]
+    fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    fn close(self: ArcBorrow<'_, Self>, how: Close) {
+        match how {
+            Close::Abort => want(&self.wants.abort),
+            Close::Graceful => want(&self.wants.graceful),
+        }
+        Arc::from(self).kick();
+    }
+
+    fn leave(self: ArcBorrow<'_, Self>) {
+        want(&self.wants.leaving);
+        Arc::from(self).kick();
+    }
+
+    fn first_fpdu(self: ArcBorrow<'_, Self>) {
+        want(&self.wants.first_fpdu);
+        Arc::from(self).kick();
+    }
+
+    fn processed(self: ArcBorrow<'_, Self>) {
+        Arc::from(self).kick();
+    }
+
+    fn detach_qp(self: ArcBorrow<'_, Self>) {
+        want(&self.wants.orphan);
+        drop(self.take_qp());
+        // Waits for a running step, which has a reference to the queue pair of its own, and then
+        // acts on the request.
+        Arc::from(self).step();
     }
 }
 

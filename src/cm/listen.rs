@@ -56,11 +56,14 @@ use kernel_ext::{
 
 use crate::{
     cm::conn::{
-        Close,
         Conn,
         HalfOpen, //
     },
     device::Device, //
+    stream::connection::{
+        Close,
+        Connection, //
+    },
 };
 
 use self::socket::{
@@ -334,7 +337,7 @@ impl Listener {
     /// Resets a pending connection.
     fn dismiss(&self, number: Option<u64>) {
         if let Some(conn) = number.and_then(|number| self.device.conns.find(number)) {
-            conn.close(Close::Abort);
+            conn.as_arc_borrow().close(Close::Abort);
         }
     }
 
@@ -379,7 +382,7 @@ impl Listener {
             waiting.next_held().and_then(|waiter| waiter.conn)
         };
         if let Some(conn) = next.and_then(|number| self.device.conns.find(number)) {
-            conn.look();
+            conn.kick();
         }
     }
 

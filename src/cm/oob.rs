@@ -2,7 +2,7 @@
 
 //! Out-of-band connect: the queue pairs of a device that await a connection without `rdma_cm`.
 //!
-//! Queue pairs register ([`OobWaiters::wait`]) and unregister ([`OobWaiter`]). While one waits at
+//! Queue pairs register and unregister through [`OobConnector`]. While one waits at
 //! an address, a listener is open there ([`crate::cm::listen`]). It admits only connections from
 //! the address of a peer that a queue pair waits for, and closes others before it reads an octet.
 //! The queue pair itself checks the Request (`qp`). Wrong PSNs are counted here by source address,
@@ -32,6 +32,7 @@ use kernel::{
     },
     sync::{
         Arc,
+        ArcBorrow,
         Mutex, //
     },
     time::{
@@ -46,7 +47,10 @@ use kernel_ext::net::{
 
 use crate::{
     cm::{
-        conn::plain,
+        conn::{
+            connect_oob,
+            plain, //
+        },
         listen::{
             self,
             Listener, //
@@ -55,6 +59,13 @@ use crate::{
     device::{
         gid,
         Device, //
+    },
+    qp::{
+        oob::{
+            OobConnect,
+            OobConnector, //
+        },
+        Qp, //
     }, //
 };
 
@@ -100,13 +111,6 @@ struct OobListener {
     users: usize,
     /// Held separately, because the setting may change meanwhile.
     _hold: PortHold,
-}
-
-/// The registration of a waiting queue pair, removed on drop.
-pub(crate) struct OobWaiter {
-    device: Arc<Device>,
-    key: (AddrPair, QpNumber),
-    addr: SockAddr,
 }
 
 impl OobWaiters {
@@ -158,39 +162,6 @@ impl OobWaiters {
     /// Releases the port of a device that is being removed.
     pub(crate) fn shut_down(&self) {
         self.inner.lock().hold = None;
-    }
-
-    /// Registers a queue pair that waits for its peer at an address of the device.
-    ///
-    /// # Errors
-    ///
-    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program uses
-    ///   the port, and others of TCP.
-    /// * `ENODEV` if the device is being removed.
-    /// * `ENOMEM`.
-    pub(crate) fn wait(device: &Arc<Device>, pair: &Pair, addr: SockAddr) -> Result<OobWaiter> {
-        let oob_waiters = &device.oob_waiters;
-        let key = (pair.addrs(), pair.local.number);
-        let node = RBTreeNode::new(key, (), GFP_KERNEL_ACCOUNT)?;
-        let peer = Peer {
-            wrong: WrongGuesses::default(),
-            users: 1,
-        };
-        let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
-        let mut inner = oob_waiters.inner.lock();
-        inner.hold_port(&oob_waiters.ports, device)?;
-        inner.get(&oob_waiters.ports, device, addr)?;
-        inner.waiting.insert(node);
-        match inner.peers.get_mut(&pair.remote.gid) {
-            // NO-OVERFLOW: far fewer queue pairs exist.
-            Some(peer) => peer.users = peer.users.saturating_add(1),
-            None => drop(inner.peers.insert(peer)),
-        }
-        Ok(OobWaiter {
-            device: device.clone(),
-            key,
-            addr,
-        })
     }
 
     /// Checks that a queue pair waits for the peer of a new connection.
@@ -278,13 +249,33 @@ impl OobWaitersInner {
     }
 }
 
-impl Drop for OobWaiter {
-    fn drop(&mut self) {
-        let mut inner = self.device.oob_waiters.inner.lock();
-        inner.waiting.remove(&self.key);
-        inner.put(self.addr);
-        let peer = self.key.0.remote;
-        if let Some(mut found) = inner.peers.find_mut(&peer) {
+impl OobConnector for Device {
+    fn wait(self: ArcBorrow<'_, Self>, pair: &Pair, addr: SockAddr) -> Result {
+        let device: Arc<Device> = self.into();
+        let oob_waiters = &device.oob_waiters;
+        let node = RBTreeNode::new(key(pair), (), GFP_KERNEL_ACCOUNT)?;
+        let peer = Peer {
+            wrong: WrongGuesses::default(),
+            users: 1,
+        };
+        let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
+        let mut inner = oob_waiters.inner.lock();
+        inner.hold_port(&oob_waiters.ports, &device)?;
+        inner.get(&oob_waiters.ports, &device, addr)?;
+        inner.waiting.insert(node);
+        match inner.peers.get_mut(&pair.remote.gid) {
+            // NO-OVERFLOW: far fewer queue pairs exist.
+            Some(peer) => peer.users = peer.users.saturating_add(1),
+            None => drop(inner.peers.insert(peer)),
+        }
+        Ok(())
+    }
+
+    fn end_wait(&self, pair: &Pair, addr: SockAddr) {
+        let mut inner = self.oob_waiters.inner.lock();
+        inner.waiting.remove(&key(pair));
+        inner.put(addr);
+        if let Some(mut found) = inner.peers.find_mut(&pair.remote.gid) {
             let users = found.get().users.saturating_sub(1);
             found.get_mut().users = users;
             if users == 0 {
@@ -292,6 +283,15 @@ impl Drop for OobWaiter {
             }
         }
     }
+
+    fn connect(self: ArcBorrow<'_, Self>, qp: &Arc<Qp>, connect: &OobConnect) -> Result {
+        connect_oob(self.into(), qp, connect)
+    }
+}
+
+/// Returns where the table of waiting queue pairs has this one.
+fn key(pair: &Pair) -> (AddrPair, QpNumber) {
+    (pair.addrs(), pair.local.number)
 }
 
 /// Holds a port in the namespace of a device.

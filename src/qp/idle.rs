@@ -12,12 +12,10 @@ use kernel::{
         atomic::Relaxed,
         Arc, //
     },
-    time::msecs_to_jiffies,
     workqueue::WorkItem, //
 };
 use kernel_ext::workqueue::{
     cancel_delayed,
-    enqueue_delayed,
     DelayedItem,
     OwnedQueue, //
 };
@@ -28,7 +26,7 @@ use super::{
 };
 
 /// How long a stream sends nothing before it counts as idle.
-const PERIOD_MILLIS: u32 = 1000;
+pub(super) const PERIOD_MILLIS: u32 = 1000;
 
 impl DelayedItem<IDLE> for Qp {
     fn queue(&self) -> &OwnedQueue {
@@ -48,25 +46,6 @@ impl WorkItem<IDLE> for Qp {
 }
 
 impl Qp {
-    /// Schedules an idle check by the transmit task.
-    ///
-    /// Context: any but hard interrupt; the running transmit task, with a stream that may send.
-    pub(crate) fn look_later(self: &Arc<Self>) {
-        // It fails only if a check is scheduled already.
-        let _ = enqueue_delayed::<Self, IDLE>(self.clone(), msecs_to_jiffies(PERIOD_MILLIS));
-    }
-
-    /// Returns whether an idle check is due, and clears the request.
-    #[inline]
-    pub(crate) fn is_to_look(&self) -> bool {
-        // Only the transmit task clears it.
-        if !self.idle_look.load(Relaxed) {
-            return false;
-        }
-        self.idle_look.store(false, Relaxed);
-        true
-    }
-
     /// Cancels the idle check, which refers to the queue pair. The transmit task schedules no
     /// other.
     pub(super) fn end_idle_look(self: &Arc<Self>) {

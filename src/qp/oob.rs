@@ -3,7 +3,7 @@
 //! The queue pair while it searches for its peer without `rdma_cm`.
 //!
 //! From RTR on the queue pair waits for a connection; from RTS on it also connects, again and again
-//! with growing pauses ([`conn::connect_oob`]). It is bound to one connection at a time, and
+//! with growing pauses ([`OobConnector::connect`]). It is bound to one connection at a time, and
 //! [`Bond`] is the state of that. The queue pair gets its stream for good only with the first
 //! octets after the start-up frames. After a failed start-up the search continues. Work requests
 //! posted meanwhile stay posted, and the first Send posted in RTS gives the search a time limit.
@@ -21,6 +21,7 @@ use iwarp::{
     mpa::negotiate::Depths,
     oob::{
         retry_timeout,
+        AddrPair,
         Announcement,
         Bond,
         Features,
@@ -39,7 +40,8 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::Relaxed,
-        Arc, //
+        Arc,
+        ArcBorrow, //
     },
     time::{
         msecs_to_jiffies,
@@ -64,26 +66,19 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::{
-        conn::{
-            self,
-            Close,
-            Conn,
-            StreamParams, //
-        },
-        oob::{
-            addrs_of,
-            OobWaiter,
-            OobWaiters, //
-        }, //
-    },
     device::{
         gid,
         MAX_ORD, //
+    },
+    stream::connection::{
+        is_same,
+        Close,
+        Connection,
+        StreamParams, //
     }, //
 };
 
-use crate::qp::{
+use super::{
     Attrs,
     Qp,
     FOR_EVER,
@@ -108,7 +103,62 @@ pub(crate) struct OobSearch {
     connect_at: Delta,
     /// When the search times out because of the first posted Send.
     deadline: Option<Delta>,
-    _waiting: OobWaiter,
+    _wait: OobWait,
+}
+
+/// What the search asks of the connection manager.
+pub(crate) trait OobConnector: Send + Sync {
+    /// Registers a queue pair that waits for its peer at an address of the device, until
+    /// [`OobConnector::end_wait`].
+    ///
+    /// # Errors
+    ///
+    /// * `EADDRNOTAVAIL` if the device does not have the address, `EADDRINUSE` if a program uses
+    ///   the port, and others of TCP.
+    /// * `ENODEV` if the device is being removed.
+    /// * `ENOMEM`.
+    fn wait(self: ArcBorrow<'_, Self>, pair: &Pair, addr: SockAddr) -> Result;
+
+    /// Ends a wait that has begun with this pair and address.
+    fn end_wait(&self, pair: &Pair, addr: SockAddr);
+
+    /// Connects to the peer of a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// * `EINVAL`: the queue pair no longer searches for that peer.
+    /// * `ENODEV`: the device is being removed.
+    /// * `EADDRNOTAVAIL` and others of TCP.
+    fn connect(self: ArcBorrow<'_, Self>, qp: &Arc<Qp>, connect: &OobConnect) -> Result;
+}
+
+/// The registration of a waiting queue pair, removed on drop.
+struct OobWait {
+    connector: Arc<dyn OobConnector>,
+    pair: Pair,
+    addr: SockAddr,
+}
+
+impl OobWait {
+    /// Registers a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`OobConnector::wait`].
+    fn begin(connector: &Arc<dyn OobConnector>, pair: Pair, addr: SockAddr) -> Result<Self> {
+        connector.as_arc_borrow().wait(&pair, addr)?;
+        Ok(Self {
+            connector: connector.clone(),
+            pair,
+            addr,
+        })
+    }
+}
+
+impl Drop for OobWait {
+    fn drop(&mut self) {
+        self.connector.end_wait(&self.pair, self.addr);
+    }
 }
 
 /// A connection attempt to make.
@@ -188,7 +238,7 @@ impl Qp {
     /// * `EOPNOTSUPP` if the administrator has disabled this.
     /// * `EINVAL` for an invalid destination, the queue pair itself, or an address of another
     ///   family than the device's; or if a required attribute of this transition is missing.
-    /// * Those of [`OobWaiters::wait`].
+    /// * Those of [`OobConnector::wait`].
     pub(crate) fn begin_oob(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
             return Err(EINVAL);
@@ -221,7 +271,7 @@ impl Qp {
         // TCP chooses the local port.
         let mut from = here;
         from.set_port(0);
-        let waiting = OobWaiters::wait(device, &pair, here)?;
+        let wait = OobWait::begin(&self.connector, pair, here)?;
         let oob = OobSearch {
             pair,
             from,
@@ -238,7 +288,7 @@ impl Qp {
             born: Instant::now(),
             connect_at: Delta::ZERO,
             deadline: None,
-            _waiting: waiting,
+            _wait: wait,
         };
         // Until the consumer sets the timeout, do not wait for a peer that has closed its half.
         self.retry_timeout.store(0, Relaxed);
@@ -290,7 +340,7 @@ impl Qp {
             }
         };
         if let Some(conn) = impostor {
-            conn.close(Close::Abort);
+            conn.as_arc_borrow().close(Close::Abort);
         }
         Ok(())
     }
@@ -324,7 +374,7 @@ impl Qp {
 impl Qp {
     /// Returns whether a connection may send its Request now: always with a connection manager,
     /// otherwise only if the attempt is still the bound one.
-    pub(crate) fn may_ask(&self, conn: &Conn) -> bool {
+    pub(crate) fn may_ask(&self, conn: &dyn Connection) -> bool {
         match &mut *self.oob.lock() {
             None => true,
             Some(oob) if oob.bond == Bond::Connecting && self.is_bound(conn) => {
@@ -335,13 +385,14 @@ impl Qp {
         }
     }
 
-    /// Returns whether the private data of a Reply is what this queue pair expects.
-    pub(crate) fn takes_reply(&self, conn: &Conn, private_data: &[u8]) -> bool {
+    /// Returns whether the private data of a Reply is what this queue pair expects from the peer at
+    /// these addresses.
+    pub(crate) fn takes_reply(&self, addrs: Result<AddrPair>, private_data: &[u8]) -> bool {
         match &mut *self.oob.lock() {
             None => true,
             Some(oob) => {
                 let theirs = Announcement::decode(private_data);
-                let (Ok(theirs), Ok(addrs)) = (theirs, addrs_of(conn.socket())) else {
+                let (Ok(theirs), Ok(addrs)) = (theirs, addrs) else {
                     return false;
                 };
                 oob.extensions = oob.pair.agree(&theirs);
@@ -352,27 +403,25 @@ impl Qp {
     }
 
     /// Binds a connection of the peer, replacing and resetting the bound one; returns the depths
-    /// and announcement to reply with.
+    /// and announcement to reply with. `check` says whether the peer's announcement fits a pair.
     ///
     /// # Errors
     ///
     /// `ECONNREFUSED` if this queue pair does not wait for that peer, `EBUSY` if its own attempt
-    /// takes precedence, `ENOTCONN` if the connection has gone.
+    /// takes precedence.
     pub(crate) fn accept_oob(
         &self,
-        conn: &Arc<Conn>,
+        conn: Arc<dyn Connection>,
         theirs: &Announcement,
+        check: impl FnOnce(&Pair) -> Result<(), Mismatch>,
     ) -> Result<(Depths, Announcement)> {
-        let addrs = addrs_of(conn.socket())?;
         let mut oob = self.oob.lock();
         let Some(oob) = &mut *oob else {
             return Err(ECONNREFUSED);
         };
-        let device = self.device();
-        let checked = device.oob_waiters.check_call(&oob.pair, &addrs, theirs);
-        checked.map_err(|mismatch| {
+        check(&oob.pair).map_err(|mismatch| {
             if mismatch == Mismatch::Limited {
-                device.stats.pairing_limited.inc();
+                self.device().stats.pairing_limited.inc();
             }
             ECONNREFUSED
         })?;
@@ -382,13 +431,13 @@ impl Qp {
         let old = {
             let mut inner = self.inner.lock();
             self.would(Event::BindSearch).map_err(|_| ECONNREFUSED)?;
-            inner.conn.replace(conn.clone())
+            inner.conn.replace(conn)
         };
         oob.bond = Bond::Accepting;
         oob.promised = Some(theirs.receive_psn);
         oob.extensions = oob.pair.agree(theirs);
         if let Some(old) = old {
-            old.close(Close::Abort);
+            old.as_arc_borrow().close(Close::Abort);
         }
         Ok((oob.depths, oob.pair.announcement()))
     }
@@ -406,7 +455,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if it does not search for that peer any more.
-    pub(crate) fn bind_oob(&self, conn: &Arc<Conn>, connect: &OobConnect) -> Result {
+    pub(crate) fn bind_oob(&self, conn: Arc<dyn Connection>, connect: &OobConnect) -> Result {
         let oob = self.oob.lock();
         let oob = oob.as_ref().ok_or(EINVAL)?;
         if oob.bond != Bond::Connecting || oob.pair.announcement() != connect.announcement {
@@ -417,7 +466,7 @@ impl Qp {
         if inner.conn.is_some() {
             return Err(EINVAL);
         }
-        inner.conn = Some(conn.clone());
+        inner.conn = Some(conn);
         Ok(())
     }
 
@@ -433,10 +482,10 @@ impl Qp {
     }
 
     /// Returns whether a connection is the bound one.
-    pub(crate) fn is_bound(&self, conn: &Conn) -> bool {
+    pub(crate) fn is_bound(&self, conn: &dyn Connection) -> bool {
         let inner = self.inner.lock();
         let bound = inner.conn.as_ref();
-        bound.is_some_and(|bound| core::ptr::eq(&**bound, conn))
+        bound.is_some_and(|bound| is_same(&**bound, conn))
     }
 }
 
@@ -454,7 +503,7 @@ impl Qp {
         };
         match due {
             Due::Connect(connect) => {
-                if let Err(error) = conn::connect_oob(self, &connect) {
+                if let Err(error) = self.connector.as_arc_borrow().connect(self, &connect) {
                     pr_debug!("attempt of queue pair {}: {:?}\n", self.number, error);
                     self.lose_oob();
                 }
@@ -479,23 +528,8 @@ impl Qp {
         self.transmit();
     }
 
-    /// Starts the time limit of what is posted for a peer that has closed its half.
-    ///
-    /// Context: the transmit task.
-    pub(crate) fn time_out_closed_peer(self: &Arc<Self>) {
-        if let Some(millis) = self.retry_timeout() {
-            self.look_after(millis);
-            // A task that ends the stream or destroys the queue pair may have cancelled the timer
-            // before it was set here. Both change the phase first, and setting the timer is a full
-            // barrier: either they cancel it, or this load sees the phase.
-            if !self.lifecycle().has_lost_peer() {
-                cancel_delayed::<Self, OOB>(self);
-            }
-        }
-    }
-
     /// Returns how long a Send waits, in milliseconds; [`None`] for no limit.
-    fn retry_timeout(&self) -> Option<u32> {
+    pub(super) fn retry_timeout(&self) -> Option<u32> {
         let millis = self.retry_timeout.load(Relaxed);
         (millis != FOR_EVER).then_some(millis)
     }
@@ -512,7 +546,7 @@ impl Qp {
     }
 
     /// Sets the timer, unless it is set already.
-    fn look_after(self: &Arc<Self>, millis: u32) {
+    pub(super) fn look_after(self: &Arc<Self>, millis: u32) {
         let delay = msecs_to_jiffies(millis);
         // On failure it is set already or about to run.
         let _ = enqueue_delayed::<Self, OOB>(self.clone(), delay);
@@ -579,7 +613,7 @@ mod tests {
             born: Instant::now(),
             connect_at: Delta::ZERO,
             deadline: None,
-            _waiting: OobWaiters::wait(qp.device(), &pair, here)?,
+            _wait: OobWait::begin(&qp.connector, pair, here)?,
         })
     }
 

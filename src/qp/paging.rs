@@ -13,12 +13,15 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-use crate::qp::{
+use super::{
     Qp,
     PAGING_IN,
     PAGING_OUT, //
 };
-use crate::stream::rx::paging::Fetched;
+use crate::stream::{
+    rx::paging::Fetched,
+    tx::paging::page_out, //
+};
 
 impl WorkItem<PAGING_IN> for Qp {
     type Pointer = Arc<Self>;
@@ -37,7 +40,7 @@ impl WorkItem<PAGING_IN> for Qp {
         }
         drop(fetched);
         // The end of the stream may be queued behind octets that were not consumed.
-        conn.look();
+        conn.as_arc_borrow().processed();
     }
 }
 
@@ -45,23 +48,8 @@ impl WorkItem<PAGING_OUT> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.page_out();
-    }
-}
-
-impl Qp {
-    /// Queues the work item that fetches memory for the receiver. Context: any.
-    pub(crate) fn enqueue_paging_in(self: &Arc<Self>) {
-        if let Some(queue) = self.device.paging.get() {
-            // If it is queued already, it will see the request.
-            let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
-        }
-    }
-
-    /// Queues the work item that fetches memory for the transmit task. Context: any.
-    pub(crate) fn enqueue_paging_out(self: &Arc<Self>) {
-        if let Some(queue) = self.device.paging.get() {
-            let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
+        if page_out(&this) {
+            this.transmit();
         }
     }
 }

@@ -22,14 +22,18 @@ use kernel::{
 use kernel_ext::rdma::types::AccessFlags;
 
 use crate::{
-    cm::conn::{
-        Conn,
-        Ended,
-        StreamParams, //
-    },
-    stream::tx::{
-        paging::PagingOut,
-        TxStream, //
+    stream::{
+        connection::{
+            is_same,
+            Connection,
+            Ended,
+            StreamParams, //
+        },
+        owner::StreamOwner,
+        tx::{
+            paging::PagingOut,
+            TxStream, //
+        }, //
     }, //
 };
 
@@ -41,22 +45,22 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
-    pub(crate) fn bind(&self, conn: &Arc<Conn>) -> Result {
+    pub(crate) fn bind(&self, conn: Arc<dyn Connection>) -> Result {
         let mut inner = self.inner.lock();
         self.would(Event::Bind)?;
         if inner.conn.is_some() {
             return Err(EISCONN);
         }
-        inner.conn = Some(conn.clone());
+        inner.conn = Some(conn);
         Ok(())
     }
 
     /// Unbinds the connection after a failed start-up, if it is still this one.
-    pub(crate) fn unbind(self: &Arc<Self>, conn: &Conn) {
+    pub(crate) fn unbind(self: &Arc<Self>, conn: &dyn Connection) {
         let dropped = {
             let mut inner = self.inner.lock();
             match &inner.conn {
-                Some(mine) if core::ptr::eq(&**mine, conn) => inner.conn.take(),
+                Some(mine) if is_same(&**mine, conn) => inner.conn.take(),
                 _ => None,
             }
         };
@@ -70,14 +74,18 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
-    pub(crate) fn attach(self: &Arc<Self>, conn: &Arc<Conn>, params: &StreamParams) -> Result {
+    pub(crate) fn attach(
+        self: &Arc<Self>,
+        conn: Arc<dyn Connection>,
+        params: &StreamParams,
+    ) -> Result {
         {
             let mut attrs = self.attrs.lock();
             let attach = Event::Attach {
                 wait_first_fpdu: params.wait_first_fpdu,
             };
             self.would(attach)?;
-            if !self.is_bound(conn) {
+            if !self.is_bound(&*conn) {
                 return Err(EINVAL);
             }
             self.sq.start(params.ord)?;
@@ -85,8 +93,8 @@ impl Qp {
             conn.socket().charge_to(&self.owner)?;
             conn.socket().open_window();
             let extensions = self.extensions(params);
-            let tx = TxStream::new(conn, params, extensions, &self.owner)?;
-            self.start_rx(conn, params, extensions)?;
+            let tx = TxStream::new(&conn, params, extensions, &self.owner)?;
+            self.start_rx(&conn, params, extensions)?;
             let _drop_outside_lock = self.inner.lock().tx.replace(tx);
             let send_immediate = extensions == Extensions::SendImmediate;
             self.send_immediate.store(send_immediate, Relaxed);

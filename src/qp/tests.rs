@@ -16,9 +16,17 @@ mod posting {
             MAX_ORD,
             MAX_QP_WR, //
         },
+        queue::cq::Cq,
+        stream::owner::{
+            event_of,
+            StreamOwner, //
+        },
         Riwarp, //
     };
-    use iwarp::lifecycle::QpPhase;
+    use iwarp::{
+        fault::Fault,
+        lifecycle::QpPhase, //
+    };
     use kernel_ext::{
         rdma::{
             bench::{

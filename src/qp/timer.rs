@@ -19,7 +19,6 @@ use kernel::{
             ArcHrTimerHandle,
             HrTimerCallback,
             HrTimerCallbackContext,
-            HrTimerPointer,
             HrTimerRestart,
             RelativeMode, //
         },
@@ -29,9 +28,10 @@ use kernel::{
 };
 use kernel_ext::sync::Next;
 
-use crate::qp::{
-    Qp,
-    Receives, //
+use super::Qp;
+use crate::stream::owner::{
+    Receives,
+    StreamOwner, //
 };
 
 /// State of the transmit timer.
@@ -64,20 +64,6 @@ impl HrTimerCallback for Qp {
 }
 
 impl Qp {
-    /// Arms the timer to run the transmit task after a delay, unless it is armed already.
-    ///
-    /// Context: process.
-    pub(crate) fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
-        if self.tx_timer_armed.xchg(true, Full) {
-            return;
-        }
-        if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
-            // The timer has fired; dropping the handle waits at most for the callback to return.
-            *last = None;
-            *last = Some(self.clone().start(after));
-        }
-    }
-
     /// Returns whether the timer is armed; the transmit task it starts sees what was posted before.
     pub(crate) fn tx_timer_is_armed(&self) -> bool {
         // ORDERING: the poster stores its request and then loads the flag; the timer clears the

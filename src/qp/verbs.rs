@@ -60,6 +60,15 @@ use crate::{
         sq::SendQueue, //
     },
     stream::{
+        lifecycle::{
+            qp_state,
+            LifecycleWord, //
+        },
+        owner::{
+            QpInner,
+            QpShared,
+            Receives, //
+        },
         rx::Rx,
         tx::{
             paging::PagingOut,
@@ -76,17 +85,14 @@ use crate::{
     queue::rq::RecvQueue, //
 };
 
-use super::timer::FLUSH_PERIOD;
 use super::{
-    lifecycle::{
-        qp_state,
-        LifecycleWord, //
+    oob::OobConnector,
+    timer::{
+        TxTimer,
+        FLUSH_PERIOD, //
     },
     Attrs,
-    Qp,
-    QpInner,
-    Receives,
-    TxTimer, //
+    Qp, //
 };
 use crate::stream::tx::coalescer::{
     DoorbellCoalescer,
@@ -101,6 +107,7 @@ pub(crate) struct QpParts {
     pub(crate) pd: Arc<Pd>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
+    pub(crate) connector: Arc<dyn OobConnector>,
     pub(crate) reservation: Reservation,
 }
 
@@ -124,49 +131,52 @@ impl Qp {
         device.qps.insert(|number| {
             Arc::pin_init(
                 pin_init!(Self {
-                    number,
+                    shared <- pin_init!(QpShared {
+                        number,
+                        user: parts.user,
+                        link: parts.link,
+                        device: device.clone(),
+                        pd: parts.pd,
+                        recv_cq: parts.recv_cq,
+                        receives: parts.receives,
+                        // iWARP's Idle is INIT to the verbs; programs expect that of an RNIC.
+                        lifecycle: LifecycleWord::new(),
+                        rights: Atomic::new(Access::ALL.bits().into()),
+                        peer_terminate: Atomic::new(0),
+                        inner <- new_spinlock_irq!(QpInner {
+                            conn: None,
+                            terminate: None,
+                            tx: None,
+                        }),
+                        idle_look: Atomic::new(false),
+                        _sender: NextCacheLine,
+                        sq <- sq,
+                        tx: SerialTask::new(Tx::default()),
+                        coalescer: DoorbellCoalescer::new(),
+                        tx_timer_armed: Atomic::new(false),
+                        _receiver: NextCacheLine,
+                        rx <- new_spinlock_bh!(Rx::default()),
+                        rx_events: RxEvents::new(),
+                        _rest: NextCacheLine,
+                        inbound_reads <- InboundReads::new(),
+                        paging_out <- new_spinlock_bh!(PagingOut::default()),
+                    }),
                     caps: parts.caps,
-                    user: parts.user,
-                    link: parts.link,
-                    device: device.clone(),
-                    pd: parts.pd,
-                    recv_cq: parts.recv_cq,
-                    receives: parts.receives,
-                    // iWARP's Idle is INIT to the verbs; programs expect that of an RNIC.
-                    lifecycle: LifecycleWord::new(),
                     send_immediate: Atomic::new(false),
                     retry_timeout: Atomic::new(0),
-                    rights: Atomic::new(Access::ALL.bits().into()),
-                    peer_terminate: Atomic::new(0),
                     last_wqe_raised: Atomic::new(false),
-                    attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
-                    modifying <- new_mutex!((), "Qp::modifying"),
-                    oob <- new_mutex!(None, "Qp::oob"),
-                    inner <- new_spinlock_irq!(QpInner {
-                        conn: None,
-                        terminate: None,
-                        tx: None,
-                    }),
-                    _sender: NextCacheLine,
-                    sq <- sq,
-                    tx: SerialTask::new(Tx::default()),
-                    coalescer: DoorbellCoalescer::new(),
-                    tx_timer_armed: Atomic::new(false),
                     flush_pause: Atomic::new(FLUSH_PERIOD),
-                    _receiver: NextCacheLine,
-                    rx <- new_spinlock_bh!(Rx::default()),
-                    rx_events: RxEvents::new(),
-                    _rest: NextCacheLine,
-                    inbound_reads <- InboundReads::new(),
+                    modifying <- new_mutex!((), "Qp::modifying"),
+                    attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
+                    connector: parts.connector,
+                    oob <- new_mutex!(None, "Qp::oob"),
                     timer <- HrTimer::new(),
                     tx_timer <- new_mutex!(TxTimer::Ready(None), "Qp::tx_timer"),
                     tx_work <- new_work!("Qp::tx_work"),
                     rx_work <- new_work!("Qp::rx_work"),
                     oob_work <- new_delayed_work!("Qp::oob_work"),
-                    paging_out <- new_spinlock_bh!(PagingOut::default()),
                     paging_in_work <- new_work!("Qp::paging_in_work"),
                     paging_out_work <- new_work!("Qp::paging_out_work"),
-                    idle_look: Atomic::new(false),
                     idle_work <- new_delayed_work!("Qp::idle_work"),
                     owner: pays,
                     _reservation: parts.reservation,
@@ -192,6 +202,7 @@ impl Qp {
             pd: bench.pd.clone(),
             recv_cq: cq.clone(),
             receives: Receives::Own(Arc::pin_init(RecvQueue::new(0, None)?, GFP_KERNEL)?),
+            connector: bench.device.clone(),
             reservation: bench.device.reserve(Resource::Qp)?,
         };
         let sq = SendQueue::new(entries, true, cq.clone(), Some(ring))?;
@@ -258,7 +269,7 @@ impl Qp {
         let actions = self.try_on(event)?;
         if actions.contains(Actions::DRAIN) {
             if let Some(conn) = self.conn() {
-                conn.leave();
+                conn.as_arc_borrow().leave();
             }
         }
         if actions.contains(Actions::END_SEARCH) {
@@ -288,7 +299,7 @@ impl Qp {
         };
         drop(oob);
         if let Some(conn) = conn {
-            conn.detach_qp();
+            conn.as_arc_borrow().detach_qp();
         }
         if !self.quiesce() {
             return Err(EINVAL);
@@ -352,20 +363,11 @@ impl Qp {
         self.end_tx_timer();
         let conn = self.inner.lock().conn.take();
         if let Some(conn) = conn {
-            conn.detach_qp();
+            conn.as_arc_borrow().detach_qp();
         }
         self.transmit_until_idle(|| ());
         self.end_idle_look();
         self.each_cq(|cq| cq.forget(self.link.id()));
         self.device.qps.remove(self.number);
-    }
-
-    /// Calls `f` with each completion queue, once if both are the same.
-    #[inline]
-    pub(super) fn each_cq(&self, f: impl Fn(&Cq)) {
-        f(self.sq.cq());
-        if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {
-            f(&self.recv_cq);
-        }
     }
 }

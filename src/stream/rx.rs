@@ -2,12 +2,12 @@
 
 //! The receiver: moves octets from TCP's receive queue to memory, and posts completions.
 //!
-//! TCP calls [`Qp::data_ready`] with a view of the octets that have arrived in order. A round
+//! The queue pair calls [`RxStream::receive`] with a view of the octets that have arrived in order. A round
 //! processes complete FPDUs only; an incomplete one stays in TCP, and so does what exceeds the byte
 //! budget. For each FPDU it checks, in this order, the CRC over all of it (MPA-20), the headers
 //! ([`iwarp::receiver`]) and the access rights, then copies the payload from the socket buffers to
 //! the consumer's pages. The round ends with one `consume`, one notification per completion queue
-//! and, if the peer needs an answer, a round of the transmit task ([`Qp::answer`]).
+//! and, if the peer needs an answer, a round of the transmit task ([`StreamOwner::answer`]).
 //!
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the receiver consumes and discards
 //! the rest of the stream, because a reset for unread data could destroy the Terminate.
@@ -16,11 +16,7 @@
 //! nothing.
 
 use iwarp::{
-    fault::{
-        ErrorClass,
-        Fault, //
-    },
-    lifecycle::FirstFailure,
+    fault::Fault,
     mpa::{
         self,
         negotiate::Rtr,
@@ -37,10 +33,7 @@ use iwarp::{
         check_tagged,
         Access, //
     },
-    terminate::{
-        Quoted,
-        Terminate, //
-    }, //
+    terminate::Quoted, //
 };
 use kernel::{
     prelude::*,
@@ -52,16 +45,9 @@ use kernel_ext::{
     sync::BhOff, //
 };
 
-use crate::{
-    cm::conn::{
-        Conn,
-        StreamParams, //
-    },
-    mem::{
-        mr::Region,
-        sge::RegionCache, //
-    },
-    qp::Qp, //
+use crate::mem::{
+    mr::Region,
+    sge::RegionCache, //
 };
 
 pub(crate) mod answers;
@@ -76,9 +62,18 @@ use fpdu::{
     Fpdu,
     FRONT_MAX, //
 };
-use paging::Deferred;
 
+use paging::Deferred;
 use recv::Incoming;
+
+use super::{
+    connection::{
+        is_same,
+        Connection,
+        StreamParams, //
+    },
+    owner::StreamOwner, //
+};
 
 /// Maximum number of octets that one round processes.
 const BUDGET: usize = 1024 * 1024;
@@ -94,7 +89,7 @@ pub(crate) struct Rx {
 
 /// The receive side of an attached stream.
 pub(crate) struct RxStream {
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) conn: Arc<dyn Connection>,
     pub(crate) receiver: Receiver,
     pub(crate) crc: Crc,
     /// The receive work request dequeued last.
@@ -161,8 +156,8 @@ impl Written {
 }
 
 /// One round of the receiver: its inputs, and its outcome.
-pub(crate) struct RxRound<'a, 'b> {
-    pub(crate) qp: &'a Arc<Qp>,
+pub(crate) struct RxRound<'a, 'b, Q> {
+    pub(crate) qp: &'a Arc<Q>,
     pub(crate) inbound: &'a mut Inbound<'b>,
     pub(crate) off: BhOff<'a>,
     pub(crate) outcome: RxOutcome,
@@ -174,7 +169,7 @@ pub(crate) struct RxOutcome {
     pub(crate) kick: bool,
     /// A completion was posted.
     pub(crate) completed: bool,
-    pub(crate) first_fpdu: Option<Arc<Conn>>,
+    pub(crate) first_fpdu: Option<Arc<dyn Connection>>,
     pub(crate) again: bool,
     /// Number of FPDUs accepted.
     pub(crate) fpdus: u64,
@@ -201,21 +196,20 @@ impl RxStream {
     }
 }
 
-impl Qp {
-    /// Attaches a stream to the receiver, which supports `extensions`.
+impl RxStream {
+    /// Creates the receive side of a stream, which supports `extensions`.
     ///
     /// Context: process.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn start_rx(
-        &self,
-        conn: &Arc<Conn>,
+    pub(crate) fn new(
+        conn: &Arc<dyn Connection>,
         params: &StreamParams,
         extensions: Extensions,
-    ) -> Result {
-        let stream = RxStream {
+    ) -> Result<KBox<Self>> {
+        let stream = Self {
             conn: conn.clone(),
             receiver: Receiver::new(extensions),
             crc: params.crc,
@@ -227,73 +221,33 @@ impl Qp {
             flow: Flow::Going,
             deferred: None,
         };
-        let stream = KBox::new(stream, GFP_KERNEL_ACCOUNT)?;
-        let _drop_outside_lock = self.rx.lock().stream.replace(stream);
-        Ok(())
+        Ok(KBox::new(stream, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Detaches the stream from the receiver; returns the cookie of the receive work request that
-    /// was being filled.
-    ///
-    /// Context: process.
-    pub(crate) fn stop_rx(&self) -> Option<u64> {
-        let stream = self.rx.lock().stream.take()?;
-        stream.incoming.begun()
+    /// Returns whether it is the stream of this connection.
+    pub(crate) fn is_of(&self, conn: &Arc<dyn Connection>) -> bool {
+        is_same(&*self.conn, &**conn)
     }
 
-    /// Processes the octets that have arrived.
-    ///
-    /// Context: softirq, or process with the socket locked.
-    pub(crate) fn data_ready(self: &Arc<Self>, inbound: &mut Inbound<'_>, off: BhOff<'_>) {
-        let mut round = RxRound::new(self, inbound, off);
-        match &mut off.lock(&self.rx).stream {
-            Some(stream) => stream.receive(&mut round),
-            // Discards the data of a stream that has ended.
-            None => round.inbound.consume(round.inbound.available()),
-        }
-        round.end();
-    }
-
-    /// Processes the octets that have arrived, if the stream belongs to `conn`. Ignores data that
-    /// arrives without a current stream.
-    ///
-    /// Context: as [`Qp::data_ready`].
-    pub(crate) fn more_from(
-        self: &Arc<Self>,
-        conn: &Arc<Conn>,
-        inbound: &mut Inbound<'_>,
-        off: BhOff<'_>,
-    ) {
-        let mut round = RxRound::new(self, inbound, off);
-        {
-            let mut rx = off.lock(&self.rx);
-            let stream = rx.stream.as_mut();
-            if let Some(stream) = stream.filter(|stream| Arc::ptr_eq(&stream.conn, conn)) {
-                stream.receive(&mut round);
-            }
-        }
-        round.end();
+    /// Returns the cookie of the receive work request that is being filled.
+    pub(crate) fn begun(&self) -> Option<u64> {
+        self.incoming.begun()
     }
 
     /// Returns whether the stream may end here: no message is incomplete (MPA-30).
     pub(crate) fn is_between_messages(&self) -> bool {
-        match &self.rx.lock().stream {
-            Some(stream) => stream.flow == Flow::Stopped || !stream.receiver.is_mid_message(),
-            None => true,
-        }
+        self.flow == Flow::Stopped || !self.receiver.is_mid_message()
     }
 
-    /// Handles the peer's Terminate (RDMAP-97, -133).
-    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
-        self.device().stats.terminates_received.inc();
-        self.set_peer_terminate(terminate.code);
-        self.peer_terminated(failure_of(terminate));
+    /// Returns whether an FPDU waits for its memory.
+    pub(crate) fn is_paging_in(&self) -> bool {
+        self.flow == Flow::Waiting
     }
 }
 
-impl<'a, 'b> RxRound<'a, 'b> {
+impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
     #[inline(always)]
-    pub(crate) fn new(qp: &'a Arc<Qp>, inbound: &'a mut Inbound<'b>, off: BhOff<'a>) -> Self {
+    pub(crate) fn new(qp: &'a Arc<Q>, inbound: &'a mut Inbound<'b>, off: BhOff<'a>) -> Self {
         Self {
             qp,
             inbound,
@@ -319,7 +273,7 @@ impl<'a, 'b> RxRound<'a, 'b> {
         let Self { qp, outcome, .. } = self;
         if let Some(conn) = outcome.first_fpdu {
             qp.allow_sending();
-            conn.first_fpdu();
+            conn.as_arc_borrow().first_fpdu();
         }
         if outcome.completed {
             qp.notify();
@@ -335,7 +289,7 @@ impl<'a, 'b> RxRound<'a, 'b> {
 
 impl RxStream {
     /// Processes complete FPDUs until the budget is used up.
-    pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_>) {
+    pub(crate) fn receive(&mut self, round: &mut RxRound<'_, '_, impl StreamOwner>) {
         let available = round.inbound.available();
         let mut pos = 0;
         // Stops where no length field is available: the usual end.
@@ -361,7 +315,11 @@ impl RxStream {
 
     /// Processes the FPDU at `pos`; returns its length, or [`None`] if it is incomplete or has to
     /// wait.
-    pub(crate) fn receive_one(&mut self, round: &mut RxRound<'_, '_>, pos: usize) -> Option<usize> {
+    pub(crate) fn receive_one(
+        &mut self,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        pos: usize,
+    ) -> Option<usize> {
         let mut front = [0; FRONT_MAX];
         let fpdu = Fpdu::at(round.inbound, pos, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
@@ -380,7 +338,7 @@ impl RxStream {
     #[cold]
     pub(crate) fn stop(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fault: Fault,
         fpdu: &Fpdu,
         header: &[u8],
@@ -397,7 +355,7 @@ impl RxStream {
     #[inline]
     pub(crate) fn accept(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         header: &[u8],
     ) -> Result<(), Stop> {
@@ -419,7 +377,7 @@ impl RxStream {
     #[inline(never)]
     fn accept_other(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         header: &[u8],
         segment: &Segment,
@@ -474,7 +432,7 @@ impl RxStream {
     #[inline(always)]
     fn place_write(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         segment: &TaggedSegment,
     ) -> Result<(), Stop> {
@@ -499,7 +457,7 @@ impl RxStream {
     }
 }
 
-impl<'b> RxRound<'_, 'b> {
+impl<'b, Q: StreamOwner> RxRound<'_, 'b, Q> {
     /// Checks the target of a Write segment, and calls `place(memory, offset, inbound)` while the
     /// region is accessible.
     #[inline(always)]
@@ -524,23 +482,15 @@ impl<'b> RxRound<'_, 'b> {
     }
 }
 
-/// Returns how the request that the peer's Terminate refuses completes.
-fn failure_of(terminate: &Terminate) -> FirstFailure {
-    match terminate.code.class() {
-        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => FirstFailure::RemoteAccess,
-        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
-            FirstFailure::RemoteInvalidRequest
-        }
-        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
-            FirstFailure::RemoteOperation
-        }
-    }
-}
-
 #[kernel::prelude::kunit_tests(riwarp_rx)]
 mod rounds {
     use super::*;
-    use iwarp::fault::ErrorCode;
+    use crate::stream::owner::failure_of;
+    use iwarp::{
+        fault::ErrorCode,
+        lifecycle::FirstFailure,
+        terminate::Terminate, //
+    };
 
     #[test]
     fn answers_are_not_unprompted() {

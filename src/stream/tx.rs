@@ -16,15 +16,12 @@
 //! * *send*: one call hands the batch to TCP by reference. It does not wait for buffer space: what
 //!   TCP does not accept stays in the batch, and `write_space` kicks the transmit task.
 //!
-//! Context: process; or softirq, to answer what has just been received ([`Qp::answer`]). RFC 5040,
+//! Context: process; or softirq, to answer what has just been received ([`StreamOwner::answer`]). RFC 5040,
 //! sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
 
 use iwarp::{
     ddp::Msn,
-    lifecycle::{
-        Event,
-        QpPhase, //
-    },
+    lifecycle::QpPhase,
     mpa::{
         self,
         marker::MarkerClock,
@@ -46,10 +43,7 @@ use iwarp::{
 use kernel::{
     prelude::*,
     sync::Arc,
-    time::{
-        delay::fsleep,
-        Delta, //
-    }, //
+    time::Delta, //
 };
 use kernel_ext::{
     mm::memcg::Memcg,
@@ -59,24 +53,15 @@ use kernel_ext::{
         SendHint,
         TxBatch, //
     },
-    sync::{
-        Next,
-        Ran, //
-    }, //
+    sync::Next, //
 };
 
 use crate::{
     abi::wr::SendWr,
-    cm::conn::{
-        Close,
-        Conn,
-        StreamParams, //
-    },
     mem::sge::{
         RegionCache,
         Slices, //
     },
-    qp::Qp,
     queue::{
         readq::InboundRead,
         sq::{
@@ -84,20 +69,30 @@ use crate::{
             TxMarks, //
         }, //
     },
-    stream::tx::coalescer::DoorbellAction, //
 };
 
 pub(crate) mod coalescer;
 mod pack;
 pub(crate) mod paging;
 mod schedule;
-mod send;
+pub(crate) mod send;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
 use pack::Failed;
-
 use send::TcpSender;
+
+use super::{
+    connection::{
+        Close,
+        Connection,
+        StreamParams, //
+    },
+    owner::{
+        QpShared,
+        StreamOwner, //
+    }, //
+};
 
 /// Length at which a batch is sent to TCP, in octets.
 const BATCH_LEN: usize = 64 * 1024;
@@ -113,7 +108,7 @@ pub(crate) struct Tx {
 
 /// The transmit side of an attached stream.
 pub(crate) struct TxStream {
-    conn: Arc<Conn>,
+    conn: Arc<dyn Connection>,
     batch: TxBatch,
     /// Octets of the stream put into batches so far.
     appended: u64,
@@ -222,164 +217,7 @@ enum Pause {
     Yield,
 }
 
-impl Qp {
-    /// Runs the transmit task in this context, or rearms it if it runs elsewhere.
-    ///
-    /// Context: process, no lock held.
-    pub(crate) fn transmit(self: &Arc<Self>) {
-        self.rounds(&mut TcpSender::Process);
-        self.notify();
-        self.watch_receives();
-    }
-
-    /// Handles a doorbell of a process that has posted requests.
-    ///
-    /// Context: process, no lock held.
-    pub(crate) fn doorbell(self: &Arc<Self>) {
-        // Some libraries ring for each request, even while sending is delayed.
-        match self.phase() {
-            QpPhase::Rts if self.tx_timer_is_armed() => return,
-            QpPhase::Error => self.watch_closely(),
-            QpPhase::Idle
-            | QpPhase::Waiting
-            | QpPhase::Rts
-            | QpPhase::Closing
-            | QpPhase::Terminate
-            | QpPhase::Gone => {}
-        }
-        match self.coalescer.on_doorbell(self.sq.taken(), &self.rx_events) {
-            DoorbellAction::Now => self.transmit(),
-            DoorbellAction::Delay(delay) => {
-                if !self.tx.rearm() {
-                    self.arm_tx_timer(delay);
-                }
-            }
-            DoorbellAction::Timed(begin) => {
-                self.transmit();
-                self.coalescer.doorbell_done(begin);
-            }
-        }
-    }
-
-    /// Runs the transmit task after a receive, without a thread switch if possible.
-    ///
-    /// Context: a callback of the stream's socket; no lock of the driver held.
-    pub(crate) fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
-        if !inbound.in_softirq() {
-            // This context processes the socket's backlog; it most likely is the transmit task
-            // itself.
-            return self.kick();
-        }
-        self.rounds(&mut TcpSender::Softirq(inbound));
-        self.notify();
-    }
-
-    /// Runs the transmit task until it is idle or the budget of the caller is used up; then the
-    /// work item continues.
-    fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
-        let mut left = sender.budget();
-        let ran = self.tx.run(|tx| {
-            let next = self.round(tx, sender);
-            left = left.saturating_sub(1);
-            if left == 0 {
-                Next::Yield
-            } else {
-                next
-            }
-        });
-        match ran {
-            Ran::Here | Ran::Elsewhere => {}
-            Ran::Yielded => self.enqueue_tx(),
-        }
-    }
-
-    /// Flushes all requests, drops the stream and resets the queues, before another context can run
-    /// the transmit task. Waits for another context that runs it, because that context may be in
-    /// the middle of either step. Returns whether the queues were reset; a new connection prevents
-    /// it.
-    ///
-    /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn quiesce(self: &Arc<Self>) -> bool {
-        let mut anew = false;
-        self.transmit_until_idle(|| anew = self.reset_queues());
-        // The work item notifies, so that no consumer is called back from within its own call.
-        self.enqueue_tx();
-        anew
-    }
-
-    /// Runs the transmit task until idle, waiting for another context that runs it first; calls
-    /// `last` before releasing it.
-    ///
-    /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
-        loop {
-            let ran = self.tx.run(|tx| {
-                let next = self.round(tx, &mut TcpSender::Process);
-                if next == Next::Done {
-                    last();
-                }
-                next
-            });
-            match ran {
-                Ran::Here => break,
-                Ran::Yielded => {}
-                Ran::Elsewhere => fsleep(Delta::from_micros(100)),
-            }
-        }
-    }
-
-    /// Rearms the running transmit task, or else queues its work item.
-    ///
-    /// Context: any.
-    pub(crate) fn kick(self: &Arc<Self>) {
-        if !self.tx.rearm() {
-            self.enqueue_tx();
-        }
-    }
-
-    fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {
-        match self.phase() {
-            QpPhase::Idle => {
-                // Drops the stream left by a reset. Dropping may sleep.
-                if sender.may_sleep() {
-                    tx.stream = None;
-                }
-                Next::Done
-            }
-            QpPhase::Waiting => {
-                if self.sq.has_posted() {
-                    self.hurry_oob();
-                }
-                Next::Done
-            }
-            QpPhase::Rts | QpPhase::Closing => {
-                let stream = self.take_new_tx(tx);
-                stream.map_or(Next::Done, |stream| stream.send_round(self, sender))
-            }
-            // Ending a stream may sleep, so the work item does it.
-            QpPhase::Terminate | QpPhase::Error | QpPhase::Gone if !sender.may_sleep() => {
-                Next::Yield
-            }
-            QpPhase::Terminate => {
-                if let Some(stream) = self.take_new_tx(tx) {
-                    stream.send_terminate(self);
-                }
-                self.on(Event::TerminateSent);
-                Next::Again
-            }
-            phase @ (QpPhase::Error | QpPhase::Gone) => {
-                // The connection outlives the transmit side of the stream.
-                self.take_new_tx(tx);
-                tx.stream = None;
-                if phase == QpPhase::Error {
-                    return self.flush_some();
-                }
-                self.forget_stream();
-                Next::Done
-            }
-        }
-    }
-
+impl QpShared {
     /// Returns [`Next::Again`] if the phase has changed to one that ends the stream.
     fn next_after_sending(&self) -> Next {
         match self.phase() {
@@ -398,7 +236,7 @@ impl TxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<Conn>,
+        conn: &Arc<dyn Connection>,
         params: &StreamParams,
         extensions: Extensions,
         owner: &Memcg,
@@ -445,7 +283,11 @@ impl TxStream {
     }
 
     /// Fills and sends batches until the queues are empty or the budget is used up.
-    fn send_round(&mut self, qp: &Arc<Qp>, sender: &mut TcpSender<'_, '_>) -> Next {
+    pub(crate) fn send_round(
+        &mut self,
+        qp: &Arc<impl StreamOwner>,
+        sender: &mut TcpSender<'_, '_>,
+    ) -> Next {
         for _ in 0..sender.budget() {
             let filled = self.fill(qp, sender.grow());
             if filled == Err(Pause::Starved) && self.batch.is_empty() {
@@ -471,7 +313,7 @@ impl TxStream {
                     Err(e) if e == EBUSY => return Next::Yield,
                     // The connection is gone; its callbacks report that.
                     Err(_) => {
-                        self.conn.close(Close::Abort);
+                        self.conn.as_arc_borrow().close(Close::Abort);
                         return qp.next_after_sending();
                     }
                 }
@@ -492,7 +334,7 @@ impl TxStream {
                 }
                 let done = || self.current.is_none() && qp.sq.is_idle() && !qp.inbound_reads.owes();
                 if phase == QpPhase::Closing && done() {
-                    self.conn.close(Close::Graceful);
+                    self.conn.as_arc_borrow().close(Close::Graceful);
                 }
                 return Next::Done;
             }
@@ -501,7 +343,7 @@ impl TxStream {
     }
 
     /// Frees spare memory if the stream is idle; else schedules another check.
-    fn look_for_idleness(&mut self, qp: &Arc<Qp>) {
+    fn look_for_idleness(&mut self, qp: &Arc<impl StreamOwner>) {
         match self.looked_at {
             Some(_) if !qp.is_to_look() => return,
             Some(before) if before == self.appended => {
@@ -516,7 +358,7 @@ impl TxStream {
     }
 
     /// Accounts for `octets` that TCP has accepted, and completes the requests that end in them.
-    fn sent(&mut self, qp: &Qp, octets: usize) {
+    fn sent(&mut self, qp: &QpShared, octets: usize) {
         let stats = &qp.device().stats;
         self.accepted += octets as u64;
         stats.tx_bytes.add(octets as u64);
@@ -532,7 +374,7 @@ impl TxStream {
 
     /// Fills the batch; the error says why it is shorter than [`BATCH_LEN`].
     #[inline]
-    fn fill(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Pause> {
+    fn fill(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) -> Result<(), Pause> {
         // The MULPDU follows the EMSS, from batch to batch.
         let emss = self.conn.socket().emss();
         if emss != self.emss {
@@ -563,7 +405,7 @@ impl TxStream {
 
     /// Handles a failure to pack the next FPDU of the current message.
     #[cold]
-    fn cannot_cut(&mut self, qp: &Arc<Qp>, failed: Failed) -> Pause {
+    fn cannot_cut(&mut self, qp: &Arc<impl StreamOwner>, failed: Failed) -> Pause {
         match failed {
             Failed::Local(slot, status) => {
                 self.current = None;
@@ -585,7 +427,7 @@ impl TxStream {
 
     /// Returns whether a cheap check finds nothing to send: the usual end of a round.
     #[inline]
-    fn has_nothing(&self, qp: &Qp) -> bool {
+    fn has_nothing(&self, qp: &QpShared) -> bool {
         self.rtr.is_none()
             && self.held.is_none()
             && !qp.inbound_reads.has_waiting()
@@ -593,13 +435,13 @@ impl TxStream {
     }
 
     #[inline(never)]
-    fn cut_last(&mut self, qp: &Arc<Qp>) -> Result<(), Failed> {
+    fn cut_last(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Failed> {
         self.cut(qp, Grow::Sleep)
     }
 
     /// Sends the Terminate after the FPDUs in the batch, and closes the connection.
     #[cold]
-    fn send_terminate(&mut self, qp: &Arc<Qp>) {
+    pub(crate) fn send_terminate(&mut self, qp: &Arc<impl StreamOwner>) {
         self.current = None;
         if let Some(terminate) = qp.take_terminate() {
             self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
@@ -620,6 +462,6 @@ impl TxStream {
                 Err(_) => break,
             }
         }
-        self.conn.close(Close::Graceful);
+        self.conn.as_arc_borrow().close(Close::Graceful);
     }
 }

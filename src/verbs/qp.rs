@@ -46,14 +46,14 @@ use crate::{
         MAX_QP_WR, //
     },
     mem::mr::Mr,
-    qp::{
-        Qp,
-        QpParts,
-        Receives, //
-    },
+    qp::{Qp, QpParts},
     queue::{
         rq::RecvQueue,
         sq::SendQueue, //
+    },
+    stream::owner::{
+        Receives,
+        StreamOwner, //
     },
     Riwarp, //
 };
@@ -126,6 +126,7 @@ impl QpOps for Qp {
             pd: init.pd,
             recv_cq: init.recv_cq,
             receives,
+            connector: device.clone(),
             reservation,
         };
         let qp = Self::assemble(&device, parts, sq)?;

@@ -88,9 +88,9 @@ use super::{
     },
     Conn,
     Route,
-    StreamParams,
     TIMER, //
 };
+use crate::stream::connection::StreamParams;
 
 /// State that only the steps of a connection touch.
 pub(in crate::cm) struct Actor {

@@ -5,6 +5,15 @@
 //!
 //! Context: process.
 
+use crate::stream::connection::StreamParams;
+use iwarp::{
+    mpa::{
+        start::RtrKinds,
+        Crc,
+        Markers, //
+    },
+    rdmap::Extensions, //
+};
 use kernel::time::{
     delay::fsleep,
     Delta, //
@@ -67,7 +76,7 @@ impl Started {
     pub(crate) fn new(device: &Arc<Device>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
         let conn = Conn::of_nobody(device, near)?;
         let started = Self(conn.clone());
-        qp.bind(&conn)?;
+        qp.bind(conn.clone())?;
         conn.qp.populate(BhRevocable::new(qp.clone()));
         Ok(started)
     }
@@ -144,7 +153,7 @@ impl ConnRig {
 
     /// Gives the queue pair its stream.
     pub(crate) fn open(&self, params: &StreamParams) -> Result {
-        self.qp.attach(&self.conn, params)?;
+        self.qp.attach(self.conn.clone(), params)?;
         self.conn.enter_stream();
         Ok(())
     }

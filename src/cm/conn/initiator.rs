@@ -53,8 +53,11 @@ use super::{
         Readable, //
     },
     stream::Open,
-    Conn,
-    StreamParams, //
+    Conn, //
+};
+use crate::{
+    cm::oob::addrs_of,
+    stream::connection::StreamParams, //
 };
 
 /// Time limits of the phases, in milliseconds.
@@ -100,7 +103,7 @@ impl Conn {
                 NextStep::Wait(ConnPhase::Connecting { initiator, request })
             }
             TcpState::Established | TcpState::CloseWait => match Inbox::new() {
-                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(self)) => {
+                Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(&**self)) => {
                     self.fail(actor, ECONNRESET)
                 }
                 Ok(inbox) => {
@@ -238,11 +241,11 @@ impl Conn {
         let Some(qp) = self.qp() else {
             return self.fail(actor, ECONNRESET);
         };
-        if !qp.takes_reply(self, private_data.of(inbox.octets())) {
+        if !qp.takes_reply(addrs_of(&self.socket), private_data.of(inbox.octets())) {
             self.device().stats.mpa_errors.inc();
             return self.fail(actor, EPROTO);
         }
-        if let Err(error) = qp.attach(self, &params) {
+        if let Err(error) = qp.attach(self.clone(), &params) {
             // MPA-46; revision 1 cannot express it.
             return match rules.peer_depths {
                 Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),

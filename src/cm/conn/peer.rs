@@ -18,6 +18,7 @@ mod peer {
         stream::Open,
         *, //
     };
+    use crate::stream::owner::StreamOwner;
     use crate::{
         device::stats::Stats,
         Riwarp, //
@@ -58,7 +59,7 @@ mod peer {
     fn of_two_faults_the_peer_hears_of_the_first() -> Result {
         const CONTROL: usize = 4;
         let rig = ConnRig::new()?;
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         rig.bench.device.queues.tx.flush();
         // Both faults are found before the transmit task runs.
         let ran = rig.qp.tx.run(|_| {
@@ -85,7 +86,7 @@ mod peer {
             ..QpAttr::default()
         };
         let reset = || Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE);
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         assert_eq!(reset(), Err(EINVAL));
         // The stream still works.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
@@ -108,7 +109,7 @@ mod peer {
     fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
         let rig = with_small_windows(ConnRig::new)?;
         let before = window(&rig.far);
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         // The next segment advertises it.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         eventually(|| window(&rig.far) >= 4 << 16)?;
@@ -126,7 +127,7 @@ mod peer {
     /// Makes a stream with more FPDUs pending than the receiver takes in one round.
     fn with_more_than_a_round() -> Result<ConnRig> {
         let rig = ConnRig::new()?;
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         let conn = rig.conn.clone();
         let mut left = FPDUS * WRITE.len();
         let mut octets = KVVec::with_capacity(left, GFP_KERNEL)?;

@@ -183,7 +183,7 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     let conn = Conn::new(dev.into(), socket, Actor::new(ConnPhase::Released))?;
     // Holds off steps until this call either fails or owes events.
     let mut actor = conn.actor.lock();
-    let bound = qp.bind(&conn);
+    let bound = qp.bind(conn.clone());
     conn.begin(&mut actor, qp, bound, &remote, |actor| {
         actor.begin_connecting(Some(id), initiator, request)
     })
@@ -196,18 +196,17 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
 /// * `EINVAL`: the queue pair no longer searches for that peer.
 /// * `ENODEV`: the device is being removed.
 /// * `EADDRNOTAVAIL` and others of TCP.
-pub(crate) fn connect_oob(qp: &Arc<Qp>, oob: &OobConnect) -> Result {
-    let device = qp.device();
-    let config = for_oob(config(device, Role::Initiator));
+pub(crate) fn connect_oob(device: Arc<Device>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
+    let config = for_oob(config(&device, Role::Initiator));
     let initiator = Initiator::new(config, oob.depths);
     let request = initiator.request(&oob.announcement.encode());
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
     let socket = Socket::new_tcp(&device.net()?, oob.from.family())?;
     socket.bind(&oob.from)?;
-    let conn = Conn::new(device.clone(), socket, Actor::new(ConnPhase::Released))?;
+    let conn = Conn::new(device, socket, Actor::new(ConnPhase::Released))?;
     let mut actor = conn.actor.lock();
-    let bound = qp.bind_oob(&conn, oob);
+    let bound = qp.bind_oob(conn.clone(), oob);
     conn.begin(&mut actor, qp.clone(), bound, &oob.to, |actor| {
         actor.begin_connecting(None, initiator, request)
     })
@@ -317,7 +316,7 @@ impl Conn {
             .accept(&asked.request, depths(param)?, param.private_data)
             .map_err(|_| EINVAL)?;
         let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
-        qp.bind(self)?;
+        qp.bind(self.clone())?;
         self.qp.populate(BhRevocable::new(qp));
         Ok((reply, accepted.rules, accepted.rtr))
     }

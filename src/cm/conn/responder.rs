@@ -74,8 +74,11 @@ use super::{
         Role, //
     },
     stream::Open,
-    Conn,
-    StreamParams, //
+    Conn, //
+};
+use crate::stream::{
+    connection::StreamParams,
+    owner::StreamOwner, //
 };
 
 /// An admitted connection whose Request is missing or held back; listeners limit their number.
@@ -392,7 +395,7 @@ impl Conn {
         // Attach before the Reply, so that what the Reply promises exists. The queue pair sends
         // nothing before the peer's first FPDU (MPA-9), so it cannot overtake the Reply.
         if qp
-            .attach(self, &StreamParams::responder(rules, rtr))
+            .attach(self.clone(), &StreamParams::responder(rules, rtr))
             .is_err()
         {
             return self.fail(actor, ECONNRESET);

@@ -32,7 +32,10 @@ use kernel_ext::{
     sync::BhOff, //
 };
 
-use crate::qp::Qp;
+use crate::{
+    qp::Qp,
+    stream::connection::Ended, //
+};
 
 use super::{
     actor::{
@@ -43,7 +46,6 @@ use super::{
     },
     is_wanted,
     Conn,
-    Ended,
     Route, //
 };
 
@@ -534,7 +536,7 @@ mod limits {
     /// Returns how often [`limit::OWED`] expires for a peer that has closed its half.
     fn times_owed(goes_on: bool) -> Result<u32> {
         let rig = ConnRig::new()?;
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         // A work request that was taken but is never delivered.
         rig.qp.sq.post(SendWr::default())?;
         let Taken::Wr(_) = rig.qp.sq.take(&mut SendWr::default()) else {

@@ -17,6 +17,7 @@ mod conn {
         },
         *, //
     };
+    use crate::stream::connection::StreamParams;
     use crate::{
         bench::polled,
         Riwarp, //
@@ -27,6 +28,12 @@ mod conn {
             Depths,
             Initiator, //
         }, //
+    };
+    use iwarp::{
+        mpa::{
+            Crc, //
+        },
+        rdmap::Extensions, //
     };
     use kernel::time::{
         delay::fsleep,
@@ -64,7 +71,7 @@ mod conn {
     fn room_between_two_owners() -> Result<bool> {
         let rig = ConnRig::new()?;
         let full = fill(&rig.conn.socket);
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
         rig.bench.device.queues.tx.flush();
         // TCP gets space before the queue pair receives callbacks.
@@ -111,7 +118,7 @@ mod conn {
     #[test]
     fn an_empty_send_with_immediate_of_the_kernel_is_immediate_data() -> Result {
         let rig = ConnRig::new()?;
-        rig.qp.attach(&rig.conn, &PARAMS)?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         let post = |id, imm: &[u8; 4], len, flags| {
             post_send_immediate::<Riwarp, _>(id, *imm, len, flags, |wrs| rig.qp.post_send(wrs))
         };
@@ -168,7 +175,7 @@ mod conn {
             extensions: Extensions::SendImmediate,
             ..PARAMS
         };
-        rig.qp.attach(&rig.conn, &params)?;
+        rig.qp.attach(rig.conn.clone(), &params)?;
         let post = |len| {
             let flags = SendFlags::SOLICITED;
             post_send_immediate::<Riwarp, _>(7, *b"abcd", len, flags, |wrs| rig.qp.post_send(wrs))
@@ -200,11 +207,20 @@ mod masked {
         actor::ConnPhase,
         *, //
     };
+    use crate::stream::connection::StreamParams;
     use crate::{
         bench::Bench,
         mem::mr::Mr,
         queue::cq::Cq,
         Riwarp, //
+    };
+    use iwarp::{
+        mpa::{
+            start::RtrKinds,
+            Crc,
+            Markers, //
+        },
+        rdmap::Extensions, //
     };
     use kernel_ext::{
         crc32c,
@@ -266,9 +282,9 @@ mod masked {
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let (near, far) = pair(Family::V4)?;
             let conn = Conn::new(bench.device.clone(), near, Actor::new(ConnPhase::Released))?;
-            qp.bind(&conn)?;
+            qp.bind(conn.clone())?;
             conn.qp.populate(BhRevocable::new(qp.clone()));
-            qp.attach(&conn, &PARAMS)?;
+            qp.attach(conn.clone(), &PARAMS)?;
             conn.enter_stream();
             Ok(Self {
                 conn,

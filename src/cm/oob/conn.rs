@@ -16,6 +16,7 @@ use kernel::{
 };
 use kernel_ext::sync::BhRevocable;
 
+use super::addrs_of;
 use crate::cm::conn::{
     actor::{
         Actor,
@@ -34,10 +35,10 @@ use crate::cm::conn::{
         Then, //
     },
     stream::Open,
-    Conn,
-    StreamParams, //
+    Conn, //
 };
 
+use crate::stream::connection::StreamParams;
 impl Conn {
     /// Finds the queue pair that a complete Request names, and accepts for it.
     pub(in crate::cm) fn meet(
@@ -77,7 +78,10 @@ impl Conn {
         let theirs = Announcement::decode(private_data).map_err(|_| ECONNREFUSED)?;
         let device = self.device();
         let qp = device.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
-        let (depths, ours) = qp.accept_oob(self, &theirs)?;
+        let addrs = addrs_of(&self.socket)?;
+        let (depths, ours) = qp.accept_oob(self.clone(), &theirs, |pair| {
+            device.oob_waiters.check_call(pair, &addrs, &theirs)
+        })?;
         self.qp.populate(BhRevocable::new(qp));
         let accepted = asked
             .responder
@@ -104,7 +108,7 @@ impl Conn {
                 let Some(qp) = self.qp() else {
                     return self.fail(actor, ECONNRESET);
                 };
-                if let Err(error) = qp.attach(self, &params) {
+                if let Err(error) = qp.attach(self.clone(), &params) {
                     return self.fail(actor, error);
                 }
                 self.device().stats.established.inc();

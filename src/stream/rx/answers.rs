@@ -24,16 +24,19 @@ use super::{
     RxStream,
     Stop, //
 };
-use crate::mem::sge::{
-    NotCopied,
-    Slice, //
+use crate::{
+    mem::sge::{
+        NotCopied,
+        Slice, //
+    },
+    stream::owner::StreamOwner, //
 };
 
 impl RxStream {
     /// Places a segment of a Read Response.
     pub(crate) fn place_response(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         segment: &TaggedSegment,
     ) -> Result<(), Stop> {
@@ -57,7 +60,7 @@ impl RxStream {
     /// Places the original value of an Atomic Response.
     pub(crate) fn take_atomic_response(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         response: Queued<AtomicResponse>,
     ) -> Result<(), Stop> {
         let (original, sink) = round.qp.sq.atomic_response(response)?;
@@ -80,7 +83,7 @@ pub(crate) struct PayloadPiece {
     pub(crate) len: usize,
 }
 
-impl RxRound<'_, '_> {
+impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     /// Copies octets from TCP into an element of a scatter/gather list.
     #[inline(always)]
     pub(crate) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {

@@ -32,12 +32,10 @@ use kernel::{
 };
 use kernel_ext::{
     mm::mem_map::Memory,
-    net::Inbound,
-    rdma::wr::WcStatus,
-    sync::BhOff, //
+    rdma::wr::WcStatus, //
 };
 
-use crate::stream::rx::{
+use super::{
     answers::PayloadPiece,
     fpdu::{
         Fpdu,
@@ -49,7 +47,6 @@ use crate::stream::rx::{
     Stop, //
 };
 use crate::{
-    cm::conn::Conn,
     device::context::PdId,
     mem::{
         mr::LocalUse,
@@ -59,7 +56,7 @@ use crate::{
         }, //
     },
     odp::mr::Wanted,
-    qp::Qp, //
+    stream::owner::StreamOwner, //
 };
 
 /// The deferred FPDU, the first in TCP's queue, and what was done for it.
@@ -157,56 +154,20 @@ impl RxStream {
     }
 }
 
-impl Qp {
-    /// Resumes the deferred FPDU, and then the stream, if it still belongs to `conn`. Returns the
-    /// range to fetch before that is possible.
-    ///
-    /// Context: process, the socket locked.
-    pub(crate) fn resume(
-        self: &Arc<Self>,
-        conn: &Arc<Conn>,
-        inbound: &mut Inbound<'_>,
-        fetched: Option<&Fetched>,
-    ) -> Option<Wanted> {
-        let wanted = BhOff::run(|off| {
-            let mut round = RxRound::new(self, inbound, off);
-            let wanted = {
-                let mut rx = off.lock(&self.rx);
-                let stream = rx.stream.as_mut().filter(|stream| {
-                    stream.flow == Flow::Waiting && Arc::ptr_eq(&stream.conn, conn)
-                })?;
-                stream.go_on(&mut round, fetched)
-            };
-            round.end();
-            Some(wanted)
-        })?;
-        if wanted.is_none() {
-            // Processes the data that follows. The lock was released, so the stream may be another
-            // one by now.
-            BhOff::run(|off| self.more_from(conn, inbound, off));
-        }
-        wanted
-    }
-
-    /// Returns whether an FPDU waits for its memory.
-    pub(crate) fn is_paging_in(&self) -> bool {
-        let rx = self.rx.lock();
-        rx.stream
-            .as_ref()
-            .is_some_and(|stream| stream.flow == Flow::Waiting)
-    }
-}
-
 impl RxStream {
     /// Suspends the receiver until the memory of the first FPDU in TCP's queue is fetched.
     #[cold]
-    pub(crate) fn wait_for_memory(&mut self, qp: &Arc<Qp>) {
+    pub(crate) fn wait_for_memory(&mut self, qp: &Arc<impl StreamOwner>) {
         self.flow = Flow::Waiting;
         qp.enqueue_paging_in();
     }
 
     /// Finishes the deferred FPDU and consumes it; returns the range it still needs, if any.
-    fn go_on(&mut self, round: &mut RxRound<'_, '_>, fetched: Option<&Fetched>) -> Option<Wanted> {
+    pub(crate) fn go_on(
+        &mut self,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        fetched: Option<&Fetched>,
+    ) -> Option<Wanted> {
         let mut front = [0; FRONT_MAX];
         self.flow = Flow::Going;
         let fpdu = Fpdu::at(round.inbound, 0, &mut front)?;
@@ -232,7 +193,7 @@ impl RxStream {
 
     fn finish(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         deferred: &mut Deferred,
         fetched: Option<&Fetched>,
@@ -289,7 +250,7 @@ impl RxStream {
 
     fn finish_write(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         segment: &TaggedSegment,
         fetched: Option<&Fetched>,
@@ -324,7 +285,7 @@ impl RxStream {
     }
 }
 
-impl RxRound<'_, '_> {
+impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     /// Places octets in a part of a scatter/gather list.
     fn place_piece(
         &mut self,

@@ -16,6 +16,7 @@ use iwarp::{
         SendExtra, //
     },
     receiver::{
+        QueueRoom,
         Queued,
         SendSegment, //
     }, //
@@ -46,7 +47,11 @@ use crate::{
             Slices, //
         }, //
     },
-    qp::Qp, //
+    stream::owner::{
+        QpShared,
+        Receives,
+        StreamOwner, //
+    }, //
 };
 
 /// A receive work request, filled in place.
@@ -92,7 +97,7 @@ impl RxStream {
     /// Places a segment of a Send.
     pub(crate) fn place_send(
         &mut self,
-        round: &mut RxRound<'_, '_>,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
         segment: &SendSegment,
     ) -> Result<(), Stop> {
@@ -137,10 +142,10 @@ impl RxStream {
     /// (EXT-66).
     pub(crate) fn take_immediate(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         queued: Queued<Immediate>,
     ) -> Result<(), Fault> {
-        let immediate = queued.admit(qp.receive_room())?;
+        let immediate = queued.admit(receive_room(qp))?;
         let wr = &mut self.incoming.wr;
         take_wr(qp, wr)?;
         let immediate_value = immediate_value(immediate.data);
@@ -167,7 +172,7 @@ impl Incoming {
     #[inline(always)]
     pub(crate) fn deliver(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         placement: SendPlacement,
         segment: &SendSegment,
     ) -> Result<(), Fault> {
@@ -199,7 +204,7 @@ impl Incoming {
     }
 
     /// Completes the receive work request of a Send with an error; returns `fault`.
-    pub(crate) fn refuse(&mut self, qp: &Qp, status: WcStatus, fault: Fault) -> Fault {
+    pub(crate) fn refuse(&mut self, qp: &QpShared, status: WcStatus, fault: Fault) -> Fault {
         self.progress = None;
         complete_receive(qp, self.wr.id, Received::failed(status));
         fault
@@ -209,7 +214,7 @@ impl Incoming {
     /// is still unchecked: for a list of one element and a Send of one segment, placing checks it.
     pub(crate) fn begin(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         cache: &mut RegionCache,
         segment: &SendSegment,
     ) -> Result<bool, Fault> {
@@ -233,8 +238,12 @@ impl Incoming {
 }
 
 /// Dequeues a receive work request.
-fn take_wr(qp: &Qp, wr: &mut RecvWr) -> Result<(), Fault> {
-    match qp.take_receive(wr) {
+fn take_wr(qp: &QpShared, wr: &mut RecvWr) -> Result<(), Fault> {
+    let taken = match &qp.receives {
+        Receives::Own(queue) => queue.take(wr),
+        Receives::Shared(srq) => srq.take(wr),
+    };
+    match taken {
         Some(Ok(())) => Ok(()),
         Some(Err(bad)) => {
             complete_receive(qp, bad.id, Received::failed(bad.status));
@@ -244,7 +253,20 @@ fn take_wr(qp: &Qp, wr: &mut RecvWr) -> Result<(), Fault> {
     }
 }
 
-fn complete_receive(qp: &Qp, id: u64, received: Received) {
+/// Returns whether a receive work request is posted.
+fn receive_room(qp: &QpShared) -> QueueRoom {
+    let posted = match &qp.receives {
+        Receives::Own(queue) => queue.holds(1),
+        Receives::Shared(srq) => srq.has_request(),
+    };
+    if posted {
+        QueueRoom::Free
+    } else {
+        QueueRoom::Full
+    }
+}
+
+fn complete_receive(qp: &QpShared, id: u64, received: Received) {
     let origin = qp.origin();
     qp.recv_cq().post(&Completion {
         id,

@@ -18,19 +18,19 @@ use iwarp::{
 
 use super::RxStream;
 use crate::{
-    qp::Qp,
     queue::readq::{
         InboundAtomic,
         InboundRead,
         InboundRequest, //
-    }, //
+    },
+    stream::owner::QpShared, //
 };
 
 impl RxStream {
     /// Checks and queues a Read Request; a Terminate would quote its headers.
     pub(crate) fn take_read_request(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         queued: Queued<ReadRequest>,
         quoted: Option<Quoted>,
     ) -> Result<(), Fault> {
@@ -60,7 +60,7 @@ impl RxStream {
     /// Checks and queues an Atomic Request, likewise.
     pub(crate) fn take_atomic_request(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         queued: Queued<AtomicRequest>,
         quoted: Option<Quoted>,
     ) -> Result<(), Fault> {
@@ -81,7 +81,7 @@ impl RxStream {
     }
 }
 
-impl Qp {
+impl QpShared {
     fn put_request(&self, request: InboundRequest) -> Result<(), Fault> {
         // Only this receiver adds requests, so the room found before still exists.
         if self.inbound_reads.put(request) {

@@ -19,6 +19,10 @@ mod streams {
         },
         queue::cq::Cq, //
     };
+    use crate::{
+        cm::conn::Conn,
+        qp::Qp, //
+    };
     use iwarp::{
         order::SendPlacement,
         receiver::SendSegment, //
@@ -121,7 +125,7 @@ mod streams {
         /// Makes a connection the one of the stream.
         fn start(&self, which: usize) -> Result {
             self.qp
-                .start_rx(&self.ours[which], &PARAMS, Extensions::Rfc7306)
+                .start_rx(&self.connection(which), &PARAMS, Extensions::Rfc7306)
         }
 
         /// Sends octets through a connection, and waits until they have arrived.
@@ -179,15 +183,19 @@ mod streams {
         fn is_of(&self, which: usize) -> bool {
             let rx = self.qp.rx.lock();
             rx.stream.as_ref().is_some_and(|stream| {
-                Arc::ptr_eq(&stream.conn, &self.ours[which]) && stream.flow == Flow::Going
+                stream.is_of(&self.connection(which)) && stream.flow == Flow::Going
             })
+        }
+
+        fn connection(&self, which: usize) -> Arc<dyn Connection> {
+            self.ours[which].clone()
         }
 
         /// Resumes the deferred Send.
         fn resume(&self) {
             let wanted = self.ours[0]
                 .socket()
-                .with_inbound(|inbound| self.qp.resume(&self.ours[0], inbound, None));
+                .with_inbound(|inbound| self.qp.resume(&self.connection(0), inbound, None));
             assert!(wanted.is_none());
         }
     }
@@ -233,7 +241,7 @@ mod streams {
         assert!(rig.is_of(1));
         assert_eq!(rig.left(0), FPDU);
         // The new connection starts with the first MSN.
-        rig.qp.bind(&rig.ours[1])?;
+        rig.qp.bind(rig.connection(1))?;
         rig.say(1, &send(1))?;
         rig.work();
         assert!(rig.received(2));
@@ -246,7 +254,7 @@ mod streams {
     #[test]
     fn work_that_is_left_of_an_old_stream_takes_nothing_of_a_new_connection() -> Result {
         let rig = RxRig::new()?;
-        rig.qp.bind(&rig.ours[1])?;
+        rig.qp.bind(rig.connection(1))?;
         rig.say(1, &send(1))?;
         // The start-up is not finished: the queue pair has no stream, or still the old one.
         rig.work();

@@ -48,7 +48,6 @@ use crate::{
         NotCopied,
         Slices, //
     },
-    qp::Qp,
     queue::{
         readq::InboundRead,
         sq::Slot, //
@@ -56,6 +55,7 @@ use crate::{
 };
 
 use super::paging::{
+    found_or_wanted,
     Lookup,
     NotFound,
     PayloadKey,
@@ -67,6 +67,7 @@ use super::{
     Source,
     TxStream, //
 };
+use crate::stream::owner::StreamOwner;
 
 /// Why the next FPDU of a message could not be packed.
 pub(super) enum Failed {
@@ -83,7 +84,7 @@ pub(super) enum Failed {
 impl TxStream {
     /// Segments and packs the next FPDU of the current message.
     #[inline]
-    pub(super) fn cut(&mut self, qp: &Arc<Qp>, grow: Grow) -> Result<(), Failed> {
+    pub(super) fn cut(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) -> Result<(), Failed> {
         let Self {
             current: Some(current),
             plan,
@@ -161,8 +162,8 @@ impl TxStream {
 }
 
 /// Packs one FPDU into a batch.
-struct Packer<'a> {
-    qp: &'a Arc<Qp>,
+struct Packer<'a, Q> {
+    qp: &'a Arc<Q>,
     plan: &'a Plan,
     source: &'a Source,
     slices: &'a Slices,
@@ -171,14 +172,14 @@ struct Packer<'a> {
     markers: &'a Option<MarkerClock>,
 }
 
-impl Packer<'_> {
+impl<Q: StreamOwner> Packer<'_, Q> {
     /// Packs an FPDU whose payload was absent: uses the fetched copy, or requests the fetch. The
     /// caller has just tried without the copy, which checked that the peer may read the source
     /// (RDMAP-165), under the key used for the fetch.
     #[cold]
     fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
         let offset = place.offset;
-        let lookup = self.qp.found_or_wanted(place, || match self.source {
+        let lookup = found_or_wanted(self.qp, place, || match self.source {
             Source::Remote(InboundRead {
                 request,
                 source: Some(region),

@@ -29,7 +29,6 @@ use kernel::{
 use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
-    cm::conn::Conn,
     mem::{
         mr::{
             LocalUse,
@@ -41,11 +40,20 @@ use crate::{
         }, //
     },
     odp::mr::Wanted,
-    qp::Qp,
     queue::readq::{
         Epoch,
         InboundAtomic,
         InboundRequest, //
+    },
+    stream::{
+        connection::{
+            is_same,
+            Connection, //
+        },
+        owner::{
+            QpShared,
+            StreamOwner, //
+        }, //
     }, //
 };
 
@@ -74,7 +82,7 @@ pub(crate) enum Need {
 
 /// Names the payload of one FPDU.
 pub(crate) struct PayloadKey {
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) conn: Arc<dyn Connection>,
     /// Position of the FPDU in the stream.
     pub(crate) position: u64,
     /// Offset of the payload in the message.
@@ -86,7 +94,7 @@ pub(crate) struct PayloadKey {
 impl PayloadKey {
     /// Returns whether this payload includes all of `other`.
     fn covers(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.conn, &other.conn)
+        is_same(&*self.conn, &*other.conn)
             && (self.position, self.offset) == (other.position, other.offset)
             && self.len >= other.len
     }
@@ -123,109 +131,109 @@ pub(crate) enum Lookup {
     NoMemory,
 }
 
-impl Qp {
-    /// Looks up a fetched payload. If it is missing, has the work item fetch it from `origin()`,
-    /// unless the work item is busy.
-    pub(crate) fn found_or_wanted(
-        self: &Arc<Self>,
-        place: PayloadKey,
-        origin: impl FnOnce() -> PayloadSource,
-    ) -> Lookup {
-        let _drop_outside_lock;
-        let mut state = self.paging_out.lock();
+/// Looks up a fetched payload. If it is missing, has the work item fetch it from `origin()`,
+/// unless the work item is busy.
+pub(super) fn found_or_wanted(
+    qp: &Arc<impl StreamOwner>,
+    place: PayloadKey,
+    origin: impl FnOnce() -> PayloadSource,
+) -> Lookup {
+    let _drop_outside_lock;
+    let mut state = qp.paging_out.lock();
+    match core::mem::take(&mut *state) {
+        PagingOut::Found(found) if found.place.covers(&place) => {
+            drop(state);
+            return match found.octets {
+                Ok(octets) => Lookup::FetchedPayload(octets),
+                Err(why) => Lookup::Failed(why),
+            };
+        }
+        busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
+        stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
+            _drop_outside_lock = stale;
+            let Ok(origin) = KBox::new(origin(), GFP_ATOMIC) else {
+                return Lookup::NoMemory;
+            };
+            *state = PagingOut::Wanted(Need::Payload(place, origin));
+            qp.enqueue_paging_out();
+        }
+    }
+    Lookup::Wanted
+}
+
+/// Has the work item carry out an atomic operation, now or later.
+pub(super) fn want_atomic(qp: &Arc<impl StreamOwner>, atomic: InboundAtomic) {
+    let epoch = qp.inbound_reads.epoch();
+    let _drop_outside_lock;
+    let mut state = qp.paging_out.lock();
+    if let PagingOut::Idle | PagingOut::Found(_) = &*state {
+        let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
+        _drop_outside_lock = core::mem::replace(&mut *state, wanted);
+        qp.enqueue_paging_out();
+        return;
+    }
+    drop(state);
+    // The work item is busy, and runs the transmit task again afterwards.
+    qp.inbound_reads
+        .put_back(epoch, InboundRequest::Atomic(atomic));
+}
+
+/// Fetches what the transmit task waits for; returns whether the transmit task can go on.
+///
+/// Context: process; takes as long as page faults do.
+pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
+    let need = {
+        let mut state = qp.paging_out.lock();
+        match core::mem::replace(&mut *state, PagingOut::Busy) {
+            PagingOut::Wanted(need) => need,
+            other => {
+                *state = other;
+                return false;
+            }
+        }
+    };
+    qp.device().stats.tx_page_waits.inc();
+    let mut fault = None;
+    let result = match need {
+        Need::Payload(place, origin) => {
+            let octets = qp.fetch(&place, &origin);
+            PagingOut::Found(FetchedPayload { place, octets })
+        }
+        Need::Atomic(atomic, epoch) => {
+            match qp.operate_paged(&atomic) {
+                Ok(original) => {
+                    let identifier = atomic.request.identifier;
+                    let answer = AtomicResponse {
+                        identifier,
+                        original,
+                    };
+                    qp.inbound_reads
+                        .put_back(epoch, InboundRequest::Answer(answer));
+                }
+                Err(why) => fault = Some(Terminate::for_fault(why, atomic.quoted.as_ref())),
+            }
+            PagingOut::Idle
+        }
+    };
+    // Dropped outside the lock, because it may hold the last reference to its connection.
+    let outdated = {
+        let mut state = qp.paging_out.lock();
         match core::mem::take(&mut *state) {
-            PagingOut::Found(found) if found.place.covers(&place) => {
-                drop(state);
-                return match found.octets {
-                    Ok(octets) => Lookup::FetchedPayload(octets),
-                    Err(why) => Lookup::Failed(why),
-                };
+            PagingOut::Busy => {
+                *state = result;
+                None
             }
-            busy @ (PagingOut::Busy | PagingOut::Outdated | PagingOut::Wanted(_)) => *state = busy,
-            stale @ (PagingOut::Idle | PagingOut::Found(_)) => {
-                _drop_outside_lock = stale;
-                let Ok(origin) = KBox::new(origin(), GFP_ATOMIC) else {
-                    return Lookup::NoMemory;
-                };
-                *state = PagingOut::Wanted(Need::Payload(place, origin));
-                self.enqueue_paging_out();
-            }
+            _ => Some(result),
         }
-        Lookup::Wanted
+    };
+    if let (None, Some(terminate)) = (&outdated, fault) {
+        qp.terminate(terminate);
     }
+    drop(outdated);
+    true
+}
 
-    /// Has the work item carry out an atomic operation, now or later.
-    pub(crate) fn want_atomic(self: &Arc<Self>, atomic: InboundAtomic) {
-        let epoch = self.inbound_reads.epoch();
-        let _drop_outside_lock;
-        let mut state = self.paging_out.lock();
-        if let PagingOut::Idle | PagingOut::Found(_) = &*state {
-            let wanted = PagingOut::Wanted(Need::Atomic(atomic, epoch));
-            _drop_outside_lock = core::mem::replace(&mut *state, wanted);
-            self.enqueue_paging_out();
-            return;
-        }
-        drop(state);
-        // The work item is busy, and runs the transmit task again afterwards.
-        self.inbound_reads
-            .put_back(epoch, InboundRequest::Atomic(atomic));
-    }
-
-    /// Fetches what the transmit task waits for, then runs the transmit task.
-    ///
-    /// Context: process; takes as long as page faults do.
-    pub(crate) fn page_out(self: &Arc<Self>) {
-        let need = {
-            let mut state = self.paging_out.lock();
-            match core::mem::replace(&mut *state, PagingOut::Busy) {
-                PagingOut::Wanted(need) => need,
-                other => {
-                    *state = other;
-                    return;
-                }
-            }
-        };
-        self.device().stats.tx_page_waits.inc();
-        let mut fault = None;
-        let result = match need {
-            Need::Payload(place, origin) => {
-                let octets = self.fetch(&place, &origin);
-                PagingOut::Found(FetchedPayload { place, octets })
-            }
-            Need::Atomic(atomic, epoch) => {
-                match self.operate_paged(&atomic) {
-                    Ok(original) => {
-                        let identifier = atomic.request.identifier;
-                        let answer = AtomicResponse {
-                            identifier,
-                            original,
-                        };
-                        self.inbound_reads
-                            .put_back(epoch, InboundRequest::Answer(answer));
-                    }
-                    Err(why) => fault = Some(Terminate::for_fault(why, atomic.quoted.as_ref())),
-                }
-                PagingOut::Idle
-            }
-        };
-        // Dropped outside the lock, because it may hold the last reference to its connection.
-        let outdated = {
-            let mut state = self.paging_out.lock();
-            match core::mem::take(&mut *state) {
-                PagingOut::Busy => {
-                    *state = result;
-                    None
-                }
-                _ => Some(result),
-            }
-        };
-        if let (None, Some(terminate)) = (&outdated, fault) {
-            self.terminate(terminate);
-        }
-        drop(outdated);
-        self.transmit();
-    }
-
+impl QpShared {
     /// Drops what was fetched for a stream that has ended, and marks a running fetch as outdated.
     ///
     /// Context: process.

@@ -57,7 +57,6 @@ use crate::{
         mr::LocalUse,
         sge::Slice, //
     },
-    qp::Qp,
     queue::{
         readq::{
             InboundAtomic,
@@ -71,6 +70,7 @@ use crate::{
 };
 
 use super::{
+    paging::want_atomic,
     Job,
     Outgoing,
     Pause,
@@ -78,6 +78,10 @@ use super::{
     Turn,
     TxContext,
     TxStream, //
+};
+use crate::stream::owner::{
+    QpShared,
+    StreamOwner, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]
@@ -97,7 +101,7 @@ enum RequestOutcome {
 
 impl TxStream {
     /// Makes the next message the current one; the error says why none can be sent now.
-    pub(super) fn next_message(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+    pub(super) fn next_message(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
         if let Some(rtr) = self.rtr.take() {
             self.current = Some(self.context.rtr(qp, rtr));
             return Ok(());
@@ -120,7 +124,7 @@ impl TxStream {
     }
 
     #[inline]
-    fn next_response(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+    fn next_response(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
         if qp.inbound_reads.has_waiting() {
             self.take_response(qp)
         } else {
@@ -129,7 +133,7 @@ impl TxStream {
     }
 
     #[inline(never)]
-    fn take_response(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+    fn take_response(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
         let outgoing = match qp.inbound_reads.take() {
             None => return Err(Pause::Drained),
             Some(InboundRequest::Read(read)) => {
@@ -147,7 +151,7 @@ impl TxStream {
             Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(None) => {
-                    qp.want_atomic(atomic);
+                    want_atomic(qp, atomic);
                     return Err(Pause::Drained);
                 }
                 Ok(Some(original)) => self.context.atomic_response(AtomicResponse {
@@ -166,7 +170,7 @@ impl TxStream {
 
     /// Dequeues requests until one becomes a message. Returns [`Pause::Yield`] after many that need
     /// none.
-    fn next_request(&mut self, qp: &Arc<Qp>) -> Result<(), Pause> {
+    fn next_request(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
         if qp.lifecycle().is_peer_closed() {
             if qp.sq.has_posted() {
                 qp.time_out_closed_peer();
@@ -185,7 +189,7 @@ impl TxStream {
 
     /// Dequeues a request and starts it.
     #[inline(never)]
-    fn try_request(&mut self, qp: &Arc<Qp>) -> Result<RequestOutcome, Pause> {
+    fn try_request(&mut self, qp: &Arc<impl StreamOwner>) -> Result<RequestOutcome, Pause> {
         let taken = match self.held.take() {
             Some(slot) => Taken::Wr(slot),
             None => qp.sq.take(&mut self.wr),
@@ -218,7 +222,7 @@ impl TxStream {
 
     /// Turns the request into the current message, or carries it out if it needs none.
     #[inline]
-    fn begin(&mut self, qp: &Qp, slot: Slot) -> Result<(), WcStatus> {
+    fn begin(&mut self, qp: &QpShared, slot: Slot) -> Result<(), WcStatus> {
         let Self {
             current,
             wr,
@@ -307,7 +311,7 @@ impl TxStream {
 
     /// As [`TxStream::begin`], for requests that send no payload; `len` octets are transferred.
     #[inline(never)]
-    fn begin_other(&mut self, qp: &Qp, slot: Slot, len: u32) -> Result<(), WcStatus> {
+    fn begin_other(&mut self, qp: &QpShared, slot: Slot, len: u32) -> Result<(), WcStatus> {
         let Self {
             current,
             wr,
@@ -367,7 +371,7 @@ impl TxStream {
     }
 }
 
-impl Qp {
+impl QpShared {
     /// Carries out the peer's atomic operation after all requests before it (EXT-58). Returns the
     /// target's original value, or [`None`] if it is absent. Checks the target again, since its
     /// owner may revoke it at any time.
@@ -414,20 +418,13 @@ impl Qp {
         }
         wait
     }
-
-    /// Completes a request that cannot be carried out with an error, and terminates the stream.
-    #[cold]
-    pub(super) fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
-        self.sq.finish(slot, status, self.origin());
-        self.terminate(Terminate::for_fault(Fault::Local, None));
-    }
 }
 
 impl TxContext {
     /// Starts a Read; fills the sink into `request`.
     fn begin_read(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         payload: &Payload,
         slot: Slot,
         mut request: ReadRequest,
@@ -452,7 +449,7 @@ impl TxContext {
     /// Starts an atomic operation on the peer's buffer `target`.
     fn begin_atomic(
         &mut self,
-        qp: &Qp,
+        qp: &QpShared,
         payload: &Payload,
         slot: Slot,
         (stag, to): (Stag, TaggedOffset),
@@ -481,7 +478,7 @@ impl TxContext {
     }
 
     /// Resolves the list, of at most one element, in which a Response is placed.
-    fn sink(&mut self, qp: &Qp, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
+    fn sink(&mut self, qp: &QpShared, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
         if payload.inline().is_some() {
             return Err(WcStatus::LocalQpOperation);
         }
@@ -495,7 +492,7 @@ impl TxContext {
 
     /// Creates the ready-to-receive message (MPA-40); the peer's consumer never sees it (MPA-42).
     #[cold]
-    fn rtr(&mut self, qp: &Qp, rtr: Rtr) -> Outgoing {
+    fn rtr(&mut self, qp: &QpShared, rtr: Rtr) -> Outgoing {
         let message = match rtr {
             Rtr::Write => Message::Write {
                 stag: Stag::ZERO,

@@ -19,7 +19,7 @@ pub(super) const BUDGET: u32 = 64;
 pub(super) const SOFTIRQ_BUDGET: u32 = 4;
 
 /// How to send, which depends on the owner of the socket lock.
-pub(super) enum TcpSender<'a, 'b> {
+pub(crate) enum TcpSender<'a, 'b> {
     /// This context does not hold it and may sleep for it.
     Process,
     /// TCP holds it and has called the driver in softirq.
@@ -42,11 +42,11 @@ impl TcpSender<'_, '_> {
     }
 
     /// Returns whether this context may sleep for memory.
-    pub(super) fn may_sleep(&self) -> bool {
+    pub(crate) fn may_sleep(&self) -> bool {
         matches!(self, Self::Process)
     }
 
-    pub(super) fn budget(&self) -> u32 {
+    pub(crate) fn budget(&self) -> u32 {
         match self {
             Self::Process => BUDGET,
             Self::Softirq(_) => SOFTIRQ_BUDGET,

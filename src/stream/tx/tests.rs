@@ -36,6 +36,10 @@ mod tx {
             readq::InboundRequest, //
         }, //
     };
+    use crate::{
+        cm::conn::Conn,
+        qp::Qp, //
+    };
     use iwarp::{
         atomic::AtomicResponse,
         rdmap::{
@@ -117,7 +121,7 @@ mod tx {
                 memory: SharedMem::try_new(LEN)?,
                 bench,
             };
-            rig.qp.attach(rig.conn()?, params)?;
+            rig.qp.attach(rig.conn()?.clone(), params)?;
             Ok(rig)
         }
 

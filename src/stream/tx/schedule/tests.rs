@@ -5,6 +5,7 @@
 #[kernel::prelude::kunit_tests(riwarp_schedule)]
 mod schedule {
     use super::super::*;
+    use crate::qp::Qp;
     use crate::{
         abi::wr::Sge,
         bench::Bench,

@@ -16,14 +16,11 @@ use iwarp::lifecycle::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed, //
-        },
-        Arc, //
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed, //
     }, //
 };
 use kernel_ext::rdma::{
@@ -34,24 +31,26 @@ use kernel_ext::rdma::{
     wr::WcStatus, //
 };
 
-use super::Qp;
-use crate::cm::conn::Close;
+use super::{
+    connection::Close,
+    owner::QpShared, //
+};
 
 /// An atomic [`Lifecycle`].
-pub(super) struct LifecycleWord(Atomic<u32>);
+pub(crate) struct LifecycleWord(Atomic<u32>);
 
 /// A transition that was made.
-pub(super) struct Transition {
-    pub(super) before: Lifecycle,
-    pub(super) actions: Actions,
+pub(crate) struct Transition {
+    pub(crate) before: Lifecycle,
+    pub(crate) actions: Actions,
 }
 
 impl LifecycleWord {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Atomic::new(Lifecycle::NEW.to_raw()))
     }
 
-    pub(super) fn load(&self) -> Lifecycle {
+    pub(crate) fn load(&self) -> Lifecycle {
         // ORDERING: pairs with the full barrier in `on`: a context that sees a state also sees what
         // was prepared before its transition.
         Lifecycle::from_raw(self.0.load(Acquire))
@@ -75,7 +74,7 @@ impl LifecycleWord {
     }
 }
 
-impl Qp {
+impl QpShared {
     /// Returns the current state.
     pub(crate) fn lifecycle(&self) -> Lifecycle {
         self.lifecycle.load()
@@ -91,7 +90,7 @@ impl Qp {
         self.try_on(event).unwrap_or(Actions::NONE)
     }
 
-    /// As [`Qp::on`], but reports a refusal.
+    /// As [`QpShared::on`], but reports a refusal.
     ///
     /// # Errors
     ///
@@ -116,7 +115,7 @@ impl Qp {
     /// transmit task.
     ///
     /// Context: any, no spin lock of the driver held.
-    pub(crate) fn act(self: &Arc<Self>, actions: Actions) {
+    pub(crate) fn act(&self, actions: Actions) {
         if actions.contains(Actions::NOTIFY_FATAL) {
             self.link.event(QpEvent::Fatal);
         }
@@ -128,13 +127,13 @@ impl Qp {
             return;
         };
         if let Some(conn) = self.conn() {
-            conn.close(how);
+            conn.as_arc_borrow().close(how);
         }
     }
 }
 
 /// Returns the status of the oldest request after this failure.
-pub(super) fn status_of(failure: FirstFailure) -> WcStatus {
+pub(crate) fn status_of(failure: FirstFailure) -> WcStatus {
     match failure {
         FirstFailure::Flushed => WcStatus::Flushed,
         FirstFailure::RetryExceeded => WcStatus::RetryExceeded,
@@ -145,7 +144,7 @@ pub(super) fn status_of(failure: FirstFailure) -> WcStatus {
 }
 
 /// Returns the state as the verbs name it.
-pub(super) fn qp_state(state: VerbsState) -> QpState {
+pub(crate) fn qp_state(state: VerbsState) -> QpState {
     match state {
         VerbsState::Requested(Requested::Reset) => QpState::Reset,
         VerbsState::Requested(Requested::Init) => QpState::Init,
@@ -159,7 +158,7 @@ pub(super) fn qp_state(state: VerbsState) -> QpState {
 
 /// For the tests of other parts.
 #[cfg(CONFIG_KUNIT = "y")]
-impl Qp {
+impl QpShared {
     /// Brings the queue pair to a phase by the events that lead to it.
     pub(crate) fn enter(&self, phase: QpPhase) {
         let attach = Event::Attach {

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The tasks of a queue pair: what starts them, and the transmit task, which runs in the context
+//! that posts, receives or gets room in TCP, or in its work item.
+//!
+//! Context: process, unless a function says otherwise.
+
+use iwarp::lifecycle::{
+    Event,
+    QpPhase, //
+};
+use kernel::{
+    sync::{
+        atomic::Full,
+        Arc, //
+    },
+    time::{
+        delay::fsleep,
+        hrtimer::HrTimerPointer,
+        msecs_to_jiffies,
+        Delta, //
+    },
+    workqueue::WorkItem, //
+};
+use kernel_ext::{
+    net::Inbound,
+    sync::{
+        BhOff,
+        Next,
+        Ran, //
+    },
+    workqueue::{
+        cancel_delayed,
+        enqueue_delayed, //
+    }, //
+};
+
+use crate::stream::{
+    owner::StreamOwner,
+    tx::{
+        coalescer::DoorbellAction,
+        send::TcpSender,
+        Tx, //
+    }, //
+};
+
+use super::{
+    idle,
+    timer::TxTimer,
+    Qp,
+    IDLE,
+    OOB,
+    PAGING_IN,
+    PAGING_OUT,
+    RX,
+    TX, //
+};
+
+impl WorkItem<TX> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.transmit();
+    }
+}
+
+impl WorkItem<RX> for Qp {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let conn = this.inner.lock().conn.clone();
+        if let Some(conn) = conn {
+            conn.socket()
+                .with_inbound(|inbound| BhOff::run(|off| this.more_from(&conn, inbound, off)));
+        }
+    }
+}
+
+impl StreamOwner for Qp {
+    fn kick(self: &Arc<Self>) {
+        if !self.tx.rearm() {
+            self.enqueue_tx();
+        }
+    }
+
+    fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
+        if !inbound.in_softirq() {
+            // This context processes the socket's backlog; it most likely is the transmit task
+            // itself.
+            return self.kick();
+        }
+        self.rounds(&mut TcpSender::Softirq(inbound));
+        self.notify();
+    }
+
+    fn enqueue_rx(self: &Arc<Self>) {
+        // If it is queued already, it will see the new work.
+        let _ = self.device.queues.tx.enqueue::<Arc<Self>, RX>(self.clone());
+    }
+
+    fn enqueue_paging_in(self: &Arc<Self>) {
+        if let Some(queue) = self.device.paging.get() {
+            // If it is queued already, it will see the request.
+            let _ = queue.enqueue::<Arc<Self>, PAGING_IN>(self.clone());
+        }
+    }
+
+    fn enqueue_paging_out(self: &Arc<Self>) {
+        if let Some(queue) = self.device.paging.get() {
+            let _ = queue.enqueue::<Arc<Self>, PAGING_OUT>(self.clone());
+        }
+    }
+
+    fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
+        if self.tx_timer_armed.xchg(true, Full) {
+            return;
+        }
+        if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
+            // The timer has fired; dropping the handle waits at most for the callback to return.
+            *last = None;
+            *last = Some(self.clone().start(after));
+        }
+    }
+
+    fn look_later(self: &Arc<Self>) {
+        // It fails only if a check is scheduled already.
+        let delay = msecs_to_jiffies(idle::PERIOD_MILLIS);
+        let _ = enqueue_delayed::<Self, IDLE>(self.clone(), delay);
+    }
+
+    fn time_out_closed_peer(self: &Arc<Self>) {
+        if let Some(millis) = self.retry_timeout() {
+            self.look_after(millis);
+            // A task that ends the stream or destroys the queue pair may have cancelled the timer
+            // before it was set here. Both change the phase first, and setting the timer is a full
+            // barrier: either they cancel it, or this load sees the phase.
+            if !self.lifecycle().has_lost_peer() {
+                cancel_delayed::<Self, OOB>(self);
+            }
+        }
+    }
+}
+
+impl Qp {
+    /// Runs the transmit task in this context, or rearms it if it runs elsewhere.
+    ///
+    /// Context: process, no lock held.
+    pub(crate) fn transmit(self: &Arc<Self>) {
+        self.rounds(&mut TcpSender::Process);
+        self.notify();
+        self.watch_receives();
+    }
+
+    /// Handles a doorbell of a process that has posted requests.
+    ///
+    /// Context: process, no lock held.
+    pub(crate) fn doorbell(self: &Arc<Self>) {
+        // Some libraries ring for each request, even while sending is delayed.
+        match self.phase() {
+            QpPhase::Rts if self.tx_timer_is_armed() => return,
+            QpPhase::Error => self.watch_closely(),
+            QpPhase::Idle
+            | QpPhase::Waiting
+            | QpPhase::Rts
+            | QpPhase::Closing
+            | QpPhase::Terminate
+            | QpPhase::Gone => {}
+        }
+        match self.coalescer.on_doorbell(self.sq.taken(), &self.rx_events) {
+            DoorbellAction::Now => self.transmit(),
+            DoorbellAction::Delay(delay) => {
+                if !self.tx.rearm() {
+                    self.arm_tx_timer(delay);
+                }
+            }
+            DoorbellAction::Timed(begin) => {
+                self.transmit();
+                self.coalescer.doorbell_done(begin);
+            }
+        }
+    }
+
+    /// Runs the transmit task until it is idle or the budget of the caller is used up; then the
+    /// work item continues.
+    fn rounds(self: &Arc<Self>, sender: &mut TcpSender<'_, '_>) {
+        let mut left = sender.budget();
+        let ran = self.tx.run(|tx| {
+            let next = self.round(tx, sender);
+            left = left.saturating_sub(1);
+            if left == 0 {
+                Next::Yield
+            } else {
+                next
+            }
+        });
+        match ran {
+            Ran::Here | Ran::Elsewhere => {}
+            Ran::Yielded => self.enqueue_tx(),
+        }
+    }
+
+    /// Flushes all requests, drops the stream and resets the queues, before another context can run
+    /// the transmit task. Waits for another context that runs it, because that context may be in
+    /// the middle of either step. Returns whether the queues were reset; a new connection prevents
+    /// it.
+    ///
+    /// Context: process, sleeps; the queue pair has no connection.
+    pub(crate) fn quiesce(self: &Arc<Self>) -> bool {
+        let mut anew = false;
+        self.transmit_until_idle(|| anew = self.reset_queues());
+        // The work item notifies, so that no consumer is called back from within its own call.
+        self.enqueue_tx();
+        anew
+    }
+
+    /// Runs the transmit task until idle, waiting for another context that runs it first; calls
+    /// `last` before releasing it.
+    ///
+    /// Context: process, sleeps; the queue pair has no connection.
+    pub(crate) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
+        loop {
+            let ran = self.tx.run(|tx| {
+                let next = self.round(tx, &mut TcpSender::Process);
+                if next == Next::Done {
+                    last();
+                }
+                next
+            });
+            match ran {
+                Ran::Here => break,
+                Ran::Yielded => {}
+                Ran::Elsewhere => fsleep(Delta::from_micros(100)),
+            }
+        }
+    }
+
+    pub(crate) fn enqueue_tx(self: &Arc<Self>) {
+        // If it is queued already, it will see the new work.
+        let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
+    }
+
+    fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {
+        match self.phase() {
+            QpPhase::Idle => {
+                // Drops the stream left by a reset. Dropping may sleep.
+                if sender.may_sleep() {
+                    tx.stream = None;
+                }
+                Next::Done
+            }
+            QpPhase::Waiting => {
+                if self.sq.has_posted() {
+                    self.hurry_oob();
+                }
+                Next::Done
+            }
+            QpPhase::Rts | QpPhase::Closing => {
+                let stream = self.take_new_tx(tx);
+                stream.map_or(Next::Done, |stream| stream.send_round(self, sender))
+            }
+            // Ending a stream may sleep, so the work item does it.
+            QpPhase::Terminate | QpPhase::Error | QpPhase::Gone if !sender.may_sleep() => {
+                Next::Yield
+            }
+            QpPhase::Terminate => {
+                if let Some(stream) = self.take_new_tx(tx) {
+                    stream.send_terminate(self);
+                }
+                self.on(Event::TerminateSent);
+                Next::Again
+            }
+            phase @ (QpPhase::Error | QpPhase::Gone) => {
+                // The connection outlives the transmit side of the stream.
+                self.take_new_tx(tx);
+                tx.stream = None;
+                if phase == QpPhase::Error {
+                    return self.flush_some();
+                }
+                self.forget_stream();
+                Next::Done
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The connection under a stream, as the queue pair sees it.
+//!
+//! The connection manager implements [`Connection`]; the queue pair holds a reference from bind to
+//! the end of the stream.
+
+use iwarp::{
+    mpa::{
+        negotiate::Rtr,
+        start::RtrKinds,
+        Crc,
+        Markers, //
+    },
+    rdmap::Extensions, //
+};
+use kernel::sync::ArcBorrow;
+use kernel_ext::net::Socket;
+
+/// How a queue pair wants its stream to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// Reset the stream at once.
+    Abort,
+    /// Send all octets that TCP accepted, then a FIN, and await the peer's FIN for a bounded time;
+    /// octets that arrive meanwhile still go to the queue pair (DDP-57, -62).
+    Graceful,
+}
+
+/// How a stream ended, as reported to its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The peer's FIN came between two FPDUs.
+    Graceful,
+    /// Reset, timed out, closed here at once, or the peer's FIN came inside an FPDU (MPA-30).
+    Lost,
+}
+
+/// The result of start-up.
+pub(crate) struct StreamParams {
+    /// Whether CRCs are generated and checked.
+    pub(crate) crc: Crc,
+    /// Whether the peer wants Markers in what this end sends.
+    pub(crate) markers: Markers,
+    /// How many Reads the peer may have outstanding.
+    pub(crate) ird: u16,
+    /// How many Reads this end may have outstanding.
+    pub(crate) ord: u16,
+    /// The ready-to-receive message that this end sends first.
+    pub(crate) send_rtr: Option<Rtr>,
+    /// The kinds of ready-to-receive message allowed as the peer's first FPDU; none if the peer's
+    /// first FPDU belongs to its ULP.
+    pub(crate) expect_rtr: RtrKinds,
+    /// Whether this end stays silent until the peer's first valid FPDU (MPA-9).
+    pub(crate) wait_first_fpdu: bool,
+    /// The extensions that both ends support; those of an out-of-band connect are negotiated
+    /// elsewhere.
+    pub(crate) extensions: Extensions,
+}
+
+/// A connection that carries a stream.
+pub(crate) trait Connection: Send + Sync {
+    /// Returns the socket.
+    ///
+    /// Context: any; its methods state their own.
+    fn socket(&self) -> &Socket;
+
+    /// Ends the stream for the queue pair. May be called again; [`Close::Abort`] after
+    /// [`Close::Graceful`] resets what is still open.
+    ///
+    /// Context: any.
+    fn close(self: ArcBorrow<'_, Self>, how: Close);
+
+    /// Announces that the queue pair will close the stream in an orderly way once all posted work
+    /// is done. The wait for that is bounded.
+    ///
+    /// Context: any.
+    fn leave(self: ArcBorrow<'_, Self>);
+
+    /// Reports that the queue pair found the peer's first FPDU valid.
+    ///
+    /// Context: any.
+    fn first_fpdu(self: ArcBorrow<'_, Self>);
+
+    /// Reports that the queue pair has processed octets that the connection waits for.
+    ///
+    /// Context: any.
+    fn processed(self: ArcBorrow<'_, Self>);
+
+    /// Detaches the queue pair. On return the connection no longer calls it, and the iWARP
+    /// connection manager has all events that it waits for.
+    ///
+    /// Resets an open stream. A stream that is being closed in an orderly way continues to close,
+    /// so that the peer gets what was sent.
+    ///
+    /// Context: process; the caller holds no lock that the queue pair takes when the connection
+    /// binds, attaches or unbinds it, or reports the end of the stream.
+    fn detach_qp(self: ArcBorrow<'_, Self>);
+}
+
+/// Returns whether both are the same connection.
+#[inline]
+pub(crate) fn is_same(one: &dyn Connection, other: &dyn Connection) -> bool {
+    // Not by their tables of methods, of which one type may have several.
+    core::ptr::addr_eq(one, other)
+}

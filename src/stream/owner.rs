@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pair, as the two halves of its stream see it: what they share ([`QpShared`]), and what
+//! they ask it to do ([`StreamOwner`]).
+
+use core::ops::Deref;
+
+use iwarp::{
+    fault::{
+        ErrorClass,
+        ErrorCode,
+        Fault, //
+    },
+    lifecycle::{
+        Actions,
+        Event,
+        FirstFailure, //
+    },
+    stag::{
+        Access,
+        Stag, //
+    },
+    terminate::{
+        Quoted,
+        Terminate, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLockIrq, //
+    },
+    time::Delta, //
+};
+use kernel_ext::{
+    net::Inbound,
+    rdma::{
+        object::QpLink,
+        types::QpEvent,
+        wr::WcStatus, //
+    },
+    sync::{
+        NextCacheLine,
+        SerialTask,
+        SpinLockBh, //
+    }, //
+};
+
+use crate::{
+    abi::wr::WcOrigin,
+    device::{
+        context::{
+            Pd,
+            PdId, //
+        },
+        Device, //
+    },
+    mem::mr::{
+        Bind,
+        StreamId, //
+    },
+    queue::{
+        cq::Cq,
+        readq::InboundReads,
+        rq::RecvQueue,
+        sq::{
+            SendQueue,
+            Slot, //
+        },
+        srq::Srq, //
+    }, //
+};
+
+use super::{
+    connection::Connection,
+    lifecycle::LifecycleWord,
+    rx::Rx,
+    tx::{
+        coalescer::{
+            DoorbellCoalescer,
+            RxEvents, //
+        },
+        paging::PagingOut,
+        Tx,
+        TxStream, //
+    }, //
+};
+
+/// Source of receive work requests.
+pub(crate) enum Receives {
+    Own(Arc<RecvQueue>),
+    Shared(Arc<Srq>),
+}
+
+/// State that the stream's callbacks need too.
+pub(crate) struct QpInner {
+    pub(crate) conn: Option<Arc<dyn Connection>>,
+    /// The Terminate of the first fault (RDMAP-144), until the transmit task takes it.
+    pub(crate) terminate: Option<Terminate>,
+    /// A new stream, until the transmit task takes it.
+    pub(crate) tx: Option<KBox<TxStream>>,
+}
+
+/// The part of a queue pair that its stream uses. The order of its fields matters for the CPU's
+/// cache.
+#[pin_data]
+#[repr(C)]
+pub(crate) struct QpShared {
+    pub(crate) number: u32,
+    /// Its consumer is a process.
+    pub(crate) user: bool,
+    pub(crate) link: QpLink,
+    pub(crate) device: Arc<Device>,
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) receives: Receives,
+    pub(crate) lifecycle: LifecycleWord,
+    /// Upper limit of the peer's rights: an [`Access`].
+    pub(crate) rights: Atomic<u32>,
+    /// Code of the peer's Terminate, as in [`crate::abi::wr::Completion::vendor_err`].
+    pub(crate) peer_terminate: Atomic<u32>,
+    #[pin]
+    pub(crate) inner: SpinLockIrq<QpInner>,
+    /// Requests an idle check from the transmit task.
+    pub(crate) idle_look: Atomic<bool>,
+    // Written for each message that is sent.
+    pub(crate) _sender: NextCacheLine,
+    #[pin]
+    pub(crate) sq: SendQueue,
+    pub(crate) tx: SerialTask<Tx>,
+    pub(crate) coalescer: DoorbellCoalescer,
+    /// The transmit timer is armed; the transmit task it starts sees what was posted before.
+    pub(crate) tx_timer_armed: Atomic<bool>,
+    // Written for each message that is received.
+    pub(crate) _receiver: NextCacheLine,
+    #[pin]
+    pub(crate) rx: SpinLockBh<Rx>,
+    pub(crate) rx_events: RxEvents,
+    pub(crate) _rest: NextCacheLine,
+    #[pin]
+    pub(crate) inbound_reads: InboundReads,
+    /// Absent memory that the transmit task waits for.
+    #[pin]
+    pub(crate) paging_out: SpinLockBh<PagingOut>,
+}
+
+/// What the halves of a stream ask of their queue pair.
+pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
+    /// Rearms the running transmit task, or else queues its work item.
+    ///
+    /// Context: any.
+    fn kick(self: &Arc<Self>);
+
+    /// Runs the transmit task after a receive, without a thread switch if possible.
+    ///
+    /// Context: a callback of the stream's socket; no lock of the driver held.
+    fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>);
+
+    /// Queues the work item that continues to receive. Context: any.
+    fn enqueue_rx(self: &Arc<Self>);
+
+    /// Queues the work item that fetches memory for the receiver. Context: any.
+    fn enqueue_paging_in(self: &Arc<Self>);
+
+    /// Queues the work item that fetches memory for the transmit task. Context: any.
+    fn enqueue_paging_out(self: &Arc<Self>);
+
+    /// Runs the transmit task after a delay.
+    ///
+    /// Context: process.
+    fn arm_tx_timer(self: &Arc<Self>, after: Delta);
+
+    /// Schedules an idle check by the transmit task.
+    ///
+    /// Context: any but hard interrupt; the running transmit task, with a stream that may send.
+    fn look_later(self: &Arc<Self>);
+
+    /// Starts the time limit of what is posted for a peer that has closed its half.
+    ///
+    /// Context: the running transmit task.
+    fn time_out_closed_peer(self: &Arc<Self>);
+
+    /// Ends the stream with a Terminate. Only the first of several is sent (RDMAP-144).
+    ///
+    /// Context: any.
+    fn terminate(self: &Arc<Self>, terminate: Terminate) {
+        self.terminate_on(Event::Fault, terminate);
+        self.kick();
+    }
+
+    /// Terminates the stream for a fault in what the peer sent, and raises the event of its class.
+    ///
+    /// Context: any.
+    fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
+        self.terminate(Terminate::for_fault(fault, quoted));
+        self.link.event(event_of(fault));
+    }
+
+    /// Completes a request that cannot be carried out with an error, and terminates the stream.
+    ///
+    /// Context: the running transmit task.
+    #[cold]
+    fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+        self.sq.finish(slot, status, self.origin());
+        self.terminate(Terminate::for_fault(Fault::Local, None));
+    }
+
+    /// Allows sending: the initiator's first FPDU has arrived (MPA-9), or need not be awaited.
+    ///
+    /// Context: any.
+    fn allow_sending(self: &Arc<Self>) {
+        if self.on(Event::FirstFpdu).contains(Actions::TRANSMIT) {
+            self.kick();
+        }
+    }
+
+    /// Handles the peer's Terminate (RDMAP-97, -133).
+    ///
+    /// Context: any.
+    fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
+        self.device.stats.terminates_received.inc();
+        self.set_peer_terminate(terminate.code);
+        let actions = self.on(Event::PeerTerminate(failure_of(terminate)));
+        self.act(actions);
+        self.kick();
+    }
+}
+
+// Context: any, unless a function says otherwise.
+impl QpShared {
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns whether its consumer is a process.
+    pub(crate) fn is_user(&self) -> bool {
+        self.user
+    }
+
+    pub(crate) fn link(&self) -> &QpLink {
+        &self.link
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd.id()
+    }
+
+    pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    /// Returns how regions identify the stream.
+    pub(crate) fn stream_id(&self) -> StreamId {
+        StreamId {
+            pd: self.pd(),
+            qpn: self.number,
+            // CAST: only the bits of an `Access` are stored.
+            rights: Access::from_bits(self.rights.load(Relaxed) as u8),
+        }
+    }
+
+    pub(crate) fn origin(&self) -> WcOrigin {
+        WcOrigin {
+            qpn: self.number,
+            qp: self.link.id(),
+            vendor_err: self.peer_terminate(),
+        }
+    }
+
+    pub(crate) fn conn(&self) -> Option<Arc<dyn Connection>> {
+        self.inner.lock().conn.clone()
+    }
+
+    /// Stores the code of the peer's Terminate, for consumers and administrators.
+    fn set_peer_terminate(&self, code: ErrorCode) {
+        let [class, code] = code.octets();
+        self.peer_terminate
+            .store(u32::from_be_bytes([0, 1, class, code]), Relaxed);
+    }
+
+    /// Returns the code of the peer's Terminate, as in
+    /// [`vendor_err`](crate::abi::wr::Completion::vendor_err).
+    pub(crate) fn peer_terminate(&self) -> u32 {
+        self.peer_terminate.load(Relaxed)
+    }
+
+    /// Returns whether the consumer can receive Immediate Data.
+    pub(crate) fn tells_immediate_data(&self) -> bool {
+        !self.user || self.device.abi.has_extensions()
+    }
+
+    /// As [`StreamOwner::terminate`], for this event; the caller runs the transmit task.
+    pub(crate) fn terminate_on(&self, event: Event, terminate: Terminate) {
+        // The transmit task takes it under the lock, so it sees no phase without the message.
+        let mut inner = self.inner.lock();
+        if self.on(event).contains(Actions::KEEP_TERMINATE) {
+            inner.terminate = Some(terminate);
+        }
+    }
+
+    /// Returns the stream of the transmit task; takes a new one first.
+    pub(crate) fn take_new_tx<'a>(&self, tx: &'a mut Tx) -> Option<&'a mut KBox<TxStream>> {
+        // The old stream is dropped before a new one can be attached.
+        if tx.stream.is_none() {
+            tx.stream = self.inner.lock().tx.take();
+        }
+        tx.stream.as_mut()
+    }
+
+    pub(crate) fn take_terminate(&self) -> Option<Terminate> {
+        self.inner.lock().terminate.take()
+    }
+
+    /// Invalidates a region on behalf of the local consumer.
+    pub(crate) fn invalidate_local(&self, stag: Stag) -> Result<(), WcStatus> {
+        self.device
+            .region(stag)
+            .ok_or(WcStatus::LocalQpOperation)?
+            .invalidate_local(self.stream_id(), stag)
+    }
+
+    /// Invalidates a region on behalf of the peer (RDMAP-91..93).
+    pub(crate) fn invalidate_remote(&self, stag: Stag) -> Result<(), Fault> {
+        let region = self.device.region(stag).ok_or(Fault::InvalidateUnknown)?;
+        region.invalidate_remote(self.stream_id(), stag)
+    }
+
+    /// Binds a memory window.
+    pub(crate) fn bind_window(&self, bind: &Bind) -> Result<(), WcStatus> {
+        let window = self.device.region(bind.window).ok_or(WcStatus::MwBind)?;
+        let region = self.device.region(bind.region);
+        window.bind(self.stream_id(), bind, region.as_ref())
+    }
+
+    /// Notifies the consumers of both completion queues of what was posted since the last time.
+    ///
+    /// Context: softirq or process, no lock held but mutexes.
+    pub(crate) fn notify(&self) {
+        self.each_cq(Cq::notify);
+    }
+
+    /// Calls `f` with each completion queue, once if both are the same.
+    #[inline]
+    pub(crate) fn each_cq(&self, f: impl Fn(&Cq)) {
+        f(self.sq.cq());
+        if !Arc::ptr_eq(self.sq.cq(), &self.recv_cq) {
+            f(&self.recv_cq);
+        }
+    }
+
+    /// Returns whether an idle check is due, and clears the request.
+    #[inline]
+    pub(crate) fn is_to_look(&self) -> bool {
+        // Only the transmit task clears it.
+        if !self.idle_look.load(Relaxed) {
+            return false;
+        }
+        self.idle_look.store(false, Relaxed);
+        true
+    }
+}
+
+/// Returns the asynchronous event for a fault of the stream.
+pub(crate) fn event_of(fault: Fault) -> QpEvent {
+    match fault.code().class() {
+        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => QpEvent::AccessError,
+        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => QpEvent::RequestError,
+        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+            QpEvent::Fatal
+        }
+    }
+}
+
+/// Returns how the request that the peer's Terminate refuses completes.
+pub(super) fn failure_of(terminate: &Terminate) -> FirstFailure {
+    match terminate.code.class() {
+        Some(ErrorClass::RemoteProtection | ErrorClass::TaggedBuffer) => FirstFailure::RemoteAccess,
+        Some(ErrorClass::RemoteOperation | ErrorClass::UntaggedBuffer) => {
+            FirstFailure::RemoteInvalidRequest
+        }
+        Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
+            FirstFailure::RemoteOperation
+        }
+    }
+}
