@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The measurements of tests/bench, in one guest: riwarp and siw side by side, each with both ends of
-# a connection on one device, so that the path is the loopback interface and nothing else differs.
-# Runs of the devices alternate, so that a slow spell of the machine affects all of them. Prints
+# Measures riwarp and siw side by side for tests/bench, in one guest. Both ends of a connection are
+# on one device, so the path is the loopback interface and nothing else differs. The devices take
+# turns, so that a slow spell of the machine affects all of them. Prints
 #
 #     row MTU PROGRAM SIZE DEVICE FIGURE     (MiB/s for _bw, us for _lat)
 #
-# Arguments NAME=VALUE: MTUS, PROGRAMS, SIZES, DEVICES (siw; riwarp: by the same library, CRC off;
-# riwarp-crc; riwarp-rxe: by librxe, CRC off), ROUNDS; BW64: requests in a run of 64 octets.
+# Arguments NAME=VALUE: MTUS; PROGRAMS; SIZES; DEVICES (siw; riwarp: riwarp_siw with CRC off;
+# riwarp-crc: the same with CRC on; riwarp-rxe: through librxe, CRC off); ROUNDS; BW64: requests in
+# a run of 64 octets.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,7 +19,7 @@ SIZES=${SIZES:-64 4096 65536 1048576}
 DEVICES=${DEVICES:-siw riwarp riwarp-crc}
 ROUNDS=${ROUNDS:-3}
 
-# device NUMBER TYPE: adds a dummy netdev with an address of this host, and its RDMA device.
+# device NUMBER TYPE: adds a dummy netdev with an address of this host, and an RDMA device on it.
 device() {
 	ip link add "b$1" type dummy
 	NETDEVS_MADE+=("b$1")
@@ -27,7 +28,7 @@ device() {
 	link_add - "$2$1" "$2" "b$1"
 }
 
-# one DEVICE PROGRAM SIZE
+# one DEVICE PROGRAM SIZE: runs one measurement and prints its row.
 one() {
 	local dev=riwarp_siw1 ip=10.72.1.1 crc=0 n
 	case $1 in
@@ -44,7 +45,7 @@ one() {
 	printf 'row\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$2" "$3" "$1" "$(perftest_figure "$2")"
 }
 
-# Enough for half a second and more, at the rate of siw on an emulated processor.
+# iterations PROGRAM SIZE: enough for at least half a second at siw's rate on an emulated processor.
 iterations() {
 	case $1/$2 in
 	*_bw/64) echo "${BW64:-5000}" ;;

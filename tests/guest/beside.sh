@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The kernel's own driver of the same number, rdma_rxe, beside riwarp: neither takes the other's
-# devices for its own. Unloading it takes all devices of the number out of service, riwarp's too.
+# riwarp beside rdma_rxe, the kernel's driver with the same driver id: neither takes the other's
+# devices for its own. Unloading rdma_rxe removes all devices with that id, riwarp's too.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -45,7 +45,7 @@ second_device() {
 	in_ns "$NS_B" rdma link del other
 }
 
-# Unloads the other driver while processes use the device of riwarp.
+# Unloads rdma_rxe while processes use a riwarp device.
 other_driver_goes() {
 	start "$NS_B" "$TMP/watch" ibv_asyncwatch -d "$DEV_B"
 	start "$NS_B" "$TMP/server" rping -s -a "$IP4_B" -p "$PORT"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Wireshark's reading of what goes over the wire: every octet decoded, every CRC right, no
-# complaint, and each Terminate says what RFC 5040 and RFC 5041 have for the fault.
+# Wireshark decodes the captured traffic: every octet, every CRC right, no complaint; each Terminate
+# has the codes that RFC 5040 and RFC 5041 require for the error.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -23,8 +23,8 @@ transfers() {
 	PORT=$((PORT + 1))
 }
 
-# Seen at end A. A client of perftest that was too early for its server (perftest_pair) leaves a Request that has no
-# Reply, in a capture that is nothing to judge by then.
+# Captures at end A. If perftest's client was faster than its server (perftest_pair), a Request has
+# no Reply, and the capture is made again.
 traffic_is_decoded() {
 	local file=$TMP/traffic op
 	for _ in 1 2 3; do
@@ -39,7 +39,8 @@ traffic_is_decoded() {
 	done
 }
 
-# Where nothing is behind it that could share its segment, an FPDU has one for itself (RFC 5044, section 5.1).
+# An FPDU has a TCP segment for itself unless another FPDU follows that could share it (RFC 5044,
+# section 5.1).
 segments_carry_whole_fpdus() {
 	local file=$TMP/aligned whole frames
 	capture "$NS_A" "$NET_A" "$file" rping_pair 4 3 -V -S 20000
@@ -48,28 +49,28 @@ segments_carry_whole_fpdus() {
 	[ "$frames" -gt 90 ] && [ "$whole" = "$frames" ]
 }
 
-# ... also where TCP would put a number of octets into a segment that no FPDU has.
+# The same with an MTU whose segment size no FPDU matches.
 whatever_the_mtu() {
 	ends_mtu 1450
 	segments_carry_whole_fpdus
 	ends_mtu 1500
 }
 
-# offload on|off: whether TCP hands packets to the device that are longer than the path takes, for the device to cut
-# them.
+# offload on|off: whether TCP may hand the device packets that are longer than the MTU, for the
+# device to segment.
 offload() {
 	in_ns "$NS_A" ethtool -K "$NET_A" tso "$1" gso "$1" gro off >/dev/null
 	in_ns "$NS_B" ethtool -K "$NET_B" tso "$1" gso "$1" gro off >/dev/null
 }
 
-# take_apart COMMAND: at both ends, long packets are taken apart before the device gets them: tbf does that with
-# what is longer than its burst.
+# take_apart add|del: has tbf, at both ends, segment packets that are longer than its burst, before
+# the device gets them.
 take_apart() {
 	in_ns "$NS_A" tc qdisc "$1" dev "$NET_A" root tbf rate 1gbit burst 1600 limit 10mb
 	in_ns "$NS_B" tc qdisc "$1" dev "$NET_B" root tbf rate 1gbit burst 1600 limit 10mb
 }
 
-# ... and where a device makes the segments of packets that TCP has not cut: they are cut between FPDUs.
+# FPDUs stay whole if TCP sends long packets and something below TCP segments them.
 whoever_makes_the_segments() {
 	local file=$TMP/long longest
 	modprobe -q sch_tbf || skip_case 'this kernel has no tbf'
@@ -87,7 +88,7 @@ whoever_makes_the_segments() {
 	offload off
 }
 
-# verbs_case PROGRAM CASE
+# verbs_case PROGRAM CASE: runs one case of a verbs program at end B.
 verbs_case() {
 	CASE=$2 PORT=$PORT in_ns "$NS_B" within 30 "$VERBS_DIR/$1" "$IP4_B"
 	PORT=$((PORT + 1))
@@ -101,18 +102,19 @@ refused() {
 	verbs_case sge receive_with_unknown_key
 }
 
-# Layer, error type and code (RFC 5040, section 4.8; RFC 5041, section 7.2), the M, D and R bits,
-# what is quoted of the refused segment (its length, the first octets of its header), and the
-# length of it all.
+# Checks layer, error type and code (RFC 5040, section 4.8; RFC 5041, section 7.2), the M, D and R
+# bits, the quote of the refused segment (its length, the first octets of its header), and the
+# length of the whole Terminate.
 terminates_are_decoded() {
 	local file=$TMP/refused
-	# Both ends are on one device, so through lo it goes.
+	# Both ends are on one device, so the traffic goes through lo.
 	capture "$NS_B" lo "$file" refused
 	decode "$file"
 	# RDMAP, Remote Protection Error, Access rights violation: a Read Request of 18 + 28 octets.
 	# DDP, Tagged Buffer Error, Base or bounds violation: a Write of 14 + 100 octets.
 	# DDP, Untagged Buffer Error, Invalid MSN - no buffer available: a Send of 18 + 16 octets.
-	# RDMAP, Local Catastrophic Error: a Send that cannot be made. DDP, the same: a Send that cannot be placed.
+	# RDMAP, Local Catastrophic Error: a Send that cannot be sent.
+	# DDP, Local Catastrophic Error: a Send that cannot be placed.
 	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
 		terminate layer 0x0 etype 0x1 code 0x02 bits MDR length 002e header 4141 ulpdu 70
 		terminate layer 0x1 etype 0x1 code 0x01 bits MD length 0072 header c140 ulpdu 38
@@ -127,8 +129,9 @@ atomics() {
 	EXTENSIONS=1 verbs_case extensions compare_and_swap
 }
 
-# The operations of two cases, field by field (RFC 7306, section 5.2), as the cases have them: what is asked, and
-# behind it the answer to that. tshark calls the value of an answer as it calls the field before it.
+# Compares the atomic operations of two cases, field by field (RFC 7306, section 5.2): each request,
+# and its response after it. tshark repeats the name of the previous field for the value in a
+# response.
 atomics_are_decoded() {
 	local file=$TMP/atomics
 	capture "$NS_B" lo "$file" atomics
@@ -148,9 +151,10 @@ atomics_are_decoded() {
 	[ "$(grep -cE '^ +Remote (STag|Tagged Offset): [1-9]' "$file.txt")" = 14 ] || die 'no targets'
 }
 
-# --- the fields of each kind of message ------------------------------------------------------------
+# --- the fields of each kind of message -----------------------------------------------------------
 
-# connected: puppet `a` has called `b`; A and B are the connection's numbers there, at PORT, which is listened on.
+# connected: connects puppet `a` to puppet `b`, which listens on PORT; A and B are the connection's
+# numbers there.
 connected() {
 	ask a connect "$IP4_B" "$PORT"
 	A=$ANSWER
@@ -159,7 +163,7 @@ connected() {
 	read -r _ B _ <<<"$EVENT"
 }
 
-# two_puppets: with different depths and private data.
+# two_puppets: starts both, with different depths and private data.
 two_puppets() {
 	puppet a "$NS_A" "$IP4_A"
 	puppet b "$NS_B" "$IP4_B"
@@ -172,13 +176,14 @@ two_puppets() {
 	ask b listen "$PORT"
 }
 
-# did COMMAND...: puppet `a` does it, and what it asked for is done.
+# did COMMAND...: has puppet `a` post a request, and waits for its successful completion.
 did() {
 	ask a "$@"
 	await a "wc $A send * success"
 }
 
-# One of each, each with an end before the next one begins. Where things are goes to variables of the case.
+# Sends one message of each kind; each completes before the next one is posted. Keys and addresses
+# stay in the variables of the case.
 one_of_each() {
 	two_puppets
 	connected
@@ -223,10 +228,10 @@ one_of_each() {
 	await a "disconnected $A"
 }
 
-# The lines that are expected of `fields`. RFC 5044, section 7.1; RFC 6581, section 6; RFC 5041, section 4; RFC
-# 5040, section 4; RFC 7306, sections 5.2 and 6.
+# The next functions print the lines that `fields` must print. RFC 5044, section 7.1; RFC 6581,
+# section 6; RFC 5041, section 4; RFC 5040, section 4; RFC 7306, sections 5.2 and 6.
 
-# start_up req|rep CRC REJECTED REVISION DATA
+# start_up req|rep CRC REJECTED REVISION DATA: a Request of end a, or a Reply of end b.
 start_up() {
 	local end=a
 	[ "$1" = req ] || end=b
@@ -234,8 +239,8 @@ start_up() {
 		$end "$1" "$2" "$3" $(($4 == 2 ? 0x10 : 0)) "$4" $((${#5} / 2)) "$5"
 }
 
-# tagged END OPCODE STAG TO LENGTH [DATA]: a message in segments of at most 1428 octets, all that a TCP segment
-# has room for here. TAIL is what follows the length of each.
+# tagged END OPCODE STAG TO LENGTH [DATA]: a tagged message, in segments of at most 1428 octets,
+# which fill a TCP segment here. TAIL follows the length of each.
 tagged() {
 	local end=$1 opcode=$2 stag=$3 to=$4 left=$5 data=${6:-} now
 	while :; do
@@ -248,7 +253,8 @@ tagged() {
 	done
 }
 
-# untagged END OPCODE QUEUE NUMBER LENGTH [REST]: the same, of at most 1424 octets.
+# untagged END OPCODE QUEUE NUMBER LENGTH [REST]: an untagged message, in segments of at most 1424
+# octets.
 untagged() {
 	local end=$1 opcode=$2 queue=$3 number=$4 offset=0 left=$5 rest=${6:-} now
 	while :; do
@@ -262,7 +268,8 @@ untagged() {
 	done
 }
 
-# read_request NUMBER SINK_STAG SINK_TO SIZE SOURCE_STAG SOURCE_TO, and its Response, with this DATA.
+# read_request NUMBER SINK_STAG SINK_TO SIZE SOURCE_STAG SOURCE_TO: a Read Request. read_of takes
+# the same and DATA, and prints the Read Response too.
 read_request() {
 	untagged a 1 1 "$1" 28 "$(printf 'sinkstag=%08x sinkto=%016x rdmardsz=%d srcstag=%08x srcto=%016x' \
 		"$2" "$3" "$4" "$5" "$6")"
@@ -272,7 +279,8 @@ read_of() {
 	tagged b 2 "$2" "$3" "$4" "${7:-}"
 }
 
-# atomic NUMBER OPERATION NAMES_AND_VALUES BEFORE: a request for the octets at 304, and the answer.
+# atomic NUMBER OPERATION NAMES_AND_VALUES BEFORE: an Atomic Request for the octets at 304, and the
+# response with their previous value.
 atomic() {
 	untagged a 10 1 "$1" 52 "$(printf 'atomic.opcode=%d atomic.request_identifier=%d %s=%08x %s=%016x %s' \
 		"$2" "$1" atomic.remote_stag "$their_key" atomic.remote_tagged_offset $((their_at + 304)) "$3")"
@@ -280,13 +288,14 @@ atomic() {
 		"atomic.original_request_identifier=$1 atomic.original_remote_data_value=$4"
 }
 
-# The word of RFC 6581 says in turn: peer-to-peer; IRD; by Write or by Read; ORD.
+# The private data begins with RFC 6581's enhanced data: the peer-to-peer flag, IRD, the RTR flags
+# for Write and Read, ORD.
 expected_of_each() {
 	local first=33a71ac960fac695 ones=ffffffffffffffff
 	local begin='start_up req 1 0 2 8003c0056f6e65'
 	$begin
 	start_up rep 1 0 2 8005c00374776f21
-	# Ready to receive.
+	# The RTR message.
 	tagged a 0 0 0 0
 	untagged a 3 0 1 0
 	untagged a 3 0 2 5 "data=${first::10}"
@@ -306,9 +315,9 @@ expected_of_each() {
 	untagged a 9 0 8 8 data=9abcdef000000000
 	atomic 4 0 "atomic.add_data=7 atomic.add_mask=${ones//f/0} atomic.compare_data=0 atomic.compare_mask=$ones" 8
 	atomic 5 2 "atomic.swap_data=20 atomic.swap_mask=$ones atomic.compare_data=15 atomic.compare_mask=$ones" 15
-	# What the last atomic operation brought.
+	# The result of the last atomic operation.
 	tagged a 0 "$their_key" $((their_at + 8190)) 8 data=0f00000000000000
-	# Base or bounds violation, of a tagged buffer; and of the source of a Read.
+	# Base or bounds violation: of a tagged buffer, then of the source of a Read.
 	untagged b 7 2 1 20 "term_layer=0x01 term_etype_ddp=0x01 term_errcode_ddp_tagged=01 \
 term_hdrct_m=1 hdrct_d=1 hdrct_r=0 term_ddp_seg_len=0016 \
 $(printf 'term_ddp_h=c140%08x%016x' "$their_key" $((their_at + 8190)))"
@@ -328,9 +337,9 @@ fields_of_each_message() {
 	diff <(expected_of_each) <(fields "$file") || die 'these are not the fields expected'
 }
 
-# --- start-up: revisions, enhanced data, CRC or not, refusals --------------------------------------------
+# --- start-up: revisions, enhanced data, CRC or not, refusals -------------------------------------
 
-# settings_are CRC_OF_A CRC_OF_B REVISION PEER_TO_PEER
+# settings_are CRC_OF_A CRC_OF_B REVISION PEER_TO_PEER: sets the devices of both ends.
 settings_are() {
 	setting "$NS_A" "$DEV_A" crc "$1"
 	setting "$NS_B" "$DEV_B" crc "$2"
@@ -365,7 +374,7 @@ expected_of_start_ups() {
 	local TAIL='' rtr='tagged a 0 0 0 0' a_send='untagged a 3 0 1 5 data=33a71ac960'
 	start_up req 1 0 2 8003c0056f6e65; start_up rep 1 0 2 8005c00374776f21; $rtr; $a_send
 	start_up req 0 0 2 8003c0056f6e65; start_up rep 1 0 2 8005c00374776f21; $rtr; $a_send
-	# What is there instead of a CRC is 0.
+	# Without CRC the field is 0.
 	TAIL=' crc=00000000'
 	start_up req 0 0 2 8003c0056f6e65; start_up rep 0 0 2 8005c00374776f21; $rtr; $a_send
 	TAIL=
@@ -373,7 +382,7 @@ expected_of_start_ups() {
 	start_up req 1 0 1 6f6e65; start_up rep 1 0 1 74776f21; $a_send
 	TAIL=' crc=00000000'
 	start_up req 0 0 1 6f6e65; start_up rep 0 0 1 74776f21; $a_send
-	# No RFC says what depths go with a refusal.
+	# No RFC defines the depths in a rejecting Reply.
 	start_up req 1 0 2 8003c0056f6e65; start_up rep 1 1 2 xxxxxxxx74776f21
 	start_up req 1 0 1 6f6e65; start_up rep 1 1 1 74776f21
 }
@@ -387,10 +396,11 @@ fields_of_start_ups() {
 		die 'these are not the fields expected'
 }
 
-# --- what the hostile peer gets to see ---------------------------------------------------------------
+# --- what the hostile peer gets to see ------------------------------------------------------------
 
-# raw_cases FILE CASE...: of the hostile peer, captured. From TERMINATES, what it expects to get. Where a connection
-# had the ports of an earlier one, tshark takes both for one: then once more.
+# raw_cases FILE CASE...: runs cases of the hostile peer and captures them. FILE.expected gets the
+# Terminates that it expects. If a connection reused the ports of an earlier one, tshark takes both
+# for one; the cases are then run again.
 raw_cases() {
 	local file=$1 name try
 	shift
@@ -403,7 +413,7 @@ raw_cases() {
 	done
 	cat "$file.log"
 	for name; do grep -qx "ok $name" "$file.log" || die "$name has failed"; done
-	# The device's half: the other one is not meant to be right.
+	# Only what the device sends: the hostile peer breaks the rules on purpose.
 	decode "$file" "ip.src == $IP4_B"
 }
 
@@ -413,9 +423,10 @@ play() {
 	in_ns "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 "$@" >"$log" || true
 }
 
-# Each code that the driver has for a peer's fault, with the case that provokes it. RFC 5040, section 4.8; RFC 5041,
-# section 7.2; RFC 5044, section 8; RFC 6581, section 8. The quotes are those that the hostile peer expects.
-# tshark takes what an error of RDMAP quotes for an untagged header, whatever it is: no case here has another.
+# Each error code that the driver sends for a peer's fault, with the case that provokes it. RFC
+# 5040, section 4.8; RFC 5041, section 7.2; RFC 5044, section 8; RFC 6581, section 8. The hostile
+# peer says which quotes it expects. tshark decodes each quote in an RDMAP error as an untagged
+# header; no case here has another.
 all_terminates() {
 	local file=$TMP/all cases=() codes
 	cat >"$file.codes" <<-'END'
@@ -453,15 +464,15 @@ all_terminates() {
 	diff <(cut -d ' ' -f 1-3 "$file.codes") - <<<"$codes" || die 'these are not the codes expected'
 }
 
-# Markers: of each stream that has some, how far back each says that its FPDU begins, as RFC 5044, section 4.3,
-# has it: one before each 512th octet of the stream, which begins behind the Reply. tshark follows them where each
-# FPDU has a segment for itself.
+# In each stream with Markers, compares the back pointers with RFC 5044, section 4.3: a Marker
+# stands before each 512th octet of the stream, which begins behind the Reply, and says how far back
+# its FPDU begins. tshark decodes Markers if each FPDU has a segment for itself.
 markers_are_decoded() {
 	local file=$TMP/markers
 	raw_cases "$file" markers_in_messages_of_one_segment markers_around_a_terminate
 	awk -v ends="$file" '
 	function value(of) { match($0, of ": [0-9]+"); return substr($0, RSTART + length(of) + 2) + 0 }
-	# The octets of an FPDU: Markers have their places between them.
+	# Walks over the octets of an FPDU and the Markers between them.
 	function walk(octets,    begin) {
 		begin = at[way] % 512 ? at[way] : at[way] + 4
 		while (octets) {
@@ -492,7 +503,7 @@ markers_are_decoded() {
 }
 
 ends_up netns
-# Segments as they would be on a real wire.
+# Segments as on a physical wire.
 offload off
 try traffic_is_decoded 180 traffic_is_decoded
 try segments_carry_whole_fpdus 60 segments_carry_whole_fpdus

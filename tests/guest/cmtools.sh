@@ -9,7 +9,7 @@ xclient_xserver() {
 	pair 30 rdma_xserver -p "$PORT" -c r -- rdma_xclient -s "$IP4_B" -p "$PORT" -c r
 }
 
-# Connections all at once, with messages of one size in both directions.
+# ucmatose_pair OPTIONS...: many connections at once, messages of one size in both directions.
 ucmatose_pair() {
 	pair 100 ucmatose -b "$IP4_B" -p "$PORT" "$@" -- ucmatose -s "$IP4_B" -b "$IP4_A" -p "$PORT" "$@"
 	grep -q 'return status 0' "$CLIENT_OUT" || die "client: $(last_line "$CLIENT_OUT")"

@@ -1,25 +1,25 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What tests/demo shows, measured in a guest. Prints one line per figure, with tabs between:
+# Measures for tests/demo, in a guest. Prints one line per figure, separated by tabs:
 #
 #     row PAIR PROGRAM SIZE FIGURE UNIT ok
 #     row PAIR PROGRAM SIZE - - FAILED: why
 #
-# To be run with qemu/run --guests 2 --out DIR: guest 1 has all ends but one, guest 2 calls it. TYPE is the
-# link type shown.
+# Run it with qemu/run --guests 2 --out DIR: guest 1 has all ends but one, guest 2 connects to it.
+# TYPE is the link type shown.
 #
-# An emulated processor takes half a second to start a perftest program: the next servers start while a
-# client still runs. Two clients at a time would only measure each other: all these programs spin. But those
-# of ib_write_bw, and their servers, sleep for a second before they do: others run meanwhile.
+# An emulated processor takes half a second to start a perftest program, so the next servers start
+# while a client still runs. Two clients at a time would slow each other, because these programs
+# spin. Only ib_write_bw and its server sleep for a second first; others run meanwhile.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 PROGRAMS='ib_write_bw ib_read_bw ib_send_bw ib_send_lat ib_write_lat'
 SIZES='64 4096 65536 1048576'
-# Each round is a Read and a Write and their Sends, compared at the end.
+# Each round does a Read, a Write and their Sends; rping compares the data at the end.
 RPINGS=30
-# Two short ones for each of ib_write_bw.
+# Two short runs follow each run of ib_write_bw.
 SCHEDULE='ib_write_bw/64 ib_read_bw/64 ib_read_bw/4096 ib_write_bw/4096 ib_read_bw/65536 ib_send_bw/64
 ib_write_bw/65536 ib_send_bw/4096 ib_send_bw/65536 ib_write_bw/1048576 ib_send_lat/64 ib_read_bw/1048576
 ib_send_bw/1048576 ib_send_lat/4096 ib_send_lat/65536 ib_send_lat/1048576 ib_write_lat/64 ib_write_lat/4096
@@ -27,8 +27,8 @@ ib_write_lat/65536 ib_write_lat/1048576'
 
 row() { printf 'row\t%s\t%s\t%s\t%s\t%s\t%s\n' "$@"; }
 
-# measure PROGRAM SIZE UNIT COMMAND...: a row of PAIR, from a command that prints its figure last. What
-# fails must do so with its status: `set -e` does not hold in here.
+# measure PROGRAM SIZE UNIT COMMAND...: prints a row of PAIR; the command prints its figure last.
+# The command must report failure by its status, because `set -e` has no effect here.
 measure() {
 	local program=$1 size=$2 unit=$3 out=$TMP/out.$BASHPID line figure=''
 	shift 3
@@ -43,7 +43,7 @@ measure() {
 	fi
 }
 
-# stopwatch COMMAND...: the seconds that it takes.
+# stopwatch COMMAND...: runs it and prints the seconds that it took.
 stopwatch() {
 	local begin=${EPOCHREALTIME/[.,]/} t
 	"$@" || return 1
@@ -51,7 +51,8 @@ stopwatch() {
 	printf '%d.%02d\n' $((t / 100)) $((t % 100))
 }
 
-# rounds PROGRAM/SIZE: few, since an emulated processor is slow; enough for a figure.
+# rounds PROGRAM/SIZE: prints the number of iterations: few for an emulated processor, but enough
+# for a figure.
 rounds() {
 	case $1 in
 	*_bw/64) echo 300 ;;
@@ -64,7 +65,7 @@ rounds() {
 	esac
 }
 
-# One pair after the other; the next two ends come up meanwhile.
+# Measures one pair after the other; the ends of the next pair are set up meanwhile.
 pairs() {
 	local topology up measured=''
 	for topology in netns siw-server siw-client; do
@@ -78,14 +79,15 @@ pairs() {
 		[ -z "$measured" ] || wait "$measured"
 		measure_pair "$up" &
 		measured=$!
-		# All this is that process's now.
+		# The process of measure_pair takes these down.
 		LINKS_MADE=() ADDRESSES_MADE=() NETDEVS_MADE=() NETNS_MADE=()
 		PORT=$((PORT + 200))
 	done
 	wait "$measured"
 }
 
-# measure_pair yes|WHY: the rows of the pair whose ends are up, or why they are not.
+# measure_pair yes|WHY: prints the rows of the pair whose ends are up, or why they are not; takes
+# the ends down.
 measure_pair() {
 	if [ "$1" = yes ]; then
 		rows
@@ -95,12 +97,12 @@ measure_pair() {
 	ends_down
 }
 
-# The rows of one pair, between the ends that are up.
+# Prints the rows of one pair, whose ends are up.
 rows() {
 	local family program size row
 	local -A found=()
 	export PAIR DEV_A DEV_B IP4_B PORT SERVERS
-	# Those that are needed first start while rping runs.
+	# The first servers start while rping runs.
 	start "$NS_B" "$TMP/servers" "$0" servers
 	SERVERS=$STARTED
 	for family in 4 6; do
@@ -115,7 +117,8 @@ rows() {
 	for program in $PROGRAMS; do
 		for size in $SIZES; do
 			row=${found[$program/$size]}
-			# perftest measures the clock of the processor for each figure, and now and then finds none.
+			# perftest measures the processor's clock for each figure, and sometimes
+			# fails to.
 			if [[ $row = *'no figure'* ]]; then row=$(PORT=$((PORT + 50)) one "$program/$size" alone); fi
 			echo "$row"
 		done
@@ -123,9 +126,10 @@ rows() {
 	[ "$VERBOSE" = 0 ] || sed 's/^/# /' "$TMP/servers"
 }
 
-# One perftest server after the other, each on the next port; those that are needed next have started.
-# One that fails says why and is started anew, for a client that tries again: more often than the client
-# does, since that ends a server which may be a new one already.
+# Runs the perftest servers of SCHEDULE, each on the next port, three at a time, so that the next
+# ones have started when their clients come. A server that fails says why and is restarted for a
+# client that retries. A server may restart more often than its client, because the client's retry
+# may kill a server that is new already.
 servers() {
 	local test n=0
 	for test in $SCHEDULE; do
@@ -136,7 +140,7 @@ servers() {
 	wait
 }
 
-# server PROGRAM OPTIONS...
+# server PROGRAM OPTIONS...: runs a server until it succeeds, at most four times.
 server() {
 	local out=$TMP/server.$BASHPID try
 	for try in 1 2 3 4; do
@@ -145,7 +149,7 @@ server() {
 	done
 }
 
-# The clients of these servers: a row each, as they end.
+# Runs the clients of these servers; prints a row as each ends.
 clients() {
 	local test sleeper=''
 	for test in $SCHEDULE; do
@@ -161,14 +165,15 @@ clients() {
 	wait $sleeper
 }
 
-# one PROGRAM/SIZE [HOW]: its row. HOW is the function that measures it.
+# one PROGRAM/SIZE [HOW]: prints its row. HOW is the function that measures it.
 one() {
 	local program=${1%/*} size=${1#*/} unit=us
 	[[ $program != *_bw ]] || unit=MiB/s
 	measure "$program -R" "$size" "$unit" "${2:-client}" "$program" -s "$size" -n "$(rounds "$1")"
 }
 
-# client PROGRAM OPTIONS...: prints its figure. One that was too early for its server is tried again.
+# client PROGRAM OPTIONS...: runs the client and prints its figure. Retries if the client was faster
+# than its server.
 client() {
 	local program=$1 CLIENT_OUT=$TMP/client.$PORT try status
 	shift
@@ -188,10 +193,10 @@ client() {
 	return 1
 }
 
-# alone PROGRAM OPTIONS...: prints its figure, with a server of its own.
+# alone PROGRAM OPTIONS...: the same with a server of its own.
 alone() { perftest_pair "$@" && perftest_figure "$1"; }
 
-# The rows of two guests, joined by an emulated network: guest 1 listens, guest 2 calls.
+# Prints the rows of two guests on an emulated network: guest 1 listens, guest 2 connects.
 guests() {
 	local family peer=10.77.0.1
 	PAIR='two guests'

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# demo_storage.sh nvme|iser: a disk in memory, its target and its host on one kernel, over riwarp, over
-# siw and over TCP in turn, on the loopback interface with the MTU of an Ethernet. On each: a file system
-# with files that are verified, figures, then the device is taken away and the disk connected anew.
+# demo_storage.sh nvme|iser: a disk in memory, with its target and its host on one kernel, over
+# riwarp, siw and TCP in turn, on the loopback interface with Ethernet's MTU. For each: a file
+# system with verified files, figures, then the device is removed and the disk connected again.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +11,7 @@ set -eu
 # shellcheck source=storage_nvme.sh disable=SC1090
 . "$(dirname "$0")/storage_$1.sh"
 
-# terse FIELD OPTIONS...: a field of what fio says of two seconds with the disk.
+# terse FIELD OPTIONS...: runs fio on the disk for two seconds and prints a field of its output.
 terse() {
 	local field=$1
 	shift
@@ -29,7 +29,8 @@ figures() {
 	printf '%-16s%10d%10d%10.0f    ' "$1" $((read / 1024)) $((write / 1024)) "$latency"
 }
 
-# Without a device the host gives the disk up and the target its port. A new device has all of it again.
+# Removes the device: the host loses the disk and the target its port. Makes a new device, sets up
+# the target and connects again.
 replug() {
 	if [ "$FABRIC" = rdma ]; then
 		rdma link del "$DEV_A"
@@ -43,7 +44,7 @@ replug() {
 	connect
 }
 
-# show TITLE: all of it with one transport.
+# show TITLE: runs all of it with one transport.
 show() {
 	{
 		target_up

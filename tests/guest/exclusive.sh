@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# RDMA devices that belong to one network namespace each (`rdma system set netns exclusive`).
+# RDMA devices that each belong to one network namespace (`rdma system set netns exclusive`).
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -35,7 +35,7 @@ namespace_exits() {
 	modprobe "$MODULE"
 }
 
-# The initial namespace cleans up after itself.
+# A device works in the initial namespace, too.
 initial_namespace() {
 	ends_up self
 	rping_pair 4 3 -V

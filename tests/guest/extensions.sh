@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Operations that only the library with all operations offers: atomic operations, Immediate Data.
+# Operations that only librxe offers: atomic operations, Immediate Data.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Generated mutated conversations against the device over a veth pair (tests/fuzz). SECONDS=NN is
-# the duration, 20 by default; SEED=N the first seed.
+# Sends generated and mutated conversations to the device over a veth pair (tests/fuzz). SECONDS=NN
+# is the duration, 20 by default; SEED=N the first seed.
 set -eu
 limit=20
 for setting in "$@"; do
@@ -15,7 +15,7 @@ ENDS_COUNT=1
 veth_ends ria1 rib1 1500
 link_add "$NS_B" "${TYPE}b" "$TYPE" "$NET_B"
 
-# The verbs program must run in the namespace of the device and the peer in the other.
+# The verbs program runs in the namespace of the device, the peer in the other.
 cat >"$TMP/puppet" <<END
 #!/bin/sh
 exec ip netns exec $NS_B $VERBS_DIR/puppet "\$@"

@@ -17,9 +17,9 @@ DEV_B=${TYPE}b
 link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
 
 raw_peer
-# With fault injection, fails the next allocation below a function of the module: the one that gives
-# a queue pair its stream. It fails twice, since the kernel retries large ones in a second way.
-# Allocations that TCP makes for the module are excluded.
+# With fault injection, fails the next allocation below the function of the module that gives a
+# queue pair its stream. It fails twice, because the kernel retries large allocations in a second
+# way. Allocations that TCP makes for the module are excluded.
 if can_starve && [ "$TYPE" = riwarp ]; then
 	read -r first last < <(addresses_of '^_R.*2qp6stream.*2Qp6attach$') || die 'which addresses has Qp::attach?'
 	cat >"$TMP/starve" <<END
@@ -37,7 +37,7 @@ fi
 RELAY_NAME=all relay 800 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
 	${HOSTILE_CASES:-}
 
-# The same device again, served by a library without the messages of RFC 7306.
+# The same device again, with a library that has no messages of RFC 7306.
 if [ -z "${HOSTILE_CASES:-}" ] && [ "$TYPE" = riwarp ]; then
 	link_del "$NS_B" "$DEV_B"
 	link_add "$NS_B" "$DEV_B" riwarp_siw "$NET_B"

@@ -16,9 +16,9 @@ import time
 case, count, host, port, tracing = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
 slow = int(os.environ.get("SLOW", "1"))
 
-# For so long, in seconds, the queues of the driver are watched.
+# Seconds for which the driver's work queues are watched.
 WATCH = 4
-# Steps that a connection or queue pair may cost in a second, on average.
+# Work items per second that a connection or queue pair may cost, on average.
 STEPS = 4
 READ_LEN = 4 << 20
 
@@ -122,7 +122,7 @@ if case == "half_closed":
     for peer in peers:
         peer.send(request)
         peer.shutdown(socket.SHUT_WR)
-    # Each takes a little, so that it is not given up.
+    # Each peer reads a little, so that the driver does not give it up.
     still = sum(len(peer.recv(512)) > 0 for peer in peers)
     if still != count:
         sys.exit(f"{still} of {count} peers were answered")
@@ -131,7 +131,7 @@ else:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
 
-# Looks begin frequent and become rare.
+# The driver checks often at first, and rarely later.
 time.sleep(3)
 write("events/workqueue/workqueue_queue_work/filter", 'workqueue == "riwarp_conn" || workqueue == "riwarp_tx"')
 write("trace", "")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Many connections whose peers are idle or nearly so: what they cost meanwhile. COUNT: how many of
-# each.
+# What many connections cost while their peers are idle or nearly so. COUNT: connections of each
+# kind.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,7 +10,7 @@ COUNT=${COUNT:-400}
 # Not below /sys, which `ip netns exec` mounts anew.
 TRACING=$TMP/tracing
 
-# The rest is in Python, which plays the peers and sends commands to the puppet at end B.
+# The Python program plays the peers and sends commands to the puppet at end B.
 run_idle() {
 	# shellcheck disable=SC2086
 	PYTHONUNBUFFERED=1 in_ns "$NS_A" python3 "$GUEST_DIR/idle.py" "$1" "$COUNT" "$IP4_B" "$PORT" "$TRACING" \

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# riwarp and siw, in both roles. siw has no settings: it never asks for CRC, and takes it from a peer that does. So
-# connections have it by riwarp's setting alone. Markers it refuses, and riwarp never asks for any.
+# riwarp and siw, in both roles. siw has no settings: it never asks for CRC, but uses it if its peer
+# asks. So riwarp's setting alone decides about CRC. siw refuses Markers, and riwarp never asks for
+# any.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,8 +19,9 @@ sizes() {
 	done
 }
 
-# two_puppets: on riwarp and on siw, connected. OURS and THEIRS are riwarp's and siw's by name; AT[x] is the number
-# of the connection there; REGION[x], START[x] and KEY[x] are memory with all rights.
+# two_puppets: connects a puppet on riwarp to one on siw. OURS and THEIRS are the names of riwarp's
+# and siw's. AT[x] is the number of the connection at x; REGION[x], START[x] and KEY[x] are memory
+# with all rights.
 two_puppets() {
 	declare -gA AT REGION START KEY
 	OURS=a THEIRS=b
@@ -35,7 +37,7 @@ two_puppets() {
 	done
 }
 
-# again: a connection.
+# again: makes a connection.
 again() {
 	ask a connect "$IP4_B" "$PORT"
 	AT[a]=$ANSWER
@@ -44,18 +46,21 @@ again() {
 	read -r _ "AT[b]" _ <<<"$EVENT"
 }
 
-# did END COMMAND REST: it does it on its connection, and that is done.
+# did END COMMAND REST: has END post a request on its connection, and waits for its successful
+# completion.
 did() {
 	ask "$1" "$2" "${AT[$1]}" "${@:3}"
 	await "$1" "wc ${AT[$1]} send * success"
 }
 
-# told END LENGTH OCTETS: a receive has ended with so many, the first of which are these.
+# told END LENGTH OCTETS: waits for the completion of a receive with this length, whose data begins
+# with OCTETS.
 told() {
 	await "$1" "wc ${AT[$1]} recv * success $2 $3*"
 }
 
-# octets END OFFSET LENGTH OF_END OFFSET: the memory at these places is the same, and not all zero.
+# octets END OFFSET LENGTH OF_END OFFSET: checks that the memory at both places is equal, and not
+# all zero.
 octets() {
 	local one
 	ask "$1" peek "${REGION[$1]}" "$2" "$3"
@@ -64,7 +69,7 @@ octets() {
 	[ "$one" = "$ANSWER" ] && [ -n "${one//0/}" ] || die "of $3 octets some have changed"
 }
 
-# messages FROM TO: each message that siw knows.
+# messages FROM TO: sends each message that siw knows, but for Send with Invalidate.
 messages() {
 	local from=$1 to=$2 i pattern=33a71ac960fac695
 	local mine=${REGION[$1]} at=${START[$2]} key=${KEY[$2]}
@@ -85,7 +90,7 @@ messages() {
 	did "$from" write "$mine" 0 3001 $((at + 200)) "$key" -
 	# An empty Write needs no memory.
 	did "$from" write "$mine" 0 0 0 0 -
-	# Behind it all is there.
+	# Once this Send has arrived, all Writes have been placed.
 	did "$from" send 1 -
 	told "$to" 1 "${pattern::2}"
 	octets "$from" 0 8 "$to" 100
@@ -99,7 +104,8 @@ messages() {
 	did "$from" read "$mine" 0 0 0 0 -
 }
 
-# invalidates FROM TO KEY: a Send with Invalidate, and one with Solicited Event too, of these keys at TO.
+# invalidates FROM TO KEY KEY: a Send with Invalidate, then one with Solicited Event too, for these
+# keys at TO.
 invalidates() {
 	local from=$1 to=$2
 	did "$from" sendinv 7 "$3" -
@@ -108,8 +114,9 @@ invalidates() {
 	told "$to" 8 33a71ac960fac695
 }
 
-# Of riwarp's end the keys are those of memory windows of this connection, of siw's those of regions: siw has no
-# windows, and riwarp lets a peer invalidate no region that it may not.
+# The keys to invalidate: at siw those of regions, because siw has no memory windows; at riwarp
+# those of memory windows of this connection, because riwarp lets no peer invalidate a shared
+# region.
 all_messages() {
 	local window key=() i
 	two_puppets
@@ -133,8 +140,9 @@ all_messages() {
 	for i in a b; do ask $i guards; done
 }
 
-# crc_is 1|0: what both ends say at start-up, and what they do: each message is there, whole, with a right CRC or
-# with none at all. siw answers with what it was asked for, and takes what it is answered.
+# crc_is 1|0: checks that the ends negotiate CRC or not, and that each message is sent whole, with a
+# right CRC or without any. siw's Reply has the CRC flag of the Request; as initiator, siw accepts
+# the flag of the Reply.
 crc_is() {
 	local file=$TMP/traffic wanted=$1 asked=$1 op
 	[ "$OURS" = a ] || asked=0
@@ -158,7 +166,7 @@ each_message() {
 	crc_is "$1"
 }
 
-# our_setting NAME VALUE: of riwarp's device.
+# our_setting NAME VALUE: sets riwarp's device.
 our_setting() {
 	if [ "$TYPE_A" = siw ]; then
 		setting "$NS_B" "$DEV_B" "$@"
@@ -167,9 +175,9 @@ our_setting() {
 	fi
 }
 
-# With `extensions` on, riwarp offers siw the Send with Immediate, by a flag that RFC 5044 reserves, and siw, which
-# knows no such flag, sends it back. That agrees on nothing: each message is as without, and a Send with Immediate ends in
-# an error before an octet of it goes out.
+# With `extensions` on, riwarp offers Send with Immediate by a flag that RFC 5044 reserves. siw does
+# not know the flag and sends it back, which agrees on nothing: each message is as before, and a
+# Send with Immediate fails before riwarp sends an octet of it.
 extensions_on() {
 	local flags=0x11
 	[ "$TYPE_A" != siw ] || flags=0x10
@@ -177,7 +185,7 @@ extensions_on() {
 	capture "$NS_A" "$NET_A" "$TMP/traffic" messages_and_one_too_many
 	our_setting extensions 0
 	crc_is 1
-	# With the flag for enhanced data of revision 2.
+	# The flags include that of revision 2 for enhanced data.
 	diff - <(sed -nE 's/^(. re.) .* (res=[^ ]*).*/\1 \2/p' "$TMP/traffic.fields") <<-END || die 'these are not the flags expected'
 		a req res=$flags
 		b rep res=$flags
@@ -198,7 +206,8 @@ without_crc() {
 	"$@"
 }
 
-# have_failed: both connections have; riwarp's queue pair is in error, and it tells of each receive that is flushed.
+# have_failed: waits until both ends are disconnected; riwarp's queue pair must be in error, and
+# each of its receives flushed.
 have_failed() {
 	local end i
 	for end in a b; do await $end "disconnected ${AT[$end]}"; done
@@ -207,8 +216,8 @@ have_failed() {
 	[ "$ANSWER" = 6 ] || die "riwarp's queue pair is in state $ANSWER"
 }
 
-# Of what siw refuses, and of what riwarp refuses. A Write is done when TCP has it, also one that is refused; a Read
-# is not.
+# Writes and Reads that siw refuses, and those that riwarp refuses. A Write completes when TCP has
+# it, even if the peer refuses it; a Read does not.
 all_refusals() {
 	local mine theirs
 	two_puppets
@@ -235,7 +244,7 @@ all_refusals() {
 		case $EVENT in *success*) die "siw's Read has not failed" ;; esac
 		have_failed
 	}
-	# No octet went where it may not.
+	# No octet was placed.
 	for mine in a b; do
 		ask $mine odd "${REGION[$mine]}" 0
 		[ "$ANSWER" = -1 ] || die "memory of $mine was written to at $ANSWER"
@@ -244,18 +253,19 @@ all_refusals() {
 	again
 }
 
-# A Terminate for each, from who refuses.
+# Each refusal sends a Terminate.
 refusals() {
 	local file=$TMP/refusals ours=$IP4_A
 	[ "$TYPE_A" != siw ] || ours=$IP4_B
 	capture "$NS_A" "$NET_A" "$file" all_refusals "$1"
 	decode "$file" "ip.src == $ours"
-	# DDP, Tagged Buffer Error, Base or bounds violation. RDMAP, Remote Protection Error, the same.
+	# DDP, Tagged Buffer Error, Base or bounds violation.
+	# RDMAP, Remote Protection Error, Base or bounds violation.
 	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
 		terminate layer 0x1 etype 0x1 code 0x01 bits MD length 001e header c140 ulpdu 38
 		terminate layer 0x0 etype 0x1 code 0x01 bits MDR length 002e header 4141 ulpdu 70
 	END
-	# Of siw's it is only counted that they came.
+	# Of siw's Terminates, only the number is checked.
 	fields "$file" >"$file.fields"
 	[ "$(grep -c "^$THEIRS fpdu.* opcode=0x07" "$file.fields")" = 2 ] || die 'siw has not sent two Terminates'
 }

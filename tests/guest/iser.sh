@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# iSCSI Extensions for RDMA, initiator and target of the kernel, both on one device of the initial
-# namespace, where they have to be.
+# iSCSI Extensions for RDMA, initiator and target of the kernel, on one device. The kernel offers
+# both in the initial namespace only.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,14 +10,15 @@ set -eu
 # shellcheck source=storage_iser.sh
 . "$(dirname "$0")/storage_iser.sh"
 
-# The session is one of iSER, on a queue pair of the device.
+# The session uses iSER, and a queue pair of the device.
 over_rdma() {
 	iscsiadm -m session | grep -q '^iser:' || die "$(iscsiadm -m session)"
 	! no_qp || die "$(rdma resource show qp)"
 }
 
-# 32 pieces of a sector or seven, each somewhere in a page of its own, are one command, of which a device that takes
-# whole pages only could have but the first; and each octet comes back, into other such pieces.
+# 32 pieces of one to seven sectors, each somewhere in a page of its own, form one command. A device
+# that registers whole pages only would need more commands. The octets are read back into different
+# pieces.
 gaps() {
 	local before
 	[ "$(cat "/sys/block/${DISK##*/}/queue/virt_boundary_mask")" = 0 ] || die 'the disk wants whole pages'

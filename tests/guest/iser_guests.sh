@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# iSCSI Extensions for RDMA between two guests, target and initiator of the kernel: storage_guests.sh has what
-# happens.
+# iSCSI Extensions for RDMA between two guests, target and initiator of the kernel. The cases are in
+# storage_guests.sh.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +14,8 @@ set -eu
 
 CYCLES=${CYCLES:-50}
 
-# A target over siw is told of the end of a session late: siw wants its last Sends to be done by then.
+# Towards a siw target, delays what this end sends by 50 ms: siw requires its last Sends to be done
+# before the session ends.
 disconnect() {
 	[ "$PEER" != siw ] || tc qdisc add dev eth0 root netem delay 50ms
 	node --logout

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The same load again and again: nothing that it uses may grow from round to round.
+# Repeats the same load; nothing that it uses may grow from round to round.
 #
-# A round ends COUNT connections in each way there is, and makes and removes COUNT devices. What one
-# of them leaves behind is there COUNT times more after every round, in whatever cache of the kernel
-# it is. So none is left out: the names say little, since the kernel merges caches whose objects
-# have the same size. What other parts of the kernel have in them comes and goes, or comes once.
+# A round ends COUNT connections in each possible way, and makes and removes COUNT devices. An
+# object that one of them leaks appears COUNT times per round in some cache of the kernel. All
+# caches are counted: the kernel merges caches whose objects have the same size, so their names say
+# little. What other parts of the kernel allocate varies, or grows once.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +13,7 @@ set -eu
 COUNT=16
 ROUNDS=4
 
-# endings ADDRESS: all ways but for the load of perftest, in one process.
+# endings ADDRESS: all ways to end a connection, in one process.
 endings() {
 	COUNT=$COUNT PORT=$PORT in_ns "$NS_B" within 60 "$VERBS_DIR/endings" "$1"
 	PORT=$((PORT + 8 * COUNT))
@@ -33,9 +33,9 @@ load() {
 	done
 }
 
-# slabs: /proc/slabinfo three times, each when what is free has been given back. A processor that
-# needs one object takes some dozens, and they all look in use: the least of the three is the true
-# count, all the more if one processor does this alone.
+# slabs: prints /proc/slabinfo three times, each after unused slabs were freed. A processor that
+# needs one object takes some dozens, which all count as in use. So the least of the three counts is
+# the true one. All this runs on one processor, which keeps the excess small.
 slabs() {
 	local cache text=''
 	taskset -p -c 0 "$BASHPID" >/dev/null
@@ -50,8 +50,9 @@ slabs() {
 	printf %s "$text"
 }
 
-# count FILE: how much there is of everything. vfree keeps a vmap_area for long after: the areas in
-# use are counted instead, by who made them. What watches objects in the debug kernel keeps its own for later.
+# count FILE: writes the counts of everything. Not vmap_area, which vfree frees much later: the
+# areas in use are counted instead, by their caller. Not debug_objects_cache either, in which the
+# debug kernel's object tracking keeps free objects.
 count() {
 	nothing_left 20 qp cm_id mr cq srq pd ctx
 	echo 1 >/proc/sys/vm/stat_refresh
@@ -69,8 +70,8 @@ count() {
 	grep -q '^slab:TCP ' "$1" || die 'no counts of slabs'
 }
 
-# judge FILE...: the counts of one round after the other. A name leaks if it grows by about COUNT or
-# more in every round but one.
+# judge FILE...: compares the counts of successive rounds. A name leaks if it grows by about COUNT
+# or more in every round but one.
 judge() {
 	awk -v least=$((COUNT * 3 / 4)) -v rounds=$(($# - 1)) '
 		FNR == 1 { file++ }
@@ -95,7 +96,7 @@ nothing_grows() {
 	local i counts=()
 	modprobe dummy
 	ip link add leakdev type dummy
-	# TCP is not to keep a trace of each connection for a minute.
+	# Keeps no TIME-WAIT sockets, which would stay for a minute.
 	in_ns "$NS_A" sysctl -q -w net.ipv4.tcp_max_tw_buckets=0
 	in_ns "$NS_B" sysctl -q -w net.ipv4.tcp_max_tw_buckets=0
 	# Round 0 warms up.
@@ -108,11 +109,12 @@ nothing_grows() {
 	judge "${counts[@]}"
 }
 
-# After everything the module goes, and takes its threads with it.
+# The module unloads in the end, and its threads end.
 unloads() {
 	ends_down
 	within 30 rmmod "$MODULE" || die "rmmod: $?"
-	# What is named after work that it has done once is anybody's worker.
+	# A kworker that is named after its last work item is not the module's; a rescuer
+	# (kworker/R-*) is.
 	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads left'
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# What the guest scripts share: reporting, time limits, two ends to connect, and pairs of programs.
-# Sourced by scripts that have said `set -eu`. Every wait in here is bounded.
+# Shared by the guest scripts: reporting, time limits, two ends to connect, and pairs of programs.
+# Scripts source it after `set -eu`. Every wait in here is bounded.
 #
 # A script prints one line per case on its standard output:
 #
@@ -10,11 +10,12 @@
 #     not ok NAME: why
 #     skip NAME: why
 #
-# Everything else goes to a log per case, shown with `# ` in front when the case fails. `finish`
-# gives the script its exit status.
+# Everything else goes to a log per case, which is printed with `# ` in front if the case fails.
+# `finish` exits with the script's status.
 #
-# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw or siw), TOPOLOGY (netns, self,
-# siw-server, siw-client), ONLY (a glob: run only the cases whose name matches), VERBOSE=1 (show every log).
+# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw or siw),
+# TOPOLOGY (netns, self, siw-server, siw-client), ONLY (a glob: run only the cases whose name
+# matches), VERBOSE=1 (show every log).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac
@@ -30,8 +31,8 @@ TMP=$(mktemp -d "/tmp/$SCRIPT.XXXXXX")
 PORT=${PORT:-7000}
 FAILED=0
 CASES=0
-# Limits of time are for the stock kernel; the debug kernel is slower by about this factor. Its own tests
-# of the module are not to run whenever a script loads that.
+# Time limits are for the stock kernel; SLOW is about the factor by which the debug kernel is
+# slower. KUnit must not run the module's suites there whenever a script loads the module.
 SLOW=1
 if [ -d /sys/kernel/debug/kunit ]; then
 	SLOW=4
@@ -45,15 +46,15 @@ ok() { printf 'ok %s\n' "$1"; }
 skip() { printf 'skip %s: %s\n' "$1" "$2"; }
 not_ok() { printf 'not ok %s: %s\n' "$1" "$2"; FAILED=$((FAILED + 1)); }
 
-# Says why the running case cannot be run here; for use inside a case.
+# skip_case WHY: skips the running case; for use inside a case.
 skip_case() { echo "$*"; exit 75; }
 
-# Says what went wrong in the running case; for use inside a case.
+# die WHY: fails the running case; for use inside a case.
 die() { echo "$*"; exit 1; }
 
-# try NAME SECONDS COMMAND...: runs a case (a function or a command) as a process group of its own,
-# kills what is left of the group afterwards, and reports. Exit status 75 means skip.
-# PORT is fresh in every case: PORT .. PORT+9 may be used.
+# try NAME SECONDS COMMAND...: runs a case (a function or a command) in a process group of its own,
+# kills what is left of the group afterwards, and reports. Exit status 75 means skip. PORT is new in
+# every case, which may use PORT .. PORT+9.
 try() {
 	local name=$SCRIPT/$1 limit=$(($2 * SLOW)) log pid dog rc=0 begin=$SECONDS
 	shift 2
@@ -89,13 +90,14 @@ try() {
 	[ "$rc" = 0 ] || [ "$rc" = 75 ] || after_failure >/dev/null 2>&1 </dev/null || true
 }
 
-# before_case NAME: what a case needs, or it fails: for suites that ask for something.
+# before_case NAME: fails a case whose preconditions do not hold; suites may define it.
 before_case() { :; }
 
-# What a failed case leaves behind is not to fail those after it: for suites that know what that may be.
+# after_failure: cleans up after a failed case, so that later cases do not fail; suites may define
+# it.
 after_failure() { :; }
 
-# What the processes of a group are doing, and where they are in the kernel.
+# group_report PGID: prints what the processes of a group do, and where in the kernel they are.
 group_report() {
 	local pid
 	for pid in $(pgrep -g "$1"); do
@@ -107,9 +109,9 @@ group_report() {
 
 last_line() { grep -av '^[[:space:]]*$' "$1" | tail -n 1 | cut -c1-200; }
 
-# relay SECONDS PROGRAM...: passes on the ok/not ok/skip lines of a test program that reports by itself,
-# with the script's name in front, and counts them. A program that ends badly without having said
-# `not ok`, that says nothing, or that is not done in time is a failure. RELAY_NAME names it.
+# relay SECONDS PROGRAM...: runs a test program that reports by itself; prints its ok/not ok/skip
+# lines with the script's name in front, and counts them. A program fails if its status is bad and
+# it printed no `not ok`, if it reports nothing, or if it exceeds the time. RELAY_NAME is its name.
 relay() {
 	local limit=$(($1 * SLOW)) out=$TMP/relay.log rc=0 bad good name
 	shift
@@ -134,7 +136,7 @@ relay() {
 	{ grep -v -E '^(ok|not ok|skip) ' "$out"; cat "$out.err"; } | tail -n 60 | sed 's/^/# /'
 }
 
-# Ends a script: takes down what it set up and gives the exit status.
+# finish: takes down what the script set up, and exits with its status.
 finish() {
 	ends_down
 	rm -rf "$TMP"
@@ -143,7 +145,7 @@ finish() {
 
 # --- waiting --------------------------------------------------------------------------------------
 
-# A look costs less than the process that `sleep` would be, so waits are these.
+# `nap` waits without starting a process, since `sleep` costs more than the repeated check.
 mkfifo "$TMP/nap"
 exec {NAP}<>"$TMP/nap"
 nap() { read -r -t "$1" -u "$NAP" || true; }
@@ -158,8 +160,8 @@ eventually() {
 	done
 }
 
-# wait_listen PORT [SECONDS]: waits until something in the network namespace of the program STARTED
-# listens there.
+# wait_listen PORT [SECONDS]: waits until a socket listens on PORT in the network namespace of the
+# program STARTED.
 wait_listen() {
 	local text entry end=$((SECONDS + ${2:-20} * SLOW)) table
 	entry=$(printf ':%04X [0-9A-F]*:0000 0A' "$1")
@@ -175,10 +177,10 @@ wait_listen() {
 	return 1
 }
 
-# gone PID: whether that process has ended.
+# gone PID: succeeds if the process has ended.
 gone() { ! kill -0 "$1" 2>/dev/null; }
 
-# nothing_left SECONDS KIND...: waits until there are no RDMA objects of these kinds but the kernel's own.
+# nothing_left SECONDS KIND...: waits until the only RDMA objects of these kinds are the kernel's.
 nothing_left() {
 	local limit=$1
 	shift
@@ -187,7 +189,7 @@ nothing_left() {
 
 none_of() { [ -z "$(objects "$@")" ]; }
 
-# objects KIND...: those of processes.
+# objects KIND...: prints the RDMA objects that processes own.
 objects() {
 	local kind list
 	for kind; do
@@ -260,7 +262,8 @@ link_del() {
 	done
 }
 
-# address_add NETNS NETDEV ADDRESS: without duplicate address detection, so usable at once.
+# address_add NETNS NETDEV ADDRESS: adds an address without duplicate address detection, so that it
+# is usable at once.
 address_add() {
 	case $3 in
 	*:*) ip_ns "$1" addr add "$3" dev "$2" nodad ;;
@@ -269,8 +272,9 @@ address_add() {
 	ADDRESSES_MADE+=("$1 $2 $3")
 }
 
-# veth_ends NETNS_A NETNS_B MTU: two namespaces (or the initial one) joined by a veth pair. Each end knows
-# the other's link-layer address: rdma_resolve_addr takes two seconds where the kernel has to ask first.
+# veth_ends NETNS_A NETNS_B MTU: joins two namespaces (or the initial one) by a veth pair. Each end
+# knows the other's link-layer address, because rdma_resolve_addr takes two seconds if the kernel
+# has to ask for it.
 veth_ends() {
 	local n=$ENDS_COUNT mac_a mac_b a=() b=()
 	NS_A=$1 NS_B=$2 NET_A=va$n NET_B=vb$n
@@ -285,8 +289,8 @@ veth_ends() {
 	veth_end "$NS_B" "$NET_B" "$3" "$IP4_B" "$IP6_B" "$mac_a" "$IP4_A" "$IP6_A"
 }
 
-# veth_end NETNS NETDEV MTU IP4 IP6 MAC_OF_PEER IP4_OF_PEER IP6_OF_PEER: in one process, since each takes
-# an emulated processor a tenth of a second.
+# veth_end NETNS NETDEV MTU IP4 IP6 MAC_OF_PEER IP4_OF_PEER IP6_OF_PEER: sets up one end, in one
+# process: an emulated processor needs a tenth of a second to start one.
 veth_end() {
 	ip_ns "$1" -batch - <<-END
 		link set $2 mtu $3 up
@@ -297,13 +301,14 @@ veth_end() {
 	END
 }
 
-# ends_mtu MTU: from now on, of both ends.
+# ends_mtu MTU: sets the MTU of both ends.
 ends_mtu() {
 	ip_ns "$NS_A" link set "$NET_A" mtu "$1"
 	ip_ns "$NS_B" link set "$NET_B" mtu "$1"
 }
 
-# neighbour NETNS NETDEV ITS_NETNS ITS_NETDEV ADDRESS...
+# neighbour NETNS NETDEV ITS_NETNS ITS_NETDEV ADDRESS...: adds the peer's addresses to the neighbour
+# table.
 neighbour() {
 	local ns=$1 dev=$2 mac address
 	mac=$(in_ns "$3" cat "/sys/class/net/$4/address")
@@ -311,18 +316,19 @@ neighbour() {
 	for address; do ip_ns "$ns" neigh replace "$address" lladdr "$mac" dev "$dev" nud permanent; done
 }
 
-# load_modules MODULE...: also what user space needs, which udev would load on a whole system.
+# load_modules MODULE...: loads them, and those for user space, which udev would load on a complete
+# system.
 load_modules() {
 	modprobe -a ib_uverbs rdma_ucm "$@" || { echo "cannot load $*"; return 1; }
 }
 
 # ends_up [TOPOLOGY [MTU]]: makes the two ends.
 #   netns       two namespaces, each with a device of TYPE on its end of a veth pair
-#   self        one device of TYPE in the initial namespace, both ends on it; what it sends to its
-#               own address goes through lo, whose MTU is set (65536)
+#   self        one device of TYPE in the initial namespace, both ends on it; traffic to its own
+#               address goes through lo, whose MTU is set (65536)
 #   siw-server  TYPE in a namespace as A, siw in the initial namespace as B
 #   siw-client  siw in the initial namespace as A, TYPE in a namespace as B
-# Towards siw, riwarp is set as the README says.
+# Towards siw, riwarp has the settings that the README recommends.
 ends_up() {
 	local topology=${1:-${TOPOLOGY:-netns}} mtu=${2:-1500} n
 	ENDS_COUNT=$((ENDS_COUNT + 1))
@@ -367,10 +373,10 @@ ends_up() {
 	esac
 }
 
-# setting NETNS DEVICE NAME VALUE
+# setting NETNS DEVICE NAME VALUE: writes a setting of a device.
 setting() { in_ns "$1" sh -c "echo $4 >/sys/class/infiniband/$2/$3"; }
 
-# Takes down what ends_up and its parts made. Says nothing about what is gone already.
+# ends_down: takes down what ends_up and its parts made; ignores what is gone already.
 ends_down() {
 	local x
 	for x in "${LINKS_MADE[@]}"; do
@@ -411,7 +417,7 @@ pair() {
 	call "$limit" "$@"
 }
 
-# serve SECONDS SERVER...: starts the server of a pair, SERVER_PID.
+# serve SECONDS SERVER...: starts the server of a pair; SERVER_PID is its process id.
 serve() {
 	local limit=$1
 	shift
@@ -420,7 +426,7 @@ serve() {
 	SERVER_PID=$STARTED
 }
 
-# call SECONDS CLIENT...: runs the client of a pair as soon as the server listens, and waits for both.
+# call SECONDS CLIENT...: runs the client of a pair once the server listens, and waits for both.
 call() {
 	local limit=$1 rc=0
 	shift
@@ -455,7 +461,7 @@ exit_reason() {
 	esac
 }
 
-# rping_pair 4|6 COUNT [OPTIONS of both ends...]
+# rping_pair 4|6 COUNT [OPTIONS of both ends...]: rping over IPv4 or IPv6.
 rping_pair() {
 	local family=$1 count=$2 address
 	shift 2
@@ -470,9 +476,9 @@ client_server() {
 
 # perftest_pair TOOL [OPTIONS of both ends...]: one run of a perftest program over rdma_cm.
 #
-# perftest makes a first connection to agree on the second, and its server listens anew for that one.
-# Nothing keeps the client from being faster; it is refused then, and crashes in its own second try.
-# That, and nothing else, is repeated.
+# perftest makes a first connection to negotiate the second one, for which its server listens anew.
+# If the client is faster, it is rejected, and crashes when it retries by itself. Only this failure
+# is repeated.
 perftest_pair() {
 	local tool=$1 try
 	shift
@@ -486,31 +492,32 @@ perftest_pair() {
 	return 1
 }
 
-# perftest_serve TOOL [OPTIONS of both ends...]: the server of perftest_pair; once for each call.
+# perftest_serve TOOL [OPTIONS of both ends...]: starts the server of perftest_pair, for one call.
 perftest_serve() {
 	local tool=$1
 	shift
 	serve "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_B" -p "$PORT" "$@"
 }
 
-# perftest_call TOOL [OPTIONS of both ends...]: its client.
+# perftest_call TOOL [OPTIONS of both ends...]: runs the client of perftest_pair.
 perftest_call() {
 	local tool=$1
 	shift
 	call "${PERFTEST_LIMIT:-60}" "$tool" -R -F -d "$DEV_A" -p "$PORT" "$@" "$IP4_B"
 }
 
-# Whether the client that failed last was a perftest program faster than its server, which listens twice:
-# event 8 is RDMA_CM_EVENT_REJECTED.
+# too_early: succeeds if the failed client is a perftest program that was faster than its server,
+# which listens twice: event 8 is RDMA_CM_EVENT_REJECTED.
 too_early() { grep -qE 'Failed to connect RDMA CM events|Unexpected CM event bl blka 8$' "$CLIENT_OUT"; }
 
-# The rows of figures in a perftest program's output: lines that start with a message size.
+# perftest_rows: prints the rows of figures of a perftest program, which start with a message size.
 perftest_rows() { grep -E '^ *[0-9]+ +[0-9]+ +' "$CLIENT_OUT" || true; }
 
-# perftest_table ROWS: that there are so many of them, none of them zero or absurd. (Where the bandwidth of small
-# messages is rounded to nothing the rate is not, and the other way round.) Where others keep the processors busy
-# perftest cannot find out what its clock counts; it says so, and then its figures are nothing but that. The standard
-# deviation of latencies, the seventh figure, is none if one was 46 ms off: perftest squares that in an int.
+# perftest_table ROWS: checks the number of rows, and that no figure is zero, infinite or not a
+# number. (Either the bandwidth or the message rate may be rounded to zero, not both.) If the
+# processors are busy, perftest cannot measure its clock and says so; its figures are then ignored.
+# The standard deviation of latencies, the seventh figure, is ignored: perftest squares a deviation
+# in an int, which overflows at 46 ms.
 perftest_table() {
 	local rows
 	rows=$(perftest_rows | wc -l)
@@ -519,13 +526,13 @@ perftest_table() {
 	perftest_rows | awk 'NF > 7 { $7 = 0 } !($4 > 0 || $5 > 0) || /inf|nan/ { bad = 1 } END { exit bad }' || die "figures: $(perftest_rows)"
 }
 
-# perftest_checked ROWS TOOL [OPTIONS of both ends...]: perftest_pair, with such a table.
+# perftest_checked ROWS TOOL [OPTIONS of both ends...]: perftest_pair, then perftest_table.
 perftest_checked() {
 	perftest_pair "${@:2}"
 	perftest_table "$1"
 }
 
-# perftest_figure TOOL: its first figure in CLIENT_OUT, which is the average bandwidth in MiB/s or the
+# perftest_figure TOOL: prints its first figure in CLIENT_OUT: the average bandwidth in MiB/s or the
 # typical (median) latency in microseconds.
 perftest_figure() {
 	local column=3 row

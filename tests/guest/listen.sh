@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Who is let in where listeners share a port, and what becomes of a connection when memory is short. The peers
-# are plain TCP connections.
+# Admission of connections where listeners share a port, and connections while memory is short. The
+# peers are plain TCP connections.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,14 +10,16 @@ set -eu
 # shellcheck source=foreign.sh
 . "$(dirname "$0")/foreign.sh"
 
-# How many a listener lets in whose MPA Request has not come (src/cm/listen.rs: HALF_OPEN_MIN).
+# A listener's limit of connections without MPA Request (src/cm/listen.rs: HALF_OPEN_MIN).
 LIMIT=128
 ADDRESS=10.90.0.1 HERE=7700
 
 served() { rping -c -a $ADDRESS -p $HERE -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"; }
 
-# The port has two listeners on the device, since somebody in another network namespace wanted it before the device
-# was there. The one who is meant has let in as many as it does: who comes then is not turned away, but waits until the first has had its time.
+# The port has two listeners on the device: one belongs to a program in another network namespace
+# that began to listen before the device existed. At the limit of the other listener, a new
+# connection is not rejected but waits in TCP until the oldest one has had its minimum time and is
+# reset.
 one_is_full() {
 	python3 - $ADDRESS $HERE $LIMIT <<-'END' || die 'see above'
 		import select, socket, sys
@@ -25,7 +27,7 @@ one_is_full() {
 		there, limit = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
 		peers = [socket.socket() for _ in range(limit + 1)]
 		for peer in peers:
-		    # At once, so that the first is still there when the last one comes.
+		    # Without waiting, so that the first is still there when the last one comes.
 		    peer.setblocking(False)
 		    peer.connect_ex(there)
 		over = []
@@ -41,8 +43,8 @@ one_is_full() {
 	served
 }
 
-# The consumer takes nothing for a while, and more requests than it wants at once wait for it. Peers who come and say
-# nothing do not drive them away, but each other.
+# The consumer is stopped, and more requests wait for it than its backlog. Peers that connect and
+# send nothing displace each other, but not these requests.
 requests_stay() {
 	python3 - $ADDRESS $HERE $LIMIT "$STARTED" <<-'END' || die 'see above'
 		import os, select, signal, socket, sys, time
@@ -79,7 +81,7 @@ foreign_listener_opens_nothing() {
 	foreign_listener
 }
 
-# aim_at KIND PATTERN: at the function of the module whose symbol matches.
+# aim_at KIND PATTERN: aims at the function of the module whose symbol matches.
 aim_at() {
 	local first last
 	feed
@@ -87,7 +89,8 @@ aim_at() {
 	aim "$1" "$first" "$last"
 }
 
-# There is no memory for the socket of a connection. Nobody else comes who would wake the listener.
+# The allocation of a connection's socket fails. No other connection comes that would wake the
+# listener, which must retry by itself.
 no_socket() {
 	local peer
 	aim_at failslab '^_R.*ListenSocket.*WorkItem3run$'
@@ -100,7 +103,7 @@ no_socket() {
 	exec {peer}>&-
 }
 
-# There is none for what is to be sent, for a while.
+# Allocations for the data to send fail for a while.
 no_pages() {
 	aim_at fail_page_alloc '^_R.*TxBatch.*12reserve_more$'
 	starve fail_page_alloc 100 200

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Many connections: 200 in a row, 64 at once. Nothing of them is left.
+# Many connections: 200 in a row, 64 at once. They leave nothing behind.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -8,7 +8,7 @@ set -eu
 in_a_row() {
 	start "$NS_B" "$TMP/server" within 410 rping -s -P -a "$IP4_B" -p "$PORT" -C 2 -V
 	wait_listen "$PORT"
-	# One shell for all, since entering a namespace takes longer than a connection.
+	# One shell for all, because entering a namespace takes longer than a connection.
 	# shellcheck disable=SC2016
 	in_ns "$NS_A" bash -c 'for ((i = 1; i <= $1; i++)); do
 		within 20 rping -c -a "$2" -p "$3" -C 2 -V || { echo "client $i"; exit 1; }
@@ -16,7 +16,7 @@ in_a_row() {
 	kill "$STARTED"
 }
 
-# A server for each: one that stays takes a second request for the first, if that comes quickly.
+# A server for each: a persistent server takes a quick second request for the first one.
 at_once() {
 	# shellcheck disable=SC2016
 	start "$NS_B" "$TMP/servers" bash -c 'for ((i = 0; i < $1; i++)); do

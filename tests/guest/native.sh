@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What tests/native shows, measured in one guest of uml/run by rbench (tests/native): devices side by side, each with
-# both ends of a connection on it, so that the path is the loopback interface and nothing else differs. Prints
+# Measures for tests/native, in one guest of uml/run, with rbench (tests/native). Both ends of a
+# connection are on one device, so the path is the loopback interface and nothing else differs.
+# Prints
 #
 #     row MTU TEST SIZE DEVICE MODULE ROUND FIGURE     (MiB/s for _bw, us for _lat)
 #
-# Arguments NAME=VALUE: MTUS, CASES (TEST:SIZE, rbench's names), DEVICES (siw; riw0 and riw1: riwarp without and with
-# CRC; rsiw: riwarp_siw without CRC; tcp: a socket instead), ROUNDS, DURATION (seconds of a run); MODULES: files of
-# riwarp.ko below /mnt/share that take turns in each round, once forward, once backward. Without, there is one, the
-# checkout's.
+# Arguments NAME=VALUE: MTUS; CASES (TEST:SIZE, rbench's names); DEVICES (siw; riw0 and riw1: riwarp
+# without and with CRC; rsiw: riwarp_siw without CRC; tcp: a socket instead); ROUNDS; DURATION
+# (seconds of a run); MODULES: files of riwarp.ko below /mnt/share that take turns in each round,
+# alternately forward and backward (default: the checkout's module).
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -29,14 +30,14 @@ address_of() {
 	esac
 }
 
-# device NAME TYPE [CRC]: on its own interface.
+# device NAME TYPE [CRC]: makes a device on its own interface, if DEVICES has it.
 device() {
 	[[ " $DEVICES " = *" $1 "* ]] || return 0
 	link_add - "$1" "$2" "n$1"
 	[ -z "${3:-}" ] || setting - "$1" crc "$3"
 }
 
-# exchange FILE: riwarp's devices come from this module from now on.
+# exchange FILE: loads this module in place of the current one and makes riwarp's devices anew.
 exchange() {
 	local dev
 	[ "$1" != "$loaded" ] || return 0
@@ -49,7 +50,7 @@ exchange() {
 	device rsiw riwarp_siw 0
 }
 
-# measure DEVICE
+# measure DEVICE MODULE: runs one measurement and prints its row.
 measure() {
 	local test=${case%:*} kind=$1 figure
 	case $kind/$test in

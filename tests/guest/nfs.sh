@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# NFS over RDMA, client and server of the kernel: consumers that choose the addresses at which the peer reaches
-# their regions, and that read and write each other's memory in chunks. No program of NFS takes part: what would
-# have to answer the server's questions has answered them before.
+# NFS over RDMA, client and server of the kernel. These consumers choose the addresses at which the
+# peer accesses their regions, and read and write each other's memory in chunks. No user-space
+# program of NFS runs: the script writes the answers to the server's upcalls into the kernel's
+# caches first.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,19 +11,20 @@ set -eu
 CLIENT=$TMP/client SERVED=$TMP/served NFSD=$TMP/nfsd
 FOR_EVER=2147483647
 
-# at NETNS COMMAND...: as in_ns, where mounts stay.
+# at NETNS COMMAND...: as in_ns, but mounts stay (ip netns exec has its own mount namespace).
 at() {
 	local where=$1
 	shift
 	if [ "$where" = - ]; then "$@"; else nsenter "--net=/run/netns/$where" "$@"; fi
 }
 
-# tell FILE WORD...: for where a program of its own has to do it.
+# tell FILE WORD...: writes the words to a file; exported for the shells that `at` runs.
 tell() { echo "${*:2}" >"$1"; }
 export -f tell
 
-# Exports a file system in memory to everybody, as the root of NFS version 4, to be reached over RDMA only. For the
-# shortest time that there is it waits for clients of a server before it.
+# Exports a file system in memory to everybody, as the root of NFS version 4, over RDMA only. Lease
+# and grace period are the shortest possible: the server waits so long for clients of an earlier
+# server.
 server_up() {
 	modprobe -a nfsd rpcrdma
 	mkdir -p "$SERVED" "$NFSD" "$CLIENT"
@@ -54,10 +56,10 @@ mounted() {
 
 unmounted() { umount "$CLIENT"; }
 
-# Nothing that is read from the client's file system then is still in memory.
+# Drops the caches, so that later reads of the client's file system go to the server.
 forget() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 
-# Files of all lengths, some of them shorter than what goes inline, some longer than one chunk.
+# Files of all lengths: some shorter than what is sent inline, some longer than one chunk.
 files_are_right() {
 	local octets lengths=(0 1 700 4095 65537 1048576 $((8388608 / SLOW + 3)))
 	mounted
@@ -76,7 +78,8 @@ files_are_right() {
 	rm "$SERVED"/*
 }
 
-# Memory of the process itself, which begins and ends amid pages; and octets amid a file.
+# Direct I/O on the process's own memory, which begins and ends within pages, and on parts of a
+# file.
 direct() {
 	mounted
 	head -c 1048576 /dev/urandom >"$TMP/file"
@@ -90,7 +93,7 @@ direct() {
 	rm "$SERVED"/*
 }
 
-# Answers that are too long to come inline without being the contents of a file.
+# Responses that are too long to be sent inline although they hold no file data.
 long_answers() {
 	local names
 	mounted
@@ -105,7 +108,8 @@ long_answers() {
 	rm -r "$SERVED"/*
 }
 
-# The server's device goes while the client writes. It goes on when there is another one, and what it writes is right.
+# The server's device is deleted while the client writes. The client continues once a new device
+# exists, and the data is right.
 device_comes_back() {
 	mounted
 	head -c $((16777216 / SLOW)) /dev/urandom >"$TMP/file"
@@ -120,7 +124,7 @@ device_comes_back() {
 	rm "$SERVED"/*
 }
 
-# Nothing of the next case is to wait for a server that this one has lost.
+# Keeps later cases from waiting for a server that this one has lost.
 after_failure() { umount -f -l "$CLIENT" 2>/dev/null || true; }
 
 modprobe -a nfs nfsv4

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# NVMe over Fabrics, host and target of the kernel: the consumers that register memory fast, and have it
-# invalidated by the peer. Both are on one device of the initial namespace, where they have to be.
+# NVMe over Fabrics, host and target of the kernel: consumers that use fast registration, and whose
+# peer invalidates their keys. Both are on one device of the initial namespace, the only one that
+# the kernel's target and host use.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,7 +11,8 @@ set -eu
 # shellcheck source=storage_nvme.sh
 . "$(dirname "$0")/storage_nvme.sh"
 
-# The target takes the host's keys back as it answers, and the host does not find out otherwise.
+# The target invalidates the host's keys with its responses, so that the host never has to post a
+# Local Invalidate.
 remote_invalidation() {
 	{
 		echo 'p:answered nvme_rdma:nvme_rdma_recv_done'
@@ -25,12 +27,12 @@ remote_invalidation() {
 	echo >$TRACING/kprobe_events
 }
 
-# Completion queues are used again and again, so what vector each has is noted from the beginning.
+# Records the vector of each completion queue from the beginning, because queues are reused.
 note_vectors() {
 	echo 1 >$TRACING/events/rdma_core/cq_alloc/enable
 }
 
-# Whoever waits for completions is called on the processor of the completion vector.
+# The consumer of a completion queue is notified on the processor of the completion vector.
 on_the_processors_of_the_vectors() {
 	echo 1 >$TRACING/events/rdma_core/cq_schedule/enable
 	connected verified 4
@@ -61,7 +63,7 @@ try on_the_processors_of_the_vectors 90 on_the_processors_of_the_vectors
 try remote_invalidation 90 remote_invalidation
 try load_notices 60 load_notices
 ! can_starve || try starved 150 starved
-# Takes the target down, which stops lockdep (storage_nvme.sh): nothing may come after it.
+# Must be last: it takes the target down, which stops lockdep (storage_nvme.sh).
 try device_deleted_under_load 120 device_deleted_under_load
 initiator_down
 target_down

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# NVMe over Fabrics between two guests, target and host of the kernel: storage_guests.sh has what happens. The
-# target's queue pairs have receive queues of their own, then shared ones.
+# NVMe over Fabrics between two guests, target and host of the kernel. The cases are in
+# storage_guests.sh. They run with receive queues for each of the target's queue pairs, then with
+# shared ones.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,13 +15,13 @@ set -eu
 
 CYCLES=${CYCLES:-100}
 
-# Taking the target down stops lockdep there until it restarts (storage_nvme.sh).
+# Taking the target down stops lockdep in its guest until that restarts (storage_nvme.sh).
 stale() { ! (order lockdep_works) >/dev/null; }
 
-# By then the target has been taken down.
+# The target has been taken down before this case.
 UNWATCHED='*fault/unload'
 
-# queues N OPTION...: the disk has so many, and each octet comes back through them.
+# queues N OPTION...: connects with N queues, through which verified I/O passes.
 queues() {
 	local has
 	connect "${@:2}"
@@ -30,7 +31,7 @@ queues() {
 	disconnect
 }
 
-# A queue of its own whose completions nobody is told of: whoever waits looks for them.
+# A queue without completion notification: the task that waits polls it.
 polled() {
 	connect -i 1 -P 1
 	fio --name=polled --filename="$DISK" --direct=1 --ioengine=pvsync2 --hipri=1 --rw=randrw \
@@ -39,7 +40,7 @@ polled() {
 	disconnect
 }
 
-# More queues than processors: some for writes only.
+# More queues than processors, some for writes only.
 kinds_of_queues() {
 	order_end_up riwarp riwarp
 	device_up riwarp riwarp
@@ -53,7 +54,7 @@ kinds_of_queues() {
 	order end_down riwarp
 }
 
-# A host that restarts comes last: its target is guest 2, which does not.
+# host_restarted is last: its target is guest 2, which does not restart.
 everything() {
 	[ -z "${PAIRS-1}" ] || kinds_of_queues
 	roles_in_turn

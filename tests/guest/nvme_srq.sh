@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# NVMe over Fabrics with shared receive queues in the target: what nvme.sh cannot do in its own guest, since the target
-# has to be taken down before it can have them, which stops lockdep.
+# NVMe over Fabrics with shared receive queues in the target. A guest of its own, because the target
+# must be taken down to change to them, which stops lockdep.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,7 +10,7 @@ set -eu
 # shellcheck source=storage_nvme.sh
 . "$(dirname "$0")/storage_nvme.sh"
 
-# The target's queue pairs take their receive work requests from shared queues.
+# The target's queue pairs use shared receive queues.
 shared() {
 	connect
 	rdma resource show srq
@@ -25,7 +25,7 @@ initiator_up
 try shared 90 shared
 try cycles 150 cycles "${CYCLES:-5}"
 ! can_starve || try starved 150 starved
-# Takes the target down, which stops lockdep: nothing may come after it.
+# Must be last: it takes the target down, which stops lockdep.
 try device_deleted_under_load 120 device_deleted_under_load use_srq=1
 initiator_down
 target_down

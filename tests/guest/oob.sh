@@ -1,16 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Connections without rdma_cm between two ends in one process, strangers who try to be one of them, and programs that
-# try to have the port.
+# Connections without rdma_cm between two ends in one process; peers that impersonate one of the
+# ends; programs that try to bind the port.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# one PROGRAM CASE ADDRESS: a case of a program of verbs on the device that has the address.
+# one PROGRAM CASE ADDRESS: runs a case of a verbs program on the device that has the address.
 one() { CASE=$2 "$VERBS_DIR/$1" "$3"; }
 
-# A program has the port when the device is made. The device says so, works but for this, and holds the port as soon as
-# a queue pair wants it and it is free.
+# A program holds the port when the device is made. The device logs this and works, but for
+# out-of-band connects. It holds the port as soon as a queue pair needs it and it is free.
 port_is_taken_when_the_device_is_made() {
 	local program
 	rdma link del "$DEV_A"
@@ -32,7 +32,7 @@ time.sleep(600)' >"$TMP/taken" &
 	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
 }
 
-# Two devices of a namespace have the same port, and it is held until neither wants it.
+# Two devices of a namespace share the port, which is held until neither needs it.
 two_devices_share_the_port() {
 	ip link add two type dummy
 	ip link set two up
@@ -45,7 +45,7 @@ two_devices_share_the_port() {
 	one oob both_ready_then_both_send "$IP4_B"
 	rdma link del two
 	one ports nobody_can_bind_it_while_nothing_waits "$IP4_B"
-	# Nor does an address that comes later have to be followed.
+	# The port is held at addresses that are added later, too.
 	ip addr add 10.71.99.2/24 dev "$NET_A"
 	one ports nobody_can_bind_it_while_nothing_waits 10.71.99.2
 	ip addr del 10.71.99.2/24 dev "$NET_A"

@@ -27,7 +27,7 @@ try ib_write_bw_inline 60 perftest_checked 1 ib_write_bw -I 64 -s 64 -n 500
 try ib_send_bw_inline 60 perftest_checked 1 ib_send_bw -I 64 -s 64 -n 500
 try ib_write_bw_single_depth 60 perftest_checked 1 ib_write_bw -t 1 -s 4096 -n 200
 try ib_write_bw_post_list 60 perftest_checked 1 ib_write_bw -l 16 -Q 16 -s 4096 -n 480
-# Its figure is of what completes in the time between the first and the last second.
+# Its figure counts what completes between the first and the last second.
 try ib_write_bw_timed 60 perftest_checked 1 ib_write_bw -D $((2 * SLOW)) -s 65536 -t 16 -Q 4
 try ib_send_bw_bidirectional_all_sizes 180 perftest_checked 23 ib_send_bw -b -a -n 5
 finish

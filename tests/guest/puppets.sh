@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# Verbs programs on strings (verbs/puppet.c) that a case plays with. Sourced behind lib.sh.
+# Controls verbs programs (verbs/puppet.c) from a case. Sourced after lib.sh.
 
 declare -A PUPPET_IN PUPPET_OUT
 EVENTS=()
 
-# puppet NAME NETNS ADDRESS: starts one on the device with this address.
+# puppet NAME NETNS ADDRESS: starts a puppet on the device with this address.
 puppet() {
 	local in out
 	mkfifo "$TMP/$1.in" "$TMP/$1.out"
@@ -17,10 +17,10 @@ puppet() {
 	rm "$TMP/$1.in" "$TMP/$1.out"
 }
 
-# hear NAME: its next line, LINE.
+# hear NAME: reads its next line into LINE.
 hear() { read -r -t $((15 * SLOW)) -u "${PUPPET_OUT[$1]}" LINE; }
 
-# ask NAME COMMAND...: has it do that; what it answers is ANSWER.
+# ask NAME COMMAND...: sends it a command; its answer is in ANSWER.
 ask() {
 	local name=$1
 	shift
@@ -35,7 +35,8 @@ ask() {
 	die "$name, asked to $*, says nothing"
 }
 
-# await NAME EVENT: waits until it tells of an event with these first words, a pattern; that is EVENT then.
+# await NAME EVENT: waits until it reports an event that begins with these words (a pattern), and
+# stores the event in EVENT.
 await() {
 	local i
 	while :; do

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The tests that Debian's rdma-core ships, through its Python binding, on one device. They connect their
-# queue pairs without rdma_cm, but for those about rdma_cm. What is skipped is named, with the reason; see
-# pyverbs.skips and pyverbs.without, and pyverbs_siw.* for what libsiw lacks besides.
+# The tests that Debian's rdma-core ships, which use its Python binding, on one device. They connect
+# their queue pairs without rdma_cm, except those about rdma_cm. pyverbs.skips and pyverbs.without
+# list what is skipped, and why; pyverbs_siw.* list what libsiw lacks besides.
 #
-# TESTS: which ones, as unittest names them (tests.test_qp.QPTest ...); all.
+# TESTS: the tests to run, as unittest names them (tests.test_qp.QPTest ...); default all.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +14,7 @@ mkdir "$TMP/tests"
 cp "$SHIPPED"/*.py* "$TMP/tests"
 find "$TMP/tests" -name '*.gz' -exec gunzip {} +
 lists=("$GUEST_DIR/pyverbs.skips" "$GUEST_DIR/pyverbs.without")
-# Some tests want large pages, which the debug kernel does not have.
+# Some tests need large pages, which the debug kernel does not have.
 if [ -e /proc/sys/vm/nr_hugepages ]; then
 	echo 16 >/proc/sys/vm/nr_hugepages
 else

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# What the peer on a plain TCP socket (tests/hostile) needs to play against the device. Sourced behind lib.sh.
+# Sets up the peer on a plain TCP socket (tests/hostile) to play against the device. Sourced after
+# lib.sh.
 
-# raw_peer: makes its programs, for device DEV_B on NET_B at end B.
+# raw_peer: writes its helper programs, for device DEV_B on NET_B at end B.
 raw_peer() {
-	# The verbs programs have to be where the device is, the raw peer at the other end.
+	# The verbs programs run where the device is, the raw peer at the other end.
 	AT_B="ip netns exec $NS_B"
 	THERE="nsenter --net=/run/netns/$NS_B"
 	if [ "$NS_B" = - ]; then
@@ -27,9 +28,9 @@ esac
 exec $AT_B sh -c 'echo "\$1" >/sys/class/infiniband/$DEV_B/\$0' "\$@"
 END
 	chmod +x "$TMP/puppet" "$TMP/setting"
-	# Started often, and the checkout is far away.
+	# A copy, because it is started often and the checkout is on a slow file system.
 	cp "$VERBS_DIR/socket" "$TMP/socket"
 	export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket THERE
-	# Verbs programs that start together take too long for each other in a slow kernel.
+	# In a slow kernel, verbs programs that start together delay each other too much.
 	[ "$SLOW" = 1 ] || export WORKERS=1
 }

@@ -3,13 +3,13 @@
 # Programs that connect their queue pairs by ibv_modify_qp, without rdma_cm: ibv_rc_pingpong,
 # ibv_srq_pingpong, perftest without -R. Between two namespaces, and with both ends on one device.
 #
-# RUNS: how many ibv_rc_pingpong in a row.
+# RUNS: the number of ibv_rc_pingpong runs in a row.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 export PERFTEST_LIMIT=110
 
-# A pair of programs that talk over a channel of their own: over IPv4, whatever the index of the GID.
+# pingpong PROGRAM OPTIONS...: runs both ends. Their own channel uses IPv4, whatever the GID index.
 pingpong() {
 	local program=$1
 	shift
@@ -26,7 +26,7 @@ sizes() {
 	done
 }
 
-# gid_index NETNS DEVICE PATTERN: where such a GID is.
+# gid_index NETNS DEVICE PATTERN: prints the index of the first GID that matches.
 gid_index() {
 	local file
 	for file in $(in_ns "$1" sh -c "cd /sys/class/infiniband/$2/ports/1/gids && grep -l '$3' *"); do
@@ -37,7 +37,7 @@ gid_index() {
 	return 1
 }
 
-# over KIND PATTERN: the two ends may have it at different indices.
+# over PATTERN: connects by GIDs that match, which the two ends may have at different indices.
 over() {
 	local a b
 	a=$(gid_index "$NS_A" "$DEV_A" "$1")
@@ -47,7 +47,7 @@ over() {
 	grep -q ' iters in ' "$CLIENT_OUT"
 }
 
-# plain_perftest ROWS TOOL [OPTIONS of both ends...]: perftest without rdma_cm, and figures in its table.
+# plain_perftest ROWS TOOL [OPTIONS of both ends...]: perftest without rdma_cm, and perftest_table.
 plain_perftest() {
 	local rows=$1 tool=$2
 	shift 2
@@ -56,7 +56,7 @@ plain_perftest() {
 	perftest_table "$rows"
 }
 
-# Each of them leaves nothing, however many there are.
+# Many runs leave nothing behind.
 in_a_row() {
 	local i memory
 	for ((i = 0; i < 3; i++)); do one_of_many; done
@@ -87,14 +87,15 @@ nobody_waits() {
 
 not_listening() { ! in_ns "$1" ss -Htln "sport = :$2" | grep -q .; }
 
-# The port is the administrator's: another one, or none.
+# The administrator can choose another port, or none.
 other_port() {
 	setting "$NS_A" "$DEV_A" pairing_port 4242
 	setting "$NS_B" "$DEV_B" pairing_port 4242
 	pingpong ibv_rc_pingpong -g 0 -n 3
 }
 
-# no_pingpong WHY: the client says that it cannot be. (`die` ends a case even within a condition.)
+# no_pingpong WHY: checks that the client fails and says why. (`die` ends a case even within a
+# condition.)
 no_pingpong() {
 	if (pingpong ibv_rc_pingpong -g 0 -n 3); then die 'they met'; fi
 	grep "$1" "$TMP"/client.*
@@ -118,7 +119,7 @@ wrong_ports() {
 	done
 }
 
-# Each packet takes its time, some get lost, some come twice: the start-up too.
+# Packets are delayed, lost and duplicated, during start-up too.
 lossy_path() {
 	in_ns "$NS_A" tc qdisc add dev "$NET_A" root netem delay 2ms 1ms loss 3% duplicate 5%
 	in_ns "$NS_B" tc qdisc add dev "$NET_B" root netem delay 2ms 1ms loss 3% duplicate 5%
@@ -129,10 +130,10 @@ lossy_path() {
 	done
 }
 
-# Devices go while their queue pairs look for each other, and the module after them.
+# The devices, then the module, are removed while queue pairs wait for their peers.
 devices_go() {
 	setting "$NS_A" "$DEV_A" pairing_port 4244
-	# They give up soon, where all is slow before anybody has seen them.
+	# The programs are repeated: in a slow kernel they may give up before is_looking sees them.
 	(while [ ! -e "$TMP/seen" ]; do pingpong ibv_rc_pingpong -g 0 -n 3 || true; done) &
 	eventually 20 is_looking || die 'nobody looks for a peer'
 	: >"$TMP/seen"
@@ -143,7 +144,7 @@ devices_go() {
 	within 30 rmmod "$MODULE" || die "rmmod: $?"
 }
 
-# One is in RTR at least; where all is slow, the client has given up by the time when both are.
+# Succeeds if one queue pair is in RTR or RTS: in a slow kernel the client gives up before both are.
 is_looking() { objects qp | grep -q -E 'state RT[RS]'; }
 
 pingpongs() {
@@ -154,7 +155,7 @@ pingpongs() {
 	try "$1/ipv4" 60 over '0000:0000:0000:0000:0000:ffff:'
 	try "$1/ipv6" 60 over '^fd71:'
 	try "$1/link_local" 60 over '^fe80:'
-	# Its queue pairs wait 2 s for their peers, in the debug kernel too.
+	# Fewer queue pairs in the debug kernel, where they also wait 2 s only for their peers.
 	try "$1/srq_queue_pairs" 60 pingpong ibv_srq_pingpong -g 0 -q $((16 / SLOW)) -n 320
 	try "$1/srq_events" 60 pingpong ibv_srq_pingpong -g 0 -q $((16 / SLOW)) -n 320 -e
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Programs that connect their queue pairs without rdma_cm, between two guests: guest 1 serves, guest 2 calls
-# and reports. To be run with qemu/run --guests 2 --out DIR.
+# Programs that connect their queue pairs without rdma_cm, between two guests: guest 1 listens,
+# guest 2 connects and reports. Run it with qemu/run --guests 2 --out DIR.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +11,7 @@ NS_A=- NS_B=- DEV=riw0
 load_modules "$MODULE"
 link_add - "$DEV" "$TYPE" eth0
 
-# meet PROGRAM [OPTIONS of both ends...]: this guest's part.
+# meet PROGRAM [OPTIONS of both ends...]: runs this guest's end.
 meet() {
 	local program=$1 name="$*"
 	shift

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The kernel's network block device over RTRS (RNBD), client and server, on two devices of the initial namespace, where
-# they have to be. As long as RTRS gives each of its buffers a new key after use (`always_invalidate`, its default), the
-# server sends that key in a Send with Immediate, which rdma_cm's connections have by the setting `extensions` of both
-# devices.
+# The kernel's network block device over RTRS (RNBD), client and server, on two devices of the
+# initial namespace, the only one that both use. While RTRS gives each buffer a new key after use
+# (`always_invalidate`, its default), the server sends that key in a Send with Immediate.
+# Connections of rdma_cm have this operation if `extensions` is set at both devices.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +13,8 @@ set -eu
 CLIENT=/sys/class/rnbd-client/ctl
 LONGEST=124
 
-# target_up [PARAMETER of rtrs-server...]: for whoever comes, any disk. Few buffers, each of which is 128 KiB.
+# target_up [PARAMETER of rtrs-server...]: serves any disk to any client. It has few buffers,
+# because each is 128 KiB.
 target_up() {
 	modprobe rtrs-server sess_queue_depth=64 "$@"
 	modprobe rnbd-server
@@ -24,7 +25,7 @@ target_down() {
 	within 30 rmmod rtrs-server
 }
 
-# map: writes what rnbd-client takes for a command; its errno is that of the write.
+# map: writes a mapping command to rnbd-client; fails with the errno of the write.
 map() {
 	echo "sessname=riwarp path=ip:$IP4_A,ip:$IP4_B device_path=/dev/ram0" |
 		within 60 tee "$CLIENT/map_device" >/dev/null
@@ -49,14 +50,14 @@ disconnect() {
 	eventually 20 disk_is_gone
 }
 
-# both_set A B: the setting of the client's device and of the server's.
+# both_set A B: sets `extensions` of the client's device and of the server's.
 both_set() {
 	setting - "$DEV_A" extensions "$1"
 	setting - "$DEV_B" extensions "$2"
 }
 
-# refused A B: with these settings there is no disk. The server's first answer is refused when it is posted, which RTRS
-# says, and nothing stays.
+# refused A B: checks that mapping fails with these settings. The server's first answer is rejected
+# when it is posted, which RTRS logs, and no queue pair stays.
 refused() {
 	both_set "$1" "$2"
 	dmesg -C
@@ -67,7 +68,7 @@ refused() {
 	eventually 30 no_qp || die "left: $(rdma resource show qp)"
 }
 
-# Without new keys RTRS needs no Send with Immediate.
+# Without new keys, RTRS needs no Send with Immediate.
 without_new_keys() {
 	target_down
 	target_up always_invalidate=N
@@ -80,8 +81,8 @@ veth_ends - - 1500
 DEV_A=${TYPE}a DEV_B=${TYPE}b
 link_add - "$DEV_A" "$TYPE" "$NET_A"
 link_add - "$DEV_B" "$TYPE" "$NET_B"
-# A listener for any address answers through its own interface, so what it says comes from outside although its address
-# is this machine's.
+# A listener on the wildcard address answers through its own interface, so its packets arrive from
+# outside with an address of this machine.
 echo 1 >"/proc/sys/net/ipv4/conf/$NET_A/accept_local"
 disk_in_memory
 target_up

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# rping in its variants; it moves data by Send, Read and Write, and -V compares it.
+# rping in its variants. It moves data by Send, Read and Write; with -V it compares the data.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +13,7 @@ sizes() {
 	done
 }
 
-# One server, one client after the other, each on a thread of its own.
+# One server, and one client after another, each served by a thread of its own.
 persistent_server() {
 	local i
 	start "$NS_B" "$TMP/server" within 60 rping -s -P -a "$IP4_B" -p "$PORT" -V -C 5
@@ -37,11 +37,11 @@ source_address() {
 		rping -c -I "$IP4_A" -a "$IP4_B" -p "$PORT" -V -C 3
 }
 
-# repeated_in NAMESPACE: how many segments TCP has sent again there.
+# repeated_in NAMESPACE: prints how many segments TCP has retransmitted there.
 repeated_in() { in_ns "$1" awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp; }
 
-# TCP has to send again, sort, and drop what comes twice. What is lost is left to chance, so it goes on until
-# something was.
+# TCP must retransmit, reorder and drop duplicates. Losses are random, so this repeats until TCP has
+# retransmitted.
 lossy_path() {
 	local repeated
 	in_ns "$NS_A" tc qdisc add dev "$NET_A" root netem delay 1ms 1ms loss 2% duplicate 5%

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# How devices come and go: parameters, links, network devices, namespaces, settings.
+# Creation and removal of devices: parameters, links, network devices, namespaces, settings.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Every case leaves nothing behind, so that the next starts from none.
+# Each case leaves no device behind, so the next one starts without any.
 no_devices() { [ -z "$(rdma link show)" ]; }
 
 loads_and_unloads() {
@@ -21,11 +21,11 @@ says_what_it_is() {
 	modinfo -F license "$MODULE" | grep -q '^GPL' || die "license: $(modinfo -F license "$MODULE")"
 	modinfo -F alias "$MODULE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
 	[ -n "$(modinfo -F description "$MODULE")" ] || die 'no description'
-	# Which stays as long as its references may have to be given back.
+	# iw_cm must stay loaded as long as the module may have to release references to it.
 	modinfo -F depends "$MODULE" | grep -qw iw_cm || die "depends: $(modinfo -F depends "$MODULE")"
 }
 
-# A wrong value keeps the module from loading; a right one does not.
+# The module loads with right values of its parameters only.
 wrong_parameters() {
 	local parm value
 	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
@@ -177,7 +177,7 @@ fit_netdevs() {
 	rdma link del l0
 }
 
-# On lo, with an address of lo that is not 127.0.0.1.
+# On lo, with an address other than 127.0.0.1.
 works_on_lo() {
 	ip addr add 10.70.0.1/32 dev lo
 	rdma link add l0 type "$TYPE" netdev lo
@@ -248,7 +248,7 @@ unloads_with_devices() {
 	ip link del d0
 }
 
-# Addresses come and go under a device: new ones can be connected to, old ones not.
+# Addresses of the netdev change: new ones accept connections, removed ones do not.
 addresses_change() {
 	ends_up self
 	rping_pair 4 2
@@ -270,17 +270,18 @@ addresses_change() {
 	ends_down
 }
 
-# gid_is INDEX GID: what the kernel and its users find there.
+# gid_is INDEX GID: succeeds if the table has this GID at INDEX.
 gid_is() { [ "$(in_ns "$NS_A" cat "/sys/class/infiniband/$DEV_A/ports/1/gids/$1")" = "$2" ]; }
 
-# gid_becomes INDEX GID
+# gid_becomes INDEX GID: waits until it has.
 gid_becomes() {
 	eventually 5 gid_is "$@" || die "GID $1 is $(in_ns "$NS_A" cat \
 		"/sys/class/infiniband/$DEV_A/ports/1/gids/$1") instead of $2"
 }
 
-# The GID table is the interface's addresses. Each keeps its index, but for index 0: an IPv4 address takes it over from
-# an IPv6 one, and when its address goes the next one moves there; it is never empty.
+# The GID table lists the interface's addresses. Each keeps its index, except at index 0, which is
+# never empty: an IPv4 address takes it over from an IPv6 address, and when the address at index 0
+# is removed, the next one moves there.
 gids_follow_addresses() {
 	local mapped=0000:0000:0000:0000:0000:ffff none=0000:0000:0000:0000:0000:0000:0000:0000 made_up
 	NS_A=- DEV_A=${TYPE}a
@@ -370,7 +371,7 @@ namespace_exits() {
 	done
 }
 
-# A netdev that moves to another namespace takes its device away from the old one.
+# A device is removed when its netdev moves to another namespace.
 netdev_changes_namespace() {
 	netns_add other
 	ip link add d0 type dummy

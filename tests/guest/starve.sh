@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-# Allocations that fail, in a kernel with fault injection.
+# Makes allocations fail, in a kernel with fault injection. Sourced.
 # shellcheck shell=bash
 
 FAILING=/sys/kernel/debug
 
 can_starve() { [ -d $FAILING/failslab ]; }
 
-# aim failslab|fail_page_alloc FIRST LAST: what `starve` then makes fail are allocations by code from FIRST to
-# LAST, or on its behalf.
+# aim failslab|fail_page_alloc FIRST LAST: restricts `starve` to allocations whose call stack
+# contains code from FIRST to LAST.
 aim() {
 	local kind=$FAILING/$1
 	echo 0 >"$kind/probability"
@@ -19,36 +19,38 @@ aim() {
 	echo "$3" >"$kind/require-end"
 }
 
-# addresses_of PATTERN: the first address of the module's function whose symbol matches, and the one behind it.
+# addresses_of PATTERN: prints the first address of the module's function whose symbol matches, and
+# the address where the next one begins.
 addresses_of() {
 	awk '/ [tT] .*\[riwarp\]/ { print "0x" $1, $3 }' /proc/kallsyms | sort |
 		awk -v name="$1" 'first { print first, $1; exit } $2 ~ name { first = $1 }'
 }
 
-# starve failslab|fail_page_alloc PERCENT TIMES: so many of them fail, at most so often.
+# starve failslab|fail_page_alloc PERCENT TIMES: makes this percentage of the allocations fail,
+# TIMES at most.
 starve() {
 	echo "$3" >"$FAILING/$1/times"
 	echo "$2" >"$FAILING/$1/probability"
 }
 
-# aim_at_module: those of riwarp and of what it calls. This takes a while.
+# aim_at_module: aims at riwarp and at what it calls. This takes a while.
 aim_at_module() {
 	local text kind
 	mapfile -t text < <(awk '/ [tT] .*\[riwarp\]/ { print "0x" $1 }' /proc/kallsyms | sort | sed -n '1p;$p')
 	for kind in failslab fail_page_alloc; do aim $kind "${text[@]}"; done
 }
 
-# starve_module PERCENT TIMES: of each kind.
+# starve_module PERCENT TIMES: the same for each kind of allocation.
 starve_module() {
 	local kind
 	for kind in failslab fail_page_alloc; do starve $kind "$@"; done
 }
 
-# feed: nothing fails any more.
+# feed: ends the failures.
 feed() {
 	echo 0 >$FAILING/failslab/probability
 	echo 0 >$FAILING/fail_page_alloc/probability
 }
 
-# starved_times TIMES: how many have failed of those.
+# starved_times TIMES: prints how many allocations have failed, of both kinds.
 starved_times() { echo $((2 * $1 - $(cat $FAILING/failslab/times) - $(cat $FAILING/fail_page_alloc/times))); }

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-# For the suites of kernel storage: what is done with a disk that is reached over RDMA. The suite has
-# `connect`, which sets DISK, `impatient`, which is the same for who does not wait long for what is lost,
-# `disconnect`, and `each_end`, which runs a command where the target is and where the host is; LONGEST are the KiB of
-# one command that the disk has to take, INLINE the octets that come along with it. Where everything is SLOW times
-# slower, as many times fewer octets are moved in most cases. UNWATCHED are patterns of the cases that may begin
-# although lockdep has stopped.
+# The cases for a disk that is reached over RDMA, for the suites of kernel storage. Sourced. The
+# suite defines
+#
+#   connect     connects the disk and sets DISK
+#   impatient   the same, but gives up lost connections within seconds
+#   disconnect
+#   each_end    runs a command where the target is and where the host is
+#   LONGEST     the KiB that one command to the disk must be able to carry
+#   INLINE      the octets that the initiator sends along with a command
+#   UNWATCHED   patterns of the cases that may begin although lockdep has stopped
+#
+# In a kernel that is SLOW times slower, most cases move as many times fewer octets.
 # shellcheck shell=bash
 
 # shellcheck source=starve.sh
@@ -13,20 +19,21 @@
 TRACING=/sys/kernel/tracing
 mountpoint -q $TRACING || mount -t tracefs tracefs $TRACING
 
-# Both ends are here, if the suite does not say otherwise.
+# By default both ends are in this guest.
 each_end() { "$@"; }
 
-# sum_of_ends COMMAND...: of the numbers that it says there.
+# sum_of_ends COMMAND...: prints the sum of the numbers that the command prints at each end.
 sum_of_ends() { "$@"; }
 
-# widest COMMAND...: runs it with the longest commands that the initiator can be made to send.
+# widest COMMAND...: runs it with the initiator's limit on the length of commands raised.
 widest() { "$@"; }
 
-# disk_in_memory: /dev/ram0 of 64 MiB, for a target.
+# disk_in_memory: makes /dev/ram0 of 64 MiB, for a target.
 disk_in_memory() { modprobe brd rd_nr=1 rd_size=65536; }
 
-# lockdep_works: whether a kernel that has lockdep still checks. It stops after its first report, and the one of the
-# NVMe target's own locks (qemu/known-reports) does not fail the run.
+# lockdep_works: succeeds if lockdep still checks, or the kernel has none. lockdep stops after its
+# first report, and the known report on the NVMe target's own locks (qemu/known-reports) does not
+# fail the run.
 lockdep_works() { [ ! -e /proc/lockdep_stats ] || grep -qx ' debug_locks: *1' /proc/lockdep_stats; }
 
 UNWATCHED=${UNWATCHED:-}
@@ -45,14 +52,14 @@ after_failure() {
 	disconnect
 }
 
-# connected COMMAND...: runs it while the disk is there.
+# connected COMMAND...: runs it with the disk connected.
 connected() {
 	connect
 	"$@"
 	disconnect
 }
 
-# Written and read back in pieces of other sizes, so that no octet may be in another's place.
+# Writes and reads in pieces of different sizes, so that a misplaced octet is found.
 blocks() {
 	local size count
 	dd if=/dev/urandom of="$TMP/data" bs=1M count=1 iflag=fullblock status=none
@@ -65,16 +72,16 @@ blocks() {
 	done
 }
 
-# checked OPTION...: fio on the disk, each octet of what it writes compared. Two writes to the same place at once may
-# come there in either order, so it has to wait between them. What it says of itself is in $TMP/fio.json.
+# checked OPTION...: runs fio on the disk, which compares each octet that it writes. Overlapping
+# writes may be done in either order, so fio serializes them. Its report is in $TMP/fio.json.
 checked() {
 	fio --name=checked --direct=1 --blockalign=512 --randseed=1 --verify=crc32c --verify_fatal=1 \
 		--serialize_overlap=1 "$@" --output-format=json --output="$TMP/fio.json" >"$TMP/fio" 2>&1 ||
 		die "fio: $(last_line "$TMP/fio")"
 }
 
-# counted COMMAND...: runs it; DEEPEST is how many requests the disk had at once. The kernel notes the begin and the
-# end of each, and it is the only disk here that has requests.
+# counted COMMAND...: runs it; DEEPEST is the largest number of requests that the disk had at once.
+# The kernel traces the begin and the end of each; no other disk here has requests.
 counted() {
 	local trace=$TRACING/instances/disk
 	mkdir -p "$trace"
@@ -89,8 +96,8 @@ counted() {
 	rmdir "$trace"
 }
 
-# verified DEPTH: random sizes at random places, each octet compared. Small ones where the queue is to be deep:
-# then most of them have so many others on their way with them.
+# verified DEPTH: random sizes at random offsets, each octet compared. Deep queues get small
+# requests, so that most of them are outstanding together.
 verified() {
 	local sizes=512-$((256 / SLOW))k amount=$((4096 / SLOW))
 	[ "$1" -lt 32 ] || sizes=512-16k amount=$((4096 + 4096 / SLOW))
@@ -101,7 +108,8 @@ verified() {
 	[ "$DEEPEST" -ge $((($1 + 3) / 4)) ] || die "$DEEPEST requests at once"
 }
 
-# mostly_with DEPTH: by fio's own account, of which the last level is that of 64 and more.
+# mostly_with DEPTH: checks in fio's report that most requests were issued at this depth; the last
+# level of the report is 64 and more.
 mostly_with() {
 	local level=$1
 	[ "$level" -lt 64 ] || level='>=64'
@@ -112,8 +120,8 @@ mostly_with() {
 		END { print share + 0 " % with " level; exit !(share > 50) }' "$TMP/fio.json" || die 'not so deep'
 }
 
-# large: requests of 1 MiB become commands as long as the disk takes them, at least LONGEST KiB; then sizes up
-# to that at random.
+# large: the kernel splits requests of 1 MiB into commands of the disk's maximum length, which is at
+# least LONGEST KiB; then random sizes up to 1 MiB.
 large() {
 	local limit way before after count=$((8 / SLOW))
 	limit=$(cat "/sys/block/${DISK##*/}/queue/max_sectors_kb")
@@ -135,8 +143,9 @@ large() {
 		--io_size=$((16 / SLOW))M
 }
 
-# along: what the target is sent along with commands it does not fetch, which is INLINE octets of each; what is longer
-# it reads out of the host's memory, as the host's device counts, once for each command at least.
+# along: the target fetches no data that the initiator sends along with a command, which is INLINE
+# octets. Longer data it reads from the host's memory, at least once for each command, by the count
+# of the host's device.
 along() {
 	local before
 	before=$(read_requests)
@@ -147,7 +156,7 @@ along() {
 	[ "$(read_requests)" -ge $((before + 8)) ]
 }
 
-# eight_of OCTETS: so many commands with as much are written.
+# eight_of OCTETS: writes eight commands of this length, and reads them back.
 eight_of() {
 	dd if=/dev/urandom of="$TMP/data" bs="$1" count=8 iflag=fullblock status=none
 	dd if="$TMP/data" of="$DISK" bs="$1" oflag=direct status=none
@@ -155,13 +164,14 @@ eight_of() {
 	cmp "$TMP/data" "$TMP/back" || die "other data in pieces of $1"
 }
 
-# Those that the device of the host has been sent. The counters are read anew after 10 ms.
+# Prints how many Read Requests the host's device has received. The device renews its counters every
+# 10 ms.
 read_requests() {
 	nap 0.05
 	cat "/sys/class/infiniband/$DEV_A/ports/1/hw_counters/rx_read_requests"
 }
 
-# commands read|write: how many the disk has done.
+# commands read|write: prints how many the disk has completed.
 commands() {
 	local numbers at=0
 	[ "$1" = read ] || at=4
@@ -185,7 +195,8 @@ file_system() {
 	umount "$TMP/mnt"
 }
 
-# A file whose writer waits again and again for its last writes to be on the disk, which is told so if it has a cache.
+# A file whose writer often waits until its data is on the disk; a disk with a write cache gets
+# flushes.
 synchronous() {
 	local before after
 	before=$(flushes)
@@ -209,8 +220,8 @@ cycles() {
 
 no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
 
-# load_begin SECONDS: I/O in the background, which is under way. What it reads is what it has written shortly before
-# and now compares. It leaves the part of the disk with the mark alone.
+# load_begin SECONDS: starts I/O in the background, and waits until it runs. It reads what it wrote
+# shortly before, and compares. It leaves the mark's part of the disk alone.
 load_begin() {
 	mark
 	LOAD_READS=$(commands read) LOAD_WRITES=$(commands write)
@@ -231,7 +242,8 @@ load() {
 under_way() { [ "$(load_reads)" -gt 20 ]; }
 load_reads() { echo $(($(commands read) - LOAD_READS)); }
 
-# load_end good|any: it has to have come to an end, a good one or any, but never with other data.
+# load_end good|any: waits for the end of the load, which must be a good one, or may be any, but
+# never one with wrong data.
 load_end() {
 	local status
 	eventually 90 test -s "$TMP/load.status" || die "the load never ends: $(cat "/proc/$(pgrep -o -x fio)/stack")"
@@ -241,19 +253,19 @@ load_end() {
 	[ "$1" = any ] || load_was_good "$status"
 }
 
-# A disk that has just gone has no end to read up to, so the kernel says that there were no octets, and fio, which does
-# not look at the number, compares what was in its memory before.
+# A disk that was just removed has size 0, so the kernel reports that it read 0 octets. fio ignores
+# that number and compares what was in its memory before.
 came_to_nothing() { grep -q 'res=0, ' "$TMP/events"; }
 
-# load_was_good STATUS: and has compared at least half of what it wrote.
+# load_was_good STATUS: the load has succeeded, and compared at least half of what it wrote.
 load_was_good() {
 	[ "$1" = 0 ] || die "fio: $(last_line "$TMP/load")"
 	echo "$(load_reads) compared of $(($(commands write) - LOAD_WRITES))"
 	[ $((2 * $(load_reads))) -ge $(($(commands write) - LOAD_WRITES)) ] || die 'little was compared'
 }
 
-# load_notices: the load is not satisfied when octets on the disk are others; they are spoilt where the disk
-# is, /dev/ram0, so both ends have to be here.
+# load_notices: the load fails if octets on the disk change. They are overwritten in /dev/ram0, the
+# target's memory, so both ends must be in this guest.
 load_notices() {
 	local noticed=
 	connect
@@ -266,7 +278,7 @@ load_notices() {
 	[ -n "$noticed" ] || die 'and nobody noticed'
 }
 
-# The mark: 1 MiB that says MARK and where it stands, beyond what the other cases write.
+# The mark: 1 MiB of lines with MARK and a number, beyond what the other cases write.
 MARK=mark
 mark() {
 	mark_text
@@ -281,8 +293,8 @@ marked() {
 
 mark_text() { seq -f "$MARK %.0f" 200000 | head -c 1M >"$TMP/mark"; }
 
-# again [lost]: whatever has happened, the disk can be had anew, with the mark if that is not lost with its
-# memory, and is a good one.
+# again [lost]: connects the disk anew after a fault; verified I/O works, and the mark is there
+# unless it was lost with the target's memory.
 again() {
 	disconnect || true
 	eventually 60 disk_is_gone || die 'the disk stays'
@@ -292,9 +304,8 @@ again() {
 
 disk_is_gone() { [ ! -b "$DISK" ]; }
 
-# starved: memory is refused to the module now and then, at each end of the storage, while data is on its way and
-# while connections are made, of which some then fail. Whatever becomes of it, no data is wrong, and afterwards
-# all is well.
+# starved: some allocations of the module fail, at each end of the storage, under load and while
+# connecting, which then may fail. No data is wrong, and afterwards all works.
 starved() {
 	local in_load while_connecting=0 i
 	impatient
@@ -304,7 +315,7 @@ starved() {
 	load_end any
 	in_load=$(sum_of_ends starved_times 1000)
 	for i in 1 2 3 4; do
-		# Few: who logs in to iSER tries again and again for minutes.
+		# Few, because iSER's initiator retries a login for minutes.
 		each_end starve_module 2 2
 		disconnect || true
 		(impatient) || true
@@ -316,8 +327,8 @@ starved() {
 	[ "$in_load" -ge 20 ] && [ "$while_connecting" -ge 2 ]
 }
 
-# disk_cases [PREFIX]: the cases that every disk has to pass. DEPTHS are those of the verified I/O; CYCLES
-# says how often the disk comes and goes.
+# disk_cases [PREFIX]: the cases that every disk must pass. DEPTHS are the queue depths of the
+# verified I/O; CYCLES is how often the disk is connected and disconnected.
 disk_cases() {
 	local depth
 	try "${1:-}blocks" 60 connected blocks

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# docs/storage.md, step by step: every command in it, on one machine that is target and host.
+# Runs every command in docs/storage.md, step by step, on one machine that is target and host.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -13,13 +13,14 @@ load_modules riwarp
 modprobe -r riwarp
 disk_in_memory
 mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
-# What a whole system has running.
+# A complete system runs this daemon already.
 iscsid_up
 
-# The steps for NVMe take its target down, which stops lockdep (storage_nvme.sh).
+# The steps for NVMe take the target down, which stops lockdep (storage_nvme.sh).
 UNWATCHED='*_iser'
 
-# One script of all blocks, since later ones use what earlier ones have set. It ends where a command fails.
+# Makes one script of all blocks, because later ones use variables of earlier ones. It ends at the
+# first command that fails.
 {
 	declare -f always_on before_case each_end lockdep_works die
 	declare -p UNWATCHED

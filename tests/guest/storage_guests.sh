@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-# For suites of a disk in guest 1 that is reached from guest 2: over riwarp and with siw as either end, then
-# over riwarp with one fault after the other while data is on its way. Guest 2 reports, and tells guest 1 what to
-# do. To be run with qemu/run --guests 2 --restarts --out DIR. PAIRS says who talks to whom (TARGET/HOST...),
-# FAULTS which faults there are; CYCLES is how often a disk comes and goes.
+# For suites of a disk in guest 1 that guest 2 uses: over riwarp and with siw as either end, then
+# over riwarp with one fault after another under load. Guest 2 reports, and sends orders to guest 1.
+# Sourced, in scripts that run with qemu/run --guests 2 --restarts --out DIR. PAIRS lists the ends
+# (TARGET/HOST...), FAULTS the faults; CYCLES is how often a disk is connected and disconnected.
 # shellcheck shell=bash
 
 NS_A=- NET_A=eth0 IP4_B=10.77.0.1
 
-# --- orders --------------------------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------------------
 
-# order COMMAND...: has guest 1 run it, and waits for its end. What it says is in SAID.
+# order COMMAND...: has guest 1 run it, and waits until it is done. SAID is the file of its output.
 order() {
 	local n=1 file status
 	while [ -e "/mnt/out/order.$n" ]; do n=$((n + 1)); done
@@ -22,8 +22,8 @@ order() {
 	[ "$status" = 0 ] || { cat "$SAID"; die "guest 1: $*: $status"; }
 }
 
-# Guest 1: does as it is told until that is `finish`. An order that was begun before this script began is the one
-# at which the guest restarted.
+# serve_orders: guest 1 runs orders until `finish`. An order with output but no status is the one at
+# which the guest restarted; it counts as done.
 serve_orders() {
 	local n=0 file words status
 	while :; do
@@ -39,16 +39,16 @@ serve_orders() {
 	done
 }
 
-# This guest dies without a word, and boots again.
+# Resets this guest, without a shutdown; it boots again.
 restart() {
 	: >/run/job/restart
 	echo b >/proc/sysrq-trigger
 	sleep 60
 }
 
-# --- ends ----------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
-# device_up TYPE PEER: this guest's device, whose other end is of type PEER.
+# device_up TYPE PEER: makes this guest's device, whose peer is of type PEER.
 device_up() {
 	DEV_A=$1 PEER=$2
 	load_modules "${1%%_*}"
@@ -58,7 +58,7 @@ device_up() {
 
 device_down() { within 30 rdma link del "$1"; }
 
-# end_up TYPE PEER [PARAMETER...]: the target's.
+# end_up TYPE PEER [PARAMETER...]: sets up the target's end.
 end_up() {
 	device_up "$1" "$2"
 	shift 2
@@ -70,22 +70,23 @@ end_down() {
 	device_down "$1"
 }
 
-# What the target's module is loaded with, and what the names of such cases begin with.
+# The parameters of the target's module, and the prefix of the names of such cases.
 TARGET_PARAMETERS=() PREFIX=''
 
-# stale: whether guest 1 is not fit any more to be a target.
+# stale: succeeds if guest 1 must restart before it is a target again.
 stale() { false; }
 
-# fresh: has guest 1, which is no target, restart if it is stale.
+# fresh: has guest 1 restart if it is stale, while it is no target.
 fresh() { ! stale || order restart; }
 
 order_target_up() { order target_up "${TARGET_PARAMETERS[@]}"; }
 
-# order_end_up TYPE PEER
+# order_end_up TYPE PEER: has guest 1 set up the target's end.
 order_end_up() { order end_up "$@" "${TARGET_PARAMETERS[@]}"; }
 
-# roles TARGET HOST: with siw as either end the disk comes and goes 20 times at most. siw registers 256 pages, one
-# of which the host wants for what is not aligned.
+# roles TARGET HOST: runs the cases with these types. With siw as either end, the disk is connected
+# at most 20 times. siw registers at most 256 pages, and the host needs one of them for unaligned
+# memory.
 roles() {
 	local cycles=$CYCLES LONGEST=$LONGEST
 	[ "$2" != siw ] || LONGEST=1020
@@ -105,7 +106,7 @@ roles_in_turn() {
 	for pair in ${PAIRS-riwarp/riwarp riwarp/siw siw/riwarp}; do roles "${pair%/*}" "${pair#*/}"; done
 }
 
-# --- faults --------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 each_end() {
 	order "$@"
@@ -117,7 +118,7 @@ sum_of_ends() {
 	echo $(($(cat "$SAID") + $("$@")))
 }
 
-# network NETEM...: what either guest sends suffers; all is well nevertheless.
+# network NETEM...: applies netem to what either guest sends; the load must succeed nevertheless.
 network() {
 	each_end tc qdisc replace dev eth0 root netem "$@"
 	connect
@@ -192,7 +193,7 @@ target_restarted() {
 	again lost
 }
 
-# With the roles reversed: the target gets rid of all that a host had which is no more.
+# With the roles reversed: the target releases all resources of a host that no longer exists.
 host_restarted() {
 	order target_down
 	IP4_B=10.77.0.2
@@ -226,11 +227,11 @@ other_host_again() {
 	device_down riwarp
 }
 
-# First those after which the target's end is as it was.
+# The faults that leave the target's end as it was; these run first.
 GENTLE_FAULTS='loss delay reordering corruption netdev_down_and_up netdev_of_target_down_and_up device_of_host_deleted'
 ROUGH_FAULTS='target_restarted device_of_target_deleted target_removed host_restarted'
 
-# in_turn FAULT...: those of FAULTS, each with a mark of its own.
+# in_turn FAULT...: runs those that FAULTS lists, each with a mark of its own.
 in_turn() {
 	local fault
 	for fault; do
@@ -269,7 +270,7 @@ faults() {
 	order within 20 rmmod riwarp
 }
 
-# two_guests COMMAND...: guest 2 runs it.
+# two_guests COMMAND...: guest 2 runs the command, guest 1 its orders.
 two_guests() {
 	if [ "$GUEST" = 1 ]; then
 		serve_orders

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-# iSCSI Extensions for RDMA, or iSCSI over TCP, initiator and target of the kernel. FABRIC is rdma or
-# tcp; the target is at IP4_B.
+# iSCSI Extensions for RDMA, or iSCSI over TCP, initiator and target of the kernel. Sourced. FABRIC
+# is rdma or tcp; the target is at IP4_B.
 # shellcheck shell=bash
 
 FABRIC=rdma
@@ -12,7 +12,7 @@ GROUP=$TARGET/iscsi/$IQN/tpgt_1
 INITIATOR=iqn.2026-11.riwarp:initiator
 LONGEST=1024
 
-# target_up: a disk in memory, for whoever comes.
+# target_up: serves a disk in memory to any initiator.
 target_up() {
 	modprobe -a iscsi_target_mod target_core_iblock
 	disk_in_memory
@@ -31,8 +31,8 @@ target_up() {
 
 portal_tcp() { mkdir "$GROUP/np/$IP4_B:3260"; }
 
-# The kernel's target listens for plain iSCSI wherever it is to listen for iSER, and for an iWARP device
-# both are the same TCP port. So the former is sent to a network namespace of its own.
+# The kernel's target listens for plain iSCSI wherever it listens for iSER, and an iWARP device
+# needs the same TCP port for iSER. So the plain listener is made in another network namespace.
 portal_rdma() {
 	modprobe ib_isert
 	ip netns add plain
@@ -51,11 +51,11 @@ target_down() {
 	}
 }
 
-# The daemon of an initiator, ISCSID.
+# iscsid_up: starts the initiator's daemon; ISCSID is its process id.
 iscsid_up() {
 	mkdir -p /run/lock/iscsi
 	echo "InitiatorName=$INITIATOR" >/etc/iscsi/initiatorname.iscsi
-	# It signals its whole process group when it ends.
+	# setsid, because it signals its whole process group when it ends.
 	start - "$TMP/iscsid" setsid iscsid --foreground --no-pid-file
 	ISCSID=$STARTED
 	eventually 10 grep -q ISCSIADM_ABSTRACT_NAMESPACE /proc/net/unix || die 'iscsid does not listen'
@@ -70,7 +70,7 @@ initiator_up() {
 	node -o update -n node.session.queue_depth -v 128
 }
 
-# ib_iser's own limit is 512 KiB.
+# The default limit of ib_iser is 512 KiB.
 widest() {
 	local limit=/sys/module/ib_iser/parameters/max_sectors usual
 	usual=$(cat $limit)
@@ -86,7 +86,7 @@ initiator_down() {
 	[ "$FABRIC" = tcp ] || within 30 rmmod ib_iser
 }
 
-# node OPTIONS...: of iscsiadm, for the target.
+# node OPTIONS...: runs iscsiadm for the target.
 node() { within 30 iscsiadm -m node -T "$IQN" -p "$IP4_B:3260" "$@"; }
 
 connect() {
@@ -95,9 +95,9 @@ connect() {
 	always_on
 }
 
-# When a disk goes, power management, if the kernel has it, is to have a look at its SCSI target, for which
-# __iscsi_unbind_session() may have to wait, and the kernel warns that it does so on the wrong kind of workqueue. A
-# target that is always on gets no look.
+# Turns off runtime power management of the SCSI target. When a disk is removed, the kernel would
+# check its target for idleness. __iscsi_unbind_session() may have to wait for that, and the kernel
+# warns that it waits on the wrong kind of workqueue.
 always_on() {
 	local control
 	for control in /sys/class/iscsi_session/session*/device/target*/power/control; do
@@ -114,7 +114,7 @@ disk_is_there() {
 	return 1
 }
 
-# impatient: connects, and what is lost is lost within seconds.
+# impatient: connects, and gives up lost connections within seconds.
 impatient() {
 	node -o update -n node.session.timeo.replacement_timeout -v 5
 	connect

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-# NVMe over Fabrics, host and target of the kernel. FABRIC is rdma or tcp; the target is at IP4_B.
+# NVMe over Fabrics, host and target of the kernel. Sourced. FABRIC is rdma or tcp; the target is at
+# IP4_B.
 # shellcheck shell=bash
 
 TARGET=/sys/kernel/config/nvmet
@@ -10,7 +11,7 @@ SERVICE=4420
 INLINE=4096
 LONGEST=1024
 
-# target_up [PARAMETER of nvmet-FABRIC...]: a disk in memory, for whoever comes.
+# target_up [PARAMETER of nvmet-FABRIC...]: serves a disk in memory to any host.
 target_up() {
 	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
 	modprobe "nvmet-$FABRIC" "$@"
@@ -27,8 +28,8 @@ target_up() {
 	ln -s "$subsystem" "$port/subsystems/$NQN"
 }
 
-# Taking down the target's port makes lockdep report the order of two locks of the target's (qemu/known-reports); it
-# checks nothing afterwards, until the guest restarts.
+# Taking down the target's port makes lockdep report the order of two of the target's locks
+# (qemu/known-reports). lockdep then stops until the guest restarts.
 target_down() {
 	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
 	rm "$port/subsystems/$NQN"
@@ -36,20 +37,20 @@ target_down() {
 	within 30 rmmod "nvmet-$FABRIC"
 }
 
-# nvme_over SECONDS COMMAND [OPTIONS...]
+# nvme_over SECONDS COMMAND [OPTIONS...]: runs nvme for the target.
 nvme_over() {
 	local limit=$1 command=$2
 	shift 2
 	within "$limit" nvme "$command" -t "$FABRIC" -a "$IP4_B" -s "$SERVICE" "$@"
 }
 
-# connect [OPTION...]: with two queues, if the options do not say otherwise.
+# connect [OPTION...]: with two queues, unless the options say otherwise.
 connect() {
 	nvme_over 30 connect -n "$NQN" -i 2 "$@" || die "nvme connect: $?"
 	eventually 10 test -b "$DISK" || die 'no disk'
 }
 
-# impatient: connects, and what is lost is lost within seconds.
+# impatient: connects, and gives up lost connections within seconds.
 impatient() { connect -l 4 -c 1; }
 
 disconnect() { within 30 nvme disconnect -n "$NQN"; }
@@ -62,8 +63,8 @@ discover() {
 	grep -q "subnqn: *$NQN" "$TMP/found" || die "found: $(cat "$TMP/found")"
 }
 
-# The device is deleted while I/O is on its way; then everything can be taken down, and what was on the disk
-# is there again. target_up gets the arguments.
+# device_deleted_under_load [PARAMETER of nvmet-FABRIC...]: deletes the device under load. The
+# target can then be taken down and set up again, with the same data on the disk.
 device_deleted_under_load() {
 	MARK=deleted
 	impatient

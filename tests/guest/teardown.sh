@@ -1,12 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Ends in the middle of work: killed programs, devices and modules that go, netdevs that go down.
+# Removal under load: killed programs, removed devices and modules, netdevs that go down.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# load_start OPERATION: a transfer that would last longer than any case; SERVER and CLIENT are the
-# processes.
+# load_start OPERATION: starts a transfer without end; SERVER and CLIENT are the processes.
 load_start() {
 	start "$NS_B" "$TMP/server.$BASHPID" within 100 "ib_$1_bw" -R -F -d "$DEV_B" -p "$PORT" \
 		-s 65536 --run_infinitely
@@ -19,7 +18,7 @@ load_start() {
 	eventually 40 transfers || die "no load: $(last_line "$log")"
 }
 
-# Octets move on the veth pair.
+# transfers: succeeds if octets move on the veth pair.
 transfers() {
 	local before after
 	before=$(octets)
@@ -30,14 +29,14 @@ transfers() {
 
 octets() { in_ns "$NS_A" cat "/sys/class/net/$NET_A/statistics/tx_bytes" "/sys/class/net/$NET_A/statistics/rx_bytes" | awk '{ s += $1 } END { print s }'; }
 
-# kill_hard PROCESS...: the programs below `timeout`, all at once.
+# kill_hard PROCESS...: kills the programs that these `timeout` processes run, all at once.
 kill_hard() {
 	local IFS=,
 	pkill -KILL -P "$*" || die 'nothing to kill'
 }
 
 
-# Both ends are told within 15 s; their own exit status is their affair.
+# both_end: both programs must end within 15 s, with any exit status.
 both_end() {
 	eventually 15 gone "$CLIENT" || die 'the client does not end'
 	eventually 15 gone "$SERVER" || die 'the server does not end'
@@ -48,7 +47,7 @@ load_stop() {
 	wait "$CLIENT" "$SERVER" 2>/dev/null || true
 }
 
-# What must still work after each case.
+# Checks after each case: no objects are left, and a new connection works.
 all_is_well() {
 	nothing_left 10 qp cm_id
 	PORT=$((PORT + 1))
@@ -59,7 +58,7 @@ killed() {
 	local operation=$1 end=$2
 	load_start "$operation"
 	kill_hard "${!end}"
-	# The other side learns of it; a program that waits for ever on a dead connection is stopped here.
+	# The client must notice; one that waits forever on a dead connection is stopped here.
 	if [ "$end" = SERVER ]; then
 		eventually 20 gone "$CLIENT" || load_stop
 	fi
@@ -74,7 +73,7 @@ killed_both() {
 	all_is_well
 }
 
-# A killed process leaves nothing: neither objects nor a listener.
+# A killed process leaves neither objects nor a listener.
 killed_listener() {
 	start "$NS_B" "$TMP/listener" within 50 rping -s -P -a "$IP4_B" -p "$PORT"
 	wait_listen "$PORT"
@@ -86,7 +85,8 @@ killed_listener() {
 
 link_deleted_under_load() {
 	load_start "$1"
-	# The end that loses its device; the command must come back although programs have it open.
+	# Removes the device of one end; the command must return although programs have the device
+	# open.
 	if [ "$2" = A ]; then
 		within 30 ip netns exec "$NS_A" rdma link del "$DEV_A" || die "rdma link del: $?"
 		if link_exists "$NS_A" "$DEV_A"; then die 'still there'; fi
@@ -126,7 +126,7 @@ netdev_down_under_load() {
 	all_is_well
 }
 
-# A short break does not hurt: TCP sends again.
+# TCP retransmits after a short interruption.
 netdev_down_for_a_moment() {
 	load_start write
 	ip -n "$NS_A" link set "$NET_A" down
@@ -138,7 +138,8 @@ netdev_down_for_a_moment() {
 	all_is_well
 }
 
-# Unloading while programs hold devices open: at once refused, or done; and done when they are gone.
+# Unloading while programs have devices open either succeeds or is refused at once; after the
+# programs have ended, it succeeds.
 unloaded_under_load() {
 	local rc=0
 	load_start "$1"
@@ -153,8 +154,7 @@ unloaded_under_load() {
 	all_is_well
 }
 
-# ... and with connections but nobody in user space who would hold the module: the programs are
-# killed while it goes.
+# Unloading while programs are killed: connections exist, but no process holds the module.
 unloaded_while_programs_die() {
 	load_start write
 	kill_hard "$CLIENT" "$SERVER"
@@ -176,7 +176,7 @@ namespace_exits_under_load() {
 
 no_devices() { [ -z "$(rdma link show)" ]; }
 
-# Devices come and go while connections are being made.
+# Devices are added and deleted while connections are being made.
 links_flap() {
 	local i callers
 	start "$NS_A" "$TMP/callers" within 60 bash -c "while :; do
@@ -195,7 +195,7 @@ links_flap() {
 	all_is_well
 }
 
-# run NAME SECONDS COMMAND...: a case with ends of its own. Whatever it leaves is taken away.
+# run NAME SECONDS COMMAND...: runs a case with ends of its own, and removes whatever it leaves.
 run() {
 	local name=$1 limit=$2 x link
 	shift 2

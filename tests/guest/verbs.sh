@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The verbs test programs, each on one device whose both ends are in one process.
+# The verbs test programs, each on one device, with both ends in one process.
 #
-# PROGRAMS: these programs only, on a device of TYPE. VANDAL_SECONDS: how long vandal goes on.
+# PROGRAMS: runs these programs only, on a device of TYPE. VANDAL_SECONDS: the duration of vandal.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# run PROGRAM...
+# run PROGRAM...: runs verbs test programs.
 run() {
 	local program
 	for program; do
@@ -17,7 +17,7 @@ run() {
 	done
 }
 
-# other_device: one more, at the address OTHER.
+# other_device: adds a second device, at the address OTHER.
 other_device() {
 	export OTHER=10.73.0.1
 	address_add - "vb$ENDS_COUNT" "$OTHER/24"
@@ -27,7 +27,7 @@ other_device() {
 programs='query limits notify sends oneway rdma order sge iova rereg dmabuf odp revoke resources srq cqfull flush privdata
 connect found'
 ends_up self
-# What can be posted, and what the shared queues look like, is up to the library.
+# The library determines which operations can be posted and how the shared queues are laid out.
 if [ "$TYPE" = riwarp ]; then
 	export EXTENSIONS=1
 	# shellcheck disable=SC2086

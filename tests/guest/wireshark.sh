@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# Wireshark's reading of what goes over the wire. Sourced behind lib.sh.
+# Captures traffic and has Wireshark decode it. Sourced after lib.sh.
 
-# What these connections carry is no protocol: nothing may guess at it.
+# The payload here is random or a pattern: tshark must not guess a protocol in it.
 TSHARK=(tshark -o 'tcp.try_heuristic_first:TRUE'
 	--disable-heuristic rpcrdma_iwarp --disable-heuristic smb_direct_iwarp)
-# An octet that TCP sent again counts once.
+# Counts retransmitted octets once.
 FRESH='tcp.len > 0 && !tcp.analysis.retransmission'
 
-# capture NETNS NETDEV FILE COMMAND...: what ports PORT..PORT+9, or those that CAPTURED says in tcpdump's words,
-# carry while a command runs.
+# capture NETNS NETDEV FILE COMMAND...: captures ports PORT..PORT+9, or the tcpdump filter CAPTURED,
+# while a command runs.
 capture() {
 	local ns=$1 netdev=$2 file=$3 pid last=$((PORT + 9))
 	shift 3
@@ -19,8 +19,8 @@ capture() {
 	pid=$STARTED
 	eventually 10 grep -q 'listening on' "$TMP/tcpdump" || die "tcpdump: $(cat "$TMP/tcpdump")"
 	"$@"
-	# tcpdump takes the kernel's buffer block by block, up to a second late: everything is in the
-	# file when this refused connection is.
+	# tcpdump reads the kernel's buffer in blocks, up to a second late: the capture is complete
+	# once it shows this refused connection.
 	in_ns "$ns" bash -c "! : >/dev/tcp/$IP4_B/$last" 2>/dev/null
 	eventually 20 refusal_in "$file" "$last" || die 'tcpdump is behind'
 	kill "$pid"
@@ -33,12 +33,12 @@ refusal_in() {
 	tcpdump -n -r "$1" "src port $2 and tcp[tcpflags] & tcp-rst != 0" 2>/dev/null | grep -q .
 }
 
-# decode FILE [FILTER]: what tshark makes of it, in full, to FILE.txt; and to FILE.seen a line per opcode,
-# one per Terminate, and the counts. Fails if anything is not as it must be for every capture. With a FILTER,
-# all that is of what it lets through; else there are both directions, and a Reply for each Request. BARE
-# FPDUs (none, some number, or all) are without a CRC.
+# decode FILE [FILTER]: decodes a capture with tshark: the full text to FILE.txt; a line per opcode,
+# one per Terminate, and the counts to FILE.seen. Fails on anything that no capture may show. A
+# FILTER selects the packets; without one, both directions are there, with a Reply for each Request.
+# BARE is the number of FPDUs without a CRC, or all.
 #
-# Only the text says what tshark thinks of a CRC.
+# Only the text output shows how tshark judges a CRC.
 decode() {
 	"${TSHARK[@]}" -r "$1" -V -O iwarp_mpa,iwarp_ddp_rdmap -Y "$FRESH${2:+ && $2}" \
 		>"$1.txt" 2>"$1.err" || die "tshark: $(tail -n 1 "$1.err")"
@@ -46,7 +46,7 @@ decode() {
 	function value(of) { match($0, of ": [0-9]+"); return substr($0, RSTART + length(of) + 2) + 0 }
 	function code() { match($0, /0x[0-9a-f]+\)?$/); sub(/\)$/, ""); return substr($0, RSTART) }
 	function say(what) { if (bad++ < 10) print "frame " frame ": " what }
-	# A frame that carries whole FPDUs, all of them.
+	# Counts a frame if it carries only whole FPDUs.
 	function close_frame() { if (length_here && here == length_here) whole++; here = length_here = 0 }
 	function close_terminate() { if (terminate != "") print terminate " ulpdu " ulpdu; terminate = "" }
 	/^Frame [0-9]+:/ { close_terminate(); close_frame(); frame = $2 + 0; frames++ }
@@ -97,10 +97,11 @@ decode() {
 	cat "$1.seen"
 }
 
-# fields FILE: of each start-up frame and FPDU the fields that tshark knows, a line each, as NAME=VALUE behind the
-# end that sent it. Fields that can have one value only (versions, reserved ones, pad) are there if they have
-# another; data if they are few. Of Immediate Data tshark knows the headers: their octets are cut from the
-# segment; and of what a Terminate quotes, all is one field, term_ddp_h.
+# fields FILE: prints a line per start-up frame and FPDU: the end that sent it, then the fields that
+# tshark knows, as NAME=VALUE. Fields with one legal value (versions, reserved ones, pad) appear
+# only if they have another; data appears if it is short. Of Immediate Data tshark knows the headers
+# only: the octets are cut from the segment. A Terminate has all that it quotes in one field,
+# term_ddp_h.
 fields() {
 	"${TSHARK[@]}" -r "$1" -T pdml -Y "$FRESH" 2>"$1.err" >"$1.pdml" ||
 		die "tshark: $(tail -n 1 "$1.err")"
@@ -109,7 +110,7 @@ fields() {
 		if (!match($0, " " name "=\"[^\"]*\"")) return ""
 		return substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 4)
 	}
-	# Octets of the segment.
+	# Returns octets of the segment in hexadecimal.
 	function cut(from, count) { return substr(segment, 2 * (from - begin) + 1, 2 * count) }
 	function finish() { if (line != "") print line; line = "" }
 	BEGIN {
@@ -119,7 +120,7 @@ fields() {
 		only["marker_res"] = "0000"
 		only["rsvd"] = only["rsv"] = only["term_rsvd"] = only["atomic.reserved"] = "0"
 		only["reserved"] = "00000000"
-		# In hexadecimal digits, as tshark has it, but for what says less so.
+		# Printed as tshark shows them; all others as hexadecimal octets.
 		split("res rev pdlength ulpdulength qn msn mo opcode rdmardsz term_layer term_etype_rdma" \
 			" term_etype_ddp term_etype_llp atomic.opcode atomic.request_identifier" \
 			" atomic.add_data atomic.swap_data atomic.compare_data" \
@@ -147,7 +148,7 @@ fields() {
 		if (name in only && value == only[name]) next
 		if (name == "ulpdulength") ulpdu = value
 		if (name == "mo") behind = attr("pos") + 4
-		# Where it ends tshark sees differently; all of it is here.
+		# tshark finds another end of the quote; this takes all of it.
 		if (name == "term_ddp_h" && index(cut(behind + 6, ulpdu - 24), value) == 1)
 			value = cut(behind + 6, ulpdu - 24)
 		if (name == "term_rdma_h") next
