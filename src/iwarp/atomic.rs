@@ -7,7 +7,7 @@
 //! inside a compare-exchange loop.
 //!
 //! AOpCode 1 is Swap in the first draft of RFC 7306 (draft-ietf-storm-rdmap-ext-00) and reserved in
-//! the RFC. A request with it is taken as the CmpSwap that it equals; none is sent (EXT-81).
+//! the RFC. A request with it becomes the equivalent CmpSwap; the driver never sends it (EXT-81).
 //!
 //! Pure, any context.
 //!
@@ -62,14 +62,13 @@ impl AtomicOperation {
 
     /// Returns what the target holds afterwards if it held `original` before.
     ///
-    /// A CmpSwap that does not match leaves the word alone (EXT-28, -29).
+    /// A CmpSwap that does not match leaves the word unchanged (EXT-28, -29).
     #[inline]
     pub const fn apply(self, original: u64) -> u64 {
         match self {
             Self::FetchAdd { add, mask } => {
-                // The top bits of all fields are added without carry, the rest as one number: no
-                // carry can leave a field, for the place it would go through is zero in both
-                // summands.
+                // The top bits of all fields are added without carry, the rest as one number. No
+                // carry leaves a field, since the top bit of the field is zero in both summands.
                 let low = (original & !mask).wrapping_add(add & !mask);
                 low ^ ((original ^ add) & mask)
             }
@@ -106,8 +105,8 @@ impl AtomicRequest {
     /// Length of the RDMAP header in octets; nothing follows it.
     pub const LEN: usize = 52;
 
-    /// Reads a header. Reserved bits and the compare fields of FetchAdd and Swap are not looked at
-    /// (EXT-32, -36). Swap becomes a CmpSwap that always matches (EXT-81).
+    /// Reads a header. Ignores reserved bits, and the compare fields of FetchAdd and Swap (EXT-32,
+    /// -36). Swap becomes a CmpSwap that always matches (EXT-81).
     ///
     /// # Errors
     ///
@@ -175,8 +174,8 @@ impl AtomicRequest {
 }
 
 /// Checks that the **address** of an atomic target is a multiple of 8; the tagged offset does not
-/// matter (EXT-24, -25, -35). To be called after [`crate::stag::check_source`] and before memory is
-/// touched.
+/// matter (EXT-24, -25, -35). The driver calls it after [`crate::stag::check_source`] and before it
+/// accesses memory.
 ///
 /// # Errors
 ///
@@ -302,7 +301,7 @@ mod tests {
     fn rejects_all_codes_but_three() {
         for code in 0..16 {
             let mut octets = [0; AtomicRequest::LEN];
-            // Reserved bits are not looked at.
+            // Reserved bits are ignored.
             octets[..4].copy_from_slice(&[0xff, 0xff, 0xff, 0xf0 | code]);
             let request = AtomicRequest::decode(&octets);
             if code <= 2 {
@@ -321,7 +320,7 @@ mod tests {
             to: TaggedOffset::new(9),
             operation: swap(0x1122, 0x0f0f, 0, 0),
         };
-        // What the draft has in the compare fields, which are not looked at.
+        // As the draft fills the compare fields, which are ignored.
         let mut octets = request.encode();
         octets[3] = 1;
         octets[44..].fill(0xff);

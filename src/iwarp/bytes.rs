@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Big-endian integers at fixed places of fixed arrays.
+//! Big-endian integers at constant offsets of fixed-length arrays.
 //!
 //! Every multi-octet field of DDP, RDMAP and MPA is big-endian, except the MPA CRC
-//! ([`crate::mpa::crc_trailer`]). The place is a constant argument and is checked against the
-//! length of the array at compile time, so that no access can fail at run time.
+//! ([`crate::mpa::crc_trailer`]). The compiler checks the offset against the length of the array,
+//! so that no access can fail at run time.
 //!
 //! Pure functions, any context.
 
 /// Copies `LEN` octets out of `octets`, beginning at `AT`.
 ///
-/// A place outside the array does not compile.
+/// An offset outside the array does not compile.
 #[inline]
 pub fn take<const AT: usize, const LEN: usize, const N: usize>(octets: &[u8; N]) -> [u8; LEN] {
     const { assert!(AT + LEN <= N, "field outside the header") };
 
     match octets.get(AT..).and_then(<[u8]>::first_chunk) {
         Some(field) => *field,
-        // Not reached: the assertion above holds for every instance of this function.
+        // Not reached: the assertion above holds for every instance of the function.
         None => [0; LEN],
     }
 }
 
 /// Copies `field` into `octets`, beginning at `AT`.
 ///
-/// A place outside the array does not compile.
+/// An offset outside the array does not compile.
 #[inline]
 pub fn put<const AT: usize, const LEN: usize, const N: usize>(
     octets: &mut [u8; N],

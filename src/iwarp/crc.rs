@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CRC32c, portable and plain: the oracle of the tests.
+//! A plain, portable CRC32c for tests.
 //!
-//! The driver uses the kernel's, which is many times faster; of a kernel build this module is part
-//! only if tests are.
+//! The driver uses the kernel's, which is many times faster; a kernel build contains this module
+//! only if it contains KUnit tests.
 //!
 //! RFC 5044, section 4.4 (MPA-17): polynomial 0x1EDC6F41, reflected, all ones before, complement
 //! after.
@@ -11,7 +11,7 @@
 /// The polynomial, least significant bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What eight steps make of each octet.
+/// The register after eight steps, for each octet.
 static TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut octet: u8 = 0;

@@ -3,8 +3,8 @@
 //! DDP segment headers: tagged (14 octets) and untagged (18 octets), and the numbers in them.
 //!
 //! Every segment begins with the two control octets, [`Control`], which DDP and RDMAP share. They
-//! are judged first; only then is it known which header follows, and that header is made of them
-//! and of the octets behind them, which cannot be wrong in themselves.
+//! are checked first, since they decide which header follows. The other fields of that header may
+//! have any value here.
 //!
 //! Pure, any context.
 //!
@@ -142,8 +142,8 @@ impl Control {
     const RDMAP_VERSION: u8 = 1 << 6;
     const OPCODE_MASK: u8 = 0x3f;
 
-    /// Judges the two octets. Reserved bits are not looked at (DDP-18, RDMAP-25), except where
-    /// peers have agreed on a meaning ([`Opcode::from_wire`]).
+    /// Reads and checks the two octets. Ignores reserved bits (DDP-18, RDMAP-25), except those that
+    /// peers have agreed on ([`Opcode::from_wire`]).
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Control {
                 Fault::UntaggedVersion
             });
         }
-        // RDMAP-24, EXT-6: so is RDMAP's.
+        // RDMAP-24, EXT-6: so is the version of RDMAP.
         if rdmap & Self::RDMAP_VERSION_MASK != Self::RDMAP_VERSION {
             return Err(Fault::RdmapVersion);
         }
@@ -224,7 +224,7 @@ impl TaggedHeader {
         }
     }
 
-    /// Reads what follows control octets that were judged before.
+    /// Reads the fields behind control octets that were checked before.
     #[inline]
     pub(crate) fn after(control: Control, octets: &[u8; Self::LEN]) -> Self {
         Self {
@@ -250,8 +250,9 @@ impl TaggedHeader {
 pub struct UntaggedHeader {
     /// The two control octets.
     pub control: Control,
-    /// The STag to invalidate; means something for the two Send with Invalidate kinds only, and is
-    /// [`Stag::ZERO`] when others are sent (RDMAP-22, -26).
+    /// The Invalidate STag field: the STag to invalidate, or the data of a Send with Immediate. It
+    /// is [`Stag::ZERO`] in other messages that are sent, and ignored in those received (RDMAP-22,
+    /// -26).
     pub invalidate: Stag,
     /// The queue.
     pub queue: QueueNumber,
@@ -265,7 +266,7 @@ impl UntaggedHeader {
     /// Length in octets.
     pub const LEN: usize = 18;
 
-    /// Reads a header. The queue number is not judged here.
+    /// Reads a header. Does not check the queue number.
     ///
     /// # Errors
     ///
@@ -279,7 +280,7 @@ impl UntaggedHeader {
         }
     }
 
-    /// Reads what follows control octets that were judged before.
+    /// Reads the fields behind control octets that were checked before.
     #[inline]
     pub(crate) fn after(control: Control, octets: &[u8; Self::LEN]) -> Self {
         Self {
@@ -333,7 +334,7 @@ mod tests {
                 assert_eq!(control.map(|_| ()), expected);
                 if let Ok(control) = control {
                     legal += 1;
-                    // Reserved bits are not sent back.
+                    // Reserved bits are sent as 0.
                     assert_eq!(control.encode(), [ddp & 0xc3, rdmap & 0xcf]);
                 }
             }

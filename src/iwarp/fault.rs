@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Everything that can go wrong on a stream, and the one table that says how it is reported.
+//! All faults of a stream, and the table of how each is reported.
 //!
-//! A [`Fault`] is what a check returns; [`Fault::code`] is what the Terminate message says about
-//! it, and [`ErrorCode::quoting`] which of the offending headers go along. Several faults may share
-//! a code: the variant says which rule was broken.
+//! A check returns a [`Fault`]; [`Fault::code`] is what the Terminate message says about it, and
+//! [`ErrorCode::quoting`] which of the offending headers it quotes. Several faults may share a
+//! code: the variant says which rule was broken.
 //!
 //! Pure, any context.
 //!
@@ -46,7 +46,7 @@ pub enum Fault {
     OpcodeModel,
     /// Another message begins, or the opcode changes, inside an unfinished message (DDP-22, -44).
     OpcodeInterleaved,
-    /// A Read Response came though the oldest outstanding request is none, or not a Read
+    /// A Read Response arrived though no request is outstanding or the oldest is not a Read
     /// (RDMAP-75).
     ResponseUnsolicited,
     /// An Atomic Request carries an operation other than FetchAdd and CmpSwap (EXT-39).
@@ -97,7 +97,7 @@ pub enum Fault {
     NoBuffer,
     /// More Read and Atomic Requests than the inbound depth allows (RDMAP-129, -152).
     ReadDepth,
-    /// An Atomic Response came though no Atomic Request waits for one (EXT-46).
+    /// An Atomic Response arrived though no Atomic Request waits for one (EXT-46).
     AtomicUnsolicited,
     /// The message sequence number is not the next one of its queue (DDP-74).
     MsnRange,
@@ -175,7 +175,7 @@ impl Fault {
         Self::NoMatchingRtr,
     ];
 
-    /// Returns what a Terminate message says about this fault: **the** table of the crate.
+    /// Returns what a Terminate message says about this fault. The crate has no other such table.
     #[inline]
     pub const fn code(self) -> ErrorCode {
         let (class, code) = match self {
@@ -234,8 +234,8 @@ impl Fault {
     }
 }
 
-/// Layer and error type of an error: what a Terminate message says of its kind
-/// (RFC 5040, section 4.8, figure 10; RDMAP-38).
+/// Layer and error type of an error in a Terminate message (RFC 5040, section 4.8, figure 10;
+/// RDMAP-38).
 ///
 /// The value has the layer in its high nibble and the error type in its low one: the first octet of
 /// a Terminate header.
@@ -284,7 +284,7 @@ impl ErrorClass {
 
 /// The three numbers that classify an error in a Terminate message.
 ///
-/// Those of an incoming Terminate are kept as they came, whatever they are.
+/// Those of a received Terminate are kept as they are, whether defined or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode {
     /// 0 RDMAP, 1 DDP, 2 LLP (MPA); 4 bits.
@@ -296,7 +296,7 @@ pub struct ErrorCode {
 }
 
 impl ErrorCode {
-    /// Returns the class, or [`None`] if the peer made one up.
+    /// Returns the class, or [`None`] if these numbers are undefined.
     pub fn class(self) -> Option<ErrorClass> {
         let same = |class: &ErrorClass| class.code(self.code) == self;
         ErrorClass::ALL.into_iter().find(same)
@@ -308,7 +308,7 @@ impl ErrorCode {
         [(self.layer << 4) | (self.etype & 0x0f), self.code]
     }
 
-    /// Returns which parts of the offending segment go with this error
+    /// Returns which parts of the offending segment the Terminate quotes for this error
     /// (RFC 5040, section 4.8, figure 10, and section 7.1; RDMAP-40).
     pub fn quoting(self) -> Quoting {
         match self.class() {
@@ -317,8 +317,7 @@ impl ErrorCode {
                 Quoting::SegmentAndRead
             }
             Some(ErrorClass::TaggedBuffer | ErrorClass::UntaggedBuffer) => Quoting::Segment,
-            // RDMAP-44: nothing goes with a Local Catastrophic error; LLP errors have no DDP
-            // header.
+            // RDMAP-44: a Local Catastrophic error quotes nothing; LLP errors have no DDP header.
             Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal | ErrorClass::Mpa) | None => {
                 Quoting::Nothing
             }

@@ -2,37 +2,37 @@
 
 //! The protocol core of riwarp: RDMAP over DDP over MPA, as functions of octets and numbers.
 //!
-//! # What a layer is
+//! # Layers
 //!
-//! | layer | says | here |
+//! | layer | decides | modules |
 //! |---|---|---|
-//! | RDMAP | which operation it is | [`rdmap`], [`atomic`], [`terminate`], [`readq`] |
+//! | RDMAP | which operation a message is | [`rdmap`], [`atomic`], [`terminate`], [`readq`] |
 //! | DDP | where octets go: a tagged buffer or a queue | [`ddp`], [`stag`], [`order`] |
-//! | MPA | how a stream starts, and where a segment begins and ends in it | [`mpa`] |
+//! | MPA | how a stream starts, and where its segments begin and end | [`mpa`] |
 //!
 //! RDMAP is RFC 5040 and RFC 7306, DDP is RFC 5041, MPA is RFC 5044 and RFC 6581.
 //!
-//! # What enters and leaves
+//! # Interface
 //!
-//! The core does no input or output, has no clock, allocates nothing and knows no kernel. Its parts
-//! are values that take their input by argument and give their output by value:
+//! The core does no input or output, has no clock, allocates nothing and does not depend on the
+//! kernel. It takes its input by argument and returns its output by value:
 //!
-//! * [`segment::Segmenter`] makes FPDU headers out of a message: the way out;
-//! * [`receiver::Receiver`] makes a verdict out of the headers of a complete FPDU: the way in;
+//! * [`segment::Segmenter`] makes the FPDU headers of a message to be sent;
+//! * [`receiver::Receiver`] judges the headers of a complete FPDU that has arrived;
 //! * [`mpa::negotiate`] makes and judges the frames at the start of a stream;
-//! * [`oob`] decides which connection two queue pairs keep that find each other by number;
+//! * [`oob`] decides which connection two queue pairs keep that connect without `rdma_cm`;
 //! * [`lifecycle::Lifecycle`] is the state machine of a queue pair;
-//! * [`fault::Fault`] is everything a peer can do wrong, with the one table of how it is reported.
+//! * [`fault::Fault`] lists every error of a stream, with the table of how each is reported.
 //!
-//! Payload never comes here: the driver copies it, computes its CRC, and asks for offsets and
+//! The core never handles payload: the driver copies it, computes its CRC, and asks for offsets and
 //! lengths.
 //!
 //! # Two builds
 //!
-//! The kernel's build system and cargo (tests/Cargo.toml) compile this same file. Only `core` is
-//! used. The tests in these files are cargo's in the one build and KUnit's in the other, so they
-//! keep to what both have: `assert!` and `assert_eq!` without a message. Row IDs such as `(DDP-36)`
-//! are those of docs/conformance.md.
+//! The kernel's build system and cargo (tests/Cargo.toml) compile the same files, which use `core`
+//! only. Their tests run under cargo in one build and under KUnit in the other, so they use only
+//! what both have: `assert!` and `assert_eq!` without a message. Row IDs such as `(DDP-36)` are
+//! those of docs/conformance.md.
 
 #![cfg_attr(not(MODULE), no_std)]
 #![forbid(unsafe_code)]

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The state machine of a queue pair: which event leads where, and what the driver does for it.
+//! The state machine of a queue pair: where each event leads, and what the driver does for it.
 //!
-//! This is the only place where a transition is decided. A [`Lifecycle`] is one value of 32 bits,
-//! so that the driver can publish it atomically: it reads the word, asks [`Lifecycle::on`] for the
-//! next one, and stores that if nobody else was faster. [`Actions`] are what the winner has to do
-//! then.
+//! Only this module decides transitions. A [`Lifecycle`] fits into 32 bits, so that the driver can
+//! publish it atomically: it reads the word, asks [`Lifecycle::on`] for the next state, and
+//! stores that by compare-exchange. The caller whose store succeeds carries out the [`Actions`].
 //!
 //! A queue pair goes through its [`QpPhase`]s in one direction only, until it is reset:
 //!
 //! | phase | entered by | what happens in it |
 //! |---|---|---|
 //! | `Idle` | create, reset | receives may be posted; no stream |
-//! | `Waiting` | modify to RTR with a destination | the peer is searched for, without `rdma_cm` |
+//! | `Waiting` | modify to RTR with a destination | the driver searches for the peer |
 //! | `Rts` | a stream is attached | both directions run |
-//! | `Closing` | modify to SQD | what is posted goes out, then a FIN |
-//! | `Terminate` | a fault that this end found; modify to SQE | the Terminate goes out |
+//! | `Closing` | modify to SQD | posted requests are sent, then a FIN |
+//! | `Terminate` | a fault that this end found; modify to SQE | the Terminate is sent |
 //! | `Error` | end of the stream; Terminate sent or received; no peer; modify to ERR | flush |
-//! | `Gone` | destroy | nothing is completed any more |
+//! | `Gone` | destroy | no request completes any more |
 //!
-//! In `Terminate`, the Terminate goes out at the next FPDU boundary. In `Error`, every request is
+//! In `Terminate`, the Terminate is sent at the next FPDU boundary. In `Error`, every request is
 //! flushed, also those posted later; "no peer" means that the search for it took too long.
 //!
 //! Pure, any context. RFC 5040, sections 5.4, 6 and 7; InfiniBand Architecture Specification,
@@ -30,13 +29,13 @@
 pub enum QpPhase {
     /// No stream.
     Idle,
-    /// The peer is searched for, without a connection manager.
+    /// The driver searches for the peer, without a connection manager.
     Waiting,
-    /// Ready to send: there is a stream.
+    /// Ready to send: a stream is attached.
     Rts,
     /// The send queue is drained, then the stream is closed.
     Closing,
-    /// A Terminate waits to be sent.
+    /// A Terminate is to be sent.
     Terminate,
     /// All work requests are flushed.
     Error,
@@ -57,7 +56,7 @@ impl QpPhase {
     ];
 }
 
-/// The state that the consumer has asked for; it is what a query reports until a stream says more.
+/// The state that the consumer has asked for. A query reports it until a stream is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Requested {
     /// RESET.
@@ -88,7 +87,7 @@ pub enum VerbsState {
 pub enum FirstFailure {
     /// The stream was lost.
     Flushed,
-    /// The peer did not come, or closed its half and was waited for in vain.
+    /// No peer was found, or the peer closed its half and a request waited too long for it.
     RetryExceeded,
     /// The peer's Terminate says that a buffer was refused.
     RemoteAccess,
@@ -101,10 +100,10 @@ pub enum FirstFailure {
 /// What can happen to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    // The consumer's calls.
+    // From the consumer.
     /// Modify to INIT.
     ModifyInit,
-    /// Modify to RTR without a path: a connection manager will bring the stream.
+    /// Modify to RTR without a path: a connection manager will attach the stream.
     ModifyRtr,
     /// Modify to RTR with a path: the driver searches for the peer itself.
     ModifyRtrPath,
@@ -116,32 +115,32 @@ pub enum Event {
     ModifySqe,
     /// Modify to ERR.
     ModifyErr,
-    /// Modify to RESET begins; `posted` says whether anything is there to be flushed.
+    /// Modify to RESET begins; `posted` says whether requests have to be flushed.
     ResetBegin {
         /// Whether work requests are posted or unfinished.
         posted: bool,
     },
-    /// Modify to RESET ends: the old stream and its transmitter are at rest.
+    /// Modify to RESET ends: the old stream has ended and its transmit task is idle.
     ResetEnd,
     /// Destroy.
     Destroy,
 
-    // The connection's.
-    /// A connection of the connection manager wants to start up for this queue pair.
+    // From the connection.
+    /// A connection of the connection manager is about to start up for this queue pair.
     Bind,
-    /// A connection of the driver's own search wants to.
+    /// A connection of the driver's own search is about to.
     BindSearch,
-    /// The start-up is done. `wait_first_fpdu`: a responder sends nothing before the initiator's
-    /// first FPDU (MPA-9).
+    /// The start-up is complete. `wait_first_fpdu`: a responder sends nothing before the
+    /// initiator's first FPDU (MPA-9).
     Attach {
         /// Whether sending waits for the peer's first FPDU.
         wait_first_fpdu: bool,
     },
-    /// The peer has ended its half of a stream that no connection manager brought.
+    /// The peer has ended its half of a stream without connection manager.
     PeerClosed,
     /// The stream has ended. `lost`: not in an orderly way.
     StreamEnded {
-        /// Whether TCP gave it up.
+        /// Whether TCP has given up the connection.
         lost: bool,
     },
     /// The peer of the search expects another PSN than the consumer has set.
@@ -151,25 +150,24 @@ pub enum Event {
     /// A request has waited too long for a peer that has closed its half.
     PeerClosedTimeout,
 
-    // The receiver's.
-    /// The peer's first FPDU was accepted, or need not be waited for.
+    // From the receiver.
+    /// The peer's first FPDU was accepted, or sending need not wait for it.
     FirstFpdu,
-    /// A message of the peer, or a request of this end, is at fault: the stream ends with a
-    /// Terminate.
+    /// A message of the peer or a request of this end is faulty: the stream ends with a Terminate.
     Fault,
     /// The peer's Terminate has arrived (RDMAP-97).
     PeerTerminate(FirstFailure),
     /// A Read or atomic operation of this end was answered.
     ReadAnswered,
 
-    // The transmitter's.
-    /// The Terminate is in TCP.
+    // From the transmit task.
+    /// TCP has accepted the Terminate.
     TerminateSent,
     /// A request waits until outstanding Reads are answered.
     WaitForReads,
-    /// It does not wait after all.
+    /// The request does not wait after all.
     ReadsWaitedFor,
-    /// All requests are flushed: whoever flushes takes [`Lifecycle::first_failure`] with it.
+    /// All requests are flushed; the caller takes [`Lifecycle::first_failure`] for the oldest one.
     Flush,
 }
 
@@ -214,30 +212,30 @@ impl Event {
     ];
 }
 
-/// What the driver has to do once a transition was published. A set.
+/// The set of what the driver has to do for a transition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Actions(u16);
 
 impl Actions {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// Call the transmitter: there is something to send or to flush, or nothing more may be sent.
+    /// Run the transmit task: to send, to flush, or to stop sending.
     pub const TRANSMIT: Self = Self(1 << 0);
     /// Begin to search for the peer.
     pub const BEGIN_SEARCH: Self = Self(1 << 1);
-    /// Begin to call the peer, unless it was faster.
+    /// Begin to connect to the peer, unless the peer has connected first.
     pub const CALL_PEER: Self = Self(1 << 2);
     /// End the search for the peer.
     pub const END_SEARCH: Self = Self(1 << 3);
     /// Take no more requests from the send queue, and tell the connection that the stream will end.
     pub const DRAIN: Self = Self(1 << 4);
-    /// Keep this fault's Terminate: it is the first (RDMAP-144).
+    /// Keep the Terminate of this fault, the first one (RDMAP-144).
     pub const KEEP_TERMINATE: Self = Self(1 << 5);
     /// Have the connection close with a FIN.
     pub const CLOSE: Self = Self(1 << 6);
     /// Have the connection close with a reset.
     pub const ABORT: Self = Self(1 << 7);
-    /// Tell the consumer of a fatal error.
+    /// Raise the event of a fatal error for the consumer.
     pub const NOTIFY_FATAL: Self = Self(1 << 8);
 
     const NAMES: [(Self, &'static str); 9] = [
@@ -252,18 +250,18 @@ impl Actions {
         (Self::NOTIFY_FATAL, "notify fatal"),
     ];
 
-    /// Both.
+    /// Returns the actions of either set.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among these.
+    /// Returns whether all of `other` are in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The names of these, for people.
+    /// Returns the names of the actions in this set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES
             .into_iter()
@@ -276,7 +274,7 @@ impl Actions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// Where an event leads from one phase.
+/// Where an event leads from a phase.
 #[derive(Clone, Copy)]
 enum Step {
     /// It is refused.
@@ -310,8 +308,7 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// A queue pair that was just made. iWARP calls this state idle; programs expect INIT of an
-    /// RNIC.
+    /// A new queue pair. iWARP calls this state idle; programs expect an RNIC to report INIT.
     pub const NEW: Self = Self::idle(Requested::Init);
 
     const fn idle(requested: Requested) -> Self {
@@ -326,55 +323,55 @@ impl Lifecycle {
         }
     }
 
-    /// Where the queue pair is in its life.
+    /// Returns the phase.
     #[inline]
     pub const fn phase(self) -> QpPhase {
         self.phase
     }
 
-    /// The state that the consumer has asked for.
+    /// Returns the state that the consumer has asked for.
     #[inline]
     pub const fn requested(self) -> Requested {
         self.requested
     }
 
-    /// Whether a destination was given, so that no connection manager takes part.
+    /// Returns whether a destination was given, so that no connection manager takes part.
     #[inline]
     pub const fn is_by_path(self) -> bool {
         self.by_path
     }
 
-    /// Whether messages may be sent (MPA-9).
+    /// Returns whether messages may be sent (MPA-9).
     #[inline]
     pub const fn may_send(self) -> bool {
         self.may_send
     }
 
-    /// Whether the peer of a stream without connection manager has ended its half.
+    /// Returns whether the peer of a stream without connection manager has ended its half.
     #[inline]
     pub const fn is_peer_closed(self) -> bool {
         self.peer_closed
     }
 
-    /// Whether a request waits until outstanding Reads are answered.
+    /// Returns whether a request waits until outstanding Reads are answered.
     #[inline]
     pub const fn waits_for_reads(self) -> bool {
         self.waits_for_reads
     }
 
-    /// Whether a stream carries messages in both directions, or is being drained.
+    /// Returns whether a stream carries messages in both directions, or is being drained.
     #[inline]
     pub const fn is_streaming(self) -> bool {
         matches!(self.phase, QpPhase::Rts | QpPhase::Closing)
     }
 
-    /// Whether requests only wait for a peer that has closed its half.
+    /// Returns whether a stream remains whose peer has closed its half, so that requests only wait.
     #[inline]
     pub const fn has_lost_peer(self) -> bool {
         self.peer_closed && self.is_streaming()
     }
 
-    /// Whether a stream has ended or is about to.
+    /// Returns whether the stream has ended or is about to.
     #[inline]
     pub const fn is_ending(self) -> bool {
         matches!(
@@ -383,16 +380,16 @@ impl Lifecycle {
         )
     }
 
-    /// How the oldest unfinished request completes when all are flushed.
+    /// Returns how the oldest unfinished request completes when all are flushed.
     pub const fn first_failure(self) -> Option<FirstFailure> {
         self.first_failure
     }
 
-    /// The state that a query reports.
+    /// Returns the state that a query reports.
     pub const fn verbs_state(self) -> VerbsState {
         match self.phase {
             QpPhase::Idle | QpPhase::Waiting => VerbsState::Requested(self.requested),
-            // The consumer moves such a queue pair itself, whatever the stream can do already.
+            // The consumer moves such a queue pair itself, even if its stream is attached already.
             QpPhase::Rts if self.by_path => VerbsState::Requested(self.requested),
             QpPhase::Rts => VerbsState::Requested(Requested::Rts),
             QpPhase::Closing => VerbsState::Sqd,
@@ -401,7 +398,7 @@ impl Lifecycle {
         }
     }
 
-    /// What becomes of the queue pair when `event` happens, and what is to be done then.
+    /// Returns the state after `event`, and what the driver has to do for the transition.
     ///
     /// # Errors
     ///
@@ -479,7 +476,7 @@ impl Lifecycle {
                 Actions::CLOSE.and(Actions::TRANSMIT)
             }
             Event::PeerClosedTimeout => {
-                // Something has ended the wait meanwhile.
+                // The wait has ended in the meantime.
                 next = self;
                 Actions::NONE
             }
@@ -498,7 +495,7 @@ impl Lifecycle {
             }
             Event::ReadAnswered => {
                 next.waits_for_reads = false;
-                // Draining ends with the last answer.
+                // The drain ends with the last answer.
                 if self.waits_for_reads || matches!(self.phase, QpPhase::Closing) {
                     Actions::TRANSMIT
                 } else {
@@ -522,10 +519,10 @@ impl Lifecycle {
         Ok((next, actions))
     }
 
-    /// The table of transitions: a row for each event, a column for each phase.
+    /// Returns where an event leads: a row for each event, a column for each phase.
     #[rustfmt::skip]
     const fn step(self, event: Event) -> Step {
-        // What later phases make of an event that leads to one of them.
+        // Short names for the table.
         const IDLE: Step = To(QpPhase::Idle);
         const WAIT: Step = To(QpPhase::Waiting);
         const RTS: Step = To(QpPhase::Rts);
@@ -533,11 +530,11 @@ impl Lifecycle {
         const TERM: Step = To(QpPhase::Terminate);
         const ERR: Step = To(QpPhase::Error);
         const GONE: Step = To(QpPhase::Gone);
-        // Refused for one of the two ways to a stream.
+        // These depend on whether a connection manager takes part.
         let unless_by_path = if self.by_path { No } else { Stay };
         let if_by_path = if self.by_path { ERR } else { No };
         let if_init = if matches!(self.requested, Requested::Init) { WAIT } else { No };
-        // A search calls from RTS on.
+        // A search connects from RTS on.
         let if_searching = if self.by_path { Stay } else { No };
         let if_posted = match event {
             Event::ResetBegin { posted: true } => ERR,
@@ -584,14 +581,14 @@ impl Lifecycle {
         }
     }
 
-    /// The consumer asks for a state; a stream that is there already says more.
+    /// Records the state that the consumer asks for, unless a stream is attached already.
     const fn request(&mut self, requested: Requested) {
         if matches!(self.phase, QpPhase::Idle) {
             self.requested = requested;
         }
     }
 
-    /// The first failure counts.
+    /// Records the failure if it is the first.
     const fn fail_first(&mut self, failure: FirstFailure) {
         if self.first_failure.is_none() {
             self.first_failure = Some(failure);
@@ -599,7 +596,7 @@ impl Lifecycle {
     }
 }
 
-// The word.
+// The 32-bit word.
 impl Lifecycle {
     const PHASE: u32 = 0x7;
     const REQUESTED_SHIFT: u32 = 3;
@@ -609,7 +606,7 @@ impl Lifecycle {
     const WAITS_FOR_READS: u32 = 1 << 8;
     const FAILURE_SHIFT: u32 = 9;
 
-    /// The state as a word.
+    /// Returns the state as a word.
     #[inline]
     pub const fn to_raw(self) -> u32 {
         const fn bit(set: bool, bit: u32) -> u32 {
@@ -637,7 +634,7 @@ impl Lifecycle {
             | (failure << Self::FAILURE_SHIFT)
     }
 
-    /// The state that a word of [`Lifecycle::to_raw`] stands for. Other words stand for any state.
+    /// Returns the state of a word of [`Lifecycle::to_raw`]; any state for other words.
     #[inline]
     pub const fn from_raw(raw: u32) -> Self {
         Self {

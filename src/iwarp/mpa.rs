@@ -6,8 +6,8 @@
 //! | ULPDU_Length, 2 | ULPDU | pad, 0 to 3 | CRC, 4 |
 //! ```
 //!
-//! Lengths only: the octets are moved, and their CRC is computed, by the driver. Markers are in
-//! [`marker`], start-up frames and their negotiation in [`start`] and [`negotiate`].
+//! This module computes lengths only: the driver moves the octets and computes their CRC. Markers
+//! are in [`marker`], start-up frames and their negotiation in [`start`] and [`negotiate`].
 //!
 //! Pure functions, any context.
 //!
@@ -20,7 +20,7 @@ pub mod start;
 /// Length in octets of the ULPDU_Length field.
 pub const LENGTH_LEN: usize = 2;
 
-/// Length in octets of the CRC field; it is there even if CRCs are off (MPA-16).
+/// Length in octets of the CRC field; present even if CRCs are off (MPA-16).
 pub const CRC_LEN: usize = 4;
 
 /// Length in octets of the shortest FPDU, that of an empty ULPDU (MPA-13).
@@ -29,14 +29,14 @@ pub const FPDU_MIN: u32 = 8;
 /// The least MULPDU, in octets, whatever the segment size of TCP (MPA-28).
 pub const MULPDU_MIN: u16 = 128;
 
-/// The greatest MULPDU, in octets: what the 16-bit length field can say without leaving the
-/// alignment to 4 octets.
+/// The greatest MULPDU, in octets: the greatest length that fits the 16-bit length field and needs
+/// no padding.
 pub const MULPDU_MAX: u16 = 65534;
 
-/// The greatest length in octets of an FPDU with Markers: what their 16-bit pointers can say.
+/// The greatest length in octets of an FPDU with Markers, whose pointers have 16 bits.
 const MARKED_MAX: u32 = 65532;
 
-/// Whether Markers are in one direction of a stream (MPA-23).
+/// Whether one direction of a stream carries Markers (MPA-23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Markers {
     /// None.
@@ -49,9 +49,9 @@ pub enum Markers {
 /// Whether the CRCs of a stream are generated and checked (MPA-14).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Crc {
-    /// The fields are there, their contents mean nothing.
+    /// The fields are present, but their contents are ignored.
     Off,
-    /// The rule, unless an administrator says otherwise (MPA-15).
+    /// The default, which only an administrator may change (MPA-15).
     #[default]
     On,
 }
@@ -93,7 +93,7 @@ pub const fn mulpdu(emss: u32, markers: Markers) -> u16 {
         }
     };
     let room = emss.saturating_sub(markers.saturating_add(6).saturating_add(emss & 3));
-    // CAST: of the three results one is between the limits, the other two are the limits.
+    // CAST: `room` is between the limits where it is the result.
     if room < MULPDU_MIN as u32 {
         MULPDU_MIN
     } else if room > MULPDU_MAX as u32 {
@@ -118,7 +118,7 @@ pub const fn crc_trailer(crc: u32) -> [u8; CRC_LEN] {
 mod tests {
     use super::*;
 
-    /// Every length under cargo, some of them under emulation.
+    /// Every length under cargo, some of them under KUnit.
     const STEP: usize = if cfg!(MODULE) { 101 } else { 1 };
 
     #[test]

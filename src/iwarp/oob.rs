@@ -3,17 +3,16 @@
 //! Out-of-band connect: two queue pairs that know each other's numbers find each other over TCP.
 //!
 //! Programs of other RDMA networks exchange GID, queue pair number and PSN over a channel of their
-//! own and tell their queue pairs, without a connection manager. An iWARP queue pair needs a TCP
-//! connection, so each end waits for one and, as soon as it may send, connects to the other. The
-//! MPA frames of such a connection carry an [`Announcement`] as private data; docs/connections.md
-//! has the octets.
+//! own and set them in their queue pairs, without a connection manager. An iWARP queue pair needs a
+//! TCP connection, so each end listens and, as soon as it may send, connects to the other. The MPA
+//! frames of such a connection carry an [`Announcement`] as private data; docs/connections.md gives
+//! its layout.
 //!
-//! What enters: what the consumer has set ([`Pair`]), what a peer announces, how far this end's own
-//! connection is ([`Bond`]), how many wrong numbers came ([`WrongGuesses`]). What leaves: whether
-//! an announcement is meant for this queue pair, and which connection is kept when both ends
-//! connect at once.
+//! This module decides whether an announcement is meant for a queue pair, from what the consumer
+//! has set ([`Pair`]) and how many wrong PSNs have arrived ([`WrongGuesses`]), and which connection
+//! is kept when both ends connect at once ([`Bond`]).
 //!
-//! Pure; any context. This is an extension of riwarp: no RFC has it.
+//! Pure; any context. This is an extension of riwarp: no RFC specifies it.
 
 use core::{
     cmp::Ordering,
@@ -37,7 +36,7 @@ use crate::{
 pub struct QpNumber(u32);
 
 impl QpNumber {
-    /// Makes one of the low 24 bits.
+    /// Makes a number from the low 24 bits of `raw`.
     pub const fn new(raw: u32) -> Self {
         Self(raw & LOW_24)
     }
@@ -48,26 +47,26 @@ impl QpNumber {
     }
 }
 
-/// A packet sequence number: 24 bits. iWARP has no packets to count; here it is a number that only
-/// the two ends know.
+/// A packet sequence number: 24 bits. iWARP has no packets to count; here it is a secret of the two
+/// ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// Makes one of the low 24 bits.
+    /// Makes a number from the low 24 bits of `raw`.
     pub const fn new(raw: u32) -> Self {
         Self(raw & LOW_24)
     }
 }
 
 impl fmt::Debug for Psn {
-    /// It is kept from logs.
+    /// Hides the number from logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Psn(..)")
     }
 }
 
-/// What an end can do beyond the RFCs, a set of bits. Unknown ones mean nothing.
+/// What an end can do beyond the RFCs, a set of bits. Unknown ones are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features(u16);
 
@@ -77,26 +76,26 @@ impl Features {
     /// Takes RDMAP's experimental opcode 0xF (RFC 6580) for a Send with immediate data.
     pub const SEND_IMMEDIATE: Self = Self(1 << 0);
 
-    /// Returns what is in both sets.
+    /// Returns the features of both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Returns whether all of `some` is in this set.
+    /// Returns whether every feature of `some` is in this set.
     pub const fn contains(self, some: Self) -> bool {
         self.0 & some.0 == some.0
     }
 }
 
-/// What the private data of a Request or Reply says.
+/// The private data of a Request or Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
     /// The sender's queue pair.
     pub from: QpNumber,
-    /// The queue pair that is meant.
+    /// The queue pair that the sender means.
     pub to: QpNumber,
-    /// The number with which the sender begins to send; [`None`] if its consumer has not said yet.
+    /// The number with which the sender begins to send; [`None`] if its consumer has not set one.
     pub send_psn: Option<Psn>,
     /// The number that the sender expects first.
     pub receive_psn: Psn,
@@ -110,14 +109,14 @@ impl Announcement {
 
     const MAGIC: [u8; 4] = *b"riwP";
     const VERSION: u8 = 1;
-    /// Flag: the send PSN is there.
+    /// Flag: the send PSN is valid.
     const SEND_PSN: u8 = 0x80;
 
     /// Reads private data.
     ///
     /// # Errors
     ///
-    /// [`Mismatch::Format`] if it is something else, [`Mismatch::Version`] for another version.
+    /// [`Mismatch::Format`] if it is no announcement, [`Mismatch::Version`] for another version.
     pub fn decode(private_data: &[u8]) -> Result<Self, Mismatch> {
         let (front, rest) = private_data
             .split_first_chunk::<FRONT_LEN>()
@@ -169,24 +168,24 @@ impl Announcement {
 pub enum Mismatch {
     /// It is no announcement.
     Format,
-    /// It is of another version than 1.
+    /// Its version is not 1.
     Version,
-    /// It came over a connection between other addresses.
+    /// It arrived on a connection between other addresses.
     Address,
     /// It comes from another queue pair, or is meant for another one.
     Number,
     /// One of the sequence numbers is not the one that the consumer has set.
     Psn,
-    /// It was not compared: too many wrong ones have come from its address.
+    /// It was not checked: too many wrong ones have arrived from its address.
     Limited,
 }
 
-/// Who listens to an announcement.
+/// Which end has sent an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// It came with a Request. Who connects may send, so its send PSN must be there.
+    /// The initiator, in a Request. An end that connects may send, so its send PSN must be valid.
     Initiator,
-    /// It came with a Reply.
+    /// The responder, in a Reply.
     Responder,
 }
 
@@ -217,8 +216,7 @@ pub struct Pair {
     pub remote: QpAddr,
     /// The number that the peer begins with.
     pub receive_psn: Psn,
-    /// The number that this end begins with; [`None`] as long as it may not send, and not connect
-    /// either.
+    /// The number that this end begins with; [`None`] as long as it may neither send nor connect.
     pub send_psn: Option<Psn>,
     /// What this end can do.
     pub features: Features,
@@ -233,7 +231,7 @@ impl Pair {
         }
     }
 
-    /// Returns what this end says of itself. A getter.
+    /// Returns the announcement of this end. A getter.
     pub fn announcement(&self) -> Announcement {
         Announcement {
             from: self.local.number,
@@ -244,9 +242,8 @@ impl Pair {
         }
     }
 
-    /// Checks whether an announcement that came over a connection between two addresses is the
-    /// peer's and meant for this queue pair. Everything is compared that is known at this moment. A
-    /// getter.
+    /// Checks whether an announcement on a connection between `addrs` is the peer's and meant for
+    /// this queue pair. Compares everything that is known at this moment. A getter.
     ///
     /// # Errors
     ///
@@ -274,13 +271,12 @@ impl Pair {
         Ok(())
     }
 
-    /// Checks a Request as [`Pair::check`] does, but none that could be a guess too many.
+    /// Checks a Request as [`Pair::check`] does, and limits how often a peer may guess.
     ///
-    /// A queue pair without a send PSN compares its receive PSN alone, and 24 bits can be tried
-    /// out. So wrong ones are counted in `wrong`, which belongs to the address that calls, and
-    /// after too many of them a right one is refused as well. Two PSNs are 48 bits, too many to
-    /// try: there nothing is counted or limited, and whoever knows both is let in whatever others
-    /// guess.
+    /// A queue pair without a send PSN compares its receive PSN only, and a peer could try out all
+    /// 24 bits. So `wrong`, which belongs to the peer's address, counts wrong ones, and after too
+    /// many of them a right one is refused as well. With a send PSN, 48 bits are too many to try:
+    /// nothing is counted, so that guesses of others cannot keep the peer out.
     ///
     /// `now` is a time in milliseconds that does not run backwards. A command.
     ///
@@ -314,7 +310,7 @@ impl Pair {
         if both.contains(Features::SEND_IMMEDIATE) {
             Extensions::SendImmediate
         } else {
-            // Whoever does not know the messages of RFC 7306 does not send them.
+            // A peer that does not know the messages of RFC 7306 does not send them.
             Extensions::Rfc7306
         }
     }
@@ -322,14 +318,13 @@ impl Pair {
     /// Decides what becomes of the peer's connection, which has been checked, while this end's own
     /// connection is at `bond`. A getter.
     ///
-    /// Of two attempts that cross, that of the smaller end is kept. It counts only once its Request
-    /// has gone out that counts: before, the peer knows nothing of it, and giving it up cannot be
-    /// misunderstood. So at no time can both ends wait for each other, or keep different
-    /// connections.
+    /// Of two attempts that cross, that of the smaller end is kept, but only once its Request was
+    /// sent: until then the peer does not know of it, and this end may give it up. So the two ends
+    /// can neither wait for each other nor keep different connections.
     pub fn judge_connect(&self, bond: Bond) -> Judgement {
         match (bond, self.local.cmp(&self.remote)) {
             (Bond::Requesting, Ordering::Less) => Judgement::Refuse,
-            // The peer has given the connection up that it opened before.
+            // At `Accepting`, the peer has given up the connection that it opened before.
             (Bond::Free | Bond::Connecting | Bond::Requesting | Bond::Accepting, _) => {
                 Judgement::Take
             }
@@ -337,27 +332,27 @@ impl Pair {
     }
 }
 
-/// The wrong PSNs that came from one address lately: at most [`WrongGuesses::MAX`] in
+/// Counts the wrong PSNs from one address: at most [`WrongGuesses::MAX`] are compared in
 /// [`WrongGuesses::WINDOW`] milliseconds, which begin with the first of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WrongGuesses {
     count: u8,
-    /// When those that were counted are forgotten, in milliseconds.
+    /// When the count begins again, in milliseconds.
     end: u64,
 }
 
 impl WrongGuesses {
-    /// After so many no more are compared.
+    /// How many are compared in a window.
     pub const MAX: u8 = 4;
-    /// For how long they count, in milliseconds. To try 2^24 numbers takes 24 days so.
+    /// Length of a window in milliseconds. To try 2^24 numbers takes 24 days.
     pub const WINDOW: u64 = 500;
 
-    /// Returns whether no more are to be compared at this time. A getter.
+    /// Returns whether the limit is reached at this time. A getter.
     pub const fn is_limit_reached(&self, now: u64) -> bool {
         self.count >= Self::MAX && now < self.end
     }
 
-    /// Counts one. A command.
+    /// Counts one wrong PSN. A command.
     pub fn count(&mut self, now: u64) {
         if now >= self.end {
             *self = Self {
@@ -369,16 +364,16 @@ impl WrongGuesses {
     }
 }
 
-/// How far the connection of a queue pair is that waits for its peer.
+/// The connection of a queue pair that waits for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bond {
-    /// There is none.
+    /// None.
     Free,
-    /// This end connects: TCP does, and the Request has not gone out.
+    /// This end connects: TCP has begun to, and the Request was not sent yet.
     Connecting,
-    /// This end has connected: the Request is out, the Reply awaited.
+    /// This end has connected: the Request was sent, the Reply has not arrived.
     Requesting,
-    /// The peer has connected: the Reply goes out, the peer's first message is awaited.
+    /// The peer has connected: the Reply is sent, the peer's first message has not arrived.
     Accepting,
 }
 
@@ -387,16 +382,16 @@ pub enum Bond {
 pub enum Judgement {
     /// It is closed; this end's own attempt goes on.
     Refuse,
-    /// It is answered, in the place of whatever connection there was.
+    /// It is answered and replaces any connection of this end.
     Take,
 }
 
-/// Returns for how long a Send waits for the peer, in microseconds; [`None`] for ever.
+/// Returns how long a Send waits for the peer, in microseconds; [`None`] for ever.
 ///
 /// `timeout` is the exponent of the time to wait for an acknowledgement (4.096 us times a power of
 /// two, 0 for ever), `retry_cnt` says how often to try again. The InfiniBand specification lets an
-/// attempt last four times as long as the consumer asks for. Here all of that is used, and a second
-/// at least: TCP's connection takes more round trips than an acknowledgement.
+/// attempt last four times as long as the consumer asks for. The result uses all of that, and is at
+/// least a second, since a TCP connection takes more round trips than an acknowledgement.
 pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
     let exponent = timeout & 0x1f;
     if exponent == 0 {
@@ -413,7 +408,7 @@ pub const fn retry_timeout(timeout: u8, retry_cnt: u8) -> Option<u64> {
     })
 }
 
-/// The pauses between attempts: they begin short and double.
+/// The pauses between attempts, which begin short and double.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pauses(u8);
 

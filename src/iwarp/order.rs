@@ -2,9 +2,9 @@
 
 //! Placement of the segments of one Send into its receive buffer.
 //!
-//! Segments are placed by their own message offset, in whatever order they come; what must fit is
-//! the sum at the end. A [`SendProgress`] belongs to the receive work request at the head of the
-//! queue and is made new for each message; a zero-length message goes through it too.
+//! Each segment is placed at its own message offset, in any order; the lengths must add up when the
+//! last one has arrived. A [`SendProgress`] belongs to the receive work request at the head of the
+//! queue, one for each message, also one of length zero.
 //!
 //! Pure, any context; called once per incoming Send segment.
 //!
@@ -27,10 +27,10 @@ pub struct SendProgress {
 /// Where a Send segment goes, and what it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendPlacement {
-    /// Offset into the receive buffer, in octets; means nothing if the payload is empty.
+    /// Offset into the receive buffer, in octets; ignored if the payload is empty.
     pub offset: u32,
-    /// The length of the whole message in octets, once its last segment has been accepted: the
-    /// message is to be delivered after this segment is placed (DDP-51, -52).
+    /// The length of the whole message in octets, if this is its last segment: the driver delivers
+    /// the message once the segment is placed (DDP-51, -52).
     pub delivered: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl SendProgress {
     /// Accepts one segment of the message for a buffer of `buffer_len` octets.
     ///
     /// The offset of an empty segment is not checked (DDP-68). Segments may overlap as long as the
-    /// sum is right: what is in the buffer is the peer's affair, where it is not.
+    /// sum is right: the peer decides what the buffer holds, but not what lies outside it.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl SendProgress {
 }
 
 /// Checks that `len` octets at message offset `offset` lie inside a buffer of `buffer_len` octets.
-/// No octets lie everywhere.
+/// An empty segment fits anywhere.
 ///
 /// # Errors
 ///

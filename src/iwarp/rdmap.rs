@@ -46,9 +46,9 @@ pub enum Extensions {
     /// Opcodes 0x8 to 0xb are reserved (EXT-4).
     #[default]
     Off,
-    /// They are those of RFC 7306: atomic operations and Immediate Data.
+    /// Those opcodes are the messages of RFC 7306: atomic operations and Immediate Data.
     Rfc7306,
-    /// Those, and the Send with Immediate.
+    /// The messages of RFC 7306 and the Send with Immediate.
     SendImmediate,
 }
 
@@ -92,7 +92,7 @@ pub enum Opcode {
     AtomicResponse = 0xb,
     /// Send with Immediate.
     SendImmediate = 0xf,
-    /// Send with Solicited Event and Immediate; a reserved bit besides.
+    /// Send with Solicited Event and Immediate, marked by a reserved bit.
     SendSolicitedImmediate = 0x1f,
 }
 
@@ -131,7 +131,7 @@ impl Opcode {
         Some(assigned)
     }
 
-    /// Returns the wire value: the opcode, and a reserved bit where that tells two messages apart.
+    /// Returns the wire value: the opcode, and the reserved bit that tells two messages apart.
     #[inline]
     pub const fn to_wire(self) -> u8 {
         // CAST: the representation is u8.
@@ -190,12 +190,12 @@ pub enum SendExtra {
     Immediate([u8; 4]),
 }
 
-/// Which of its kinds a Send is.
+/// The kind of a Send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendKind {
     /// Whether it is one "with Solicited Event".
     pub solicited: SendEvent,
-    /// What it carries besides.
+    /// What it carries in the Invalidate STag field.
     pub extra: SendExtra,
 }
 
@@ -227,7 +227,7 @@ impl SendKind {
 /// The header of an RDMA Read Request (RDMAP-30).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The buffer at the requester; the responder copies it into the Response unseen (RDMAP-31).
+    /// The buffer at the requester; the responder copies it into the Response unchecked (RDMAP-31).
     pub sink_stag: Stag,
     /// Where in it the first octet goes; any value (RDMAP-32).
     pub sink_to: TaggedOffset,
@@ -318,7 +318,7 @@ mod tests {
             assert_eq!(opcode.is_some(), code <= 0xb || code == 0xf);
             if let Some(opcode) = opcode {
                 assert_eq!(opcode.to_wire() & 0xf, code);
-                // Reserved bits mean nothing with any other.
+                // Other opcodes ignore reserved bits.
                 assert_eq!(opcode.to_wire() >> 4, (octet >> 4) & u8::from(code == 0xf));
                 // Only a tagged message has no queue.
                 assert_eq!(opcode.queue().is_none(), opcode.model() == Model::Tagged);

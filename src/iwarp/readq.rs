@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The read queues: how many Reads and Atomics may be on their way, and which response is whose.
+//! The read queues: how many Reads and atomic operations may be outstanding, and which of them a
+//! response answers.
 //!
-//! Both directions are rings of the negotiated depth. The driver owns the slots, an array of its
-//! own entries; [`Depth`] says which slot is next, which is oldest, and whether there is one. For
-//! requests that we sent, each entry holds an [`Outstanding`], which checks the responses; for
-//! requests that came in, [`crate::receiver::Queued::admit`] is asked with [`Depth::room`].
+//! Each direction has a ring of the negotiated depth. The driver owns the slots, an array of its
+//! own entries; [`Depth`] says which slot is next and which is oldest. For a request of this end
+//! the entry holds an [`Outstanding`], which checks the responses; for a request of the peer the
+//! driver passes [`Depth::room`] to [`crate::receiver::Queued::admit`].
 //!
 //! Pure, any context; the driver's lock around the ring is the only protection.
 //!
@@ -121,7 +122,7 @@ impl Depth {
     }
 }
 
-/// A request that we sent and that has not been answered completely.
+/// A request of this end that the peer has not answered completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outstanding {
     /// An RDMA Read.
@@ -148,12 +149,12 @@ impl Outstanding {
         }
     }
 
-    /// Takes an Atomic Response for the oldest request and returns what the target held before
-    /// (EXT-20: the place in the queue says which request it is, the identifier is a cross-check).
+    /// Accepts an Atomic Response to the oldest request and returns what the target held before
+    /// (EXT-20: the position in the queue identifies the request, the identifier is a cross-check).
     ///
     /// # Errors
     ///
-    /// [`Fault::AtomicUnsolicited`] if the oldest request is none or a Read, those of
+    /// [`Fault::AtomicUnsolicited`] if no request is outstanding or the oldest is a Read, those of
     /// [`Queued::admit`], [`Fault::AtomicIdentifier`].
     #[inline]
     pub fn accept_atomic(
@@ -173,7 +174,7 @@ impl Outstanding {
     }
 }
 
-/// An RDMA Read on its way, and how much of it has come back.
+/// An outstanding RDMA Read, and how much of it has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadState {
     stag: Stag,
@@ -185,7 +186,7 @@ pub struct ReadState {
 /// Where a Read Response segment goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadPlacement {
-    /// Offset from the start of the Read's sink, in octets; means nothing if the payload is empty.
+    /// Offset from the start of the Read's sink, in octets; ignored if the payload is empty.
     pub offset: u32,
     /// Whether the Read is complete once the segment is placed (RDMAP-122, -124).
     pub complete: bool,
@@ -225,7 +226,7 @@ impl ReadState {
     /// In this order: [`Fault::ResponseStag`] for another STag than the request's,
     /// [`Fault::TaggedWrap`] for an offset that wraps (RDMAP-35), [`Fault::ResponseBounds`] for
     /// octets outside the sink or more of them than were asked for, [`Fault::ResponseShort`] for an
-    /// end before all octets have come (RDMAP-77).
+    /// end before all octets have arrived (RDMAP-77).
     #[inline]
     pub fn accept(&mut self, segment: &TaggedSegment) -> Result<ReadPlacement, Fault> {
         let complete = segment.last.is_last();
@@ -364,7 +365,7 @@ mod tests {
     fn a_read_of_nothing_is_answered_by_nothing() {
         let mut read = ReadState::new(&ReadRequest { len: 0, ..REQUEST });
         assert!(read.is_empty());
-        // Neither STag nor offset count.
+        // STag and offset of an empty segment are ignored.
         let mut end = segment(7, 0, MessagePart::Final);
         end.stag = Stag::new(1);
         let expected = ReadPlacement {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The opening table: the headers of one complete FPDU in, a verdict out.
+//! The receiver: checks the headers of a complete FPDU and says what the segment is.
 //!
-//! The driver waits until a whole FPDU has arrived, verifies its CRC (MPA-20), and hands over the
-//! front of the ULPDU; the payload itself is never seen here. A [`Receiver`] judges in the order of
-//! DDP-86: DDP version, RDMAP version, opcode, opcode against T bit, header length, opcode against
-//! an unfinished message, queue number, message sequence number. What needs memory or buffers is
-//! the driver's:
+//! The driver waits until a whole FPDU has arrived, verifies its CRC (MPA-20), and passes the front
+//! of the ULPDU; the receiver never sees payload. A [`Receiver`] checks in the order of DDP-86: DDP
+//! version, RDMAP version, opcode, opcode against T bit, header length, opcode against an
+//! unfinished message, queue number, message sequence number. The driver then makes the checks that
+//! need memory or buffers:
 //!
 //! * [`Segment::Write`] goes to [`crate::stag::check_tagged`];
 //! * [`Segment::ReadResponse`] goes to [`crate::readq`];
 //! * [`Segment::Send`] takes a receive buffer if `first`, then goes to
 //!   [`crate::order::SendProgress::accept`];
 //! * [`Segment::Immediate`], [`Segment::ReadRequest`], [`Segment::AtomicRequest`] and
-//!   [`Segment::AtomicResponse`] are got at by [`Queued::admit`], which gives the message away only
-//!   against an answer to whether its queue has room.
+//!   [`Segment::AtomicResponse`] go to [`Queued::admit`], which returns the message once the driver
+//!   has said whether its queue has room.
 //!
-//! After a fault nothing may be handed in any more (DDP-83, MPA-21); the headers for the Terminate
-//! are kept by [`crate::terminate::Quoted::from_segment`].
+//! After a fault the driver passes no further FPDU (DDP-83, MPA-21);
+//! [`crate::terminate::Quoted::from_segment`] keeps the headers for the Terminate.
 //!
-//! Pure; made for softirq: no allocation, no waiting, work bounded by the header's length.
+//! Pure; suited to softirq: no allocation, no waiting, work bounded by the header's length.
 //!
 //! RFC 5040, sections 4 and 5; RFC 5041, sections 4, 5 and 7; RFC 7306.
 
@@ -61,7 +61,7 @@ pub use verdict::{
     TaggedSegment, //
 };
 
-/// How many octets of a ULPDU the receiver looks at, at most: an Atomic Request or the longest
+/// How many octets of a ULPDU the receiver reads at most: an Atomic Request or the longest
 /// Terminate.
 pub const RECEIVE_HEADER_MAX: usize = UntaggedHeader::LEN + Terminate::LEN_MAX;
 
@@ -69,7 +69,7 @@ pub const RECEIVE_HEADER_MAX: usize = UntaggedHeader::LEN + Terminate::LEN_MAX;
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
     extensions: Extensions,
-    /// The message whose last segment has not come yet.
+    /// The message whose last segment has not arrived yet.
     open: Option<Opcode>,
     /// The next number, or that of the open Send.
     send: Msn,
@@ -102,16 +102,16 @@ impl Receiver {
         receiver
     }
 
-    /// Returns whether a message has begun and not ended: the stream must not end here (MPA-30).
+    /// Returns whether a message has begun and not ended: then the stream must not end (MPA-30).
     #[inline]
     pub const fn is_mid_message(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Judges one FPDU, all of whose octets have arrived and whose CRC is right or not in use.
+    /// Checks one FPDU, all of whose octets have arrived and whose CRC is right or not in use.
     ///
     /// `ulpdu_len` is its ULPDU_Length; `header` is the front of the ULPDU, the lesser of
-    /// `ulpdu_len` and [`RECEIVE_HEADER_MAX`] octets. More octets are not looked at.
+    /// `ulpdu_len` and [`RECEIVE_HEADER_MAX`] octets. Further octets are ignored.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl Receiver {
                     message: whole.body(Fault::HeaderLength).map(AtomicResponse::decode),
                 }))
             }
-            // The model of these is the other one, so they never come here.
+            // Not reached: these are tagged messages.
             Opcode::Write | Opcode::ReadResponse => Err(Fault::OpcodeModel),
         }
     }
@@ -281,7 +281,7 @@ impl Receiver {
         }))
     }
 
-    /// RDMAP-96: a Terminate is taken at any point, inside another message too.
+    /// Accepts a Terminate at any point, also inside another message (RDMAP-96).
     fn handle_terminate(
         &mut self,
         header: &UntaggedHeader,
@@ -339,7 +339,7 @@ fn check_queue(header: &UntaggedHeader, queue: QueueNumber) -> Result<(), Fault>
     }
 }
 
-/// A message that has to be one segment with an RDMAP header of fixed length.
+/// A message that must be one segment with an RDMAP header of fixed length.
 struct Whole<'a> {
     offset: u32,
     last: MessagePart,
@@ -417,14 +417,14 @@ mod tests {
         result.err()
     }
 
-    /// Hands in a ULPDU of `len` octets that begins with `header`.
+    /// Passes a ULPDU of `len` octets that begins with `header`.
     fn hand_in(receiver: &mut Receiver, header: &[u8], len: u16) -> Result<Segment, Fault> {
         let mut octets = [0; RECEIVE_HEADER_MAX];
         octets[..header.len()].copy_from_slice(header);
         receiver.handle_fpdu(&octets, len)
     }
 
-    /// What stands for the judgement that was expected, should there be another.
+    /// Stands for a segment of another kind than the test expects.
     const UNEXPECTED: Fault = Fault::Local;
 
     fn send(result: Result<Segment, Fault>) -> Result<SendSegment, Fault> {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Segmentation: one message in, one plan per FPDU out.
+//! Segmentation: cuts a message into FPDUs, one [`Plan`] for each.
 //!
-//! A [`Segmenter`] knows the message and how much of it has been cut; it never sees payload. Each
+//! A [`Segmenter`] holds the message and how much of it has been cut; it never sees payload. Each
 //! [`Plan`] holds the finished header octets, length field included, and says which octets of the
 //! message's payload follow, how many octets of padding, and whether the message ends there. The
-//! driver copies `plan.header()`, the payload, the padding, and appends the CRC.
+//! driver copies `plan.header()`, the payload and the padding, and appends the CRC.
 //!
-//! A segmenter is small and `Copy`: it may be kept across a full socket buffer and resumed with
-//! another MULPDU (DDP-1); what was cut stays as it was cut (DDP-2).
+//! A segmenter is small and `Copy`: the driver may keep it while the socket buffer is full and
+//! resume it with another MULPDU (DDP-1); FPDUs that were cut do not change (DDP-2).
 //!
 //! Pure, any context.
 //!
@@ -50,8 +50,8 @@ use crate::{
     terminate::Terminate, //
 };
 
-/// Greatest length in octets of what stands in an FPDU before payload or padding, ULPDU_Length
-/// included: an Atomic Request, or a Terminate that quotes a Read Request.
+/// Greatest length in octets of an FPDU's headers, ULPDU_Length included: those of an Atomic
+/// Request, or of a Terminate that quotes a Read Request.
 pub const PLAN_HEADER_MAX: usize = LENGTH_LEN + UntaggedHeader::LEN + AtomicRequest::LEN;
 
 /// An RDMAP message to be sent.
@@ -80,14 +80,14 @@ pub enum Message {
         /// The sink offset of the request.
         to: TaggedOffset,
     },
-    /// One of the four Sends, with payload.
+    /// Send of any kind, with payload.
     Send {
-        /// Which of the four, and the STag to invalidate.
+        /// The kind, with the STag to invalidate or the immediate data.
         kind: SendKind,
         /// Its number among Sends and Immediate Data.
         msn: Msn,
     },
-    /// Terminate; there is one per stream, so its number is 1 (RDMAP-95).
+    /// Terminate; a stream sends one, so its number is 1 (RDMAP-95).
     Terminate(Terminate),
     /// Immediate Data.
     Immediate {
@@ -182,7 +182,7 @@ impl Plan {
         fpdu_len(self.ulpdu_len)
     }
 
-    /// One that says nothing yet, for [`Segmenter::next_into`].
+    /// Returns an empty plan, which [`Segmenter::next_into`] fills.
     #[inline]
     pub const fn empty() -> Self {
         Self {
@@ -196,7 +196,7 @@ impl Plan {
         }
     }
 
-    /// Puts a tagged header.
+    /// Writes a tagged header.
     #[inline]
     fn tagged(&mut self, opcode: Opcode, stag: Stag, to: TaggedOffset) {
         let header = TaggedHeader {
@@ -214,7 +214,7 @@ impl Plan {
         self.close::<{ LENGTH_LEN + TaggedHeader::LEN }>();
     }
 
-    /// Puts an untagged header; [`Self::close`] is still due.
+    /// Writes an untagged header; the caller calls [`Self::close`] next.
     #[inline]
     fn untagged(&mut self, opcode: Opcode, queue: QueueNumber, msn: Msn, invalidate: Stag) {
         let header = UntaggedHeader {
@@ -234,7 +234,7 @@ impl Plan {
         );
     }
 
-    /// Puts the RDMAP header of an untagged message, `LEN` octets.
+    /// Writes the RDMAP header of an untagged message, `LEN` octets.
     #[inline]
     fn body<const LEN: usize>(&mut self, octets: [u8; LEN]) {
         put::<{ LENGTH_LEN + UntaggedHeader::LEN }, LEN, PLAN_HEADER_MAX>(&mut self.header, octets);
@@ -320,8 +320,8 @@ impl Segmenter {
         self.next_into(mulpdu, &mut plan).then_some(plan)
     }
 
-    /// As [`Self::next`], into a plan that stays where it is: copies of it would cost more than the
-    /// rest. Returns false, and does nothing, when the message is done.
+    /// Cuts the next FPDU as [`Self::next`] does, into a plan of the caller, which saves a copy.
+    /// Returns false and changes nothing when the message is done.
     #[inline]
     pub fn next_into(&mut self, mulpdu: u16, plan: &mut Plan) -> bool {
         if self.done {
@@ -357,7 +357,7 @@ impl Segmenter {
         true
     }
 
-    /// Takes the FPDU back that was cut last, for another try.
+    /// Takes back the FPDU that was cut last, so that it can be cut again.
     #[inline]
     pub fn undo(&mut self, plan: &Plan) {
         self.cut = plan.payload_offset();
@@ -417,7 +417,7 @@ impl Segmenter {
                 plan.body(response.encode());
                 plan.close::<{ DDP + AtomicResponse::LEN }>();
             }
-            // `next` cuts these.
+            // `next_into` cuts these.
             Message::Write { .. } | Message::ReadResponse { .. } | Message::Send { .. } => {}
         }
     }
@@ -431,7 +431,7 @@ const LENGTH_LEN_16: u16 = LENGTH_LEN as u16;
 mod tests {
     use super::*;
 
-    /// Whether a message is cut into exactly these, each with offset and length of its payload and
+    /// Whether a message is cut into exactly these FPDUs: offset and length of the payload, and
     /// whether it is the last.
     fn is_cut_into(
         message: Message,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Steering Tags, tagged offsets, and the one check between a peer and local memory.
+//! Steering Tags, tagged offsets, and the check of every access of a peer to local memory.
 //!
-//! In go what the driver found under an STag ([`RegionView`]) and what the peer wants; out comes
-//! the offset into the region, or the [`Fault`] to report. The order of the checks is fixed
+//! The checks take what the driver found under an STag ([`RegionView`]) and what the peer asks for,
+//! and return the offset into the region, or the [`Fault`] to report. Their order is fixed
 //! (DDP-86): STag, protection domain or stream, rights, 64-bit wrap, bounds.
 //!
 //! Pure functions, any context; called once per incoming segment.
@@ -76,8 +76,8 @@ impl TaggedOffset {
         self.0
     }
 
-    /// Returns the offset `octets` further on, modulo 2^64. A sink catches a wrap by itself
-    /// (RDMAP-35), so a source may produce it.
+    /// Returns the offset `octets` further on, modulo 2^64. The sink checks for a wrap (RDMAP-35),
+    /// so a source may produce one.
     #[inline]
     pub const fn wrapping_add(self, octets: u32) -> Self {
         // CAST: u32 to u64 loses nothing; `From` is not const.
@@ -123,7 +123,7 @@ impl Access {
         self.0
     }
 
-    /// Returns the set whose number that is; bits that are no right do not count.
+    /// Returns the set of [`Access::bits`]; ignores bits that are not rights.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits).intersection(Self::ALL)
@@ -151,7 +151,7 @@ pub enum Association {
     Foreign,
 }
 
-/// What the check has to know about the region that an STag's index leads to.
+/// What the checks need to know about the region under an STag's index.
 ///
 /// A snapshot by value: the driver fills it from its own table under its own locking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,12 +166,12 @@ pub struct RegionView {
     pub access: Access,
     /// Whether it may be used on this stream.
     pub association: Association,
-    /// False while it is registered but revoked: allocated and not yet registered by a work
-    /// request, invalidated, or about to go.
+    /// False while the STag exists but is revoked: not yet registered by a work request,
+    /// invalidated, or about to be deregistered.
     pub valid: bool,
 }
 
-/// Why an access was refused; one family of codes is chosen by the message that asked.
+/// Why an access was refused; the kind of message decides which fault reports it.
 enum Refusal {
     InvalidStag,
     NotAssociated,
@@ -188,7 +188,7 @@ enum Refusal {
 /// `stag`.
 ///
 /// A segment without payload is **not** checked at all (RFC 5041, section 5.2; DDP-41): the result
-/// is `Ok(0)` and no memory may be touched. Such a segment needs no look-up either.
+/// is `Ok(0)` and no memory may be accessed. Such a segment needs no look-up either.
 ///
 /// # Errors
 ///
@@ -217,7 +217,7 @@ pub fn check_tagged(
 /// of its first octet from the start of the region.
 ///
 /// A Read of length 0 is **not** checked at all (RFC 5040, section 5.2.1; RDMAP-70): the result is
-/// `Ok(0)`, and a zero-length Response is due.
+/// `Ok(0)`, and the driver sends a zero-length Response.
 ///
 /// # Errors
 ///
@@ -241,8 +241,8 @@ pub fn check_source(
     })
 }
 
-/// Whether the peer may invalidate a region with a Send: fast-registered memory and windows bound
-/// to one stream may be, what several streams share may not (RDMAP-166).
+/// Whether the peer may invalidate a region with a Send: only fast-registered memory, and windows
+/// bound to one stream, not memory that several streams share (RDMAP-166).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteInvalidation {
     /// It may not.

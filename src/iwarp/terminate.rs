@@ -4,8 +4,8 @@
 //!
 //! The receiver keeps the offending segment's headers as a [`Quoted`], octet for octet;
 //! [`Terminate::for_fault`] joins them with the codes of [`Fault::code`] and keeps as much of the
-//! quote as the kind of error allows. What goes out is made by the [`crate::segment::Segmenter`]
-//! like any other message.
+//! quote as the kind of error allows. [`crate::segment::Segmenter`] makes the FPDU, as of any other
+//! message.
 //!
 //! Pure, any context.
 //!
@@ -45,7 +45,7 @@ const QUOTE_MAX: usize = UntaggedHeader::LEN + ReadRequest::LEN;
 pub struct Quoted {
     segment_len: u16,
     extent: Extent,
-    /// The first `extent.len()` octets count, the others are 0.
+    /// The first `extent.len()` octets are valid, the others are 0.
     octets: [u8; QUOTE_MAX],
 }
 
@@ -83,8 +83,7 @@ impl Quoted {
     /// long the DDP header is (RDMAP-43); the RDMAP header is kept if the segment is a Read Request
     /// of the right length and version (RDMAP-45).
     ///
-    /// Returns `None` if the segment is too short to have a DDP header, so that there is nothing to
-    /// quote.
+    /// Returns `None` if the segment is too short to have a DDP header to quote.
     pub fn from_segment(header: &[u8], ulpdu_len: u16) -> Option<Self> {
         let control = header.first_chunk::<{ Control::LEN }>()?;
         let extent = match Control::decode(control, Extensions::Off) {
@@ -107,9 +106,9 @@ impl Quoted {
         Self::copy(header, ulpdu_len, extent)
     }
 
-    /// Returns the quote of a Read Request as it stands after `sent` octets of its Response have
-    /// gone out: sink and source moved on, the size reduced (RDMAP-47). Other quotes stay as they
-    /// are, and so does this one for 0 (RDMAP-46).
+    /// Returns the quote of a Read Request as it stands after `sent` octets of its Response were
+    /// sent: sink and source moved on, the size reduced (RDMAP-47). Other quotes do not change, nor
+    /// does this one for 0 (RDMAP-46).
     #[must_use]
     pub fn after(mut self, sent: u32) -> Self {
         if self.extent == Extent::ReadRequest {
@@ -135,7 +134,7 @@ impl Quoted {
         matches!(self.extent, Extent::ReadRequest)
     }
 
-    /// Takes `extent` octets off the front of `octets`.
+    /// Copies the first `extent.len()` octets of `octets`.
     fn copy(octets: &[u8], segment_len: u16, extent: Extent) -> Option<Self> {
         let source = octets.get(..extent.len())?;
         let mut quoted = Self {
@@ -166,7 +165,7 @@ impl Quoted {
 /// A Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// What happened. That of a received message may be any number.
+    /// What happened; any number in a received message.
     pub code: ErrorCode,
     /// The headers of the segment that caused it. The M, D and R bits follow from it.
     pub quoted: Option<Quoted>,
@@ -175,7 +174,7 @@ pub struct Terminate {
 /// The octets of a Terminate header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminateOctets {
-    /// The first `len` octets count, the others are 0.
+    /// The first `len` octets are valid, the others are 0.
     octets: [u8; Terminate::LEN_MAX],
     /// At most `Terminate::LEN_MAX`.
     len: u8,
@@ -188,7 +187,7 @@ impl TerminateOctets {
         self.octets.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// Returns how many octets count.
+    /// Returns how many octets are valid.
     #[inline]
     pub(crate) const fn len(&self) -> u8 {
         self.len
@@ -217,9 +216,9 @@ impl Terminate {
 
     /// Makes the message that reports `fault`.
     ///
-    /// `offending` is the segment that caused it, `None` for what no segment caused or what is too
-    /// short to be quoted. It goes along as far as [`ErrorCode::quoting`] allows; unused parts are
-    /// left out, not zero-filled (RDMAP-145).
+    /// `offending` is the segment that caused it, `None` if none did or it is too short to quote.
+    /// The message quotes as much of it as [`ErrorCode::quoting`] allows, and omits unused parts
+    /// instead of filling them with zeros (RDMAP-145).
     pub fn for_fault(fault: Fault, offending: Option<&Quoted>) -> Self {
         let code = fault.code();
         let quoted = match code.quoting() {
@@ -253,9 +252,9 @@ impl Terminate {
 
     /// Reads a Terminate header: all octets of the message behind its DDP header.
     ///
-    /// Reserved bits are not looked at (RDMAP-41), and unused parts may be missing or filled with
-    /// zeros (RDMAP-145). The three numbers always come through, for they are what the consumer
-    /// needs (RDMAP-97); a quote that is announced but cut off is dropped.
+    /// Ignores reserved bits (RDMAP-41); unused parts may be missing or filled with zeros
+    /// (RDMAP-145). Always returns the three numbers of the code, which the consumer needs
+    /// (RDMAP-97); a quote that is announced but cut off is dropped.
     ///
     /// # Errors
     ///

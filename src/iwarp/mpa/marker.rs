@@ -4,12 +4,12 @@
 //! around them began.
 //!
 //! Counting begins at the first octet of the first FPDU, where the first Marker stands, and
-//! includes the Markers themselves. FPDUs are multiples of 4 octets, so a Marker never divides a
-//! field of 4 octets, and the CRC field least of all. A Marker in front of an FPDU belongs to it,
-//! and to its CRC (MPA-19).
+//! includes the Markers themselves. FPDUs are multiples of 4 octets, so a Marker never splits an
+//! aligned field of 4 octets such as the CRC. A Marker in front of an FPDU belongs to it, and to
+//! its CRC (MPA-19).
 //!
-//! The sender asks a [`MarkerClock`] where to put Markers into the next FPDU; the receiver asks one
-//! where to leave them out, and may compare what it finds.
+//! The sender asks a [`MarkerClock`] where to insert Markers into the next FPDU; the receiver asks
+//! one where to remove them, and may check them.
 //!
 //! Pure, any context.
 //!
@@ -46,9 +46,8 @@ impl Marker {
         [0, 0, high, low]
     }
 
-    /// Returns whether these octets, which came where the Marker has to be, are the Marker.
-    /// Reserved bits are not looked at. If they are not, the fault is
-    /// [`crate::fault::Fault::Marker`] (MPA-27).
+    /// Returns whether these octets, which arrived in the Marker's place, are the Marker. Ignores
+    /// reserved bits. If they are not, the fault is [`crate::fault::Fault::Marker`] (MPA-27).
     #[inline]
     pub const fn matches(self, octets: [u8; MARKER_LEN]) -> bool {
         let [_, _, high, low] = octets;
@@ -63,8 +62,8 @@ impl MarkerClock {
         Self { next: 0 }
     }
 
-    /// Returns where in the stream, counted from the end of the FPDU before, the next FPDU's
-    /// ULPDU_Length field is: 4 octets on if a Marker comes first, else 0.
+    /// Returns how many octets lie between the end of the previous FPDU and the next FPDU's
+    /// ULPDU_Length field: 4 if a Marker comes first, else 0.
     #[inline]
     pub const fn length_at(&self) -> usize {
         if self.next == 0 {
@@ -90,7 +89,7 @@ impl MarkerClock {
                     nth
                 };
                 let pointer = at.saturating_add(between.saturating_mul(4));
-                // No FPDU that keeps to `mulpdu` is that long; others have a pointer modulo 2^16.
+                // An FPDU within `mulpdu` is never that long; a longer one wraps modulo 2^16.
                 let [_, _, high, low] = pointer.to_be_bytes();
                 Marker {
                     at,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up: who says what, and what both ends have agreed on.
+//! Start-up: which frames the ends exchange, and what they agree on.
 //!
-//! The Initiator sends [`Initiator::request`] and gives what comes back to
-//! [`Initiator::handle_reply`]; the Responder gives what comes to [`Responder::handle_request`] and
-//! sends [`Responder::accept`] or [`Responder::reject`]. Both handlers look at whatever has arrived
-//! so far, from the first octet of the frame on, and may be called again with more:
-//! [`Progress::NeedMore`] says how many octets there must be at least, and never more than the
-//! frame has, so a reader that takes exactly the frame leaves the first FPDU alone.
+//! The Initiator sends [`Initiator::request`] and passes the answer to
+//! [`Initiator::handle_reply`]; the Responder passes the Request to [`Responder::handle_request`]
+//! and sends [`Responder::accept`] or [`Responder::reject`]. Both handlers take the octets that
+//! have arrived so far, from the first octet of the frame on, and may be called again with more:
+//! [`Progress::NeedMore`] says how many octets are needed, never more than the frame has, so that a
+//! reader does not take octets of the first FPDU.
 //!
 //! A [`StartError`] means: close at once, send nothing. A [`Verdict::Failed`] means: enter full
-//! operation and send the Terminate of the fault. Time-outs are the driver's (MPA-8).
+//! operation and send the Terminate of the fault. The driver sets the time-outs (MPA-8).
 //!
 //! Pure; process context.
 //!
@@ -55,10 +55,10 @@ pub struct Config {
     /// Whether an Initiator asks for peer-to-peer set-up; needs revision 2.
     pub peer_to_peer: PeerToPeer,
     /// The RTR kinds that this end can send as Initiator, or take as Responder. A Responder with
-    /// none counts as one that takes Write and Read, since it has to mark something (MPA-39).
+    /// none is treated as one that takes Write and Read, since its Reply must name a kind (MPA-39).
     pub rtr: RtrKinds,
     /// [`Extensions::SendImmediate`]: an Initiator offers the Send with Immediate, a Responder
-    /// takes that offer. It is said by flags that RFC 5044 reserves (MPA-3).
+    /// takes that offer, both by flags that RFC 5044 reserves (MPA-3).
     pub extensions: Extensions,
 }
 
@@ -92,11 +92,11 @@ impl Default for Config {
 pub struct Depths {
     /// How many of the peer's Reads (and Atomics) may be unanswered.
     pub ird: u16,
-    /// How many of our own may be.
+    /// How many of this end's may be unanswered.
     pub ord: u16,
 }
 
-/// What the peer said about its depths; `None` inside means that MPA does not negotiate that one.
+/// What the peer said about its depths; `None` for one that MPA does not negotiate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerDepths {
     /// How many Reads the peer takes.
@@ -114,10 +114,10 @@ impl PeerDepths {
     }
 }
 
-/// How far a handler got with what has arrived.
+/// How far a handler got with the octets that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<T> {
-    /// At least this many octets, counted from the start of the frame, have to be there.
+    /// The handler needs at least this many octets, counted from the start of the frame.
     NeedMore(usize),
     /// The frame is complete.
     Done(T),
@@ -128,9 +128,9 @@ pub enum Progress<T> {
 pub struct StreamRules {
     /// Whether CRCs are generated and checked, in both directions (MPA-14).
     pub crc: Crc,
-    /// Whether the peer wants Markers in what we send (MPA-23).
+    /// Whether this end sends Markers, as the peer wants (MPA-23).
     pub send_markers: Markers,
-    /// Whether Markers will be in what we receive.
+    /// Whether the peer sends Markers, as this end wants.
     pub receive_markers: Markers,
     /// The depths from now on: exact limits (RDMAP-128, -129).
     pub depths: Depths,
@@ -163,7 +163,7 @@ impl Arrived {
             return Ok(Progress::NeedMore(frame_len));
         }
         let enhanced = if header.enhanced {
-            // `decode` has seen to it that the four octets are part of the frame.
+            // `decode` has checked that the four octets are part of the frame.
             let octets = rest
                 .first_chunk::<ENHANCED_LEN>()
                 .ok_or(StartError::EnhancedLength)?;
@@ -189,7 +189,7 @@ impl Arrived {
     }
 }
 
-/// The active side of a start-up.
+/// The active end of a start-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Initiator {
     config: Config,
@@ -199,23 +199,23 @@ pub struct Initiator {
 /// A complete Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Length of the frame in octets; what lies behind it belongs to the stream.
+    /// Length of the frame in octets; the octets behind it belong to the stream.
     pub frame_len: usize,
     /// The private data of the peer's ULP, whatever the verdict.
     pub private_data: PrivateData,
-    /// What comes of it.
+    /// What follows from it.
     pub verdict: Verdict,
 }
 
-/// What a Reply amounts to.
+/// What follows from a Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The stream is up.
     Accepted {
         /// Its rules.
         rules: StreamRules,
-        /// What to send before anything else, if peer-to-peer set-up is agreed; without, the ULP of
-        /// this side has to send first (MPA-9).
+        /// What to send before anything else, if peer-to-peer set-up is agreed; otherwise the ULP
+        /// of this end has to send first (MPA-9).
         rtr: Option<Rtr>,
     },
     /// The peer's ULP refused: close (MPA-4).
@@ -231,14 +231,14 @@ pub enum Verdict {
 }
 
 impl Initiator {
-    /// Begins a start-up. Depths above [`WireDepth::MAX`] are lowered to that. Peer-to-peer set-up
-    /// is not asked for without an RTR kind.
+    /// Begins a start-up. Lowers depths above [`WireDepth::MAX`] to that. Does not ask for
+    /// peer-to-peer set-up without an RTR kind.
     pub fn new(config: Config, depths: Depths) -> Self {
         let mut this = Self { config, depths };
         this.depths.ird = depths.ird.min(WireDepth::MAX);
         this.depths.ord = depths.ord.min(WireDepth::MAX);
         if this.peer_to_peer() && config.rtr == RtrKinds::READ {
-            // MPA-45: the Read that starts the stream takes a place.
+            // MPA-45: the Read that starts the stream takes a slot.
             this.depths.ord = this.depths.ord.max(1);
         }
         this
@@ -281,10 +281,10 @@ impl Initiator {
         Frame::new(header, enhanced, private_data)
     }
 
-    /// Judges what has come back so far, from the first octet of the Reply on.
+    /// Judges what has arrived so far, from the first octet of the Reply on.
     ///
-    /// A Reply of a lower revision than the Request, or without enhanced data, is taken as it is:
-    /// then nothing is negotiated and there is no RTR (MPA-34).
+    /// Accepts a Reply of a lower revision than the Request, or without enhanced data: then nothing
+    /// is negotiated and no RTR is sent (MPA-34).
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl Initiator {
         };
         let peer = PeerDepths::new(&enhanced);
         rules.peer_depths = Some(peer);
-        // MPA-36, -37: a depth that the peer leaves open stays as it is.
+        // MPA-36, -37: a depth that the peer leaves open does not change.
         if let Some(ird) = peer.ird {
             rules.depths.ord = rules.depths.ord.min(ird);
         }
@@ -354,7 +354,7 @@ impl Initiator {
     }
 }
 
-/// The passive side of a start-up.
+/// The passive end of a start-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Responder {
     config: Config,
@@ -367,7 +367,7 @@ pub struct Request {
     pub frame_len: usize,
     /// The private data of the peer's ULP.
     pub private_data: PrivateData,
-    /// The peer's depths, for the ULP to choose its own by; `None` without enhanced data.
+    /// The peer's depths, by which the ULP chooses its own; `None` without enhanced data.
     pub peer_depths: Option<PeerDepths>,
     header: StartHeader,
     enhanced: Option<Enhanced>,
@@ -382,21 +382,21 @@ impl Request {
 
 /// A start-up that the Responder's ULP accepted.
 ///
-/// Whatever the kind, nothing may be sent behind the Reply before the first FPDU of the Initiator
-/// has come and been found valid (MPA-9).
+/// Whatever the kind, this end sends nothing behind the Reply until a valid first FPDU of the
+/// Initiator has arrived (MPA-9).
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
     /// The Reply to send.
     pub reply: Frame,
     /// The rules of the stream.
     pub rules: StreamRules,
-    /// The kinds of which the first FPDU must be one ([`RtrKinds::expect`]); none without
-    /// peer-to-peer set-up: then the first FPDU is the ULP's.
+    /// The kinds allowed for the first FPDU ([`RtrKinds::expect`]); none without peer-to-peer
+    /// set-up, when the first FPDU is the ULP's.
     pub rtr: RtrKinds,
 }
 
 impl Responder {
-    /// Begins a start-up. `peer_to_peer` of the configuration is the Initiator's affair.
+    /// Begins a start-up. Ignores `peer_to_peer` of the configuration, which Initiators use.
     pub fn new(mut config: Config) -> Self {
         if config.rtr.is_empty() {
             config.rtr = RtrKinds::WRITE.union(RtrKinds::READ);
@@ -404,8 +404,8 @@ impl Responder {
         Self { config }
     }
 
-    /// Returns the same start-up without the Send with Immediate, for a consumer that cannot be
-    /// told of one. A getter.
+    /// Returns the same start-up without the Send with Immediate, for a consumer that cannot
+    /// receive one. A getter.
     #[must_use]
     pub fn without_send_immediate(mut self) -> Self {
         if self.config.extensions == Extensions::SendImmediate {
@@ -439,8 +439,8 @@ impl Responder {
 
     /// Accepts a Request with the depths that the ULP chose. A getter.
     ///
-    /// The depths are lowered to what the peer can use of them (MPA-36), and `ird` is raised to 1
-    /// if the stream may start with a Read (MPA-45).
+    /// Lowers the depths to what the peer can use of them (MPA-36), and raises `ird` to 1 if the
+    /// stream may start with a Read (MPA-45).
     ///
     /// # Errors
     ///
@@ -485,9 +485,9 @@ impl Responder {
         self.frame(request, Outcome::Rejected, enhanced, private_data)
     }
 
-    /// Answers enhanced data, and brings the rules in line with the answer.
+    /// Returns the answer to enhanced data, and adapts the rules to it.
     fn agree(&self, asked: &Enhanced, rules: &mut StreamRules) -> Enhanced {
-        // MPA-39: the common kinds, or those we have if there is none.
+        // MPA-39: the common kinds, or those of this end if none is common.
         let rtr = match (asked.peer_to_peer, self.config.rtr.intersection(asked.rtr)) {
             (false, _) => RtrKinds::NONE,
             (true, RtrKinds::NONE) => self.config.rtr,
@@ -495,7 +495,7 @@ impl Responder {
         };
         let peer = PeerDepths::new(asked);
         rules.peer_depths = Some(peer);
-        // MPA-36: no more than the Initiator takes, and no more than it wants.
+        // MPA-36: no more than the Initiator takes, and no more than it asks for.
         rules.depths.ord = rules.depths.ord.min(peer.ird.unwrap_or(u16::MAX));
         rules.depths.ird = rules.depths.ird.min(peer.ord.unwrap_or(u16::MAX));
         if rtr.contains(RtrKinds::READ) {
@@ -505,7 +505,7 @@ impl Responder {
         Enhanced {
             peer_to_peer: asked.peer_to_peer,
             rtr,
-            // MPA-37: what the Initiator leaves open is left open.
+            // MPA-37: a depth that the Initiator leaves open stays open.
             ird: match peer.ord {
                 Some(_) => WireDepth::new(rules.depths.ird),
                 None => WireDepth::OPEN,
@@ -529,7 +529,7 @@ impl Responder {
             markers: self.config.markers,
             crc: either(self.config.crc, request.header.crc),
             rejected: outcome == Outcome::Rejected,
-            // MPA-33: in the revision of the Request.
+            // MPA-33: the revision of the Request.
             revision: request.header.revision,
             enhanced: false,
             send_immediate: outcome == Outcome::Accepted
@@ -547,7 +547,7 @@ enum Outcome {
     Rejected,
 }
 
-/// MPA-14: one end that wants CRCs is enough.
+/// Returns whether CRCs are on: one end that wants them is enough (MPA-14).
 fn either(ours: Crc, theirs: Crc) -> Crc {
     if ours == Crc::On || theirs == Crc::On {
         Crc::On
@@ -556,7 +556,7 @@ fn either(ours: Crc, theirs: Crc) -> Crc {
     }
 }
 
-/// What both ends understand.
+/// Returns what both ends understand.
 fn extensions(config: &Config, theirs: &StartHeader) -> Extensions {
     match config.extensions {
         Extensions::SendImmediate if !theirs.send_immediate => Extensions::Rfc7306,
@@ -564,7 +564,7 @@ fn extensions(config: &Config, theirs: &StartHeader) -> Extensions {
     }
 }
 
-/// What follows from the fixed part of the peer's frame.
+/// Returns the rules that follow from the fixed part of the peer's frame.
 fn rules(config: &Config, theirs: &StartHeader, depths: Depths) -> StreamRules {
     StreamRules {
         crc: either(config.crc, theirs.crc),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up frames: what they look like.
+//! The layout of start-up frames.
 //!
 //! ```text
 //! | key, 16 | flags, 1 | revision, 1 | PD_Length, 2 | private data, 0 to 512 |
 //! ```
 //!
 //! If revision is 2 and the S flag is set, the first 4 octets of the private data are the
-//! [`Enhanced`] data, and the rest is the ULP's. What the fields mean for the two sides is in
-//! [`super::negotiate`].
+//! [`Enhanced`] data, and the rest is the ULP's. [`super::negotiate`] says what the fields mean for
+//! the two ends.
 //!
 //! Pure; process context, a [`Frame`] takes more than 500 octets of stack.
 //!
@@ -41,7 +41,7 @@ pub const ENHANCED_LEN: usize = 4;
 
 const KEY_LEN: usize = 16;
 
-/// Why start-up fails with the connection closed at once and nothing sent (MPA-2: error 0x04 of
+/// Why start-up fails. The connection is closed at once and nothing is sent (MPA-2: error 0x04 of
 /// RFC 5044, section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StartError {
@@ -49,15 +49,15 @@ pub enum StartError {
     Key,
     /// It has the key of the other frame: both ends are Initiators, or both Responders (MPA-10).
     Role,
-    /// Its revision is not 1 or 2, or above the one that was asked for or is allowed.
+    /// Its revision is not 1 or 2, or is above the one that was asked for or is allowed.
     Revision,
     /// It announces more than 512 octets of private data (MPA-5).
     PrivateDataLength,
     /// It announces enhanced data and is too short for it (MPA-35).
     EnhancedLength,
-    /// More octets than the frame have come, before they may (MPA-7).
+    /// Octets behind the frame have arrived too early (MPA-7).
     Excess,
-    /// Our own private data does not fit: 512 octets, or 508 beside enhanced data.
+    /// Private data of this end does not fit: 512 octets, or 508 beside enhanced data.
     PrivateDataTooLong,
 }
 
@@ -85,7 +85,7 @@ impl FrameKind {
         }
     }
 
-    /// Checks as much of the key as has come, so that nothing waits for octets that do not.
+    /// Checks as much of the key as has arrived, so that a wrong one fails without more octets.
     pub(crate) fn check_key(self, octets: &[u8]) -> Result<(), StartError> {
         let begins = |key: &[u8; KEY_LEN]| octets.iter().zip(key).all(|(a, b)| a == b);
         if begins(self.key()) {
@@ -139,8 +139,7 @@ pub struct StartHeader {
     pub revision: Revision,
     /// The S flag of revision 2: enhanced data is there (MPA-32). False in revision 1.
     pub enhanced: bool,
-    /// The Send with Immediate of [`crate::rdmap`] is offered by a Request, or agreed on by a
-    /// Reply.
+    /// A Request offers the Send with Immediate of [`crate::rdmap`], or a Reply agrees to it.
     pub send_immediate: bool,
     /// Octets of private data, enhanced data included; at most 512.
     pub private_len: u16,
@@ -154,17 +153,16 @@ impl StartHeader {
     const CRC: u8 = 0x40;
     const REJECT: u8 = 0x20;
     const ENHANCED: u8 = 0x10;
-    /// Of the flags that RFC 5044 reserves, the one of a Request that offers the Send with
-    /// Immediate.
+    /// Flag of a Request that offers the Send with Immediate; RFC 5044 reserves it.
     const OFFER: u8 = 0x01;
-    /// The one of a Reply that takes the offer. It is another one, since there are Responders that
-    /// send the reserved flags of the Request back.
+    /// Flag of a Reply that takes the offer. It is another one, since some Responders echo the
+    /// reserved flags of the Request.
     const TAKEN: u8 = 0x02;
 
     /// Reads the fixed part of a frame of the given kind.
     ///
-    /// Reserved flags do not matter (MPA-3) but to [`Self::send_immediate`], the R flag of a
-    /// Request does not (MPA-4), nor the S flag of revision 1, which RFC 5044 reserves.
+    /// Ignores reserved flags (MPA-3) except for [`Self::send_immediate`], the R flag of a Request
+    /// (MPA-4), and the S flag of revision 1, which RFC 5044 reserves.
     ///
     /// # Errors
     ///
@@ -205,8 +203,7 @@ impl StartHeader {
         })
     }
 
-    /// Returns the octets; reserved flags are 0 (MPA-3), but for the one of
-    /// [`Self::send_immediate`].
+    /// Returns the octets; reserved flags are 0 (MPA-3) except for [`Self::send_immediate`].
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut flags = 0;
         if self.markers == Markers::On {
@@ -235,8 +232,8 @@ impl StartHeader {
     }
 }
 
-/// The depth of a read queue as enhanced data has it: 14 bits, of which one value means that MPA
-/// does not negotiate it (MPA-37).
+/// The depth of a read queue in enhanced data: 14 bits, of which one value means that MPA does not
+/// negotiate it (MPA-37).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireDepth(u16);
 
@@ -244,10 +241,10 @@ impl WireDepth {
     /// Not negotiated by MPA.
     pub const OPEN: Self = Self(0x3fff);
 
-    /// The greatest depth that can be said.
+    /// The greatest depth.
     pub const MAX: u16 = 0x3ffe;
 
-    /// Makes a depth; more than [`Self::MAX`] becomes that.
+    /// Makes a depth; lowers one above [`Self::MAX`] to that.
     pub const fn new(depth: u16) -> Self {
         if depth > Self::MAX {
             Self(Self::MAX)
@@ -320,7 +317,7 @@ pub struct Enhanced {
     pub rtr: RtrKinds,
     /// How many Reads the sender takes at a time.
     pub ird: WireDepth,
-    /// How many Reads the sender would like to have on their way.
+    /// How many Reads the sender would like to have outstanding.
     pub ord: WireDepth,
 }
 
@@ -375,7 +372,7 @@ impl Enhanced {
     }
 }
 
-/// Where the ULP's private data lies in a frame that came in.
+/// Where the ULP's private data lies in a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateData {
     /// Its first octet, counted from the start of the frame.
@@ -385,7 +382,7 @@ pub struct PrivateData {
 }
 
 impl PrivateData {
-    /// Returns the private data out of the octets of the frame, nothing if they are cut off.
+    /// Returns the private data in the octets of the frame, empty if they are cut off.
     pub fn of(self, frame: &[u8]) -> &[u8] {
         frame
             .get(usize::from(self.offset)..)
@@ -403,7 +400,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Makes a frame; flags and lengths that follow from the arguments are filled in.
+    /// Makes a frame; fills in the flags and lengths that follow from the arguments.
     ///
     /// # Errors
     ///
@@ -439,7 +436,7 @@ impl Frame {
             .and_then(|rest| rest.get_mut(..octets.len()))
             .ok_or(StartError::PrivateDataTooLong)?
             .copy_from_slice(octets);
-        // NO-OVERFLOW: that many octets have just been written behind the old length.
+        // NO-OVERFLOW: that many octets were just written behind the old length.
         self.len = self.len.saturating_add(octets.len());
         Ok(())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of announcements, and of what two ends make of them.
+//! Tests of announcements and of the decisions that two ends base on them.
 
 #[cfg_attr(MODULE, kernel::prelude::kunit_tests(iwarp_oob))]
 mod oob {
@@ -124,7 +124,7 @@ mod oob {
             match bit / 8 {
                 0..=3 | 8 | 12 | 16 | 20 => assert_eq!(read, Err(Mismatch::Format)),
                 4 => assert_eq!(read, Err(Mismatch::Version)),
-                // Reserved flags mean nothing.
+                // Reserved flags are ignored.
                 5 if bit % 8 != 7 => assert_eq!(read, Announcement::decode(&GOLDEN)),
                 _ => assert!(read.is_ok() && read != Announcement::decode(&GOLDEN)),
             }
@@ -224,7 +224,7 @@ mod oob {
         );
     }
 
-    /// One that waits without a send PSN, a right call for it, and one with a wrong PSN.
+    /// A pair without a send PSN, a right Request for it, and one with a wrong PSN.
     fn guessed() -> (Pair, Announcement, Announcement) {
         let (mut a, b) = pairs();
         a.send_psn = None;
@@ -250,7 +250,7 @@ mod oob {
             assert_eq!(call(&wrong, now), Err(Mismatch::Limited));
             assert_eq!(call(&right, now), Err(Mismatch::Limited));
         }
-        // 500 ms after the first one, whatever came since.
+        // 500 ms after the first one, whatever has arrived since.
         assert_eq!(call(&right, 1500), Ok(()));
         for _ in 0..4 {
             assert_eq!(call(&wrong, 1500), Err(Mismatch::Psn));
@@ -299,7 +299,7 @@ mod oob {
         let right = b.announcement();
         let mut call = |theirs| a.check_call(&a.addrs(), theirs, &mut guesses, 7);
         assert_eq!(call(&right), Ok(()));
-        // And what is wrong for it does not count.
+        // And wrong PSNs do not count there.
         let mut fresh = WrongGuesses::default();
         for _ in 0..5 {
             let judged = a.check_call(&a.addrs(), &wrong, &mut fresh, 7);
@@ -308,7 +308,7 @@ mod oob {
         assert_eq!(fresh, WrongGuesses::default());
     }
 
-    /// They are usual: who calls too early is one of them.
+    /// They are usual: a peer that connects too early sends them.
     #[test]
     fn calls_for_another_queue_pair_do_not_count() {
         let (a, right, _) = guessed();

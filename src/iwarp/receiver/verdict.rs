@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What complete FPDUs turn out to be.
+//! What complete FPDUs contain.
 //!
-//! Values only: [`super::Receiver`] makes them, the driver acts on them.
+//! Values only: [`super::Receiver`] returns them, the driver acts on them.
 //!
 //! RFC 5040, section 4; RFC 5041, section 4; RFC 7306.
 
@@ -39,7 +39,7 @@ pub struct PayloadSpan {
 }
 
 impl PayloadSpan {
-    /// What follows `HEADER` octets of header; the caller has seen that they are there.
+    /// Returns what follows `HEADER` octets of header; the caller has checked that they are there.
     #[inline]
     pub(super) const fn after<const HEADER: usize>(ulpdu_len: u16) -> Self {
         const { assert!(HEADER <= UntaggedHeader::LEN) };
@@ -59,7 +59,7 @@ pub struct TaggedSegment {
     pub stag: Stag,
     /// Where in it the payload goes.
     pub to: TaggedOffset,
-    /// The payload; may be empty, then `stag` and `to` mean nothing (DDP-41).
+    /// The payload; may be empty, then `stag` and `to` are ignored (DDP-41).
     pub payload: PayloadSpan,
     /// Whether the message ends here.
     pub last: MessagePart,
@@ -68,8 +68,8 @@ pub struct TaggedSegment {
 /// A segment of a Send. Buffer and offset have not been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendSegment {
-    /// Whether the message begins here, so that the next receive buffer is to be taken (RDMAP-80);
-    /// an empty message takes one too (RDMAP-89).
+    /// Whether the message begins here, so that the driver takes the next receive buffer
+    /// (RDMAP-80), also for an empty message (RDMAP-89).
     pub first: bool,
     /// Its number in the queue.
     pub msn: Msn,
@@ -77,7 +77,7 @@ pub struct SendSegment {
     pub offset: u32,
     /// The payload; may be empty.
     pub payload: PayloadSpan,
-    /// Which of the kinds; what it carries besides is what the last segment says.
+    /// The kind; the STag or immediate data in it counts in the last segment.
     pub kind: SendKind,
     /// Whether the message ends here.
     pub last: MessagePart,
@@ -92,10 +92,10 @@ pub enum QueueRoom {
     Free,
 }
 
-/// A message without payload that waits for a place in its queue.
+/// A message without payload that needs a slot of its queue.
 ///
-/// The place is asked about before the message's offset and length are judged (DDP-86), so the
-/// message comes out of [`Self::admit`] only.
+/// Whether a slot is free is checked before the message's offset and length (DDP-86), so only
+/// [`Self::admit`] returns the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Queued<T> {
@@ -111,7 +111,7 @@ impl<T> Queued<T> {
         self.msn
     }
 
-    /// Gives out the message.
+    /// Returns the message if its queue has room.
     ///
     /// For [`Segment::Immediate`] `room` tells whether a receive buffer is posted, of any size
     /// (EXT-66); for a Read or Atomic Request, whether fewer than the negotiated inbound number are
@@ -132,10 +132,10 @@ impl<T> Queued<T> {
     }
 }
 
-/// What a complete FPDU turned out to be.
+/// What a complete FPDU contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// An FPDU without ULPDU: nothing to do (MPA-13).
+    /// No ULPDU: nothing to do (MPA-13).
     Empty,
     /// A segment of an RDMA Write.
     Write(TaggedSegment),

@@ -35,12 +35,12 @@ pub enum Rtr {
     Send,
     /// A zero-length RDMA Write.
     Write,
-    /// A zero-length RDMA Read; takes one place of ORD and IRD, and number 1 of the Read queue.
+    /// A zero-length RDMA Read; takes one slot of ORD and IRD, and MSN 1 of the Read queue.
     Read,
 }
 
 impl Rtr {
-    /// Chooses the kind to send: Write before Read, for it is not answered, and Send last.
+    /// Chooses the kind to send: Write before Read, since a Write is not answered, and Send last.
     pub(super) fn choose(common: RtrKinds) -> Option<Self> {
         [
             (RtrKinds::WRITE, Self::Write),
@@ -52,8 +52,8 @@ impl Rtr {
         .map(|(_, rtr)| rtr)
     }
 
-    /// Returns the message, the first of the stream. Its payload is empty, and no STag in it means
-    /// anything.
+    /// Returns the message, the first of the stream. Its payload is empty and its STags are not
+    /// used.
     pub const fn message(self) -> Message {
         const NOWHERE: Stag = Stag::new(1);
         const NOTHING: TaggedOffset = TaggedOffset::new(0);
@@ -85,8 +85,8 @@ impl Rtr {
 
 impl RtrKinds {
     /// Checks that the first segment of a stream is an RTR of one of these kinds (MPA-41), and
-    /// returns which one. A Read is still to be admitted and answered like any other; a Send is not
-    /// to reach the ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a
+    /// returns which one. The caller admits and answers a Read like any other, and does not deliver
+    /// a Send to the ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a
     /// zero-length FULPDU.
     ///
     /// # Errors
