@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# Shared by the scripts beside it: where the caches are, how a step shows its progress.
+# Shared by the scripts beside it: the paths of the caches, locks, and steps with progress.
 # shellcheck shell=bash disable=SC2034
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,10 +17,10 @@ key() {
 }
 
 root=$cache/root-$(key root packages)
-# What is made of the kernel's packages depends on the kernel's version, not on what else the root holds.
+# These depend on the kernel's version only, not on the root's other packages.
 kdir=$cache/kdir-$(key kdir)
 boot=$cache/boot-$(key kdir initramfs init.c tsc.c)
-# Modules of the kernel's source that it was built without (qemu/modules).
+# Modules of the kernel's source that Debian does not build (qemu/modules).
 stock_extra=$cache/extra-$(key kdir modules)
 
 # The same for the debug kernel.
@@ -29,7 +29,7 @@ debug_kdir=$cache/debug-$(key debug-kernel debug.config)
 debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c tsc.c)
 debug_extra=$cache/extra-$(key debug-kernel debug.config modules)
 
-# And for User-Mode Linux (../uml).
+# The same for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml
 uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/crc32c.patch)
 
@@ -38,7 +38,7 @@ die() {
 	exit 1
 }
 
-# lock NAME: wait until no other run makes NAME; held until this process ends.
+# lock NAME: waits until no other run makes NAME; the lock is held until this process ends.
 lock() {
 	exec {lock_fd}>"$cache/$1.lock"
 	flock -n "$lock_fd" || {
@@ -47,8 +47,8 @@ lock() {
 	}
 }
 
-# wait_turn KIND: more guests than processors make each other time out, so each waits here until it may boot. Its slot
-# is free again when this shell has ended, however it ends, or has closed the file `turn`.
+# wait_turn KIND: waits until the guest may boot, since more guests than processors make each other
+# time out. The slot is free again when this shell has ended, or has closed the file `turn`.
 wait_turn() {
 	local slot=0
 	mkdir -p "$cache/run"
@@ -60,15 +60,15 @@ wait_turn() {
 	done
 }
 
-# unpack_kernel DIR: the kernel's source, in a new directory.
+# unpack_kernel DIR: unpacks the kernel's source into a new directory.
 unpack_kernel() {
 	rm -rf "$1"
 	mkdir "$1"
 	tar -xf "$root/usr/src/linux-source-$kernel_source.tar.xz" -C "$1" --strip-components=1
 }
 
-# in_tree DIR COMMAND...: runs a command in a kernel tree that is being made. The tree is where
-# qemu/chroot will show it, since it notes absolute paths.
+# in_tree DIR COMMAND...: runs a command in a kernel tree that is being made. The tree is mounted
+# where qemu/chroot will mount it, since it records absolute paths.
 in_tree() {
 	# shellcheck disable=SC2016
 	unshare --mount --propagation private sh -eu -c '
@@ -82,13 +82,13 @@ in_tree() {
 	' sh "$1" "$root" "${@:2}"
 }
 
-# step NAME TEXT COMMAND...: run a long command with its output in a log file, show the time it
+# step NAME TEXT COMMAND...: runs a long command with its output in a log file; prints the time it
 # took, and on failure the end of the log.
 step() {
 	local name=$1 text=$2 log=$cache/log/$1.log start=$SECONDS
 	shift 2
 	printf '  %-44s ' "$text" >&2
-	# In the background, since set -e has no force inside a condition.
+	# In the background, since set -e has no effect inside a condition.
 	"$@" >"$log" 2>&1 </dev/null &
 	if wait $!; then
 		printf '%4d s\n' $((SECONDS - start)) >&2

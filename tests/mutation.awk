@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# The reader of tests/mutation.list, for tests/mutation: awk -v mode=MODE -f tests/mutation.awk tests/mutation.list
+# Reads tests/mutation.list for tests/mutation:
 #
-#   check   whether each entry is whole, and its place is in its file exactly once
-#   list    a line per entry: name, file, kernel, suite, why it may survive; tabs between them
-#   apply   the file of the entry `want`, changed
+#     awk -v mode=MODE -f tests/mutation.awk tests/mutation.list
 #
-# Lines are compared without the blanks at their ends, so that a place is found after it was indented anew.
+#   check   checks that each entry is complete, and that its lines occur in its file exactly once
+#   list    prints a line per entry: name, file, kernel, suite, why it may survive, between tabs
+#   apply   prints the file of the entry `want`, changed
+#
+# Lines are compared without the blanks at both ends, so that a changed indentation does not matter.
 
 function trim(text) {
 	gsub(/^[ \t]+|[ \t]+$/, "", text)
@@ -29,7 +31,7 @@ function load(file, line, n) {
 	length_of[file] = n + 0
 }
 
-# How often the lines of the entry stand in its file; `place` is before the first.
+# Counts how often the lines of the entry occur in its file; `place` is the line before the first.
 function find(file, at, i, n) {
 	load(file)
 	place = -1
