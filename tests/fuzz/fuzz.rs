@@ -8,7 +8,7 @@
 //! (bin/mutants.rs).
 //!
 //! * [`fpdu_stream`]: the receiver, compared with [`oracle`], however the stream is cut;
-//! * [`mpa_start`]: start-up, both sides;
+//! * [`mpa_start`]: start-up, both ends;
 //! * [`terminate`]: the Terminate parser and builder;
 //! * [`ops`]: two ends of a stream, compared with a model;
 //! * [`conversation`]: conversations that [`mutator`] has mutated.

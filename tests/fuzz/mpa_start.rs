@@ -53,8 +53,8 @@ pub fn run(octets: &[u8]) {
     agree(ours, our_depths, theirs, their_depths, private_len);
 }
 
-/// Hands in growing prefixes of a frame. The answer depends only on the octets, and no more are
-/// asked for than the frame has. Returns the frame if it becomes complete.
+/// Passes growing prefixes of a frame. The answer depends only on the octets, and the core asks for
+/// no more than the frame has. Returns the frame if it becomes complete.
 fn in_pieces<T: PartialEq + std::fmt::Debug>(
     octets: &[u8],
     cut: usize,
@@ -177,10 +177,10 @@ fn agree(left: Config, wanted: Depths, right: Config, own: Depths, private_len: 
 
 fn check_rules(rules: &StreamRules, config: Config) {
     assert!(rules.depths.ird <= WireDepth::MAX && rules.depths.ord <= WireDepth::MAX);
-    // MPA-14, -23: one end that wants CRCs is enough; Markers come if we asked for them.
+    // MPA-14, -23: one end that wants CRCs is enough; the peer sends Markers if asked to.
     assert!(config.crc == Crc::Off || rules.crc == Crc::On);
     assert_eq!(rules.receive_markers, config.markers);
-    // MPA-3: nothing is agreed on that was not asked for, whatever the peer's reserved flags.
+    // MPA-3: both agree only on what was asked for, whatever the peer's reserved flags.
     assert!(rules.extensions == Extensions::Rfc7306 || rules.extensions == config.extensions);
 }
 

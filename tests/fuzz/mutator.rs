@@ -4,8 +4,8 @@
 //!
 //! A conversation is what a correct initiator sends to an end whose memory it knows: the segments
 //! of Writes, Sends, Reads. A mutation changes the segments, their lengths, their framing or their
-//! order; CRCs are good unless the mutation is a wrong CRC, so that the receiver gets to see the
-//! damage. A [`Source`] makes every choice, so the same octets give the same conversation.
+//! order; CRCs are good unless the mutation is a wrong CRC, so that the receiver parses the damaged
+//! segment. A [`Source`] makes every choice, so the same octets give the same conversation.
 
 use iwarp::{
     crc::crc32c,

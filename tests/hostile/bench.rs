@@ -60,7 +60,7 @@ pub(crate) struct Place {
     /// A program that sets a setting of the device (its first argument) to a value or, given
     /// `counter` and a name, prints that counter of the device.
     pub(crate) setting: String,
-    /// A program that does to a socket what the standard library cannot do.
+    /// A program for socket operations that the standard library lacks.
     pub(crate) socket: String,
     /// A program that runs a command on the device.
     pub(crate) there: String,

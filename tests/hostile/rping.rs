@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! rping over the device under test, which must serve others whatever it is sent.
+//! rping over the device under test, which must serve other peers whatever a peer sends.
 //!
-//! One server runs all the time; each check is a client of it.
+//! One server runs all the time; each check runs a client.
 
 use std::{
     io::Read as _,
@@ -60,7 +60,7 @@ impl Rping {
         Ok(this)
     }
 
-    /// Connects over the device and compares what comes back.
+    /// Connects over the device and compares the octets that return.
     pub(crate) fn connects(&self) -> Outcome {
         let mut client = rping(&self.there, &self.address, &self.port)
             .args(["-c", "-C", "3"])

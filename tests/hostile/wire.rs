@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One TCP connection to the device, from either side: it sends anything, and checks strictly what
-//! comes back.
+//! One TCP connection to the device, from either end: it sends any octets, and checks strictly what
+//! the device sends.
 
 use std::{
     fmt,
@@ -80,7 +80,7 @@ pub(crate) use {fail, require};
 
 /// How long to wait for an expected event.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
-/// Returns how long to wait before concluding that nothing comes, where nothing else shows that.
+/// Returns how long to wait before concluding that nothing comes, where no answer can show it.
 /// SLOW in the environment is the factor by which the device is slower than in the stock kernel.
 pub(crate) fn quiet() -> Duration {
     static SLOW: OnceLock<u32> = OnceLock::new();
@@ -128,7 +128,7 @@ pub(crate) struct Wire {
     reads: u32,
     /// Octets of the device's stream of FPDUs.
     received: usize,
-    /// The program that does to a socket what the standard library cannot do.
+    /// The program for socket operations that the standard library lacks.
     helper: String,
 }
 
@@ -262,7 +262,7 @@ impl Wire {
         Ok((theirs.port(), ours.port()))
     }
 
-    /// Takes exactly so many octets.
+    /// Takes exactly that many octets.
     pub(crate) fn take(&mut self, count: usize) -> Outcome<Vec<u8>> {
         let begun = Instant::now();
         while self.pending.len() < count {
@@ -388,8 +388,8 @@ impl Wire {
 
     // FPDUs.
 
-    /// Takes so many octets of an FPDU that began at `begin`; checks and removes Markers, and adds
-    /// all octets to `covered`.
+    /// Takes that many octets of an FPDU that began at `begin`; checks and removes Markers, and
+    /// adds all octets to `covered`.
     fn part(&mut self, count: usize, begin: usize, covered: &mut Vec<u8>) -> Outcome<Vec<u8>> {
         let mut octets = Vec::new();
         while octets.len() < count {
@@ -534,7 +534,7 @@ impl Wire {
         self.ends(End::Graceful)
     }
 
-    /// Checks the same behind segments that were under way; returns their octets.
+    /// Checks the same behind segments that were sent before; returns their octets.
     pub(crate) fn expect_terminate_behind(&mut self, opcode: u8, want: &Segment) -> Outcome<usize> {
         self.note(want)?;
         let mut octets = 0;

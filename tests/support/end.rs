@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One end of a stream: what a driver does around the core, with vectors for memory.
+//! One end of a stream: a small driver around the core, with vectors for memory.
 //!
 //! It follows the driver: each fault becomes one Terminate, and later input is ignored.
 

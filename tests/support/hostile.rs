@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Scripts against a misbehaving peer: hand in segments, then check the Terminate.
+//! Scripts of a misbehaving peer: they pass segments to an end and check its Terminate.
 
 use iwarp::{
     rdmap::Extensions,
@@ -43,7 +43,7 @@ pub fn end_with(extensions: Extensions) -> End {
 /// STag and base of the memory of [`end`].
 pub const MEMORY: (u32, u64) = (0x1122_3344, 0x1000);
 
-/// Hands a well-framed segment to an end.
+/// Passes a well-framed segment to an end.
 pub fn deliver(end: &mut End, segment: &[u8]) {
     let mut wire = Wire::new();
     wire.push(&fpdu(segment));
@@ -52,7 +52,7 @@ pub fn deliver(end: &mut End, segment: &[u8]) {
     end.handle(&fpdu);
 }
 
-/// Hands in a segment whose FPDU has a wrong CRC.
+/// Passes a segment whose FPDU has a wrong CRC to an end.
 pub fn deliver_damaged(end: &mut End, segment: &[u8]) {
     end.handle(&Fpdu {
         ulpdu: segment.to_vec(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Start-up frames built by hand, and each of the two roles in one call.
+//! Start-up frames built by hand, and each role in one call.
 
 use iwarp::mpa::{
     negotiate::{
@@ -87,7 +87,7 @@ pub fn depths(ird: u16, ord: u16) -> Depths {
     Depths { ird, ord }
 }
 
-/// Hands a Responder a complete Request.
+/// Passes a complete Request to a Responder.
 #[track_caller]
 pub fn request(config: Config, octets: &[u8]) -> Request {
     match Responder::new(config).handle_request(octets).unwrap() {
@@ -96,7 +96,7 @@ pub fn request(config: Config, octets: &[u8]) -> Request {
     }
 }
 
-/// Hands an Initiator a complete Reply.
+/// Passes a complete Reply to an Initiator.
 #[track_caller]
 pub fn reply(config: Config, wanted: Depths, octets: &[u8]) -> Reply {
     match Initiator::new(config, wanted).handle_reply(octets).unwrap() {
@@ -105,7 +105,7 @@ pub fn reply(config: Config, wanted: Depths, octets: &[u8]) -> Reply {
     }
 }
 
-/// Lets a Responder accept a complete Request.
+/// Has a Responder accept a complete Request.
 #[track_caller]
 pub fn accept(config: Config, wanted: Depths, octets: &[u8]) -> Accepted {
     let request = request(config, octets);

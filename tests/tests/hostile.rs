@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! One test per way to misbehave, expecting the exact Terminate: control octets, lengths, queues,
-//! numbers, order. What concerns memory is in hostile_memory.rs and hostile_reads.rs, atomics and
-//! Immediate Data in hostile_extensions.rs.
+//! numbers, order. Memory is in hostile_memory.rs and hostile_reads.rs, atomics and Immediate Data
+//! in hostile_extensions.rs.
 
 use iwarp::{
     ddp::Msn,

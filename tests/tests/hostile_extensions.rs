@@ -47,7 +47,7 @@ fn fetch_add(msn: u32, stag: u32, to: u64) -> Vec<u8> {
     Untagged::whole(0xa, 1, msn).octets(&header)
 }
 
-/// Asserts that a request is refused and leaves the memory alone.
+/// Asserts that a request is refused and leaves the memory unchanged.
 #[track_caller]
 fn refuses_atomic(end: End, segment: &[u8], code: (u8, u8, u8)) {
     let mut end = refuses(end, segment, code);
@@ -305,7 +305,7 @@ fn rejects_requests_beyond_the_inbound_depth() {
     refuses(end, &fetch_add(3, MEMORY.0, MEMORY.1), (1, 2, 2));
 }
 
-// Answers to our own Atomics.
+// Answers to Atomics of this end.
 
 /// Returns an end that has sent a FetchAdd with identifier 7.
 fn adding() -> End {

@@ -244,7 +244,7 @@ fn writes_land_where_they_say_and_nowhere_else() {
     assert_eq!(end.region(MEMORY.0).memory, expected);
 }
 
-/// Asserts that a Write is refused and leaves the memory alone.
+/// Asserts that a Write is refused and leaves the memory unchanged.
 #[track_caller]
 fn refuses_write(end: End, segment: &[u8], code: (u8, u8, u8)) {
     let before = end.region(MEMORY.0).memory.clone();

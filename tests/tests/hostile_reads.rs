@@ -195,7 +195,7 @@ fn rejects_read_requests_in_several_segments() {
     refuses_read(end(), &segment, (0, 2, 7));
 }
 
-// Answers to our own Reads.
+// Answers to Reads of this end.
 
 const SINK: (u32, u64) = (0x0009_0001, 0x8000);
 

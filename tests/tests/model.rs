@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Parts with state or arithmetic, compared with an oracle that is too simple to be wrong.
+//! Parts with state or arithmetic, each compared with a simple oracle.
 
 use std::collections::VecDeque;
 

@@ -243,7 +243,7 @@ fn a_request_says_whether_either_end_may_send_first() {
     let asks = |octets: &[u8]| request(config(), octets).is_peer_to_peer();
     assert!(asks(&enhanced(REQUEST, C, FIRST | 4, OPEN | 4, &[])));
     assert!(!asks(&enhanced(REQUEST, C, 4, 4, &[])));
-    // The kinds of first message mean nothing without the bit, which only enhanced data has.
+    // The kinds of first message are ignored without the bit, which only enhanced data has.
     assert!(!asks(&enhanced(REQUEST, C, 4, SECOND | 4, &[])));
     assert!(!asks(&frame(REQUEST, C, 1, &[])));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two queue pairs that call each other, in every possible order of events.
+//! Two queue pairs that connect to each other, in every possible order of events.
 //!
 //! A model of the driver's use of [`Pair::judge_connect`]. Each end has one connection at a time
-//! and may call a few times. Messages of one connection and direction arrive in order, and
+//! and may connect a few times. Messages of one connection and direction arrive in order, and
 //! otherwise at any time. All reachable states are visited.
 
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ struct Connection {
     caller: usize,
     /// The caller's TCP connection is established.
     up: bool,
-    /// The messages under way to each end, in order.
+    /// The messages sent to each end that have not arrived, in order.
     to: [Vec<Message>; 2],
     /// Whether each end's socket is closed.
     closed: [bool; 2],

@@ -402,7 +402,7 @@ fn enhanced_reject_carries_private_data(b: &mut Bench<'_>) -> Outcome {
     wire.ends(End::Graceful)
 }
 
-/// iw_cm can carry 255 octets of private data: the device hands up so many, and more do not make
+/// iw_cm can carry 255 octets of private data: the device reports that many, and more do not make
 /// the connection fail.
 fn private_data(b: &mut Bench<'_>, request: &Start) -> Outcome {
     let mut wire = b.open()?;

@@ -210,7 +210,7 @@ fn terminate_while_reads_are_unanswered(b: &mut Bench<'_>) -> Outcome {
     wire.get()?;
     wire.send(&[Code(0, 0, 0).alone()])?;
     b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
-    // Segments under way may still come, but no new message.
+    // Segments that were sent before may still arrive, but no new message.
     let mut responses = 0;
     while let Ok(got) = wire.get() {
         responses += usize::from(got.is_last());

@@ -80,7 +80,7 @@ pub(super) fn cases() -> Vec<Case> {
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    /// Makes it for a connection, with the next number of its queue.
+    /// Makes the message for a connection, with the next number of its queue.
     make: fn(&Bench<'_>, &mut Wire) -> Segment,
     arrived: fn(&mut Bench<'_>, &mut Wire) -> Outcome,
 }
@@ -152,7 +152,7 @@ const KINDS: [Kind; 9] = [
 ];
 
 impl Kind {
-    /// Returns whether a connection can have only one of it.
+    /// Returns whether a connection can carry only one of this kind.
     fn is_final(&self) -> bool {
         self.name == "terminate"
     }
@@ -178,7 +178,7 @@ fn added(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     Ok(())
 }
 
-/// Sends it cut at each octet; checks that the connection goes on.
+/// Sends the message cut at each octet; checks that the connection goes on.
 fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     let mut wire = b.connect()?;
     let mut cut = 1;
@@ -197,7 +197,7 @@ fn in_two_pieces(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     }
 }
 
-/// Sends it cut in each field, then closes.
+/// Sends the message cut in each field, then closes.
 fn cut_off_by_the_end(b: &mut Bench<'_>, kind: Kind) -> Outcome {
     b.clean()?;
     let len = (kind.make)(b, &mut b.connect()?).fpdu().len();
