@@ -3,8 +3,8 @@
 //! The state machine of a queue pair: where each event leads, and what the driver does for it.
 //!
 //! Only this module decides transitions. A [`Lifecycle`] fits into 32 bits, so that the driver can
-//! publish it atomically: it reads the word, asks [`Lifecycle::on`] for the next state, and
-//! stores that by compare-exchange. The caller whose store succeeds carries out the [`Actions`].
+//! publish it atomically: it reads the word, asks [`Lifecycle::on`] for the next state, and stores
+//! that by compare-exchange. The caller whose store succeeds carries out the [`Actions`].
 //!
 //! A queue pair goes through its [`QpPhase`]s in one direction only, until it is reset:
 //!
@@ -296,9 +296,9 @@ use Step::{
 pub struct Lifecycle {
     phase: QpPhase,
     requested: Requested,
-    /// The consumer gave a destination: there is no connection manager.
+    /// The consumer gave a destination, so that no connection manager takes part.
     by_path: bool,
-    /// The initiator's first FPDU has come, or need not be waited for (MPA-9).
+    /// The initiator's first FPDU has arrived, or sending need not wait for it (MPA-9).
     may_send: bool,
     /// The peer has ended its half of a stream without connection manager.
     peer_closed: bool,

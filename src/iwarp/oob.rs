@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Out-of-band connect: two queue pairs that know each other's numbers find each other over TCP.
+//! Out-of-band connect: two queue pairs that know each other's numbers connect over TCP.
 //!
 //! Programs of other RDMA networks exchange GID, queue pair number and PSN over a channel of their
 //! own and set them in their queue pairs, without a connection manager. An iWARP queue pair needs a
@@ -189,7 +189,7 @@ pub enum Speaker {
     Responder,
 }
 
-/// One of the two ends.
+/// The address of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpAddr {
     /// Its GID: an IP address, IPv4-mapped for IPv4.
@@ -207,7 +207,7 @@ pub struct AddrPair {
     pub remote: [u8; 16],
 }
 
-/// What the consumer has told a queue pair about the connection.
+/// What the consumer has set for the connection of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// This end.
@@ -342,7 +342,7 @@ pub struct WrongGuesses {
 }
 
 impl WrongGuesses {
-    /// How many are compared in a window.
+    /// How many wrong PSNs are compared in a window.
     pub const MAX: u8 = 4;
     /// Length of a window in milliseconds. To try 2^24 numbers takes 24 days.
     pub const WINDOW: u64 = 500;

@@ -178,7 +178,7 @@ impl Opcode {
     }
 }
 
-/// What a Send carries besides its payload, in the Invalidate STag field.
+/// What a Send carries in the Invalidate STag field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendExtra {
     /// Nothing.
@@ -267,7 +267,7 @@ impl ReadRequest {
         octets
     }
 
-    /// Returns the request as it stands after `sent` octets of its Response have gone out
+    /// Returns the request as it stands after `sent` octets of its Response were sent
     /// (RFC 5040, section 4.8; RDMAP-47).
     #[inline]
     #[must_use]

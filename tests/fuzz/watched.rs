@@ -3,7 +3,7 @@
 //! An end of a stream, checked against its promises.
 //!
 //! * The receiver judges as [`Oracle`] does.
-//! * Memory changes only where a segment says so and is allowed to.
+//! * Memory changes only where a segment writes and may write.
 //! * A Send is delivered once, whole, into a posted buffer.
 //! * A fault is final, and becomes a Terminate that the peer understands.
 //! * All of this holds however the stream is cut.

@@ -23,7 +23,7 @@ use crate::source::Source;
 /// A request of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// A Read of so many octets to a sink.
+    /// A Read to a sink.
     Read {
         /// STag and tagged offset of the sink.
         sink: (u32, u64),

@@ -38,7 +38,7 @@ pub(super) fn beside_the_sink(b: &mut Bench<'_>, size: usize) -> Outcome {
     b.ram_is_clean(SINK_AT + size, 1000)
 }
 
-/// Checks that a Send goes out while the device waits for this answer of `size` octets, and that it
+/// Checks that a Send is sent while the device waits for this answer of `size` octets, and that it
 /// completes behind the request.
 pub(super) fn send_completes_behind(
     b: &mut Bench<'_>,

@@ -276,7 +276,7 @@ fn reserved_flags_of_a_reply(b: &mut Bench<'_>) -> Outcome {
     carries_data(b, &Start::reply(1, &[]).plus_flags(0x0f))
 }
 
-/// Checks that the program is told that the peer rejected: the only failure reported as such.
+/// Checks that the program sees the peer's rejection, the only failure that is reported as one.
 fn rejected(b: &mut Bench<'_>, reply: &Start) -> Outcome {
     let (mut wire, _) = b.called()?;
     wire.put(&reply.clone().plus_flags(flag::REJECT).octets())?;
@@ -531,7 +531,7 @@ fn revision_1_by_setting(b: &mut Bench<'_>) -> Outcome {
     b.works(&mut wire)
 }
 
-/// A Reply answers the offer by a flag of its own; the Request's flag in a Reply means nothing.
+/// A Reply answers the offer by another flag; the Request's flag in a Reply is ignored.
 fn send_with_immediate_is_offered_by_setting(b: &mut Bench<'_>) -> Outcome {
     for (value, bits) in [(0, 2), (1, 0), (1, 1), (1, 3), (1, 2), (1, 14)] {
         b.setting("extensions", value)?;
