@@ -39,7 +39,7 @@ impl WorkItem<IDLE> for Qp {
 
     /// Context: process.
     fn run(this: Arc<Self>) {
-        this.idle_look.store(true, Relaxed);
+        this.idle_check.store(true, Relaxed);
         // The running transmit task does the check.
         this.transmit();
     }
@@ -48,7 +48,7 @@ impl WorkItem<IDLE> for Qp {
 impl Qp {
     /// Cancels the idle check, which refers to the queue pair. The transmit task schedules no
     /// other.
-    pub(super) fn end_idle_look(self: &Arc<Self>) {
+    pub(super) fn end_idle_check(self: &Arc<Self>) {
         cancel_delayed::<Self, IDLE>(self);
     }
 }

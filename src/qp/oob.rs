@@ -170,23 +170,23 @@ pub(crate) struct OobConnect {
 }
 
 /// The action that is due.
-enum Due {
+enum OobAction {
     Connect(OobConnect),
     GiveUp,
     Nothing,
 }
 
 impl OobSearch {
-    fn due(&mut self) -> Due {
+    fn next_action(&mut self) -> OobAction {
         let now = self.born.elapsed();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return Due::GiveUp;
+            return OobAction::GiveUp;
         }
         if !self.may_connect() || now < self.connect_at {
-            return Due::Nothing;
+            return OobAction::Nothing;
         }
         self.bond = Bond::Connecting;
-        Due::Connect(OobConnect {
+        OobAction::Connect(OobConnect {
             from: self.from,
             to: self.to,
             depths: self.depths,
@@ -199,7 +199,7 @@ impl OobSearch {
     }
 
     /// Returns when the next action may be due.
-    fn next_look(&self) -> Option<Delta> {
+    fn next_action_at(&self) -> Option<Delta> {
         let connect = self.may_connect().then_some(self.connect_at);
         match (connect, self.deadline) {
             (Some(connect), Some(deadline)) => Some(connect.min(deadline)),
@@ -208,7 +208,7 @@ impl OobSearch {
     }
 
     /// Handles the loss of the bound connection.
-    fn lose(&mut self) {
+    fn connection_lost(&mut self) {
         self.bond = Bond::Free;
         self.promised = None;
         self.connect_at = self.born.elapsed() + Delta::from_millis(self.pauses.next_pause().into());
@@ -225,7 +225,7 @@ impl WorkItem<OOB> for Qp {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.look_for_peer();
+        this.continue_search();
     }
 }
 
@@ -355,7 +355,7 @@ impl Qp {
 
     /// Handles the first work request posted in RTS without a peer: starts the time limit and
     /// connects at once.
-    pub(crate) fn hurry_oob(self: &Arc<Self>) {
+    pub(crate) fn expedite_oob(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
             if oob.deadline.is_none() && oob.pair.send_psn.is_some() {
@@ -471,11 +471,11 @@ impl Qp {
     }
 
     /// Handles the loss of the bound connection before it became a stream.
-    pub(crate) fn lose_oob(self: &Arc<Self>) {
+    pub(crate) fn oob_connection_lost(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
             if oob.bond != Bond::Free && self.conn().is_none() {
-                oob.lose();
+                oob.connection_lost();
                 self.arm(oob);
             }
         }
@@ -491,25 +491,25 @@ impl Qp {
 
 // Called by the timer.
 impl Qp {
-    fn look_for_peer(self: &Arc<Self>) {
-        let due = match &mut *self.oob.lock() {
+    fn continue_search(self: &Arc<Self>) {
+        let action = match &mut *self.oob.lock() {
             Some(oob) => {
-                let due = oob.due();
+                let action = oob.next_action();
                 self.arm(oob);
-                due
+                action
             }
-            None if self.lifecycle().has_lost_peer() => Due::GiveUp,
-            None => Due::Nothing,
+            None if self.lifecycle().has_lost_peer() => OobAction::GiveUp,
+            None => OobAction::Nothing,
         };
-        match due {
-            Due::Connect(connect) => {
+        match action {
+            OobAction::Connect(connect) => {
                 if let Err(error) = self.connector.as_arc_borrow().connect(self, &connect) {
                     pr_debug!("attempt of queue pair {}: {:?}\n", self.number, error);
-                    self.lose_oob();
+                    self.oob_connection_lost();
                 }
             }
-            Due::GiveUp => self.give_up_oob(),
-            Due::Nothing => {}
+            OobAction::GiveUp => self.give_up_oob(),
+            OobAction::Nothing => {}
         }
     }
 
@@ -537,16 +537,16 @@ impl Qp {
     /// Sets the timer to the next action.
     fn arm(self: &Arc<Self>, oob: &OobSearch) {
         cancel_delayed::<Self, OOB>(self);
-        let Some(at) = oob.next_look() else {
+        let Some(at) = oob.next_action_at() else {
             return;
         };
         let millis = (at - oob.born.elapsed()).as_millis_ceil().clamp(0, 1 << 20);
         // CAST: just clamped.
-        self.look_after(millis as u32);
+        self.set_oob_timer(millis as u32);
     }
 
     /// Sets the timer, unless it is set already.
-    pub(super) fn look_after(self: &Arc<Self>, millis: u32) {
+    pub(super) fn set_oob_timer(self: &Arc<Self>, millis: u32) {
         let delay = msecs_to_jiffies(millis);
         // On failure it is set already or about to run.
         let _ = enqueue_delayed::<Self, OOB>(self.clone(), delay);
@@ -630,14 +630,14 @@ mod tests {
         };
         let mask = QpAttrMask::STATE.union(FOR_RTS);
         let changed = Qp::modify(qp.as_arc_borrow(), &attr, mask);
-        let due = (*qp.oob.lock()).as_mut().map(|oob| {
+        let action = (*qp.oob.lock()).as_mut().map(|oob| {
             oob.bond = Bond::Free;
-            oob.due()
+            oob.next_action()
         });
         Qp::destroy(qp);
         changed?;
-        match due {
-            Some(Due::Connect(connect)) => Ok(connect.depths.ord),
+        match action {
+            Some(OobAction::Connect(connect)) => Ok(connect.depths.ord),
             _ => Err(EINVAL),
         }
     }

@@ -65,7 +65,7 @@ impl Qp {
             }
         };
         if dropped.is_some() {
-            self.lose_oob();
+            self.oob_connection_lost();
         }
     }
 

@@ -122,7 +122,7 @@ impl StreamOwner for Qp {
         }
     }
 
-    fn look_later(self: &Arc<Self>) {
+    fn schedule_idle_check(self: &Arc<Self>) {
         // It fails only if a check is scheduled already.
         let delay = msecs_to_jiffies(idle::PERIOD_MILLIS);
         let _ = enqueue_delayed::<Self, IDLE>(self.clone(), delay);
@@ -130,7 +130,7 @@ impl StreamOwner for Qp {
 
     fn time_out_closed_peer(self: &Arc<Self>) {
         if let Some(millis) = self.retry_timeout() {
-            self.look_after(millis);
+            self.set_oob_timer(millis);
             // A task that ends the stream or destroys the queue pair may have cancelled the timer
             // before it was set here. Both change the phase first, and setting the timer is a full
             // barrier: either they cancel it, or this load sees the phase.
@@ -250,7 +250,7 @@ impl Qp {
             }
             QpPhase::Waiting => {
                 if self.sq.has_posted() {
-                    self.hurry_oob();
+                    self.expedite_oob();
                 }
                 Next::Done
             }

@@ -148,7 +148,7 @@ impl Qp {
                             terminate: None,
                             tx: None,
                         }),
-                        idle_look: Atomic::new(false),
+                        idle_check: Atomic::new(false),
                         _sender: NextCacheLine,
                         sq <- sq,
                         tx: SerialTask::new(Tx::default()),
@@ -366,7 +366,7 @@ impl Qp {
             conn.as_arc_borrow().detach_qp();
         }
         self.transmit_until_idle(|| ());
-        self.end_idle_look();
+        self.end_idle_check();
         self.each_cq(|cq| cq.forget(self.link.id()));
         self.device.qps.remove(self.number);
     }

@@ -127,7 +127,7 @@ pub(crate) struct QpShared {
     #[pin]
     pub(crate) inner: SpinLockIrq<QpInner>,
     /// Requests an idle check from the transmit task.
-    pub(crate) idle_look: Atomic<bool>,
+    pub(crate) idle_check: Atomic<bool>,
     // Written for each message that is sent.
     pub(crate) _sender: NextCacheLine,
     #[pin]
@@ -178,7 +178,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Schedules an idle check by the transmit task.
     ///
     /// Context: any but hard interrupt; the running transmit task, with a stream that may send.
-    fn look_later(self: &Arc<Self>);
+    fn schedule_idle_check(self: &Arc<Self>);
 
     /// Starts the time limit of what is posted for a peer that has closed its half.
     ///
@@ -359,12 +359,12 @@ impl QpShared {
 
     /// Returns whether an idle check is due, and clears the request.
     #[inline]
-    pub(crate) fn is_to_look(&self) -> bool {
+    pub(crate) fn is_idle_check_due(&self) -> bool {
         // Only the transmit task clears it.
-        if !self.idle_look.load(Relaxed) {
+        if !self.idle_check.load(Relaxed) {
             return false;
         }
-        self.idle_look.store(false, Relaxed);
+        self.idle_check.store(false, Relaxed);
         true
     }
 }

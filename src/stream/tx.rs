@@ -134,7 +134,7 @@ pub(crate) struct TxStream {
     /// The ready-to-receive message to send first.
     rtr: Option<Rtr>,
     /// `appended` when the pending idle check was scheduled, if one is pending.
-    looked_at: Option<u64>,
+    idle_checked_at: Option<u64>,
     /// Which side goes first when both the peer and the consumer have requests.
     turn: Turn,
     context: TxContext,
@@ -256,7 +256,7 @@ impl TxStream {
             wr: SendWr::default(),
             held: None,
             rtr: params.send_rtr,
-            looked_at: None,
+            idle_checked_at: None,
             turn: Turn::Responses,
             context: TxContext {
                 extensions,
@@ -330,7 +330,7 @@ impl TxStream {
             let room_again = full && !qp.sq.is_full();
             if filled == Err(Pause::Drained) && self.batch.is_empty() && !room_again {
                 if self.batch.has_spare() {
-                    self.look_for_idleness(qp);
+                    self.check_idle(qp);
                 }
                 let done = || self.current.is_none() && qp.sq.is_idle() && !qp.inbound_reads.owes();
                 if phase == QpPhase::Closing && done() {
@@ -343,18 +343,18 @@ impl TxStream {
     }
 
     /// Frees spare memory if the stream is idle; else schedules another check.
-    fn look_for_idleness(&mut self, qp: &Arc<impl StreamOwner>) {
-        match self.looked_at {
-            Some(_) if !qp.is_to_look() => return,
+    fn check_idle(&mut self, qp: &Arc<impl StreamOwner>) {
+        match self.idle_checked_at {
+            Some(_) if !qp.is_idle_check_due() => return,
             Some(before) if before == self.appended => {
                 self.batch.give_back();
-                self.looked_at = None;
+                self.idle_checked_at = None;
                 return;
             }
             Some(_) | None => {}
         }
-        self.looked_at = Some(self.appended);
-        qp.look_later();
+        self.idle_checked_at = Some(self.appended);
+        qp.schedule_idle_check();
     }
 
     /// Accounts for `octets` that TCP has accepted, and completes the requests that end in them.

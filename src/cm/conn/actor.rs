@@ -69,7 +69,7 @@ use kernel_ext::{
 
 use super::{
     frames::{
-        look,
+        readable,
         Inbox,
         Outbox,
         Readable, //
@@ -77,9 +77,9 @@ use super::{
     is_wanted,
     requests::Asked,
     responder::{
+        AfterReply, //
         HalfOpen,
         Question,
-        Then, //
     },
     stream::{
         Closing,
@@ -105,7 +105,7 @@ pub(in crate::cm) struct Actor {
     /// When the phase times out.
     deadline: Option<Delta>,
     /// When to step again before the deadline.
-    look: Option<Delta>,
+    recheck_at: Option<Delta>,
     /// When the armed timer expires.
     armed: Option<Delta>,
 }
@@ -144,7 +144,7 @@ pub(in crate::cm) enum ConnPhase {
     /// Responder: awaits the consumer's answer.
     Asked(Question),
     /// Responder: sends the Reply.
-    Replying { out: Outbox, then: Then },
+    Replying { out: Outbox, then: AfterReply },
     /// Responder without a connection manager: awaits the first octets of the stream.
     Expecting(KBox<StreamParams>),
     /// The stream belongs to the queue pair.
@@ -177,7 +177,7 @@ impl Actor {
             #[cfg(CONFIG_KUNIT = "y")]
             ahead: Delta::ZERO,
             deadline: None,
-            look: None,
+            recheck_at: None,
             armed: None,
         }
     }
@@ -185,35 +185,35 @@ impl Actor {
     /// Sets the time limit of the phase that begins.
     pub(in crate::cm) fn limit(&mut self, millis: u32) {
         self.deadline = Some(self.after(millis));
-        self.look = None;
+        self.recheck_at = None;
     }
 
     /// Removes the time limit of the phase that begins.
     pub(in crate::cm) fn no_limit(&mut self) {
         self.deadline = None;
-        self.look = None;
+        self.recheck_at = None;
     }
 
     /// Requests another step after a delay.
-    pub(in crate::cm) fn look_again(&mut self, millis: u32) {
-        self.look = Some(self.after(millis));
+    pub(in crate::cm) fn recheck_after(&mut self, millis: u32) {
+        self.recheck_at = Some(self.after(millis));
     }
 
     /// Requests another step after a pause, unless one is requested already. Doubles the pause, up
     /// to `longest`, so that a long wait costs few steps.
-    pub(in crate::cm) fn look_later(&mut self, pause: &mut u32, longest: u32) {
-        if self.look.is_some_and(|at| self.now() < at) {
+    pub(in crate::cm) fn recheck_with_backoff(&mut self, pause: &mut u32, longest: u32) {
+        if self.recheck_at.is_some_and(|at| self.now() < at) {
             return;
         }
-        self.look_again(*pause);
+        self.recheck_after(*pause);
         *pause = pause.saturating_mul(2).min(longest);
     }
 
     /// Returns whether the requested step is due; clears the request if so.
-    pub(in crate::cm) fn is_look_due(&mut self) -> bool {
-        let due = self.look.is_some_and(|at| self.now() >= at);
+    pub(in crate::cm) fn is_recheck_due(&mut self) -> bool {
+        let due = self.recheck_at.is_some_and(|at| self.now() >= at);
         if due {
-            self.look = None;
+            self.recheck_at = None;
         }
         due
     }
@@ -300,8 +300,8 @@ impl Conn {
 
     /// Sets the timer to the earlier of deadline and requested step.
     fn set_timer(self: &Arc<Self>, actor: &mut Actor) {
-        let wanted = match (actor.deadline, actor.look) {
-            (Some(deadline), Some(look)) => Some(deadline.min(look)),
+        let wanted = match (actor.deadline, actor.recheck_at) {
+            (Some(deadline), Some(recheck)) => Some(deadline.min(recheck)),
             (one, other) => one.or(other),
         };
         if self.timer_expired.xchg(false, Full) {
@@ -344,7 +344,7 @@ impl Conn {
     /// Returns whether the peer is still connected and silent, as a Responder must be after its
     /// Reply, and an Initiator between its Request and the Reply (MPA-7).
     pub(in crate::cm) fn is_quiet(&self) -> bool {
-        match look(&self.socket) {
+        match readable(&self.socket) {
             Ok(Readable::Nothing) => true,
             Ok(Readable::Octets) => {
                 self.misbehaved(StartError::Excess);

@@ -81,7 +81,7 @@ impl Inbox {
 }
 
 /// Peeks whether octets are available.
-pub(in crate::cm) fn look(socket: &Socket) -> Result<Readable> {
+pub(in crate::cm) fn readable(socket: &Socket) -> Result<Readable> {
     match socket.peek(&mut [0]) {
         Ok(0) => Ok(Readable::End),
         Ok(_) => Ok(Readable::Octets),

@@ -134,7 +134,7 @@ impl Question {
 }
 
 /// What follows a Reply.
-pub(in crate::cm) enum Then {
+pub(in crate::cm) enum AfterReply {
     /// The queue pair gets the stream.
     Open {
         ird: u16,
@@ -177,7 +177,7 @@ impl Conn {
         };
         let mut actor = Actor::new(phase);
         actor.limit(limit::REQUEST);
-        actor.look_again(chance);
+        actor.recheck_after(chance);
         let conn = Self::new(device.clone(), socket, actor)?;
         conn.kick();
         Ok(conn.entry.number())
@@ -217,7 +217,7 @@ impl Conn {
                         self.device().stats.mpa_timeouts.inc();
                         return self.reset(actor);
                     }
-                    if actor.is_look_due() {
+                    if actor.is_recheck_due() {
                         entry.listener.call_next();
                     }
                     return NextStep::Wait(ConnPhase::Waiting {
@@ -244,7 +244,7 @@ impl Conn {
             return self.reset(actor);
         }
         if let Consumer::Oob = entry.listener.consumer() {
-            return self.meet(actor, &asked, &inbox);
+            return self.answer_oob(actor, &asked, &inbox);
         }
         let invited = if entry.listener.may_ask(entry.key) {
             self.invite(&entry.listener, &inbox, &asked)
@@ -266,7 +266,7 @@ impl Conn {
             Err(error) if error == ENOMEM => {
                 // The consumer has not yet taken the requests before this one.
                 let is_next = entry.listener.is_next(entry.key);
-                actor.look_again(if is_next {
+                actor.recheck_after(if is_next {
                     limit::RETRY
                 } else {
                     limit::RETRY_BEHIND
@@ -371,7 +371,7 @@ impl Conn {
                 actor.limit(limit::READY);
                 NextStep::Again(ConnPhase::Replying {
                     out: Outbox::new(frame),
-                    then: Then::Refuse,
+                    then: AfterReply::Refuse,
                 })
             }
             None => self.reset(actor),
@@ -403,7 +403,7 @@ impl Conn {
         actor.limit(limit::READY);
         NextStep::Again(ConnPhase::Replying {
             out: Outbox::new(reply),
-            then: Then::Open {
+            then: AfterReply::Open {
                 ird: rules.depths.ird,
                 ord: rules.depths.ord,
                 rtr,
@@ -415,27 +415,27 @@ impl Conn {
         self: &Arc<Self>,
         actor: &mut Actor,
         mut out: Outbox,
-        then: Then,
+        then: AfterReply,
     ) -> NextStep {
         let sent = out.flush(&self.socket);
         let late = matches!(sent, Ok(Sent::Part)) && actor.is_overdue();
         match then {
-            Then::Refuse => match sent {
+            AfterReply::Refuse => match sent {
                 Ok(Sent::All) => self.linger(actor),
                 Ok(Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
                     NextStep::Wait(ConnPhase::Replying { out, then })
                 }
                 Ok(Sent::Part) | Err(_) => self.reset(actor),
             },
-            Then::Expect(params) => match sent {
+            AfterReply::Expect(params) => match sent {
                 Ok(Sent::All) => NextStep::Again(ConnPhase::Expecting(params)),
                 Ok(Sent::Part) if !late && !self.is_stopped() => {
-                    let then = Then::Expect(params);
+                    let then = AfterReply::Expect(params);
                     NextStep::Wait(ConnPhase::Replying { out, then })
                 }
                 Ok(Sent::Part) | Err(_) => self.fail(actor, ECONNRESET),
             },
-            Then::Open { ird, ord, rtr } => match sent {
+            AfterReply::Open { ird, ord, rtr } => match sent {
                 Ok(Sent::All) => {
                     self.device().stats.established.inc();
                     self.enter_stream();

@@ -200,7 +200,7 @@ impl CloseProgress {
             *self = now;
             actor.limit(limit::DELIVERY);
         }
-        actor.look_again(limit::DELIVERY_LOOK);
+        actor.recheck_after(limit::DELIVERY_RECHECK);
         actor.is_overdue()
     }
 }
@@ -239,11 +239,11 @@ mod limit {
     pub(in crate::cm) const OWED_RENEWALS: u32 = 39;
     /// The first and the longest delay between checks of what is owed; the delay doubles each time.
     pub(in crate::cm) const OWED_LOOK: u32 = 4;
-    pub(in crate::cm) const OWED_LOOK_MAX: u32 = 1_024;
+    pub(in crate::cm) const OWED_RECHECK_MAX: u32 = 1_024;
     /// For any octets to be acknowledged, the FIN last; before the FIN also for answers.
     pub(in crate::cm) const DELIVERY: u32 = 20_000;
     /// Delay between checks for such progress, before the FIN.
-    pub(in crate::cm) const DELIVERY_LOOK: u32 = 5_000;
+    pub(in crate::cm) const DELIVERY_RECHECK: u32 = 5_000;
     /// How often `DELIVERY` restarts once the queue pair is detached: 200 seconds in all.
     pub(in crate::cm) const LINGER_RENEWALS: u32 = 9;
     /// For the peer's FIN after ours was acknowledged.
@@ -331,7 +331,7 @@ impl Conn {
         let owes = self.qp().is_some_and(|qp| qp.owes());
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
         if owes && !stopped && !half.ack_deadline.is_stuck(self, actor, limit::OWED) {
-            actor.look_later(&mut half.pause, limit::OWED_LOOK_MAX);
+            actor.recheck_with_backoff(&mut half.pause, limit::OWED_RECHECK_MAX);
             return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
         if half.lingers && !stopped && self.qp().is_some_and(|qp| qp.is_content()) {

@@ -24,7 +24,7 @@ use crate::cm::conn::{
         NextStep, //
     },
     frames::{
-        look,
+        readable,
         Inbox,
         Outbox,
         Readable, //
@@ -32,7 +32,7 @@ use crate::cm::conn::{
     requests::Asked,
     responder::{
         limit,
-        Then, //
+        AfterReply, //
     },
     stream::Open,
     Conn, //
@@ -41,7 +41,7 @@ use crate::cm::conn::{
 use crate::stream::connection::StreamParams;
 impl Conn {
     /// Finds the queue pair that a complete Request names, and accepts for it.
-    pub(in crate::cm) fn meet(
+    pub(in crate::cm) fn answer_oob(
         self: &Arc<Self>,
         actor: &mut Actor,
         asked: &Asked,
@@ -53,7 +53,7 @@ impl Conn {
                 actor.limit(limit::READY);
                 NextStep::Again(ConnPhase::Replying {
                     out,
-                    then: Then::Expect(params),
+                    then: AfterReply::Expect(params),
                 })
             }
             Err(error) => {
@@ -103,7 +103,7 @@ impl Conn {
         if self.is_stopped() {
             return self.fail(actor, ECONNRESET);
         }
-        match look(&self.socket) {
+        match readable(&self.socket) {
             Ok(Readable::Octets) => {
                 let Some(qp) = self.qp() else {
                     return self.fail(actor, ECONNRESET);
