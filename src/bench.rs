@@ -58,7 +58,6 @@ use crate::{
     device::{
         context::Pd,
         queues::Queues,
-        registry::DeviceRef,
         settings::{
             MpaRevision,
             Settings, //
@@ -71,7 +70,8 @@ use crate::{
     queue::{
         cq::Cq,
         srq::Srq, //
-    }, //
+    },
+    registry::DeviceRef, //
 };
 
 /// A completion whose fields all differ, so that a test sees which of them is where.

@@ -62,7 +62,6 @@ use crate::{
             PagingQueue,
             Queues, //
         },
-        registry::DeviceRef,
         settings::Settings,
         stats::Stats, //
     },
@@ -70,13 +69,13 @@ use crate::{
         mr::Region,
         stag, //
     },
-    qp::Qp, //
+    qp::Qp,
+    registry::DeviceRef, //
 };
 
 pub(crate) mod context;
 pub(crate) mod gid;
 pub(crate) mod queues;
-pub(crate) mod registry;
 pub(crate) mod settings;
 pub(crate) mod stats;
 

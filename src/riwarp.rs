@@ -4,6 +4,7 @@
 //!
 //! The modules of the driver, from top to bottom:
 //!
+//! * [`registry`]: all devices, one per interface: how they are made and removed;
 //! * [`verbs`]: the callbacks of `ib_core` for each kind of object;
 //! * [`cm`]: connections, listeners, and connections without `rdma_cm`;
 //! * [`qp`]: queue pairs;
@@ -12,8 +13,7 @@
 //! * [`queue`]: send, receive, completion and inbound read queues;
 //! * [`mem`]: memory regions and windows, STags, scatter/gather lists;
 //! * [`abi`]: work requests in the driver's own form, and in those of user space and the kernel;
-//! * [`device`]: devices and their registry, GID table, settings, counters, work queues and
-//!   protection domains.
+//! * [`device`]: a device, its GID table, settings, counters, work queues and protection domains.
 //!
 //! The protocol itself is in crate `iwarp`, all unsafe code in crate `kernel_ext`.
 
@@ -36,15 +36,13 @@ use crate::{
         ListenSockets,
         LISTEN_SOCKETS, //
     },
-    device::{
-        registry::{
-            Defaults,
-            Registry,
-            RxeLink,
-            SiwLink,
-            REGISTRY, //
-        },
-        settings::MpaRevision, //
+    device::settings::MpaRevision,
+    registry::{
+        Defaults,
+        Registry,
+        RxeLink,
+        SiwLink,
+        REGISTRY, //
     }, //
 };
 
@@ -57,6 +55,7 @@ mod mem;
 mod odp;
 mod qp;
 mod queue;
+mod registry;
 mod stream;
 mod verbs;
 

@@ -34,7 +34,6 @@ use kernel_ext::{
 use crate::{
     device::{
         gid::GID_TABLE_LEN,
-        registry::REGISTRY,
         Device,
         MAX_CQ,
         MAX_CQE,
@@ -50,7 +49,8 @@ use crate::{
         MAX_SRQ_WR,
         PORT, //
     },
-    mem::mr::MAX_FAST_REG_PAGES, //
+    mem::mr::MAX_FAST_REG_PAGES,
+    registry::REGISTRY, //
 };
 
 impl DeviceOps for Device {
