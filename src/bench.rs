@@ -58,6 +58,7 @@ use crate::{
     device::{
         context::Pd,
         queues::Queues,
+        refs::DeviceRef,
         settings::{
             MpaRevision,
             Settings, //
@@ -70,8 +71,7 @@ use crate::{
     queue::{
         cq::Cq,
         srq::Srq, //
-    },
-    registry::DeviceRef, //
+    }, //
 };
 
 /// A completion whose fields all differ, so that a test sees which of them is where.

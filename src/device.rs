@@ -62,6 +62,7 @@ use crate::{
             PagingQueue,
             Queues, //
         },
+        refs::DeviceRef,
         settings::Settings,
         stats::Stats, //
     },
@@ -69,13 +70,13 @@ use crate::{
         mr::Region,
         stag, //
     },
-    qp::Qp,
-    registry::DeviceRef, //
+    qp::Qp, //
 };
 
 pub(crate) mod context;
 pub(crate) mod gid;
 pub(crate) mod queues;
+pub(crate) mod refs;
 pub(crate) mod settings;
 pub(crate) mod stats;
 

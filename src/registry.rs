@@ -22,7 +22,6 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
-            Full,
             Release, //
         },
         Arc,
@@ -61,6 +60,10 @@ use crate::{
     device::{
         self,
         queues::Queues,
+        refs::{
+            DeviceRef,
+            DeviceRefs, //
+        },
         settings::{
             MpaRevision,
             Settings, //
@@ -426,60 +429,6 @@ impl NetnsExit for Riwarp {
     }
 }
 
-/// Counts the devices that exist in memory, plus one for the module.
-#[pin_data]
-struct DeviceRefs {
-    count: Atomic<i32>,
-    #[pin]
-    empty: Completion,
-}
-
-impl DeviceRefs {
-    fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                count: Atomic::new(1),
-                empty <- Completion::new(),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    fn put(&self) {
-        if self.count.fetch_sub(1, Full) == 1 {
-            self.empty.complete_all();
-        }
-    }
-
-    /// Drops the module's own count and waits for all others. Called once.
-    fn wait_empty(&self) {
-        self.put();
-        self.empty.wait_for_completion();
-    }
-}
-
-/// A reference that [`DeviceRefs`] counts.
-pub(crate) struct DeviceRef(Arc<DeviceRefs>);
-
-impl DeviceRef {
-    /// Makes a reference of a count of its own, for tests.
-    #[cfg(CONFIG_KUNIT = "y")]
-    pub(crate) fn single() -> Result<Self> {
-        Ok(Self(DeviceRefs::new()?))
-    }
-
-    fn new(refs: &Arc<DeviceRefs>) -> Self {
-        refs.count.fetch_add(1, Full);
-        Self(refs.clone())
-    }
-}
-
-impl Drop for DeviceRef {
-    fn drop(&mut self) {
-        self.0.put();
-    }
-}
-
 #[kernel::prelude::kunit_tests(riwarp_registry)]
 mod tests {
     use super::*;
@@ -493,21 +442,6 @@ mod tests {
         for name in [c"a", c"riw0", c"...", c".a", c"a.b", c"a b"] {
             assert!(is_file_name(name));
         }
-    }
-
-    #[test]
-    fn the_wait_ends_with_the_last_reference() -> Result {
-        let refs = DeviceRefs::new()?;
-        let first = DeviceRef::new(&refs);
-        let second = DeviceRef::new(&refs);
-        drop(first);
-        refs.put();
-        assert_eq!(refs.count.load(Acquire), 1);
-        drop(second);
-        assert_eq!(refs.count.load(Acquire), 0);
-        // Already complete, so this returns.
-        refs.empty.wait_for_completion();
-        Ok(())
     }
 
     #[test]

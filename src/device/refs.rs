@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The references that keep the module loaded while a device exists in memory.
+//!
+//! A [`Device`](super::Device) holds a [`DeviceRef`] and drops it last. Everything else of a device
+//! (its tables, connections, work items) refers to the [`Device`](super::Device), and so is gone
+//! when [`DeviceRefs::wait_empty`] returns.
+//!
+//! Context: any; the wait process.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        Arc,
+        Completion, //
+    }, //
+};
+
+/// Counts the devices that exist in memory, plus one for the module.
+#[pin_data]
+pub(crate) struct DeviceRefs {
+    count: Atomic<i32>,
+    #[pin]
+    empty: Completion,
+}
+
+impl DeviceRefs {
+    /// Makes the count, which is one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                count: Atomic::new(1),
+                empty <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn put(&self) {
+        if self.count.fetch_sub(1, Full) == 1 {
+            self.empty.complete_all();
+        }
+    }
+
+    /// Drops the module's own count and waits for all others. Called once.
+    pub(crate) fn wait_empty(&self) {
+        self.put();
+        self.empty.wait_for_completion();
+    }
+}
+
+/// A reference that [`DeviceRefs`] counts.
+pub(crate) struct DeviceRef(Arc<DeviceRefs>);
+
+impl DeviceRef {
+    /// Makes a reference of a count of its own, for tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn single() -> Result<Self> {
+        Ok(Self(DeviceRefs::new()?))
+    }
+
+    /// Counts one more device.
+    pub(crate) fn new(refs: &Arc<DeviceRefs>) -> Self {
+        refs.count.fetch_add(1, Full);
+        Self(refs.clone())
+    }
+}
+
+impl Drop for DeviceRef {
+    fn drop(&mut self) {
+        self.0.put();
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_device_refs)]
+mod tests {
+    use super::*;
+    use kernel::sync::atomic::Acquire;
+
+    #[test]
+    fn the_wait_ends_with_the_last_reference() -> Result {
+        let refs = DeviceRefs::new()?;
+        let first = DeviceRef::new(&refs);
+        let second = DeviceRef::new(&refs);
+        drop(first);
+        refs.put();
+        assert_eq!(refs.count.load(Acquire), 1);
+        drop(second);
+        assert_eq!(refs.count.load(Acquire), 0);
+        // Already complete, so this returns.
+        refs.empty.wait_for_completion();
+        Ok(())
+    }
+}
