@@ -8,22 +8,13 @@
 //! `srq`, `rq`), what a device offers (`device`), Immediate Data and receives posted without a call
 //! (`qp`).
 
-use kernel_ext::rdma::ops::Provider;
+use crate::device::Abi;
 
 pub(crate) mod kernel;
 pub(crate) mod rxe;
 pub(crate) mod siw;
 pub(crate) mod user;
 pub(crate) mod wr;
-
-/// The library that serves the processes of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Abi {
-    /// librxe: all operations; each post is a system call.
-    Rxe,
-    /// libsiw: Send, Write and Read.
-    Siw,
-}
 
 /// What a device tells of the sizes of its queues.
 pub(crate) struct Limits {
@@ -34,14 +25,6 @@ pub(crate) struct Limits {
 }
 
 impl Abi {
-    /// What `ib_core` has to know.
-    pub(crate) fn provider(self) -> Provider {
-        match self {
-            Self::Rxe => Provider::Rxe,
-            Self::Siw => Provider::Siw,
-        }
-    }
-
     /// What the library can do, which holds for kernel consumers too.
     pub(crate) fn limits(self) -> Limits {
         // CAST: small constants.
@@ -54,14 +37,6 @@ impl Abi {
                 sge: siw::MAX_SGE as u32,
                 inline: siw::MAX_INLINE as u32,
             },
-        }
-    }
-
-    /// Whether the library can post atomic operations and Immediate Data, and tell of the latter.
-    pub(crate) fn has_extensions(self) -> bool {
-        match self {
-            Self::Rxe => true,
-            Self::Siw => false,
         }
     }
 }

@@ -50,10 +50,7 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::{
-        wr::Completion,
-        Abi, //
-    },
+    abi::wr::Completion,
     cm::oob::ports::HeldPorts,
     device::{
         context::Pd,
@@ -63,6 +60,7 @@ use crate::{
             MpaRevision,
             Settings, //
         },
+        Abi,
         Device,
         Guid,
         Parts, //

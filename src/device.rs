@@ -39,6 +39,7 @@ use kernel_ext::{
     },
     rdma::{
         device::DeviceLink,
+        ops::Provider,
         types::{
             Gid,
             PortEvent, //
@@ -47,7 +48,6 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::Abi,
     cm::{
         conn::Conns,
         oob::{
@@ -107,6 +107,34 @@ pub(crate) const MAX_ORD: u32 = 128;
 /// Maximum elements in the sink of an RDMA Read: the request names one buffer (RFC 5040, section
 /// 4.4).
 pub(crate) const MAX_READ_SGE: u32 = 1;
+
+/// The library that serves the processes of a device. The link type chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abi {
+    /// librxe: all operations; each post is a system call.
+    Rxe,
+    /// libsiw: Send, Write and Read.
+    Siw,
+}
+
+impl Abi {
+    /// Returns the library as `ib_core` knows it.
+    pub(crate) fn provider(self) -> Provider {
+        match self {
+            Self::Rxe => Provider::Rxe,
+            Self::Siw => Provider::Siw,
+        }
+    }
+
+    /// Returns whether the library can post atomic operations and Immediate Data, and report the
+    /// latter.
+    pub(crate) fn has_extensions(self) -> bool {
+        match self {
+            Self::Rxe => true,
+            Self::Siw => false,
+        }
+    }
+}
 
 /// A kind of object of which a device has a limited number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

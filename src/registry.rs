@@ -55,7 +55,6 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::Abi,
     cm::oob::ports::HeldPorts,
     device::{
         self,
@@ -68,6 +67,7 @@ use crate::{
             MpaRevision,
             Settings, //
         },
+        Abi,
         Device,
         Guid,
         Parts, //

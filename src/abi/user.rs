@@ -26,14 +26,16 @@ use super::{
         self,
         MmapInfo, //
     },
-    siw,
-    Abi, //
+    siw, //
 };
-use crate::abi::wr::{
-    BadWr,
-    Completion,
-    RecvWr,
-    SendWr, //
+use crate::{
+    abi::wr::{
+        BadWr,
+        Completion,
+        RecvWr,
+        SendWr, //
+    },
+    device::Abi, //
 };
 
 /// The sizes of a ring.

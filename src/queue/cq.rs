@@ -46,10 +46,10 @@ use crate::{
         rxe,
         siw,
         user::CqRing,
-        wr::Completion,
-        Abi, //
+        wr::Completion, //
     },
     device::{
+        Abi,
         Device,
         Reservation,
         Resource, //

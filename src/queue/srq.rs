@@ -32,10 +32,12 @@ use crate::{
         wr::{
             BadWr,
             RecvWr, //
-        },
-        Abi, //
+        }, //
     },
-    device::Reservation,
+    device::{
+        Abi,
+        Reservation, //
+    },
     queue::rq::RecvQueue, //
 };
 
