@@ -8,7 +8,10 @@
 //! `srq`, `rq`), what a device offers (`device`), Immediate Data and receives posted without a call
 //! (`qp`).
 
-use crate::device::Abi;
+use crate::{
+    device::Abi,
+    mem::payload, //
+};
 
 pub(crate) mod kernel;
 pub(crate) mod rxe;
@@ -30,8 +33,8 @@ impl Abi {
         // CAST: small constants.
         match self {
             Self::Rxe => Limits {
-                sge: wr::MAX_SGE as u32,
-                inline: wr::MAX_INLINE as u32,
+                sge: payload::MAX_SGE as u32,
+                inline: payload::MAX_INLINE as u32,
             },
             Self::Siw => Limits {
                 sge: siw::MAX_SGE as u32,

@@ -11,8 +11,8 @@
 //! * [`stream`]: the transmit and receive halves of a queue pair's stream;
 //! * [`odp`]: paging on demand;
 //! * [`queue`]: send, receive, completion and inbound read queues;
-//! * [`mem`]: memory regions and windows, STags, scatter/gather lists;
 //! * [`abi`]: work requests in the driver's own form, and in those of user space and the kernel;
+//! * [`mem`]: memory regions and windows, STags, scatter/gather lists;
 //! * [`device`]: a device, its GID table, settings, counters, work queues and protection domains.
 //!
 //! The protocol itself is in crate `iwarp`, all unsafe code in crate `kernel_ext`.

@@ -22,14 +22,18 @@ use kernel_ext::rdma::wr::{
 
 use crate::{
     abi::wr::{
-        Payload,
         RecvWr,
         SendOp,
-        SendWr,
-        Sge,
-        MAX_INLINE, //
+        SendWr, //
     },
-    mem::mr::Mr, //
+    mem::{
+        mr::Mr,
+        payload::{
+            Payload,
+            Sge,
+            MAX_INLINE, //
+        }, //
+    }, //
 };
 
 /// Translates a send work request.

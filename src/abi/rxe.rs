@@ -51,12 +51,16 @@ use crate::{
         Completion,
         RecvWr,
         SendOp,
-        SendWr,
-        MAX_INLINE,
-        MAX_SGE,
-        SGE_LEN, //
+        SendWr, //
     },
-    mem::mr::Bind, //
+    mem::{
+        mr::Bind,
+        payload::{
+            MAX_INLINE,
+            MAX_SGE,
+            SGE_LEN, //
+        }, //
+    }, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]

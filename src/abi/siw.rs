@@ -44,13 +44,15 @@ use crate::{
     abi::wr::{
         BadWr,
         Completion,
-        Payload,
+        PendingEvent,
         RecvWr,
         SendOp,
-        SendWr,
-        SGE_LEN, //
+        SendWr, //
     },
-    queue::cq::PendingEvent, //
+    mem::payload::{
+        Payload,
+        SGE_LEN, //
+    }, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]

@@ -28,18 +28,20 @@ use kernel_ext::{
 };
 
 use crate::{
-    abi::wr::{
-        Payload,
-        MAX_SGE, //
-    },
     device::{
         context::PdId,
         Device, //
     },
-    mem::mr::{
-        LocalUse,
-        Region,
-        RegionGuard, //
+    mem::{
+        mr::{
+            LocalUse,
+            Region,
+            RegionGuard, //
+        },
+        payload::{
+            Payload,
+            MAX_SGE, //
+        }, //
     }, //
 };
 

@@ -46,7 +46,10 @@ use crate::{
         rxe,
         siw,
         user::CqRing,
-        wr::Completion, //
+        wr::{
+            Completion,
+            PendingEvent, //
+        }, //
     },
     device::{
         Abi,
@@ -55,15 +58,6 @@ use crate::{
         Resource, //
     }, //
 };
-
-/// The event that completions posted since the last notification raise.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PendingEvent {
-    /// Completions, none of them solicited or an error.
-    Plain,
-    /// A solicited completion or an error.
-    Solicited,
-}
 
 /// How many completions a resize copies with the lock held at most: 16 KiB.
 const LOCKED_COPIES: u32 = 256;

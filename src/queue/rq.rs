@@ -169,14 +169,14 @@ impl RecvQueue {
 #[kernel::prelude::kunit_tests(riwarp_rq)]
 mod tests {
     use super::*;
-    use crate::abi::{
-        siw::{
+    use crate::{
+        abi::siw::{
             self,
             FLAGS_AT,
             RQE_LEN,
             VALID, //
         },
-        wr::Sge, //
+        mem::payload::Sge, //
     };
     use kernel::sync::Arc;
     use kernel_ext::mm::shared_ring::SharedMem;

@@ -20,7 +20,7 @@ fn sge(place: usize) -> [u8; SGE_LEN] {
 }
 
 /// Whether these are the first `count` of them.
-fn are_sges(payload: &crate::abi::wr::Payload, count: usize) -> bool {
+fn are_sges(payload: &crate::mem::payload::Payload, count: usize) -> bool {
     let expected =
         (0..count).map(|place| (0x1000 * place as u64, place as u32 + 1, place as u32 + 100));
     payload

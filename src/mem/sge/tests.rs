@@ -6,9 +6,11 @@
 mod sge {
     use super::super::*;
     use crate::{
-        abi::wr::Sge,
         bench::Bench,
-        mem::mr::Mr, //
+        mem::{
+            mr::Mr,
+            payload::Sge, //
+        }, //
     };
     use kernel_ext::{
         crc32c,

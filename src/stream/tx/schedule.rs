@@ -49,12 +49,12 @@ use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
     abi::wr::{
-        Payload,
         SendOp,
         SendWr, //
     },
     mem::{
         mr::LocalUse,
+        payload::Payload,
         sge::Slice, //
     },
     queue::{

@@ -16,10 +16,7 @@ mod tx {
         abi::{
             rxe,
             user::SendRing,
-            wr::{
-                SendOp,
-                Sge, //
-            }, //
+            wr::SendOp, //
         },
         bench::{
             store_send,
@@ -30,7 +27,10 @@ mod tx {
             PARAMS, //
         },
         device::stats::Stats,
-        mem::mr::Mr,
+        mem::{
+            mr::Mr,
+            payload::Sge, //
+        },
         queue::{
             cq::Cq,
             readq::InboundRequest, //

@@ -7,10 +7,10 @@ mod schedule {
     use super::super::*;
     use crate::qp::Qp;
     use crate::{
-        abi::wr::Sge,
         bench::Bench,
         mem::{
             mr::Mr,
+            payload::Sge,
             sge::{
                 RegionCache,
                 Slices, //

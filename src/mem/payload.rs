@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The local memory that a work request names, as posted: nothing of it has been checked.
+//!
+//! The codecs of `abi` fill a [`Payload`] in; [`sge`](super::sge) finds the regions that it names.
+//!
+//! Context: any.
+
+/// Octets of an element of a scatter/gather list, which is the same in all forms: address, length,
+/// key.
+pub(crate) const SGE_LEN: usize = 16;
+
+/// Most elements of one scatter/gather list.
+pub(crate) const MAX_SGE: usize = 32;
+
+/// Octets of payload that a work request can carry in itself.
+pub(crate) const MAX_INLINE: usize = MAX_SGE * SGE_LEN;
+
+/// One element of a scatter/gather list, as posted: nothing of it has been checked.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sge {
+    /// I/O virtual address.
+    pub(crate) addr: u64,
+    /// Octets.
+    pub(crate) len: u32,
+    /// Local key, which is an STag.
+    pub(crate) lkey: u32,
+}
+
+impl Sge {
+    fn decode(entry: &[u8; SGE_LEN]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *entry;
+        Self {
+            addr: u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            len: u32::from_ne_bytes([i, j, k, l]),
+            lkey: u32::from_ne_bytes([m, n, o, p]),
+        }
+    }
+
+    fn encode(&self) -> [u8; SGE_LEN] {
+        let mut entry = [0; SGE_LEN];
+        let (addr, rest) = entry.split_at_mut(8);
+        let (len, lkey) = rest.split_at_mut(4);
+        addr.copy_from_slice(&self.addr.to_ne_bytes());
+        len.copy_from_slice(&self.len.to_ne_bytes());
+        lkey.copy_from_slice(&self.lkey.to_ne_bytes());
+        entry
+    }
+}
+
+/// What a work request says of local memory: a list of pieces of it, or the octets themselves.
+///
+/// It is filled in where it stays, since it is large and most often nearly empty.
+pub(crate) struct Payload {
+    form: Form,
+    /// Elements of the list, or octets.
+    used: u16,
+    room: SgeBuffer,
+}
+
+/// Aligned, so that it can be filled word by word.
+#[repr(align(8))]
+struct SgeBuffer([[u8; SGE_LEN]; MAX_SGE]);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    List,
+    Inline,
+}
+
+impl Default for Payload {
+    /// An empty list.
+    fn default() -> Self {
+        Self {
+            form: Form::List,
+            used: 0,
+            room: SgeBuffer([[0; SGE_LEN]; MAX_SGE]),
+        }
+    }
+}
+
+impl Payload {
+    /// Makes it an empty list.
+    pub(crate) fn clear(&mut self) {
+        self.form = Form::List;
+        self.used = 0;
+    }
+
+    /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`], and
+    /// nothing done, if that is more than [`MAX_SGE`].
+    pub(crate) fn list_room(&mut self, count: usize) -> Option<&mut [u8]> {
+        let room = self.room.0.get_mut(..count)?;
+        self.form = Form::List;
+        // CAST: at most MAX_SGE.
+        self.used = count as u16;
+        Some(room.as_flattened_mut())
+    }
+
+    /// Makes it `len` octets of inline data, to be filled in; [`None`], and nothing done, if that
+    /// is more than [`MAX_INLINE`].
+    pub(crate) fn inline_room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let room = self.room.0.as_flattened_mut().get_mut(..len)?;
+        self.form = Form::Inline;
+        // CAST: at most MAX_INLINE.
+        self.used = len as u16;
+        Some(room)
+    }
+
+    /// Appends an element to a list; false when it is full.
+    pub(crate) fn push(&mut self, sge: Sge) -> bool {
+        match self.room.0.get_mut(usize::from(self.used)) {
+            Some(place) => {
+                *place = sge.encode();
+                self.used += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The elements of a list in posting order; none of inline data.
+    pub(crate) fn sges(&self) -> impl ExactSizeIterator<Item = Sge> + '_ {
+        let used = match self.form {
+            Form::List => usize::from(self.used),
+            Form::Inline => 0,
+        };
+        self.room
+            .0
+            .get(..used)
+            .unwrap_or(&[])
+            .iter()
+            .map(Sge::decode)
+    }
+
+    /// The octets of inline data; [`None`] for a list.
+    pub(crate) fn inline(&self) -> Option<&[u8]> {
+        match self.form {
+            Form::List => None,
+            Form::Inline => self.room.0.as_flattened().get(..usize::from(self.used)),
+        }
+    }
+
+    /// Octets of the message, before any limit is checked; they may exceed what a message can
+    /// carry.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        match self.inline() {
+            Some(octets) => octets.len() as u64,
+            // Most often.
+            None if self.used == 1 => self.sges().next().map_or(0, |sge| sge.len.into()),
+            None => self.sges().map(|sge| u64::from(sge.len)).sum(),
+        }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_payload)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_takes_so_many_elements_and_no_more() {
+        let mut payload = Payload::default();
+        for len in 1..=MAX_SGE {
+            assert_eq!(payload.sges().len() + 1, len);
+            assert!(payload.push(Sge {
+                addr: 0,
+                len: len as u32,
+                lkey: 0,
+            }));
+        }
+        assert!(!payload.push(Sge::default()));
+        assert!(payload.sges().map(|sge| sge.len).eq(1..=MAX_SGE as u32));
+        assert!(payload.list_room(MAX_SGE + 1).is_none());
+    }
+
+    #[test]
+    fn lengths_may_add_up_to_more_than_a_message() {
+        let mut payload = Payload::default();
+        for _ in 0..6 {
+            payload.push(Sge {
+                len: u32::MAX,
+                ..Sge::default()
+            });
+        }
+        assert_eq!(payload.len(), 6 * u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn inline_octets_fit_whole_or_not_at_all() {
+        let mut payload = Payload::default();
+        assert!(payload.inline().is_none());
+        assert!(payload.inline_room(MAX_INLINE + 1).is_none());
+        for len in [0, 1, MAX_INLINE] {
+            if let Some(room) = payload.inline_room(len) {
+                room.fill(7);
+            }
+            assert!(payload.inline().is_some_and(|octets| octets.len() == len));
+            assert!(payload
+                .inline()
+                .is_some_and(|octets| octets.iter().all(|octet| *octet == 7)));
+            assert_eq!((payload.len(), payload.sges().len()), (len as u64, 0));
+        }
+        payload.clear();
+        assert!(payload.inline().is_none() && payload.len() == 0);
+    }
+}
