@@ -69,7 +69,8 @@ use crate::{
     queue::{
         cq::Cq,
         srq::Srq, //
-    }, //
+    },
+    verbs::device::RdmaDevice, //
 };
 
 /// A completion whose fields all differ, so that a test sees which of them is where.
@@ -87,6 +88,7 @@ pub(crate) const COMPLETION: Completion = Completion {
 
 /// A device and one protection domain of it; dropping it shuts the device down.
 pub(crate) struct Bench {
+    pub(crate) rdma: Arc<RdmaDevice>,
     pub(crate) device: Arc<Device>,
     pub(crate) pd: Arc<Pd>,
 }
@@ -94,18 +96,22 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new() -> Result<Self> {
         let netdev = NetDevice::loopback()?;
-        let device = Device::new(Parts {
-            abi: Abi::Rxe,
-            guid: Guid::of(&netdev),
-            netdev,
-            link: DeviceLink::dead()?,
-            settings: Settings::new(true, MpaRevision::Two),
-            queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
-            ports: HeldPorts::new()?,
-            device_ref: DeviceRef::single()?,
-        })?;
+        let rdma = RdmaDevice::new(
+            Parts {
+                abi: Abi::Rxe,
+                guid: Guid::of(&netdev),
+                netdev,
+                link: DeviceLink::dead()?,
+                settings: Settings::new(true, MpaRevision::Two),
+                queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
+                ports: HeldPorts::new()?,
+                device_ref: DeviceRef::single()?,
+            },
+            |_| (),
+        )?;
+        let device = rdma.device.clone();
         let pd = Pd::new(device.clone())?;
-        Ok(Self { device, pd })
+        Ok(Self { rdma, device, pd })
     }
 
     /// Makes a completion queue of a kernel consumer.
@@ -121,7 +127,7 @@ impl Bench {
             flags: 0,
             link,
         };
-        Ok(Cq::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.cq)
+        Ok(Cq::create(self.rdma.as_arc_borrow(), init, &mut Udata::none())?.cq)
     }
 
     /// Makes a shared receive queue of a kernel consumer.
@@ -136,7 +142,7 @@ impl Bench {
             },
             link: SrqLink::dead()?,
         };
-        Ok(Srq::create(self.device.as_arc_borrow(), init, &mut Udata::none())?.srq)
+        Ok(Srq::create(self.rdma.as_arc_borrow(), init, &mut Udata::none())?.srq)
     }
 
     /// Makes a queue pair of a kernel consumer, with `places` entries in each of its queues.
@@ -169,7 +175,7 @@ impl Bench {
             create_flags: 0,
             link: QpLink::dead()?,
         };
-        Qp::create(self.device.as_arc_borrow(), init, &mut Udata::none())
+        Qp::create(self.rdma.as_arc_borrow(), init, &mut Udata::none())
     }
 }
 

@@ -72,6 +72,7 @@ use crate::{
         Guid,
         Parts, //
     },
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
@@ -174,7 +175,7 @@ impl Registry {
         };
         let mut made = None;
         let result = Registration::try_new(name, netdev, &identity, |link| {
-            let device = Device::new(Parts {
+            let parts = Parts {
                 abi,
                 netdev: netdev.clone(),
                 guid,
@@ -183,13 +184,14 @@ impl Registry {
                 queues: self.queues.clone(),
                 ports: self.ports.clone(),
                 device_ref: DeviceRef::new(&self.refs),
-            })?;
-            let entry = DeviceEntry::new(self.clone(), device.clone())?;
+            };
+            let device = RdmaDevice::new(parts, device_gone)?;
+            let entry = DeviceEntry::new(self.clone(), device.device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
             // After `enter`: from here on the end of the namespace waits for the device, and so for
             // the held port.
-            if let Err(error) = device.oob_waiters.hold_port(&device) {
+            if let Err(error) = device.oob_waiters.hold_port(&device.device) {
                 pr_warn!(
                     "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
                     name,
@@ -278,7 +280,7 @@ impl Registry {
     }
 
     /// Handles the end of a device's unregistration, whatever caused it.
-    pub(crate) fn device_gone(&self, device: &Device) {
+    fn device_gone(&self, device: &Device) {
         if let Some(entry) = self.find(|entry| core::ptr::eq(&*entry.device, device)) {
             entry.doom();
             entry.end_later();
@@ -357,6 +359,13 @@ impl DeviceEntry {
         drop(registration);
         self.registry.leave(self);
         self.over.complete_all();
+    }
+}
+
+/// As [`Registry::device_gone`], for the device to call.
+fn device_gone(device: &Device) {
+    if let Some(registry) = REGISTRY.get() {
+        registry.device_gone(device);
     }
 }
 

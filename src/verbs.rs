@@ -21,9 +21,7 @@ use crate::{
     cm::conn::Conn,
     device::{
         context::Pd,
-        settings,
-        stats::Stats,
-        Device, //
+        stats::Stats, //
     },
     mem::mr::{
         Mr,
@@ -40,18 +38,20 @@ use crate::{
 
 mod cm;
 mod cq;
-mod device;
+pub(crate) mod device;
 mod mr;
 mod mw;
 mod pd;
 mod qp;
+mod settings;
 mod srq;
 mod ucontext;
 
+use device::RdmaDevice;
 use ucontext::UContext;
 
 impl Driver for Riwarp {
-    type Device = Device;
+    type Device = RdmaDevice;
     type UContext = UContext;
     type Pd = Pd;
     type Cq = Cq;
@@ -62,6 +62,6 @@ impl Driver for Riwarp {
     type Conn = Conn;
 
     const OWNER: &'static ThisModule = &<LocalModule as ModuleMetadata>::THIS_MODULE;
-    const SETTINGS: &'static [Setting<Device>] = settings::FILES;
+    const SETTINGS: &'static [Setting<RdmaDevice>] = settings::FILES;
     const COUNTERS: &'static [&'static CStr] = Stats::NAMES;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Settings of a device that can change while it runs: files under
-//! `/sys/class/infiniband/<device>/`.
+//! Settings of a device that can change while it runs; `verbs::settings` has their files.
 //!
 //! A new value applies to connections that begin afterwards. New devices take `crc` and `mpa_rev`
 //! from the module's parameters.
@@ -27,16 +26,10 @@
 //!
 //! Context: process; reading any.
 
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    }, //
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
-use kernel_ext::rdma::settings::Setting;
-
-use crate::device::Device;
 
 /// A revision of the MPA start-up frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,11 +61,11 @@ impl MpaRevision {
 
 /// The settings of one device.
 pub(crate) struct Settings {
-    crc: Atomic<bool>,
+    pub(crate) crc: Atomic<bool>,
     mpa_rev: Atomic<u32>,
-    peer_to_peer: Atomic<bool>,
-    eager_responder: Atomic<bool>,
-    extensions: Atomic<bool>,
+    pub(crate) peer_to_peer: Atomic<bool>,
+    pub(crate) eager_responder: Atomic<bool>,
+    pub(crate) extensions: Atomic<bool>,
     pairing_port: Atomic<u32>,
 }
 
@@ -102,6 +95,11 @@ impl Settings {
         }
     }
 
+    /// Sets that revision.
+    pub(crate) fn set_mpa_rev(&self, revision: MpaRevision) {
+        self.mpa_rev.store(revision.number().into(), Relaxed);
+    }
+
     /// Returns whether to offer the peer-to-peer model in MPA Requests.
     pub(crate) fn peer_to_peer(&self) -> bool {
         self.peer_to_peer.load(Relaxed)
@@ -113,7 +111,7 @@ impl Settings {
         (port != 0).then_some(port)
     }
 
-    /// Sets that port. [`crate::cm::oob`] binds it first.
+    /// Sets that port, which the caller holds.
     pub(crate) fn set_pairing_port(&self, port: u16) {
         self.pairing_port.store(port.into(), Relaxed);
     }
@@ -130,77 +128,13 @@ impl Settings {
     }
 }
 
-/// A setting that is on or off.
-macro_rules! switch {
-    ($name:literal, $field:ident) => {
-        Setting {
-            name: $name,
-            show: |device, out| write!(out, "{}", u8::from(device.settings.$field())),
-            store: Some(|device, text| {
-                device.settings.$field.store(parse_bool(text)?, Relaxed);
-                Ok(())
-            }),
-        }
-    };
-}
-
-/// The files in sysfs.
-pub(crate) const FILES: &[Setting<Device>] = &[
-    switch!(c"crc", crc),
-    Setting {
-        name: c"mpa_rev",
-        show: |device, out| write!(out, "{}", device.settings.mpa_rev().number()),
-        store: Some(|device, text| {
-            let number = text.parse().map_err(|_| EINVAL)?;
-            let revision = MpaRevision::from_number(number).ok_or(EINVAL)?;
-            device
-                .settings
-                .mpa_rev
-                .store(revision.number().into(), Relaxed);
-            Ok(())
-        }),
-    },
-    switch!(c"peer_to_peer", peer_to_peer),
-    switch!(c"eager_responder", eager_responder),
-    switch!(c"extensions", extensions),
-    Setting {
-        name: c"pairing_port",
-        show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
-        store: Some(|device, text| {
-            let port = text.parse().map_err(|_| EINVAL)?;
-            device.oob_waiters.set_port(&device, port)
-        }),
-    },
-];
-
 /// The out-of-band port of new devices. It has no known other use, and is outside the range that
 /// TCP picks ports from.
 const PAIRING_PORT: u16 = 24_791;
 
-fn parse_bool(text: &str) -> Result<bool> {
-    match text {
-        "1" | "y" | "Y" | "on" => Ok(true),
-        "0" | "n" | "N" | "off" => Ok(false),
-        _ => Err(EINVAL),
-    }
-}
-
 #[kernel::prelude::kunit_tests(riwarp_settings)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn switches_take_their_words_and_no_others() {
-        for text in ["1", "y", "Y", "on"] {
-            assert_eq!(parse_bool(text), Ok(true));
-        }
-        for text in ["0", "n", "N", "off"] {
-            assert_eq!(parse_bool(text), Ok(false));
-        }
-        for text in ["", "2", "01", "-1", "yes", "On", "1 ", "1\n", "1x"] {
-            assert_eq!(parse_bool(text), Err(EINVAL));
-        }
-    }
 
     #[test]
     fn there_are_two_revisions() {

@@ -28,7 +28,7 @@ use crate::{
             Listener, //
         }, //
     },
-    device::Device,
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
@@ -36,25 +36,29 @@ impl CmOps for Conn {
     type Driver = Riwarp;
     type Listener = Listener;
 
-    fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_>) -> Result {
-        conn::connect(dev, id, param)
+    fn connect(dev: ArcBorrow<'_, RdmaDevice>, id: CmId, param: &ConnParam<'_>) -> Result {
+        conn::connect(dev.device.as_arc_borrow(), id, param)
     }
 
     fn accept(
-        dev: ArcBorrow<'_, Device>,
+        dev: ArcBorrow<'_, RdmaDevice>,
         id: CmId,
         name: NonZeroUsize,
         param: &ConnParam<'_>,
     ) -> Result {
-        conn::accept(dev, id, name, param)
+        conn::accept(dev.device.as_arc_borrow(), id, name, param)
     }
 
-    fn reject(dev: ArcBorrow<'_, Device>, name: NonZeroUsize, private_data: &[u8]) -> Result {
-        conn::reject(dev, name, private_data)
+    fn reject(dev: ArcBorrow<'_, RdmaDevice>, name: NonZeroUsize, private_data: &[u8]) -> Result {
+        conn::reject(dev.device.as_arc_borrow(), name, private_data)
     }
 
-    fn create_listen(dev: ArcBorrow<'_, Device>, id: CmId, backlog: u32) -> Result<Arc<Listener>> {
-        listen::create_listen(dev, id, backlog)
+    fn create_listen(
+        dev: ArcBorrow<'_, RdmaDevice>,
+        id: CmId,
+        backlog: u32,
+    ) -> Result<Arc<Listener>> {
+        listen::create_listen(dev.device.as_arc_borrow(), id, backlog)
     }
 
     fn destroy_listen(listener: Arc<Listener>) {

@@ -4,10 +4,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::ArcBorrow, //
 };
 use kernel_ext::rdma::{
     ops::{
@@ -33,14 +30,12 @@ use crate::{
         },
         wr::empty_ring, //
     },
-    device::{
-        Device,
-        MAX_CQE, //
-    },
+    device::MAX_CQE,
     queue::cq::{
         Cq,
         CqStorage, //
     },
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
@@ -48,7 +43,7 @@ impl CqOps for Cq {
     type Driver = Riwarp;
 
     fn create(
-        dev: ArcBorrow<'_, Device>,
+        dev: ArcBorrow<'_, RdmaDevice>,
         init: CqInit,
         udata: &mut Udata<'_>,
     ) -> Result<CqCreated<Self>> {
@@ -64,9 +59,8 @@ impl CqOps for Cq {
             let places = Places::plain(init.entries);
             (places, CqStorage::Kernel(empty_ring(places.all as usize)?))
         };
-        let device: Arc<Device> = dev.into();
         Ok(CqCreated {
-            cq: Self::new(&device, init.link, places.all, ring)?,
+            cq: Self::new(&dev.device, init.link, places.all, ring)?,
             entries: places.usable,
         })
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The device and its port.
+//! The device and its port, and what a registered device consists of.
+
+use core::ops::Deref;
 
 use kernel::{
     prelude::*,
@@ -35,6 +37,7 @@ use crate::{
     device::{
         gid::GID_TABLE_LEN,
         Device,
+        Parts,
         MAX_CQ,
         MAX_CQE,
         MAX_IRD,
@@ -49,11 +52,40 @@ use crate::{
         MAX_SRQ_WR,
         PORT, //
     },
-    mem::mr::MAX_FAST_REG_PAGES,
-    registry::REGISTRY, //
+    mem::mr::MAX_FAST_REG_PAGES, //
 };
 
-impl DeviceOps for Device {
+/// A device as `ib_core` knows it, from registration to unregistration: the [`Device`] and the
+/// tables of its objects.
+///
+/// The objects refer to the [`Device`] and to the tables that they need, not to this value.
+pub(crate) struct RdmaDevice {
+    pub(crate) device: Arc<Device>,
+    /// Called once, at the end of the unregistration.
+    gone: fn(&Device),
+}
+
+impl Deref for RdmaDevice {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl RdmaDevice {
+    /// Makes a device without registering it. `gone` is called when it was unregistered.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(parts: Parts, gone: fn(&Device)) -> Result<Arc<Self>> {
+        let device = Device::new(parts)?;
+        Ok(Arc::new(Self { device, gone }, GFP_KERNEL)?)
+    }
+}
+
+impl DeviceOps for RdmaDevice {
     fn query(&self) -> DeviceAttr {
         let max_sge = self.abi.limits().sge;
         let mut device_caps = DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT;
@@ -144,9 +176,7 @@ impl DeviceOps for Device {
 
     fn dealloc(self: Arc<Self>) {
         self.shut_down();
-        if let Some(registry) = REGISTRY.get() {
-            registry.device_gone(&self);
-        }
+        (self.gone)(&self.device);
     }
 }
 

@@ -12,17 +12,15 @@ use kernel::{
 use kernel_ext::rdma::ops::PdOps;
 
 use crate::{
-    device::{
-        context::Pd,
-        Device, //
-    },
+    device::context::Pd,
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
 impl PdOps for Pd {
     type Driver = Riwarp;
 
-    fn alloc(dev: ArcBorrow<'_, Device>) -> Result<Arc<Self>> {
-        Self::new(dev.into())
+    fn alloc(dev: ArcBorrow<'_, RdmaDevice>) -> Result<Arc<Self>> {
+        Self::new(dev.device.clone())
     }
 }

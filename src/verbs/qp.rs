@@ -41,7 +41,6 @@ use crate::{
         }, //
     },
     device::{
-        Device,
         Resource,
         MAX_QP_WR, //
     },
@@ -55,6 +54,7 @@ use crate::{
         Receives,
         StreamOwner, //
     },
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
@@ -63,14 +63,14 @@ impl QpOps for Qp {
 
     /// Creates a queue pair. A queue of size zero accepts no work requests.
     fn create(
-        dev: ArcBorrow<'_, Device>,
+        dev: ArcBorrow<'_, RdmaDevice>,
         init: QpInit<Riwarp>,
         udata: &mut Udata<'_>,
     ) -> Result<QpCreated<Self>> {
         if init.qp_type != QpType::Rc || init.create_flags != 0 {
             return Err(EOPNOTSUPP);
         }
-        let device: Arc<Device> = dev.into();
+        let device = &dev.device;
         let abi = device.abi;
         let limits = abi.limits();
         let mut caps = init.caps;
@@ -129,7 +129,7 @@ impl QpOps for Qp {
             connector: device.clone(),
             reservation,
         };
-        let qp = Self::assemble(&device, parts, sq)?;
+        let qp = Self::assemble(device, parts, sq)?;
         if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number(), udata)) {
             device.qps.remove(qp.number());
             return Err(e);
@@ -141,7 +141,7 @@ impl QpOps for Qp {
         })
     }
 
-    fn find(dev: ArcBorrow<'_, Device>, number: u32) -> Option<QpLink> {
+    fn find(dev: ArcBorrow<'_, RdmaDevice>, number: u32) -> Option<QpLink> {
         dev.qps.with(number, |qp| qp.link().clone())
     }
 

@@ -4,10 +4,7 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::ArcBorrow, //
 };
 use kernel_ext::rdma::{
     ops::{
@@ -33,11 +30,11 @@ use crate::{
         }, //
     },
     device::{
-        Device,
         Resource,
         MAX_SRQ_WR, //
     },
     queue::srq::Srq,
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
@@ -45,15 +42,14 @@ impl SrqOps for Srq {
     type Driver = Riwarp;
 
     fn create(
-        dev: ArcBorrow<'_, Device>,
+        dev: ArcBorrow<'_, RdmaDevice>,
         init: SrqInit,
         udata: &mut Udata<'_>,
     ) -> Result<SrqCreated<Self>> {
         if init.srq_type != 0 {
             return Err(EOPNOTSUPP);
         }
-        let device: Arc<Device> = dev.into();
-        let abi = device.abi;
+        let abi = dev.abi;
         let attr = init.attr;
         if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > abi.limits().sge {
             return Err(EINVAL);
@@ -64,7 +60,7 @@ impl SrqOps for Srq {
         } else {
             attr.srq_limit
         };
-        let reservation = device.reserve(Resource::Srq)?;
+        let reservation = dev.device.reserve(Resource::Srq)?;
         let (places, ring, max_sge) = if init.owner.is_user() {
             let places = abi.places(attr.max_wr);
             let (ring, max_sge) = RecvRing::create_shared(abi, places.all, attr.max_sge, udata)?;

@@ -17,6 +17,7 @@ use kernel_ext::rdma::{
 use crate::{
     abi,
     device::Device,
+    verbs::device::RdmaDevice,
     Riwarp, //
 };
 
@@ -29,9 +30,9 @@ pub(crate) struct UContext {
 impl UContextOps for UContext {
     type Driver = Riwarp;
 
-    fn alloc(dev: ArcBorrow<'_, Device>, udata: &mut Udata<'_>) -> Result<Arc<Self>> {
+    fn alloc(dev: ArcBorrow<'_, RdmaDevice>, udata: &mut Udata<'_>) -> Result<Arc<Self>> {
         let context = Self {
-            _device: dev.into(),
+            _device: dev.device.clone(),
         };
         let context = Arc::new(context, GFP_KERNEL_ACCOUNT)?;
         abi::user::answer_open(dev.abi, udata)?;
