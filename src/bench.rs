@@ -53,7 +53,6 @@ use crate::{
     abi::wr::Completion,
     cm::oob::ports::HeldPorts,
     device::{
-        context::Pd,
         queues::Queues,
         refs::DeviceRef,
         settings::{
@@ -65,6 +64,7 @@ use crate::{
         Guid,
         Parts, //
     },
+    mem::pd::Pd,
     qp::Qp,
     queue::{
         cq::Cq,
@@ -110,7 +110,7 @@ impl Bench {
             |_| (),
         )?;
         let device = rdma.device.clone();
-        let pd = Pd::new(device.clone())?;
+        let pd = Pd::new(rdma.regions.clone())?;
         Ok(Self { rdma, device, pd })
     }
 
@@ -181,7 +181,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        self.device.shut_down();
+        self.rdma.shut_down();
     }
 }
 

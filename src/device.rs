@@ -56,7 +56,6 @@ use crate::{
         }, //
     },
     device::{
-        context::PdId,
         gid::GidTable,
         queues::{
             PagingQueue,
@@ -66,14 +65,9 @@ use crate::{
         settings::Settings,
         stats::Stats, //
     },
-    mem::{
-        mr::Region,
-        stag, //
-    },
     qp::Qp, //
 };
 
-pub(crate) mod context;
 pub(crate) mod gid;
 pub(crate) mod queues;
 pub(crate) mod refs;
@@ -214,9 +208,6 @@ pub(crate) struct Device {
     pub(crate) netdev: NetDevice,
     /// The network namespace of the interface when the device was made; all sockets are in it.
     pub(crate) home: NetId,
-    /// Finds a region by the index of its STag.
-    #[pin]
-    pub(crate) regions: RcuMap<Region>,
     /// Finds a queue pair by its number.
     #[pin]
     pub(crate) qps: RcuMap<Qp>,
@@ -234,8 +225,6 @@ pub(crate) struct Device {
     link: DeviceLink,
     /// How many of each [`Resource`] are in use.
     used: [Atomic<u32>; Resource::COUNT],
-    /// How many protection domains were ever made.
-    pds: Atomic<u64>,
     /// The registration is complete.
     registered: Atomic<bool>,
     /// The device is being shut down: no verb runs any more, and the interface must not be handed
@@ -259,7 +248,6 @@ impl Device {
                 abi: parts.abi,
                 home: parts.netdev.net_id(),
                 netdev: parts.netdev,
-                regions <- RcuMap::new(stag::INDICES, Order::Scattered),
                 // Numbers 0 and 1 are special in other RDMA networks.
                 qps <- RcuMap::new(2..1 << 24, Order::Rising(16)),
                 conns <- Conns::new(),
@@ -270,7 +258,6 @@ impl Device {
                 guid: parts.guid,
                 link: parts.link,
                 used: [const { Atomic::new(0) }; Resource::COUNT],
-                pds: Atomic::new(0),
                 registered: Atomic::new(false),
                 going: Atomic::new(false),
                 active: Atomic::new(active),
@@ -315,11 +302,6 @@ impl Device {
         })
     }
 
-    /// Returns a number that no protection domain of this device ever had.
-    pub(crate) fn next_pd_id(&self) -> PdId {
-        PdId::new(self.pds.fetch_add(1, Relaxed))
-    }
-
     /// Marks the registration as complete.
     pub(crate) fn set_registered(&self) {
         self.registered.store(true, Relaxed);
@@ -354,7 +336,6 @@ impl Device {
         self.queues.tx.flush();
         // The tables drop their references later, and these hold the device.
         self.qps.flush();
-        self.regions.flush();
     }
 
     /// Returns the identifier of the device.
@@ -470,11 +451,14 @@ mod tests {
     use super::*;
     use crate::{
         bench::Bench,
-        device::context::Pd,
-        mem::mr::{
-            Mr,
-            Mw, //
-        }, //
+        mem::{
+            mr::{
+                Mr,
+                Mw, //
+            },
+            pd::Pd, //
+        },
+        qp::Qp, //
     };
     use kernel_ext::{
         mm::mem_map::Shape,
@@ -542,7 +526,7 @@ mod tests {
                 Resource::Cq => bench.cq(1).map(drop),
                 Resource::Mr => Mr::fast_reg(pd, kernel_owned(), Shape::Pages, 1).map(drop),
                 Resource::Mw => Mw::new(&pd, MwType::Two).map(drop),
-                Resource::Pd => Pd::new(device.clone()).map(drop),
+                Resource::Pd => Pd::new(bench.rdma.regions.clone()).map(drop),
                 Resource::Qp => bench.qp(1, &cq).map(Qp::destroy),
                 Resource::Srq => bench.srq(1, 0).map(drop),
             };

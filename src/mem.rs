@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory: regions and windows ([`mr`]), what work requests name of it ([`payload`]), scatter/gather
-//! lists ([`sge`]), and keys ([`stag`]).
+//! Memory: protection domains ([`pd`]), regions and windows ([`mr`]) and their table ([`regions`]),
+//! what work requests name of it ([`payload`]), and scatter/gather lists ([`sge`]).
 
 pub(crate) mod mr;
 pub(crate) mod payload;
+pub(crate) mod pd;
+pub(crate) mod regions;
 pub(crate) mod sge;
-pub(crate) mod stag;

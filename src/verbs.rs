@@ -19,13 +19,13 @@ use kernel_ext::rdma::{
 
 use crate::{
     cm::conn::Conn,
-    device::{
-        context::Pd,
-        stats::Stats, //
-    },
-    mem::mr::{
-        Mr,
-        Mw, //
+    device::stats::Stats,
+    mem::{
+        mr::{
+            Mr,
+            Mw, //
+        },
+        pd::Pd, //
     },
     qp::Qp,
     queue::{

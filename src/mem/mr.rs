@@ -61,12 +61,12 @@ use kernel_ext::{
     }, //
 };
 
-use crate::device::{
-    context::{
+use crate::mem::{
+    pd::{
         Pd,
         PdId, //
     },
-    Device, //
+    regions::Regions, //
 };
 
 mod registration;
@@ -212,7 +212,7 @@ impl Region {
     fn insert(pd: &Pd, kind: Kind, key: Option<u8>, mut body: Body) -> Result<Arc<Self>> {
         let [unforeseen] = random::octets();
         let key = key.unwrap_or(unforeseen);
-        pd.device.regions.insert(|index| {
+        pd.regions().insert(|index| {
             body.stag = Stag::from_parts(index, key);
             Self::new(kind, pd.id(), body)
         })
@@ -221,19 +221,19 @@ impl Region {
     /// Ends the region: afterwards its STag leads nowhere and nobody is inside.
     ///
     /// Context: process, sleeps.
-    fn end(&self, device: &Device) {
+    fn end(&self, regions: &Regions) {
         // Streams may still hold the region itself; what is inside goes now.
-        drop(self.take(device));
+        drop(self.take(regions));
     }
 
     /// Ends the region and returns what was inside; [`None`] if it has ended before.
     ///
     /// Context: process, sleeps.
-    fn take(&self, device: &Device) -> Option<Body> {
+    fn take(&self, regions: &Regions) -> Option<Body> {
         // The index is given back by the one call that revoked it, since afterwards it may be
         // another region's.
         let body = self.body.revoke()?;
-        device.regions.remove(body.stag.index());
+        regions.remove(body.stag.index());
         Some(body)
     }
 

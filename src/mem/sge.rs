@@ -27,22 +27,18 @@ use kernel_ext::{
     sync::BhOff, //
 };
 
-use crate::{
-    device::{
-        context::PdId,
-        Device, //
+use crate::mem::{
+    mr::{
+        LocalUse,
+        Region,
+        RegionGuard, //
     },
-    mem::{
-        mr::{
-            LocalUse,
-            Region,
-            RegionGuard, //
-        },
-        payload::{
-            Payload,
-            MAX_SGE, //
-        }, //
-    }, //
+    payload::{
+        Payload,
+        MAX_SGE, //
+    },
+    pd::PdId,
+    regions::Regions, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]
@@ -85,10 +81,10 @@ pub(crate) struct RegionCache(Option<Arc<Region>>);
 
 impl RegionCache {
     /// Finds the region that has this STag, key octet included.
-    pub(crate) fn get(&mut self, device: &Device, stag: Stag) -> Option<&Arc<Region>> {
+    pub(crate) fn get(&mut self, regions: &Regions, stag: Stag) -> Option<&Arc<Region>> {
         let hit = matches!(&self.0, Some(region) if region.stag() == stag && region.is_open());
         if !hit {
-            self.0 = device.region(stag);
+            self.0 = regions.region(stag);
         }
         self.0.as_ref()
     }
@@ -221,12 +217,12 @@ impl Slices {
     pub(crate) fn resolve(
         &mut self,
         list: &Payload,
-        device: &Device,
+        regions: &Regions,
         pd: PdId,
         usage: LocalUse,
         cache: &mut RegionCache,
     ) -> Result<(), WcStatus> {
-        self.find(list, device, cache)?;
+        self.find(list, regions, cache)?;
         for slice in self.iter() {
             let Slice { key, addr, len, .. } = *slice;
             slice.region.check_local(key, pd, addr, len, usage)?;
@@ -244,7 +240,7 @@ impl Slices {
     pub(crate) fn find(
         &mut self,
         list: &Payload,
-        device: &Device,
+        regions: &Regions,
         cache: &mut RegionCache,
     ) -> Result<(), WcStatus> {
         let mut sges = list.sges();
@@ -258,21 +254,21 @@ impl Slices {
                 }
             }
         }
-        self.find_each(list, device, cache)
+        self.find_each(list, regions, cache)
     }
 
     /// The general case of [`Slices::find`].
     fn find_each(
         &mut self,
         list: &Payload,
-        device: &Device,
+        regions: &Regions,
         cache: &mut RegionCache,
     ) -> Result<(), WcStatus> {
         let mut places = self.list.iter_mut();
         let mut used = 0;
         for sge in list.sges().filter(|sge| sge.len != 0) {
             let key = Stag::new(sge.lkey);
-            let region = cache.get(device, key).ok_or(WcStatus::LocalProtection)?;
+            let region = cache.get(regions, key).ok_or(WcStatus::LocalProtection)?;
             match places.next() {
                 // The same region as the last time, which is usual.
                 Some(Some(slice)) if Arc::ptr_eq(&slice.region, region) => {

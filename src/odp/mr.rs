@@ -29,10 +29,12 @@ use kernel_ext::{
 
 use iwarp::stag::Stag;
 
-use crate::device::context::Pd;
-use crate::mem::mr::{
-    LocalUse,
-    Region, //
+use crate::mem::{
+    mr::{
+        LocalUse,
+        Region, //
+    },
+    pd::Pd, //
 };
 
 /// A range of a region for which a copy waits.
@@ -90,7 +92,7 @@ pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
         Prefetch::Write => LocalUse::Sink,
     };
     for IbSge { addr, length, lkey } in advice.ranges {
-        let region = pd.device.region(Stag::new(lkey)).ok_or(EFAULT)?;
+        let region = pd.regions().region(Stag::new(lkey)).ok_or(EFAULT)?;
         let at = region
             .check_local(Stag::new(lkey), pd.id(), addr, length, usage)
             .map_err(|_| EFAULT)?;

@@ -17,8 +17,10 @@ use crate::mem::sge::{
     Slices, //
 };
 use crate::{
-    device::context::PdId,
-    mem::mr::LocalUse,
+    mem::{
+        mr::LocalUse,
+        pd::PdId, //
+    },
     odp::mr::Wanted, //
 };
 

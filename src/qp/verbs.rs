@@ -48,12 +48,12 @@ use kernel_ext::{
 
 use crate::{
     device::{
-        context::Pd,
         Device,
         Reservation,
         MAX_IRD,
         MAX_ORD, //
     },
+    mem::pd::Pd,
     queue::{
         cq::Cq,
         readq::InboundReads,
@@ -136,6 +136,7 @@ impl Qp {
                         user: parts.user,
                         link: parts.link,
                         device: device.clone(),
+                        regions: parts.pd.regions().clone(),
                         pd: parts.pd,
                         recv_cq: parts.recv_cq,
                         receives: parts.receives,

@@ -53,16 +53,17 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::WcOrigin,
-    device::{
-        context::{
+    device::Device,
+    mem::{
+        mr::{
+            Bind,
+            StreamId, //
+        },
+        pd::{
             Pd,
             PdId, //
         },
-        Device, //
-    },
-    mem::mr::{
-        Bind,
-        StreamId, //
+        regions::Regions, //
     },
     queue::{
         cq::Cq,
@@ -117,6 +118,7 @@ pub(crate) struct QpShared {
     pub(crate) link: QpLink,
     pub(crate) device: Arc<Device>,
     pub(crate) pd: Arc<Pd>,
+    pub(crate) regions: Arc<Regions>,
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
     pub(crate) lifecycle: LifecycleWord,
@@ -250,6 +252,10 @@ impl QpShared {
         &self.device
     }
 
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
     pub(crate) fn pd(&self) -> PdId {
         self.pd.id()
     }
@@ -322,7 +328,7 @@ impl QpShared {
 
     /// Invalidates a region on behalf of the local consumer.
     pub(crate) fn invalidate_local(&self, stag: Stag) -> Result<(), WcStatus> {
-        self.device
+        self.regions
             .region(stag)
             .ok_or(WcStatus::LocalQpOperation)?
             .invalidate_local(self.stream_id(), stag)
@@ -330,14 +336,14 @@ impl QpShared {
 
     /// Invalidates a region on behalf of the peer (RDMAP-91..93).
     pub(crate) fn invalidate_remote(&self, stag: Stag) -> Result<(), Fault> {
-        let region = self.device.region(stag).ok_or(Fault::InvalidateUnknown)?;
+        let region = self.regions.region(stag).ok_or(Fault::InvalidateUnknown)?;
         region.invalidate_remote(self.stream_id(), stag)
     }
 
     /// Binds a memory window.
     pub(crate) fn bind_window(&self, bind: &Bind) -> Result<(), WcStatus> {
-        let window = self.device.region(bind.window).ok_or(WcStatus::MwBind)?;
-        let region = self.device.region(bind.region);
+        let window = self.regions.region(bind.window).ok_or(WcStatus::MwBind)?;
+        let region = self.regions.region(bind.region);
         window.bind(self.stream_id(), bind, region.as_ref())
     }
 

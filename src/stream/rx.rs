@@ -444,7 +444,7 @@ impl RxStream {
         }
         let region = self
             .cache
-            .get(round.qp.device(), segment.stag)
+            .get(round.qp.regions(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(payload);
         let placed = round.inside_target(region, segment, |memory, at, inbound| {

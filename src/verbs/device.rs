@@ -52,7 +52,10 @@ use crate::{
         MAX_SRQ_WR,
         PORT, //
     },
-    mem::mr::MAX_FAST_REG_PAGES, //
+    mem::{
+        mr::MAX_FAST_REG_PAGES,
+        regions::Regions, //
+    }, //
 };
 
 /// A device as `ib_core` knows it, from registration to unregistration: the [`Device`] and the
@@ -61,6 +64,7 @@ use crate::{
 /// The objects refer to the [`Device`] and to the tables that they need, not to this value.
 pub(crate) struct RdmaDevice {
     pub(crate) device: Arc<Device>,
+    pub(crate) regions: Arc<Regions>,
     /// Called once, at the end of the unregistration.
     gone: fn(&Device),
 }
@@ -81,7 +85,21 @@ impl RdmaDevice {
     /// `ENOMEM`.
     pub(crate) fn new(parts: Parts, gone: fn(&Device)) -> Result<Arc<Self>> {
         let device = Device::new(parts)?;
-        Ok(Arc::new(Self { device, gone }, GFP_KERNEL)?)
+        let made = Self {
+            regions: Regions::new(device.clone())?,
+            device,
+            gone,
+        };
+        Ok(Arc::new(made, GFP_KERNEL)?)
+    }
+
+    /// Ends what remains after the last verb, and waits for it.
+    ///
+    /// Context: process, without rtnl, not from an item of the device's queues.
+    pub(crate) fn shut_down(&self) {
+        self.device.shut_down();
+        // The tables drop their references later, and these hold the device.
+        self.regions.flush();
     }
 }
 

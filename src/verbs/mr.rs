@@ -31,10 +31,12 @@ use kernel_ext::{
 
 use crate::{
     abi,
-    device::context::Pd,
-    mem::mr::{
-        Kind,
-        Mr, //
+    mem::{
+        mr::{
+            Kind,
+            Mr, //
+        },
+        pd::Pd, //
     },
     Riwarp, //
 };
@@ -47,7 +49,7 @@ impl MrOps for Mr {
         request: &RegUserMr<'_>,
         udata: &mut Udata<'_>,
     ) -> Result<MrCreated<Self>> {
-        let abi = pd.device.abi;
+        let abi = pd.device().abi;
         let key = abi::user::asked_key(abi, udata)?;
         let created = Self::register_user(pd, request, key)?;
         abi::user::answer_region(abi, created.mr.region.stag(), udata)?;

@@ -15,8 +15,10 @@ use kernel_ext::rdma::{
 };
 
 use crate::{
-    device::context::Pd,
-    mem::mr::Mw,
+    mem::{
+        mr::Mw,
+        pd::Pd, //
+    },
     Riwarp, //
 };
 

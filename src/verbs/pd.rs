@@ -12,7 +12,7 @@ use kernel::{
 use kernel_ext::rdma::ops::PdOps;
 
 use crate::{
-    device::context::Pd,
+    mem::pd::Pd,
     verbs::device::RdmaDevice,
     Riwarp, //
 };
@@ -21,6 +21,6 @@ impl PdOps for Pd {
     type Driver = Riwarp;
 
     fn alloc(dev: ArcBorrow<'_, RdmaDevice>) -> Result<Arc<Self>> {
-        Self::new(dev.device.clone())
+        Self::new(dev.regions.clone())
     }
 }

@@ -38,11 +38,15 @@ use super::{
     Kind,
     Region, //
 };
-use crate::device::{
-    context::Pd,
-    Device,
-    Reservation,
-    Resource, //
+use crate::{
+    device::{
+        Reservation,
+        Resource, //
+    },
+    mem::{
+        pd::Pd,
+        regions::Regions, //
+    }, //
 };
 
 /// Most pages or pieces of a region for fast registration. The room for them is made with the
@@ -55,7 +59,7 @@ const OPTIONAL: AccessFlags = AccessFlags::from_bits(0x3ff0_0000);
 /// A consumer's memory region.
 pub(crate) struct Mr {
     pub(crate) region: Arc<Region>,
-    pub(super) device: Arc<Device>,
+    pub(super) regions: Arc<Regions>,
     /// The rights that the consumer asked for.
     pub(super) access: AccessFlags,
     /// The pages of a region for fast registration.
@@ -186,7 +190,7 @@ impl Mr {
     /// `EBUSY` if a window is bound to it; then nothing has changed.
     pub(crate) fn deregister(&self) -> Result {
         self.region.refuse_windows()?;
-        self.region.end(&self.device);
+        self.region.end(&self.regions);
         Ok(())
     }
 
@@ -214,19 +218,18 @@ impl Mr {
         body: Body,
         access: AccessFlags,
     ) -> Result<Arc<Self>> {
-        let device = pd.device.clone();
         let pages = match &body.memory {
             Memory::KernelPages(pages) => Some(pages.clone()),
             Memory::Pages(_) | Memory::KernelVirtual(_) | Memory::Part(_) | Memory::Paged(_) => {
                 None
             }
         };
-        let reservation = device.reserve(Resource::Mr)?;
+        let reservation = pd.device().reserve(Resource::Mr)?;
         let region = Region::insert(&pd, kind, key, body)?;
         // From here on dropping the value undoes everything.
         let mr = Self {
             region,
-            device: device.clone(),
+            regions: pd.regions().clone(),
             access,
             pages,
             _reservation: reservation,
@@ -247,7 +250,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.region.end(&self.device);
+        self.region.end(&self.regions);
     }
 }
 

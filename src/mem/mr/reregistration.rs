@@ -34,7 +34,7 @@ use super::{
     Kind,
     Mr, //
 };
-use crate::device::context::Pd;
+use crate::mem::pd::Pd;
 
 impl Mr {
     /// Makes the region that replaces this one, and ends this one. During the call both count
@@ -95,7 +95,7 @@ impl Mr {
         };
         let new = Self::insert(pd, Kind::User, None, empty, flags)?;
         self.region.refuse_windows()?;
-        let mut old = self.region.take(&self.device).ok_or(EINVAL)?;
+        let mut old = self.region.take(&self.regions).ok_or(EINVAL)?;
         // No step fails from here on.
         match room {
             Some(room) => old.memory = room.fill(old.memory),

@@ -46,11 +46,15 @@ use super::{
     Region,
     StreamId, //
 };
-use crate::device::{
-    context::Pd,
-    Device,
-    Reservation,
-    Resource, //
+use crate::{
+    device::{
+        Reservation,
+        Resource, //
+    },
+    mem::{
+        pd::Pd,
+        regions::Regions, //
+    }, //
 };
 
 /// No window may be bound any more: the region is being deregistered.
@@ -197,7 +201,7 @@ impl Region {
 /// What a consumer holds of a memory window.
 pub(crate) struct Mw {
     region: Arc<Region>,
-    device: Arc<Device>,
+    regions: Arc<Regions>,
     _reservation: Reservation,
 }
 
@@ -208,15 +212,14 @@ impl Mw {
     ///
     /// `ENOMEM` if the device has all windows that it can have, or memory is short.
     pub(crate) fn new(pd: &Pd, kind: MwType) -> Result<Arc<Self>> {
-        let device = pd.device.clone();
-        let reservation = device.reserve(Resource::Mw)?;
+        let reservation = pd.device().reserve(Resource::Mw)?;
         let body = Body {
             valid: false,
             ..Body::new(0, 0, Access::NONE, Memory::nothing())
         };
         let mw = Self {
             region: Region::insert(pd, Kind::Window(kind), None, body)?,
-            device,
+            regions: pd.regions().clone(),
             _reservation: reservation,
         };
         Ok(Arc::new(mw, GFP_KERNEL_ACCOUNT)?)
@@ -230,6 +233,6 @@ impl Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        self.region.end(&self.device);
+        self.region.end(&self.regions);
     }
 }

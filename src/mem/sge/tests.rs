@@ -73,7 +73,7 @@ mod sge {
         fn resolve(&self, slices: &mut Slices, list: &Payload) -> Result<(), WcStatus> {
             let cache = &mut RegionCache::default();
             let usage = LocalUse::Source;
-            slices.resolve(list, &self.bench.device, self.pd(), usage, cache)
+            slices.resolve(list, &self.bench.rdma.regions, self.pd(), usage, cache)
         }
 
         /// Whether the `len` octets at `offset` of the list are these of the memory, in that order.
@@ -165,12 +165,12 @@ mod sge {
     #[test]
     fn keys_and_domains_are_checked_for_each_piece() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
-        let (device, usage) = (&rig.bench.device, LocalUse::Source);
+        let (regions, usage) = (&rig.bench.rdma.regions, LocalUse::Source);
         let mut cache = RegionCache::default();
         let mut slices = Slices::default();
         let good = rig.list(&[(0, 1), (1, 1)]);
         let other = PdId::new(u64::MAX);
-        let foreign = slices.resolve(&good, device, other, usage, &mut cache);
+        let foreign = slices.resolve(&good, regions, other, usage, &mut cache);
         assert_eq!(foreign, REFUSED);
         for bad in [rig.key ^ 1, rig.key ^ 0x100, 0, u32::MAX] {
             let mut list = rig.list(&[(0, 1)]);
@@ -180,7 +180,7 @@ mod sge {
                 lkey: bad,
             });
             assert_eq!(
-                slices.resolve(&list, device, rig.pd(), usage, &mut cache),
+                slices.resolve(&list, regions, rig.pd(), usage, &mut cache),
                 REFUSED
             );
             // Of no octets nothing is asked.
@@ -191,7 +191,7 @@ mod sge {
                 lkey: bad,
             });
             assert_eq!(
-                slices.resolve(&list, device, rig.pd(), usage, &mut cache),
+                slices.resolve(&list, regions, rig.pd(), usage, &mut cache),
                 Ok(())
             );
         }
@@ -208,8 +208,8 @@ mod sge {
             let mut slices = Slices::default();
             let list = rig.list(&[(8, 8)]);
             let cache = &mut RegionCache::default();
-            let device = &rig.bench.device;
-            let sink = slices.resolve(&list, device, rig.pd(), LocalUse::Sink, cache);
+            let regions = &rig.bench.rdma.regions;
+            let sink = slices.resolve(&list, regions, rig.pd(), LocalUse::Sink, cache);
             assert_eq!(sink, expected);
             // Each copy says so itself.
             assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
@@ -226,11 +226,11 @@ mod sge {
     #[test]
     fn a_region_that_goes_is_used_no_more() -> Result {
         let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;
-        let (device, usage) = (&rig.bench.device, LocalUse::Source);
+        let (regions, usage) = (&rig.bench.rdma.regions, LocalUse::Source);
         let mut cache = RegionCache::default();
         let mut slices = Slices::default();
         let list = rig.list(&[(0, 8)]);
-        let found = slices.resolve(&list, device, rig.pd(), usage, &mut cache);
+        let found = slices.resolve(&list, regions, rig.pd(), usage, &mut cache);
         assert_eq!(found, Ok(()));
         assert_eq!(rig.mr.deregister(), Ok(()));
         // Neither by who has resolved it before ...
@@ -244,9 +244,9 @@ mod sge {
         assert_eq!(put, refused);
         assert!(rig.memory.copy_out(0) != Some(u64::MAX));
         // ... nor by who remembers it.
-        assert!(cache.get(device, Stag::new(rig.key)).is_none());
+        assert!(cache.get(regions, Stag::new(rig.key)).is_none());
         assert_eq!(
-            slices.resolve(&list, device, rig.pd(), usage, &mut cache),
+            slices.resolve(&list, regions, rig.pd(), usage, &mut cache),
             REFUSED
         );
         Ok(())
@@ -257,18 +257,18 @@ mod sge {
     #[test]
     fn an_stag_that_is_given_anew_leads_to_the_new_region() -> Result {
         let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;
-        let (device, usage) = (&rig.bench.device, LocalUse::Source);
+        let (regions, usage) = (&rig.bench.rdma.regions, LocalUse::Source);
         let key = Stag::new(rig.key);
         let old = Region::ended(rig.pd(), key)?;
         let mut cache = RegionCache(Some(old.clone()));
-        let found = cache.get(device, key);
+        let found = cache.get(regions, key);
         assert!(found.is_some_and(|region| region.is_open()));
         let mut slices = Slices::default();
         let list = rig.list(&[(8, 8)]);
         assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
         let slice = slices.list.iter_mut().flatten().next().ok_or(EINVAL)?;
         slice.region = old;
-        let found = slices.resolve(&list, device, rig.pd(), usage, &mut cache);
+        let found = slices.resolve(&list, regions, rig.pd(), usage, &mut cache);
         assert_eq!(found, Ok(()));
         assert!(rig.copies(&slices, (0, 8), &[(8, 8)]));
         Ok(())

@@ -47,9 +47,9 @@ use super::{
     Stop, //
 };
 use crate::{
-    device::context::PdId,
     mem::{
         mr::LocalUse,
+        pd::PdId,
         sge::{
             NotCopied,
             Slice, //
@@ -257,7 +257,7 @@ impl RxStream {
     ) -> Result<(), Halt> {
         let region = self
             .cache
-            .get(round.qp.device(), segment.stag)
+            .get(round.qp.regions(), segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(segment.payload);
         let mut wanted = Wanted {

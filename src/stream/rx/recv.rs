@@ -222,11 +222,11 @@ impl Incoming {
         let list = &self.wr.buffer;
         let whole = segment.last.is_last() && segment.payload.len != 0;
         let unchecked = whole && list.sges().len() == 1;
-        let (buffer, device) = (&mut self.buffer, qp.device());
+        let (buffer, regions) = (&mut self.buffer, qp.regions());
         let found = if unchecked {
-            buffer.find(list, device, cache)
+            buffer.find(list, regions, cache)
         } else {
-            buffer.resolve(list, device, qp.pd(), LocalUse::Sink, cache)
+            buffer.resolve(list, regions, qp.pd(), LocalUse::Sink, cache)
         };
         if let Err(status) = found {
             return Err(self.refuse(qp, status, Fault::LocalPlacement));

@@ -294,7 +294,7 @@ mod lists {
             assert_eq!(rig.check(base, 1), Ok(0));
         }
         // The device finds it by its key until it is deregistered.
-        let found = |stag| rig.bench.device.region(stag).is_some();
+        let found = |stag| rig.bench.rdma.regions.region(stag).is_some();
         assert!(found(key) && !found(Stag::new(key.raw() ^ 1)));
         assert_eq!(rig.mr.deregister(), Ok(()));
         assert!(!found(key));

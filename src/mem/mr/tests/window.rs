@@ -4,9 +4,8 @@
 
 #[kernel::prelude::kunit_tests(riwarp_window)]
 mod windows {
-    use crate::{
-        device::context::PdId,
-        mem::mr::{
+    use crate::mem::{
+        mr::{
             Access,
             AccessFlags,
             Association,
@@ -17,7 +16,8 @@ mod windows {
             Region,
             Stag,
             StreamId, //
-        }, //
+        },
+        pd::PdId, //
     };
     use kernel::{
         prelude::*,

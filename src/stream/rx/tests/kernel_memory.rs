@@ -11,10 +11,12 @@ mod kernel_memory {
             PARAMS,
             UNTAGGED, //
         },
-        device::context::Pd,
-        mem::mr::{
-            Mr,
-            StreamId, //
+        mem::{
+            mr::{
+                Mr,
+                StreamId, //
+            },
+            pd::Pd, //
         }, //
     };
     use iwarp::{
@@ -150,7 +152,7 @@ mod kernel_memory {
     #[test]
     fn a_peer_takes_back_nothing_of_another_domain() -> Result {
         let rig = ConnRig::new()?;
-        let other = Pd::new(rig.bench.device.clone())?;
+        let other = Pd::new(rig.bench.rdma.regions.clone())?;
         let (ours, foreign) = (
             Target::new(&rig, &rig.bench.pd, 0)?,
             Target::new(&rig, &other, 0)?,

@@ -12,10 +12,13 @@ use kernel::{
     sync::Arc, //
 };
 
-use crate::device::{
-    Device,
-    Reservation,
-    Resource, //
+use crate::{
+    device::{
+        Device,
+        Reservation,
+        Resource, //
+    },
+    mem::regions::Regions, //
 };
 
 /// The number of a protection domain, unique over the life of the device.
@@ -31,7 +34,7 @@ impl PdId {
 
 /// A protection domain.
 pub(crate) struct Pd {
-    pub(crate) device: Arc<Device>,
+    regions: Arc<Regions>,
     id: PdId,
     _reservation: Reservation,
 }
@@ -42,13 +45,23 @@ impl Pd {
     /// # Errors
     ///
     /// `ENOMEM` if the device has [`MAX_PD`](crate::device::MAX_PD) of them.
-    pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Self>> {
+    pub(crate) fn new(regions: Arc<Regions>) -> Result<Arc<Self>> {
         let pd = Self {
-            id: device.next_pd_id(),
-            _reservation: device.reserve(Resource::Pd)?,
-            device,
+            id: regions.next_pd_id(),
+            _reservation: regions.device().reserve(Resource::Pd)?,
+            regions,
         };
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.regions.device()
+    }
+
+    /// Returns the regions of the device, those of other domains among them.
+    pub(crate) fn regions(&self) -> &Arc<Regions> {
+        &self.regions
     }
 
     /// Returns the number of the domain.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The regions of a device, by STag.
+//!
+//! The index of an STag (24 bits) finds the region in the table, the key (8 bits) must match. The
+//! table takes indices from anywhere in their range, so that a peer cannot foresee them (RFC 5040,
+//! section 8.1.1; RDMAP-167).
+//!
+//! Protection domains, regions and queue pairs hold the table. It holds the regions until they
+//! end, and no region refers to it.
+
+use core::ops::Range;
+
+use iwarp::stag::Stag;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+use kernel_ext::rcu_map::{
+    Order,
+    RcuMap, //
+};
+
+use crate::{
+    device::Device,
+    mem::{
+        mr::Region,
+        pd::PdId, //
+    }, //
+};
+
+/// The indices of regions. Index 0 is left out, so that no region has STag 0, which messages carry
+/// that name no region.
+const INDICES: Range<u32> = 1..Stag::INDEX_MAX + 1;
+
+/// The table of a device's regions.
+#[pin_data]
+pub(crate) struct Regions {
+    #[pin]
+    table: RcuMap<Region>,
+    /// How many protection domains were ever made.
+    pds: Atomic<u64>,
+    /// Dropped last, since the module may be unloaded without it.
+    device: Arc<Device>,
+}
+
+impl Regions {
+    /// Makes an empty table.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Self>> {
+        Arc::try_pin_init(
+            try_pin_init!(Self {
+                table <- RcuMap::new(INDICES, Order::Scattered),
+                pds: Atomic::new(0),
+                device,
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Finds the region whose current STag is exactly this one. The caller checks whether it may be
+    /// used.
+    ///
+    /// Context: any.
+    pub(crate) fn region(&self, stag: Stag) -> Option<Arc<Region>> {
+        self.table
+            .get(stag.index())
+            .filter(|region| region.stag() == stag)
+    }
+
+    /// Allocates an index and enters the region that `make` returns for it.
+    ///
+    /// Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if all indices are taken, `ENOMEM`, or what `make` returns.
+    pub(super) fn insert(
+        &self,
+        make: impl FnOnce(u32) -> Result<Arc<Region>>,
+    ) -> Result<Arc<Region>> {
+        self.table.insert(make)
+    }
+
+    /// Removes a region. The table's reference is dropped later.
+    ///
+    /// Context: process, sleeps.
+    pub(super) fn remove(&self, index: u32) {
+        self.table.remove(index);
+    }
+
+    /// Waits until the references to all removed regions are dropped.
+    ///
+    /// Context: process, sleeps.
+    pub(crate) fn flush(&self) {
+        self.table.flush();
+    }
+
+    /// Returns a number that no protection domain of this device ever had.
+    pub(super) fn next_pd_id(&self) -> PdId {
+        PdId::new(self.pds.fetch_add(1, Relaxed))
+    }
+}
