@@ -104,9 +104,9 @@ impl Bench {
                 link: DeviceLink::dead()?,
                 settings: Settings::new(true, MpaRevision::Two),
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
-                ports: HeldPorts::new()?,
                 device_ref: DeviceRef::single()?,
             },
+            HeldPorts::new()?,
             |_| (),
         )?;
         let device = rdma.device.clone();

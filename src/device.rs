@@ -2,13 +2,13 @@
 
 //! The device: one network interface seen through RDMA verbs.
 //!
-//! It holds what its objects share: the tables of regions and queue pairs, the settings, the
-//! counters. It takes events of the interface and reports events of the port to `ib_core`. `verbs`
-//! answers queries about the device and its port.
+//! It holds what its objects share: the interface, the settings, the counters, the work queues. It
+//! takes events of the interface and reports events of the port to `ib_core`.
 //!
-//! `registry` makes the device. After its unregistration and the last verb, [`Device::shut_down`]
-//! ends the remaining connections and waits for all queued work that still refers to the device, so
-//! that the references to the interface are dropped soon after.
+//! It knows no type of its objects. The tables of these (`mem`, `qp`, `cm`) refer to it, and so do
+//! the objects; it refers to none of them, so it is freed last. `verbs` puts device and tables
+//! together, answers queries about them, and ends what remains after the last verb; `registry`
+//! makes and removes devices.
 //!
 //! Context: process, unless a function says otherwise.
 
@@ -33,10 +33,6 @@ use kernel_ext::{
         NetdevType, //
     },
     random,
-    rcu_map::{
-        Order,
-        RcuMap, //
-    },
     rdma::{
         device::DeviceLink,
         ops::Provider,
@@ -48,13 +44,6 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::{
-        conn::Conns,
-        oob::{
-            ports::HeldPorts,
-            OobWaiters, //
-        }, //
-    },
     device::{
         gid::GidTable,
         queues::{
@@ -64,8 +53,7 @@ use crate::{
         refs::DeviceRef,
         settings::Settings,
         stats::Stats, //
-    },
-    qp::Qp, //
+    }, //
 };
 
 pub(crate) mod gid;
@@ -195,7 +183,6 @@ pub(crate) struct Parts {
     pub(crate) link: DeviceLink,
     pub(crate) settings: Settings,
     pub(crate) queues: Arc<Queues>,
-    pub(crate) ports: Arc<HeldPorts>,
     pub(crate) device_ref: DeviceRef,
 }
 
@@ -208,15 +195,6 @@ pub(crate) struct Device {
     pub(crate) netdev: NetDevice,
     /// The network namespace of the interface when the device was made; all sockets are in it.
     pub(crate) home: NetId,
-    /// Finds a queue pair by its number.
-    #[pin]
-    pub(crate) qps: RcuMap<Qp>,
-    /// All connections.
-    #[pin]
-    pub(crate) conns: Conns,
-    /// Queue pairs that wait for a connection without `rdma_cm`.
-    #[pin]
-    pub(crate) oob_waiters: OobWaiters,
     #[pin]
     gids: GidTable,
     pub(crate) settings: Settings,
@@ -248,10 +226,6 @@ impl Device {
                 abi: parts.abi,
                 home: parts.netdev.net_id(),
                 netdev: parts.netdev,
-                // Numbers 0 and 1 are special in other RDMA networks.
-                qps <- RcuMap::new(2..1 << 24, Order::Rising(16)),
-                conns <- Conns::new(),
-                oob_waiters <- OobWaiters::new(parts.ports),
                 gids <- GidTable::new(),
                 settings: parts.settings,
                 stats: Stats::new()?,
@@ -317,25 +291,25 @@ impl Device {
     ///
     /// Context: any.
     pub(crate) fn is_going(&self) -> bool {
-        // ORDERING: Pairs with the release in `shut_down`.
+        // ORDERING: Pairs with the release in `begin_shut_down`.
         self.going.load(Acquire)
     }
 
-    /// Ends what remains after the last verb, and waits for it.
+    /// Begins the end: nothing new may begin.
+    pub(crate) fn begin_shut_down(&self) {
+        self.going.store(true, Release);
+    }
+
+    /// Waits for all queued work.
     ///
     /// Context: process, without rtnl, not from an item of the device's queues.
-    pub(crate) fn shut_down(&self) {
-        self.going.store(true, Release);
-        self.oob_waiters.shut_down();
-        self.conns.shut_down();
+    pub(crate) fn flush(&self) {
         // Work items of queue pairs that waited for their peer.
         self.queues.conn.flush();
         // Paging items, which hold the process's memory and this device.
         self.paging.flush();
         // Transmit tasks still queued find their queue pair gone.
         self.queues.tx.flush();
-        // The tables drop their references later, and these hold the device.
-        self.qps.flush();
     }
 
     /// Returns the identifier of the device.

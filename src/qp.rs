@@ -74,6 +74,7 @@ pub(crate) mod oob;
 mod paging;
 mod receive;
 mod stream;
+pub(crate) mod table;
 mod tasks;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
@@ -84,6 +85,7 @@ use oob::{
     OobConnector,
     OobSearch, //
 };
+use table::Qps;
 use timer::TxTimer;
 pub(crate) use verbs::QpParts;
 
@@ -116,6 +118,8 @@ pub(crate) struct Qp {
     modifying: Mutex<()>,
     #[pin]
     attrs: Mutex<Attrs>,
+    /// The table that has it.
+    qps: Arc<Qps>,
     /// Makes connections without `rdma_cm`.
     connector: Arc<dyn OobConnector>,
     /// Set while the phase is `Waiting`.

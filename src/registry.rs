@@ -100,7 +100,7 @@ pub(crate) struct Registry {
 /// A device in the registry.
 #[pin_data]
 struct DeviceEntry {
-    device: Arc<Device>,
+    device: Arc<RdmaDevice>,
     /// The device is going or gone; its interface may get another one.
     doomed: Atomic<bool>,
     #[pin]
@@ -182,16 +182,15 @@ impl Registry {
                 link,
                 settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
                 queues: self.queues.clone(),
-                ports: self.ports.clone(),
                 device_ref: DeviceRef::new(&self.refs),
             };
-            let device = RdmaDevice::new(parts, device_gone)?;
-            let entry = DeviceEntry::new(self.clone(), device.device.clone())?;
+            let device = RdmaDevice::new(parts, self.ports.clone(), device_gone)?;
+            let entry = DeviceEntry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
             // After `enter`: from here on the end of the namespace waits for the device, and so for
             // the held port.
-            if let Err(error) = device.oob_waiters.hold_port(&device.device) {
+            if let Err(error) = device.cm.oob_waiters.hold_port(&device.device) {
                 pr_warn!(
                     "{}: TCP port {} cannot be held ({:?}): no connections without rdma_cm\n",
                     name,
@@ -280,7 +279,7 @@ impl Registry {
     }
 
     /// Handles the end of a device's unregistration, whatever caused it.
-    fn device_gone(&self, device: &Device) {
+    fn device_gone(&self, device: &RdmaDevice) {
         if let Some(entry) = self.find(|entry| core::ptr::eq(&*entry.device, device)) {
             entry.doom();
             entry.end_later();
@@ -289,7 +288,7 @@ impl Registry {
 }
 
 impl DeviceEntry {
-    fn new(registry: Arc<Registry>, device: Arc<Device>) -> Result<Arc<Self>> {
+    fn new(registry: Arc<Registry>, device: Arc<RdmaDevice>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 device,
@@ -363,7 +362,7 @@ impl DeviceEntry {
 }
 
 /// As [`Registry::device_gone`], for the device to call.
-fn device_gone(device: &Device) {
+fn device_gone(device: &RdmaDevice) {
     if let Some(registry) = REGISTRY.get() {
         registry.device_gone(device);
     }
@@ -431,8 +430,8 @@ impl NetnsExit for Riwarp {
         if let Some(registry) = REGISTRY.get() {
             // Includes devices whose interface has left, until they are gone. Removing a device
             // closes all its sockets: listeners before `dealloc_driver`, since `ib_core` waits for
-            // all objects; connections in `Device::shut_down`, which waits for them and for the
-            // items that have just accepted one.
+            // all objects; connections in `RdmaDevice::shut_down`, which waits for them and for
+            // the items that have just accepted one.
             registry.end_all(|device| device.home == net);
         }
     }

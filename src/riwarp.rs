@@ -12,8 +12,8 @@
 //! * [`odp`]: paging on demand;
 //! * [`queue`]: send, receive, completion and inbound read queues;
 //! * [`abi`]: work requests in the driver's own form, and in those of user space and the kernel;
-//! * [`mem`]: memory regions and windows, STags, scatter/gather lists;
-//! * [`device`]: a device, its GID table, settings, counters, work queues and protection domains.
+//! * [`mem`]: protection domains, memory regions and windows, STags, scatter/gather lists;
+//! * [`device`]: what the objects of a device share: GID table, settings, counters, work queues.
 //!
 //! The protocol itself is in crate `iwarp`, all unsafe code in crate `kernel_ext`.
 

@@ -89,6 +89,7 @@ use kernel_ext::{
 };
 
 use crate::{
+    cm::Cm,
     device::Device,
     qp::Qp,
     stream::connection::{
@@ -252,8 +253,8 @@ impl Conn {
     /// octets and receives callbacks; [`Conn::kick`] starts the first step.
     ///
     /// Context: process.
-    fn new(device: Arc<Device>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
-        let entry = ConnEntry::take(device)?;
+    fn new(cm: Arc<Cm>, socket: Socket, actor: Actor) -> Result<Arc<Self>> {
+        let entry = ConnEntry::take(cm)?;
         let callbacks = Arc::new(StreamCallbacks::new(), GFP_KERNEL)?;
         let socket = Hooked::new(socket, callbacks.clone())?;
         let conn = Arc::pin_init(
@@ -278,6 +279,11 @@ impl Conn {
             return Err(error);
         }
         Ok(conn)
+    }
+
+    /// Returns the connections of the device.
+    pub(in crate::cm) fn cm(&self) -> &Arc<Cm> {
+        self.entry.cm()
     }
 
     /// Returns the device.

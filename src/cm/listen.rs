@@ -55,11 +55,14 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::conn::{
-        Conn,
-        HalfOpen, //
+    cm::{
+        conn::{
+            Conn,
+            HalfOpen, //
+        },
+        Cm, //
     },
-    device::Device, //
+    device::Device,
     stream::connection::{
         Close,
         Connection, //
@@ -82,7 +85,7 @@ pub(crate) use self::socket::{
 #[pin_data]
 pub(crate) struct Listener {
     consumer: Consumer,
-    device: Arc<Device>,
+    cm: Arc<Cm>,
     origin: ListenerOrigin,
     open: Atomic<bool>,
     #[pin]
@@ -208,16 +211,16 @@ struct PendingConn {
 /// * `ENODEV` if the device is being removed.
 /// * `ENOMEM`.
 pub(crate) fn create_listen(
-    dev: ArcBorrow<'_, Device>,
+    cm: ArcBorrow<'_, Cm>,
     id: CmId,
     backlog: u32,
 ) -> Result<Arc<Listener>> {
-    if dev.is_going() {
+    if cm.device.is_going() {
         return Err(ENODEV);
     }
-    let params = ListenParams::new(&dev, &id, backlog)?;
-    let origin = ListenerOrigin::of_caller(&dev);
-    Listener::open(dev.into(), Consumer::Cm(id), origin, &params, backlog)
+    let params = ListenParams::new(&cm.device, &id, backlog)?;
+    let origin = ListenerOrigin::of_caller(&cm.device);
+    Listener::open(cm.into(), Consumer::Cm(id), origin, &params, backlog)
 }
 
 /// Starts to listen for out-of-band connects, at an address of the device and a port that is held
@@ -226,10 +229,10 @@ pub(crate) fn create_listen(
 /// # Errors
 ///
 /// As [`create_listen`].
-pub(crate) fn await_peers(device: &Arc<Device>, addr: SockAddr) -> Result<Arc<Listener>> {
-    let params = ListenParams::for_peers(device, addr);
+pub(crate) fn await_peers(cm: &Arc<Cm>, addr: SockAddr) -> Result<Arc<Listener>> {
+    let params = ListenParams::for_peers(&cm.device, addr);
     Listener::open(
-        device.clone(),
+        cm.clone(),
         Consumer::Oob,
         ListenerOrigin::Native,
         &params,
@@ -256,7 +259,7 @@ pub(crate) fn destroy_listen(listener: Arc<Listener>) {
 
 impl Listener {
     fn open(
-        device: Arc<Device>,
+        cm: Arc<Cm>,
         consumer: Consumer,
         origin: ListenerOrigin,
         params: &ListenParams,
@@ -266,7 +269,7 @@ impl Listener {
         let listener = Arc::pin_init(
             pin_init!(Self {
                 consumer,
-                device,
+                cm,
                 origin,
                 open: Atomic::new(true),
                 socket <- new_mutex!(None, "riwarp::Listener::socket"),
@@ -319,7 +322,7 @@ impl Listener {
                 .and_then(|waiter| waiter.conn)
         };
         if oldest.is_some() {
-            self.device.stats.backlog_drops.inc();
+            self.cm.device.stats.backlog_drops.inc();
             self.dismiss(oldest);
         }
         false
@@ -336,7 +339,7 @@ impl Listener {
 
     /// Resets a pending connection.
     fn dismiss(&self, number: Option<u64>) {
-        if let Some(conn) = number.and_then(|number| self.device.conns.find(number)) {
+        if let Some(conn) = number.and_then(|number| self.cm.conns.find(number)) {
             conn.as_arc_borrow().close(Close::Abort);
         }
     }
@@ -344,12 +347,12 @@ impl Listener {
     /// Admits a connection. `others` are asked if this listener's consumer rejects.
     fn admit(self: &Arc<Self>, socket: Socket, others: KVec<Arc<Listener>>) -> Result {
         if let Consumer::Oob = self.consumer {
-            self.device.oob_waiters.check_peer(&self.device, &socket)?;
+            self.cm.oob_waiters.check_peer(&self.cm.device, &socket)?;
         }
         let key = self.waiting.lock().add()?;
         // Dropping it removes the pending entry.
         let entry = HalfOpen::new(self.clone(), others, key);
-        let number = Conn::answer(&self.device, socket, entry)?;
+        let number = Conn::answer(&self.cm, socket, entry)?;
         let mut waiting = self.waiting.lock();
         if let Some(waiter) = waiting.list.iter_mut().find(|waiter| waiter.key == key) {
             waiter.conn = Some(number);
@@ -381,7 +384,7 @@ impl Listener {
             let waiting = self.waiting.lock();
             waiting.next_held().and_then(|waiter| waiter.conn)
         };
-        if let Some(conn) = next.and_then(|number| self.device.conns.find(number)) {
+        if let Some(conn) = next.and_then(|number| self.cm.conns.find(number)) {
             conn.kick();
         }
     }
@@ -466,7 +469,7 @@ mod tests {
     impl ListenerRig {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
-            let listener = await_peers(&bench.device, address(Family::V4, 0))?;
+            let listener = await_peers(&bench.rdma.cm, address(Family::V4, 0))?;
             Ok(Self { listener, bench })
         }
 
@@ -487,7 +490,7 @@ mod tests {
         fn add_conn(&self) -> Result<(u64, Socket)> {
             let (near, far) = pair(Family::V4)?;
             let key = self.add()?;
-            let number = Conn::about_to_go(&self.bench.device, near)?;
+            let number = Conn::about_to_go(&self.bench.rdma.cm, near)?;
             let mut waiting = self.listener.waiting.lock();
             let waiter = waiting.list.iter_mut().find(|waiter| waiter.key == key);
             waiter.ok_or(EINVAL)?.conn = Some(number);

@@ -54,7 +54,8 @@ use crate::{
         listen::{
             self,
             Listener, //
-        }, //
+        },
+        Cm, //
     },
     device::{
         gid,
@@ -214,15 +215,15 @@ impl OobWaitersInner {
     }
 
     /// Counts one more user of a listener, which is opened if necessary.
-    fn get(&mut self, ports: &Arc<HeldPorts>, device: &Arc<Device>, addr: SockAddr) -> Result {
+    fn get(&mut self, cm: &Arc<Cm>, addr: SockAddr) -> Result {
         if let Some(entry) = self.listeners.iter_mut().find(|entry| entry.addr == addr) {
             // NO-OVERFLOW: far fewer queue pairs exist.
             entry.users = entry.users.saturating_add(1);
             return Ok(());
         }
         self.listeners.reserve(1, GFP_KERNEL_ACCOUNT)?;
-        let hold = hold(ports, device, addr.port())?;
-        let listener = listen::await_peers(device, addr)?;
+        let hold = hold(&cm.oob_waiters.ports, &cm.device, addr.port())?;
+        let listener = listen::await_peers(cm, addr)?;
         let entry = OobListener {
             addr,
             listener,
@@ -249,10 +250,10 @@ impl OobWaitersInner {
     }
 }
 
-impl OobConnector for Device {
+impl OobConnector for Cm {
     fn wait(self: ArcBorrow<'_, Self>, pair: &Pair, addr: SockAddr) -> Result {
-        let device: Arc<Device> = self.into();
-        let oob_waiters = &device.oob_waiters;
+        let cm: Arc<Cm> = self.into();
+        let oob_waiters = &cm.oob_waiters;
         let node = RBTreeNode::new(key(pair), (), GFP_KERNEL_ACCOUNT)?;
         let peer = Peer {
             wrong: WrongGuesses::default(),
@@ -260,8 +261,8 @@ impl OobConnector for Device {
         };
         let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
         let mut inner = oob_waiters.inner.lock();
-        inner.hold_port(&oob_waiters.ports, &device)?;
-        inner.get(&oob_waiters.ports, &device, addr)?;
+        inner.hold_port(&oob_waiters.ports, &cm.device)?;
+        inner.get(&cm, addr)?;
         inner.waiting.insert(node);
         match inner.peers.get_mut(&pair.remote.gid) {
             // NO-OVERFLOW: far fewer queue pairs exist.

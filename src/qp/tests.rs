@@ -314,9 +314,9 @@ mod posting {
         assert_eq!(rig.receive(&[2]), Ok(()));
         assert_eq!(rig.send(&[3]), Ok(()));
         let number = rig.qp.number;
-        assert!(rig.bench.device.qps.get(number).is_some());
+        assert!(rig.bench.rdma.qps.get(number).is_some());
         Qp::destroy(rig.qp.clone());
-        assert!(rig.bench.device.qps.get(number).is_none());
+        assert!(rig.bench.rdma.qps.get(number).is_none());
         assert!(rig.flushed(&[]));
         Ok(())
     }

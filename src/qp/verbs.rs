@@ -48,7 +48,6 @@ use kernel_ext::{
 
 use crate::{
     device::{
-        Device,
         Reservation,
         MAX_IRD,
         MAX_ORD, //
@@ -87,6 +86,7 @@ use crate::{
 
 use super::{
     oob::OobConnector,
+    table::Qps,
     timer::{
         TxTimer,
         FLUSH_PERIOD, //
@@ -118,7 +118,7 @@ impl Qp {
     ///
     /// `ENOMEM`.
     pub(crate) fn assemble(
-        device: &Arc<Device>,
+        qps: &Arc<Qps>,
         parts: QpParts,
         sq: impl PinInit<SendQueue>,
     ) -> Result<Arc<Self>> {
@@ -128,14 +128,14 @@ impl Qp {
         } else {
             Memcg::nobody()
         };
-        device.qps.insert(|number| {
+        qps.insert(|number| {
             Arc::pin_init(
                 pin_init!(Self {
                     shared <- pin_init!(QpShared {
                         number,
                         user: parts.user,
                         link: parts.link,
-                        device: device.clone(),
+                        device: qps.device().clone(),
                         regions: parts.pd.regions().clone(),
                         pd: parts.pd,
                         recv_cq: parts.recv_cq,
@@ -169,6 +169,7 @@ impl Qp {
                     flush_pause: Atomic::new(FLUSH_PERIOD),
                     modifying <- new_mutex!((), "Qp::modifying"),
                     attrs <- new_mutex!(Attrs::default(), "Qp::attrs"),
+                    qps: qps.clone(),
                     connector: parts.connector,
                     oob <- new_mutex!(None, "Qp::oob"),
                     timer <- HrTimer::new(),
@@ -203,11 +204,11 @@ impl Qp {
             pd: bench.pd.clone(),
             recv_cq: cq.clone(),
             receives: Receives::Own(Arc::pin_init(RecvQueue::new(0, None)?, GFP_KERNEL)?),
-            connector: bench.device.clone(),
+            connector: bench.rdma.cm.clone(),
             reservation: bench.device.reserve(Resource::Qp)?,
         };
         let sq = SendQueue::new(entries, true, cq.clone(), Some(ring))?;
-        Self::assemble(&bench.device, parts, sq)
+        Self::assemble(&bench.rdma.qps, parts, sq)
     }
 
     /// Changes attributes and state.
@@ -369,6 +370,6 @@ impl Qp {
         self.transmit_until_idle(|| ());
         self.end_idle_check();
         self.each_cq(|cq| cq.forget(self.link.id()));
-        self.device.qps.remove(self.number);
+        self.qps.remove(self.number);
     }
 }

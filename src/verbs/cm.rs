@@ -37,7 +37,7 @@ impl CmOps for Conn {
     type Listener = Listener;
 
     fn connect(dev: ArcBorrow<'_, RdmaDevice>, id: CmId, param: &ConnParam<'_>) -> Result {
-        conn::connect(dev.device.as_arc_borrow(), id, param)
+        conn::connect(dev.cm.as_arc_borrow(), id, param)
     }
 
     fn accept(
@@ -46,11 +46,11 @@ impl CmOps for Conn {
         name: NonZeroUsize,
         param: &ConnParam<'_>,
     ) -> Result {
-        conn::accept(dev.device.as_arc_borrow(), id, name, param)
+        conn::accept(dev.cm.as_arc_borrow(), id, name, param)
     }
 
     fn reject(dev: ArcBorrow<'_, RdmaDevice>, name: NonZeroUsize, private_data: &[u8]) -> Result {
-        conn::reject(dev.device.as_arc_borrow(), name, private_data)
+        conn::reject(dev.cm.as_arc_borrow(), name, private_data)
     }
 
     fn create_listen(
@@ -58,7 +58,7 @@ impl CmOps for Conn {
         id: CmId,
         backlog: u32,
     ) -> Result<Arc<Listener>> {
-        listen::create_listen(dev.device.as_arc_borrow(), id, backlog)
+        listen::create_listen(dev.cm.as_arc_borrow(), id, backlog)
     }
 
     fn destroy_listen(listener: Arc<Listener>) {

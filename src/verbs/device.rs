@@ -34,6 +34,10 @@ use kernel_ext::{
 };
 
 use crate::{
+    cm::{
+        oob::ports::HeldPorts,
+        Cm, //
+    },
     device::{
         gid::GID_TABLE_LEN,
         Device,
@@ -55,18 +59,23 @@ use crate::{
     mem::{
         mr::MAX_FAST_REG_PAGES,
         regions::Regions, //
-    }, //
+    },
+    qp::table::Qps, //
 };
 
-/// A device as `ib_core` knows it, from registration to unregistration: the [`Device`] and the
-/// tables of its objects.
+/// All of a device: the [`Device`] and the tables of its objects.
 ///
-/// The objects refer to the [`Device`] and to the tables that they need, not to this value.
+/// `ib_core` holds it until the device is unregistered, the registry until it has removed the
+/// device. Objects refer to the [`Device`] and to the tables that they need, not to this value. They
+/// and the tables may live longer than it; each refers to the [`Device`], and the module is not
+/// unloaded before that is gone ([`DeviceRefs`](crate::device::refs::DeviceRefs)).
 pub(crate) struct RdmaDevice {
     pub(crate) device: Arc<Device>,
     pub(crate) regions: Arc<Regions>,
+    pub(crate) qps: Arc<Qps>,
+    pub(crate) cm: Arc<Cm>,
     /// Called once, at the end of the unregistration.
-    gone: fn(&Device),
+    gone: fn(&Self),
 }
 
 impl Deref for RdmaDevice {
@@ -83,10 +92,13 @@ impl RdmaDevice {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub(crate) fn new(parts: Parts, gone: fn(&Device)) -> Result<Arc<Self>> {
+    pub(crate) fn new(parts: Parts, ports: Arc<HeldPorts>, gone: fn(&Self)) -> Result<Arc<Self>> {
         let device = Device::new(parts)?;
+        let qps = Qps::new(device.clone())?;
         let made = Self {
             regions: Regions::new(device.clone())?,
+            cm: Cm::new(device.clone(), qps.clone(), ports)?,
+            qps,
             device,
             gone,
         };
@@ -97,8 +109,11 @@ impl RdmaDevice {
     ///
     /// Context: process, without rtnl, not from an item of the device's queues.
     pub(crate) fn shut_down(&self) {
-        self.device.shut_down();
+        self.device.begin_shut_down();
+        self.cm.shut_down();
+        self.device.flush();
         // The tables drop their references later, and these hold the device.
+        self.qps.flush();
         self.regions.flush();
     }
 }
@@ -194,7 +209,7 @@ impl DeviceOps for RdmaDevice {
 
     fn dealloc(self: Arc<Self>) {
         self.shut_down();
-        (self.gone)(&self.device);
+        (self.gone)(&self);
     }
 }
 

@@ -126,12 +126,12 @@ impl QpOps for Qp {
             pd: init.pd,
             recv_cq: init.recv_cq,
             receives,
-            connector: device.clone(),
+            connector: dev.cm.clone(),
             reservation,
         };
-        let qp = Self::assemble(device, parts, sq)?;
+        let qp = Self::assemble(&dev.qps, parts, sq)?;
         if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number(), udata)) {
-            device.qps.remove(qp.number());
+            dev.qps.remove(qp.number());
             return Err(e);
         }
         Ok(QpCreated {
@@ -142,7 +142,7 @@ impl QpOps for Qp {
     }
 
     fn find(dev: ArcBorrow<'_, RdmaDevice>, number: u32) -> Option<QpLink> {
-        dev.qps.with(number, |qp| qp.link().clone())
+        dev.qps.link(number)
     }
 
     fn modify(self: ArcBorrow<'_, Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {

@@ -51,7 +51,7 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
         show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),
         store: Some(|device, text| {
             let port = text.parse().map_err(|_| EINVAL)?;
-            device.oob_waiters.set_port(&device, port)
+            device.cm.oob_waiters.set_port(&device, port)
         }),
     },
 ];

@@ -42,13 +42,13 @@ use super::{
 
 impl Conn {
     /// Makes a connection past start-up without a queue pair: what arrives stays in TCP.
-    pub(crate) fn of_nobody(device: &Arc<Device>, socket: Socket) -> Result<Arc<Self>> {
-        Self::new(device.clone(), socket, Actor::new(ConnPhase::Released))
+    pub(crate) fn of_nobody(cm: &Arc<Cm>, socket: Socket) -> Result<Arc<Self>> {
+        Self::new(cm.clone(), socket, Actor::new(ConnPhase::Released))
     }
 
     /// Makes a connection that its next step resets.
-    pub(crate) fn about_to_go(device: &Arc<Device>, socket: Socket) -> Result<u64> {
-        let conn = Self::of_nobody(device, socket)?;
+    pub(crate) fn about_to_go(cm: &Arc<Cm>, socket: Socket) -> Result<u64> {
+        let conn = Self::of_nobody(cm, socket)?;
         conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         want(&conn.wants.abort);
         Ok(conn.entry.number())
@@ -73,8 +73,8 @@ pub(crate) struct Started(pub(crate) Arc<Conn>);
 
 impl Started {
     /// Makes a connection from one end of a TCP connection. The queue pair is not attached yet.
-    pub(crate) fn new(device: &Arc<Device>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
-        let conn = Conn::of_nobody(device, near)?;
+    pub(crate) fn new(cm: &Arc<Cm>, near: Socket, qp: &Arc<Qp>) -> Result<Self> {
+        let conn = Conn::of_nobody(cm, near)?;
         let started = Self(conn.clone());
         qp.bind(conn.clone())?;
         conn.qp.populate(BhRevocable::new(qp.clone()));
@@ -140,7 +140,7 @@ impl ConnRig {
         let cq = bench.cq(8)?;
         let qp = bench.qp(4, &cq)?;
         let (near, far) = pair(Family::V4)?;
-        let started = Started::new(&bench.device, near, &qp)?;
+        let started = Started::new(&bench.rdma.cm, near, &qp)?;
         Ok(Self {
             conn: started.0.clone(),
             started: Some(started),

@@ -52,6 +52,7 @@ use kernel_ext::{
 };
 
 use crate::{
+    cm::Cm,
     device::{
         settings::MpaRevision,
         Device,
@@ -156,14 +157,14 @@ impl PendingReply {
 /// * `EISCONN`: the queue pair has a connection.
 /// * `ENODEV`: the device is being removed.
 /// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
-pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_>) -> Result {
+pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) -> Result {
     let mut local = id.local_addr()?;
     let remote = id.remote_addr()?;
     if local.family() != remote.family() {
         return Err(EINVAL);
     }
-    let qp = dev.qps.get(param.qpn).ok_or(EINVAL)?;
-    let mut config = config(&dev, Role::Initiator);
+    let qp = cm.qps.get(param.qpn).ok_or(EINVAL)?;
+    let mut config = config(&cm.device, Role::Initiator);
     if !qp.tells_immediate_data() {
         config.extensions = Extensions::Rfc7306;
     }
@@ -171,7 +172,7 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
-    let socket = Socket::new_tcp(&dev.net()?, local.family())?;
+    let socket = Socket::new_tcp(&cm.device.net()?, local.family())?;
     if let Some(tos) = id.tos() {
         socket.set_tos(tos);
     }
@@ -180,7 +181,7 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
     local.set_port(0);
     socket.bind(&local)?;
 
-    let conn = Conn::new(dev.into(), socket, Actor::new(ConnPhase::Released))?;
+    let conn = Conn::new(cm.into(), socket, Actor::new(ConnPhase::Released))?;
     // Holds off steps until this call either fails or owes events.
     let mut actor = conn.actor.lock();
     let bound = qp.bind(conn.clone());
@@ -196,15 +197,15 @@ pub(crate) fn connect(dev: ArcBorrow<'_, Device>, id: CmId, param: &ConnParam<'_
 /// * `EINVAL`: the queue pair no longer searches for that peer.
 /// * `ENODEV`: the device is being removed.
 /// * `EADDRNOTAVAIL` and others of TCP.
-pub(crate) fn connect_oob(device: Arc<Device>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
-    let config = for_oob(config(&device, Role::Initiator));
+pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result {
+    let config = for_oob(config(&cm.device, Role::Initiator));
     let initiator = Initiator::new(config, oob.depths);
     let request = initiator.request(&oob.announcement.encode());
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
-    let socket = Socket::new_tcp(&device.net()?, oob.from.family())?;
+    let socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
     socket.bind(&oob.from)?;
-    let conn = Conn::new(device, socket, Actor::new(ConnPhase::Released))?;
+    let conn = Conn::new(cm, socket, Actor::new(ConnPhase::Released))?;
     let mut actor = conn.actor.lock();
     let bound = qp.bind_oob(conn.clone(), oob);
     conn.begin(&mut actor, qp.clone(), bound, &oob.to, |actor| {
@@ -219,12 +220,12 @@ pub(crate) fn connect_oob(device: Arc<Device>, qp: &Arc<Qp>, oob: &OobConnect) -
 /// * `ECONNRESET`: the peer has disconnected, or waited too long.
 /// * `EINVAL`, `EISCONN`: as for [`connect`].
 pub(crate) fn accept(
-    dev: ArcBorrow<'_, Device>,
+    cm: ArcBorrow<'_, Cm>,
     id: CmId,
     name: NonZeroUsize,
     param: &ConnParam<'_>,
 ) -> Result {
-    let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
+    let conn = cm.conns.asked(name).ok_or(ECONNRESET)?;
     let asked = conn
         .pending_reply
         .lock()
@@ -256,12 +257,8 @@ pub(crate) fn accept(
 ///
 /// * `ECONNRESET`: the peer has disconnected, or waited too long.
 /// * `EINVAL`: more private data than the MPA Reply can carry; the peer is rejected without it.
-pub(crate) fn reject(
-    dev: ArcBorrow<'_, Device>,
-    name: NonZeroUsize,
-    private_data: &[u8],
-) -> Result {
-    let conn = dev.conns.asked(name).ok_or(ECONNRESET)?;
+pub(crate) fn reject(cm: ArcBorrow<'_, Cm>, name: NonZeroUsize, private_data: &[u8]) -> Result {
+    let conn = cm.conns.asked(name).ok_or(ECONNRESET)?;
     let asked = conn
         .pending_reply
         .lock()
@@ -307,7 +304,7 @@ impl Conn {
         asked: &Asked,
         param: &ConnParam<'_>,
     ) -> Result<(KBox<Frame>, StreamRules, RtrKinds)> {
-        let qp = self.device().qps.get(param.qpn).ok_or(EINVAL)?;
+        let qp = self.cm().qps.get(param.qpn).ok_or(EINVAL)?;
         let mut responder = asked.responder;
         if !qp.tells_immediate_data() {
             responder = responder.without_send_immediate();

@@ -40,13 +40,15 @@ use kernel_ext::{
 };
 
 use crate::{
-    cm::listen::{
-        Consumer,
-        Listener,
-        Unanswered, //
+    cm::{
+        listen::{
+            Consumer,
+            Listener,
+            Unanswered, //
+        },
+        Cm, //
     },
     device::{
-        Device,
         MAX_IRD,
         MAX_ORD, //
     }, //
@@ -168,17 +170,17 @@ impl Conn {
     /// Makes a connection from a socket that a listener has accepted; returns its number.
     ///
     /// Context: process.
-    pub(crate) fn answer(device: &Arc<Device>, socket: Socket, entry: HalfOpen) -> Result<u64> {
+    pub(crate) fn answer(cm: &Arc<Cm>, socket: Socket, entry: HalfOpen) -> Result<u64> {
         let chance = entry.listener.chance();
         let phase = ConnPhase::Waiting {
-            responder: Responder::new(config(device, Role::Responder)),
+            responder: Responder::new(config(&cm.device, Role::Responder)),
             inbox: Inbox::new()?,
             entry,
         };
         let mut actor = Actor::new(phase);
         actor.limit(limit::REQUEST);
         actor.recheck_after(chance);
-        let conn = Self::new(device.clone(), socket, actor)?;
+        let conn = Self::new(cm.clone(), socket, actor)?;
         conn.kick();
         Ok(conn.entry.number())
     }

@@ -24,7 +24,10 @@ use kernel::{
     }, //
 };
 
-use crate::device::Device;
+use crate::{
+    cm::Cm,
+    device::Device, //
+};
 
 use super::{
     want,
@@ -121,7 +124,7 @@ impl Conns {
 
 /// A connection's entry in the table, freed on drop.
 pub(in crate::cm) struct ConnEntry {
-    device: Arc<Device>,
+    cm: Arc<Cm>,
     number: u64,
 }
 
@@ -131,9 +134,9 @@ impl ConnEntry {
     /// # Errors
     ///
     /// `ENODEV` if the device is being removed.
-    pub(in crate::cm) fn take(device: Arc<Device>) -> Result<Self> {
+    pub(in crate::cm) fn take(cm: Arc<Cm>) -> Result<Self> {
         let number = {
-            let mut inner = device.conns.inner.lock();
+            let mut inner = cm.conns.inner.lock();
             if inner.closed {
                 return Err(ENODEV);
             }
@@ -143,12 +146,17 @@ impl ConnEntry {
             inner.alive = inner.alive.saturating_add(1);
             number
         };
-        Ok(Self { device, number })
+        Ok(Self { cm, number })
+    }
+
+    /// Returns the connections of the device.
+    pub(in crate::cm) fn cm(&self) -> &Arc<Cm> {
+        &self.cm
     }
 
     /// Returns the device.
     pub(in crate::cm) fn device(&self) -> &Arc<Device> {
-        &self.device
+        &self.cm.device
     }
 
     /// Returns the number of the entry.
@@ -174,7 +182,7 @@ impl ConnEntry {
     /// * `ENOMEM`.
     pub(in crate::cm) fn publish(&self, conn: &Arc<Conn>) -> Result {
         let node = RBTreeNode::new(self.number, conn.clone(), GFP_KERNEL)?;
-        let mut inner = self.device.conns.inner.lock();
+        let mut inner = self.cm.conns.inner.lock();
         if inner.closed {
             drop(inner);
             return Err(ENODEV);
@@ -185,7 +193,7 @@ impl ConnEntry {
 
     /// Removes the connection from the table, if present.
     pub(in crate::cm) fn remove(&self) {
-        let conn = self.device.conns.inner.lock().table.remove(&self.number);
+        let conn = self.cm.conns.inner.lock().table.remove(&self.number);
         // The caller has a reference of its own.
         drop(conn);
     }
@@ -193,10 +201,10 @@ impl ConnEntry {
 
 impl Drop for ConnEntry {
     fn drop(&mut self) {
-        let mut inner = self.device.conns.inner.lock();
+        let mut inner = self.cm.conns.inner.lock();
         inner.alive = inner.alive.saturating_sub(1);
         if inner.alive == 0 {
-            self.device.conns.empty.notify_all();
+            self.cm.conns.empty.notify_all();
         }
     }
 }
@@ -225,21 +233,21 @@ mod tests {
     #[test]
     fn no_number_is_given_twice() -> Result {
         let bench = Bench::new()?;
-        let first = ConnEntry::take(bench.device.clone())?;
-        let second = ConnEntry::take(bench.device.clone())?;
+        let first = ConnEntry::take(bench.rdma.cm.clone())?;
+        let second = ConnEntry::take(bench.rdma.cm.clone())?;
         assert_eq!((first.number(), second.number()), (1, 2));
         assert_eq!(second.name().map(NonZeroUsize::get), Ok(2));
         drop(first);
         drop(second);
-        assert_eq!(ConnEntry::take(bench.device.clone())?.number(), 3);
+        assert_eq!(ConnEntry::take(bench.rdma.cm.clone())?.number(), 3);
         Ok(())
     }
 
     #[test]
     fn an_unpublished_connection_is_not_found() -> Result {
         let bench = Bench::new()?;
-        let entry = ConnEntry::take(bench.device.clone())?;
-        let conns = &bench.device.conns;
+        let entry = ConnEntry::take(bench.rdma.cm.clone())?;
+        let conns = &bench.rdma.cm.conns;
         assert!(conns.find(entry.number()).is_none() && conns.asked(entry.name()?).is_none());
         entry.remove();
         assert!(conns.find(0).is_none() && conns.find(u64::MAX).is_none());
@@ -275,7 +283,7 @@ mod tests {
     #[test]
     fn the_end_of_a_device_waits_for_the_last_one_and_admits_no_more() -> Result {
         let bench = Bench::new()?;
-        let entry = ConnEntry::take(bench.device.clone())?;
+        let entry = ConnEntry::take(bench.rdma.cm.clone())?;
         let leaver = Arc::pin_init(
             pin_init!(LateRemoval {
                 entry <- new_mutex!(Some(entry)),
@@ -285,11 +293,11 @@ mod tests {
             GFP_KERNEL,
         )?;
         assert!(bench.device.queues.reaper.enqueue(leaver.clone()).is_ok());
-        bench.device.conns.shut_down();
+        bench.rdma.cm.conns.shut_down();
         assert!(leaver.left.load(Relaxed));
-        assert_eq!(ConnEntry::take(bench.device.clone()).err(), Some(ENODEV));
+        assert_eq!(ConnEntry::take(bench.rdma.cm.clone()).err(), Some(ENODEV));
         // Without connections it returns at once.
-        bench.device.conns.shut_down();
+        bench.rdma.cm.conns.shut_down();
         bench.device.queues.reaper.flush();
         Ok(())
     }

@@ -281,7 +281,7 @@ mod masked {
             let access = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_ATOMIC);
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let (near, far) = pair(Family::V4)?;
-            let conn = Conn::new(bench.device.clone(), near, Actor::new(ConnPhase::Released))?;
+            let conn = Conn::new(bench.rdma.cm.clone(), near, Actor::new(ConnPhase::Released))?;
             qp.bind(conn.clone())?;
             conn.qp.populate(BhRevocable::new(qp.clone()));
             qp.attach(conn.clone(), &PARAMS)?;

@@ -150,13 +150,13 @@ impl ListenSocket {
         params: &ListenParams,
         scope: BindScope,
     ) -> Result<Arc<Self>> {
-        let socket = params.socket(&listener.device, scope)?;
+        let socket = params.socket(&listener.cm.device, scope)?;
         let mut listeners = KVec::new();
         listeners.push(listener.clone(), GFP_KERNEL)?;
         let listen_socket = Arc::pin_init(
             pin_init!(Self {
                 scope,
-                queues: listener.device.queues.clone(),
+                queues: listener.cm.device.queues.clone(),
                 inner <- new_mutex!(
                     ListenSocketInner {
                         socket: None,
@@ -483,13 +483,13 @@ mod tests {
         fn new() -> Result<Self> {
             let bench = Bench::new()?;
             let (near, far) = pair(Family::V4)?;
-            let listener = await_peers(&bench.device, address(Family::V4, 0))?;
+            let listener = await_peers(&bench.rdma.cm, address(Family::V4, 0))?;
             let listen_socket = listener.socket.lock().clone().ok_or(EINVAL)?;
             bench.device.queues.conn.flush();
             Ok(Self {
                 listener,
                 listen_socket,
-                conn: Conn::of_nobody(&bench.device, near)?,
+                conn: Conn::of_nobody(&bench.rdma.cm, near)?,
                 _far: far,
                 bench,
             })

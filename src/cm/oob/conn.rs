@@ -76,11 +76,11 @@ impl Conn {
         }
         let private_data = asked.request.private_data.of(inbox.octets());
         let theirs = Announcement::decode(private_data).map_err(|_| ECONNREFUSED)?;
-        let device = self.device();
-        let qp = device.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
+        let cm = self.cm();
+        let qp = cm.qps.get(theirs.to.get()).ok_or(ECONNREFUSED)?;
         let addrs = addrs_of(&self.socket)?;
         let (depths, ours) = qp.accept_oob(self.clone(), &theirs, |pair| {
-            device.oob_waiters.check_call(pair, &addrs, &theirs)
+            cm.oob_waiters.check_call(pair, &addrs, &theirs)
         })?;
         self.qp.populate(BhRevocable::new(qp));
         let accepted = asked

@@ -110,8 +110,8 @@ mod streams {
             let (first, second) = (pair(Family::V4)?, pair(Family::V4)?);
             Ok(Self {
                 ours: [
-                    Conn::of_nobody(&bench.device, first.0)?,
-                    Conn::of_nobody(&bench.device, second.0)?,
+                    Conn::of_nobody(&bench.rdma.cm, first.0)?,
+                    Conn::of_nobody(&bench.rdma.cm, second.0)?,
                 ],
                 peers: [first.1, second.1],
                 qp,

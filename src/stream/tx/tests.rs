@@ -113,7 +113,7 @@ mod tx {
             )?;
             let qp = qp(&bench, &cq)?;
             let rig = Self {
-                conn: Some(Started::new(&bench.device, near, &qp)?),
+                conn: Some(Started::new(&bench.rdma.cm, near, &qp)?),
                 qp,
                 _cq: cq,
                 mr: made.mr,
