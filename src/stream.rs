@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The stream of a queue pair: transmit side ([`tx`]) and receive side ([`rx`]), what they share with
-//! the queue pair and ask of it ([`owner`]), its published state ([`lifecycle`]), and the connection
-//! under them ([`connection`]).
+//! The stream of a queue pair: transmit side ([`tx`]) and receive side ([`rx`]), what they share
+//! with the queue pair and ask of it ([`owner`]), its published state ([`lifecycle`]), and the
+//! connection under them ([`connection`]).
 
 pub(crate) mod connection;
 pub(crate) mod lifecycle;

@@ -4,8 +4,9 @@
 //!
 //! It opens, accepts and rejects connections for the iWARP connection manager ([`connect`],
 //! [`accept`], [`reject`]) and for queue pairs that know their peer ([`connect_oob`]). It exchanges
-//! the MPA start-up frames, hands the stream to the queue pair, ends it ([`Connection::close`],
-//! [`Connection::leave`], [`Connection::detach_qp`]) and raises the events of the iWARP connection manager.
+//! the MPA start-up frames, hands the stream to the queue pair, ends it
+//! ([`StreamConnection::close`], [`StreamConnection::leave`], [`StreamConnection::detach_qp`]) and
+//! raises the events of the iWARP connection manager.
 //!
 //! # One actor per connection
 //!
@@ -25,7 +26,7 @@
 //! * The connection holds its queue pair, behind a [`BhRevocable`], and the queue pair holds the
 //!   connection, from [`Qp::bind`] on. Revoking the link to the queue pair breaks this cycle:
 //!   before `stream_ended` or `unbind`, which make the queue pair drop its reference, and in
-//!   [`Connection::detach_qp`].
+//!   [`StreamConnection::detach_qp`].
 //! * A queued work item and the running timer hold a reference each. Release cancels the timer.
 //!
 //! The last reference must be dropped in process context, because that closes the socket: softirq
@@ -36,12 +37,12 @@
 //! # Locks
 //!
 //! A step takes the actor's mutex; so do [`connect`] and [`connect_oob`] while they make the
-//! connection, and [`Connection::detach_qp`], which runs a step. No caller holds a lock of a queue pair
-//! or a socket when it takes this mutex, so a step may call into both: actor > queue pair, actor >
-//! socket. The pending reply's mutex and the table's are innermost: no calls are made with them
-//! held. Socket callbacks take none of these; what they need is atomic or revocable. Events of the
-//! iWARP connection manager may be raised with the actor's mutex held, because the connection
-//! manager queues them without calling back.
+//! connection, and [`StreamConnection::detach_qp`], which runs a step. No caller holds a lock of a
+//! queue pair or a socket when it takes this mutex, so a step may call into both: actor > queue
+//! pair, actor > socket. The pending reply's mutex and the table's are innermost: no calls are made
+//! with them held. Socket callbacks take none of these; what they need is atomic or revocable.
+//! Events of the iWARP connection manager may be raised with the actor's mutex held, because the
+//! connection manager queues them without calling back.
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 
@@ -94,7 +95,7 @@ use crate::{
     qp::Qp,
     stream::connection::{
         Close,
-        Connection, //
+        StreamConnection, //
     }, //
 };
 
@@ -352,7 +353,7 @@ impl Conn {
     }
 }
 
-impl Connection for Conn {
+impl StreamConnection for Conn {
     #[inline]
     fn socket(&self) -> &Socket {
         &self.socket

@@ -65,7 +65,7 @@ use crate::{
     device::Device,
     stream::connection::{
         Close,
-        Connection, //
+        StreamConnection, //
     },
 };
 

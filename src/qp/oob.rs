@@ -73,7 +73,7 @@ use crate::{
     stream::connection::{
         is_same,
         Close,
-        Connection,
+        StreamConnection,
         StreamParams, //
     }, //
 };
@@ -374,7 +374,7 @@ impl Qp {
 impl Qp {
     /// Returns whether a connection may send its Request now: always with a connection manager,
     /// otherwise only if the attempt is still the bound one.
-    pub(crate) fn may_ask(&self, conn: &dyn Connection) -> bool {
+    pub(crate) fn may_ask(&self, conn: &dyn StreamConnection) -> bool {
         match &mut *self.oob.lock() {
             None => true,
             Some(oob) if oob.bond == Bond::Connecting && self.is_bound(conn) => {
@@ -411,7 +411,7 @@ impl Qp {
     /// takes precedence.
     pub(crate) fn accept_oob(
         &self,
-        conn: Arc<dyn Connection>,
+        conn: Arc<dyn StreamConnection>,
         theirs: &Announcement,
         check: impl FnOnce(&Pair) -> Result<(), Mismatch>,
     ) -> Result<(Depths, Announcement)> {
@@ -455,7 +455,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` if it does not search for that peer any more.
-    pub(crate) fn bind_oob(&self, conn: Arc<dyn Connection>, connect: &OobConnect) -> Result {
+    pub(crate) fn bind_oob(&self, conn: Arc<dyn StreamConnection>, connect: &OobConnect) -> Result {
         let oob = self.oob.lock();
         let oob = oob.as_ref().ok_or(EINVAL)?;
         if oob.bond != Bond::Connecting || oob.pair.announcement() != connect.announcement {
@@ -482,7 +482,7 @@ impl Qp {
     }
 
     /// Returns whether a connection is the bound one.
-    pub(crate) fn is_bound(&self, conn: &dyn Connection) -> bool {
+    pub(crate) fn is_bound(&self, conn: &dyn StreamConnection) -> bool {
         let inner = self.inner.lock();
         let bound = inner.conn.as_ref();
         bound.is_some_and(|bound| is_same(&**bound, conn))

@@ -18,7 +18,7 @@ use crate::{
     odp::mr::Wanted,
     stream::{
         connection::{
-            Connection,
+            StreamConnection,
             StreamParams, //
         },
         rx::{
@@ -41,7 +41,7 @@ impl Qp {
     /// `ENOMEM`.
     pub(crate) fn start_rx(
         &self,
-        conn: &Arc<dyn Connection>,
+        conn: &Arc<dyn StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result {
@@ -74,7 +74,7 @@ impl Qp {
     /// arrives without a current stream.
     pub(super) fn more_from(
         self: &Arc<Self>,
-        conn: &Arc<dyn Connection>,
+        conn: &Arc<dyn StreamConnection>,
         inbound: &mut Inbound<'_>,
         off: BhOff<'_>,
     ) {
@@ -95,7 +95,7 @@ impl Qp {
     /// Context: process, the socket locked.
     pub(crate) fn resume(
         self: &Arc<Self>,
-        conn: &Arc<dyn Connection>,
+        conn: &Arc<dyn StreamConnection>,
         inbound: &mut Inbound<'_>,
         fetched: Option<&Fetched>,
     ) -> Option<Wanted> {

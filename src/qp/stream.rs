@@ -25,8 +25,8 @@ use crate::{
     stream::{
         connection::{
             is_same,
-            Connection,
             Ended,
+            StreamConnection,
             StreamParams, //
         },
         owner::StreamOwner,
@@ -45,7 +45,7 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` in a state that cannot connect, `EISCONN` with a connection already.
-    pub(crate) fn bind(&self, conn: Arc<dyn Connection>) -> Result {
+    pub(crate) fn bind(&self, conn: Arc<dyn StreamConnection>) -> Result {
         let mut inner = self.inner.lock();
         self.would(Event::Bind)?;
         if inner.conn.is_some() {
@@ -56,7 +56,7 @@ impl Qp {
     }
 
     /// Unbinds the connection after a failed start-up, if it is still this one.
-    pub(crate) fn unbind(self: &Arc<Self>, conn: &dyn Connection) {
+    pub(crate) fn unbind(self: &Arc<Self>, conn: &dyn StreamConnection) {
         let dropped = {
             let mut inner = self.inner.lock();
             match &inner.conn {
@@ -76,7 +76,7 @@ impl Qp {
     /// `EINVAL` if the state of the queue pair changed meanwhile, `ENOMEM`.
     pub(crate) fn attach(
         self: &Arc<Self>,
-        conn: Arc<dyn Connection>,
+        conn: Arc<dyn StreamConnection>,
         params: &StreamParams,
     ) -> Result {
         {

@@ -2,8 +2,8 @@
 
 //! The connection under a stream, as the queue pair sees it.
 //!
-//! The connection manager implements [`Connection`]; the queue pair holds a reference from bind to
-//! the end of the stream.
+//! The connection manager implements [`StreamConnection`]; the queue pair holds a reference from
+//! bind to the end of the stream.
 
 use iwarp::{
     mpa::{
@@ -59,7 +59,7 @@ pub(crate) struct StreamParams {
 }
 
 /// A connection that carries a stream.
-pub(crate) trait Connection: Send + Sync {
+pub(crate) trait StreamConnection: Send + Sync {
     /// Returns the socket.
     ///
     /// Context: any; its methods state their own.
@@ -100,7 +100,7 @@ pub(crate) trait Connection: Send + Sync {
 
 /// Returns whether both are the same connection.
 #[inline]
-pub(crate) fn is_same(one: &dyn Connection, other: &dyn Connection) -> bool {
+pub(crate) fn is_same(one: &dyn StreamConnection, other: &dyn StreamConnection) -> bool {
     // Not by their tables of methods, of which one type may have several.
     core::ptr::addr_eq(one, other)
 }

@@ -78,7 +78,7 @@ use crate::{
 };
 
 use super::{
-    connection::Connection,
+    connection::StreamConnection,
     lifecycle::LifecycleWord,
     rx::Rx,
     tx::{
@@ -100,7 +100,7 @@ pub(crate) enum Receives {
 
 /// State that the stream's callbacks need too.
 pub(crate) struct QpInner {
-    pub(crate) conn: Option<Arc<dyn Connection>>,
+    pub(crate) conn: Option<Arc<dyn StreamConnection>>,
     /// The Terminate of the first fault (RDMAP-144), until the transmit task takes it.
     pub(crate) terminate: Option<Terminate>,
     /// A new stream, until the transmit task takes it.
@@ -282,7 +282,7 @@ impl QpShared {
         }
     }
 
-    pub(crate) fn conn(&self) -> Option<Arc<dyn Connection>> {
+    pub(crate) fn conn(&self) -> Option<Arc<dyn StreamConnection>> {
         self.inner.lock().conn.clone()
     }
 

@@ -2,12 +2,13 @@
 
 //! The receiver: moves octets from TCP's receive queue to memory, and posts completions.
 //!
-//! The queue pair calls [`RxStream::receive`] with a view of the octets that have arrived in order. A round
-//! processes complete FPDUs only; an incomplete one stays in TCP, and so does what exceeds the byte
-//! budget. For each FPDU it checks, in this order, the CRC over all of it (MPA-20), the headers
-//! ([`iwarp::receiver`]) and the access rights, then copies the payload from the socket buffers to
-//! the consumer's pages. The round ends with one `consume`, one notification per completion queue
-//! and, if the peer needs an answer, a round of the transmit task ([`StreamOwner::answer`]).
+//! The queue pair calls [`RxStream::receive`] with a view of the octets that have arrived in order.
+//! A round processes complete FPDUs only; an incomplete one stays in TCP, and so does what exceeds
+//! the byte budget. For each FPDU it checks, in this order, the CRC over all of it (MPA-20), the
+//! headers ([`iwarp::receiver`]) and the access rights, then copies the payload from the socket
+//! buffers to the consumer's pages. The round ends with one `consume`, one notification per
+//! completion queue and, if the peer needs an answer, a round of the transmit task
+//! ([`StreamOwner::answer`]).
 //!
 //! After a fault nothing more is interpreted (DDP-83, MPA-21): the receiver consumes and discards
 //! the rest of the stream, because a reset for unread data could destroy the Terminate.
@@ -69,7 +70,7 @@ use recv::Incoming;
 use super::{
     connection::{
         is_same,
-        Connection,
+        StreamConnection,
         StreamParams, //
     },
     owner::StreamOwner, //
@@ -89,7 +90,7 @@ pub(crate) struct Rx {
 
 /// The receive side of an attached stream.
 pub(crate) struct RxStream {
-    pub(crate) conn: Arc<dyn Connection>,
+    pub(crate) conn: Arc<dyn StreamConnection>,
     pub(crate) receiver: Receiver,
     pub(crate) crc: Crc,
     /// The receive work request dequeued last.
@@ -169,7 +170,7 @@ pub(crate) struct RxOutcome {
     pub(crate) kick: bool,
     /// A completion was posted.
     pub(crate) completed: bool,
-    pub(crate) first_fpdu: Option<Arc<dyn Connection>>,
+    pub(crate) first_fpdu: Option<Arc<dyn StreamConnection>>,
     pub(crate) again: bool,
     /// Number of FPDUs accepted.
     pub(crate) fpdus: u64,
@@ -205,7 +206,7 @@ impl RxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<dyn Connection>,
+        conn: &Arc<dyn StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
     ) -> Result<KBox<Self>> {
@@ -225,7 +226,7 @@ impl RxStream {
     }
 
     /// Returns whether it is the stream of this connection.
-    pub(crate) fn is_of(&self, conn: &Arc<dyn Connection>) -> bool {
+    pub(crate) fn is_of(&self, conn: &Arc<dyn StreamConnection>) -> bool {
         is_same(&*self.conn, &**conn)
     }
 

@@ -16,8 +16,8 @@
 //! * *send*: one call hands the batch to TCP by reference. It does not wait for buffer space: what
 //!   TCP does not accept stays in the batch, and `write_space` kicks the transmit task.
 //!
-//! Context: process; or softirq, to answer what has just been received ([`StreamOwner::answer`]). RFC 5040,
-//! sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
+//! Context: process; or softirq, to answer what has just been received ([`StreamOwner::answer`]).
+//! RFC 5040, sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
 
 use iwarp::{
     ddp::Msn,
@@ -85,7 +85,7 @@ use send::TcpSender;
 use super::{
     connection::{
         Close,
-        Connection,
+        StreamConnection,
         StreamParams, //
     },
     owner::{
@@ -108,7 +108,7 @@ pub(crate) struct Tx {
 
 /// The transmit side of an attached stream.
 pub(crate) struct TxStream {
-    conn: Arc<dyn Connection>,
+    conn: Arc<dyn StreamConnection>,
     batch: TxBatch,
     /// Octets of the stream put into batches so far.
     appended: u64,
@@ -236,7 +236,7 @@ impl TxStream {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
-        conn: &Arc<dyn Connection>,
+        conn: &Arc<dyn StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
         owner: &Memcg,

@@ -187,7 +187,7 @@ mod streams {
             })
         }
 
-        fn connection(&self, which: usize) -> Arc<dyn Connection> {
+        fn connection(&self, which: usize) -> Arc<dyn StreamConnection> {
             self.ours[which].clone()
         }
 

@@ -48,7 +48,7 @@ use crate::{
     stream::{
         connection::{
             is_same,
-            Connection, //
+            StreamConnection, //
         },
         owner::{
             QpShared,
@@ -82,7 +82,7 @@ pub(crate) enum Need {
 
 /// Names the payload of one FPDU.
 pub(crate) struct PayloadKey {
-    pub(crate) conn: Arc<dyn Connection>,
+    pub(crate) conn: Arc<dyn StreamConnection>,
     /// Position of the FPDU in the stream.
     pub(crate) position: u64,
     /// Offset of the payload in the message.
