@@ -382,7 +382,7 @@ impl Guid {
     }
 
     /// Makes it from the current hardware address of an interface.
-    pub(crate) fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
+    fn from_hw_addr(netdev: &NetDevice) -> Option<Self> {
         let addr = netdev.hw_addr();
         match *addr.as_bytes() {
             [0, 0, 0, 0, 0, 0] => None,
@@ -398,7 +398,7 @@ impl Guid {
     }
 
     /// Returns the link-local GID with this interface identifier.
-    pub(crate) fn link_local(self) -> Gid {
+    fn link_local(self) -> Gid {
         let mut gid = [0; 16];
         if let Some((prefix, interface)) = gid.split_first_chunk_mut::<8>() {
             *prefix = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];

@@ -102,7 +102,7 @@ const WC_WITH_INV: u32 = 1 << 3;
 /// Where a queue is for `mmap()` (`struct mminfo`).
 #[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct MmapInfo {
+pub(super) struct MmapInfo {
     offset: u64,
     size: u32,
     pad: u32,
@@ -110,14 +110,14 @@ pub(crate) struct MmapInfo {
 
 impl MmapInfo {
     /// No queue.
-    pub(crate) const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         offset: 0,
         size: 0,
         pad: 0,
     };
 
     /// Memory that can be mapped at `offset`.
-    pub(crate) fn new(offset: u64, memory: &SharedMem) -> Result<Self> {
+    pub(super) fn new(offset: u64, memory: &SharedMem) -> Result<Self> {
         Ok(Self {
             offset,
             size: u32::try_from(memory.len())?,
@@ -130,18 +130,18 @@ impl MmapInfo {
 #[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
 pub(crate) struct RxeCreateQpResponse {
-    pub(crate) recv: MmapInfo,
-    pub(crate) send: MmapInfo,
+    pub(super) recv: MmapInfo,
+    pub(super) send: MmapInfo,
 }
 
 /// Answer to the creation of a shared receive queue (`rxe_create_srq_resp`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct RxeCreateSrqResponse {
-    pub(crate) queue: MmapInfo,
+pub(super) struct RxeCreateSrqResponse {
+    pub(super) queue: MmapInfo,
     /// Its number, which only other services than RC make use of.
-    pub(crate) number: u32,
-    pub(crate) reserved: u32,
+    pub(super) number: u32,
+    pub(super) reserved: u32,
 }
 
 /// A queue.
@@ -252,7 +252,7 @@ impl RxeSendRing {
     }
 
     /// How many octets may be inline.
-    pub(crate) fn max_inline(&self) -> u32 {
+    pub(super) fn max_inline(&self) -> u32 {
         // CAST: at most MAX_INLINE.
         (self.0.element_len() - SEND_LEN).min(MAX_INLINE) as u32
     }

@@ -106,31 +106,31 @@ const NOTIFY_NEXT: u32 = 1 << 1;
 /// Answer to the creation of a completion queue (`siw_uresp_create_cq`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct CreateCqResponse {
-    pub(crate) cq_id: u32,
-    pub(crate) num_cqe: u32,
-    pub(crate) cq_key: u64,
+pub(super) struct CreateCqResponse {
+    pub(super) cq_id: u32,
+    pub(super) num_cqe: u32,
+    pub(super) cq_key: u64,
 }
 
 /// Answer to the creation of a queue pair (`siw_uresp_create_qp`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
 pub(crate) struct SiwCreateQpResponse {
-    pub(crate) qp_id: u32,
-    pub(crate) num_sqe: u32,
-    pub(crate) num_rqe: u32,
-    pub(crate) pad: u32,
-    pub(crate) sq_key: u64,
-    pub(crate) rq_key: u64,
+    pub(super) qp_id: u32,
+    pub(super) num_sqe: u32,
+    pub(super) num_rqe: u32,
+    pub(super) pad: u32,
+    pub(super) sq_key: u64,
+    pub(super) rq_key: u64,
 }
 
 /// Answer to the creation of a shared receive queue (`siw_uresp_create_srq`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
-pub(crate) struct SiwCreateSrqResponse {
-    pub(crate) num_rqe: u32,
-    pub(crate) pad: u32,
-    pub(crate) srq_key: u64,
+pub(super) struct SiwCreateSrqResponse {
+    pub(super) num_rqe: u32,
+    pub(super) pad: u32,
+    pub(super) srq_key: u64,
 }
 
 /// A send or receive queue: an entry is ours while its VALID flag is set.
@@ -277,7 +277,7 @@ impl SiwRecvRing {
 ///
 /// The library maps and divides by the size of each queue, so none can have no entries. To this one
 /// it cannot post: it finds no room (`ENOMEM`). Nobody looks at it again.
-pub(crate) fn full_ring() -> Result<Arc<SharedMem>> {
+pub(super) fn full_ring() -> Result<Arc<SharedMem>> {
     let ring = Ring::<SQE_LEN>::new(1)?;
     ring.memory.store_u16_release(FLAGS_AT, VALID)?;
     Ok(ring.memory)

@@ -119,6 +119,7 @@ mod table;
 mod tests;
 
 use self::requests::PendingReply;
+pub(in crate::cm) use self::table::Conns;
 pub(crate) use self::{
     requests::{
         accept,
@@ -129,8 +130,7 @@ pub(crate) use self::{
     responder::{
         plain,
         HalfOpen, //
-    },
-    table::Conns, //
+    }, //
 };
 
 /// One TCP connection.

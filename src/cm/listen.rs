@@ -97,7 +97,7 @@ pub(crate) struct Listener {
 }
 
 /// Decides about incoming connections.
-pub(crate) enum Consumer {
+pub(super) enum Consumer {
     /// A consumer of the iWARP connection manager, which receives the events.
     Cm(CmId),
     /// Queue pairs in an out-of-band connect ([`crate::cm::oob`]).
@@ -105,7 +105,7 @@ pub(crate) enum Consumer {
 }
 
 /// A request that a listener's consumer has not answered yet. Drop it with the answer.
-pub(crate) struct Unanswered(Arc<Listener>);
+pub(super) struct Unanswered(Arc<Listener>);
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
@@ -118,7 +118,7 @@ impl Drop for Unanswered {
 
 /// The origin of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListenerOrigin {
+enum ListenerOrigin {
     /// Created in another network namespace than the device's.
     Foreign,
     /// Created in the device's network namespace.
@@ -229,7 +229,7 @@ pub(crate) fn create_listen(
 /// # Errors
 ///
 /// As [`create_listen`].
-pub(crate) fn await_peers(cm: &Arc<Cm>, addr: SockAddr) -> Result<Arc<Listener>> {
+pub(super) fn await_peers(cm: &Arc<Cm>, addr: SockAddr) -> Result<Arc<Listener>> {
     let params = ListenParams::for_peers(&cm.device, addr);
     Listener::open(
         cm.clone(),
@@ -294,12 +294,12 @@ impl Listener {
     }
 
     /// Returns the consumer.
-    pub(crate) fn consumer(&self) -> &Consumer {
+    pub(super) fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 
     /// Returns whether connections are still admitted.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         // ORDERING: Pairs with the release in `destroy_listen`.
         self.open.load(Acquire)
     }
@@ -366,7 +366,7 @@ impl Listener {
     }
 
     /// Removes a connection whose Request was put to the consumer, or will not come any more.
-    pub(crate) fn left(&self, key: u64) {
+    pub(super) fn left(&self, key: u64) {
         {
             let mut waiting = self.waiting.lock();
             let index = waiting.list.iter().position(|waiter| waiter.key == key);
@@ -390,14 +390,14 @@ impl Listener {
     }
 
     /// Returns whether a connection is next to ask the consumer.
-    pub(crate) fn is_next(&self, key: u64) -> bool {
+    pub(super) fn is_next(&self, key: u64) -> bool {
         let waiting = self.waiting.lock();
         waiting.next_held().is_some_and(|waiter| waiter.key == key)
     }
 
     /// Returns the minimum time that a connection has before it can be reset in favour of another
     /// one, in milliseconds. A peer without a connection manager sends its Request at once.
-    pub(crate) fn chance(&self) -> u32 {
+    pub(super) fn chance(&self) -> u32 {
         match self.consumer {
             Consumer::Cm(_) => 500,
             Consumer::Oob => 100,
@@ -406,7 +406,7 @@ impl Listener {
 
     /// Makes the socket accept again if connections were left in TCP's queue: a slot is free, or a
     /// connection had its minimum time.
-    pub(crate) fn call_next(&self) {
+    pub(super) fn call_next(&self) {
         let was_full = core::mem::replace(&mut self.waiting.lock().full, false);
         if was_full {
             self.kick_socket();
@@ -421,13 +421,13 @@ impl Listener {
 
     /// Records that a connection's Request has arrived; returns whether it is next and the consumer
     /// can be asked once more. `rdma_ucm` itself rejects requests beyond a process's backlog.
-    pub(crate) fn may_ask(&self, key: u64) -> bool {
+    pub(super) fn may_ask(&self, key: u64) -> bool {
         let mut waiting = self.waiting.lock();
         waiting.may_ask(key, self.backlog, Instant::now())
     }
 
     /// Counts one more request put to the consumer.
-    pub(crate) fn ask(self: &Arc<Self>) -> Unanswered {
+    pub(super) fn ask(self: &Arc<Self>) -> Unanswered {
         let mut waiting = self.waiting.lock();
         waiting.unanswered = waiting.unanswered.saturating_add(1);
         waiting.last_asked = Instant::now();

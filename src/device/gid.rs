@@ -39,7 +39,7 @@ type Slots = [Option<Ipv6Addr>; GID_TABLE_LEN as usize];
 
 /// The GIDs of a device.
 #[pin_data]
-pub(crate) struct GidTable {
+pub(super) struct GidTable {
     #[pin]
     slots: SpinLockBh<Slots>,
 }

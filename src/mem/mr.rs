@@ -348,7 +348,7 @@ impl Region {
 
     /// As [`Region::check_local`], from the inside: holds as long as `inside` lives.
     #[inline]
-    pub(crate) fn check_local_inside(
+    pub(super) fn check_local_inside(
         &self,
         inside: &RegionGuard<'_>,
         key: Stag,

@@ -36,7 +36,7 @@ use super::{
 
 /// The connections of a device.
 #[pin_data]
-pub(crate) struct Conns {
+pub(in crate::cm) struct Conns {
     #[pin]
     inner: Mutex<ConnsInner>,
     /// Notified when the last connection is gone.
@@ -57,7 +57,7 @@ struct ConnsInner {
 
 impl Conns {
     /// Makes an empty table.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    pub(in crate::cm) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- new_mutex!(
                 ConnsInner {
@@ -78,7 +78,7 @@ impl Conns {
     }
 
     /// Finds a connection that is not released yet.
-    pub(crate) fn find(&self, number: u64) -> Option<Arc<Conn>> {
+    pub(in crate::cm) fn find(&self, number: u64) -> Option<Arc<Conn>> {
         self.inner.lock().table.get(&number).cloned()
     }
 
@@ -89,7 +89,7 @@ impl Conns {
     /// connection must drop its reference by itself.
     ///
     /// Context: process, without the rtnl, and not from an item of the connections' queue.
-    pub(crate) fn shut_down(&self) {
+    pub(in crate::cm) fn shut_down(&self) {
         self.inner.lock().closed = true;
         self.for_each(|conn| {
             want(&conn.wants.kill);

@@ -47,7 +47,7 @@ struct HeldPort {
 }
 
 /// A share in a held port; dropping the last one releases the port.
-pub(crate) struct PortHold {
+pub(super) struct PortHold {
     ports: Arc<HeldPorts>,
     place: (NetId, u16),
 }
@@ -74,7 +74,7 @@ impl HeldPorts {
     ///
     /// * `EADDRINUSE` if a program has bound it.
     /// * `ENOMEM` and others of TCP.
-    pub(crate) fn hold(self: &Arc<Self>, net: &NetRef, port: u16) -> Result<PortHold> {
+    pub(super) fn hold(self: &Arc<Self>, net: &NetRef, port: u16) -> Result<PortHold> {
         let place = (net.id(), port);
         let mut list = self.list.lock();
         match list.iter_mut().find(|held| held.place == place) {
