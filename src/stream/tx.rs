@@ -49,7 +49,6 @@ use kernel_ext::{
     mm::memcg::Memcg,
     net::{
         Grow,
-        Inbound,
         SendHint,
         TxBatch, //
     },

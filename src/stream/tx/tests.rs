@@ -67,6 +67,7 @@ mod tx {
             },
             Family,
             Hooked,
+            Inbound,
             Socket,
             SocketEvents, //
         },
