@@ -12,8 +12,14 @@
  *	listen PORT			= ok
  *	connect ADDR PORT		= C
  *	accept C / reject C
- *	mr LEN ACCESS PD		= M ADDR KEY; guard zones lie around the memory
+ *	mr LEN ACCESS PD		= M ADDR KEY; guard zones lie around the memory. ACCESS is a sum of
+ *					IBV_ACCESS_*; 31 allows writes, reads,
+ *					atomic operations and windows
  *	dereg M
+ *	mw TYPE PD			= W KEY
+ *	unmw W
+ *	bind C W M OFF LEN ACCESS	= the window's new KEY
+ *	inv C KEY			a local invalidation
  *	fill M BYTE
  *	poke M OFF HEX / peek M OFF LEN
  *	odd M BYTE			= the offset of the first octet that is not BYTE, or -1
