@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests of kernel consumers, turned into the driver's own form.
+//! Converts work requests of kernel consumers to the driver's form.
 //!
-//! Kernel consumers are trusted with their pointers, not with their numbers: a list that is too
-//! long or an operation that this device does not have is refused before anything is queued.
+//! The pointers of a kernel consumer are trusted, its numbers are not: a list that is too long or
+//! an unsupported operation is refused before anything is queued.
 //!
 //! Context: any.
 
@@ -36,12 +36,12 @@ use crate::{
     }, //
 };
 
-/// Translates a send work request.
+/// Converts a send work request.
 ///
 /// # Errors
 ///
-/// `EINVAL` for a list that is too long, too much inline data or inline data where there is none,
-/// `EOPNOTSUPP` for an operation that the device does not have.
+/// `EINVAL` for a list that is too long, too much inline data or inline data with an operation that
+/// allows none; `EOPNOTSUPP` for an operation that the device does not support.
 pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>) -> Result<SendWr> {
     let flags = wr.flags();
     let op = match wr.op() {
@@ -68,7 +68,7 @@ pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>) -> Result<SendWr> {
             to: remote_addr,
             invalidate_local: false,
         },
-        // What is invalidated is the sink, whose key is in the list.
+        // Invalidates the sink, whose key is in the list.
         verbs::IbSendOp::ReadWithInv {
             remote_addr, rkey, ..
         } => SendOp::Read {
@@ -163,7 +163,7 @@ pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>) -> Result<SendWr> {
     })
 }
 
-/// Translates a receive work request.
+/// Converts a receive work request.
 ///
 /// # Errors
 ///
@@ -201,7 +201,7 @@ mod tests {
     const MASKED_COMPARE_SWAP: u32 = 12;
     const MASKED_FETCH_ADD: u32 = 13;
 
-    /// What becomes of an atomic request.
+    /// Converts an atomic request.
     fn made_of(
         opcode: u32,
         operands: [u64; 2],
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_mask_divides_an_addition_into_fields() -> Result {
-        // Four fields of 16 bits, of which each overflows.
+        // Four fields of 16 bits, each of which overflows.
         let fields = 0x8000_8000_8000_8000;
         let add = 0x0001_0001_0001_0001;
         let (operation, opcode) = made_of(MASKED_FETCH_ADD, [add, 7], [fields, 7])?;
@@ -234,7 +234,7 @@ mod tests {
             operation.apply(0xffff_0000_ffff_0000),
             0x0000_0001_0000_0001
         );
-        // Without fields it is one number.
+        // Without field boundaries, one number of 64 bits.
         let (operation, _) = made_of(MASKED_FETCH_ADD, [1, 7], [0, 7])?;
         assert_eq!(operation.apply(0xffff_ffff), 1 << 32);
         Ok(())
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(opcode, WcOpcode::MaskedCompareSwap);
         assert_eq!(operation.apply(0x1111_1111_1134), 0xab11_1111_5634);
         assert_eq!(operation.apply(0x1111_1111_1135), 0x1111_1111_1135);
-        // Nothing to compare: always.
+        // The mask selects no bit to compare, so the swap always happens.
         let (operation, _) = made_of(MASKED_COMPARE_SWAP, [compare, swap], [0, u64::MAX])?;
         assert_eq!(operation.apply(0x1111_1111_1135), swap);
         Ok(())

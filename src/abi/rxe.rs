@@ -2,15 +2,15 @@
 
 //! The user ABI of librxe (`include/uapi/rdma/rdma_user_rxe.h`).
 //!
-//! A queue is memory shared with the user: a header with two indexes, then elements whose size and
-//! number are powers of two. Who adds elements moves the producer index, who takes them the
-//! consumer index; one element always stays empty, so that equal indexes mean an empty queue. All
-//! is in host byte order.
+//! A queue is memory shared with the process: a header with two indexes, then elements whose size
+//! and number are powers of two. The side that adds elements advances the producer index, the side
+//! that takes them the consumer index. One element always stays empty, so equal indexes mean an
+//! empty queue. All values are in host byte order.
 //!
-//! Everything in there is hostile. Our own index is kept in private; the user's is cut to the size
-//! of the queue whenever it is read. An element is copied out once, and what is decoded from the
-//! copy is all that is ever used. Size and number of the elements stand in the header for the user
-//! only.
+//! The process can change the memory at any time. The driver keeps its own index in private memory,
+//! and masks the process's index to the size of the queue after each load. It copies an element out
+//! once and uses only what it decodes from the copy. The header contains the size and number of the
+//! elements for the process only; the driver never reads them.
 //!
 //! | structure | octets | what is read of it |
 //! |---|---|---|
@@ -66,21 +66,21 @@ use crate::{
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-/// Octets of the header of a queue.
+/// Length of a queue's header in octets.
 const HEADER_LEN: usize = 384;
-// Where its fields are.
+// Offsets of its fields.
 const ELEMENT_SHIFT_AT: usize = 0;
 const INDEX_MASK_AT: usize = 4;
 const PRODUCER_AT: usize = 128;
 const CONSUMER_AT: usize = 256;
 
-/// Octets of an element at least.
+/// Minimum length of an element in octets.
 const ELEMENT_MIN: usize = 64;
-/// Octets of a send request before its list or inline data.
+/// Length in octets of a send request before its list or inline data.
 const SEND_LEN: usize = 208;
-/// Octets of a receive request before its list.
+/// Length in octets of a receive request before its list.
 const RECV_LEN: usize = 40;
-/// Octets of a completion.
+/// Length of a completion in octets.
 const CQE_LEN: usize = 48;
 
 // Opcodes of send requests (`enum ibv_wr_opcode`).
@@ -95,11 +95,11 @@ const OP_LOCAL_INV: u32 = 7;
 const OP_BIND_MW: u32 = 8;
 const OP_SEND_WITH_INV: u32 = 9;
 
-// Flags of a completion (`enum ibv_wc_flags`), which are not those of the kernel.
+// Flags of a completion (`enum ibv_wc_flags`); their values differ from the kernel's.
 const WC_WITH_IMM: u32 = 1 << 1;
 const WC_WITH_INV: u32 = 1 << 3;
 
-/// Where a queue is for `mmap()` (`struct mminfo`).
+/// Offset and size of a queue for `mmap()` (`struct mminfo`).
 #[derive(Clone, Copy, IntoBytes, zerocopy_derive::Immutable)]
 #[repr(C)]
 pub(super) struct MmapInfo {
@@ -116,7 +116,7 @@ impl MmapInfo {
         pad: 0,
     };
 
-    /// Memory that can be mapped at `offset`.
+    /// Describes memory that the process can map at `offset`.
     pub(super) fn new(offset: u64, memory: &SharedMem) -> Result<Self> {
         Ok(Self {
             offset,
@@ -139,18 +139,18 @@ pub(crate) struct RxeCreateQpResponse {
 #[repr(C)]
 pub(super) struct RxeCreateSrqResponse {
     pub(super) queue: MmapInfo,
-    /// Its number, which only other services than RC make use of.
+    /// The number of the queue; only services other than RC use it.
     pub(super) number: u32,
     pub(super) reserved: u32,
 }
 
-/// A queue.
+/// A queue in memory that a process has mapped.
 #[derive(Clone)]
 struct Queue {
     memory: Arc<SharedMem>,
-    /// Places, less 1; they are a power of two, and one is always empty.
+    /// The number of places, a power of two, less 1. One place is always empty.
     mask: u32,
-    /// Octets of an element, as a power of two.
+    /// Binary logarithm of an element's length in octets.
     shift: u32,
 }
 
@@ -169,7 +169,7 @@ impl Queue {
         })
     }
 
-    /// Octets of an element.
+    /// Returns the length of an element in octets.
     fn element_len(&self) -> usize {
         1 << self.shift
     }
@@ -178,7 +178,7 @@ impl Queue {
         HEADER_LEN + ((position & self.mask) as usize) * self.element_len()
     }
 
-    /// How many elements the user has added from `position` on.
+    /// Returns how many elements the process has added from `position` on.
     fn added(&self, position: u32) -> u32 {
         let producer = self
             .memory
@@ -187,15 +187,15 @@ impl Queue {
         producer.wrapping_sub(position) & self.mask
     }
 
-    /// Gives the element at `position` back, and all before it.
+    /// Returns the element at `position`, and all before it, to the process.
     fn hand_back(&self, position: u32) {
         let consumer = position.wrapping_add(1) & self.mask;
-        // The place is inside.
+        // Cannot fail: the offset is inside the header.
         let _ = self.memory.store_u32_release(CONSUMER_AT, consumer);
     }
 
-    /// Copies `room.len()` octets out of the element at `position`, from `skip` on; false if it
-    /// does not hold as many.
+    /// Copies `room.len()` octets out of the element at `position`, from `skip` on. Returns false
+    /// if the element is shorter.
     fn copy_out(&self, position: u32, skip: usize, room: &mut [u8]) -> bool {
         skip + room.len() <= self.element_len()
             && self
@@ -206,12 +206,12 @@ impl Queue {
 }
 
 impl Queue {
-    /// Copies `count` elements from `position` on to `target` and on of another queue, whose
-    /// elements are as long, and makes them its last.
+    /// Copies `count` elements from `position` on to another queue, from `target` on, and sets that
+    /// queue's producer index to the end of the copy.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if they do not fit.
+    /// `EINVAL` if they do not fit, or the elements of the queues differ in length.
     fn copy_range(&self, position: u32, count: u32, other: &Self, target: u32) -> Result {
         let end = target.checked_add(count).ok_or(EINVAL)?;
         if end > other.mask || count > self.mask || self.shift != other.shift {
@@ -220,7 +220,7 @@ impl Queue {
         for n in 0..count {
             let from = self.at(position.wrapping_add(n));
             let to = other.at(target + n);
-            // An element is a number of these.
+            // The length of an element is a multiple of `ELEMENT_MIN`.
             for skip in (0..self.element_len()).step_by(ELEMENT_MIN) {
                 let part = self.memory.copy_out::<[u8; ELEMENT_MIN]>(from + skip);
                 other.memory.copy_in(to + skip, &part.ok_or(EINVAL)?)?;
@@ -240,29 +240,29 @@ impl RxeSendRing {
         Queue::new(places, SEND_LEN + room).map(Self)
     }
 
-    /// What the process maps.
+    /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
         &self.0.memory
     }
 
-    /// How many elements a list may have.
+    /// Returns how many elements a list may have.
     pub(crate) fn max_sge(&self) -> u32 {
         // CAST: at most MAX_SGE.
         (self.max_inline() / SGE_LEN as u32).min(MAX_SGE as u32)
     }
 
-    /// How many octets may be inline.
+    /// Returns how many octets may be inline.
     pub(super) fn max_inline(&self) -> u32 {
         // CAST: at most MAX_INLINE.
         (self.0.element_len() - SEND_LEN).min(MAX_INLINE) as u32
     }
 
-    /// How many requests are posted from `position` on.
+    /// Returns how many requests are posted from `position` on.
     pub(crate) fn posted(&self, position: u32) -> u32 {
         self.0.added(position)
     }
 
-    /// Takes the request at `position`, which is posted.
+    /// Takes the request at `position`, which the caller knows to be posted.
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
         let head = self
             .0
@@ -273,7 +273,7 @@ impl RxeSendRing {
         Some(decoded)
     }
 
-    /// Decodes a request of which the front was copied out.
+    /// Decodes the request at `position`, whose first octets are in `head`.
     ///
     /// # Errors
     ///
@@ -348,7 +348,7 @@ impl RxeSendRing {
         let opcode = op.wc_opcode();
         let len = u32_at(head, 184) as usize;
         let count = u32_at(head, 196) as usize;
-        // `ibv_wr_set_inline_data` leaves the flag alone, but nothing else has octets without a
+        // `ibv_wr_set_inline_data` does not set the flag, but only inline data has octets without a
         // list.
         let inline = flags.contains(SendFlags::INLINE) || (count == 0 && len != 0);
         let room = if inline {
@@ -383,40 +383,40 @@ impl RxeRecvRing {
         Queue::new(places, RECV_LEN + sges as usize * SGE_LEN).map(Self)
     }
 
-    /// What the process maps.
+    /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
         &self.0.memory
     }
 
-    /// How many elements a list may have.
+    /// Returns how many elements a list may have.
     pub(crate) fn max_sge(&self) -> u32 {
         // CAST: at most MAX_SGE.
         ((self.0.element_len() - RECV_LEN) / SGE_LEN).min(MAX_SGE) as u32
     }
 
-    /// How many requests are posted from `position` on.
+    /// Returns how many requests are posted from `position` on.
     pub(crate) fn posted(&self, position: u32) -> u32 {
         self.0.added(position)
     }
 
-    /// Whether at least `count` requests are posted from `position` on.
+    /// Returns whether at least `count` requests are posted from `position` on.
     pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
         self.posted(position) >= count
     }
 
-    /// Copies what is posted from `position` on to the front of another, empty queue, whose
-    /// elements are as long. Returns how much that is.
+    /// Copies the requests posted from `position` on to the front of another, empty queue, whose
+    /// elements have the same length. Returns how many they are.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it does not fit.
+    /// `EINVAL` if they do not fit, or the elements of the queues differ in length.
     pub(crate) fn copy_to(&self, position: u32, other: &Self) -> Result<u32> {
         let count = self.0.added(position);
         self.0.copy_range(position, count, &other.0, 0)?;
         Ok(count)
     }
 
-    /// Gives requests to the process back that were taken before the queue took another's place.
+    /// Returns to the process the first `count` requests, which were taken from the replaced queue.
     pub(crate) fn skip(&self, count: u32) {
         self.0.hand_back(count.wrapping_sub(1));
     }
@@ -447,7 +447,7 @@ impl RxeRecvRing {
     }
 }
 
-/// The completion queue of a process, which polls it without a call and arms it by one.
+/// The completion queue of a process, which polls it without a system call and arms it by one.
 #[derive(Clone)]
 pub(crate) struct RxeCqRing(Queue);
 
@@ -457,36 +457,36 @@ impl RxeCqRing {
         Queue::new(places, CQE_LEN).map(Self)
     }
 
-    /// What the process maps.
+    /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
         &self.0.memory
     }
 
-    /// How many completions before `position` the process has not polled yet.
+    /// Returns how many completions before `position` the process has not polled yet.
     pub(crate) fn waiting(&self, position: u32) -> Option<u32> {
         let Queue { memory, mask, .. } = &self.0;
         let consumer = memory.load_u32_acquire(CONSUMER_AT)?;
         Some(position.wrapping_sub(consumer) & mask)
     }
 
-    /// Copies what the process has not polled yet, up to `position`, to the front of another queue,
-    /// and returns how much that is.
+    /// Copies the completions before `position` that the process has not polled yet to the front of
+    /// another queue. Returns how many they are.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it does not fit.
+    /// `EINVAL` if they do not fit, or the elements of the queues differ in length.
     pub(crate) fn copy_to(&self, position: u32, other: &Self) -> Result<u32> {
         let count = self.waiting(position).ok_or(EINVAL)?;
         self.copy_range(position.wrapping_sub(count), count, other, 0)?;
         Ok(count)
     }
 
-    /// Copies `count` completions from `position` on to `target` and on of another queue, and makes
-    /// them its last.
+    /// Copies `count` completions from `position` on to another queue, from `target` on, and sets
+    /// that queue's producer index to the end of the copy.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if they do not fit.
+    /// `EINVAL` if they do not fit, or the elements of the queues differ in length.
     pub(crate) fn copy_range(
         &self,
         position: u32,
@@ -497,7 +497,7 @@ impl RxeCqRing {
         self.0.copy_range(position, count, &other.0, target)
     }
 
-    /// Stores a completion at `position`; false if the queue is full.
+    /// Stores a completion at `position`. Returns false if the queue is full.
     pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
         let Queue { memory, mask, .. } = &self.0;
         let next = position.wrapping_add(1) & mask;
@@ -521,7 +521,7 @@ fn encode_cqe(completion: &Completion) -> [u8; CQE_LEN] {
     };
     let mut entry = [0; CQE_LEN];
     entry[0..8].copy_from_slice(&completion.id.to_ne_bytes());
-    // The numbers of user space are those of the kernel.
+    // The values of user space equal the kernel's.
     entry[8..12].copy_from_slice(&completion.status.to_raw().to_ne_bytes());
     entry[12..16].copy_from_slice(&completion.opcode.to_raw().to_ne_bytes());
     entry[16..20].copy_from_slice(&completion.vendor_err.to_ne_bytes());
@@ -529,7 +529,7 @@ fn encode_cqe(completion: &Completion) -> [u8; CQE_LEN] {
     entry[24..28].copy_from_slice(&extra);
     entry[28..32].copy_from_slice(&completion.qpn.to_ne_bytes());
     entry[36..40].copy_from_slice(&flags.to_ne_bytes());
-    // The port.
+    // The port number.
     entry[46] = 1;
     entry
 }

@@ -2,10 +2,10 @@
 
 //! The user ABI of the distribution's software iWARP library (`include/uapi/rdma/siw-abi.h`).
 //!
-//! Queues are memory shared with the user. An entry belongs to the kernel while its VALID flag is
-//! set (send and receive queues) or to the user while it is set (completion queues). All entries
-//! are in host byte order. They are hostile: an entry is copied out once as octets, and what is
-//! decoded from the copy is all that is ever used.
+//! Queues are memory shared with the process. While an entry's VALID flag is set, it belongs to the
+//! kernel in send and receive queues, and to the process in completion queues. All entries are in
+//! host byte order. The process can change them at any time: the driver copies an entry out once as
+//! octets and uses only what it decodes from the copy.
 //!
 //! | structure | octets | flags at |
 //! |---|---|---|
@@ -58,18 +58,18 @@ use crate::{
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-/// Most elements of a scatter/gather list: an array size of the library.
+/// Most elements of a scatter/gather list: the size of an array in the library.
 pub(crate) const MAX_SGE: usize = 6;
-/// Most octets of inline data: as the other elements would take.
+/// Most octets of inline data: the space of all elements but the first.
 pub(crate) const MAX_INLINE: usize = (MAX_SGE - 1) * SGE_LEN;
 const SQE_LEN: usize = 120;
 pub(crate) const RQE_LEN: usize = 112;
 const CQE_LEN: usize = 32;
-/// Octets of the control block behind the completion queue entries.
+/// Length in octets of the control block after the completion queue entries.
 const CQ_CTRL_LEN: usize = 8;
-/// Where an entry's flags are.
+/// Offset of an entry's flags.
 pub(crate) const FLAGS_AT: usize = 8;
-/// The entry is for the other side.
+/// The entry belongs to the side that reads it.
 pub(crate) const VALID: u16 = 1;
 const SQE_SGES_AT: usize = 24;
 const RQE_SGES_AT: usize = 16;
@@ -133,11 +133,11 @@ pub(super) struct SiwCreateSrqResponse {
     pub(super) srq_key: u64,
 }
 
-/// A send or receive queue: an entry is ours while its VALID flag is set.
+/// A send or receive queue: an entry belongs to the kernel while its VALID flag is set.
 #[derive(Clone)]
 struct Ring<const LEN: usize> {
     memory: Arc<SharedMem>,
-    /// Entries, less 1; they are a power of two.
+    /// The number of entries, a power of two, less 1.
     mask: u32,
 }
 
@@ -154,13 +154,14 @@ impl<const LEN: usize> Ring<LEN> {
         (position & self.mask) as usize * LEN
     }
 
-    /// Whether the entry belongs to the kernel. What else it says may be read after this.
+    /// Returns whether the entry belongs to the kernel. The load has acquire semantics, so the
+    /// caller may read the rest of the entry afterwards.
     fn is_posted(&self, position: u32) -> bool {
         let flags = self.memory.load_u16_acquire(self.at(position) + FLAGS_AT);
         flags.is_some_and(|flags| flags & VALID != 0)
     }
 
-    /// Reads an entry that is posted by `decode`, and hands it back.
+    /// Decodes a posted entry and returns it to the process.
     #[inline]
     fn take<R>(&self, position: u32, decode: impl FnOnce(RingEntry<'_, LEN>) -> R) -> Option<R> {
         let at = self.at(position);
@@ -173,14 +174,14 @@ impl<const LEN: usize> Ring<LEN> {
     }
 }
 
-/// An entry that a process has posted. None of its octets is read twice.
+/// An entry that a process has posted. Each of its octets is read at most once.
 struct RingEntry<'a, const LEN: usize> {
     memory: &'a SharedMem,
     at: usize,
 }
 
 impl<const LEN: usize> RingEntry<'_, LEN> {
-    /// Copies the first octets out.
+    /// Copies the first `N` octets out.
     #[inline]
     fn head<const N: usize>(&self) -> Option<[u8; N]>
     where
@@ -190,8 +191,8 @@ impl<const LEN: usize> RingEntry<'_, LEN> {
         self.memory.copy_out(self.at)
     }
 
-    /// Copies the octets from `from` on to where there is room for them; false if either is not
-    /// there.
+    /// Fills `room` with the octets from `from` on. Returns false if `room` is [`None`] or the
+    /// entry is too short.
     #[inline]
     fn fill(&self, from: usize, room: Option<&mut [u8]>) -> bool {
         match room {
@@ -207,37 +208,38 @@ impl<const LEN: usize> RingEntry<'_, LEN> {
 pub(crate) struct SiwSendRing(Ring<SQE_LEN>);
 
 impl SiwSendRing {
-    /// Makes a queue of so many entries, a power of two.
+    /// Makes a queue of `entries` entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
         Ring::new(entries).map(Self)
     }
 
-    /// What the process maps.
+    /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
         &self.0.memory
     }
 
-    /// Whether the request at `position` is posted.
+    /// Returns whether the request at `position` is posted.
     pub(crate) fn is_posted(&self, position: u32) -> bool {
         self.0.is_posted(position)
     }
 
-    /// How many requests are posted from `position` on.
+    /// Returns how many requests are posted from `position` on.
     pub(crate) fn posted(&self, position: u32) -> u32 {
         let posted = (0..=self.0.mask)
             .take_while(|n| self.is_posted(position.wrapping_add(*n)))
             .count();
-        // CAST: at most the entries.
+        // CAST: at most the number of entries.
         posted as u32
     }
 
-    /// Takes the request at `position`, which is posted.
+    /// Takes the request at `position`, which the caller knows to be posted.
     #[inline(never)]
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
         let decoded = self.0.take(position, |entry| decode_sqe(&entry, wr))?;
-        // ORDERING: the process stores the next entry and then looks at this one: still valid, it
-        // rings no doorbell. We hand this one back and then look at the next. Each side needs its
-        // store before its load, or the next entry is seen by nobody.
+        // ORDERING: the process stores the next entry, then loads the flags of this one, and rings
+        // no doorbell if this one is still valid. The kernel returns this entry, then loads the
+        // flags of the next one. Without a full barrier between store and load on each side,
+        // neither side might see the other's store, and the next entry would not be sent.
         smp_mb(Full);
         Some(decoded)
     }
@@ -248,19 +250,19 @@ impl SiwSendRing {
 pub(crate) struct SiwRecvRing(Ring<RQE_LEN>);
 
 impl SiwRecvRing {
-    /// Makes a queue of so many entries, a power of two.
+    /// Makes a queue of `entries` entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
         Ring::new(entries).map(Self)
     }
 
-    /// What the process maps.
+    /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
         &self.0.memory
     }
 
-    /// Whether at least `count` requests, not 0, are posted from `position` on.
+    /// Returns whether at least `count` requests, not 0, are posted from `position` on.
     pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
-        // Requests are posted one after the other, so the last of them stands for all.
+        // Requests are posted in order, so the last one implies the others.
         count - 1 <= self.0.mask && self.0.is_posted(position.wrapping_add(count - 1))
     }
 
@@ -273,29 +275,32 @@ impl SiwRecvRing {
     }
 }
 
-/// Makes a send or receive queue of one entry, which is posted and never taken.
+/// Makes the send or receive queue of a size that the process gave as 0: one entry, which is always
+/// posted.
 ///
-/// The library maps and divides by the size of each queue, so none can have no entries. To this one
-/// it cannot post: it finds no room (`ENOMEM`). Nobody looks at it again.
+/// The library maps each queue and divides by its size, so no queue may have zero entries. The
+/// library cannot post to this one, because it finds the queue full (`ENOMEM`). The driver never
+/// reads it.
 pub(super) fn full_ring() -> Result<Arc<SharedMem>> {
     let ring = Ring::<SQE_LEN>::new(1)?;
     ring.memory.store_u16_release(FLAGS_AT, VALID)?;
     Ok(ring.memory)
 }
 
-/// How often what a process asks for is judged anew because it has changed.
+/// How often [`SiwCqRing::disarm_for`] evaluates the process's request again because it has
+/// changed.
 const MAX_LOOKS: u32 = 16;
 
-/// The completion queue of a process, which polls and arms it without a call.
+/// The completion queue of a process, which polls and arms it without a system call.
 #[derive(Clone)]
 pub(crate) struct SiwCqRing {
     memory: Arc<SharedMem>,
-    /// Entries, less 1; they are a power of two.
+    /// The number of entries, a power of two, less 1.
     mask: u32,
 }
 
 impl SiwCqRing {
-    /// Makes a queue of so many entries, a power of two.
+    /// Makes a queue of `entries` entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
         let memory = SharedMem::try_new(entries as usize * CQE_LEN + CQ_CTRL_LEN)?;
         Ok(Self {
@@ -304,12 +309,13 @@ impl SiwCqRing {
         })
     }
 
-    /// What the process maps.
+    /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
         &self.memory
     }
 
-    /// Stores a completion; false if the process has not polled the old one yet.
+    /// Stores a completion. Returns false if the process has not polled the completion that
+    /// occupies the entry.
     pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
         let at = (position & self.mask) as usize * CQE_LEN;
         let flags_at = at + FLAGS_AT;
@@ -321,7 +327,8 @@ impl SiwCqRing {
             && self.memory.store_u8_release(flags_at, flags).is_ok()
     }
 
-    /// Takes back the process's request if `event` answers it; whether it did, and nobody else has.
+    /// Clears the process's request for a notification if `event` satisfies it. Returns whether
+    /// this call cleared it.
     pub(crate) fn disarm_for(&self, event: PendingEvent) -> bool {
         let at = (self.mask as usize + 1) * CQE_LEN;
         let answers = |armed: u32| {
@@ -333,14 +340,14 @@ impl SiwCqRing {
             let Some(seen) = armed.filter(|armed| answers(*armed)) else {
                 return false;
             };
-            // What was asked for since then is for later completions.
+            // A request that the process stores afterwards applies to later completions.
             match self.memory.replace_u32(at, seen, 0) {
                 Some(Ok(_)) => return true,
                 Some(Err(now)) => armed = Some(now),
                 None => return false,
             }
         }
-        // The process asks as fast as we can answer.
+        // The process keeps changing its request; notify it.
         true
     }
 }
@@ -352,7 +359,7 @@ impl SiwCqRing {
 /// An unknown or kernel-only opcode gives [`WcStatus::LocalQpOperation`], a bad number of elements
 /// or too much inline data [`WcStatus::LocalLength`].
 fn decode_sqe(entry: &RingEntry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), BadWr> {
-    // PANIC: none; entries are inside and aligned.
+    // PANIC: none; entries are aligned and inside the memory.
     let head: [u8; SQE_SGES_AT] = entry.head().unwrap_or([0; SQE_SGES_AT]);
     let head = &head;
     let id = u64_at(head, 0);
@@ -389,7 +396,7 @@ fn decode_sqe(entry: &RingEntry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), Bad
     };
     let opcode = op.wc_opcode();
     let filled = if flags & INLINE != 0 {
-        // The library keeps the number of inline octets in the first element's length.
+        // The library stores the number of inline octets in the length of the first element.
         let mut len = [0; 4];
         entry.fill(SQE_SGES_AT + 8, Some(&mut len));
         let len = u32::from_ne_bytes(len) as usize;
@@ -419,7 +426,7 @@ fn decode_sqe(entry: &RingEntry<'_, SQE_LEN>, wr: &mut SendWr) -> Result<(), Bad
 ///
 /// A bad number of elements gives [`WcStatus::LocalLength`].
 fn decode_rqe(entry: &RingEntry<'_, RQE_LEN>, wr: &mut RecvWr) -> Result<(), BadWr> {
-    // PANIC: none; entries are inside and aligned.
+    // PANIC: none; entries are aligned and inside the memory.
     let head: [u8; RQE_SGES_AT] = entry.head().unwrap_or([0; RQE_SGES_AT]);
     wr.id = u64_at(&head, 0);
     if fill_list(entry, RQE_SGES_AT, head[10], &mut wr.buffer) {
@@ -459,7 +466,7 @@ fn encode_opcode(opcode: WcOpcode) -> u8 {
         WcOpcode::RegMr => OP_REG_MR,
         WcOpcode::LocalInv => OP_INVAL_STAG,
         WcOpcode::Recv => OP_RECEIVE,
-        // PANIC: none. What this ABI cannot name was never accepted through it.
+        // PANIC: none. This ABI accepts no request whose completion has another opcode.
         _ => OP_RECEIVE,
     }
 }
@@ -480,7 +487,8 @@ fn encode_status(status: WcStatus) -> u16 {
     }
 }
 
-/// Takes over a list of `count` elements that begins at `from`; false if it has no so many.
+/// Copies a list of `count` elements that begins at `from`. Returns false if the entry cannot hold
+/// that many.
 #[inline]
 fn fill_list<const LEN: usize>(
     entry: &RingEntry<'_, LEN>,

@@ -2,11 +2,11 @@
 
 //! The queues of a process, in the layout of the library that serves the device.
 //!
-//! What enters: the sizes that a process asks for. What leaves: rings that the queues of the driver
-//! take requests from and put completions in, and the answers that the library maps them by. A ring
-//! has a power of two of places; what can be used of them depends on the library.
+//! Makes rings of the sizes that a process asks for, and the answers by which the library maps
+//! them. The driver's queues take requests from the rings and store completions in them. The number
+//! of places of a ring is a power of two; how many of them can be in use depends on the library.
 //!
-//! Positions count requests and completions from the first one on, modulo 2^32.
+//! A position is the number of requests or completions before it, modulo 2^32.
 
 use iwarp::stag::Stag;
 use kernel::{
@@ -41,14 +41,14 @@ use crate::{
 /// The sizes of a ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Places {
-    /// How many there are; a power of two.
+    /// The number of places; a power of two.
     pub(crate) all: u32,
-    /// How many of them can be in use.
+    /// How many of them can be in use at once.
     pub(crate) usable: u32,
 }
 
 impl Abi {
-    /// The ring for `wanted` requests or completions, which are fewer than 2^31.
+    /// Returns the sizes of the ring for `wanted` requests or completions, fewer than 2^31.
     pub(crate) fn places(self, wanted: u32) -> Places {
         match self {
             Self::Rxe => {
@@ -64,7 +64,7 @@ impl Abi {
 }
 
 impl Places {
-    /// Places of which all can be used.
+    /// Returns the sizes of a ring whose places can all be in use.
     pub(crate) fn plain(wanted: u32) -> Self {
         let all = if wanted == 0 {
             0
@@ -82,7 +82,7 @@ pub(crate) enum SendRing {
 }
 
 impl SendRing {
-    /// Whether the request at `position` is posted.
+    /// Returns whether the request at `position` is posted.
     #[inline]
     pub(crate) fn is_posted(&self, position: u32) -> bool {
         match self {
@@ -91,7 +91,7 @@ impl SendRing {
         }
     }
 
-    /// How many requests are posted from `position` on.
+    /// Returns how many requests are posted from `position` on.
     pub(crate) fn posted(&self, position: u32) -> u32 {
         match self {
             Self::Rxe(ring) => ring.posted(position),
@@ -99,7 +99,7 @@ impl SendRing {
         }
     }
 
-    /// Takes the request at `position`, which is posted, into `wr`.
+    /// Takes the request at `position`, which the caller knows to be posted, into `wr`.
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
         match self {
             Self::Rxe(ring) => ring.take(position, wr),
@@ -116,7 +116,7 @@ pub(crate) enum RecvRing {
 }
 
 impl RecvRing {
-    /// Whether at least `count` requests, not 0, are posted from `position` on.
+    /// Returns whether at least `count` requests, not 0, are posted from `position` on.
     pub(crate) fn holds(&self, position: u32, count: u32) -> bool {
         match self {
             Self::Rxe(ring) => ring.holds(position, count),
@@ -124,7 +124,8 @@ impl RecvRing {
         }
     }
 
-    /// How many requests are posted from `position` on; [`None`] where only a walk would tell.
+    /// Returns how many requests are posted from `position` on; [`None`] if the ring has no index
+    /// that tells.
     pub(crate) fn posted(&self, position: u32) -> Option<u32> {
         match self {
             Self::Rxe(ring) => Some(ring.posted(position)),
@@ -149,7 +150,7 @@ pub(crate) enum CqRing {
 }
 
 impl CqRing {
-    /// Makes one of so many places and answers the process.
+    /// Makes a queue of `places` places and answers the process.
     pub(crate) fn create(abi: Abi, places: u32, udata: &mut Udata<'_>) -> Result<Self> {
         match abi {
             Abi::Rxe => {
@@ -171,7 +172,7 @@ impl CqRing {
         }
     }
 
-    /// Stores a completion at `position`; false if the queue is full.
+    /// Stores a completion at `position`. Returns false if the queue is full.
     pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
         match self {
             Self::Rxe(ring) => ring.post(position, completion),
@@ -179,8 +180,8 @@ impl CqRing {
         }
     }
 
-    /// How many completions before `position` the process has not polled; [`None`] where only a
-    /// walk would tell.
+    /// Returns how many completions before `position` the process has not polled; [`None`] if the
+    /// ring has no index that tells.
     pub(crate) fn waiting(&self, position: u32) -> Option<u32> {
         match self {
             Self::Rxe(ring) => ring.waiting(position),
@@ -188,11 +189,12 @@ impl CqRing {
         }
     }
 
-    /// Makes one of so many places that takes this one's, and answers the process.
+    /// Makes the ring of `places` places that is to replace this one, and answers the process.
+    /// Returns both, in this order: old, new.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the library has no such call.
+    /// `EOPNOTSUPP` if the library cannot resize the queue.
     pub(crate) fn begin_resize(
         &self,
         places: u32,
@@ -209,7 +211,7 @@ impl CqRing {
         }
     }
 
-    /// The ring, if that is also where the process arms the queue.
+    /// Returns the ring if the process arms the queue in it.
     pub(crate) fn siw_notify(&self) -> Option<siw::SiwCqRing> {
         match self {
             Self::Rxe(_) => None,
@@ -228,8 +230,8 @@ pub(crate) struct QpRings {
 }
 
 impl QpRings {
-    /// Makes rings of `send` and `recv` places for queues of the sizes in `caps`, which then say
-    /// what the rings can do; `recv` is [`None`] if receives come from a shared queue.
+    /// Makes rings of `send` and `recv` places for queues of the sizes in `caps`, and stores what
+    /// the rings can hold in `caps`. `recv` is [`None`] if receives come from a shared queue.
     pub(crate) fn create(
         abi: Abi,
         (send, recv): (u32, Option<u32>),
@@ -254,8 +256,7 @@ impl QpRings {
             recv: MmapInfo::NONE,
             send: share(udata, send.memory())?,
         };
-        // The library maps a queue also where nothing can be posted to it: one place, which stays
-        // empty.
+        // The library maps a queue even if its size is 0: make one place, which stays empty.
         let recv = match recv {
             Some(places) => {
                 let recv = rxe::RxeRecvRing::new(places, caps.max_recv_sge)?;
@@ -287,7 +288,7 @@ impl QpRings {
             }
         };
         let (recv, (num_rqe, rq_key)) = match recv {
-            // The library wants a key even where a shared queue takes its place.
+            // The library expects a key even if receives come from a shared queue.
             None => (None, (0, 0)),
             Some(0) => (None, Self::share_full(udata)?),
             Some(places) => {
@@ -310,7 +311,7 @@ impl QpRings {
         })
     }
 
-    /// Shares what the library maps where nothing can be posted; returns its places and its key.
+    /// Shares the ring that the library maps for a queue of size 0. Returns its places and its key.
     fn share_full(udata: &mut Udata<'_>) -> Result<(u32, u64)> {
         Ok((1, udata.share(siw::full_ring()?)?))
     }
@@ -323,7 +324,7 @@ pub(crate) enum QpAnswer {
 }
 
 impl QpAnswer {
-    /// Answers the process, whose queue pair has that number.
+    /// Answers the process, whose queue pair has the number `number`.
     pub(crate) fn send(self, number: u32, udata: &mut Udata<'_>) -> Result {
         match self {
             Self::Rxe(response) => udata.respond(&response),
@@ -369,12 +370,12 @@ impl RecvRing {
         }
     }
 
-    /// Makes a ring of so many places that is to take this one's, and answers the process. Both are
-    /// what the library knows.
+    /// Makes the ring of `places` places that is to replace this one, and answers the process.
+    /// Returns both, in this order: old, new.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if the library has no such call.
+    /// `EOPNOTSUPP` if the library cannot resize the queue.
     pub(crate) fn begin_resize(
         &self,
         places: u32,
@@ -382,7 +383,7 @@ impl RecvRing {
     ) -> Result<(rxe::RxeRecvRing, rxe::RxeRecvRing)> {
         match self {
             Self::Rxe(old) => {
-                // Where the answer goes (`rxe_modify_srq_cmd`).
+                // The address for the answer (`rxe_modify_srq_cmd`).
                 let answer = u64::from_ne_bytes(udata.copy_in(size_of::<u64>())?);
                 let new = rxe::RxeRecvRing::new(places, old.max_sge())?;
                 let info = share(udata, new.memory())?;
@@ -398,24 +399,26 @@ impl RecvRing {
 pub(crate) fn answer_open(abi: Abi, udata: &mut Udata<'_>) -> Result {
     match abi {
         Abi::Rxe => Ok(()),
-        // `siw_uresp_alloc_ctx`: a device number that nothing is asked for, and padding.
+        // `siw_uresp_alloc_ctx`: a device number, which the library does not use, and padding.
         Abi::Siw => udata.respond(&[0u32; 2]),
     }
 }
 
-/// The key octet that a process asks for with a memory region; [`None`] if that is left to us.
+/// Returns the key octet that a process asks for with a memory region; [`None`] if the driver
+/// chooses it.
 pub(crate) fn asked_key(abi: Abi, udata: &mut Udata<'_>) -> Result<Option<u8>> {
     match abi {
         Abi::Rxe => Ok(None),
         Abi::Siw => {
-            // One octet, and padding. A library that leaves it 0 takes the key from the answer.
+            // One octet, and padding. A library that passes 0 takes the key from the answer.
             let [asked, ..]: [u8; 8] = udata.copy_in(1)?;
             Ok((asked != 0).then_some(asked))
         }
     }
 }
 
-/// Tells a process the STag of its memory region, where the library wants it twice.
+/// Answers a process with the STag of its memory region, if the library expects it in the driver's
+/// part of the answer too.
 pub(crate) fn answer_region(abi: Abi, stag: Stag, udata: &mut Udata<'_>) -> Result {
     match abi {
         Abi::Rxe => Ok(()),
@@ -424,7 +427,7 @@ pub(crate) fn answer_region(abi: Abi, stag: Stag, udata: &mut Udata<'_>) -> Resu
     }
 }
 
-/// Lets the process map a queue.
+/// Makes the memory of a queue available for the process to map.
 fn share(udata: &mut Udata<'_>, memory: &Arc<SharedMem>) -> Result<MmapInfo> {
     MmapInfo::new(udata.share(memory.clone())?, memory)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Work requests and completions in the driver's own form.
+//! Work requests and completions in the driver's form.
 //!
-//! Both user ABIs and the kernel's `ib_send_wr` become a [`SendWr`] or [`RecvWr`] at one place
-//! (`abi`); nothing below that place knows where a work request came from. Completions leave as a
-//! [`Completion`] and become an ABI's CQE in `abi` or an `ib_wc` in `cq`.
+//! `abi` converts the requests of both user ABIs and the kernel's `ib_send_wr` to a [`SendWr`] or
+//! [`RecvWr`]; no other module depends on where a work request came from. `abi` converts a
+//! [`Completion`] to an ABI's CQE, `cq` to an `ib_wc`.
 
 use iwarp::{
     atomic::{
@@ -37,15 +37,15 @@ use crate::mem::{
 
 /// What a send work request does.
 pub(crate) enum SendOp {
-    /// Send, and what goes with it.
+    /// Send, with Invalidate or Immediate Data if `SendExtra` says so.
     Send(SendExtra),
-    /// RDMA Write to the peer's buffer, and Immediate Data behind it.
+    /// RDMA Write to the peer's buffer, and Immediate Data after it.
     Write {
         stag: Stag,
         to: u64,
         immediate: Option<[u8; 4]>,
     },
-    /// RDMA Read from the peer's buffer; the local STag may be invalidated when it is done.
+    /// RDMA Read from the peer's buffer; may invalidate the local STag when it is done.
     Read {
         stag: Stag,
         to: u64,
@@ -56,18 +56,18 @@ pub(crate) enum SendOp {
         stag: Stag,
         to: u64,
         operation: AtomicOperation,
-        /// The opcode of its completion: masked operations have their own.
+        /// The opcode of its completion; masked operations have opcodes of their own.
         opcode: WcOpcode,
     },
     /// Fast registration; kernel consumers only.
     RegMr {
-        /// The region, its pages mapped before the post.
+        /// The region; its pages were mapped before the post.
         region: Arc<Region>,
-        /// The key that it shall answer to.
+        /// The new key of the region.
         key: u32,
-        /// The address of its first octet.
+        /// The address by which the peer names its first octet.
         base: u64,
-        /// The rights that it shall grant.
+        /// The rights that it grants.
         access: AccessFlags,
     },
     /// Binds a memory window; processes only.
@@ -104,7 +104,7 @@ pub(crate) struct SendWr {
     pub(crate) id: u64,
     pub(crate) op: SendOp,
     pub(crate) payload: Payload,
-    /// Wants a completion when it succeeds.
+    /// Generates a completion also when it succeeds.
     pub(crate) signalled: bool,
     /// Asks the peer to raise an event.
     pub(crate) solicited: bool,
@@ -113,21 +113,21 @@ pub(crate) struct SendWr {
 }
 
 impl SendWr {
-    /// Octets that it moves, as its completion says.
+    /// Returns how many octets it moves, for its completion.
     pub(crate) fn bytes(&self) -> u32 {
         if let SendOp::Atomic { .. } = self.op {
             return TARGET_LEN;
         }
-        // A longer message is refused by the transmitter.
+        // The transmit task refuses a longer message.
         u32::try_from(self.payload.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether only a peer that has agreed on it takes it.
+    /// Returns whether only a peer that negotiated Immediate Data accepts it.
     pub(crate) fn needs_send_immediate(&self) -> bool {
         matches!(self.op, SendOp::Send(SendExtra::Immediate(_))) && self.payload.len() != 0
     }
 
-    /// Lets go of what it refers to, at a time and place that is good for that.
+    /// Drops the region that its operation refers to, where the caller chooses.
     pub(crate) fn forget(&mut self) {
         self.op = SendOp::default();
     }
@@ -138,22 +138,22 @@ impl SendWr {
 pub(crate) struct RecvWr {
     /// The consumer's cookie.
     pub(crate) id: u64,
-    /// Where the octets go; always a list.
+    /// The memory that receives the octets; always a list.
     pub(crate) buffer: Payload,
 }
 
-/// A work request that nobody can have posted in good faith.
+/// A malformed work request, which no correct consumer posts.
 #[derive(Clone, Copy)]
 pub(crate) struct BadWr {
-    /// The cookie that it names.
+    /// The consumer's cookie.
     pub(crate) id: u64,
-    /// Best guess at the opcode of its completion.
+    /// The opcode of its completion; a guess if the request's opcode is unknown.
     pub(crate) opcode: WcOpcode,
-    /// Why it is refused.
+    /// The status of its completion.
     pub(crate) status: WcStatus,
 }
 
-/// The end of a work request.
+/// The result of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Completion {
     /// The consumer's cookie.
@@ -162,16 +162,16 @@ pub(crate) struct Completion {
     pub(crate) opcode: WcOpcode,
     /// Octets moved.
     pub(crate) bytes: u32,
-    /// What the peer's message brought besides.
+    /// What the peer's message carried in addition.
     pub(crate) extra: WcExtra,
-    /// Number of the queue pair.
+    /// The number of the queue pair.
     pub(crate) qpn: u32,
-    /// The queue pair as `ib_wc` names it.
+    /// The queue pair, for `ib_wc`.
     pub(crate) qp: QpId,
     /// Raises the event of a completion queue that is armed for solicited completions.
     pub(crate) solicited: bool,
-    /// What the peer's Terminate says: 1 and its first two octets, that is layer and error type (4
-    /// bits each) and error code; 0 without one, and of success.
+    /// The peer's Terminate: 1 and its first two octets, that is layer and error type (4 bits each)
+    /// and error code; 0 on success or if none arrived.
     pub(crate) vendor_err: u32,
 }
 
@@ -184,17 +184,17 @@ pub(crate) enum PendingEvent {
     Solicited,
 }
 
-/// What a completion says of its queue pair.
+/// The queue pair's part of a completion.
 #[derive(Clone, Copy)]
 pub(crate) struct WcOrigin {
     pub(crate) qpn: u32,
     pub(crate) qp: QpId,
-    /// [`Completion::vendor_err`] of what ends in error.
+    /// [`Completion::vendor_err`] of requests that end in error.
     pub(crate) vendor_err: u32,
 }
 
 impl WcOrigin {
-    /// What the completion says besides of a request that ends so.
+    /// Returns [`Completion::vendor_err`] of a request that ends with `status`.
     pub(crate) fn vendor_err_of(&self, status: WcStatus) -> u32 {
         match status {
             WcStatus::Success => 0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suites of librxe's queues, as a process could have written them.
+//! KUnit suites of librxe's queues, with contents that a process could have written.
 
 mod cq;
 mod recv;
@@ -10,7 +10,7 @@ use super::*;
 
 const ID: u64 = 0x1122_3344_5566_7788;
 
-/// An element of a list, with what its place in the list says.
+/// Makes an element of a list, with values that depend on its place in the list.
 fn sge(place: usize) -> [u8; SGE_LEN] {
     let mut octets = [0; SGE_LEN];
     octets[..8].copy_from_slice(&(0x1000 * place as u64).to_ne_bytes());
@@ -19,7 +19,7 @@ fn sge(place: usize) -> [u8; SGE_LEN] {
     octets
 }
 
-/// Whether these are the first `count` of them.
+/// Returns whether the list consists of the first `count` elements that `sge` makes.
 fn are_sges(payload: &crate::mem::payload::Payload, count: usize) -> bool {
     let expected =
         (0..count).map(|place| (0x1000 * place as u64, place as u32 + 1, place as u32 + 100));
@@ -29,7 +29,7 @@ fn are_sges(payload: &crate::mem::payload::Payload, count: usize) -> bool {
         .eq(expected)
 }
 
-/// Stores `head` and the elements of a list where a process would have: as many as have room.
+/// Stores `head` and as many elements of a list as fit, as a process would.
 fn store<const LEN: usize>(queue: &Queue, position: u32, head: &[u8; LEN]) -> Result {
     let at = queue.at(position);
     queue.memory.copy_in(at, head)?;
@@ -40,12 +40,12 @@ fn store<const LEN: usize>(queue: &Queue, position: u32, head: &[u8; LEN]) -> Re
     Ok(())
 }
 
-/// What a process does to post.
+/// Posts as a process does.
 fn produce(queue: &Queue, index: u32) -> Result {
     queue.memory.store_u32_release(PRODUCER_AT, index)
 }
 
-/// How far the process is told that its elements were taken.
+/// Returns the consumer index that the process sees.
 fn consumed(queue: &Queue) -> Option<u32> {
     queue.memory.load_u32_acquire(CONSUMER_AT)
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of entries of the rings, as a process could have written them.
+//! KUnit suite of ring entries, with contents that a process could have written.
 
 #[kernel::prelude::kunit_tests(riwarp_abi_siw)]
 mod siw {
     use super::super::*;
     use crate::bench::COMPLETION;
 
-    /// Decodes an entry where a process would have stored it.
+    /// Stores an entry as a process would, and decodes it.
     fn stored<const LEN: usize, R>(
         entry: &[u8; LEN],
         decode: impl FnOnce(&RingEntry<'_, LEN>) -> R,
@@ -16,13 +16,13 @@ mod siw {
         [u8; LEN]: IntoBytes + zerocopy::Immutable,
     {
         let memory = SharedMem::try_new(LEN)?;
-        // An entry somewhere in a ring.
+        // As entry 8 of a ring.
         memory.copy_in(8 * LEN, entry)?;
         let (memory, at) = (&memory, 8 * LEN);
         Ok(decode(&RingEntry { memory, at }))
     }
 
-    /// A send queue entry with `num_sge` elements of lengths 1, 2, 3 ...
+    /// Makes a send queue entry with `num_sge` elements of lengths 1, 2, 3 ...
     fn sqe(opcode: u8, flags: u16, num_sge: u8) -> [u8; SQE_LEN] {
         let mut entry = [0; SQE_LEN];
         entry[..8].copy_from_slice(&0x1122_3344_5566_7788u64.to_ne_bytes());
@@ -194,7 +194,7 @@ mod siw {
         let (entry, flags) = encode_cqe(&COMPLETION);
         assert_eq!(flags, 1);
         assert_eq!(entry[..8], ID.to_ne_bytes());
-        // The flags are published last, by somebody else.
+        // `encode_cqe` leaves the flags out of the entry.
         assert_eq!(entry[8..12], [0, OP_RECEIVE, 0, 0]);
         assert_eq!(entry[12..16], 0x0102_0304u32.to_ne_bytes());
         assert_eq!(entry[16..24], [0; 8]);
@@ -224,7 +224,7 @@ mod siw {
             });
             let value = u16_at(&entry, 10);
             assert!(value <= 9);
-            // Only "something else" stands for several.
+            // Only the value 9, "general error", stands for several statuses.
             assert!(value == 9 || seen & 1 << value == 0);
             seen |= 1 << value;
         }
@@ -253,7 +253,7 @@ mod siw {
         assert!(!ring.post(2, &other) && !ring.post(6, &other));
         let at = 2 * CQE_LEN;
         assert_eq!(ring.memory().copy_out(at), Some(COMPLETION.id));
-        // The process has polled it.
+        // The process polls it.
         ring.memory().store_u8_release(at + FLAGS_AT, 0)?;
         assert!(ring.post(6, &other));
         assert_eq!(ring.memory().copy_out(at), Some(1u64));

@@ -34,7 +34,7 @@ mod suite {
         Completion { id, ..COMPLETION }
     }
 
-    /// What a process does that has polled.
+    /// Stores the consumer index as a process does after polling.
     fn poll(ring: &RxeCqRing, index: u32) -> Result {
         ring.memory().store_u32_release(CONSUMER_AT, index)
     }
@@ -44,12 +44,12 @@ mod suite {
     }
 
     impl RxeCqRing {
-        /// The cookie of the completion at `position`.
+        /// Returns the cookie of the completion at `position`.
         pub(crate) fn id_at(&self, position: u32) -> Option<u64> {
             self.memory().copy_out(self.0.at(position))
         }
 
-        /// What a process does that polls all that is there.
+        /// Polls all completions as a process does.
         pub(crate) fn poll_all(&self) {
             let _ = produced(self).map(|end| poll(self, end));
         }
@@ -98,7 +98,7 @@ mod suite {
         }
         assert!(!ring.post(3, &completion(3)));
         assert_eq!((produced(&ring), ring.id_at(3)), (Some(3), Some(0)));
-        // One was polled: the last place is free now, the one after it not.
+        // After one poll, one more completion fits.
         poll(&ring, 1)?;
         assert!(ring.post(3, &completion(3)) && !ring.post(4, &completion(4)));
         assert_eq!((produced(&ring), ring.waiting(4)), (Some(0), Some(3)));
@@ -112,12 +112,12 @@ mod suite {
     fn an_index_beyond_the_queue_makes_no_room_outside() -> Result {
         let ring = RxeCqRing::new(4)?;
         for index in [4, 8, 0x8000_0004, u32::MAX - 3] {
-            // All the same as 0.
+            // Equal to 0 modulo the size.
             poll(&ring, index)?;
             assert!(ring.post(2, &completion(2)) && !ring.post(3, &completion(3)));
             assert_eq!(ring.waiting(3), Some(3));
         }
-        // A process that has polled what is not there finds nothing else.
+        // A process that has polled beyond the last completion affects only its own queue.
         poll(&ring, 3)?;
         assert_eq!(ring.waiting(1), Some(2));
         Ok(())
@@ -145,7 +145,7 @@ mod suite {
             assert!(old.post(position, &completion(position.into())));
         }
         let new = RxeCqRing::new(8)?;
-        // The last of them comes while the others are copied.
+        // The last completion arrives while the others are copied.
         assert_eq!(old.copy_to(5, &new), Ok(2));
         assert_eq!(produced(&new), Some(2));
         assert_eq!(old.copy_range(5, 1, &new, 2), Ok(()));
@@ -156,7 +156,7 @@ mod suite {
         assert_eq!(old.copy_to(6, &RxeCqRing::new(2)?), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, 7), Err(EINVAL));
         assert_eq!(old.copy_range(3, 1, &new, u32::MAX), Err(EINVAL));
-        // No more than there can be, whatever room there is.
+        // Refuses more completions than the old queue can hold, even if they fit.
         assert_eq!(old.copy_range(3, 4, &RxeCqRing::new(16)?, 0), Err(EINVAL));
         Ok(())
     }
@@ -165,7 +165,7 @@ mod suite {
     #[pin_data]
     struct Poller {
         ring: RxeCqRing,
-        /// Completions that were not whole when their place was published.
+        /// Completions that were incomplete when their place was published.
         torn: Atomic<u32>,
         polled: Atomic<u32>,
         #[pin]
@@ -177,7 +177,7 @@ mod suite {
     }
 
     const MANY: u32 = 5000;
-    /// After that somebody is stuck.
+    /// A wait for longer than this counts as a hang.
     const LONG: Delta = Delta::from_secs(60);
 
     impl WorkItem for Poller {
@@ -190,7 +190,7 @@ mod suite {
             while position < MANY && begin.elapsed() < LONG {
                 if produced(&this.ring) == Some(position & this.ring.0.mask) {
                     looks += 1;
-                    // Should both be on one CPU.
+                    // Both may run on one CPU.
                     if looks % 1000 == 0 {
                         fsleep(Delta::from_micros(10));
                     }

@@ -6,7 +6,8 @@
 mod suite {
     use super::super::*;
 
-    /// The front of a request; what is not read of it is littered.
+    /// Makes the first octets of a request; the fields that the driver does not read contain
+    /// arbitrary values.
     fn head(id: u64, num_sge: u32) -> [u8; RECV_LEN] {
         let mut head = [0xff; RECV_LEN];
         head[..8].copy_from_slice(&id.to_ne_bytes());
@@ -14,7 +15,8 @@ mod suite {
         head
     }
 
-    /// Takes the request at `position`: its cookie, or why it cannot be used.
+    /// Takes the request at `position`. Returns its cookie, or cookie and status of a malformed
+    /// request.
     fn taken(ring: &RxeRecvRing, position: u32) -> Option<Result<u64, (u64, WcStatus)>> {
         let mut wr = RecvWr::default();
         Some(match ring.take(position, &mut wr)? {
@@ -48,7 +50,7 @@ mod suite {
             assert!(matches!(ring.take(count, &mut wr), Some(Ok(()))));
             assert!(wr.id == ID && are_sges(&wr.buffer, count as usize));
         }
-        // 62 of them would have room.
+        // The element has room for 62.
         for count in [MAX_SGE as u32 + 1, 62, 63, 1 << 28, u32::MAX] {
             store(&ring.0, 0, &head(ID, count))?;
             produce(&ring.0, 1)?;
@@ -79,7 +81,7 @@ mod suite {
         let ring = RxeRecvRing::new(4, 1)?;
         produce(&ring.0, u32::MAX)?;
         assert!(ring.holds(0, 3) && !ring.holds(0, 4));
-        // And so on for ever: one place after the other, none of them outside.
+        // Taking can go on without end, always inside the queue.
         for position in 0..20 {
             store(&ring.0, position, &head(position.into(), 1))?;
             let expected = (position % 4 != 3).then_some(Ok(position.into()));
@@ -91,7 +93,7 @@ mod suite {
     #[test]
     fn what_waits_moves_to_a_queue_of_another_size() -> Result {
         let old = RxeRecvRing::new(4, 1)?;
-        // Around the end.
+        // The positions wrap around the end of the queue.
         for position in 3..6 {
             store(&old.0, position, &head(position.into(), 1))?;
         }
@@ -99,7 +101,7 @@ mod suite {
         for places in [4, 8] {
             let new = RxeRecvRing::new(places, 1)?;
             assert_eq!(old.copy_to(3, &new), Ok(3));
-            // One was taken meanwhile.
+            // One request was taken meanwhile.
             new.skip(1);
             assert_eq!(consumed(&new.0), Some(1));
             assert_eq!(new.posted(1), 2);
@@ -107,7 +109,7 @@ mod suite {
             assert_eq!(taken(&new, 2), Some(Ok(5)));
             assert_eq!(taken(&new, 3), None);
         }
-        // None was.
+        // No request was taken meanwhile.
         let new = RxeRecvRing::new(4, 1)?;
         new.skip(0);
         assert_eq!(consumed(&new.0), Some(0));

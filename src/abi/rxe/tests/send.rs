@@ -6,7 +6,7 @@
 mod suite {
     use super::super::*;
 
-    /// The front of a request: every field with a value of its own, a list of `num_sge` elements.
+    /// Makes the first octets of a request with a list of `num_sge` elements; all fields differ.
     fn head(opcode: u32, flags: SendFlags, num_sge: u32) -> [u8; SEND_LEN] {
         let mut head = [0; SEND_LEN];
         let mut put = |at: usize, value: &[u8]| head[at..at + value.len()].copy_from_slice(value);
@@ -22,19 +22,19 @@ mod suite {
         head
     }
 
-    /// The same with inline data of `len` octets.
+    /// Makes the first octets of a request with inline data of `len` octets.
     fn inline(len: u32) -> [u8; SEND_LEN] {
         let mut head = head(OP_SEND, SendFlags::INLINE, 0);
         head[184..188].copy_from_slice(&len.to_ne_bytes());
         head
     }
 
-    /// A queue whose elements are as large as can be.
+    /// Makes a queue with elements of the maximum length.
     fn ring() -> Result<RxeSendRing> {
         RxeSendRing::new(4, MAX_SGE as u32, MAX_INLINE as u32)
     }
 
-    /// Decodes a request that is at `position` of a ring.
+    /// Stores a request at `position` of a ring, and takes it.
     fn taken_at(ring: &RxeSendRing, position: u32, head: &[u8; SEND_LEN]) -> Result<SendWr> {
         store(&ring.0, position, head)?;
         let mut wr = SendWr::default();
@@ -51,7 +51,7 @@ mod suite {
         store(&ring.0, 1, head).ok()?;
         let mut wr = SendWr::default();
         let bad = ring.take(1, &mut wr)?.err()?;
-        // It is handed back like any other, and leaves no octets behind that could be sent.
+        // The request is returned like any other, and leaves no octets to send.
         let gone = consumed(&ring.0) == Some(2) && wr.payload.len() == 0;
         gone.then_some((bad.id, bad.status))
     }
@@ -62,7 +62,7 @@ mod suite {
 
     const TOO_LONG: Option<(u64, WcStatus)> = Some((ID, WcStatus::LocalLength));
 
-    /// The Immediate Data of a Write, which has to name the buffer that `head` puts in.
+    /// Returns the Immediate Data of a Write, which has to name the buffer of `head`.
     fn immediate_of_write(wr: &SendWr) -> Result<Option<[u8; 4]>> {
         let SendOp::Write {
             stag,
@@ -174,7 +174,7 @@ mod suite {
 
     #[test]
     fn no_other_opcode_can_be_posted() {
-        // 10 and 11 would be a Send with TSO and a driver's own; the kernel's begin at 0x20 and
+        // 10 is a Send with TSO, 11 is driver-specific; the kernel's opcodes begin at 0x20 and
         // 0xf0.
         let known = OP_WRITE..=OP_SEND_WITH_INV;
         let high = [1 << 8, 1 << 16 | OP_SEND, 1 << 31 | OP_WRITE, u32::MAX];
@@ -195,7 +195,7 @@ mod suite {
             (SendFlags::SOLICITED, [false, true, false]),
             (SendFlags::FENCE, [false, false, true]),
             (SendFlags::empty(), [false; 3]),
-            // All that the device knows nothing of.
+            // All flags that the device does not know.
             (SendFlags::from_bits(!0xf), [false; 3]),
         ] {
             let wr = taken(&head(OP_SEND, flag, 1))?;
@@ -264,12 +264,12 @@ mod suite {
         let mut request = inline(20);
         request[16..20].fill(0);
         assert_eq!(taken(&request)?.payload.inline().map(<[u8]>::len), Some(20));
-        // With a list, what else it says of a length means nothing.
+        // With a list, the length field has no effect.
         let mut request = head(OP_SEND, SendFlags::empty(), 2);
         request[184..188].fill(0xff);
         let wr = taken(&request)?;
         assert!(wr.payload.inline().is_none() && are_sges(&wr.payload, 2));
-        // With both a list and the flag, the flag is right.
+        // With both a list and the flag, the flag takes precedence.
         let mut request = inline(20);
         request[196..200].fill(0xff);
         assert_eq!(taken(&request)?.payload.inline().map(<[u8]>::len), Some(20));
@@ -278,9 +278,8 @@ mod suite {
 
     #[test]
     fn what_other_services_and_the_library_leave_behind_is_not_read() -> Result {
-        // Of a Write: the address handle of an unreliable datagram is where nothing of it is, as is
-        // the state that librxe's own driver keeps, and the place that it would have reached in the
-        // list.
+        // Of a Write: the address handle of an unreliable datagram, which a Write does not use, and
+        // the state and the place in the list that rxe keeps.
         let request = head(OP_WRITE, SendFlags::SIGNALED, 2);
         let mut littered = request;
         for unread in [8..12, 36..184, 184..196, 200..SEND_LEN] {
@@ -318,7 +317,7 @@ mod suite {
             {
                 produce(&ring.0, index)?;
                 assert_eq!(ring.posted(position), expected);
-                // A place that is none: what is above the places does not count.
+                // The index is out of range: bits above the mask have no effect.
                 produce(&ring.0, raw | index)?;
                 assert_eq!(ring.posted(position), expected);
             }
@@ -368,7 +367,7 @@ mod suite {
         let mut wr = SendWr::default();
         for position in 0..2000u32 {
             let mut request: [u8; SEND_LEN] = kernel_ext::random::octets();
-            // Else hardly any would get beyond its opcode and its list.
+            // Otherwise few requests would pass the checks of opcode and list.
             request[13..16].fill(0);
             request[12] %= 12;
             if position % 2 == 0 {
