@@ -2,16 +2,16 @@
 
 //! Memory regions: what an STag stands for.
 //!
-//! What enters: registrations (of a process's memory, of another driver's, of all kernel memory, of
-//! page lists by work request), windows bound to them, and their ends. What leaves: a [`Region`]
-//! that the data path looks up by STag, checks against what a peer or a work request wants, and
-//! enters for the time of one copy.
+//! Registers a process's memory, another driver's memory, all kernel memory, and by work request
+//! page lists of kernel consumers; binds windows; ends both. The data path looks up a [`Region`] by
+//! STag, checks a peer's or work request's access against it, and accesses it for the time of one
+//! copy.
 //!
 //! Everything that a check and the copy after it rely on (STag, range, rights, memory) is one value
-//! behind a [`BhRevocable`], [`Body`]. Whoever has access sees one consistent state; whoever
-//! changes it or ends the region waits until all are out and lets nobody in meanwhile. So once
-//! deregistration or an invalidation has returned, nothing is placed in the memory any more, and
-//! nothing is read from it (RFC 5040, section 8.1.1; RDMAP-165).
+//! in a [`BhRevocable`], [`Body`]. A guard holds it constant. Changing it or ending the region
+//! waits until all guards are dropped and refuses new ones meanwhile. So once deregistration or an
+//! invalidation has returned, no octet is placed in the memory or read from it (RFC 5040, section
+//! 8.1.1; RDMAP-165).
 //!
 //! Context: registration and deregistration in process context, the rest in any but hard interrupt.
 
@@ -90,12 +90,12 @@ pub(crate) use window::{
     Mw, //
 };
 
-/// What a region is made of, which decides what may be done to it.
+/// The kind of memory behind a region, which decides the operations that the region allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Memory that a process registered, from registration to deregistration.
     User,
-    /// All of kernel memory.
+    /// All kernel memory.
     Dma,
     /// Pages of a kernel consumer, made valid and invalid by work requests.
     FastReg,
@@ -103,20 +103,20 @@ pub(crate) enum Kind {
     Window(MwType),
 }
 
-/// A stream, as regions know it.
+/// The attributes of a stream that the checks of a region use.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamId {
     pub(crate) pd: PdId,
     /// The number of its queue pair.
     pub(crate) qpn: u32,
-    /// What its peer may do at most.
+    /// The most that its peer may do.
     pub(crate) rights: Access,
 }
 
 /// What a local work request does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocalUse {
-    /// Takes octets from it.
+    /// Reads octets from it.
     Source,
     /// Places octets in it.
     Sink,
@@ -126,14 +126,14 @@ pub(crate) enum LocalUse {
 pub(crate) struct Region {
     kind: Kind,
     pd: PdId,
-    /// Copy of the body's STag, for look-ups from outside.
+    /// Copy of the body's STag, for readers without a guard.
     stag: Atomic<u32>,
-    /// Windows that are bound to it, or [`CLOSED`].
+    /// The number of windows bound to it, or [`CLOSED`].
     windows: Atomic<u32>,
     body: BhRevocable<Body>,
 }
 
-/// The state of a region: constant as long as somebody is inside.
+/// The state of a region: constant while a [`RegionGuard`] exists.
 pub(crate) struct Body {
     stag: Stag,
     base: u64,
@@ -142,17 +142,19 @@ pub(crate) struct Body {
     /// False for a region for fast registration that is not registered, and a window that is not
     /// bound.
     valid: bool,
-    /// The queue pair that alone may use it.
+    /// The only queue pair that may use it.
     tied_to: Option<u32>,
-    /// The queue pair that it was fast-registered on, whose peer alone may invalidate it.
+    /// The queue pair that it was fast-registered on; only that queue pair's peer may invalidate
+    /// it.
     registered_on: Option<u32>,
     memory: Memory,
-    /// What a window is bound to. Behind the memory, which has to go first.
+    /// The region that a window is bound to. Declared after the memory, which has to be dropped
+    /// first.
     claim: Option<Claim>,
 }
 
 impl Body {
-    /// That of a region which all streams of its domain may use.
+    /// Makes the body of a region that all streams of its domain may use.
     fn new(base: u64, len: u64, access: Access, memory: Memory) -> Self {
         Self {
             stag: Stag::ZERO,
@@ -168,7 +170,7 @@ impl Body {
     }
 }
 
-/// The inside of a region. Bottom halves are off; no sleeping.
+/// Access to a region. Bottom halves are off while it lives; its holder must not sleep.
 pub(crate) struct RegionGuard<'a>(BhRevocableGuard<'a, Body>);
 
 impl Deref for RegionGuard<'_> {
@@ -181,13 +183,13 @@ impl Deref for RegionGuard<'_> {
 }
 
 impl Body {
-    /// Where the octets are. Offsets into it count from the region's first address.
+    /// Returns the memory. Offsets in it count from the region's first address.
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Says where in the region an address is, if it is inside or just behind its end.
+    /// Returns the offset of an address in the region, if it is inside or directly after the end.
     #[inline]
     pub(crate) fn offset(&self, addr: u64) -> Option<u64> {
         addr.checked_sub(self.base)
@@ -207,8 +209,8 @@ impl Region {
         Ok(Arc::new(region, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Puts a new region into the device's table. Without a `key` it gets one that nobody can
-    /// foresee (RFC 5040, section 8.1.1; RDMAP-167).
+    /// Makes a region and inserts it into the device's table. Without a `key` the region gets a
+    /// random one, which a peer cannot predict (RFC 5040, section 8.1.1; RDMAP-167).
     fn insert(pd: &Pd, kind: Kind, key: Option<u8>, mut body: Body) -> Result<Arc<Self>> {
         let [unforeseen] = random::octets();
         let key = key.unwrap_or(unforeseen);
@@ -218,55 +220,55 @@ impl Region {
         })
     }
 
-    /// Ends the region: afterwards its STag leads nowhere and nobody is inside.
+    /// Ends the region: afterwards its STag finds no region and no guard exists.
     ///
     /// Context: process, sleeps.
     fn end(&self, regions: &Regions) {
-        // Streams may still hold the region itself; what is inside goes now.
+        // Drops the body now; streams may still hold the region.
         drop(self.take(regions));
     }
 
-    /// Ends the region and returns what was inside; [`None`] if it has ended before.
+    /// Ends the region and returns its body; [`None`] if it has ended before.
     ///
     /// Context: process, sleeps.
     fn take(&self, regions: &Regions) -> Option<Body> {
-        // The index is given back by the one call that revoked it, since afterwards it may be
-        // another region's.
+        // Only the call that revokes the body frees the index: afterwards the index may belong to
+        // another region.
         let body = self.body.revoke()?;
         regions.remove(body.stag.index());
         Some(body)
     }
 
-    /// The current STag. Context: any.
+    /// Returns the current STag. Context: any.
     #[inline]
     pub(crate) fn stag(&self) -> Stag {
-        // ORDERING: Only a filter; checks use the STag of the body.
+        // ORDERING: none needed; the value is only a filter, and checks use the STag of the body.
         Stag::new(self.stag.load(Relaxed))
     }
 
-    /// Says whether the region is not deregistered, which it may be a moment later. Context: any.
+    /// Returns whether the region has not ended yet; it may end at any time. Context: any.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.body.is_accessible()
     }
 
-    /// Enters the region for the time of one copy; [`None`] once it is deregistered.
+    /// Gives access to the region for the time of one copy; [`None`] once it is deregistered.
     ///
-    /// The check that the copy relies on belongs inside, on the value returned here.
+    /// Make the check that the copy relies on under the returned guard.
     #[inline]
     pub(crate) fn try_access(&self) -> Option<RegionGuard<'_>> {
         self.body.try_access().map(RegionGuard)
     }
 
-    /// As [`Region::try_access`], for who has switched bottom halves off already.
+    /// As [`Region::try_access`], for a caller that has bottom halves off already.
     #[inline]
     pub(crate) fn try_access_bh_off<'a>(&'a self, off: BhOff<'a>) -> Option<RegionGuard<'a>> {
         self.body.try_access_bh_off(off).map(RegionGuard)
     }
 
-    /// What the checks of the protocol have to know, as seen from a stream.
+    /// Returns what the checks of the protocol need, for a stream.
     ///
-    /// Good for one answer; for a check that is followed by a copy use [`Region::view_inside`].
+    /// May be outdated at once; before a copy use [`Region::view_inside`].
     pub(crate) fn view(&self, stream: StreamId) -> RegionView {
         match self.try_access() {
             Some(inside) => self.view_inside(&inside, stream),
@@ -281,7 +283,7 @@ impl Region {
         }
     }
 
-    /// As [`Region::view`], from the inside: holds as long as `inside` lives.
+    /// As [`Region::view`], under a guard: stays true while `inside` lives.
     #[inline]
     pub(crate) fn view_inside(&self, inside: &RegionGuard<'_>, stream: StreamId) -> RegionView {
         RegionView {
@@ -346,7 +348,7 @@ impl Region {
         }
     }
 
-    /// As [`Region::check_local`], from the inside: holds as long as `inside` lives.
+    /// As [`Region::check_local`], under a guard: stays true while `inside` lives.
     #[inline]
     pub(super) fn check_local_inside(
         &self,
@@ -376,14 +378,14 @@ impl Region {
     }
 
     /// Registers the pages that were mapped last: the work request REG_MR on `stream`. The peer
-    /// names their first octet `base`, which need not be what mapping has proposed
+    /// names their first octet `base`, which may differ from the address that mapping proposed
     /// (net/sunrpc/xprtrdma/frwr_ops.c).
     ///
     /// # Errors
     ///
     /// [`WcStatus::LocalQpOperation`] if the region is not for fast registration, belongs to
     /// another domain, is deregistered, or `key` has another index; [`WcStatus::LocalProtection`]
-    /// if it is registered already or the rights make no sense.
+    /// if it is registered already or [`to_rights`] refuses the rights.
     pub(crate) fn register(
         &self,
         stream: StreamId,
@@ -415,9 +417,9 @@ impl Region {
         }
     }
 
-    /// Takes the registration back on behalf of the local consumer: LOCAL_INV, or a Read that
-    /// invalidates its sink. Returns when no copy is in flight any more. A region that is not
-    /// registered stays so: mapping new pages has invalidated it before.
+    /// Invalidates the region for the local consumer: LOCAL_INV, or a Read that invalidates its
+    /// sink. Returns when no copy is in flight any more. Has no effect on a region that is not
+    /// registered, for instance since new pages were mapped.
     ///
     /// # Errors
     ///
@@ -428,12 +430,12 @@ impl Region {
             .ok_or(WcStatus::LocalQpOperation)
     }
 
-    /// Takes the registration back on behalf of the peer: a Send with Invalidate. Returns when no
-    /// copy is in flight any more.
+    /// Invalidates the region for the peer: a Send with Invalidate. Returns when no copy is in
+    /// flight any more.
     ///
-    /// Only a region for fast registration and a window of type 2 are tied to one use; memory that
-    /// a process registered may serve many streams, so no peer can take it away (RFC 5040, section
-    /// 8.1.1; RDMAP-166).
+    /// A peer can invalidate only a region for fast registration or a window of type 2, which serve
+    /// one use. Memory that a process registered may serve many streams (RFC 5040, section 8.1.1;
+    /// RDMAP-166).
     ///
     /// # Errors
     ///
@@ -449,13 +451,13 @@ impl Region {
         check_invalidate(Some(&self.view(stream)), stag, permission)?;
         match self.invalidate(stream, stag, theirs) {
             Some(true) => Ok(()),
-            // Somebody else was faster.
+            // It was invalidated since the check.
             Some(false) | None => Err(Fault::InvalidateUnknown),
         }
     }
 
-    /// Says whether the region was valid; [`None`] if it is not for the caller to invalidate, or
-    /// `may` says so.
+    /// Returns whether the region was valid; [`None`] if the stream cannot invalidate it, or `may`
+    /// returns false.
     fn invalidate(
         &self,
         stream: StreamId,

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The local memory that a work request names, as posted: nothing of it has been checked.
+//! The local memory that a work request names, as posted and unchecked.
 //!
-//! The codecs of `abi` fill a [`Payload`] in; [`sge`](super::sge) finds the regions that it names.
+//! `abi` fills a [`Payload`]; [`sge`](super::sge) finds the regions that it names.
 //!
 //! Context: any.
 
-/// Octets of an element of a scatter/gather list, which is the same in all forms: address, length,
-/// key.
+/// Length in octets of an element of a scatter/gather list. All ABIs have the same layout: address,
+/// length, key.
 pub(crate) const SGE_LEN: usize = 16;
 
 /// Most elements of one scatter/gather list.
 pub(crate) const MAX_SGE: usize = 32;
 
-/// Octets of payload that a work request can carry in itself.
+/// Most octets of inline data of a work request.
 pub(crate) const MAX_INLINE: usize = MAX_SGE * SGE_LEN;
 
-/// One element of a scatter/gather list, as posted: nothing of it has been checked.
+/// One element of a scatter/gather list, as posted and unchecked.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sge {
     /// I/O virtual address.
     pub(crate) addr: u64,
-    /// Octets.
+    /// Length in octets.
     pub(crate) len: u32,
     /// Local key, which is an STag.
     pub(crate) lkey: u32,
@@ -48,12 +48,12 @@ impl Sge {
     }
 }
 
-/// What a work request says of local memory: a list of pieces of it, or the octets themselves.
+/// A work request's scatter/gather list or inline data.
 ///
-/// It is filled in where it stays, since it is large and most often nearly empty.
+/// It is filled in place, since it is large and usually almost empty.
 pub(crate) struct Payload {
     form: Form,
-    /// Elements of the list, or octets.
+    /// The number of elements, or of octets of inline data.
     used: u16,
     room: SgeBuffer,
 }
@@ -69,7 +69,7 @@ enum Form {
 }
 
 impl Default for Payload {
-    /// An empty list.
+    /// Returns an empty list.
     fn default() -> Self {
         Self {
             form: Form::List,
@@ -86,8 +86,8 @@ impl Payload {
         self.used = 0;
     }
 
-    /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`], and
-    /// nothing done, if that is more than [`MAX_SGE`].
+    /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`],
+    /// without effect, if that is more than [`MAX_SGE`].
     pub(crate) fn list_room(&mut self, count: usize) -> Option<&mut [u8]> {
         let room = self.room.0.get_mut(..count)?;
         self.form = Form::List;
@@ -96,8 +96,8 @@ impl Payload {
         Some(room.as_flattened_mut())
     }
 
-    /// Makes it `len` octets of inline data, to be filled in; [`None`], and nothing done, if that
-    /// is more than [`MAX_INLINE`].
+    /// Makes it `len` octets of inline data and returns them to be filled in; [`None`], without
+    /// effect, if that is more than [`MAX_INLINE`].
     pub(crate) fn inline_room(&mut self, len: usize) -> Option<&mut [u8]> {
         let room = self.room.0.as_flattened_mut().get_mut(..len)?;
         self.form = Form::Inline;
@@ -106,7 +106,7 @@ impl Payload {
         Some(room)
     }
 
-    /// Appends an element to a list; false when it is full.
+    /// Appends an element to a list; returns false if the list is full.
     pub(crate) fn push(&mut self, sge: Sge) -> bool {
         match self.room.0.get_mut(usize::from(self.used)) {
             Some(place) => {
@@ -118,7 +118,7 @@ impl Payload {
         }
     }
 
-    /// The elements of a list in posting order; none of inline data.
+    /// Returns the elements of a list in posting order; none for inline data.
     pub(crate) fn sges(&self) -> impl ExactSizeIterator<Item = Sge> + '_ {
         let used = match self.form {
             Form::List => usize::from(self.used),
@@ -132,7 +132,7 @@ impl Payload {
             .map(Sge::decode)
     }
 
-    /// The octets of inline data; [`None`] for a list.
+    /// Returns the octets of inline data; [`None`] for a list.
     pub(crate) fn inline(&self) -> Option<&[u8]> {
         match self.form {
             Form::List => None,
@@ -140,13 +140,13 @@ impl Payload {
         }
     }
 
-    /// Octets of the message, before any limit is checked; they may exceed what a message can
-    /// carry.
+    /// Returns the length of the message in octets. No limit has been checked: it may exceed the
+    /// longest possible message.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         match self.inline() {
             Some(octets) => octets.len() as u64,
-            // Most often.
+            // The usual case.
             None if self.used == 1 => self.sges().next().map_or(0, |sge| sge.len.into()),
             None => self.sges().map(|sge| u64::from(sge.len)).sum(),
         }

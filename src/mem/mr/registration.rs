@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A consumer's handle of a region: registration, rights, deregistration.
+//! A consumer's handle for a region: registration, rights, deregistration.
 //!
 //! Context: process, except for [`Mr::map_list`].
 
@@ -49,8 +49,8 @@ use crate::{
     }, //
 };
 
-/// Most pages or pieces of a region for fast registration. The room for them is made with the
-/// region: 64 KiB at most, for 16 MiB of pages.
+/// Most pages or pieces of a region for fast registration. The list for them is allocated with the
+/// region: at most 64 KiB, for 16 MiB of pages.
 pub(crate) const MAX_FAST_REG_PAGES: u32 = 4096;
 
 /// Flags that a device may ignore (`IB_ACCESS_OPTIONAL`): relaxed ordering and its future kin.
@@ -85,9 +85,9 @@ impl Mr {
     ///
     /// * `EINVAL` for an empty or wrapping range, and as [`to_rights`].
     /// * `EOPNOTSUPP` as [`to_rights`].
-    /// * `ENOMEM` if the device has all regions that it can have, the process has pinned all that
-    ///   it may, or memory is short.
-    /// * `EFAULT` if the memory is not there, or not writable although the rights need it.
+    /// * `ENOMEM` if the device has its maximum number of regions, the process would exceed its
+    ///   limit of pinned memory, or memory is short.
+    /// * `EFAULT` if the memory is not mapped, or not writable although the rights require it.
     pub(crate) fn register_user(
         pd: ArcBorrow<'_, Pd>,
         request: &RegUserMr<'_>,
@@ -105,8 +105,8 @@ impl Mr {
     ///
     /// * `EINVAL` for an empty range, or one that wraps or goes beyond the end; and as
     ///   [`to_rights`].
-    /// * `EACCES` for rights to write by a descriptor that is only for reading.
-    /// * `ENOMEM` if the device has all regions that it can have, or memory is short.
+    /// * `EACCES` for rights to write with a read-only descriptor.
+    /// * `ENOMEM` if the device has its maximum number of regions, or memory is short.
     /// * `EOPNOTSUPP` for paging on demand, and those of [`RegDmaBufMr::map`].
     pub(crate) fn register_dma_buf(
         pd: ArcBorrow<'_, Pd>,
@@ -144,7 +144,7 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if that is none or more than [`MAX_FAST_REG_PAGES`].
+    /// `EINVAL` if that is 0 or more than [`MAX_FAST_REG_PAGES`].
     pub(crate) fn fast_reg(
         pd: ArcBorrow<'_, Pd>,
         proof: KernelOwned,
@@ -163,8 +163,8 @@ impl Mr {
         Ok(Self::insert(pd, Kind::FastReg, None, body, AccessFlags::empty())?.created())
     }
 
-    /// Takes over a new list of pages and invalidates the old registration, if still valid. The new
-    /// pages are not accessible before [`Region::register`].
+    /// Replaces the list of pages, and invalidates the old registration if it is still valid. The
+    /// new pages become accessible with [`Region::register`].
     ///
     /// Context: any but hard interrupt; does not sleep.
     pub(crate) fn map_list(&self, sg: &mut MapSg<'_>) -> Result<i32> {
@@ -180,8 +180,8 @@ impl Mr {
         result
     }
 
-    /// Ends the region: afterwards its STag leads nowhere and nobody is inside. The memory of a
-    /// process is unpinned before this returns.
+    /// Ends the region: afterwards its STag finds no region and no copy is in flight. The memory of
+    /// a process is unpinned before this returns.
     ///
     /// Context: process, sleeps.
     ///
@@ -254,8 +254,8 @@ impl Drop for Mr {
     }
 }
 
-/// The memory of a request, pinned if it is to be; of which there can be parts if windows may be
-/// bound to it.
+/// Returns the memory of a request: pinned unless it is paged on demand, and divisible if windows
+/// may be bound to it.
 ///
 /// # Errors
 ///

@@ -99,7 +99,7 @@ impl Mr {
         // No step fails from here on.
         match room {
             Some(room) => old.memory = room.fill(old.memory),
-            // The memory may be divisible from before. No window is bound to the new region yet.
+            // The memory may already be divisible. No window is bound to the new region yet.
             None => {
                 let _ = new.region.refuse_windows();
             }

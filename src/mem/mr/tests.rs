@@ -8,7 +8,7 @@ mod window;
 use super::*;
 
 impl Region {
-    /// One of that domain that had this STag, and has ended.
+    /// Makes a region of the domain `pd` that had this STag and has ended.
     pub(crate) fn ended(pd: PdId, stag: Stag) -> Result<Arc<Self>> {
         let body = Body {
             stag,
@@ -37,7 +37,7 @@ mod regions {
         Region::new(kind, PD, body)
     }
 
-    /// A stream of a domain.
+    /// Makes a stream of a domain.
     fn of(pd: PdId) -> StreamId {
         StreamId {
             pd,
@@ -92,7 +92,7 @@ mod regions {
         assert!(!region.is_open() && region.try_access().is_none());
         assert!(!region.view(of(PD)).valid);
         assert_eq!(source(&region, 0x1000, 1), REFUSED);
-        // Nothing is asked of it.
+        // An element without octets is not checked.
         assert_eq!(source(&region, 0x1000, 0), Ok(0));
         Ok(())
     }
@@ -185,14 +185,14 @@ mod regions {
         let neighbour = StreamId { qpn: 6, ..of(PD) };
         let register = |stream| fast.register(stream, KEY, BASE, AccessFlags::REMOTE_READ);
         assert_eq!(register(of(PD)), Ok(()));
-        // All streams of the domain may use it, and their peers may not take it away.
+        // All streams of the domain may use it; their peers may not invalidate it.
         let refused = fast.invalidate_remote(neighbour, KEY);
         assert_eq!(refused, Err(Fault::InvalidateForbidden));
         let view = fast.view(neighbour);
         assert!(view.valid && view.association == Association::Ours);
         assert_eq!(fast.invalidate_remote(of(PD), KEY), Ok(()));
-        // It belongs to the stream that it is registered on next, and the consumer may do what it
-        // wants.
+        // The peer of the stream that it is registered on next may invalidate it, and the consumer
+        // may use any stream.
         assert_eq!(register(neighbour), Ok(()));
         let refused = fast.invalidate_remote(of(PD), KEY);
         assert_eq!(refused, Err(Fault::InvalidateForbidden));

@@ -2,17 +2,17 @@
 
 //! Memory windows: parts of a process's region with keys and rights of their own.
 //!
-//! What enters: windows that a process makes, and the work requests that bind them. What leaves:
-//! keys for peers, that are taken back without a call. A window is a [`Region`] whose memory is a
-//! part of another one's. As long as it is bound, the other one has a [`Claim`] on it and cannot be
-//! deregistered; so the part is let go before the whole, which only deregistration unpins.
+//! A process makes windows; work requests bind them to a region and invalidate them. A window is a
+//! [`Region`] whose memory is a part of another region's. While it is bound, it holds a [`Claim`]
+//! on that region, which therefore cannot be deregistered. So the part is dropped before the whole
+//! is unpinned, which only deregistration does.
 //!
 //! | type | bound | tied to | invalidated by |
 //! |---|---|---|---|
 //! | 1 | repeatedly, each time under another key | its protection domain | a bind of no octets |
 //! | 2 | once, until invalidated | its protection domain and the binding queue pair | either side |
 //!
-//! Context: making and freeing: process. Binding: the transmitter's. RFC 5040, section 8.1.1.
+//! Context: process for making and freeing; the transmit task binds. RFC 5040, section 8.1.1.
 
 use iwarp::stag::{
     Access,
@@ -57,15 +57,15 @@ use crate::{
     }, //
 };
 
-/// No window may be bound any more: the region is being deregistered.
+/// No window may be bound any more, because the region is being deregistered.
 const CLOSED: u32 = 1 << 31;
 
-/// That a region has a window; dropping it ends that.
+/// Counts a window in the region that it is bound to, until it is dropped.
 pub(super) struct Claim(Arc<Region>);
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // ORDERING: Full: the part of the memory was let go before.
+        // ORDERING: `Full`: the part of the memory was dropped before.
         self.0.windows.fetch_sub(1, Full);
     }
 }
@@ -73,22 +73,22 @@ impl Drop for Claim {
 /// A work request that binds a window.
 #[derive(Clone, Copy)]
 pub(crate) struct Bind {
-    /// The present key of the window.
+    /// The current STag of the window.
     pub(crate) window: Stag,
-    /// The key that it gets; its index is that of the window.
+    /// The new STag of the window; its index is that of the window.
     pub(crate) key: Stag,
-    /// The key of the region.
+    /// The STag of the region.
     pub(crate) region: Stag,
     /// Where the window begins, as an address of the region.
     pub(crate) addr: u64,
-    /// Its octets; none ends the binding of a window of type 1.
+    /// Length in octets; 0 unbinds a window of type 1.
     pub(crate) len: u64,
-    /// The rights that it gives.
+    /// The rights that the window grants.
     pub(crate) access: AccessFlags,
 }
 
 impl Body {
-    /// Lets go of what a window is bound to; to be dropped outside of the update.
+    /// Unbinds a window. The caller drops the returned claim outside the update.
     pub(super) fn unbind(&mut self) -> Option<Claim> {
         let claim = self.claim.take()?;
         self.memory = Memory::nothing();
@@ -97,11 +97,11 @@ impl Body {
 }
 
 impl Region {
-    /// Sees to it that no window is bound from now on.
+    /// Refuses to bind windows from now on.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if one is.
+    /// `EBUSY` if a window is bound.
     pub(super) fn refuse_windows(&self) -> Result {
         match self.windows.cmpxchg(0, CLOSED, Full) {
             Ok(_) | Err(CLOSED) => Ok(()),
@@ -109,12 +109,12 @@ impl Region {
         }
     }
 
-    /// How many windows are bound to it.
+    /// Returns how many windows are bound to it.
     pub(super) fn windows(&self) -> u32 {
         self.windows.load(Relaxed) & !CLOSED
     }
 
-    /// Notes that a window is going to be bound to it.
+    /// Counts a window that is about to be bound to it; [`None`] if windows are refused.
     fn claim(self: &Arc<Self>) -> Option<Claim> {
         let mut seen = self.windows.load(Relaxed);
         while seen & CLOSED == 0 {
@@ -126,11 +126,11 @@ impl Region {
         None
     }
 
-    /// What a window on this region is made of.
+    /// Makes the body of a window on this region.
     ///
     /// # Errors
     ///
-    /// [`WcStatus::MwBind`] if the region is another domain's, grants no windows or not these
+    /// [`WcStatus::MwBind`] if the region belongs to another domain, allows no windows or not these
     /// rights, or the range is not inside.
     fn divide(self: &Arc<Self>, stream: StreamId, bind: &Bind) -> Result<Body, WcStatus> {
         const REFUSED: WcStatus = WcStatus::MwBind;
@@ -154,12 +154,12 @@ impl Region {
         })
     }
 
-    /// Binds this window to a region, or ends that.
+    /// Binds this window to a region, or unbinds it.
     ///
     /// # Errors
     ///
-    /// [`WcStatus::MwBind`] if it is no window, another domain's, or not in a state to be bound,
-    /// and those of [`Region::divide`].
+    /// [`WcStatus::MwBind`] if it is not a window, belongs to another domain, or cannot be bound in
+    /// its state; and those of [`Region::divide`].
     pub(crate) fn bind(
         &self,
         stream: StreamId,
@@ -181,7 +181,7 @@ impl Region {
         new.stag = Stag::from_parts(self.stag().index(), bind.key.key());
         new.tied_to = (kind == MwType::Two).then_some(stream.qpn);
         let mut bound = false;
-        // What is left in `new` is dropped outside of the update.
+        // Drops the body that is in `new` afterwards outside the update.
         self.body.update(|body| {
             let free = kind == MwType::One || (!body.valid && bind.len != 0);
             if free && self.pd == stream.pd && body.stag == bind.window {
@@ -198,7 +198,7 @@ impl Region {
     }
 }
 
-/// What a consumer holds of a memory window.
+/// A consumer's memory window.
 pub(crate) struct Mw {
     region: Arc<Region>,
     regions: Arc<Regions>,
@@ -210,7 +210,7 @@ impl Mw {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the device has all windows that it can have, or memory is short.
+    /// `ENOMEM` if the device has its maximum number of windows, or memory is short.
     pub(crate) fn new(pd: &Pd, kind: MwType) -> Result<Arc<Self>> {
         let reservation = pd.device().reserve(Resource::Mw)?;
         let body = Body {
@@ -225,7 +225,7 @@ impl Mw {
         Ok(Arc::new(mw, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// The current STag.
+    /// Returns the current STag.
     pub(crate) fn stag(&self) -> Stag {
         self.region.stag()
     }

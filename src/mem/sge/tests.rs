@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of scatter/gather lists, over the region that is all of kernel memory.
+//! KUnit suite of scatter/gather lists in the region of all kernel memory.
 
 #[kernel::prelude::kunit_tests(riwarp_sge)]
 mod sge {
@@ -21,7 +21,7 @@ mod sge {
         }, //
     };
 
-    /// A region and octets in it, each of which says where it is.
+    /// A region and octets in it, whose values depend on their offsets.
     struct SgeRig {
         mr: Arc<Mr>,
         key: u32,
@@ -56,7 +56,7 @@ mod sge {
             self.bench.pd.id()
         }
 
-        /// A list of pieces of the octets: where each begins, and its length.
+        /// Makes a list of pieces of the octets, each given by offset and length.
         fn list(&self, pieces: &[(usize, u32)]) -> Payload {
             let mut list = Payload::default();
             for (at, len) in pieces {
@@ -76,7 +76,8 @@ mod sge {
             slices.resolve(list, &self.bench.rdma.regions, self.pd(), usage, cache)
         }
 
-        /// Whether the `len` octets at `offset` of the list are these of the memory, in that order.
+        /// Returns whether the `len` octets at `offset` of the list are these of the memory, in
+        /// this order.
         fn copies(
             &self,
             slices: &Slices,
@@ -102,7 +103,7 @@ mod sge {
         let mut slices = Slices::default();
         let list = rig.list(&[(1000, 10), (0, 0), (5, 1), (2000, 100)]);
         assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
-        // The piece without octets is left out.
+        // The list omits the empty piece.
         assert_eq!(slices.iter().count(), 3);
         let all = [(1000, 10), (5, 1), (2000, 100)];
         assert!(rig.copies(&slices, (0, 111), &all));
@@ -139,7 +140,7 @@ mod sge {
         for pieces in [
             &[(0, 10), (100, 10), (200, 10)][..],
             &[(300, 10)][..],
-            // The same region as the last time, which is what is found fastest.
+            // The same region as the last time, which takes the fast path.
             &[(400, 7)][..],
             &[(500, 5), (600, 5)][..],
             &[][..],
@@ -183,7 +184,7 @@ mod sge {
                 slices.resolve(&list, regions, rig.pd(), usage, &mut cache),
                 REFUSED
             );
-            // Of no octets nothing is asked.
+            // An element without octets is not checked.
             let mut list = rig.list(&[(0, 1)]);
             list.push(Sge {
                 addr: 0,
@@ -211,7 +212,7 @@ mod sge {
             let regions = &rig.bench.rdma.regions;
             let sink = slices.resolve(&list, regions, rig.pd(), LocalUse::Sink, cache);
             assert_eq!(sink, expected);
-            // Each copy says so itself.
+            // Each copy reports the error.
             assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
             let slice = slices.take_first().ok_or(EINVAL)?;
             let put = BhOff::run(|off| slice.put(rig.pd(), &[0xff; 8], off));
@@ -233,7 +234,7 @@ mod sge {
         let found = slices.resolve(&list, regions, rig.pd(), usage, &mut cache);
         assert_eq!(found, Ok(()));
         assert_eq!(rig.mr.deregister(), Ok(()));
-        // Neither by who has resolved it before ...
+        // A list that was resolved before cannot use it ...
         let refused = Err(NotCopied::Refused(WcStatus::LocalProtection));
         let mut batch = TxBatch::new();
         let copied = slices.copy_to_batch(rig.pd(), 0, 8, &mut batch);
@@ -243,7 +244,7 @@ mod sge {
         let put = BhOff::run(|off| slice.put(rig.pd(), &[0xff; 8], off));
         assert_eq!(put, refused);
         assert!(rig.memory.copy_out(0) != Some(u64::MAX));
-        // ... nor by who remembers it.
+        // ... and the cache does not return it.
         assert!(cache.get(regions, Stag::new(rig.key)).is_none());
         assert_eq!(
             slices.resolve(&list, regions, rig.pd(), usage, &mut cache),
@@ -252,8 +253,8 @@ mod sge {
         Ok(())
     }
 
-    /// The device may give a new region the STag of one that has ended, and that a stream
-    /// remembers.
+    /// The device may give a new region the STag of a region that has ended and that a stream has
+    /// cached.
     #[test]
     fn an_stag_that_is_given_anew_leads_to_the_new_region() -> Result {
         let rig = SgeRig::new(AccessFlags::LOCAL_WRITE)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Fast registration: from the scatter list of a kernel consumer to octets of the region.
+//! Tests of fast registration: from a kernel consumer's scatter list to octets of the region.
 
 #[kernel::prelude::kunit_tests(riwarp_fast_reg)]
 mod lists {
@@ -41,7 +41,7 @@ mod lists {
         }, //
     };
 
-    /// A region, and three pages of which each octet says where it is.
+    /// A region, and three pages whose octets depend on their offsets.
     struct FastRegRig {
         mr: Arc<Mr>,
         pages: Arc<KernelPages>,
@@ -51,7 +51,7 @@ mod lists {
 
     const PAGE: u32 = PAGE_SIZE as u32;
 
-    /// The octet at `at` of the memory.
+    /// Returns the octet at `at` of the memory.
     fn octet(at: usize) -> u8 {
         (at % 251) as u8
     }
@@ -78,7 +78,7 @@ mod lists {
             })
         }
 
-        /// A list of pieces of the memory, each from an offset on and so long.
+        /// Makes a list of pieces of the memory, each given by offset and length.
         fn list(&self, pieces: &[(usize, u32)], offset: u32) -> Result<SgList> {
             let start = self.memory.start();
             let pieces = pieces
@@ -87,13 +87,12 @@ mod lists {
             SgList::try_new(&self.pages, PAGE, pieces, offset)
         }
 
-        /// Registers what is mapped for reading, and returns by which address it begins and its
-        /// length.
+        /// Registers the mapped pages for reading. Returns the first address and the length.
         fn register(&self) -> Result<(u64, u64)> {
             self.register_at(self.mr.region.view(self.stream()).base)
         }
 
-        /// ... with an address that the consumer has chosen.
+        /// As [`Self::register`], at an address that the consumer chooses.
         fn register_at(&self, base: u64) -> Result<(u64, u64)> {
             let region = &self.mr.region;
             let key = region.stag();
@@ -118,7 +117,8 @@ mod lists {
             region.check_local(region.stag(), pd, addr, len, LocalUse::Source)
         }
 
-        /// Whether the octets from `offset` of the region on are those from `at` of the memory on.
+        /// Returns whether the `len` octets at `offset` of the region are those at `at` of the
+        /// memory.
         fn holds(&self, offset: u64, at: usize, len: usize) -> Result<bool> {
             let inside = self.mr.region.try_access().ok_or(EINVAL)?;
             let mut all = true;
@@ -141,7 +141,7 @@ mod lists {
     fn a_list_is_taken_from_its_offset_on() -> Result {
         let rig = FastRegRig::new(4)?;
         let start = rig.memory.start().expose_provenance() as u64;
-        // In the first page, at its end, and in the second one.
+        // In the first page, at its end, and in the second page.
         for offset in [1, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1] {
             let mut list = rig.list(&[(0, 2 * PAGE)], offset)?;
             assert_eq!(rig.mr.map_sg(&mut list.view()), Ok(1));
@@ -149,7 +149,7 @@ mod lists {
             let (base, len) = rig.register()?;
             let skip = u64::from(offset);
             assert_eq!((base, len), (start + skip, 2 * u64::from(PAGE) - skip));
-            // What is in front of it, and what is behind it, is not the peer's.
+            // The peer cannot access the octets before and after it.
             assert_eq!(rig.check(base, 2 * PAGE - offset), Ok(0));
             assert_eq!(rig.check(base - 1, 1), Err(WcStatus::LocalProtection));
             assert_eq!(rig.check(base + len, 1), Err(WcStatus::LocalProtection));
@@ -186,7 +186,7 @@ mod lists {
         rig.register()?;
         let mut bad = rig.list(&[(0, PAGE), (PAGE_SIZE, PAGE)], PAGE + 1)?;
         assert_eq!(rig.mr.map_sg(&mut bad.view()), Err(EINVAL));
-        // What was mapped before is gone.
+        // The previous registration is invalid.
         assert!(!rig.mr.region.view(rig.stream()).valid);
         assert!(!rig.is_inside(0, 1));
         assert_eq!(rig.mr.map_sg(&mut rig.list(&[], 0)?.view()), Err(EINVAL));
@@ -197,8 +197,8 @@ mod lists {
     fn the_greatest_list_is_taken_whole() -> Result {
         let rig = FastRegRig::new(MAX_FAST_REG_PAGES)?;
         let most = MAX_FAST_REG_PAGES as usize;
-        // The same two pages in turn, so that no two of the list adjoin; and one page more than
-        // there is room for.
+        // Alternates between two pages, so that no two pieces adjoin; one page more than the list
+        // can hold.
         let mut pieces = KVVec::with_capacity(most + 1, GFP_KERNEL)?;
         for n in 0..=most {
             pieces.push(((n + 1) % 2 * PAGE_SIZE, PAGE), GFP_KERNEL)?;
@@ -235,7 +235,7 @@ mod lists {
 
     #[test]
     fn of_a_piece_that_does_not_fit_as_much_is_taken_as_it_says() -> Result {
-        // The core leaves the last page out that had room.
+        // The core omits the last page that would fit.
         let rig = FastRegRig::new(2)?;
         let mut list = rig.list(&[(0, 3 * PAGE)], 7)?;
         assert_eq!(rig.mr.map_sg(&mut list.view()), Ok(0));
@@ -243,7 +243,7 @@ mod lists {
         let (_, len) = rig.register()?;
         assert_eq!(len, u64::from(PAGE) - 7);
         assert!(rig.holds(0, 7, 100)? && !rig.is_inside(len, 1));
-        // Where that is all that had room, nothing is, wherever the piece begins.
+        // With a list of one page, the core maps nothing, at any start of the piece.
         let rig = FastRegRig::new(1)?;
         for (piece, offset) in [((0, 2 * PAGE), 0), ((0, 2 * PAGE), 7), ((200, 2 * PAGE), 0)] {
             let mut list = rig.list(&[piece], offset)?;
@@ -293,7 +293,7 @@ mod lists {
             let (base, _) = rig.register()?;
             assert_eq!(rig.check(base, 1), Ok(0));
         }
-        // The device finds it by its key until it is deregistered.
+        // The device finds it by its STag until it is deregistered.
         let found = |stag| rig.bench.rdma.regions.region(stag).is_some();
         assert!(found(key) && !found(Stag::new(key.raw() ^ 1)));
         assert_eq!(rig.mr.deregister(), Ok(()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows.
+//! Tests of memory windows.
 
 #[kernel::prelude::kunit_tests(riwarp_window)]
 mod windows {
@@ -46,7 +46,7 @@ mod windows {
         rights: Access::ALL,
     };
 
-    /// The octets 0 to 255, as the memory of a process.
+    /// The octets 0 to 255, used as the memory of a process.
     static OCTETS: [u8; 256] = {
         let mut octets = [0; 256];
         let mut n = 0;
@@ -70,7 +70,7 @@ mod windows {
         Region::new(kind, pd, body)
     }
 
-    /// A region that windows can be bound to.
+    /// Makes a region that windows can be bound to.
     fn region(access: Access) -> Result<Arc<Region>> {
         let memory = Divisible::try_new()?.fill(memory()?);
         region_of(Kind::User, PD, access, memory)
@@ -85,7 +85,7 @@ mod windows {
         Region::new(Kind::Window(kind), PD, body)
     }
 
-    /// Binds 16 octets, from the 32nd on, for reading.
+    /// Binds 16 octets at offset 32, for reading.
     const BIND: Bind = Bind {
         window: WINDOW,
         key: Stag::new(0x0002_0099),
@@ -95,7 +95,7 @@ mod windows {
         access: AccessFlags::REMOTE_READ,
     };
 
-    /// The same window once more, under a key that is one higher.
+    /// Binds the same window once more, with the next key.
     const AGAIN: Bind = Bind {
         window: BIND.key,
         key: Stag::new(0x0002_009a),
@@ -105,7 +105,7 @@ mod windows {
     const REFUSED: Result<(), WcStatus> = Err(WcStatus::MwBind);
     const BOTH: [MwType; 2] = [MwType::One, MwType::Two];
 
-    /// Whether the window is as it was made, and the region knows of none.
+    /// Returns whether the window is unbound and the region has no window.
     fn is_unbound(window: &Region, region: &Region) -> bool {
         window.stag() == WINDOW && !window.view(STREAM).valid && region.windows() == 0
     }
@@ -125,7 +125,7 @@ mod windows {
             let mut octets = [0; 16];
             inside.memory().read(0, &mut octets)?;
             assert_eq!(octets, OCTETS[32..48]);
-            // Nothing beyond it.
+            // Octets after the window are not accessible.
             assert_eq!(inside.memory().read(1, &mut octets), Err(EFAULT));
         }
         Ok(())
@@ -183,7 +183,7 @@ mod windows {
                 let (window, region) = (window(kind)?, region(Access::NONE)?);
                 assert_eq!(window.bind(STREAM, &bad, Some(&region)), REFUSED);
                 assert!(is_unbound(&window, &region));
-                // It is as good as ever.
+                // The window can still be bound.
                 let whole = Bind { addr, len, ..BIND };
                 assert_eq!(window.bind(STREAM, &whole, Some(&region)), Ok(()));
             }
@@ -216,7 +216,7 @@ mod windows {
                 }
             }
         }
-        // What the device does not offer.
+        // Rights that the device does not support.
         let (window, region) = (window(MwType::Two)?, region(write)?);
         for access in [AccessFlags::ZERO_BASED, AccessFlags::from_bits(1 << 31)] {
             let bind = Bind { access, ..BIND };
@@ -250,7 +250,7 @@ mod windows {
     #[test]
     fn only_regions_that_say_so_have_windows() -> Result {
         let window = window(MwType::Two)?;
-        // One that was registered without the right to bind.
+        // A region that was registered without the right to bind.
         let region = region_of(Kind::User, PD, Access::NONE, memory()?)?;
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
         assert!(is_unbound(&window, &region));
@@ -260,7 +260,7 @@ mod windows {
             assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
             assert!(is_unbound(&window, &region));
         }
-        // And a region is no window.
+        // A region is not a window.
         let region = self::region(Access::NONE)?;
         assert_eq!(region.bind(STREAM, &BIND, Some(&region)), REFUSED);
         assert_eq!(region.windows(), 0);
@@ -281,13 +281,13 @@ mod windows {
         let (window, region) = (window(MwType::One)?, region(Access::NONE)?);
         let other = self::region(Access::NONE)?;
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
-        // Under its present key only.
+        // Only the current key works.
         assert_eq!(window.bind(STREAM, &BIND, Some(&other)), REFUSED);
         assert_eq!((region.windows(), other.windows()), (1, 0));
         assert_eq!(window.bind(STREAM, &AGAIN, Some(&other)), Ok(()));
         assert_eq!((region.windows(), other.windows()), (0, 1));
         assert_eq!(window.stag(), AGAIN.key);
-        // No octets end that, and nothing is bound.
+        // A bind of 0 octets unbinds the window.
         let end = Bind {
             window: AGAIN.key,
             key: BIND.key,
@@ -297,7 +297,7 @@ mod windows {
         assert_eq!(window.bind(STREAM, &end, None), Ok(()));
         assert_eq!((region.windows(), other.windows()), (0, 0));
         assert!(!window.view(STREAM).valid && window.stag() == BIND.key);
-        // Any stream of the domain may have used it.
+        // Any stream of the domain may bind it.
         let bound = window.bind(STREAM, &AGAIN, Some(&region));
         let neighbour = StreamId { qpn: 6, ..STREAM };
         assert_eq!(bound, Ok(()));
@@ -316,7 +316,7 @@ mod windows {
         assert_eq!(region.windows(), 1);
         let neighbour = StreamId { qpn: 6, ..STREAM };
         assert_eq!(window.view(neighbour).association, Association::Foreign);
-        // Neither can another stream take it back.
+        // Another stream cannot invalidate it either.
         let refused = window.invalidate_local(neighbour, BIND.key);
         assert_eq!(refused, Err(WcStatus::LocalQpOperation));
         assert!(window.invalidate_remote(neighbour, BIND.key).is_err());
@@ -333,11 +333,11 @@ mod windows {
         let inside = window.try_access().ok_or(EINVAL)?;
         assert!(inside.memory().is_empty());
         drop(inside);
-        // It may be bound anew, by the key that it has, and taken back by either side.
+        // It can be bound again by its current key, and either side can invalidate it.
         assert_eq!(window.bind(STREAM, &AGAIN, Some(&region)), Ok(()));
         assert_eq!(window.invalidate_local(STREAM, AGAIN.key), Ok(()));
         assert_eq!(region.windows(), 0);
-        // One of type 1 nobody can take back so.
+        // Neither side can invalidate a window of type 1.
         let window = self::window(MwType::One)?;
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
         assert!(window.invalidate_remote(STREAM, BIND.key).is_err());
@@ -359,7 +359,7 @@ mod windows {
         assert_eq!(region.refuse_windows(), Err(EBUSY));
         assert_eq!(second.invalidate_local(STREAM, BIND.key), Ok(()));
         assert_eq!(region.refuse_windows(), Ok(()));
-        // From here on there are none, also if it is asked twice.
+        // From now on no window can be bound; a second call succeeds too.
         assert_eq!(second.bind(STREAM, &AGAIN, Some(&region)), REFUSED);
         assert_eq!((region.refuse_windows(), region.windows()), (Ok(()), 0));
         Ok(())
