@@ -59,11 +59,11 @@ use crate::{
     }, //
 };
 
-/// How many completions a resize copies with the lock held at most: 16 KiB.
+/// Most completions that a resize copies with the lock held: 16 KiB.
 const LOCKED_COPIES: u32 = 256;
 
-/// How often a resize copies new completions without the lock before it gives up. It does not wait
-/// for the process in between, so from the second time on they should be few.
+/// How often a resize copies new completions without the lock before it gives up. From the second
+/// time on they should be few, since the resize does not wait for the process in between.
 const CATCH_UPS: u32 = 100;
 
 /// Where the completions are.
@@ -152,7 +152,7 @@ impl Cq {
     /// * `EINVAL` if the new ring cannot hold the completions that were not polled yet, or more
     ///   were posted meanwhile than the old ring holds.
     /// * `EAGAIN` if completions come faster than they are copied.
-    /// * `EOPNOTSUPP` if the library has no such call or a kernel consumer owns the queue.
+    /// * `EOPNOTSUPP` if the library cannot resize the queue or a kernel consumer owns it.
     /// * `ENOMEM`.
     pub(crate) fn move_to_new_ring(&self, entries: u32, udata: &mut Udata<'_>) -> Result<u32> {
         let ring = match &self.inner.lock().ring {
@@ -496,7 +496,7 @@ mod tests {
         arm(NotifyOn::Solicited);
         assert!(is_due_for(PendingEvent::Plain));
         assert!(!is_due_for(PendingEvent::Solicited));
-        // The other way round, the request becomes stronger.
+        // In the other order, the later request replaces the earlier one.
         arm(NotifyOn::Solicited);
         assert!(!is_due_for(PendingEvent::Plain));
         arm(NotifyOn::Next);
@@ -524,7 +524,7 @@ mod tests {
         let (few, most) = (10, u64::from(LOCKED_COPIES));
         post_many(&cq, 0..few);
         let moved = Move::begin(old, rxe::RxeCqRing::new(4096)?, 10)?;
-        // More than the limit has come: it is copied before, and less comes meanwhile.
+        // More than the limit was posted: the resize copies it without the lock first.
         post_many(&cq, few..few + most + 1);
         let Moved::Behind(mut moved, posted) = cq.finish_move(moved)? else {
             return Err(EINVAL);
@@ -640,7 +640,7 @@ mod tests {
             }
         };
         let rest = || core::iter::from_fn(|| polled(&cq)).map(|(id, ..)| id);
-        // Not starting at the first entry, and with no entry free.
+        // The ring is full and does not start at the first entry.
         post(&[1, 2]);
         assert!(rest().eq([1, 2]));
         post(&[3, 4, 5, 6]);

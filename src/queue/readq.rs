@@ -159,7 +159,7 @@ impl InboundReads {
     /// Takes the oldest request out to be answered; its entry stays in use until
     /// [`InboundReads::answered`].
     pub(crate) fn take(&self) -> Option<InboundRequest> {
-        // A caller of `put` wakes the transmit task afterwards.
+        // Misses no request: a caller of `put` wakes the transmit task afterwards.
         if !self.has_waiting() {
             return None;
         }

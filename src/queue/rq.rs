@@ -93,7 +93,7 @@ impl RecvQueue {
     /// # Errors
     ///
     /// `EINVAL` if the requests do not fit, `EOPNOTSUPP` for a queue of a kernel consumer or if the
-    /// library has no such call, `ENOMEM`.
+    /// library cannot resize it, `ENOMEM`.
     pub(crate) fn resize(&self, entries: u32, udata: &mut Udata<'_>) -> Result {
         let (ring, before) = {
             let inner = self.inner.lock();
@@ -229,7 +229,7 @@ mod tests {
     fn gives_requests_in_the_order_of_their_posting() -> Result {
         let queue = kernel(4)?;
         assert_eq!(taken(&queue), None);
-        // More than once around.
+        // More than once around the ring.
         for round in 0..5 {
             for n in 0..3 {
                 queue.post(request(round * 3 + n))?;

@@ -23,7 +23,7 @@ mod sq {
     };
     use kernel_ext::rdma::object::QpId;
 
-    /// A queue and where its completions go.
+    /// A send queue and its completion queue.
     struct SqRig {
         sq: Pin<KBox<SendQueue>>,
         cq: Arc<Cq>,
@@ -86,7 +86,7 @@ mod sq {
             self.sq.finish(slot, OK, ORIGIN);
         }
 
-        /// Whether exactly these requests complete now, with these statuses.
+        /// Returns whether exactly these requests complete now, with these statuses.
         fn completes(&self, expected: &[(u64, WcStatus)]) -> bool {
             expected.iter().all(|(id, status)| {
                 polled(&self.cq).is_some_and(|(wr_id, how, _)| (wr_id, how) == (*id, Some(*status)))
@@ -199,7 +199,8 @@ mod sq {
         assert!(rig.completes(&[]));
         let over = rig.sq.read_done();
         assert!(over.is_some_and(|(slot, key)| slot == Some(read) && key.is_none()));
-        // Its octets are still being placed; having no Read outstanding is not enough.
+        // The octets of the Response are still being placed: a Read that is not outstanding is not
+        // done yet.
         assert!(rig.completes(&[]));
         rig.finish(read);
         assert!(rig.completes(&[(0, OK), (1, OK)]));
@@ -254,7 +255,7 @@ mod sq {
     fn a_place_is_free_when_its_request_is_complete() -> Result {
         let rig = SqRig::kernel(2)?;
         let [first, _] = rig.taken()?;
-        // Taken is not complete.
+        // A taken request still occupies its entry.
         assert_eq!(rig.post(2, true), Err(ENOMEM));
         assert!(!rig.sq.has_posted());
         rig.finish(first);
