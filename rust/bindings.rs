@@ -2,9 +2,8 @@
 
 //! Bindings to the C headers that the kernel's own bindings leave out.
 //!
-//! The generated part holds only what `kernel::bindings` lacks; both are
-//! reached through this module. The helpers of `rust/helpers.c` are declared
-//! in the modules that call them.
+//! The generated part contains only what `kernel::bindings` lacks; this module exports both. The
+//! modules that call the helpers of `rust/helpers.c` declare them.
 
 #![allow(
     clippy::all,

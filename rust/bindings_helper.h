@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The headers for which bindings are made; see bindgen_parameters. What the
- * kernel's own bindings hold already is taken from there (bindings.rs).
+ * The headers for which bindgen makes bindings; see bindgen_parameters. They
+ * leave out what the kernel's bindings contain (bindings.rs).
  */
 #include <linux/errno.h>
 #include <linux/skbuff.h>

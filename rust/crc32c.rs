@@ -3,7 +3,7 @@
 //! CRC32c by the kernel's implementation, which uses the CPU's instructions.
 //!
 //! The checksum of MPA (RFC 5044, section 4.4) is `finish(update(INIT, octets))`, sent in
-//! little-endian order of octets by convention of its predecessor (RFC 3385). Context: any.
+//! little-endian byte order, as in iSCSI (RFC 3385). Context: any.
 //!
 //! C header: `include/linux/crc32.h`.
 
@@ -19,8 +19,8 @@ pub fn update(crc: u32, data: &[u8]) -> u32 {
     unsafe { update_raw(crc, data.as_ptr(), data.len()) }
 }
 
-/// Continues a checksum over memory that may change meanwhile; the result is then that of a
-/// mixture.
+/// Continues a checksum over memory that may change meanwhile; the result may then cover a mix of
+/// old and new octets.
 ///
 /// # Safety
 ///

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Short helpers for what is inline or a macro in the kernel's headers, so that
- * Rust can call it. No policy. Each file serves the Rust module of the same
+ * Short helpers through which Rust calls inline functions and macros of the
+ * kernel's headers. No policy. Each file serves the Rust module of the same
  * name.
  *
- * Where they are inlined (Kbuild), they have to be: LLVM would not for their
- * attributes, which differ from those of Rust's functions without need; the
- * kernel's rust/helpers/helpers.c says which and why.
+ * In a build that inlines them (Kbuild) they are always_inline: LLVM would
+ * refuse to inline them, because their attributes differ from those of Rust
+ * functions. The kernel's rust/helpers/helpers.c explains this.
  */
 #ifdef RIWARP_INLINE
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Safe abstractions that the `kernel` crate does not have yet: RDMA core,
-//! TCP sockets and their callbacks, user memory, bottom-half locking, tables
-//! under RCU, work queues, counts per CPU, checksums.
+//! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
+//! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
+//! checksums.
 //!
-//! This crate is the only place of riwarp with unsafe code and with bindings.
-//! Paths mirror those of the `kernel` crate, so that moving a module upstream
-//! is a move and not a rewrite.
+//! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
+//! the `kernel` crate, so that a module can move upstream without a rewrite.
 
 // Without lockdep a lock class has no fields, which C permits and Rust's lint rejects.
 #![allow(improper_ctypes)]

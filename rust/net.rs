@@ -10,8 +10,8 @@
 //!   TCP ----> Hooked<T> ----> Inbound ----------------------------> memory
 //! ```
 //!
-//! A [`Socket`] does not keep its network namespace alive; the owner of sockets closes them when
-//! [`NetnsExit`] or [`NetdevEvents`] reports its end.
+//! A [`Socket`] does not keep its network namespace alive; its owner closes it when [`NetnsExit`]
+//! or [`NetdevEvents`] reports the end of the namespace.
 
 use kernel::sync::rcu;
 

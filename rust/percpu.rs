@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counts that every CPU adds to in memory of its own.
+//! Counters that each CPU increases in memory of its own.
 //!
 //! C header: `include/linux/percpu.h`.
 
@@ -15,11 +15,11 @@ extern "C" {
     fn riwarp_helper_percpu_count_sum(count: *mut c_void) -> u64;
 }
 
-/// A count that is added to much more often than it is read.
+/// A counter that is increased much more often than it is read.
 ///
 /// # Invariants
 ///
-/// The pointer is a `u64 __percpu *` of this value's own.
+/// The pointer is a `u64 __percpu *` that this value owns.
 pub struct PerCpuCount(NonNull<c_void>);
 
 // SAFETY: Any thread may use and free it.
@@ -29,7 +29,7 @@ unsafe impl Send for PerCpuCount {}
 unsafe impl Sync for PerCpuCount {}
 
 impl PerCpuCount {
-    /// Makes a count of 0. Context: process, sleeps.
+    /// Makes a counter with the value 0. Context: process, sleeps.
     ///
     /// # Errors
     ///
@@ -37,29 +37,29 @@ impl PerCpuCount {
     pub fn try_new() -> Result<Self> {
         // SAFETY: Has no requirements: allocates zeroes.
         let count = unsafe { riwarp_helper_percpu_count_alloc() };
-        // INVARIANT: Just made.
+        // INVARIANT: The helper just allocated it for this value.
         NonNull::new(count).map(Self).ok_or(ENOMEM)
     }
 
-    /// Counts `n` more. Context: any.
+    /// Adds `n`. Context: any.
     #[inline]
     pub fn add(&self, n: u64) {
-        // SAFETY: The helper wants a `u64 __percpu *` that was allocated: by the type invariant it
-        // is one.
+        // SAFETY: The helper requires a `u64 __percpu *` that was allocated: by the type invariant
+        // it is one.
         unsafe { riwarp_helper_percpu_count_add(self.0.as_ptr(), n) };
     }
 
     /// Returns the sum over all CPUs, modulo 2^64. Concurrent additions may be missing.
     pub fn sum(&self) -> u64 {
-        // SAFETY: The helper wants a `u64 __percpu *` that was allocated: by the type invariant it
-        // is one.
+        // SAFETY: The helper requires a `u64 __percpu *` that was allocated: by the type invariant
+        // it is one.
         unsafe { riwarp_helper_percpu_count_sum(self.0.as_ptr()) }
     }
 }
 
 impl Drop for PerCpuCount {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is this value's own.
+        // SAFETY: By the type invariant this value owns the pointer, and the value ends here.
         unsafe { riwarp_helper_percpu_count_free(self.0.as_ptr()) };
     }
 }
@@ -73,7 +73,7 @@ mod tests {
         let count = PerCpuCount::try_new()?;
         assert_eq!(count.sum(), 0);
         count.add(3);
-        // May be another processor.
+        // The next addition may run on another CPU.
         kernel::time::delay::fsleep(kernel::time::Delta::from_micros(10));
         count.add(u64::from(u32::MAX));
         assert_eq!(count.sum(), 3 + u64::from(u32::MAX));

@@ -32,9 +32,9 @@ use kernel::types::Opaque;
 /// The order in which a map allocates numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each is above the last, by at most this step; so numbers are not reused soon.
+    /// Each number is higher than the last by at most this step, so numbers are not reused soon.
     Rising(u32),
-    /// Each is random, so none can be guessed from others.
+    /// Each number is random, so it cannot be guessed from others.
     Scattered,
 }
 
@@ -62,19 +62,19 @@ pub struct RcuMap<T: Send + Sync + 'static> {
     order: Order,
     /// The number allocated last; a hint, so concurrent writes do no harm.
     last: Atomic<u32>,
-    /// Where references are dropped.
+    /// The queue whose items drop the references to removed objects.
     queue: OwnedQueue,
     _value: PhantomData<Arc<T>>,
 }
 
 // SAFETY: The map owns `Arc<T>`, which is `Send` for such `T`.
 unsafe impl<T: Send + Sync> Send for RcuMap<T> {}
-// SAFETY: `xa` is locked by the functions that write it and read under RCU; what it gives out is
-// `Arc<T>`, which is `Sync`.
+// SAFETY: The functions that write `xa` lock it, and look-ups read it under RCU; a look-up returns
+// an `Arc<T>`, which is `Sync`.
 unsafe impl<T: Send + Sync> Sync for RcuMap<T> {}
 
 impl<T: Send + Sync + 'static> RcuMap<T> {
-    /// Makes an empty map that allocates numbers of `limit`, from a random one on. Context:
+    /// Makes an empty map that allocates numbers in `limit`, starting at a random one. Context:
     /// process, sleeps.
     ///
     /// # Errors
@@ -129,18 +129,17 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             }
         };
         let raw = Arc::into_raw(value.clone()).cast_mut();
-        // INVARIANT: The entry takes the reference over. Storing over a reserved entry needs no
-        // memory and cannot fail.
-        // SAFETY: The array is initialised. The pointer is aligned to 4 at least, since it lies
-        // behind a `refcount_t`.
+        // INVARIANT: The entry owns the reference. Storing to a reserved entry needs no memory and
+        // cannot fail. SAFETY: The array is initialised. The pointer is aligned to at least 4,
+        // since it follows a `refcount_t`.
         let old = unsafe { bindings::xa_store(self.xa.get(), index_of(id), raw.cast(), 0) };
-        // SAFETY: Only looks at the value of the pointer.
+        // SAFETY: Only reads the value of the pointer.
         let error = unsafe { bindings::xa_err(old) };
         if let Err(error) = to_result(error) {
-            // SAFETY: `from_raw` wants a pointer of `into_raw` and the reference that it owns: the
-            // array has not taken it over.
+            // SAFETY: `from_raw` requires a pointer of `into_raw` and the reference that it owns:
+            // the array has not taken it over.
             drop(unsafe { Arc::from_raw(raw.cast_const()) });
-            // SAFETY: `xa_erase()` wants an array that is initialised. The entry is the reserved
+            // SAFETY: `xa_erase()` requires an array that is initialised. The entry is the reserved
             // one and owns nothing.
             unsafe { bindings::xa_erase(self.xa.get(), index_of(id)) };
             return Err(error);
@@ -169,8 +168,8 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
 
     /// Removes an object; `None` if the number has none. Context: process, sleeps.
     ///
-    /// Look-ups that run at the same time may still find it. The map's reference is dropped later,
-    /// in process context.
+    /// Concurrent look-ups may still find it. The map's reference is dropped later, in process
+    /// context.
     pub fn remove(&self, id: u32) -> Option<()> {
         // SAFETY: The array is initialised.
         let raw = unsafe { bindings::xa_erase(self.xa.get(), index_of(id)) };
@@ -182,7 +181,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// Waits until the references of all objects removed so far are dropped. Context: process,
     /// sleeps; not from the drop of an object.
     pub fn flush(&self) {
-        // First the grace periods end, which fills the queue; then the queue.
+        // The end of the grace periods enqueues the items, so wait for that first.
         rcu::rcu_barrier();
         self.queue.flush();
     }
@@ -236,7 +235,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             rwork <- Opaque::ffi_init(|slot: *mut bindings::rcu_work| {
                 // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
                 let work = unsafe { &raw mut (*slot).work };
-                // SAFETY: `init_work` wants a place that is valid for writes: it is a field of
+                // SAFETY: `init_work` requires a place that is valid for writes: it is a field of
                 // `slot`.
                 unsafe { init_work(work, Retired::<T>::run) };
             }),
@@ -244,7 +243,8 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         });
         match KBox::pin_init(init, GFP_KERNEL | __GFP_NOWARN) {
             Ok(retired) => {
-                // SAFETY: The box is not moved out of; it goes to `Retired::run` as it is.
+                // SAFETY: The value is not moved out of the box, whose pointer goes to
+                // `Retired::run`.
                 let retired = KBox::into_raw(unsafe { Pin::into_inner_unchecked(retired) });
                 // SAFETY: The item is initialised, never enqueued before, and stays where it is
                 // until it has run. The queue outlives it: the map's drop waits for the grace
@@ -257,10 +257,10 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
                 };
             }
             Err(_) => {
-                // Without memory for the work item the caller, which may sleep, waits itself.
+                // Without memory for the work item, wait here: the caller may sleep.
                 rcu::synchronize_rcu();
                 // SAFETY: By the type invariant the erased entry owned a reference, and a grace
-                // period has gone by.
+                // period has passed.
                 drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
             }
         }
@@ -272,7 +272,7 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
     fn drop(self: Pin<&mut Self>) {
         let mut index: c_ulong = 0;
         loop {
-            // SAFETY: The array is initialised. Nobody else uses it any more.
+            // SAFETY: The array is initialised. `self` is borrowed exclusively.
             let raw = unsafe {
                 bindings::xa_find(
                     self.xa.get(),
@@ -284,20 +284,20 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
             let Some(raw) = NonNull::new(raw.cast::<T>()) else {
                 break;
             };
-            // SAFETY: `xa_erase()` wants an array that is initialised, which it is until the end of
-            // this function.
+            // SAFETY: `xa_erase()` requires an array that is initialised, which it is until the end
+            // of this function.
             unsafe { bindings::xa_erase(self.xa.get(), index) };
             // SAFETY: By the type invariant the entry owned a reference. `self` is borrowed
-            // exclusively: no look-up can run, so that there is nothing to wait for.
+            // exclusively: no look-up can run, so no grace period is needed.
             drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
         }
         self.flush();
-        // SAFETY: The array is initialised and used no more.
+        // SAFETY: The array is initialised and not used afterwards.
         unsafe { bindings::xa_destroy(self.xa.get()) };
     }
 }
 
-/// The array's form of a number.
+/// Converts a number to the array's index type.
 #[inline]
 fn index_of(id: u32) -> c_ulong {
     // CAST: `c_ulong` has 64 bits.
@@ -318,8 +318,8 @@ unsafe fn init_work(
     run: unsafe extern "C" fn(*mut bindings::work_struct),
 ) {
     let (name, key) = (c"RcuMap::retire", kernel::static_lock_class!());
-    // SAFETY: `init_work_with_key()` wants a place that is valid for writes, as the caller says
-    // that `work` is, and a name and a key that live for ever, which those of a static do.
+    // SAFETY: `init_work_with_key()` requires a place that is valid for writes, as the caller says
+    // that `work` is, and a name and a key that live forever: both are statics.
     unsafe {
         bindings::init_work_with_key(work, Some(run), false, name.as_char_ptr(), key.as_ptr())
     };
@@ -335,21 +335,22 @@ struct Retired<T> {
 }
 
 impl<T: Send + Sync + 'static> Retired<T> {
-    /// Context: process.
+    /// Drops the reference and the item. Context: process.
     ///
     /// # Safety
     ///
-    /// To be called by the work queue, once, with the item that [`RcuMap::retire`] enqueued.
+    /// Only the work queue may call this, once, with the item that [`RcuMap::retire`] enqueued.
     unsafe extern "C" fn run(work: *mut bindings::work_struct) {
-        // SAFETY: `container_of!` wants a pointer to a field of such a structure: the item that
+        // SAFETY: `container_of!` requires a pointer to a field of such a structure: the item that
         // `retire` enqueued is one of a `struct rcu_work`.
         let rwork = unsafe { container_of!(work, bindings::rcu_work, work) };
-        // SAFETY: That lies in a `Retired<T>`; `Opaque` is transparent.
+        // SAFETY: `container_of!` requires a pointer to a field of such a structure: `rwork` is one
+        // of a `Retired<T>`, and `Opaque` is transparent.
         let retired =
             unsafe { container_of!(rwork.cast::<Opaque<bindings::rcu_work>>(), Self, rwork) };
-        // SAFETY: `retire` made it from a box and gave it to this call alone.
+        // SAFETY: `retire` made the pointer from a box, and only this call uses it.
         let retired = unsafe { KBox::from_raw(retired) };
-        // SAFETY: `value` owns a reference, and a grace period has gone by.
+        // SAFETY: `value` owns a reference, and a grace period has passed.
         drop(unsafe { Arc::from_raw(retired.value.as_ptr().cast_const()) });
     }
 }
@@ -425,7 +426,7 @@ mod tests {
             near += u32::from(next.abs_diff(last) < 1 << 16);
             last = next;
         }
-        // Two by chance.
+        // Two numbers may be adjacent by chance.
         assert!(near < 32);
         Ok(())
     }
@@ -454,7 +455,7 @@ mod tests {
     fn a_number_whose_object_cannot_be_made_is_free_again() -> Result {
         let map = KBox::pin_init(RcuMap::<Item>::new(3..4, Order::Rising(16)), GFP_KERNEL)?;
         let failed = map.insert(|id| {
-            // Taken, but nobody finds anything yet.
+            // The number is reserved, but look-ups find nothing yet.
             assert_eq!(id, 3);
             assert!(map.get(id).is_none());
             Err(EIO)

@@ -4,16 +4,16 @@
 //!
 //! Modules:
 //!
-//! * [`ops`]: what a driver implements: a trait for each kind of object, and
+//! * [`ops`]: the interface of a driver: a trait for each kind of object, and
 //!   [`Driver`](ops::Driver);
 //! * [`device`], [`settings`]: the device, its registration, its port events; its files in sysfs;
-//! * [`object`]: links from the driver's objects back to those that the consumers hold;
-//! * [`wr`], [`sges`], [`wc`]: work requests in, with the memory that they name, completions out;
+//! * [`object`]: links from the driver's objects to those that the consumers hold;
+//! * [`wr`], [`sges`], [`wc`]: work requests, the memory that they name, and completions;
 //! * [`mr`]: registration of memory;
 //! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
 //! * [`iw_cm`]: the iWARP connection manager;
 //! * [`link`]: `rdma link add`;
-//! * [`restrack`]: what `rdma -dd resource show` shows;
+//! * [`restrack`]: the driver's part of `rdma -dd resource show`;
 //! * [`types`]: attributes as plain values.
 //!
 //! C headers: `include/rdma/ib_verbs.h`, `include/rdma/iw_cm.h`, `include/rdma/rdma_netlink.h`.

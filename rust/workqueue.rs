@@ -2,8 +2,8 @@
 
 //! Work queues that a module owns, and cancelling delayed work.
 //!
-//! The `kernel` crate has only the system's queues, which must not be flushed; a module that is to
-//! be unloaded needs queues of its own, empty before its text goes.
+//! The `kernel` crate has only the system's queues, which must not be flushed. A module that can be
+//! unloaded needs queues of its own, which it empties before its code is freed.
 //!
 //! C header: `include/linux/workqueue.h`.
 
@@ -25,20 +25,20 @@ use kernel::workqueue::WorkItem;
 pub enum Placement {
     /// The CPU that enqueued it.
     PerCpu,
-    /// Any.
+    /// Any CPU.
     Unbound,
-    /// Any, one item after the other, in the order in which they were enqueued.
+    /// Any CPU; one item at a time, in the order in which they were enqueued.
     Ordered,
 }
 
-/// What kind of queue is wanted.
+/// The attributes of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Flags {
     /// Which CPU runs an item.
     pub placement: Placement,
-    /// Items are run by workers of high priority.
+    /// Workers of high priority run the items.
     pub highpri: bool,
-    /// At least one item can always be run, so that writing back memory may wait for it.
+    /// One item can always run even if memory is short, so that memory reclaim may wait for it.
     pub mem_reclaim: bool,
 }
 
@@ -61,13 +61,13 @@ impl Flags {
 
 /// A work queue that lives as long as this value.
 ///
-/// Dropping it waits until all items have run, also those that they enqueue; so it must not be
-/// dropped by one of its own items, which would wait for itself. It cannot be dropped while a
-/// delayed item is pending: the item holds a reference to its queue ([`DelayedItem`]).
+/// Dropping it waits until all items have run, also those that they enqueue. So none of its own
+/// items may drop it: the item would wait for itself. It is not dropped while a delayed item is
+/// pending, because the item holds a reference to its queue ([`DelayedItem`]).
 ///
 /// # Invariants
 ///
-/// The pointer is a queue made by `alloc_workqueue` and destroyed by nobody else.
+/// The pointer is a queue made by `alloc_workqueue`, which only this value destroys.
 pub struct OwnedQueue(NonNull<bindings::workqueue_struct>);
 
 // SAFETY: Queues may be used and destroyed by any thread.
@@ -95,31 +95,30 @@ impl OwnedQueue {
                 name.as_char_ptr(),
             )
         };
-        // INVARIANT: Just made, and known to nobody else.
+        // INVARIANT: The queue was just made, and no other value has the pointer.
         NonNull::new(queue).map(Self).ok_or(ENOMEM)
     }
 
-    /// Has the queue run an item soon, unless the item waits in a queue already; then it is handed
-    /// back. Context: any.
+    /// Enqueues an item; returns it as an error if it is in a queue already. Context: any.
     #[inline]
     pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput
     where
         W: RawWorkItem<ID> + Send + 'static,
     {
-        // SAFETY: `from_raw` wants a queue that is valid as long as the result is used: by the type
-        // invariant it is, as long as `self`, whose drop waits for the item.
+        // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
+        // type invariant it is, as long as `self`, whose drop waits for the item.
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
-    /// Has the queue run a closure, for the tests of other parts. Context: process, sleeps.
+    /// Enqueues a closure, for tests of other modules. Context: process, sleeps.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     #[cfg(CONFIG_KUNIT = "y")]
     pub(crate) fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
-        // SAFETY: `from_raw` wants a queue that is valid as long as the result is used: by the type
-        // invariant it is, as long as `self`, whose drop waits for the item.
+        // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
+        // type invariant it is, as long as `self`, whose drop waits for the item.
         Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, f)?)
     }
 
@@ -147,33 +146,33 @@ impl Drop for OwnedQueue {
 pub trait DelayedItem<const ID: u64 = 0>:
     WorkItem<ID, Pointer = Arc<Self>> + HasDelayedWork<Self, ID> + Send + Sync + Sized + 'static
 {
-    /// The queue that runs it.
+    /// Returns the queue that runs it.
     fn queue(&self) -> &OwnedQueue;
 }
 
-/// Has an item run on its queue when `delay` is over. Context: any but hard interrupt.
+/// Enqueues an item on its queue after `delay`. Context: any but hard interrupt.
 ///
 /// # Errors
 ///
-/// Hands the item back if it waits already, for its time or in a queue.
+/// Returns the item if its timer runs or it is in a queue already.
 pub fn enqueue_delayed<T, const ID: u64>(item: Arc<T>, delay: Jiffies) -> Result<(), Arc<T>>
 where
     T: DelayedItem<ID>,
 {
     let queue = item.queue().as_raw();
-    // SAFETY: `from_raw` wants a queue that is valid as long as the result is used, and
-    // `delayed_work_timer_fn()` uses it until it has enqueued the item. `queue()` lends it for as
-    // long as the item is borrowed; and so it may be, since the reference that is handed over here
-    // is given back when the item runs or is cancelled, not before, and keeps the item shared.
+    // SAFETY: `from_raw` requires a queue that is valid as long as the result is used, and
+    // `delayed_work_timer_fn()` uses it until it has enqueued the item. `queue()` returns a borrow
+    // that lives as long as the item is borrowed, and `item` is the queue's reference to the item:
+    // it keeps the item alive and shared until the item runs or is cancelled.
     unsafe { Queue::from_raw(queue) }.enqueue_delayed::<Arc<T>, ID>(item, delay)
 }
 
-/// Cancels a delayed item that is pending, in its timer or in a queue; says whether it was.
+/// Cancels a delayed item whose timer runs or that is in a queue; returns whether it was pending.
 ///
-/// After `true` the item will not run, unless enqueued again, its timer cannot run any more, in
-/// whatever context, and the queue's reference to it is gone. After `false` it was not enqueued, or
-/// runs already. Context: any but hard interrupt; drops the queue's reference in the caller's
-/// context, which is never the last one.
+/// After `true` the item does not run unless it is enqueued again, its timer is not running on any
+/// CPU, and the queue's reference to it is dropped. After `false` it was not enqueued, or runs
+/// already. Drops the queue's reference in the caller's context; `item` keeps it from being the
+/// last one. Context: any but hard interrupt.
 pub fn cancel_delayed<T, const ID: u64>(item: &Arc<T>) -> bool
 where
     T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
@@ -186,8 +185,9 @@ where
     // SAFETY: `DelayedWork::new` initialised the item; the reference in `item` keeps it valid.
     let was_pending = unsafe { bindings::cancel_delayed_work(delayed) };
     if was_pending {
-        // SAFETY: Enqueuing turned one reference into a raw pointer; the item was still pending and
-        // is not any more, so that the queue's reference is now ours, once.
+        // SAFETY: `Arc::from_raw` requires a pointer of `Arc::into_raw` that owns a reference.
+        // Enqueuing made one; the item was pending and will not run, so this function now owns that
+        // reference.
         drop(unsafe { Arc::from_raw(ptr.cast_const()) });
     }
     was_pending
@@ -210,7 +210,7 @@ mod tests {
     #[pin_data]
     struct TestWork {
         runs: Atomic<u32>,
-        /// How often it is to enqueue itself again.
+        /// How often it still enqueues itself again.
         again: Atomic<u32>,
         queue: Arc<OwnedQueue>,
         #[pin]
@@ -293,7 +293,7 @@ mod tests {
         Ok(())
     }
 
-    /// Everybody else has let go of the queue when the item's time comes.
+    /// When the timer expires, only the item refers to the queue.
     #[test]
     fn an_item_that_waits_keeps_its_queue() -> Result {
         for placement in [Placement::PerCpu, Placement::Unbound, Placement::Ordered] {
@@ -320,7 +320,7 @@ mod tests {
         assert!(queue.enqueue(item.clone()).is_ok());
         let taken_back = cancel_delayed(&item);
         queue.flush();
-        // Either it ran, or it was taken back and nobody else has it any more.
+        // Either it ran, or it was cancelled; in both cases no other reference exists.
         let ran = item.runs.load(Relaxed) == 1;
         assert!(ran != taken_back);
         let item: Option<Pin<_>> = Arc::into_unique_or_drop(item);

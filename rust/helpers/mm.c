@@ -67,7 +67,7 @@ bool riwarp_helper_is_being_killed(void)
 	return fatal_signal_pending(current);
 }
 
-/* Whether the kernel may read there. What faults does no harm. */
+/* Returns whether the kernel can read the octet. A fault is handled. */
 bool riwarp_helper_is_readable(const void *address);
 bool riwarp_helper_is_readable(const void *address)
 {
@@ -106,7 +106,7 @@ bool riwarp_helper_memcg_get(struct mem_cgroup *memcg)
 	return mem_cgroup_tryget(memcg);
 }
 
-/* As mem_cgroup_sk_alloc() asks, in the unified hierarchy. */
+/* The condition of mem_cgroup_sk_alloc(), for the unified hierarchy. */
 bool riwarp_helper_memcg_pays_for_sockets(struct mem_cgroup *memcg);
 bool riwarp_helper_memcg_pays_for_sockets(struct mem_cgroup *memcg)
 {

@@ -257,7 +257,7 @@ bool riwarp_helper_sk_owned_by_user(const struct sock *sk)
 	return sock_owned_by_user_nocheck(sk);
 }
 
-/* Returns the memory that TCP has reserved for the socket, which is locked. */
+/* Returns the memory that TCP has reserved for the socket. The caller holds its lock. */
 int riwarp_helper_sk_held(const struct sock *sk);
 int riwarp_helper_sk_held(const struct sock *sk)
 {
@@ -317,7 +317,7 @@ void riwarp_helper_tcp_open_window(struct sock *sk)
 	tcp_sk(sk)->rcv_ssthresh = max(tcp_sk(sk)->rcv_ssthresh, tcp_sk(sk)->window_clamp);
 }
 
-/* Twice n: TCP's overhead beside the octets counts too. */
+/* Twice n, because the limit includes TCP's overhead. */
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n);
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n)
 {

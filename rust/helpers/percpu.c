@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* For rust/percpu.rs. */
+/* Helpers of rust/percpu.rs. */
 #include <linux/percpu.h>
 
 u64 __percpu *riwarp_helper_percpu_count_alloc(void);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* For rust/rdma.rs and rust/rdma/. */
+/* Helpers of rust/rdma.rs and rust/rdma/. */
 #include <linux/capability.h>
 #include <linux/device.h>
 #include <linux/sched.h>

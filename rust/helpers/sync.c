@@ -13,8 +13,8 @@ void riwarp_helper_cpu_relax(void)
 }
 
 /*
- * With interrupts disabled bottom halves are off anyway, and enabling them would be wrong; in a
- * softirq they stay off until its end.
+ * Returns false if bottom halves are off already: with interrupts disabled, when enabling them
+ * later would be wrong, and in a softirq.
  */
 bool riwarp_helper_bh_off(void);
 bool riwarp_helper_bh_off(void)

@@ -130,7 +130,7 @@ impl Mapping {
         &self.pinned.0.buf
     }
 
-    /// Whether it is device memory behind a bus.
+    /// Returns whether it is device memory behind a bus.
     fn is_iomem(&self) -> bool {
         self.map.is_iomem
     }
@@ -310,7 +310,7 @@ impl BufRef {
         self.0.as_ptr()
     }
 
-    /// Whether the descriptor was open for writing.
+    /// Returns whether the descriptor was open for writing.
     fn is_writable(&self) -> bool {
         // SAFETY: The reference keeps the dma-buf.
         unsafe { riwarp_helper_dma_buf_is_writable(self.as_ptr()) }

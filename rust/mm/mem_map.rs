@@ -84,7 +84,7 @@ pub struct PageList {
     pieces: KVVec<Piece>,
     len: u64,
     writable: bool,
-    /// The pieces at which the last look-ups ended, for reads and for writes: mere hints, any value
+    /// The pieces at which the last look-ups ended, for reads and for writes: only hints, any value
     /// is allowed.
     hints: [Atomic<u32>; 2],
     owner: Option<MemoryOwner>,
@@ -130,12 +130,12 @@ impl Memory {
         }
     }
 
-    /// Whether the length is 0.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the memory may be written.
+    /// Returns whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Pages(list) => list.writable,
@@ -216,7 +216,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether `len` octets at `offset` are inside.
+    /// Returns whether `len` octets at `offset` are inside.
     #[inline]
     fn covers(&self, offset: u64, len: usize) -> bool {
         match offset.checked_add(len as u64) /* CAST: `usize` is 64 bits. */ {
@@ -363,7 +363,7 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// `source` must be readable for `len` octets, and none of them be part of `self`.
+    /// `source` must be readable for `len` octets, and these must not be part of `self`.
     #[inline]
     unsafe fn put(&self, offset: u64, source: *const u8, len: usize) -> Result {
         let mut done = 0;
@@ -591,7 +591,7 @@ impl Run<'_> {
         self.len
     }
 
-    /// Whether the run is empty (it never is).
+    /// Returns whether the run is empty (it never is).
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

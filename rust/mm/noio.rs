@@ -30,7 +30,7 @@ pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
 mod tests {
     use super::*;
 
-    /// Whether allocations of this task may wait for disk I/O.
+    /// Returns whether allocations of this task may wait for disk I/O.
     fn may_wait() -> bool {
         // SAFETY: `memalloc_noio_save()` requires that the same task restores its result, as done
         // below.

@@ -8,19 +8,19 @@
 //!
 //! A table holds the address of each page that is known to be present. Copies use it inside a
 //! [`BhRevocable`]; a copy that meets an unknown page ends with `EAGAIN`, and its octets may be
-//! copied again. Before the kernel takes pages away, it calls [`invalidate`], which removes them
-//! from the table and waits for the copies under way; only then the pages go.
+//! copied again. Before the kernel unmaps pages, it calls [`invalidate`], which removes them from
+//! the table and waits for the copies in flight; only then the kernel frees them.
 //!
-//! Nothing keeps a page in the table, so a copy could wait for ever if the process takes the page
-//! away again and again. So [`Paged::fetch`] also pins the pages for the one waiting copy, as if
-//! the copy had come before they were taken away. A fetch therefore always makes progress.
+//! A page can leave the table at any time, so a copy could retry forever if the process keeps
+//! unmapping the page. So [`Paged::fetch`] also pins the pages for the one waiting copy, as if the
+//! copy had preceded the unmapping. A fetch therefore always makes progress.
 //!
 //! The kernel cannot access all memory of a process: it unmaps secret memory from its own address
 //! space. So the code that enters a page in the table checks that it can be read. One check is
 //! enough, because no page loses its kernel address while a process has it.
 //!
-//! A page that was written to is marked dirty before it goes: the processor does not do that for
-//! writes through another address than the process's.
+//! A page that was written to is marked dirty before it leaves the table: the processor does not do
+//! that for writes through another address than the process's.
 //!
 //! Context: process for fetch, prefetch, register and drop; any for copies.
 //!
@@ -341,8 +341,8 @@ impl Paged {
 impl Drop for Paged {
     fn drop(&mut self) {
         let locked = self.odp.lock();
-        // From here on `invalidate` does not find this value, and pages are not taken away before
-        // the mutex is released.
+        // From here on `invalidate` does not find this value, and the kernel does not unmap pages
+        // before the mutex is released.
         self.odp.set_private(core::ptr::null());
         if let Some(table) = self.table.revoke() {
             let mut chunk = [0; STRIDE];
@@ -516,7 +516,7 @@ static CALLBACKS: bindings::mmu_interval_notifier_ops = bindings::mmu_interval_n
     invalidate_finish: None,
 };
 
-/// Called before the process's pages in `range` go or change their rights.
+/// Called before the process's pages in `range` are unmapped or change their rights.
 ///
 /// # Safety
 ///

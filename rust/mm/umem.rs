@@ -79,7 +79,7 @@ impl Umem {
         unsafe { (*self.raw.as_ptr()).length }
     }
 
-    /// Whether the memory is empty (it never is).
+    /// Returns whether the memory is empty (it never is).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

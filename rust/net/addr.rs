@@ -190,17 +190,17 @@ impl SockAddr {
         }
     }
 
-    /// Says whether it is the wildcard address.
+    /// Returns whether it is the wildcard address.
     pub fn is_unspecified(&self) -> bool {
         self.0.ip().is_unspecified()
     }
 
-    /// Says whether it is a loopback address.
+    /// Returns whether it is a loopback address.
     pub fn is_loopback(&self) -> bool {
         self.0.ip().is_loopback()
     }
 
-    /// Says whether it is a link-local IPv6 address, which needs a scope.
+    /// Returns whether it is a link-local IPv6 address, which needs a scope.
     pub fn is_link_local(&self) -> bool {
         match self.0 {
             SocketAddr::V4(_) => false,

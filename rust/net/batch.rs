@@ -35,7 +35,7 @@ extern "C" {
 const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
 /// Chunks have 2^`ORDER` (8) pages, if the allocator has them in a row.
 const ORDER: c_uint = 3;
-/// How many chunks may hold unsent octets or room for more.
+/// Most chunks with unsent octets or space for more.
 const LIVE: usize = 24;
 /// How many chunks that TCP may still reference are kept for reuse.
 const SPARE: usize = 16;
@@ -96,11 +96,12 @@ impl Chunk {
         })
     }
 
-    /// Says whether this value holds the only reference, so that all of the memory may be written.
+    /// Returns whether this value holds the only reference, so that all of the memory may be
+    /// written.
     fn is_free(&self) -> bool {
         // SAFETY: By the type invariant the page is valid. Only a holder of a reference can make
-        // another; so a count of 1 is ours and stays 1. The other holders finished reading before
-        // they dropped theirs.
+        // another; so if the count is 1, it counts this value's reference and stays 1. The other
+        // holders finished reading before they dropped their references.
         unsafe { riwarp_helper_page_ref_count(self.page.as_ptr()) == 1 }
     }
 
@@ -191,7 +192,7 @@ impl TxBatch {
         self.appended.wrapping_sub(self.accepted) as usize
     }
 
-    /// Says whether no octets are unsent.
+    /// Returns whether no octets are unsent.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.appended == self.accepted
@@ -246,7 +247,7 @@ impl TxBatch {
         Ok(())
     }
 
-    /// Says whether the batch has more memory than a stream that sends little needs.
+    /// Returns whether the batch has more memory than a stream that sends little needs.
     #[inline]
     pub fn has_spare(&self) -> bool {
         self.spare.len > 0 || self.live.len > 1

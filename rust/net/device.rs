@@ -149,7 +149,7 @@ impl NetDevice {
         unsafe { riwarp_helper_dev_mtu(self.as_raw()) }
     }
 
-    /// Says whether the device is up and has a carrier.
+    /// Returns whether the device is up and has a carrier.
     pub fn is_running(&self) -> bool {
         // SAFETY: By the type invariant the device is valid.
         unsafe { riwarp_helper_dev_running(self.as_raw()) }
@@ -218,7 +218,7 @@ impl NetDevice {
         unsafe { riwarp_helper_for_each_in6_addr(self.as_raw(), in6_addr_callback, arg) };
     }
 
-    /// Says whether both are the same device.
+    /// Returns whether both are the same device.
     pub fn is_same(&self, other: &Self) -> bool {
         self.0 == other.0
     }

@@ -15,7 +15,7 @@
 //! has a `sk_data_ready` of its own, which does not touch the receive queue.
 //!
 //! Other users may replace the private data of a socket (a BPF socket map, for example). Its flags
-//! tell ours apart.
+//! identify data of this module.
 //!
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
@@ -46,7 +46,8 @@ extern "C" {
     fn riwarp_helper_sk_stream_is_writeable(sk: *const bindings::sock) -> bool;
 }
 
-/// `SK_USER_DATA_NOCOPY`: an accepted socket does not inherit the data. The only flag that we set.
+/// `SK_USER_DATA_NOCOPY`: an accepted socket does not inherit the data. This module sets no other
+/// flag.
 const NOCOPY: usize = 1;
 /// The bits of `sk_user_data` that are not part of the pointer (`~SK_USER_DATA_PTRMASK`).
 const FLAGS: usize = 7;
@@ -128,18 +129,18 @@ impl Callbacks {
     ///
     /// # Safety
     ///
-    /// `sk` must be a valid socket, and these callbacks must be ours or TCP's own. (A call from a
-    /// callback of the same socket deadlocks.)
+    /// `sk` must be a valid socket, and these callbacks must be this module's or TCP's. (A call
+    /// from a callback of the same socket deadlocks.)
     pub(super) unsafe fn restore(self, sk: *mut bindings::sock) {
         // SAFETY: `write` requires a valid socket, which the caller guarantees, and data that the
-        // callbacks expect: ours do nothing if it is null, and TCP's do not read it.
+        // callbacks expect: this module's do nothing if it is null, and TCP's do not read it.
         unsafe { self.write(sk, ptr::null_mut()) };
     }
 
     /// # Safety
     ///
-    /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for ours null, or a
-    /// [`Hook`] with [`NOCOPY`], which stays valid until other data is written.
+    /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for this module's
+    /// null, or a [`Hook`] with [`NOCOPY`], which stays valid until other data is written.
     unsafe fn write(self, sk: *mut bindings::sock, user_data: *mut c_void) {
         // SAFETY: The lock is part of `sk`, which the caller guarantees to be valid.
         unsafe { riwarp_helper_sk_callback_write_lock(sk) };

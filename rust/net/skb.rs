@@ -153,7 +153,7 @@ impl<'a> Inbound<'a> {
         self.available as usize
     }
 
-    /// Says whether no octets can follow those in the queue: the peer ended the stream, or the
+    /// Returns whether no octets can follow those in the queue: the peer ended the stream, or the
     /// connection broke.
     pub fn eof(&self) -> bool {
         if self.locked == SockLock::Unlocked {
@@ -167,7 +167,7 @@ impl<'a> Inbound<'a> {
         u32::from(shutdown) & bindings::RCV_SHUTDOWN != 0
     }
 
-    /// Says whether the view is that of a softirq, not of process context.
+    /// Returns whether the view is that of a softirq, not of process context.
     pub fn in_softirq(&self) -> bool {
         self.locked == SockLock::Softirq
     }

@@ -174,8 +174,8 @@ impl Socket {
         unsafe { bindings::tcp_sock_set_nodelay(self.sk()) };
         self.locked(|sk| {
             // Allocations must not sleep, since softirqs send too; and must not wait for reclaim,
-            // since what is sent here may be what frees memory.
-            // SAFETY: The helper wants a valid socket that is locked: `locked` gives one.
+            // since what is sent here may be what frees memory. SAFETY: The helper requires a valid
+            // socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_setup(sk, RCVBUF) };
         });
     }
@@ -376,7 +376,7 @@ impl Socket {
         // CAST: The constants are small.
         let reuse = reuse as c_int;
         self.locked(|sk| {
-            // SAFETY: The helper wants a valid socket that is locked: `locked` gives one.
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one.
             unsafe { riwarp_helper_sk_set_reuse(sk, reuse) };
         });
     }

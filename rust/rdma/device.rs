@@ -209,7 +209,7 @@ impl DeviceLink {
         unsafe { bindings::ib_device_put(device) };
     }
 
-    /// Whether the link is still open, for tests.
+    /// Returns whether the link is still open, for tests.
     #[cfg(CONFIG_KUNIT = "y")]
     pub fn is_open(&self) -> bool {
         self.0.is_accessible()

@@ -211,7 +211,7 @@ impl CmId {
         id.tos_set().then_some(id.tos)
     }
 
-    /// Whether an IPv6 listener must refuse IPv4.
+    /// Returns whether an IPv6 listener must refuse IPv4.
     pub fn is_v6_only(&self) -> bool {
         // SAFETY: A reference requires valid memory that is not written to: by the invariant of
         // `Endpoint` the object is valid; the connection manager writes to it only before the

@@ -56,7 +56,7 @@ impl Mappings {
         }
     }
 
-    /// Whether the value has no entries.
+    /// Returns whether the value has no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -47,7 +47,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Whether a process owns the object.
+    /// Returns whether a process owns the object.
     pub fn is_user(&self) -> bool {
         matches!(self, Owner::User)
     }

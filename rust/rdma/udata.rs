@@ -51,7 +51,7 @@ impl<'a> Udata<'a> {
         unsafe { Self::new(core::ptr::null_mut(), None) }
     }
 
-    /// Whether the caller is a process.
+    /// Returns whether the caller is a process.
     pub fn is_user(&self) -> bool {
         !self.raw.is_null()
     }

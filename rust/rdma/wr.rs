@@ -202,7 +202,8 @@ impl<'a, M> SendWrs<'a, M> {
         }
     }
 
-    /// Whether this is the doorbell of a process: no list, the requests are in the shared queue.
+    /// Returns whether this is the doorbell of a process: no list, the requests are in the shared
+    /// queue.
     pub fn is_doorbell(&self) -> bool {
         self.doorbell
     }

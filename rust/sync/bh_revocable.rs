@@ -202,7 +202,7 @@ impl<T: Send + Sync> BhRevocable<T> {
         Some(unsafe { (*self.value.get()).assume_init_read() })
     }
 
-    /// Says whether the value is not revoked. It may be revoked right afterwards. Context: any.
+    /// Returns whether the value is not revoked. It may be revoked right afterwards. Context: any.
     #[inline]
     pub fn is_accessible(&self) -> bool {
         self.users_here().load(Relaxed) < REVOKED

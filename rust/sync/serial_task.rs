@@ -146,7 +146,7 @@ impl<T: Send> SerialTask<T> {
         self.value.get_mut()
     }
 
-    /// Starts the task if it is idle; otherwise rearms it. Says whether it was started.
+    /// Starts the task if it is idle; otherwise rearms it. Returns whether it was started.
     fn start_or_rearm(&self) -> bool {
         // The task is usually idle, so this does not load the state first.
         let mut seen = IDLE;

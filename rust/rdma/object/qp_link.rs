@@ -156,7 +156,7 @@ impl QpLink {
         self.0.filled.store(true, Release);
     }
 
-    /// Whether the connection manager may find the queue pair on behalf of `caller`.
+    /// Returns whether the connection manager may find the queue pair on behalf of `caller`.
     fn may_connect(&self, caller: &Caller) -> bool {
         // ORDERING: what is done with the C object comes after; pairs with `Release` in `filled`.
         self.0.filled.load(Acquire)

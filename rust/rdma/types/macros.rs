@@ -36,12 +36,12 @@ macro_rules! bit_set {
                 Self(self.0 | other.0)
             }
 
-            /// Whether every bit of `other` is in this set.
+            /// Returns whether every bit of `other` is in this set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Whether any bit of `other` is in this set.
+            /// Returns whether any bit of `other` is in this set.
             pub const fn intersects(self, other: Self) -> bool {
                 self.0 & other.0 != 0
             }
@@ -51,7 +51,7 @@ macro_rules! bit_set {
                 Self(self.0 & !other.0)
             }
 
-            /// Whether no bit is set.
+            /// Returns whether no bit is set.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
