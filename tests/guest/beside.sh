@@ -40,8 +40,8 @@ on_one_interface() {
 # driver.
 second_device() {
 	in_ns "$NS_B" rdma link add other type rxe netdev "$NET_B"
-	! in_ns "$NS_B" rdma link add second type "$TYPE" netdev "$NET_B" || die "a second one of ours"
-	! in_ns "$NS_B" rdma link add second type rxe netdev "$NET_B" || die "a second one of its"
+	! in_ns "$NS_B" rdma link add second type "$TYPE" netdev "$NET_B" || die "a second riwarp device was made"
+	! in_ns "$NS_B" rdma link add second type rxe netdev "$NET_B" || die "a second rxe device was made"
 	in_ns "$NS_B" rdma link del other
 }
 
@@ -53,8 +53,8 @@ other_driver_goes() {
 	start "$NS_A" "$TMP/client" rping -c -a "$IP4_B" -p "$PORT" -C 1000000
 	nap 1
 	rmmod rdma_rxe
-	link_is_gone "$NS_B" "$DEV_B" || die "it is still there"
-	link_is_gone "$NS_A" "$DEV_A" || die "the other end is still there"
+	link_is_gone "$NS_B" "$DEV_B" || die "$DEV_B is still there"
+	link_is_gone "$NS_A" "$DEV_A" || die "$DEV_A is still there"
 }
 
 ours_can_be_made_again() {

@@ -78,7 +78,7 @@ whoever_makes_the_segments() {
 	capture "$NS_A" "$NET_A" "$file" rping_pair 4 3 -V -S 20000
 	decode "$file"
 	read -r longest _ < <(grep 'in the longest segment$' "$file.seen")
-	[ "$longest" -gt 1448 ] || die 'TCP has made segments itself'
+	[ "$longest" -gt 1448 ] || die 'TCP segmented the data itself'
 	PORT=$((PORT + 1))
 	take_apart add
 	segments_carry_whole_fpdus
@@ -115,7 +115,7 @@ terminates_are_decoded() {
 	# DDP, Untagged Buffer Error, Invalid MSN - no buffer available: a Send of 18 + 16 octets.
 	# RDMAP, Local Catastrophic Error: a Send that cannot be sent.
 	# DDP, Local Catastrophic Error: a Send that cannot be placed.
-	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
+	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'the Terminates are not as expected'
 		terminate layer 0x0 etype 0x1 code 0x02 bits MDR length 002e header 4141 ulpdu 70
 		terminate layer 0x1 etype 0x1 code 0x01 bits MD length 0072 header c140 ulpdu 38
 		terminate layer 0x1 etype 0x2 code 0x02 bits MD length 0022 header 4143 ulpdu 42
@@ -139,7 +139,7 @@ atomics_are_decoded() {
 	sed -nE 's/^ +((Original )?Request Identifier|(Add|Swap|Compare) (Data|Mask)): /\1 /p' "$file.txt" |
 		sed 's/0xffffffffffffffff/all/; s/0x0000000000000000/none/; s/18446744073709551615/-1/' |
 		paste -d , - - - - - - - >"$file.fields"
-	diff - "$file.fields" <<-'END' || die 'these are not the operations expected'
+	diff - "$file.fields" <<-'END' || die 'the operations are not as expected'
 		Request Identifier 1,Add Data 2,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 1,Original Request Identifier 40
 		Request Identifier 2,Add Data 1,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 2,Original Request Identifier -1
 		Request Identifier 3,Add Data 1,Add Mask none,Compare Data 0,Compare Mask all,Original Request Identifier 3,Original Request Identifier 4294967295
@@ -334,7 +334,7 @@ fields_of_each_message() {
 	local file=$TMP/each
 	capture "$NS_A" "$NET_A" "$file" one_of_each
 	decode "$file"
-	diff <(expected_of_each) <(fields "$file") || die 'these are not the fields expected'
+	diff <(expected_of_each) <(fields "$file") || die 'the fields are not as expected'
 }
 
 # --- start-up: revisions, enhanced data, CRC or not, refusals -------------------------------------
@@ -393,7 +393,7 @@ fields_of_start_ups() {
 	BARE=3 decode "$file"
 	diff <(expected_of_start_ups) \
 		<(fields "$file" | sed '/rej_flag=1.*rev=2/s/privatedata=......../privatedata=xxxxxxxx/') ||
-		die 'these are not the fields expected'
+		die 'the fields are not as expected'
 }
 
 # --- what the hostile peer gets to see ------------------------------------------------------------
@@ -459,9 +459,9 @@ all_terminates() {
 	mapfile -t cases < <(cut -d ' ' -f 4 "$file.codes")
 	raw_cases "$file" "${cases[@]}"
 	grep ' terminate ' "$file.seen" | sort >"$file.terminates"
-	diff <(sort "$file.expected") "$file.terminates" || die 'these are not the Terminates expected'
+	diff <(sort "$file.expected") "$file.terminates" || die 'the Terminates are not as expected'
 	codes=$(awk '{ print $4, $6, $8 }' "$file.terminates" | sort -u)
-	diff <(cut -d ' ' -f 1-3 "$file.codes") - <<<"$codes" || die 'these are not the codes expected'
+	diff <(cut -d ' ' -f 1-3 "$file.codes") - <<<"$codes" || die 'the codes are not as expected'
 }
 
 # In each stream with Markers, compares the back pointers with RFC 5044, section 4.3: a Marker
@@ -498,8 +498,8 @@ markers_are_decoded() {
 		}
 		exit streams != 2
 	}' "$file.txt" || die 'there are not two streams with Markers'
-	diff "$file.want" "$file.got" || die 'these are not the Markers expected'
-	[ "$(wc -l <"$file.got")" -gt 40 ] || die 'hardly any Markers'
+	diff "$file.want" "$file.got" || die 'the Markers are not as expected'
+	[ "$(wc -l <"$file.got")" -gt 40 ] || die 'too few Markers'
 }
 
 ends_up netns

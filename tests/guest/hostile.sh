@@ -21,7 +21,7 @@ raw_peer
 # queue pair its stream. It fails twice, because the kernel retries large allocations in a second
 # way. Allocations that TCP makes for the module are excluded.
 if can_starve && [ "$TYPE" = riwarp ]; then
-	read -r first last < <(addresses_of '^_R.*2qp6stream.*2Qp6attach$') || die 'which addresses has Qp::attach?'
+	read -r first last < <(addresses_of '^_R.*2qp6stream.*2Qp6attach$') || die 'the addresses of Qp::attach are unknown'
 	cat >"$TMP/starve" <<END
 #!/bin/bash
 . "$GUEST_DIR/starve.sh"

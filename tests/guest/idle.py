@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Peers of many connections, and what these cost while they are idle.
+"""Makes many connections and measures the work that they cause while they are idle.
 
-Called with the name of a case, a count, address and port of the puppet, where tracefs is, and the command that
-starts the puppet (verbs/puppet.c).
+Arguments: the name of a case, the number of connections, address and port of the puppet, the directory of
+tracefs, and the command that starts the puppet (verbs/puppet.c).
 """
 
 import os
@@ -34,7 +34,7 @@ class Puppet:
         return self.answer(command)
 
     def answer(self, command):
-        """Gives what the puppet answers; what it tells by itself is dropped."""
+        """Returns the puppet's answer; drops the events that it reports before."""
         for line in self.process.stdout:
             if line.startswith("="):
                 return line[1:].split()
@@ -53,7 +53,7 @@ def crc32c(octets):
 
 
 def read_request(addr, key):
-    """An FPDU of RFC 5040's Read Request, the first of its stream."""
+    """Returns the FPDU of a Read Request (RFC 5040), the first of its stream."""
     ulpdu = struct.pack("!BBIIII", 0x41, 0x41, 0, 1, 1, 0)
     ulpdu += struct.pack("!IQIIQ", 1, 0, READ_LEN, key, addr)
     fpdu = struct.pack("!H", len(ulpdu)) + ulpdu
@@ -61,7 +61,7 @@ def read_request(addr, key):
 
 
 def connected():
-    """A peer whose start-up is done. It has room for little."""
+    """Returns a peer that has completed the start-up. It has a small receive buffer."""
     peer = socket.socket()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     peer.settimeout(20 * slow)
@@ -78,7 +78,7 @@ def write(name, text):
 
 
 def queued():
-    """How many items were queued on the driver's work queues since tracing began."""
+    """Returns how many items were queued on the driver's work queues since tracing began."""
     steps = 0
     for cpu in os.listdir(f"{tracing}/per_cpu"):
         with open(f"{tracing}/per_cpu/{cpu}/stats", encoding="ascii") as file:
@@ -88,7 +88,7 @@ def queued():
 
 
 def worked():
-    """Seconds that the kernel's workers have had of the processors."""
+    """Returns the processor time of the kernel's workers in seconds."""
     ticks = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -102,7 +102,7 @@ def worked():
 
 
 def newcomers():
-    """How long, in seconds, some more connections take."""
+    """Returns how long five more connections take, in seconds."""
     begin = time.monotonic()
     for _ in range(5):
         connected().close()
@@ -122,7 +122,7 @@ if case == "half_closed":
     for peer in peers:
         peer.send(request)
         peer.shutdown(socket.SHUT_WR)
-    # Each peer reads a little, so that the driver does not give it up.
+    # Each peer reads a few octets, so that the driver does not close its connection.
     still = sum(len(peer.recv(512)) > 0 for peer in peers)
     if still != count:
         sys.exit(f"{still} of {count} peers were answered")
@@ -152,14 +152,14 @@ if case == "half_closed":
         except ConnectionError:
             pass
     if here != count:
-        sys.exit(f"{count - here} of {count} peers were given up")
+        sys.exit(f"the driver closed {count - here} of {count} connections")
 if steps > STEPS * count * passed:
     sys.exit(f"{steps} steps in {passed:.1f} s")
 if case == "in_error" and steps < count:
-    sys.exit(f"{steps} steps: nobody looks for receives")
+    sys.exit(f"{steps} steps: the driver does not check for receives")
 if busy > passed / 4 * slow:
-    sys.exit(f"the workers had {busy:.2f} of {passed:.1f} s")
+    sys.exit(f"the workers ran for {busy:.2f} of {passed:.1f} s")
 if late > 3 * usual + slow:
-    sys.exit(f"others took {late:.2f} s instead of {usual:.2f} s")
+    sys.exit(f"new connections took {late:.2f} s instead of {usual:.2f} s")
 puppet.process.stdin.close()
 puppet.process.wait(20 * slow)

@@ -66,7 +66,7 @@ octets() {
 	ask "$1" peek "${REGION[$1]}" "$2" "$3"
 	one=$ANSWER
 	ask "$4" peek "${REGION[$4]}" "$5" "$3"
-	[ "$one" = "$ANSWER" ] && [ -n "${one//0/}" ] || die "of $3 octets some have changed"
+	[ "$one" = "$ANSWER" ] && [ -n "${one//0/}" ] || die "some of $3 octets have changed"
 }
 
 # messages FROM TO: sends each message that siw knows, but for Send with Invalidate.
@@ -150,7 +150,7 @@ crc_is() {
 	[ "$wanted" = 1 ] || BARE=all
 	BARE=$BARE decode "$file"
 	fields "$file" >"$file.fields"
-	diff - <(grep -oE '^. re. .*crc_flag=. rej_flag=.' "$file.fields") <<-END || die 'this is not the start-up expected'
+	diff - <(grep -oE '^. re. .*crc_flag=. rej_flag=.' "$file.fields") <<-END || die 'the start-up is not as expected'
 		a req marker_flag=0 crc_flag=$asked rej_flag=0
 		b rep marker_flag=0 crc_flag=$wanted rej_flag=0
 	END
@@ -186,7 +186,7 @@ extensions_on() {
 	our_setting extensions 0
 	crc_is 1
 	# The flags include that of revision 2 for enhanced data.
-	diff - <(sed -nE 's/^(. re.) .* (res=[^ ]*).*/\1 \2/p' "$TMP/traffic.fields") <<-END || die 'these are not the flags expected'
+	diff - <(sed -nE 's/^(. re.) .* (res=[^ ]*).*/\1 \2/p' "$TMP/traffic.fields") <<-END || die 'the flags are not as expected'
 		a req res=$flags
 		b rep res=$flags
 	END
@@ -261,7 +261,7 @@ refusals() {
 	decode "$file" "ip.src == $ours"
 	# DDP, Tagged Buffer Error, Base or bounds violation.
 	# RDMAP, Remote Protection Error, Base or bounds violation.
-	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'these are not the Terminates expected'
+	diff - <(sed -n 's/^[0-9]* terminate/terminate/p' "$file.seen") <<-'END' || die 'the Terminates are not as expected'
 		terminate layer 0x1 etype 0x1 code 0x01 bits MD length 001e header c140 ulpdu 38
 		terminate layer 0x0 etype 0x1 code 0x01 bits MDR length 002e header 4141 ulpdu 70
 	END

@@ -21,7 +21,7 @@ over_rdma() {
 # pieces.
 gaps() {
 	local before
-	[ "$(cat "/sys/block/${DISK##*/}/queue/virt_boundary_mask")" = 0 ] || die 'the disk wants whole pages'
+	[ "$(cat "/sys/block/${DISK##*/}/queue/virt_boundary_mask")" = 0 ] || die 'the disk requires whole pages'
 	before=$(($(commands read) + $(commands write)))
 	python3 - "$DISK" <<'END'
 import mmap, os, sys

@@ -41,7 +41,7 @@ slabs() {
 	taskset -p -c 0 "$BASHPID" >/dev/null
 	echo 3 >/proc/sys/vm/drop_caches
 	for _ in 1 2 3; do
-		sleep 0.3	# a grace period, for what is freed after one
+		sleep 0.3	# objects that are freed after a grace period
 		for cache in /sys/kernel/slab/*; do
 			[ -L "$cache" ] || echo 1 >"$cache/shrink"
 		done
@@ -115,7 +115,7 @@ unloads() {
 	within 30 rmmod "$MODULE" || die "rmmod: $?"
 	# A kworker that is named after its last work item is not the module's; a rescuer
 	# (kworker/R-*) is.
-	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads left'
+	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads are left'
 }
 
 ends_up netns

@@ -75,7 +75,7 @@ try() {
 	kill -KILL -- "-$pid" 2>/dev/null || true
 	[ $((SECONDS - begin)) -lt 10 ] || echo "# $name took $((SECONDS - begin)) s"
 	if [ -e "$log.late" ]; then
-		not_ok "$name" "not done after $limit s; last words: $(last_line "$log")"
+		not_ok "$name" "not done after $limit s; last line: $(last_line "$log")"
 	elif [ "$rc" = 0 ]; then
 		ok "$name"
 	elif [ "$rc" = 75 ]; then
@@ -456,7 +456,7 @@ call() {
 
 exit_reason() {
 	case $1 in
-	124 | 137) echo "not done in time, last words: $(last_line "$2")" ;;
+	124 | 137) echo "not done in time; last line: $(last_line "$2")" ;;
 	*) echo "exit status $1: $(last_line "$2")" ;;
 	esac
 }

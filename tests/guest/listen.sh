@@ -85,7 +85,7 @@ foreign_listener_opens_nothing() {
 aim_at() {
 	local first last
 	feed
-	read -r first last < <(addresses_of "$2") || die "which addresses has $2?"
+	read -r first last < <(addresses_of "$2") || die "the addresses of $2 are unknown"
 	aim "$1" "$first" "$last"
 }
 
@@ -126,12 +126,12 @@ link_add - dev1 "$TYPE" lo
 netns_add elsewhere
 start elsewhere "$TMP/other" rping -s -P -p $HERE
 OTHER=$STARTED
-eventually 10 listeners 1 || die 'nobody listens elsewhere'
+eventually 10 listeners 1 || die 'no listener in the other namespace'
 link_add - dev0 "$TYPE" d0
 link_del - dev1
-eventually 10 listeners 1 || die 'the listener elsewhere is not on the new device'
+eventually 10 listeners 1 || die 'the listener of the other namespace is not on the new device'
 start - "$TMP/server" rping -s -P -p $HERE
-eventually 10 listeners 2 || die 'nobody listens here'
+eventually 10 listeners 2 || die 'no listener in this namespace'
 
 [ "$TYPE" = siw ] || try one_is_full 90 one_is_full
 [ "$TYPE" = siw ] || try requests_stay 90 requests_stay

@@ -68,11 +68,11 @@ files_are_right() {
 		cp "$TMP/file" "$CLIENT/to.$octets"
 		cp "$TMP/file" "$SERVED/from.$octets"
 		sync "$CLIENT/to.$octets"
-		cmp "$TMP/file" "$SERVED/to.$octets" || die "written wrong: $octets octets"
+		cmp "$TMP/file" "$SERVED/to.$octets" || die "wrong data written: $octets octets"
 	done
 	forget
 	for octets in "${lengths[@]}"; do
-		cmp "$CLIENT/from.$octets" "$SERVED/from.$octets" || die "read wrong: $octets octets"
+		cmp "$CLIENT/from.$octets" "$SERVED/from.$octets" || die "wrong data read: $octets octets"
 	done
 	unmounted
 	rm "$SERVED"/*
@@ -84,11 +84,11 @@ direct() {
 	mounted
 	head -c 1048576 /dev/urandom >"$TMP/file"
 	dd if="$TMP/file" of="$CLIENT/direct" bs=131072 oflag=direct status=none
-	cmp "$TMP/file" "$SERVED/direct" || die 'written wrong'
+	cmp "$TMP/file" "$SERVED/direct" || die 'wrong data written'
 	dd if="$CLIENT/direct" of="$TMP/back" bs=262144 iflag=direct status=none
-	cmp "$TMP/file" "$TMP/back" || die 'read wrong'
+	cmp "$TMP/file" "$TMP/back" || die 'wrong data read'
 	dd if="$CLIENT/direct" of="$TMP/back" bs=5000 iflag=direct status=none
-	cmp "$TMP/file" "$TMP/back" || die 'read wrong, in odd pieces'
+	cmp "$TMP/file" "$TMP/back" || die 'wrong data read in odd pieces'
 	unmounted
 	rm "$SERVED"/*
 }
@@ -101,9 +101,9 @@ long_answers() {
 	names=$(seq -f 'a file with quite a long name, so that not many fit into one answer %05g' 1 $((2000 / SLOW)))
 	(cd "$SERVED/many" && xargs -d '\n' touch <<<"$names")
 	# shellcheck disable=SC2012
-	[ "$(ls "$CLIENT/many" | sort)" = "$names" ] || die 'other names'
+	[ "$(ls "$CLIENT/many" | sort)" = "$names" ] || die 'the names differ'
 	ln -s "$(printf '%01000d' 7)" "$SERVED/link"
-	[ "$(readlink "$CLIENT/link")" = "$(readlink "$SERVED/link")" ] || die 'another link'
+	[ "$(readlink "$CLIENT/link")" = "$(readlink "$SERVED/link")" ] || die 'the link differs'
 	unmounted
 	rm -r "$SERVED"/*
 }
@@ -119,7 +119,7 @@ device_comes_back() {
 	kill -0 $! || die 'written too early'
 	link_add "$NS_B" "$DEV_B" "$TYPE_B" "$NET_B"
 	wait $! || die "dd: $?"
-	cmp "$TMP/file" "$SERVED/file" || die 'written wrong'
+	cmp "$TMP/file" "$SERVED/file" || die 'wrong data written'
 	unmounted
 	rm "$SERVED"/*
 }

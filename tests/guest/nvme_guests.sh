@@ -26,7 +26,7 @@ queues() {
 	local has
 	connect "${@:2}"
 	has=$(cat /sys/class/nvme/nvme0/queue_count)
-	[ "$has" = $(($1 + 1)) ] || die "$has queues, with that for commands to the controller"
+	[ "$has" = $(($1 + 1)) ] || die "$has queues, including the admin queue"
 	verified 8
 	disconnect
 }

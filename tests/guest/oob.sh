@@ -19,12 +19,12 @@ taken = socket.create_server(("127.0.0.1", 24791))
 print("there", flush=True)
 time.sleep(600)' >"$TMP/taken" &
 	program=$!
-	eventually 20 grep -q there "$TMP/taken" || die "the program cannot have the port"
+	eventually 20 grep -q there "$TMP/taken" || die "the program cannot bind the port"
 	rdma link add "$DEV_A" type "$TYPE" netdev "$NET_A" || die "there is no device"
-	dmesg | grep -q "riwarp: $DEV_A: TCP port 24791 cannot be held (EADDRINUSE)" || die "it does not say so"
-	[ "$(cat "/sys/class/infiniband/$DEV_A/pairing_port")" = 24791 ] || die "another port"
-	one sends sizes "$IP4_B" || die "nothing works"
-	if one oob both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "without the port"; fi
+	dmesg | grep -q "riwarp: $DEV_A: TCP port 24791 cannot be held (EADDRINUSE)" || die "the device does not log that it cannot hold the port"
+	[ "$(cat "/sys/class/infiniband/$DEV_A/pairing_port")" = 24791 ] || die "the device has another port"
+	one sends sizes "$IP4_B" || die "the device does not work"
+	if one oob both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "connected without the port"; fi
 	grep -q 'Address already in use' "$TMP/log" || die "$(cat "$TMP/log")"
 	kill "$program"
 	wait "$program" || true

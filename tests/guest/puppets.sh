@@ -29,10 +29,10 @@ ask() {
 		case $LINE in
 		'! '*) EVENTS+=("$name ${LINE#! }") ;;
 		'= '*) ANSWER=${LINE#= }; return 0 ;;
-		*) die "$name, asked to $*: $LINE" ;;
+		*) die "$name: $*: $LINE" ;;
 		esac
 	done
-	die "$name, asked to $*, says nothing"
+	die "$name does not answer: $*"
 }
 
 # await NAME EVENT: waits until it reports an event that begins with these words (a pattern), and

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs the tests that rdma-core ships, and says of each in a line what became of it.
+"""Runs the tests of rdma-core and prints one line with the result of each.
 
 pyverbs_lines.py TESTS SKIPS WITHOUT [ARGUMENTS of the tests...]
 
-TESTS is the directory with the tests. SKIPS lists what may be skipped and why, a regular expression a line that
-is looked for in "NAME: WHY"; a test that is skipped for another reason has failed. WITHOUT lists tests that are
-not run, an expression and the reason a line, with a tab between. Either may be several files, with commas
-between.
+TESTS is the directory with the tests. SKIPS lists the tests that may be skipped, one regular expression a line,
+which is searched in "NAME: REASON"; a test that is skipped for another reason fails. WITHOUT lists the tests
+that are not run, an expression and the reason a line, separated by a tab. Either may be several files,
+separated by commas.
 
-Each test has a process of its own: what one leaves behind, the end of another cannot stumble over (objects of
-pyverbs that are collected in the wrong order crash), and one that crashes or hangs is one that has failed.
+Each test runs in a process of its own, so that objects which it leaves behind cannot affect the next test
+(pyverbs crashes if they are collected in the wrong order), and only the test that crashes or hangs fails.
 """
 
 import faulthandler
@@ -32,12 +32,12 @@ def lines(paths):
 
 
 def name_of(test):
-    """tests.test_mr.MRTest.test_x: without the first part, which they all share."""
+    """Returns the name, such as tests.test_mr.MRTest.test_x, without "tests."."""
     return test.id().removeprefix('tests.')
 
 
 class Lines(unittest.TestResult):
-    """A line for each test, as the scripts of tests/guest print them."""
+    """Prints a line for each test, in the format of the scripts of tests/guest."""
 
     def __init__(self, may_skip):
         super().__init__()
@@ -85,7 +85,7 @@ class Lines(unittest.TestResult):
 
 
 class Runner:
-    """What unittest wants of one that runs tests."""
+    """The interface that unittest requires of a test runner."""
 
     def __init__(self, may_skip, without):
         self.may_skip = may_skip
@@ -103,10 +103,10 @@ class Runner:
 
     @staticmethod
     def run_alone(test, result):
-        """Runs a test in a process of its own, which says what became of it."""
+        """Runs a test in a process of its own, which prints the result."""
         pid = os.fork()
         if pid == 0:
-            # Together with what it starts, a process group.
+            # A process group of its own, which includes the processes that it starts.
             os.setpgid(0, 0)
             faulthandler.dump_traceback_later(LIMIT)
             signal.alarm(LIMIT + 1)
@@ -140,7 +140,7 @@ def main():
     directory, skips, without = sys.argv[1:4]
     runner = Runner(lines(skips), lines(without))
     sys.argv[1:] = sys.argv[4:]
-    # As run_tests.py does it.
+    # As run_tests.py does.
     sys.path[0] = directory
     path = os.path.join(directory, '__init__.py')
     tests = importlib.machinery.SourceFileLoader('tests', path).load_module()

@@ -82,7 +82,7 @@ kernel_memory() {
 nobody_waits() {
 	local port
 	port=$(in_ns "$1" cat "/sys/class/infiniband/$2/pairing_port")
-	eventually 10 not_listening "$1" "$port" || die "somebody listens on port $port"
+	eventually 10 not_listening "$1" "$port" || die "port $port has a listener"
 }
 
 not_listening() { ! in_ns "$1" ss -Htln "sport = :$2" | grep -q .; }
@@ -97,7 +97,7 @@ other_port() {
 # no_pingpong WHY: checks that the client fails and says why. (`die` ends a case even within a
 # condition.)
 no_pingpong() {
-	if (pingpong ibv_rc_pingpong -g 0 -n 3); then die 'they met'; fi
+	if (pingpong ibv_rc_pingpong -g 0 -n 3); then die 'the queue pairs connected'; fi
 	grep "$1" "$TMP"/client.*
 	rm "$TMP"/client.*
 }
@@ -115,7 +115,7 @@ switched_off() {
 wrong_ports() {
 	local value
 	for value in -1 65536 x ''; do
-		if setting "$NS_A" "$DEV_A" pairing_port "$value" 2>/dev/null; then die "takes '$value'"; fi
+		if setting "$NS_A" "$DEV_A" pairing_port "$value" 2>/dev/null; then die "accepts '$value'"; fi
 	done
 }
 
@@ -135,7 +135,7 @@ devices_go() {
 	setting "$NS_A" "$DEV_A" pairing_port 4244
 	# The programs are repeated: in a slow kernel they may give up before is_looking sees them.
 	(while [ ! -e "$TMP/seen" ]; do pingpong ibv_rc_pingpong -g 0 -n 3 || true; done) &
-	eventually 20 is_looking || die 'nobody looks for a peer'
+	eventually 20 is_looking || die 'no queue pair waits for a peer'
 	: >"$TMP/seen"
 	link_del "$NS_A" "$DEV_A"
 	link_del "$NS_B" "$DEV_B"

@@ -63,7 +63,7 @@ refused() {
 	dmesg -C
 	! map || die 'mapped'
 	dmesg
-	dmesg | grep -qE 'Posting RDMA-[-A-Za-z]* to QP failed, err: -(EOPNOTSUPP|95)' || die 'refused for something else'
+	dmesg | grep -qE 'Posting RDMA-[-A-Za-z]* to QP failed, err: -(EOPNOTSUPP|95)' || die 'refused for another reason'
 	! disk_is_there || die 'a disk'
 	eventually 30 no_qp || die "left: $(rdma resource show qp)"
 }

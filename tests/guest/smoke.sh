@@ -106,7 +106,7 @@ carrier_counts() {
 second_link_on_a_netdev() {
 	ip link add d0 type dummy
 	rdma link add one type "$TYPE" netdev d0
-	if rdma link add two type "$TYPE" netdev d0 2>"$TMP/error"; then die 'made'; fi
+	if rdma link add two type "$TYPE" netdev d0 2>"$TMP/error"; then die 'a device was made'; fi
 	grep -q 'File exists' "$TMP/error" || die "$(cat "$TMP/error")"
 	if link_exists - two; then die 'a second device is there'; fi
 	rdma link del one
@@ -119,7 +119,7 @@ name_in_use() {
 	ip link add d0 type dummy
 	ip link add d1 type dummy
 	rdma link add same type "$TYPE" netdev d0
-	if rdma link add same type "$TYPE" netdev d1 2>"$TMP/error"; then die 'made'; fi
+	if rdma link add same type "$TYPE" netdev d1 2>"$TMP/error"; then die 'a device was made'; fi
 	[ "$(rdma link show | wc -l)" = 1 ] || die "$(rdma link show)"
 	# The other netdev is still free.
 	rdma link add other type "$TYPE" netdev d1
@@ -258,7 +258,7 @@ addresses_change() {
 	ip addr del 10.99.1.1/24 dev "$NET_A"
 	PORT=$((PORT + 1))
 	if within 10 rping -s -a 10.99.1.1 -p "$PORT" -C 1 >/dev/null 2>&1; then
-		die 'a server on an address that is gone'
+		die 'a server listens on a removed address'
 	fi
 	IP6_B=fd99::1
 	address_add - "$NET_A" fd99::1/64
@@ -296,7 +296,7 @@ gids_follow_addresses() {
 	gid_becomes 1 $none
 	address_add - gids fd01::1/64
 	gid_becomes 0 fd01:0000:0000:0000:0000:0000:0000:0001
-	ip addr add fd02::2/64 dev gids # not known to be nobody else's yet
+	ip addr add fd02::2/64 dev gids # its duplicate address detection is running
 	gid_becomes 1 fd02:0000:0000:0000:0000:0000:0000:0002
 	address_add - gids 10.9.8.7/24
 	gid_becomes 0 $mapped:0a09:0807
@@ -307,7 +307,7 @@ gids_follow_addresses() {
 	gid_becomes 2 fd01:0000:0000:0000:0000:0000:0000:0001
 	address_add - gids 10.9.8.6/24
 	gid_becomes 1 $mapped:0a09:0806
-	ip addr del 10.9.8.7/24 dev gids # and with it the secondary one
+	ip addr del 10.9.8.7/24 dev gids # this removes the secondary address too
 	gid_becomes 0 fd01:0000:0000:0000:0000:0000:0000:0001
 	gid_becomes 1 $none
 	gid_becomes 2 $none
@@ -336,16 +336,16 @@ settings() {
 	[ "$(cat $dir/crc)" = 1 ] || die "crc is $(cat $dir/crc) by default"
 	[ "$(cat $dir/mpa_rev)" = 2 ] || die "mpa_rev is $(cat $dir/mpa_rev) by default"
 	for bad in 2 -1 x '' 1x; do
-		if echo "$bad" 2>/dev/null >$dir/crc; then die "crc takes '$bad'"; fi
-		if echo "$bad" 2>/dev/null >$dir/peer_to_peer; then die "peer_to_peer takes '$bad'"; fi
+		if echo "$bad" 2>/dev/null >$dir/crc; then die "crc accepts '$bad'"; fi
+		if echo "$bad" 2>/dev/null >$dir/peer_to_peer; then die "peer_to_peer accepts '$bad'"; fi
 	done
 	for bad in 0 3 -1 x '' 256; do
-		if echo "$bad" 2>/dev/null >$dir/mpa_rev; then die "mpa_rev takes '$bad'"; fi
+		if echo "$bad" 2>/dev/null >$dir/mpa_rev; then die "mpa_rev accepts '$bad'"; fi
 	done
 	echo 0 >$dir/crc
-	[ "$(cat $dir/crc)" = 0 ] || die 'crc stays'
+	[ "$(cat $dir/crc)" = 0 ] || die 'crc does not change'
 	echo 1 >$dir/mpa_rev
-	[ "$(cat $dir/mpa_rev)" = 1 ] || die 'mpa_rev stays'
+	[ "$(cat $dir/mpa_rev)" = 1 ] || die 'mpa_rev does not change'
 	rdma link del set0
 	rdma link add set0 type "$TYPE" netdev d0
 	[ "$(cat $dir/crc)" = 1 ] || die 'a new device has the old setting'

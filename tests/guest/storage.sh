@@ -44,7 +44,7 @@ before_case() {
 		# shellcheck disable=SC2254
 		case $1 in $pattern) return 0 ;; esac
 	done
-	each_end lockdep_works || die 'lockdep has stopped: this case belongs before what stops it, or in a guest of its own'
+	each_end lockdep_works || die 'lockdep has stopped: run this case earlier, or in a guest of its own'
 }
 
 after_failure() {
@@ -117,7 +117,7 @@ mostly_with() {
 		/"iodepth_level"/ { inside = 1 }
 		inside && split($0, part, /[":, ]+/) && part[2] == level { share = part[3] }
 		inside && /}/ { inside = 0 }
-		END { print share + 0 " % with " level; exit !(share > 50) }' "$TMP/fio.json" || die 'not so deep'
+		END { print share + 0 " % with " level; exit !(share > 50) }' "$TMP/fio.json" || die 'most requests were issued at another depth'
 }
 
 # large: the kernel splits requests of 1 MiB into commands of the disk's maximum length, which is at
@@ -138,7 +138,7 @@ large() {
 		after=$(commands $way)
 		[ $((after - before)) = $((count * ((1023 + limit) / limit))) ] || die "$((after - before)) commands to $way"
 	done
-	cmp "$TMP/data" "$TMP/back" || die 'other data'
+	cmp "$TMP/data" "$TMP/back" || die 'the data differ'
 	checked --filename="$DISK" --ioengine=libaio --iodepth=4 --rw=randrw --bsrange=4k-1m --size=16M \
 		--io_size=$((16 / SLOW))M
 }
@@ -161,7 +161,7 @@ eight_of() {
 	dd if=/dev/urandom of="$TMP/data" bs="$1" count=8 iflag=fullblock status=none
 	dd if="$TMP/data" of="$DISK" bs="$1" oflag=direct status=none
 	dd if="$DISK" of="$TMP/back" bs="$1" count=8 iflag=direct status=none
-	cmp "$TMP/data" "$TMP/back" || die "other data in pieces of $1"
+	cmp "$TMP/data" "$TMP/back" || die "the data differ in pieces of $1"
 }
 
 # Prints how many Read Requests the host's device has received. The device renews its counters every
@@ -190,8 +190,8 @@ file_system() {
 	disconnect
 	connect
 	mount "$DISK" "$TMP/mnt"
-	cmp "$TMP/data" "$TMP/mnt/data" || die 'another file'
-	cmp "$TMP/synchronous" "$TMP/mnt/synchronous" || die 'another file was synchronous'
+	cmp "$TMP/data" "$TMP/mnt/data" || die 'the file differs'
+	cmp "$TMP/synchronous" "$TMP/mnt/synchronous" || die 'the synchronous file differs'
 	umount "$TMP/mnt"
 }
 
@@ -246,10 +246,10 @@ load_reads() { echo $(($(commands read) - LOAD_READS)); }
 # never one with wrong data.
 load_end() {
 	local status
-	eventually 90 test -s "$TMP/load.status" || die "the load never ends: $(cat "/proc/$(pgrep -o -x fio)/stack")"
+	eventually 90 test -s "$TMP/load.status" || die "the load does not end: $(cat "/proc/$(pgrep -o -x fio)/stack")"
 	status=$(cat "$TMP/load.status")
 	! grep -qi 'verify' "$TMP/load" || { [ "$1" = any ] && came_to_nothing; } ||
-		die "other data: $(grep -i -m 3 'verify' "$TMP/load" | tr '\n' ' ')"
+		die "the data differ: $(grep -i -m 3 'verify' "$TMP/load" | tr '\n' ' ')"
 	[ "$1" = any ] || load_was_good "$status"
 }
 
@@ -275,7 +275,7 @@ load_notices() {
 	done
 	(load_end any) || noticed=1
 	disconnect
-	[ -n "$noticed" ] || die 'and nobody noticed'
+	[ -n "$noticed" ] || die 'the load did not fail'
 }
 
 # The mark: 1 MiB of lines with MARK and a number, beyond what the other cases write.
@@ -288,7 +288,7 @@ mark() {
 marked() {
 	mark_text
 	dd if="$DISK" of="$TMP/back" bs=1M skip=32 count=1 iflag=direct status=none
-	cmp "$TMP/mark" "$TMP/back" || die 'the mark is another'
+	cmp "$TMP/mark" "$TMP/back" || die 'the mark has changed'
 }
 
 mark_text() { seq -f "$MARK %.0f" 200000 | head -c 1M >"$TMP/mark"; }
@@ -297,7 +297,7 @@ mark_text() { seq -f "$MARK %.0f" 200000 | head -c 1M >"$TMP/mark"; }
 # unless it was lost with the target's memory.
 again() {
 	disconnect || true
-	eventually 60 disk_is_gone || die 'the disk stays'
+	eventually 60 disk_is_gone || die 'the disk is still there'
 	[ "${1:-}" = lost ] || connected marked
 	connected verified 8
 }

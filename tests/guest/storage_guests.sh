@@ -17,7 +17,7 @@ order() {
 	echo "$*" >"$file.new"
 	mv "$file.new" "$file"
 	[ "$1" != finish ] || return 0
-	eventually 90 test -e "$file.done" || die "guest 1 has not done: $*"
+	eventually 90 test -e "$file.done" || die "guest 1 did not finish: $*"
 	status=$(cat "$file.done") SAID=$file.said
 	[ "$status" = 0 ] || { cat "$SAID"; die "guest 1: $*: $status"; }
 }

@@ -82,7 +82,7 @@ widest() {
 initiator_down() {
 	node -o delete
 	kill "$ISCSID"
-	eventually 10 gone "$ISCSID" || die 'iscsid stays'
+	eventually 10 gone "$ISCSID" || die 'iscsid does not end'
 	[ "$FABRIC" = tcp ] || within 30 rmmod ib_iser
 }
 

@@ -72,7 +72,7 @@ device_deleted_under_load() {
 	within 30 rdma link del "$DEV_A" || die "rdma link del: $?"
 	load_end any
 	disconnect || true
-	eventually 30 disk_is_gone || die 'the disk stays'
+	eventually 30 disk_is_gone || die 'the disk is still there'
 	target_down
 	link_add - "$DEV_A" "$TYPE" "$NET_A"
 	target_up "$@"

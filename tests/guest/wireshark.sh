@@ -65,7 +65,7 @@ decode() {
 	/ULPDU length:/ {
 		ulpdu = value("length")
 		fpdus++
-		fpdu = int((2 + ulpdu + 3) / 4) * 4 + 4	# with its length, pad and CRC
+		fpdu = int((2 + ulpdu + 3) / 4) * 4 + 4	# including length, padding and CRC
 		here += fpdu
 		decoded += fpdu
 	}
