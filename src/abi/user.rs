@@ -124,8 +124,8 @@ impl RecvRing {
         }
     }
 
-    /// Returns how many requests are posted from `position` on; [`None`] if the ring has no index
-    /// that tells.
+    /// Returns how many requests are posted from `position` on; [`None`] if the ring has no
+    /// producer index.
     pub(crate) fn posted(&self, position: u32) -> Option<u32> {
         match self {
             Self::Rxe(ring) => Some(ring.posted(position)),
@@ -181,7 +181,7 @@ impl CqRing {
     }
 
     /// Returns how many completions before `position` the process has not polled; [`None`] if the
-    /// ring has no index that tells.
+    /// ring has no consumer index.
     pub(crate) fn waiting(&self, position: u32) -> Option<u32> {
         match self {
             Self::Rxe(ring) => ring.waiting(position),
@@ -222,9 +222,9 @@ impl CqRing {
 
 /// The rings of a new queue pair.
 pub(crate) struct QpRings {
-    /// [`None`] if nothing can be posted to it.
+    /// [`None`] for a queue of size 0 of libsiw.
     pub(crate) send: Option<SendRing>,
-    /// [`None`] if receives come from a shared queue, or nothing can be posted to it.
+    /// [`None`] if receives come from a shared queue, and for a queue of size 0 of libsiw.
     pub(crate) recv: Option<RecvRing>,
     pub(crate) answer: QpAnswer,
 }

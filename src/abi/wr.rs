@@ -37,7 +37,7 @@ use crate::mem::{
 
 /// What a send work request does.
 pub(crate) enum SendOp {
-    /// Send, with Invalidate or Immediate Data if `SendExtra` says so.
+    /// Send, with Invalidate or Immediate Data according to the [`SendExtra`].
     Send(SendExtra),
     /// RDMA Write to the peer's buffer, and Immediate Data after it.
     Write {

@@ -81,7 +81,7 @@ mod suite {
         let ring = RxeRecvRing::new(4, 1)?;
         produce(&ring.0, u32::MAX)?;
         assert!(ring.holds(0, 3) && !ring.holds(0, 4));
-        // Taking can go on without end, always inside the queue.
+        // Each take stays inside the queue, however many there are.
         for position in 0..20 {
             store(&ring.0, position, &head(position.into(), 1))?;
             let expected = (position % 4 != 3).then_some(Ok(position.into()));
