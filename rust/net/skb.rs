@@ -197,8 +197,8 @@ impl<'a> Inbound<'a> {
         usize::from(there == Some(true)).wrapping_mul(len)
     }
 
-    /// Returns where `len` octets at `pos` are, if they lie in the piece of the marked position, at
-    /// or after it.
+    /// Returns the address of the `len` octets at `pos`, if they lie in the piece of the marked
+    /// position, at or after it.
     ///
     /// The pointer is readable for that length until octets are consumed.
     #[inline]
@@ -227,8 +227,8 @@ impl<'a> Inbound<'a> {
         })
     }
 
-    /// Continues a CRC32c over available octets. If they are not all available, the result is wrong
-    /// on purpose.
+    /// Continues a CRC32c over available octets. If they are not all available, the result is
+    /// deliberately wrong.
     pub fn crc32c(&mut self, pos: usize, len: usize, seed: u32) -> u32 {
         let mut crc = seed;
         let all = self.for_each_chunk(pos, len, |from, n| {

@@ -63,7 +63,7 @@ struct DeviceTail<D: 'static> {
 /// The descriptions of the counters, in the form of `ib_core`.
 pub(super) struct Counters(KVec<bindings::rdma_stat_desc>);
 
-// SAFETY: The pointers lead to names that live for ever and belong to no thread.
+// SAFETY: The pointers refer to names that live forever and belong to no thread.
 unsafe impl Send for Counters {}
 // SAFETY: Through a shared reference it is only read.
 unsafe impl Sync for Counters {}

@@ -20,11 +20,11 @@
 //!   The number comes back in `accept` or `reject`. It never comes back if the connection manager
 //!   has no memory for the child object of the request, or if the listener is destroyed before the
 //!   request was handled. Therefore the driver must bound the time that a requested connection
-//!   waits for `accept`, and must not rely on `reject` for cleanup when the device goes.
+//!   waits for `accept`, and must not rely on `reject` for cleanup when the device is removed.
 //!
 //! # Order of events
 //!
-//! On a wrong order the connection manager hits a BUG(); on a missing event it waits for ever in
+//! On a wrong order the connection manager hits a BUG(); on a missing event it waits forever in
 //! `rdma_destroy_id()`. So [`CmId`] enforces the order: it refuses an event out of order with
 //! `EINVAL`, and when dropped raises the events that are still owed. (If it is dropped before its
 //! call returned, the call fails.)

@@ -234,7 +234,7 @@ c_enum! {
 }
 
 impl Mtu {
-    /// The largest step that fits in an interface MTU of `octets`.
+    /// Returns the largest step that fits in an interface MTU of `octets`.
     pub fn from_octets(octets: u32) -> Self {
         match octets {
             4096.. => Self::Mtu4096,

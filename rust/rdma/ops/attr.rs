@@ -6,7 +6,7 @@ use super::super::types::*;
 use crate::bindings;
 use kernel::prelude::*;
 
-/// Sizes of a queue pair, from C.
+/// Converts the sizes of a queue pair from C.
 pub(super) fn caps_from_raw(raw: &bindings::ib_qp_cap) -> QpCaps {
     QpCaps {
         max_send_wr: raw.max_send_wr,
@@ -18,7 +18,7 @@ pub(super) fn caps_from_raw(raw: &bindings::ib_qp_cap) -> QpCaps {
     }
 }
 
-/// Sizes of a queue pair, to C.
+/// Converts the sizes of a queue pair to C.
 pub(super) fn caps_to_raw(caps: &QpCaps, raw: &mut bindings::ib_qp_cap) {
     raw.max_send_wr = caps.max_send_wr;
     raw.max_recv_wr = caps.max_recv_wr;
@@ -28,7 +28,7 @@ pub(super) fn caps_to_raw(caps: &QpCaps, raw: &mut bindings::ib_qp_cap) {
     raw.max_rdma_ctxs = caps.max_rdma_ctxs;
 }
 
-/// Attributes of a shared receive queue, from C.
+/// Converts the attributes of a shared receive queue from C.
 pub(super) fn srq_from_raw(raw: &bindings::ib_srq_attr) -> SrqAttr {
     SrqAttr {
         max_wr: raw.max_wr,
@@ -37,7 +37,7 @@ pub(super) fn srq_from_raw(raw: &bindings::ib_srq_attr) -> SrqAttr {
     }
 }
 
-/// Attributes of a shared receive queue, to C.
+/// Converts the attributes of a shared receive queue to C.
 pub(super) fn srq_to_raw(attr: &SrqAttr) -> bindings::ib_srq_attr {
     bindings::ib_srq_attr {
         max_wr: attr.max_wr,
@@ -113,7 +113,7 @@ pub(super) unsafe fn qp_from_raw(
     Ok(attr)
 }
 
-/// Attributes of a queue pair, to C.
+/// Converts the attributes of a queue pair to C.
 pub(super) fn qp_to_raw(attr: &QpAttr, raw: &mut bindings::ib_qp_attr) {
     raw.qp_state = attr.qp_state.to_raw();
     raw.cur_qp_state = attr.cur_qp_state.to_raw();
@@ -139,7 +139,7 @@ pub(super) fn qp_to_raw(attr: &QpAttr, raw: &mut bindings::ib_qp_attr) {
     raw.rnr_retry = attr.rnr_retry;
 }
 
-/// A path, from C.
+/// Converts a path from C.
 fn path_from_raw(raw: &bindings::rdma_ah_attr) -> Path {
     // SAFETY: All variants of the union are 16 octets of plain data.
     let dgid = Gid(unsafe { *raw.grh.dgid.raw.as_ref() });
@@ -156,7 +156,7 @@ fn path_from_raw(raw: &bindings::rdma_ah_attr) -> Path {
     }
 }
 
-/// A path, to C.
+/// Converts a path to C.
 fn path_to_raw(path: &Path, raw: &mut bindings::rdma_ah_attr) {
     // SAFETY: All fields of the union are 16 octets of plain data.
     unsafe { *raw.grh.dgid.raw.as_mut() = path.dgid.0 };

@@ -138,7 +138,7 @@ pub struct CqCreated<C> {
 /// Whether a queue already held completions when it was armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArmResult {
-    /// It held none, or the request did not ask.
+    /// It held none, or the request did not ask for the check.
     Armed,
     /// It held some: the consumer polls again.
     MissedEvents,
@@ -185,7 +185,7 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         let mut mappings = Mappings::new();
         // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and goes before it.
+        // object belongs to the context and is destroyed before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `cq`, which is valid; `ib_core` sets it before the driver sees the
         // object.

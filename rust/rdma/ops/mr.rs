@@ -289,7 +289,7 @@ pub(super) unsafe extern "C" fn reg_user_mr<T: Driver>(
         let mut mappings = Mappings::new();
         // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and goes before it.
+        // object belongs to the context and is destroyed before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: `data` requires a structure that was filled and is not emptied meanwhile: `pd`
         // is, by this function's `# Safety`.

@@ -101,8 +101,7 @@ pub trait QpOps: Sized + Send + Sync + 'static {
     /// Context: process, may sleep.
     fn query(&self) -> QpReport;
 
-    /// Takes the queue pair out of service; afterwards the driver starts nothing with its verb
-    /// object.
+    /// Takes the queue pair out of service; afterwards the driver does not use its verb object.
     ///
     /// The link works during this call and is closed after it. Connection events that the driver
     /// still owes by then are raised in its place ([`iw_cm`](crate::rdma::iw_cm)).
@@ -245,7 +244,7 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         let mut mappings = Mappings::new();
         // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and goes before it.
+        // object belongs to the context and is destroyed before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `qp`, which is valid; `ib_core` sets it before the driver sees the
         // object.

@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
         let mut mappings = Mappings::new();
         // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
         // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and goes before it.
+        // object belongs to the context and is destroyed before it.
         let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `srq`, which is valid; `ib_core` sets it before the driver sees the
         // object.
