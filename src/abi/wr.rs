@@ -19,12 +19,14 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::rdma::object::QpId;
-use kernel_ext::rdma::types::AccessFlags;
-use kernel_ext::rdma::wr::{
-    WcExtra,
-    WcOpcode,
-    WcStatus, //
+use kernel_ext::rdma::{
+    object::QpId,
+    types::AccessFlags,
+    wr::{
+        WcExtra,
+        WcOpcode,
+        WcStatus, //
+    }, //
 };
 
 use crate::mem::{

@@ -101,6 +101,7 @@ use crate::{
 
 use self::{
     actor::Actor,
+    requests::PendingReply,
     table::ConnEntry, //
 };
 
@@ -118,7 +119,6 @@ mod table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
-use self::requests::PendingReply;
 pub(in crate::cm) use self::table::Conns;
 pub(crate) use self::{
     requests::{

@@ -11,15 +11,15 @@ use kernel_ext::{
     rdma::wr::WcStatus, //
 };
 
-use crate::mem::sge::{
-    NotCopied,
-    Slice,
-    Slices, //
-};
 use crate::{
     mem::{
         mr::LocalUse,
-        pd::PdId, //
+        pd::PdId,
+        sge::{
+            NotCopied,
+            Slice,
+            Slices, //
+        }, //
     },
     odp::mr::Wanted, //
 };

@@ -70,6 +70,10 @@ use crate::{
         },
         rx::Rx,
         tx::{
+            coalescer::{
+                DoorbellCoalescer,
+                RxEvents, //
+            },
             paging::PagingOut,
             Tx, //
         }, //
@@ -93,10 +97,6 @@ use super::{
     },
     Attrs,
     Qp, //
-};
-use crate::stream::tx::coalescer::{
-    DoorbellCoalescer,
-    RxEvents, //
 };
 
 /// Parts of a queue pair, apart from its send queue.

@@ -5,7 +5,6 @@
 //!
 //! Context: process.
 
-use crate::stream::connection::StreamParams;
 use iwarp::{
     mpa::{
         start::RtrKinds,
@@ -31,7 +30,8 @@ use kernel_ext::{
 
 use crate::{
     bench::Bench,
-    queue::cq::Cq, //
+    queue::cq::Cq,
+    stream::connection::StreamParams, //
 };
 
 use super::{

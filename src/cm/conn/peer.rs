@@ -18,9 +18,9 @@ mod peer {
         stream::Open,
         *, //
     };
-    use crate::stream::owner::StreamOwner;
     use crate::{
         device::stats::Stats,
+        stream::owner::StreamOwner,
         Riwarp, //
     };
     use iwarp::{

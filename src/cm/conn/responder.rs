@@ -51,6 +51,10 @@ use crate::{
     device::{
         MAX_IRD,
         MAX_ORD, //
+    },
+    stream::{
+        connection::StreamParams,
+        owner::StreamOwner, //
     }, //
 };
 
@@ -77,10 +81,6 @@ use super::{
     },
     stream::Open,
     Conn, //
-};
-use crate::stream::{
-    connection::StreamParams,
-    owner::StreamOwner, //
 };
 
 /// An admitted connection whose Request is missing or held back; listeners limit their number.

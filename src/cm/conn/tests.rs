@@ -17,9 +17,9 @@ mod conn {
         },
         *, //
     };
-    use crate::stream::connection::StreamParams;
     use crate::{
         bench::polled,
+        stream::connection::StreamParams,
         Riwarp, //
     };
     use iwarp::{
@@ -207,11 +207,11 @@ mod masked {
         actor::ConnPhase,
         *, //
     };
-    use crate::stream::connection::StreamParams;
     use crate::{
         bench::Bench,
         mem::mr::Mr,
         queue::cq::Cq,
+        stream::connection::StreamParams,
         Riwarp, //
     };
     use iwarp::{

@@ -16,29 +16,32 @@ use kernel::{
 };
 use kernel_ext::sync::BhRevocable;
 
-use super::addrs_of;
-use crate::cm::conn::{
-    actor::{
-        Actor,
-        ConnPhase,
-        NextStep, //
+use crate::{
+    cm::conn::{
+        actor::{
+            Actor,
+            ConnPhase,
+            NextStep, //
+        },
+        frames::{
+            readable,
+            Inbox,
+            Outbox,
+            Readable, //
+        },
+        requests::Asked,
+        responder::{
+            limit,
+            AfterReply, //
+        },
+        stream::Open,
+        Conn, //
     },
-    frames::{
-        readable,
-        Inbox,
-        Outbox,
-        Readable, //
-    },
-    requests::Asked,
-    responder::{
-        limit,
-        AfterReply, //
-    },
-    stream::Open,
-    Conn, //
+    stream::connection::StreamParams, //
 };
 
-use crate::stream::connection::StreamParams;
+use super::addrs_of;
+
 impl Conn {
     /// Finds the queue pair that a complete Request names, and accepts for it.
     pub(in crate::cm) fn answer_oob(

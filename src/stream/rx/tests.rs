@@ -13,15 +13,15 @@ mod streams {
             polled,
             Bench, //
         },
-        cm::conn::bench::{
-            FPDU,
-            PARAMS, //
+        cm::conn::{
+            bench::{
+                FPDU,
+                PARAMS, //
+            },
+            Conn, //
         },
+        qp::Qp,
         queue::cq::Cq, //
-    };
-    use crate::{
-        cm::conn::Conn,
-        qp::Qp, //
     };
     use iwarp::{
         order::SendPlacement,

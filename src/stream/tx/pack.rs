@@ -51,23 +51,23 @@ use crate::{
     queue::{
         readq::InboundRead,
         sq::Slot, //
-    }, //
+    },
+    stream::owner::StreamOwner, //
 };
 
-use super::paging::{
-    found_or_wanted,
-    Lookup,
-    NotFound,
-    PayloadKey,
-    PayloadSource, //
-};
 use super::{
+    paging::{
+        found_or_wanted,
+        Lookup,
+        NotFound,
+        PayloadKey,
+        PayloadSource, //
+    },
     Job,
     Outgoing,
     Source,
     TxStream, //
 };
-use crate::stream::owner::StreamOwner;
 
 /// Why the next FPDU of a message could not be packed.
 pub(super) enum Failed {

@@ -66,6 +66,10 @@ use crate::{
             Slot,
             Taken, //
         }, //
+    },
+    stream::owner::{
+        QpShared,
+        StreamOwner, //
     }, //
 };
 
@@ -78,10 +82,6 @@ use super::{
     Turn,
     TxContext,
     TxStream, //
-};
-use crate::stream::owner::{
-    QpShared,
-    StreamOwner, //
 };
 
 #[cfg(CONFIG_KUNIT = "y")]

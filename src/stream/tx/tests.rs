@@ -22,23 +22,23 @@ mod tx {
             store_send,
             Bench, //
         },
-        cm::conn::bench::{
-            Started,
-            PARAMS, //
+        cm::conn::{
+            bench::{
+                Started,
+                PARAMS, //
+            },
+            Conn, //
         },
         device::stats::Stats,
         mem::{
             mr::Mr,
             payload::Sge, //
         },
+        qp::Qp,
         queue::{
             cq::Cq,
             readq::InboundRequest, //
         }, //
-    };
-    use crate::{
-        cm::conn::Conn,
-        qp::Qp, //
     };
     use iwarp::{
         atomic::AtomicResponse,

@@ -5,7 +5,6 @@
 #[kernel::prelude::kunit_tests(riwarp_schedule)]
 mod schedule {
     use super::super::*;
-    use crate::qp::Qp;
     use crate::{
         bench::Bench,
         mem::{
@@ -16,6 +15,7 @@ mod schedule {
                 Slices, //
             }, //
         },
+        qp::Qp,
         queue::cq::Cq, //
     };
     use iwarp::{
