@@ -91,10 +91,10 @@ pub(crate) use verbs::QpParts;
 
 /// Attributes that the verbs set and report, under the state lock.
 #[derive(Default)]
-pub(crate) struct Attrs {
-    pub(crate) stored: QpAttr,
+struct Attrs {
+    stored: QpAttr,
     /// The PSN that the stream's peer expects, until the consumer sets it.
-    pub(crate) promised: Option<Psn>,
+    promised: Option<Psn>,
 }
 
 /// A queue pair.
@@ -157,13 +157,13 @@ impl Deref for Qp {
 
 const TX: u64 = 0;
 const RX: u64 = 1;
-pub(crate) const OOB: u64 = 2;
-pub(crate) const PAGING_IN: u64 = 3;
-pub(crate) const PAGING_OUT: u64 = 4;
+const OOB: u64 = 2;
+const PAGING_IN: u64 = 3;
+const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
 
 /// Value of `retry_timeout`: a Send waits without limit.
-pub(crate) const FOR_EVER: u32 = u32::MAX;
+const FOR_EVER: u32 = u32::MAX;
 
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
@@ -229,7 +229,7 @@ impl Qp {
     /// receive work request being filled.
     ///
     /// Context: process; the running transmit task.
-    pub(crate) fn forget_stream(&self) -> Option<u64> {
+    fn forget_stream(&self) -> Option<u64> {
         let begun = self.stop_rx();
         self.inbound_reads.clear();
         self.forget_paging_out();

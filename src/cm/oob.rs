@@ -170,7 +170,7 @@ impl OobWaiters {
     /// # Errors
     ///
     /// `ECONNREFUSED` if none does, `ENOTCONN` if the connection has gone again.
-    pub(crate) fn check_peer(&self, device: &Device, socket: &Socket) -> Result {
+    pub(super) fn check_peer(&self, device: &Device, socket: &Socket) -> Result {
         let addrs = addrs_of(socket)?;
         let inner = self.inner.lock();
         let first = inner.waiting.cursor_lower_bound(&(addrs, QpNumber::new(0)));
@@ -187,7 +187,7 @@ impl OobWaiters {
     /// # Errors
     ///
     /// Those of [`Pair::check_call`].
-    pub(crate) fn check_call(
+    fn check_call(
         &self,
         pair: &Pair,
         addrs: &AddrPair,
@@ -308,7 +308,7 @@ fn hold(ports: &Arc<HeldPorts>, device: &Device, port: u16) -> Result<PortHold> 
 /// # Errors
 ///
 /// `ENOTCONN` if it is not connected any more.
-pub(crate) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
+pub(super) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
     Ok(AddrPair {
         local: gid::of_addr(&plain(socket.local_addr()?)).0,
         remote: gid::of_addr(&plain(socket.peer_addr()?)).0,

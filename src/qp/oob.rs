@@ -86,14 +86,14 @@ use super::{
 };
 
 /// A queue pair's search for its peer.
-pub(crate) struct OobSearch {
-    pub(crate) pair: Pair,
+pub(super) struct OobSearch {
+    pub(super) pair: Pair,
     from: SockAddr,
     to: SockAddr,
     depths: Depths,
     bond: Bond,
     /// The PSN that the peer being accepted expects this end to start with.
-    pub(crate) promised: Option<Psn>,
+    pub(super) promised: Option<Psn>,
     /// The extensions agreed with the peer of the latest connection.
     extensions: Extensions,
     pauses: Pauses,
@@ -239,7 +239,7 @@ impl Qp {
     /// * `EINVAL` for an invalid destination, the queue pair itself, or an address of another
     ///   family than the device's; or if a required attribute of this transition is missing.
     /// * Those of [`OobConnector::wait`].
-    pub(crate) fn begin_oob(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
+    pub(super) fn begin_oob(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
             return Err(EINVAL);
         }
@@ -304,7 +304,7 @@ impl Qp {
     ///
     /// `EINVAL` if a required attribute of this transition is missing, or if a stream has begun
     /// meanwhile whose peer expects another PSN; that stream ends.
-    pub(crate) fn continue_oob(
+    pub(super) fn continue_oob(
         self: &Arc<Self>,
         attrs: &Attrs,
         attr: &QpAttr,
@@ -347,7 +347,7 @@ impl Qp {
 
     /// Ends the search. Dropping the result also closes the listener, after the last search at its
     /// address.
-    pub(crate) fn end_oob(self: &Arc<Self>) -> Option<OobSearch> {
+    pub(super) fn end_oob(self: &Arc<Self>) -> Option<OobSearch> {
         let oob = self.oob.lock().take();
         cancel_delayed::<Self, OOB>(self);
         oob
@@ -355,7 +355,7 @@ impl Qp {
 
     /// Handles the first work request posted in RTS without a peer: starts the time limit and
     /// connects at once.
-    pub(crate) fn expedite_oob(self: &Arc<Self>) {
+    pub(super) fn expedite_oob(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
             if oob.deadline.is_none() && oob.pair.send_psn.is_some() {
@@ -471,7 +471,7 @@ impl Qp {
     }
 
     /// Handles the loss of the bound connection before it became a stream.
-    pub(crate) fn oob_connection_lost(self: &Arc<Self>) {
+    pub(super) fn oob_connection_lost(self: &Arc<Self>) {
         let mut oob = self.oob.lock();
         if let Some(oob) = &mut *oob {
             if oob.bond != Bond::Free && self.conn().is_none() {
@@ -482,7 +482,7 @@ impl Qp {
     }
 
     /// Returns whether a connection is the bound one.
-    pub(crate) fn is_bound(&self, conn: &dyn StreamConnection) -> bool {
+    pub(super) fn is_bound(&self, conn: &dyn StreamConnection) -> bool {
         let inner = self.inner.lock();
         let bound = inner.conn.as_ref();
         bound.is_some_and(|bound| is_same(&**bound, conn))

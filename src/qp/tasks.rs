@@ -205,7 +205,7 @@ impl Qp {
     /// it.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn quiesce(self: &Arc<Self>) -> bool {
+    pub(super) fn quiesce(self: &Arc<Self>) -> bool {
         let mut anew = false;
         self.transmit_until_idle(|| anew = self.reset_queues());
         // The work item notifies, so that no consumer is called back from within its own call.
@@ -217,7 +217,7 @@ impl Qp {
     /// `last` before releasing it.
     ///
     /// Context: process, sleeps; the queue pair has no connection.
-    pub(crate) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
+    pub(super) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
         loop {
             let ran = self.tx.run(|tx| {
                 let next = self.round(tx, &mut TcpSender::Process);
@@ -234,7 +234,7 @@ impl Qp {
         }
     }
 
-    pub(crate) fn enqueue_tx(self: &Arc<Self>) {
+    pub(super) fn enqueue_tx(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
         let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
     }

@@ -35,7 +35,7 @@ use crate::stream::owner::{
 };
 
 /// State of the transmit timer.
-pub(crate) enum TxTimer {
+pub(super) enum TxTimer {
     /// Can be armed; holds the handle of the last start.
     Ready(Option<ArcHrTimerHandle<Qp>>),
     /// The queue pair is being destroyed.
@@ -44,7 +44,7 @@ pub(crate) enum TxTimer {
 
 /// Interval between flushes of what a process posts after the end of the stream, in milliseconds:
 /// at first, and at most while nothing is posted.
-pub(crate) const FLUSH_PERIOD: u32 = 50;
+pub(super) const FLUSH_PERIOD: u32 = 50;
 const FLUSH_PERIOD_MAX: u32 = 1_000;
 
 impl_has_hr_timer! {
@@ -65,7 +65,7 @@ impl HrTimerCallback for Qp {
 
 impl Qp {
     /// Returns whether the timer is armed; the transmit task it starts sees what was posted before.
-    pub(crate) fn tx_timer_is_armed(&self) -> bool {
+    pub(super) fn tx_timer_is_armed(&self) -> bool {
         // ORDERING: the poster stores its request and then loads the flag; the timer clears the
         // flag, and then the transmit task looks for requests. Each side needs its store before its
         // load.
@@ -76,7 +76,7 @@ impl Qp {
     /// Stops the timer for good, which drops its reference to the queue pair.
     ///
     /// Context: process.
-    pub(crate) fn end_tx_timer(&self) {
+    pub(super) fn end_tx_timer(&self) {
         let _drop_outside_lock = core::mem::replace(&mut *self.tx_timer.lock(), TxTimer::Ended);
     }
 
@@ -85,7 +85,7 @@ impl Qp {
     /// posted.
     ///
     /// Context: process.
-    pub(crate) fn watch_receives(self: &Arc<Self>) {
+    pub(super) fn watch_receives(self: &Arc<Self>) {
         let silent = self.user && matches!(self.receives, Receives::Own(_));
         if silent && self.phase() == QpPhase::Error && !self.tx_timer_is_armed() {
             let pause = self.flush_pause.load(Relaxed);
@@ -98,7 +98,7 @@ impl Qp {
     /// Shortens the flush interval again: a process still uses its queue pair in the error state.
     ///
     /// Context: process.
-    pub(crate) fn watch_closely(self: &Arc<Self>) {
+    pub(super) fn watch_closely(self: &Arc<Self>) {
         if self.flush_pause.xchg(FLUSH_PERIOD, Relaxed) > FLUSH_PERIOD {
             // The timer may be armed for a much later time.
             self.stop_tx_timer();
@@ -108,7 +108,7 @@ impl Qp {
     /// Disarms the timer. The caller makes the transmit task look for what was posted meanwhile.
     ///
     /// Context: process.
-    pub(crate) fn stop_tx_timer(&self) {
+    pub(super) fn stop_tx_timer(&self) {
         if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
             *last = None;
             self.tx_timer_armed.xchg(false, Full);
@@ -119,7 +119,7 @@ impl Qp {
     /// the rest to the timer, so that it does not occupy the work item.
     ///
     /// Context: process; the running transmit task.
-    pub(crate) fn flush_some(self: &Arc<Self>) -> Next {
+    pub(super) fn flush_some(self: &Arc<Self>) -> Next {
         if self.has_posted() {
             self.flush_pause.store(FLUSH_PERIOD, Relaxed);
         }

@@ -324,7 +324,7 @@ impl Qp {
 
     /// Resets what the old stream has left, unless a new connection exists. Returns whether it did.
     /// Context: the running transmit task.
-    pub(crate) fn reset_queues(&self) -> bool {
+    pub(super) fn reset_queues(&self) -> bool {
         let mut inner = self.inner.lock();
         if inner.conn.is_some() {
             return false;

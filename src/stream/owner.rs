@@ -265,7 +265,7 @@ impl QpShared {
     }
 
     /// Returns how regions identify the stream.
-    pub(crate) fn stream_id(&self) -> StreamId {
+    pub(super) fn stream_id(&self) -> StreamId {
         StreamId {
             pd: self.pd(),
             qpn: self.number,
@@ -341,7 +341,7 @@ impl QpShared {
     }
 
     /// Binds a memory window.
-    pub(crate) fn bind_window(&self, bind: &Bind) -> Result<(), WcStatus> {
+    pub(super) fn bind_window(&self, bind: &Bind) -> Result<(), WcStatus> {
         let window = self.regions.region(bind.window).ok_or(WcStatus::MwBind)?;
         let region = self.regions.region(bind.region);
         window.bind(self.stream_id(), bind, region.as_ref())
@@ -365,7 +365,7 @@ impl QpShared {
 
     /// Returns whether an idle check is due, and clears the request.
     #[inline]
-    pub(crate) fn is_idle_check_due(&self) -> bool {
+    pub(super) fn is_idle_check_due(&self) -> bool {
         // Only the transmit task clears it.
         if !self.idle_check.load(Relaxed) {
             return false;

@@ -51,10 +51,10 @@ use crate::mem::{
     sge::RegionCache, //
 };
 
-pub(crate) mod answers;
-pub(crate) mod fpdu;
+mod answers;
+mod fpdu;
 pub(crate) mod paging;
-pub(crate) mod recv;
+mod recv;
 mod requests;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
@@ -90,26 +90,26 @@ pub(crate) struct Rx {
 
 /// The receive side of an attached stream.
 pub(crate) struct RxStream {
-    pub(crate) conn: Arc<dyn StreamConnection>,
-    pub(crate) receiver: Receiver,
-    pub(crate) crc: Crc,
+    conn: Arc<dyn StreamConnection>,
+    receiver: Receiver,
+    crc: Crc,
     /// The receive work request dequeued last.
-    pub(crate) incoming: Incoming,
+    incoming: Incoming,
     /// Length of the last RDMA Write, as long as at most Reads follow it.
-    pub(crate) written: Written,
-    pub(crate) cache: RegionCache,
+    written: Written,
+    cache: RegionCache,
     /// No FPDU has been accepted yet.
-    pub(crate) untouched: bool,
+    untouched: bool,
     /// Allowed kinds of the first FPDU, if the peer promised to send first (MPA-41).
-    pub(crate) expect_rtr: RtrKinds,
-    pub(crate) flow: Flow,
+    expect_rtr: RtrKinds,
+    flow: Flow,
     /// The FPDU whose memory is absent, if `flow` is [`Flow::Waiting`].
-    pub(crate) deferred: Option<Deferred>,
+    deferred: Option<Deferred>,
 }
 
 /// What the receiver does with arriving octets.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flow {
+enum Flow {
     /// Interprets them.
     Going,
     /// Leaves them in TCP until the memory for the first FPDU is fetched.
@@ -120,7 +120,7 @@ pub(crate) enum Flow {
 
 /// Why an FPDU is not accepted.
 #[derive(Clone, Copy)]
-pub(crate) enum Stop {
+enum Stop {
     /// Its memory is absent.
     Absent,
     /// It is at fault.
@@ -136,10 +136,10 @@ impl From<Fault> for Stop {
 
 /// Length of an RDMA Write, for the completion of Immediate Data that follows it.
 #[derive(Default)]
-pub(crate) struct Written {
-    pub(crate) octets: u32,
+struct Written {
+    octets: u32,
     /// More segments follow.
-    pub(crate) open: bool,
+    open: bool,
 }
 
 impl Written {
@@ -158,24 +158,24 @@ impl Written {
 
 /// One round of the receiver: its inputs, and its outcome.
 pub(crate) struct RxRound<'a, 'b, Q> {
-    pub(crate) qp: &'a Arc<Q>,
+    qp: &'a Arc<Q>,
     pub(crate) inbound: &'a mut Inbound<'b>,
-    pub(crate) off: BhOff<'a>,
-    pub(crate) outcome: RxOutcome,
+    off: BhOff<'a>,
+    outcome: RxOutcome,
 }
 
 /// What to do after a round, once the receive lock is released.
 #[derive(Default)]
-pub(crate) struct RxOutcome {
-    pub(crate) kick: bool,
+struct RxOutcome {
+    kick: bool,
     /// A completion was posted.
-    pub(crate) completed: bool,
-    pub(crate) first_fpdu: Option<Arc<dyn StreamConnection>>,
-    pub(crate) again: bool,
+    completed: bool,
+    first_fpdu: Option<Arc<dyn StreamConnection>>,
+    again: bool,
     /// Number of FPDUs accepted.
-    pub(crate) fpdus: u64,
+    fpdus: u64,
     /// Number of those that answer a local request.
-    pub(crate) answers: u64,
+    answers: u64,
 }
 
 impl RxOutcome {
@@ -188,7 +188,7 @@ impl RxOutcome {
 impl RxStream {
     /// Counts an FPDU that is processed completely.
     #[inline(always)]
-    pub(crate) fn accepted(&mut self, outcome: &mut RxOutcome) {
+    fn accepted(&mut self, outcome: &mut RxOutcome) {
         outcome.fpdus += 1;
         if self.untouched {
             self.untouched = false;
@@ -259,7 +259,7 @@ impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
 
     /// Updates the statistics with the accepted FPDUs and their length.
     #[inline(always)]
-    pub(crate) fn count(&self, octets: usize) {
+    fn count(&self, octets: usize) {
         if self.outcome.has_unprompted() {
             self.qp.rx_events.count();
         }
@@ -316,7 +316,7 @@ impl RxStream {
 
     /// Processes the FPDU at `pos`; returns its length, or [`None`] if it is incomplete or has to
     /// wait.
-    pub(crate) fn receive_one(
+    fn receive_one(
         &mut self,
         round: &mut RxRound<'_, '_, impl StreamOwner>,
         pos: usize,
@@ -337,7 +337,7 @@ impl RxStream {
 
     /// Terminates the stream for a fault in the FPDU with this header.
     #[cold]
-    pub(crate) fn stop(
+    fn stop(
         &mut self,
         round: &mut RxRound<'_, '_, impl StreamOwner>,
         fault: Fault,
@@ -354,7 +354,7 @@ impl RxStream {
 
     /// Accepts one complete FPDU.
     #[inline]
-    pub(crate) fn accept(
+    fn accept(
         &mut self,
         round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
@@ -462,7 +462,7 @@ impl<'b, Q: StreamOwner> RxRound<'_, 'b, Q> {
     /// Checks the target of a Write segment, and calls `place(memory, offset, inbound)` while the
     /// region is accessible.
     #[inline(always)]
-    pub(crate) fn inside_target(
+    fn inside_target(
         &mut self,
         region: &Region,
         segment: &TaggedSegment,

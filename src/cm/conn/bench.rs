@@ -47,7 +47,7 @@ impl Conn {
     }
 
     /// Makes a connection that its next step resets.
-    pub(crate) fn about_to_go(cm: &Arc<Cm>, socket: Socket) -> Result<u64> {
+    pub(in crate::cm) fn about_to_go(cm: &Arc<Cm>, socket: Socket) -> Result<u64> {
         let conn = Self::of_nobody(cm, socket)?;
         conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         want(&conn.wants.abort);
@@ -56,7 +56,7 @@ impl Conn {
 
     /// Calls `f` while no connection makes a step and the workqueue of connections runs no other
     /// item. Calls must not overlap.
-    pub(crate) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
+    pub(in crate::cm) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
         let _actor = self.actor.lock();
         self.kick();
         f()

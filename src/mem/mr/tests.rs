@@ -9,7 +9,7 @@ use super::*;
 
 impl Region {
     /// Makes a region of the domain `pd` that had this STag and has ended.
-    pub(crate) fn ended(pd: PdId, stag: Stag) -> Result<Arc<Self>> {
+    pub(in crate::mem) fn ended(pd: PdId, stag: Stag) -> Result<Arc<Self>> {
         let body = Body {
             stag,
             ..Body::new(0, u64::MAX, Access::ALL, Memory::nothing())

@@ -34,7 +34,7 @@ use crate::{
 
 impl RxStream {
     /// Places a segment of a Read Response.
-    pub(crate) fn place_response(
+    pub(super) fn place_response(
         &mut self,
         round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
@@ -58,7 +58,7 @@ impl RxStream {
     }
 
     /// Places the original value of an Atomic Response.
-    pub(crate) fn take_atomic_response(
+    pub(super) fn take_atomic_response(
         &mut self,
         round: &mut RxRound<'_, '_, impl StreamOwner>,
         response: Queued<AtomicResponse>,
@@ -74,26 +74,26 @@ impl RxStream {
 }
 
 /// A part of an FPDU's payload, and its destination.
-pub(crate) struct PayloadPiece {
+pub(super) struct PayloadPiece {
     /// Offset in the buffer.
-    pub(crate) offset: u32,
+    pub(super) offset: u32,
     /// Offset in TCP's receive queue.
-    pub(crate) pos: usize,
+    pub(super) pos: usize,
     /// Length in octets.
-    pub(crate) len: usize,
+    pub(super) len: usize,
 }
 
 impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     /// Copies octets from TCP into an element of a scatter/gather list.
     #[inline(always)]
-    pub(crate) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {
+    pub(super) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {
         let PayloadPiece { offset, pos, len } = *piece;
         sink.place(self.qp.pd(), offset, self.inbound, pos, len, self.off)
     }
 
     /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one
     /// completes the operation.
-    pub(crate) fn answered(&mut self, last: bool) {
+    pub(super) fn answered(&mut self, last: bool) {
         self.outcome.answers += 1;
         if last {
             self.end_read();

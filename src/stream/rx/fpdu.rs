@@ -17,22 +17,22 @@ use kernel_ext::{
 };
 
 /// Maximum length of the front of an FPDU that is parsed, in octets.
-pub(crate) const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
+pub(super) const FRONT_MAX: usize = mpa::LENGTH_LEN + RECEIVE_HEADER_MAX;
 
 /// A complete FPDU in the receive queue.
-pub(crate) struct Fpdu {
+pub(super) struct Fpdu {
     /// Offset in the receive queue.
     pos: usize,
-    pub(crate) ulpdu_len: u16,
+    pub(super) ulpdu_len: u16,
     /// Length of the whole FPDU, in octets.
-    pub(crate) len: usize,
+    pub(super) len: usize,
 }
 
 impl Fpdu {
     /// Finds the FPDU at `pos`; returns [`None`] if it is incomplete. Copies its first octets to
     /// `front`.
     #[inline]
-    pub(crate) fn at(
+    pub(super) fn at(
         inbound: &mut Inbound<'_>,
         pos: usize,
         front: &mut [u8; FRONT_MAX],
@@ -53,12 +53,12 @@ impl Fpdu {
 
     /// Returns the offset of its segment's payload in the receive queue.
     #[inline(always)]
-    pub(crate) fn payload_pos(&self, payload: PayloadSpan) -> usize {
+    pub(super) fn payload_pos(&self, payload: PayloadSpan) -> usize {
         self.pos + mpa::LENGTH_LEN + usize::from(payload.offset)
     }
 
     /// Returns whether the CRC at its end matches all octets before it (MPA-18).
-    pub(crate) fn crc_is_right(&self, inbound: &mut Inbound<'_>) -> bool {
+    pub(super) fn crc_is_right(&self, inbound: &mut Inbound<'_>) -> bool {
         let covered = self.len - mpa::CRC_LEN;
         let crc = crc32c::finish(inbound.crc32c(self.pos, covered, crc32c::INIT));
         let mut trailer = [0; mpa::CRC_LEN];

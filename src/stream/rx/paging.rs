@@ -60,7 +60,7 @@ use crate::{
 };
 
 /// The deferred FPDU, the first in TCP's queue, and what was done for it.
-pub(crate) struct Deferred {
+pub(super) struct Deferred {
     step: DeferredCopy,
     /// Number of octets of its payload that are placed.
     done: usize,
@@ -110,7 +110,7 @@ impl From<Fault> for Halt {
 impl RxStream {
     /// Defers a Write whose target is absent; other errors are faults.
     #[cold]
-    pub(crate) fn put_off_write(&mut self, error: Error, segment: &TaggedSegment) -> Stop {
+    pub(super) fn put_off_write(&mut self, error: Error, segment: &TaggedSegment) -> Stop {
         if error == EAGAIN {
             self.put_off(DeferredCopy::Write(*segment))
         } else {
@@ -120,13 +120,13 @@ impl RxStream {
 
     /// Defers a Send whose buffer is absent.
     #[cold]
-    pub(crate) fn put_off_send(&mut self, segment: &SendSegment, placement: SendPlacement) -> Stop {
+    pub(super) fn put_off_send(&mut self, segment: &SendSegment, placement: SendPlacement) -> Stop {
         self.put_off(DeferredCopy::Send(*segment, placement))
     }
 
     /// Defers a Read Response whose sink is absent; other errors are faults.
     #[cold]
-    pub(crate) fn put_off_response(
+    pub(super) fn put_off_response(
         &mut self,
         why: NotCopied,
         placement: ReadPlacement,
@@ -141,7 +141,7 @@ impl RxStream {
 
     /// Defers an Atomic Response whose sink is absent; other errors are faults.
     #[cold]
-    pub(crate) fn put_off_original(&mut self, why: NotCopied, original: u64, sink: Slice) -> Stop {
+    pub(super) fn put_off_original(&mut self, why: NotCopied, original: u64, sink: Slice) -> Stop {
         match why {
             NotCopied::Absent => self.put_off(DeferredCopy::Original(original, sink)),
             NotCopied::Refused(_) => Stop::Fault(Fault::LocalPlacement),
@@ -157,7 +157,7 @@ impl RxStream {
 impl RxStream {
     /// Suspends the receiver until the memory of the first FPDU in TCP's queue is fetched.
     #[cold]
-    pub(crate) fn wait_for_memory(&mut self, qp: &Arc<impl StreamOwner>) {
+    pub(super) fn wait_for_memory(&mut self, qp: &Arc<impl StreamOwner>) {
         self.flow = Flow::Waiting;
         qp.enqueue_paging_in();
     }

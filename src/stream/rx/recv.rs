@@ -56,9 +56,9 @@ use crate::{
 
 /// A receive work request, filled in place.
 #[derive(Default)]
-pub(crate) struct Incoming {
+pub(super) struct Incoming {
     wr: RecvWr,
-    pub(crate) buffer: Slices,
+    pub(super) buffer: Slices,
     buffer_len: u32,
     /// Progress of the current Send; [`None`] if no Send is in progress.
     progress: Option<SendProgress>,
@@ -66,7 +66,7 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     /// Returns the cookie of the receive work request that a Send has begun to fill.
-    pub(crate) fn begun(&self) -> Option<u64> {
+    pub(super) fn begun(&self) -> Option<u64> {
         self.progress.is_some().then_some(self.wr.id)
     }
 }
@@ -95,7 +95,7 @@ impl Received {
 
 impl RxStream {
     /// Places a segment of a Send.
-    pub(crate) fn place_send(
+    pub(super) fn place_send(
         &mut self,
         round: &mut RxRound<'_, '_, impl StreamOwner>,
         fpdu: &Fpdu,
@@ -140,7 +140,7 @@ impl RxStream {
 
     /// Completes a receive work request with Immediate Data, which uses none of its buffer
     /// (EXT-66).
-    pub(crate) fn take_immediate(
+    pub(super) fn take_immediate(
         &mut self,
         qp: &QpShared,
         queued: Queued<Immediate>,
@@ -170,7 +170,7 @@ impl RxStream {
 impl Incoming {
     /// Finishes a placed segment of a Send: the last one completes the receive work request.
     #[inline(always)]
-    pub(crate) fn deliver(
+    pub(super) fn deliver(
         &mut self,
         qp: &QpShared,
         placement: SendPlacement,
@@ -204,7 +204,7 @@ impl Incoming {
     }
 
     /// Completes the receive work request of a Send with an error; returns `fault`.
-    pub(crate) fn refuse(&mut self, qp: &QpShared, status: WcStatus, fault: Fault) -> Fault {
+    pub(super) fn refuse(&mut self, qp: &QpShared, status: WcStatus, fault: Fault) -> Fault {
         self.progress = None;
         complete_receive(qp, self.wr.id, Received::failed(status));
         fault
@@ -212,7 +212,7 @@ impl Incoming {
 
     /// Dequeues a receive work request for a Send and resolves its list. Returns whether the list
     /// is still unchecked: for a list of one element and a Send of one segment, placing checks it.
-    pub(crate) fn begin(
+    pub(super) fn begin(
         &mut self,
         qp: &QpShared,
         cache: &mut RegionCache,

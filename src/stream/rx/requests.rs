@@ -28,7 +28,7 @@ use crate::{
 
 impl RxStream {
     /// Checks and queues a Read Request; a Terminate would quote its headers.
-    pub(crate) fn take_read_request(
+    pub(super) fn take_read_request(
         &mut self,
         qp: &QpShared,
         queued: Queued<ReadRequest>,
@@ -58,7 +58,7 @@ impl RxStream {
     }
 
     /// Checks and queues an Atomic Request, likewise.
-    pub(crate) fn take_atomic_request(
+    pub(super) fn take_atomic_request(
         &mut self,
         qp: &QpShared,
         queued: Queued<AtomicRequest>,

@@ -82,13 +82,13 @@ pub(crate) enum Need {
 
 /// Names the payload of one FPDU.
 pub(crate) struct PayloadKey {
-    pub(crate) conn: Arc<dyn StreamConnection>,
+    pub(super) conn: Arc<dyn StreamConnection>,
     /// Position of the FPDU in the stream.
-    pub(crate) position: u64,
+    pub(super) position: u64,
     /// Offset of the payload in the message.
-    pub(crate) offset: u32,
+    pub(super) offset: u32,
     /// Length in octets.
-    pub(crate) len: usize,
+    pub(super) len: usize,
 }
 
 impl PayloadKey {
@@ -120,7 +120,7 @@ pub(crate) enum NotFound {
 }
 
 /// Result of a lookup of a payload.
-pub(crate) enum Lookup {
+pub(super) enum Lookup {
     /// It was fetched.
     FetchedPayload(KVVec<u8>),
     /// It cannot be fetched.
