@@ -243,7 +243,7 @@ impl Qp {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
             return Err(EINVAL);
         }
-        let device = self.device();
+        let device = &self.device;
         let port = device.settings.pairing_port().ok_or(EOPNOTSUPP)?;
         let gid = device.gid(attr.path.sgid_index.into())?;
         let here = gid::to_addr(gid, port, &device.netdev).ok_or(EINVAL)?;
@@ -421,7 +421,7 @@ impl Qp {
         };
         check(&oob.pair).map_err(|mismatch| {
             if mismatch == Mismatch::Limited {
-                self.device().stats.pairing_limited.inc();
+                self.device.stats.pairing_limited.inc();
             }
             ECONNREFUSED
         })?;
@@ -523,7 +523,7 @@ impl Qp {
         if actions == Actions::NONE {
             return;
         }
-        self.device().stats.pairing_timeouts.inc();
+        self.device.stats.pairing_timeouts.inc();
         self.act(actions);
         self.transmit();
     }

@@ -63,7 +63,7 @@ impl Qps {
     ///
     /// Context: any.
     pub(crate) fn link(&self, number: u32) -> Option<QpLink> {
-        self.table.with(number, |qp| qp.link().clone())
+        self.table.with(number, |qp| qp.link.clone())
     }
 
     /// Allocates a number and enters the queue pair that `make` returns for it.

@@ -235,33 +235,8 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
 
 // Context: any, unless a function says otherwise.
 impl QpShared {
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns whether its consumer is a process.
-    pub(crate) fn is_user(&self) -> bool {
-        self.user
-    }
-
-    pub(crate) fn link(&self) -> &QpLink {
-        &self.link
-    }
-
-    pub(crate) fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
-
-    pub(crate) fn regions(&self) -> &Regions {
-        &self.regions
-    }
-
     pub(crate) fn pd(&self) -> PdId {
         self.pd.id()
-    }
-
-    pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
-        &self.recv_cq
     }
 
     /// Returns how regions identify the stream.

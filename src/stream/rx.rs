@@ -263,7 +263,7 @@ impl<'a, 'b, Q: StreamOwner> RxRound<'a, 'b, Q> {
         if self.outcome.has_unprompted() {
             self.qp.rx_events.count();
         }
-        let stats = &self.qp.device().stats;
+        let stats = &self.qp.device.stats;
         stats.rx_fpdus.add(self.outcome.fpdus);
         stats.rx_bytes.add(octets as u64);
     }
@@ -296,7 +296,7 @@ impl RxStream {
         // Stops where no length field is available: the usual end.
         while self.flow == Flow::Going && available - pos >= mpa::LENGTH_LEN {
             if pos >= BUDGET || round.outcome.fpdus >= BUDGET_FPDUS {
-                round.qp.device().stats.rx_budget_ends.inc();
+                round.qp.device.stats.rx_budget_ends.inc();
                 round.outcome.again = true;
                 break;
             }
@@ -346,7 +346,7 @@ impl RxStream {
     ) {
         round.outcome.completed = true;
         self.flow = Flow::Stopped;
-        round.qp.device().stats.rx_faults.inc();
+        round.qp.device.stats.rx_faults.inc();
         // An FPDU with a bad CRC is not quoted: its octets may be anything (RDMAP-40).
         let quoted = Quoted::from_segment(header, fpdu.ulpdu_len);
         round.qp.fault(fault, quoted.as_ref());
@@ -361,7 +361,7 @@ impl RxStream {
         header: &[u8],
     ) -> Result<(), Stop> {
         if self.crc == Crc::On && !fpdu.crc_is_right(round.inbound) {
-            round.qp.device().stats.crc_errors.inc();
+            round.qp.device.stats.crc_errors.inc();
             return Err(Stop::Fault(Fault::Crc));
         }
         // Matched by reference, because copying the segment is expensive.
@@ -390,7 +390,7 @@ impl RxStream {
                 Rtr::Read => {}
             }
         }
-        let stats = &round.qp.device().stats;
+        let stats = &round.qp.device.stats;
         match segment {
             Segment::Empty => Ok(()),
             Segment::Write(segment) => self.place_write(round, fpdu, segment),
@@ -445,7 +445,7 @@ impl RxStream {
         }
         let region = self
             .cache
-            .get(round.qp.regions(), segment.stag)
+            .get(&round.qp.regions, segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(payload);
         let placed = round.inside_target(region, segment, |memory, at, inbound| {

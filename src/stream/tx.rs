@@ -305,7 +305,7 @@ impl TxStream {
                 match sender.send(self, more) {
                     Ok(octets) => self.sent(qp, octets),
                     Err(e) if e == EAGAIN => {
-                        qp.device().stats.tx_stalls.inc();
+                        qp.device.stats.tx_stalls.inc();
                         return qp.next_after_sending();
                     }
                     // This context cannot send now; the work item does.
@@ -358,7 +358,7 @@ impl TxStream {
 
     /// Accounts for `octets` that TCP has accepted, and completes the requests that end in them.
     fn sent(&mut self, qp: &QpShared, octets: usize) {
-        let stats = &qp.device().stats;
+        let stats = &qp.device.stats;
         self.accepted += octets as u64;
         stats.tx_bytes.add(octets as u64);
         stats.tx_batches.inc();
@@ -446,7 +446,7 @@ impl TxStream {
             self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
             self.context.mulpdu = self.mulpdu_now();
             if self.cut_last(qp).is_ok() {
-                qp.device().stats.terminates_sent.inc();
+                qp.device.stats.terminates_sent.inc();
             }
         }
         // Makes room in TCP, so that the Terminate goes out even if the peer does not read.

@@ -130,12 +130,12 @@ impl QpOps for Qp {
             reservation,
         };
         let qp = Self::assemble(&dev.qps, parts, sq)?;
-        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number(), udata)) {
-            dev.qps.remove(qp.number());
+        if let Some(Err(e)) = answer.map(|answer| answer.send(qp.number, udata)) {
+            dev.qps.remove(qp.number);
             return Err(e);
         }
         Ok(QpCreated {
-            number: qp.number(),
+            number: qp.number,
             caps,
             qp,
         })
@@ -151,7 +151,7 @@ impl QpOps for Qp {
         // Send or flush what the change allows. A kernel consumer must not be called back from
         // within its own call (Documentation/infiniband/core_locking.rst).
         if mask.contains(QpAttrMask::STATE) {
-            if qp.is_user() {
+            if qp.user {
                 qp.transmit();
             } else {
                 qp.kick();
@@ -222,7 +222,7 @@ impl QpOps for Qp {
 #[inline(never)]
 fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
     let result = wrs.try_for_each(|wr| {
-        if qp.is_user() || qp.phase() == QpPhase::Idle {
+        if qp.user || qp.phase() == QpPhase::Idle {
             return Err(EINVAL);
         }
         let wr = abi::kernel::send(&wr)?;

@@ -180,7 +180,7 @@ impl RxStream {
                 round.inbound.consume(fpdu.len);
             }
             Err(Halt::Wants(wanted)) => {
-                round.qp.device().stats.rx_page_waits.inc();
+                round.qp.device.stats.rx_page_waits.inc();
                 self.flow = Flow::Waiting;
                 self.deferred = Some(deferred);
                 return Some(wanted);
@@ -257,7 +257,7 @@ impl RxStream {
     ) -> Result<(), Halt> {
         let region = self
             .cache
-            .get(round.qp.regions(), segment.stag)
+            .get(&round.qp.regions, segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(segment.payload);
         let mut wanted = Wanted {

@@ -150,7 +150,7 @@ impl RxStream {
         take_wr(qp, wr)?;
         let immediate_value = immediate_value(immediate.data);
         if immediate_value.truncated {
-            qp.device().stats.rx_immediate_truncated.inc();
+            qp.device.stats.rx_immediate_truncated.inc();
         }
         complete_receive(
             qp,
@@ -222,7 +222,7 @@ impl Incoming {
         let list = &self.wr.buffer;
         let whole = segment.last.is_last() && segment.payload.len != 0;
         let unchecked = whole && list.sges().len() == 1;
-        let (buffer, regions) = (&mut self.buffer, qp.regions());
+        let (buffer, regions) = (&mut self.buffer, &qp.regions);
         let found = if unchecked {
             buffer.find(list, regions, cache)
         } else {
@@ -268,7 +268,7 @@ fn receive_room(qp: &QpShared) -> QueueRoom {
 
 fn complete_receive(qp: &QpShared, id: u64, received: Received) {
     let origin = qp.origin();
-    qp.recv_cq().post(&Completion {
+    qp.recv_cq.post(&Completion {
         id,
         status: received.status,
         opcode: received.opcode,

@@ -39,7 +39,7 @@ impl RxStream {
         if request.len != 0 {
             // Checks the whole range now, before the first octet of the Response is sent
             // (RDMAP-156); each FPDU of the Response is checked again.
-            let region = self.cache.get(qp.regions(), request.source_stag);
+            let region = self.cache.get(&qp.regions, request.source_stag);
             let view = region.map(|region| region.view(qp.stream_id()));
             check_source(
                 view.as_ref(),
@@ -67,7 +67,7 @@ impl RxStream {
         let request = queued.admit(qp.inbound_reads.room())?;
         let target = self
             .cache
-            .get(qp.regions(), request.stag)
+            .get(&qp.regions, request.stag)
             .ok_or(Fault::SourceInvalidStag)?;
         {
             let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;

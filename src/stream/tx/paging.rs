@@ -192,7 +192,7 @@ pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
             }
         }
     };
-    qp.device().stats.tx_page_waits.inc();
+    qp.device.stats.tx_page_waits.inc();
     let mut fault = None;
     let result = match need {
         Need::Payload(place, origin) => {

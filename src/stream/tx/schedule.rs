@@ -290,10 +290,10 @@ impl TxStream {
             // The list of a message of one FPDU is checked when it is packed, before any octet is
             // sent.
             if len as usize + UntaggedHeader::LEN <= usize::from(context.mulpdu) {
-                slices.find(&wr.payload, qp.regions(), cache)?;
+                slices.find(&wr.payload, &qp.regions, cache)?;
             } else {
                 let usage = LocalUse::Source;
-                slices.resolve(&wr.payload, qp.regions(), qp.pd(), usage, cache)?;
+                slices.resolve(&wr.payload, &qp.regions, qp.pd(), usage, cache)?;
             }
             Source::Slices
         };
@@ -486,7 +486,7 @@ impl TxContext {
             return Err(WcStatus::LocalLength);
         }
         let (slices, cache) = (&mut self.slices, &mut self.cache);
-        slices.resolve(payload, qp.regions(), qp.pd(), LocalUse::Sink, cache)?;
+        slices.resolve(payload, &qp.regions, qp.pd(), LocalUse::Sink, cache)?;
         Ok(slices.take_first())
     }
 
