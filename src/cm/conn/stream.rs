@@ -130,7 +130,7 @@ impl HalfClosed {
         ack_deadline.renewals = limit::OWED_RENEWALS;
         Self {
             ack_deadline,
-            pause: limit::OWED_LOOK,
+            pause: limit::OWED_RECHECK,
             lingers,
         }
     }
@@ -238,7 +238,7 @@ mod limit {
     /// How often `OWED` restarts: 200 seconds in all, because the peer decides how fast it reads.
     pub(in crate::cm) const OWED_RENEWALS: u32 = 39;
     /// The first and the longest delay between checks of what is owed; the delay doubles each time.
-    pub(in crate::cm) const OWED_LOOK: u32 = 4;
+    pub(in crate::cm) const OWED_RECHECK: u32 = 4;
     pub(in crate::cm) const OWED_RECHECK_MAX: u32 = 1_024;
     /// For any octets to be acknowledged, the FIN last; before the FIN also for answers.
     pub(in crate::cm) const DELIVERY: u32 = 20_000;
