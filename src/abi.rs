@@ -5,8 +5,8 @@
 //! The forms of all who post are below this module: a kernel consumer ([`kernel`]), or a process
 //! through one of two libraries ([`user`]). Which library serves a device is its [`Abi`], chosen by
 //! the link type. What else depends on who posts stands elsewhere: arming (`cq`), resizing (`cq`,
-//! `srq`, `rq`), what a device offers (`device`), Immediate Data and receives posted without a call
-//! (`qp`).
+//! `srq`, `rq`), what a device offers (`verbs::device`), Immediate Data (`stream`), and receives
+//! posted without a call (`qp`).
 
 use crate::{
     device::Abi,

@@ -2,10 +2,10 @@
 
 //! Out-of-band connect: the queue pairs of a device that await a connection without `rdma_cm`.
 //!
-//! Queue pairs register and unregister through [`OobConnector`]. While one waits at
-//! an address, a listener is open there ([`crate::cm::listen`]). It admits only connections from
-//! the address of a peer that a queue pair waits for, and closes others before it reads an octet.
-//! The queue pair itself checks the Request (`qp`). Wrong PSNs are counted here by source address,
+//! Queue pairs register and unregister through [`OobConnector`]. While one waits at an address, a
+//! listener is open there ([`crate::cm::listen`]). It admits only connections from the address of a
+//! peer that a queue pair waits for, and closes others before it reads an octet. The queue pair
+//! itself checks the Request ([`crate::qp::oob`]). Wrong PSNs are counted here by source address,
 //! as long as a queue pair waits for that address.
 //!
 //! The port is held ([`ports`]) from the time the device is made or the port is set, so that no
