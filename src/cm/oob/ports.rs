@@ -127,7 +127,8 @@ impl Drop for PortHold {
 /// Earlier connections on the port may linger, so the socket is bound with `SO_REUSEADDR`, which is
 /// then cleared. But TCP also caches that all sockets of the port share it (`fastreuse`), and then
 /// skips checking each of them. It clears the cache when a socket listens, so this one does, for a
-/// moment.
+/// moment. (Linux 7.3 never sets this cache: `inet_csk_update_fastreuse()` takes the port's first
+/// socket for a further one. The hold must not depend on that.)
 fn bound(net: &NetRef, family: Family, port: u16) -> Result<Socket> {
     let socket = Socket::new_tcp(net, family)?.into_listener();
     if family == Family::V6 {
