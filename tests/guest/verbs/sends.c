@@ -256,7 +256,7 @@ PAIR_CASE(more_than_the_queue_is_refused, .sq_depth = 16)
  */
 static void all_that_was_accepted(struct pair *p, enum ibv_wr_opcode first)
 {
-	static const size_t len = 64 << 20;
+	static const size_t len = 16 << 20;
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
 	struct ibv_wc wc;
