@@ -6,7 +6,7 @@
 #
 #     row MTU TEST SIZE DEVICE MODULE ROUND FIGURE     (MiB/s for _bw, us for _lat)
 #
-# Arguments NAME=VALUE: MTUS; CASES (TEST:SIZE, rbench's names); DEVICES (siw; riw0 and riw1: riwarp
+# Arguments NAME=VALUE: MTUS; TESTS (TEST:SIZE, rbench's names); DEVICES (siw; riw0 and riw1: riwarp
 # without and with CRC; rsiw: riwarp_siw without CRC; tcp: a socket instead); ROUNDS; DURATION
 # (seconds of a run); MODULES: files of riwarp.ko below /mnt/share that take turns in each round,
 # alternately forward and backward (default: the checkout's module).
@@ -15,7 +15,7 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 MTUS=${MTUS:-65536 1500}
-CASES=${CASES:-write_bw:1048576 send_bw:1048576 read_bw:1048576 write_lat:64 send_lat:64 read_lat:64}
+TESTS=${TESTS:-write_bw:1048576 send_bw:1048576 read_bw:1048576 write_lat:64 send_lat:64 read_lat:64}
 DEVICES=${DEVICES:-siw riw0 riw1 rsiw tcp}
 ROUNDS=${ROUNDS:-3}
 DURATION=${DURATION:-1}
@@ -83,7 +83,7 @@ STARTED=$server
 wait_listen 18550
 for mtu in $MTUS; do
 	ip link set lo mtu "$mtu"
-	for case in $CASES; do
+	for case in $TESTS; do
 		for ((round = 0; round < ROUNDS; round++)); do
 			for kind in siw tcp; do
 				[[ " $DEVICES " != *" $kind "* ]] || measure "$kind" -
