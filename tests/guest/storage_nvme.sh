@@ -13,19 +13,31 @@ LONGEST=1024
 
 # target_up [PARAMETER of nvmet-FABRIC...]: serves a disk in memory to any host.
 target_up() {
-	local subsystem=$TARGET/subsystems/$NQN port=$TARGET/ports/1
 	modprobe "nvmet-$FABRIC" "$@"
 	disk_in_memory
 	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
-	mkdir "$subsystem" "$subsystem/namespaces/1" "$port"
+	subsystem_up /dev/ram0
+	port_up 1
+}
+
+# subsystem_up DISK: makes the subsystem NQN, whose one namespace is DISK.
+subsystem_up() {
+	local subsystem=$TARGET/subsystems/$NQN
+	mkdir "$subsystem" "$subsystem/namespaces/1"
 	echo 1 >"$subsystem/attr_allow_any_host"
-	echo /dev/ram0 >"$subsystem/namespaces/1/device_path"
+	echo "$1" >"$subsystem/namespaces/1/device_path"
 	echo 1 >"$subsystem/namespaces/1/enable"
+}
+
+# port_up NUMBER: serves the subsystem by FABRIC at IP4_B and SERVICE.
+port_up() {
+	local port=$TARGET/ports/$1
+	mkdir "$port"
 	echo "$FABRIC" >"$port/addr_trtype"
 	echo ipv4 >"$port/addr_adrfam"
 	echo "$IP4_B" >"$port/addr_traddr"
 	echo "$SERVICE" >"$port/addr_trsvcid"
-	ln -s "$subsystem" "$port/subsystems/$NQN"
+	ln -s "$TARGET/subsystems/$NQN" "$port/subsystems/$NQN"
 }
 
 # Taking down the target's port makes lockdep report the order of two of the target's locks
