@@ -21,7 +21,8 @@
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then
 #                       mutants of the driver, each of which has to fail a suite (tests/mutation)
 #   make coverage       lists the lines of the protocol core that its tests run
-#   make bench          measures riwarp and siw; BENCH="NAME=VALUE..." selects measurements
+#   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode Linux, in
+#                       up to an hour; BENCH="NAME=VALUE..." selects measurements (tests/bench)
 #   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
 #                       need no kernel
 #   make kdir           makes the kernel tree to build against
@@ -50,7 +51,7 @@ modules:
 debug:
 	@qemu/setup host root kdir debug
 
-demo demo-nvme demo-iser test bench: modules
+demo demo-nvme demo-iser test: modules
 test kunit soak: debug
 demo:
 	@tests/demo

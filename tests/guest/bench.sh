@@ -1,54 +1,146 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Measures riwarp and siw side by side for tests/bench, in one guest. Both ends of a connection are
-# on one device, so the path is the loopback interface and nothing else differs. The devices take
-# turns, so that a slow spell of the machine affects all of them. Prints
+# Measures for tests/bench and tests/native-compare, in one guest of qemu/run or uml/run. Both ends
+# of a connection are on one device, so the path is the loopback interface, and only the driver
+# differs. In each round the devices take turns, so that a slow spell of the machine affects all of
+# them. Prints
 #
-#     row MTU PROGRAM SIZE DEVICE FIGURE     (MiB/s for _bw, us for _lat)
+#     row MTU TEST SIZE DEPTH DEVICE ROUND UNIT FIGURE
 #
-# Arguments NAME=VALUE: MTUS; PROGRAMS; SIZES; DEVICES (siw; riwarp: riwarp_siw with CRC off;
-# riwarp-crc: the same with CRC on; riwarp-rxe: through librxe, CRC off); ROUNDS; BW64: requests in
-# a run of 64 octets.
+# with `-` as the depth where a program has its own, and as the figure where a device does not have
+# the operation, or siw or rxe has failed; a line that begins with # then says why.
+# A latency test of rbench prints three rows: the mean, p50 and p99.
+#
+# Arguments NAME=VALUE: MTUS; TESTS (TEST:SIZE[:DEPTH], with the names of rbench, tests/native, of
+# perftest's programs, or nvme_ and fio's word for the way: a disk over NVMe-oF); DEVICES (siw; rxe;
+# riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
+# NVMe/TCP, instead); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
+# riwarp.ko below /mnt/share that take turns in each round, and whose name follows that of the
+# device, after a colon (default: the checkout's module).
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=storage_nvme.sh
+. "$(dirname "$0")/storage_nvme.sh"
 
-MTUS=${MTUS:-65536 9000 1500}
-PROGRAMS=${PROGRAMS:-ib_write_bw ib_send_bw ib_read_bw ib_write_lat ib_send_lat ib_read_lat}
-SIZES=${SIZES:-64 4096 65536 1048576}
-DEVICES=${DEVICES:-siw riwarp riwarp-crc}
+MTUS=${MTUS:-65536 1500}
+TESTS=${TESTS:-write_bw:1048576 send_bw:1048576 read_bw:1048576 write_lat:64 send_lat:64 read_lat:64}
+DEVICES=${DEVICES:-siw riw0 riw1 rsiw tcp}
 ROUNDS=${ROUNDS:-3}
+DURATION=${DURATION:-1}
+read -ra modules <<<"${MODULES:--}"
 
-# device NUMBER TYPE: adds a dummy netdev with an address of this host, and an RDMA device on it.
-device() {
-	ip link add "b$1" type dummy
-	NETDEVS_MADE+=("b$1")
-	ip link set "b$1" up
-	address_add - "b$1" "10.72.$1.1/24"
-	link_add - "$2$1" "$2" "b$1"
-}
+# Our devices, as NAME TYPE CRC.
+OURS='riw0 riwarp 0
+riw1 riwarp 1
+rsiw riwarp_siw 0
+rsiw1 riwarp_siw 1'
 
-# one DEVICE PROGRAM SIZE: runs one measurement and prints its row.
-one() {
-	local dev=riwarp_siw1 ip=10.72.1.1 crc=0 n
+address_of() {
 	case $1 in
-	siw) dev=siw2 ip=10.72.2.1 ;;
-	riwarp-rxe) dev=riwarp3 ip=10.72.3.1 ;;
-	riwarp-crc) crc=1 ;;
+	siw | tcp) echo 10.74.1.1 ;;
+	rxe) echo 10.74.2.1 ;;
+	riw0) echo 10.74.3.1 ;;
+	riw1) echo 10.74.4.1 ;;
+	rsiw) echo 10.74.5.1 ;;
+	rsiw1) echo 10.74.6.1 ;;
+	*) die "no device $1" ;;
 	esac
-	[ "$1" = siw ] || setting - "$dev" crc "$crc"
-	n=$(iterations "$2" "$3")
-	PORT=$((PORT + 1))
-	DEV_A=$dev DEV_B=$dev IP4_B=$ip
-	perftest_pair "$2" -s "$3" -n "$n" --bind_source_ip "$ip" >"$TMP/why" ||
-		{ sed 's/^/# /' "$TMP/why"; not_ok "$2 $3 $1" "$(last_line "$TMP/why")"; return; }
-	printf 'row\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$2" "$3" "$1" "$(perftest_figure "$2")"
 }
 
-# iterations PROGRAM SIZE: enough for at least half a second at siw's rate on an emulated processor.
+# device NAME TYPE [CRC]: makes a device on its own interface, if DEVICES has it.
+device() {
+	[[ " $DEVICES " = *" $1 "* ]] || return 0
+	if [ ! -e "/sys/class/net/n$1" ]; then
+		ip link add "n$1" type dummy
+		NETDEVS_MADE+=("n$1")
+		ip link set "n$1" up
+		address_add - "n$1" "$(address_of "$1")/24"
+	fi
+	link_add - "$1" "$2" "n$1"
+	[ -z "${3:-}" ] || setting - "$1" crc "$3"
+}
+
+# exchange FILE: loads this module in place of the current one and makes riwarp's devices anew.
+exchange() {
+	local name type crc
+	[ "$1" != "$loaded" ] || return 0
+	while read -r name type crc; do
+		! link_exists - "$name" || link_del - "$name"
+	done <<<"$OURS"
+	[ ! -d /sys/module/riwarp ] || rmmod riwarp
+	if [ "$1" = - ]; then modprobe riwarp; else insmod "/mnt/share/$1"; fi
+	loaded=$1
+	while read -r name type crc; do device "$name" "$type" "$crc"; done <<<"$OURS"
+}
+
+# mtu MTU: sets that of the path, and of the interfaces, from which rxe takes its own.
+mtu() {
+	local dev
+	for dev in lo "${NETDEVS_MADE[@]}"; do ip link set "$dev" mtu "$1"; done
+}
+
+# measure DEVICE MODULE: runs one measurement and prints its rows.
+measure() {
+	local device=$1 name=$1 test size depth unit figure
+	[ "$2" = - ] || name=$1:$2
+	IFS=: read -r test size depth <<<"$case"
+	if case $test in
+	ib_*) depth=-; with_perftest ;;
+	nvme_*) with_fio ;;
+	*) depth=${depth:-$(default_depth)}; with_rbench ;;
+	esac; then
+		while read -r unit figure; do
+			row "$unit" "$figure"
+		done <"$TMP/figures"
+	elif [[ $device =~ ^(siw|rxe)$ ]] || grep -q '"unsupported"' "$TMP/said"; then
+		row "$(default_unit)" -
+		echo "# $mtu/$case/$name: $(last_line "$TMP/said")"
+	else
+		not_ok "$mtu/$case/$name" "$(last_line "$TMP/said")"
+	fi
+}
+
+row() { printf 'row\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$mtu" "$test" "$size" "$depth" "$name" "$round" "$1" "$2"; }
+default_unit() {
+	case $test in
+	nvme_*) echo IOPS ;;
+	*_lat) echo us ;;
+	*) echo MiB/s ;;
+	esac
+}
+default_depth() { if [[ $test = *_lat ]]; then echo 1; else echo 64; fi; }
+
+# Begins with few requests, and repeats with more until a run takes DURATION; the runs before are
+# the warm-up. -H is for p50 and p99.
+with_rbench() {
+	local begin=$((16777216 / size)) program=$test names=MiB_per_s options=()
+	((begin <= 1000)) || begin=1000
+	case $device/$test in
+	tcp/*_bw) program=tcp_bw ;;
+	tcp/*_lat) program=tcp_lat ;;
+	esac
+	[[ $test != *_lat ]] || names='usec_per_op|p50|p99' options=(-H)
+	"$VERBS_DIR/rbench" -c "$(address_of "$device")" -t "$program" -m "$size" -q "$depth" -d "$DURATION" \
+		-n "$begin" -W 0 -T 60 -j "${options[@]}" >"$TMP/said" 2>&1 || return 1
+	grep -q '"verified":true' "$TMP/said" || return 1
+	sed -E 's/[{}"]//g; s/,/\n/g' "$TMP/said" |
+		sed -nE "s/^($names):/\1 /; T; s/^usec_per_op/us/; s,^MiB_per_s,MiB/s,; p" >"$TMP/figures"
+}
+
+with_perftest() {
+	local options=(-s "$size" -n "$(iterations)")
+	PORT=$((PORT + 1))
+	NS_A=- NS_B=- DEV_A=$device DEV_B=$device IP4_B=$(address_of "$device")
+	perftest_pair "$test" "${options[@]}" --bind_source_ip "$IP4_B" >"$TMP/said" || return 1
+	echo "$(default_unit) $(perftest_figure "$test")" >"$TMP/figures"
+}
+
+# iterations: prints how many requests take half a second or more at siw's rate on an emulated
+# processor.
 iterations() {
-	case $1/$2 in
-	*_bw/64) echo "${BW64:-5000}" ;;
+	case $test/$size in
+	*_bw/64) echo 5000 ;;
 	*_bw/4096) echo 4000 ;;
 	*_bw/65536) if [ "$mtu" = 1500 ]; then echo 800; else echo 3000; fi ;;
 	*_bw/*) if [ "$mtu" = 1500 ]; then echo 60; else echo 250; fi ;;
@@ -58,19 +150,59 @@ iterations() {
 	esac
 }
 
-load_modules riwarp siw
-NS_A=- NS_B=-
-device 1 riwarp_siw
-device 2 siw
-device 3 riwarp
+# The disk discards what is written. Each run has a connection of its own, with one I/O queue.
+with_fio() {
+	local way=${test#nvme_} field=8
+	[[ $way != *write ]] || field=49
+	IP4_B=$(address_of "$device")
+	FABRIC=rdma SERVICE=4420
+	[ "$device" != tcp ] || FABRIC=tcp SERVICE=4421
+	{
+		served && (connect -i 1) && timeout 60 fio --name=bench --filename="$DISK" --direct=1 --ioengine=libaio \
+			--rw="$way" --bs="$size" --iodepth="$depth" --size=200M --time_based --runtime="${DURATION}s" \
+			--gtod_reduce=1 --minimal --terse-version=3 --output="$TMP/fio"
+	} >"$TMP/said" 2>&1 </dev/null || { disconnect >/dev/null 2>&1 || true; return 1; }
+	disconnect >"$TMP/said" 2>&1 && eventually 10 test ! -b "$DISK" || return 1
+	cut -d';' -f"$field" "$TMP/fio" | sed 's/^/IOPS /' >"$TMP/figures"
+}
+
+# served: sets up the target at the device's address, once.
+served() {
+	modprobe -a "nvmet-$FABRIC" "nvme-$FABRIC" || return 1
+	if [ ! -d "$TARGET/subsystems/$NQN" ]; then
+		modprobe null_blk && subsystem_up /dev/nullb0 || return 1
+	fi
+	[[ " $ports " = *" $device "* ]] || { ports+=" $device" && port_up "$(wc -w <<<"$ports")"; }
+}
+ports=''
+
+load_modules siw
+[[ " $DEVICES " != *' rxe '* ]] || load_modules rdma_rxe
+loaded=''
+device siw siw
+device rxe rxe
+[[ " $DEVICES " != *' tcp '* ]] || [ -e /sys/class/net/nsiw ] || address_add - lo "$(address_of tcp)/32"
+exchange "${modules[0]}"
+"$VERBS_DIR/rbench" -s >"$TMP/server" 2>&1 &
+server=$!
+STARTED=$server
+wait_listen 18550
 for mtu in $MTUS; do
-	ip link set lo mtu "$mtu"
-	for program in $PROGRAMS; do
-		for size in $SIZES; do
-			for ((round = 0; round < ROUNDS; round++)); do
-				for device in $DEVICES; do one "$device" "$program" "$size"; done
+	mtu "$mtu"
+	for case in $TESTS; do
+		for ((round = 0; round < ROUNDS; round++)); do
+			for kind in siw rxe tcp; do
+				[[ " $DEVICES " != *" $kind "* ]] || measure "$kind" -
+			done
+			for ((i = 0; i < ${#modules[@]}; i++)); do
+				module=${modules[round % 2 ? ${#modules[@]} - 1 - i : i]}
+				exchange "$module"
+				for kind in $DEVICES; do
+					[[ $kind =~ ^(siw|rxe|tcp)$ ]] || measure "$kind" "$module"
+				done
 			done
 		done
 	done
 done
+kill "$server"
 finish
