@@ -16,7 +16,8 @@
 # riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
 # NVMe/TCP, instead); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
 # riwarp.ko below /mnt/share that take turns in each round, and whose name follows that of the
-# device, after a colon (default: the checkout's module).
+# device, after a colon (default: the checkout's module); PROFILE=1 writes the addresses of all
+# functions to /mnt/out before it measures, for tests/profile.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -187,6 +188,10 @@ exchange "${modules[0]}"
 server=$!
 STARTED=$server
 wait_listen 18550
+if [ "${PROFILE:-0}" = 1 ]; then
+	cat /proc/kallsyms >/mnt/out/kallsyms
+	touch /mnt/out/kallsyms.done
+fi
 for mtu in $MTUS; do
 	mtu "$mtu"
 	for case in $TESTS; do
