@@ -88,6 +88,11 @@ impl RegionCache {
         }
         self.0.as_ref()
     }
+
+    /// Returns the region that was looked up last.
+    pub(crate) fn last(&self) -> Option<&Arc<Region>> {
+        self.0.as_ref()
+    }
 }
 
 /// A piece of one region that a local work request uses.
@@ -116,6 +121,21 @@ impl Slice {
         })
     }
 
+    /// As [`Slice::copy_to_batch`], under an access of the caller.
+    #[inline]
+    pub(crate) fn copy_inside(
+        &self,
+        inside: &RegionGuard<'_>,
+        pd: PdId,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), NotCopied> {
+        self.under(inside, pd, LocalUse::Source, offset, len, |memory, at| {
+            memory.copy_to_batch(at, len, batch)
+        })
+    }
+
     /// Places the `len` octets at `pos` of the received data, from `offset` on.
     ///
     /// # Errors
@@ -132,6 +152,22 @@ impl Slice {
     ) -> Result<(), NotCopied> {
         let inside = self.region.try_access_bh_off(off);
         self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
+            memory.copy_from_inbound(at, inbound, pos, len)
+        })
+    }
+
+    /// As [`Slice::place`], under an access of the caller.
+    #[inline]
+    pub(crate) fn place_inside(
+        &self,
+        inside: &RegionGuard<'_>,
+        pd: PdId,
+        offset: u32,
+        inbound: &mut Inbound<'_>,
+        pos: usize,
+        len: usize,
+    ) -> Result<(), NotCopied> {
+        self.under(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
         })
     }
@@ -189,13 +225,26 @@ impl Slice {
         len: usize,
         copy: impl FnOnce(&Memory, u64) -> Result,
     ) -> Result<(), NotCopied> {
+        let inside = inside.ok_or(WcStatus::LocalProtection)?;
+        self.under(&inside, pd, usage, offset, len, copy)
+    }
+
+    #[inline]
+    fn under(
+        &self,
+        inside: &RegionGuard<'_>,
+        pd: PdId,
+        usage: LocalUse,
+        offset: u32,
+        len: usize,
+        copy: impl FnOnce(&Memory, u64) -> Result,
+    ) -> Result<(), NotCopied> {
         let refused = WcStatus::LocalProtection;
         let addr = self.addr.checked_add(u64::from(offset)).ok_or(refused)?;
         let len = u32::try_from(len).map_err(|_| refused)?;
-        let inside = inside.ok_or(refused)?;
         let at = self
             .region
-            .check_local_inside(&inside, self.key, pd, addr, len, usage)?;
+            .check_local_inside(inside, self.key, pd, addr, len, usage)?;
         copy(inside.memory(), at).map_err(NotCopied::from)
     }
 }
@@ -298,6 +347,12 @@ impl Slices {
     pub(crate) fn take_first(&mut self) -> Option<Slice> {
         let [first, ..] = &mut self.list;
         first.take()
+    }
+
+    /// Returns the element of a list of one.
+    pub(crate) fn only(&self) -> Option<&Slice> {
+        let [first, ..] = &self.list;
+        first.as_ref().filter(|_| self.used == 1)
     }
 
     fn iter(&self) -> impl Iterator<Item = &Slice> {

@@ -20,7 +20,8 @@ use iwarp::{
     readq::{
         Depth,
         Outstanding,
-        ReadPlacement, //
+        ReadPlacement,
+        ReadState, //
     },
     receiver::{
         QueueRoom,
@@ -455,6 +456,28 @@ impl SendQueue {
         let read = inner.oldest_read().ok_or(Fault::ResponseUnsolicited)?;
         let placement = Outstanding::expect_read(Some(&mut read.state))?.accept(segment)?;
         Ok((placement, read.sink.clone()))
+    }
+
+    /// Returns the progress of the Read that is the oldest outstanding request, and its sink.
+    pub(crate) fn oldest_read_state(&self) -> Option<(ReadState, Option<Slice>)> {
+        let mut inner = self.inner.lock();
+        let read = inner.oldest_read()?;
+        match &read.state {
+            Outstanding::Read(state) => Some((*state, read.sink.clone())),
+            Outstanding::Atomic { .. } => None,
+        }
+    }
+
+    /// Replaces the progress of the Read that is the oldest outstanding request, unless that was
+    /// flushed meanwhile.
+    pub(crate) fn set_read_state(&self, state: ReadState) {
+        if let Some(OutstandingRead {
+            state: Outstanding::Read(old),
+            ..
+        }) = self.inner.lock().oldest_read()
+        {
+            *old = state;
+        }
     }
 
     /// Checks an Atomic Response against the oldest outstanding request. Returns the target's

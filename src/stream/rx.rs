@@ -56,6 +56,7 @@ mod fpdu;
 pub(crate) mod paging;
 mod recv;
 mod requests;
+mod rest;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
 
@@ -149,6 +150,10 @@ impl Written {
         }
         self.octets = self.octets.saturating_add(segment.payload.len.into());
         self.open = !segment.last.is_last();
+    }
+
+    fn is_open(&self) -> bool {
+        self.open
     }
 
     fn take(&mut self) -> u32 {
@@ -303,6 +308,9 @@ impl RxStream {
             match self.receive_one(round, pos) {
                 Some(len) => pos += len,
                 None => break,
+            }
+            if self.receiver.is_mid_message() && self.flow == Flow::Going {
+                pos += self.receive_rest(round, pos);
             }
         }
         round.count(pos);

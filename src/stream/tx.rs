@@ -394,6 +394,9 @@ impl TxStream {
             if let Err(failed) = self.cut(qp, grow) {
                 return Err(self.cannot_cut(qp, failed));
             }
+            if self.current.is_some() {
+                self.cut_more(qp, grow);
+            }
         }
         // If the work ends with this batch, TCP must not wait for more.
         if self.current.is_none() {

@@ -12,6 +12,7 @@ use iwarp::{
         Event, //
     },
     receiver::{
+        PayloadSpan,
         Queued,
         TaggedSegment, //
     }, //
@@ -25,9 +26,12 @@ use super::{
     Stop, //
 };
 use crate::{
-    mem::sge::{
-        NotCopied,
-        Slice, //
+    mem::{
+        mr::RegionGuard,
+        sge::{
+            NotCopied,
+            Slice, //
+        }, //
     },
     stream::owner::StreamOwner, //
 };
@@ -44,11 +48,7 @@ impl RxStream {
         let payload = segment.payload;
         if payload.len != 0 {
             let sink = sink.ok_or(Fault::LocalPlacement)?;
-            let piece = PayloadPiece {
-                offset: placement.offset,
-                pos: fpdu.payload_pos(payload),
-                len: usize::from(payload.len),
-            };
+            let piece = PayloadPiece::of(fpdu, payload, placement.offset);
             if let Err(why) = round.place(&sink, &piece) {
                 return Err(self.put_off_response(why, placement, sink, payload));
             }
@@ -83,12 +83,36 @@ pub(super) struct PayloadPiece {
     pub(super) len: usize,
 }
 
+impl PayloadPiece {
+    /// Returns the payload of an FPDU, for `offset` in the buffer.
+    #[inline(always)]
+    pub(super) fn of(fpdu: &Fpdu, payload: PayloadSpan, offset: u32) -> Self {
+        Self {
+            offset,
+            pos: fpdu.payload_pos(payload),
+            len: usize::from(payload.len),
+        }
+    }
+}
+
 impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     /// Copies octets from TCP into an element of a scatter/gather list.
     #[inline(always)]
     pub(super) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {
         let PayloadPiece { offset, pos, len } = *piece;
         sink.place(self.qp.pd(), offset, self.inbound, pos, len, self.off)
+    }
+
+    /// As [`RxRound::place`], under the caller's access to the element's region.
+    #[inline(always)]
+    pub(super) fn place_inside(
+        &mut self,
+        sink: &Slice,
+        inside: &RegionGuard<'_>,
+        piece: &PayloadPiece,
+    ) -> Result<(), NotCopied> {
+        let PayloadPiece { offset, pos, len } = *piece;
+        sink.place_inside(inside, self.qp.pd(), offset, self.inbound, pos, len)
     }
 
     /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one

@@ -44,6 +44,7 @@ use crate::{
         sge::{
             NotCopied,
             RegionCache,
+            Slice,
             Slices, //
         }, //
     },
@@ -68,6 +69,13 @@ impl Incoming {
     /// Returns the cookie of the receive work request that a Send has begun to fill.
     pub(super) fn begun(&self) -> Option<u64> {
         self.progress.is_some().then_some(self.wr.id)
+    }
+
+    /// Returns the buffer of the Send in progress, its length in octets, and the progress, if the
+    /// buffer is one element.
+    pub(super) fn under_way(&mut self) -> Option<(&Slice, u32, &mut SendProgress)> {
+        let slice = self.buffer.only()?;
+        Some((slice, self.buffer_len, self.progress.as_mut()?))
     }
 }
 

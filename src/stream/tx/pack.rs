@@ -19,13 +19,16 @@ use iwarp::{
         },
         Crc, //
     },
+    rdmap::ReadRequest,
     segment::{
         Message,
-        Plan, //
+        Plan,
+        Segmenter, //
     },
     stag::{
         check_source,
-        Access, //
+        Access,
+        RegionView, //
     }, //
 };
 use kernel::{
@@ -44,9 +47,12 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::SendWr,
-    mem::sge::{
-        NotCopied,
-        Slices, //
+    mem::{
+        mr::RegionGuard,
+        sge::{
+            NotCopied,
+            Slices, //
+        }, //
     },
     queue::{
         readq::InboundRead,
@@ -66,7 +72,8 @@ use super::{
     Job,
     Outgoing,
     Source,
-    TxStream, //
+    TxStream,
+    BATCH_LEN, //
 };
 
 /// Why the next FPDU of a message could not be packed.
@@ -161,6 +168,113 @@ impl TxStream {
     }
 }
 
+impl TxStream {
+    /// Packs more FPDUs of the current message until the batch is full, under one access to the
+    /// region that they come from. Leaves to [`TxStream::cut`] the last FPDU of the message, what
+    /// comes from several regions, and what cannot be packed.
+    #[inline(never)]
+    pub(super) fn cut_more(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) {
+        let Self {
+            current:
+                Some(Outgoing {
+                    segmenter,
+                    source,
+                    ..
+                }),
+            markers: None,
+            batch,
+            plan,
+            context,
+            ..
+        } = self
+        else {
+            return;
+        };
+        let mulpdu = context.mulpdu;
+        // Allocated here, since bottom halves are off while the region is accessed.
+        let room = BATCH_LEN.saturating_sub(batch.len()) + mpa::fpdu_len(mulpdu) as usize;
+        if segmenter.remaining() <= u32::from(mulpdu) || batch.reserve(room, grow).is_err() {
+            return;
+        }
+        let mut middle = MiddleFpdus {
+            segmenter,
+            plan,
+            mulpdu,
+            crc: self.crc,
+            octets: 0,
+            count: 0,
+        };
+        match source {
+            Source::Slices => {
+                let Some(slice) = context.slices.only() else {
+                    return;
+                };
+                let Some(inside) = slice.region.try_access() else {
+                    return;
+                };
+                middle.pack(batch, |offset, len, batch| {
+                    slice
+                        .copy_inside(&inside, qp.pd(), offset, len, batch)
+                        .map_err(|_| PackError::Absent)
+                });
+            }
+            Source::Remote(InboundRead {
+                request,
+                source: Some(region),
+                ..
+            }) => {
+                let Some(inside) = region.try_access() else {
+                    return;
+                };
+                let view = region.view_inside(&inside, qp.stream_id());
+                middle.pack(batch, |offset, len, batch| {
+                    copy_source(&inside, &view, &request.after(offset), len, batch)
+                });
+            }
+            Source::Nothing | Source::Inline | Source::Remote(_) | Source::Found(..) => return,
+        }
+        // NO-OVERFLOW: a stream never sends 2^64 octets.
+        self.appended += middle.octets;
+        self.fpdus += middle.count;
+    }
+}
+
+/// The FPDUs of a message before its last.
+struct MiddleFpdus<'a> {
+    segmenter: &'a mut Segmenter,
+    plan: &'a mut Plan,
+    mulpdu: u16,
+    crc: Crc,
+    /// Length of those packed, in octets.
+    octets: u64,
+    /// Number of those packed.
+    count: u64,
+}
+
+impl MiddleFpdus<'_> {
+    /// Packs them until the batch is full or one cannot be packed.
+    #[inline(always)]
+    fn pack(
+        &mut self,
+        batch: &mut TxBatch,
+        mut copy: impl FnMut(u32, usize, &mut TxBatch) -> Result<(), PackError>,
+    ) {
+        while batch.len() < BATCH_LEN
+            && self.segmenter.remaining() > u32::from(self.mulpdu)
+            && self.segmenter.next_into(self.mulpdu, self.plan)
+        {
+            let mark = batch.mark();
+            if pack_plain(self.plan, self.crc, batch, &mut copy).is_err() {
+                batch.rewind(mark);
+                self.segmenter.undo(self.plan);
+                return;
+            }
+            self.octets += u64::from(self.plan.fpdu_len());
+            self.count += 1;
+        }
+    }
+}
+
 /// Packs one FPDU into a batch.
 struct Packer<'a, Q> {
     qp: &'a Arc<Q>,
@@ -212,17 +326,9 @@ impl<Q: StreamOwner> Packer<'_, Q> {
     /// Without Markers.
     #[inline(always)]
     fn pack_plain(&self, batch: &mut TxBatch) -> Result<(), PackError> {
-        let plan = self.plan;
-        let start = batch.mark();
-        put(batch, plan.header())?;
-        let len = usize::from(plan.payload_len());
-        // Skipped without payload: such a message has no source.
-        if len != 0 {
-            self.copy_payload(plan.payload_offset(), len, batch)?;
-        }
-        pad(batch, usize::from(plan.pad_len()))?;
-        let trailer = trailer(batch, start, self.crc);
-        put(batch, &trailer)
+        pack_plain(self.plan, self.crc, batch, |offset, len, batch| {
+            self.copy_payload(offset, len, batch)
+        })
     }
 
     /// With Markers.
@@ -287,31 +393,63 @@ impl<Q: StreamOwner> Packer<'_, Q> {
         let Some(region) = &read.source else {
             return Err(PackError::Remote(Fault::SourceInvalidStag));
         };
-        let request = read.request.after(offset);
         let inside = region
             .try_access()
             .ok_or(PackError::Remote(Fault::SourceInvalidStag))?;
         let view = region.view_inside(&inside, self.qp.stream_id());
-        let at = check_source(
-            Some(&view),
-            request.source_stag,
-            request.source_to,
-            // CAST: less than the payload of one FPDU.
-            len as u32,
-            Access::REMOTE_READ,
-        )
-        .map_err(PackError::Remote)?;
-        inside
-            .memory()
-            .copy_to_batch(at, len, batch)
-            .map_err(|error| {
-                if error == EAGAIN {
-                    PackError::Absent
-                } else {
-                    PackError::Memory
-                }
-            })
+        copy_source(&inside, &view, &read.request.after(offset), len, batch)
     }
+}
+
+/// Copies the first `len` octets that the peer reads, under an access to their region.
+#[inline(always)]
+fn copy_source(
+    inside: &RegionGuard<'_>,
+    view: &RegionView,
+    request: &ReadRequest,
+    len: usize,
+    batch: &mut TxBatch,
+) -> Result<(), PackError> {
+    let at = check_source(
+        Some(view),
+        request.source_stag,
+        request.source_to,
+        // CAST: less than the payload of one FPDU.
+        len as u32,
+        Access::REMOTE_READ,
+    )
+    .map_err(PackError::Remote)?;
+    inside
+        .memory()
+        .copy_to_batch(at, len, batch)
+        .map_err(|error| {
+            if error == EAGAIN {
+                PackError::Absent
+            } else {
+                PackError::Memory
+            }
+        })
+}
+
+/// Packs one FPDU without Markers; `copy(offset, len, batch)` copies that part of the message's
+/// payload.
+#[inline(always)]
+fn pack_plain(
+    plan: &Plan,
+    crc: Crc,
+    batch: &mut TxBatch,
+    copy: impl FnOnce(u32, usize, &mut TxBatch) -> Result<(), PackError>,
+) -> Result<(), PackError> {
+    let start = batch.mark();
+    put(batch, plan.header())?;
+    let len = usize::from(plan.payload_len());
+    // Skipped without payload: such a message has no source.
+    if len != 0 {
+        copy(plan.payload_offset(), len, batch)?;
+    }
+    pad(batch, usize::from(plan.pad_len()))?;
+    let trailer = trailer(batch, start, crc);
+    put(batch, &trailer)
 }
 
 /// Undoes the plan and returns why the FPDU could not be packed.

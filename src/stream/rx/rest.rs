@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The rest of a message of several FPDUs, placed under one access to its memory.
+//!
+//! The first FPDU of a message goes the general way ([`RxStream::accept`]), and so does the last one
+//! of a Send and of a Read Response, which completes something. Those between differ only in their
+//! offsets; here they share one access to the region and one search for the Read that they answer.
+//!
+//! What is unusual about an FPDU is not judged here: it is left, unchanged, to the general way.
+//!
+//! Context: softirq, or process with the socket locked.
+
+use iwarp::{
+    mpa::{
+        self,
+        Crc, //
+    },
+    receiver::{
+        Receiver,
+        Segment,
+        TaggedSegment, //
+    },
+    stag::{
+        check_tagged,
+        Access, //
+    }, //
+};
+
+use super::{
+    answers::PayloadPiece,
+    fpdu::{
+        Fpdu,
+        FRONT_MAX, //
+    },
+    recv::Incoming,
+    RxRound,
+    RxStream,
+    Written, //
+};
+use crate::{
+    mem::sge::RegionCache,
+    stream::owner::StreamOwner, //
+};
+
+/// How many octets are received under one access to a region at most: whoever revokes it waits
+/// that long.
+const REST_MAX: usize = 64 * 1024;
+
+impl RxStream {
+    /// Processes FPDUs of the message that is under way, from `pos` on; returns their length. Stops
+    /// before one that it leaves to the general path.
+    #[inline]
+    pub(super) fn receive_rest(
+        &mut self,
+        round: &mut RxRound<'_, '_, impl StreamOwner>,
+        pos: usize,
+    ) -> usize {
+        let Self {
+            receiver,
+            crc,
+            incoming,
+            written,
+            cache,
+            ..
+        } = self;
+        let mut fpdus = Fpdus {
+            receiver,
+            crc: *crc,
+            pos,
+        };
+        if written.is_open() {
+            fpdus.write(round, cache, written);
+        } else if incoming.begun().is_some() {
+            fpdus.send(round, incoming);
+        } else {
+            fpdus.response(round);
+        }
+        fpdus.pos - pos
+    }
+}
+
+/// The FPDUs from `pos` on.
+struct Fpdus<'a> {
+    receiver: &'a mut Receiver,
+    crc: Crc,
+    /// Offset of the next one in TCP's receive queue.
+    pos: usize,
+}
+
+impl Fpdus<'_> {
+    /// Places one FPDU after the other. Ends at the first one that is incomplete, damaged or
+    /// faulty, of which `part` says that it is no part of this message, or that `place` cannot
+    /// place: nothing of that one is remembered.
+    #[inline(always)]
+    fn each<Q: StreamOwner, S>(
+        &mut self,
+        round: &mut RxRound<'_, '_, Q>,
+        part: impl Fn(&Segment) -> Option<S>,
+        mut place: impl FnMut(&mut RxRound<'_, '_, Q>, &Fpdu, &S) -> Option<()>,
+    ) {
+        let mut front = [0; FRONT_MAX];
+        let end = self.pos + REST_MAX;
+        while self.pos < end {
+            let Some(fpdu) = Fpdu::at(round.inbound, self.pos, &mut front) else {
+                return;
+            };
+            let header = front.get(mpa::LENGTH_LEN..).unwrap_or(&[]);
+            let mut next = *self.receiver;
+            let Ok(segment) = &next.handle_fpdu(header, fpdu.ulpdu_len) else {
+                return;
+            };
+            let Some(segment) = part(segment) else {
+                return;
+            };
+            if self.crc == Crc::On && !fpdu.crc_is_right(round.inbound) {
+                return;
+            }
+            if place(round, &fpdu, &segment).is_none() {
+                return;
+            }
+            *self.receiver = next;
+            self.pos += fpdu.len;
+            round.outcome.fpdus += 1;
+        }
+    }
+
+    /// Of an RDMA Write. It may end here.
+    fn write<Q: StreamOwner>(
+        &mut self,
+        round: &mut RxRound<'_, '_, Q>,
+        cache: &RegionCache,
+        written: &mut Written,
+    ) {
+        let Some(region) = cache.last() else {
+            return;
+        };
+        let Some(inside) = region.try_access_bh_off(round.off) else {
+            return;
+        };
+        let view = region.view_inside(&inside, round.qp.stream_id());
+        let part = |segment: &Segment| match segment {
+            Segment::Write(segment) if segment.payload.len != 0 => Some(*segment),
+            _ => None,
+        };
+        self.each(round, part, |round, fpdu, segment| {
+            let TaggedSegment {
+                stag, to, payload, ..
+            } = *segment;
+            let len = u32::from(payload.len);
+            let at = check_tagged(Some(&view), stag, to, len, Access::REMOTE_WRITE).ok()?;
+            let (memory, pos) = (inside.memory(), fpdu.payload_pos(payload));
+            memory
+                .copy_from_inbound(at, round.inbound, pos, usize::from(payload.len))
+                .ok()?;
+            written.add(segment);
+            Some(())
+        });
+    }
+
+    /// Of a Send, without its last FPDU, into a buffer of one element.
+    fn send<Q: StreamOwner>(&mut self, round: &mut RxRound<'_, '_, Q>, incoming: &mut Incoming) {
+        let Some((sink, len, progress)) = incoming.under_way() else {
+            return;
+        };
+        let Some(inside) = sink.region.try_access_bh_off(round.off) else {
+            return;
+        };
+        let part = |segment: &Segment| match segment {
+            Segment::Send(segment) if !segment.last.is_last() && segment.payload.len != 0 => {
+                Some(*segment)
+            }
+            _ => None,
+        };
+        self.each(round, part, |round, fpdu, segment| {
+            let mut next = *progress;
+            let placement = next.accept(segment, len).ok()?;
+            let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
+            round.place_inside(sink, &inside, &piece).ok()?;
+            *progress = next;
+            Some(())
+        });
+    }
+
+    /// Of a Read Response, without its last FPDU.
+    fn response<Q: StreamOwner>(&mut self, round: &mut RxRound<'_, '_, Q>) {
+        let sq = &round.qp.sq;
+        let Some((mut read, Some(sink))) = sq.oldest_read_state() else {
+            return;
+        };
+        let Some(inside) = sink.region.try_access_bh_off(round.off) else {
+            return;
+        };
+        let part = |segment: &Segment| match segment {
+            Segment::ReadResponse(segment)
+                if !segment.last.is_last() && segment.payload.len != 0 =>
+            {
+                Some(*segment)
+            }
+            _ => None,
+        };
+        self.each(round, part, |round, fpdu, segment| {
+            let mut next = read;
+            let placement = next.accept(segment).ok()?;
+            let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
+            round.place_inside(&sink, &inside, &piece).ok()?;
+            read = next;
+            round.outcome.answers += 1;
+            Some(())
+        });
+        round.qp.sq.set_read_state(read);
+    }
+}
