@@ -33,7 +33,8 @@ extern "C" {
 }
 
 const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
-/// Chunks have 2^`ORDER` (8) pages, if the allocator has them in a row.
+/// Chunks have 2^`ORDER` (8) pages, if the allocator has them in a row. The first one has one page,
+/// if that suffices: many streams send little, or nothing for long.
 const ORDER: c_uint = 3;
 /// Most chunks with unsent octets or space for more.
 const LIVE: usize = 24;
@@ -71,7 +72,7 @@ impl Chunk {
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn new(grow: Grow, owner: &Memcg) -> Result<Self> {
+    fn new(order: c_uint, grow: Grow, owner: &Memcg) -> Result<Self> {
         // A caller that can sleep does not use the atomic reserves.
         let sleep = grow == Grow::Sleep;
         let alloc = |order| {
@@ -79,8 +80,8 @@ impl Chunk {
             // `grow` says.
             owner.scope(|| NonNull::new(unsafe { riwarp_helper_alloc_pages(sleep, order) }))
         };
-        let (page, size) = match alloc(ORDER) {
-            Some(page) => (page, PAGE_SIZE << ORDER),
+        let (page, size) = match alloc(order) {
+            Some(page) => (page, PAGE_SIZE << order),
             None => (alloc(0).ok_or(ENOMEM)?, PAGE_SIZE),
         };
         // SAFETY: The page is valid, and not in high memory.
@@ -160,6 +161,8 @@ pub struct TxBatch {
     appended: u64,
     /// Index in `live` of the chunk being filled: a hint, any value is allowed.
     filling: usize,
+    /// Whether no chunk was allocated since the batch was made or was idle.
+    rested: bool,
     /// The memory cgroup that is charged for the chunks.
     owner: Memcg,
 }
@@ -181,6 +184,7 @@ impl TxBatch {
             accepted: 0,
             appended: 0,
             filling: 0,
+            rested: true,
             owner,
         }
     }
@@ -237,8 +241,16 @@ impl TxBatch {
             }
             let mut chunk = match self.spare.take_first(Chunk::is_free) {
                 Some(chunk) => chunk,
-                None => Chunk::new(grow, &self.owner)?,
+                None => {
+                    let order = if self.rested && n <= PAGE_SIZE {
+                        0
+                    } else {
+                        ORDER
+                    };
+                    Chunk::new(order, grow, &self.owner)?
+                }
             };
+            self.rested = false;
             chunk.base = self.live.last().map_or(self.appended, Chunk::end);
             // INVARIANT: It covers the stream from the end of the last chunk on. The batch holds
             // the only reference to it.
@@ -250,21 +262,26 @@ impl TxBatch {
     /// Returns whether the batch has more memory than a stream that sends little needs.
     #[inline]
     pub fn has_spare(&self) -> bool {
-        self.spare.len > 0 || self.live.len > 1
+        self.spare.len > 0 || self.live.iter().any(|chunk| chunk.size > PAGE_SIZE)
     }
 
-    /// Frees all chunks but one and those with unsent octets. Memory that TCP references is freed
-    /// when TCP drops it.
+    /// Frees all chunks but those with unsent octets. Memory that TCP references is freed when TCP
+    /// drops it.
     pub fn give_back(&mut self) {
         let needed = self.appended;
-        // INVARIANT: The freed chunks cover no appended octets.
-        while self.live.len > 1 && self.live.last().is_some_and(|chunk| chunk.base >= needed) {
+        // INVARIANT: The freed chunks cover no unsent octets. The last one with such octets stays,
+        // and with it those before.
+        while self
+            .live
+            .last()
+            .is_some_and(|chunk| chunk.base >= needed || self.is_empty())
+        {
             self.live.take_last();
         }
-        let kept = usize::from(self.live.len == 0);
-        while self.spare.len > kept {
+        while self.spare.len > 0 {
             self.spare.take_last();
         }
+        self.rested = self.live.len == 0;
     }
 
     /// Appends octets.
@@ -455,11 +472,15 @@ impl TxBatch {
         }
     }
 
-    /// Moves chunks to `spare` that TCP has accepted entirely.
+    /// Moves chunks to `spare` that TCP has accepted entirely, and frees those of one page.
     fn put_aside(&mut self) {
         let accepted = self.accepted;
         // INVARIANT: The moved chunks cover no unsent octets.
         while let Some(chunk) = self.live.take_front(|chunk| chunk.end() <= accepted) {
+            // A stream that has used up a page needs longer chunks.
+            if chunk.size == PAGE_SIZE {
+                continue;
+            }
             if self.spare.is_full() {
                 // Drops the oldest; TCP's references keep its pages as long as needed.
                 self.spare.take_first(|_| true);

@@ -97,15 +97,16 @@ mod batch {
     }
 
     #[test]
-    fn an_idle_batch_keeps_one_chunk_and_what_waits() -> Result {
+    fn an_idle_batch_keeps_only_what_waits() -> Result {
         let mut batch = TxBatch::new();
         let chunk = PAGE_SIZE << ORDER;
         assert!(!batch.has_spare());
+        // A chunk of one page, some free ones, some with unsent octets, and an empty one.
         batch.put(&[1; 8])?;
+        assert_eq!(batch.room(), PAGE_SIZE - 8);
         assert!(!batch.has_spare());
-        // Some chunks are free, some hold unsent octets, one is empty.
-        batch.put_zeroes(5 * chunk)?;
-        take(&mut batch, 3 * chunk)?;
+        batch.put_zeroes(PAGE_SIZE + 5 * chunk)?;
+        take(&mut batch, PAGE_SIZE + 3 * chunk)?;
         batch.reserve(6 * chunk, Grow::Sleep)?;
         assert!(batch.has_spare());
         batch.give_back();
@@ -118,23 +119,40 @@ mod batch {
         assert_eq!(batch.crc32c_since(mark, crc32c::INIT), crc32c::INIT);
         assert_eq!(batch.len(), 3);
         batch.give_back();
-        assert!(!batch.has_spare());
-        // Keeps one chunk even if all are free.
+        assert_eq!((batch.len(), batch.live.len), (3, 1));
+        // Keeps nothing if all is sent, and begins with a page again.
         batch.reserve(4 * chunk, Grow::Sleep)?;
-        batch.put_zeroes(batch.room())?;
+        batch.put_zeroes(batch.room() - 1)?;
         let all = batch.len();
         take(&mut batch, all)?;
-        assert_eq!(batch.live.len, 0);
+        assert_eq!(batch.live.len, 1);
         batch.give_back();
-        assert_eq!(batch.spare.len, 1);
+        assert_eq!((batch.live.len, batch.spare.len), (0, 0));
         batch.put(b"again")?;
+        assert_eq!(batch.room(), PAGE_SIZE - 5);
         assert!(!batch.has_spare());
+        Ok(())
+    }
+
+    #[test]
+    fn only_the_first_chunk_is_a_page() -> Result {
+        let mut batch = TxBatch::new();
+        batch.put(&[1; PAGE_SIZE])?;
+        take(&mut batch, PAGE_SIZE)?;
+        assert_eq!((batch.live.len, batch.spare.len), (0, 0));
+        batch.put(&[1; 8])?;
+        assert_eq!(batch.room(), (PAGE_SIZE << ORDER) - 8);
+        // One page does not suffice for what comes first.
+        let mut batch = TxBatch::new();
+        batch.reserve(PAGE_SIZE + 1, Grow::Sleep)?;
+        assert_eq!(batch.room(), PAGE_SIZE << ORDER);
         Ok(())
     }
 
     #[test]
     fn memory_that_tcp_let_go_of_is_used_again() -> Result {
         let mut batch = TxBatch::new();
+        batch.reserve(PAGE_SIZE << ORDER, Grow::Sleep)?;
         batch.put(&[1; PAGE_SIZE])?;
         let first = batch.live.iter().next().map(|chunk| chunk.page);
         take(&mut batch, PAGE_SIZE)?;
