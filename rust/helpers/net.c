@@ -324,6 +324,24 @@ void riwarp_helper_sk_make_room(struct sock *sk, size_t n)
 	WRITE_ONCE(sk->sk_sndbuf, max(sk->sk_sndbuf, sk->sk_wmem_queued + (int)(2 * n + SZ_4K)));
 }
 
+/*
+ * Copies into the task's memory for that: the socket's own, 32 KiB, would stay until its end. All
+ * other senders use the socket's, since they may run while their task sends something else.
+ */
+int riwarp_helper_sk_send_copy(struct sock *sk, const void *buf, size_t len, int flags);
+int riwarp_helper_sk_send_copy(struct sock *sk, const void *buf, size_t len, int flags)
+{
+	struct kvec vec = { (void *)buf, len };
+	struct msghdr msg = { .msg_flags = flags };
+	int ret;
+
+	iov_iter_kvec(&msg.msg_iter, ITER_SOURCE, &vec, 1, len);
+	sk->sk_use_task_frag = true;
+	ret = tcp_sendmsg_locked(sk, &msg, len);
+	sk->sk_use_task_frag = false;
+	return ret;
+}
+
 int riwarp_helper_tcp_inq(struct sock *sk);
 int riwarp_helper_tcp_inq(struct sock *sk)
 {

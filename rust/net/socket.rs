@@ -53,6 +53,12 @@ extern "C" {
     fn riwarp_helper_sk_net_refcnt(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_make_room(sk: *mut bindings::sock, n: usize);
     fn riwarp_helper_tcp_open_window(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_send_copy(
+        sk: *mut bindings::sock,
+        buf: *const c_void,
+        len: usize,
+        flags: c_int,
+    ) -> c_int;
     fn riwarp_helper_sk_set_reuse(sk: *mut bindings::sock, reuse: c_int);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
 }
@@ -439,26 +445,21 @@ impl Socket {
         SockAddr::from_raw(&raw)
     }
 
-    /// Sends a copy of the octets; returns how many TCP accepted. Context: process.
+    /// Sends a copy of the octets; returns how many TCP accepted. Context: process; not while the
+    /// task may be in the middle of another send, as it is if it reclaims memory.
     ///
     /// # Errors
     ///
     /// `EAGAIN` if TCP accepts none now (`write_space` follows), `EPIPE`, or the error of the
     /// connection.
     pub fn send(&self, buf: &[u8]) -> Result<usize> {
-        let mut msg = bindings::msghdr {
-            msg_flags: DONTWAIT,
-            ..Default::default()
-        };
-        let mut vec = bindings::kvec {
-            iov_base: buf.as_ptr().cast_mut().cast(),
-            iov_len: buf.len(),
-        };
-        // SAFETY: `kernel_sendmsg()` requires a valid socket, which `self` has, and a vector of
-        // readable memory: it describes `buf`, which is only read.
-        let ret = unsafe {
-            bindings::kernel_sendmsg(self.raw.as_ptr(), &mut msg, &mut vec, 1, buf.len())
-        };
+        // CAST: The flags are small.
+        let flags = DONTWAIT as c_int;
+        let ret = self.locked(|sk| {
+            // SAFETY: The helper requires a valid TCP socket that is locked, which `locked` gives,
+            // and readable memory: it is that of `buf`.
+            unsafe { riwarp_helper_sk_send_copy(sk, buf.as_ptr().cast(), buf.len(), flags) }
+        });
         to_len(ret)
     }
 

@@ -55,6 +55,21 @@ mod socket {
     }
 
     #[test]
+    fn a_copy_leaves_no_memory_in_the_socket() -> Result {
+        let (active, passive) = pair(Family::V4)?;
+        assert_eq!(active.send(b"first")?, 5);
+        // SAFETY: A field of a valid socket; only `send` writes it.
+        let page = unsafe { (*active.sk()).sk_frag.page };
+        assert!(page.is_null());
+        // What was sent is not affected.
+        assert_eq!(active.send(b"next")?, 4);
+        let mut octets = [0; 9];
+        eventually(|| passive.peek(&mut octets) == Ok(9))?;
+        assert_eq!(&octets, b"firstnext");
+        Ok(())
+    }
+
+    #[test]
     fn each_direction_ends_by_itself() -> Result {
         let (active, passive) = pair(Family::V4)?;
         active.shutdown_write();
