@@ -171,7 +171,12 @@ static struct pair *handle(void)
 		return NULL;
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
 		make_qp(id);
-		CHECK(!rdma_accept(id, &param));
+		if (rdma_accept(id, &param)) {
+			/* The client has given up, and hears of that. */
+			rdma_destroy_qp(id);
+			rdma_destroy_id(id);
+			pair->server = NULL;
+		}
 		return NULL;
 	case RDMA_CM_EVENT_ESTABLISHED:
 		if (++pair->up < 2)
