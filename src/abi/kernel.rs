@@ -36,13 +36,15 @@ use crate::{
     }, //
 };
 
-/// Converts a send work request.
+/// Converts a send work request, in place. `send` need not be empty, but has no region.
 ///
 /// # Errors
 ///
+/// Leave `send` without a meaning, and without a region.
+///
 /// `EINVAL` for a list that is too long, too much inline data or inline data with an operation that
 /// allows none; `EOPNOTSUPP` for an operation that the device does not support.
-pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>) -> Result<SendWr> {
+pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>, send: &mut SendWr) -> Result {
     let flags = wr.flags();
     let op = match wr.op() {
         verbs::IbSendOp::Send => SendOp::Send(SendExtra::None),
@@ -136,45 +138,39 @@ pub(crate) fn send(wr: &verbs::IbSendWr<'_, Mr>) -> Result<SendWr> {
         verbs::IbSendOp::Unknown(_) => return Err(EOPNOTSUPP),
     };
     let inline = flags.contains(SendFlags::INLINE);
-    let mut payload = Payload::default();
+    let payload = &mut send.payload;
+    payload.clear();
     match &op {
         SendOp::Send(_) | SendOp::Write { .. } if inline => {
-            let mut octets = [0; MAX_INLINE];
-            let len = wr.copy_inline(&mut octets)?;
-            let octets = octets.get(..len).ok_or(EINVAL)?;
-            let room = payload.inline_room(len).ok_or(EINVAL)?;
-            room.copy_from_slice(octets);
+            let room = payload.inline_room(MAX_INLINE).ok_or(EINVAL)?;
+            let len = wr.copy_inline(room)?;
+            payload.inline_room(len).ok_or(EINVAL)?;
         }
         SendOp::Send(_) | SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. } => {
             if inline {
                 return Err(EINVAL);
             }
-            list(wr.sges(), &mut payload)?;
+            list(wr.sges(), payload)?;
         }
         SendOp::RegMr { .. } | SendOp::Bind(_) | SendOp::LocalInv { .. } => {}
     }
-    Ok(SendWr {
-        id: wr.wr_id(),
-        op,
-        payload,
-        signalled: flags.contains(SendFlags::SIGNALED),
-        solicited: flags.contains(SendFlags::SOLICITED),
-        fence: flags.contains(SendFlags::FENCE),
-    })
+    send.id = wr.wr_id();
+    send.op = op;
+    send.signalled = flags.contains(SendFlags::SIGNALED);
+    send.solicited = flags.contains(SendFlags::SOLICITED);
+    send.fence = flags.contains(SendFlags::FENCE);
+    Ok(())
 }
 
-/// Converts a receive work request.
+/// Converts a receive work request, in place.
 ///
 /// # Errors
 ///
 /// `EINVAL` for a list that is too long.
-pub(crate) fn recv(wr: &verbs::IbRecvWr<'_>) -> Result<RecvWr> {
-    let mut recv = RecvWr {
-        id: wr.wr_id(),
-        ..RecvWr::default()
-    };
-    list(wr.sges(), &mut recv.buffer)?;
-    Ok(recv)
+pub(crate) fn recv(wr: &verbs::IbRecvWr<'_>, recv: &mut RecvWr) -> Result {
+    recv.id = wr.wr_id();
+    recv.buffer.clear();
+    list(wr.sges(), &mut recv.buffer)
 }
 
 fn list(sges: Sges<'_>, payload: &mut Payload) -> Result {
@@ -208,7 +204,9 @@ mod tests {
         masks: [u64; 2],
     ) -> Result<(AtomicOperation, WcOpcode)> {
         let request = AtomicWr::new(opcode, operands, masks);
-        match send(&request.view())?.op {
+        let mut made = SendWr::default();
+        send(&request.view(), &mut made)?;
+        match made.op {
             SendOp::Atomic {
                 stag,
                 to,
@@ -220,6 +218,19 @@ mod tests {
             }
             _ => Err(EINVAL),
         }
+    }
+
+    #[test]
+    fn a_request_replaces_what_was_in_its_place() -> Result {
+        let mut made = SendWr {
+            fence: true,
+            ..SendWr::default()
+        };
+        made.payload.push(Sge::default());
+        let request = AtomicWr::new(FETCH_ADD, [1, 0], [0, 0]);
+        send(&request.view(), &mut made)?;
+        assert!(made.payload.sges().len() == 0 && !made.fence);
+        Ok(())
     }
 
     #[test]

@@ -115,6 +115,14 @@ pub(crate) struct SendWr {
 }
 
 impl SendWr {
+    /// Moves the request to `to`; only its payload remains. Touches only what is used of either.
+    pub(crate) fn move_to(&mut self, to: &mut Self) {
+        to.id = self.id;
+        to.op = core::mem::take(&mut self.op);
+        to.payload.copy_from(&self.payload);
+        (to.signalled, to.solicited, to.fence) = (self.signalled, self.solicited, self.fence);
+    }
+
     /// Returns how many octets it moves, for its completion.
     pub(crate) fn bytes(&self) -> u32 {
         if let SendOp::Atomic { .. } = self.op {
@@ -203,6 +211,18 @@ impl WcOrigin {
             _ => self.vendor_err,
         }
     }
+}
+
+/// Makes a ring of `entries` requests, which are filled in place: a request is large and mostly
+/// empty.
+///
+/// Context: process.
+pub(crate) fn wr_ring<T: Default>(entries: usize) -> Result<KVVec<T>> {
+    let mut slots = KVVec::with_capacity(entries, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?;
+    for _ in 0..entries {
+        slots.push(T::default(), GFP_KERNEL_ACCOUNT)?;
+    }
+    Ok(slots)
 }
 
 /// Makes a ring of `entries` empty slots.

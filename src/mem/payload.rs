@@ -86,6 +86,19 @@ impl Payload {
         self.used = 0;
     }
 
+    /// Makes it a copy of `other`; touches only what that one uses.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        let elements = match other.form {
+            Form::List => other.used.into(),
+            Form::Inline => usize::from(other.used).div_ceil(SGE_LEN),
+        };
+        let (to, from) = (&mut self.room.0, &other.room.0);
+        if let (Some(to), Some(from)) = (to.get_mut(..elements), from.get(..elements)) {
+            to.copy_from_slice(from);
+            (self.form, self.used) = (other.form, other.used);
+        }
+    }
+
     /// Makes it a list of `count` elements and returns their octets to be filled in; [`None`],
     /// without effect, if that is more than [`MAX_SGE`].
     pub(crate) fn list_room(&mut self, count: usize) -> Option<&mut [u8]> {
@@ -171,6 +184,32 @@ mod tests {
         assert!(!payload.push(Sge::default()));
         assert!(payload.sges().map(|sge| sge.len).eq(1..=MAX_SGE as u32));
         assert!(payload.list_room(MAX_SGE + 1).is_none());
+    }
+
+    #[test]
+    fn a_copy_is_what_was_copied() {
+        let mut from = Payload::default();
+        let mut to = Payload::default();
+        for len in 1..=MAX_SGE as u32 {
+            from.push(Sge {
+                addr: len.into(),
+                len,
+                lkey: len,
+            });
+            to.copy_from(&from);
+            assert!(to.sges().map(|sge| sge.len).eq(1..=len));
+        }
+        for len in [MAX_INLINE, 17, 16, 1, 0] {
+            if let Some(room) = from.inline_room(len) {
+                // CAST: any value will do.
+                room.fill(len as u8);
+            }
+            to.copy_from(&from);
+            assert!(to.inline() == from.inline() && to.len() == len as u64);
+        }
+        from.clear();
+        to.copy_from(&from);
+        assert!(to.inline().is_none() && to.len() == 0);
     }
 
     #[test]

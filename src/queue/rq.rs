@@ -18,7 +18,7 @@ use kernel_ext::rdma::udata::Udata;
 use crate::abi::{
     user::RecvRing,
     wr::{
-        empty_ring,
+        wr_ring,
         BadWr,
         RecvWr, //
     }, //
@@ -27,8 +27,8 @@ use crate::abi::{
 enum RqStorage {
     /// Mapped by a process.
     User(RecvRing),
-    /// Private to the kernel.
-    Kernel(KVVec<Option<RecvWr>>),
+    /// Private to the kernel: requests from `taken` to `posted`.
+    Kernel(KVVec<RecvWr>),
 }
 
 struct RecvQueueInner {
@@ -54,7 +54,7 @@ impl RecvQueue {
     pub(crate) fn new(entries: u32, ring: Option<RecvRing>) -> Result<impl PinInit<Self>> {
         let ring = match ring {
             Some(ring) => RqStorage::User(ring),
-            None => RqStorage::Kernel(empty_ring(entries as usize)?),
+            None => RqStorage::Kernel(wr_ring(entries as usize)?),
         };
         Ok(pin_init!(Self {
             inner <- new_spinlock_irq!(RecvQueueInner {
@@ -77,7 +77,12 @@ impl RecvQueue {
         let taken = match &mut inner.ring {
             RqStorage::User(ring) => ring.take(inner.taken, wr)?,
             RqStorage::Kernel(slots) => {
-                *wr = slots.get_mut(index as usize)?.take()?;
+                if inner.taken == inner.posted {
+                    return None;
+                }
+                let slot = slots.get(index as usize)?;
+                wr.id = slot.id;
+                wr.buffer.copy_from(&slot.buffer);
                 Ok(())
             }
         };
@@ -116,21 +121,25 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Appends a request of a kernel consumer.
+    /// Appends a request of a kernel consumer, which `fill` fills in place.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full, `EINVAL` if it belongs to a process.
-    pub(crate) fn post(&self, wr: RecvWr) -> Result {
+    /// `ENOMEM` if the queue is full, `EINVAL` if it belongs to a process, or the error of `fill`;
+    /// then nothing is appended.
+    #[inline]
+    pub(crate) fn post(&self, fill: impl FnOnce(&mut RecvWr) -> Result) -> Result {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let index = inner.posted & inner.entries.wrapping_sub(1);
         match &mut inner.ring {
             RqStorage::User(_) => return Err(EINVAL),
-            RqStorage::Kernel(slots) => match slots.get_mut(index as usize) {
-                Some(slot @ None) => *slot = Some(wr),
-                _ => return Err(ENOMEM),
-            },
+            RqStorage::Kernel(slots) => {
+                if inner.posted.wrapping_sub(inner.taken) >= inner.entries {
+                    return Err(ENOMEM);
+                }
+                fill(slots.get_mut(index as usize).ok_or(ENOMEM)?)?;
+            }
         }
         inner.posted = inner.posted.wrapping_add(1);
         Ok(())
@@ -147,21 +156,13 @@ impl RecvQueue {
 
     /// Returns whether at least `count` requests wait.
     pub(crate) fn holds(&self, count: u32) -> bool {
-        let Some(last) = count.checked_sub(1) else {
-            return true;
-        };
         let inner = self.inner.lock();
-        if last >= inner.entries {
-            return false;
+        if count == 0 || count > inner.entries {
+            return count == 0;
         }
-        let position = inner.taken.wrapping_add(last);
         match &inner.ring {
             RqStorage::User(ring) => ring.holds(inner.taken, count),
-            // Requests are posted in order, so the last one implies the others.
-            RqStorage::Kernel(slots) => {
-                let index = position & inner.entries.wrapping_sub(1);
-                matches!(slots.get(index as usize), Some(Some(_)))
-            }
+            RqStorage::Kernel(_) => inner.posted.wrapping_sub(inner.taken) >= count,
         }
     }
 }
@@ -181,17 +182,17 @@ mod tests {
     use kernel::sync::Arc;
     use kernel_ext::mm::shared_ring::SharedMem;
 
-    fn request(id: u64) -> RecvWr {
-        let mut wr = RecvWr {
-            id,
-            ..RecvWr::default()
-        };
-        wr.buffer.push(Sge {
-            addr: id << 12,
-            len: 64,
-            lkey: 1,
-        });
-        wr
+    fn request(id: u64) -> impl FnOnce(&mut RecvWr) -> Result {
+        move |wr| {
+            wr.id = id;
+            wr.buffer.clear();
+            wr.buffer.push(Sge {
+                addr: id << 12,
+                len: 64,
+                lkey: 1,
+            });
+            Ok(())
+        }
     }
 
     /// Takes the oldest request: its cookie, and whether it is valid.

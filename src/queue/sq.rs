@@ -58,6 +58,7 @@ use crate::{
         user::SendRing,
         wr::{
             empty_ring,
+            wr_ring,
             BadWr,
             Completion,
             SendWr,
@@ -119,10 +120,9 @@ struct OutstandingRead {
 }
 
 struct SendQueueInner {
-    /// The ring of a kernel consumer; empty if a process has mapped one.
-    kernel: KVVec<Option<SendWr>>,
-    /// Requests posted so far, modulo 2^32; kernel rings only.
-    posted: u32,
+    /// The ring of a kernel consumer, whose requests from `taken` to `posted` are set; empty if a
+    /// process has mapped one.
+    kernel: KVVec<SendWr>,
     /// What the requests `done..taken` wait for, in a ring as long as the queue. All other entries
     /// are [`WqeState::Taken`], so that taking a request need not set its state.
     states: KVVec<WqeState>,
@@ -145,6 +145,8 @@ pub(crate) struct SendQueue {
     user: Option<SendRing>,
     /// Requests taken from the ring so far, modulo 2^32; written by the transmit task.
     taken: Atomic<u32>,
+    /// Requests posted so far, modulo 2^32; kernel rings only, written under the lock.
+    posted: Atomic<u32>,
     /// Requests completed so far, modulo 2^32; written under the lock.
     done: Atomic<u32>,
     /// While the queue drains: the position, modulo 2^32, from which on requests are not taken; the
@@ -173,7 +175,7 @@ impl SendQueue {
     ) -> Result<impl PinInit<Self>> {
         let kernel = match ring {
             Some(_) => KVVec::new(),
-            None => empty_ring(entries as usize)?,
+            None => wr_ring(entries as usize)?,
         };
         let pending = PendingRing::new(entries)?;
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
@@ -184,12 +186,12 @@ impl SendQueue {
             cq,
             user: ring,
             taken: Atomic::new(0),
+            posted: Atomic::new(0),
             done: Atomic::new(0),
             last: Atomic::new(NEVER),
             pending,
             inner <- new_spinlock_irq!(SendQueueInner {
                 kernel,
-                posted: 0,
                 states,
                 accepted: 0,
                 reads: KVVec::new(),
@@ -227,26 +229,34 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts a request of a kernel consumer.
+    /// Calls `f`, which posts requests of a kernel consumer.
+    ///
+    /// Context: any; interrupts are off during the call, and the lock is held.
+    pub(crate) fn post_all<R>(&self, f: impl FnOnce(&mut Posting<'_>) -> R) -> R {
+        f(&mut Posting {
+            queue: self,
+            inner: &mut self.inner.lock(),
+        })
+    }
+
+    /// Posts a request as a kernel consumer.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if as many are posted or pending as the queue has entries; then nothing has
-    /// changed.
+    /// Those of [`Posting::post`].
+    #[cfg(CONFIG_KUNIT = "y")]
     pub(crate) fn post(&self, wr: SendWr) -> Result {
-        let mut inner = self.inner.lock();
-        let inner = &mut *inner;
-        if inner.posted.wrapping_sub(self.done()) >= self.entries {
-            return Err(ENOMEM);
-        }
-        let index = self.index(inner.posted);
-        match inner.kernel.get_mut(index) {
-            Some(slot @ None) => *slot = Some(wr),
-            Some(Some(_)) => return Err(ENOMEM),
-            None => return Err(EINVAL),
-        }
-        inner.posted = inner.posted.wrapping_add(1);
-        Ok(())
+        let fill = |place: &mut SendWr| {
+            *place = wr;
+            Ok(())
+        };
+        self.post_all(|queue| queue.post(fill))
+    }
+
+    /// Returns how many requests a kernel consumer has posted so far, modulo 2^32.
+    #[inline]
+    fn posted(&self) -> u32 {
+        self.posted.load(Relaxed)
     }
 
     /// Returns how many requests were taken so far, modulo 2^32.
@@ -267,7 +277,7 @@ impl SendQueue {
         let taken = self.taken();
         match &self.user {
             Some(ring) => ring.is_posted(taken),
-            None => self.inner.lock().posted != taken,
+            None => self.posted() != taken,
         }
     }
 
@@ -279,8 +289,7 @@ impl SendQueue {
     pub(crate) fn looks_empty(&self) -> bool {
         match &self.user {
             Some(ring) => !ring.is_posted(self.taken()),
-            // Checking further takes the lock.
-            None => self.entries == 0,
+            None => self.posted() == self.taken(),
         }
     }
 
@@ -339,7 +348,7 @@ impl SendQueue {
 
     #[inline(never)]
     fn take_from_kernel(&self, index: usize, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
-        *wr = self.inner.lock().kernel.get_mut(index)?.take()?;
+        self.inner.lock().kernel.get_mut(index)?.move_to(wr);
         Some(Ok(()))
     }
 
@@ -360,7 +369,7 @@ impl SendQueue {
                 let taken = self.taken();
                 taken.wrapping_add(ring.posted(taken))
             }
-            None => self.inner.lock().posted,
+            None => self.posted(),
         };
         self.last.store(posted.into(), Relaxed);
     }
@@ -377,8 +386,13 @@ impl SendQueue {
 
     /// Ends a request with `status`, and completes all requests that are over.
     pub(crate) fn finish(&self, slot: Slot, status: WcStatus, origin: WcOrigin) {
-        let state = WqeState::Done(status);
-        self.inner.lock().set_state(self, slot, state);
+        {
+            let mut inner = self.inner.lock();
+            inner.set_state(self, slot, WqeState::Done(status));
+            if !inner.complete(self, origin) {
+                return;
+            }
+        }
         self.complete(origin);
     }
 
@@ -550,6 +564,35 @@ impl SendQueue {
 
     fn index(&self, position: u32) -> usize {
         (position & self.entries.wrapping_sub(1)) as usize
+    }
+}
+
+/// A send queue whose lock is held, so that a list of requests costs one lock.
+pub(crate) struct Posting<'a> {
+    queue: &'a SendQueue,
+    inner: &'a mut SendQueueInner,
+}
+
+impl Posting<'_> {
+    /// Posts a request, which `fill` fills in place: it may have the payload of an earlier request.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if as many are posted or pending as the queue has entries, or the error of `fill`;
+    /// then nothing is posted.
+    #[inline]
+    pub(crate) fn post(&mut self, fill: impl FnOnce(&mut SendWr) -> Result) -> Result {
+        let queue = self.queue;
+        let posted = queue.posted();
+        if posted.wrapping_sub(queue.done()) >= queue.entries {
+            return Err(ENOMEM);
+        }
+        let place = self.inner.kernel.get_mut(queue.index(posted));
+        fill(place.ok_or(EINVAL)?)?;
+        // ORDERING: The lock orders what was filled before the take. The caller starts the transmit
+        // task afterwards, which then sees this.
+        queue.posted.store(posted.wrapping_add(1), Relaxed);
+        Ok(())
     }
 }
 

@@ -105,8 +105,8 @@ impl Srq {
     ///
     /// As [`RecvQueue::post`].
     #[inline]
-    pub(crate) fn post(&self, wr: RecvWr) -> Result {
-        self.queue.post(wr)
+    pub(crate) fn post(&self, fill: impl FnOnce(&mut RecvWr) -> Result) -> Result {
+        self.queue.post(fill)
     }
 
     /// Resizes the queue of a process.
@@ -182,6 +182,19 @@ mod tests {
             ..srq.query()
         };
         srq.modify(&attr, mask, &mut Udata::none())
+    }
+
+    #[test]
+    fn a_request_replaces_what_was_in_its_place() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(1, 0)?;
+        let mut wr = RecvWr::default();
+        for id in 1..=3 {
+            assert_eq!(post(&srq, &[id]), Ok(()));
+            assert!(srq.take(&mut wr).is_some_and(|taken| taken.is_ok()));
+            assert_eq!((wr.id, wr.buffer.sges().len()), (id, 1));
+        }
+        Ok(())
     }
 
     #[test]

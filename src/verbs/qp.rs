@@ -181,7 +181,7 @@ impl QpOps for Qp {
 
     fn post_recv(self: ArcBorrow<'_, Self>, wrs: &mut RecvWrs<'_>) -> Result {
         let queue = self.own_receives().ok_or(EINVAL)?;
-        let result = wrs.try_for_each(|wr| queue.post(abi::kernel::recv(&wr)?));
+        let result = wrs.try_for_each(|wr| queue.post(|recv| abi::kernel::recv(&wr, recv)));
         if self.phase() == QpPhase::Error {
             Arc::from(self).kick();
         }
@@ -221,15 +221,19 @@ impl QpOps for Qp {
 /// peer does not support, `ENOMEM` for a full queue.
 #[inline(never)]
 fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
-    let result = wrs.try_for_each(|wr| {
-        if qp.user || qp.phase() == QpPhase::Idle {
-            return Err(EINVAL);
-        }
-        let wr = abi::kernel::send(&wr)?;
-        if wr.needs_send_immediate() && !qp.may_send_immediate() {
-            return Err(EOPNOTSUPP);
-        }
-        qp.sq.post(wr)
+    let result = qp.sq.post_all(|queue| {
+        wrs.try_for_each(|wr| {
+            if qp.user || qp.phase() == QpPhase::Idle {
+                return Err(EINVAL);
+            }
+            queue.post(|send| {
+                abi::kernel::send(&wr, send)?;
+                if send.needs_send_immediate() && !qp.may_send_immediate() {
+                    return Err(EOPNOTSUPP);
+                }
+                Ok(())
+            })
+        })
     });
     qp.kick();
     result

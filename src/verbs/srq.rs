@@ -100,7 +100,7 @@ impl SrqOps for Srq {
     }
 
     fn post_recv(&self, wrs: &mut RecvWrs<'_>) -> Result {
-        wrs.try_for_each(|wr| self.post(abi::kernel::recv(&wr)?))
+        wrs.try_for_each(|wr| self.post(|recv| abi::kernel::recv(&wr, recv)))
     }
 
     fn describe(&self, details: &mut Details<'_>) -> Result {

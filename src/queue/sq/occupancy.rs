@@ -34,7 +34,7 @@ impl SendQueue {
         let inner = self.inner.lock();
         let taken = self.taken();
         Occupancy {
-            posted: ring.unwrap_or_else(|| inner.posted.wrapping_sub(taken)),
+            posted: ring.unwrap_or_else(|| self.posted().wrapping_sub(taken)),
             pending: taken.wrapping_sub(self.done()),
             reads: inner.depth.used().into(),
             max_reads: inner.depth.limit().into(),

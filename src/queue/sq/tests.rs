@@ -263,7 +263,7 @@ mod sq {
         assert!(rig.sq.has_posted());
         assert_eq!(rig.post(3, true), Err(ENOMEM));
         rig.take()?;
-        assert!(rig.sq.is_full() && matches!(rig.take(), Err(EAGAIN)));
+        assert!(rig.sq.is_full() && matches!(rig.take(), Err(ENOENT)));
         let fill = rig.sq.occupancy();
         assert_eq!((fill.posted, fill.pending), (0, 2));
         Ok(())
