@@ -29,6 +29,9 @@ pub enum Placement {
     Unbound,
     /// Any CPU; one item at a time, in the order in which they were enqueued.
     Ordered,
+    /// The CPU that enqueued it, in softirq ([`Flags::highpri`] before other softirqs). Items must
+    /// not sleep, and need no memory to run, so [`Flags::mem_reclaim`] has no meaning.
+    Softirq,
 }
 
 /// The attributes of a queue.
@@ -48,11 +51,12 @@ impl Flags {
             Placement::PerCpu => bindings::wq_flags_WQ_PERCPU,
             Placement::Unbound => bindings::wq_flags_WQ_UNBOUND,
             Placement::Ordered => bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags___WQ_ORDERED,
+            Placement::Softirq => bindings::wq_flags_WQ_BH | bindings::wq_flags_WQ_PERCPU,
         };
         if self.highpri {
             flags |= bindings::wq_flags_WQ_HIGHPRI;
         }
-        if self.mem_reclaim {
+        if self.mem_reclaim && self.placement != Placement::Softirq {
             flags |= bindings::wq_flags_WQ_MEM_RECLAIM;
         }
         flags
@@ -83,7 +87,7 @@ impl OwnedQueue {
     /// `ENOMEM`.
     pub fn try_new(name: &CStr, flags: Flags) -> Result<Self> {
         let at_once = match flags.placement {
-            Placement::PerCpu | Placement::Unbound => 0, // the default
+            Placement::PerCpu | Placement::Unbound | Placement::Softirq => 0, // the default
             Placement::Ordered => 1,
         };
         // SAFETY: The format takes one string, which is given; the name is copied.
@@ -116,7 +120,7 @@ impl OwnedQueue {
     ///
     /// `ENOMEM`.
     #[cfg(CONFIG_KUNIT = "y")]
-    pub(crate) fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
+    pub fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
         // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
         // type invariant it is, as long as `self`, whose drop waits for the item.
         Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, f)?)
@@ -267,7 +271,12 @@ mod tests {
 
     #[test]
     fn flush_waits_for_every_kind_of_queue() -> Result {
-        for placement in [Placement::PerCpu, Placement::Unbound, Placement::Ordered] {
+        for placement in [
+            Placement::PerCpu,
+            Placement::Unbound,
+            Placement::Ordered,
+            Placement::Softirq,
+        ] {
             let queue = queue(placement)?;
             let jobs = [job(&queue, 0)?, job(&queue, 0)?, job(&queue, 0)?];
             for job in &jobs {

@@ -309,7 +309,7 @@ impl Device {
         // Paging items, which hold the process's memory and this device.
         self.paging.flush();
         // Transmit tasks still queued find their queue pair gone.
-        self.queues.tx.flush();
+        self.queues.flush_tx();
     }
 
     /// Returns the identifier of the device.

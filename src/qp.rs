@@ -132,6 +132,8 @@ pub(crate) struct Qp {
     #[pin]
     tx_work: Work<Qp, TX>,
     #[pin]
+    tx_softirq_work: Work<Qp, TX_SOFTIRQ>,
+    #[pin]
     rx_work: Work<Qp, RX>,
     #[pin]
     oob_work: DelayedWork<Qp, OOB>,
@@ -161,12 +163,14 @@ const OOB: u64 = 2;
 const PAGING_IN: u64 = 3;
 const PAGING_OUT: u64 = 4;
 const IDLE: u64 = 5;
+const TX_SOFTIRQ: u64 = 6;
 
 /// Value of `retry_timeout`: a Send waits without limit.
 const FOR_EVER: u32 = u32::MAX;
 
 impl_has_work! {
     impl HasWork<Self, TX> for Qp { self.tx_work }
+    impl HasWork<Self, TX_SOFTIRQ> for Qp { self.tx_softirq_work }
     impl HasWork<Self, RX> for Qp { self.rx_work }
     impl HasWork<Self, PAGING_IN> for Qp { self.paging_in_work }
     impl HasWork<Self, PAGING_OUT> for Qp { self.paging_out_work }

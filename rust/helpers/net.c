@@ -190,6 +190,18 @@ int riwarp_helper_bind_privileged(struct socket *sock, void *addr, int len)
 	return kernel_bind(sock, addr, len);
 }
 
+void riwarp_helper_bh_lock_sock(struct sock *sk);
+void riwarp_helper_bh_lock_sock(struct sock *sk)
+{
+	bh_lock_sock(sk);
+}
+
+void riwarp_helper_bh_unlock_sock(struct sock *sk);
+void riwarp_helper_bh_unlock_sock(struct sock *sk)
+{
+	bh_unlock_sock(sk);
+}
+
 void riwarp_helper_lock_sock(struct sock *sk);
 void riwarp_helper_lock_sock(struct sock *sk)
 {

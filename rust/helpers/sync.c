@@ -25,6 +25,12 @@ bool riwarp_helper_bh_off(void)
 	return true;
 }
 
+bool riwarp_helper_irqs_disabled(void);
+bool riwarp_helper_irqs_disabled(void)
+{
+	return irqs_disabled();
+}
+
 void riwarp_helper_local_bh_disable(void);
 void riwarp_helper_local_bh_disable(void)
 {
@@ -62,12 +68,6 @@ unsigned int riwarp_helper_raw_smp_processor_id(void)
 }
 
 #if IS_ENABLED(CONFIG_KUNIT)
-bool riwarp_helper_irqs_disabled(void);
-bool riwarp_helper_irqs_disabled(void)
-{
-	return irqs_disabled();
-}
-
 void riwarp_helper_local_irq_restore(unsigned long flags);
 void riwarp_helper_local_irq_restore(unsigned long flags)
 {

@@ -15,6 +15,7 @@ use kernel::sync::SpinLock;
 use kernel::types::NotThreadSafe;
 
 extern "C" {
+    fn riwarp_helper_irqs_disabled() -> bool;
     fn riwarp_helper_local_bh_disable();
     fn riwarp_helper_local_bh_enable();
 }
@@ -58,6 +59,19 @@ impl BhOff<'_> {
         // above.
         unsafe { riwarp_helper_local_bh_enable() };
         ret
+    }
+
+    /// As [`BhOff::run`]; [`None`] with interrupts disabled, where bottom halves cannot be enabled
+    /// again.
+    ///
+    /// Softirqs that `f` raises run before this returns, if bottom halves were on.
+    ///
+    /// Context: any.
+    #[inline]
+    pub fn try_run<R>(f: impl FnOnce(BhOff<'_>) -> R) -> Option<R> {
+        // SAFETY: `irqs_disabled()` has no requirements.
+        let off = unsafe { riwarp_helper_irqs_disabled() };
+        (!off).then(|| Self::run(f))
     }
 
     /// Locks a [`SpinLockBh`] without disabling bottom halves again.

@@ -22,6 +22,9 @@ use kernel_ext::workqueue::{
 
 /// The queues that all devices share.
 pub(crate) struct Queues {
+    /// Transmit tasks that send what a kernel consumer has posted, in softirq. Its items enqueue
+    /// others on `tx`, so it is dropped first.
+    pub(crate) tx_softirq: OwnedQueue,
     /// Transmit and receive tasks that continue what a softirq or a kernel consumer began. Runs on
     /// the same CPU, at high priority.
     pub(crate) tx: OwnedQueue,
@@ -40,6 +43,7 @@ impl Queues {
     /// `ENOMEM`.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
+            tx_softirq: queue(c"riwarp_tx_bh", Placement::Softirq, false, false)?,
             tx: queue(c"riwarp_tx", Placement::PerCpu, true, true)?,
             conn: queue(c"riwarp_conn", Placement::Ordered, false, true)?,
             reaper: queue(c"riwarp_reap", Placement::Unbound, false, false)?,
@@ -49,8 +53,15 @@ impl Queues {
     /// Waits until all work queued before this call has run.
     pub(crate) fn flush(&self) {
         self.conn.flush();
-        self.tx.flush();
+        self.flush_tx();
         self.reaper.flush();
+    }
+
+    /// Waits until all transmit tasks queued before this call have run.
+    pub(crate) fn flush_tx(&self) {
+        // They leave to `tx` what they cannot do in softirq.
+        self.tx_softirq.flush();
+        self.tx.flush();
     }
 }
 

@@ -53,7 +53,8 @@ use super::{
     PAGING_IN,
     PAGING_OUT,
     RX,
-    TX, //
+    TX,
+    TX_SOFTIRQ, //
 };
 
 impl WorkItem<TX> for Qp {
@@ -61,6 +62,20 @@ impl WorkItem<TX> for Qp {
 
     fn run(this: Arc<Self>) {
         this.transmit();
+    }
+}
+
+impl WorkItem<TX_SOFTIRQ> for Qp {
+    type Pointer = Arc<Self>;
+
+    /// Context: softirq.
+    fn run(this: Arc<Self>) {
+        BhOff::run(|off| this.rounds(&mut TcpSender::Softirq(off)));
+        this.notify();
+        // The end of a queue pair sleeps.
+        if let Some(last) = Arc::into_unique_or_drop(this) {
+            Arc::from(last).enqueue_tx();
+        }
     }
 }
 
@@ -89,7 +104,7 @@ impl StreamOwner for Qp {
             // itself.
             return self.kick();
         }
-        self.rounds(&mut TcpSender::Softirq(inbound));
+        self.rounds(&mut TcpSender::Callback(inbound));
         self.notify();
     }
 
@@ -149,6 +164,31 @@ impl Qp {
         self.rounds(&mut TcpSender::Process);
         self.notify();
         self.watch_receives();
+    }
+
+    /// Sends what a kernel consumer has posted, in softirq, without the two context switches of the
+    /// work item. No lock is held there, so the socket's spin lock may be waited for whatever the
+    /// caller holds, and no consumer is called back from within its own call.
+    ///
+    /// The softirq runs before this returns if bottom halves are on, else when the caller enables
+    /// them. With interrupts off, and in phases whose rounds sleep, the work item runs instead.
+    ///
+    /// Context: any.
+    pub(crate) fn send_posted(self: &Arc<Self>) {
+        if self.tx.rearm() {
+            return;
+        }
+        let queued = match self.phase() {
+            QpPhase::Rts | QpPhase::Closing => BhOff::try_run(|_| self.enqueue_tx_softirq()),
+            QpPhase::Idle
+            | QpPhase::Waiting
+            | QpPhase::Terminate
+            | QpPhase::Error
+            | QpPhase::Gone => None,
+        };
+        if queued.is_none() {
+            self.enqueue_tx();
+        }
     }
 
     /// Handles a doorbell of a process that has posted requests.
@@ -237,6 +277,12 @@ impl Qp {
     pub(super) fn enqueue_tx(self: &Arc<Self>) {
         // If it is queued already, it will see the new work.
         let _ = self.device.queues.tx.enqueue::<Arc<Self>, TX>(self.clone());
+    }
+
+    fn enqueue_tx_softirq(self: &Arc<Self>) {
+        // If it is queued already, it will see the new work.
+        let queue = &self.device.queues.tx_softirq;
+        let _ = queue.enqueue::<Arc<Self>, TX_SOFTIRQ>(self.clone());
     }
 
     fn round(self: &Arc<Self>, tx: &mut Tx, sender: &mut TcpSender<'_, '_>) -> Next {

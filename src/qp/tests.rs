@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! KUnit suite of queue pairs: posting and polling by a kernel consumer with interrupts off, and
-//! state changes.
+//! KUnit suites of queue pairs: posting and polling by a kernel consumer with interrupts off, state
+//! changes, and when a post is sent.
 
 #[kernel::prelude::kunit_tests(riwarp_qp)]
 mod posting {
@@ -334,5 +334,244 @@ mod posting {
         ] {
             assert_eq!(event_of(fault), event);
         }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_qp_send)]
+mod sending {
+    use super::super::*;
+    use crate::{
+        bench::{
+            polled,
+            Bench, //
+        },
+        cm::conn::bench::{
+            Started,
+            PARAMS, //
+        },
+        device::stats::Stats,
+        queue::cq::Cq,
+        Riwarp, //
+    };
+    use kernel::{
+        sync::SetOnce,
+        time::{
+            delay::fsleep,
+            Delta, //
+        }, //
+    };
+    use kernel_ext::{
+        net::{
+            bench::{
+                eventually,
+                pair, //
+            },
+            Family,
+            Socket, //
+        },
+        rdma::{
+            bench::{
+                interrupts_off,
+                post_send,
+                CqConsumer,
+                CqHandler, //
+            },
+            ops::{
+                CqOps,
+                QpOps, //
+            },
+            types::{
+                NotifyOn,
+                NotifyRequest, //
+            }, //
+        },
+        sync::BhOff, //
+    };
+
+    /// Number of requests that fit into a queue.
+    const PLACES: u32 = 16;
+
+    /// Posts a Send without payload, as a kernel consumer.
+    fn post(qp: &Arc<Qp>) -> Result {
+        post_send::<Riwarp, _>(&[1], |wrs| qp.post_send(wrs))
+    }
+
+    /// A consumer that polls its completion queue in the handler, and posts again.
+    struct Poster {
+        cq: SetOnce<Arc<Cq>>,
+        /// The queue pair to which the handler posts.
+        to: SetOnce<Arc<Qp>>,
+        /// How often it still posts.
+        left: Atomic<u32>,
+        calls: Atomic<u32>,
+    }
+
+    impl Poster {
+        fn poll(&self) {
+            let request = NotifyRequest {
+                on: NotifyOn::Next,
+                report_missed: false,
+            };
+            if let Some(cq) = self.cq.as_ref() {
+                cq.req_notify(request);
+                while polled(cq).is_some() {}
+            }
+        }
+    }
+
+    impl CqHandler for Poster {
+        fn completed(&self) {
+            self.calls.fetch_add(1, Relaxed);
+            self.poll();
+            let left = self.left.load(Relaxed);
+            if left > 0 && self.to.as_ref().is_some_and(|qp| post(qp).is_ok()) {
+                self.left.store(left - 1, Relaxed);
+            }
+        }
+    }
+
+    /// A queue pair with a stream, and its consumer. Destroyed on drop.
+    struct SendRig {
+        started: Option<Started>,
+        qp: Arc<Qp>,
+        poster: Arc<Poster>,
+        _consumer: CqConsumer<Poster>,
+        _far: Socket,
+        bench: Bench,
+    }
+
+    impl SendRig {
+        fn new() -> Result<Self> {
+            let bench = Bench::new()?;
+            let poster = Poster {
+                cq: SetOnce::new(),
+                to: SetOnce::new(),
+                left: Atomic::new(0),
+                calls: Atomic::new(0),
+            };
+            let poster = Arc::new(poster, GFP_KERNEL)?;
+            let consumer = CqConsumer::try_new(poster.clone())?;
+            let cq = bench.cq_of(consumer.link(), PLACES)?;
+            let qp = bench.qp(PLACES, &cq)?;
+            let (near, far) = pair(Family::V4)?;
+            let started = Started::new(&bench.rdma.cm, near, &qp)?;
+            let rig = Self {
+                started: Some(started),
+                qp,
+                poster,
+                _consumer: consumer,
+                _far: far,
+                bench,
+            };
+            let conn = rig.started.as_ref().map(|started| started.0.clone());
+            rig.qp.attach(conn.ok_or(EINVAL)?, &PARAMS)?;
+            rig.poster.cq.populate(cq);
+            rig.poster.poll();
+            Ok(rig)
+        }
+
+        /// Returns how many batches TCP has accepted, and how often the consumer was called.
+        fn sent_and_told(&self) -> (u64, u32) {
+            let mut counts = [0; 64];
+            self.bench.device.stats.read(&mut counts);
+            let mut named = Stats::NAMES.iter().zip(counts);
+            let sent = named.find(|(name, _)| **name == c"tx_batches");
+            (
+                sent.map_or(0, |(_, count)| count),
+                self.poster.calls.load(Relaxed),
+            )
+        }
+
+        /// Returns whether everything that was posted is complete.
+        fn is_over(&self) -> bool {
+            !self.qp.sq.has_posted() && self.qp.sq.is_idle()
+        }
+    }
+
+    impl Drop for SendRig {
+        fn drop(&mut self) {
+            drop(self.started.take());
+            Qp::destroy(self.qp.clone());
+        }
+    }
+
+    #[test]
+    fn a_post_is_sent_before_it_returns() -> Result {
+        let rig = SendRig::new()?;
+        for n in 1..=3 {
+            post(&rig.qp)?;
+            let (sent, told) = rig.sent_and_told();
+            assert_eq!((sent, u64::from(told)), (n, n));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_list_leaves_in_one_batch() -> Result {
+        let rig = SendRig::new()?;
+        post_send::<Riwarp, _>(&[1, 2, 3, 4], |wrs| rig.qp.post_send(wrs))?;
+        assert_eq!(rig.sent_and_told(), (1, 1));
+        assert!(rig.is_over());
+        Ok(())
+    }
+
+    /// As under a consumer's own lock, which its handler may take.
+    #[test]
+    fn nobody_is_called_back_from_within_a_post() -> Result {
+        let rig = SendRig::new()?;
+        BhOff::run(|_| {
+            assert_eq!(post(&rig.qp), Ok(()));
+            assert_eq!(rig.sent_and_told(), (0, 0));
+        });
+        assert_eq!(rig.sent_and_told(), (1, 1));
+        let (seen, off) = interrupts_off(|| {
+            assert_eq!(post(&rig.qp), Ok(()));
+            rig.sent_and_told()
+        });
+        assert!(off);
+        assert_eq!(seen, (1, 1));
+        rig.bench.device.queues.flush_tx();
+        assert_eq!(rig.sent_and_told(), (2, 2));
+        Ok(())
+    }
+
+    #[test]
+    fn a_handler_posts_to_its_own_queue_pair() -> Result {
+        let rig = SendRig::new()?;
+        rig.poster.left.store(10 * PLACES, Relaxed);
+        rig.poster.to.populate(rig.qp.clone());
+        post(&rig.qp)?;
+        eventually(|| rig.poster.left.load(Relaxed) == 0 && rig.is_over())?;
+        let posts = 10 * PLACES + 1;
+        eventually(|| rig.sent_and_told() == (posts.into(), posts))
+    }
+
+    #[test]
+    fn handlers_post_to_each_others_queue_pair() -> Result {
+        let rigs = [SendRig::new()?, SendRig::new()?];
+        let [one, other] = &rigs;
+        one.poster.to.populate(other.qp.clone());
+        other.poster.to.populate(one.qp.clone());
+        for rig in &rigs {
+            rig.poster.left.store(u32::MAX, Relaxed);
+            let qp = rig.qp.clone();
+            // Threads that run on all processors.
+            rig.bench.device.queues.reaper.try_spawn(move || {
+                for _ in 0..10 * PLACES {
+                    while post(&qp).is_err() {
+                        fsleep(Delta::from_micros(10));
+                    }
+                }
+            })?;
+        }
+        for rig in &rigs {
+            rig.bench.device.queues.reaper.flush();
+        }
+        let mut all = 0;
+        for rig in &rigs {
+            all += u32::MAX - rig.poster.left.xchg(0, Relaxed);
+        }
+        assert!(all > 0);
+        eventually(|| rigs.iter().all(SendRig::is_over))
     }
 }

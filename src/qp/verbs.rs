@@ -175,6 +175,7 @@ impl Qp {
                     timer <- HrTimer::new(),
                     tx_timer <- new_mutex!(TxTimer::Ready(None), "Qp::tx_timer"),
                     tx_work <- new_work!("Qp::tx_work"),
+                    tx_softirq_work <- new_work!("Qp::tx_softirq_work"),
                     rx_work <- new_work!("Qp::rx_work"),
                     oob_work <- new_delayed_work!("Qp::oob_work"),
                     paging_in_work <- new_work!("Qp::paging_in_work"),

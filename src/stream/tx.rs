@@ -16,7 +16,8 @@
 //! * *send*: one call hands the batch to TCP by reference. It does not wait for buffer space: what
 //!   TCP does not accept stays in the batch, and `write_space` kicks the transmit task.
 //!
-//! Context: process; or softirq, to answer what has just been received ([`StreamOwner::answer`]).
+//! Context: process; or softirq, to send what a kernel consumer has posted, or to answer what has
+//! just been received ([`StreamOwner::answer`]).
 //! RFC 5040, sections 5 and 7; RFC 5041, section 5; RFC 5044, section 4.
 
 use iwarp::{

@@ -235,6 +235,6 @@ fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
             })
         })
     });
-    qp.kick();
+    qp.send_posted();
     result
 }

@@ -3,10 +3,13 @@
 //! Sends batches to TCP in the context of the caller, within the budget of that context.
 
 use kernel::prelude::*;
-use kernel_ext::net::{
-    Grow,
-    Inbound,
-    SendHint, //
+use kernel_ext::{
+    net::{
+        Grow,
+        Inbound,
+        SendHint, //
+    },
+    sync::BhOff, //
 };
 
 use super::TxStream;
@@ -22,22 +25,28 @@ pub(super) const SOFTIRQ_BUDGET: u32 = 4;
 pub(crate) enum TcpSender<'a, 'b> {
     /// This context does not hold it and may sleep for it.
     Process,
+    /// This softirq does not hold it, and sends unless a thread owns the socket.
+    Softirq(BhOff<'a>),
     /// TCP holds it and has called the driver in softirq.
-    Softirq(&'a mut Inbound<'b>),
+    Callback(&'a mut Inbound<'b>),
 }
 
 impl TcpSender<'_, '_> {
     pub(super) fn send(&mut self, stream: &mut TxStream, more: SendHint) -> Result<usize> {
         match self {
             Self::Process => stream.conn.socket().send_batch(&mut stream.batch, more),
-            Self::Softirq(inbound) => inbound.try_send_batch(&mut stream.batch, more),
+            Self::Softirq(off) => {
+                let socket = stream.conn.socket();
+                socket.try_send_batch(&mut stream.batch, more, *off)
+            }
+            Self::Callback(inbound) => inbound.try_send_batch(&mut stream.batch, more),
         }
     }
 
     pub(super) fn grow(&self) -> Grow {
         match self {
             Self::Process => Grow::Sleep,
-            Self::Softirq(_) => Grow::Atomic,
+            Self::Softirq(_) | Self::Callback(_) => Grow::Atomic,
         }
     }
 
@@ -49,7 +58,7 @@ impl TcpSender<'_, '_> {
     pub(crate) fn budget(&self) -> u32 {
         match self {
             Self::Process => BUDGET,
-            Self::Softirq(_) => SOFTIRQ_BUDGET,
+            Self::Softirq(_) | Self::Callback(_) => SOFTIRQ_BUDGET,
         }
     }
 }

@@ -227,7 +227,7 @@ mod tx {
             if !inbound.in_softirq() {
                 return;
             }
-            let next = match visit(&self.qp, &mut TcpSender::Softirq(inbound)) {
+            let next = match visit(&self.qp, &mut TcpSender::Callback(inbound)) {
                 None => 0,
                 Some(Next::Again) => 1,
                 Some(Next::Done) => 2,
