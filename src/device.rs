@@ -99,7 +99,24 @@ pub(crate) enum Abi {
     Siw,
 }
 
+/// When a library rings the doorbell of a send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doorbells {
+    /// For each post: delaying a send saves sends only.
+    Each,
+    /// Unless earlier requests are pending: delaying a send saves doorbells too.
+    WhenIdle,
+}
+
 impl Abi {
+    /// Returns when the library rings after it has posted to a send queue.
+    pub(crate) fn doorbells(self) -> Doorbells {
+        match self {
+            Self::Rxe => Doorbells::Each,
+            Self::Siw => Doorbells::WhenIdle,
+        }
+    }
+
     /// Returns the library as `ib_core` knows it.
     pub(crate) fn provider(self) -> Provider {
         match self {

@@ -11,7 +11,8 @@
 //! A process streams if it rings several times, each within less time than its last send took, and
 //! if nothing arrives from the peer in between, whose answer it might have waited for. (Responses
 //! to its own requests do not count: a stream of Reads has them too.) Both sides of the comparison
-//! are durations, so it holds on fast and on slow machines.
+//! are durations, so it holds on fast and on slow machines. Where a delay saves doorbells as well
+//! ([`Doorbells`]), they may be several sends apart: a system call may take longer than a send.
 //!
 //! If the requests sent together would have taken longer one by one, the next one is delayed too.
 //! If the delay gathered no other request, the next delay is longer: the timer itself may have
@@ -34,10 +35,15 @@ use kernel::{
     }, //
 };
 
+use crate::device::Doorbells;
+
 /// Number of doorbells in quick succession that make a streak: at first, and at most after delays
 /// that did not help.
 const STREAK_MIN: u32 = 4;
 const STREAK_MAX: u32 = 4096;
+
+/// Maximum time between two doorbells of a streak, in durations of a send, if a delay saves them.
+const APART_MAX: i64 = 16;
 
 /// Maximum length of a small send, in octets. In larger ones copying dominates, which the process
 /// does as well in its own call.
@@ -57,6 +63,8 @@ const IDLE: i64 = 1_000_000;
 /// Doorbell history of a queue pair: how quickly they follow each other, and what delaying has
 /// gained.
 pub(crate) struct DoorbellCoalescer {
+    /// When the process's library rings.
+    doorbells: Doorbells,
     /// Zero of the clock.
     born: Instant<Monotonic>,
     /// Value of [`RxEvents`] at the last doorbell.
@@ -65,6 +73,9 @@ pub(crate) struct DoorbellCoalescer {
     last_done: Atomic<i64>,
     /// How long the last small send took, in nanoseconds; 0 after a large one.
     cost: Atomic<i64>,
+    /// Time between the last two doorbells that were handled at once, from the end of one to the
+    /// next, in nanoseconds.
+    apart: Atomic<i64>,
     /// Octets sent since the last doorbell.
     octets: Atomic<usize>,
     /// Doorbells in quick succession so far.
@@ -107,12 +118,14 @@ pub(crate) enum DoorbellAction {
 }
 
 impl DoorbellCoalescer {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(doorbells: Doorbells) -> Self {
         Self {
+            doorbells,
             born: Instant::now(),
             rx_events: Atomic::new(0),
             last_done: Atomic::new(0),
             cost: Atomic::new(0),
+            apart: Atomic::new(0),
             octets: Atomic::new(0),
             streak: Atomic::new(0),
             streak_needed: Atomic::new(STREAK_MIN),
@@ -148,10 +161,13 @@ impl DoorbellCoalescer {
         let streak = if let Ok(since) = u32::try_from(self.delayed_since.load(Relaxed)) {
             self.delayed_since.store(NONE, Relaxed);
             self.judge(taken.wrapping_sub(since), pause, cost)
-        } else if pause < cost {
-            self.streak.load(Relaxed).saturating_add(1)
         } else {
-            0
+            self.apart.store(pause, Relaxed);
+            if pause < cost.saturating_mul(self.apart_max()) {
+                self.streak.load(Relaxed).saturating_add(1)
+            } else {
+                0
+            }
         };
         self.streak.store(streak, Relaxed);
         self.octets.store(0, Relaxed);
@@ -170,7 +186,11 @@ impl DoorbellCoalescer {
         if pause > IDLE {
             return 0;
         }
-        if cost.saturating_mul(together.into()) > pause {
+        let each = match self.doorbells {
+            Doorbells::Each => cost,
+            Doorbells::WhenIdle => cost.saturating_add(self.apart.load(Relaxed)),
+        };
+        if each.saturating_mul(together.into()) > pause {
             // Sent one by one, they would have taken longer.
             self.streak_needed.store(STREAK_MIN, Relaxed);
             let small = self.octets.load(Relaxed) <= SMALL.saturating_mul(together as usize); // CAST: 64 bits.
@@ -186,6 +206,14 @@ impl DoorbellCoalescer {
                 .store(streak_needed.min(STREAK_MAX), Relaxed);
         }
         0
+    }
+
+    /// Returns the maximum time between two doorbells of a streak, in durations of a send.
+    fn apart_max(&self) -> i64 {
+        match self.doorbells {
+            Doorbells::Each => 1,
+            Doorbells::WhenIdle => APART_MAX,
+        }
     }
 
     /// Counts octets that were sent.
@@ -231,8 +259,12 @@ mod tests {
 
     impl CoalescerRig {
         fn new() -> Self {
+            Self::with(Doorbells::Each)
+        }
+
+        fn with(doorbells: Doorbells) -> Self {
             Self {
-                coalescer: DoorbellCoalescer::new(),
+                coalescer: DoorbellCoalescer::new(doorbells),
                 rx_events: RxEvents::new(),
                 now: Cell::new(1_000_000_000),
             }
@@ -290,11 +322,28 @@ mod tests {
 
     #[test]
     fn a_pause_longer_than_a_send_ends_the_streak() {
-        let rig = CoalescerRig::new();
-        for _ in 0..3 * STREAK_MIN {
-            assert!(matches!(rig.on_doorbell(0), DoorbellAction::Timed(_)));
-            rig.send(LONG);
-            rig.pass(LONG);
+        for (doorbells, pause) in [(Doorbells::Each, 1), (Doorbells::WhenIdle, APART_MAX)] {
+            let rig = CoalescerRig::with(doorbells);
+            for _ in 0..3 * STREAK_MIN {
+                assert!(matches!(rig.on_doorbell(0), DoorbellAction::Timed(_)));
+                rig.send(DELAY_MIN);
+                rig.pass(pause * DELAY_MIN);
+            }
+        }
+    }
+
+    #[test]
+    fn doorbells_that_a_delay_saves_count_as_time_saved() {
+        for (doorbells, worth_it) in [(Doorbells::Each, false), (Doorbells::WhenIdle, true)] {
+            let rig = CoalescerRig::with(doorbells);
+            let taken = rig.doorbells_before_a_delay();
+            // Each takes as long as a send.
+            rig.coalescer.apart.store(LONG, Relaxed);
+            // One by one, three sends would take less than this, and more with their doorbells.
+            rig.coalescer.cost.store(LONG, Relaxed);
+            rig.pass(5 * LONG / 4);
+            rig.coalescer.cost.store(LONG / 4, Relaxed);
+            assert_eq!(rig.delay(taken + 3).is_some(), worth_it);
         }
     }
 
