@@ -59,6 +59,7 @@ use crate::{
             MpaRevision,
             Settings, //
         },
+        stats::Stats,
         Abi,
         Device,
         Guid,
@@ -112,6 +113,16 @@ impl Bench {
         let device = rdma.device.clone();
         let pd = Pd::new(rdma.regions.clone())?;
         Ok(Self { rdma, device, pd })
+    }
+
+    /// Returns the value of a counter.
+    pub(crate) fn count(&self, name: &CStr) -> u64 {
+        let mut counts = [0; 64];
+        self.device.stats.read(&mut counts);
+        let mut named = Stats::NAMES.iter().zip(counts);
+        named
+            .find(|(other, _)| **other == name)
+            .map_or(0, |(_, count)| count)
     }
 
     /// Makes a completion queue of a kernel consumer.

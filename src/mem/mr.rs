@@ -69,6 +69,8 @@ use crate::mem::{
     regions::Regions, //
 };
 
+#[cfg(CONFIG_KUNIT = "y")]
+pub(crate) mod bench;
 mod registration;
 mod reregistration;
 #[cfg(CONFIG_KUNIT = "y")]

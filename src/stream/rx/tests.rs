@@ -4,6 +4,7 @@
 //! one.
 
 mod kernel_memory;
+mod rest;
 
 #[kernel::prelude::kunit_tests(riwarp_rx_streams)]
 mod streams {

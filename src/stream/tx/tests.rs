@@ -19,6 +19,7 @@ mod tx {
             wr::SendOp, //
         },
         bench::{
+            polled,
             store_send,
             Bench, //
         },
@@ -29,15 +30,20 @@ mod tx {
             },
             Conn, //
         },
-        device::stats::Stats,
         mem::{
-            mr::Mr,
+            mr::{
+                bench::Target,
+                Mr, //
+            },
             payload::Sge, //
         },
         qp::Qp,
         queue::{
             cq::Cq,
-            readq::InboundRequest, //
+            readq::{
+                InboundRead,
+                InboundRequest, //
+            }, //
         }, //
     };
     use iwarp::{
@@ -49,7 +55,8 @@ mod tx {
         stag::{
             Stag,
             TaggedOffset, //
-        }, //
+        },
+        terminate::Quoted, //
     };
     use kernel::sync::{
         atomic::{
@@ -59,6 +66,7 @@ mod tx {
         ArcBorrow, //
     };
     use kernel_ext::{
+        crc32c,
         mm::shared_ring::SharedMem,
         net::{
             bench::{
@@ -74,7 +82,8 @@ mod tx {
         rdma::{
             bench::kernel_owned,
             ops::QpOps,
-            types::AccessFlags, //
+            types::AccessFlags,
+            wr::WcStatus, //
         },
         sync::BhOff, //
     };
@@ -88,7 +97,7 @@ mod tx {
     struct TxRig {
         conn: Option<Started>,
         qp: Arc<Qp>,
-        _cq: Arc<Cq>,
+        cq: Arc<Cq>,
         mr: Arc<Mr>,
         key: u32,
         memory: SharedMem,
@@ -116,7 +125,7 @@ mod tx {
             let rig = Self {
                 conn: Some(Started::new(&bench.rdma.cm, near, &qp)?),
                 qp,
-                _cq: cq,
+                cq,
                 mr: made.mr,
                 key: made.lkey,
                 memory: SharedMem::try_new(LEN)?,
@@ -153,12 +162,7 @@ mod tx {
 
         /// Returns how many batches TCP has accepted.
         fn batches(&self) -> u64 {
-            let mut counts = [0; 64];
-            self.bench.device.stats.read(&mut counts);
-            let mut named = Stats::NAMES.iter().zip(counts);
-            named
-                .find(|(name, _)| **name == c"tx_batches")
-                .map_or(0, |(_, count)| count)
+            self.bench.count(c"tx_batches")
         }
     }
 
@@ -464,6 +468,215 @@ mod tx {
         assert_eq!(numbers[1][..], [u32::MAX, 0]);
         assert_eq!(numbers[2][..], []);
         assert_eq!(numbers[3][..], [u32::MAX, 0]);
+        Ok(())
+    }
+
+    /// Most octets of a ULPDU in the tests of [`short`] FPDUs.
+    const SHORT: u16 = 200;
+    /// Octets of a message of several such FPDUs.
+    const LONG: u32 = 1000;
+
+    /// Makes the FPDUs of the next round short.
+    fn short(qp: &Arc<Qp>) {
+        let _ = qp.tx.run(|tx| {
+            if let Some(stream) = qp.take_new_tx(tx) {
+                stream.emss = stream.conn.socket().emss();
+                stream.context.mulpdu = SHORT;
+            }
+            Next::Yield
+        });
+    }
+
+    /// Returns the octets of an FPDU without its CRC, which is checked, and the length of it all.
+    fn first_fpdu(octets: &[u8]) -> Result<(&[u8], usize)> {
+        let (len, _) = octets.split_first_chunk().ok_or(EINVAL)?;
+        let ulpdu_len = u16::from_be_bytes(*len);
+        assert!(ulpdu_len <= SHORT);
+        let all = mpa::fpdu_len(ulpdu_len) as usize;
+        let (covered, crc) = octets
+            .get(..all)
+            .and_then(|all| all.split_last_chunk())
+            .ok_or(EINVAL)?;
+        let computed = crc32c::finish(crc32c::update(crc32c::INIT, covered));
+        assert_eq!(*crc, mpa::crc_trailer(computed));
+        Ok((&covered[2..2 + usize::from(ulpdu_len)], all))
+    }
+
+    /// Checks that a tagged message with these octets comes, from the tagged offset `to` on, in
+    /// FPDUs that are as long as possible; returns their number and length.
+    fn expect_tagged(octets: &[u8], opcode: u8, to: u64, want: &[u8]) -> Result<(u64, usize)> {
+        let (mut pos, mut count) = (0, 0);
+        let parts = want.chunks(usize::from(SHORT) - (TAGGED - 2));
+        let last = parts.len() - 1;
+        for (n, part) in parts.enumerate() {
+            let (segment, len) = first_fpdu(&octets[pos..])?;
+            let at = to + (n * (usize::from(SHORT) - (TAGGED - 2))) as u64;
+            let control = if n == last { 0xc1 } else { 0x81 };
+            assert_eq!(segment[..2], [control, 0x40 | opcode]);
+            assert_eq!(segment[6..14], at.to_be_bytes());
+            assert_eq!(&segment[14..], part);
+            (pos, count) = (pos + len, count + 1);
+        }
+        Ok((count, pos))
+    }
+
+    /// Receives octets until no more are announced by `len`.
+    fn take(far: &Socket, octets: &mut [u8]) -> Result {
+        let mut len = 0;
+        eventually(|| {
+            len += far.recv(&mut octets[len..]).unwrap_or(0);
+            len == octets.len()
+        })
+    }
+
+    const WITH_CRC: StreamParams = StreamParams {
+        crc: Crc::On,
+        ird: 1,
+        ..PARAMS
+    };
+
+    /// Octets of a tagged message of [`LONG`] octets in short FPDUs.
+    const LONG_WIRE: usize = 5 * (2 + 200 + 2 + CRC) + (2 + 14 + 70 + 2 + CRC);
+
+    impl TxRig {
+        /// Fills the memory with octets and returns the first [`LONG`] of them.
+        fn pattern(&self) -> Result<[u8; LONG as usize]> {
+            for at in (0..LEN).step_by(8) {
+                let word = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                self.memory.copy_in(at, &word)?;
+            }
+            self.memory.copy_out(0).ok_or(EINVAL)
+        }
+
+        /// Checks that all was sent, in this many FPDUs.
+        fn has_sent(&self, fpdus: u64) {
+            assert_eq!(self.bench.count(c"tx_fpdus"), fpdus);
+            let _ = self.qp.tx.run(|tx| {
+                let stream = tx.stream.as_ref();
+                assert!(stream.is_some_and(|stream| stream.appended == stream.accepted));
+                Next::Yield
+            });
+        }
+    }
+
+    #[test]
+    fn a_long_write_is_cut_into_full_fpdus() -> Result {
+        const TO: u64 = 0x7000;
+        let (near, far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &WITH_CRC)?;
+        let want = rig.pattern()?;
+        let mut wr = SendWr {
+            id: 7,
+            op: SendOp::Write {
+                stag: Stag::ZERO,
+                to: TO,
+                immediate: None,
+            },
+            signalled: true,
+            ..SendWr::default()
+        };
+        wr.payload.push(Sge {
+            addr: rig.memory.start().expose_provenance() as u64,
+            len: LONG,
+            lkey: rig.key,
+        });
+        rig.qp.sq.post(wr)?;
+        short(&rig.qp);
+        assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
+        let mut octets = [0; LONG_WIRE];
+        take(&far, &mut octets)?;
+        let sent = expect_tagged(&octets, 0, TO, &want)?;
+        assert_eq!(sent, (6, LONG_WIRE));
+        rig.has_sent(6);
+        assert_eq!(polled(&rig.cq), Some((7, Some(WcStatus::Success), LONG)));
+        Ok(())
+    }
+
+    /// Sends the Response to a Read of [`LONG`] octets, of which the region has `len`. Returns the
+    /// octets that the peer receives.
+    fn respond<const WIRE: usize>(
+        rig: &TxRig,
+        far: &Socket,
+        len: usize,
+    ) -> Result<([u8; WIRE], [u8; LONG as usize])> {
+        let source = Target::of(
+            &rig.bench.pd,
+            rig.qp.number,
+            (BASE, len),
+            AccessFlags::REMOTE_READ,
+        )?;
+        for at in (0..LONG as usize).step_by(8) {
+            source
+                .memory
+                .copy_in(at, &(at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))?;
+        }
+        let request = ReadRequest {
+            sink_stag: Stag::new(0x55),
+            sink_to: TaggedOffset::new(SINK_TO),
+            len: LONG,
+            source_stag: source.mr.region.stag(),
+            source_to: TaggedOffset::new(BASE),
+        };
+        let message = Message::ReadRequest {
+            request,
+            msn: Msn::FIRST,
+        };
+        let plan = Segmenter::new(message, 0).next(SHORT).ok_or(EINVAL)?;
+        let header = &plan.header()[2..];
+        let read = InboundRead {
+            request,
+            source: Some(source.mr.region.clone()),
+            quoted: Quoted::from_segment(header, u16::try_from(header.len())?),
+        };
+        assert!(rig.qp.inbound_reads.put(InboundRequest::Read(read)));
+        short(&rig.qp);
+        let _ = visit(&rig.qp, &mut TcpSender::Process);
+        rig.qp.transmit();
+        let mut octets = [0; WIRE];
+        take(far, &mut octets)?;
+        Ok((octets, source.memory.copy_out(0).ok_or(EINVAL)?))
+    }
+
+    /// The tagged offsets of a Read's source and sink.
+    const BASE: u64 = 0x1000;
+    const SINK_TO: u64 = 0x9000;
+
+    #[test]
+    fn a_long_response_is_cut_into_full_fpdus() -> Result {
+        let (near, far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &WITH_CRC)?;
+        let (octets, want) = respond::<LONG_WIRE>(&rig, &far, LONG as usize)?;
+        let sent = expect_tagged(&octets, 2, SINK_TO, &want)?;
+        assert_eq!(sent, (6, LONG_WIRE));
+        rig.has_sent(6);
+        Ok(())
+    }
+
+    /// What is refused is not sent, and the Terminate quotes the Read from there on (RDMAP-47).
+    #[test]
+    fn a_response_ends_where_its_source_does() -> Result {
+        const GOOD: usize = 2 * (SHORT as usize - 14);
+        const PARTS: usize = 2 * (2 + 200 + 2 + CRC);
+        // Header, error, length, and the headers of the Read Request.
+        const TERMINATE: usize = 2 + 18 + 4 + 2 + 18 + 28 + CRC;
+        let (near, far) = pair(Family::V4)?;
+        let rig = TxRig::new(near, &WITH_CRC)?;
+        let (octets, want) = respond::<{ PARTS + TERMINATE }>(&rig, &far, 500)?;
+        let (mut pos, payload) = (0, SHORT as usize - 14);
+        for part in want[..GOOD].chunks(payload) {
+            let (segment, len) = first_fpdu(&octets[pos..])?;
+            assert_eq!(segment[..2], [0x81, 0x42]);
+            assert_eq!(&segment[14..], part);
+            pos += len;
+        }
+        let (terminate, _) = first_fpdu(&octets[pos..])?;
+        assert_eq!(terminate[..2], [0x41, 0x47]);
+        // Remote protection error, bounds.
+        assert_eq!(terminate[18..20], [0x01, 0x01]);
+        let [quoted @ ..] = &terminate[terminate.len() - 28..];
+        assert_eq!(quoted[4..12], (SINK_TO + GOOD as u64).to_be_bytes());
+        assert_eq!(quoted[12..16], (LONG - GOOD as u32).to_be_bytes());
+        assert_eq!(quoted[20..28], (BASE + GOOD as u64).to_be_bytes());
         Ok(())
     }
 }

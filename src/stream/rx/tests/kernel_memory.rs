@@ -12,10 +12,7 @@ mod kernel_memory {
             UNTAGGED, //
         },
         mem::{
-            mr::{
-                Mr,
-                StreamId, //
-            },
+            mr::bench::Target,
             pd::Pd, //
         }, //
     };
@@ -24,36 +21,14 @@ mod kernel_memory {
             AtomicOperation,
             AtomicRequest, //
         },
-        stag::{
-            Access,
-            TaggedOffset, //
-        }, //
+        stag::TaggedOffset, //
     };
-    use kernel::{
-        page::PAGE_SIZE,
-        prelude::*,
-        sync::Arc, //
-    };
+    use kernel::prelude::*;
     use kernel_ext::{
-        mm::{
-            mem_map::{
-                KernelPages,
-                Shape, //
-            },
-            shared_ring::SharedMem, //
-        },
         net::bench::eventually,
         rdma::{
-            bench::{
-                kernel_owned,
-                post_recv,
-                SgList, //
-            },
-            ops::{
-                MrOps,
-                QpOps, //
-            },
-            types::AccessFlags,
+            bench::post_recv,
+            ops::QpOps,
             wr::WcStatus, //
         }, //
     };
@@ -61,58 +36,6 @@ mod kernel_memory {
     /// Send with Invalidate.
     const SEND_INVALIDATE: u8 = 4;
     const ATOMIC_REQUEST: u8 = 10;
-    /// Length of the registered memory, in octets.
-    const LEN: u32 = 64;
-
-    /// Fast-registered memory.
-    struct Target {
-        mr: Arc<Mr>,
-        _pages: Arc<KernelPages>,
-        memory: SharedMem,
-    }
-
-    impl Target {
-        /// Registers the first octets of a page in a domain, with all rights, from the tagged
-        /// offset `base` on, as if on the queue pair of `rig`.
-        fn new(rig: &ConnRig, pd: &Arc<Pd>, base: u64) -> Result<Self> {
-            let owned = kernel_owned();
-            let created = Mr::fast_reg(pd.as_arc_borrow(), owned, Shape::Pages, 1)?;
-            let target = Self {
-                mr: created.mr,
-                _pages: created.pages.ok_or(EINVAL)?,
-                memory: SharedMem::try_new(PAGE_SIZE)?,
-            };
-            let piece = (target.memory.start(), LEN);
-            let mut list =
-                SgList::try_new(&target._pages, PAGE_SIZE as u32, [piece].into_iter(), 0)?;
-            assert_eq!(target.mr.map_sg(&mut list.view()), Ok(1));
-            let all = AccessFlags::LOCAL_WRITE
-                | AccessFlags::REMOTE_WRITE
-                | AccessFlags::REMOTE_READ
-                | AccessFlags::REMOTE_ATOMIC;
-            let key = target.mr.region.stag();
-            let stream = StreamId {
-                pd: pd.id(),
-                ..rig.qp.stream_id()
-            };
-            let registered = target.mr.region.register(stream, key, base, all);
-            assert_eq!(registered, Ok(()));
-            Ok(target)
-        }
-
-        fn is_valid(&self, pd: &Pd) -> bool {
-            let stream = StreamId {
-                pd: pd.id(),
-                qpn: 0,
-                rights: Access::ALL,
-            };
-            self.mr.region.view(stream).valid
-        }
-
-        fn word(&self, at: usize) -> Option<u64> {
-            self.memory.copy_out(at)
-        }
-    }
 
     /// Adds 1 to the 64 bits at the tagged offset `to`, with an Atomic Request of MSN `number`.
     fn add_one(rig: &ConnRig, target: &Target, to: u64, number: u32) -> Result {
@@ -130,7 +53,7 @@ mod kernel_memory {
     fn an_atomic_is_aligned_by_its_address() -> Result {
         const BASE: u64 = 0x1004;
         let rig = ConnRig::new()?;
-        let target = Target::new(&rig, &rig.bench.pd, BASE)?;
+        let target = Target::new(&rig.bench.pd, rig.qp.number, BASE)?;
         target.memory.copy_in(8, &41_u64)?;
         rig.open(&PARAMS)?;
         add_one(&rig, &target, BASE + 8, 1)?;
@@ -154,8 +77,8 @@ mod kernel_memory {
         let rig = ConnRig::new()?;
         let other = Pd::new(rig.bench.rdma.regions.clone())?;
         let (ours, foreign) = (
-            Target::new(&rig, &rig.bench.pd, 0)?,
-            Target::new(&rig, &other, 0)?,
+            Target::new(&rig.bench.pd, rig.qp.number, 0)?,
+            Target::new(&other, rig.qp.number, 0)?,
         );
         rig.open(&PARAMS)?;
         let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));
