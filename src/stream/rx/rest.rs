@@ -46,6 +46,9 @@ use crate::{
 /// that long.
 const REST_MAX: usize = 64 * 1024;
 
+/// The same in FPDUs. At an MTU of 1500 fewer have [`REST_MAX`] octets.
+const REST_FPDUS: u64 = 64;
+
 impl RxStream {
     /// Processes FPDUs of the message that is under way, from `pos` on; returns their length. Stops
     /// before one that it leaves to the general path.
@@ -100,7 +103,8 @@ impl Fpdus<'_> {
     ) {
         let mut front = [0; FRONT_MAX];
         let end = self.pos + REST_MAX;
-        while self.pos < end {
+        let most = round.outcome.fpdus + REST_FPDUS;
+        while self.pos < end && round.outcome.fpdus < most {
             let Some(fpdu) = Fpdu::at(round.inbound, self.pos, &mut front) else {
                 return;
             };

@@ -535,4 +535,17 @@ mod rest {
         assert_eq!(rig.target.octets(), Some(want));
         Ok(())
     }
+
+    /// A peer may send FPDUs as short as it likes.
+    #[test]
+    fn short_parts_end_a_round_too() -> Result {
+        let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
+        for _ in 0..BUDGET_FPDUS + 1000 {
+            rig.part(0)?;
+        }
+        let counts = rig.round()?;
+        assert!(counts.fpdus < BUDGET_FPDUS + 100);
+        assert_eq!(rig.rig.bench.count(c"rx_budget_ends"), 1);
+        Ok(())
+    }
 }
