@@ -175,12 +175,9 @@ impl TxStream {
     #[inline(never)]
     pub(super) fn cut_more(&mut self, qp: &Arc<impl StreamOwner>, grow: Grow) {
         let Self {
-            current:
-                Some(Outgoing {
-                    segmenter,
-                    source,
-                    ..
-                }),
+            current: Some(Outgoing {
+                segmenter, source, ..
+            }),
             markers: None,
             batch,
             plan,
@@ -191,8 +188,12 @@ impl TxStream {
             return;
         };
         let mulpdu = context.mulpdu;
+        // Headers, padding and CRCs are shorter than a quarter of the payload. CAST: widens.
+        let left = segmenter.remaining() as usize;
+        let left = left.saturating_add(left / 4);
         // Allocated here, since bottom halves are off while the region is accessed.
-        let room = BATCH_LEN.saturating_sub(batch.len()) + mpa::fpdu_len(mulpdu) as usize;
+        let room = min(BATCH_LEN.saturating_sub(batch.len()), left);
+        let room = room + mpa::fpdu_len(mulpdu) as usize;
         if segmenter.remaining() <= u32::from(mulpdu) || batch.reserve(room, grow).is_err() {
             return;
         }

@@ -548,12 +548,13 @@ mod tx {
             self.memory.copy_out(0).ok_or(EINVAL)
         }
 
-        /// Checks that all was sent, in this many FPDUs.
+        /// Checks that all was sent, in this many FPDUs, and that the stream keeps little memory.
         fn has_sent(&self, fpdus: u64) {
             assert_eq!(self.bench.count(c"tx_fpdus"), fpdus);
             let _ = self.qp.tx.run(|tx| {
                 let stream = tx.stream.as_ref();
                 assert!(stream.is_some_and(|stream| stream.appended == stream.accepted));
+                assert!(stream.is_some_and(|stream| !stream.batch.has_spare()));
                 Next::Yield
             });
         }
