@@ -31,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
         segments_of_a_write_go_to_several_regions: "DDP-23 DDP-39",
         last_segment_leaves_the_region: "DDP-79 DDP-87 RDMAP-162",
         middle_segment_leaves_the_region: "DDP-79 DDP-83",
+        segments_behind_a_bad_one_are_dropped: "DDP-76 DDP-80 DDP-83 MPA-20 MPA-21",
         write_up_to_the_last_octet: "DDP-78 DDP-79 RDMAP-162",
         region_of_one_octet: "RDMAP-162",
         region_released_between_writes: "RDMAP-165 DDP-93",
@@ -319,6 +320,37 @@ fn middle_segment_leaves_the_region(b: &mut Bench<'_>) -> Outcome {
     b.failed(&wire, code::BOUNDS)?;
     b.ram_is_clean(0, 8192 - 200)?;
     b.ram_is_clean(8192 - 100, 100)
+}
+
+/// Four segments of a Write arrive together, and the third one is bad.
+fn segments_behind_a_bad_one_are_dropped(b: &mut Bench<'_>) -> Outcome {
+    let (key, at) = (b.ram.key, b.ram.at);
+    let good = |n: u64| write(key, at + 100 * n, &[1; 100]).more();
+    for (bad, code) in [
+        (write(key ^ 1, at + 200, &[1; 100]), code::STAG),
+        (write(b.no_write.key, b.no_write.at, &[1; 100]), code::STAG),
+        (write(key, u64::MAX - 50, &[1; 100]), code::WRAP),
+    ] {
+        let mut wire = b.connect()?;
+        b.clean()?;
+        let bad = bad.more();
+        wire.send(&[good(0), good(1), bad.clone(), good(3)])?;
+        wire.expect_refusal(code, &bad)?;
+        b.failed(&wire, code)?;
+        b.ram_is_clean(200, 8192 - 200)?;
+    }
+    let mut wire = b.connect()?;
+    b.clean()?;
+    let octets = [
+        good(0).fpdu(),
+        good(1).fpdu(),
+        good(2).bad_crc(1),
+        good(3).fpdu(),
+    ];
+    wire.put(&octets.concat())?;
+    wire.expect_terminate(&code::CRC.alone())?;
+    b.failed(&wire, code::CRC)?;
+    b.ram_is_clean(200, 8192 - 200)
 }
 
 fn write_up_to_the_last_octet(b: &mut Bench<'_>) -> Outcome {

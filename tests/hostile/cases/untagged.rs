@@ -40,6 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
         receive_buffers_used_up: "DDP-70 RDMAP-80",
         receive_buffer_posted_in_time: "DDP-70 RDMAP-80",
         last_segment_leaves_the_receive_buffer: "DDP-73 RDMAP-82",
+        middle_segment_leaves_the_receive_buffer: "DDP-72 DDP-83",
         message_ends_before_what_was_placed: "DDP-15 DDP-37",
         message_with_a_hole: "DDP-37 DDP-51",
         empty_segment_ends_a_message: "DDP-15 DDP-51",
@@ -357,6 +358,21 @@ fn last_segment_leaves_the_receive_buffer(b: &mut Bench<'_>) -> Outcome {
         &send(1, &[1; 97]).mo(4000),
         code::TOO_LONG,
     )
+}
+
+/// Four segments of a Send arrive together.
+fn middle_segment_leaves_the_receive_buffer(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    let bad = send(1, &[1; 100]).mo(RECEIVE_LEN).more();
+    wire.send(&[
+        send(1, &[1; 100]).more(),
+        send(1, &[1; 100]).mo(100).more(),
+        bad.clone(),
+        send(1, &[1; 100]).mo(200),
+    ])?;
+    wire.expect_refusal(code::OFFSET, &bad)?;
+    b.failed(&wire, code::OFFSET)?;
+    b.receives_end(&wire, &["loc_len", "flushed", "flushed", "flushed"])
 }
 
 fn message_ends_before_what_was_placed(b: &mut Bench<'_>) -> Outcome {

@@ -20,7 +20,8 @@ use crate::{
         read_response,
         send,
         Code,
-        Read, //
+        Read,
+        Segment, //
     },
     wire::{
         require,
@@ -31,7 +32,7 @@ use crate::{
 /// Returns Responses to a Read of 64 octets whose last segment the device refuses.
 pub(super) fn cases() -> Vec<Case> {
     type Make = fn(&Bench<'_>, &Read) -> Segments;
-    let list: [(&str, &str, Code, Make); 18] = [
+    let list: [(&str, &str, Code, Make); 22] = [
         (
             "read_response_with_another_stag",
             "RDMAP-77",
@@ -110,6 +111,33 @@ pub(super) fn cases() -> Vec<Case> {
             |_, read| vec![part(read, 0, &[7; 40]).more(), part(read, 0, &[7; 40])],
         ),
         (
+            "middle_segment_of_a_read_response_too_long",
+            "RDMAP-77 DDP-79",
+            code::BOUNDS,
+            |_, read| in_the_middle(read, part(read, 32, &[7; 33])),
+        ),
+        (
+            "middle_segment_of_a_read_response_with_another_stag",
+            "RDMAP-77 DDP-23",
+            code::STAG,
+            |_, read| {
+                let (stag, to) = (read.sink ^ 0x100, read.sink_to + 32);
+                in_the_middle(read, read_response(stag, to, &[7; 8]))
+            },
+        ),
+        (
+            "middle_segment_of_a_read_response_that_wraps",
+            "RDMAP-35 DDP-80",
+            code::WRAP,
+            |_, read| in_the_middle(read, read_response(read.sink, u64::MAX - 7, &[7; 9])),
+        ),
+        (
+            "octets_of_a_read_response_sent_again_and_again",
+            "RDMAP-77",
+            code::BOUNDS,
+            |_, read| in_the_middle(read, part(read, 0, &[7; 64])),
+        ),
+        (
             "read_response_that_ends_early",
             "RDMAP-77",
             code::STREAM,
@@ -160,6 +188,12 @@ pub(super) fn cases() -> Vec<Case> {
     list.into_iter()
         .map(|(name, rows, code, make)| case(name, rows, move |b| bad_response(b, code, make)))
         .collect()
+}
+
+/// Returns a bad segment behind two good ones of 16 octets, none of them the last.
+fn in_the_middle(read: &Read, bad: Segment) -> Segments {
+    let good = [part(read, 0, &[7; 16]), part(read, 16, &[7; 16])];
+    good.into_iter().chain([bad]).map(Segment::more).collect()
 }
 
 fn bad_response(b: &mut Bench<'_>, code: Code, make: fn(&Bench<'_>, &Read) -> Segments) -> Outcome {
