@@ -175,6 +175,7 @@ mod inbound {
     use crate::crc32c;
     use crate::net::bench::*;
     use crate::net::Family;
+    use crate::net::Grow;
     use crate::net::SendHint;
     use crate::net::Socket;
     use crate::net::TxBatch;
@@ -195,6 +196,8 @@ mod inbound {
         let (active, passive) = pair(Family::V4)?;
         let mut batch = TxBatch::new();
         let octets: [u8; 250] = crate::random::octets();
+        // In one chunk.
+        batch.reserve(50 * octets.len(), Grow::Sleep)?;
         for _ in 0..50 {
             batch.put(&octets)?;
         }

@@ -7,7 +7,6 @@ mod rest {
     use super::super::super::*;
     use crate::{
         abi::wr::{
-            RecvWr,
             SendOp,
             SendWr, //
         },
@@ -180,14 +179,14 @@ mod rest {
 
         /// Posts a receive to pieces of the target, by offset and length.
         fn post_receive(&self, id: u64, pieces: &[(usize, usize)]) -> Result {
-            let mut wr = RecvWr {
-                id,
-                ..RecvWr::default()
-            };
-            for (at, len) in pieces {
-                wr.buffer.push(self.sge(*at, *len)?);
-            }
-            self.rig.qp.own_receives().ok_or(EINVAL)?.post(wr)
+            self.rig.qp.own_receives().ok_or(EINVAL)?.post(|wr| {
+                wr.id = id;
+                wr.buffer.clear();
+                for (at, len) in pieces {
+                    wr.buffer.push(self.sge(*at, *len)?);
+                }
+                Ok(())
+            })
         }
 
         /// Posts a Read to the target, and receives its Request.
