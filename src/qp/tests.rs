@@ -354,10 +354,16 @@ mod sending {
         Riwarp, //
     };
     use kernel::{
+        impl_has_work,
+        new_work,
         sync::SetOnce,
         time::{
             delay::fsleep,
             Delta, //
+        },
+        workqueue::{
+            Work,
+            WorkItem, //
         }, //
     };
     use kernel_ext::{
@@ -495,6 +501,30 @@ mod sending {
         }
     }
 
+    /// A thread that posts many requests.
+    #[pin_data]
+    struct PostingThread {
+        qp: Arc<Qp>,
+        #[pin]
+        work: Work<PostingThread>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for PostingThread { self.work }
+    }
+
+    impl WorkItem for PostingThread {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            for _ in 0..10 * PLACES {
+                while post(&this.qp).is_err() {
+                    fsleep(Delta::from_micros(10));
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_post_is_sent_before_it_returns() -> Result {
         let rig = SendRig::new()?;
@@ -554,15 +584,13 @@ mod sending {
         other.poster.to.populate(one.qp.clone());
         for rig in &rigs {
             rig.poster.left.store(u32::MAX, Relaxed);
-            let qp = rig.qp.clone();
-            // Threads that run on all processors.
-            rig.bench.device.queues.reaper.try_spawn(move || {
-                for _ in 0..10 * PLACES {
-                    while post(&qp).is_err() {
-                        fsleep(Delta::from_micros(10));
-                    }
-                }
-            })?;
+            let poster = pin_init!(PostingThread {
+                qp: rig.qp.clone(),
+                work <- new_work!("riwarp_qp_send::PostingThread"),
+            });
+            let poster = Arc::pin_init(poster, GFP_KERNEL)?;
+            // Its threads run on all processors.
+            assert!(rig.bench.device.queues.reaper.enqueue(poster).is_ok());
         }
         for rig in &rigs {
             rig.bench.device.queues.reaper.flush();
