@@ -31,7 +31,7 @@ debug_extra=$cache/extra-$(key debug-kernel debug.config modules)
 
 # The same for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml
-uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config $(cd "$top/uml" && printf "../uml/%s " *.patch))
+uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/barrier.patch ../uml/crc32c.patch ../uml/ipi.patch)
 
 die() {
 	echo "${0##*/}: $*" >&2
