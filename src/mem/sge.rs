@@ -115,10 +115,8 @@ impl Slice {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), NotCopied> {
-        let inside = self.region.try_access();
-        self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
-            memory.copy_to_batch(at, len, batch)
-        })
+        let inside = self.region.try_access().ok_or(WcStatus::LocalProtection)?;
+        self.copy_inside(&inside, pd, offset, len, batch)
     }
 
     /// As [`Slice::copy_to_batch`], under an access of the caller.
@@ -131,7 +129,7 @@ impl Slice {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), NotCopied> {
-        self.under(inside, pd, LocalUse::Source, offset, len, |memory, at| {
+        self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
             memory.copy_to_batch(at, len, batch)
         })
     }
@@ -151,9 +149,8 @@ impl Slice {
         off: BhOff<'_>,
     ) -> Result<(), NotCopied> {
         let inside = self.region.try_access_bh_off(off);
-        self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
-            memory.copy_from_inbound(at, inbound, pos, len)
-        })
+        let inside = inside.ok_or(WcStatus::LocalProtection)?;
+        self.place_inside(&inside, pd, offset, inbound, pos, len)
     }
 
     /// As [`Slice::place`], under an access of the caller.
@@ -167,7 +164,7 @@ impl Slice {
         pos: usize,
         len: usize,
     ) -> Result<(), NotCopied> {
-        self.under(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
+        self.inside(inside, pd, LocalUse::Sink, offset, len, |memory, at| {
             memory.copy_from_inbound(at, inbound, pos, len)
         })
     }
@@ -184,7 +181,8 @@ impl Slice {
     ) -> Result<(), NotCopied> {
         // CAST: 32 bits fit.
         let (inside, all) = (self.region.try_access_bh_off(off), self.len as usize);
-        self.inside(inside, pd, LocalUse::Sink, 0, all, |memory, at| {
+        let inside = inside.ok_or(WcStatus::LocalProtection)?;
+        self.inside(&inside, pd, LocalUse::Sink, 0, all, |memory, at| {
             if len > all {
                 return Err(EFAULT);
             }
@@ -199,7 +197,8 @@ impl Slice {
     /// As [`Slice::place`].
     pub(crate) fn put(&self, pd: PdId, octets: &[u8], off: BhOff<'_>) -> Result<(), NotCopied> {
         let (inside, len) = (self.region.try_access_bh_off(off), octets.len());
-        self.inside(inside, pd, LocalUse::Sink, 0, len, |memory, at| {
+        let inside = inside.ok_or(WcStatus::LocalProtection)?;
+        self.inside(&inside, pd, LocalUse::Sink, 0, len, |memory, at| {
             memory.write(at, octets)
         })
     }
@@ -214,23 +213,9 @@ impl Slice {
         self.addr
     }
 
-    /// Checks again and copies under one guard of the region.
+    /// Checks again and copies, under one guard of the region.
     #[inline]
     pub(crate) fn inside(
-        &self,
-        inside: Option<RegionGuard<'_>>,
-        pd: PdId,
-        usage: LocalUse,
-        offset: u32,
-        len: usize,
-        copy: impl FnOnce(&Memory, u64) -> Result,
-    ) -> Result<(), NotCopied> {
-        let inside = inside.ok_or(WcStatus::LocalProtection)?;
-        self.under(&inside, pd, usage, offset, len, copy)
-    }
-
-    #[inline]
-    fn under(
         &self,
         inside: &RegionGuard<'_>,
         pd: PdId,

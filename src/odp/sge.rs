@@ -63,7 +63,8 @@ impl Slice {
         len: usize,
     ) -> Result<(), NotCopied> {
         let inside = self.region.try_access();
-        self.inside(inside, pd, LocalUse::Sink, offset, len, |_, _| {
+        let inside = inside.ok_or(WcStatus::LocalProtection)?;
+        self.inside(&inside, pd, LocalUse::Sink, offset, len, |_, _| {
             memory.copy_from_inbound(0, inbound, pos, len)
         })
     }
@@ -75,7 +76,8 @@ impl Slice {
     /// As [`Slice::place_in`].
     pub(crate) fn put_in(&self, memory: &Memory, pd: PdId, octets: &[u8]) -> Result<(), NotCopied> {
         let (inside, len) = (self.region.try_access(), octets.len());
-        self.inside(inside, pd, LocalUse::Sink, 0, len, |_, _| {
+        let inside = inside.ok_or(WcStatus::LocalProtection)?;
+        self.inside(&inside, pd, LocalUse::Sink, 0, len, |_, _| {
             memory.write(0, octets)
         })
     }
@@ -84,10 +86,14 @@ impl Slice {
     ///
     /// Context: process; takes as long as page faults do.
     fn fetch(&self, pd: PdId, offset: u32, octets: &mut [u8]) -> Result<(), NotCopied> {
-        let (inside, len) = (self.region.try_access(), octets.len());
-        let read = self.inside(inside, pd, LocalUse::Source, offset, len, |memory, at| {
-            memory.read(at, octets)
-        });
+        let len = octets.len();
+        // The access ends here, since a page fault sleeps.
+        let read = {
+            let inside = self.region.try_access().ok_or(WcStatus::LocalProtection)?;
+            self.inside(&inside, pd, LocalUse::Source, offset, len, |memory, at| {
+                memory.read(at, octets)
+            })
+        };
         if read != Err(NotCopied::Absent) {
             return read;
         }

@@ -349,7 +349,6 @@ mod sending {
             Started,
             PARAMS, //
         },
-        device::stats::Stats,
         queue::cq::Cq,
         Riwarp, //
     };
@@ -478,12 +477,8 @@ mod sending {
 
         /// Returns how many batches TCP has accepted, and how often the consumer was called.
         fn sent_and_told(&self) -> (u64, u32) {
-            let mut counts = [0; 64];
-            self.bench.device.stats.read(&mut counts);
-            let mut named = Stats::NAMES.iter().zip(counts);
-            let sent = named.find(|(name, _)| **name == c"tx_batches");
             (
-                sent.map_or(0, |(_, count)| count),
+                self.bench.count(c"tx_batches"),
                 self.poster.calls.load(Relaxed),
             )
         }

@@ -2,9 +2,10 @@
 
 //! The rest of a message of several FPDUs, placed under one access to its memory.
 //!
-//! The first FPDU of a message goes the general way ([`RxStream::accept`]), and so does the last one
-//! of a Send and of a Read Response, which completes something. Those between differ only in their
-//! offsets; here they share one access to the region and one search for the Read that they answer.
+//! The first FPDU of a message goes the general way ([`RxStream::accept`]), and so does the last
+//! one of a Send and of a Read Response, which completes something. Those between differ only in
+//! their offsets; here they share one access to the region and one search for the Read that they
+//! answer.
 //!
 //! What is unusual about an FPDU is not judged here: it is left, unchanged, to the general way.
 //!

@@ -166,9 +166,7 @@ impl TxStream {
         self.current = None;
         Ok(())
     }
-}
 
-impl TxStream {
     /// Packs more FPDUs of the current message until the batch is full, under one access to the
     /// region that they come from. Leaves to [`TxStream::cut`] the last FPDU of the message, what
     /// comes from several regions, and what cannot be packed.
