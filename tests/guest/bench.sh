@@ -14,7 +14,7 @@
 # Arguments NAME=VALUE: MTUS; TESTS (TEST:SIZE[:DEPTH], with the names of rbench, tests/native, of
 # perftest's programs, or nvme_ and fio's word for the way: a disk over NVMe-oF); DEVICES (siw; rxe;
 # riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
-# NVMe/TCP, instead); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
+# NVMe/TCP, instead; least: the least work of any device, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
 # riwarp.ko below /mnt/share that take turns in each round, and whose name follows that of the
 # device, after a colon (default: the checkout's module); PROFILE=1 writes the addresses of all
 # functions to /mnt/out before it measures, for tests/profile.
@@ -89,7 +89,10 @@ measure() {
 	if case $test in
 	ib_*) depth=-; with_perftest ;;
 	nvme_*) with_fio ;;
-	*) depth=${depth:-$(default_depth)}; with_rbench ;;
+	*)
+		depth=${depth:-$(default_depth)}
+		if [ "$device" = least ]; then with_least; else with_rbench; fi
+		;;
 	esac; then
 		while read -r unit figure; do
 			row "$unit" "$figure"
@@ -128,6 +131,8 @@ with_rbench() {
 	sed -E 's/[{}"]//g; s/,/\n/g' "$TMP/said" |
 		sed -nE "s/^($names):/\1 /; T; s/^usec_per_op/us/; s,^MiB_per_s,MiB/s,; p" >"$TMP/figures"
 }
+
+with_least() { "$VERBS_DIR/least" "$test" "$size" "$DURATION" >"$TMP/figures" 2>"$TMP/said"; }
 
 with_perftest() {
 	local options=(-s "$size" -n "$(iterations)")
@@ -196,14 +201,14 @@ for mtu in $MTUS; do
 	mtu "$mtu"
 	for case in $TESTS; do
 		for ((round = 0; round < ROUNDS; round++)); do
-			for kind in siw rxe tcp; do
+			for kind in siw rxe tcp least; do
 				[[ " $DEVICES " != *" $kind "* ]] || measure "$kind" -
 			done
 			for ((i = 0; i < ${#modules[@]}; i++)); do
 				module=${modules[round % 2 ? ${#modules[@]} - 1 - i : i]}
 				exchange "$module"
 				for kind in $DEVICES; do
-					[[ $kind =~ ^(siw|rxe|tcp)$ ]] || measure "$kind" "$module"
+					[[ $kind =~ ^(siw|rxe|tcp|least)$ ]] || measure "$kind" "$module"
 				done
 			done
 		done
