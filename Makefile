@@ -91,8 +91,8 @@ clean:
 	@rm -rf tests/guest/build tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* home instead-of-* kdir-* kernel-* kernels layer-* log extra-* modules-* mutation-* root-* \
-		run sources-* uml-* *.lock
+	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kdir-* kernel-* kernels \
+		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-kernels kunit soak bench check coverage fmt clean \
-	distclean
+.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-kernels kunit soak bench check coverage \
+	fmt clean distclean
