@@ -16,6 +16,9 @@
 #   make test           runs the tests that are part of every change; the last line is "N passed,
 #                       N failed". Builds a debug kernel for some of them (the first time: about 20
 #                       minutes on two processors). tests/run-all says how to run others, or all
+#   make test-kernels   builds for, and tests in, each of Debian's kernels of qemu/versions' series and the
+#                       one before, and prints the support matrix; hours (tests/kernels says how to
+#                       take one kernel)
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           runs each fuzz target for ten minutes, then mutated conversations and
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then
@@ -31,6 +34,9 @@
 #   make fmt            formats the Rust sources
 #   make clean          removes what builds leave in the checkout
 #   make distclean      also removes everything that was made outside of it
+
+# KERNEL=NAME, a release or a series and flavour like 7.2-amd64, makes them take this kernel of the
+# mirror instead of the one that qemu/versions pins (qemu/resolve).
 
 KDIR ?= /lib/modules/$(shell uname -r)/build
 CACHE = $${RIWARP_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/riwarp}
@@ -61,6 +67,8 @@ bench:
 	@tests/bench $(BENCH)
 test:
 	@tests/run-all
+test-kernels:
+	@tests/kernels
 soak:
 	@tests/soak $(SECONDS)
 
@@ -83,8 +91,8 @@ clean:
 	@rm -rf tests/guest/build tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf boot-* build-* debug-* home kdir-* layer-* log extra-* modules-* mutation-* root-* \
-		run sources-* uml-* *.lock
+	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kdir-* kernel-* kernels \
+		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug demo demo-nvme demo-iser test kunit soak bench check coverage fmt clean \
-	distclean
+.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-kernels kunit soak bench check coverage \
+	fmt clean distclean

@@ -11,9 +11,33 @@ top=$(dirname "$here")
 cache=${RIWARP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/riwarp}
 mkdir -p "$cache/log"
 
+die() {
+	echo "${0##*/}: $*" >&2
+	exit 1
+}
+
+# KERNEL in the environment takes the place of the kernel that `versions` pins; so does one that
+# qemu/root has chosen because the mirror no longer has the pinned one. Both are kernels of amd64
+# with 9p; qemu/run --kernel boots any other.
+pinned=$kernel_release instead=$cache/instead-of-$kernel_release
+if [ -n "${KERNEL:-}" ]; then
+	chosen=$(KERNEL='' "$here/resolve" "$KERNEL") || exit 1
+	[[ $chosen = *amd64 && $chosen != *-cloud-* ]] || die "KERNEL=$KERNEL: use qemu/run --kernel for this one"
+elif [ -s "$instead" ]; then
+	chosen=$(cat "$instead")
+else
+	chosen=$kernel_release
+fi
+kernel_release=${chosen%% *}
+kernel_source=$(cut -d. -f1,2 <<<"$kernel_release")
+
 # key FILE...: a short hash of the versions and of the scripts in qemu/ that make something.
 key() {
-	(cd "$here" && cat versions "$@") | sha256sum | cut -c1-12
+	(
+		cd "$here"
+		cat versions "$@"
+		[ "$kernel_release" = "$pinned" ] || echo "$kernel_release"
+	) | sha256sum | cut -c1-12
 }
 
 root=$cache/root-$(key root packages)
@@ -33,9 +57,72 @@ debug_extra=$cache/extra-$(key debug-kernel debug.config modules)
 uml_release=${kernel_release%%+*}-riwarp-uml
 uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/barrier.patch ../uml/crc32c.patch ../uml/ipi.patch)
 
-die() {
-	echo "${0##*/}: $*" >&2
-	exit 1
+# other_kernel NAME: the same for any other kernel of the mirror (qemu/kernel).
+other_kernel() {
+	local found
+	found=$("$here/resolve" "$1") || die "no kernel $1"
+	read -r other_release other_version other_arch <<<"$found"
+	other_kdir=$cache/kernel-$other_release-$(key kernel ../scripts/kernel-tree)
+	other_boot=$cache/boot-$other_release-$(key kernel ../scripts/kernel-tree initramfs init.c tsc.c)
+	other_root=$root
+	if [ "$other_arch" = arm64 ]; then
+		# Compilers for it go over the root in which everything is built.
+		export RIWARP_OVER=$cross
+		other_root=$root_arm64
+	fi
+}
+
+# The cross-compilers, and the root of guests, for arm64.
+cross=$cache/cross-$(key cross)
+root_arm64=$cache/root-arm64-$(key root-arm64 packages.arm64)
+
+# Modules that no guest has a use for. Without them depmod, which runs after each build, is quick.
+unused='sound drivers/ata drivers/bluetooth drivers/comedi drivers/gpu drivers/hwmon drivers/iio
+drivers/input drivers/media drivers/mmc drivers/net/wireless drivers/staging drivers/usb'
+
+# mirror: the Debian mirror of the host's own apt configuration. Apt knows whose a mirror is once it
+# has asked it.
+mirror() {
+	# shellcheck disable=SC2016
+	local ask=(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian') uri
+	uri=${RIWARP_DEBIAN_MIRROR:-}
+	if [ -z "$uri" ]; then
+		[ -n "$("${ask[@]}")" ] || apt-get update >&2
+		uri=$("${ask[@]}" | head -n 1)
+	fi
+	[ -n "$uri" ] || die "no Debian mirror in apt's configuration; set RIWARP_DEBIAN_MIRROR"
+	echo "$uri"
+}
+
+# sources: the guest's suites, as apt's sources.
+sources() {
+	local uri name signed='signed-by=/usr/share/keyrings/debian-archive-keyring.gpg'
+	uri=$(mirror) || return
+	for name in "$suite" "$backports"; do echo "deb [$signed] $uri $name main"; done
+}
+
+# apt_of ARCH COMMAND...: runs apt-get or apt-cache with the guest's suites, whose lists it refreshes
+# once a day, instead of the host's.
+apt_of() {
+	local arch=$1 dir=$cache/apt-$1 command=$2 log=$cache/log/apt-$1.log apt
+	shift 2
+	apt=(-q -o "Dir::Etc=$dir/etc" -o "Dir::State=$dir/state" -o "Dir::Cache=$dir/cache"
+		-o "Dir::State::status=$dir/status" -o "APT::Architecture=$arch" -o "APT::Architectures=$arch"
+		-o APT::Sandbox::User=root)
+	mkdir -p "$dir/etc/preferences.d" "$dir/state/lists/partial" "$dir/cache/archives/partial"
+	: >>"$dir/status"
+	(
+		flock 9
+		[ -z "$(find "$dir/fresh" -mmin -1440 2>/dev/null)" ] || exit 0
+		sources >"$dir/etc/sources.list" || exit 1
+		if apt-get "${apt[@]}" update >"$log" 2>&1 && ! grep -q '^[WE]: ' "$log"; then
+			touch "$dir/fresh"
+		elif [ ! -e "$dir/fresh" ]; then
+			tail -n 3 "$log" >&2
+			die "cannot read the lists of Debian's mirror for $arch"
+		fi
+	) 9>"$dir.lock" || exit
+	"$command" "${apt[@]}" "$@"
 }
 
 # lock NAME: waits until no other run makes NAME; the lock is held until this process ends.

@@ -25,7 +25,10 @@ MODULE=${TYPE%%_*}
 ONLY=${ONLY:-*}
 VERBOSE=${VERBOSE:-0}
 GUEST_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-VERBS_DIR=${VERBS_DIR:-$GUEST_DIR/build}
+case $(uname -m) in
+aarch64) VERBS_DIR=${VERBS_DIR:-$GUEST_DIR/build/arm64} ;;
+*) VERBS_DIR=${VERBS_DIR:-$GUEST_DIR/build} ;;
+esac
 SCRIPT=$(basename "$0"); SCRIPT=${SCRIPT%.*}
 TMP=$(mktemp -d "/tmp/$SCRIPT.XXXXXX")
 PORT=${PORT:-7000}
