@@ -42,6 +42,7 @@ KDIR ?= /lib/modules/$(shell uname -r)/build
 CACHE = $${RIWARP_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/riwarp}
 
 all:
+	@RUSTC="$(RUSTC)" BINDGEN="$(BINDGEN)" scripts/preflight $(KDIR)
 	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
 
 install: all
