@@ -311,7 +311,9 @@ impl CqLink {
     /// Calls the consumer's completion handler.
     ///
     /// A kernel consumer's handler runs on the CPU of the queue's completion vector: at once if
-    /// that is the current CPU, else from an interrupt there.
+    /// that is the current CPU, else from an interrupt there. With PREEMPT_RT it always runs on the
+    /// current CPU, since handlers raise softirqs and take spin locks that sleep there, which an
+    /// interrupt may not.
     ///
     /// Calls for one queue never overlap: if a call is under way, the handler runs once more after
     /// it. The handler may poll the queue and arm it again, so the caller must hold no lock that
@@ -321,7 +323,11 @@ impl CqLink {
     /// Context: any but hard interrupt.
     pub fn notify(&self) {
         match self.0.vector {
-            Some(cpu) if cpu.as_u32() != CpuId::current().as_u32() => self.notify_on(cpu),
+            Some(cpu)
+                if cfg!(not(CONFIG_PREEMPT_RT)) && cpu.as_u32() != CpuId::current().as_u32() =>
+            {
+                self.notify_on(cpu)
+            }
             _ => self.0.notify(),
         }
     }
