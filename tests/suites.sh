@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# Shared by tests/run-all and tests/kernels: runs suites and counts their lines, in the directory $out.
+# shellcheck shell=bash disable=SC2034,SC2154
+
+# Seconds of the scripts that need more than 400 in the stock kernel.
+declare -A limit=([perftest]=900 [teardown]=900 [verbs]=900 [hostile]=900 [many]=900 [leak]=900)
+limit+=([interop]=900 [oob]=600 [rc]=1500 [pyverbs]=1000 [nvme_guests]=1800 [iser_guests]=1800)
+# Options of qemu/run for suites with two guests.
+declare -A options_of=([rc_guests]='--guests 2')
+options_of+=([nvme_guests]='--guests 2 --restarts' [iser_guests]='--guests 2 --restarts')
+
+# guest KERNEL SCRIPT: removes the mark that names the guest from each line.
+guest() {
+	rm -rf "$out/$2.$1"
+	# shellcheck disable=SC2086
+	qemu/run --no-build --kernel "$1" ${options_of[$2]:-} --out "$out/$2.$1" \
+		--timeout "${limit[$2]:-400}" "tests/guest/$2.sh" | sed -u 's/^\[g[0-9]*\] //'
+}
+
+# run_suite NAME COMMAND...: runs it, and leaves its output, its status and its time in $out/NAME.
+# Runs it again if QEMU has failed (qemu/verdict).
+run_suite() {
+	local name=$1 status begin=$SECONDS try
+	shift
+	for try in 1 2; do
+		status=0
+		"$@" >"$out/$name.log" 2>&1 || status=$?
+		[ "$status" = 120 ] && [ "$try" = 1 ] || break
+		echo "# $name: QEMU has failed; once more"
+	done
+	echo "$status $((SECONDS - begin))" >"$out/$name.done"
+}
+
+# count NAME: reads what run_suite has left: sets ok, bad and skip, the numbers of its cases, status
+# and time.
+count() {
+	read -r status time <"$out/$1.done"
+	ok=$(grep -c '^ok ' "$out/$1.log" || true)
+	bad=$(grep -c '^not ok ' "$out/$1.log" || true)
+	skip=$(grep -c '^skip ' "$out/$1.log" || true)
+}
