@@ -16,9 +16,9 @@
 #   make test           runs the tests that are part of every change; the last line is "N passed,
 #                       N failed". Builds a debug kernel for some of them (the first time: about 20
 #                       minutes on two processors). tests/run-all says how to run others, or all
-#   make test-kernels   builds for, and tests in, each of Debian's kernels of qemu/versions' series and the
-#                       one before, and prints the support matrix; hours (tests/kernels says how to
-#                       take one kernel)
+#   make test-kernels   builds for, and tests in, each of Debian's kernels of qemu/versions' series
+#                       and the one before, and prints the support matrix; hours (tests/kernels says
+#                       how to take one kernel)
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           runs each fuzz target for ten minutes, then mutated conversations and
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then

@@ -101,8 +101,8 @@ sources() {
 	for name in "$suite" "$backports"; do echo "deb [$signed] $uri $name main"; done
 }
 
-# apt_of ARCH COMMAND...: runs apt-get or apt-cache with the guest's suites, whose lists it refreshes
-# once a day, instead of the host's.
+# apt_of ARCH COMMAND...: runs apt-get or apt-cache with the guest's suites, whose lists it
+# refreshes once a day, instead of the host's.
 apt_of() {
 	local arch=$1 dir=$cache/apt-$1 command=$2 log=$cache/log/apt-$1.log apt
 	shift 2

@@ -34,8 +34,9 @@ extern "C" {
 
 const PAGE_SHIFT: usize = kernel::page::PAGE_SHIFT;
 const PAGE_SIZE: usize = kernel::page::PAGE_SIZE;
-/// Chunks have 2^`ORDER` pages (32 KiB, or a page if that is larger), if the allocator has them in a
-/// row. The first one has one page, if that suffices: many streams send little, or nothing for long.
+/// Chunks have 2^`ORDER` pages (32 KiB, or a page if that is larger), if the allocator has them in
+/// a row. The first one has one page, if that suffices: many streams send little, or nothing for
+/// long.
 const ORDER: c_uint = CHUNK_SHIFT.saturating_sub(PAGE_SHIFT as c_uint);
 const CHUNK_SHIFT: c_uint = 15;
 /// Most chunks with unsent octets or space for more.

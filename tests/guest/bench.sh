@@ -14,10 +14,11 @@
 # Arguments NAME=VALUE: MTUS; TESTS (TEST:SIZE[:DEPTH], with the names of rbench, tests/native, of
 # perftest's programs, or nvme_ and fio's word for the way: a disk over NVMe-oF); DEVICES (siw; rxe;
 # riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
-# NVMe/TCP, instead; least: the least work of any device, tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
-# riwarp.ko below /mnt/share that take turns in each round, and whose name follows that of the
-# device, after a colon (default: the checkout's module); PROFILE=1 writes the addresses of all
-# functions to /mnt/out before it measures, for tests/profile.
+# NVMe/TCP, instead; least: the least work of any device, tests/native/least.c); ROUNDS; DURATION
+# (seconds of a run of rbench or fio); MODULES: files of riwarp.ko below /mnt/share that take turns
+# in each round, and whose name follows that of the device, after a colon (default: the checkout's
+# module); PROFILE=1 writes the addresses of all functions to /mnt/out before it measures, for
+# tests/profile.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
