@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# Shared by tests/run-all and tests/kernels: runs suites and counts their lines, in the directory $out.
+# Shared by tests/run-all and tests/kernels: runs suites and counts their lines, in the directory
+# $out.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 # Seconds of the scripts that need more than 400 in the stock kernel.
