@@ -5,9 +5,9 @@
  * TEST is one of rbench's. Of a bandwidth test that is, for each message, a system call that does
  * nothing and two copies of SIZE octets: from a buffer into memory that TCP owns, which stays in
  * the processor's cache, and from there into another buffer. The buffers are as long as rbench's
- * with 64 requests. Of a latency test it is a system call that does nothing and, unless the peer takes
- * no part (reads and atomics), the switch to the other process, by sched_yield() as in rbench; an
- * operation is half of a round trip, and SIZE is not used.
+ * with 64 requests. Of a latency test it is a system call that does nothing and, unless the peer
+ * takes no part (reads and atomics), the switch to the other process, by sched_yield() as in
+ * rbench; an operation is half of a round trip, and SIZE is not used.
  *
  * Prints "MiB/s FIGURE" or "us FIGURE". The clock is read twice a run. Runs become longer until one
  * takes SECONDS.
