@@ -55,7 +55,7 @@ debug_extra=$cache/extra-$(key debug-kernel debug.config modules)
 
 # The same for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml
-uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/barrier.patch ../uml/crc32c.patch ../uml/ipi.patch)
+uml_kdir=$cache/uml-$(key ../uml/kernel ../uml/config ../uml/barrier.patch ../uml/crc32c.patch ../uml/ipi.patch ../uml/memcpy.patch)
 
 # other_kernel NAME: the same for any other kernel of the mirror (qemu/kernel).
 other_kernel() {
