@@ -26,6 +26,7 @@ NAMES = {
     "riw1": "riwarp, CRC",
     "rsiw1": "riwarp_siw, CRC",
     "least": "least work",
+    "least1": "least work, CRC",
 }
 # Those of the plot.
 COLOURS = {"riw0": "#c00000", "rsiw": "#e08000", "siw": "#0060c0", "rxe": "#808080", "tcp": "#008040"}
@@ -34,7 +35,8 @@ ENGINES = {
     "qemu": "QEMU, with the stock kernel",
 }
 RATIOS = [("riw0", "siw"), ("rsiw", "siw"), ("riw0", "tcp"), ("rsiw", "tcp"), ("riw0", "rxe"),
-          ("rsiw", "rxe"), ("riw1", "riw0"), ("rsiw1", "rsiw"), ("riw0", "least"), ("siw", "least")]
+          ("rsiw", "rxe"), ("riw1", "riw0"), ("rsiw1", "rsiw"), ("riw0", "least"), ("siw", "least"),
+          ("riw1", "least1"), ("least1", "least")]
 
 # The ratios that the work on riwarp aims at: MTU, test, octets, depth, the two devices.
 BULK = [f"{way}_bw" for way in ("write", "send", "read")]

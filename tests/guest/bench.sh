@@ -14,11 +14,11 @@
 # Arguments NAME=VALUE: MTUS; TESTS (TEST:SIZE[:DEPTH], with the names of rbench, tests/native, of
 # perftest's programs, or nvme_ and fio's word for the way: a disk over NVMe-oF); DEVICES (siw; rxe;
 # riw0, riw1: riwarp without and with CRC; rsiw, rsiw1: the same of riwarp_siw; tcp: a socket, or
-# NVMe/TCP, instead; least: the least work of any device, tests/native/least.c); ROUNDS; DURATION
-# (seconds of a run of rbench or fio); MODULES: files of riwarp.ko below /mnt/share that take turns
-# in each round, and whose name follows that of the device, after a colon (default: the checkout's
-# module); PROFILE=1 writes the addresses of all functions to /mnt/out before it measures, for
-# tests/profile.
+# NVMe/TCP, instead; least, least1: the least work of any device, without and with CRC,
+# tests/native/least.c); ROUNDS; DURATION (seconds of a run of rbench or fio); MODULES: files of
+# riwarp.ko below /mnt/share that take turns in each round, and whose name follows that of the
+# device, after a colon (default: the checkout's module); PROFILE=1 writes the addresses of all
+# functions to /mnt/out before it measures, for tests/profile.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -92,7 +92,7 @@ measure() {
 	nvme_*) with_fio ;;
 	*)
 		depth=${depth:-$(default_depth)}
-		if [ "$device" = least ]; then with_least; else with_rbench; fi
+		if [[ $device = least* ]]; then with_least; else with_rbench; fi
 		;;
 	esac; then
 		while read -r unit figure; do
@@ -133,7 +133,11 @@ with_rbench() {
 		sed -nE "s/^($names):/\1 /; T; s/^usec_per_op/us/; s,^MiB_per_s,MiB/s,; p" >"$TMP/figures"
 }
 
-with_least() { "$VERBS_DIR/least" "$test" "$size" "$DURATION" >"$TMP/figures" 2>"$TMP/said"; }
+with_least() {
+	local options=()
+	[ "$device" = least ] || options=(-c)
+	"$VERBS_DIR/least" "${options[@]}" "$test" "$size" "$DURATION" >"$TMP/figures" 2>"$TMP/said"
+}
 
 with_perftest() {
 	local options=(-s "$size" -n "$(iterations)")
@@ -202,14 +206,14 @@ for mtu in $MTUS; do
 	mtu "$mtu"
 	for case in $TESTS; do
 		for ((round = 0; round < ROUNDS; round++)); do
-			for kind in siw rxe tcp least; do
+			for kind in siw rxe tcp least least1; do
 				[[ " $DEVICES " != *" $kind "* ]] || measure "$kind" -
 			done
 			for ((i = 0; i < ${#modules[@]}; i++)); do
 				module=${modules[round % 2 ? ${#modules[@]} - 1 - i : i]}
 				exchange "$module"
 				for kind in $DEVICES; do
-					[[ $kind =~ ^(siw|rxe|tcp|least)$ ]] || measure "$kind" "$module"
+					[[ $kind =~ ^(siw|rxe|tcp|least1?)$ ]] || measure "$kind" "$module"
 				done
 			done
 		done

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * least TEST SIZE SECONDS - measure the least work that any software device has to do.
+ * least [-c] TEST SIZE SECONDS - measure the least work that any software device has to do.
  *
  * TEST is one of rbench's. Of a bandwidth test that is, for each message, a system call that does
  * nothing and two copies of SIZE octets: from a buffer into memory that TCP owns, which stays in
- * the processor's cache, and from there into another buffer. The buffers are as long as rbench's
+ * the processor's cache, and from there into another buffer. With -c each copy has its CRC32c
+ * computed as well, before the octets leave that memory and when they have arrived. The buffers are as long as rbench's
  * with 64 requests. Of a latency test it is a system call that does nothing and, unless the peer
  * takes no part (reads and atomics), the switch to the other process, by sched_yield() as in
  * rbench; an operation is half of a round trip, and SIZE is not used.
@@ -13,6 +14,7 @@
  * takes SECONDS.
  */
 #define _GNU_SOURCE
+#include <isa-l/crc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -56,6 +58,8 @@ static void call(void)
 }
 
 static char *from, *between, *to;
+static int with_crc;
+static unsigned int sums;
 static size_t ring;
 
 static void messages(uint64_t n, size_t size)
@@ -70,6 +74,10 @@ static void messages(uint64_t n, size_t size)
 			piece = size - done < TCP_MEM ? size - done : TCP_MEM;
 			memcpy(between, from + at + done, piece);
 			__asm__ volatile("" : : "r"(between) : "memory");
+			if (with_crc) {
+				sums += crc32_iscsi((unsigned char *)between, piece, ~0u);
+				sums += crc32_iscsi((unsigned char *)between, piece, ~0u);
+			}
 			memcpy(to + at + done, between, piece);
 			__asm__ volatile("" : : "r"(to) : "memory");
 		}
@@ -114,20 +122,23 @@ static void switches(uint64_t n, size_t size)
 
 int main(int argc, char **argv)
 {
+	const int options = argc > 1 && !strcmp(argv[1], "-c");
 	void (*run)(uint64_t, size_t) = calls;
-	const char *test = argc > 1 ? argv[1] : "";
-	const size_t size = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
-	const double seconds = argc > 3 ? atof(argv[3]) : 0;
+	const int plain = argc == options + 4;
+	const char *test = plain ? argv[options + 1] : "";
+	const size_t size = plain ? strtoul(argv[options + 2], NULL, 10) : 0;
+	const double seconds = plain ? atof(argv[options + 3]) : 0;
 	const char *suffix = strrchr(test, '_');
 	const int latency = suffix && !strcmp(suffix, "_lat");
 	pid_t peer = 0;
 	uint64_t n = 16;
 	double took;
 
-	if (argc != 4 || !size || size > RING_MAX || seconds <= 0 || !suffix || (!latency && strcmp(suffix, "_bw"))) {
-		fprintf(stderr, "usage: least TEST SIZE SECONDS\n");
+	if (!plain || !size || size > RING_MAX || seconds <= 0 || !suffix || (!latency && strcmp(suffix, "_bw"))) {
+		fprintf(stderr, "usage: least [-c] TEST SIZE SECONDS\n");
 		return 2;
 	}
+	with_crc = options;
 	if (!latency) {
 		ring = 64 * size;
 		if (ring < RING_MIN)
