@@ -8,7 +8,9 @@ NQN=nqn.2014-08.org.nvmexpress:riwarp
 DISK=/dev/nvme0n1
 FABRIC=rdma
 SERVICE=4420
-INLINE=4096
+# The target takes a page at least, and the host sends no more than it takes.
+PAGE=$(getconf PAGESIZE)
+INLINE=$((PAGE > 4096 ? PAGE : 4096))
 LONGEST=1024
 
 # target_up [PARAMETER of nvmet-FABRIC...]: serves a disk in memory to any host.

@@ -29,6 +29,8 @@ static int port_base = 7000;
 
 /* --- cases ------------------------------------------------------------------------------------ */
 
+size_t page_size;
+
 void test_begin(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : "127.0.0.1";
@@ -39,6 +41,7 @@ void test_begin(int argc, char **argv)
 
 	program = slash ? slash + 1 : argv[0];
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	page_size = sysconf(_SC_PAGESIZE);
 	if (port)
 		port_base = atoi(port);
 	if (factor)

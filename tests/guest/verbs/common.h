@@ -34,6 +34,10 @@
 
 extern int slow;
 
+/* The length of a page here; programs for arm64 run on kernels with pages of 4 and of 16 KiB. */
+extern size_t page_size;
+#define PAGE page_size
+
 /* --- cases ------------------------------------------------------------------------------------ */
 
 void test_begin(int argc, char **argv);

@@ -14,7 +14,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
-#define PAGE 4096
 #define LEN (64 * PAGE)
 #define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
 
@@ -175,10 +174,11 @@ static void reads(struct pair *p, uint64_t raddr, size_t len, uint32_t seed)
 	      pattern_differs(local.buf, len, seed));
 }
 
-static const size_t sizes[] = { 1, 63, 1460, PAGE - 1, PAGE, PAGE + 1, 65537, LEN - 3 * PAGE };
-
 PAIR_CASE(write_and_read)
 {
+	const size_t sizes[] = { 1,	   63,	  1460,		 PAGE - 1, PAGE,
+				 PAGE + 1, 65537, LEN - 3 * PAGE };
+
 	must(prepare(p, ALL_RIGHTS));
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
 		size_t len = sizes[i], off = 999 + i;

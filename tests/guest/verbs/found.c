@@ -14,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define PAGE 4096
 /* More than the distance between the numbers of two successive queue pairs. */
 #define NUMBERS 64
 

@@ -12,14 +12,14 @@ struct window {
 };
 
 /*
- * Registers 3 * 4096 octets of the backing memory under `iova`. The kernel requires the same page
+ * Registers 3 * PAGE octets of the backing memory under `iova`. The kernel requires the same page
  * offset of both addresses.
  */
 static bool window_make(struct window *w, struct ibv_pd *pd, uint64_t iova)
 {
 	w->iova = iova;
-	w->start = backing.buf + 4096 + iova % 4096;
-	w->mr = ibv_reg_mr_iova(pd, w->start, 3 * 4096, iova, ALL_RIGHTS);
+	w->start = backing.buf + PAGE + iova % PAGE;
+	w->mr = ibv_reg_mr_iova(pd, w->start, 3 * PAGE, iova, ALL_RIGHTS);
 	if (!w->mr)
 		fail("ibv_reg_mr_iova at %#llx: %s", (unsigned long long)iova, strerror(errno));
 	return w->mr != NULL;
@@ -28,7 +28,7 @@ static bool window_make(struct window *w, struct ibv_pd *pd, uint64_t iova)
 static bool prepare(struct pair *p)
 {
 	return region_make(&local, p->a.pd, 1 << 16, IBV_ACCESS_LOCAL_WRITE) &&
-	       region_make(&backing, p->b.pd, 1 << 16, 0);
+	       region_make(&backing, p->b.pd, 6 * PAGE, 0);
 }
 
 static bool transfer(struct end *e, enum ibv_wr_opcode op, struct ibv_sge sge, uint64_t raddr,
@@ -62,10 +62,10 @@ static void remote_use(struct pair *p, uint64_t iova)
 	/* First and last octet. */
 	must(transfer(&p->a, IBV_WR_RDMA_WRITE, sge_of(&local, 0, 1), iova, w.mr->rkey,
 		      IBV_WC_SUCCESS));
-	must(transfer(&p->a, IBV_WR_RDMA_WRITE, sge_of(&local, 1, 1), iova + 3 * 4096 - 1,
+	must(transfer(&p->a, IBV_WR_RDMA_WRITE, sge_of(&local, 1, 1), iova + 3 * PAGE - 1,
 		      w.mr->rkey, IBV_WC_SUCCESS));
 	must(transfer(&p->a, IBV_WR_RDMA_READ, sge_of(&local, 0, 0), 0, 0, IBV_WC_SUCCESS));
-	check(w.start[0] == local.buf[0] && w.start[3 * 4096 - 1] == local.buf[1],
+	check(w.start[0] == local.buf[0] && w.start[3 * PAGE - 1] == local.buf[1],
 	      "first or last octet went astray");
 	/* The process's own address is not the region's. */
 	must(transfer(&p->a, IBV_WR_RDMA_READ, sge_of(&local, 0, 16), (uintptr_t)w.start,
@@ -77,18 +77,18 @@ PAIR_CASE(zero_based) { remote_use(p, 0); }
 PAIR_CASE(low) { remote_use(p, 0x10000018); }
 PAIR_CASE(odd) { remote_use(p, 0x12345679); }
 PAIR_CASE(high) { remote_use(p, 0xfffffffff0000018ULL); }
-PAIR_CASE(nearly_at_the_end) { remote_use(p, 0ULL - 4 * 4096); }
+PAIR_CASE(nearly_at_the_end) { remote_use(p, 0ULL - 4 * PAGE); }
 
 PAIR_CASE(local_use)
 {
-	struct ibv_sge in = { .addr = 0x7000, .length = 5000 };
+	struct ibv_sge in = { .addr = 7 * PAGE, .length = 5000 };
 	struct window w;
 	struct ibv_send_wr wr;
 	struct ibv_sge out;
 	struct ibv_wc wc;
 
 	must(prepare(p));
-	must(window_make(&w, p->b.pd, 0x7000 - 10));
+	must(window_make(&w, p->b.pd, 7 * PAGE - 10));
 	in.lkey = w.mr->lkey;
 	memset(backing.buf, 0x33, backing.len);
 	pattern_fill(local.buf, 5000, 2);
@@ -117,8 +117,8 @@ PAIR_CASE(a_range_that_wraps_is_refused)
 	struct ibv_mr *mr;
 
 	must(prepare(p));
-	mr = ibv_reg_mr_iova(p->b.pd, backing.buf, 8192, 0ULL - 4096, ALL_RIGHTS);
-	check(!mr, "8192 octets at 2^64-4096 were registered");
+	mr = ibv_reg_mr_iova(p->b.pd, backing.buf, 2 * PAGE, 0ULL - PAGE, ALL_RIGHTS);
+	check(!mr, "two pages at the last one were registered");
 }
 
 int main(int argc, char **argv)

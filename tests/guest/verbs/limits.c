@@ -179,21 +179,21 @@ static void refused_mr(struct ibv_pd *pd, void *addr, size_t len, int access, co
 static void bad_registrations(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
-	uint8_t *page = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+	uint8_t *page = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
 			     -1, 0);
 
 	check(pd && page != MAP_FAILED, "preparation: %s", strerror(errno));
-	munmap(page + 4096, 4096);
-	refused_mr(pd, page, 3 * 4096, ALL_RIGHTS, "a range with a hole");
-	refused_mr(pd, page + 4096, 4096, ALL_RIGHTS, "unmapped memory");
-	refused_mr(pd, NULL, 4096, ALL_RIGHTS, "address zero");
-	refused_mr(pd, (void *)0xffff800000000000UL, 4096, ALL_RIGHTS, "kernel memory");
-	refused_mr(pd, (void *)~4095UL, 8192, ALL_RIGHTS, "a range that wraps");
-	refused_mr(pd, page, 4096, IBV_ACCESS_REMOTE_WRITE, "remote without local write");
-	mprotect(page, 4096, PROT_READ);
-	refused_mr(pd, page, 4096, ALL_RIGHTS, "read-only memory for writing");
-	munmap(page, 4096);
-	munmap(page + 8192, 4096);
+	munmap(page + PAGE, PAGE);
+	refused_mr(pd, page, 3 * PAGE, ALL_RIGHTS, "a range with a hole");
+	refused_mr(pd, page + PAGE, PAGE, ALL_RIGHTS, "unmapped memory");
+	refused_mr(pd, NULL, PAGE, ALL_RIGHTS, "address zero");
+	refused_mr(pd, (void *)0xffff800000000000UL, PAGE, ALL_RIGHTS, "kernel memory");
+	refused_mr(pd, (void *)-PAGE, 2 * PAGE, ALL_RIGHTS, "a range that wraps");
+	refused_mr(pd, page, PAGE, IBV_ACCESS_REMOTE_WRITE, "remote without local write");
+	mprotect(page, PAGE, PROT_READ);
+	refused_mr(pd, page, PAGE, ALL_RIGHTS, "read-only memory for writing");
+	munmap(page, PAGE);
+	munmap(page + 2 * PAGE, PAGE);
 	ibv_dealloc_pd(pd);
 }
 

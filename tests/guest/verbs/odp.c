@@ -15,8 +15,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#define PAGE 4096
 #define LEN (64 * PAGE)
+/* LEN with the longest pages. */
+#define MAX_LEN (64 << 16)
 #define ODP IBV_ACCESS_ON_DEMAND
 #define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC | ODP)
 
@@ -165,6 +166,8 @@ PAIR_CASE(nothing_is_pinned)
 	long before = kilobytes("VmRSS:"), after;
 
 	must(region_make(&remote, p->b.pd, len, RIGHTS));
+	/* One page comes, not a huge one, which has 32 MiB where a page has 16 KiB. */
+	madvise(remote.buf, len, MADV_NOHUGEPAGE);
 	must(region_make(&local, p->a.pd, LEN, ALL_RIGHTS));
 	check(kilobytes("VmPin:") * 1024 < (long)len, "%ld KiB are pinned", kilobytes("VmPin:"));
 	write_arrives(p, remote.buf + len - PAGE - 8, PAGE, 1);
@@ -173,10 +176,13 @@ PAIR_CASE(nothing_is_pinned)
 	check(after - before < 8192, "%ld KiB came", after - before);
 }
 
-static const size_t sizes[] = { 1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 40000, LEN - 2 * PAGE };
+/* Lengths of transfers. */
+#define SIZES { 1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 40000, LEN - 2 * PAGE }
 
 PAIR_CASE(writes_to_untouched_pages)
 {
+	const size_t sizes[] = SIZES;
+
 	must(prepare(p, LEN, RIGHTS));
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
 		size_t len = sizes[i], off = 3000 + i;
@@ -193,6 +199,7 @@ PAIR_CASE(writes_to_untouched_pages)
 
 PAIR_CASE(reads_of_untouched_pages)
 {
+	const size_t sizes[] = SIZES;
 	int status;
 
 	must(prepare(p, LEN, RIGHTS));
@@ -237,7 +244,7 @@ static void scattered(struct pair *p)
 	struct ibv_sge out[3], in[4];
 	struct ibv_send_wr wr;
 	struct ibv_wc wc;
-	size_t len = 50000, at = 0;
+	size_t len = 12 * PAGE + 848, at = 0;
 
 	must(prepare(p, LEN, IBV_ACCESS_LOCAL_WRITE | ODP));
 	must(region_make(&pinned, p->b.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
@@ -253,9 +260,9 @@ static void scattered(struct pair *p)
 		out[0] = sge_of(&local, 0, PAGE + 1);
 		out[1] = sge_of(&from, PAGE + 1, 6 * PAGE);
 		out[2] = sge_of(&local, 7 * PAGE + 1, len - 7 * PAGE - 1);
-		in[0] = sge_of(&remote, 100, 10000);
+		in[0] = sge_of(&remote, 100, 2 * PAGE + 1808);
 		in[1] = sge_of(&pinned, 0, 5);
-		in[2] = sge_of(&remote, 4 * PAGE, 9000);
+		in[2] = sge_of(&remote, 4 * PAGE, 2 * PAGE + 808);
 		in[3] = sge_of(&remote, 20 * PAGE, 44 * PAGE);
 		wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, out, 3);
 		must(post_recv_sges(&p->b, 2, in, 4) && post_send(&p->a, &wr));
@@ -370,7 +377,7 @@ static void storm_end(void)
 /* Checks that each moved octet is of the pattern, or zero because its page was removed. */
 static bool pattern_or_zero(const uint8_t *buf, size_t len, uint32_t seed)
 {
-	static uint8_t expected[LEN];
+	static uint8_t expected[MAX_LEN];
 
 	pattern_fill(expected, len, seed);
 	for (size_t i = 0; i < len; i++)
@@ -510,7 +517,7 @@ PAIR_CASE(a_fork)
 /* A file mapped shared: what the device writes is in the file. */
 PAIR_CASE(a_file)
 {
-	static uint8_t content[LEN];
+	static uint8_t content[MAX_LEN];
 	int fd = memfd_create("file", MFD_CLOEXEC), status;
 	void *at;
 
@@ -524,7 +531,7 @@ PAIR_CASE(a_file)
 	must(!test_failed());
 	/* Pages that are not marked dirty would be discarded now. */
 	madvise(remote.buf, LEN, MADV_PAGEOUT);
-	check(pread(fd, content, LEN, 0) == LEN, "pread: %s", strerror(errno));
+	check(pread(fd, content, LEN, 0) == (ssize_t)LEN, "pread: %s", strerror(errno));
 	check(pattern_differs(content, LEN, 1) < 0, "octet %zd of the file is another",
 	      pattern_differs(content, LEN, 1));
 	/* Truncates the file to half: the first half works, the rest fails. */
@@ -773,7 +780,8 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 }
 
 #define ADVISERS 3
-#define WIDE (2 << 20)
+/* The range of one page table. */
+#define WIDE (PAGE * (PAGE / 8))
 
 static struct ibv_pd *advised_pd;
 
