@@ -43,6 +43,40 @@ void riwarp_helper_local_bh_enable(void)
 	local_bh_enable();
 }
 
+#ifdef CONFIG_PREEMPT_RT
+int riwarp_helper_read_trylock(rwlock_t *lock);
+int riwarp_helper_read_trylock(rwlock_t *lock)
+{
+	return read_trylock(lock);
+}
+
+void riwarp_helper_read_unlock(rwlock_t *lock);
+void riwarp_helper_read_unlock(rwlock_t *lock)
+{
+	read_unlock(lock);
+}
+
+/* Locks of values that nest in each other have this one class, so lockdep does not order them. */
+void riwarp_helper_rwlock_init(rwlock_t *lock);
+void riwarp_helper_rwlock_init(rwlock_t *lock)
+{
+	rwlock_init(lock);
+	lockdep_set_novalidate_class(lock);
+}
+
+void riwarp_helper_write_lock(rwlock_t *lock);
+void riwarp_helper_write_lock(rwlock_t *lock)
+{
+	write_lock(lock);
+}
+
+void riwarp_helper_write_unlock(rwlock_t *lock);
+void riwarp_helper_write_unlock(rwlock_t *lock)
+{
+	write_unlock(lock);
+}
+#endif
+
 void riwarp_helper_spin_lock_bh(spinlock_t *lock);
 void riwarp_helper_spin_lock_bh(spinlock_t *lock)
 {
@@ -82,4 +116,12 @@ unsigned long riwarp_helper_local_irq_save(void)
 	local_irq_save(flags);
 	return flags;
 }
+
+#ifdef CONFIG_PREEMPT_RT
+bool riwarp_helper_rwlock_is_locked(rwlock_t *lock);
+bool riwarp_helper_rwlock_is_locked(rwlock_t *lock)
+{
+	return rw_base_is_locked(&lock->rwbase);
+}
+#endif
 #endif

@@ -9,53 +9,42 @@ use super::bh::BhOff;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Deref;
-use kernel::ffi::c_int;
-use kernel::ffi::c_uint;
-use kernel::sync::atomic::Acquire;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Full;
-use kernel::sync::atomic::Relaxed;
-use kernel::sync::atomic::Release;
 use kernel::types::NotThreadSafe;
 
+#[cfg(not(CONFIG_PREEMPT_RT))]
+mod counts;
+#[cfg(CONFIG_PREEMPT_RT)]
+mod rwlock;
+
+#[cfg(not(CONFIG_PREEMPT_RT))]
+use counts::User;
+#[cfg(not(CONFIG_PREEMPT_RT))]
+use counts::Users;
+#[cfg(CONFIG_PREEMPT_RT)]
+use rwlock::ReadGuard as User;
+#[cfg(CONFIG_PREEMPT_RT)]
+use rwlock::Readers as Users;
+
 extern "C" {
-    fn riwarp_helper_cpu_relax();
     fn riwarp_helper_bh_off() -> bool;
     fn riwarp_helper_local_bh_enable();
-    fn riwarp_helper_raw_smp_processor_id() -> c_uint;
 }
 
 /// A value that any context may use until it is revoked.
 ///
-/// An access costs one atomic addition, to a count that only some of the CPUs share. Users run with
-/// bottom halves off and must not sleep, so the wait in [`BhRevocable::revoke`] is short and never
-/// for a user on the same CPU.
+/// Users run with bottom halves off and must not sleep, so the wait in [`BhRevocable::revoke`] is
+/// short and never for a user in the same task. How users are counted and waited for depends on
+/// the kernel ([`Users`]): with `PREEMPT_RT` a user can be preempted, so whoever waits has to give
+/// up the CPU; elsewhere it cannot, and waiting is spinning.
 ///
 /// # Invariants
 ///
-/// Each of `users` is the number of guards counted there, plus [`UPDATING`] while a call of
-/// [`BhRevocable::update`] runs, or plus [`REVOKED`] after the value was revoked; never both. A
-/// call adds such a mark to the first count before the others, and removes it from the first after
-/// the others. The value is initialised and only read by guards until the first revocation has seen
-/// all of `users` equal to [`REVOKED`]; that call moves it out, and nothing accesses it afterwards.
-/// While all of `users` are [`UPDATING`], the call that added the mark has exclusive access.
+/// Each guard is a [`User`] of `users`. The value is initialised and only read by guards until the
+/// first revocation of `users`; that call moves it out, and nothing accesses it afterwards.
 pub struct BhRevocable<T> {
-    users: [Users; STRIPES],
+    users: Users,
     value: UnsafeCell<MaybeUninit<T>>,
 }
-
-/// The count of users of some of the CPUs, in a cache line of its own.
-#[repr(align(64))]
-struct Users(Atomic<c_int>);
-
-/// The number of counts. With one, all CPUs that use a memory region would contend for its cache
-/// line; revoking has to read each.
-const STRIPES: usize = 4;
-
-/// Added to the number of users when the value is revoked.
-const REVOKED: c_int = 1 << 30;
-/// Added to the number of users during an update; above any possible number of users.
-const UPDATING: c_int = 1 << 29;
 
 // SAFETY: Only the value could be bound to a thread; so it may move to another thread if the value
 // may.
@@ -67,10 +56,10 @@ unsafe impl<T: Send + Sync> Sync for BhRevocable<T> {}
 
 impl<T: Send + Sync> BhRevocable<T> {
     /// Makes one whose value is accessible.
-    pub const fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         // INVARIANT: No users, not revoked, the value is initialised.
         Self {
-            users: [const { Users(Atomic::new(0)) }; STRIPES],
+            users: Users::new(),
             value: UnsafeCell::new(MaybeUninit::new(value)),
         }
     }
@@ -96,122 +85,66 @@ impl<T: Send + Sync> BhRevocable<T> {
         })
     }
 
-    /// Returns the count for this CPU. The task may move to another CPU afterwards, which does no
-    /// harm.
-    #[inline]
-    fn users_here(&self) -> &Atomic<c_int> {
-        // SAFETY: `raw_smp_processor_id()` has no requirements; a stale number is acceptable here.
-        let cpu = unsafe { riwarp_helper_raw_smp_processor_id() };
-        // CAST: `usize` has 64 bits. NO-PANIC: Less than the length.
-        &self.users[cpu as usize % STRIPES].0
-    }
-
     #[inline]
     fn access_with(&self, bh: BottomHalvesOff) -> Option<BhRevocableGuard<'_, T>> {
-        let users = self.users_here();
-        // The guard's drop undoes the addition, also if the value was revoked.
-        let guard = BhRevocableGuard {
+        let user = self.users.try_enter()?;
+        // INVARIANT: Entered just now.
+        Some(BhRevocableGuard {
             revocable: self,
-            users,
+            _user: user,
             _bh: bh,
-        };
-        // ORDERING: the use of the value comes after this; pairs with `Full` in `claim`: either
-        // this call sees the mark, or `claim` sees this user.
-        if users.fetch_add(1, Full) >= UPDATING {
-            return None;
-        }
-        Some(guard)
+        })
     }
 
     /// Changes the value with exclusive access; returns `false` if the value was revoked.
     ///
-    /// Spins until all guards are dropped and other updates have finished; meanwhile
+    /// Waits until all guards are dropped and other updates have finished; meanwhile
     /// [`BhRevocable::try_access`] returns `None`. `f` runs with bottom halves off, must not sleep,
     /// and must be short. The caller must not hold a guard of the same value, nor call this from
     /// `f`.
     ///
-    /// Context: as for [`BhRevocable::try_access`].
+    /// Context: as for [`BhRevocable::try_access`], where a spin lock may be taken.
     pub fn update(&self, f: impl FnOnce(&mut T)) -> bool {
         // Bottom halves stay off until the end, so that a softirq on this CPU cannot spin for this
         // call.
         let _bh = BottomHalvesOff::new();
-        if !self.claim(UPDATING) {
+        let Some(_exclusive) = self.users.claim() else {
             return false;
-        }
+        };
         // SAFETY: By the type invariant the value is initialised, since `claim` found it not
-        // revoked, and this call has exclusive access until it removes `UPDATING`; users that
-        // arrive meanwhile back off without accessing it.
+        // revoked. It has excluded users, other updates and the revocation until its result is
+        // dropped, below.
         f(unsafe { (*self.value.get()).assume_init_mut() });
-        for users in self.users.iter().rev() {
-            // ORDERING: the change comes before this; pairs with `Full` in `access_with`.
-            users.0.fetch_sub(UPDATING, Release);
-        }
-        true
-    }
-
-    /// Adds `mark` and waits until no guard is left; `false` if the value was revoked.
-    fn claim(&self, mark: c_int) -> bool {
-        let [Users(first), others @ ..] = &self.users;
-        let mut seen = first.load(Relaxed);
-        loop {
-            if seen >= REVOKED {
-                return false;
-            }
-            if seen >= UPDATING {
-                // SAFETY: `cpu_relax()` has no requirements.
-                unsafe { riwarp_helper_cpu_relax() };
-                seen = first.load(Relaxed);
-                continue;
-            }
-            // NO-OVERFLOW: `seen` is below `UPDATING`, and twice `REVOKED` does not exceed the
-            // range.
-            match first.cmpxchg(seen, seen.wrapping_add(mark), Full) {
-                Ok(_) => break,
-                Err(now) => seen = now,
-            }
-        }
-        // INVARIANT: The first count has the mark, so no other call adds one.
-        for users in others {
-            users.0.fetch_add(mark, Full);
-        }
-        for users in &self.users {
-            // ORDERING: pairs with `Release` in the guard's drop.
-            while users.0.load(Acquire) != mark {
-                // SAFETY: `cpu_relax()` has no requirements.
-                unsafe { riwarp_helper_cpu_relax() };
-            }
-        }
         true
     }
 
     /// Revokes the value and returns it once no guard is left; `None` if another call has revoked
     /// it.
     ///
-    /// Spins until all guards are dropped. The caller must not hold a guard of the same value, nor
+    /// Waits until all guards are dropped. The caller must not hold a guard of the same value, nor
     /// be in hard interrupt context.
     ///
-    /// Context: process or softirq.
+    /// Context: process or softirq, where a spin lock may be taken.
     pub fn revoke(&self) -> Option<T> {
-        if !self.claim(REVOKED) {
+        if !self.users.revoke() {
             return None;
         }
         // SAFETY: `assume_init_read` requires an initialised value that is moved out once. By the
-        // type invariant it is initialised until the first revocation; only the call that added
-        // `REVOKED` gets here, once, and has waited for all guards. Later users see the mark and
-        // back off.
+        // type invariant it is initialised until the first revocation; only that one gets here,
+        // and `Users::revoke` has waited for all guards and updates.
         Some(unsafe { (*self.value.get()).assume_init_read() })
     }
 
     /// Returns whether the value is not revoked. It may be revoked right afterwards. Context: any.
     #[inline]
     pub fn is_accessible(&self) -> bool {
-        self.users_here().load(Relaxed) < REVOKED
+        !self.users.is_revoked()
     }
 }
 
 impl<T> Drop for BhRevocable<T> {
     fn drop(&mut self) {
-        if *self.users[0].0.get_mut() < REVOKED {
+        if !self.users.is_revoked() {
             // SAFETY: By the type invariant the value is initialised unless it was revoked, and
             // `&mut self` excludes other users.
             unsafe { self.value.get_mut().assume_init_drop() };
@@ -223,12 +156,11 @@ impl<T> Drop for BhRevocable<T> {
 ///
 /// # Invariants
 ///
-/// The guard is counted in `users`, one of `revocable.users`. A guard that was returned was counted
-/// while the value was neither revoked nor being updated.
+/// `_user` is one of `revocable.users`.
 pub struct BhRevocableGuard<'a, T> {
     revocable: &'a BhRevocable<T>,
-    users: &'a Atomic<c_int>,
-    /// Dropped last, after the count is taken back.
+    _user: User<'a>,
+    /// Dropped last, after the user has left.
     _bh: BottomHalvesOff,
 }
 
@@ -237,19 +169,10 @@ impl<T> Deref for BhRevocableGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: By its invariant this guard is counted, and `access_with` returned it before the
-        // value was revoked. By the invariants of [`BhRevocable`] the value is initialised, and
-        // only read, until the count is taken back.
+        // SAFETY: By its invariant this guard is a user, which entered before the value was
+        // revoked. By the invariants of [`BhRevocable`] the value is initialised, and only read,
+        // until it leaves.
         unsafe { (*self.revocable.value.get()).assume_init_ref() }
-    }
-}
-
-impl<T> Drop for BhRevocableGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        // ORDERING: the uses of the value come before this; pairs with `Acquire` in
-        // `BhRevocable::claim`.
-        self.users.fetch_sub(1, Release);
     }
 }
 
@@ -297,6 +220,8 @@ mod tests {
     use crate::workqueue::OwnedQueue;
     use crate::workqueue::Placement;
     use kernel::prelude::*;
+    use kernel::sync::atomic::Atomic;
+    use kernel::sync::atomic::Relaxed;
     use kernel::sync::Arc;
     use kernel::time::Delta;
     use kernel::time::Instant;
@@ -340,10 +265,7 @@ mod tests {
         for _ in 0..10 {
             assert!(revocable.try_access().is_none());
         }
-        assert!(revocable
-            .users
-            .iter()
-            .all(|users| users.0.load(Relaxed) == REVOKED));
+        assert!(revocable.users.is_left());
     }
 
     #[test]
@@ -409,7 +331,7 @@ mod tests {
             let inside = self.revocable.try_access();
             self.inside.store(1, Relaxed);
             let begin = Instant::<Monotonic>::now();
-            while self.revocable.users_here().load(Relaxed) < UPDATING {
+            while !self.revocable.users.is_closed() {
                 if begin.elapsed() > LONG {
                     return;
                 }

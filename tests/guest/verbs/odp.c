@@ -11,7 +11,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -337,6 +339,7 @@ PAIR_CASE(atomics_on_untouched_pages)
  */
 
 static volatile bool storm_ends;
+static struct ibv_pd *advised_pd;
 static uint8_t *storm_at;
 
 /* Removes all pages, as often as it can. */
@@ -466,6 +469,96 @@ PAIR_CASE(atomics_while_pages_go)
 			fail("fetched %#lx", *(uint64_t *)local.buf);
 	}
 	storm_end();
+}
+
+/* What lets others run although a real-time thread would: shares of time that they get anyway. */
+#define RT_SHARE "/proc/sys/kernel/sched_rt_runtime_us"
+#define FAIR_SHARE "/sys/kernel/debug/sched/fair_server/cpu0/runtime"
+
+/* Writes `none` to a file of the kernel, if there is one, after keeping what it was. */
+static bool share_none(const char *path, const char *none, char *before)
+{
+	if (access(path, F_OK))
+		return true;
+	snprintf(before, 30, "%ld", file_value(path));
+	return file_write(path, none);
+}
+
+static void share_again(const char *path, const char *before)
+{
+	if (before[0])
+		file_write(path, before);
+}
+
+/*
+ * In real time, brings a page of the region's last half in and takes it away again; then the other
+ * threads have the processor. Both change the table of the region's pages.
+ */
+static void *real_time_storm(void *arg)
+{
+	const struct timespec pause = { .tv_nsec = 50000 };
+	long *count = arg;
+
+	while (!storm_ends) {
+		uint8_t *page = storm_at + *count % 32 * PAGE;
+
+		if (advise(advised_pd, WRITE, IBV_ADVISE_MR_FLAG_FLUSH, page, PAGE,
+			   remote.mr->lkey) ||
+		    madvise(page, PAGE, MADV_DONTNEED))
+			return "";
+		++*count;
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static void writes_under_real_time_storm(struct pair *p)
+{
+	const struct sched_param prio = { .sched_priority = 50 };
+	const long enough = 300;
+	int64_t end = now_ms() + 6 * SOON;
+	void *failed = NULL;
+
+	advised_pd = p->b.pd;
+	storm_at = remote.buf + LEN / 2;
+	storm_ends = false;
+	storm_count = 0;
+	pattern_fill(local.buf, LEN / 2, 4);
+	check(!pthread_create(&storm_thread, NULL, real_time_storm, &storm_count), "a thread");
+	if (pthread_setschedparam(storm_thread, SCHED_FIFO, &prio))
+		fail("a real-time thread");
+	while (*(volatile long *)&storm_count < enough && now_ms() < end && !test_failed())
+		if (transfer(p, IBV_WR_RDMA_WRITE, 0, LEN / 2, remote.buf) != IBV_WC_SUCCESS)
+			fail("a Write");
+	storm_ends = true;
+	pthread_join(storm_thread, &failed);
+	check(!failed && storm_count >= enough, "pages came and went only %ld times", storm_count);
+	must(settle(p));
+	check(pattern_differs(remote.buf, LEN / 2, 4) < 0, "octet %zd is another",
+	      pattern_differs(remote.buf, LEN / 2, 4));
+}
+
+/*
+ * A real-time thread that changes which pages are present waits for the copies under way. With
+ * PREEMPT_RT it may have preempted one of them, on the one processor that both threads use; so it
+ * lets the other proceed, also where the scheduler keeps no share of the time for others.
+ */
+PAIR_CASE(pages_that_go_in_real_time)
+{
+	char rt_share[30] = "", fair_share[30] = "";
+	cpu_set_t all, one;
+
+	must(prepare(p, LEN, RIGHTS));
+	CPU_ZERO(&one);
+	CPU_SET(0, &one);
+	check(!sched_getaffinity(0, sizeof(all), &all) && !sched_setaffinity(0, sizeof(one), &one),
+	      "affinity: %s", strerror(errno));
+	mount("none", "/sys/kernel/debug", "debugfs", 0, NULL);
+	if (share_none(RT_SHARE, "-1", rt_share) && share_none(FAIR_SHARE, "0", fair_share))
+		writes_under_real_time_storm(p);
+	share_again(RT_SHARE, rt_share);
+	share_again(FAIR_SHARE, fair_share);
+	sched_setaffinity(0, sizeof(all), &all);
 }
 
 /* Other memory mapped at the same addresses becomes the region's memory. */
@@ -782,8 +875,6 @@ PAIR_CASE(prefetched_pages_are_not_waited_for)
 #define ADVISERS 3
 /* The range of one page table. */
 #define WIDE (PAGE * (PAGE / 8))
-
-static struct ibv_pd *advised_pd;
 
 /* Gives advice about parts of the region, at a rate that lets others proceed. */
 static void *adviser(void *arg)
@@ -1420,6 +1511,7 @@ int main(int argc, char **argv)
 	RUN(reads_while_pages_go);
 	RUN(sends_while_pages_go);
 	RUN(atomics_while_pages_go);
+	RUN(pages_that_go_in_real_time);
 	RUN(other_memory_in_the_same_place);
 	RUN(a_fork);
 	RUN(a_file);
