@@ -226,6 +226,17 @@ void riwarp_helper_sk_callback_read_lock(struct sock *sk)
 	read_lock_bh(&sk->sk_callback_lock);
 }
 
+/* Returns false, with bottom halves as they were, where a writer holds the lock or waits for it. */
+bool riwarp_helper_sk_callback_read_trylock(struct sock *sk);
+bool riwarp_helper_sk_callback_read_trylock(struct sock *sk)
+{
+	local_bh_disable();
+	if (read_trylock(&sk->sk_callback_lock))
+		return true;
+	local_bh_enable();
+	return false;
+}
+
 void riwarp_helper_sk_callback_read_unlock(struct sock *sk);
 void riwarp_helper_sk_callback_read_unlock(struct sock *sk)
 {

@@ -38,6 +38,7 @@ use kernel::sync::ArcBorrow;
 extern "C" {
     fn riwarp_helper_sk_callback_read_lock(sk: *mut bindings::sock);
     fn riwarp_helper_sk_callback_read_lock_off(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_callback_read_trylock(sk: *mut bindings::sock) -> bool;
     fn riwarp_helper_sk_callback_read_unlock(sk: *mut bindings::sock);
     fn riwarp_helper_sk_callback_read_unlock_off(sk: *mut bindings::sock);
     fn riwarp_helper_sk_callback_write_lock(sk: *mut bindings::sock);
@@ -343,9 +344,12 @@ impl<T: SocketEvents> Drop for Hooked<T> {
 /// says that they were off before.
 ///
 /// Bottom halves are off because TCP also calls from process context: a softirq that interrupted it
-/// would queue behind a waiting writer and deadlock. With bottom halves off, a reader never waits
-/// for another reader, so callbacks may nest. In softirq, when the socket's spin lock is held, they
-/// are off already.
+/// would queue behind a waiting writer and deadlock. In softirq, when the socket's spin lock is
+/// held, they are off already.
+///
+/// A callback that may nest in another one of the same socket does not wait for the lock
+/// ([`Held::try_new`]): with `PREEMPT_RT` a reader queues behind a waiting writer, which would wait
+/// for the outer callback. (Elsewhere a reader that has bottom halves off does not queue.)
 struct Held {
     sk: NonNull<bindings::sock>,
     softirq: bool,
@@ -371,6 +375,22 @@ impl Held {
         }
         // INVARIANT: As locked above.
         Some(Self { sk, softirq })
+    }
+
+    /// As [`Held::new`]; [`None`] also where a writer holds the lock or waits for it. On a hooked
+    /// socket that is [`Hooked::new`] or [`Hooked::unhook`], for which events in the meantime need
+    /// not be reported.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Held::new`].
+    #[inline]
+    unsafe fn try_new(sk: *mut bindings::sock) -> Option<Self> {
+        let sk = NonNull::new(sk)?;
+        // SAFETY: The lock is part of `sk`, which the caller guarantees to be valid.
+        let locked = unsafe { riwarp_helper_sk_callback_read_trylock(sk.as_ptr()) };
+        // INVARIANT: As locked above.
+        locked.then(|| Self { sk, softirq: false })
     }
 
     #[inline]
@@ -463,9 +483,10 @@ unsafe extern "C" fn connection_ready(sk: *mut bindings::sock) {
 ///
 /// Only TCP may call this, as `sk_write_space`: `sk` is valid for the call.
 unsafe extern "C" fn write_space(sk: *mut bindings::sock) {
-    // SAFETY: `Held::new` requires a valid TCP socket, by this function's `# Safety`, for which TCP
-    // called one of these callbacks, this one.
-    let held = unsafe { Held::new(sk, false) };
+    // `tcp_sendmsg_locked()` calls this if memory is short, also inside `data_ready`, which sends.
+    // SAFETY: `Held::try_new` requires a valid TCP socket, by this function's `# Safety`, for which
+    // TCP called one of these callbacks, this one.
+    let held = unsafe { Held::try_new(sk) };
     // TCP calls after each acknowledgement until `SOCK_NOSPACE` is cleared, which it set when its
     // send buffer was full.
     if let Some(hook) = held.as_ref().and_then(Held::hook) {

@@ -366,6 +366,7 @@ mod inbound {
 
 #[kernel::prelude::kunit_tests(riwarp_hooks)]
 mod hooks {
+    use crate::bindings;
     use crate::net::bench::*;
     use crate::net::Family;
     use crate::net::Hooked;
@@ -385,10 +386,16 @@ mod hooks {
     use kernel::sync::Arc;
     use kernel::sync::ArcBorrow;
 
+    extern "C" {
+        fn riwarp_helper_sk_callback_write_lock(sk: *mut bindings::sock);
+        fn riwarp_helper_sk_callback_write_unlock(sk: *mut bindings::sock);
+    }
+
     /// Counts the octets that arrive, and consumes them.
     struct CountedEvents {
         octets: Atomic<u32>,
         calls: Atomic<u32>,
+        rooms: Atomic<u32>,
         ended: Atomic<bool>,
     }
 
@@ -397,6 +404,7 @@ mod hooks {
             let events = CountedEvents {
                 octets: Atomic::new(0),
                 calls: Atomic::new(0),
+                rooms: Atomic::new(0),
                 ended: Atomic::new(false),
             };
             Ok(Arc::new(events, GFP_KERNEL)?)
@@ -411,7 +419,9 @@ mod hooks {
             self.octets.add(octets as u32, Relaxed);
         }
 
-        fn write_space(self: ArcBorrow<'_, Self>) {}
+        fn write_space(self: ArcBorrow<'_, Self>) {
+            self.rooms.add(1, Relaxed);
+        }
 
         fn state_change(self: ArcBorrow<'_, Self>) {
             self.ended.store(true, Relaxed);
@@ -429,6 +439,27 @@ mod hooks {
         active.shutdown_write();
         eventually(|| events.ended.load(Relaxed))?;
         assert_eq!(hooked.state(), TcpState::CloseWait);
+        Ok(())
+    }
+
+    #[test]
+    fn room_never_waits_for_a_writer_of_the_callbacks() -> Result {
+        let (_active, passive) = pair(Family::V4)?;
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(passive, events.clone())?;
+        let sk = hooked.sk();
+        // SAFETY: A field of a valid socket; hooking wrote it, and nothing else does.
+        let write_space = unsafe { (*sk).sk_write_space }.ok_or(EINVAL)?;
+        // SAFETY: The lock is part of a valid socket, and not held.
+        unsafe { riwarp_helper_sk_callback_write_lock(sk) };
+        // SAFETY: The callback requires a valid socket.
+        unsafe { write_space(sk) };
+        // SAFETY: The lock was taken above.
+        unsafe { riwarp_helper_sk_callback_write_unlock(sk) };
+        assert_eq!(events.rooms.load(Relaxed), 0);
+        // SAFETY: The callback requires a valid socket.
+        unsafe { write_space(sk) };
+        assert_eq!(events.rooms.load(Relaxed), 1);
         Ok(())
     }
 
