@@ -202,11 +202,35 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
             link,
             mappings,
         };
+        if cfg!(CONFIG_PREEMPT_RT) {
+            // SAFETY: A new queue, by this function's `# Safety`.
+            unsafe { avoid_irq_poll(cq) };
+        }
         // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
         // holds nothing: `cq` is a new object.
         unsafe { CqObject::<T>::fill(cq, driver_part) };
         Ok(0)
     })
+}
+
+/// Has `ib_core` poll the queue from a work item if its consumer asked for a softirq.
+///
+/// `ib_core` would poll it by `lib/irq_poll.c`, whose softirq leaves the instance at the head of
+/// the CPU's list while it polls, with interrupts on, and relies on no other task running that
+/// softirq on the CPU meanwhile. With `PREEMPT_RT` one can (`PREEMPT_RT_NEEDS_BH_LOCK` is off): it
+/// polls the same instance, or moves another to the head, and removes entries twice. `ib_core`
+/// reads the context only after `create_cq` returned, and handlers that may run in a softirq may
+/// run in a work item.
+///
+/// # Safety
+///
+/// `cq` must be a new queue, for which `create_cq` runs.
+unsafe fn avoid_irq_poll(cq: *mut bindings::ib_cq) {
+    // SAFETY: A field of `cq`, which is valid and, while `create_cq` runs, has no other user.
+    let poll_ctx = unsafe { &mut (*cq).poll_ctx };
+    if *poll_ctx == bindings::ib_poll_context_IB_POLL_SOFTIRQ {
+        *poll_ctx = bindings::ib_poll_context_IB_POLL_WORKQUEUE;
+    }
 }
 
 /// `ops.destroy_cq`.
