@@ -58,7 +58,9 @@ impl Memcg {
     /// Runs `f` and charges its allocations with `__GFP_ACCOUNT` to this cgroup, whatever the
     /// current task.
     ///
-    /// Context: any but hard interrupt. `f` must not change the context.
+    /// Context: any but hard interrupt; with `PREEMPT_RT` process only, since for softirqs the
+    /// kernel keeps the cgroup for each CPU, where another softirq can preempt this one. `f` must
+    /// not change the context.
     #[inline]
     pub fn scope<R>(&self, f: impl FnOnce() -> R) -> R {
         // SAFETY: `set_active_memcg()` requires a memory cgroup that lives until another one is

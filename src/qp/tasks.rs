@@ -99,9 +99,10 @@ impl StreamOwner for Qp {
     }
 
     fn answer(self: &Arc<Self>, inbound: &mut Inbound<'_>) {
-        if !inbound.in_softirq() {
-            // This context processes the socket's backlog; it most likely is the transmit task
-            // itself.
+        // Without softirq this context processes the socket's backlog, and most likely is the
+        // transmit task itself. With PREEMPT_RT a softirq can be preempted by another one on its
+        // CPU, and must not charge memory (`Memcg::scope`).
+        if cfg!(CONFIG_PREEMPT_RT) || !inbound.in_softirq() {
             return self.kick();
         }
         self.rounds(&mut TcpSender::Callback(inbound));
@@ -171,12 +172,17 @@ impl Qp {
     /// caller holds, and no consumer is called back from within its own call.
     ///
     /// The softirq runs before this returns if bottom halves are on, else when the caller enables
-    /// them. With interrupts off, and in phases whose rounds sleep, the work item runs instead.
+    /// them. With interrupts off, and in phases whose rounds sleep, the work item runs instead; so
+    /// it does with `PREEMPT_RT`, where interrupts and bottom halves are on although the caller
+    /// holds a lock by `spin_lock_irqsave()` that its completion handler takes.
     ///
     /// Context: any.
     pub(crate) fn send_posted(self: &Arc<Self>) {
         if self.tx.rearm() {
             return;
+        }
+        if cfg!(CONFIG_PREEMPT_RT) {
+            return self.enqueue_tx();
         }
         let queued = match self.phase() {
             QpPhase::Rts | QpPhase::Closing => BhOff::try_run(|_| self.enqueue_tx_softirq()),
