@@ -19,6 +19,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Full,
             Relaxed,
@@ -222,10 +223,12 @@ impl Cq {
             if stored {
                 inner.posted = inner.posted.wrapping_add(1);
                 if completion.solicited {
-                    self.solicited.store(true, Relaxed);
+                    // ORDERING: the completion was stored before; pairs with the acquire in
+                    // `notify_pending`, which may be that of an earlier completion.
+                    self.solicited.store(true, Release);
                 }
                 // ORDERING: pairs with the xchg in `notify_pending`: the caller that clears the
-                // flag sees the `solicited` stored before it.
+                // flag sees the completion and the `solicited` stored before it.
                 self.event_pending.store(true, Release);
             } else {
                 inner.overflown = true;
@@ -242,20 +245,23 @@ impl Cq {
     /// Context: softirq or process, no lock of the driver held but mutexes.
     #[inline]
     pub(crate) fn notify(&self) {
-        // The caller of `post` calls this afterwards, so another call notifies an event that this
-        // load misses.
+        // ORDERING: a plain load, since the caller of `post` calls this afterwards: it sees its own
+        // store, unless a call elsewhere has cleared the flag after it and notifies instead.
         if self.event_pending.load(Relaxed) {
             self.notify_pending();
         }
     }
 
     fn notify_pending(&self) {
-        // ORDERING: the consumer arms, then polls once more; this side posts, then checks whether
+        // ORDERING: the consumer arms, then polls once more (libsiw by sequentially consistent
+        // atomics, all others by a call that takes `inner`); this side posts, then checks whether
         // the queue is armed. Each side needs its store before its load, hence `Full`.
         if !self.event_pending.xchg(false, Full) {
             return;
         }
-        let event = if self.solicited.load(Relaxed) && self.solicited.xchg(false, Relaxed) {
+        // ORDERING: `Acquire`: whoever is notified of the solicited completion sees it, also if it
+        // was posted after the xchg above. Its poster then notifies as for a plain one.
+        let event = if self.solicited.load(Acquire) && self.solicited.xchg(false, Acquire) {
             PendingEvent::Solicited
         } else {
             PendingEvent::Plain
