@@ -130,6 +130,8 @@ impl<T: Send> SerialTask<T> {
     /// For a caller that cannot do the work itself: on `false` nothing was rearmed, and the caller
     /// must arrange a call of [`SerialTask::run`] elsewhere. Context: any.
     pub fn rearm(&self) -> bool {
+        // ORDERING: a plain load: if it finds the task idle, the caller's arrangement orders what
+        // the caller wrote before the next run, as queueing a work item does.
         let mut seen = self.state.load(Relaxed);
         while seen != IDLE {
             // ORDERING: As in `start_or_rearm`.

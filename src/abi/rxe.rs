@@ -180,6 +180,8 @@ impl Queue {
 
     /// Returns how many elements the process has added from `position` on.
     fn added(&self, position: u32) -> u32 {
+        // ORDERING: the elements are read after this; pairs with librxe's release of the producer
+        // index (`advance_producer`, `store_producer_index`).
         let producer = self
             .memory
             .load_u32_acquire(PRODUCER_AT)
@@ -190,6 +192,8 @@ impl Queue {
     /// Returns the element at `position`, and all before it, to the process.
     fn hand_back(&self, position: u32) {
         let consumer = position.wrapping_add(1) & self.mask;
+        // ORDERING: the element was read before this; pairs with librxe's acquire of the consumer
+        // index (`queue_full`), after which it writes the element again.
         // Cannot fail: the offset is inside the header.
         let _ = self.memory.store_u32_release(CONSUMER_AT, consumer);
     }
@@ -501,6 +505,9 @@ impl RxeCqRing {
     pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
         let Queue { memory, mask, .. } = &self.0;
         let next = position.wrapping_add(1) & mask;
+        // ORDERING: the element is written after this; pairs with librxe's release of the consumer
+        // index (`advance_consumer`), before which it has read the element. The release of the
+        // producer index below pairs with the acquire in `queue_empty`.
         let consumer = memory.load_u32_acquire(CONSUMER_AT);
         if consumer.is_none_or(|consumer| consumer & mask == next) {
             return false;

@@ -154,9 +154,10 @@ impl<const LEN: usize> Ring<LEN> {
         (position & self.mask) as usize * LEN
     }
 
-    /// Returns whether the entry belongs to the kernel. The load has acquire semantics, so the
-    /// caller may read the rest of the entry afterwards.
+    /// Returns whether the entry belongs to the kernel.
     fn is_posted(&self, position: u32) -> bool {
+        // ORDERING: the rest of the entry is read after this; pairs with libsiw's `atomic_store` of
+        // the flags, sequentially consistent, after it has filled the entry.
         let flags = self.memory.load_u16_acquire(self.at(position) + FLAGS_AT);
         flags.is_some_and(|flags| flags & VALID != 0)
     }
@@ -169,6 +170,8 @@ impl<const LEN: usize> Ring<LEN> {
             memory: &self.memory,
             at,
         });
+        // ORDERING: the entry was read before this; pairs with libsiw's `atomic_load` of the flags,
+        // after which it fills the entry again.
         self.memory.store_u16_release(at + FLAGS_AT, 0).ok()?;
         Some(decoded)
     }
@@ -319,6 +322,9 @@ impl SiwCqRing {
     pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
         let at = (position & self.mask) as usize * CQE_LEN;
         let flags_at = at + FLAGS_AT;
+        // ORDERING: the entry is written after this; pairs with the `atomic_store` of 0 by which
+        // libsiw returns an entry that it has read. The release of the flags below pairs with its
+        // `atomic_load` before it reads the entry.
         if self.memory.load_u8_acquire(flags_at) != Some(0) {
             return false;
         }

@@ -128,7 +128,8 @@ impl InboundReads {
 
     /// Returns whether TCP has not yet accepted all octets of the answers.
     pub(crate) fn owes(&self) -> bool {
-        // In this order: an answer is packed before its entry is freed.
+        // ORDERING: in this order: `answered` stores `packed` before it frees the entry under the
+        // lock, so who finds the entry free under the lock sees `packed`.
         self.inner.lock().depth.used() != 0 || self.packed.load(Relaxed)
     }
 
@@ -153,13 +154,15 @@ impl InboundReads {
     /// Returns whether a request seems to be waiting, without the lock.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
+        // ORDERING: a plain load may miss a request only if the caller of `put` has not woken the
+        // transmit task yet (`StreamOwner::answer` or `kick`), which is a full barrier and makes
+        // one more round. The request itself is read under the lock that `put` held.
         self.waiting.load(Relaxed) != 0
     }
 
     /// Takes the oldest request out to be answered; its entry stays in use until
     /// [`InboundReads::answered`].
     pub(crate) fn take(&self) -> Option<InboundRequest> {
-        // Misses no request: a caller of `put` wakes the transmit task afterwards.
         if !self.has_waiting() {
             return None;
         }

@@ -256,6 +256,8 @@ impl SendQueue {
     /// Returns how many requests a kernel consumer has posted so far, modulo 2^32.
     #[inline]
     fn posted(&self) -> u32 {
+        // ORDERING: none without the lock. Who reads a request takes the lock after this load, and
+        // so after the poster's, which stores the number before it unlocks.
         self.posted.load(Relaxed)
     }
 
@@ -287,6 +289,9 @@ impl SendQueue {
     /// Context: the transmit task.
     #[inline]
     pub(crate) fn looks_empty(&self) -> bool {
+        // ORDERING: a plain load may miss a request only if its poster has not called
+        // `SerialTask::run` or `rearm` yet. That call either finds this task running, which then
+        // makes a round that acquires the request, or starts one behind it.
         match &self.user {
             Some(ring) => !ring.is_posted(self.taken()),
             None => self.posted() == self.taken(),

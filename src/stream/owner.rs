@@ -341,7 +341,8 @@ impl QpShared {
     /// Returns whether an idle check is due, and clears the request.
     #[inline]
     pub(super) fn is_idle_check_due(&self) -> bool {
-        // Only the transmit task clears it.
+        // Only the transmit task clears it. ORDERING: none is needed: the flag says nothing about
+        // other memory, and who sets it runs or rearms the task afterwards.
         if !self.idle_check.load(Relaxed) {
             return false;
         }
