@@ -35,8 +35,10 @@ PORT=${PORT:-7000}
 FAILED=0
 CASES=0
 # Time limits are for the stock kernel; SLOW is about the factor by which the debug kernel is
-# slower. KUnit must not run the module's suites there whenever a script loads the module.
+# slower, and one with PREEMPT_RT, which has a thread for each interrupt and softirq. KUnit must not
+# run the module's suites in the debug kernel whenever a script loads the module.
 SLOW=1
+[[ $(uname -v) != *PREEMPT_RT* ]] || SLOW=2
 if [ -d /sys/kernel/debug/kunit ]; then
 	SLOW=4
 	printf none >/sys/module/kunit/parameters/filter_glob
