@@ -141,7 +141,7 @@ impl Drop for ReadGuard<'_> {
     }
 }
 
-/// WriteGuard access, until it is dropped.
+/// Exclusive access, until it is dropped.
 ///
 /// # Invariants
 ///
