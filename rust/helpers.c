@@ -14,6 +14,7 @@
 #include "helpers/mm.c"
 #include "helpers/net.c"
 #include "helpers/percpu.c"
+#include "helpers/ratelimit.c"
 #include "helpers/rdma.c"
 #include "helpers/sync.c"
 #ifdef RIWARP_INLINE

@@ -53,6 +53,7 @@ use crate::{
     abi::wr::Completion,
     cm::oob::ports::HeldPorts,
     device::{
+        log::log_limit,
         queues::Queues,
         refs::DeviceRef,
         settings::{
@@ -105,6 +106,7 @@ impl Bench {
                 link: DeviceLink::dead()?,
                 settings: Settings::new(true, MpaRevision::Two),
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
+                log_limit: log_limit()?,
                 device_ref: DeviceRef::single()?,
             },
             HeldPorts::new()?,

@@ -33,6 +33,7 @@ use kernel_ext::{
         NetdevType, //
     },
     random,
+    ratelimit::RateLimit,
     rdma::{
         device::DeviceLink,
         ops::Provider,
@@ -57,6 +58,7 @@ use crate::{
 };
 
 pub(crate) mod gid;
+pub(crate) mod log;
 pub(crate) mod queues;
 pub(crate) mod refs;
 pub(crate) mod settings;
@@ -114,6 +116,14 @@ impl Abi {
         match self {
             Self::Rxe => Doorbells::Each,
             Self::Siw => Doorbells::WhenIdle,
+        }
+    }
+
+    /// Returns the name of the link type.
+    pub(crate) const fn link_type(self) -> &'static CStr {
+        match self {
+            Self::Rxe => c"riwarp",
+            Self::Siw => c"riwarp_siw",
         }
     }
 
@@ -200,6 +210,7 @@ pub(crate) struct Parts {
     pub(crate) link: DeviceLink,
     pub(crate) settings: Settings,
     pub(crate) queues: Arc<Queues>,
+    pub(crate) log_limit: Arc<RateLimit>,
     pub(crate) device_ref: DeviceRef,
 }
 
@@ -228,6 +239,8 @@ pub(crate) struct Device {
     /// The port state reported last.
     active: Atomic<bool>,
     pub(crate) queues: Arc<Queues>,
+    /// Limits what is logged, for all devices.
+    log_limit: Arc<RateLimit>,
     /// The device's own queue, since an item on it may wait forever.
     pub(crate) paging: PagingQueue,
     /// Dropped last: tells the module that this device is freed.
@@ -254,6 +267,7 @@ impl Device {
                 active: Atomic::new(active),
                 paging: PagingQueue::new(&parts.queues)?,
                 queues: parts.queues,
+                log_limit: parts.log_limit,
                 _device_ref: parts.device_ref,
             }? Error),
             GFP_KERNEL,

@@ -44,6 +44,7 @@ use kernel_ext::{
         NetnsExit,
         SockAddr, //
     },
+    ratelimit::RateLimit,
     rdma::{
         device::{
             Identity,
@@ -58,6 +59,7 @@ use crate::{
     cm::oob::ports::HeldPorts,
     device::{
         self,
+        log::log_limit,
         queues::Queues,
         refs::{
             DeviceRef,
@@ -95,6 +97,7 @@ pub(crate) struct Registry {
     queues: Arc<Queues>,
     ports: Arc<HeldPorts>,
     refs: Arc<DeviceRefs>,
+    log_limit: Arc<RateLimit>,
 }
 
 /// A device in the registry.
@@ -143,6 +146,7 @@ impl Registry {
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 ports: HeldPorts::new()?,
                 refs: DeviceRefs::new()?,
+                log_limit: log_limit()?,
             }? Error),
             GFP_KERNEL,
         )
@@ -157,13 +161,15 @@ impl Registry {
     /// * `ENFILE` if the name is taken.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
         if !device::is_suitable(netdev) {
-            pr_debug!(
-                "{}: not an Ethernet, tunnel or loopback interface\n",
-                netdev.name().as_c_str()
+            refuse(
+                name,
+                netdev,
+                "it is no Ethernet, tunnel or loopback interface",
             );
             return Err(EINVAL);
         }
         if !is_file_name(name) {
+            refuse(name, netdev, "the name of the device cannot be a file name");
             return Err(EINVAL);
         }
         let guid = Guid::of(netdev);
@@ -182,6 +188,7 @@ impl Registry {
                 link,
                 settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
                 queues: self.queues.clone(),
+                log_limit: self.log_limit.clone(),
                 device_ref: DeviceRef::new(&self.refs),
             };
             let device = RdmaDevice::new(parts, self.ports.clone(), device_gone)?;
@@ -202,13 +209,25 @@ impl Registry {
         });
         match (result, made) {
             (Ok(registration), Some(entry)) => {
+                let device = entry.device.clone();
                 entry.settle(registration);
+                device.log_added();
                 Ok(())
             }
             (Ok(_), None) => Err(EINVAL),
             (Err(error), made) => {
                 if let Some(entry) = made {
                     entry.cancel();
+                }
+                match error {
+                    e if e == EEXIST => refuse(name, netdev, "it has a device of riwarp already"),
+                    e if e == ENFILE => refuse(name, netdev, "another device has this name"),
+                    _ => pr_err!(
+                        "{}: no device on {}: {:?}\n",
+                        name,
+                        netdev.name().as_c_str(),
+                        error
+                    ),
                 }
                 Err(error)
             }
@@ -368,6 +387,16 @@ fn device_gone(device: &RdmaDevice) {
     }
 }
 
+/// Says why no device is made: the interface of `rdma link add` has no way to.
+fn refuse(name: &CStr, netdev: &NetDevice, why: &str) {
+    pr_err!(
+        "{}: no device on {}: {}\n",
+        name,
+        netdev.name().as_c_str(),
+        why
+    );
+}
+
 /// Returns whether sysfs would show a device under exactly this name.
 fn is_file_name(name: &CStr) -> bool {
     let name = name.to_bytes();
@@ -381,7 +410,7 @@ pub(crate) struct RxeLink;
 pub(crate) struct SiwLink;
 
 impl LinkType for RxeLink {
-    const NAME: &'static CStr = c"riwarp";
+    const NAME: &'static CStr = Abi::Rxe.link_type();
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         newlink(name, netdev, Abi::Rxe)
@@ -389,7 +418,7 @@ impl LinkType for RxeLink {
 }
 
 impl LinkType for SiwLink {
-    const NAME: &'static CStr = c"riwarp_siw";
+    const NAME: &'static CStr = Abi::Siw.link_type();
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         newlink(name, netdev, Abi::Siw)

@@ -10,6 +10,7 @@
 //!
 //! C headers: `include/linux/net.h`, `include/net/sock.h`, `include/net/tcp.h`.
 
+use super::addr::ipv6_from_raw;
 use super::addr::Family;
 use super::addr::SockAddr;
 use super::device::NetId;
@@ -21,7 +22,11 @@ use super::state::TcpState;
 use crate::bindings;
 use crate::mm::memcg::Memcg;
 use crate::sync::BhOff;
+use bindings::sock_common__bindgen_ty_1__bindgen_ty_1 as Addrs;
+use bindings::sock_common__bindgen_ty_3__bindgen_ty_1 as Ports;
 use core::mem::size_of;
+use core::net::IpAddr;
+use core::net::Ipv4Addr;
 use core::ptr;
 use core::ptr::NonNull;
 use kernel::error::to_result;
@@ -443,6 +448,42 @@ impl Socket {
             bindings::kernel_getpeername(self.raw.as_ptr(), (&raw mut raw).cast())
         })?;
         SockAddr::from_raw(&raw)
+    }
+
+    /// Returns the addresses of both ends as TCP has them, without taking the socket lock. IPv4
+    /// addresses are such on an IPv6 socket too. They stay what they were when the connection has
+    /// ended.
+    ///
+    /// Context: any.
+    pub fn addr_pair(&self) -> (SockAddr, SockAddr) {
+        // SAFETY: The field lies inside the allocation: `self` has a valid socket.
+        let common = unsafe { &raw const (*self.sk()).__sk_common };
+        // SAFETY: The field lies inside the allocation, as above.
+        let ports = unsafe { &raw const (*common).__bindgen_anon_3 };
+        // SAFETY: A member of the union, of plain data, in a valid socket, read once.
+        let ports = unsafe { ports.cast::<Ports>().read_volatile() };
+        let (local, remote) = match self.family() {
+            Family::V4 => {
+                // SAFETY: The field lies inside the allocation, as above.
+                let addrs = unsafe { &raw const (*common).__bindgen_anon_1 };
+                // SAFETY: A member of the union, of plain data, in a valid socket, read once.
+                let addrs = unsafe { addrs.cast::<Addrs>().read_volatile() };
+                let ip = |raw: u32| IpAddr::V4(Ipv4Addr::from(raw.to_ne_bytes()));
+                (ip(addrs.skc_rcv_saddr), ip(addrs.skc_daddr))
+            }
+            Family::V6 => {
+                // SAFETY: A field of plain data in a valid socket, read once.
+                let local = unsafe { (&raw const (*common).skc_v6_rcv_saddr).read_volatile() };
+                // SAFETY: A field of plain data in a valid socket, read once.
+                let remote = unsafe { (&raw const (*common).skc_v6_daddr).read_volatile() };
+                let ip = |raw| IpAddr::V6(ipv6_from_raw(raw)).to_canonical();
+                (ip(&local), ip(&remote))
+            }
+        };
+        (
+            SockAddr::new(local, ports.skc_num),
+            SockAddr::new(remote, u16::from_be(ports.skc_dport)),
+        )
     }
 
     /// Sends a copy of the octets; returns how many TCP accepted. Context: process; not while the

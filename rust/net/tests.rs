@@ -23,6 +23,10 @@ mod socket {
             assert_eq!(active.family(), family);
             assert_eq!(passive.family(), family);
             assert_eq!(active.peer_addr()?, passive.local_addr()?);
+            assert_eq!(
+                active.addr_pair(),
+                (active.local_addr()?, active.peer_addr()?)
+            );
             assert_eq!(passive.peer_addr()?, active.local_addr()?);
             assert_eq!(passive.state(), TcpState::Established);
             assert_eq!((active.error(), passive.error()), (0, 0));

@@ -35,6 +35,7 @@ use core::ptr::addr_of_mut;
 use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::ffi::c_char;
+use kernel::fmt;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::sync::ArcBorrow;
@@ -144,6 +145,15 @@ impl IbDevice {
         unsafe { &*raw.cast() }
     }
 
+    /// Returns the current name.
+    ///
+    /// Context: any.
+    pub fn name(&self) -> IbDeviceName {
+        // SAFETY: `read` requires a device that is not freed: `from_raw` had one that stays for the
+        // life of `self`.
+        unsafe { IbDeviceName::read(self.0.get()) }
+    }
+
     /// Returns the speed of the port's network interface, as `ethtool` shows it.
     ///
     /// Context: process; takes the RTNL lock.
@@ -164,6 +174,46 @@ impl IbDevice {
             )
         })?;
         Ok(speed)
+    }
+}
+
+/// The name of a device. Displayed with all but printable ASCII escaped.
+#[derive(Clone, Copy)]
+pub struct IbDeviceName([u8; Self::SIZE]);
+
+impl IbDeviceName {
+    /// The largest size of a name, with its NUL.
+    // CAST: A small constant.
+    const SIZE: usize = bindings::IB_DEVICE_NAME_MAX as usize;
+
+    /// The name of a device that is not registered.
+    const NONE: Self = Self([0; Self::SIZE]);
+
+    /// Copies the name. One that is being changed may come out in parts of both.
+    ///
+    /// # Safety
+    ///
+    /// `device` must be a device that is not freed.
+    unsafe fn read(device: *const bindings::ib_device) -> Self {
+        let mut name = Self::NONE;
+        for (at, octet) in name.0.iter_mut().enumerate().take(Self::SIZE - 1) {
+            // SAFETY: The field lies inside the allocation: the caller guarantees that the device
+            // is not freed.
+            let source = unsafe { (&raw const (*device).name).cast::<u8>().add(at) };
+            // SAFETY: An octet of that field, read once; a rename may write it meanwhile.
+            *octet = unsafe { source.read_volatile() };
+            if *octet == 0 {
+                break;
+            }
+        }
+        name
+    }
+}
+
+impl fmt::Display for IbDeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = CStr::from_bytes_until_nul(&self.0).unwrap_or_default();
+        fmt::Display::fmt(if name.is_empty() { c"-" } else { name }, f)
     }
 }
 
@@ -207,6 +257,18 @@ impl DeviceLink {
         unsafe { bindings::ib_dispatch_event(&raw) };
         // SAFETY: `riwarp_helper_ib_device_try_get()` above took the reference.
         unsafe { bindings::ib_device_put(device) };
+    }
+
+    /// Returns the current name of the device; an empty one once it is unregistered.
+    ///
+    /// Context: any.
+    pub fn name(&self) -> IbDeviceName {
+        match self.0.try_access() {
+            // SAFETY: `read` requires a device that is not freed: it is valid until the pointer is
+            // revoked, which waits for the guard.
+            Some(device) => unsafe { IbDeviceName::read(device.0.as_ptr()) },
+            None => IbDeviceName::NONE,
+        }
     }
 
     /// Returns whether the link is still open, for tests.
@@ -413,7 +475,10 @@ pub(super) unsafe extern "C" fn dealloc_driver<T: Driver>(raw: *mut bindings::ib
         return;
     };
     driver_part.link.0.revoke();
-    driver_part.data.dealloc();
+    // SAFETY: `read` requires a device that is not freed: it is freed after this call, by this
+    // function's `# Safety`.
+    let name = unsafe { IbDeviceName::read(raw) };
+    driver_part.data.dealloc(&name);
     // The settings are dropped here: sysfs no longer refers to them.
 }
 

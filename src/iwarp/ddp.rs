@@ -140,7 +140,7 @@ impl Control {
     const DDP_VERSION: u8 = 1;
     const RDMAP_VERSION_MASK: u8 = 0xc0;
     const RDMAP_VERSION: u8 = 1 << 6;
-    const OPCODE_MASK: u8 = 0x3f;
+    pub(crate) const OPCODE_MASK: u8 = 0x3f;
 
     /// Reads and checks the two octets. Ignores reserved bits (DDP-18, RDMAP-25), except those that
     /// peers have agreed on ([`Opcode::from_wire`]).

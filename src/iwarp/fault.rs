@@ -234,6 +234,58 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// Returns what is wrong, in words for an administrator.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Local => "local failure",
+            Self::SourceInvalidStag => "unknown or revoked STag of the source",
+            Self::SourceBounds => "source outside its region",
+            Self::SourceNoRight => "source without the right to be read or changed",
+            Self::SourceNotAssociated => "source of another protection domain or stream",
+            Self::SourceWrap => "source beyond the end of the address space",
+            Self::InvalidateForbidden => "STag that this stream may not invalidate",
+            Self::RdmapVersion => "wrong RDMAP version",
+            Self::OpcodeReserved => "reserved opcode",
+            Self::OpcodeModel => "opcode that does not go with the T bit",
+            Self::OpcodeInterleaved => "message inside an unfinished message",
+            Self::ResponseUnsolicited => "Read Response without a Read",
+            Self::AtomicOperation => "unknown atomic operation",
+            Self::NotRtr => "first message is not the agreed ready-to-receive message",
+            Self::HeaderLength => "header of a wrong length",
+            Self::ImmediateLength => "Immediate Data of a wrong length",
+            Self::AtomicUnaligned => "target of an atomic operation not aligned",
+            Self::AtomicIdentifier => "Atomic Response with a wrong identifier",
+            Self::ResponseShort => "Read Response ends too early",
+            Self::InvalidateUnknown => "unknown STag to invalidate",
+            Self::LocalPlacement => "local failure to place the data",
+            Self::TaggedInvalidStag => "unknown or revoked STag",
+            Self::TaggedNoRight => "region without the right to be written",
+            Self::ResponseStag => "Read Response with a wrong STag",
+            Self::TaggedBounds => "data outside its region",
+            Self::ResponseBounds => "Read Response outside the sink of the Read",
+            Self::TaggedNotAssociated => "region of another protection domain or stream",
+            Self::TaggedWrap => "data beyond the end of the address space",
+            Self::TaggedVersion => "wrong DDP version of a tagged segment",
+            Self::InvalidQueue => "wrong queue number",
+            Self::NoBuffer => "no receive posted",
+            Self::ReadDepth => "more Reads at once than agreed",
+            Self::AtomicUnsolicited => "Atomic Response without an Atomic Request",
+            Self::MsnRange => "wrong message sequence number",
+            Self::MessageOffset => "wrong message offset",
+            Self::MessageIncomplete => "message with a gap",
+            Self::MessageTooLong => "message longer than the receive",
+            Self::UntaggedVersion => "wrong DDP version of an untagged segment",
+            Self::Crc => "wrong CRC",
+            Self::Marker => "Marker and length disagree",
+            Self::UlpduTooShort => "FPDU too short for its header",
+            Self::LocalStartup => "local failure after the MPA Reply",
+            Self::InsufficientIrd => "peer wants more Reads at once than this end can serve",
+            Self::NoMatchingRtr => "no ready-to-receive message that both ends know",
+        }
+    }
+}
+
 /// Layer and error type of an error in a Terminate message (RFC 5040, section 4.8, figure 10;
 /// RDMAP-38).
 ///
@@ -270,6 +322,19 @@ impl ErrorClass {
         Self::Mpa,
     ];
 
+    /// Returns layer and error type in words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::RdmapLocal => "RDMAP local catastrophic error",
+            Self::RemoteProtection => "RDMAP remote protection error",
+            Self::RemoteOperation => "RDMAP remote operation error",
+            Self::DdpLocal => "DDP local catastrophic error",
+            Self::TaggedBuffer => "DDP tagged buffer error",
+            Self::UntaggedBuffer => "DDP untagged buffer error",
+            Self::Mpa => "MPA error",
+        }
+    }
+
     /// Returns the error of this class with that error code.
     const fn code(self, code: u8) -> ErrorCode {
         // CAST: The value of a `repr(u8)` enum.
@@ -300,6 +365,63 @@ impl ErrorCode {
     pub fn class(self) -> Option<ErrorClass> {
         let same = |class: &ErrorClass| class.code(self.code) == self;
         ErrorClass::ALL.into_iter().find(same)
+    }
+
+    /// Returns layer and error type in words.
+    pub fn class_text(self) -> &'static str {
+        self.class().map_or("undefined error", ErrorClass::text)
+    }
+
+    /// Returns the error code in words, those of the RFCs.
+    pub fn text(self) -> &'static str {
+        let text = match self.class() {
+            Some(ErrorClass::RemoteProtection) => match self.code {
+                0x00 => Some("invalid STag"),
+                0x01 => Some("base or bounds violation"),
+                0x02 => Some("access rights violation"),
+                0x03 => Some("STag of another stream"),
+                0x04 => Some("tagged offset wraps"),
+                0x09 => Some("STag cannot be invalidated"),
+                _ => None,
+            },
+            Some(ErrorClass::RemoteOperation) => match self.code {
+                0x05 => Some("invalid RDMAP version"),
+                0x06 => Some("unexpected opcode"),
+                0x07 => Some("catastrophic error of the stream"),
+                0x08 => Some("catastrophic error of the device"),
+                0x09 => Some("STag cannot be invalidated"),
+                _ => None,
+            },
+            Some(ErrorClass::TaggedBuffer) => match self.code {
+                0x00 => Some("invalid STag"),
+                0x01 => Some("base or bounds violation"),
+                0x02 => Some("STag of another stream"),
+                0x03 => Some("tagged offset wraps"),
+                0x04 => Some("invalid DDP version"),
+                _ => None,
+            },
+            Some(ErrorClass::UntaggedBuffer) => match self.code {
+                0x01 => Some("invalid queue number"),
+                0x02 => Some("no buffer available"),
+                0x03 => Some("message sequence number out of range"),
+                0x04 => Some("invalid message offset"),
+                0x05 => Some("message too long for the buffer"),
+                0x06 => Some("invalid DDP version"),
+                _ => None,
+            },
+            Some(ErrorClass::Mpa) => match self.code {
+                0x01 => Some("TCP connection lost"),
+                0x02 => Some("CRC error"),
+                0x03 => Some("Marker and length mismatch"),
+                0x04 => Some("invalid MPA frame"),
+                0x05 => Some("local catastrophic error"),
+                0x06 => Some("insufficient IRD"),
+                0x07 => Some("no matching ready-to-receive message"),
+                _ => None,
+            },
+            Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal) | None => None,
+        };
+        text.unwrap_or("unspecified")
     }
 
     /// Returns the first two octets of a Terminate header: layer and error type, then the code.
@@ -347,6 +469,33 @@ mod tests {
             assert_eq!(fault as usize, place);
         }
         assert_eq!(Fault::ALL.last(), Some(&Fault::NoMatchingRtr));
+    }
+
+    #[test]
+    fn every_fault_and_its_code_have_words() {
+        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+            let text = fault.text();
+            assert!(!text.is_empty());
+            assert!(Fault::ALL
+                .iter()
+                .skip(place + 1)
+                .all(|other| other.text() != text));
+            let code = fault.code();
+            let local = matches!(
+                code.class(),
+                Some(ErrorClass::RdmapLocal | ErrorClass::DdpLocal)
+            );
+            let unspecified = code.text() == "unspecified";
+            assert_eq!(unspecified, local);
+            assert!(code.class_text() != "undefined error");
+        }
+        let undefined = ErrorCode {
+            layer: 3,
+            etype: 0,
+            code: 0,
+        };
+        assert_eq!(undefined.class_text(), "undefined error");
+        assert_eq!(undefined.text(), "unspecified");
     }
 
     #[test]

@@ -131,6 +131,26 @@ impl Opcode {
         Some(assigned)
     }
 
+    /// Returns the name of the message.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "RDMA Write",
+            Self::ReadRequest => "Read Request",
+            Self::ReadResponse => "Read Response",
+            Self::Send => "Send",
+            Self::SendInvalidate => "Send with Invalidate",
+            Self::SendSolicited => "Send with Solicited Event",
+            Self::SendSolicitedInvalidate => "Send with Solicited Event and Invalidate",
+            Self::Terminate => "Terminate",
+            Self::Immediate => "Immediate Data",
+            Self::ImmediateSolicited => "Immediate Data with Solicited Event",
+            Self::AtomicRequest => "Atomic Request",
+            Self::AtomicResponse => "Atomic Response",
+            Self::SendImmediate => "Send with Immediate",
+            Self::SendSolicitedImmediate => "Send with Solicited Event and Immediate",
+        }
+    }
+
     /// Returns the wire value: the opcode, and the reserved bit that tells two messages apart.
     #[inline]
     pub const fn to_wire(self) -> u8 {

@@ -129,6 +129,12 @@ impl Quoted {
         self.octets.get(..self.extent.len()).unwrap_or_default()
     }
 
+    /// Returns the message of the quoted segment; [`None`] if its opcode is reserved.
+    pub fn opcode(&self) -> Option<Opcode> {
+        let [_, rdmap] = self.octets.first_chunk::<{ Control::LEN }>()?;
+        Opcode::from_wire(rdmap & Control::OPCODE_MASK, Extensions::SendImmediate)
+    }
+
     /// Returns whether a Read Request header is quoted: the R bit.
     pub const fn has_read_request(&self) -> bool {
         matches!(self.extent, Extent::ReadRequest)
@@ -341,6 +347,7 @@ mod tests {
         segment[1] |= 0x30;
         let quoted = Quoted::from_segment(&segment, 46).unwrap();
         assert_eq!(quoted.as_octets(), segment);
+        assert_eq!(quoted.opcode(), Some(Opcode::ReadRequest));
         let octets = Terminate::for_fault(Fault::SourceBounds, Some(&quoted)).encode();
         assert_eq!(octets.as_octets().len(), 52);
         assert_eq!(&octets.as_octets()[4..6], [0, 46]);

@@ -503,8 +503,8 @@ impl Qp {
         };
         match action {
             OobAction::Connect(connect) => {
-                if let Err(error) = self.connector.as_arc_borrow().connect(self, &connect) {
-                    pr_debug!("attempt of queue pair {}: {:?}\n", self.number, error);
+                let attempt = self.connector.as_arc_borrow().connect(self, &connect);
+                if attempt.is_err() {
                     self.oob_connection_lost();
                 }
             }

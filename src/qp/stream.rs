@@ -26,9 +26,11 @@ use crate::{
         connection::{
             is_same,
             Ended,
+            Loss,
             StreamConnection,
             StreamParams, //
         },
+        ending::StreamEnd,
         owner::StreamOwner,
         tx::{
             paging::PagingOut,
@@ -135,8 +137,13 @@ impl Qp {
 
     /// Handles the end of the stream.
     pub(crate) fn stream_ended(self: &Arc<Self>, how: Ended) {
+        if let Ended::Lost(loss) = how {
+            if loss != Loss::Here {
+                self.note_end(StreamEnd::Lost(loss), None);
+            }
+        }
         self.on(Event::StreamEnded {
-            lost: how == Ended::Lost,
+            lost: matches!(how, Ended::Lost(_)),
         });
         let _drop_outside_lock = self.inner.lock().conn.take();
         self.transmit();

@@ -144,6 +144,7 @@ impl Qp {
                         lifecycle: LifecycleWord::new(),
                         rights: Atomic::new(Access::ALL.bits().into()),
                         peer_terminate: Atomic::new(0),
+                        ending: Atomic::new(0),
                         inner <- new_spinlock_irq!(QpInner {
                             conn: None,
                             terminate: None,
@@ -336,6 +337,7 @@ impl Qp {
         }
         self.send_immediate.store(false, Relaxed);
         self.peer_terminate.store(0, Relaxed);
+        self.ending.store(0, Relaxed);
         self.last_wqe_raised.store(false, Relaxed);
         self.flush_pause.store(FLUSH_PERIOD, Relaxed);
         true

@@ -14,7 +14,10 @@ use iwarp::{
     },
     rdmap::Extensions, //
 };
-use kernel::sync::ArcBorrow;
+use kernel::{
+    prelude::*,
+    sync::ArcBorrow, //
+};
 use kernel_ext::net::Socket;
 
 /// How a queue pair wants its stream to end.
@@ -32,8 +35,71 @@ pub(crate) enum Close {
 pub(crate) enum Ended {
     /// The peer's FIN came between two FPDUs.
     Graceful,
-    /// Reset, timed out, closed here at once, or the peer's FIN came inside an FPDU (MPA-30).
-    Lost,
+    /// In any other way.
+    Lost(Loss),
+}
+
+/// How a stream was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// By this end, or after this end has closed it: nothing to report.
+    Here,
+    /// The peer's FIN came inside an FPDU or a message (MPA-30).
+    Cut,
+    /// The peer did not take what it was owed within the time limit.
+    Stuck,
+    /// TCP ended the connection, with this error number; 0 if the error was reported elsewhere.
+    Tcp(u8),
+}
+
+impl Loss {
+    /// Returns two octets that stand for it.
+    pub(super) fn to_raw(self) -> [u8; 2] {
+        match self {
+            Self::Here => [0, 0],
+            Self::Cut => [1, 0],
+            Self::Stuck => [2, 0],
+            Self::Tcp(error) => [3, error],
+        }
+    }
+
+    /// Returns what these octets stand for.
+    pub(super) fn from_raw(raw: [u8; 2]) -> Self {
+        match raw {
+            [1, _] => Self::Cut,
+            [2, _] => Self::Stuck,
+            [3, error] => Self::Tcp(error),
+            _ => Self::Here,
+        }
+    }
+
+    /// Returns whether it is what happens whenever a program of the peer is killed.
+    pub(super) fn is_usual(self) -> bool {
+        match self {
+            Self::Here => true,
+            Self::Cut | Self::Stuck => false,
+            Self::Tcp(error) => matches!(Self::error(error), None | Some(ECONNRESET | EPIPE)),
+        }
+    }
+
+    /// Returns it in words.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Here => "closed by this end",
+            Self::Cut => "the peer closed it inside a message",
+            Self::Stuck => "the peer took nothing for too long",
+            Self::Tcp(error) => match Self::error(error) {
+                None | Some(ECONNRESET | EPIPE) => "reset by the peer",
+                Some(ETIMEDOUT) => "the peer does not answer",
+                Some(EHOSTUNREACH | ENETUNREACH | ENETDOWN) => "the peer cannot be reached",
+                Some(_) => "TCP gave it up",
+            },
+        }
+    }
+
+    fn error(number: u8) -> Option<Error> {
+        (number != 0).then(|| Error::from_errno(-i32::from(number)))
+    }
 }
 
 /// The result of start-up.

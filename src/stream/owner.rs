@@ -79,6 +79,10 @@ use crate::{
 
 use super::{
     connection::StreamConnection,
+    ending::{
+        terminate_number,
+        StreamEnd, //
+    },
     lifecycle::LifecycleWord,
     rx::Rx,
     tx::{
@@ -126,6 +130,8 @@ pub(crate) struct QpShared {
     pub(crate) rights: Atomic<u32>,
     /// Code of the peer's Terminate, as in [`crate::abi::wr::Completion::vendor_err`].
     pub(crate) peer_terminate: Atomic<u32>,
+    /// Why the stream ended, if not as both ends wanted: a [`StreamEnd`], or 0.
+    pub(crate) ending: Atomic<u32>,
     #[pin]
     pub(crate) inner: SpinLockIrq<QpInner>,
     /// Requests an idle check from the transmit task.
@@ -195,11 +201,20 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
         self.kick();
     }
 
+    /// Terminates the stream for a fault in what the peer sent or asked for.
+    ///
+    /// Context: any.
+    #[cold]
+    fn fail(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
+        self.note_end(StreamEnd::Fault(fault), quoted);
+        self.terminate(Terminate::for_fault(fault, quoted));
+    }
+
     /// Terminates the stream for a fault in what the peer sent, and raises the event of its class.
     ///
     /// Context: any.
     fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
-        self.terminate(Terminate::for_fault(fault, quoted));
+        self.fail(fault, quoted);
         self.link.event(event_of(fault));
     }
 
@@ -208,6 +223,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: the running transmit task.
     #[cold]
     fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+        self.note_end(StreamEnd::Request(status), None);
         self.sq.finish(slot, status, self.origin());
         self.terminate(Terminate::for_fault(Fault::Local, None));
     }
@@ -227,6 +243,10 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device.stats.terminates_received.inc();
         self.set_peer_terminate(terminate.code);
+        self.note_end(
+            StreamEnd::PeerTerminate(terminate.code),
+            terminate.quoted.as_ref(),
+        );
         let actions = self.on(Event::PeerTerminate(failure_of(terminate)));
         self.act(actions);
         self.kick();
@@ -263,9 +283,7 @@ impl QpShared {
 
     /// Stores the code of the peer's Terminate, for consumers and administrators.
     fn set_peer_terminate(&self, code: ErrorCode) {
-        let [class, code] = code.octets();
-        self.peer_terminate
-            .store(u32::from_be_bytes([0, 1, class, code]), Relaxed);
+        self.peer_terminate.store(terminate_number(code), Relaxed);
     }
 
     /// Returns the code of the peer's Terminate, as in

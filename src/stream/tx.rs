@@ -39,7 +39,6 @@ use iwarp::{
         Plan,
         Segmenter, //
     },
-    terminate::Terminate, //
 };
 use kernel::{
     prelude::*,
@@ -418,7 +417,7 @@ impl TxStream {
             Failed::Remote(fault, read, sent) => {
                 self.current = None;
                 let quoted = read.quoted.map(|quoted| quoted.after(sent));
-                qp.terminate(Terminate::for_fault(fault, quoted.as_ref()));
+                qp.fail(fault, quoted.as_ref());
             }
             // The batch is sent; acknowledgements return its pages.
             Failed::Memory => return Pause::Starved,

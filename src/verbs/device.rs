@@ -14,7 +14,10 @@ use kernel_ext::{
         NetdevType, //
     },
     rdma::{
-        device::IbDevice,
+        device::{
+            IbDevice,
+            IbDeviceName, //
+        },
         ops::DeviceOps,
         types::{
             AtomicCap,
@@ -207,8 +210,11 @@ impl DeviceOps for RdmaDevice {
         self.stats.read(values);
     }
 
-    fn dealloc(self: Arc<Self>) {
+    fn dealloc(self: Arc<Self>, name: &IbDeviceName) {
         self.shut_down();
+        if self.is_registered() {
+            pr_info!("{}: device removed\n", name);
+        }
         (self.gone)(&self);
     }
 }

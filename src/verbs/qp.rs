@@ -50,9 +50,15 @@ use crate::{
         rq::RecvQueue,
         sq::SendQueue, //
     },
-    stream::owner::{
-        Receives,
-        StreamOwner, //
+    stream::{
+        ending::{
+            terminate_number,
+            StreamEnd, //
+        },
+        owner::{
+            Receives,
+            StreamOwner, //
+        }, //
     },
     verbs::device::RdmaDevice,
     Riwarp, //
@@ -209,7 +215,13 @@ impl QpOps for Qp {
         let (served, ird) = self.inbound_reads.occupancy();
         details.number(c"inbound_reads", served)?;
         details.number(c"ird", ird)?;
-        details.number(c"peer_terminate", self.peer_terminate())
+        details.number(c"peer_terminate", self.peer_terminate())?;
+        let fault = match self.ending() {
+            Some(StreamEnd::Fault(fault)) => terminate_number(fault.code()),
+            Some(StreamEnd::Request(_) | StreamEnd::PeerTerminate(_) | StreamEnd::Lost(_))
+            | None => 0,
+        };
+        details.number(c"fault", fault)
     }
 }
 

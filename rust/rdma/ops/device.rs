@@ -22,7 +22,8 @@ use crate::{
         device::{
             device_counters,
             device_data,
-            IbDevice, //
+            IbDevice,
+            IbDeviceName, //
         },
         types::{
             AtomicCap,
@@ -79,9 +80,10 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     ///
     /// Called once, also if the [`Registration`](crate::rdma::device::Registration) was dropped or
     /// failed, which must not be dropped in here. The driver removes the device from its lists.
+    /// `name` is the last name of the device.
     ///
     /// `ib_device_ops.dealloc_driver` (`drivers/infiniband/core/device.c`).
-    fn dealloc(self: Arc<Self>);
+    fn dealloc(self: Arc<Self>, name: &IbDeviceName);
 }
 
 /// Cuts a count to the maximum of a C `int`.

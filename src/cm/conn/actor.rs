@@ -356,8 +356,26 @@ impl Conn {
 
     /// Counts a peer that violates MPA start-up.
     pub(in crate::cm) fn misbehaved(&self, error: StartError) {
+        self.misbehaved_by(error.text());
+    }
+
+    /// Counts a peer that violates MPA start-up, and logs how.
+    pub(in crate::cm) fn misbehaved_by(&self, why: &str) {
         self.device().stats.mpa_errors.inc();
-        pr_debug!("unacceptable MPA start-up frame: {:?}\n", error);
+        self.log_start_up(why);
+    }
+
+    /// Counts and logs a peer whose frame or first message is late.
+    pub(in crate::cm) fn timed_out(&self, what: &str) {
+        self.device().stats.mpa_timeouts.inc();
+        self.log_start_up(what);
+    }
+
+    fn log_start_up(&self, why: &str) {
+        let (local, peer) = self.socket.addr_pair();
+        self.device().notice(fmt!(
+            "connection of {local} with {peer} did not start up: {why}"
+        ));
     }
 
     /// Fails a start-up whose queue pair has no stream yet.

@@ -155,7 +155,7 @@ impl Conn {
                 Ok(Readable::Octets) => {}
                 Ok(Readable::Nothing) => {
                     if actor.is_overdue() {
-                        self.device().stats.mpa_timeouts.inc();
+                        self.timed_out("no MPA Reply in time");
                         return self.fail(actor, ETIMEDOUT);
                     }
                     return NextStep::Wait(ConnPhase::Requesting {
@@ -197,7 +197,7 @@ impl Conn {
                 self.release(actor)
             }
             Verdict::Failed { rules, fault } => {
-                self.device().stats.mpa_errors.inc();
+                self.misbehaved_by(fault.text());
                 self.fail_after_reply(actor, rules, *fault, EPROTO)
             }
         }
@@ -242,7 +242,7 @@ impl Conn {
             return self.fail(actor, ECONNRESET);
         };
         if !qp.takes_reply(addrs_of(&self.socket), private_data.of(inbox.octets())) {
-            self.device().stats.mpa_errors.inc();
+            self.misbehaved_by("the MPA Reply is for another queue pair");
             return self.fail(actor, EPROTO);
         }
         if let Err(error) = qp.attach(self.clone(), &params) {

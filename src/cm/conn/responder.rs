@@ -216,7 +216,7 @@ impl Conn {
                 Ok(Readable::Octets) => {}
                 Ok(Readable::Nothing) => {
                     if actor.is_overdue() {
-                        self.device().stats.mpa_timeouts.inc();
+                        self.timed_out("no MPA Request in time");
                         return self.reset(actor);
                     }
                     if actor.is_recheck_due() {

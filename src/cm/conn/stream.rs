@@ -34,7 +34,10 @@ use kernel_ext::{
 
 use crate::{
     qp::Qp,
-    stream::connection::Ended, //
+    stream::connection::{
+        Ended,
+        Loss, //
+    }, //
 };
 
 use super::{
@@ -256,7 +259,7 @@ impl Conn {
             return self.end(actor, Ended::Graceful, FinalAction::Linger);
         }
         if self.is_cut_off() {
-            return self.end(actor, Ended::Lost, FinalAction::Reset);
+            return self.end(actor, Ended::Lost(self.loss_at_abort()), FinalAction::Reset);
         }
         if open.unreported.is_some() {
             if is_wanted(&self.wants.first_fpdu) {
@@ -264,8 +267,8 @@ impl Conn {
                 open.report(actor);
                 actor.no_limit();
             } else if actor.is_overdue() {
-                self.device().stats.mpa_timeouts.inc();
-                return self.end(actor, Ended::Lost, FinalAction::Reset);
+                self.timed_out("no first message of the peer in time");
+                return self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
             }
         }
         if is_wanted(&self.wants.graceful) {
@@ -276,14 +279,14 @@ impl Conn {
                 .leaving
                 .get_or_insert_with(|| CloseProgress::begin(self, actor));
             if leaving.is_stuck(self, actor) {
-                return self.end(actor, Ended::Lost, FinalAction::Reset);
+                return self.end(actor, Ended::Lost(Loss::Stuck), FinalAction::Reset);
             }
         }
         match self.socket.state() {
             TcpState::Established => NextStep::Wait(ConnPhase::Open(open)),
             TcpState::CloseWait => match self.drain() {
                 CloseState::Going | CloseState::Waiting => NextStep::Wait(ConnPhase::Open(open)),
-                CloseState::Cut => self.end(actor, Ended::Lost, FinalAction::Reset),
+                CloseState::Cut => self.end(actor, Ended::Lost(Loss::Cut), FinalAction::Reset),
                 CloseState::Whole => {
                     if let Some(id) = &actor.id {
                         // Rejected, correctly, if the connection was not reported as established.
@@ -306,7 +309,9 @@ impl Conn {
             | TcpState::LastAck
             | TcpState::TimeWait
             | TcpState::Listen
-            | TcpState::Closed => self.end(actor, Ended::Lost, FinalAction::Done),
+            | TcpState::Closed => {
+                self.end(actor, Ended::Lost(self.loss_by_tcp()), FinalAction::Done)
+            }
         }
     }
 
@@ -323,12 +328,14 @@ impl Conn {
         mut half: HalfClosed,
     ) -> NextStep {
         if is_wanted(&self.wants.kill) {
-            return self.end(actor, Ended::Lost, FinalAction::Reset);
-        }
-        if !matches!(self.socket.state(), TcpState::CloseWait) {
-            return self.end(actor, Ended::Lost, FinalAction::Done);
+            return self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
         }
         let owes = self.qp().is_some_and(|qp| qp.owes());
+        if !matches!(self.socket.state(), TcpState::CloseWait) {
+            // A peer that was owed nothing may have gone in any way after its FIN.
+            let loss = if owes { self.loss_by_tcp() } else { Loss::Here };
+            return self.end(actor, Ended::Lost(loss), FinalAction::Done);
+        }
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
         if owes && !stopped && !half.ack_deadline.is_stuck(self, actor, limit::OWED) {
             actor.recheck_with_backoff(&mut half.pause, limit::OWED_RECHECK_MAX);
@@ -347,11 +354,13 @@ impl Conn {
         mut closing: Closing,
     ) -> NextStep {
         if is_wanted(&self.wants.kill) {
-            return self.end(actor, Ended::Lost, FinalAction::Reset);
+            return self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
         }
         match self.await_fin(actor, &mut closing) {
             // Await the FIN without the queue pair, so that sent data is delivered.
-            None if self.is_cut_off() => self.end(actor, Ended::Lost, FinalAction::Linger),
+            None if self.is_cut_off() => {
+                self.end(actor, Ended::Lost(Loss::Here), FinalAction::Linger)
+            }
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
                 CloseState::Whole => self.end(actor, Ended::Graceful, FinalAction::Done),
@@ -362,10 +371,13 @@ impl Conn {
                     NextStep::Wait(ConnPhase::Closing(closing))
                 }
                 CloseState::Cut | CloseState::Going | CloseState::Waiting => {
-                    self.end(actor, Ended::Lost, FinalAction::Done)
+                    self.end(actor, Ended::Lost(Loss::Here), FinalAction::Done)
                 }
             },
-            Some(action) => self.end(actor, Ended::Lost, action),
+            Some(FinalAction::Reset) => {
+                self.end(actor, Ended::Lost(Loss::Stuck), FinalAction::Reset)
+            }
+            Some(action) => self.end(actor, Ended::Lost(Loss::Here), action),
         }
     }
 
@@ -428,7 +440,7 @@ impl Conn {
         if let Some(id) = actor.id.take() {
             give_up(&id, error, &[]);
         }
-        self.end(actor, Ended::Lost, FinalAction::Reset)
+        self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset)
     }
 
     /// Ends a stream: the queue pair first, so that it is in error when CLOSE is raised.
@@ -440,7 +452,7 @@ impl Conn {
         if let Some(id) = actor.id.take() {
             give_up(&id, ECONNRESET, &[]);
         }
-        if how == Ended::Lost {
+        if let Ended::Lost(_) = how {
             self.device().stats.aborts.inc();
         }
         match action {
@@ -452,6 +464,21 @@ impl Conn {
             FinalAction::Linger => self.linger(actor),
             FinalAction::Reset => self.reset(actor),
         }
+    }
+
+    /// Returns how the queue pair or the device lost the stream that it wants to be reset.
+    fn loss_at_abort(&self) -> Loss {
+        // The transmit task, too, wants that once TCP has ended the connection.
+        let wanted = is_wanted(&self.wants.kill) || is_wanted(&self.wants.orphan);
+        match self.socket.state() {
+            TcpState::Closed if !wanted => self.loss_by_tcp(),
+            _ => Loss::Here,
+        }
+    }
+
+    /// Returns how TCP lost the stream.
+    fn loss_by_tcp(&self) -> Loss {
+        Loss::Tcp(u8::try_from(self.socket.error()).unwrap_or(0))
     }
 
     /// Returns whether the queue pair wants nothing more from the stream, not even pending data.

@@ -186,10 +186,9 @@ impl ListenSocket {
             let Some(arrival) = self.accept() else {
                 return;
             };
-            // A connection that cannot be admitted is closed.
-            if let Err(error) = arrival.admit() {
-                pr_debug!("a connection could not be let in: {:?}\n", error);
-            }
+            // A connection that cannot be admitted is closed, and its peer tries again: no queue
+            // pair waits for it, or memory is short.
+            let _ = arrival.admit();
         }
         self.kick();
     }
@@ -405,7 +404,12 @@ impl ListenParams {
         let all = LISTEN_SOCKETS.get().ok_or(ENODEV)?;
         match all.add(listener, self, scope) {
             Err(error) if error == EADDRINUSE && listener.origin == ListenerOrigin::Unknown => {
-                pr_debug!("port {} is taken\n", self.addr.port());
+                let device = &listener.cm.device;
+                device.notice(fmt!(
+                    "TCP port {} is taken: a program that listened there before the device was made gets no \
+                     connections through it",
+                    self.addr.port()
+                ));
                 Ok(None)
             }
             added => added.map(Some),

@@ -59,9 +59,9 @@ impl Conn {
                     then: AfterReply::Expect(params),
                 })
             }
-            Err(error) => {
+            // Usual: a peer that is early tries again.
+            Err(_) => {
                 self.device().stats.pairing_refusals.inc();
-                pr_debug!("no queue pair waits for this connection: {:?}\n", error);
                 self.unbind();
                 self.reset(actor)
             }
@@ -121,7 +121,7 @@ impl Conn {
                 ))
             }
             Ok(Readable::Nothing) if actor.is_overdue() => {
-                self.device().stats.mpa_timeouts.inc();
+                self.timed_out("no first message of the peer in time");
                 self.fail(actor, ETIMEDOUT)
             }
             Ok(Readable::Nothing) => NextStep::Wait(ConnPhase::Expecting(params)),

@@ -61,6 +61,21 @@ pub enum StartError {
     PrivateDataTooLong,
 }
 
+impl StartError {
+    /// Returns what is wrong, in words for an administrator.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Key => "the peer sent no MPA frame",
+            Self::Role => "the peer sent the MPA frame of the same side",
+            Self::Revision => "MPA frame of a revision that is unknown, or not allowed here",
+            Self::PrivateDataLength => "MPA frame with too much private data",
+            Self::EnhancedLength => "MPA frame too short for its enhanced data",
+            Self::Excess => "octets behind the MPA frame",
+            Self::PrivateDataTooLong => "private data of this end does not fit into the MPA frame",
+        }
+    }
+}
+
 /// Which of the two frames it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {

@@ -20,7 +20,6 @@ use iwarp::{
         check_source,
         Access, //
     },
-    terminate::Terminate, //
 };
 use kernel::{
     prelude::*,
@@ -210,7 +209,7 @@ pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
                     qp.inbound_reads
                         .put_back(epoch, InboundRequest::Answer(answer));
                 }
-                Err(why) => fault = Some(Terminate::for_fault(why, atomic.quoted.as_ref())),
+                Err(why) => fault = Some((why, atomic.quoted)),
             }
             PagingOut::Idle
         }
@@ -226,8 +225,8 @@ pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
             _ => Some(result),
         }
     };
-    if let (None, Some(terminate)) = (&outdated, fault) {
-        qp.terminate(terminate);
+    if let (None, Some((why, quoted))) = (&outdated, fault) {
+        qp.fail(why, quoted.as_ref());
     }
     drop(outdated);
     true

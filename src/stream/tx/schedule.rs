@@ -39,7 +39,6 @@ use iwarp::{
         Stag,
         TaggedOffset, //
     },
-    terminate::Terminate, //
 };
 use kernel::{
     prelude::*,
@@ -159,7 +158,7 @@ impl TxStream {
                     original,
                 }),
                 Err(fault) => {
-                    qp.terminate(Terminate::for_fault(fault, atomic.quoted.as_ref()));
+                    qp.fail(fault, atomic.quoted.as_ref());
                     return Err(Pause::Drained);
                 }
             },

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Why a stream ended, if not as both ends wanted: for the log, and for the state of the queue pair.
+//!
+//! The first reason counts: what follows from it is not logged.
+//!
+//! Context: any, unless a function says otherwise.
+
+use iwarp::{
+    fault::{
+        ErrorClass,
+        ErrorCode,
+        Fault, //
+    },
+    rdmap::Opcode,
+    terminate::Quoted, //
+};
+use kernel::{
+    fmt,
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+use kernel_ext::rdma::wr::WcStatus;
+
+use super::{
+    connection::Loss,
+    owner::QpShared, //
+};
+
+/// Why a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// A fault in what the peer sent, or in what it asked for.
+    Fault(Fault),
+    /// A work request of this end could not be carried out.
+    Request(WcStatus),
+    /// The peer's Terminate.
+    PeerTerminate(ErrorCode),
+    /// Without an orderly close.
+    Lost(Loss),
+}
+
+impl StreamEnd {
+    const FAULT: u8 = 1;
+    const REQUEST: u8 = 2;
+    const PEER_TERMINATE: u8 = 3;
+    const LOST: u8 = 4;
+
+    /// Returns the reason as a word, which is not 0.
+    fn to_raw(self) -> u32 {
+        let [kind, a, b] = match self {
+            // CAST: there are fewer than 256 faults.
+            Self::Fault(fault) => [Self::FAULT, 0, fault as u8],
+            // CAST: the numbers of the verbs are small.
+            Self::Request(status) => [Self::REQUEST, 0, status.to_raw() as u8],
+            Self::PeerTerminate(code) => {
+                let [class, code] = code.octets();
+                [Self::PEER_TERMINATE, class, code]
+            }
+            Self::Lost(loss) => {
+                let [kind, error] = loss.to_raw();
+                [Self::LOST, kind, error]
+            }
+        };
+        u32::from_be_bytes([0, kind, a, b])
+    }
+
+    /// Returns the reason of a word of [`StreamEnd::to_raw`]; [`None`] for 0.
+    fn from_raw(raw: u32) -> Option<Self> {
+        let [_, kind, a, b] = raw.to_be_bytes();
+        match kind {
+            Self::FAULT => Fault::ALL.get(usize::from(b)).copied().map(Self::Fault),
+            Self::REQUEST => WcStatus::from_raw(b.into()).map(Self::Request),
+            Self::PEER_TERMINATE => Some(Self::PeerTerminate(ErrorCode {
+                layer: a >> 4,
+                etype: a & 0x0f,
+                code: b,
+            })),
+            Self::LOST => Some(Self::Lost(Loss::from_raw([a, b]))),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for StreamEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => {
+                f.write_str(fault.text())?;
+                f.write_str("; ")?;
+                CodeText(fault.code()).fmt(f)
+            }
+            Self::Request(status) => f.write_str(request_text(*status)),
+            Self::PeerTerminate(code) => CodeText(*code).fmt(f),
+            Self::Lost(loss) => f.write_str(loss.text()),
+        }
+    }
+}
+
+/// An error of a Terminate in words, with its number as in
+/// [`vendor_err`](crate::abi::wr::Completion::vendor_err).
+struct CodeText(ErrorCode);
+
+impl fmt::Display for CodeText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(code) = *self;
+        let (class, text) = (code.class_text(), code.text());
+        write!(f, "{class}: {text} ({:#x})", terminate_number(code))
+    }
+}
+
+/// Returns the code of a Terminate as one number, which is not 0.
+pub(crate) fn terminate_number(code: ErrorCode) -> u32 {
+    let [class, code] = code.octets();
+    u32::from_be_bytes([0, 1, class, code])
+}
+
+/// Returns why a work request failed at this end.
+fn request_text(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::LocalLength => "its list and its message differ in length",
+        WcStatus::LocalProtection | WcStatus::LocalAccess => {
+            "its list names a region that is unknown or lacks a right"
+        }
+        WcStatus::MwBind => "its window cannot be bound",
+        WcStatus::Success
+        | WcStatus::LocalQpOperation
+        | WcStatus::Flushed
+        | WcStatus::BadResponse
+        | WcStatus::RemoteInvalidRequest
+        | WcStatus::RemoteAccess
+        | WcStatus::RemoteOperation
+        | WcStatus::RetryExceeded
+        | WcStatus::RnrRetryExceeded
+        | WcStatus::RemoteAborted
+        | WcStatus::General => "it cannot be carried out",
+    }
+}
+
+impl QpShared {
+    /// Returns why the stream ended, if not as both ends wanted.
+    pub(crate) fn ending(&self) -> Option<StreamEnd> {
+        StreamEnd::from_raw(self.ending.load(Relaxed))
+    }
+
+    /// Keeps and logs why the stream ends, unless it ends for another reason already. `quoted` is
+    /// the header of the segment at fault.
+    ///
+    /// Context: any, without the lock of `inner`.
+    #[cold]
+    pub(crate) fn note_end(&self, end: StreamEnd, quoted: Option<&Quoted>) {
+        if self.ending.cmpxchg(0, end.to_raw(), Relaxed).is_err() {
+            return;
+        }
+        let peer = {
+            let inner = self.inner.lock();
+            inner.conn.as_ref().map(|conn| conn.socket().addr_pair().1)
+        };
+        // A queue pair has a connection as long as it has a stream.
+        let Some(peer) = peer else {
+            return;
+        };
+        let (number, device) = (self.number, &self.device);
+        let operation = quoted.and_then(Quoted::opcode).map(Opcode::name);
+        match end {
+            StreamEnd::Fault(fault) => {
+                // The header of a damaged FPDU may be anything.
+                let readable = fault.code().class() != Some(ErrorClass::Mpa);
+                let what = operation.filter(|_| readable).unwrap_or("message");
+                device.warn(fmt!(
+                    "queue pair {number}, peer {peer}: stream ended for a fault in the peer's {what}: {end}"
+                ));
+            }
+            StreamEnd::PeerTerminate(_) => {
+                let what = operation.unwrap_or("message");
+                device.warn(fmt!(
+                    "queue pair {number}, peer {peer}: stream ended by the peer for a {what} of this end: {end}"
+                ));
+            }
+            StreamEnd::Request(_) => device.notice(fmt!(
+                "queue pair {number}, peer {peer}: stream ended for a work request of this end: {end}"
+            )),
+            StreamEnd::Lost(loss) if loss.is_usual() => {
+                device.notice(fmt!("queue pair {number}, peer {peer}: stream lost: {end}"));
+            }
+            StreamEnd::Lost(_) => {
+                device.warn(fmt!("queue pair {number}, peer {peer}: stream lost: {end}"));
+            }
+        }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_ending)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_stands_for_one_reason() {
+        let check = |end: StreamEnd| {
+            assert!(end.to_raw() != 0);
+            assert_eq!(StreamEnd::from_raw(end.to_raw()), Some(end));
+        };
+        for fault in Fault::ALL {
+            check(StreamEnd::Fault(fault));
+            check(StreamEnd::PeerTerminate(fault.code()));
+        }
+        for loss in [
+            Loss::Here,
+            Loss::Cut,
+            Loss::Stuck,
+            Loss::Tcp(0),
+            Loss::Tcp(110),
+        ] {
+            check(StreamEnd::Lost(loss));
+        }
+        for status in [WcStatus::LocalLength, WcStatus::General] {
+            check(StreamEnd::Request(status));
+        }
+        assert_eq!(StreamEnd::from_raw(0), None);
+    }
+}
