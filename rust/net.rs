@@ -52,6 +52,7 @@ pub use socket::Connecting;
 pub use socket::Reuse;
 pub use socket::SendHint;
 pub use socket::Socket;
+pub use socket::TcpInfo;
 pub use state::TcpState;
 
 /// Waits until no socket callback runs in this module's code.

@@ -166,6 +166,29 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         Some(f(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }))
     }
 
+    /// Returns the object with the lowest number that is not below `from`. Context: any.
+    ///
+    /// A walk from one number to the next misses what is inserted behind it.
+    pub fn next(&self, from: u32) -> Option<Arc<T>> {
+        let _rcu = rcu::read_lock();
+        let mut index = index_of(from);
+        // SAFETY: `xa_find()` requires an array that is initialised, which it is by the type
+        // invariant, and a place for the index: `index` is one. It skips reserved entries.
+        let raw = unsafe {
+            bindings::xa_find(
+                self.xa.get(),
+                &mut index,
+                index_of(u32::MAX),
+                bindings::XA_PRESENT,
+            )
+        };
+        let raw = NonNull::new(raw.cast::<T>())?;
+        // SAFETY: By the type invariant this comes from `Arc::into_raw`, and the reference behind
+        // it stays until the end of the read-side section, which `_rcu` keeps open longer than the
+        // borrow lives.
+        Some(unsafe { ArcBorrow::from_raw(raw.as_ptr().cast_const()) }.into())
+    }
+
     /// Removes an object; `None` if the number has none. Context: process, sleeps.
     ///
     /// Concurrent look-ups may still find it. The map's reference is dropped later, in process

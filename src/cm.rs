@@ -22,7 +22,10 @@ pub(crate) mod conn;
 pub(crate) mod listen;
 pub(crate) mod oob;
 
-use conn::Conns;
+use conn::{
+    Conn,
+    Conns, //
+};
 use oob::{
     ports::HeldPorts,
     OobWaiters, //
@@ -61,6 +64,14 @@ impl Cm {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Calls `f` for each connection that is not released, without a lock held; ends at its first
+    /// error.
+    ///
+    /// Context: process.
+    pub(crate) fn each_conn<E>(&self, f: impl FnMut(&Arc<Conn>) -> Result<(), E>) -> Result<(), E> {
+        self.conns.for_each(f)
     }
 
     /// Releases the port, ends all connections and waits until the last one is gone.

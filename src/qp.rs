@@ -73,6 +73,7 @@ mod idle;
 pub(crate) mod oob;
 mod paging;
 mod receive;
+mod report;
 mod stream;
 pub(crate) mod table;
 mod tasks;
@@ -85,6 +86,7 @@ use oob::{
     OobConnector,
     OobSearch, //
 };
+pub(crate) use report::phase_name;
 use table::Qps;
 use timer::TxTimer;
 pub(crate) use verbs::QpParts;

@@ -22,6 +22,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc,
@@ -78,6 +79,10 @@ use crate::{
     Riwarp, //
 };
 
+mod report;
+
+pub(crate) use report::StateFiles;
+
 /// The registry, for callbacks without a context pointer. Filled while the module is in service.
 pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();
 
@@ -97,6 +102,8 @@ pub(crate) struct Registry {
     queues: Arc<Queues>,
     ports: Arc<HeldPorts>,
     refs: Arc<DeviceRefs>,
+    /// How many entries were made so far.
+    made: Atomic<u64>,
     log_limit: Arc<RateLimit>,
 }
 
@@ -104,6 +111,8 @@ pub(crate) struct Registry {
 #[pin_data]
 struct DeviceEntry {
     device: Arc<RdmaDevice>,
+    /// Rises from one device to the next.
+    serial: u64,
     /// The device is going or gone; its interface may get another one.
     doomed: Atomic<bool>,
     #[pin]
@@ -147,6 +156,7 @@ impl Registry {
                 ports: HeldPorts::new()?,
                 refs: DeviceRefs::new()?,
                 log_limit: log_limit()?,
+                made: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
         )
@@ -278,6 +288,17 @@ impl Registry {
         }
     }
 
+    /// Calls `f` with each device, without the lock held, in the order in which they were made; ends
+    /// at its first error. Context: process, since the last reference to a device may be dropped.
+    fn each<E>(&self, mut f: impl FnMut(&RdmaDevice) -> Result<(), E>) -> Result<(), E> {
+        let mut last = 0;
+        while let Some(entry) = self.find(|entry| entry.serial > last) {
+            last = entry.serial;
+            f(&entry.device)?;
+        }
+        Ok(())
+    }
+
     /// Removes the devices that `which` selects, and returns when they are gone.
     ///
     /// Context: process, without rtnl.
@@ -311,6 +332,7 @@ impl DeviceEntry {
         Arc::pin_init(
             pin_init!(Self {
                 device,
+                serial: registry.made.fetch_add(1, Relaxed) + 1,
                 doomed: Atomic::new(false),
                 state <- new_mutex!(State::Making),
                 work <- new_work!("DeviceEntry::work"),

@@ -42,6 +42,7 @@ use crate::{
         Registry,
         RxeLink,
         SiwLink,
+        StateFiles,
         REGISTRY, //
     }, //
 };
@@ -92,6 +93,7 @@ struct Module {
     _rxe_link: LinkRegistration<RxeLink>,
     #[pin]
     _siw_link: LinkRegistration<SiwLink>,
+    _files: StateFiles,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
     _addrs: AddrNotifier<Riwarp>,
@@ -103,6 +105,7 @@ impl kernel::InPlaceModule for Module {
         pin_init::pin_init_scope(|| {
             let defaults = defaults()?;
             let service = Service::begin(defaults)?;
+            let files = StateFiles::new(&REGISTRY.get().ok_or(ENODEV)?)?;
             let addrs = AddrNotifier::new()?;
             let netdevs = NetdevNotifier::new()?;
             let netns = NetnsNotifier::new()?;
@@ -111,6 +114,7 @@ impl kernel::InPlaceModule for Module {
                 _netdevs: netdevs,
                 _addrs: addrs,
                 _service: service,
+                _files: files,
                 // Last, since devices can be made from here on.
                 _siw_link <- LinkRegistration::new(),
                 _rxe_link <- LinkRegistration::new(),

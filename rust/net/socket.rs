@@ -35,8 +35,10 @@ use kernel::ffi::c_uint;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
 
+mod info;
 mod send;
 
+pub use info::TcpInfo;
 pub(super) use send::send_locked;
 pub use send::SendHint;
 

@@ -112,6 +112,7 @@ pub(in crate::cm) mod frames;
 pub(in crate::cm) mod initiator;
 #[cfg(CONFIG_KUNIT = "y")]
 mod peer;
+mod report;
 pub(in crate::cm) mod requests;
 pub(in crate::cm) mod responder;
 pub(in crate::cm) mod stream;

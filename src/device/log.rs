@@ -17,7 +17,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::ratelimit::RateLimit;
+use kernel_ext::{
+    ratelimit::RateLimit,
+    rdma::device::IbDeviceName, //
+};
 
 use super::Device;
 
@@ -35,17 +38,22 @@ impl Device {
     pub(crate) fn log_added(&self) {
         pr_info!(
             "{}: device added on {}, link type {}\n",
-            self.link.name(),
+            self.name(),
             self.netdev.name().as_c_str(),
             self.abi.link_type()
         );
+    }
+
+    /// Returns the current name.
+    pub(crate) fn name(&self) -> IbDeviceName {
+        self.link.name()
     }
 
     /// Logs a warning.
     #[cold]
     pub(crate) fn warn(&self, line: Arguments<'_>) {
         if self.log_limit.allows(c"riwarp") {
-            pr_warn!("{}: {}\n", self.link.name(), line);
+            pr_warn!("{}: {}\n", self.name(), line);
         }
     }
 
@@ -53,7 +61,7 @@ impl Device {
     #[cold]
     pub(crate) fn notice(&self, line: Arguments<'_>) {
         if self.log_limit.allows(c"riwarp") {
-            pr_notice!("{}: {}\n", self.link.name(), line);
+            pr_notice!("{}: {}\n", self.name(), line);
         }
     }
 }

@@ -31,7 +31,10 @@ use crate::{
             StreamParams, //
         },
         ending::StreamEnd,
-        owner::StreamOwner,
+        owner::{
+            Negotiated,
+            StreamOwner, //
+        },
         tx::{
             paging::PagingOut,
             TxStream, //
@@ -97,7 +100,16 @@ impl Qp {
             let extensions = self.extensions(params);
             let tx = TxStream::new(&conn, params, extensions, &self.owner)?;
             self.start_rx(&conn, params, extensions)?;
-            let _drop_outside_lock = self.inner.lock().tx.replace(tx);
+            let _drop_outside_lock = {
+                let mut inner = self.inner.lock();
+                inner.negotiated = Some(Negotiated {
+                    revision: params.revision,
+                    crc: params.crc,
+                    markers: params.markers,
+                    extensions,
+                });
+                inner.tx.replace(tx)
+            };
             let send_immediate = extensions == Extensions::SendImmediate;
             self.send_immediate.store(send_immediate, Relaxed);
             match self.end_oob() {

@@ -59,6 +59,13 @@ impl Qps {
         self.table.get(number)
     }
 
+    /// Returns the queue pair with the lowest number that is not below `from`.
+    ///
+    /// Context: any; the returned reference may become the last one.
+    pub(crate) fn next(&self, from: u32) -> Option<Arc<Qp>> {
+        self.table.next(from)
+    }
+
     /// Returns the link of a queue pair.
     ///
     /// Context: any.

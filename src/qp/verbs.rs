@@ -149,7 +149,9 @@ impl Qp {
                             conn: None,
                             terminate: None,
                             tx: None,
+                            negotiated: None,
                         }),
+                        read_wait: Atomic::new(0),
                         idle_check: Atomic::new(false),
                         _sender: NextCacheLine,
                         sq <- sq,
@@ -332,6 +334,7 @@ impl Qp {
             return false;
         }
         inner.terminate = None;
+        inner.negotiated = None;
         if self.try_on(Event::ResetEnd).is_err() {
             return false;
         }

@@ -76,6 +76,7 @@ mod pending;
 mod tests;
 
 pub(crate) use marks::TxMarks;
+pub(crate) use occupancy::Occupancy;
 use pending::{
     PendingRing,
     PendingWqe, //

@@ -8,7 +8,10 @@
 use iwarp::{
     mpa::{
         negotiate::Rtr,
-        start::RtrKinds,
+        start::{
+            Revision,
+            RtrKinds, //
+        },
         Crc,
         Markers, //
     },
@@ -108,6 +111,9 @@ pub(crate) struct StreamParams {
     pub(crate) crc: Crc,
     /// Whether the peer wants Markers in what this end sends.
     pub(crate) markers: Markers,
+    /// The revision of the start-up frames; without enhanced data, which only revision 2 has, they
+    /// count as revision 1.
+    pub(crate) revision: Revision,
     /// How many Reads the peer may have outstanding.
     pub(crate) ird: u16,
     /// How many Reads this end may have outstanding.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Why a stream ended, if not as both ends wanted: for the log, and for the state of the queue pair.
+//! Why a stream ended, if not as both ends wanted: for the log and the state of the queue pair.
 //!
 //! The first reason counts: what follows from it is not logged.
 //!
@@ -78,6 +78,18 @@ impl StreamEnd {
             })),
             Self::LOST => Some(Self::Lost(Loss::from_raw([a, b]))),
             _ => None,
+        }
+    }
+}
+
+impl StreamEnd {
+    /// Returns where the reason lies, in a few words.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::Fault(_) => "fault of the peer",
+            Self::Request(_) => "fault of this end",
+            Self::PeerTerminate(_) => "Terminate of the peer",
+            Self::Lost(_) => "lost",
         }
     }
 }
@@ -193,6 +205,33 @@ impl QpShared {
 #[kernel::prelude::kunit_tests(riwarp_ending)]
 mod tests {
     use super::*;
+    use crate::bench::Bench;
+    use kernel_ext::rdma::ops::QpOps;
+
+    #[test]
+    fn only_the_first_reason_is_kept() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(8)?;
+        let qp = bench.qp(4, &cq)?;
+        assert_eq!(qp.ending(), None);
+        let first = StreamEnd::Lost(Loss::Cut);
+        qp.note_end(first, None);
+        qp.note_end(StreamEnd::Fault(Fault::Crc), None);
+        assert_eq!(qp.ending(), Some(first));
+        qp.destroy();
+        Ok(())
+    }
+
+    #[test]
+    fn what_follows_a_killed_program_is_usual() {
+        assert!(Loss::Here.is_usual());
+        for error in [0, 32, 104] {
+            assert!(Loss::Tcp(error).is_usual());
+        }
+        for loss in [Loss::Cut, Loss::Stuck, Loss::Tcp(110), Loss::Tcp(113)] {
+            assert!(!loss.is_usual());
+        }
+    }
 
     #[test]
     fn a_word_stands_for_one_reason() {

@@ -16,6 +16,12 @@ use iwarp::{
         Event,
         FirstFailure, //
     },
+    mpa::{
+        start::Revision,
+        Crc,
+        Markers, //
+    },
+    rdmap::Extensions,
     stag::{
         Access,
         Stag, //
@@ -109,6 +115,46 @@ pub(crate) struct QpInner {
     pub(crate) terminate: Option<Terminate>,
     /// A new stream, until the transmit task takes it.
     pub(crate) tx: Option<KBox<TxStream>>,
+    /// What the ends of the last stream agreed on, for administrators.
+    pub(crate) negotiated: Option<Negotiated>,
+}
+
+/// What two ends have agreed on.
+#[derive(Clone, Copy)]
+pub(crate) struct Negotiated {
+    pub(crate) revision: Revision,
+    pub(crate) crc: Crc,
+    pub(crate) markers: Markers,
+    pub(crate) extensions: Extensions,
+}
+
+/// Why a request waits until Reads are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadWait {
+    /// It has a fence.
+    Fence,
+    /// As many Reads are outstanding as may be.
+    Ord,
+    /// As many requests are pending as the send queue has entries.
+    Queue,
+}
+
+impl ReadWait {
+    pub(super) fn to_raw(self) -> u32 {
+        match self {
+            Self::Fence => 0,
+            Self::Ord => 1,
+            Self::Queue => 2,
+        }
+    }
+
+    pub(crate) fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::Fence,
+            1 => Self::Ord,
+            _ => Self::Queue,
+        }
+    }
 }
 
 /// The part of a queue pair that its stream uses. The order of its fields matters for the CPU's
@@ -134,6 +180,8 @@ pub(crate) struct QpShared {
     pub(crate) ending: Atomic<u32>,
     #[pin]
     pub(crate) inner: SpinLockIrq<QpInner>,
+    /// What a request waited for the last time that it waited for Reads: a [`ReadWait`].
+    pub(crate) read_wait: Atomic<u32>,
     /// Requests an idle check from the transmit task.
     pub(crate) idle_check: Atomic<bool>,
     // Written for each message that is sent.

@@ -45,7 +45,11 @@ use crate::{
         MAX_QP_WR, //
     },
     mem::mr::Mr,
-    qp::{Qp, QpParts},
+    qp::{
+        phase_name,
+        Qp,
+        QpParts, //
+    },
     queue::{
         rq::RecvQueue,
         sq::SendQueue, //
@@ -195,15 +199,7 @@ impl QpOps for Qp {
     }
 
     fn describe(&self, details: &mut Details<'_>) -> Result {
-        let phase = match self.phase() {
-            QpPhase::Idle => c"idle",
-            QpPhase::Waiting => c"waiting",
-            QpPhase::Rts => c"rts",
-            QpPhase::Closing => c"closing",
-            QpPhase::Terminate => c"terminate",
-            QpPhase::Error | QpPhase::Gone => c"error",
-        };
-        details.word(c"phase", phase)?;
+        details.word(c"phase", phase_name(self.phase()))?;
         let sq = self.sq.occupancy();
         details.number(c"sq_posted", sq.posted)?;
         details.number(c"sq_pending", sq.pending)?;

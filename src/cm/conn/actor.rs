@@ -33,6 +33,7 @@ use iwarp::mpa::{
     start::{
         Frame,
         PrivateData,
+        Revision,
         RtrKinds,
         StartError, //
     }, //
@@ -221,6 +222,12 @@ impl Actor {
     /// Returns whether the phase has timed out.
     pub(in crate::cm) fn is_overdue(&self) -> bool {
         self.deadline.is_some_and(|deadline| self.now() >= deadline)
+    }
+
+    /// Returns how many seconds are left of the phase's limit, rounded up; [`None`] without a limit.
+    pub(in crate::cm) fn left(&self) -> Option<i64> {
+        let left = self.deadline? - self.now();
+        Some((left.as_millis_ceil() + 999) / 1000)
     }
 
     /// Returns the time since the connection was made.
@@ -459,6 +466,10 @@ impl StreamParams {
             markers: rules.send_markers,
             ird: rules.depths.ird,
             ord: rules.depths.ord,
+            revision: match rules.peer_depths {
+                Some(_) => Revision::Two,
+                None => Revision::One,
+            },
             send_rtr: None,
             expect_rtr: rtr,
             wait_first_fpdu: true,

@@ -7,7 +7,10 @@
 
 use iwarp::{
     mpa::{
-        start::RtrKinds,
+        start::{
+            Revision,
+            RtrKinds, //
+        },
         Crc,
         Markers, //
     },
@@ -97,6 +100,7 @@ impl Drop for Started {
 pub(crate) const PARAMS: StreamParams = StreamParams {
     crc: Crc::Off,
     markers: Markers::Off,
+    revision: Revision::Two,
     ird: 1,
     ord: 1,
     send_rtr: None,

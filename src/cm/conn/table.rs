@@ -7,7 +7,10 @@
 //!
 //! Context: process.
 
-use core::num::NonZeroUsize;
+use core::{
+    convert::Infallible,
+    num::NonZeroUsize, //
+};
 
 use kernel::{
     new_condvar,
@@ -91,18 +94,24 @@ impl Conns {
     /// Context: process, without the rtnl, and not from an item of the connections' queue.
     pub(in crate::cm) fn shut_down(&self) {
         self.inner.lock().closed = true;
-        self.for_each(|conn| {
+        let killed = self.for_each(|conn| {
             want(&conn.wants.kill);
             conn.kick();
+            Ok::<(), Infallible>(())
         });
+        let Ok(()) = killed;
         let mut inner = self.inner.lock();
         while inner.alive > 0 {
             self.empty.wait(&mut inner);
         }
     }
 
-    /// Calls `f` for each connection, in the order of their numbers, without the lock held.
-    fn for_each(&self, mut f: impl FnMut(&Arc<Conn>)) {
+    /// Calls `f` for each connection, in the order of their numbers, without the lock held. Ends at
+    /// its first error.
+    pub(in crate::cm) fn for_each<E>(
+        &self,
+        mut f: impl FnMut(&Arc<Conn>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut from = 0;
         loop {
             let found = {
@@ -114,9 +123,9 @@ impl Conns {
                 found
             };
             let Some((number, conn)) = found else {
-                return;
+                return Ok(());
             };
-            f(&conn);
+            f(&conn)?;
             from = number.saturating_add(1);
         }
     }

@@ -216,7 +216,10 @@ mod masked {
     };
     use iwarp::{
         mpa::{
-            start::RtrKinds,
+            start::{
+                Revision,
+                RtrKinds, //
+            },
             Crc,
             Markers, //
         },
@@ -252,6 +255,7 @@ mod masked {
     const PARAMS: StreamParams = StreamParams {
         crc: Crc::On,
         markers: Markers::Off,
+        revision: Revision::Two,
         ird: 4,
         ord: 4,
         send_rtr: None,

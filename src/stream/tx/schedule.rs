@@ -42,7 +42,10 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
 };
 use kernel_ext::rdma::wr::WcStatus;
 
@@ -68,6 +71,7 @@ use crate::{
     },
     stream::owner::{
         QpShared,
+        ReadWait,
         StreamOwner, //
     }, //
 };
@@ -205,7 +209,9 @@ impl TxStream {
             }
             Taken::Bad(slot, status) => (slot, Err(status)),
             Taken::Nothing => return Err(Pause::Drained),
-            Taken::Full if qp.still_waits(|| qp.sq.is_full()) => return Err(Pause::Drained),
+            Taken::Full if qp.still_waits(ReadWait::Queue, || qp.sq.is_full()) => {
+                return Err(Pause::Drained)
+            }
             // A Read was answered meanwhile.
             Taken::Full => return Ok(RequestOutcome::Done),
         };
@@ -398,17 +404,27 @@ impl QpShared {
     }
 
     fn must_wait_for_reads(&self, wr: &SendWr) -> bool {
+        let fenced = || wr.fence && !self.sq.no_reads();
         let waits = || {
-            (wr.fence && !self.sq.no_reads())
+            fenced()
                 || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
                     && !self.sq.may_read())
         };
-        waits() && self.still_waits(waits)
+        if !waits() {
+            return false;
+        }
+        let why = if fenced() {
+            ReadWait::Fence
+        } else {
+            ReadWait::Ord
+        };
+        self.still_waits(why, waits)
     }
 
     /// Returns whether to go on waiting for an outstanding Read. If so, the receiver runs the
     /// transmit task again when one is answered.
-    fn still_waits(&self, waits: impl Fn() -> bool) -> bool {
+    fn still_waits(&self, why: ReadWait, waits: impl Fn() -> bool) -> bool {
+        self.read_wait.store(why.to_raw(), Relaxed);
         // A Response may arrive in between, so record the wait before checking again.
         self.on(Event::WaitForReads);
         let wait = waits();

@@ -16,6 +16,9 @@
  *					IBV_ACCESS_*; 31 allows writes, reads,
  *					atomic operations and windows
  *	dereg M
+ *	away M				takes the pages of a region that is paged on demand
+ *					(ACCESS 64 and whole pages): who needs them waits, until
+ *	back M
  *	mw TYPE PD			= W KEY
  *	unmw W
  *	bind C W M OFF LEN ACCESS	= the window's new KEY
@@ -86,6 +89,7 @@ struct memory {
 	struct ibv_mr *mr;
 	uint8_t *all; /* with the guards */
 	size_t all_len;
+	int faults; /* the descriptor that holds back its pages */
 };
 
 static struct rdma_event_channel *events;
@@ -792,6 +796,20 @@ static bool command(char *line)
 			return say("- no such window"), true;
 		result(ibv_dealloc_mw(mws[i]));
 		mws[i] = NULL;
+	} else if (!strcmp(word, "away") || !strcmp(word, "back")) {
+		struct ibv_mr *mr;
+
+		sscanf(line, "%ld", &m);
+		mr = mr_at(m);
+		if (!mr)
+			return say("- no such region"), true;
+		if (!strcmp(word, "back")) {
+			say(faults_end(mrs[m].faults, mr->addr, mr->length) ? "= ok" : "- no");
+		} else {
+			madvise(mr->addr, mr->length, MADV_DONTNEED);
+			mrs[m].faults = faults_wait(mr->addr, mr->length);
+			say(mrs[m].faults < 0 ? "- no" : "= ok");
+		}
 	} else if (!strcmp(word, "dereg") || !strcmp(word, "fill") || !strcmp(word, "poke") ||
 		   !strcmp(word, "peek") || !strcmp(word, "odd")) {
 		struct ibv_mr *mr;

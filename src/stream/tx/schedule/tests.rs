@@ -173,6 +173,12 @@ mod schedule {
                 assert!(qp.must_wait(&request(op, n >= 3)) == wait);
                 // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
+                if wait {
+                    let why = ReadWait::from_raw(qp.read_wait.load(Relaxed));
+                    // Without a fence it is the limit.
+                    let fenced = why == ReadWait::Fence;
+                    assert!(fenced == (n >= 3));
+                }
             }
             let state = Outstanding::Read(ReadState::new(&REQUEST));
             qp.sq.read_sent(None, state, None, None);
@@ -185,9 +191,9 @@ mod schedule {
         let rig = ScheduleRig::new(AccessFlags::empty())?;
         let qp = &rig.qp;
         // The Response arrived after the first check, so no other will end the wait.
-        assert!(!qp.still_waits(|| false) && !answered(qp));
+        assert!(!qp.still_waits(ReadWait::Ord, || false) && !answered(qp));
         // A Response after the second check runs the transmit task.
-        assert!(qp.still_waits(|| answered(qp)));
+        assert!(qp.still_waits(ReadWait::Fence, || answered(qp)));
         Ok(())
     }
 

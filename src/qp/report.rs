@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The state of a queue pair in one line, for administrators. docs/debugging.md has the words.
+//!
+//! Values are read one after the other, under the locks that a poster or a receiver takes too, and
+//! none is held while the line is written. So they may not fit together.
+//!
+//! Context: process.
+
+use iwarp::{
+    lifecycle::QpPhase,
+    mpa::{
+        start::Revision,
+        Crc,
+        Markers, //
+    },
+    rdmap::Extensions, //
+};
+use kernel::{
+    fmt,
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+
+use crate::{
+    queue::sq::Occupancy,
+    stream::{
+        owner::{
+            ReadWait,
+            Receives, //
+        },
+        tx::paging::PagingOut, //
+    }, //
+};
+
+use super::Qp;
+
+impl Qp {
+    /// Writes `key=value` words, the last of them quoted, without the device and the end of the
+    /// line.
+    pub(crate) fn report(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lifecycle = self.lifecycle();
+        let sq = self.sq.occupancy();
+        let (inbound, ird) = self.inbound_reads.occupancy();
+        let consumer = if self.user { "process" } else { "kernel" };
+        let via = if lifecycle.is_by_path() {
+            "oob"
+        } else {
+            "rdma_cm"
+        };
+        out.write_fmt(fmt!(
+            "qp={} consumer={consumer} phase={} via={via}",
+            self.number,
+            phase_name(lifecycle.phase())
+        ))?;
+        let (conn, negotiated) = {
+            let inner = self.inner.lock();
+            (inner.conn.clone(), inner.negotiated)
+        };
+        let conn = conn.as_ref();
+        if let Some(conn) = conn {
+            let (local, peer) = conn.socket().addr_pair();
+            out.write_fmt(fmt!(" local={local} peer={peer}"))?;
+        }
+        if let Some(negotiated) = negotiated {
+            let mpa_rev = match negotiated.revision {
+                Revision::One => 1,
+                Revision::Two => 2,
+            };
+            out.write_fmt(fmt!(
+                " mpa_rev={mpa_rev} crc={} markers={} extensions={}",
+                u8::from(negotiated.crc == Crc::On),
+                u8::from(negotiated.markers == Markers::On),
+                u8::from(negotiated.extensions == Extensions::SendImmediate)
+            ))?;
+        }
+        let writeable = conn.is_none_or(|conn| conn.socket().is_writeable());
+        out.write_fmt(fmt!(
+            " sq_posted={} sq_pending={} reads={} ord={} inbound_reads={inbound} ird={ird}",
+            sq.posted,
+            sq.pending,
+            sq.reads,
+            sq.max_reads
+        ))?;
+        match &self.receives {
+            Receives::Shared(_) => out.write_str(" rq_posted=srq")?,
+            Receives::Own(queue) => match queue.waiting() {
+                Some(waiting) => out.write_fmt(fmt!(" rq_posted={waiting}"))?,
+                // libsiw keeps the number to itself.
+                None => out.write_str(" rq_posted=?")?,
+            },
+        }
+        let rx_waits = if self.is_paging_in() { "memory" } else { "-" };
+        out.write_fmt(fmt!(
+            " tx_waits={} rx_waits={rx_waits}",
+            self.tx_waits(&sq, inbound, writeable)
+        ))?;
+        if let Some(conn) = conn {
+            let info = conn.socket().info();
+            out.write_fmt(fmt!(
+                " unacked={} unsent={} peer_window={} window={} congestion_window={} queued={}",
+                info.unacked,
+                info.unsent,
+                info.peer_window,
+                info.window,
+                info.congestion_window,
+                info.queued
+            ))?;
+            out.write_fmt(fmt!(
+                " retransmits={} rtt_us={} acked={} received={}",
+                info.retransmits,
+                info.rtt_micros,
+                info.acked,
+                info.received
+            ))?;
+        }
+        match self.ending() {
+            Some(end) => out.write_fmt(fmt!(" end=\"{}: {end}\"", end.kind())),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns what the transmitter waits for.
+    fn tx_waits(&self, sq: &Occupancy, inbound: u32, writeable: bool) -> &'static str {
+        let lifecycle = self.lifecycle();
+        match lifecycle.phase() {
+            QpPhase::Idle | QpPhase::Waiting => return "stream",
+            QpPhase::Error | QpPhase::Gone => return "-",
+            QpPhase::Rts | QpPhase::Closing | QpPhase::Terminate => {}
+        }
+        let paging_out = matches!(
+            *self.paging_out.lock(),
+            PagingOut::Wanted(_) | PagingOut::Busy
+        );
+        let work = sq.posted != 0 || sq.pending != sq.reads || inbound != 0;
+        if paging_out {
+            "memory"
+        } else if !lifecycle.may_send() {
+            "first_fpdu"
+        } else if lifecycle.is_peer_closed() && sq.posted != 0 {
+            "closed_peer"
+        } else if work && !writeable {
+            "send_space"
+        } else if lifecycle.waits_for_reads() {
+            match ReadWait::from_raw(self.read_wait.load(Relaxed)) {
+                ReadWait::Fence => "fence",
+                ReadWait::Ord => "ord",
+                ReadWait::Queue => "sq_full",
+            }
+        } else if self.tx_timer_is_armed() {
+            "doorbell"
+        } else if sq.reads != 0 {
+            "responses"
+        } else {
+            "-"
+        }
+    }
+}
+
+/// Returns the name of a phase.
+pub(crate) fn phase_name(phase: QpPhase) -> &'static CStr {
+    match phase {
+        QpPhase::Idle => c"idle",
+        QpPhase::Waiting => c"waiting",
+        QpPhase::Rts => c"rts",
+        QpPhase::Closing => c"closing",
+        QpPhase::Terminate => c"terminate",
+        QpPhase::Error | QpPhase::Gone => c"error",
+    }
+}

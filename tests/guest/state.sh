@@ -1,0 +1,220 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# What /sys/kernel/debug/riwarp says: which peers are connected with which settings, which queue pair
+# is stuck and on what, why the last stream ended.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=puppets.sh
+. "$(dirname "$0")/puppets.sh"
+[ "$TYPE" != siw ] || { skip "$SCRIPT" 'files of riwarp'; finish; }
+mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
+FILES=/sys/kernel/debug/riwarp
+
+# fresh: loads the module anew, and makes two ends.
+fresh() {
+	local ns
+	rmmod "$MODULE"
+	for ns in ria1 rib1; do ip netns del "$ns" 2>/dev/null || true; done
+	modprobe "$MODULE"
+	ends_up netns
+}
+
+# shows FILE DEVICE WORD...: succeeds if a line of the device has all of these words.
+shows() {
+	local file=$1 lines word
+	lines=$(grep "^device=$2 " "$FILES/$1") || return 1
+	shift 2
+	for word; do lines=$(grep -E -- " $word( |\$)" <<<"$lines") || return 1; done
+}
+
+# shows_soon FILE DEVICE WORD...
+shows_soon() { eventually 20 shows "$@" || die "not ${*:3}: $(cat "$FILES/$1")"; }
+
+join() {
+	puppet a "$NS_A" "$IP4_A"
+	puppet b "$NS_B" "$IP4_B"
+	ask a set ord 2
+	ask b set ird 2
+	ask b listen "$PORT"
+	ask a connect "$IP4_B" "$PORT"
+	C=$ANSWER
+	await a "established $C"
+	ask a mr 4194304 31 0
+	read -r FROM _ <<<"$ANSWER"
+	ask b mr 4194304 31 0
+	read -r _ AT KEY <<<"$ANSWER"
+}
+
+# cut_off: from here on no packet of end A arrives.
+cut_off() {
+	ip_ns "$NS_A" neigh replace "$IP4_B" lladdr 02:71:00:00:00:99 dev "$NET_A" nud permanent
+}
+
+nothing_without_devices() {
+	rmmod "$MODULE"
+	[ ! -e "$FILES" ] || die 'files without the module'
+	modprobe "$MODULE"
+	[ "$(cat "$FILES"/{qps,conns})" = '' ] || die "$(cat "$FILES"/{qps,conns})"
+	[ "$(stat -c %a /sys/kernel/debug)" = 700 ] || die 'anyone may read it'
+}
+
+connected() {
+	fresh
+	join
+	shows_soon qps "$DEV_A" phase=rts via=rdma_cm "peer=$IP4_B:$PORT" mpa_rev=2 crc=1 markers=0 ord=2 \
+		consumer=process tx_waits=- rx_waits=- reads=0 unacked=0
+	shows_soon qps "$DEV_B" phase=rts "local=$IP4_B:$PORT" "peer=$IP4_A:[0-9]*" crc=1 ird=2 rq_posted=4
+	shows_soon conns "$DEV_A" phase=open "peer=$IP4_B:$PORT" tcp=Established 'qp=[0-9]*'
+	rdma dev set "$DEV_B" name renamed0
+	shows_soon qps renamed0 phase=rts
+	ask a disconnect "$C"
+	await a "disconnected $C"
+	shows_soon qps "$DEV_A" phase=error tx_waits=-
+	! grep -q end= "$FILES/qps" || die "an orderly end has a reason: $(cat "$FILES/qps")"
+}
+
+with_other_settings() {
+	local name
+	fresh
+	for name in "$NS_A $DEV_A" "$NS_B $DEV_B"; do
+		# shellcheck disable=SC2086
+		setting $name crc 0
+		# shellcheck disable=SC2086
+		setting $name mpa_rev 1
+	done
+	join
+	shows_soon qps "$DEV_A" crc=0 mpa_rev=1
+	shows_soon qps "$DEV_B" crc=0 mpa_rev=1
+}
+
+stuck_on_tcp() {
+	fresh
+	join
+	cut_off
+	for _ in 1 2 3 4; do ask a write "$C" "$FROM" 0 4194304 "$AT" "$KEY" -; done
+	shows_soon qps "$DEV_A" tx_waits=send_space 'sq_p[a-z]*=[1-9][0-9]*' 'unacked=[1-9][0-9]*'
+	shows_soon qps "$DEV_A" 'retransmits=[1-9][0-9]*'
+	shows_soon qps "$DEV_B" tx_waits=- unacked=0
+}
+
+stuck_on_ord() {
+	local i
+	fresh
+	join
+	cut_off
+	ask a read "$C" "$FROM" 0 8 "$AT" "$KEY" -
+	shows_soon qps "$DEV_A" tx_waits=responses reads=1 ord=2
+	for i in 1 2; do ask a read "$C" "$FROM" $((8 * i)) 8 "$AT" "$KEY" -; done
+	shows_soon qps "$DEV_A" tx_waits=ord reads=2 ord=2
+}
+
+stuck_on_a_fence() {
+	fresh
+	join
+	cut_off
+	ask a read "$C" "$FROM" 0 8 "$AT" "$KEY" -
+	ask a send "$C" 8 f
+	shows_soon qps "$DEV_A" tx_waits=fence reads=1
+}
+
+# Memory that is not there: a process's pager holds back its pages.
+stuck_on_memory() {
+	[ "$TYPE" = riwarp ] || skip_case 'paging on demand of librxe'
+	local m
+	fresh
+	join
+	ask b mr 8192 $((31 + 64)) 0
+	read -r m AT KEY <<<"$ANSWER"
+	ask b away "$m"
+	ask a write "$C" "$FROM" 0 100 "$AT" "$KEY" -
+	shows_soon qps "$DEV_B" rx_waits=memory tx_waits=- 'queued=[1-9][0-9]*'
+	ask b back "$m"
+	shows_soon qps "$DEV_B" rx_waits=- queued=0
+	ask b away "$m"
+	ask a read "$C" "$FROM" 0 100 "$AT" "$KEY" -
+	shows_soon qps "$DEV_B" tx_waits=memory rx_waits=- inbound_reads=1
+	shows_soon qps "$DEV_A" tx_waits=responses
+	ask b back "$m"
+	shows_soon qps "$DEV_A" tx_waits=- reads=0
+}
+
+# A peer whose TCP takes no more: what it has not taken is known at both ends.
+stuck_on_the_window() {
+	[ "$TYPE" = riwarp ] || skip_case 'paging on demand of librxe'
+	local m
+	fresh
+	join
+	ask b mr 4194304 $((31 + 64)) 0
+	read -r m AT KEY <<<"$ANSWER"
+	ask b away "$m"
+	for _ in 1 2 3 4; do ask a write "$C" "$FROM" 0 4194304 "$AT" "$KEY" -; done
+	shows_soon qps "$DEV_A" tx_waits=send_space peer_window=0 'unacked=[1-9][0-9]*'
+	shows_soon qps "$DEV_B" rx_waits=memory window=0 'queued=[1-9][0-9]*'
+	ask b back "$m"
+	shows_soon qps "$DEV_A" tx_waits=- unacked=0 sq_pending=0 sq_posted=0
+}
+
+after_a_fault() {
+	fresh
+	join
+	ask a write "$C" "$FROM" 0 8 $((AT + 4194300)) "$KEY" -
+	await a "disconnected $C"
+	shows_soon qps "$DEV_B" phase=error 'end="fault of the peer: data outside its region; DDP tagged buffer error: base or bounds violation \(0x11101\)"'
+	shows_soon qps "$DEV_A" phase=error 'end="Terminate of the peer: DDP tagged buffer error: base or bounds violation \(0x11101\)"'
+}
+
+starting_up() {
+	fresh
+	serve 30 rping -s -a "$IP4_B" -p "$PORT" -C 1
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	start "$NS_A" /dev/null bash -c "exec 3<>/dev/tcp/$IP4_B/$PORT; cat <&3"
+	shows_soon conns "$DEV_B" phase=waiting "local=$IP4_B:$PORT" "peer=$IP4_A:[0-9]*" tcp=Established 'limit_s=[0-9]'
+	kill "$STARTED" "$SERVER_PID"
+	eventually 20 empty "$FILES/conns" || die "$(cat "$FILES/conns")"
+}
+
+empty() { [ -z "$(cat "$1")" ]; }
+
+# Devices, queue pairs and connections come and go while the files are read all the time.
+read_meanwhile() {
+	local i reader
+	fresh
+	( while :; do cat "$FILES/qps" "$FILES/conns" || true; done >"$TMP/read" 2>/dev/null ) &
+	reader=$!
+	( while :; do cat "$FILES/conns" "$FILES/qps" || true; done >/dev/null 2>&1 ) &
+	reader="$reader $!"
+	for i in 1 2 3 4 5 6; do
+		serve 60 rping -s -a "$IP4_B" -p "$PORT"
+		STARTED=$SERVER_PID
+		wait_listen "$PORT"
+		start "$NS_A" "$TMP/client" rping -c -a "$IP4_B" -p "$PORT" -C 100000000
+		eventually 20 shows qps "$DEV_A" phase=rts
+		if [ $((i % 2)) = 0 ]; then rdma link del "$DEV_A"; rdma link del "$DEV_B"; fi
+		kill -KILL "$STARTED" "$SERVER_PID" 2>/dev/null || true
+		wait "$STARTED" "$SERVER_PID" 2>/dev/null || true
+		PORT=$((PORT + 1))
+		[ $((i % 2)) != 0 ] || { link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"; link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"; }
+	done
+	# With readers in the files the module unloads too.
+	rmmod "$MODULE"
+	# shellcheck disable=SC2086
+	kill $reader
+	grep -q ' phase=rts ' "$TMP/read" || die 'nothing was read'
+	modprobe "$MODULE"
+}
+
+load_modules "$MODULE"
+try nothing_without_devices 20 nothing_without_devices
+try connected 30 connected
+try with_other_settings 30 with_other_settings
+try stuck_on_tcp 60 stuck_on_tcp
+try stuck_on_ord 30 stuck_on_ord
+try stuck_on_a_fence 30 stuck_on_a_fence
+try stuck_on_memory 60 stuck_on_memory
+try stuck_on_the_window 60 stuck_on_the_window
+try after_a_fault 30 after_a_fault
+try starting_up 30 starting_up
+try read_meanwhile 120 read_meanwhile
+finish
