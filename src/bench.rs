@@ -57,8 +57,8 @@ use crate::{
         queues::Queues,
         refs::DeviceRef,
         settings::{
-            MpaRevision,
-            Settings, //
+            Settings,
+            DEFAULTS, //
         },
         stats::Stats,
         Abi,
@@ -104,7 +104,7 @@ impl Bench {
                 guid: Guid::of(&netdev),
                 netdev,
                 link: DeviceLink::dead()?,
-                settings: Settings::new(true, MpaRevision::Two),
+                settings: Settings::new(&DEFAULTS),
                 queues: Arc::new(Queues::new()?, GFP_KERNEL)?,
                 log_limit: log_limit()?,
                 device_ref: DeviceRef::single()?,

@@ -67,7 +67,7 @@ use crate::{
             DeviceRefs, //
         },
         settings::{
-            MpaRevision,
+            Defaults,
             Settings, //
         },
         Abi,
@@ -86,18 +86,12 @@ pub(crate) use report::StateFiles;
 /// The registry, for callbacks without a context pointer. Filled while the module is in service.
 pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();
 
-/// Settings of new devices, from the module parameters.
-#[derive(Clone, Copy)]
-pub(crate) struct Defaults {
-    pub(crate) crc: bool,
-    pub(crate) mpa_rev: MpaRevision,
-}
-
 /// All devices.
 #[pin_data]
 pub(crate) struct Registry {
     #[pin]
     entries: SpinLockIrq<KVec<Arc<DeviceEntry>>>,
+    /// From the module parameters.
     defaults: Defaults,
     queues: Arc<Queues>,
     ports: Arc<HeldPorts>,
@@ -196,7 +190,7 @@ impl Registry {
                 netdev: netdev.clone(),
                 guid,
                 link,
-                settings: Settings::new(self.defaults.crc, self.defaults.mpa_rev),
+                settings: Settings::new(&self.defaults),
                 queues: self.queues.clone(),
                 log_limit: self.log_limit.clone(),
                 device_ref: DeviceRef::new(&self.refs),
@@ -288,8 +282,8 @@ impl Registry {
         }
     }
 
-    /// Calls `f` with each device, without the lock held, in the order in which they were made; ends
-    /// at its first error. Context: process, since the last reference to a device may be dropped.
+    /// Calls `f` with each device, without the lock held, in the order in which they were made.
+    /// Ends at its first error. Context: process, since the last reference may be dropped.
     fn each<E>(&self, mut f: impl FnMut(&RdmaDevice) -> Result<(), E>) -> Result<(), E> {
         let mut last = 0;
         while let Some(entry) = self.find(|entry| entry.serial > last) {

@@ -36,9 +36,12 @@ use crate::{
         ListenSockets,
         LISTEN_SOCKETS, //
     },
-    device::settings::MpaRevision,
-    registry::{
+    device::settings::{
         Defaults,
+        DepthLimit,
+        MpaRevision, //
+    },
+    registry::{
         Registry,
         RxeLink,
         SiwLink,
@@ -76,6 +79,30 @@ module! {
         mpa_rev: u8 {
             default: 2,
             description: "Revision of the MPA requests of new devices, 1 or 2 (default: 2)",
+        },
+        peer_to_peer: bool {
+            default: true,
+            description: "New devices ask that either side may send first (default: yes)",
+        },
+        eager_responder: bool {
+            default: false,
+            description: "New devices send first as the accepting side also where that was not agreed (default: no)",
+        },
+        extensions: bool {
+            default: false,
+            description: "New devices agree on Send with Immediate by rdma_cm (default: no)",
+        },
+        pairing_port: u16 {
+            default: 24791,
+            description: "TCP port of new devices for connections without rdma_cm, 0 for none (default: 24791)",
+        },
+        ird_limit: u16 {
+            default: 128,
+            description: "Most RDMA Reads of a peer at once on a connection of new devices, 1 to 128 (default: 128)",
+        },
+        ord_limit: u16 {
+            default: 128,
+            description: "Most RDMA Reads at once on a connection of new devices, 1 to 128 (default: 128)",
         },
     },
 }
@@ -127,7 +154,7 @@ impl kernel::InPlaceModule for Module {
 ///
 /// # Errors
 ///
-/// `EINVAL` if `mpa_rev` is not a known revision.
+/// `EINVAL` if `mpa_rev` is not a known revision, or a limit is beyond what devices support.
 fn defaults() -> Result<Defaults> {
     let mpa_rev = module_parameters::mpa_rev.value();
     let Some(mpa_rev) = MpaRevision::from_number(mpa_rev) else {
@@ -137,7 +164,21 @@ fn defaults() -> Result<Defaults> {
     Ok(Defaults {
         crc: module_parameters::crc.value(),
         mpa_rev,
+        peer_to_peer: module_parameters::peer_to_peer.value(),
+        eager_responder: module_parameters::eager_responder.value(),
+        extensions: module_parameters::extensions.value(),
+        pairing_port: module_parameters::pairing_port.value(),
+        ird_limit: depth_limit("ird_limit", module_parameters::ird_limit.value())?,
+        ord_limit: depth_limit("ord_limit", module_parameters::ord_limit.value())?,
     })
+}
+
+fn depth_limit(name: &str, number: u16) -> Result<DepthLimit> {
+    let limit = DepthLimit::from_number(number);
+    if limit.is_none() {
+        pr_err!("{}={}: not from 1 to 128\n", name, number);
+    }
+    limit.ok_or(EINVAL)
 }
 
 /// Publishes the registry and the listening sockets to callbacks while it exists.

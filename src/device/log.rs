@@ -8,7 +8,7 @@
 //! | level | what |
 //! |---|---|
 //! | warning | a stream ended for a fault, or was lost although both ends wanted it |
-//! | notice | what peers and programs do without harm to the device: a start-up that failed, a reset |
+//! | notice | what peers and programs do without harm: a start-up that failed, a reset |
 //!
 //! Context: any; no lock that printing needs.
 

@@ -2,8 +2,8 @@
 
 //! Settings of a device that can change while it runs; `verbs::settings` has their files.
 //!
-//! A new value applies to connections that begin afterwards. New devices take `crc` and `mpa_rev`
-//! from the module's parameters.
+//! A new value applies to connections that begin afterwards. New devices take theirs from the
+//! module's parameters ([`Defaults`]).
 //!
 //! | file | values | meaning |
 //! |---|---|---|
@@ -13,6 +13,8 @@
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
+//! | `ird_limit` | 1 to 128 | most Reads and atomic operations of the peer on a connection |
+//! | `ord_limit` | 1 to 128 | most of this end |
 //!
 //! `pairing_port` has to be the same at both ends. Writing it gives `EADDRINUSE` if a program has
 //! that port.
@@ -29,6 +31,11 @@
 use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
+};
+
+use super::{
+    MAX_IRD,
+    MAX_ORD, //
 };
 
 /// A revision of the MPA start-up frames.
@@ -59,6 +66,35 @@ impl MpaRevision {
     }
 }
 
+/// The settings of new devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Defaults {
+    pub(crate) crc: bool,
+    pub(crate) mpa_rev: MpaRevision,
+    pub(crate) peer_to_peer: bool,
+    pub(crate) eager_responder: bool,
+    pub(crate) extensions: bool,
+    pub(crate) pairing_port: u16,
+    pub(crate) ird_limit: DepthLimit,
+    pub(crate) ord_limit: DepthLimit,
+}
+
+/// A limit of the Reads and atomic operations outstanding on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DepthLimit(u16);
+
+impl DepthLimit {
+    /// Makes it of a number; [`None`] for 0, and beyond what any device supports.
+    pub(crate) fn from_number(number: u16) -> Option<Self> {
+        (1..=MAX_DEPTH).contains(&number).then_some(Self(number))
+    }
+
+    /// Returns the number.
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+}
+
 /// The settings of one device.
 pub(crate) struct Settings {
     pub(crate) crc: Atomic<bool>,
@@ -67,19 +103,43 @@ pub(crate) struct Settings {
     pub(crate) eager_responder: Atomic<bool>,
     pub(crate) extensions: Atomic<bool>,
     pairing_port: Atomic<u32>,
+    ird_limit: Atomic<u32>,
+    ord_limit: Atomic<u32>,
 }
 
 impl Settings {
     /// Makes the settings of a new device.
-    pub(crate) fn new(crc: bool, mpa_rev: MpaRevision) -> Self {
+    pub(crate) fn new(defaults: &Defaults) -> Self {
         Self {
-            crc: Atomic::new(crc),
-            mpa_rev: Atomic::new(mpa_rev.number().into()),
-            peer_to_peer: Atomic::new(true),
-            eager_responder: Atomic::new(false),
-            extensions: Atomic::new(false),
-            pairing_port: Atomic::new(PAIRING_PORT.into()),
+            crc: Atomic::new(defaults.crc),
+            mpa_rev: Atomic::new(defaults.mpa_rev.number().into()),
+            peer_to_peer: Atomic::new(defaults.peer_to_peer),
+            eager_responder: Atomic::new(defaults.eager_responder),
+            extensions: Atomic::new(defaults.extensions),
+            pairing_port: Atomic::new(defaults.pairing_port.into()),
+            ird_limit: Atomic::new(defaults.ird_limit.number().into()),
+            ord_limit: Atomic::new(defaults.ord_limit.number().into()),
         }
+    }
+
+    /// Returns how many Reads and atomic operations of the peer a connection may have outstanding.
+    pub(crate) fn ird_limit(&self) -> u32 {
+        self.ird_limit.load(Relaxed)
+    }
+
+    /// Sets that limit.
+    pub(crate) fn set_ird_limit(&self, limit: DepthLimit) {
+        self.ird_limit.store(limit.number().into(), Relaxed);
+    }
+
+    /// Returns how many of this end it may have outstanding.
+    pub(crate) fn ord_limit(&self) -> u32 {
+        self.ord_limit.load(Relaxed)
+    }
+
+    /// Sets that limit.
+    pub(crate) fn set_ord_limit(&self, limit: DepthLimit) {
+        self.ord_limit.store(limit.number().into(), Relaxed);
     }
 
     /// Returns whether to ask peers for CRCs.
@@ -128,9 +188,23 @@ impl Settings {
     }
 }
 
-/// The out-of-band port of new devices. It has no known other use, and is outside the range that
-/// TCP picks ports from.
-const PAIRING_PORT: u16 = 24_791;
+/// The greatest [`DepthLimit`].
+// CAST: A small constant.
+const MAX_DEPTH: u16 = MAX_IRD as u16;
+const _: () = assert!(MAX_IRD == MAX_ORD);
+
+/// The defaults if the module has no parameters.
+#[cfg(CONFIG_KUNIT = "y")]
+pub(crate) const DEFAULTS: Defaults = Defaults {
+    crc: true,
+    mpa_rev: MpaRevision::Two,
+    peer_to_peer: true,
+    eager_responder: false,
+    extensions: false,
+    pairing_port: 24_791,
+    ird_limit: DepthLimit(MAX_DEPTH),
+    ord_limit: DepthLimit(MAX_DEPTH),
+};
 
 #[kernel::prelude::kunit_tests(riwarp_settings)]
 mod tests {
@@ -146,13 +220,39 @@ mod tests {
     }
 
     #[test]
+    fn depths_have_a_limit() {
+        for number in [0, MAX_DEPTH + 1, u16::MAX] {
+            assert_eq!(DepthLimit::from_number(number), None);
+        }
+        for number in [1, 64, MAX_DEPTH] {
+            let limit = DepthLimit::from_number(number);
+            assert_eq!(limit.map(DepthLimit::number), Some(number));
+        }
+    }
+
+    #[test]
     fn a_new_device_has_the_defaults() {
-        let settings = Settings::new(false, MpaRevision::One);
-        assert!(!settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
+        let settings = Settings::new(&DEFAULTS);
+        assert!(settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
         assert!(!settings.extensions());
+        assert_eq!(settings.mpa_rev(), MpaRevision::Two);
+        assert_eq!((settings.ird_limit(), settings.ord_limit()), (128, 128));
+        assert_eq!(settings.pairing_port(), Some(24_791));
+        let settings = Settings::new(&Defaults {
+            crc: false,
+            mpa_rev: MpaRevision::One,
+            peer_to_peer: false,
+            eager_responder: true,
+            extensions: true,
+            pairing_port: 7,
+            ird_limit: DepthLimit(3),
+            ord_limit: DepthLimit(4),
+        });
+        assert!(!settings.crc() && !settings.peer_to_peer() && settings.eager_responder());
+        assert!(settings.extensions());
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
-        assert!(Settings::new(true, MpaRevision::Two).crc());
-        assert_eq!(settings.pairing_port(), Some(PAIRING_PORT));
+        assert_eq!((settings.ird_limit(), settings.ord_limit()), (3, 4));
+        assert_eq!(settings.pairing_port(), Some(7));
         settings.set_pairing_port(0);
         assert_eq!(settings.pairing_port(), None);
     }

@@ -66,10 +66,7 @@ use kernel_ext::{
 };
 
 use crate::{
-    device::{
-        gid,
-        MAX_ORD, //
-    },
+    device::gid,
     stream::connection::{
         is_same,
         Close,
@@ -279,7 +276,7 @@ impl Qp {
             depths: Depths {
                 ird: attr.max_dest_rd_atomic.into(),
                 // Offer the maximum until the consumer sets the ORD.
-                ord: u16::try_from(MAX_ORD)?,
+                ord: u16::try_from(self.device.settings.ord_limit())?,
             },
             bond: Bond::Free,
             promised: None,
@@ -570,7 +567,10 @@ const FOR_RTS: QpAttrMask = QpAttrMask::TIMEOUT
 #[kernel::prelude::kunit_tests(riwarp_qp_oob)]
 mod tests {
     use super::*;
-    use crate::bench::Bench;
+    use crate::{
+        bench::Bench,
+        device::MAX_ORD, //
+    };
     use iwarp::lifecycle::QpPhase;
     use kernel_ext::{
         net::{

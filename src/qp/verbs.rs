@@ -47,11 +47,7 @@ use kernel_ext::{
 };
 
 use crate::{
-    device::{
-        Reservation,
-        MAX_IRD,
-        MAX_ORD, //
-    },
+    device::Reservation,
     mem::pd::Pd,
     queue::{
         cq::Cq,
@@ -227,9 +223,10 @@ impl Qp {
         if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
             return Err(EOPNOTSUPP);
         }
-        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC) && u32::from(attr.max_rd_atomic) > MAX_ORD
+        if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC)
+            && u32::from(attr.max_rd_atomic) > self.device.settings.ord_limit()
             || mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC)
-                && u32::from(attr.max_dest_rd_atomic) > MAX_IRD
+                && u32::from(attr.max_dest_rd_atomic) > self.device.settings.ird_limit()
         {
             return Err(EINVAL);
         }

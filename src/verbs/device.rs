@@ -47,10 +47,8 @@ use crate::{
         Parts,
         MAX_CQ,
         MAX_CQE,
-        MAX_IRD,
         MAX_MR,
         MAX_MW,
-        MAX_ORD,
         MAX_PD,
         MAX_QP,
         MAX_QP_WR,
@@ -152,9 +150,9 @@ impl DeviceOps for RdmaDevice {
             max_cqe: MAX_CQE,
             max_mr: MAX_MR,
             max_pd: MAX_PD,
-            max_qp_rd_atom: MAX_IRD,
-            max_qp_init_rd_atom: MAX_ORD,
-            max_res_rd_atom: MAX_QP.saturating_mul(MAX_IRD),
+            max_qp_rd_atom: self.settings.ird_limit(),
+            max_qp_init_rd_atom: self.settings.ord_limit(),
+            max_res_rd_atom: MAX_QP.saturating_mul(self.settings.ird_limit()),
             atomic_cap,
             max_mw,
             max_srq: MAX_SRQ,
@@ -189,6 +187,10 @@ impl DeviceOps for RdmaDevice {
             speed,
             port_cap_flags: PORT_CM_SUP,
         }
+    }
+
+    fn version(&self) -> &'static str {
+        env!("RIWARP_VERSION")
     }
 
     fn port_immutable(&self) -> PortImmutable {

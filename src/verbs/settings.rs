@@ -12,7 +12,10 @@ use kernel::{
 use kernel_ext::rdma::settings::Setting;
 
 use crate::{
-    device::settings::MpaRevision,
+    device::settings::{
+        DepthLimit,
+        MpaRevision, //
+    },
     verbs::device::RdmaDevice, //
 };
 
@@ -24,6 +27,22 @@ macro_rules! switch {
             show: |device, out| write!(out, "{}", u8::from(device.settings.$field())),
             store: Some(|device, text| {
                 device.settings.$field.store(parse_bool(text)?, Relaxed);
+                Ok(())
+            }),
+        }
+    };
+}
+
+/// A limit of outstanding Reads.
+macro_rules! depth_limit {
+    ($name:literal, $get:ident, $set:ident) => {
+        Setting {
+            name: $name,
+            show: |device, out| write!(out, "{}", device.settings.$get()),
+            store: Some(|device, text| {
+                let number = text.parse().map_err(|_| EINVAL)?;
+                let limit = DepthLimit::from_number(number).ok_or(EINVAL)?;
+                device.settings.$set(limit);
                 Ok(())
             }),
         }
@@ -46,6 +65,8 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
     switch!(c"peer_to_peer", peer_to_peer),
     switch!(c"eager_responder", eager_responder),
     switch!(c"extensions", extensions),
+    depth_limit!(c"ird_limit", ird_limit, set_ird_limit),
+    depth_limit!(c"ord_limit", ord_limit, set_ord_limit),
     Setting {
         name: c"pairing_port",
         show: |device, out| write!(out, "{}", device.settings.pairing_port().unwrap_or(0)),

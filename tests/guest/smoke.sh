@@ -23,6 +23,13 @@ says_what_it_is() {
 	[ -n "$(modinfo -F description "$MODULE")" ] || die 'no description'
 	# iw_cm must stay loaded as long as the module may have to release references to it.
 	modinfo -F depends "$MODULE" | grep -qw iw_cm || die "depends: $(modinfo -F depends "$MODULE")"
+	[ "$TYPE" != siw ] || return 0
+	ip link add d0 type dummy
+	rdma link add v0 type "$TYPE" netdev d0
+	[ "$(cat /sys/class/infiniband/v0/fw_ver)" = "$(sed -n 's/^riwarp_version := //p' /riwarp/Kbuild)" ] ||
+		die "version $(cat /sys/class/infiniband/v0/fw_ver)"
+	rdma link del v0
+	ip link del d0
 }
 
 # The module loads with right values of its parameters only.
@@ -30,14 +37,17 @@ wrong_parameters() {
 	local parm value
 	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
 	rmmod "$MODULE"
-	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=maybe; do
+	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=maybe \
+		peer_to_peer=2 eager_responder=x extensions=2 pairing_port=65536 ird_limit=0 ird_limit=129 ord_limit=0 \
+		ord_limit=65536; do
 		if modprobe "$MODULE" "$parm" 2>/dev/null; then
 			rmmod "$MODULE"
 			die "loaded with $parm"
 		fi
 		[ ! -e "/sys/module/$MODULE" ] || die "still there after $parm"
 	done
-	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 crc=N; do
+	for parm in mpa_rev=1 mpa_rev=2 crc=0 crc=1 crc=N peer_to_peer=0 eager_responder=1 extensions=1 \
+		pairing_port=0 pairing_port=24792 ird_limit=64 ord_limit=1; do
 		modprobe "$MODULE" "$parm" || die "not loaded with $parm"
 		ip link add d0 type dummy
 		ip link set d0 up
@@ -345,6 +355,14 @@ settings() {
 	for bad in 0 3 -1 x '' 256; do
 		if echo "$bad" 2>/dev/null >$dir/mpa_rev; then die "mpa_rev accepts '$bad'"; fi
 	done
+	for bad in 0 129 -1 x '' 65537; do
+		if echo "$bad" 2>/dev/null >$dir/ird_limit; then die "ird_limit accepts '$bad'"; fi
+		if echo "$bad" 2>/dev/null >$dir/ord_limit; then die "ord_limit accepts '$bad'"; fi
+	done
+	echo 64 >$dir/ird_limit
+	echo 32 >$dir/ord_limit
+	[ "$(cat $dir/ird_limit) $(cat $dir/ord_limit)" = '64 32' ] || die 'the limits do not change'
+	eventually 5 depths_are 64 32 || die "depths: $(ibv_devinfo -v -d set0)"
 	echo 0 >$dir/crc
 	[ "$(cat $dir/crc)" = 0 ] || die 'crc does not change'
 	echo 1 >$dir/mpa_rev
@@ -354,6 +372,12 @@ settings() {
 	[ "$(cat $dir/crc)" = 1 ] || die 'a new device has the old setting'
 	rdma link del set0
 	ip link del d0
+}
+
+# depths_are IRD ORD: succeeds if programs are told these.
+depths_are() {
+	ibv_devinfo -v -d set0 | grep -q "max_qp_rd_atom:[[:space:]]*$1\$" &&
+		ibv_devinfo -v -d set0 | grep -q "max_qp_init_rd_atom:[[:space:]]*$2\$"
 }
 
 in_a_namespace() {

@@ -9,7 +9,10 @@ use core::mem::ManuallyDrop;
 
 use kernel::{
     error::from_result,
-    ffi::c_int,
+    ffi::{
+        c_char,
+        c_int, //
+    },
     prelude::*,
     sync::Arc, //
 };
@@ -69,6 +72,11 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     ///
     /// `ib_device_ops.get_netdev` (`drivers/infiniband/core/device.c`, `ib_device_get_netdev()`).
     fn netdev(&self) -> Option<NetDevice>;
+
+    /// Returns the version of the driver, in place of a firmware's; cut at 31 octets.
+    ///
+    /// `ib_device_ops.get_dev_fw_str` (`drivers/infiniband/core/device.c`).
+    fn version(&self) -> &'static str;
 
     /// Reads the counters of the port into `values`, in the order of [`Driver::COUNTERS`].
     ///
@@ -216,6 +224,30 @@ pub(super) unsafe extern "C" fn get_port_immutable<T: Driver>(
         to.core_cap_flags = CORE_CAPS_IWARP;
         Ok(0)
     })
+}
+
+/// `ops.get_dev_fw_str`.
+///
+/// # Safety
+///
+/// As `ib_core` calls it: the device is registered or being registered, `text` has room for
+/// `IB_FW_VERSION_NAME_MAX` octets.
+pub(super) unsafe extern "C" fn get_dev_fw_str<T: Driver>(
+    device: *mut bindings::ib_device,
+    text: *mut c_char,
+) {
+    // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
+    // `ib_core` calls this for such only, by this function's `# Safety`.
+    let version = unsafe { device_data::<T::Device>(device) }.version();
+    // CAST: A small constant.
+    const SIZE: usize = bindings::IB_FW_VERSION_NAME_MAX as usize;
+    // SAFETY: `from_raw_parts_mut` requires that many octets that nothing else uses: `ib_core`
+    // provides them for this call, by this function's `# Safety`.
+    let text = unsafe { core::slice::from_raw_parts_mut(text.cast::<u8>(), SIZE) };
+    text.fill(0);
+    for (to, from) in text.iter_mut().take(SIZE - 1).zip(version.bytes()) {
+        *to = from;
+    }
 }
 
 /// `ops.query_gid`.

@@ -57,6 +57,7 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         fill_res_mr_entry: Some(mr::fill_res_mr_entry::<T>),
         fill_res_qp_entry: Some(qp::fill_res_qp_entry::<T>),
         fill_res_srq_entry: Some(srq::fill_res_srq_entry::<T>),
+        get_dev_fw_str: Some(device::get_dev_fw_str::<T>),
         get_dma_mr: Some(mr::get_dma_mr::<T>),
         get_netdev: Some(device::get_netdev::<T>),
         get_port_immutable: Some(device::get_port_immutable::<T>),

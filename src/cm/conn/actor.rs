@@ -224,7 +224,7 @@ impl Actor {
         self.deadline.is_some_and(|deadline| self.now() >= deadline)
     }
 
-    /// Returns how many seconds are left of the phase's limit, rounded up; [`None`] without a limit.
+    /// Returns how many seconds are left of the phase's limit, rounded up; [`None`] if it has none.
     pub(in crate::cm) fn left(&self) -> Option<i64> {
         let left = self.deadline? - self.now();
         Some((left.as_millis_ceil() + 999) / 1000)

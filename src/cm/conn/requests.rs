@@ -168,7 +168,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     if !qp.tells_immediate_data() {
         config.extensions = Extensions::Rfc7306;
     }
-    let initiator = Initiator::new(config, depths(param)?);
+    let initiator = Initiator::new(config, depths(&cm.device, param)?);
     let request = initiator.request(param.private_data).map_err(|_| EINVAL)?;
     let request = KBox::new(request, GFP_KERNEL)?;
 
@@ -310,7 +310,11 @@ impl Conn {
             responder = responder.without_send_immediate();
         }
         let accepted = responder
-            .accept(&asked.request, depths(param)?, param.private_data)
+            .accept(
+                &asked.request,
+                depths(self.device(), param)?,
+                param.private_data,
+            )
             .map_err(|_| EINVAL)?;
         let reply = KBox::new(accepted.reply, GFP_KERNEL)?;
         qp.bind(self.clone())?;
@@ -385,40 +389,60 @@ pub(in crate::cm) fn for_oob(config: Config) -> Config {
     }
 }
 
-/// Returns the depths that a consumer asks for, if the device supports them.
-fn depths(param: &ConnParam<'_>) -> Result<Depths> {
+/// Returns the depths that a consumer asks for, if the device supports them; lowered to the limits
+/// that are set, of which the consumer may not know.
+fn depths(device: &Device, param: &ConnParam<'_>) -> Result<Depths> {
     if param.ird > MAX_IRD || param.ord > MAX_ORD {
         return Err(EINVAL);
     }
+    let settings = &device.settings;
     Ok(Depths {
-        ird: u16::try_from(param.ird)?,
-        ord: u16::try_from(param.ord)?,
+        ird: u16::try_from(param.ird.min(settings.ird_limit()))?,
+        ord: u16::try_from(param.ord.min(settings.ord_limit()))?,
     })
 }
 
 #[kernel::prelude::kunit_tests(riwarp_conn_requests)]
 mod tests {
     use super::*;
+    use crate::{
+        bench::Bench,
+        device::settings::DepthLimit, //
+    };
 
-    fn asked(ird: u32, ord: u32) -> Result<(u16, u16)> {
+    fn asked(bench: &Bench, ird: u32, ord: u32) -> Result<(u16, u16)> {
         let param = ConnParam {
             private_data: &[],
             ord,
             ird,
             qpn: 2,
         };
-        depths(&param).map(|depths| (depths.ird, depths.ord))
+        depths(&bench.device, &param).map(|depths| (depths.ird, depths.ord))
     }
 
     /// No consumer gets more outstanding Reads than the device supports (RFC 5040, section 8.1.1;
     /// RDMAP-170).
     #[test]
-    fn depths_end_where_the_device_does() {
-        assert_eq!(asked(0, 0), Ok((0, 0)));
-        assert_eq!(asked(128, 128), Ok((128, 128)));
+    fn depths_end_where_the_device_does() -> Result {
+        let bench = Bench::new()?;
+        assert_eq!(asked(&bench, 0, 0), Ok((0, 0)));
+        assert_eq!(asked(&bench, 128, 128), Ok((128, 128)));
         for beyond in [129, 255, 65535, 65536 + 1, u32::MAX] {
-            assert_eq!(asked(beyond, 1), Err(EINVAL));
-            assert_eq!(asked(1, beyond), Err(EINVAL));
+            assert_eq!(asked(&bench, beyond, 1), Err(EINVAL));
+            assert_eq!(asked(&bench, 1, beyond), Err(EINVAL));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn depths_are_lowered_to_the_limits_that_are_set() -> Result {
+        let bench = Bench::new()?;
+        let limit = |number| DepthLimit::from_number(number).ok_or(EINVAL);
+        bench.device.settings.set_ird_limit(limit(64)?);
+        bench.device.settings.set_ord_limit(limit(32)?);
+        assert_eq!(asked(&bench, 128, 128), Ok((64, 32)));
+        assert_eq!(asked(&bench, 3, 4), Ok((3, 4)));
+        assert_eq!(asked(&bench, 129, 1), Err(EINVAL));
+        Ok(())
     }
 }

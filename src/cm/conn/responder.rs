@@ -48,10 +48,6 @@ use crate::{
         },
         Cm, //
     },
-    device::{
-        MAX_IRD,
-        MAX_ORD, //
-    },
     stream::{
         connection::StreamParams,
         owner::StreamOwner, //
@@ -299,8 +295,11 @@ impl Conn {
     fn raise_request(&self, listener: &Listener, inbox: &Inbox, request: &MpaRequest) -> Result {
         let peer = request.peer_depths;
         // Depths that the peer does not state are up to the consumer.
-        let ird = peer.and_then(|peer| peer.ird).map_or(MAX_ORD, u32::from);
-        let ord = peer.and_then(|peer| peer.ord).map_or(MAX_IRD, u32::from);
+        let settings = &self.device().settings;
+        let ird = peer.and_then(|peer| peer.ird);
+        let ord = peer.and_then(|peer| peer.ord);
+        let ird = ird.map_or(settings.ord_limit(), u32::from);
+        let ord = ord.map_or(settings.ird_limit(), u32::from);
         let Consumer::Cm(id) = listener.consumer() else {
             return Err(EINVAL);
         };
