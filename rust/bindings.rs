@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bindings to the C headers that the kernel's own bindings leave out.
+//! Bindings to the C headers: all that this crate uses, as `rust/bindgen_parameters` lists it.
 //!
-//! The generated part contains only what `kernel::bindings` lacks; this module exports both. The
-//! modules that call the helpers of `rust/helpers.c` declare them.
+//! What `kernel::bindings` holds depends on the kernel's version and configuration, so nothing is
+//! taken from there but the types below (`tests/bindings`). The modules that call the helpers of
+//! `rust/helpers.c` declare them.
 
 #![allow(
     clippy::all,
@@ -23,8 +24,15 @@
     unused_imports
 )]
 
-pub(crate) use kernel::bindings::*;
+// The types in functions of the `kernel` crate that this crate calls or implements, which uses them
+// itself: `Kuid`, `Backend::init`, `ThisModule`, `Page`, `Work`, `Queue`.
+pub(crate) use kernel::bindings::{
+    kuid_t, lock_class_key, module, page, work_struct, workqueue_struct,
+};
 use kernel::ffi;
 use pin_init::MaybeZeroable;
+
+type __kernel_size_t = usize;
+type __kernel_ssize_t = isize;
 
 include!(env!("RIWARP_BINDINGS"));

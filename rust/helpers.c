@@ -11,10 +11,12 @@
 #ifdef RIWARP_INLINE
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif
+#include "helpers/compat.c"
 #include "helpers/mm.c"
 #include "helpers/net.c"
 #include "helpers/percpu.c"
 #include "helpers/ratelimit.c"
+#include "helpers/rcu_map.c"
 #include "helpers/rdma.c"
 #include "helpers/sync.c"
 #ifdef RIWARP_INLINE

@@ -15,6 +15,7 @@ const __LOG_PREFIX: &[u8] = b"riwarp\0";
 
 mod bindings;
 
+pub mod compat;
 pub mod crc32c;
 pub mod mm;
 pub mod net;

@@ -13,8 +13,6 @@
 //! A [`Socket`] does not keep its network namespace alive; its owner closes it when [`NetnsExit`]
 //! or [`NetdevEvents`] reports the end of the namespace.
 
-use kernel::sync::rcu;
-
 mod addr;
 mod batch;
 #[cfg(CONFIG_KUNIT = "y")]
@@ -62,5 +60,5 @@ pub use state::TcpState;
 ///
 /// Context: process, sleeps.
 pub fn synchronize_callbacks() {
-    rcu::synchronize_rcu();
+    crate::compat::synchronize_rcu();
 }

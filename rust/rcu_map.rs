@@ -10,17 +10,19 @@
 //! C header: `include/linux/xarray.h`.
 
 use crate::bindings;
+use crate::compat;
 use crate::random;
 use crate::workqueue::Flags;
 use crate::workqueue::OwnedQueue;
 use crate::workqueue::Placement;
 use core::marker::PhantomData;
 use core::ops::Range;
-use core::ptr;
 use core::ptr::NonNull;
 use kernel::container_of;
 use kernel::error::to_result;
+use kernel::ffi::c_int;
 use kernel::ffi::c_ulong;
+use kernel::ffi::c_void;
 use kernel::prelude::*;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Relaxed;
@@ -97,7 +99,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             Ok(try_pin_init!(Self {
                 xa <- Opaque::ffi_init(|slot| {
                     // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
-                    unsafe { bindings::xa_init_flags(slot, bindings::XA_FLAGS_ALLOC) }
+                    unsafe { riwarp_helper_xa_init(slot) }
                 }),
                 // NO-OVERFLOW: `offset` is below the width of the range; wrapping for the
                 // compiler's sake.
@@ -134,7 +136,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
         // since it follows a `refcount_t`.
         let old = unsafe { bindings::xa_store(self.xa.get(), index_of(id), raw.cast(), 0) };
         // SAFETY: Only reads the value of the pointer.
-        let error = unsafe { bindings::xa_err(old) };
+        let error = unsafe { riwarp_helper_xa_err(old) };
         if let Err(error) = to_result(error) {
             // SAFETY: `from_raw` requires a pointer of `into_raw` and the reference that it owns:
             // the array has not taken it over.
@@ -179,7 +181,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
                 self.xa.get(),
                 &mut index,
                 index_of(u32::MAX),
-                bindings::XA_PRESENT,
+                bindings::RIWARP_XA_PRESENT,
             )
         };
         let raw = NonNull::new(raw.cast::<T>())?;
@@ -205,7 +207,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     /// sleeps; not from the drop of an object.
     pub fn flush(&self) {
         // The end of the grace periods enqueues the items, so wait for that first.
-        rcu::rcu_barrier();
+        compat::rcu_barrier();
         self.queue.flush();
     }
 
@@ -231,22 +233,9 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             next = self.limit.start;
         }
         let mut id = 0;
-        // SAFETY: The array is initialised.
-        unsafe { bindings::xa_lock(self.xa.get()) };
-        // SAFETY: The array is locked; the other pointers are valid for the call. The lock may be
-        // dropped to allocate.
-        let ret = unsafe {
-            bindings::__xa_alloc_cyclic(
-                self.xa.get(),
-                &mut id,
-                ptr::null_mut(),
-                limit,
-                &mut next,
-                bindings::GFP_KERNEL,
-            )
-        };
-        // SAFETY: Locked above.
-        unsafe { bindings::xa_unlock(self.xa.get()) };
+        // SAFETY: `xa_alloc_cyclic()` requires an array that is initialised, which `xa` is, and
+        // pointers that are valid for the call: they are to variables of this function.
+        let ret = unsafe { riwarp_helper_xa_reserve(self.xa.get(), &mut id, &limit, &mut next) };
         to_result(ret).map_err(|error| if error == EBUSY { ENOSPC } else { error })?;
         self.last.store(id, Relaxed);
         Ok(id)
@@ -256,11 +245,9 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
     fn retire(&self, raw: NonNull<T>) {
         let init = pin_init!(Retired {
             rwork <- Opaque::ffi_init(|slot: *mut bindings::rcu_work| {
-                // SAFETY: By the contract of `ffi_init`, `slot` is valid for writes.
-                let work = unsafe { &raw mut (*slot).work };
-                // SAFETY: `init_work` requires a place that is valid for writes: it is a field of
-                // `slot`.
-                unsafe { init_work(work, Retired::<T>::run) };
+                // SAFETY: `INIT_RCU_WORK()` requires a place that is valid for writes: `slot` is,
+                // by the contract of `ffi_init`.
+                unsafe { riwarp_helper_init_rcu_work(slot, Retired::<T>::run) };
             }),
             value: raw,
         });
@@ -281,7 +268,7 @@ impl<T: Send + Sync + 'static> RcuMap<T> {
             }
             Err(_) => {
                 // Without memory for the work item, wait here: the caller may sleep.
-                rcu::synchronize_rcu();
+                compat::synchronize_rcu();
                 // SAFETY: By the type invariant the erased entry owned a reference, and a grace
                 // period has passed.
                 drop(unsafe { Arc::from_raw(raw.as_ptr().cast_const()) });
@@ -301,7 +288,7 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
                     self.xa.get(),
                     &mut index,
                     c_ulong::MAX,
-                    bindings::XA_PRESENT,
+                    bindings::RIWARP_XA_PRESENT,
                 )
             };
             let Some(raw) = NonNull::new(raw.cast::<T>()) else {
@@ -325,27 +312,6 @@ impl<T: Send + Sync + 'static> PinnedDrop for RcuMap<T> {
 fn index_of(id: u32) -> c_ulong {
     // CAST: `c_ulong` has 64 bits.
     id as c_ulong
-}
-
-/// Initialises a work item.
-///
-/// Neither generic nor inlined: lockdep requires one name, at one address, for each key, so all
-/// maps of all crates must share this copy.
-///
-/// # Safety
-///
-/// `work` must be valid for writes.
-#[inline(never)]
-unsafe fn init_work(
-    work: *mut bindings::work_struct,
-    run: unsafe extern "C" fn(*mut bindings::work_struct),
-) {
-    let (name, key) = (c"RcuMap::retire", kernel::static_lock_class!());
-    // SAFETY: `init_work_with_key()` requires a place that is valid for writes, as the caller says
-    // that `work` is, and a name and a key that live forever: both are statics.
-    unsafe {
-        bindings::init_work_with_key(work, Some(run), false, name.as_char_ptr(), key.as_ptr())
-    };
 }
 
 /// A reference to drop after a grace period.
@@ -376,6 +342,21 @@ impl<T: Send + Sync + 'static> Retired<T> {
         // SAFETY: `value` owns a reference, and a grace period has passed.
         drop(unsafe { Arc::from_raw(retired.value.as_ptr().cast_const()) });
     }
+}
+
+extern "C" {
+    fn riwarp_helper_init_rcu_work(
+        rwork: *mut bindings::rcu_work,
+        run: unsafe extern "C" fn(*mut bindings::work_struct),
+    );
+    fn riwarp_helper_xa_err(entry: *mut c_void) -> c_int;
+    fn riwarp_helper_xa_init(xa: *mut bindings::xarray);
+    fn riwarp_helper_xa_reserve(
+        xa: *mut bindings::xarray,
+        id: *mut u32,
+        limit: *const bindings::xa_limit,
+        next: *mut u32,
+    ) -> c_int;
 }
 
 #[kernel::prelude::kunit_tests(riwarp_rcu_map)]

@@ -10,6 +10,7 @@
 use crate::bindings;
 use kernel::ffi::c_char;
 use kernel::ffi::c_int;
+use kernel::sync::lock::spinlock::SpinLockBackend;
 use kernel::sync::lock::Backend;
 use kernel::sync::lock::Lock;
 
@@ -27,10 +28,12 @@ pub use serial_task::Next;
 pub use serial_task::Ran;
 pub use serial_task::SerialTask;
 
+type SpinLockState = <SpinLockBackend as Backend>::State;
+
 extern "C" {
-    fn riwarp_helper_spin_lock_bh(lock: *mut bindings::spinlock_t);
-    fn riwarp_helper_spin_trylock_bh(lock: *mut bindings::spinlock_t) -> c_int;
-    fn riwarp_helper_spin_unlock_bh(lock: *mut bindings::spinlock_t);
+    fn riwarp_helper_spin_lock_bh(lock: *mut SpinLockState);
+    fn riwarp_helper_spin_trylock_bh(lock: *mut SpinLockState) -> c_int;
+    fn riwarp_helper_spin_unlock_bh(lock: *mut SpinLockState);
 }
 
 /// Starts a new cache line, as a field of a `#[repr(C)]` struct, so that fields that one CPU writes
@@ -74,14 +77,14 @@ pub use new_spinlock_bh;
 // SAFETY: `spin_lock_bh` gives mutual exclusion between its callers, which all users of this
 // backend are.
 unsafe impl Backend for SpinLockBhBackend {
-    type State = bindings::spinlock_t;
+    type State = SpinLockState;
     type GuardState = ();
 
     #[inline]
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
         // SAFETY: By the contract of `Backend::init`, `ptr` is valid for writes, and `name` and
         // `key` are never freed.
-        unsafe { bindings::__spin_lock_init(ptr, name, key) }
+        unsafe { SpinLockBackend::init(ptr, name, key) }
     }
 
     #[inline]
@@ -105,7 +108,7 @@ unsafe impl Backend for SpinLockBhBackend {
     #[inline]
     unsafe fn assert_is_held(ptr: *mut Self::State) {
         // SAFETY: By the contract of `Backend::assert_is_held`, the lock is initialised.
-        unsafe { bindings::spin_assert_is_held(ptr) }
+        unsafe { SpinLockBackend::assert_is_held(ptr) }
     }
 }
 

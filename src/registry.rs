@@ -15,7 +15,6 @@
 use kernel::{
     impl_has_work,
     new_mutex,
-    new_spinlock_irq,
     new_work,
     prelude::*,
     sync::{
@@ -27,8 +26,7 @@ use kernel::{
         },
         Arc,
         Completion,
-        Mutex,
-        SpinLockIrq, //
+        Mutex, //
     },
     workqueue::{
         Work,
@@ -36,6 +34,10 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::{
+        new_spinlock_irq,
+        SpinLockIrq, //
+    },
     net::{
         AddrEvents,
         NetDevice,

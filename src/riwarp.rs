@@ -21,6 +21,7 @@
 
 use kernel::prelude::*;
 use kernel_ext::{
+    compat::parameter,
     net::{
         self,
         AddrNotifier,
@@ -72,25 +73,25 @@ module! {
     alias: ["rdma-link-riwarp", "rdma-link-riwarp_siw"],
     imports_ns: ["DMA_BUF"],
     params: {
-        crc: bool {
-            default: true,
-            description: "New devices ask their peers for CRCs (default: yes)",
+        crc: u8 {
+            default: 1,
+            description: "New devices ask their peers for CRCs, 0 or 1 (default: 1)",
         },
         mpa_rev: u8 {
             default: 2,
             description: "Revision of the MPA requests of new devices, 1 or 2 (default: 2)",
         },
-        peer_to_peer: bool {
-            default: true,
-            description: "New devices ask that either side may send first (default: yes)",
+        peer_to_peer: u8 {
+            default: 1,
+            description: "New devices ask that either side may send first, 0 or 1 (default: 1)",
         },
-        eager_responder: bool {
-            default: false,
-            description: "New devices send first as the accepting side also where that was not agreed (default: no)",
+        eager_responder: u8 {
+            default: 0,
+            description: "New devices send first as the accepting side also where that was not agreed, 0 or 1 (default: 0)",
         },
-        extensions: bool {
-            default: false,
-            description: "New devices agree on Send with Immediate by rdma_cm (default: no)",
+        extensions: u8 {
+            default: 0,
+            description: "New devices agree on Send with Immediate by rdma_cm, 0 or 1 (default: 0)",
         },
         pairing_port: u16 {
             default: 24791,
@@ -154,23 +155,36 @@ impl kernel::InPlaceModule for Module {
 ///
 /// # Errors
 ///
-/// `EINVAL` if `mpa_rev` is not a known revision, or a limit is beyond what devices support.
+/// `EINVAL` if one has a value that the setting of its name does not take.
 fn defaults() -> Result<Defaults> {
-    let mpa_rev = module_parameters::mpa_rev.value();
+    use module_parameters as given;
+
+    let mpa_rev = parameter(given::mpa_rev.value());
     let Some(mpa_rev) = MpaRevision::from_number(mpa_rev) else {
         pr_err!("mpa_rev={}: there are only revisions 1 and 2\n", mpa_rev);
         return Err(EINVAL);
     };
     Ok(Defaults {
-        crc: module_parameters::crc.value(),
+        crc: switch("crc", parameter(given::crc.value()))?,
         mpa_rev,
-        peer_to_peer: module_parameters::peer_to_peer.value(),
-        eager_responder: module_parameters::eager_responder.value(),
-        extensions: module_parameters::extensions.value(),
-        pairing_port: module_parameters::pairing_port.value(),
-        ird_limit: depth_limit("ird_limit", module_parameters::ird_limit.value())?,
-        ord_limit: depth_limit("ord_limit", module_parameters::ord_limit.value())?,
+        peer_to_peer: switch("peer_to_peer", parameter(given::peer_to_peer.value()))?,
+        eager_responder: switch("eager_responder", parameter(given::eager_responder.value()))?,
+        extensions: switch("extensions", parameter(given::extensions.value()))?,
+        pairing_port: parameter(given::pairing_port.value()),
+        ird_limit: depth_limit("ird_limit", parameter(given::ird_limit.value()))?,
+        ord_limit: depth_limit("ord_limit", parameter(given::ord_limit.value()))?,
     })
+}
+
+fn switch(name: &str, number: u8) -> Result<bool> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => {
+            pr_err!("{}={}: neither 0 nor 1\n", name, number);
+            Err(EINVAL)
+        }
+    }
 }
 
 fn depth_limit(name: &str, number: u16) -> Result<DepthLimit> {

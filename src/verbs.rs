@@ -8,13 +8,13 @@
 //!
 //! Contexts: as stated by the traits.
 
-use kernel::{
-    prelude::*,
-    ModuleMetadata, //
-};
-use kernel_ext::rdma::{
-    ops::Driver,
-    settings::Setting, //
+use kernel::prelude::*;
+use kernel_ext::{
+    compat::this_module,
+    rdma::{
+        ops::Driver,
+        settings::Setting, //
+    }, //
 };
 
 use crate::{
@@ -32,7 +32,6 @@ use crate::{
         cq::Cq,
         srq::Srq, //
     },
-    LocalModule,
     Riwarp, //
 };
 
@@ -61,7 +60,7 @@ impl Driver for Riwarp {
     type Mw = Mw;
     type Conn = Conn;
 
-    const OWNER: &'static ThisModule = &<LocalModule as ModuleMetadata>::THIS_MODULE;
+    const OWNER: &'static ThisModule = this_module!();
     const SETTINGS: &'static [Setting<RdmaDevice>] = settings::FILES;
     const COUNTERS: &'static [&'static CStr] = Stats::NAMES;
 }

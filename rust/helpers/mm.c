@@ -6,6 +6,7 @@
 #include <linux/hmm.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
+#include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/mm.h>
@@ -130,6 +131,24 @@ struct mem_cgroup *riwarp_helper_memcg_root(void)
 	return root_mem_cgroup;
 }
 
+void riwarp_helper_mmap_read_lock(struct mm_struct *mm);
+void riwarp_helper_mmap_read_lock(struct mm_struct *mm)
+{
+	mmap_read_lock(mm);
+}
+
+void riwarp_helper_mmap_read_unlock(struct mm_struct *mm);
+void riwarp_helper_mmap_read_unlock(struct mm_struct *mm)
+{
+	mmap_read_unlock(mm);
+}
+
+bool riwarp_helper_mmget_not_zero(struct mm_struct *mm);
+bool riwarp_helper_mmget_not_zero(struct mm_struct *mm)
+{
+	return mmget_not_zero(mm);
+}
+
 void *riwarp_helper_page_address(struct page *page);
 void *riwarp_helper_page_address(struct page *page)
 {
@@ -164,6 +183,12 @@ unsigned int riwarp_helper_sg_dma_len(struct scatterlist *sg);
 unsigned int riwarp_helper_sg_dma_len(struct scatterlist *sg)
 {
 	return sg_dma_len(sg);
+}
+
+struct scatterlist *riwarp_helper_sg_next(struct scatterlist *sg);
+struct scatterlist *riwarp_helper_sg_next(struct scatterlist *sg)
+{
+	return sg_next(sg);
 }
 
 void *riwarp_helper_sg_virt(struct scatterlist *sg);

@@ -410,3 +410,17 @@ u32 riwarp_helper_tcp_skb_seq(const struct sk_buff *skb)
 	return TCP_SKB_CB(skb)->seq +
 	       !!(TCP_SKB_CB(skb)->tcp_flags & TCPHDR_SYN);
 }
+
+#if IS_ENABLED(CONFIG_KUNIT)
+struct net_device *riwarp_helper_loopback(void);
+struct net_device *riwarp_helper_loopback(void)
+{
+	return init_net.loopback_dev;
+}
+
+void riwarp_helper_set_small_windows(bool small);
+void riwarp_helper_set_small_windows(bool small)
+{
+	WRITE_ONCE(init_net.ipv4.sysctl_tcp_workaround_signed_windows, small);
+}
+#endif

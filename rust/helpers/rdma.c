@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <linux/device.h>
 #include <linux/sched.h>
+#include <linux/skbuff.h>
 #include <linux/sysfs.h>
 #include <net/netlink.h>
 #include <rdma/ib_verbs.h>
@@ -113,6 +114,12 @@ bool riwarp_helper_is_trusted(void)
 }
 
 #if IS_ENABLED(CONFIG_KUNIT)
+struct sk_buff *riwarp_helper_alloc_skb(unsigned int size);
+struct sk_buff *riwarp_helper_alloc_skb(unsigned int size)
+{
+	return alloc_skb(size, GFP_KERNEL);
+}
+
 int riwarp_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 			       const struct ib_send_wr **bad);
 int riwarp_helper_ib_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,

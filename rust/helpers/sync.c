@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Helpers of rust/sync.rs, rust/sync/ and rust/rcu_map.rs. */
+/* Helpers of rust/sync.rs and rust/sync/. */
 #include <linux/bottom_half.h>
 #include <linux/irqflags.h>
 #include <linux/preempt.h>

@@ -27,6 +27,7 @@
 use super::mem_map::MemoryOwner;
 use super::mem_map::PageList;
 use crate::bindings;
+use crate::compat::EOPNOTSUPP;
 use core::ptr;
 use core::ptr::addr_of_mut;
 use core::ptr::NonNull;
@@ -70,9 +71,9 @@ impl DmaBuf {
         let mapping = BufRef::of(fd)?.attach(device)?.pin()?.map()?;
         let buf = mapping.buf();
         let direction = if buf.is_writable() {
-            bindings::dma_data_direction::DMA_BIDIRECTIONAL
+            bindings::dma_data_direction_DMA_BIDIRECTIONAL
         } else {
-            bindings::dma_data_direction::DMA_FROM_DEVICE
+            bindings::dma_data_direction_DMA_FROM_DEVICE
         };
         // SAFETY: The reference keeps the dma-buf, whose lock is not held. The call waits for
         // devices that use the memory, and for moves that pinning has begun.

@@ -31,6 +31,7 @@ mod pinned;
 use super::mem_map::PageList;
 use super::mem_map::Run;
 use crate::bindings;
+use crate::compat;
 use crate::rdma::types::AccessFlags;
 use crate::sync::BhRevocable;
 use core::ptr::NonNull;
@@ -433,10 +434,7 @@ impl Odp {
             // SAFETY: The notifier is registered, and `_space` keeps its address space; `pfns` has
             // room for that many pages.
             let error = unsafe {
-                bindings::hmm_range_fault_unlocked_timeout(
-                    &mut range,
-                    msecs_to_jiffies(FAULT_TIMEOUT_MS) as c_ulong,
-                )
+                compat::hmm_range_fault(&mut range, msecs_to_jiffies(FAULT_TIMEOUT_MS) as c_ulong)
             };
             to_result(error)?;
             let locked = self.lock();
@@ -460,7 +458,7 @@ impl Odp {
         let mm = NonNull::new(unsafe { (*self.0.as_ptr()).umem.owning_mm })?;
         // SAFETY: `mmget_not_zero()` requires a valid `mm_struct`: the notifier of the live object
         // holds it.
-        unsafe { bindings::mmget_not_zero(mm.as_ptr()) }.then(|| Space(mm))
+        unsafe { riwarp_helper_mmget_not_zero(mm.as_ptr()) }.then(|| Space(mm))
     }
 
     /// # Safety
@@ -576,6 +574,7 @@ extern "C" {
     fn riwarp_helper_interval_set_seq(notifier: *mut bindings::mmu_interval_notifier, seq: c_ulong);
     fn riwarp_helper_is_being_killed() -> bool;
     fn riwarp_helper_is_readable(address: *const c_void) -> bool;
+    fn riwarp_helper_mmget_not_zero(mm: *mut bindings::mm_struct) -> bool;
     fn riwarp_helper_range_may_block(range: *const bindings::mmu_notifier_range) -> bool;
     fn riwarp_helper_set_page_dirty(address: *const c_void);
     fn riwarp_helper_umem_odp_lock(odp: *mut bindings::ib_umem_odp);

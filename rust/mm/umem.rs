@@ -119,7 +119,7 @@ impl Umem {
             skip = 0;
             // SAFETY: `sg_next()` requires an entry of a list, which `sg` is; it returns null after
             // the last.
-            entry = unsafe { bindings::sg_next(sg.as_ptr()) };
+            entry = unsafe { riwarp_helper_sg_next(sg.as_ptr()) };
         }
         list.own(MemoryOwner::Umem(self));
         Ok(list)
@@ -142,5 +142,6 @@ impl Drop for Umem {
 }
 
 extern "C" {
+    fn riwarp_helper_sg_next(sg: *mut bindings::scatterlist) -> *mut bindings::scatterlist;
     fn riwarp_helper_sg_virt(sg: *mut bindings::scatterlist) -> *mut kernel::ffi::c_void;
 }

@@ -5,6 +5,7 @@
 //! Converts between the kernel's `struct sockaddr_*` and addresses of `core::net`.
 
 use crate::bindings;
+use crate::compat::EAFNOSUPPORT;
 use core::mem::size_of;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;

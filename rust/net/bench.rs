@@ -58,17 +58,13 @@ pub fn pair(family: Family) -> Result<(Socket, Socket)> {
 
 /// Runs `f` while TCP offers new peers a small initial window, as an administrator may set.
 pub fn with_small_windows<R>(f: impl FnOnce() -> R) -> R {
-    let set = |small: u8| {
-        let net = NetRef::init_net().as_raw();
-        // SAFETY: The initial namespace is never freed; the setting may be read and written at any
-        // time.
-        unsafe {
-            (&raw mut (*net).ipv4.sysctl_tcp_workaround_signed_windows).write_volatile(small);
-        }
+    let set = |small: bool| {
+        // SAFETY: The setting of the initial namespace may be written at any time.
+        unsafe { riwarp_helper_set_small_windows(small) };
     };
-    set(1);
+    set(true);
     let result = f();
-    set(0);
+    set(false);
     result
 }
 
@@ -92,4 +88,8 @@ pub fn eventually(mut is_so: impl FnMut() -> bool) -> Result {
         fsleep(Delta::from_millis(1));
     }
     Err(ETIMEDOUT)
+}
+
+extern "C" {
+    fn riwarp_helper_set_small_windows(small: bool);
 }

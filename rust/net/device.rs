@@ -48,6 +48,8 @@ extern "C" {
     );
     fn riwarp_helper_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_init_net() -> *mut bindings::net;
+    #[cfg(CONFIG_KUNIT = "y")]
+    fn riwarp_helper_loopback() -> *mut RawDevice;
     fn riwarp_helper_put_net(net: *mut bindings::net);
 }
 
@@ -98,7 +100,7 @@ impl NetDevice {
     pub fn loopback() -> Result<Self> {
         // SAFETY: The initial namespace is never freed, nor is its loopback interface, which is
         // older than any module.
-        let dev = unsafe { (*NetRef::init_net().as_raw()).loopback_dev };
+        let dev = unsafe { riwarp_helper_loopback() };
         let dev = NonNull::new(dev).ok_or(ENODEV)?;
         // SAFETY: `from_raw` requires a valid device: the loopback interface of the initial
         // namespace always is.

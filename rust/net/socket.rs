@@ -20,6 +20,8 @@ use super::skb::Inbound;
 use super::state::state_of;
 use super::state::TcpState;
 use crate::bindings;
+use crate::compat::ECONNABORTED;
+use crate::compat::EINPROGRESS;
 use crate::mm::memcg::Memcg;
 use crate::sync::BhOff;
 use bindings::sock_common__bindgen_ty_1__bindgen_ty_1 as Addrs;

@@ -29,17 +29,17 @@ pub enum TcpState {
 impl TcpState {
     fn from_raw(state: u8) -> Self {
         // CAST: The constants are small.
-        const ESTABLISHED: u8 = bindings::BPF_TCP_ESTABLISHED as u8;
-        const SYN_SENT: u8 = bindings::BPF_TCP_SYN_SENT as u8;
-        const SYN_RECV: u8 = bindings::BPF_TCP_SYN_RECV as u8;
-        const FIN_WAIT1: u8 = bindings::BPF_TCP_FIN_WAIT1 as u8;
-        const FIN_WAIT2: u8 = bindings::BPF_TCP_FIN_WAIT2 as u8;
-        const TIME_WAIT: u8 = bindings::BPF_TCP_TIME_WAIT as u8;
-        const CLOSE_WAIT: u8 = bindings::BPF_TCP_CLOSE_WAIT as u8;
-        const LAST_ACK: u8 = bindings::BPF_TCP_LAST_ACK as u8;
-        const LISTEN: u8 = bindings::BPF_TCP_LISTEN as u8;
-        const CLOSING: u8 = bindings::BPF_TCP_CLOSING as u8;
-        const NEW_SYN_RECV: u8 = bindings::BPF_TCP_NEW_SYN_RECV as u8;
+        const ESTABLISHED: u8 = bindings::TCP_ESTABLISHED as u8;
+        const SYN_SENT: u8 = bindings::TCP_SYN_SENT as u8;
+        const SYN_RECV: u8 = bindings::TCP_SYN_RECV as u8;
+        const FIN_WAIT1: u8 = bindings::TCP_FIN_WAIT1 as u8;
+        const FIN_WAIT2: u8 = bindings::TCP_FIN_WAIT2 as u8;
+        const TIME_WAIT: u8 = bindings::TCP_TIME_WAIT as u8;
+        const CLOSE_WAIT: u8 = bindings::TCP_CLOSE_WAIT as u8;
+        const LAST_ACK: u8 = bindings::TCP_LAST_ACK as u8;
+        const LISTEN: u8 = bindings::TCP_LISTEN as u8;
+        const CLOSING: u8 = bindings::TCP_CLOSING as u8;
+        const NEW_SYN_RECV: u8 = bindings::TCP_NEW_SYN_RECV as u8;
         match state {
             ESTABLISHED => Self::Established,
             SYN_SENT => Self::SynSent,

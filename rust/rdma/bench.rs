@@ -66,8 +66,7 @@ pub fn post_recv<R>(ids: &[u64], f: impl FnOnce(&mut RecvWrs<'_>) -> R) -> R {
     let mut next = core::ptr::null_mut();
     for (wr, id) in list.iter_mut().zip(ids).rev() {
         wr.next = next;
-        // SAFETY: The union is 64 bits of plain data.
-        unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = *id };
+        wr.__bindgen_anon_1.wr_id = *id;
         (wr.sg_list, wr.num_sge) = (&mut sge, 1);
         next = wr;
     }
@@ -81,8 +80,7 @@ pub fn post_send<T: Driver, R>(ids: &[u64], f: impl FnOnce(&mut SendWrs<'_, T::M
     let mut next = core::ptr::null_mut();
     for (wr, id) in list.iter_mut().zip(ids).rev() {
         wr.next = next;
-        // SAFETY: The union is 64 bits of plain data.
-        unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = *id };
+        wr.__bindgen_anon_1.wr_id = *id;
         wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND;
         // CAST: A small flag.
         wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED as c_int;
@@ -112,10 +110,8 @@ pub fn post_send_immediate<T: Driver, R>(
         num_sge: 1,
         ..Default::default()
     };
-    // SAFETY: The union is 64 bits of plain data.
-    unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = id };
-    // SAFETY: The union is 32 bits of plain data.
-    unsafe { *wr.ex.imm_data.as_mut() = u32::from_ne_bytes(imm) };
+    wr.__bindgen_anon_1.wr_id = id;
+    wr.ex.imm_data = u32::from_ne_bytes(imm);
     // SAFETY: The list has one request; it and its element outlive the call.
     f(&mut unsafe { SendWrs::new(&wr) })
 }
@@ -207,8 +203,7 @@ impl<T: Driver> ConsumerQp<T> {
         for ((wr, sge), asked) in wrs.iter_mut().zip(&mut sges).zip(list).rev() {
             (sge.addr, sge.lkey) = asked.sink;
             sge.length = 8;
-            // SAFETY: The union is 64 bits of plain data.
-            unsafe { *wr.wr.__bindgen_anon_1.wr_id.as_mut() = asked.id };
+            wr.wr.__bindgen_anon_1.wr_id = asked.id;
             (wr.wr.next, wr.wr.sg_list, wr.wr.num_sge) = (next, sge, 1);
             // CAST: A small flag.
             wr.wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED as c_int;
@@ -265,7 +260,7 @@ pub fn poll_done(f: impl FnOnce(&mut WcSink<'_>)) -> Option<(u64, Option<WcOpcod
 
 fn id_of(raw: &bindings::ib_wc) -> u64 {
     // SAFETY: The union is 64 bits of plain data.
-    unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() }
+    unsafe { raw.__bindgen_anon_1.wr_id }
 }
 
 fn poll_raw(f: impl FnOnce(&mut WcSink<'_>)) -> Option<bindings::ib_wc> {

@@ -251,8 +251,7 @@ impl DeviceLink {
             event: event.to_raw(),
             ..Default::default()
         };
-        // SAFETY: The union is plain data; this is the variant for events of a port.
-        unsafe { *raw.element.port_num.as_mut() = port };
+        raw.element.port_num = port;
         // SAFETY: The event is copied; it may be raised in any context.
         unsafe { bindings::ib_dispatch_event(&raw) };
         // SAFETY: `riwarp_helper_ib_device_try_get()` above took the reference.

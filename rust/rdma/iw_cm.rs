@@ -58,15 +58,16 @@
 
 use super::object::QpLink;
 use crate::bindings;
+use crate::compat::new_spinlock_irq;
+use crate::compat::SpinLockIrq;
+use crate::compat::ECONNRESET;
 use crate::net::SockAddr;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use kernel::error::to_result;
 use kernel::ffi;
 use kernel::prelude::*;
-use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
-use kernel::sync::SpinLockIrq;
 
 pub(super) mod requests;
 

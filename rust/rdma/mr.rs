@@ -241,7 +241,7 @@ impl MapSg<'_> {
             skip = 0;
             // SAFETY: `sg_next()` requires an entry of a list, which `next` is; it returns null
             // after the last.
-            next = unsafe { bindings::sg_next(next) };
+            next = unsafe { riwarp_helper_sg_next(next) };
         }
         if mapped.entries == 0 {
             return Err(EINVAL);
@@ -275,6 +275,7 @@ pub struct Advice<'a> {
 extern "C" {
     fn riwarp_helper_sg_dma_address(sg: *mut bindings::scatterlist) -> u64;
     fn riwarp_helper_sg_dma_len(sg: *mut bindings::scatterlist) -> c_uint;
+    fn riwarp_helper_sg_next(sg: *mut bindings::scatterlist) -> *mut bindings::scatterlist;
 }
 
 #[kernel::prelude::kunit_tests(riwarp_map_sg)]

@@ -366,8 +366,7 @@ impl CqLink {
             event: bindings::ib_event_type_IB_EVENT_CQ_ERR,
             ..Default::default()
         };
-        // SAFETY: The union is plain data; this is the variant for this kind of event.
-        unsafe { *event.element.cq.as_mut() = cq };
+        event.element.cq = cq;
         if let Some(handler) = handler {
             // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
             unsafe { handler(&mut event, context) };
@@ -435,8 +434,7 @@ impl SrqLink {
             event: event.to_raw(),
             ..Default::default()
         };
-        // SAFETY: The union is plain data; this is the variant for this kind of event.
-        unsafe { *event.element.srq.as_mut() = srq };
+        event.element.srq = srq;
         if let Some(handler) = handler {
             // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
             unsafe { handler(&mut event, context) };

@@ -141,6 +141,11 @@ extern "C" {
 #[kernel::prelude::kunit_tests(riwarp_restrack)]
 mod tests {
     use super::*;
+    use kernel::ffi::c_uint;
+
+    extern "C" {
+        fn riwarp_helper_alloc_skb(size: c_uint) -> *mut bindings::sk_buff;
+    }
 
     /// A message with room for at least the given number of octets.
     struct NetlinkMessage(NonNull<bindings::sk_buff>);
@@ -148,7 +153,7 @@ mod tests {
     impl NetlinkMessage {
         fn new(room: u32) -> Result<Self> {
             // SAFETY: The caller may sleep.
-            let raw = unsafe { bindings::__alloc_skb(room, bindings::GFP_KERNEL, 0, -1) };
+            let raw = unsafe { riwarp_helper_alloc_skb(room) };
             NonNull::new(raw).map(Self).ok_or(ENOMEM)
         }
 

@@ -165,19 +165,16 @@ impl WcSink<'_> {
             port_num: 1,
             ..Default::default()
         };
-        // SAFETY: The union is 64 bits of plain data.
-        unsafe { *raw.__bindgen_anon_1.wr_id.as_mut() = wc.wr_id };
+        raw.__bindgen_anon_1.wr_id = wc.wr_id;
         match wc.extra {
             WcExtra::None => {}
             WcExtra::Immediate(octets) => {
-                // SAFETY: The union is 32 bits of plain data.
-                unsafe { *raw.ex.imm_data.as_mut() = u32::from_ne_bytes(octets) };
+                raw.ex.imm_data = u32::from_ne_bytes(octets);
                 // CAST: A small flag.
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as i32;
             }
             WcExtra::Invalidated(rkey) => {
-                // SAFETY: The union is 32 bits of plain data.
-                unsafe { *raw.ex.invalidate_rkey.as_mut() = rkey };
+                raw.ex.invalidate_rkey = rkey;
                 // CAST: A small flag.
                 raw.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as i32;
             }
@@ -233,16 +230,16 @@ mod tests {
             assert!(sink.push(&Wc { extra, ..WC }));
         }
         // SAFETY: All variants of the union are 64 bits of plain data.
-        let wr_id = unsafe { *raw[0].__bindgen_anon_1.wr_id.as_ref() };
+        let wr_id = unsafe { raw[0].__bindgen_anon_1.wr_id };
         assert_eq!(wr_id, WC.wr_id);
         assert_eq!(raw[0].status, bindings::ib_wc_status_IB_WC_REM_ACCESS_ERR);
         assert_eq!(raw[0].opcode, bindings::ib_wc_opcode_IB_WC_RECV);
         assert_eq!((raw[0].vendor_err, raw[0].wc_flags), (9, 0));
         // SAFETY: All variants of the union are 32 bits of plain data.
-        let immediate = unsafe { *raw[1].ex.imm_data.as_ref() };
+        let immediate = unsafe { raw[1].ex.imm_data };
         assert_eq!(immediate.to_ne_bytes(), [1, 2, 3, 4]);
         // SAFETY: All variants of the union are 32 bits of plain data.
-        let key = unsafe { *raw[2].ex.invalidate_rkey.as_ref() };
+        let key = unsafe { raw[2].ex.invalidate_rkey };
         assert_eq!(key, 5);
     }
 }

@@ -237,7 +237,7 @@ impl<'a, M> IbSendWr<'a, M> {
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: All variants of the union are 64 bits of plain data.
-        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
+        unsafe { self.raw.__bindgen_anon_1.wr_id }
     }
 
     /// Returns the flags.
@@ -259,7 +259,7 @@ impl<'a, M> IbSendWr<'a, M> {
     #[inline]
     pub fn op(&self) -> IbSendOp<'a, M> {
         // SAFETY: The union is 32 bits of plain data, whichever variant was written.
-        let invalidate = unsafe { *self.raw.ex.invalidate_rkey.as_ref() };
+        let invalidate = unsafe { self.raw.ex.invalidate_rkey };
         let imm = invalidate.to_ne_bytes();
         match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => IbSendOp::Send,
@@ -444,7 +444,7 @@ impl<'a> IbRecvWr<'a> {
     #[inline]
     pub fn wr_id(&self) -> u64 {
         // SAFETY: All variants of the union are 64 bits of plain data.
-        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
+        unsafe { self.raw.__bindgen_anon_1.wr_id }
     }
 
     /// Returns the pieces of the buffer.
@@ -498,8 +498,7 @@ mod tests {
     fn a_list_is_taken_in_its_order() {
         let mut list = <[bindings::ib_recv_wr; 3]>::default();
         for (n, wr) in (7..).zip(&mut list) {
-            // SAFETY: The union is 64 bits of plain data.
-            unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = n };
+            wr.__bindgen_anon_1.wr_id = n;
         }
         let [first, second, third] = &mut list;
         second.next = third;

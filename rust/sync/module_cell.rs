@@ -5,6 +5,7 @@
 //! Some kernel interfaces (link types, notifiers) call a plain function. A module keeps the object
 //! that such a function needs in a static [`ModuleCell`] while the function is registered.
 
+use crate::compat;
 use core::ptr;
 use core::ptr::NonNull;
 use kernel::prelude::*;
@@ -90,7 +91,7 @@ impl<T: Send + Sync + 'static> Drop for ModuleCellGuard<T> {
         let raw = self.cell.value.xchg(ptr::null_mut(), Full);
         // By the type invariant it is not null.
         if let Some(raw) = NonNull::new(raw) {
-            rcu::synchronize_rcu();
+            compat::synchronize_rcu();
             // SAFETY: By the cell's invariant the pointer comes from `Arc::into_raw` and owns a
             // reference. The exchange above removed it, so only this call has it, and readers that
             // saw it before have taken references of their own, since a grace period has passed.

@@ -13,11 +13,14 @@ use iwarp::{
     stag::Stag, //
 };
 use kernel::prelude::*;
-use kernel_ext::rdma::wr::{
-    self as verbs,
-    SendFlags,
-    Sges,
-    WcOpcode, //
+use kernel_ext::{
+    compat::EOPNOTSUPP,
+    rdma::wr::{
+        self as verbs,
+        SendFlags,
+        Sges,
+        WcOpcode, //
+    }, //
 };
 
 use crate::{

@@ -20,13 +20,10 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Full,
-        barrier::smp_mb,
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 use kernel_ext::{
+    compat::smp_mb,
     mm::shared_ring::SharedMem,
     rdma::wr::{
         WcExtra,
@@ -243,7 +240,7 @@ impl SiwSendRing {
         // no doorbell if this one is still valid. The kernel returns this entry, then loads the
         // flags of the next one. Without a full barrier between store and load on each side,
         // neither side might see the other's store, and the next entry would not be sent.
-        smp_mb(Full);
+        smp_mb();
         Some(decoded)
     }
 }

@@ -14,6 +14,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
+    compat::EOPNOTSUPP,
     mm::shared_ring::SharedMem,
     rdma::{
         types::QpCaps,

@@ -451,13 +451,16 @@ mod tests {
         device::stats::Stats, //
     };
     use kernel::time::Delta;
-    use kernel_ext::net::{
-        bench::{
-            address,
-            eventually,
-            pair, //
-        },
-        Family, //
+    use kernel_ext::{
+        compat::ECONNRESET,
+        net::{
+            bench::{
+                address,
+                eventually,
+                pair, //
+            },
+            Family, //
+        }, //
     };
 
     /// A listener, ended on drop.

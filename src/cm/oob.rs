@@ -40,9 +40,12 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use kernel_ext::net::{
-    SockAddr,
-    Socket, //
+use kernel_ext::{
+    compat::ECONNREFUSED,
+    net::{
+        SockAddr,
+        Socket, //
+    }, //
 };
 
 use crate::{

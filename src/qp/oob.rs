@@ -52,6 +52,11 @@ use kernel::{
     workqueue::WorkItem, //
 };
 use kernel_ext::{
+    compat::{
+        as_millis_ceil,
+        ECONNREFUSED,
+        EOPNOTSUPP, //
+    },
     net::SockAddr,
     rdma::types::{
         QpAttr,
@@ -537,7 +542,7 @@ impl Qp {
         let Some(at) = oob.next_action_at() else {
             return;
         };
-        let millis = (at - oob.born.elapsed()).as_millis_ceil().clamp(0, 1 << 20);
+        let millis = as_millis_ceil(at - oob.born.elapsed()).clamp(0, 1 << 20);
         // CAST: just clamped.
         self.set_oob_timer(millis as u32);
     }

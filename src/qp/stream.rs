@@ -19,7 +19,10 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::rdma::types::AccessFlags;
+use kernel_ext::{
+    compat::EISCONN,
+    rdma::types::AccessFlags, //
+};
 
 use crate::{
     stream::{

@@ -10,7 +10,6 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        barrier::smp_mb,
         Arc,
         ArcBorrow, //
     },
@@ -26,7 +25,10 @@ use kernel::{
         Monotonic, //
     }, //
 };
-use kernel_ext::sync::Next;
+use kernel_ext::{
+    compat::smp_mb,
+    sync::Next, //
+};
 
 use super::Qp;
 use crate::stream::owner::{
@@ -69,7 +71,7 @@ impl Qp {
         // ORDERING: the poster stores its request and then loads the flag; the timer clears the
         // flag, and then the transmit task looks for requests. Each side needs its store before its
         // load.
-        smp_mb(Full);
+        smp_mb();
         self.tx_timer_armed.load(Relaxed)
     }
 

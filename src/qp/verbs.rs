@@ -16,7 +16,6 @@ use iwarp::{
 use kernel::{
     new_delayed_work,
     new_mutex,
-    new_spinlock_irq,
     new_work,
     prelude::*,
     sync::{
@@ -29,6 +28,10 @@ use kernel::{
     time::hrtimer::HrTimer, //
 };
 use kernel_ext::{
+    compat::{
+        new_spinlock_irq,
+        EOPNOTSUPP, //
+    },
     mm::memcg::Memcg,
     new_spinlock_bh,
     rdma::{

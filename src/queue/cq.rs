@@ -15,7 +15,6 @@
 //! Context: any. The queue's lock is the innermost of the driver.
 
 use kernel::{
-    new_spinlock_irq,
     prelude::*,
     sync::{
         atomic::{
@@ -25,20 +24,26 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc,
-        SpinLockIrq, //
+        Arc, //
     }, //
 };
-use kernel_ext::rdma::{
-    object::{
-        CqLink,
-        QpId, //
+use kernel_ext::{
+    compat::{
+        new_spinlock_irq,
+        SpinLockIrq, //
+        EOPNOTSUPP,
     },
-    types::NotifyOn,
-    udata::Udata,
-    wr::{
-        Wc,
-        WcSink, //
+    rdma::{
+        object::{
+            CqLink,
+            QpId, //
+        },
+        types::NotifyOn,
+        udata::Udata,
+        wr::{
+            Wc,
+            WcSink, //
+        }, //
     }, //
 };
 

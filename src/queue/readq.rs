@@ -22,16 +22,18 @@ use iwarp::{
     terminate::Quoted, //
 };
 use kernel::{
-    new_spinlock_irq,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc,
-        SpinLockIrq, //
+        Arc, //
     }, //
+};
+use kernel_ext::compat::{
+    new_spinlock_irq,
+    SpinLockIrq, //
 };
 
 use crate::{

@@ -8,12 +8,15 @@
 //!
 //! Context: any.
 
-use kernel::{
-    new_spinlock_irq,
-    prelude::*,
-    sync::SpinLockIrq, //
+use kernel::prelude::*;
+use kernel_ext::{
+    compat::{
+        new_spinlock_irq,
+        SpinLockIrq, //
+        EOPNOTSUPP,
+    },
+    rdma::udata::Udata, //
 };
-use kernel_ext::rdma::udata::Udata;
 
 use crate::abi::{
     user::RecvRing,

@@ -32,7 +32,6 @@ use iwarp::{
 };
 use kernel::{
     alloc::flags::__GFP_NOWARN,
-    new_spinlock_irq,
     prelude::*,
     sync::{
         atomic::{
@@ -41,15 +40,20 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc,
-        SpinLockIrq, //
+        Arc, //
     }, //
 };
-use kernel_ext::rdma::{
-    types::SignalPolicy,
-    wr::{
-        WcExtra,
-        WcStatus, //
+use kernel_ext::{
+    compat::{
+        new_spinlock_irq,
+        SpinLockIrq, //
+    },
+    rdma::{
+        types::SignalPolicy,
+        wr::{
+            WcExtra,
+            WcStatus, //
+        }, //
     }, //
 };
 

@@ -156,10 +156,13 @@ mod tests {
         bench::Bench,
         device::MAX_SRQ_WR, //
     };
-    use kernel_ext::rdma::{
-        bench::post_recv,
-        ops::SrqOps,
-        types::SrqAttrMask, //
+    use kernel_ext::{
+        compat::EOPNOTSUPP,
+        rdma::{
+            bench::post_recv,
+            ops::SrqOps,
+            types::SrqAttrMask, //
+        }, //
     };
 
     const LIMIT: SrqAttrMask = SrqAttrMask::LIMIT;

@@ -21,7 +21,10 @@ use kernel::{
     prelude::*,
     sync::ArcBorrow, //
 };
-use kernel_ext::net::Socket;
+use kernel_ext::{
+    compat::ECONNRESET,
+    net::Socket, //
+};
 
 /// How a queue pair wants its stream to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

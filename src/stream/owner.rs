@@ -38,12 +38,12 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        Arc,
-        SpinLockIrq, //
+        Arc, //
     },
     time::Delta, //
 };
 use kernel_ext::{
+    compat::SpinLockIrq,
     net::Inbound,
     rdma::{
         object::QpLink,

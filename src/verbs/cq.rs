@@ -6,20 +6,23 @@ use kernel::{
     prelude::*,
     sync::ArcBorrow, //
 };
-use kernel_ext::rdma::{
-    ops::{
-        ArmResult,
-        CqCreated,
-        CqInit,
-        CqOps, //
-    },
-    restrack::Details,
-    types::{
-        NotifyOn,
-        NotifyRequest, //
-    },
-    udata::Udata,
-    wr::WcSink, //
+use kernel_ext::{
+    compat::EOPNOTSUPP,
+    rdma::{
+        ops::{
+            ArmResult,
+            CqCreated,
+            CqInit,
+            CqOps, //
+        },
+        restrack::Details,
+        types::{
+            NotifyOn,
+            NotifyRequest, //
+        },
+        udata::Udata,
+        wr::WcSink, //
+    }, //
 };
 
 use crate::{

@@ -10,25 +10,28 @@ use kernel::{
         ArcBorrow, //
     }, //
 };
-use kernel_ext::rdma::{
-    object::QpLink,
-    ops::{
-        QpCreated,
-        QpInit,
-        QpOps,
-        QpReport, //
-    },
-    restrack::Details,
-    types::{
-        QpAttr,
-        QpAttrMask,
-        QpType,
-        SignalPolicy, //
-    },
-    udata::Udata,
-    wr::{
-        RecvWrs,
-        SendWrs, //
+use kernel_ext::{
+    compat::EOPNOTSUPP,
+    rdma::{
+        object::QpLink,
+        ops::{
+            QpCreated,
+            QpInit,
+            QpOps,
+            QpReport, //
+        },
+        restrack::Details,
+        types::{
+            QpAttr,
+            QpAttrMask,
+            QpType,
+            SignalPolicy, //
+        },
+        udata::Udata,
+        wr::{
+            RecvWrs,
+            SendWrs, //
+        }, //
     }, //
 };
 

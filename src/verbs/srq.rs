@@ -6,19 +6,22 @@ use kernel::{
     prelude::*,
     sync::ArcBorrow, //
 };
-use kernel_ext::rdma::{
-    ops::{
-        SrqCreated,
-        SrqInit,
-        SrqOps, //
-    },
-    restrack::Details,
-    types::{
-        SrqAttr,
-        SrqAttrMask, //
-    },
-    udata::Udata,
-    wr::RecvWrs, //
+use kernel_ext::{
+    compat::EOPNOTSUPP,
+    rdma::{
+        ops::{
+            SrqCreated,
+            SrqInit,
+            SrqOps, //
+        },
+        restrack::Details,
+        types::{
+            SrqAttr,
+            SrqAttrMask, //
+        },
+        udata::Udata,
+        wr::RecvWrs, //
+    }, //
 };
 
 use crate::{

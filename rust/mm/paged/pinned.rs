@@ -39,7 +39,7 @@ impl PinnedPages {
         let flags = if write { bindings::FOLL_WRITE } else { 0 };
         let mut locked: c_int = 1;
         // SAFETY: `space` holds the address space.
-        unsafe { bindings::mmap_read_lock(mm) };
+        unsafe { riwarp_helper_mmap_read_lock(mm) };
         // SAFETY: The lock is held, and `pages` has room for `wanted` pages.
         let got = unsafe {
             bindings::pin_user_pages_remote(
@@ -53,7 +53,7 @@ impl PinnedPages {
         };
         if locked != 0 {
             // SAFETY: The lock is still held.
-            unsafe { bindings::mmap_read_unlock(mm) };
+            unsafe { riwarp_helper_mmap_read_unlock(mm) };
         }
         drop(space);
         let got = usize::try_from(got).unwrap_or(0);
@@ -100,5 +100,7 @@ impl Drop for PinnedPages {
 }
 
 extern "C" {
+    fn riwarp_helper_mmap_read_lock(mm: *mut bindings::mm_struct);
+    fn riwarp_helper_mmap_read_unlock(mm: *mut bindings::mm_struct);
     fn riwarp_helper_page_address(page: *const bindings::page) -> *mut c_void;
 }

@@ -9,6 +9,8 @@ use super::CmPhaseCell;
 use super::ConnParam;
 use super::Endpoint;
 use crate::bindings;
+use crate::compat::ECONNRESET;
+use crate::compat::EISCONN;
 use crate::rdma::device::device_data;
 use crate::rdma::object::QpObject;
 use crate::rdma::ops::Driver;

@@ -5,6 +5,8 @@
 use super::ObjectPtr;
 use super::QpId;
 use crate::bindings;
+use crate::compat::new_spinlock_irq;
+use crate::compat::SpinLockIrq;
 use crate::rdma::iw_cm::Endpoint;
 use crate::rdma::types::QpEvent;
 use crate::sync::BhRevocable;
@@ -14,10 +16,8 @@ use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
 use kernel::sync::atomic::Release;
-use kernel::sync::new_spinlock_irq;
 use kernel::sync::Arc;
 use kernel::sync::Completion;
-use kernel::sync::SpinLockIrq;
 use kernel::task::Kuid;
 
 /// Reports from the driver's queue pair to its consumer.
@@ -133,8 +133,7 @@ impl QpLink {
             event: event.to_raw(),
             ..Default::default()
         };
-        // SAFETY: The union is plain data; this is the variant for this kind of event.
-        unsafe { *event.element.qp.as_mut() = qp };
+        event.element.qp = qp;
         if let Some(handler) = handler {
             // SAFETY: The handler is the consumer's own for this queue pair; it does not keep the
             // event.
@@ -286,7 +285,7 @@ mod tests {
 
     #[test]
     fn gets_no_users_from_another_user() -> Result {
-        let nobody = Kuid::from_raw(kernel::bindings::kuid_t { val: 65534 });
+        let nobody = Kuid::from_raw(bindings::kuid_t { val: 65534 });
         let own = link_of(Some(Kuid::current_euid()))?;
         own.filled();
         assert!(own.add_user().is_some());
@@ -326,7 +325,7 @@ mod tests {
         let own = link_of(Some(caller.user))?;
         own.filled();
         assert!(own.may_connect(&caller));
-        let nobody = Kuid::from_raw(kernel::bindings::kuid_t { val: 65534 });
+        let nobody = Kuid::from_raw(bindings::kuid_t { val: 65534 });
         let other = link_of(Some(nobody))?;
         other.filled();
         assert!(!other.may_connect(&caller) && !ASKED.load(Acquire));

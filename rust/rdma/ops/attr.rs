@@ -142,7 +142,7 @@ pub(super) fn qp_to_raw(attr: &QpAttr, raw: &mut bindings::ib_qp_attr) {
 /// Converts a path from C.
 fn path_from_raw(raw: &bindings::rdma_ah_attr) -> Path {
     // SAFETY: All variants of the union are 16 octets of plain data.
-    let dgid = Gid(unsafe { *raw.grh.dgid.raw.as_ref() });
+    let dgid = Gid(unsafe { raw.grh.dgid.raw });
     Path {
         dgid,
         flow_label: raw.grh.flow_label,
@@ -158,8 +158,7 @@ fn path_from_raw(raw: &bindings::rdma_ah_attr) -> Path {
 
 /// Converts a path to C.
 fn path_to_raw(path: &Path, raw: &mut bindings::rdma_ah_attr) {
-    // SAFETY: All fields of the union are 16 octets of plain data.
-    unsafe { *raw.grh.dgid.raw.as_mut() = path.dgid.0 };
+    raw.grh.dgid.raw = path.dgid.0;
     raw.grh.flow_label = path.flow_label;
     raw.grh.sgid_index = path.sgid_index;
     raw.grh.hop_limit = path.hop_limit;

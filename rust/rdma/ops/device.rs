@@ -20,6 +20,7 @@ use kernel::{
 use super::Driver;
 use crate::{
     bindings,
+    compat::EOPNOTSUPP,
     net::NetDevice,
     rdma::{
         device::{
@@ -94,9 +95,10 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     fn dealloc(self: Arc<Self>, name: &IbDeviceName);
 }
 
-/// Cuts a count to the maximum of a C `int`.
-fn count(value: u32) -> u32 {
-    value.min(i32::MAX as u32) // CAST: A positive constant.
+/// Cuts a count to the maximum of a C `int`, which the fields are; since 7.3, they are unsigned.
+fn count<T: TryFrom<u32> + Default>(value: u32) -> T {
+    // CAST: A positive constant.
+    T::try_from(value.min(i32::MAX as u32)).unwrap_or_default()
 }
 
 /// `ops.query_device`.
@@ -269,8 +271,7 @@ pub(super) unsafe extern "C" fn query_gid<T: Driver>(
         // SAFETY: A reference requires valid memory that nothing else uses: `gid` is, by this
         // function's `# Safety`.
         let gid = unsafe { &mut *gid };
-        // SAFETY: All fields of the union are 16 octets of plain data.
-        unsafe { *gid.raw.as_mut() = from.0 };
+        gid.raw = from.0;
         Ok(0)
     })
 }

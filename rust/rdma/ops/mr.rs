@@ -25,6 +25,7 @@ use kernel::{
 use super::Driver;
 use crate::{
     bindings,
+    compat::EOPNOTSUPP,
     mm::{
         mem_map::{
             KernelPages,

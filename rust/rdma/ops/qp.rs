@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     bindings,
+    compat::EOPNOTSUPP,
     rdma::{
         device::device_data,
         mmap::Mappings,

@@ -52,6 +52,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::as_millis_ceil,
     net::{
         Family,
         SockAddr,
@@ -320,7 +321,7 @@ impl Conn {
         // A timer item that is queued or running cannot be set, but then another step follows.
         cancel_delayed::<Self, TIMER>(self);
         actor.armed = wanted.filter(|at| {
-            let millis = (*at - actor.now()).as_millis_ceil().clamp(1, 1 << 20);
+            let millis = as_millis_ceil(*at - actor.now()).clamp(1, 1 << 20);
             // CAST: just clamped. One more jiffy, because the current one is partly over.
             let delay = msecs_to_jiffies(millis as u32) + 1;
             enqueue_delayed::<Self, TIMER>(self.clone(), delay).is_ok()

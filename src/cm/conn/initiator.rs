@@ -31,6 +31,13 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
+    compat::{
+        ECONNREFUSED,
+        ECONNRESET,
+        EHOSTUNREACH,
+        ENETUNREACH,
+        EPROTO, //
+    },
     net::TcpState,
     rdma::iw_cm::{
         CmId,

@@ -29,6 +29,7 @@ mod peer {
         terminate::Terminate, //
     };
     use kernel_ext::{
+        compat::ECONNRESET,
         net::{
             bench::{
                 eventually,

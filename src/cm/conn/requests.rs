@@ -40,6 +40,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::ECONNRESET,
     net::{
         SockAddr,
         Socket, //

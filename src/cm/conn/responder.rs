@@ -32,6 +32,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
+    compat::ECONNRESET,
     net::{
         SockAddr,
         Socket, //

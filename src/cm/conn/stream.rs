@@ -28,6 +28,7 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
+    compat::ECONNRESET,
     net::TcpState,
     sync::BhOff, //
 };

@@ -40,6 +40,7 @@ mod conn {
         Delta, //
     };
     use kernel_ext::{
+        compat::EOPNOTSUPP,
         net::bench::eventually,
         rdma::{
             bench::{

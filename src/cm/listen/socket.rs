@@ -31,6 +31,11 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::{
+        EADDRINUSE,
+        EADDRNOTAVAIL,
+        ECONNABORTED, //
+    },
     mm::noio::without_io,
     net::{
         Family,

@@ -14,7 +14,13 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::sync::BhRevocable;
+use kernel_ext::{
+    compat::{
+        ECONNREFUSED,
+        ECONNRESET, //
+    },
+    sync::BhRevocable, //
+};
 
 use crate::{
     cm::conn::{

@@ -20,13 +20,16 @@ use kernel::{
         Mutex, //
     }, //
 };
-use kernel_ext::net::{
-    Family,
-    NetId,
-    NetRef,
-    Reuse,
-    SockAddr,
-    Socket, //
+use kernel_ext::{
+    compat::EAFNOSUPPORT,
+    net::{
+        Family,
+        NetId,
+        NetRef,
+        Reuse,
+        SockAddr,
+        Socket, //
+    }, //
 };
 
 /// The ports that devices hold.
@@ -148,6 +151,7 @@ fn bound(net: &NetRef, family: Family, port: u16) -> Result<Socket> {
 #[kernel::prelude::kunit_tests(riwarp_held_ports)]
 mod tests {
     use super::*;
+    use kernel_ext::compat::EADDRINUSE;
 
     /// Tries to bind a port as a program would.
     fn bind(addr: &SockAddr, reuse: Reuse) -> Result<Socket> {

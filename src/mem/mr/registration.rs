@@ -13,6 +13,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::EOPNOTSUPP,
     mm::mem_map::{
         Divisible,
         KernelPages,

@@ -16,6 +16,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    compat::EOPNOTSUPP,
     mm::mem_map::{
         Divisible,
         Memory, //
