@@ -12,6 +12,9 @@
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif
 #include "helpers/compat.c"
+#ifdef RIWARP_INLINE
+#include "helpers/kernel.c"
+#endif
 #include "helpers/mm.c"
 #include "helpers/net.c"
 #include "helpers/percpu.c"
