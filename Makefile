@@ -19,6 +19,9 @@
 #   make test-kernels   builds for, and tests in, each of Debian's kernels of qemu/versions' series
 #                       and the one before, and prints the support matrix; hours (tests/kernels says
 #                       how to take one kernel)
+#   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
+#   make test-package   installs, upgrades and purges these packages in a fresh Debian with the kernels
+#                       of its backports, and boots it in QEMU: up to an hour (tests/package)
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           runs each fuzz target for ten minutes, then mutated conversations and
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then
@@ -70,6 +73,10 @@ test:
 	@tests/run-all
 test-kernels:
 	@tests/kernels
+deb:
+	@scripts/deb
+test-package:
+	@tests/package
 soak:
 	@tests/soak $(SECONDS)
 
@@ -89,11 +96,11 @@ fmt: kdir
 clean:
 	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
 	else qemu/chroot make -C /kdir M=/riwarp clean; fi
-	@rm -rf tests/guest/build tests/target
+	@rm -rf deb tests/guest/build tests/target
 
 distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-kernels kunit soak bench check coverage \
+.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-kernels deb test-package kunit soak bench check coverage \
 	fmt clean distclean

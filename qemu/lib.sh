@@ -76,6 +76,11 @@ other_kernel() {
 cross=$cache/cross-$(key cross)
 root_arm64=$cache/root-arm64-$(key root-arm64 packages.arm64)
 
+# The root in which the Debian packages are built.
+root_deb=$cache/root-deb-$(key root-deb)
+# The root in which they are installed (tests/package).
+root_package=$cache/root-package-$(key root-package)
+
 # Modules that no guest has a use for. Without them depmod, which runs after each build, is quick.
 unused='sound drivers/ata drivers/bluetooth drivers/comedi drivers/gpu drivers/hwmon drivers/iio
 drivers/input drivers/media drivers/mmc drivers/net/wireless drivers/staging drivers/usb'

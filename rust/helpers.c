@@ -2,12 +2,16 @@
 /*
  * Short helpers through which Rust calls inline functions and macros of the
  * kernel's headers. No policy. Each file serves the Rust module of the same
- * name.
+ * name. And the module's version, for which Rust's module! has no field.
  *
  * In a build that inlines them (Kbuild) they are always_inline: LLVM would
  * refuse to inline them, because their attributes differ from those of Rust
  * functions. The kernel's rust/helpers/helpers.c explains this.
  */
+#include <linux/module.h>
+
+MODULE_VERSION(RIWARP_VERSION);
+
 #ifdef RIWARP_INLINE
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif

@@ -18,9 +18,15 @@ loads_and_unloads() {
 }
 
 says_what_it_is() {
+	local version
 	modinfo -F license "$MODULE" | grep -q '^GPL' || die "license: $(modinfo -F license "$MODULE")"
 	modinfo -F alias "$MODULE" | grep -qx "rdma-link-$TYPE" || die 'no alias for the rdma tool'
 	[ -n "$(modinfo -F description "$MODULE")" ] || die 'no description'
+	if [ "$MODULE" = riwarp ]; then
+		version=$(sed -n 's/^riwarp_version := //p' /riwarp/Kbuild)
+		[ "$version" ] && [ "$(modinfo -F version riwarp)" = "$version" ] ||
+			die "version: $(modinfo -F version riwarp), not $version"
+	fi
 	# iw_cm must stay loaded as long as the module may have to release references to it.
 	modinfo -F depends "$MODULE" | grep -qw iw_cm || die "depends: $(modinfo -F depends "$MODULE")"
 	[ "$TYPE" != siw ] || return 0
