@@ -80,6 +80,8 @@ root_arm64=$cache/root-arm64-$(key root-arm64 packages.arm64)
 root_deb=$cache/root-deb-$(key root-deb)
 # The root in which they are installed (tests/package).
 root_package=$cache/root-package-$(key root-package)
+# What goes over the guest root for tests/guest/stacks.sh (qemu/root-stacks).
+root_stacks=$cache/root-stacks-$(key root packages root-stacks packages.stacks)
 
 # Modules that no guest has a use for. Without them depmod, which runs after each build, is quick.
 unused='sound drivers/ata drivers/bluetooth drivers/comedi drivers/gpu drivers/hwmon drivers/iio
