@@ -22,6 +22,8 @@
 #   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
 #   make test-package   installs, upgrades and purges these packages in a fresh Debian with the kernels
 #                       of its backports, and boots it in QEMU: up to an hour (tests/package)
+#   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with
+#                       their packages (docs/programs.md)
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           runs each fuzz target for ten minutes, then mutated conversations and
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then
@@ -61,7 +63,7 @@ modules:
 debug:
 	@qemu/setup host root kdir debug
 
-demo demo-nvme demo-iser test: modules
+demo demo-nvme demo-iser test test-stacks: modules
 test kunit soak: debug
 demo:
 	@tests/demo
@@ -71,6 +73,8 @@ bench:
 	@tests/bench $(BENCH)
 test:
 	@tests/run-all
+test-stacks:
+	@tests/run-all stacks
 test-kernels:
 	@tests/kernels
 deb:
@@ -102,5 +106,5 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-kernels deb test-package kunit soak bench check coverage \
-	fmt clean distclean
+.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-stacks test-kernels deb test-package \
+	kunit soak bench check coverage fmt clean distclean
