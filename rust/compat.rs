@@ -23,7 +23,7 @@ macro_rules! errors {
 }
 errors! {
     EADDRINUSE EADDRNOTAVAIL EAFNOSUPPORT ECONNABORTED ECONNREFUSED ECONNRESET EHOSTUNREACH
-    EINPROGRESS EISCONN ENETUNREACH ENOTCONN EOPNOTSUPP EPROTO
+    EINPROGRESS EISCONN ENETDOWN ENETUNREACH ENOTCONN EOPNOTSUPP EPROTO
 }
 
 // 7.2 has no spin lock that disables interrupts.
@@ -37,28 +37,22 @@ pub use older::new_spinlock_irq;
 pub use older::SpinLockIrq;
 
 /// Returns the module, of which 7.2 has no associated constant.
-#[cfg(kernel_7_3)]
 #[expect(
     clippy::crate_in_macro_def,
     reason = "the module is the caller's crate"
 )]
 #[macro_export]
 macro_rules! this_module {
-    () => {
-        &<crate::LocalModule as ::kernel::ModuleMetadata>::THIS_MODULE
-    };
-}
-/// Returns the module.
-#[cfg(not(kernel_7_3))]
-#[expect(
-    clippy::crate_in_macro_def,
-    reason = "the module is the caller's crate"
-)]
-#[macro_export]
-macro_rules! this_module {
-    () => {
-        &crate::THIS_MODULE
-    };
+    () => {{
+        #[cfg(kernel_7_3)]
+        {
+            &<crate::LocalModule as ::kernel::ModuleMetadata>::THIS_MODULE
+        }
+        #[cfg(not(kernel_7_3))]
+        {
+            &crate::THIS_MODULE
+        }
+    }};
 }
 pub use this_module;
 

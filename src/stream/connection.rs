@@ -22,7 +22,12 @@ use kernel::{
     sync::ArcBorrow, //
 };
 use kernel_ext::{
-    compat::ECONNRESET,
+    compat::{
+        ECONNRESET,
+        EHOSTUNREACH,
+        ENETDOWN,
+        ENETUNREACH, //
+    },
     net::Socket, //
 };
 

@@ -228,7 +228,7 @@ impl Actor {
     /// Returns how many seconds are left of the phase's limit, rounded up; [`None`] if it has none.
     pub(in crate::cm) fn left(&self) -> Option<i64> {
         let left = self.deadline? - self.now();
-        Some((left.as_millis_ceil() + 999) / 1000)
+        Some((as_millis_ceil(left) + 999) / 1000)
     }
 
     /// Returns the time since the connection was made.
