@@ -29,11 +29,7 @@ says_only() {
 
 # A new load of the module begins with the whole of the limit.
 fresh() {
-	local ns
-	rmmod "$MODULE"
-	for ns in ria1 rib1; do ip netns del "$ns" 2>/dev/null || true; done
-	modprobe "$MODULE"
-	ends_up netns
+	fresh_ends
 	mark
 }
 
@@ -79,24 +75,9 @@ refused_devices() {
 	says_only 'log1: no device on unfit0: it is no Ethernet, tunnel or loopback interface'
 }
 
-# join: connects puppet a (at end A) to puppet b (at end B); C is a's connection, MR_FROM and KEY,
-# AT of b a region of 8192 octets.
-join() {
-	puppet a "$NS_A" "$IP4_A"
-	puppet b "$NS_B" "$IP4_B"
-	ask b listen "$PORT"
-	ask a connect "$IP4_B" "$PORT"
-	C=$ANSWER
-	await a "established $C"
-	ask a mr 8192 31 0
-	read -r FROM _ <<<"$ANSWER"
-	ask b mr 8192 31 0
-	read -r _ AT KEY <<<"$ANSWER"
-}
-
 orderly_ends() {
 	fresh
-	join
+	join 8192
 	ask a send "$C" 100 -
 	ask a disconnect "$C"
 	await a "disconnected $C"
@@ -128,7 +109,7 @@ stranger_says() {
 
 a_fault() {
 	fresh
-	join
+	join 8192
 	ask a write "$C" "$FROM" 0 8 $((AT + 8190)) "$KEY" -
 	await a "disconnected $C"
 	says_only \
@@ -143,7 +124,7 @@ a_fault() {
 
 a_bad_source() {
 	fresh
-	join
+	join 8192
 	ask a read "$C" "$FROM" 0 8 $((AT + 8190)) "$KEY" -
 	await a "disconnected $C"
 	says_only \
@@ -153,7 +134,7 @@ a_bad_source() {
 
 a_bad_request() {
 	fresh
-	join
+	join 8192
 	ask a badsend "$C"
 	await a "disconnected $C"
 	says_only \
@@ -191,7 +172,7 @@ counter() { rdma -j statistic show link "$1/1" | grep -o "\"$2\": *[0-9]*" | gre
 # A peer that has gone without a word: nothing acknowledges what is sent.
 silent_peer() {
 	fresh
-	join
+	join 8192
 	in_ns "$NS_A" sysctl -q net.ipv4.tcp_retries2=1
 	ip_ns "$NS_B" addr flush dev "$NET_B"
 	in_ns "$NS_B" ip link set "$NET_B" arp off

@@ -57,3 +57,31 @@ await() {
 		esac
 	done
 }
+
+# fresh_ends: loads the module anew, and makes two ends again.
+fresh_ends() {
+	local ns
+	rmmod "$MODULE"
+	for ns in ria1 rib1; do ip netns del "$ns" 2>/dev/null || true; done
+	modprobe "$MODULE"
+	ends_up netns
+}
+
+# join OCTETS [DEPTH]: connects puppet a (at end A) to puppet b (at end B), with so many Reads from a
+# to b at once. Sets C, a's connection; FROM and AT with KEY, regions of so many octets of a and b.
+join() {
+	puppet a "$NS_A" "$IP4_A"
+	puppet b "$NS_B" "$IP4_B"
+	if [ $# = 2 ]; then
+		ask a set ord "$2"
+		ask b set ird "$2"
+	fi
+	ask b listen "$PORT"
+	ask a connect "$IP4_B" "$PORT"
+	C=$ANSWER
+	await a "established $C"
+	ask a mr "$1" 31 0
+	read -r FROM _ <<<"$ANSWER"
+	ask b mr "$1" 31 0
+	read -r _ AT KEY <<<"$ANSWER"
+}

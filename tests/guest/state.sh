@@ -11,15 +11,6 @@ set -eu
 mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug
 FILES=/sys/kernel/debug/riwarp
 
-# fresh: loads the module anew, and makes two ends.
-fresh() {
-	local ns
-	rmmod "$MODULE"
-	for ns in ria1 rib1; do ip netns del "$ns" 2>/dev/null || true; done
-	modprobe "$MODULE"
-	ends_up netns
-}
-
 # shows FILE DEVICE WORD...: succeeds if a line of the device has all of these words.
 shows() {
 	local file=$1 lines word
@@ -30,21 +21,6 @@ shows() {
 
 # shows_soon FILE DEVICE WORD...
 shows_soon() { eventually 20 shows "$@" || die "not ${*:3}: $(cat "$FILES/$1")"; }
-
-join() {
-	puppet a "$NS_A" "$IP4_A"
-	puppet b "$NS_B" "$IP4_B"
-	ask a set ord 2
-	ask b set ird 2
-	ask b listen "$PORT"
-	ask a connect "$IP4_B" "$PORT"
-	C=$ANSWER
-	await a "established $C"
-	ask a mr 4194304 31 0
-	read -r FROM _ <<<"$ANSWER"
-	ask b mr 4194304 31 0
-	read -r _ AT KEY <<<"$ANSWER"
-}
 
 # cut_off: from here on no packet of end A arrives.
 cut_off() {
@@ -63,8 +39,8 @@ connected() {
 	local posted=4
 	# libsiw does not say how many receives are posted.
 	[ "$TYPE" = riwarp ] || posted='\?'
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	shows_soon qps "$DEV_A" phase=rts via=rdma_cm "peer=$IP4_B:$PORT" mpa_rev=2 crc=1 markers=0 ord=2 \
 		consumer=process tx_waits=- rx_waits=- reads=0 unacked=0
 	shows_soon qps "$DEV_B" phase=rts "local=$IP4_B:$PORT" "peer=$IP4_A:[0-9]*" crc=1 ird=2 "rq_posted=$posted"
@@ -79,32 +55,32 @@ connected() {
 
 with_other_settings() {
 	local name
-	fresh
+	fresh_ends
 	for name in "$NS_A $DEV_A" "$NS_B $DEV_B"; do
 		# shellcheck disable=SC2086
 		setting $name crc 0
 		# shellcheck disable=SC2086
 		setting $name mpa_rev 1
 	done
-	join
+	join 4194304 2
 	shows_soon qps "$DEV_A" crc=0 mpa_rev=1 ord=2
 	shows_soon qps "$DEV_B" crc=0 mpa_rev=1 ird=2
-	fresh
+	fresh_ends
 	setting "$NS_A" "$DEV_A" ord_limit 1
 	setting "$NS_B" "$DEV_B" ord_limit 3
-	join
+	join 4194304 2
 	shows_soon qps "$DEV_A" ord=1
 	shows_soon qps "$DEV_B" ord=3
-	fresh
+	fresh_ends
 	setting "$NS_B" "$DEV_B" ird_limit 1
-	join
+	join 4194304 2
 	shows_soon qps "$DEV_A" ord=1
 	shows_soon qps "$DEV_B" ird=1
 }
 
 stuck_on_tcp() {
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	cut_off
 	for _ in 1 2 3 4; do ask a write "$C" "$FROM" 0 4194304 "$AT" "$KEY" -; done
 	shows_soon qps "$DEV_A" tx_waits=send_space 'sq_p[a-z]*=[1-9][0-9]*' 'unacked=[1-9][0-9]*'
@@ -114,8 +90,8 @@ stuck_on_tcp() {
 
 stuck_on_ord() {
 	local i
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	cut_off
 	ask a read "$C" "$FROM" 0 8 "$AT" "$KEY" -
 	shows_soon qps "$DEV_A" tx_waits=responses reads=1 ord=2
@@ -124,8 +100,8 @@ stuck_on_ord() {
 }
 
 stuck_on_a_fence() {
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	cut_off
 	ask a read "$C" "$FROM" 0 8 "$AT" "$KEY" -
 	ask a send "$C" 8 f
@@ -136,8 +112,8 @@ stuck_on_a_fence() {
 stuck_on_memory() {
 	[ "$TYPE" = riwarp ] || skip_case 'paging on demand of librxe'
 	local m
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	ask b mr 8192 $((31 + 64)) 0
 	read -r m AT KEY <<<"$ANSWER"
 	ask b away "$m"
@@ -157,8 +133,8 @@ stuck_on_memory() {
 stuck_on_the_window() {
 	[ "$TYPE" = riwarp ] || skip_case 'paging on demand of librxe'
 	local m
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	ask b mr 4194304 $((31 + 64)) 0
 	read -r m AT KEY <<<"$ANSWER"
 	ask b away "$m"
@@ -170,8 +146,8 @@ stuck_on_the_window() {
 }
 
 after_a_fault() {
-	fresh
-	join
+	fresh_ends
+	join 4194304 2
 	ask a write "$C" "$FROM" 0 8 $((AT + 4194300)) "$KEY" -
 	await a "disconnected $C"
 	shows_soon qps "$DEV_B" phase=error 'end="fault of the peer: data outside its region; DDP tagged buffer error: base or bounds violation \(0x11101\)"'
@@ -179,7 +155,7 @@ after_a_fault() {
 }
 
 starting_up() {
-	fresh
+	fresh_ends
 	serve 30 rping -s -a "$IP4_B" -p "$PORT" -C 1
 	STARTED=$SERVER_PID
 	wait_listen "$PORT"
@@ -194,7 +170,7 @@ empty() { [ -z "$(cat "$1")" ]; }
 # Devices, queue pairs and connections come and go while the files are read all the time.
 read_meanwhile() {
 	local i reader
-	fresh
+	fresh_ends
 	( while :; do cat "$FILES/qps" "$FILES/conns" || true; done >"$TMP/read" 2>/dev/null ) &
 	reader=$!
 	( while :; do cat "$FILES/conns" "$FILES/qps" || true; done >/dev/null 2>&1 ) &
