@@ -133,6 +133,7 @@ impl DeviceOps for RdmaDevice {
             odp_caps |= OdpCaps::ATOMIC;
         }
         DeviceAttr {
+            fw_ver: firmware_version(self.version()),
             vendor_id: VENDOR_ID,
             sys_image_guid: self.guid().octets(),
             max_mr_size: u64::MAX,
@@ -221,6 +222,14 @@ impl DeviceOps for RdmaDevice {
     }
 }
 
+/// Returns a version in the form in which librxe and libsiw expect it: 16 bits for each of the three
+/// numbers.
+fn firmware_version(text: &str) -> u64 {
+    text.split('.').fold(0, |version, number| {
+        (version << 16) | u64::from(number.parse::<u16>().unwrap_or(0))
+    })
+}
+
 /// Programs expect a vendor id. This one is unassigned: "riW", a locally administered OUI.
 const VENDOR_ID: u32 = 0x72_6957;
 /// Operations that every process can use with memory paged on demand.
@@ -233,3 +242,14 @@ const ODP_CAPS: OdpCaps = OdpCaps::SEND
 const PORT_CM_SUP: u32 = 1 << 16;
 /// 4 KiB and all larger powers of two.
 const PAGE_SIZES: u64 = !0xfff;
+
+#[kernel::prelude::kunit_tests(riwarp_version)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_has_three_numbers_of_16_bits() {
+        assert_eq!(firmware_version("0.9.0"), 0x9_0000);
+        assert_eq!(firmware_version("1.2.65535"), 0x1_0002_ffff);
+    }
+}

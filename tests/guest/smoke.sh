@@ -34,6 +34,8 @@ says_what_it_is() {
 	rdma link add v0 type "$TYPE" netdev d0
 	[ "$(cat /sys/class/infiniband/v0/fw_ver)" = "$(sed -n 's/^riwarp_version := //p' /riwarp/Kbuild)" ] ||
 		die "version $(cat /sys/class/infiniband/v0/fw_ver)"
+	ibv_devinfo -d v0 | grep -qw "fw_ver:[[:space:]]*$(cat /sys/class/infiniband/v0/fw_ver)" ||
+		die "version of ibv_devinfo: $(ibv_devinfo -d v0 | grep fw_ver)"
 	rdma link del v0
 	ip link del d0
 }
