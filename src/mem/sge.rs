@@ -340,6 +340,17 @@ impl Slices {
         first.as_ref().filter(|_| self.used == 1)
     }
 
+    /// Returns the region that all elements are pieces of; [`None`] if there are several, or if the
+    /// list holds no octets.
+    #[inline]
+    pub(crate) fn only_region(&self) -> Option<&Arc<Region>> {
+        let mut slices = self.iter();
+        let region = &slices.next()?.region;
+        slices
+            .all(|slice| Arc::ptr_eq(&slice.region, region))
+            .then_some(region)
+    }
+
     fn iter(&self) -> impl Iterator<Item = &Slice> {
         self.list.iter().take(self.used).flatten()
     }
@@ -356,8 +367,30 @@ impl Slices {
         if let Some(slice) = self.first_with(offset, len) {
             return slice.copy_to_batch(pd, offset, len, batch);
         }
+        if let Some(region) = self.only_region() {
+            let inside = region.try_access().ok_or(WcStatus::LocalProtection)?;
+            return self.copy_inside(&inside, pd, offset, len, batch);
+        }
         self.walk(offset, len, |slice, at, piece, _| {
             slice.copy_to_batch(pd, at, piece, batch)
+        })
+    }
+
+    /// As [`Slices::copy_to_batch`], under an access of the caller to [`Slices::only_region`].
+    #[inline]
+    pub(crate) fn copy_inside(
+        &self,
+        inside: &RegionGuard<'_>,
+        pd: PdId,
+        offset: u32,
+        len: usize,
+        batch: &mut TxBatch,
+    ) -> Result<(), NotCopied> {
+        if let Some(slice) = self.first_with(offset, len) {
+            return slice.copy_inside(inside, pd, offset, len, batch);
+        }
+        self.walk(offset, len, |slice, at, piece, _| {
+            slice.copy_inside(inside, pd, at, piece, batch)
         })
     }
 

@@ -118,6 +118,31 @@ mod sge {
     }
 
     #[test]
+    fn pieces_may_be_of_several_regions() -> Result {
+        let rig = SgeRig::new(AccessFlags::empty())?;
+        let none = AccessFlags::empty();
+        let other = Mr::dma(rig.bench.pd.as_arc_borrow(), kernel_owned(), none)?;
+        let start = rig.memory.start().expose_provenance() as u64;
+        let mut list = Payload::default();
+        for (at, lkey) in [(100, rig.key), (200, other.lkey), (300, rig.key)] {
+            list.push(Sge {
+                addr: start + at,
+                len: 10,
+                lkey,
+            });
+        }
+        let mut slices = Slices::default();
+        assert_eq!(rig.resolve(&mut slices, &list), Ok(()));
+        assert!(slices.only_region().is_none());
+        assert!(rig.copies(&slices, (5, 20), &[(105, 5), (200, 10), (300, 5)]));
+        // Each region is accessed for itself.
+        assert_eq!(other.mr.deregister(), Ok(()));
+        assert!(rig.copies(&slices, (0, 10), &[(100, 10)]));
+        assert!(!rig.copies(&slices, (5, 20), &[(105, 5), (200, 10), (300, 5)]));
+        Ok(())
+    }
+
+    #[test]
     fn nothing_is_copied_beyond_the_end_of_a_list() -> Result {
         let rig = SgeRig::new(AccessFlags::empty())?;
         for pieces in [&[(0, 100)][..], &[(0, 50), (200, 50)][..]] {

@@ -205,14 +205,13 @@ impl TxStream {
         };
         match source {
             Source::Slices => {
-                let Some(slice) = context.slices.only() else {
-                    return;
-                };
-                let Some(inside) = slice.region.try_access() else {
+                let slices = &context.slices;
+                let Some(inside) = slices.only_region().and_then(|region| region.try_access())
+                else {
                     return;
                 };
                 middle.pack(batch, |offset, len, batch| {
-                    slice
+                    slices
                         .copy_inside(&inside, qp.pd(), offset, len, batch)
                         .map_err(|_| PackError::Absent)
                 });

@@ -560,8 +560,8 @@ mod tx {
         }
     }
 
-    #[test]
-    fn a_long_write_is_cut_into_full_fpdus() -> Result {
+    /// Checks the FPDUs of a Write of [`LONG`] octets that a list of elements of these lengths names.
+    fn write_long(lengths: &[u32]) -> Result {
         const TO: u64 = 0x7000;
         let (near, far) = pair(Family::V4)?;
         let rig = TxRig::new(near, &WITH_CRC)?;
@@ -576,11 +576,15 @@ mod tx {
             signalled: true,
             ..SendWr::default()
         };
-        wr.payload.push(Sge {
-            addr: rig.memory.start().expose_provenance() as u64,
-            len: LONG,
-            lkey: rig.key,
-        });
+        let mut addr = rig.memory.start().expose_provenance() as u64;
+        for &len in lengths {
+            wr.payload.push(Sge {
+                addr,
+                len,
+                lkey: rig.key,
+            });
+            addr += u64::from(len);
+        }
         rig.qp.sq.post(wr)?;
         short(&rig.qp);
         assert_eq!(visit(&rig.qp, &mut TcpSender::Process), Some(Next::Done));
@@ -591,6 +595,12 @@ mod tx {
         rig.has_sent(6);
         assert_eq!(polled(&rig.cq), Some((7, Some(WcStatus::Success), LONG)));
         Ok(())
+    }
+
+    #[test]
+    fn a_long_write_is_cut_into_full_fpdus() -> Result {
+        write_long(&[LONG])?;
+        write_long(&[300, LONG - 301, 1])
     }
 
     /// Sends the Response to a Read of [`LONG`] octets, of which the region has `len`. Returns the
