@@ -285,6 +285,10 @@ mod tests {
         let mut called = false;
         assert!(!revocable.update(|_| called = true));
         assert!(!called);
+        // The refused change leaves no trace: who drops it next must not drop the value again.
+        assert!(!revocable.is_accessible());
+        assert!(revocable.users.is_left());
+        assert_eq!(revocable.revoke(), None);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Users {
     /// was revoked.
     pub(super) fn claim(&self) -> Option<Exclusive<'_>> {
         // INVARIANT: The mark was just added.
-        self.mark(UPDATING).then_some(Exclusive(self))
+        self.mark(UPDATING).then(|| Exclusive(self))
     }
 
     /// Excludes users for good and waits for those that there are, and for an update; `false` if
