@@ -121,7 +121,7 @@ impl Slice {
 
     /// As [`Slice::copy_to_batch`], under an access of the caller.
     #[inline]
-    pub(crate) fn copy_inside(
+    fn copy_inside(
         &self,
         inside: &RegionGuard<'_>,
         pd: PdId,
@@ -364,14 +364,13 @@ impl Slices {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), NotCopied> {
-        if let Some(slice) = self.first_with(offset, len) {
-            return slice.copy_to_batch(pd, offset, len, batch);
+        if self.used > 1 {
+            if let Some(region) = self.only_region() {
+                let inside = region.try_access().ok_or(WcStatus::LocalProtection)?;
+                return self.copy_inside(&inside, pd, offset, len, batch);
+            }
         }
-        if let Some(region) = self.only_region() {
-            let inside = region.try_access().ok_or(WcStatus::LocalProtection)?;
-            return self.copy_inside(&inside, pd, offset, len, batch);
-        }
-        self.walk(offset, len, |slice, at, piece, _| {
+        self.each_piece(offset, len, |slice, at, piece, _| {
             slice.copy_to_batch(pd, at, piece, batch)
         })
     }
@@ -386,10 +385,7 @@ impl Slices {
         len: usize,
         batch: &mut TxBatch,
     ) -> Result<(), NotCopied> {
-        if let Some(slice) = self.first_with(offset, len) {
-            return slice.copy_inside(inside, pd, offset, len, batch);
-        }
-        self.walk(offset, len, |slice, at, piece, _| {
+        self.each_piece(offset, len, |slice, at, piece, _| {
             slice.copy_inside(inside, pd, at, piece, batch)
         })
     }
@@ -420,10 +416,7 @@ impl Slices {
         len: usize,
         off: BhOff<'_>,
     ) -> Result<(), NotCopied> {
-        if let Some(slice) = self.first_with(offset, len) {
-            return slice.place(pd, offset, inbound, pos, len, off);
-        }
-        self.walk(offset, len, |slice, at, piece, done| {
+        self.each_piece(offset, len, |slice, at, piece, done| {
             slice.place(
                 pd,
                 at,
@@ -443,6 +436,20 @@ impl Slices {
         first
             .as_ref()
             .filter(|slice| self.used != 0 && len != 0 && end <= u64::from(slice.len))
+    }
+
+    /// Does what [`Slices::walk`] does; usually the range is a piece of the first slice.
+    #[inline]
+    fn each_piece(
+        &self,
+        offset: u32,
+        len: usize,
+        mut f: impl FnMut(&Slice, u32, usize, usize) -> Result<(), NotCopied>,
+    ) -> Result<(), NotCopied> {
+        match self.first_with(offset, len) {
+            Some(slice) => f(slice, offset, len, 0),
+            None => self.walk(offset, len, f),
+        }
     }
 
     /// Calls `f(slice, offset in the slice, octets, octets done before)` for each piece of a range.

@@ -222,7 +222,7 @@ impl DeviceOps for RdmaDevice {
     }
 }
 
-/// Returns a version in the form in which librxe and libsiw expect it: 16 bits for each of the three
+/// Returns a version in the form that librxe and libsiw expect: 16 bits for each of the three
 /// numbers.
 fn firmware_version(text: &str) -> u64 {
     text.split('.').fold(0, |version, number| {

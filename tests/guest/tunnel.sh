@@ -100,6 +100,12 @@ state() {
 		aead 'rfc4106(gcm(aes))' "0x$(printf '%040d' "$4")" 128
 }
 
+# states NETNS: both directions.
+states() {
+	state "$1" "$LOWER4_A" "$LOWER4_B" 1001
+	state "$1" "$LOWER4_B" "$LOWER4_A" 1002
+}
+
 # policy NETNS DIRECTION FROM TO SPI: TCP between the hosts has to be protected.
 policy() {
 	ip_ns "$1" xfrm policy add src "$3" dst "$4" proto tcp dir "$2" \
@@ -110,8 +116,7 @@ ipsec_up() {
 	local ns way_out way_in
 	modprobe -qa esp4 xfrm_user || return 1
 	for ns in "$NS_A" "$NS_B"; do
-		state "$ns" "$LOWER4_A" "$LOWER4_B" 1001
-		state "$ns" "$LOWER4_B" "$LOWER4_A" 1002
+		states "$ns"
 		way_out=out way_in=in
 		[ "$ns" = "$NS_A" ] || way_out=in way_in=out
 		policy "$ns" "$way_out" "$LOWER4_A" "$LOWER4_B" 1001
@@ -135,8 +140,7 @@ nothing_leaves_unprotected() {
 	ip_ns "$NS_A" xfrm state flush
 	lower stopped stands_still
 	[ "$(packets stopped tcp)" = 0 ] || die 'TCP in the clear'
-	state "$NS_A" "$LOWER4_A" "$LOWER4_B" 1001
-	state "$NS_A" "$LOWER4_B" "$LOWER4_A" 1002
+	states "$NS_A"
 	eventually 30 moves || die 'the stream does not go on'
 	kill "$client"
 }

@@ -560,7 +560,7 @@ mod tx {
         }
     }
 
-    /// Checks the FPDUs of a Write of [`LONG`] octets that a list of elements of these lengths names.
+    /// Checks the FPDUs of a Write of [`LONG`] octets, from a list of elements of these lengths.
     fn write_long(lengths: &[u32]) -> Result {
         const TO: u64 = 0x7000;
         let (near, far) = pair(Family::V4)?;
