@@ -102,7 +102,7 @@ aim_at() {
 # listener, which must retry by itself.
 no_socket() {
 	local peer
-	aim_at failslab '^_R.*ListenSocket.*WorkItem3run$'
+	aim_at failslab '^_R.*12ListenSocket10accept_all$'
 	starve failslab 100 3
 	exec {peer}<>"/dev/tcp/$ADDRESS/$HERE"
 	eventually 10 all_failed failslab || die "$(cat $FAILING/failslab/times) allocations were not tried"

@@ -21,7 +21,10 @@ time.sleep(600)' >"$TMP/taken" &
 	program=$!
 	eventually 20 grep -q there "$TMP/taken" || die "the program cannot bind the port"
 	rdma link add "$DEV_A" type "$TYPE" netdev "$NET_A" || die "there is no device"
-	dmesg | grep -q "riwarp: $DEV_A: TCP port 24791 cannot be held (EADDRINUSE)" || die "the device does not log that it cannot hold the port"
+	dmesg >"$TMP/dmesg"
+	# The debug kernel has no names of errors.
+	grep -qE "riwarp: $DEV_A: TCP port 24791 cannot be held \((EADDRINUSE|Error\(98\))\)" "$TMP/dmesg" ||
+		die "the device does not log that it cannot hold the port: $(grep riwarp: "$TMP/dmesg" | tail -n 3)"
 	[ "$(cat "/sys/class/infiniband/$DEV_A/pairing_port")" = 24791 ] || die "the device has another port"
 	one sends sizes "$IP4_B" || die "the device does not work"
 	if one oob both_ready_then_both_send "$IP4_B" >"$TMP/log"; then die "connected without the port"; fi
