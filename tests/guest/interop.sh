@@ -181,6 +181,7 @@ our_setting() {
 extensions_on() {
 	local flags=0x11
 	[ "$TYPE_A" != siw ] || flags=0x10
+	our_setting crc 1
 	our_setting extensions 1
 	capture "$NS_A" "$NET_A" "$TMP/traffic" messages_and_one_too_many
 	our_setting extensions 0
