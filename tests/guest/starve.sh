@@ -26,6 +26,16 @@ addresses_of() {
 		awk -v name="$1" 'first { print first, $1; exit } $2 ~ name { first = $1 }'
 }
 
+# spare PATTERN: excepts what the module's function whose symbol matches calls.
+spare() {
+	local first last kind
+	read -r first last < <(addresses_of "$1") || die "the addresses of $1 are unknown"
+	for kind in failslab fail_page_alloc; do
+		echo "$first" >"$FAILING/$kind/reject-start"
+		echo "$last" >"$FAILING/$kind/reject-end"
+	done
+}
+
 # starve failslab|fail_page_alloc PERCENT TIMES: makes this percentage of the allocations fail,
 # TIMES at most.
 starve() {

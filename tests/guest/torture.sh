@@ -1,0 +1,360 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Programs with random operations, whose data are checked from end to end (verbs/torture.c), while
+# their processes, devices, interfaces, packets, processors and memory are taken away.
+#
+# DURATION is in seconds (default 40), SEED repeats a sequence of random numbers, though not what the
+# processes make of it, and ACTIONS selects some of those below.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=starve.sh
+. "$(dirname "$0")/starve.sh"
+
+DURATION=${DURATION:-40}
+SEED=${SEED:-$((0x$(head -c 3 /dev/urandom | od -An -tx1 | tr -d ' ')))}
+RANDOM=$SEED
+TYPES=(riwarp riwarp_siw)
+CALLERS=3
+export TALLY=$TMP/tally
+
+# pick WORD...: sets PICKED to one of them.
+pick() { shift $((RANDOM % $#)); PICKED=$1; }
+# some LOW HIGH: sets SOME to a number from LOW to HIGH.
+some() { SOME=$(($1 + RANDOM % ($2 - $1 + 1))); }
+
+# did WORD: counts something that was done.
+did() { DONE[$1]=$((${DONE[$1]:-0} + 1)); }
+declare -A DONE
+
+# --- the processes --------------------------------------------------------------------------------
+
+# again NAME NETNS COMMAND...: runs a program again and again until the file `stop` exists. The
+# program with the file pid.NAME may be killed at any time; status 3 says that something was wrong.
+# The words SEED and LIFE of the command are new each time.
+again() {
+	local name=$1 where=$2 rc word command
+	shift 2
+	RANDOM=$((SEED + $(cksum <<<"$name" | cut -d' ' -f1) % 30000))
+	until [ -e "$TMP/stop" ]; do
+		command=()
+		for word; do
+			case $word in
+			SEED) word=$((RANDOM * 32768 + RANDOM)) ;;
+			LIFE) word=$((1 + RANDOM % 6)) ;;
+			esac
+			command+=("$word")
+		done
+		rc=0
+		start "$where" "$TMP/log.$name" "${command[@]}"
+		echo "$STARTED" >"$TMP/pid.$name"
+		wait "$STARTED" || rc=$?
+		rm -f "$TMP/pid.$name"
+		if [ "$rc" = 3 ] || grep -q '^WRONG' "$TMP/log.$name"; then
+			{ echo "${command[*]}: "; tail -n 5 "$TMP/log.$name"; } >>"$TMP/wrong"
+		fi
+		nap 0.1
+	done
+}
+
+# start_all: starts a server and CALLERS callers for each link type. Each link has its own family.
+start_all() {
+	local i n address
+	rm -f "$TMP/stop"
+	LOOPS=()
+	for i in "${!TYPES[@]}"; do
+		address=${ADDRESS[i]}
+		local extensions=()
+		[ "${TYPES[i]}" != riwarp ] || extensions=(EXTENSIONS=1)
+		again "server$i" "${B[i]}" env PORT=$((PORT + i)) "${extensions[@]}" "$VERBS_DIR/torture" serve "$address" SEED &
+		LOOPS+=($!)
+		for ((n = 0; n < CALLERS; n++)); do
+			again "caller$i$n" "${A[i]}" env PORT=$((PORT + i)) THREADS=2 "${extensions[@]}" \
+				"$VERBS_DIR/torture" call "$address" SEED LIFE &
+			LOOPS+=($!)
+		done
+	done
+}
+
+# running: prints the processes that run.
+running() { cat "$TMP"/pid.* 2>/dev/null || true; }
+
+# kill_and_see PID...: kills processes; each must be gone within half a minute.
+kill_and_see() {
+	local pid
+	kill -KILL "$@" 2>/dev/null || true
+	for pid; do
+		eventually 30 gone_or_reaped "$pid" || hang "$pid"
+	done
+}
+# A process that has ended stays as a zombie until its loop looks.
+gone_or_reaped() { ! grep -q '^State:[[:space:]]*[^ZX]' "/proc/$1/status" 2>/dev/null; }
+hang() {
+	echo "process $1 does not end:"
+	cat "/proc/$1/task/"*/stack
+	die "a hang: $(last_line "/proc/$1/stack" 2>/dev/null)"
+}
+
+stop_all() {
+	local loop
+	: >"$TMP/stop"
+	# A loop may just have started one more.
+	for loop in "${LOOPS[@]}"; do
+		# shellcheck disable=SC2046
+		until gone "$loop"; do kill_and_see $(running); nap 0.05; done
+		wait "$loop" || true
+	done
+}
+
+# --- what is done to them -------------------------------------------------------------------------
+
+kill_one() {
+	local all
+	mapfile -t all < <(running)
+	[ ${#all[@]} -gt 0 ] || return 0
+	pick "${all[@]}"
+	kill_and_see "$PICKED"
+}
+
+# side: picks a link and a side: sets I, NS, DEV, NET.
+side() {
+	some 0 $((${#TYPES[@]} - 1))
+	I=$SOME
+	pick A B
+	if [ "$PICKED" = A ]; then
+		NS=${A[I]} DEV=${DEV_OF_A[I]} NET=${NET_OF_A[I]}
+	else
+		NS=${B[I]} DEV=${DEV_OF_B[I]} NET=${NET_OF_B[I]}
+	fi
+}
+
+device_removed() {
+	side
+	within 30 ip netns exec "$NS" rdma link del "$DEV" || die "rdma link del $DEV: $?"
+	nap 0.$((RANDOM % 10))
+	within 30 ip netns exec "$NS" rdma link add "$DEV" type "${TYPES[I]}" netdev "$NET" || die "rdma link add $DEV: $?"
+}
+
+# The addresses of an interface that was down or too small are added again.
+addresses() {
+	local i
+	for i in "${!TYPES[@]}"; do
+		ip -n "${A[i]}" -batch - <<-END
+			addr replace ${IP4_OF_A[i]}/24 dev ${NET_OF_A[i]}
+			addr replace ${IP6_OF_A[i]}/64 dev ${NET_OF_A[i]} nodad
+		END
+		ip -n "${B[i]}" -batch - <<-END
+			addr replace ${IP4_OF_B[i]}/24 dev ${NET_OF_B[i]}
+			addr replace ${IP6_OF_B[i]}/64 dev ${NET_OF_B[i]} nodad
+		END
+	done
+}
+
+interface_down() {
+	side
+	ip -n "$NS" link set "$NET" down
+	nap 0.$((RANDOM % 10))
+	ip -n "$NS" link set "$NET" up
+	addresses
+}
+
+addresses_changed() {
+	side
+	ip -n "$NS" addr flush dev "$NET"
+	nap 0.$((RANDOM % 10))
+	addresses
+}
+
+mtu_changed() {
+	side
+	pick 1280 1500 4000 9000
+	ip -n "${A[I]}" link set "${NET_OF_A[I]}" mtu "$PICKED"
+	# The other end may keep another one.
+	[ $((RANDOM % 2)) = 0 ] || ip -n "${B[I]}" link set "${NET_OF_B[I]}" mtu "$PICKED"
+	nap 1
+	ip -n "${A[I]}" link set "${NET_OF_A[I]}" mtu 1500
+	ip -n "${B[I]}" link set "${NET_OF_B[I]}" mtu 1500
+}
+
+packets_hurt() {
+	side
+	pick 'loss 4%' 'delay 4ms 3ms' 'delay 2ms reorder 25% 50%' 'corrupt 2%' 'duplicate 5%' 'loss 1% corrupt 1% duplicate 1%'
+	# shellcheck disable=SC2086
+	in_ns "$NS" tc qdisc replace dev "$NET" root netem $PICKED || die "netem $PICKED"
+	some 1 3
+	nap "$SOME"
+	in_ns "$NS" tc qdisc del dev "$NET" root
+}
+
+offloads_changed() {
+	local feature
+	side
+	for feature in tso gso gro tx; do
+		pick on off
+		in_ns "$NS" ethtool -K "$NET" "$feature" "$PICKED" >/dev/null 2>&1 || true
+	done
+}
+
+tcp_changed() {
+	local name
+	side
+	for name in tcp_timestamps tcp_sack tcp_window_scaling tcp_ecn; do
+		pick 0 1
+		in_ns "$NS" sysctl -q -w "net.ipv4.$name=$PICKED"
+	done
+}
+
+settings_changed() {
+	side
+	pick crc mpa_rev peer_to_peer extensions
+	local name=$PICKED
+	case $name in
+	mpa_rev) pick 1 2 ;;
+	*) pick 0 1 ;;
+	esac
+	setting "$NS" "$DEV" "$name" "$PICKED"
+	# One that the programs' first messages need is put back.
+	[ "$name" != peer_to_peer ] && [ "$name" != mpa_rev ] || {
+		nap 0.5
+		setting "$NS" "$DEV" peer_to_peer 1
+		setting "$NS" "$DEV" mpa_rev 2
+	}
+}
+
+route_changed() {
+	side
+	in_ns "$NS" ip route replace "10.99.$I.0/24" dev "$NET" mtu lock 600 || true
+	in_ns "$NS" ip route flush cache
+	in_ns "$NS" ip route del "10.99.$I.0/24" dev "$NET" || true
+}
+
+processor_off() {
+	echo 0 >/sys/devices/system/cpu/cpu1/online
+	nap 0.$((1 + RANDOM % 9))
+	echo 1 >/sys/devices/system/cpu/cpu1/online
+}
+
+memory_dropped() {
+	echo 3 >/proc/sys/vm/drop_caches
+	[ ! -w /proc/sys/vm/compact_memory ] || echo 1 >/proc/sys/vm/compact_memory
+}
+
+memory_fails() {
+	local times=300
+	if [ -z "${AIMED:-}" ]; then
+		aim_at_module
+		# If this fails, ib_core keeps the task for ever (UVERBS_METHOD_GET_CONTEXT).
+		spare '8ucontext14alloc_ucontext'
+		AIMED=1
+	fi
+	some 2 50
+	starve_module "$SOME" $times
+	nap 4
+	feed
+	FAILURES=$((${FAILURES:-0} + $(starved_times $times)))
+}
+
+# A namespace is deleted with a device in it on which programs work.
+namespace_deleted() {
+	local pids=() i
+	NAMESPACES=$((${NAMESPACES:-0} + 1))
+	ip netns add gone
+	ip -n gone link set lo up
+	in_ns gone rdma link add "gone$NAMESPACES" type riwarp netdev lo || die 'no device in the new namespace'
+	start gone "$TMP/log.gone1" env PORT=7999 EXTENSIONS=1 "$VERBS_DIR/torture" serve 127.0.0.1 $RANDOM
+	pids+=("$STARTED")
+	start gone "$TMP/log.gone2" env PORT=7999 EXTENSIONS=1 "$VERBS_DIR/torture" call 127.0.0.1 $RANDOM 30
+	pids+=("$STARTED")
+	nap 1
+	# The namespace goes when nothing is left in it; its device may go before.
+	ip netns del gone
+	kill_and_see "${pids[@]}"
+	wait "${pids[@]}" 2>/dev/null || true
+	eventually 30 link_is_gone - "gone$NAMESPACES" || die 'the device of a deleted namespace is left'
+}
+
+# The module goes with all devices, and comes again.
+module_unloaded() {
+	local i
+	stop_all
+	eventually 30 rmmod "$MODULE" || die "rmmod: $(rmmod "$MODULE" 2>&1 || true)"
+	modprobe "$MODULE"
+	unset AIMED
+	for i in "${!TYPES[@]}"; do
+		in_ns "${A[i]}" rdma link add "${DEV_OF_A[i]}" type "${TYPES[i]}" netdev "${NET_OF_A[i]}" || die "no device again"
+		in_ns "${B[i]}" rdma link add "${DEV_OF_B[i]}" type "${TYPES[i]}" netdev "${NET_OF_B[i]}" || die "no device again"
+	done
+	start_all
+}
+
+# --- the run --------------------------------------------------------------------------------------
+
+tally() { "$VERBS_DIR/torture" tally | awk -v name="$1" '$1 == name { print $2 }'; }
+compared_more() { [ "$(tally octets-compared)" -gt "$BEFORE" ] && [ "$(tally connections)" -gt "$CONNECTIONS_BEFORE" ]; }
+
+# goes_on: fails unless connections are made and data move, now that nobody does anything to them.
+goes_on() {
+	BEFORE=$(tally octets-compared) CONNECTIONS_BEFORE=$(tally connections)
+	eventually 30 compared_more || {
+		rdma link show
+		rdma resource show qp
+		tail -n 3 "$TMP"/log.*
+		die "nothing goes on: $(tally octets-compared) octets, $(tally connections) connections"
+	}
+}
+
+nothing_wrong() {
+	[ ! -s "$TMP/wrong" ] || { cat "$TMP/wrong"; die "$(grep -a -m 1 WRONG "$TMP/wrong" || head -n 1 "$TMP/wrong")"; }
+}
+
+torture() {
+	local end=$((SECONDS + DURATION)) steps=0 what
+	local everything=(kill_one kill_one kill_one device_removed device_removed interface_down addresses_changed
+		mtu_changed packets_hurt packets_hurt packets_hurt offloads_changed tcp_changed settings_changed
+		settings_changed route_changed memory_dropped namespace_deleted module_unloaded)
+	[ ! -w /sys/devices/system/cpu/cpu1/online ] || everything+=(processor_off)
+	! can_starve || everything+=(memory_fails memory_fails)
+	[ -z "${ACTIONS:-}" ] || read -ra everything <<<"$ACTIONS"
+	start_all
+	goes_on
+	while [ "$SECONDS" -lt "$end" ]; do
+		pick "${everything[@]}"
+		what=$PICKED
+		echo "$SECONDS s: $what"
+		"$what"
+		did "$what"
+		nothing_wrong
+		nap 0.$((RANDOM % 10))
+		steps=$((steps + 1))
+		[ $((steps % 8)) != 0 ] || goes_on
+	done
+	goes_on
+	stop_all
+	nothing_wrong
+	{
+		"$VERBS_DIR/torture" tally
+		for what in "${!DONE[@]}"; do echo "$what ${DONE[$what]}"; done | sort
+		echo "allocations-failed ${FAILURES:-0}"
+	} >"$TMP/counts"
+	nothing_left 30 qp cm_id cq mr pd mw
+}
+
+unloads() {
+	ends_down
+	eventually 30 rmmod "$MODULE" || die "rmmod: $(rmmod "$MODULE" 2>&1)"
+	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads are left'
+}
+
+A=() B=() DEV_OF_A=() DEV_OF_B=() NET_OF_A=() NET_OF_B=() IP4_OF_A=() IP4_OF_B=() IP6_OF_A=() IP6_OF_B=() ADDRESS=()
+modprobe sch_netem || true
+for TYPE in "${TYPES[@]}"; do
+	ends_up netns
+	A+=("$NS_A") B+=("$NS_B") DEV_OF_A+=("$DEV_A") DEV_OF_B+=("$DEV_B") NET_OF_A+=("$NET_A") NET_OF_B+=("$NET_B")
+	IP4_OF_A+=("$IP4_A") IP4_OF_B+=("$IP4_B") IP6_OF_A+=("$IP6_A") IP6_OF_B+=("$IP6_B")
+done
+ADDRESS=("${IP4_OF_B[0]}" "${IP6_OF_B[1]}")
+echo "# SEED=$SEED"
+try random $((DURATION + 200)) torture
+[ ! -e "$TMP/counts" ] || sed 's/^/# /' "$TMP/counts"
+try unloads 60 unloads
+finish
