@@ -26,6 +26,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #include "helpers/rcu_map.c"
 #include "helpers/rdma.c"
 #include "helpers/sync.c"
+#include "helpers/trace.c"
 #ifdef RIWARP_INLINE
 #pragma clang attribute pop
 #endif

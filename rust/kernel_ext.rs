@@ -2,7 +2,7 @@
 
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
 //! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
-//! rate limits, checksums.
+//! rate limits, checksums, trace events.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
 //! the `kernel` crate, so that a module can move upstream without a rewrite.
@@ -25,4 +25,5 @@ pub mod ratelimit;
 pub mod rcu_map;
 pub mod rdma;
 pub mod sync;
+pub mod trace;
 pub mod workqueue;

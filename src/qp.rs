@@ -257,7 +257,7 @@ impl Qp {
 
     fn flush_receive(&self, id: u64) {
         let origin = self.origin();
-        self.recv_cq.post(&Completion {
+        let completion = Completion {
             id,
             status: WcStatus::Flushed,
             opcode: WcOpcode::Recv,
@@ -267,6 +267,8 @@ impl Qp {
             qp: origin.qp,
             solicited: true,
             vendor_err: origin.vendor_err,
-        });
+        };
+        self.trace_recv_complete(&completion);
+        self.recv_cq.post(&completion);
     }
 }

@@ -9,4 +9,5 @@ pub(crate) mod ending;
 pub(crate) mod lifecycle;
 pub(crate) mod owner;
 pub(crate) mod rx;
+mod trace;
 pub(crate) mod tx;

@@ -187,14 +187,14 @@ impl IbDeviceName {
     const SIZE: usize = bindings::IB_DEVICE_NAME_MAX as usize;
 
     /// The name of a device that is not registered.
-    const NONE: Self = Self([0; Self::SIZE]);
+    pub(super) const NONE: Self = Self([0; Self::SIZE]);
 
     /// Copies the name. One that is being changed may come out in parts of both.
     ///
     /// # Safety
     ///
     /// `device` must be a device that is not freed.
-    unsafe fn read(device: *const bindings::ib_device) -> Self {
+    pub(super) unsafe fn read(device: *const bindings::ib_device) -> Self {
         let mut name = Self::NONE;
         for (at, octet) in name.0.iter_mut().enumerate().take(Self::SIZE - 1) {
             // SAFETY: The field lies inside the allocation: the caller guarantees that the device
@@ -208,11 +208,16 @@ impl IbDeviceName {
         }
         name
     }
+
+    /// Returns the name as a string.
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for IbDeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = CStr::from_bytes_until_nul(&self.0).unwrap_or_default();
+        let name = self.as_c_str();
         fmt::Display::fmt(if name.is_empty() { c"-" } else { name }, f)
     }
 }

@@ -17,6 +17,7 @@
 //!
 //! C header: `include/rdma/ib_verbs.h`.
 
+use super::device::IbDeviceName;
 use super::mmap::Mappings;
 use super::ops::Driver;
 use super::types::SrqEvent;
@@ -371,6 +372,21 @@ impl CqLink {
             // SAFETY: The handler is the consumer's own for this queue; it does not keep the event.
             unsafe { handler(&mut event, context) };
         }
+    }
+
+    /// Returns the current name of the queue's device; an empty one once the link is closed.
+    ///
+    /// Context: any.
+    pub fn device_name(&self) -> IbDeviceName {
+        let Some(cq) = self.0.object.try_access() else {
+            return IbDeviceName::NONE;
+        };
+        // SAFETY: The field of a valid queue: the caller of `new` keeps `cq` valid until it is
+        // revoked, and the guard delays that.
+        let device = unsafe { (*cq.0.as_ptr()).device };
+        // SAFETY: `read` requires a device that is not freed: `ib_core` keeps it as long as it has
+        // queues.
+        unsafe { IbDeviceName::read(device) }
     }
 
     /// Resizes the queue, one call at a time; memory that `f` shares replaces what an earlier call

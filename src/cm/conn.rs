@@ -119,6 +119,7 @@ pub(in crate::cm) mod stream;
 mod table;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
+mod trace;
 
 pub(in crate::cm) use self::table::Conns;
 pub(crate) use self::{

@@ -296,6 +296,12 @@ impl Segmenter {
         &self.message
     }
 
+    /// Returns how many octets of payload the message has.
+    #[inline]
+    pub const fn payload_len(&self) -> u32 {
+        self.payload_len
+    }
+
     /// Returns how many octets of payload have not been cut yet; 0 does not mean that the message
     /// is done, see [`Self::is_done`].
     #[inline]

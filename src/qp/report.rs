@@ -10,7 +10,6 @@
 use iwarp::{
     lifecycle::QpPhase,
     mpa::{
-        start::Revision,
         Crc,
         Markers, //
     },
@@ -21,11 +20,13 @@ use kernel::{
     prelude::*,
     sync::atomic::Relaxed, //
 };
+use kernel_ext::trace::PostSend;
 
 use crate::{
     queue::sq::Occupancy,
     stream::{
         owner::{
+            Negotiated,
             ReadWait,
             Receives, //
         },
@@ -63,12 +64,9 @@ impl Qp {
             out.write_fmt(fmt!(" local={local} peer={peer}"))?;
         }
         if let Some(negotiated) = negotiated {
-            let mpa_rev = match negotiated.revision {
-                Revision::One => 1,
-                Revision::Two => 2,
-            };
             out.write_fmt(fmt!(
-                " mpa_rev={mpa_rev} crc={} markers={} extensions={}",
+                " mpa_rev={} crc={} markers={} extensions={}",
+                negotiated.mpa_rev(),
                 u8::from(negotiated.crc == Crc::On),
                 u8::from(negotiated.markers == Markers::On),
                 u8::from(negotiated.extensions == Extensions::SendImmediate)
@@ -118,6 +116,23 @@ impl Qp {
             Some(end) => out.write_fmt(fmt!(" end=\"{}: {end}\"", end.kind())),
             None => Ok(()),
         }
+    }
+
+    /// Returns what the ends of the stream agreed on, if it has or had one.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        self.inner.lock().negotiated
+    }
+
+    /// Traces that the consumer has posted to the send queue.
+    ///
+    /// Context: any; no lock of the send queue held.
+    #[inline]
+    pub(crate) fn trace_post_send(&self) {
+        PostSend::emit(|| PostSend {
+            dev: self.device.name(),
+            qpn: self.number,
+            posted: self.sq.occupancy().posted,
+        });
     }
 
     /// Returns what the transmitter waits for.

@@ -201,6 +201,7 @@ impl Qp {
     ///
     /// Context: process, no lock held.
     pub(crate) fn doorbell(self: &Arc<Self>) {
+        self.trace_post_send();
         // Some libraries ring for each request, even while sending is delayed.
         match self.phase() {
             QpPhase::Rts if self.tx_timer_is_armed() => return,

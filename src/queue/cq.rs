@@ -34,6 +34,7 @@ use kernel_ext::{
         EOPNOTSUPP,
     },
     rdma::{
+        device::IbDeviceName,
         object::{
             CqLink,
             QpId, //
@@ -201,6 +202,13 @@ impl Cq {
         inner.posted = moved.copied;
         let ring = CqStorage::User(CqRing::Rxe(moved.new));
         Ok(Moved::Here(core::mem::replace(&mut inner.ring, ring)))
+    }
+
+    /// Returns the name of its device, for trace events.
+    ///
+    /// Context: any.
+    pub(crate) fn device_name(&self) -> IbDeviceName {
+        self.link.device_name()
     }
 
     /// Appends a completion. Call [`Cq::notify`] when the batch is complete.

@@ -54,7 +54,8 @@ use kernel_ext::{
             WcExtra,
             WcStatus, //
         }, //
-    }, //
+    },
+    trace::WrComplete, //
 };
 
 use crate::{
@@ -89,6 +90,13 @@ use pending::{
 /// Names a pending request: its position in submission order, modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
+
+impl Slot {
+    /// Returns the position, for trace events.
+    pub(crate) fn position(self) -> i64 {
+        self.0.into()
+    }
+}
 
 /// What [`SendQueue::take`] found.
 pub(crate) enum Taken {
@@ -651,6 +659,15 @@ impl SendQueueInner {
         // ORDERING: pairs with the acquire in `is_full`: the entry has been read. Stored before the
         // completion is posted, since its consumer may post one more request then.
         queue.done.store(done.wrapping_add(1), Release);
+        WrComplete::emit(|| WrComplete {
+            dev: queue.cq.device_name(),
+            qpn: origin.qpn,
+            seq: Slot(done).position(),
+            wr_id: wqe.id,
+            opcode: wqe.opcode.to_raw(),
+            status: status.to_raw(),
+            len: wqe.bytes,
+        });
         if wqe.signalled || status != WcStatus::Success {
             queue.cq.post(&Completion {
                 id: wqe.id,

@@ -94,7 +94,7 @@ impl Loss {
     }
 
     /// Returns it in words.
-    pub(super) fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Here => "closed by this end",
             Self::Cut => "the peer closed it inside a message",

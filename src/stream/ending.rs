@@ -128,7 +128,7 @@ pub(crate) fn terminate_number(code: ErrorCode) -> u32 {
 }
 
 /// Returns why a work request failed at this end.
-fn request_text(status: WcStatus) -> &'static str {
+pub(super) fn request_text(status: WcStatus) -> &'static str {
     match status {
         WcStatus::LocalLength => "its list and its message differ in length",
         WcStatus::LocalProtection | WcStatus::LocalAccess => {

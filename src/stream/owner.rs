@@ -86,6 +86,7 @@ use crate::{
 use super::{
     connection::StreamConnection,
     ending::{
+        request_text,
         terminate_number,
         StreamEnd, //
     },
@@ -126,6 +127,16 @@ pub(crate) struct Negotiated {
     pub(crate) crc: Crc,
     pub(crate) markers: Markers,
     pub(crate) extensions: Extensions,
+}
+
+impl Negotiated {
+    /// Returns the number of the revision.
+    pub(crate) fn mpa_rev(&self) -> u8 {
+        match self.revision {
+            Revision::One => 1,
+            Revision::Two => 2,
+        }
+    }
 }
 
 /// Why a request waits until Reads are answered.
@@ -254,6 +265,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: any.
     #[cold]
     fn fail(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
+        self.trace_fault(terminate_number(fault.code()), fault.text());
         self.note_end(StreamEnd::Fault(fault), quoted);
         self.terminate(Terminate::for_fault(fault, quoted));
     }
@@ -271,6 +283,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: the running transmit task.
     #[cold]
     fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
+        self.trace_fault(terminate_number(Fault::Local.code()), request_text(status));
         self.note_end(StreamEnd::Request(status), None);
         self.sq.finish(slot, status, self.origin());
         self.terminate(Terminate::for_fault(Fault::Local, None));
@@ -290,6 +303,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: any.
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device.stats.terminates_received.inc();
+        self.trace_terminate(false, terminate_number(terminate.code));
         self.set_peer_terminate(terminate.code);
         self.note_end(
             StreamEnd::PeerTerminate(terminate.code),

@@ -332,6 +332,7 @@ impl RxStream {
         let mut front = [0; FRONT_MAX];
         let fpdu = Fpdu::at(round.inbound, pos, &mut front)?;
         let header = front.get(mpa::LENGTH_LEN..)?;
+        round.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
         match self.accept(round, &fpdu, header) {
             Ok(()) => self.accepted(&mut round.outcome),
             Err(Stop::Fault(fault)) => self.stop(round, fault, &fpdu, header),

@@ -87,6 +87,7 @@ use super::{
         StreamConnection,
         StreamParams, //
     },
+    ending::terminate_number,
     owner::{
         QpShared,
         StreamOwner, //
@@ -153,6 +154,16 @@ struct TxContext {
     cache: RegionCache,
 }
 
+impl Job {
+    /// Returns the request that the message belongs to.
+    fn slot(self) -> Option<Slot> {
+        match self {
+            Self::Complete(slot) | Self::AwaitResponse(slot) => Some(slot),
+            Self::Answer | Self::Nothing => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Responses,
@@ -199,6 +210,8 @@ enum Source {
 enum Job {
     /// Complete the request once TCP has accepted its octets.
     Complete(Slot),
+    /// Do nothing: the peer's Response completes the request.
+    AwaitResponse(Slot),
     /// Count a Read or atomic operation of the peer as answered.
     Answer,
     /// Do nothing.
@@ -446,10 +459,12 @@ impl TxStream {
     pub(crate) fn send_terminate(&mut self, qp: &Arc<impl StreamOwner>) {
         self.current = None;
         if let Some(terminate) = qp.take_terminate() {
+            let code = terminate_number(terminate.code);
             self.current = Some(Outgoing::bare(Message::Terminate(terminate), Job::Nothing));
             self.context.mulpdu = self.mulpdu_now();
             if self.cut_last(qp).is_ok() {
                 qp.device.stats.terminates_sent.inc();
+                qp.trace_terminate(true, code);
             }
         }
         // Makes room in TCP, so that the Terminate goes out even if the peer does not read.

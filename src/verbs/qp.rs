@@ -246,6 +246,7 @@ fn post_list(qp: &Arc<Qp>, wrs: &mut SendWrs<'_, Mr>) -> Result {
             })
         })
     });
+    qp.trace_post_send();
     qp.send_posted();
     result
 }

@@ -110,6 +110,8 @@ pub(in crate::cm) struct Actor {
     recheck_at: Option<Delta>,
     /// When the armed timer expires.
     armed: Option<Delta>,
+    /// The name of the phase that was traced last.
+    pub(super) traced: &'static str,
 }
 
 /// The state of a connection.
@@ -181,6 +183,7 @@ impl Actor {
             deadline: None,
             recheck_at: None,
             armed: None,
+            traced: "",
         }
     }
 
@@ -258,11 +261,13 @@ impl Conn {
     pub(in crate::cm) fn step(self: &Arc<Self>) {
         let mut actor = self.actor.lock();
         loop {
+            self.trace_phase(&mut actor);
             let phase = core::mem::replace(&mut actor.phase, ConnPhase::Released);
             match self.advance(&mut actor, phase) {
                 NextStep::Again(phase) => actor.phase = phase,
                 NextStep::Wait(phase) => {
                     actor.phase = phase;
+                    self.trace_phase(&mut actor);
                     break;
                 }
             }
@@ -380,6 +385,7 @@ impl Conn {
     }
 
     fn log_start_up(&self, why: &str) {
+        self.trace_refused(why);
         let (local, peer) = self.socket.addr_pair();
         self.device().notice(fmt!(
             "connection of {local} with {peer} did not start up: {why}"

@@ -259,7 +259,7 @@ impl Conn {
                 None => self.fail(actor, error),
             };
         }
-        self.device().stats.established.inc();
+        self.established();
         if let Err(error) = self.connected(actor, rules, hand_up(private_data, inbox.octets())) {
             return self.fail_open(actor, error);
         }

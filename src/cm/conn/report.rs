@@ -44,7 +44,7 @@ impl Conn {
     }
 }
 
-fn phase_name(phase: &ConnPhase) -> &'static str {
+pub(super) fn phase_name(phase: &ConnPhase) -> &'static str {
     match phase {
         ConnPhase::Connecting { .. } => "connecting",
         ConnPhase::Requesting { .. } => "requesting",

@@ -439,7 +439,7 @@ impl Conn {
             },
             AfterReply::Open { ird, ord, rtr } => match sent {
                 Ok(Sent::All) => {
-                    self.device().stats.established.inc();
+                    self.established();
                     self.enter_stream();
                     let mut open = Open::unreported(ird, ord);
                     if rtr.is_empty() {

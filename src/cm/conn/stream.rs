@@ -447,9 +447,12 @@ impl Conn {
     /// Ends a stream: the queue pair first, so that it is in error when CLOSE is raised.
     fn end(self: &Arc<Self>, actor: &mut Actor, how: Ended, action: FinalAction) -> NextStep {
         self.set_route(Route::Nobody);
-        if let Some(qp) = self.take_qp() {
+        let qp = self.take_qp();
+        if let Some(qp) = &qp {
             qp.stream_ended(how);
         }
+        self.trace_closed(qp.as_deref(), how);
+        drop(qp);
         if let Some(id) = actor.id.take() {
             give_up(&id, ECONNRESET, &[]);
         }

@@ -120,7 +120,7 @@ impl Conn {
                 if let Err(error) = qp.attach(self.clone(), &params) {
                     return self.fail(actor, error);
                 }
-                self.device().stats.established.inc();
+                self.established();
                 self.enter_stream();
                 NextStep::Again(ConnPhase::Open(
                     Open::unreported(params.ird, params.ord).oob(),

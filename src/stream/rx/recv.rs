@@ -276,7 +276,7 @@ fn receive_room(qp: &QpShared) -> QueueRoom {
 
 fn complete_receive(qp: &QpShared, id: u64, received: Received) {
     let origin = qp.origin();
-    qp.recv_cq.post(&Completion {
+    let completion = Completion {
         id,
         status: received.status,
         opcode: received.opcode,
@@ -286,7 +286,9 @@ fn complete_receive(qp: &QpShared, id: u64, received: Received) {
         qp: origin.qp,
         solicited: received.solicited == SendEvent::Solicit,
         vendor_err: origin.vendor_err_of(received.status),
-    });
+    };
+    qp.trace_recv_complete(&completion);
+    qp.recv_cq.post(&completion);
 }
 
 /// The part of the eight octets of Immediate Data that a completion holds.

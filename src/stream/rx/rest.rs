@@ -123,6 +123,7 @@ impl Fpdus<'_> {
             if place(round, &fpdu, &segment).is_none() {
                 return;
             }
+            round.qp.trace_fpdu_in(header, fpdu.ulpdu_len);
             *self.receiver = next;
             self.pos += fpdu.len;
             round.outcome.fpdus += 1;

@@ -148,6 +148,9 @@ impl TxStream {
             clock.advance(plan.fpdu_len());
         }
         self.fpdus += 1;
+        qp.trace_fpdu_out(plan, || {
+            (current.job.slot(), current.segmenter.payload_len())
+        });
         if !plan.is_last() {
             return Ok(());
         }
@@ -161,7 +164,7 @@ impl TxStream {
         match current.job {
             Job::Complete(slot) => qp.sq.sent(&mut self.marks, slot, self.appended),
             Job::Answer => qp.inbound_reads.answered(),
-            Job::Nothing => {}
+            Job::AwaitResponse(_) | Job::Nothing => {}
         }
         self.current = None;
         Ok(())
@@ -460,7 +463,7 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
         PackError::Local(status) => match current.job {
             Job::Complete(slot) => Failed::Local(slot, status),
             // PANIC: none; only messages that complete a request have a local source.
-            Job::Answer | Job::Nothing => Failed::Memory,
+            Job::AwaitResponse(_) | Job::Answer | Job::Nothing => Failed::Memory,
         },
         PackError::Remote(fault) => {
             match core::mem::replace(&mut current.source, Source::Nothing) {

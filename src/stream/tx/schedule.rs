@@ -203,6 +203,7 @@ impl TxStream {
                 return Err(Pause::Drained);
             }
             Taken::Wr(slot) => {
+                qp.trace_wr_start(slot, &self.wr);
                 let begun = self.begin(qp, slot);
                 self.wr.forget();
                 (slot, begun)
@@ -458,7 +459,7 @@ impl TxContext {
         // The Response may arrive as soon as the Request is sent, so record the Read before that.
         let state = Outstanding::Read(ReadState::new(&request));
         qp.sq.read_sent(Some(slot), state, sink, invalidate);
-        Ok(self.read_request(request))
+        Ok(self.read_request(request, Job::AwaitResponse(slot)))
     }
 
     /// Starts an atomic operation on the peer's buffer `target`.
@@ -488,8 +489,7 @@ impl TxContext {
         };
         qp.sq.read_sent(Some(slot), state, sink, None);
         let message = Message::AtomicRequest { request, msn };
-        // The Response completes it, not TCP.
-        Ok(Outgoing::bare(message, Job::Nothing))
+        Ok(Outgoing::bare(message, Job::AwaitResponse(slot)))
     }
 
     /// Resolves the list, of at most one element, in which a Response is placed.
@@ -523,7 +523,7 @@ impl TxContext {
                 };
                 let state = Outstanding::Read(ReadState::new(&request));
                 qp.sq.read_sent(None, state, None, None);
-                return self.read_request(request);
+                return self.read_request(request, Job::Nothing);
             }
             Rtr::Send => {
                 let msn = self.send_msn;
@@ -543,11 +543,10 @@ impl TxContext {
         Outgoing::bare(Message::AtomicResponse { response, msn }, Job::Answer)
     }
 
-    fn read_request(&mut self, request: ReadRequest) -> Outgoing {
+    fn read_request(&mut self, request: ReadRequest, job: Job) -> Outgoing {
         let msn = self.read_msn;
         self.read_msn = msn.next();
-        // The Response completes it, not TCP.
-        Outgoing::bare(Message::ReadRequest { request, msn }, Job::Nothing)
+        Outgoing::bare(Message::ReadRequest { request, msn }, job)
     }
 }
 

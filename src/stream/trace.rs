@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Trace events of a stream. docs/debugging.md has their meaning.
+//!
+//! Context: any.
+
+use iwarp::segment::Plan;
+use kernel::prelude::*;
+use kernel_ext::trace::{
+    FaultFound,
+    FpduIn,
+    MessageOut,
+    TerminateSeen,
+    Text,
+    WrComplete,
+    WrStart, //
+};
+
+use super::owner::QpShared;
+use crate::{
+    abi::wr::{
+        Completion,
+        SendWr, //
+    },
+    queue::sq::Slot, //
+};
+
+/// Octets of the control fields of DDP and RDMAP, with which each segment begins.
+const DDP_LAST: u8 = 0x40;
+const OPCODE: u8 = 0x0f;
+/// The opcode, of which the bit before it is a part.
+const OPCODE_SEND_IMMEDIATE: u8 = 0x0f;
+
+/// Returns the opcode in the control field of RDMAP, as [`iwarp::rdmap::Opcode::to_wire`] does.
+fn opcode(control: u8) -> u8 {
+    match control & OPCODE {
+        OPCODE_SEND_IMMEDIATE => control & 0x1f,
+        opcode => opcode,
+    }
+}
+
+impl QpShared {
+    /// A complete FPDU with this header has arrived.
+    #[inline(always)]
+    pub(super) fn trace_fpdu_in(&self, header: &[u8], ulpdu_len: u16) {
+        FpduIn::emit(|| {
+            let [ddp, rdmap] = *header.first_chunk().unwrap_or(&[0, 0]);
+            FpduIn {
+                dev: self.device.name(),
+                qpn: self.number,
+                opcode: opcode(rdmap),
+                len: ulpdu_len,
+                last: ddp & DDP_LAST != 0,
+            }
+        });
+    }
+
+    /// An FPDU was packed; `message` returns the request that its message belongs to, and the
+    /// length of that.
+    #[inline(always)]
+    pub(super) fn trace_fpdu_out(
+        &self,
+        plan: &Plan,
+        message: impl FnOnce() -> (Option<Slot>, u32),
+    ) {
+        if MessageOut::is_enabled() && plan.payload_offset() == 0 {
+            MessageOut::emit(|| {
+                let (slot, len) = message();
+                MessageOut {
+                    dev: self.device.name(),
+                    qpn: self.number,
+                    seq: slot.map_or(-1, Slot::position),
+                    // Behind the length, which belongs to MPA, and the control field of DDP.
+                    opcode: opcode(plan.header().get(3).copied().unwrap_or(0)),
+                    len,
+                }
+            });
+        }
+    }
+
+    /// The transmit task begins to carry out a request.
+    #[inline(always)]
+    pub(super) fn trace_wr_start(&self, slot: Slot, wr: &SendWr) {
+        WrStart::emit(|| WrStart {
+            dev: self.device.name(),
+            qpn: self.number,
+            seq: slot.position(),
+            wr_id: wr.id,
+            opcode: wr.op.wc_opcode().to_raw(),
+            len: wr.bytes(),
+        });
+    }
+
+    /// A receive work request is complete.
+    #[inline(always)]
+    pub(crate) fn trace_recv_complete(&self, completion: &Completion) {
+        WrComplete::emit(|| WrComplete {
+            dev: self.device.name(),
+            qpn: self.number,
+            seq: -1,
+            wr_id: completion.id,
+            opcode: completion.opcode.to_raw(),
+            status: completion.status.to_raw(),
+            len: completion.bytes,
+        });
+    }
+
+    /// This end has found a fault, which a Terminate with this code reports.
+    pub(super) fn trace_fault(&self, code: u32, reason: &str) {
+        FaultFound::emit(|| FaultFound {
+            dev: self.device.name(),
+            qpn: self.number,
+            code,
+            reason: Text::new(fmt!("{reason}")),
+        });
+    }
+
+    /// A Terminate was sent, or has arrived.
+    pub(super) fn trace_terminate(&self, sent: bool, code: u32) {
+        TerminateSeen::emit(|| TerminateSeen {
+            dev: self.device.name(),
+            qpn: self.number,
+            sent,
+            code,
+        });
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_stream_trace)]
+mod tests {
+    use super::*;
+    use iwarp::rdmap::{
+        Extensions,
+        Opcode, //
+    };
+
+    #[test]
+    fn opcodes_are_those_of_the_wire() {
+        for control in 0..=u8::MAX {
+            if let Some(known) = Opcode::from_wire(control, Extensions::SendImmediate) {
+                assert_eq!(opcode(control), known.to_wire());
+            }
+        }
+    }
+}
