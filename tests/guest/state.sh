@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # What /sys/kernel/debug/riwarp says: which peers are connected with which settings, which queue pair
-# is stuck and on what, why the last stream ended.
+# is stuck and on what, why the last stream ended. And what the trace events say: the life of a
+# connection and of a request, faults.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -21,6 +22,27 @@ shows() {
 
 # shows_soon FILE DEVICE WORD...
 shows_soon() { eventually 20 shows "$@" || die "not ${*:3}: $(cat "$FILES/$1")"; }
+
+# tracing: makes new ends, and traces all events of riwarp from then on.
+TRACING=/sys/kernel/tracing
+tracing() {
+	mountpoint -q $TRACING || mount -t tracefs none $TRACING 2>/dev/null || skip_case 'no tracefs'
+	[ -e $TRACING/events ] || skip_case 'no trace events in this kernel'
+	fresh_ends
+	echo >$TRACING/trace
+	echo 1 >$TRACING/events/riwarp/enable
+}
+
+# traced [EVENT]: prints the events as "EVENT key=value...".
+traced() { sed -nE "s/^.*: riwarp_(${1:-[a-z_]*}): /\\1 /p" $TRACING/trace; }
+
+# in_order PATTERN...: succeeds if there are events that match, in this order.
+in_order() {
+	traced | awk 'BEGIN { for (i = 1; i < ARGC; i++) want[i] = ARGV[i]; n = ARGC - 1; ARGC = 1; at = 1 }
+		at <= n && $0 ~ want[at] { at++ }
+		END { if (at <= n) print "not: " want[at]; exit at <= n }' "$@"
+}
+in_order_soon() { eventually 20 in_order "$@" || die "$(in_order "$@"; traced)"; }
 
 # cut_off: from here on no packet of end A arrives.
 cut_off() {
@@ -167,6 +189,97 @@ starting_up() {
 
 empty() { [ -z "$(cat "$1")" ]; }
 
+trace_a_connection() {
+	tracing
+	join 8192 2
+	ask a disconnect "$C"
+	await a "disconnected $C"
+	local number end
+	for end in "$DEV_A" "$DEV_B"; do
+		number=$(traced conn_established | sed -n "s/.* dev=$end conn=\([0-9]*\) .*/\1/p")
+		[ -n "$number" ] || die "no stream of $end: $(traced)"
+		in_order_soon "conn_phase dev=$end conn=$number .*phase=(connecting|waiting)" \
+			"conn_phase dev=$end conn=$number .*phase=(requesting|asked)" \
+			"conn_established dev=$end conn=$number qpn=[1-9]" \
+			"conn_phase dev=$end conn=$number qpn=[1-9][0-9]* phase=open" \
+			"conn_closed dev=$end conn=$number qpn=[1-9][0-9]* reason=\"in order\"" \
+			"conn_phase dev=$end conn=$number .*phase=released"
+	done
+	in_order "conn_established dev=$DEV_A .* local=$IP4_A:[0-9]* peer=$IP4_B:$PORT mpa_rev=2 crc=1 markers=0 ird=[0-9]* ord=2\$" \
+		|| die "$(traced conn_established)"
+	in_order "conn_established dev=$DEV_B .* local=$IP4_B:$PORT peer=$IP4_A:[0-9]* mpa_rev=2 crc=1 markers=0 ird=2 ord=" \
+		|| die "$(traced conn_established)"
+	[ -z "$(traced '(fault|terminate|conn_refused)')" ] || die "$(traced)"
+}
+
+trace_requests() {
+	local qp seq
+	tracing
+	join 65536 2
+	qp=$(traced conn_established | sed -n "s/.* dev=$DEV_A .* \(qpn=[0-9]*\) .*/\1/p")
+	# The life of a Write of several FPDUs. Its position in the queue is in each line.
+	ask a write "$C" "$FROM" 0 5000 "$AT" "$KEY" -
+	in_order_soon "^wr_start dev=$DEV_A $qp .*opcode=RDMA_WRITE len=5000"
+	seq=$(traced wr_start | sed -n "s/.* \(seq=[0-9]*\) .* opcode=RDMA_WRITE .*/\1/p")
+	in_order_soon "^post_send dev=$DEV_A $qp posted=[1-9]" \
+		"^wr_start dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE len=5000" \
+		"^message_out dev=$DEV_A $qp $seq opcode=WRITE len=5000" \
+		"^wr_complete dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE status=SUCCESS len=5000"
+	# Each FPDU has 14 octets of headers, and all of them the payload. One without is the first
+	# message of the connection.
+	in_order_soon "^fpdu_in dev=$DEV_B .*opcode=WRITE len=[0-9]* last=1"
+	traced fpdu_in | sed -n "s/.*dev=$DEV_B .*opcode=WRITE len=\([0-9]*\) last=\([01]\)/\1 \2/p" >"$TMP/writes"
+	awk '$1 > 14 { count++; sum += $1 - 14; last += $2 } END { exit !(sum == 5000 && last == 1 && $2 == 1 && count > 1) }' "$TMP/writes" ||
+		die "$(traced fpdu_in)"
+	# A Read, whose Request belongs to it, and whose Response does not.
+	ask a read "$C" "$FROM" 0 3000 "$AT" "$KEY" -
+	in_order_soon "^wr_start dev=$DEV_A .*opcode=RDMA_READ len=3000" \
+		"^message_out dev=$DEV_A .*seq=[0-9]* opcode=READ_REQUEST len=0" \
+		"^fpdu_in dev=$DEV_B .*opcode=READ_REQUEST len=46 last=1" \
+		"^message_out dev=$DEV_B .*seq=-1 opcode=READ_RESPONSE len=3000" \
+		"^fpdu_in dev=$DEV_A .*opcode=READ_RESPONSE .*last=1" \
+		"^wr_complete dev=$DEV_A .*opcode=RDMA_READ status=SUCCESS len=3000"
+	# A Send and its receive.
+	ask a send "$C" 100 -
+	in_order_soon "^message_out dev=$DEV_A .*opcode=SEND len=100" \
+		"^fpdu_in dev=$DEV_B .*opcode=SEND len=118 last=1" \
+		"^wr_complete dev=$DEV_B .*seq=-1 .*opcode=RECV status=SUCCESS len=100"
+	await b 'wc * recv *'
+	# Nothing is recorded without events.
+	echo 0 >$TRACING/events/riwarp/enable
+	echo >$TRACING/trace
+	ask a send "$C" 100 -
+	await b 'wc * recv *'
+	[ -z "$(traced)" ] || die "$(traced)"
+}
+
+trace_a_fault() {
+	tracing
+	join 8192 2
+	ask a write "$C" "$FROM" 0 8 $((AT + 8190)) "$KEY" -
+	await a "disconnected $C"
+	in_order_soon "^fault dev=$DEV_B qpn=[1-9][0-9]* code=0x11101 reason=\"data outside its region\"" \
+		"^terminate dev=$DEV_B qpn=[1-9][0-9]* sent=1 code=0x11101" \
+		"^terminate dev=$DEV_A qpn=[1-9][0-9]* sent=0 code=0x11101"
+	in_order_soon "^conn_closed dev=$DEV_B .* reason=\"fault of the peer: data outside its region; DDP tagged buffer error: base or bounds violation \(0x11101\)\""
+	in_order_soon "^conn_closed dev=$DEV_A .* reason=\"Terminate of the peer: "
+	[ "$(traced fault | wc -l)" = 1 ] || die "$(traced fault)"
+	[ "$(traced terminate | wc -l)" = 2 ] || die "$(traced terminate)"
+	in_order "^wr_complete dev=$DEV_B .*seq=-1 .*opcode=RECV status=WR_FLUSH_ERR" || die "$(traced)"
+}
+
+trace_a_refusal() {
+	tracing
+	serve 30 rping -s -a "$IP4_B" -p "$PORT" -C 1
+	STARTED=$SERVER_PID
+	wait_listen "$PORT"
+	in_ns "$NS_A" timeout 10 bash -c "exec 3<>/dev/tcp/$IP4_B/$PORT; echo 'GET / HTTP/1.0' >&3; cat <&3" || true
+	in_order_soon "conn_phase dev=$DEV_B .* phase=waiting" \
+		"conn_refused dev=$DEV_B conn=[0-9]* local=$IP4_B:$PORT peer=$IP4_A:[0-9]* reason=\"the peer sent no MPA frame\"" \
+		"conn_phase dev=$DEV_B .* phase=released"
+	kill "$STARTED" "$SERVER_PID" 2>/dev/null || true
+}
+
 # Devices, queue pairs and connections come and go while the files are read all the time.
 read_meanwhile() {
 	local i reader
@@ -206,5 +319,9 @@ try stuck_on_memory 120 stuck_on_memory
 try stuck_on_the_window 120 stuck_on_the_window
 try after_a_fault 120 after_a_fault
 try starting_up 120 starting_up
+try trace_a_connection 120 trace_a_connection
+try trace_requests 120 trace_requests
+try trace_a_fault 120 trace_a_fault
+try trace_a_refusal 120 trace_a_refusal
 try read_meanwhile 120 read_meanwhile
 finish
