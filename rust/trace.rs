@@ -3,9 +3,9 @@
 //! Trace events, of the system `riwarp`. docs/debugging.md says what they mean, and
 //! `rust/trace/riwarp_events.h` defines them.
 //!
-//! An event is a type, whose fields are those of the event. `emit` takes a closure that makes one:
-//! it runs only while somebody traces the event, and what it does is out of line. Else `emit` is a
-//! static branch, and in a kernel without tracepoints nothing.
+//! An event is a type, whose fields are those of the event. `is_enabled` is a static branch, in a
+//! kernel without tracepoints nothing. Behind it, `record` takes a closure that makes an event and
+//! runs out of line. It should be `move`: a variable that it borrows would be in memory all the time.
 //!
 //! Context: any.
 
@@ -115,24 +115,17 @@ macro_rules! events {
         }
 
         impl $event {
-            /// Records the event that `event` makes, if somebody wants it.
-            #[inline(always)]
-            pub fn emit(event: impl FnOnce() -> Self) {
-                if Self::is_enabled() {
-                    Self::record(event);
-                }
-            }
-
-            /// Returns whether somebody wants it.
+            /// Returns whether somebody traces it.
             #[inline(always)]
             pub fn is_enabled() -> bool {
                 // SAFETY: The helper has no requirements.
                 unsafe { $enabled() }
             }
 
+            /// Records the event that `event` makes.
             #[cold]
             #[inline(never)]
-            fn record(event: impl FnOnce() -> Self) {
+            pub fn record(event: impl FnOnce() -> Self) {
                 let event = event();
                 // SAFETY: The helper requires strings, which it copies: `as_raw` returns strings
                 // that `event` keeps valid, as `Field` requires of it.

@@ -128,11 +128,13 @@ impl Qp {
     /// Context: any; no lock of the send queue held.
     #[inline]
     pub(crate) fn trace_post_send(&self) {
-        PostSend::emit(|| PostSend {
-            dev: self.device.name(),
-            qpn: self.number,
-            posted: self.sq.occupancy().posted,
-        });
+        if PostSend::is_enabled() {
+            PostSend::record(move || PostSend {
+                dev: self.device.name(),
+                qpn: self.number,
+                posted: self.sq.occupancy().posted,
+            });
+        }
     }
 
     /// Returns what the transmitter waits for.

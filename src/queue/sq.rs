@@ -659,15 +659,17 @@ impl SendQueueInner {
         // ORDERING: pairs with the acquire in `is_full`: the entry has been read. Stored before the
         // completion is posted, since its consumer may post one more request then.
         queue.done.store(done.wrapping_add(1), Release);
-        WrComplete::emit(|| WrComplete {
-            dev: queue.cq.device_name(),
-            qpn: origin.qpn,
-            seq: Slot(done).position(),
-            wr_id: wqe.id,
-            opcode: wqe.opcode.to_raw(),
-            status: status.to_raw(),
-            len: wqe.bytes,
-        });
+        if WrComplete::is_enabled() {
+            WrComplete::record(move || WrComplete {
+                dev: queue.cq.device_name(),
+                qpn: origin.qpn,
+                seq: Slot(done).position(),
+                wr_id: wqe.id,
+                opcode: wqe.opcode.to_raw(),
+                status: status.to_raw(),
+                len: wqe.bytes,
+            });
+        }
         if wqe.signalled || status != WcStatus::Success {
             queue.cq.post(&Completion {
                 id: wqe.id,

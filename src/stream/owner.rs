@@ -92,6 +92,7 @@ use super::{
     },
     lifecycle::LifecycleWord,
     rx::Rx,
+    trace::TerminateSender,
     tx::{
         coalescer::{
             DoorbellCoalescer,
@@ -303,7 +304,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: any.
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device.stats.terminates_received.inc();
-        self.trace_terminate(false, terminate_number(terminate.code));
+        self.trace_terminate(TerminateSender::Peer, terminate_number(terminate.code));
         self.set_peer_terminate(terminate.code);
         self.note_end(
             StreamEnd::PeerTerminate(terminate.code),

@@ -31,6 +31,13 @@ const OPCODE: u8 = 0x0f;
 /// The opcode, of which the bit before it is a part.
 const OPCODE_SEND_IMMEDIATE: u8 = 0x0f;
 
+/// The end that has sent a Terminate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum TerminateSender {
+    Here,
+    Peer,
+}
+
 /// Returns the opcode in the control field of RDMAP, as [`iwarp::rdmap::Opcode::to_wire`] does.
 fn opcode(control: u8) -> u8 {
     match control & OPCODE {
@@ -43,16 +50,18 @@ impl QpShared {
     /// A complete FPDU with this header has arrived.
     #[inline(always)]
     pub(super) fn trace_fpdu_in(&self, header: &[u8], ulpdu_len: u16) {
-        FpduIn::emit(|| {
-            let [ddp, rdmap] = *header.first_chunk().unwrap_or(&[0, 0]);
-            FpduIn {
-                dev: self.device.name(),
-                qpn: self.number,
-                opcode: opcode(rdmap),
-                len: ulpdu_len,
-                last: ddp & DDP_LAST != 0,
-            }
-        });
+        if FpduIn::is_enabled() {
+            FpduIn::record(move || {
+                let [ddp, rdmap] = *header.first_chunk().unwrap_or(&[0, 0]);
+                FpduIn {
+                    dev: self.device.name(),
+                    qpn: self.number,
+                    opcode: opcode(rdmap),
+                    len: ulpdu_len,
+                    last: ddp & DDP_LAST != 0,
+                }
+            });
+        }
     }
 
     /// An FPDU was packed; `message` returns the request that its message belongs to, and the
@@ -64,7 +73,7 @@ impl QpShared {
         message: impl FnOnce() -> (Option<Slot>, u32),
     ) {
         if MessageOut::is_enabled() && plan.payload_offset() == 0 {
-            MessageOut::emit(|| {
+            MessageOut::record(move || {
                 let (slot, len) = message();
                 MessageOut {
                     dev: self.device.name(),
@@ -81,48 +90,56 @@ impl QpShared {
     /// The transmit task begins to carry out a request.
     #[inline(always)]
     pub(super) fn trace_wr_start(&self, slot: Slot, wr: &SendWr) {
-        WrStart::emit(|| WrStart {
-            dev: self.device.name(),
-            qpn: self.number,
-            seq: slot.position(),
-            wr_id: wr.id,
-            opcode: wr.op.wc_opcode().to_raw(),
-            len: wr.bytes(),
-        });
+        if WrStart::is_enabled() {
+            WrStart::record(move || WrStart {
+                dev: self.device.name(),
+                qpn: self.number,
+                seq: slot.position(),
+                wr_id: wr.id,
+                opcode: wr.op.wc_opcode().to_raw(),
+                len: wr.bytes(),
+            });
+        }
     }
 
     /// A receive work request is complete.
     #[inline(always)]
     pub(crate) fn trace_recv_complete(&self, completion: &Completion) {
-        WrComplete::emit(|| WrComplete {
-            dev: self.device.name(),
-            qpn: self.number,
-            seq: -1,
-            wr_id: completion.id,
-            opcode: completion.opcode.to_raw(),
-            status: completion.status.to_raw(),
-            len: completion.bytes,
-        });
+        if WrComplete::is_enabled() {
+            WrComplete::record(move || WrComplete {
+                dev: self.device.name(),
+                qpn: self.number,
+                seq: -1,
+                wr_id: completion.id,
+                opcode: completion.opcode.to_raw(),
+                status: completion.status.to_raw(),
+                len: completion.bytes,
+            });
+        }
     }
 
     /// This end has found a fault, which a Terminate with this code reports.
     pub(super) fn trace_fault(&self, code: u32, reason: &str) {
-        FaultFound::emit(|| FaultFound {
-            dev: self.device.name(),
-            qpn: self.number,
-            code,
-            reason: Text::new(fmt!("{reason}")),
-        });
+        if FaultFound::is_enabled() {
+            FaultFound::record(move || FaultFound {
+                dev: self.device.name(),
+                qpn: self.number,
+                code,
+                reason: Text::new(fmt!("{reason}")),
+            });
+        }
     }
 
-    /// A Terminate was sent, or has arrived.
-    pub(super) fn trace_terminate(&self, sent: bool, code: u32) {
-        TerminateSeen::emit(|| TerminateSeen {
-            dev: self.device.name(),
-            qpn: self.number,
-            sent,
-            code,
-        });
+    /// This end sends a Terminate, or the peer's has arrived.
+    pub(super) fn trace_terminate(&self, sender: TerminateSender, code: u32) {
+        if TerminateSeen::is_enabled() {
+            TerminateSeen::record(move || TerminateSeen {
+                dev: self.device.name(),
+                qpn: self.number,
+                sent: sender == TerminateSender::Here,
+                code,
+            });
+        }
     }
 }
 

@@ -91,7 +91,8 @@ use super::{
     owner::{
         QpShared,
         StreamOwner, //
-    }, //
+    },
+    trace::TerminateSender, //
 };
 
 /// Length at which a batch is sent to TCP, in octets.
@@ -464,7 +465,7 @@ impl TxStream {
             self.context.mulpdu = self.mulpdu_now();
             if self.cut_last(qp).is_ok() {
                 qp.device.stats.terminates_sent.inc();
-                qp.trace_terminate(true, code);
+                qp.trace_terminate(TerminateSender::Here, code);
             }
         }
         // Makes room in TCP, so that the Terminate goes out even if the peer does not read.
