@@ -210,6 +210,8 @@ trace_a_connection() {
 	in_order "conn_established dev=$DEV_B .* local=$IP4_B:$PORT peer=$IP4_A:[0-9]* mpa_rev=2 crc=1 markers=0 ird=2 ord=" \
 		|| die "$(traced conn_established)"
 	[ -z "$(traced '(fault|terminate|conn_refused)')" ] || die "$(traced)"
+	# A phase is named once, however often the connection takes a step in it.
+	[ -z "$(traced conn_phase | sort | uniq -d)" ] || die "$(traced conn_phase)"
 }
 
 trace_requests() {
@@ -225,6 +227,7 @@ trace_requests() {
 		"^wr_start dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE len=5000" \
 		"^message_out dev=$DEV_A $qp $seq opcode=WRITE len=5000" \
 		"^wr_complete dev=$DEV_A $qp $seq wr_id=0x[0-9a-f]* opcode=RDMA_WRITE status=SUCCESS len=5000"
+	[ "$(traced message_out | grep -c "dev=$DEV_A $qp $seq ")" = 1 ] || die "$(traced message_out)"
 	# Each FPDU has 14 octets of headers, and all of them the payload. One without is the first
 	# message of the connection.
 	in_order_soon "^fpdu_in dev=$DEV_B .*opcode=WRITE len=[0-9]* last=1"
