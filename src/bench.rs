@@ -61,8 +61,8 @@ use crate::{
             DEFAULTS, //
         },
         stats::Stats,
-        Abi,
         Device,
+        DeviceKind,
         Guid,
         Parts, //
     },
@@ -100,7 +100,7 @@ impl Bench {
         let netdev = NetDevice::loopback()?;
         let rdma = RdmaDevice::new(
             Parts {
-                abi: Abi::Rxe,
+                kind: DeviceKind::Rxe,
                 guid: Guid::of(&netdev),
                 netdev,
                 link: DeviceLink::dead()?,

@@ -38,7 +38,9 @@ use kernel_ext::{
         device::DeviceLink,
         ops::Provider,
         types::{
+            Connections,
             Gid,
+            NodeType,
             PortEvent, //
         }, //
     }, //
@@ -92,7 +94,55 @@ pub(crate) const MAX_ORD: u32 = 128;
 /// 4.4).
 pub(crate) const MAX_READ_SGE: u32 = 1;
 
-/// The library that serves the processes of a device. The link type chooses it.
+/// What a link type makes: the library that serves the processes of a device, what the device says
+/// it is, and who connects its queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceKind {
+    /// An iWARP device for librxe.
+    Rxe,
+    /// An iWARP device for libsiw.
+    Siw,
+    /// A device for librxe and for programs that take InfiniBand only. Their queue pairs are
+    /// connected without `rdma_cm`, which would need iWARP's node type.
+    Ib,
+}
+
+impl DeviceKind {
+    /// Returns the name of the link type.
+    pub(crate) const fn link_type(self) -> &'static CStr {
+        match self {
+            Self::Rxe => c"riwarp",
+            Self::Siw => c"riwarp_siw",
+            Self::Ib => c"riwarp_ib",
+        }
+    }
+
+    /// Returns the library that serves the processes.
+    pub(crate) fn abi(self) -> Abi {
+        match self {
+            Self::Rxe | Self::Ib => Abi::Rxe,
+            Self::Siw => Abi::Siw,
+        }
+    }
+
+    /// Returns what the device says it is.
+    pub(crate) fn node_type(self) -> NodeType {
+        match self {
+            Self::Rxe | Self::Siw => NodeType::Rnic,
+            Self::Ib => NodeType::ChannelAdapter,
+        }
+    }
+
+    /// Returns who connects the queue pairs.
+    pub(crate) fn connections(self) -> Connections {
+        match self {
+            Self::Rxe | Self::Siw => Connections::RdmaCm,
+            Self::Ib => Connections::Program,
+        }
+    }
+}
+
+/// The library that serves the processes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abi {
     /// librxe: all operations; each post is a system call.
@@ -116,14 +166,6 @@ impl Abi {
         match self {
             Self::Rxe => Doorbells::Each,
             Self::Siw => Doorbells::WhenIdle,
-        }
-    }
-
-    /// Returns the name of the link type.
-    pub(crate) const fn link_type(self) -> &'static CStr {
-        match self {
-            Self::Rxe => c"riwarp",
-            Self::Siw => c"riwarp_siw",
         }
     }
 
@@ -204,7 +246,7 @@ impl Drop for Reservation {
 
 /// The arguments of [`Device::new`].
 pub(crate) struct Parts {
-    pub(crate) abi: Abi,
+    pub(crate) kind: DeviceKind,
     pub(crate) netdev: NetDevice,
     pub(crate) guid: Guid,
     pub(crate) link: DeviceLink,
@@ -217,6 +259,8 @@ pub(crate) struct Parts {
 /// A device.
 #[pin_data]
 pub(crate) struct Device {
+    /// What its link type has made of it.
+    pub(crate) kind: DeviceKind,
     /// The library that serves its processes.
     pub(crate) abi: Abi,
     /// The network interface below.
@@ -253,7 +297,8 @@ impl Device {
         let active = parts.netdev.is_running();
         Arc::try_pin_init(
             try_pin_init!(Self {
-                abi: parts.abi,
+                kind: parts.kind,
+                abi: parts.kind.abi(),
                 home: parts.netdev.net_id(),
                 netdev: parts.netdev,
                 gids <- GidTable::new(),

@@ -72,8 +72,8 @@ use crate::{
             Defaults,
             Settings, //
         },
-        Abi,
         Device,
+        DeviceKind,
         Guid,
         Parts, //
     },
@@ -165,7 +165,7 @@ impl Registry {
     /// * `EINVAL` if the interface type is unsuitable, or the name cannot be a file name.
     /// * `EEXIST` if the interface has a device.
     /// * `ENFILE` if the name is taken.
-    fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
+    fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
         if !device::is_suitable(netdev) {
             refuse(
                 name,
@@ -180,15 +180,16 @@ impl Registry {
         }
         let guid = Guid::of(netdev);
         let identity = Identity {
-            provider: abi.provider(),
+            provider: kind.abi().provider(),
             node_guid: guid.octets(),
             node_desc: c"riwarp software iWARP",
             comp_vectors: kernel::cpu::nr_cpu_ids(),
+            node_type: kind.node_type(),
         };
         let mut made = None;
         let result = Registration::try_new(name, netdev, &identity, |link| {
             let parts = Parts {
-                abi,
+                kind,
                 netdev: netdev.clone(),
                 guid,
                 link,
@@ -427,24 +428,35 @@ pub(crate) struct RxeLink;
 /// The link type of devices for libsiw.
 pub(crate) struct SiwLink;
 
+/// The link type of devices for programs that take InfiniBand only.
+pub(crate) struct IbLink;
+
 impl LinkType for RxeLink {
-    const NAME: &'static CStr = Abi::Rxe.link_type();
+    const NAME: &'static CStr = DeviceKind::Rxe.link_type();
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
-        newlink(name, netdev, Abi::Rxe)
+        newlink(name, netdev, DeviceKind::Rxe)
     }
 }
 
 impl LinkType for SiwLink {
-    const NAME: &'static CStr = Abi::Siw.link_type();
+    const NAME: &'static CStr = DeviceKind::Siw.link_type();
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
-        newlink(name, netdev, Abi::Siw)
+        newlink(name, netdev, DeviceKind::Siw)
     }
 }
 
-fn newlink(name: &CStr, netdev: &NetDevice, abi: Abi) -> Result {
-    REGISTRY.get().ok_or(ENODEV)?.add(name, netdev, abi)
+impl LinkType for IbLink {
+    const NAME: &'static CStr = DeviceKind::Ib.link_type();
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        newlink(name, netdev, DeviceKind::Ib)
+    }
+}
+
+fn newlink(name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
+    REGISTRY.get().ok_or(ENODEV)?.add(name, netdev, kind)
 }
 
 impl NetdevEvents for Riwarp {
@@ -503,10 +515,11 @@ mod tests {
     fn a_device_that_could_not_be_made_leaves_no_way_to_it() -> Result {
         let netdev = NetDevice::loopback()?;
         let identity = Identity {
-            provider: Abi::Rxe.provider(),
+            provider: DeviceKind::Rxe.abi().provider(),
             node_guid: Guid::of(&netdev).octets(),
             node_desc: c"riwarp KUnit",
             comp_vectors: 1,
+            node_type: DeviceKind::Rxe.node_type(),
         };
         let mut kept = None;
         let made = Registration::<Riwarp>::try_new(c"riwarp_kunit", &netdev, &identity, |link| {

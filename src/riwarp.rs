@@ -43,6 +43,7 @@ use crate::{
         MpaRevision, //
     },
     registry::{
+        IbLink,
         Registry,
         RxeLink,
         SiwLink,
@@ -70,7 +71,7 @@ module! {
     authors: ["The riwarp developers"],
     description: "Software iWARP RDMA device",
     license: "GPL v2",
-    alias: ["rdma-link-riwarp", "rdma-link-riwarp_siw"],
+    alias: ["rdma-link-riwarp", "rdma-link-riwarp_siw", "rdma-link-riwarp_ib"],
     imports_ns: ["DMA_BUF"],
     params: {
         crc: u8 {
@@ -121,6 +122,8 @@ struct Module {
     _rxe_link: LinkRegistration<RxeLink>,
     #[pin]
     _siw_link: LinkRegistration<SiwLink>,
+    #[pin]
+    _ib_link: LinkRegistration<IbLink>,
     _files: StateFiles,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
@@ -144,6 +147,7 @@ impl kernel::InPlaceModule for Module {
                 _service: service,
                 _files: files,
                 // Last, since devices can be made from here on.
+                _ib_link <- LinkRegistration::new(),
                 _siw_link <- LinkRegistration::new(),
                 _rxe_link <- LinkRegistration::new(),
             }? Error))

@@ -26,6 +26,7 @@ use super::ops::Driver;
 use super::ops::Provider;
 use super::settings::SettingGroup;
 use super::types::LinkSpeed;
+use super::types::NodeType;
 use super::types::PortEvent;
 use crate::bindings;
 use crate::net::NetDevice;
@@ -301,6 +302,8 @@ pub struct Identity {
     pub node_desc: &'static CStr,
     /// The number of completion vectors for consumers' queues.
     pub comp_vectors: u32,
+    /// What the device says it is.
+    pub node_type: NodeType,
 }
 
 /// A registered device; dropping it unregisters the device and waits for concurrent
@@ -442,7 +445,7 @@ unsafe fn describe<T: Driver>(
     // nothing else refers to the device.
     let device = unsafe { &mut *raw };
     // CAST: Small constants of C.
-    device.node_type = bindings::RDMA_NODE_RNIC as u8;
+    device.node_type = identity.node_type.to_raw() as u8;
     device.phys_port_cnt = 1;
     device.num_comp_vectors = i32::try_from(identity.comp_vectors).unwrap_or(1);
     device.node_guid = u64::from_ne_bytes(identity.node_guid);

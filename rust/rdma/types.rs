@@ -290,6 +290,28 @@ pub struct PortImmutable {
     pub gid_tbl_len: u32,
     /// Entries in the P_Key table; an iWARP port has none.
     pub pkey_tbl_len: u32,
+    /// Who connects the queue pairs.
+    pub connections: Connections,
+}
+
+/// Who connects the queue pairs of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Connections {
+    /// `rdma_cm` does, by `iw_cm`, unless their program does it by itself.
+    #[default]
+    RdmaCm,
+    /// Only their program. `rdma_cm` does not know the device, and so no kernel consumer uses it.
+    Program,
+}
+
+c_enum! {
+    /// What a device says it is. libibverbs derives the transport that programs see from it.
+    pub enum NodeType {
+        /// A channel adapter: transport InfiniBand.
+        ChannelAdapter = bindings::RDMA_NODE_IB_CA;
+        /// A network adapter with RDMA: transport iWARP.
+        Rnic = bindings::RDMA_NODE_RNIC;
+    }
 }
 
 c_enum! {

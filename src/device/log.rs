@@ -40,7 +40,7 @@ impl Device {
             "{}: device added on {}, link type {}\n",
             self.name(),
             self.netdev.name().as_c_str(),
-            self.abi.link_type()
+            self.kind.link_type()
         );
     }
 

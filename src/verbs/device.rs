@@ -21,6 +21,7 @@ use kernel_ext::{
         ops::DeviceOps,
         types::{
             AtomicCap,
+            Connections,
             DeviceAttr,
             DeviceCaps,
             Gid,
@@ -186,7 +187,10 @@ impl DeviceOps for RdmaDevice {
             gid_tbl_len: GID_TABLE_LEN,
             max_msg_sz: u32::MAX,
             speed,
-            port_cap_flags: PORT_CM_SUP,
+            port_cap_flags: match self.kind.connections() {
+                Connections::RdmaCm => PORT_CM_SUP,
+                Connections::Program => 0,
+            },
         }
     }
 
@@ -198,6 +202,7 @@ impl DeviceOps for RdmaDevice {
         PortImmutable {
             gid_tbl_len: GID_TABLE_LEN,
             pkey_tbl_len: 0,
+            connections: self.kind.connections(),
         }
     }
 

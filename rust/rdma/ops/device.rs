@@ -31,6 +31,7 @@ use crate::{
         },
         types::{
             AtomicCap,
+            Connections,
             DeviceAttr,
             Gid,
             PortAttr,
@@ -223,9 +224,24 @@ pub(super) unsafe extern "C" fn get_port_immutable<T: Driver>(
         let to = unsafe { &mut *immutable };
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
         to.pkey_tbl_len = i32::try_from(from.pkey_tbl_len)?;
-        to.core_cap_flags = CORE_CAPS_IWARP;
+        to.core_cap_flags = match from.connections {
+            Connections::RdmaCm => CORE_CAPS_IWARP,
+            Connections::Program => bindings::RDMA_CORE_CAP_PROT_IWARP,
+        };
         Ok(0)
     })
+}
+
+/// `ops.get_link_layer`. Without it `ib_core` derives the link layer from the node type.
+///
+/// # Safety
+///
+/// None: the arguments are not used.
+pub(super) unsafe extern "C" fn get_link_layer(
+    _device: *mut bindings::ib_device,
+    _port: u32,
+) -> bindings::rdma_link_layer {
+    bindings::rdma_link_layer_IB_LINK_LAYER_ETHERNET
 }
 
 /// `ops.get_dev_fw_str`.

@@ -59,6 +59,7 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         fill_res_srq_entry: Some(srq::fill_res_srq_entry::<T>),
         get_dev_fw_str: Some(device::get_dev_fw_str::<T>),
         get_dma_mr: Some(mr::get_dma_mr::<T>),
+        get_link_layer: Some(device::get_link_layer),
         get_netdev: Some(device::get_netdev::<T>),
         get_port_immutable: Some(device::get_port_immutable::<T>),
         iw_accept: Some(requests::accept::<T>),
