@@ -97,10 +97,15 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Result<Self> {
+        Self::of(DeviceKind::Rxe)
+    }
+
+    /// As [`Bench::new`], with a device that another link type makes.
+    pub(crate) fn of(kind: DeviceKind) -> Result<Self> {
         let netdev = NetDevice::loopback()?;
         let rdma = RdmaDevice::new(
             Parts {
-                kind: DeviceKind::Rxe,
+                kind,
                 guid: Guid::of(&netdev),
                 netdev,
                 link: DeviceLink::dead()?,

@@ -133,6 +133,24 @@ impl DeviceKind {
         }
     }
 
+    /// Returns when a Write is complete, on a stream that may have `ord` Reads outstanding.
+    pub(crate) fn write_completion(self, ord: u16) -> WriteCompletion {
+        match self {
+            // It takes a Read to learn that the peer has the data.
+            Self::Ib if ord != 0 => WriteCompletion::Placed,
+            Self::Rxe | Self::Siw | Self::Ib => WriteCompletion::Accepted,
+        }
+    }
+
+    /// Returns how many Reads an out-of-band connect asks for, where the program has set `wanted`
+    /// and the device allows `limit`. Where Writes need Reads, the program's number is not enough.
+    pub(crate) fn read_depth(self, wanted: u8, limit: u32) -> u16 {
+        match self {
+            Self::Rxe | Self::Siw => wanted.into(),
+            Self::Ib => u16::try_from(limit).unwrap_or(u16::MAX),
+        }
+    }
+
     /// Returns who connects the queue pairs.
     pub(crate) fn connections(self) -> Connections {
         match self {
@@ -149,6 +167,15 @@ pub(crate) enum Abi {
     Rxe,
     /// libsiw: Send, Write and Read.
     Siw,
+}
+
+/// When a signalled Write is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteCompletion {
+    /// When TCP has accepted it, as iWARP has it.
+    Accepted,
+    /// When the peer has placed it, as on InfiniBand. A Read of zero octets behind it tells.
+    Placed,
 }
 
 /// When a library rings the doorbell of a send queue.

@@ -274,14 +274,15 @@ impl Qp {
         let mut from = here;
         from.set_port(0);
         let wait = OobWait::begin(&self.connector, pair, here)?;
+        let (kind, settings) = (self.device.kind, &self.device.settings);
         let oob = OobSearch {
             pair,
             from,
             to,
             depths: Depths {
-                ird: attr.max_dest_rd_atomic.into(),
+                ird: kind.read_depth(attr.max_dest_rd_atomic, settings.ird_limit()),
                 // Offer the maximum until the consumer sets the ORD.
-                ord: u16::try_from(self.device.settings.ord_limit())?,
+                ord: u16::try_from(settings.ord_limit())?,
             },
             bond: Bond::Free,
             promised: None,
@@ -325,7 +326,8 @@ impl Qp {
             match &mut *oob {
                 Some(oob) => {
                     oob.pair.send_psn = Some(psn);
-                    oob.depths.ord = attr.max_rd_atomic.into();
+                    let (kind, limit) = (self.device.kind, self.device.settings.ord_limit());
+                    oob.depths.ord = kind.read_depth(attr.max_rd_atomic, limit);
                     let wrong = oob.promised.is_some_and(|promised| promised != psn);
                     if !wrong {
                         oob.connect_at = oob.born.elapsed();
@@ -574,7 +576,10 @@ mod tests {
     use super::*;
     use crate::{
         bench::Bench,
-        device::MAX_ORD, //
+        device::{
+            DeviceKind,
+            MAX_ORD, //
+        }, //
     };
     use iwarp::lifecycle::QpPhase;
     use kernel_ext::{
@@ -623,8 +628,8 @@ mod tests {
     }
 
     /// Returns the ORD of the next attempt of a queue pair whose consumer has set `ord`.
-    fn asked_for(ord: u8) -> Result<u16> {
-        let bench = Bench::new()?;
+    fn asked_for(kind: DeviceKind, ord: u8) -> Result<u16> {
+        let bench = Bench::of(kind)?;
         let qp = bench.qp(4, &bench.cq(4)?)?;
         *qp.oob.lock() = Some(search(&qp)?);
         qp.enter(QpPhase::Waiting);
@@ -650,7 +655,9 @@ mod tests {
     #[test]
     fn a_call_asks_for_the_depth_that_was_set() -> Result {
         for ord in [0, 1, 7, 128] {
-            assert_eq!(asked_for(ord), Ok(ord.into()));
+            assert_eq!(asked_for(DeviceKind::Rxe, ord), Ok(ord.into()));
+            // Each Write needs a Read there.
+            assert_eq!(asked_for(DeviceKind::Ib, ord), Ok(u16::try_from(MAX_ORD)?));
         }
         Ok(())
     }

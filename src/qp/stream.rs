@@ -101,7 +101,8 @@ impl Qp {
             conn.socket().charge_to(&self.owner)?;
             conn.socket().open_window();
             let extensions = self.extensions(params);
-            let tx = TxStream::new(&conn, params, extensions, &self.owner)?;
+            let writes = self.device.kind.write_completion(params.ord);
+            let tx = TxStream::new(&conn, params, extensions, writes, &self.owner)?;
             self.start_rx(&conn, params, extensions)?;
             let _drop_outside_lock = {
                 let mut inner = self.inner.lock();

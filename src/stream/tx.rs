@@ -57,6 +57,7 @@ use kernel_ext::{
 
 use crate::{
     abi::wr::SendWr,
+    device::WriteCompletion,
     mem::sge::{
         RegionCache,
         Slices, //
@@ -145,6 +146,8 @@ pub(crate) struct TxStream {
 struct TxContext {
     /// Extensions that the peer supports.
     extensions: Extensions,
+    /// When a signalled Write is complete.
+    writes: WriteCompletion,
     /// Maximum length of a ULPDU in the current batch, in octets.
     mulpdu: u16,
     send_msn: Msn,
@@ -159,7 +162,7 @@ impl Job {
     /// Returns the request that the message belongs to.
     fn slot(self) -> Option<Slot> {
         match self {
-            Self::Complete(slot) | Self::AwaitResponse(slot) => Some(slot),
+            Self::Complete(slot) | Self::Confirm(slot) | Self::AwaitResponse(slot) => Some(slot),
             Self::Answer | Self::Nothing => None,
         }
     }
@@ -211,6 +214,9 @@ enum Source {
 enum Job {
     /// Complete the request once TCP has accepted its octets.
     Complete(Slot),
+    /// Send a Read of zero octets, whose Response completes the request: the peer answers it after
+    /// it has placed this message (RDMAP-118).
+    Confirm(Slot),
     /// Do nothing: the peer's Response completes the request.
     AwaitResponse(Slot),
     /// Count a Read or atomic operation of the peer as answered.
@@ -252,6 +258,7 @@ impl TxStream {
         conn: &Arc<dyn StreamConnection>,
         params: &StreamParams,
         extensions: Extensions,
+        writes: WriteCompletion,
         owner: &Memcg,
     ) -> Result<KBox<Self>> {
         let stream = Self {
@@ -273,6 +280,7 @@ impl TxStream {
             turn: Turn::Responses,
             context: TxContext {
                 extensions,
+                writes,
                 mulpdu: 0,
                 send_msn: Msn::FIRST,
                 read_msn: Msn::FIRST,

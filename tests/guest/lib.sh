@@ -13,8 +13,8 @@
 # Everything else goes to a log per case, which is printed with `# ` in front if the case fails.
 # `finish` exits with the script's status.
 #
-# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw or siw),
-# TOPOLOGY (netns, self, siw-server, siw-client), ONLY (a glob: run only the cases whose name
+# Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw, riwarp_ib or
+# siw), TOPOLOGY (netns, self, siw-server, siw-client), ONLY (a glob: run only the cases whose name
 # matches), VERBOSE=1 (show every log).
 
 for setting in "$@"; do

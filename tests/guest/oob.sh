@@ -62,4 +62,15 @@ relay 100 "$VERBS_DIR/ports" "$IP4_B"
 try port_is_taken_when_the_device_is_made 60 port_is_taken_when_the_device_is_made
 try two_devices_share_the_port 60 two_devices_share_the_port
 try nothing_left 30 nothing_left 10 qp cq mr pd
+
+# The link type without rdma_cm. On a path that delays, a Write is complete when it has arrived.
+ends_down
+TYPE=riwarp_ib
+ends_up self
+export DEVICE=$DEV_A
+SCRIPT=$SCRIPT/$TYPE relay 200 "$VERBS_DIR/oob" "$IP4_B"
+tc qdisc add dev lo root netem delay 50ms
+SCRIPT=$SCRIPT/$TYPE relay 100 "$VERBS_DIR/placed" "$IP4_B"
+tc qdisc del dev lo root
+try "$TYPE/nothing_left" 30 nothing_left 10 qp cq mr pd
 finish

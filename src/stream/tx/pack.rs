@@ -163,6 +163,10 @@ impl TxStream {
         }
         match current.job {
             Job::Complete(slot) => qp.sq.sent(&mut self.marks, slot, self.appended),
+            Job::Confirm(slot) => {
+                self.current = Some(context.read_nothing(qp, Some(slot)));
+                return Ok(());
+            }
             Job::Answer => qp.inbound_reads.answered(),
             Job::AwaitResponse(_) | Job::Nothing => {}
         }
@@ -461,7 +465,7 @@ fn failed(current: &mut Outgoing, plan: &Plan, error: PackError) -> Failed {
         PackError::Memory => Failed::Memory,
         PackError::Absent => Failed::Absent,
         PackError::Local(status) => match current.job {
-            Job::Complete(slot) => Failed::Local(slot, status),
+            Job::Complete(slot) | Job::Confirm(slot) => Failed::Local(slot, status),
             // PANIC: none; only messages that complete a request have a local source.
             Job::AwaitResponse(_) | Job::Answer | Job::Nothing => Failed::Memory,
         },

@@ -47,13 +47,17 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::rdma::wr::WcStatus;
+use kernel_ext::rdma::{
+    types::SignalPolicy,
+    wr::WcStatus, //
+};
 
 use crate::{
     abi::wr::{
         SendOp,
         SendWr, //
     },
+    device::WriteCompletion,
     mem::{
         mr::LocalUse,
         payload::Payload,
@@ -198,7 +202,7 @@ impl TxStream {
             None => qp.sq.take(&mut self.wr),
         };
         let (slot, begun) = match taken {
-            Taken::Wr(slot) if qp.must_wait(&self.wr) => {
+            Taken::Wr(slot) if qp.must_wait(&self.wr, self.context.writes) => {
                 self.held = Some(slot);
                 return Err(Pause::Drained);
             }
@@ -306,10 +310,15 @@ impl TxStream {
         if matches!(message, Message::Send { .. }) {
             context.send_msn = context.send_msn.next();
         }
+        let job = if qp.is_confirmed(wr, context.writes) {
+            Job::Confirm(slot)
+        } else {
+            Job::Complete(slot)
+        };
         *current = Some(Outgoing {
             segmenter: Segmenter::new(message, len),
             source,
-            job: Job::Complete(slot),
+            job,
             behind,
         });
         Ok(())
@@ -399,18 +408,27 @@ impl QpShared {
 
     /// Returns whether the request has to wait for outstanding Reads.
     #[inline]
-    fn must_wait(&self, wr: &SendWr) -> bool {
-        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        (wr.fence || reads) && self.must_wait_for_reads(wr)
+    fn must_wait(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
+        let reads = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+            || self.is_confirmed(wr, writes);
+        (wr.fence || reads) && self.must_wait_for_reads(wr, reads)
     }
 
-    fn must_wait_for_reads(&self, wr: &SendWr) -> bool {
+    /// Returns whether a Read behind the request completes it.
+    #[inline]
+    fn is_confirmed(&self, wr: &SendWr, writes: WriteCompletion) -> bool {
+        match writes {
+            WriteCompletion::Accepted => false,
+            WriteCompletion::Placed => {
+                matches!(wr.op, SendOp::Write { .. })
+                    && (wr.signalled || self.sq.signal_policy() == SignalPolicy::All)
+            }
+        }
+    }
+
+    fn must_wait_for_reads(&self, wr: &SendWr, reads: bool) -> bool {
         let fenced = || wr.fence && !self.sq.no_reads();
-        let waits = || {
-            fenced()
-                || (matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
-                    && !self.sq.may_read())
-        };
+        let waits = || fenced() || (reads && !self.sq.may_read());
         if !waits() {
             return false;
         }
@@ -513,18 +531,7 @@ impl TxContext {
                 stag: Stag::ZERO,
                 to: TaggedOffset::new(0),
             },
-            Rtr::Read => {
-                let request = ReadRequest {
-                    sink_stag: Stag::ZERO,
-                    sink_to: TaggedOffset::new(0),
-                    len: 0,
-                    source_stag: Stag::ZERO,
-                    source_to: TaggedOffset::new(0),
-                };
-                let state = Outstanding::Read(ReadState::new(&request));
-                qp.sq.read_sent(None, state, None, None);
-                return self.read_request(request, Job::Nothing);
-            }
+            Rtr::Read => return self.read_nothing(qp, None),
             Rtr::Send => {
                 let msn = self.send_msn;
                 self.send_msn = msn.next();
@@ -535,6 +542,21 @@ impl TxContext {
             }
         };
         Outgoing::bare(message, Job::Nothing)
+    }
+
+    /// Starts a Read of zero octets, for which no keys are needed. Its Response completes `slot`.
+    #[inline(never)]
+    pub(super) fn read_nothing(&mut self, qp: &QpShared, slot: Option<Slot>) -> Outgoing {
+        let request = ReadRequest {
+            sink_stag: Stag::ZERO,
+            sink_to: TaggedOffset::new(0),
+            len: 0,
+            source_stag: Stag::ZERO,
+            source_to: TaggedOffset::new(0),
+        };
+        let state = Outstanding::Read(ReadState::new(&request));
+        qp.sq.read_sent(slot, state, None, None);
+        self.read_request(request, slot.map_or(Job::Nothing, Job::AwaitResponse))
     }
 
     fn atomic_response(&mut self, response: AtomicResponse) -> Outgoing {

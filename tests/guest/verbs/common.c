@@ -410,11 +410,29 @@ struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *
 	return NULL;
 }
 
+static struct ibv_context *named_context(const char *name)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *ctx = NULL;
+
+	for (int i = 0; list && list[i]; i++)
+		if (!strcmp(ibv_get_device_name(list[i]), name))
+			ctx = ibv_open_device(list[i]);
+	if (!ctx)
+		fail("no device %s", name);
+	if (list)
+		ibv_free_device_list(list);
+	return ctx;
+}
+
 struct ibv_context *test_context(void)
 {
 	static struct rdma_event_channel *ch;
 	static struct rdma_cm_id *id;
+	const char *name = getenv("DEVICE");
 
+	if (name)
+		return named_context(name);
 	if (!ch)
 		ch = rdma_create_event_channel();
 	if (!ch) {

@@ -200,7 +200,10 @@ struct rdma_cm_id *cm_listening_id(struct rdma_event_channel *ch, int port, int 
 struct rdma_cm_id *cm_resolved_id(struct rdma_event_channel *ch, int port);
 /* The same towards another address (NULL: the device's own). */
 struct rdma_cm_id *cm_resolved_id_to(struct rdma_event_channel *ch, const char *host, int port);
-/* Returns the first device's context, resolved through the test address. */
+/*
+ * Returns the context of the device that the environment variable DEVICE names, else of the one
+ * that has the test address, which rdma_cm has to know.
+ */
 struct ibv_context *test_context(void);
 
 enum ibv_qp_state qp_state(struct ibv_qp *qp);

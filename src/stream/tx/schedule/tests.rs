@@ -114,6 +114,7 @@ mod schedule {
     fn context() -> TxContext {
         TxContext {
             extensions: Extensions::Rfc7306,
+            writes: WriteCompletion::Accepted,
             mulpdu: 1000,
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
@@ -127,6 +128,11 @@ mod schedule {
         stag: Stag::ZERO,
         to: 0,
         invalidate_local: false,
+    };
+    const WRITE: SendOp = SendOp::Write {
+        stag: Stag::ZERO,
+        to: 0,
+        immediate: None,
     };
     const ADD: AtomicOperation = AtomicOperation::FetchAdd { add: 5, mask: 0 };
     const ATOMIC: SendOp = SendOp::Atomic {
@@ -170,7 +176,7 @@ mod schedule {
                     1 => ATOMIC,
                     _ => SendOp::default(),
                 };
-                assert!(qp.must_wait(&request(op, n >= 3)) == wait);
+                assert!(qp.must_wait(&request(op, n >= 3), WriteCompletion::Accepted) == wait);
                 // Only a request that waits makes a Response run the transmit task.
                 assert!(answered(qp) == wait);
                 if wait {
@@ -183,6 +189,42 @@ mod schedule {
             let state = Outstanding::Read(ReadState::new(&REQUEST));
             qp.sq.read_sent(None, state, None, None);
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_write_that_a_read_completes_waits_for_the_limit() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let qp = &rig.qp;
+        let (accepted, placed) = (WriteCompletion::Accepted, WriteCompletion::Placed);
+        let write = |signalled| SendWr {
+            signalled,
+            ..request(WRITE, false)
+        };
+        for waits in [false, false, true] {
+            assert!(qp.must_wait(&write(true), placed) == waits);
+            assert!(answered(qp) == waits);
+            // Nobody hears of these.
+            assert!(!qp.must_wait(&write(false), placed) && !qp.must_wait(&write(true), accepted));
+            let send = SendWr {
+                signalled: true,
+                ..request(SendOp::default(), false)
+            };
+            assert!(!qp.must_wait(&send, placed));
+            context().read_nothing(qp, None);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_read_of_nothing_completes_the_write_before_it() -> Result {
+        let rig = ScheduleRig::new(AccessFlags::empty())?;
+        let (mut context, slot) = (context(), rig.slot()?);
+        let msn = context.read_msn;
+        let read = context.read_nothing(&rig.qp, Some(slot));
+        assert!(matches!(read.job, Job::AwaitResponse(_)) && read.behind.is_none());
+        assert_eq!(context.read_msn, msn.next());
+        assert!(rig.qp.sq.read_done() == Some((Some(slot), None)));
         Ok(())
     }
 
