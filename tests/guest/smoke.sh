@@ -419,6 +419,56 @@ netdev_changes_namespace() {
 	netns_del other
 }
 
+# What a device of the link type riwarp_ib says it is, and to whom: rdma_cm does not know it, so no
+# program reaches it that way, and no consumer in the kernel.
+says_it_is_infiniband() {
+	local port=/sys/kernel/config/nvmet/ports/7
+	[ "$TYPE" = riwarp ] || skip_case 'has a link type of its own'
+	ip link add d0 type dummy
+	ip link set d0 up
+	ip addr add 10.73.9.1/24 dev d0
+	rdma link add ib0 type riwarp_ib netdev d0
+	eventually 5 link_state_is - ib0 ACTIVE || die "$(rdma link show)"
+	dmesg | grep -q 'riwarp: ib0: device added on d0, link type riwarp_ib' || die 'the log does not say its type'
+	[ "$(cat /sys/class/infiniband/ib0/node_type)" = '1: CA' ] || die "node type $(cat /sys/class/infiniband/ib0/node_type)"
+	[ "$(cat /sys/class/infiniband/ib0/ports/1/link_layer)" = Ethernet ] ||
+		die "link layer $(cat /sys/class/infiniband/ib0/ports/1/link_layer)"
+	ibv_devinfo -d ib0 | grep -q 'transport:.*InfiniBand (0)' || die "$(ibv_devinfo -d ib0)"
+	grep -q '0000:ffff:0a49:0901$' /sys/class/infiniband/ib0/ports/1/gids/0 ||
+		die "GID $(cat /sys/class/infiniband/ib0/ports/1/gids/0)"
+	rdma_cm_refuses 10.73.9.1
+	# A consumer in the kernel that listens there.
+	modprobe nvmet-rdma
+	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+	mkdir -p /sys/kernel/config/nvmet/subsystems/ib "$port"
+	echo rdma >"$port/addr_trtype"
+	echo ipv4 >"$port/addr_adrfam"
+	echo 10.73.9.1 >"$port/addr_traddr"
+	echo 4420 >"$port/addr_trsvcid"
+	if ln -s /sys/kernel/config/nvmet/subsystems/ib "$port/subsystems/ib" 2>"$TMP/error"; then
+		die 'the NVMe target listens on it'
+	fi
+	grep 'No such device' "$TMP/error" || die "$(cat "$TMP/error")"
+	rmdir "$port" /sys/kernel/config/nvmet/subsystems/ib
+	modprobe -r nvmet-rdma
+	[ "$(rdma resource show cm_id | grep -c . || true)" = 0 ] || die "$(rdma resource show cm_id)"
+	if rdma link add ib1 type riwarp netdev d0 2>/dev/null; then die 'two devices on one interface'; fi
+	rdma link del ib0
+	ip link del d0
+}
+
+# rdma_cm_refuses ADDRESS: a server cannot bind there, and a client cannot resolve it: at once.
+rdma_cm_refuses() {
+	local rc=0
+	within 10 rping -s -a "$1" -p "$PORT" -C 1 >"$TMP/server" 2>&1 || rc=$?
+	[ "$rc" != 0 ] && [ "$rc" != 124 ] || die "a server: status $rc"
+	grep 'No such device' "$TMP/server" || die "a server: $(cat "$TMP/server")"
+	rc=0
+	within 10 rping -c -a "$1" -p "$PORT" -C 1 >"$TMP/client" 2>&1 || rc=$?
+	[ "$rc" != 0 ] && [ "$rc" != 124 ] || die "a client: status $rc"
+	grep 'ADDR_ERROR, error -19' "$TMP/client" || die "a client: $(cat "$TMP/client")"
+}
+
 load_modules "$MODULE" || exit 1
 modprobe -a dummy veth
 try loads_and_unloads 60 loads_and_unloads
@@ -427,6 +477,7 @@ try wrong_parameters 120 wrong_parameters
 try loaded_by_the_rdma_tool 20 loaded_by_the_rdma_tool
 try add_and_delete 120 add_and_delete
 try shows_its_netdev_and_state 30 shows_its_netdev_and_state
+try says_it_is_infiniband 60 says_it_is_infiniband
 try carrier_counts 30 carrier_counts
 try second_link_on_a_netdev 20 second_link_on_a_netdev
 try name_in_use 20 name_in_use
