@@ -166,9 +166,17 @@ impl Drop for OobWait {
 /// A connection attempt to make.
 pub(crate) struct OobConnect {
     pub(crate) from: SockAddr,
-    pub(crate) to: SockAddr,
+    pub(crate) to: OobTarget,
     pub(crate) depths: Depths,
     pub(crate) announcement: Announcement,
+}
+
+/// Where a connection attempt leads.
+pub(crate) enum OobTarget {
+    /// To the peer's pairing port.
+    Peer(SockAddr),
+    /// To the queue pair itself: TCP connects a socket to its own address and port.
+    Itself,
 }
 
 /// The action that is due.
@@ -190,7 +198,11 @@ impl OobSearch {
         self.bond = Bond::Connecting;
         OobAction::Connect(OobConnect {
             from: self.from,
-            to: self.to,
+            to: if self.pair.local == self.pair.remote {
+                OobTarget::Itself
+            } else {
+                OobTarget::Peer(self.to)
+            },
             depths: self.depths,
             announcement: self.pair.announcement(),
         })
@@ -238,8 +250,8 @@ impl Qp {
     /// # Errors
     ///
     /// * `EOPNOTSUPP` if the administrator has disabled this.
-    /// * `EINVAL` for an invalid destination, the queue pair itself, or an address of another
-    ///   family than the device's; or if a required attribute of this transition is missing.
+    /// * `EINVAL` for an invalid destination, or an address of another family than the device's; or
+    ///   if a required attribute of this transition is missing.
     /// * Those of [`OobConnector::wait`].
     pub(super) fn begin_oob(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         if !mask.contains(FOR_RTR) || !attr.path.has_grh {
@@ -267,7 +279,7 @@ impl Qp {
                 Features::NONE
             },
         };
-        if here.family() != to.family() || pair.local == pair.remote {
+        if here.family() != to.family() {
             return Err(EINVAL);
         }
         // TCP chooses the local port.
@@ -402,6 +414,19 @@ impl Qp {
                 oob.extensions = oob.pair.agree(&theirs);
                 let checked = oob.pair.check(&addrs, Speaker::Responder, &theirs);
                 checked.is_ok()
+            }
+        }
+    }
+
+    /// Returns whether a stream from this queue pair to itself may begin, which needs no start-up:
+    /// it has to send from the PSN that it expects.
+    pub(crate) fn takes_itself(&self) -> bool {
+        match &mut *self.oob.lock() {
+            None => false,
+            Some(oob) => {
+                let own = oob.pair.announcement();
+                oob.extensions = oob.pair.agree(&own);
+                own.send_psn == Some(own.receive_psn)
             }
         }
     }

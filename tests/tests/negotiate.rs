@@ -371,3 +371,21 @@ fn each_end_asks_for_its_own_markers() {
         }
     }
 }
+
+#[test]
+fn an_end_that_is_its_own_peer_has_one_configuration() {
+    for (crc, markers) in [(Crc::On, Markers::Off), (Crc::Off, Markers::On)] {
+        let ours = Config {
+            crc,
+            markers,
+            ..config()
+        };
+        let rules = Initiator::new(ours, depths(3, 7)).rules_with_itself();
+        assert_eq!((rules.crc, rules.send_markers), (crc, markers));
+        assert_eq!(rules.receive_markers, markers);
+        // It sends no more Reads than it takes.
+        assert_eq!(rules.depths, depths(3, 3));
+        let rules = Initiator::new(ours, depths(7, 3)).rules_with_itself();
+        assert_eq!(rules.depths, depths(7, 3));
+    }
+}

@@ -113,6 +113,9 @@ impl Conn {
                 Ok(_) if !self.qp().is_some_and(|qp| qp.may_ask(&**self)) => {
                     self.fail(actor, ECONNRESET)
                 }
+                Ok(_) if actor.id.is_none() && self.leads_to_itself() => {
+                    self.join_itself(actor, &initiator)
+                }
                 Ok(inbox) => {
                     actor.limit(limit::REPLY);
                     NextStep::Again(ConnPhase::Requesting {
@@ -137,6 +140,33 @@ impl Conn {
                 self.fail(actor, if unreachable { ETIMEDOUT } else { ECONNRESET })
             }
         }
+    }
+
+    /// Returns whether TCP has connected the socket to itself.
+    fn leads_to_itself(&self) -> bool {
+        let (local, peer) = (self.socket.local_addr(), self.socket.peer_addr());
+        local.is_ok_and(|local| peer == Ok(local))
+    }
+
+    /// Begins the stream of a queue pair that is its own peer.
+    fn join_itself(self: &Arc<Self>, actor: &mut Actor, initiator: &Initiator) -> NextStep {
+        let params = StreamParams {
+            wait_first_fpdu: false,
+            ..StreamParams::responder(&initiator.rules_with_itself(), RtrKinds::NONE)
+        };
+        let Some(qp) = self.qp() else {
+            return self.fail(actor, ECONNRESET);
+        };
+        if !qp.takes_itself() {
+            return self.fail(actor, EPROTO);
+        }
+        if let Err(error) = qp.attach(self.clone(), &params) {
+            return self.fail(actor, error);
+        }
+        self.established();
+        actor.no_limit();
+        self.enter_stream();
+        NextStep::Again(ConnPhase::Open(Open::reported().oob()))
     }
 
     pub(in crate::cm) fn requesting(

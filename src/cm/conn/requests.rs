@@ -61,7 +61,10 @@ use crate::{
         MAX_ORD, //
     },
     qp::{
-        oob::OobConnect,
+        oob::{
+            OobConnect,
+            OobTarget, //
+        },
         Qp, //
     }, //
 };
@@ -208,8 +211,12 @@ pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result
     socket.bind(&oob.from)?;
     let conn = Conn::new(cm, socket, Actor::new(ConnPhase::Released))?;
     let mut actor = conn.actor.lock();
+    let to = match oob.to {
+        OobTarget::Peer(peer) => peer,
+        OobTarget::Itself => conn.socket.local_addr()?,
+    };
     let bound = qp.bind_oob(conn.clone(), oob);
-    conn.begin(&mut actor, qp.clone(), bound, &oob.to, |actor| {
+    conn.begin(&mut actor, qp.clone(), bound, &to, |actor| {
         actor.begin_connecting(None, initiator, request)
     })
 }

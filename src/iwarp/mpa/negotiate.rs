@@ -281,6 +281,32 @@ impl Initiator {
         Frame::new(header, enhanced, private_data)
     }
 
+    /// Returns the rules of a connection to this end itself, which needs no start-up: both ends
+    /// have one configuration. A getter.
+    pub fn rules_with_itself(&self) -> StreamRules {
+        let Config {
+            crc,
+            markers,
+            extensions,
+            ..
+        } = self.config;
+        let depth = self.depths.ird.min(self.depths.ord);
+        StreamRules {
+            crc,
+            send_markers: markers,
+            receive_markers: markers,
+            depths: Depths {
+                ird: self.depths.ird,
+                ord: depth,
+            },
+            peer_depths: Some(PeerDepths {
+                ird: Some(self.depths.ird),
+                ord: Some(depth),
+            }),
+            extensions,
+        }
+    }
+
     /// Judges what has arrived so far, from the first octet of the Reply on.
     ///
     /// Accepts a Reply of a lower revision than the Request, or without enhanced data: then nothing

@@ -524,7 +524,6 @@ SIDES_CASE(what_cannot_be_is_refused_at_once)
 	REFUSED(attr.ah_attr.is_global = 0, EINVAL);
 	REFUSED(attr.ah_attr.grh.dgid.raw[0] = 0xff, EINVAL);
 	REFUSED(memset(&attr.ah_attr.grh.dgid, 0, 16), EINVAL);
-	REFUSED(attr.dest_qp_num = a->qp->qp_num, EINVAL);
 	REFUSED(attr.ah_attr.grh.dgid.raw[0] = 0x20, EINVAL); /* IPv6 from an IPv4 address */
 	REFUSED(mask &= ~IBV_QP_DEST_QPN, EINVAL);
 	REFUSED(mask &= ~IBV_QP_RQ_PSN, EINVAL);
@@ -538,6 +537,65 @@ SIDES_CASE(what_cannot_be_is_refused_at_once)
 	check(try_modify(a, &attr, mask) == EINVAL, "RTR twice");
 	must(side_rts(a) && side_rtr(b, a) && side_rts(b));
 	must(traffic(a, b));
+}
+
+/* Whether the two next completions are those of a Send and of its receive, in either order. */
+static bool sent_to_itself(struct side *s)
+{
+	struct ibv_wc wc;
+	uint64_t seen = 0;
+
+	for (int i = 0; i < 2; i++) {
+		if (!poll_wc(s->cq, &wc, SOON) || wc.status != IBV_WC_SUCCESS) {
+			fail("completion %d: status %d", i, wc.status);
+			return false;
+		}
+		seen |= wc.wr_id;
+	}
+	if (seen != 3)
+		fail("completions %d", (int)seen);
+	return seen == 3;
+}
+
+/* UCX and NCCL connect queue pairs to themselves. */
+SIDES_CASE(a_queue_pair_is_its_own_peer)
+{
+	struct ibv_wc wc;
+
+	for (int round = 0; round < 3; round++) {
+		must(side_rtr(a, a) && side_rts(a));
+		must(side_recv(a, 1, 5000) && side_send(a, 2, 5000));
+		must(sent_to_itself(a));
+		pattern_fill(a->memory.buf, 30000, round);
+		must(side_rdma(a, IBV_WR_RDMA_WRITE, 3, 0, a, 30000, 30000));
+		must(expect_wc(a->cq, &wc, 3, IBV_WC_SUCCESS));
+		memset(a->memory.buf, 0, 30000);
+		/* Behind the Write. */
+		must(side_rdma(a, IBV_WR_RDMA_READ, 4, 0, a, 30000, 30000));
+		must(expect_wc(a->cq, &wc, 4, IBV_WC_SUCCESS));
+		check(pattern_differs(a->memory.buf, 30000, round) < 0, "not what was written");
+		must(side_to(a, IBV_QPS_RESET) && side_init(a));
+	}
+	check(!somebody_listens(port), "somebody listens");
+	/* The other one is not disturbed. */
+	must(sides_join(a, b));
+	must(traffic(a, b));
+}
+
+/* As with any peer, it has to know where the other begins. */
+SIDES_CASE(a_queue_pair_that_expects_another_psn_of_itself)
+{
+	struct ibv_qp_attr attr;
+	int mask = rtr_attr(a, a, &attr);
+
+	a->timeout = 1;
+	a->retry_cnt = 0;
+	attr.rq_psn ^= 1;
+	check(try_modify(a, &attr, mask) == 0, "RTR");
+	must(side_rts(a) && side_recv(a, 3, 100));
+	must(side_send(a, 0, 100) && side_send(a, 1, 100) && side_send(a, 2, 100));
+	must(expect_giving_up(a, now_ms(), 900, 4000));
+	check(qp_state(b->qp) == IBV_QPS_INIT, "state %d of another", qp_state(b->qp));
 }
 
 /* As many Reads and atomics as the device supports, and not one more. */
@@ -729,6 +787,8 @@ int main(int argc, char **argv)
 	RUN(another_psn_than_the_caller_was_told);
 	RUN(a_wrong_caller_is_no_hindrance);
 	RUN(what_cannot_be_is_refused_at_once);
+	RUN(a_queue_pair_is_its_own_peer);
+	RUN(a_queue_pair_that_expects_another_psn_of_itself);
 	RUN(depths_up_to_the_limits_of_the_device);
 	RUN(what_was_sent_arrives_though_the_sender_goes);
 	RUN(a_peer_that_has_gone_is_noticed_by_the_next_send_only);
