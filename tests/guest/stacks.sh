@@ -52,8 +52,13 @@ data_file() {
 
 # Each run in a row takes one port.
 ROW=${ROW:-50}
-for TYPE in ${TYPES:-riwarp riwarp_siw}; do
-	for part in ${PARTS:-rsockets libfabric mpi fio qperf rdma_core ibverbs ucx}; do
+for TYPE in ${TYPES:-riwarp riwarp_siw riwarp_ib}; do
+	case $TYPE in
+	# What connects its queue pairs without rdma_cm.
+	riwarp_ib) parts='ibverbs ucx' ;;
+	*) parts='rsockets libfabric mpi fio qperf rdma_core ibverbs ucx' ;;
+	esac
+	for part in ${PARTS:-$parts}; do
 		# shellcheck source=/dev/null
 		. "$GUEST_DIR/stacks/$part.sh"
 		PORT=$((PORT + 200))

@@ -22,6 +22,7 @@ gloo_refused() {
 
 version gloo libgloo0
 ends_up self
+[ "$TYPE" != riwarp_ib ] || export DEVICE=$DEV_A
 name=$TYPE/gloo
 if [ "$TYPE" != riwarp_siw ]; then
 	try "$name/two_ranks" 100 gloo 2
@@ -32,3 +33,4 @@ else
 fi
 SCRIPT=$SCRIPT/$TYPE relay 100 "$VERBS_DIR/mooncake" "$IP4_B"
 ends_down
+unset DEVICE

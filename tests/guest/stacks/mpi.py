@@ -106,8 +106,10 @@ def one_sided():
     length = 100000
     window = MPI.Win.Allocate(length + 8, 1, comm=world)
     memory = window.tomemory()
+    # What is put must stay until the fence.
+    data = octets(rank, right, length)
     window.Fence()
-    window.Put(octets(rank, right, length), right)
+    window.Put(data, right)
     window.Fence()
     same("Put", memory[:length], octets(left, rank, length))
     got = bytearray(length)
