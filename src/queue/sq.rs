@@ -9,7 +9,9 @@
 //! octets.
 //!
 //! A Send or Write is done when TCP has accepted its last octet, a Read when its Response was
-//! delivered. So a pending request records where in the octet stream it ends.
+//! delivered, and so is a Write with a Read of zero octets behind it
+//! ([`WriteCompletion`](crate::device::WriteCompletion)). So a pending request records where in the
+//! octet stream it ends.
 //!
 //! Context: any, unless a function says otherwise. The transmit task calls `take`, `sent`,
 //! `accepted` and the functions that begin Reads; the receiver calls the functions about Responses.

@@ -215,7 +215,7 @@ enum Job {
     /// Complete the request once TCP has accepted its octets.
     Complete(Slot),
     /// Send a Read of zero octets, whose Response completes the request: the peer answers it after
-    /// it has placed this message (RDMAP-118).
+    /// it has placed this message (RDMAP-114).
     Confirm(Slot),
     /// Do nothing: the peer's Response completes the request.
     AwaitResponse(Slot),
