@@ -5,7 +5,8 @@
 //!
 //! An event is a type, whose fields are those of the event. `is_enabled` is a static branch, in a
 //! kernel without tracepoints nothing. Behind it, `record` takes a closure that makes an event and
-//! runs out of line. It should be `move`: a variable that it borrows would be in memory all the time.
+//! runs out of line. It should be `move`: a variable that it borrows would be in memory all the
+//! time.
 //!
 //! Context: any.
 
@@ -14,8 +15,9 @@ use core::fmt::Write;
 use kernel::ffi::c_char;
 use kernel::fmt;
 use kernel::prelude::*;
+use kernel::str::Formatter;
 
-/// A text of an event; what does not fit is cut off.
+/// A text of an event, with a NUL at its end; what does not fit is cut off.
 pub struct Text([u8; Text::SIZE]);
 
 impl Text {
@@ -23,32 +25,11 @@ impl Text {
 
     /// Makes a text, to be called as `Text::new(fmt!(...))`.
     pub fn new(args: fmt::Arguments<'_>) -> Self {
-        let mut writer = TextWriter {
-            octets: [0; Self::SIZE],
-            len: 0,
-        };
+        let mut octets = [0; Self::SIZE];
+        let [places @ .., _nul] = &mut octets;
         // What does not fit is the only error.
-        let _ = writer.write_fmt(args);
-        Self(writer.octets)
-    }
-}
-
-/// Writes a [`Text`]; the octets from `len` on are 0, and the last one stays so.
-struct TextWriter {
-    octets: [u8; Text::SIZE],
-    len: usize,
-}
-
-impl Write for TextWriter {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        for octet in text.bytes() {
-            match self.octets.get_mut(self.len) {
-                Some(place) if self.len + 1 < Text::SIZE => *place = octet,
-                _ => return Err(core::fmt::Error),
-            }
-            self.len += 1;
-        }
-        Ok(())
+        let _ = Formatter::new(places).write_fmt(args);
+        Self(octets)
     }
 }
 
@@ -80,7 +61,7 @@ macro_rules! numbers {
 
 numbers!(bool, u8, u16, u32, u64, i64);
 
-// SAFETY: `as_str` returns a string that is borrowed from `self`.
+// SAFETY: `as_c_str` returns a string that is borrowed from `self`.
 unsafe impl Field for IbDeviceName {
     type Raw = *const c_char;
 
