@@ -288,8 +288,6 @@ pub(crate) struct Parts {
 pub(crate) struct Device {
     /// What its link type has made of it.
     pub(crate) kind: DeviceKind,
-    /// The library that serves its processes.
-    pub(crate) abi: Abi,
     /// The network interface below.
     pub(crate) netdev: NetDevice,
     /// The network namespace of the interface when the device was made; all sockets are in it.
@@ -319,13 +317,18 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    /// Returns the library that serves its processes.
+    #[inline]
+    pub(crate) fn abi(&self) -> Abi {
+        self.kind.abi()
+    }
+
     /// Makes a device without registering it.
     pub(crate) fn new(parts: Parts) -> Result<Arc<Self>> {
         let active = parts.netdev.is_running();
         Arc::try_pin_init(
             try_pin_init!(Self {
                 kind: parts.kind,
-                abi: parts.kind.abi(),
                 home: parts.netdev.net_id(),
                 netdev: parts.netdev,
                 gids <- GidTable::new(),

@@ -155,7 +155,7 @@ impl Qp {
                         _sender: NextCacheLine,
                         sq <- sq,
                         tx: SerialTask::new(Tx::default()),
-                        coalescer: DoorbellCoalescer::new(qps.device().abi.doorbells()),
+                        coalescer: DoorbellCoalescer::new(qps.device().abi().doorbells()),
                         tx_timer_armed: Atomic::new(false),
                         _receiver: NextCacheLine,
                         rx <- new_spinlock_bh!(Rx::default()),

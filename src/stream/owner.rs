@@ -357,7 +357,7 @@ impl QpShared {
 
     /// Returns whether the consumer can receive Immediate Data.
     pub(crate) fn tells_immediate_data(&self) -> bool {
-        !self.user || self.device.abi.has_extensions()
+        !self.user || self.device.abi().has_extensions()
     }
 
     /// As [`StreamOwner::terminate`], for this event; the caller runs the transmit task.

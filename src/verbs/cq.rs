@@ -55,8 +55,8 @@ impl CqOps for Cq {
         }
         check_size(init.entries)?;
         let (places, ring) = if init.owner.is_user() {
-            let places = dev.abi.places(init.entries);
-            let ring = CqRing::create(dev.abi, places.all, udata)?;
+            let places = dev.abi().places(init.entries);
+            let ring = CqRing::create(dev.abi(), places.all, udata)?;
             (places, CqStorage::User(ring))
         } else {
             let places = Places::plain(init.entries);

@@ -122,11 +122,11 @@ impl RdmaDevice {
 
 impl DeviceOps for RdmaDevice {
     fn query(&self) -> DeviceAttr {
-        let max_sge = self.abi.limits().sge;
+        let max_sge = self.abi().limits().sge;
         let mut device_caps = DeviceCaps::MEM_MGT_EXTENSIONS | DeviceCaps::PORT_ACTIVE_EVENT;
         let mut odp_caps = ODP_CAPS;
         let (mut max_mw, mut atomic_cap) = (0, AtomicCap::None);
-        if self.abi.has_extensions() {
+        if self.abi().has_extensions() {
             device_caps |= DeviceCaps::MEM_WINDOW | DeviceCaps::MEM_WINDOW_TYPE_2B;
             device_caps |= DeviceCaps::SRQ_RESIZE;
             max_mw = MAX_MW;

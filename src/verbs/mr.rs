@@ -49,7 +49,7 @@ impl MrOps for Mr {
         request: &RegUserMr<'_>,
         udata: &mut Udata<'_>,
     ) -> Result<MrCreated<Self>> {
-        let abi = pd.device().abi;
+        let abi = pd.device().abi();
         let key = abi::user::asked_key(abi, udata)?;
         let created = Self::register_user(pd, request, key)?;
         abi::user::answer_region(abi, created.mr.region.stag(), udata)?;

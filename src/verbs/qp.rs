@@ -84,7 +84,7 @@ impl QpOps for Qp {
             return Err(EOPNOTSUPP);
         }
         let device = &dev.device;
-        let abi = device.abi;
+        let abi = device.abi();
         let limits = abi.limits();
         let mut caps = init.caps;
         if init.srq.is_some() {

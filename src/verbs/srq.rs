@@ -52,7 +52,7 @@ impl SrqOps for Srq {
         if init.srq_type != 0 {
             return Err(EOPNOTSUPP);
         }
-        let abi = dev.abi;
+        let abi = dev.abi();
         let attr = init.attr;
         if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_WR || attr.max_sge > abi.limits().sge {
             return Err(EINVAL);

@@ -35,7 +35,7 @@ impl UContextOps for UContext {
             _device: dev.device.clone(),
         };
         let context = Arc::new(context, GFP_KERNEL_ACCOUNT)?;
-        abi::user::answer_open(dev.abi, udata)?;
+        abi::user::answer_open(dev.abi(), udata)?;
         Ok(context)
     }
 }
