@@ -109,15 +109,6 @@ nothing_grows() {
 	judge "${counts[@]}"
 }
 
-# The module unloads in the end, and its threads end.
-unloads() {
-	ends_down
-	within 30 rmmod "$MODULE" || die "rmmod: $?"
-	# A kworker that is named after its last work item is not the module's; a rescuer
-	# (kworker/R-*) is.
-	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads are left'
-}
-
 ends_up netns
 try nothing_grows 480 nothing_grows
 ends_down

@@ -399,6 +399,15 @@ ends_down() {
 	LINKS_MADE=() ADDRESSES_MADE=() NETDEVS_MADE=() NETNS_MADE=()
 }
 
+# unloads: takes the ends down and unloads the module; its threads must end.
+unloads() {
+	ends_down
+	within 30 rmmod "$MODULE" || die "rmmod: $?"
+	# A kworker that is named after its last work item is not the module's; a rescuer
+	# (kworker/R-*) is.
+	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads are left'
+}
+
 # --- pairs of programs ----------------------------------------------------------------------------
 
 # start NETNS LOG COMMAND...: starts a program in the background; STARTED is its process id.

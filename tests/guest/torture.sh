@@ -336,13 +336,7 @@ torture() {
 		for what in "${!DONE[@]}"; do echo "$what ${DONE[$what]}"; done | sort
 		echo "allocations-failed ${FAILURES:-0}"
 	} >"$TMP/counts"
-	nothing_left 30 qp cm_id cq mr pd mw
-}
-
-unloads() {
-	ends_down
-	eventually 30 rmmod "$MODULE" || die "rmmod: $(rmmod "$MODULE" 2>&1)"
-	! pgrep -l "^($MODULE|kworker/R-$MODULE)" || die 'threads are left'
+	nothing_left 30 qp cm_id cq mr pd mw srq ctx
 }
 
 A=() B=() DEV_OF_A=() DEV_OF_B=() NET_OF_A=() NET_OF_B=() IP4_OF_A=() IP4_OF_B=() IP6_OF_A=() IP6_OF_B=() ADDRESS=()

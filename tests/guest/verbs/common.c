@@ -1070,6 +1070,14 @@ uint32_t any(void)
 	return seed >> 8;
 }
 
+uint32_t any_of(uint32_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 17;
+	*state ^= *state << 5;
+	return *state;
+}
+
 void fill_any(volatile void *at, size_t len)
 {
 	volatile uint8_t *octets = at;

@@ -300,6 +300,8 @@ bool killed_in(void (*victim)(struct pair *p));
 void victim_ready(void);
 /* Returns 24 random bits, the same in each run; and random octets. */
 uint32_t any(void);
+/* Returns 32 random bits from a state of the caller's, which is not 0: for threads. */
+uint32_t any_of(uint32_t *state);
 void fill_any(volatile void *at, size_t len);
 
 /*

@@ -148,14 +148,6 @@ struct side {
 	bool dead;
 };
 
-static uint32_t any_of(struct side *e)
-{
-	e->random ^= e->random << 13;
-	e->random ^= e->random >> 17;
-	e->random ^= e->random << 5;
-	return e->random;
-}
-
 static void *memory(size_t len)
 {
 	void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -175,7 +167,7 @@ static bool post_one_recv(struct side *e, uint64_t n)
 static bool end_make(struct side *e)
 {
 	struct ibv_qp_init_attr init = {
-		.cap = { REQUESTS + 8, RECVS, MAX_SGE, MAX_SGE, any_of(e) % 2 ? 64 : 0 },
+		.cap = { REQUESTS + 8, RECVS, MAX_SGE, MAX_SGE, any_of(&e->random) % 2 ? 64 : 0 },
 		.qp_type = IBV_QPT_RC,
 	};
 	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -262,12 +254,12 @@ static void post(struct side *e, size_t n, struct ibv_send_wr *wr, uint32_t leng
 	int pieces = 1;
 
 	if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE)
-		pieces = 1 + (int)(any_of(e) % MAX_SGE);
+		pieces = 1 + (int)(any_of(&e->random) % MAX_SGE);
 	for (int i = 0; i < pieces; i++) {
 		uint32_t rest = length - at, some = rest;
 
 		if (i + 1 < pieces)
-			some = rest ? any_of(e) % (rest + 1) : 0;
+			some = rest ? any_of(&e->random) % (rest + 1) : 0;
 		list[i] = (struct ibv_sge){ (uintptr_t)buffer(e, n) + at, some, e->buffers_mr->lkey };
 		at += some;
 	}
@@ -307,7 +299,7 @@ static void send_message(struct side *e, size_t n, struct header header)
 	*at = header;
 	if (header.kind == DATA)
 		pattern_fill((uint8_t *)(at + 1), header.length - sizeof(header), header.seed);
-	if (any_of(e) % 4 == 0)
+	if (any_of(&e->random) % 4 == 0)
 		wr.send_flags = IBV_SEND_SOLICITED;
 	post(e, n, &wr, header.length);
 	count(SENDS, 1);
@@ -321,20 +313,20 @@ static bool slot_is_free(struct side *e, const struct slot *s)
 
 static void do_send(struct side *e, size_t n)
 {
-	struct header header = { .kind = DATA, .seed = any_of(e), .length = sizeof(header) };
+	struct header header = { .kind = DATA, .seed = any_of(&e->random), .length = sizeof(header) };
 
-	header.length += any_of(e) % (any_of(e) % 2 ? 64 : MESSAGE_LEN - sizeof(header));
+	header.length += any_of(&e->random) % (any_of(&e->random) % 2 ? 64 : MESSAGE_LEN - sizeof(header));
 	send_message(e, n, header);
 }
 
 static void do_write(struct side *e, size_t n)
 {
-	struct header told = { .kind = WRITTEN, .seed = any_of(e), .length = sizeof(told) };
+	struct header told = { .kind = WRITTEN, .seed = any_of(&e->random), .length = sizeof(told) };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
-	uint32_t slot = any_of(e) % SLOTS, at = any_of(e) % SLOT_LEN;
-	uint32_t length = any_of(e) % (SLOT_LEN - at + 1);
+	uint32_t slot = any_of(&e->random) % SLOTS, at = any_of(&e->random) % SLOT_LEN;
+	uint32_t length = any_of(&e->random) % (SLOT_LEN - at + 1);
 
-	if (any_of(e) % 2)
+	if (any_of(&e->random) % 2)
 		length = length % 128;
 	if (!slot_is_free(e, &e->slots[slot]))
 		return;
@@ -346,7 +338,7 @@ static void do_write(struct side *e, size_t n)
 	post(e, n, &wr, length);
 	count(WRITES, 1);
 	/* Not each Write is told of; Reads find the others. */
-	if (e->dead || any_of(e) % 2 || e->sent - e->acked >= CREDITS)
+	if (e->dead || any_of(&e->random) % 2 || e->sent - e->acked >= CREDITS)
 		return;
 	if (free_request(e) < 0)
 		return;
@@ -365,9 +357,9 @@ static void do_read(struct side *e, size_t n)
 
 	if (e->reads >= READS)
 		return;
-	r->slot = any_of(e) % SLOTS;
-	r->at = any_of(e) % SLOT_LEN;
-	length = any_of(e) % (SLOT_LEN - r->at + 1);
+	r->slot = any_of(&e->random) % SLOTS;
+	r->at = any_of(&e->random) % SLOT_LEN;
+	length = any_of(&e->random) % (SLOT_LEN - r->at + 1);
 	memset(buffer(e, n), 0xa5, length);
 	wr.wr.rdma.remote_addr = e->peer.addr + r->slot * SLOT_LEN + r->at;
 	wr.wr.rdma.rkey = e->peer.rkey;
@@ -380,16 +372,16 @@ static void do_atomic(struct side *e, size_t n)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD };
 	struct request *r = &e->requests[n];
-	uint64_t operand = (uint64_t)any_of(e) << 32 | any_of(e);
+	uint64_t operand = (uint64_t)any_of(&e->random) << 32 | any_of(&e->random);
 
 	if (!e->extensions || e->reads >= READS)
 		return;
 	wr.wr.atomic.remote_addr = e->peer.addr + SLOTS * SLOT_LEN;
 	wr.wr.atomic.rkey = e->peer.rkey;
 	r->expected = e->word;
-	if (any_of(e) % 2) {
+	if (any_of(&e->random) % 2) {
 		wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
-		wr.wr.atomic.compare_add = any_of(e) % 2 ? e->word : ~e->word;
+		wr.wr.atomic.compare_add = any_of(&e->random) % 2 ? e->word : ~e->word;
 		wr.wr.atomic.swap = operand;
 		if (wr.wr.atomic.compare_add == e->word)
 			e->word = operand;
@@ -404,7 +396,7 @@ static void do_atomic(struct side *e, size_t n)
 /* Objects that have nothing to do with the connection come and go. */
 static void do_noise(struct side *e)
 {
-	size_t len = 1 + any_of(e) % 100000;
+	size_t len = 1 + any_of(&e->random) % 100000;
 	struct ibv_cq *cq = NULL;
 	struct ibv_pd *pd = NULL;
 	struct ibv_mr *mr = NULL;
@@ -415,7 +407,7 @@ static void do_noise(struct side *e)
 	if (!at)
 		return;
 	pd = ibv_alloc_pd(e->id->verbs);
-	cq = ibv_create_cq(e->id->verbs, 1 + (int)(any_of(e) % 100), NULL, NULL, 0);
+	cq = ibv_create_cq(e->id->verbs, 1 + (int)(any_of(&e->random) % 100), NULL, NULL, 0);
 	if (pd) {
 		mr = ibv_reg_mr(pd, at, len, ALL_RIGHTS);
 		mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -429,7 +421,7 @@ static void do_noise(struct side *e)
 	}
 	count(NOISE, !!pd + !!cq + !!mr + !!mw + !!qp);
 	/* The memory goes before its region, or behind it. */
-	if (any_of(e) % 2) {
+	if (any_of(&e->random) % 2) {
 		munmap(at, len);
 		at = NULL;
 	}
@@ -449,7 +441,7 @@ static void do_noise(struct side *e)
 /* A child has copies of the pages, and must not take those that the device uses. */
 static void do_fork(struct side *e)
 {
-	uint32_t stays = any_of(e) % 20;
+	uint32_t stays = any_of(&e->random) % 20;
 	pid_t child = fork();
 
 	if (child == 0) {
@@ -597,7 +589,7 @@ static void wait_for_something(struct side *e, int ms)
 		return;
 	if (fds[0].revents & POLLIN && !ibv_get_cq_event(e->channel, &cq, &context)) {
 		ibv_ack_cq_events(cq, 1);
-		if (ibv_req_notify_cq(e->cq, any_of(e) % 8 == 0))
+		if (ibv_req_notify_cq(e->cq, any_of(&e->random) % 8 == 0))
 			e->dead = true;
 	} else if (fds[0].revents) {
 		e->dead = true;
@@ -630,7 +622,7 @@ static void end_somehow(struct side *e)
 	int64_t until = now_ms() + 2000 * slow;
 	ssize_t n = free_request(e);
 
-	switch (any_of(e) % 8) {
+	switch (any_of(&e->random) % 8) {
 	case 0 ... 1:
 		while (!e->dead && !all_done(e) && now_ms() < until) {
 			completions(e);
@@ -681,7 +673,7 @@ static void end_somehow(struct side *e)
 		break;
 	}
 	/* What comes now must still be right. */
-	until = now_ms() + any_of(e) % 200;
+	until = now_ms() + any_of(&e->random) % 200;
 	do {
 		completions(e);
 		wait_for_something(e, 5);
@@ -691,12 +683,12 @@ static void end_somehow(struct side *e)
 /* Works on an established connection until it ends, or this end ends it. */
 static void work(struct side *e, int64_t until)
 {
-	unsigned int steps = any_of(e) % 2000;
+	unsigned int steps = any_of(&e->random) % 2000;
 
 	count(CONNECTIONS, 1);
 	while (!e->dead && steps-- && now_ms() < until) {
 		ssize_t n = free_request(e);
-		uint32_t chance = any_of(e) % 1000;
+		uint32_t chance = any_of(&e->random) % 1000;
 		bool waits = n < 0;
 
 		if (n >= 0) {
@@ -714,12 +706,12 @@ static void work(struct side *e, int64_t until)
 		completions(e);
 		acknowledge(e, waits);
 		if (waits)
-			wait_for_something(e, (int)(any_of(e) % 20));
+			wait_for_something(e, (int)(any_of(&e->random) % 20));
 		if (chance == 999)
-			sleep_ms((int)(any_of(e) % 100));
+			sleep_ms((int)(any_of(&e->random) % 100));
 		else if (chance >= 996)
 			do_noise(e);
-		else if (chance == 995 && any_of(e) % 4 == 0)
+		else if (chance == 995 && any_of(&e->random) % 4 == 0)
 			do_fork(e);
 	}
 	if (e->dead)

@@ -48,15 +48,6 @@ static struct tally *tally;
 static struct mapping queues[64];
 static size_t queue_count;
 
-/* Like any(), which has one state for all threads. */
-static uint32_t of(uint32_t *state)
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 17;
-	*state ^= *state << 5;
-	return *state;
-}
-
 /*
  * Overwrites a queue's indexes or flags, a few octets anywhere, or all of it: by turns, since each
  * hides the others.
@@ -66,11 +57,11 @@ static void *scribble(void *seed)
 	uint32_t state = (uint32_t)(uintptr_t)seed | 1;
 
 	while (queue_count) {
-		struct mapping *m = &queues[of(&state) % queue_count];
+		struct mapping *m = &queues[any_of(&state) % queue_count];
 		size_t reach = m->len;
 		unsigned int n = 1;
 
-		switch (of(&state) % 8) {
+		switch (any_of(&state) % 8) {
 		case 0:
 			n = 4096;
 			break;
@@ -83,11 +74,11 @@ static void *scribble(void *seed)
 			break;
 		}
 		for (unsigned int i = 0; i < n; i++)
-			((volatile uint8_t *)m->start)[of(&state) % reach] = (uint8_t)of(&state);
+			((volatile uint8_t *)m->start)[any_of(&state) % reach] = (uint8_t)any_of(&state);
 		__atomic_fetch_add(&tally->octets, n, __ATOMIC_RELAXED);
 		/* Lets some requests through intact. */
-		if (of(&state) % 4 == 0)
-			sleep_ms(1 + of(&state) % 4);
+		if (any_of(&state) % 4 == 0)
+			sleep_ms(1 + any_of(&state) % 4);
 	}
 	return NULL;
 }
