@@ -280,7 +280,7 @@ trace_a_refusal() {
 	in_order_soon "conn_phase dev=$DEV_B .* phase=waiting" \
 		"conn_refused dev=$DEV_B conn=[0-9]* local=$IP4_B:$PORT peer=$IP4_A:[0-9]* reason=\"the peer sent no MPA frame\"" \
 		"conn_phase dev=$DEV_B .* phase=released"
-	kill "$STARTED" "$SERVER_PID" 2>/dev/null || true
+	kill "$SERVER_PID" 2>/dev/null || true
 }
 
 # Devices, queue pairs and connections come and go while the files are read all the time.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copies the sources that are modelled, without what only a kernel or a module file can have: their
-//! KUnit suites, which are at their ends, and the comments of the file.
+//! Copies the sources that are modelled, without what only a kernel or a module file can have:
+//! their KUnit suites, which are at their ends, and the comments of the file.
 
 use std::{
     env,

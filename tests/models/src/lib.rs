@@ -221,8 +221,8 @@ mod tests {
         }
     }
 
-    /// Runs callers in threads of their own, and a last one in this thread. With three of them, loom
-    /// may take the processor from a thread twice only: it would take minutes else.
+    /// Runs callers in threads of their own, and a last one in this thread. With three of them,
+    /// loom may take the processor from a thread twice only: it would take minutes else.
     fn callers(count: usize, ask: fn(&Asked, usize)) {
         let mut models = loom::model::Builder::new();
         models.preemption_bound = (count > 2).then_some(2);
