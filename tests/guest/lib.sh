@@ -496,7 +496,7 @@ client_server() {
 perftest_pair() {
 	local tool=$1 try
 	shift
-	for try in 1 2 3; do
+	for ((try = 1; try <= 8; try++)); do
 		perftest_serve "$tool" "$@"
 		if perftest_call "$tool" "$@"; then return 0; fi
 		too_early || return 1

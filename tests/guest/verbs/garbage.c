@@ -11,18 +11,21 @@
 
 #include <rdma/siw-abi.h>
 
-#define SQ_DEPTH 64
-#define RQ_DEPTH 1024
+/* Their sizes differ also in pages of 64 KiB. */
+#define SQ_DEPTH 1024
+#define RQ_DEPTH 4096
 
 static struct region src, dst;
 
 /* --- finding the queues ----------------------------------------------------------------------- */
 
+static size_t whole_pages(size_t len) { return (len + PAGE - 1) / PAGE * PAGE; }
+
 /* Finds the mapping of `len` octets (rounded up to pages) that is in `now` and not in `before`. */
 static uint8_t *new_mapping(const struct mapping *before, size_t nb, const struct mapping *now,
 			    size_t nn, size_t len)
 {
-	len = (len + 4095) & ~4095UL;
+	len = whole_pages(len);
 	for (size_t i = 0; i < nn; i++) {
 		bool old = false;
 
@@ -116,8 +119,8 @@ static bool target_open(struct target *t)
 	 * Both ends have queues of these sizes; a's were made first, so find out which one moves.
 	 */
 	nn = device_mappings(now, ARRAY_SIZE(now));
-	want_sq = (SQ_DEPTH * sizeof(struct siw_sqe) + 4095) & ~4095UL;
-	want_rq = (RQ_DEPTH * sizeof(struct siw_rqe) + 4095) & ~4095UL;
+	want_sq = whole_pages(SQ_DEPTH * sizeof(struct siw_sqe));
+	want_rq = whole_pages(RQ_DEPTH * sizeof(struct siw_rqe));
 	if (!region_make(&src, t->p.a.pd, 8192, IBV_ACCESS_LOCAL_WRITE) ||
 	    !region_make(&dst, t->p.b.pd, 8192, ALL_RIGHTS))
 		return false;
