@@ -24,6 +24,7 @@
 #                       of its backports, and boots it in QEMU: up to an hour (tests/package)
 #   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with
 #                       their packages (docs/programs.md)
+#   make test-docs      runs the commands of README and docs/ in a guest
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           runs each fuzz target for ten minutes, then mutated conversations and
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then
@@ -63,7 +64,7 @@ modules:
 debug:
 	@qemu/setup host root kdir debug
 
-demo demo-nvme demo-iser test test-stacks: modules
+demo demo-nvme demo-iser test test-stacks test-docs: modules
 test kunit soak: debug
 demo:
 	@tests/demo
@@ -75,6 +76,8 @@ test:
 	@tests/run-all
 test-stacks:
 	@tests/run-all stacks
+test-docs:
+	@tests/run-all docs storage_docs
 test-kernels:
 	@tests/kernels
 deb:
@@ -106,5 +109,5 @@ distclean: clean
 	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-stacks test-kernels deb test-package \
-	kunit soak bench check coverage fmt clean distclean
+.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb \
+	test-package kunit soak bench check coverage fmt clean distclean

@@ -27,7 +27,7 @@ UNWATCHED='*_iser'
 } >"$TMP/steps"
 awk '
 	/^## / { heading = tolower(substr($0, 4)); gsub(/[^a-z0-9]+/, "_", heading) }
-	/^```sh$/ {
+	/^```sh/ {
 		inside = 1
 		printf "echo @begin %02d_%s\nbefore_case %02d_%s\n", ++n, heading, n, heading
 		next
