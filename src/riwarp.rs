@@ -98,6 +98,10 @@ module! {
             default: 24791,
             description: "TCP port of new devices for connections without rdma_cm, 0 for none (default: 24791)",
         },
+        port_offset: u16 {
+            default: 0,
+            description: "TCP ports of new devices' connections by rdma_cm: so far behind its own (default: 0)",
+        },
         ird_limit: u16 {
             default: 128,
             description: "Most RDMA Reads of a peer at once on a connection of new devices, 1 to 128 (default: 128)",
@@ -175,6 +179,7 @@ fn defaults() -> Result<Defaults> {
         eager_responder: switch("eager_responder", parameter(given::eager_responder.value()))?,
         extensions: switch("extensions", parameter(given::extensions.value()))?,
         pairing_port: parameter(given::pairing_port.value()),
+        port_offset: parameter(given::port_offset.value()),
         ird_limit: depth_limit("ird_limit", parameter(given::ird_limit.value()))?,
         ord_limit: depth_limit("ord_limit", parameter(given::ord_limit.value()))?,
     })

@@ -13,11 +13,13 @@
 //! | `eager_responder` | 0, 1 | the accepting side may send first also where that was not agreed |
 //! | `extensions` | 0, 1 | agree on the Send with Immediate with peers of `rdma_cm` that do too |
 //! | `pairing_port` | 0 to 65535 | TCP port of connections without `rdma_cm`; 0: there are none |
+//! | `port_offset` | 0 to 65535 | TCP ports of `rdma_cm`'s connections: so far behind its own |
 //! | `ird_limit` | 1 to 128 | most Reads and atomic operations of the peer on a connection |
 //! | `ord_limit` | 1 to 128 | most of this end |
 //!
 //! `pairing_port` has to be the same at both ends. Writing it gives `EADDRINUSE` if a program has
-//! that port.
+//! that port. So has `port_offset`, which keeps the ports of `rdma_cm` apart from those of programs
+//! that use the same number over TCP.
 //!
 //! `eager_responder` departs from RFC 5044, section 7.1.2, rule 4 (MPA-9), which gives the
 //! Initiator time to get ready for FPDUs. Programs whose listening side sends first need it with an
@@ -32,6 +34,7 @@ use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
 };
+use kernel_ext::net::SockAddr;
 
 use super::{
     MAX_IRD,
@@ -75,6 +78,7 @@ pub(crate) struct Defaults {
     pub(crate) eager_responder: bool,
     pub(crate) extensions: bool,
     pub(crate) pairing_port: u16,
+    pub(crate) port_offset: u16,
     pub(crate) ird_limit: DepthLimit,
     pub(crate) ord_limit: DepthLimit,
 }
@@ -103,6 +107,7 @@ pub(crate) struct Settings {
     pub(crate) eager_responder: Atomic<bool>,
     pub(crate) extensions: Atomic<bool>,
     pairing_port: Atomic<u32>,
+    port_offset: Atomic<u32>,
     ird_limit: Atomic<u32>,
     ord_limit: Atomic<u32>,
 }
@@ -117,6 +122,7 @@ impl Settings {
             eager_responder: Atomic::new(defaults.eager_responder),
             extensions: Atomic::new(defaults.extensions),
             pairing_port: Atomic::new(defaults.pairing_port.into()),
+            port_offset: Atomic::new(defaults.port_offset.into()),
             ird_limit: Atomic::new(defaults.ird_limit.number().into()),
             ord_limit: Atomic::new(defaults.ord_limit.number().into()),
         }
@@ -176,6 +182,23 @@ impl Settings {
         self.pairing_port.store(port.into(), Relaxed);
     }
 
+    /// Returns how far the TCP ports of connections by `rdma_cm` are behind its own.
+    pub(crate) fn port_offset(&self) -> u16 {
+        // CAST: Only 16 bits are stored.
+        self.port_offset.load(Relaxed) as u16
+    }
+
+    /// Sets that.
+    pub(crate) fn set_port_offset(&self, offset: u16) {
+        self.port_offset.store(offset.into(), Relaxed);
+    }
+
+    /// Returns an address of `rdma_cm` with its TCP port.
+    pub(crate) fn tcp_addr(&self, mut addr: SockAddr) -> SockAddr {
+        addr.set_port(tcp_port(addr.port(), self.port_offset()));
+        addr
+    }
+
     /// Returns whether a Responder may send before it has received, if no ready-to-receive message
     /// was agreed on.
     pub(crate) fn eager_responder(&self) -> bool {
@@ -186,6 +209,17 @@ impl Settings {
     pub(crate) fn extensions(&self) -> bool {
         self.extensions.load(Relaxed)
     }
+}
+
+/// Returns the port that is so far behind a port. After 65535 comes 1, so each has one, and 0 stays
+/// 0, which TCP takes as any.
+fn tcp_port(port: u16, offset: u16) -> u16 {
+    let Some(before) = port.checked_sub(1) else {
+        return 0;
+    };
+    let place = (u32::from(before) + u32::from(offset)) % u32::from(u16::MAX);
+    // CAST: It is less than 65535.
+    place as u16 + 1
 }
 
 /// The greatest [`DepthLimit`].
@@ -202,6 +236,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     eager_responder: false,
     extensions: false,
     pairing_port: 24_791,
+    port_offset: 0,
     ird_limit: DepthLimit(MAX_DEPTH),
     ord_limit: DepthLimit(MAX_DEPTH),
 };
@@ -231,6 +266,24 @@ mod tests {
     }
 
     #[test]
+    fn each_port_has_a_tcp_port_of_its_own() {
+        for (offset, port, tcp) in [
+            (0, 1, 1),
+            (0, u16::MAX, u16::MAX),
+            (1, 1, 2),
+            (1, u16::MAX, 1),
+            (30_000, 3260, 33_260),
+            (30_000, 40_000, 4465),
+            (65_534, 1, u16::MAX),
+            (65_534, 2, 1),
+            (u16::MAX, 7, 7),
+            (7, 0, 0),
+        ] {
+            assert_eq!(tcp_port(port, offset), tcp);
+        }
+    }
+
+    #[test]
     fn a_new_device_has_the_defaults() {
         let settings = Settings::new(&DEFAULTS);
         assert!(settings.crc() && settings.peer_to_peer() && !settings.eager_responder());
@@ -238,6 +291,7 @@ mod tests {
         assert_eq!(settings.mpa_rev(), MpaRevision::Two);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (128, 128));
         assert_eq!(settings.pairing_port(), Some(24_791));
+        assert_eq!(settings.port_offset(), 0);
         let settings = Settings::new(&Defaults {
             crc: false,
             mpa_rev: MpaRevision::One,
@@ -245,6 +299,7 @@ mod tests {
             eager_responder: true,
             extensions: true,
             pairing_port: 7,
+            port_offset: 8,
             ird_limit: DepthLimit(3),
             ord_limit: DepthLimit(4),
         });
@@ -253,6 +308,7 @@ mod tests {
         assert_eq!(settings.mpa_rev(), MpaRevision::One);
         assert_eq!((settings.ird_limit(), settings.ord_limit()), (3, 4));
         assert_eq!(settings.pairing_port(), Some(7));
+        assert_eq!(settings.port_offset(), 8);
         settings.set_pairing_port(0);
         assert_eq!(settings.pairing_port(), None);
     }

@@ -75,6 +75,15 @@ pub(super) const FILES: &[Setting<RdmaDevice>] = &[
             device.cm.oob_waiters.set_port(&device, port)
         }),
     },
+    Setting {
+        name: c"port_offset",
+        show: |device, out| write!(out, "{}", device.settings.port_offset()),
+        store: Some(|device, text| {
+            let offset = text.parse().map_err(|_| EINVAL)?;
+            device.settings.set_port_offset(offset);
+            Ok(())
+        }),
+    },
 ];
 
 fn parse_bool(text: &str) -> Result<bool> {

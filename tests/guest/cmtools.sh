@@ -16,6 +16,36 @@ ucmatose_pair() {
 	grep -q 'return status 0' "$SERVER_OUT" || die "server: $(last_line "$SERVER_OUT")"
 }
 
+# offset NUMBER: how far the TCP ports of both ends are behind those of rdma_cm.
+offset() {
+	setting "$NS_A" "$DEV_A" port_offset "$1"
+	setting "$NS_B" "$DEV_B" port_offset "$1"
+}
+
+# This program synchronises over TCP, at the port at which it also listens for RDMA.
+cmtime_one_port() {
+	offset 20000
+	pair 60 cmtime -q 0 -b "$IP4_B" -p "$PORT" -c 10 -- cmtime -q 0 -s "$IP4_B" -b "$IP4_A" -p "$PORT" -c 10
+	grep '^cm connect ' "$CLIENT_OUT"
+}
+
+# A listener on all addresses, whose port a TCP program has. After 65535 comes 1. A peer without the
+# offset finds the TCP port by its own number.
+one_port_on_all_addresses() {
+	local tcp=$((PORT - 1))
+	in_ns "$NS_B" python3 -m http.server "$PORT" &
+	eventually 20 tcp_listens "$PORT"
+	offset 65534
+	start "$NS_B" "$TMP/server" within 60 rping -s -P -p "$PORT"
+	eventually 20 tcp_listens "$tcp"
+	in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$PORT" -C 3
+	setting "$NS_A" "$DEV_A" port_offset 0
+	in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$tcp" -C 3
+	if in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$PORT" -C 3; then die 'without the offset: connected'; fi
+	kill "$STARTED"
+}
+tcp_listens() { in_ns "$NS_B" ss -Htln "sport = :$1" | grep -q .; }
+
 # The server keeps running, so only the status of the client counts.
 ends_up "${TOPOLOGY:-netns}"
 try rdma_client_server 40 client_server
@@ -24,4 +54,6 @@ try ucmatose 40 ucmatose_pair -c 1 -C 10 -S 100
 try ucmatose_many 110 ucmatose_pair -c 50 -C 10 -S 1000
 try ucmatose_large 110 ucmatose_pair -c 5 -C 10 -S 1000000
 try ucmatose_connections_only 110 ucmatose_pair -c 100 -C 0
+try cmtime_one_port 70 cmtime_one_port
+try one_port_on_all_addresses 100 one_port_on_all_addresses
 finish

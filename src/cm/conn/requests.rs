@@ -163,7 +163,7 @@ impl PendingReply {
 /// * `ENETUNREACH`, `EADDRNOTAVAIL` and others of TCP.
 pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) -> Result {
     let mut local = id.local_addr()?;
-    let remote = id.remote_addr()?;
+    let remote = cm.device.settings.tcp_addr(id.remote_addr()?);
     if local.family() != remote.family() {
         return Err(EINVAL);
     }

@@ -304,9 +304,12 @@ impl Conn {
         let Consumer::Cm(id) = listener.consumer() else {
             return Err(EINVAL);
         };
+        // The consumer knows its own port, not TCP's.
+        let mut local = plain(self.socket.local_addr()?);
+        local.set_port(id.local_addr()?.port());
         id.connect_request(
             &ConnectRequest {
-                local: plain(self.socket.local_addr()?),
+                local,
                 remote: plain(self.socket.peer_addr()?),
                 private_data: hand_up(request.private_data, inbox.octets()),
                 ird,

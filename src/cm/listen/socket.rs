@@ -358,7 +358,7 @@ impl ListenParams {
     pub(super) fn new(device: &Device, id: &CmId, backlog: u32) -> Result<Self> {
         let netdev = &device.netdev;
         Ok(Self {
-            addr: id.local_addr()?,
+            addr: device.settings.tcp_addr(id.local_addr()?),
             v6_only: id.is_v6_only(),
             tos: id.tos(),
             backlog: u16::try_from(backlog).unwrap_or(u16::MAX).max(BACKLOG_MIN),

@@ -19,14 +19,15 @@ udaddy_refused() {
 	grep -q 'unable to create QP: Operation not supported' "$TMP/udaddy" || die "no reason"
 }
 
-# It synchronises over TCP, at the port at which it listens for RDMA already: ports of iWARP are
-# TCP's.
-cmtime_in_use() {
+# It synchronises over TCP, at the port at which it also listens for RDMA.
+cmtime_one_port() {
 	local rc=0
 	in_ns "$NS_B" within 30 strace -f -e trace=bind -o "$TMP/cmtime" cmtime -b "$IP4_B" -p "$PORT" -c 10 || rc=$?
-	grep bind "$TMP/cmtime"
 	grep -q 'bind.*EADDRINUSE' "$TMP/cmtime" || die "exit status $rc, and not for the port"
-	skip_case 'it listens at one port for TCP and for RDMA, and ports of iWARP are ports of TCP'
+	setting "$NS_A" "$DEV_A" port_offset 20000
+	setting "$NS_B" "$DEV_B" port_offset 20000
+	pair 60 cmtime -q 0 -b "$IP4_B" -p "$PORT" -c 100 -- cmtime -q 0 -s "$IP4_B" -b "$IP4_A" -p "$PORT" -c 100
+	grep '^cm connect ' "$CLIENT_OUT"
 }
 
 version rdma-core rdmacm-utils
@@ -34,5 +35,5 @@ ends_up netns
 name=$TYPE/rdma-core
 try "$name/xclient_xserver" 40 xclient -c r
 try "$name/udaddy_refused" 60 udaddy_refused
-try "$name/cmtime" 60 cmtime_in_use
+try "$name/cmtime" 100 cmtime_one_port
 ends_down
