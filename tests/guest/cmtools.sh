@@ -32,18 +32,25 @@ cmtime_one_port() {
 # A listener on all addresses, whose port a TCP program has. After 65535 comes 1. A peer without the
 # offset finds the TCP port by its own number.
 one_port_on_all_addresses() {
-	local tcp=$((PORT - 1))
+	local tcp=$((PORT - 1)) server
 	in_ns "$NS_B" python3 -m http.server "$PORT" &
 	eventually 20 tcp_listens "$PORT"
 	offset 65534
 	start "$NS_B" "$TMP/server" within 60 rping -s -P -p "$PORT"
 	eventually 20 tcp_listens "$tcp"
-	in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$PORT" -C 3
+	server=$STARTED
+	start "$NS_A" "$TMP/client" within 60 rping -c -a "$IP4_B" -p "$PORT" -C 1000000000
+	# Both programs see the number that they named.
+	eventually 20 knows_port "$NS_A" dst-addr
+	eventually 20 knows_port "$NS_B" src-addr
+	kill "$STARTED"
 	setting "$NS_A" "$DEV_A" port_offset 0
 	in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$tcp" -C 3
 	if in_ns "$NS_A" within 30 rping -c -a "$IP4_B" -p "$PORT" -C 3; then die 'without the offset: connected'; fi
-	kill "$STARTED"
+	kill "$server"
 }
+# knows_port NETNS src-addr|dst-addr: whether a connection there has PORT at end B.
+knows_port() { in_ns "$1" rdma resource show cm_id | grep 'state CONNECT' | grep "dst-addr" | grep -q "$2 $IP4_B:$PORT"; }
 tcp_listens() { in_ns "$NS_B" ss -Htln "sport = :$1" | grep -q .; }
 
 # The server keeps running, so only the status of the client counts.

@@ -75,9 +75,14 @@ start_over() {
 
 # A person who starts a server sees that it is there before the client is started.
 cat >"$TMP/person" <<'E2'
+listens() { until ss -Htln "sport = :$1" | grep -q .; do sleep 0.1; done; }
 rping() {
-	[ "$1" != -c ] || until ss -Htln 'sport = :7174' | grep -q .; do sleep 0.1; done
+	[ "$1" != -c ] || listens 7174
 	command rping "$@"
+}
+cmtime() {
+	[ "$3" != -s ] || listens 7471
+	command cmtime "$@"
 }
 E2
 export BASH_ENV=$TMP/person
