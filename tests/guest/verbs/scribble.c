@@ -294,10 +294,10 @@ static void random_everything(void)
 #define DEEP 8191
 /*
  * How long the device gets more and more requests, in milliseconds, and how long a call may take
- * meanwhile.
+ * meanwhile. A call that waits for their end takes the former; one on a busy machine, seconds.
  */
-#define ENDLESS (10000 * slow)
-#define IN_TIME (4000 * slow)
+#define ENDLESS (30000 * slow)
+#define IN_TIME (20000 * slow)
 
 static volatile bool enough;
 
