@@ -12,6 +12,7 @@
 #include <linux/iosys-map.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
+#include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/random.h>
 #include <linux/ratelimit.h>

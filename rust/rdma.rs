@@ -12,7 +12,7 @@
 //! * [`mr`]: registration of memory;
 //! * [`udata`], [`mmap`]: the private channel and the shared memory of a provider library;
 //! * [`iw_cm`]: the iWARP connection manager;
-//! * [`link`]: `rdma link add`;
+//! * [`link`], [`siw`]: `rdma link add`, and the exclusion of siw from its own link type;
 //! * [`restrack`]: the driver's part of `rdma -dd resource show`;
 //! * [`types`]: attributes as plain values.
 //!
@@ -30,6 +30,7 @@ pub mod ops;
 pub mod restrack;
 pub mod settings;
 mod sges;
+pub mod siw;
 pub mod types;
 pub mod udata;
 pub mod wc;

@@ -428,6 +428,9 @@ pub(crate) struct RxeLink;
 /// The link type of devices for libsiw.
 pub(crate) struct SiwLink;
 
+/// [`SiwLink`] by the name of the kernel's siw, for programs that make their devices by that.
+pub(crate) struct SiwNameLink;
+
 /// The link type of devices for programs that take InfiniBand only.
 pub(crate) struct IbLink;
 
@@ -441,6 +444,14 @@ impl LinkType for RxeLink {
 
 impl LinkType for SiwLink {
     const NAME: &'static CStr = DeviceKind::Siw.link_type();
+
+    fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
+        newlink(name, netdev, DeviceKind::Siw)
+    }
+}
+
+impl LinkType for SiwNameLink {
+    const NAME: &'static CStr = c"siw";
 
     fn newlink(name: &CStr, netdev: &NetDevice) -> Result {
         newlink(name, netdev, DeviceKind::Siw)

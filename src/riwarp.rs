@@ -28,7 +28,10 @@ use kernel_ext::{
         NetdevNotifier,
         NetnsNotifier, //
     },
-    rdma::link::LinkRegistration,
+    rdma::{
+        link::LinkRegistration,
+        siw::SiwExclusion, //
+    },
     sync::ModuleCellGuard, //
 };
 
@@ -47,6 +50,7 @@ use crate::{
         Registry,
         RxeLink,
         SiwLink,
+        SiwNameLink,
         StateFiles,
         REGISTRY, //
     }, //
@@ -110,6 +114,10 @@ module! {
             default: 128,
             description: "Most RDMA Reads at once on a connection of new devices, 1 to 128 (default: 128)",
         },
+        siw_link_type: u8 {
+            default: 0,
+            description: "Makes devices of the link type siw too, in place of the module siw, 0 or 1 (default: 0)",
+        },
     },
 }
 
@@ -128,6 +136,8 @@ struct Module {
     _siw_link: LinkRegistration<SiwLink>,
     #[pin]
     _ib_link: LinkRegistration<IbLink>,
+    /// If the parameter asks for it. First the link type is given up, then siw may be loaded.
+    _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, SiwExclusion)>,
     _files: StateFiles,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
@@ -139,6 +149,10 @@ impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(|| {
             let defaults = defaults()?;
+            let siw_link_type = parameter(module_parameters::siw_link_type.value());
+            let siw = switch("siw_link_type", siw_link_type)?
+                .then(SiwExclusion::new)
+                .transpose()?;
             let service = Service::begin(defaults)?;
             let files = StateFiles::new(&REGISTRY.get().ok_or(ENODEV)?)?;
             let addrs = AddrNotifier::new()?;
@@ -151,6 +165,12 @@ impl kernel::InPlaceModule for Module {
                 _service: service,
                 _files: files,
                 // Last, since devices can be made from here on.
+                _siw_name_link: match siw {
+                    Some(siw) => {
+                        Some((KBox::pin_init(LinkRegistration::new(), GFP_KERNEL)?, siw))
+                    }
+                    None => None,
+                },
                 _ib_link <- LinkRegistration::new(),
                 _siw_link <- LinkRegistration::new(),
                 _rxe_link <- LinkRegistration::new(),

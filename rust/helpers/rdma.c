@@ -2,6 +2,9 @@
 /* Helpers of rust/rdma.rs and rust/rdma/. */
 #include <linux/capability.h>
 #include <linux/device.h>
+#include <linux/kobject.h>
+#include <linux/module.h>
+#include <linux/notifier.h>
 #include <linux/sched.h>
 #include <linux/skbuff.h>
 #include <linux/sysfs.h>
@@ -111,6 +114,27 @@ bool riwarp_helper_is_trusted(void);
 bool riwarp_helper_is_trusted(void)
 {
 	return (current->flags & PF_KTHREAD) || capable(CAP_NET_ADMIN);
+}
+
+/*
+ * The kernel exports no find_module(). Loaded modules are objects of one set,
+ * this one too.
+ */
+bool riwarp_helper_has_siw(void);
+bool riwarp_helper_has_siw(void)
+{
+	struct kobject *siw = kset_find_obj(THIS_MODULE->mkobj.kobj.kset, "siw");
+
+	kobject_put(siw);
+	return siw || IS_BUILTIN(CONFIG_RDMA_SIW);
+}
+
+int riwarp_helper_refuse_siw(unsigned long event, const struct module *module);
+int riwarp_helper_refuse_siw(unsigned long event, const struct module *module)
+{
+	if (event != MODULE_STATE_COMING || strcmp(module->name, "siw"))
+		return NOTIFY_DONE;
+	return notifier_from_errno(-EBUSY);
 }
 
 #if IS_ENABLED(CONFIG_KUNIT)

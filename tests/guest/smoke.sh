@@ -46,8 +46,8 @@ wrong_parameters() {
 	[ "$TYPE" = riwarp ] || skip_case 'parameters of riwarp'
 	rmmod "$MODULE"
 	for parm in mpa_rev=0 mpa_rev=3 mpa_rev=255 mpa_rev=256 mpa_rev=-1 mpa_rev=two crc=2 crc=N crc=maybe \
-		peer_to_peer=2 eager_responder=x extensions=2 pairing_port=65536 port_offset=65536 ird_limit=0 ird_limit=129 ord_limit=0 \
-		ord_limit=65536; do
+		peer_to_peer=2 eager_responder=x extensions=2 pairing_port=65536 port_offset=65536 ird_limit=0 ird_limit=129 \
+		ord_limit=0 ord_limit=65536 siw_link_type=2 siw_link_type=N; do
 		if modprobe "$MODULE" "$parm" 2>/dev/null; then
 			rmmod "$MODULE"
 			die "loaded with $parm"
@@ -67,6 +67,80 @@ wrong_parameters() {
 		ip link del d0
 	done
 	modprobe "$MODULE"
+}
+
+# logged TEXT: succeeds if the last line of the module in the kernel's log ends like this.
+logged() { [[ $(dmesg | grep ' riwarp: ' | tail -n 1) = *"$1" ]]; }
+
+# The link type siw is riwarp's where that was asked for, and only there.
+siw_link_type() {
+	local conf=/etc/modprobe.d/siw-link-type.conf
+	[ "$TYPE" = riwarp ] || skip_case 'a parameter of riwarp'
+	rmmod riwarp
+	ip addr add 10.70.0.1/32 dev lo
+	# The rdma tool must not load siw.
+	echo 'blacklist siw' >$conf
+	for value in '' siw_link_type=0; do
+		# shellcheck disable=SC2086
+		modprobe riwarp $value
+		if rdma link add s0 type siw netdev lo 2>"$TMP/error"; then die "riwarp $value has a link type siw"; fi
+		rmmod riwarp
+	done
+	# The lines of docs/admin.md.
+	grep -E '^(options|alias) .*siw' /riwarp/docs/admin.md >$conf
+	[ "$(wc -l <$conf)" = 3 ] || die "not three lines: $(cat $conf)"
+	rdma link add s0 type siw netdev lo
+	[ ! -e /sys/module/siw ] || die 'siw was loaded'
+	[ -e /sys/class/infiniband/s0/pairing_port ] || die 'not a device of riwarp'
+	ibv_devinfo -d s0 | grep -q 'transport:.*iWARP' || die "libsiw: $(ibv_devinfo -d s0)"
+	NS_A=- NS_B=- IP4_B=10.70.0.1
+	rping_pair 4 3 -V
+	rdma link add s1 type riwarp_siw netdev lo 2>"$TMP/error" && die 'a second device on lo'
+	grep -q 'File exists' "$TMP/error" || die "$(cat "$TMP/error")"
+	rdma link del s0
+	# The name of the module leads to riwarp, too.
+	rmmod riwarp
+	modprobe siw
+	[ ! -e /sys/module/siw ] && [ -e /sys/module/riwarp ] || die "modprobe siw: $(lsmod | grep -w 'siw\|riwarp')"
+	modprobe -r siw
+	[ ! -e /sys/module/riwarp ] || die 'modprobe -r siw'
+	rm $conf
+	ip addr del 10.70.0.1/32 dev lo
+	modprobe riwarp
+}
+
+# RDMA core cannot have two drivers of one link type: whichever comes second is refused.
+siw_link_type_beside_siw() {
+	[ "$TYPE" = riwarp ] || skip_case 'a parameter of riwarp'
+	rmmod riwarp
+	modprobe siw
+	if modprobe riwarp siw_link_type=1 2>"$TMP/error"; then die 'both have the link type'; fi
+	grep -q 'busy' "$TMP/error" || die "$(cat "$TMP/error")"
+	[ ! -e /sys/module/riwarp ] || die 'riwarp is there'
+	logged "siw_link_type=1: the kernel's siw is there, and has the link type siw" || die "$(dmesg | tail -n 3)"
+	# The refusal has left nothing: the link type is siw's, and riwarp works without.
+	modprobe riwarp
+	ip link add d0 type dummy
+	rdma link add s0 type siw netdev d0
+	[ ! -e /sys/class/infiniband/s0/pairing_port ] || die 'not a device of siw'
+	rdma link del s0
+	rmmod riwarp
+	rmmod siw
+	modprobe riwarp siw_link_type=1
+	if modprobe siw 2>"$TMP/error"; then die 'siw came second'; fi
+	grep -q 'busy' "$TMP/error" || die "$(cat "$TMP/error")"
+	[ ! -e /sys/module/siw ] || die 'siw is there'
+	logged 'the module siw is refused: riwarp has its link type (siw_link_type=1)' || die "$(dmesg | tail -n 3)"
+	rdma link add s0 type siw netdev d0
+	[ -e /sys/class/infiniband/s0/pairing_port ] || die 'not a device of riwarp'
+	# With a device, too. Then the link type is free.
+	rmmod riwarp
+	modprobe siw
+	rdma link add s0 type siw netdev d0
+	rdma link del s0
+	rmmod siw
+	ip link del d0
+	modprobe riwarp
 }
 
 # The rdma tool loads the module by itself.
@@ -477,6 +551,8 @@ modprobe -a dummy veth
 try loads_and_unloads 60 loads_and_unloads
 try says_what_it_is 20 says_what_it_is
 try wrong_parameters 120 wrong_parameters
+try siw_link_type 90 siw_link_type
+try siw_link_type_beside_siw 60 siw_link_type_beside_siw
 try loaded_by_the_rdma_tool 20 loaded_by_the_rdma_tool
 try add_and_delete 120 add_and_delete
 try shows_its_netdev_and_state 30 shows_its_netdev_and_state
