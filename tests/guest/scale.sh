@@ -98,7 +98,7 @@ measure() {
 	qps) for n in $QPS; do scale -n "$n" -s "$SIZE" -t "$OCTETS" write; done ;;
 	regions) for n in $REGIONS; do scale -r "$n" -s "$SIZE" -t "$OCTETS" write; done ;;
 	memory)
-		scale -n "$((MEMORY_QPS / 2))" qp_memory
+		scale -n "$MEMORY_QPS" -k qp objects
 		scale -n "$((MEMORY_QPS / 2))" -t "$OCTETS" memory
 		;;
 	register) scale -t "$((REGISTER << 20))" register ;;

@@ -53,6 +53,8 @@ static struct {
 	const char *address;
 	unsigned port, pairs, processes, regions;
 	uint64_t size, total;
+	const char *kind;
+	bool wait;
 } opt = { .port = 18600, .pairs = 1, .processes = 1, .regions = 1, .size = 65536, .total = 256u << 20 };
 
 static struct rdma_event_channel *events;
@@ -525,9 +527,12 @@ static void prepare_transfer(void)
 	memset(ring + RING, EMPTY, RING);
 }
 
+/* With -w, again and again. */
 static void transfer_all(void)
 {
-	transfer(writes_of_each());
+	do
+		transfer(writes_of_each());
+	while (opt.wait);
 }
 
 static void verify_all(void)
@@ -596,23 +601,115 @@ static void print_memory(const char *what, double before, unsigned ends, int ten
 	print(what, number(ends), (kernel_memory(tenths) - before) / ends, "octets");
 }
 
-/* The memory of each queue pair that was never connected. */
-static void measure_qp_memory(void)
+static void *make_one_qp(void)
 {
 	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC,
+		.send_cq = send_cq, .recv_cq = recv_cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = DEPTH + 1, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
-	double before;
-	unsigned i;
 
+	return ibv_create_qp(pd, &attr);
+}
+
+static void *make_one_srq(void)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+
+	return ibv_create_srq(pd, &attr);
+}
+
+static void *make_one_pd(void)
+{
+	return ibv_alloc_pd(pd->context);
+}
+
+static void *make_one_cq(void)
+{
+	return ibv_create_cq(pd->context, DEPTH, NULL, NULL, 0);
+}
+
+static void *make_one_mr(void)
+{
+	return ibv_reg_mr(pd, ring, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+}
+
+static void *make_one_mw(void)
+{
+	return ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+}
+
+static const struct {
+	const char *name;
+	void *(*make)(void);
+	int (*destroy)(void *);
+} kinds[] = {
+	{ "qp", make_one_qp, (int (*)(void *))ibv_destroy_qp },
+	{ "srq", make_one_srq, (int (*)(void *))ibv_destroy_srq },
+	{ "pd", make_one_pd, (int (*)(void *))ibv_dealloc_pd },
+	{ "cq", make_one_cq, (int (*)(void *))ibv_destroy_cq },
+	{ "mr", make_one_mr, (int (*)(void *))ibv_dereg_mr },
+	{ "mw", make_one_mw, (int (*)(void *))ibv_dealloc_mw },
+};
+
+static int compare(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Prints the medians of the first and the last tenth: what a single one takes varies. */
+static void print_tenths(const char *what, double *took, unsigned n)
+{
+	const unsigned tenth = n < 10 ? 1 : n / 10;
+	double *const last = took + n - tenth;
+	char name[48];
+
+	qsort(took, tenth, sizeof(*took), compare);
+	qsort(last, tenth, sizeof(*last), compare);
+	snprintf(name, sizeof(name), "%s_%s_first", what, opt.kind);
+	print(name, number(n), took[tenth / 2] * 1e6, "us");
+	snprintf(name, sizeof(name), "%s_%s_last", what, opt.kind);
+	print(name, number(n), last[tenth / 2] * 1e6, "us");
+}
+
+/* The time and memory of each object of a kind; with -w they stay. */
+static void measure_objects(void)
+{
+	const unsigned n = opt.pairs;
+	double before, begin, *took;
+	void **objects;
+	char name[48];
+	unsigned i, k;
+
+	for (k = 0; k < sizeof(kinds) / sizeof(*kinds); k++)
+		if (opt.kind && !strcmp(kinds[k].name, opt.kind))
+			break;
+	if (k == sizeof(kinds) / sizeof(*kinds))
+		die("-k is one of qp, srq, pd, cq, mr, mw");
+	CHECK(objects = calloc(n, sizeof(*objects)));
+	CHECK(took = calloc(n, sizeof(*took)));
+	opt.pairs = 1;
 	set_up();
-	attr.send_cq = send_cq;
-	attr.recv_cq = recv_cq;
-	before = kernel_memory(10);
-	for (i = 0; i < 2 * opt.pairs; i++)
-		CHECK(ibv_create_qp(pd, &attr));
-	print_memory("memory_qp", before, 2 * opt.pairs, 5);
+	/* With -w others run, so that memory never stops changing. */
+	before = opt.wait ? 0 : kernel_memory(10);
+	for (i = 0; i < n; i++) {
+		begin = now();
+		CHECK(objects[i] = kinds[k].make());
+		took[i] = now() - begin;
+	}
+	print_tenths("make", took, n);
+	if (opt.wait)
+		pause();
+	snprintf(name, sizeof(name), "memory_%s", opt.kind);
+	print_memory(name, before, n, 5);
+	for (i = 0; i < n; i++) {
+		begin = now();
+		CHECK(!kinds[k].destroy(objects[i]));
+		took[i] = now() - begin;
+	}
+	print_tenths("destroy", took, n);
+	print_memory("memory_left", before, n, 5);
 }
 
 /* The memory of each end of a connection: before it transfers data, directly after, and later. */
@@ -709,7 +806,7 @@ static const struct {
 	{ "at_once", measure_at_once },
 	{ "write", measure_throughput },
 	{ "memory", measure_memory },
-	{ "qp_memory", measure_qp_memory },
+	{ "objects", measure_objects },
 	{ "tcp_memory", measure_tcp_memory },
 	{ "register", measure_registration },
 };
@@ -719,7 +816,7 @@ int main(int argc, char **argv)
 	unsigned i;
 	int c;
 
-	while ((c = getopt(argc, argv, "a:p:n:P:r:s:t:")) != -1)
+	while ((c = getopt(argc, argv, "a:p:n:P:r:s:t:k:w")) != -1)
 		switch (c) {
 		case 'a': opt.address = optarg; break;
 		case 'p': opt.port = atoi(optarg); break;
@@ -728,6 +825,8 @@ int main(int argc, char **argv)
 		case 'r': opt.regions = atoi(optarg); break;
 		case 's': opt.size = strtoull(optarg, NULL, 0); break;
 		case 't': opt.total = strtoull(optarg, NULL, 0); break;
+		case 'k': opt.kind = optarg; break;
+		case 'w': opt.wait = true; break;
 		default: argc = 0;
 		}
 	if (opt.address && argc == optind + 1 && opt.pairs && opt.processes && opt.regions && opt.size && opt.size <= RING &&
@@ -737,7 +836,8 @@ int main(int argc, char **argv)
 				measurements[i].measure();
 				return 0;
 			}
-	fprintf(stderr, "scale -a ADDRESS [-p PORT] [-n PAIRS] [-P PROCESSES] [-r REGIONS] [-s SIZE] [-t OCTETS] WHAT\n"
-			"WHAT: connect, at_once, write, memory, qp_memory, tcp_memory, register\n");
+	fprintf(stderr, "scale -a ADDRESS [-p PORT] [-n PAIRS] [-P PROCESSES] [-r REGIONS] [-s SIZE] [-t OCTETS]\n"
+			"      [-k KIND] [-w] WHAT\n"
+			"WHAT: connect, at_once, write, memory, objects (PAIRS of KIND), tcp_memory, register\n");
 	return 2;
 }
