@@ -46,6 +46,7 @@ pub use notifier::NetdevNotifier;
 pub use notifier::NetnsExit;
 pub use notifier::NetnsNotifier;
 pub use skb::Inbound;
+pub use socket::AcceptQueue;
 pub use socket::Connecting;
 pub use socket::Reuse;
 pub use socket::SendHint;

@@ -340,6 +340,12 @@ void riwarp_helper_tcp_open_window(struct sock *sk)
 	tcp_sk(sk)->rcv_ssthresh = max(tcp_sk(sk)->rcv_ssthresh, tcp_sk(sk)->window_clamp);
 }
 
+int riwarp_helper_sk_acceptq_is_half_full(const struct sock *sk);
+int riwarp_helper_sk_acceptq_is_half_full(const struct sock *sk)
+{
+	return READ_ONCE(sk->sk_ack_backlog) > READ_ONCE(sk->sk_max_ack_backlog) / 2;
+}
+
 /* Twice n, because the limit includes TCP's overhead. */
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n);
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n)

@@ -55,6 +55,7 @@ extern "C" {
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
+    fn riwarp_helper_sk_acceptq_is_half_full(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_held(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_memcg(sk: *const bindings::sock) -> *mut bindings::mem_cgroup;
     fn riwarp_helper_sk_set_memcg(sk: *mut bindings::sock, memcg: *mut bindings::mem_cgroup);
@@ -89,6 +90,15 @@ pub enum Connecting {
     Done,
     /// In progress: `state_change` reports the end, and [`Socket::error`] the cause of a failure.
     Pending,
+}
+
+/// How full the accept queue of a listener is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptQueue {
+    /// More than half: TCP may soon drop connections.
+    Long,
+    /// At most half.
+    Short,
 }
 
 /// Which other sockets may be bound to the same port and address as a socket.
@@ -299,6 +309,15 @@ impl Socket {
         // SAFETY: `kernel_listen()` requires a valid socket, which `self` has by the type
         // invariant.
         to_result(unsafe { bindings::kernel_listen(self.raw.as_ptr(), backlog.into()) })
+    }
+
+    /// Returns how full the accept queue is. Context: any.
+    pub fn accept_queue(&self) -> AcceptQueue {
+        // SAFETY: The helper requires a valid socket, which `self` has by the type invariant.
+        match unsafe { riwarp_helper_sk_acceptq_is_half_full(self.sk()) } {
+            0 => AcceptQueue::Short,
+            _ => AcceptQueue::Long,
+        }
     }
 
     /// Stops listening: resets connections in the accept queue and leaves the socket bound. Does

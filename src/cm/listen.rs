@@ -9,7 +9,9 @@
 //!
 //! Each listener limits the connections about which its consumer has not been asked. At the limit,
 //! it resets the oldest one that had a minimum time but has not sent its Request, because younger
-//! ones are more likely to be honest; further connections wait in TCP.
+//! ones are more likely to be honest; further connections wait in TCP. If so many wait there that
+//! TCP may drop some, there is no minimum time: a peer whose connection is dropped waits for
+//! seconds, while the Request of an honest one follows its last handshake segment at once.
 //!
 //! The consumer's backlog limits unanswered requests. Further requests are held back until the
 //! consumer answers, or has not been asked for 200 ms. This resets no connection.
@@ -47,6 +49,7 @@ use kernel::{
 };
 use kernel_ext::{
     net::{
+        AcceptQueue,
         NetId,
         SockAddr,
         Socket, //
@@ -305,9 +308,14 @@ impl Listener {
     }
 
     /// Returns whether one more connection can be admitted. If not, resets the oldest one without a
-    /// Request that had its minimum time; its release makes the socket accept again. If all wait
-    /// for the consumer, the socket accepts again once the consumer is asked about one of them.
-    fn has_room(&self) -> bool {
+    /// Request that had its minimum time, if `queue` leaves it any; its release makes the socket
+    /// accept again. If all wait for the consumer, the socket accepts again once the consumer is
+    /// asked about one of them.
+    fn has_room(&self, queue: AcceptQueue) -> bool {
+        let chance = match queue {
+            AcceptQueue::Long => 0,
+            AcceptQueue::Short => self.chance().into(),
+        };
         let oldest = {
             let mut waiting = self.waiting.lock();
             if waiting.list.len() < waiting.limit {
@@ -318,7 +326,7 @@ impl Listener {
                 .list
                 .iter()
                 .find(|waiter| waiter.conn.is_some() && !waiter.held)
-                .filter(|waiter| waiter.since.elapsed().as_millis() >= self.chance().into())
+                .filter(|waiter| waiter.since.elapsed().as_millis() >= chance)
                 .and_then(|waiter| waiter.conn)
         };
         if oldest.is_some() {
@@ -583,14 +591,24 @@ mod tests {
         let chance = i64::from(rig.listener.chance());
         // The test takes less than an hour.
         rig.age(chance - 3_600_000);
-        assert!(!rig.listener.has_room());
+        assert!(!rig.listener.has_room(AcceptQueue::Short));
         assert_eq!(rig.drops(), Some(0));
         rig.age(chance);
-        assert!(!rig.listener.has_room());
+        assert!(!rig.listener.has_room(AcceptQueue::Short));
         assert_eq!(rig.drops(), Some(1));
         is_reset(&silent)?;
         rig.bench.device.queues.conn.flush();
         assert_eq!(younger.recv(&mut [0]), Err(EAGAIN));
         Ok(())
+    }
+
+    #[test]
+    fn nothing_has_a_chance_while_tcp_may_drop_connections() -> Result {
+        let rig = ListenerRig::new()?;
+        let (_, silent) = rig.add_conn()?;
+        while rig.add().is_ok() {}
+        rig.age(0);
+        assert!(!rig.listener.has_room(AcceptQueue::Long));
+        is_reset(&silent)
     }
 }

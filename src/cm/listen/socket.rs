@@ -204,7 +204,9 @@ impl ListenSocket {
         let listening = inner.socket.as_ref()?;
         // The connection may be for any of these listeners. While one of them is full (and resets a
         // pending connection), the new one stays in TCP.
-        if !inner.listeners.iter().all(|listener| listener.has_room()) {
+        let queue = listening.accept_queue();
+        let mut listeners = inner.listeners.iter();
+        if !listeners.all(|listener| listener.has_room(queue)) {
             return None;
         }
         loop {
@@ -475,6 +477,7 @@ mod tests {
             pair,
             socket, //
         },
+        AcceptQueue,
         Connecting,
         TcpState, //
     };
@@ -563,5 +566,27 @@ mod tests {
         rig.bench.device.queues.conn.flush();
         assert_eq!(rig.take_all(), 0);
         Ok(())
+    }
+
+    #[test]
+    fn an_accept_queue_is_long_when_half_of_it_is_taken() -> Result {
+        let rig = ListenSocketRig::new()?;
+        rig.conn.without_steps(|| -> Result {
+            let queue = || {
+                Some(
+                    rig.listen_socket
+                        .inner
+                        .lock()
+                        .socket
+                        .as_ref()?
+                        .accept_queue(),
+                )
+            };
+            let _callers = rig.callers(u32::from(BACKLOG_MIN) / 2)?;
+            assert_eq!(queue(), Some(AcceptQueue::Short));
+            let _one_more = rig.callers(1)?;
+            assert_eq!(queue(), Some(AcceptQueue::Long));
+            Ok(())
+        })
     }
 }
