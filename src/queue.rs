@@ -8,3 +8,9 @@ pub(crate) mod readq;
 pub(crate) mod rq;
 pub(crate) mod sq;
 pub(crate) mod srq;
+
+/// Returns the position at which a queue of `entries` entries, a power of two or 0, starts: one lap
+/// before positions wrap, so that whatever uses the queue for longer tests that.
+const fn first_position(entries: u32) -> u32 {
+    entries.wrapping_neg()
+}

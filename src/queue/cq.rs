@@ -66,6 +66,8 @@ use crate::{
     }, //
 };
 
+use super::first_position;
+
 /// Most completions that a resize copies with the lock held: 16 KiB.
 const LOCKED_COPIES: u32 = 256;
 
@@ -126,6 +128,7 @@ impl Cq {
             CqStorage::Kernel(_) => None,
         };
         let reservation = device.reserve(Resource::Cq)?;
+        let first = first_position(entries);
         let cq = Arc::pin_init(
             pin_init!(Self {
                 link,
@@ -135,9 +138,9 @@ impl Cq {
                 solicited: Atomic::new(false),
                 inner <- new_spinlock_irq!(CqInner {
                     ring,
-                    taken: 0,
+                    taken: first,
                     armed: None,
-                    posted: 0,
+                    posted: first,
                     overflown: false,
                 }),
                 _reservation: reservation,
@@ -530,6 +533,11 @@ mod tests {
         Ok((Cq::new(&bench.device, CqLink::dead()?, places, user)?, ring))
     }
 
+    /// Where the next completion is stored.
+    fn end(cq: &Cq) -> u32 {
+        cq.inner.lock().posted
+    }
+
     fn post_many(cq: &Cq, ids: core::ops::Range<u64>) {
         for id in ids {
             cq.post(&Completion { id, ..COMPLETION });
@@ -541,14 +549,15 @@ mod tests {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 2048)?;
         let (few, most) = (10, u64::from(LOCKED_COPIES));
+        let start = end(&cq);
         post_many(&cq, 0..few);
-        let moved = Move::begin(old, rxe::RxeCqRing::new(4096)?, 10)?;
+        let moved = Move::begin(old, rxe::RxeCqRing::new(4096)?, end(&cq))?;
         // More than the limit was posted: the resize copies it without the lock first.
         post_many(&cq, few..few + most + 1);
         let Moved::Behind(mut moved, posted) = cq.finish_move(moved)? else {
             return Err(EINVAL);
         };
-        assert_eq!(u64::from(posted), few + most + 1);
+        assert_eq!(u64::from(posted.wrapping_sub(start)), few + most + 1);
         moved.catch_up(posted)?;
         let all = few + 2 * most + 1;
         post_many(&cq, few + most + 1..all);
@@ -557,7 +566,7 @@ mod tests {
             return Err(EINVAL);
         };
         post_many(&cq, all..all + 1);
-        let posted = cq.inner.lock().posted;
+        let posted = end(&cq);
         assert_eq!(u64::from(posted), all + 1);
         assert_eq!(new.waiting(posted), Some(posted));
         for position in 0..=all {
@@ -573,7 +582,7 @@ mod tests {
     fn who_moves_a_queue_gives_up_in_the_end() -> Result {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 1024)?;
-        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(32768)?, 0)?;
+        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(32768)?, end(&cq))?;
         let mut looks = 0;
         let moved = cq.carry_on(moved, || {
             looks += 1;
@@ -585,8 +594,7 @@ mod tests {
         assert_eq!((moved.err(), looks), (Some(EAGAIN), CATCH_UPS));
         // The queue still has its old ring.
         cq.post(&COMPLETION);
-        let posted = cq.inner.lock().posted;
-        assert_eq!(old.waiting(posted), Some(1));
+        assert_eq!(old.waiting(end(&cq)), Some(1));
         Ok(())
     }
 
@@ -594,13 +602,15 @@ mod tests {
     fn a_queue_whose_completions_do_not_fit_stays_as_it_is() -> Result {
         let bench = Bench::new()?;
         let (cq, old) = of_process(&bench, 16)?;
+        let start = end(&cq);
         post_many(&cq, 0..3);
-        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(4)?, 3)?;
+        let moved = Move::begin(old.clone(), rxe::RxeCqRing::new(4)?, end(&cq))?;
         post_many(&cq, 3..4);
         assert!(cq.finish_move(moved).is_err());
         post_many(&cq, 4..5);
-        assert_eq!((cq.inner.lock().posted, old.id_at(4)), (5, Some(4)));
-        assert!(Move::begin(old, rxe::RxeCqRing::new(4)?, 5).is_err());
+        let posted = end(&cq).wrapping_sub(start);
+        assert_eq!((posted, old.id_at(4)), (5, Some(4)));
+        assert!(Move::begin(old, rxe::RxeCqRing::new(4)?, end(&cq)).is_err());
         Ok(())
     }
 

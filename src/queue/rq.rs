@@ -27,6 +27,8 @@ use crate::abi::{
     }, //
 };
 
+use super::first_position;
+
 enum RqStorage {
     /// Mapped by a process.
     User(RecvRing),
@@ -59,12 +61,13 @@ impl RecvQueue {
             Some(ring) => RqStorage::User(ring),
             None => RqStorage::Kernel(wr_ring(entries as usize)?),
         };
+        let first = first_position(entries);
         Ok(pin_init!(Self {
             inner <- new_spinlock_irq!(RecvQueueInner {
                 ring,
                 entries,
-                taken: 0,
-                posted: 0,
+                taken: first,
+                posted: first,
             }),
         }))
     }

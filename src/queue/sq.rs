@@ -89,6 +89,8 @@ use pending::{
     PendingWqe, //
 };
 
+use super::first_position;
+
 /// Names a pending request: its position in submission order, modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
@@ -195,14 +197,15 @@ impl SendQueue {
         let pending = PendingRing::new(entries)?;
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
         let states = KVVec::from_elem(WqeState::Taken, entries as usize, flags)?;
+        let first = first_position(entries);
         Ok(pin_init!(Self {
             entries,
             signal_all,
             cq,
             user: ring,
-            taken: Atomic::new(0),
-            posted: Atomic::new(0),
-            done: Atomic::new(0),
+            taken: Atomic::new(first),
+            posted: Atomic::new(first),
+            done: Atomic::new(first),
             last: Atomic::new(NEVER),
             pending,
             inner <- new_spinlock_irq!(SendQueueInner {
