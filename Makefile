@@ -27,7 +27,8 @@
 #   make test-docs      runs the commands of README and docs/ in a guest
 #   make kunit          runs the KUnit suites in that kernel
 #   make soak           runs each fuzz target for ten minutes, then mutated conversations and
-#                       corrupted queues in that kernel (SECONDS=n is the time of each), then
+#                       corrupted queues in that kernel (SECONDS=n is the time of each), then many
+#                       objects, strangers, and each of some accidents hundreds of times, then
 #                       mutants of the driver, each of which has to fail a suite (tests/mutation)
 #   make coverage       lists the lines of the protocol core that its tests run
 #   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode Linux, in

@@ -4,14 +4,16 @@
 # their processes, devices, interfaces, packets, processors and memory are taken away.
 #
 # DURATION is in seconds (default 40), SEED repeats a sequence of random numbers, though not what the
-# processes make of it, and ACTIONS selects some of those below.
+# processes make of it, and ACTIONS selects some of those below. STEPS says how many of them are done,
+# instead of DURATION.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=starve.sh
 . "$(dirname "$0")/starve.sh"
 
-DURATION=${DURATION:-40}
+STEPS=${STEPS:-}
+DURATION=${DURATION:-$((STEPS ? 10 * STEPS : 40))}
 SEED=${SEED:-$((0x$(head -c 3 /dev/urandom | od -An -tx1 | tr -d ' ')))}
 RANDOM=$SEED
 TYPES=(riwarp riwarp_siw)
@@ -275,9 +277,12 @@ namespace_deleted() {
 
 # The module goes with all devices, and comes again.
 module_unloaded() {
-	local i
+	local i unloading
+	# It is tried from the time on at which the first of them is killed, with streams open.
+	eventually 60 rmmod "$MODULE" &
+	unloading=$!
 	stop_all
-	eventually 30 rmmod "$MODULE" || die "rmmod: $(rmmod "$MODULE" 2>&1 || true)"
+	wait "$unloading" || die "rmmod: $(rmmod "$MODULE" 2>&1 || true)"
 	modprobe "$MODULE"
 	unset AIMED
 	for i in "${!TYPES[@]}"; do
@@ -317,7 +322,7 @@ torture() {
 	[ -z "${ACTIONS:-}" ] || read -ra everything <<<"$ACTIONS"
 	start_all
 	goes_on
-	while [ "$SECONDS" -lt "$end" ]; do
+	while if [ "$STEPS" ]; then [ "$steps" -lt "$STEPS" ]; else [ "$SECONDS" -lt "$end" ]; fi; do
 		pick "${everything[@]}"
 		what=$PICKED
 		echo "$SECONDS s: $what"
