@@ -47,11 +47,15 @@ boot=$cache/boot-$(key kdir initramfs init.c tsc.c)
 # Modules of the kernel's source that Debian does not build (qemu/modules).
 stock_extra=$cache/extra-$(key kdir modules)
 
-# The same for the debug kernel.
-debug_release=${kernel_release%%+*}-riwarp-debug
-debug_kdir=$cache/debug-$(key debug-kernel debug.config)
-debug_boot=$cache/boot-$(key debug-kernel debug.config initramfs init.c tsc.c)
-debug_extra=$cache/extra-$(key debug-kernel debug.config modules)
+# debug_kernel debug|kcsan: the same for a kernel that finds faults (qemu/debug-kernel).
+debug_kernel() {
+	debug_configs=(debug.config)
+	[ "$1" = debug ] || debug_configs+=("$1.config")
+	debug_release=${kernel_release%%+*}-riwarp-$1
+	debug_kdir=$cache/$1-$(key debug-kernel "${debug_configs[@]}")
+	debug_boot=$cache/boot-$(key debug-kernel "${debug_configs[@]}" initramfs init.c tsc.c)
+	debug_extra=$cache/extra-$(key debug-kernel "${debug_configs[@]}" modules)
+}
 
 # The same for User-Mode Linux (../uml).
 uml_release=${kernel_release%%+*}-riwarp-uml
