@@ -6,5 +6,8 @@ set -eu
 
 [ -d /sys/kernel/debug/kunit ] || { echo 'this kernel has no KUnit'; exit 1; }
 printf %s "${1:-*}" >/sys/module/kunit/parameters/filter_glob
+# shellcheck source=tests/guest/kcsan.sh
+. "${0%/*}/kcsan.sh"
 modprobe riwarp
 rmmod riwarp
+kcsan_watched

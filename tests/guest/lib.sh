@@ -44,6 +44,8 @@ if [ -d /sys/kernel/debug/kunit ]; then
 	printf none >/sys/module/kunit/parameters/filter_glob
 fi
 export SLOW PATH=$GUEST_DIR:$PATH
+# shellcheck source=tests/guest/kcsan.sh
+. "$GUEST_DIR/kcsan.sh"
 
 # --- reporting ------------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ relay() {
 # finish: takes down what the script set up, and exits with its status.
 finish() {
 	ends_down
+	kcsan_watched || not_ok "$SCRIPT/kcsan" 'nothing of the module was watched'
 	rm -rf "$TMP"
 	exit $((FAILED > 0))
 }
