@@ -68,7 +68,7 @@ function finish(found) {
 	if (mode == "check" || field["name"] == want) {
 		if (field["name"] == "" || field["file"] == "" || field["suite"] == "" || !olds || !changes)
 			complain("incomplete mutant " field["name"] " before line " NR)
-		else if (field["kernel"] !~ /^(uml|stock|debug)$/)
+		else if (field["kernel"] !~ /^(uml|stock|debug|kcsan)$/)
 			complain("mutant " field["name"] " for an unknown kernel")
 		else if (seen[field["name"]]++)
 			complain("two mutants " field["name"])
