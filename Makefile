@@ -30,6 +30,8 @@
 #                       corrupted queues in that kernel (SECONDS=n is the time of each), then many
 #                       objects, strangers, and each of some accidents hundreds of times, then
 #                       mutants of the driver, each of which has to fail a suite (tests/mutation)
+#   make soak-kcsan     runs these conversations, torture and corrupted queues in a kernel with KCSAN,
+#                       which reports data races. Builds that kernel (the first time: about 30 minutes)
 #   make coverage       lists the lines of the protocol core that its tests run
 #   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode Linux, in
 #                       up to an hour; BENCH="NAME=VALUE..." selects measurements (tests/bench)
@@ -38,6 +40,7 @@
 #   make kdir           makes the kernel tree to build against
 #   make modules        builds riwarp.ko for that kernel
 #   make debug          builds the debug kernel, and the module for it
+#   make kcsan          does the same with the KCSAN kernel
 #   make fmt            formats the Rust sources
 #   make clean          removes what builds leave in the checkout
 #   make distclean      also removes everything that was made outside of it
@@ -62,11 +65,12 @@ kdir:
 modules:
 	@qemu/setup
 
-debug:
-	@qemu/setup host root kdir debug
+debug kcsan:
+	@qemu/setup host root kdir $@
 
 demo demo-nvme demo-iser test test-stacks test-docs: modules
 test kunit soak: debug
+soak-kcsan: kcsan
 demo:
 	@tests/demo
 demo-nvme demo-iser: demo-%:
@@ -87,6 +91,8 @@ test-package:
 	@tests/package
 soak:
 	@tests/soak $(SECONDS)
+soak-kcsan:
+	@tests/soak --kernel kcsan $(SECONDS)
 
 kunit:
 	@tests/kunit
@@ -107,8 +113,8 @@ clean:
 	@rm -rf deb tests/guest/build tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kdir-* kernel-* kernels \
+	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
-.PHONY: all install kdir modules debug demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb \
-	test-package kunit soak bench check coverage fmt clean distclean
+.PHONY: all install kdir modules debug kcsan demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb \
+	test-package kunit soak soak-kcsan bench check coverage fmt clean distclean
