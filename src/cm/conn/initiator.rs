@@ -330,7 +330,7 @@ impl Conn {
         id.connect_reply(&ConnectReply {
             status: Ok(()),
             local: self.socket.local_addr()?,
-            remote: id.remote_addr()?,
+            remote: self.socket.peer_addr()?,
             private_data,
             ird: ird.into(),
             ord: ord.into(),
