@@ -485,14 +485,15 @@ namespace_exits() {
 
 # A device is removed when its netdev moves to another namespace.
 netdev_changes_namespace() {
+	# A name of its own: that of a device whose namespace has gone is taken until all is done.
 	netns_add other
 	ip link add d0 type dummy
 	ip link set d0 up
-	rdma link add n0 type "$TYPE" netdev d0
+	rdma link add moved0 type "$TYPE" netdev d0
 	ip link set d0 netns other
 	eventually 10 no_devices || die "left: $(rdma link show)"
-	in_ns other rdma link add n1 type "$TYPE" netdev d0
-	in_ns other rdma link del n1
+	in_ns other rdma link add moved1 type "$TYPE" netdev d0
+	in_ns other rdma link del moved1
 	netns_del other
 }
 
