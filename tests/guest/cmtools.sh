@@ -33,11 +33,11 @@ cmtime_one_port() {
 # offset finds the TCP port by its own number.
 one_port_on_all_addresses() {
 	local tcp=$((PORT - 1)) server
-	in_ns "$NS_B" python3 -m http.server "$PORT" &
-	eventually 20 tcp_listens "$PORT"
+	start "$NS_B" "$TMP/http" python3 -m http.server "$PORT"
+	wait_listen "$PORT"
 	offset 65534
 	start "$NS_B" "$TMP/server" within 60 rping -s -P -p "$PORT"
-	eventually 20 tcp_listens "$tcp"
+	wait_listen "$tcp"
 	server=$STARTED
 	start "$NS_A" "$TMP/client" within 60 rping -c -a "$IP4_B" -p "$PORT" -C 1000000000
 	# Both programs see the number that they named.
@@ -51,7 +51,6 @@ one_port_on_all_addresses() {
 }
 # knows_port NETNS src-addr|dst-addr: whether a connection there has PORT at end B.
 knows_port() { in_ns "$1" rdma resource show cm_id | grep 'state CONNECT' | grep "dst-addr" | grep -q "$2 $IP4_B:$PORT"; }
-tcp_listens() { in_ns "$NS_B" ss -Htln "sport = :$1" | grep -q .; }
 
 # The server keeps running, so only the status of the client counts.
 ends_up "${TOPOLOGY:-netns}"

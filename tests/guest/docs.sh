@@ -25,9 +25,8 @@ run() {
 	awk -v begin="$1" 'NR > begin { if (/^ *```/) exit; print }' "/riwarp/$3" >"$TMP/block"
 	case $words in
 	*' blue '*)
-		netns_add blue
+		ip netns add blue
 		ip link add eth1 type veth peer name peer
-		NETDEVS_MADE+=(eth1)
 		;;
 	esac
 	case $words in *' device '* | *' traffic '*) link_add - riw0 riwarp eth0 ;; esac
@@ -67,14 +66,13 @@ start_over() {
 	local link
 	eventually 20 none_of qp || die "left: $(objects qp)"
 	for link in $(rdma link show | sed -n 's,^link \([^/]*\)/.*,\1,p'); do rdma link del "$link"; done
-	ends_down
 	ip netns del blue 2>/dev/null || true
 	ip link del eth1 2>/dev/null || true
 	rdma system set netns shared
 }
 
 # A person who starts a server sees that it is there before the client is started.
-cat >"$TMP/person" <<'E2'
+cat >"$TMP/person" <<'END'
 listens() { until ss -Htln "sport = :$1" | grep -q .; do sleep 0.1; done; }
 rping() {
 	[ "$1" != -c ] || listens 7174
@@ -84,7 +82,7 @@ cmtime() {
 	[ "$3" != -s ] || listens 7471
 	command cmtime "$@"
 }
-E2
+END
 export BASH_ENV=$TMP/person
 
 load_modules riwarp

@@ -168,6 +168,13 @@ eventually() {
 	done
 }
 
+# took COMMAND...: sets TOOK to its time in ms.
+took() {
+	local begin=${EPOCHREALTIME/./}
+	"$@"
+	TOOK=$(((${EPOCHREALTIME/./} - begin) / 1000))
+}
+
 # wait_listen PORT [SECONDS]: waits until a socket listens on PORT in the network namespace of the
 # program STARTED.
 wait_listen() {

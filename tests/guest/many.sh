@@ -71,13 +71,6 @@ many_objects() {
 	die 'the last ones take more than twice as long as the first ones'
 }
 
-# took COMMAND...: sets TOOK to its time in ms.
-took() {
-	local begin=${EPOCHREALTIME/./}
-	"$@"
-	TOOK=$(((${EPOCHREALTIME/./} - begin) / 1000))
-}
-
 # median FILE: prints the median of its lines.
 median() { sort -n "$1" | sed -n "$(($(wc -l <"$1") / 2 + 1))p"; }
 

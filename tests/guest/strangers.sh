@@ -18,13 +18,6 @@ PATIENCE=2000
 MEMORY=65536
 REGION=1048576
 
-# took COMMAND...: sets TOOK to its time in ms.
-took() {
-	local begin=${EPOCHREALTIME/./}
-	"$@"
-	TOOK=$(((${EPOCHREALTIME/./} - begin) / 1000))
-}
-
 # used: prints the memory that is neither free nor that of files and processes, in KiB.
 used() {
 	awk '{ n[$1] = $2 } END { print n["MemTotal:"] - n["MemFree:"] - n["Buffers:"] - n["Cached:"] - n["AnonPages:"] }' \
