@@ -182,6 +182,21 @@ in_tree() {
 	' sh "$1" "$root" "${@:2}"
 }
 
+# configure TREE FLAGS FILE...: configures a kernel tree that is being made. What no file asks for is
+# off, and of two lines about an option the last one counts. FLAGS are make's. Fails if an option
+# comes out otherwise.
+configure() {
+	local tree=$1 flags=$2
+	shift 2
+	cp "$@" "$tree"
+	# shellcheck disable=SC2016
+	in_tree "$tree" env "MAKEFLAGS=$flags" sh -euc 'merge=scripts/kconfig/merge_config.sh
+		"$merge" -m "$@"
+		mv .config wanted.config
+		"$merge" -n -s wanted.config
+		rm "$@" wanted.config' sh "${@##*/}"
+}
+
 # step NAME TEXT COMMAND...: runs a long command with its output in a log file; prints the time it
 # took, and on failure the end of the log.
 step() {
