@@ -1,0 +1,99 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# The SCSI RDMA Protocol, initiator and target of the kernel, which find each other by rdma_cm. The
+# target takes connections in the initial namespace only, so both ends are there, on two devices.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=storage.sh
+. "$(dirname "$0")/storage.sh"
+
+TARGET=/sys/kernel/config/target
+STORE=$TARGET/core/iblock_0/disk
+LOGIN_PORT=5555
+LONGEST=512 INLINE=8192
+
+# port_name DEVICE: the name of an SRP port, which is its device's first GID.
+port_name() { echo "0x$(tr -d : <"/sys/class/infiniband/$1/ports/1/gids/0")"; }
+
+target_up() {
+	modprobe -a ib_srpt target_core_iblock
+	disk_in_memory
+	mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+	GROUP=$TARGET/srpt/$(port_name "$DEV_B")/1
+	INITIATOR=$GROUP/acls/$(port_name "$DEV_A")
+	mkdir -p "$STORE" "$GROUP/lun/lun_0" "$INITIATOR/lun_0"
+	echo udev_path=/dev/ram0 >"$STORE/control"
+	echo 1 >"$STORE/enable"
+	ln -s "$STORE" "$GROUP/lun/lun_0/disk"
+	ln -s "$GROUP/lun/lun_0" "$INITIATOR/lun_0/lun"
+	echo $LOGIN_PORT >$TARGET/srpt/discovery_auth/rdma_cm_port
+	echo 1 >"$GROUP/enable"
+}
+
+target_down() {
+	echo 0 >"$GROUP/enable"
+	rm "$INITIATOR/lun_0/lun" "$GROUP/lun/lun_0/disk"
+	rmdir "$INITIATOR/lun_0" "$INITIATOR" "$GROUP/lun/lun_0" "$GROUP" "${GROUP%/1}" "$TARGET/srpt" "$STORE" "$TARGET/core/iblock_0"
+	within 30 rmmod ib_srpt
+}
+
+connect() {
+	local guid
+	guid=$(cat /sys/module/ib_srpt/parameters/srpt_service_guid)
+	guid=${guid#0x}
+	echo "id_ext=$guid,ioc_guid=$guid,src=$IP4_A,dest=$IP4_B:$LOGIN_PORT" |
+		within 60 tee "/sys/class/infiniband_srp/srp-$DEV_A-1/add_target" >/dev/null || die "login: $?"
+	eventually 10 disk_is_there || die 'no disk'
+}
+
+# impatient: connects, and gives up lost connections within seconds.
+impatient() {
+	local port
+	connect
+	for port in /sys/class/srp_remote_ports/*; do
+		echo off >"$port/reconnect_delay"
+		echo 3 >"$port/fast_io_fail_tmo"
+		echo 5 >"$port/dev_loss_tmo"
+	done
+}
+
+disk_is_there() {
+	local block
+	for block in /sys/block/sd*; do
+		DISK=/dev/${block##*/}
+		[ ! -b "$DISK" ] || return 0
+	done
+	return 1
+}
+
+disconnect() {
+	local port
+	for port in /sys/class/srp_remote_ports/*; do
+		[ ! -e "$port" ] || echo 1 >"$port/delete"
+	done
+	eventually 30 no_disk
+}
+
+no_disk() { ! disk_is_there; }
+
+over_rdma() { ! no_qp || die "no queue pair of $DEV_A"; }
+
+load_modules "$MODULE"
+veth_ends - - 1500
+DEV_A=${TYPE}a DEV_B=${TYPE}b
+link_add - "$DEV_A" "$TYPE" "$NET_A"
+link_add - "$DEV_B" "$TYPE" "$NET_B"
+# A listener on the wildcard address answers through its own interface, so its packets arrive from
+# outside with an address of this machine.
+echo 1 >"/proc/sys/net/ipv4/conf/$NET_A/accept_local"
+target_up
+# By default a command has 12 pieces at most, here pages.
+modprobe ib_srp cmd_sg_entries=255
+modprobe sd_mod
+try login 40 connected over_rdma
+disk_cases
+! can_starve || try starved 150 starved
+within 30 rmmod ib_srp
+target_down
+finish
