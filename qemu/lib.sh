@@ -184,7 +184,8 @@ in_tree() {
 
 # configure TREE FLAGS FILE...: configures a kernel tree that is being made. What no file asks for is
 # off, and of two lines about an option the last one counts. FLAGS are make's. Fails if an option
-# comes out otherwise.
+# comes out otherwise. A later file turns an option off by `=n`: the script takes an "is not set" of
+# an option that is not there at all as a difference.
 configure() {
 	local tree=$1 flags=$2
 	shift 2

@@ -23,7 +23,7 @@ blktests_run() {
 	cd $blktests
 	./check "$1" >"$out" 2>&1 || true
 	cat "$out"
-	find results -name '*.full' -o -name '*.bad' -o -name '*.dmesg' | xargs -r tail -n 30
+	find results -path "*/$1.*" | grep -E '(full|bad|dmesg)$' | xargs -r tail -n 30
 	[ ! -e "/sys/module/$other" ] || die "$other was loaded"
 	if grep -q '\[failed\]' "$out"; then die "$(grep -m 1 '\[failed\]' "$out")"; fi
 	if ! grep -q '\[passed\]' "$out"; then skip_case "$(grep -A 1 '\[not run\]' "$out" | tail -n 1)"; fi
