@@ -105,20 +105,25 @@ mirror() {
 	echo "$uri"
 }
 
-# sources [KIND]: the guest's suites, as apt's sources, of kind deb or deb-src (deb).
+# sources [KIND [SUITE...]]: suites, as apt's sources, of kind deb or deb-src (deb). The suites are
+# the guest's if none is given.
 sources() {
-	local uri name signed='signed-by=/usr/share/keyrings/debian-archive-keyring.gpg'
+	local uri name kind=${1:-deb} signed='signed-by=/usr/share/keyrings/debian-archive-keyring.gpg'
 	uri=$(mirror) || return
-	for name in "$suite" "$backports"; do echo "${1:-deb} [$signed] $uri $name main"; done
+	[ $# -gt 1 ] || set -- "$kind" "$suite" "$backports"
+	for name in "${@:2}"; do echo "$kind [$signed] $uri $name main"; done
 }
 
 # apt_of ARCH COMMAND...: runs apt-get or apt-cache with the guest's suites, whose lists it
 # refreshes once a day, instead of the host's. With `source` as ARCH the lists are those of source
-# packages.
+# packages, with `sid` those of the source packages of Debian's newest suite.
 apt_of() {
-	local arch=$1 dir=$cache/apt-$1 command=$2 log=$cache/log/apt-$1.log kind=deb apt
+	local arch=$1 dir=$cache/apt-$1 command=$2 log=$cache/log/apt-$1.log of=(deb) apt
 	shift 2
-	[ "$arch" != source ] || arch=amd64 kind=deb-src
+	case $arch in
+	source) arch=amd64 of=(deb-src) ;;
+	sid) arch=amd64 of=(deb-src sid) ;;
+	esac
 	apt=(-q -o "Dir::Etc=$dir/etc" -o "Dir::State=$dir/state" -o "Dir::Cache=$dir/cache"
 		-o "Dir::State::status=$dir/status" -o "APT::Architecture=$arch" -o "APT::Architectures=$arch"
 		-o APT::Sandbox::User=root)
@@ -127,7 +132,7 @@ apt_of() {
 	(
 		flock 9
 		[ -z "$(find "$dir/fresh" -mmin -1440 2>/dev/null)" ] || exit 0
-		sources "$kind" >"$dir/etc/sources.list" || exit 1
+		sources "${of[@]}" >"$dir/etc/sources.list" || exit 1
 		if apt-get "${apt[@]}" update >"$log" 2>&1 && ! grep -q '^[WE]: ' "$log"; then
 			touch "$dir/fresh"
 		elif [ ! -e "$dir/fresh" ]; then
