@@ -48,6 +48,8 @@ elif [ "$TYPE" != riwarp_siw ]; then
 		TIMEOUT=${TIMEOUT:-10}
 	END
 	siw_is "$TYPE"
+	# A complete system has the node that loads it.
+	modprobe loop
 	# Those that know RDMA.
 	known=$(cd $blktests/tests && grep -l '_require_nvme_trtype\(_is_fabrics\| .*rdma\)' nvme/0[0-9][0-9])
 	for test in ${BLKTESTS:-$known}; do
