@@ -230,6 +230,29 @@ route_changed() {
 	in_ns "$NS" ip route del "10.99.$I.0/24" dev "$NET" || true
 }
 
+# ESP protects a link for a while. Its streams stay open, and packets of theirs come that way.
+encrypted() {
+	local ns from to ways key=0x00112233445566778899aabbccddeeff00000001
+	some 0 $((${#TYPES[@]} - 1))
+	I=$SOME from=${ADDRESS_OF_A[SOME]} to=${ADDRESS[SOME]}
+	for ns in "${A[I]}" "${B[I]}"; do
+		ways=(out in)
+		[ "$ns" = "${A[I]}" ] || ways=(in out)
+		ip -n "$ns" -batch - <<-END
+			xfrm state add src $from dst $to proto esp spi 1 mode transport aead rfc4106(gcm(aes)) $key 128
+			xfrm state add src $to dst $from proto esp spi 2 mode transport aead rfc4106(gcm(aes)) $key 128
+			xfrm policy add src $from dst $to proto tcp dir ${ways[0]} tmpl src $from dst $to proto esp mode transport
+			xfrm policy add src $to dst $from proto tcp dir ${ways[1]} tmpl src $to dst $from proto esp mode transport
+		END
+	done
+	eventually 30 esp_received || die "no packet came by ESP: $(ip -n "${B[I]}" -s xfrm state)"
+	some 1 3
+	nap "$SOME"
+	for ns in "${A[I]}" "${B[I]}"; do ip -n "$ns" xfrm policy flush; done
+	for ns in "${A[I]}" "${B[I]}"; do ip -n "$ns" xfrm state flush; done
+}
+esp_received() { ip -n "${B[I]}" -s xfrm state list src "${ADDRESS_OF_A[I]}" | grep -q '[1-9][0-9]*(packets)'; }
+
 processor_off() {
 	echo 0 >/sys/devices/system/cpu/cpu1/online
 	nap 0.$((1 + RANDOM % 9))
@@ -318,6 +341,7 @@ torture() {
 		mtu_changed packets_hurt packets_hurt packets_hurt offloads_changed tcp_changed settings_changed
 		settings_changed route_changed memory_dropped namespace_deleted module_unloaded)
 	[ ! -w /sys/devices/system/cpu/cpu1/online ] || everything+=(processor_off)
+	! modprobe -qa esp4 esp6 xfrm_user || everything+=(encrypted)
 	! can_starve || everything+=(memory_fails memory_fails)
 	[ -z "${ACTIONS:-}" ] || read -ra everything <<<"$ACTIONS"
 	start_all
@@ -344,14 +368,14 @@ torture() {
 	nothing_left 30 qp cm_id cq mr pd mw srq ctx
 }
 
-A=() B=() DEV_OF_A=() DEV_OF_B=() NET_OF_A=() NET_OF_B=() IP4_OF_A=() IP4_OF_B=() IP6_OF_A=() IP6_OF_B=() ADDRESS=()
+A=() B=() DEV_OF_A=() DEV_OF_B=() NET_OF_A=() NET_OF_B=() IP4_OF_A=() IP4_OF_B=() IP6_OF_A=() IP6_OF_B=()
 modprobe sch_netem || true
 for TYPE in "${TYPES[@]}"; do
 	ends_up netns
 	A+=("$NS_A") B+=("$NS_B") DEV_OF_A+=("$DEV_A") DEV_OF_B+=("$DEV_B") NET_OF_A+=("$NET_A") NET_OF_B+=("$NET_B")
 	IP4_OF_A+=("$IP4_A") IP4_OF_B+=("$IP4_B") IP6_OF_A+=("$IP6_A") IP6_OF_B+=("$IP6_B")
 done
-ADDRESS=("${IP4_OF_B[0]}" "${IP6_OF_B[1]}")
+ADDRESS=("${IP4_OF_B[0]}" "${IP6_OF_B[1]}") ADDRESS_OF_A=("${IP4_OF_A[0]}" "${IP6_OF_A[1]}")
 echo "# SEED=$SEED"
 try random $((DURATION + 200)) torture
 [ ! -e "$TMP/counts" ] || sed 's/^/# /' "$TMP/counts"

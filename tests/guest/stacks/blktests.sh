@@ -48,8 +48,10 @@ elif [ "$TYPE" != riwarp_siw ]; then
 		TIMEOUT=${TIMEOUT:-10}
 	END
 	siw_is "$TYPE"
-	# A complete system has the node that loads it.
+	# A complete system has the node that loads it, and this file.
 	modprobe loop
+	config=/usr/lib/modules/$(uname -r)/config
+	[ ! -e "$config" ] || cp "$config" "/boot/config-$(uname -r)"
 	# Those that know RDMA.
 	known=$(cd $blktests/tests && grep -l '_require_nvme_trtype\(_is_fabrics\| .*rdma\)' nvme/0[0-9][0-9])
 	for test in ${BLKTESTS:-$known}; do
