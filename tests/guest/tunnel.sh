@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Protection of what iWARP itself does not protect: a device on a WireGuard interface, and one whose
-# traffic IPsec encrypts. In both cases data arrive whole, and the link below carries nothing else.
+# What may lie between two devices: a router with a shorter link behind it; and protection, which
+# iWARP itself has not: WireGuard, or IPsec. With these the link below carries nothing in the clear.
+# In all cases data arrive whole.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -45,6 +46,42 @@ transfers() {
 	# Without rdma_cm: the verified exchange of the library's example.
 	pair 30 ibv_rc_pingpong -c -p "$PORT" -d "$DEV_B" -g 0 -n 100 -s 30000 -- \
 		ibv_rc_pingpong -c -p "$PORT" -d "$DEV_A" -g 0 -n 100 -s 30000 "$IP4_B"
+}
+
+# --- a router -------------------------------------------------------------------------------------
+
+# routed_end NETNS LETTER NUMBER: joins an end to the router, and makes its device.
+routed_end() {
+	local mac=02:72:00:00:00:0$3
+	ip link add "r$2" netns "$1" address "$mac" type veth peer name "to$2" netns router
+	ip_ns router -batch - <<-END
+		link set to$2 up
+		addr add 10.8.$3.254/24 dev to$2
+		neigh replace 10.8.$3.1 lladdr $mac dev to$2 nud permanent
+	END
+	ip_ns "$1" -batch - <<-END
+		link set r$2 up
+		addr add 10.8.$3.1/24 dev r$2
+		route add 10.8.0.0/16 via 10.8.$3.254
+		neigh replace 10.8.$3.254 lladdr $(in_ns router cat "/sys/class/net/to$2/address") dev r$2 nud permanent
+	END
+	link_add "$1" "${TYPE}r$2" "$TYPE" "r$2"
+}
+
+# Only the router knows that the link to end B is short: it refuses longer packets, by ICMP.
+router_up() {
+	netns_add router
+	in_ns router sysctl -q -w net.ipv4.ip_forward=1
+	routed_end "$NS_A" a 1
+	routed_end "$NS_B" b 2
+	ip_ns router link set tob mtu 1280
+	IP4_A=10.8.1.1 IP4_B=10.8.2.1 DEV_A=${TYPE}ra DEV_B=${TYPE}rb
+}
+
+shorter_link_behind_a_router() {
+	transfers
+	ip_ns "$NS_A" route get "$IP4_B" | tee "$TMP/route"
+	grep -q 'mtu 1280' "$TMP/route" || die 'the router has refused nothing'
 }
 
 # --- WireGuard ------------------------------------------------------------------------------------
@@ -168,6 +205,9 @@ if ipsec_up; then
 else
 	skip tunnel/ipsec 'this kernel has no ESP'
 fi
+
+router_up
+try shorter_link_behind_a_router 90 shorter_link_behind_a_router
 
 if wireguard_up; then
 	try wireguard_hides_all 60 wireguard_hides_all
