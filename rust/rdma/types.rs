@@ -182,6 +182,7 @@ pub struct DeviceAttr {
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
     pub max_fast_reg_page_list_len: u32,
+    pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     /// For reliable connections.
     pub odp_caps: OdpCaps,
@@ -258,6 +259,7 @@ pub struct PortAttr {
     pub active_mtu: Mtu,
     pub phys_mtu: u32,
     pub gid_tbl_len: u32,
+    pub pkey_tbl_len: u32,
     pub max_msg_sz: u32,
     pub speed: LinkSpeed,
     /// Reinitialisations, CM and device management by `port_cap_flags`; the bits are those of C.
@@ -288,7 +290,7 @@ impl Default for LinkSpeed {
 pub struct PortImmutable {
     /// Entries in the GID table.
     pub gid_tbl_len: u32,
-    /// Entries in the P_Key table; an iWARP port has none.
+    /// Entries in the P_Key table.
     pub pkey_tbl_len: u32,
     /// Who connects the queue pairs.
     pub connections: Connections,

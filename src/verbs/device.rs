@@ -65,6 +65,9 @@ use crate::{
     qp::table::Qps, //
 };
 
+/// `IB_DEFAULT_PKEY_FULL` (`include/rdma/ib_verbs.h`); each octet is the same.
+const DEFAULT_PKEY: u16 = 0xffff;
+
 /// All of a device: the [`Device`] and the tables of its objects.
 ///
 /// `ib_core` holds it until the device is unregistered, the registry until it has removed the
@@ -105,6 +108,15 @@ impl RdmaDevice {
             gone,
         };
         Ok(Arc::new(made, GFP_KERNEL)?)
+    }
+
+    /// Returns how many entries the P_Key table has. iWARP has no P_Keys, but programs for
+    /// InfiniBand expect a channel adapter to have the default one.
+    fn pkeys(&self) -> u16 {
+        match self.kind.connections() {
+            Connections::RdmaCm => 0,
+            Connections::Program => 1,
+        }
     }
 
     /// Ends what remains after the last verb, and waits for it.
@@ -161,6 +173,7 @@ impl DeviceOps for RdmaDevice {
             max_srq_wr: MAX_SRQ_WR,
             max_srq_sge: max_sge,
             max_fast_reg_page_list_len: MAX_FAST_REG_PAGES,
+            max_pkeys: self.pkeys(),
             odp_caps,
             ..DeviceAttr::default()
         }
@@ -185,6 +198,7 @@ impl DeviceOps for RdmaDevice {
             active_mtu: Mtu::from_octets(mtu),
             phys_mtu: mtu,
             gid_tbl_len: GID_TABLE_LEN,
+            pkey_tbl_len: self.pkeys().into(),
             max_msg_sz: u32::MAX,
             speed,
             port_cap_flags: match self.kind.connections() {
@@ -201,13 +215,21 @@ impl DeviceOps for RdmaDevice {
     fn port_immutable(&self) -> PortImmutable {
         PortImmutable {
             gid_tbl_len: GID_TABLE_LEN,
-            pkey_tbl_len: 0,
+            pkey_tbl_len: self.pkeys().into(),
             connections: self.kind.connections(),
         }
     }
 
     fn query_gid(&self, index: usize) -> Result<Gid> {
         self.gid(index)
+    }
+
+    fn query_pkey(&self, index: u16) -> Result<u16> {
+        if index < self.pkeys() {
+            Ok(DEFAULT_PKEY)
+        } else {
+            Err(EINVAL)
+        }
     }
 
     fn netdev(&self) -> Option<NetDevice> {

@@ -70,6 +70,15 @@ pub trait DeviceOps: Sized + Send + Sync + 'static {
     /// `EINVAL` beyond the end of the table.
     fn query_gid(&self, index: usize) -> Result<Gid>;
 
+    /// Returns an entry of the port's P_Key table.
+    ///
+    /// `ib_device_ops.query_pkey` (`drivers/infiniband/core/device.c`, `ib_query_pkey()`).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` beyond the end of the table.
+    fn query_pkey(&self, index: u16) -> Result<u16>;
+
     /// Returns the network interface of the port; [`None`] once it is going away.
     ///
     /// `ib_device_ops.get_netdev` (`drivers/infiniband/core/device.c`, `ib_device_get_netdev()`).
@@ -161,6 +170,7 @@ pub(super) unsafe extern "C" fn query_device<T: Driver>(
         to.max_srq_wr = count(from.max_srq_wr);
         to.max_srq_sge = count(from.max_srq_sge);
         to.max_fast_reg_page_list_len = from.max_fast_reg_page_list_len;
+        to.max_pkeys = from.max_pkeys;
         to.local_ca_ack_delay = from.local_ca_ack_delay;
         if !from.odp_caps.is_empty() {
             to.odp_caps.general_caps = ODP_SUPPORT;
@@ -196,6 +206,7 @@ pub(super) unsafe extern "C" fn query_port<T: Driver>(
         to.active_mtu = from.active_mtu.to_raw();
         to.phys_mtu = from.phys_mtu;
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
+        to.pkey_tbl_len = u16::try_from(from.pkey_tbl_len)?;
         to.max_msg_sz = from.max_msg_sz;
         to.port_cap_flags = from.port_cap_flags;
         to.active_width = from.speed.active_width;
@@ -288,6 +299,27 @@ pub(super) unsafe extern "C" fn query_gid<T: Driver>(
         // function's `# Safety`.
         let gid = unsafe { &mut *gid };
         gid.raw = from.0;
+        Ok(0)
+    })
+}
+
+/// `ops.query_pkey`.
+///
+/// # Safety
+///
+/// As `ib_core` calls it: the device is registered or being registered, `pkey` is valid.
+pub(super) unsafe extern "C" fn query_pkey<T: Driver>(
+    device: *mut bindings::ib_device,
+    _port: u32,
+    index: u16,
+    pkey: *mut u16,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: `device_data` requires a device of `T` whose operations are set, and stay so:
+        // `ib_core` calls this for such only, by this function's `# Safety`.
+        let from = unsafe { device_data::<T::Device>(device) }.query_pkey(index)?;
+        // SAFETY: The write requires valid memory: `pkey` is, by this function's `# Safety`.
+        unsafe { pkey.write(from) };
         Ok(0)
     })
 }

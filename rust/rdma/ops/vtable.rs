@@ -81,6 +81,7 @@ pub(in crate::rdma) fn table<T: Driver>(provider: Provider) -> bindings::ib_devi
         post_srq_recv: Some(srq::post_srq_recv::<T>),
         query_device: Some(device::query_device::<T>),
         query_gid: Some(device::query_gid::<T>),
+        query_pkey: Some(device::query_pkey::<T>),
         query_port: Some(device::query_port::<T>),
         query_qp: Some(qp::query_qp::<T>),
         query_srq: Some(srq::query_srq::<T>),

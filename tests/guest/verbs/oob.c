@@ -178,6 +178,22 @@ static void many_at_once(void)
 	must(nobody_listens());
 }
 
+/* A port of riwarp_ib has the default P_Key, and other ports have none. */
+static void pkeys(void)
+{
+	bool ib = ctx->device->node_type == IBV_NODE_CA;
+	struct ibv_device_attr device;
+	struct ibv_port_attr port;
+	__be16 pkey = 0;
+
+	check(!ibv_query_device(ctx, &device), "ibv_query_device: %s", strerror(errno));
+	check(!ibv_query_port(ctx, 1, &port), "ibv_query_port: %s", strerror(errno));
+	check(device.max_pkeys == ib, "max_pkeys %d", device.max_pkeys);
+	check(port.pkey_tbl_len == ib, "pkey_tbl_len %d", port.pkey_tbl_len);
+	check(!ibv_query_pkey(ctx, 1, 0, &pkey) == ib && pkey == (ib ? 0xffff : 0), "P_Key 0: %#x", pkey);
+	check(ibv_query_pkey(ctx, 1, port.pkey_tbl_len, &pkey), "a P_Key behind the table");
+}
+
 static void every_gid(void)
 {
 	struct ibv_port_attr attr;
@@ -770,6 +786,7 @@ int main(int argc, char **argv)
 	RUN(what_was_posted_before_the_peer_came_goes_out);
 	RUN(both_at_once_one_connection_stays);
 	RUN(many_at_once);
+	RUN(pkeys);
 	RUN(every_gid);
 	RUN(a_peer_that_never_comes);
 	RUN(time_is_what_timeout_and_retry_cnt_say);
