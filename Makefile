@@ -32,7 +32,9 @@
 #                       mutants of the driver, each of which has to fail a suite (tests/mutation)
 #   make soak-kcsan     runs these conversations, torture and corrupted queues in a kernel with KCSAN,
 #                       which reports data races. Builds that kernel (the first time: about 30 minutes)
-#   make coverage       lists the lines of the protocol core that its tests run
+#   make coverage       measures which lines of the protocol core its tests run, and which lines of the
+#                       module KUnit and the guest suites run in User-Mode Linux: half an hour
+#                       (tests/coverage)
 #   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode Linux, in
 #                       up to an hour; BENCH="NAME=VALUE..." selects measurements (tests/bench)
 #   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
@@ -113,7 +115,7 @@ clean:
 	@rm -rf deb tests/guest/build tests/target
 
 distclean: clean
-	@cd $(CACHE) && rm -rf apt-* boot-* build-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
+	@cd $(CACHE) && rm -rf apt-* boot-* build-* coverage-* cross-* debug-* extra-* home instead-of-* kcsan-* kdir-* kernel-* kernels \
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
 .PHONY: all install kdir modules debug kcsan demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb \
