@@ -197,6 +197,15 @@ impl<T: Driver> ConsumerQp<T> {
     ///
     /// The error of `ib_post_send()`.
     pub fn post_send(&self, list: &[MaskedAtomic]) -> Result {
+        self.try_post_send(list).map_err(|(error, _)| error)
+    }
+
+    /// Does the same.
+    ///
+    /// # Errors
+    ///
+    /// The error of `ib_post_send()`, and the number of the request that it names as the bad one.
+    pub fn try_post_send(&self, list: &[MaskedAtomic]) -> Result<(), (Error, u64)> {
         let mut sges = <[bindings::ib_sge; LIST]>::default();
         let mut wrs = <[bindings::ib_atomic_wr; LIST]>::default();
         let mut next: *mut bindings::ib_send_wr = core::ptr::null_mut();
@@ -232,7 +241,37 @@ impl<T: Driver> ConsumerQp<T> {
         // SAFETY: By the type invariant this is a queue pair of a kernel consumer. The list ends,
         // each request is embedded in the structure that its operation has, and all of it outlives
         // the call.
-        to_result(unsafe { riwarp_helper_ib_post_send(qp, next, &mut bad) })
+        to_result(unsafe { riwarp_helper_ib_post_send(qp, next, &mut bad) }).map_err(|error| {
+            // SAFETY: With an error, `bad` is a request of the list; the union is plain data.
+            (error, unsafe { (*bad).__bindgen_anon_1.wr_id })
+        })
+    }
+
+    /// Posts receives with these numbers, at most four, as one list.
+    ///
+    /// # Errors
+    ///
+    /// The error of `ib_post_recv()`, and the number of the request that it names as the bad one.
+    pub fn try_post_recv(&self, ids: &[u64]) -> Result<(), (Error, u64)> {
+        let mut list = <[bindings::ib_recv_wr; LIST]>::default();
+        let mut next: *const bindings::ib_recv_wr = core::ptr::null();
+        for (wr, id) in list.iter_mut().zip(ids).rev() {
+            wr.next = next.cast_mut();
+            wr.__bindgen_anon_1.wr_id = *id;
+            next = wr;
+        }
+        let mut bad = core::ptr::null();
+        let qp: *mut bindings::ib_qp = self.qp.as_ptr().cast_mut().cast();
+        // SAFETY: By the type invariant `qp` is filled and names a device.
+        let Some(post) = (unsafe { (*(*qp).device).ops.post_recv }) else {
+            return Err((EOPNOTSUPP, 0));
+        };
+        // SAFETY: By the type invariant this is a queue pair of a kernel consumer, whose device has
+        // this operation. The list ends, and outlives the call.
+        to_result(unsafe { post(qp, next, &mut bad) }).map_err(|error| {
+            // SAFETY: With an error, `bad` is a request of the list; the union is plain data.
+            (error, unsafe { (*bad).__bindgen_anon_1.wr_id })
+        })
     }
 }
 

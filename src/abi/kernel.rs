@@ -192,9 +192,19 @@ fn list(sges: Sges<'_>, payload: &mut Payload) -> Result {
 #[kernel::prelude::kunit_tests(riwarp_kernel_wr)]
 mod tests {
     use super::*;
-    use verbs::AtomicWr;
+    use crate::mem::payload::MAX_SGE;
+    use verbs::{
+        AtomicWr,
+        RdmaWr, //
+    };
 
     // `enum ib_wr_opcode`.
+    const WRITE: u32 = 0;
+    const WRITE_WITH_IMM: u32 = 1;
+    const SEND: u32 = 2;
+    const READ: u32 = 4;
+    const LOCAL_INV: u32 = 7;
+    const TSO: u32 = 10;
     const COMPARE_SWAP: u32 = 5;
     const FETCH_ADD: u32 = 6;
     const MASKED_COMPARE_SWAP: u32 = 12;
@@ -279,6 +289,90 @@ mod tests {
         let (operation, opcode) = made_of(COMPARE_SWAP, [3, 4], [1, 1])?;
         assert_eq!(opcode, WcOpcode::CompareSwap);
         assert_eq!((operation.apply(3), operation.apply(1)), (4, 1));
+        Ok(())
+    }
+
+    /// Converts a request without payload.
+    fn plain(opcode: u32, word: u32) -> Result<SendOp> {
+        let mut made = SendWr::default();
+        let request = RdmaWr::try_new(opcode, SendFlags::from_bits(0), word, &[])?;
+        send(&request.view(), &mut made)?;
+        Ok(made.op)
+    }
+
+    #[test]
+    fn operations_name_the_peers_memory_and_the_keys() -> Result {
+        let SendOp::Read {
+            stag,
+            to,
+            invalidate_local: false,
+        } = plain(READ, 0)?
+        else {
+            return Err(EINVAL);
+        };
+        assert_eq!((stag.raw(), to), (0x99, 0x1122_3344_5566_7788));
+        let SendOp::Write {
+            stag,
+            to,
+            immediate: Some(immediate),
+        } = plain(WRITE_WITH_IMM, 0x0102_0304)?
+        else {
+            return Err(EINVAL);
+        };
+        assert_eq!((stag.raw(), to), (0x99, 0x1122_3344_5566_7788));
+        assert_eq!(immediate, 0x0102_0304_u32.to_ne_bytes());
+        let SendOp::LocalInv { stag } = plain(LOCAL_INV, 0x77)? else {
+            return Err(EINVAL);
+        };
+        assert_eq!(stag.raw(), 0x77);
+        Ok(())
+    }
+
+    #[test]
+    fn an_operation_of_other_devices_is_refused() {
+        assert_eq!(plain(TSO, 0).map(|_| ()), Err(EOPNOTSUPP));
+    }
+
+    #[test]
+    fn inline_data_are_copied_from_all_pieces() -> Result {
+        for opcode in [SEND, WRITE] {
+            let mut made = SendWr::default();
+            let request = RdmaWr::try_new(opcode, SendFlags::INLINE, 0, &[b"ab", b"", b"cde"])?;
+            send(&request.view(), &mut made)?;
+            assert_eq!(made.payload.inline(), Some(&b"abcde"[..]));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn too_much_inline_data_is_refused() -> Result {
+        let mut made = SendWr::default();
+        let most = [7; MAX_INLINE];
+        let request = RdmaWr::try_new(SEND, SendFlags::INLINE, 0, &[&most])?;
+        send(&request.view(), &mut made)?;
+        assert_eq!(made.payload.inline(), Some(&most[..]));
+        let request = RdmaWr::try_new(SEND, SendFlags::INLINE, 0, &[&most, b"x"])?;
+        assert_eq!(send(&request.view(), &mut made), Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn only_what_is_sent_can_be_inline() -> Result {
+        let mut made = SendWr::default();
+        let request = RdmaWr::try_new(READ, SendFlags::INLINE, 0, &[b"ab"])?;
+        assert_eq!(send(&request.view(), &mut made), Err(EINVAL));
+        Ok(())
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_refused() -> Result {
+        let mut made = SendWr::default();
+        let pieces: [&[u8]; MAX_SGE + 1] = [b"a"; MAX_SGE + 1];
+        let most = RdmaWr::try_new(SEND, SendFlags::from_bits(0), 0, &pieces[1..])?;
+        send(&most.view(), &mut made)?;
+        assert_eq!(made.payload.sges().len(), MAX_SGE);
+        let more = RdmaWr::try_new(SEND, SendFlags::from_bits(0), 0, &pieces)?;
+        assert_eq!(send(&more.view(), &mut made), Err(EINVAL));
         Ok(())
     }
 }

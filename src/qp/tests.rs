@@ -32,7 +32,10 @@ mod posting {
             bench::{
                 interrupts_off,
                 post_recv,
-                post_send, //
+                post_send,
+                ConsumerQp,
+                MaskedAtomic,
+                MaskedOp, //
             },
             ops::{
                 CqOps,
@@ -117,6 +120,40 @@ mod posting {
         fn drop(&mut self) {
             Qp::destroy(self.qp.clone());
         }
+    }
+
+    /// An atomic operation with this number, whose memory nobody looks at.
+    fn atomic(id: u64) -> MaskedAtomic {
+        MaskedAtomic {
+            id,
+            op: MaskedOp::FetchAdd {
+                add: 1,
+                boundary: 0,
+            },
+            target: (0, 0),
+            sink: (0, 0),
+        }
+    }
+
+    #[test]
+    fn a_list_names_the_request_that_is_refused() -> Result {
+        let rig = QpRig::new()?;
+        let consumer = ConsumerQp::<Riwarp>::new(rig.qp.clone())?;
+        assert_eq!(
+            consumer.try_post_send(&[atomic(1), atomic(2)]),
+            Err((EINVAL, 1))
+        );
+        rig.qp.enter(QpPhase::Rts);
+        assert_eq!(consumer.try_post_send(&[atomic(1), atomic(2)]), Ok(()));
+        assert_eq!(
+            consumer.try_post_send(&[atomic(3), atomic(4), atomic(5), atomic(6)]),
+            Err((ENOMEM, 5))
+        );
+        assert_eq!(consumer.try_post_recv(&[11, 12, 13]), Ok(()));
+        assert_eq!(consumer.try_post_recv(&[14, 15, 16]), Err((ENOMEM, 15)));
+        rig.qp.enter(QpPhase::Error);
+        rig.settle();
+        Ok(())
     }
 
     #[test]
