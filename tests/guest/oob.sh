@@ -55,7 +55,11 @@ two_devices_share_the_port() {
 	ip link del two
 }
 
+# The kernel's own link-local address is usable a second or two after the link is up.
+all_usable() { ! ip -6 addr show dev "$NET_A" tentative | grep -q .; }
+
 ends_up self
+eventually 10 all_usable
 relay 200 "$VERBS_DIR/oob" "$IP4_B"
 relay 300 "$VERBS_DIR/stranger" "$IP4_B"
 relay 100 "$VERBS_DIR/ports" "$IP4_B"
@@ -67,6 +71,7 @@ try nothing_left 30 nothing_left 10 qp cq mr pd
 ends_down
 TYPE=riwarp_ib
 ends_up self
+eventually 10 all_usable
 export DEVICE=$DEV_A
 SCRIPT=$SCRIPT/$TYPE relay 200 "$VERBS_DIR/oob" "$IP4_B"
 tc qdisc add dev lo root netem delay 50ms
