@@ -96,7 +96,8 @@ def main():
     by_directory = collections.defaultdict(lambda: [0, 0])
     with open(sys.argv[2], "w", encoding="utf-8") as out:
         for path, of in sorted(counts.items()):
-            for total in (by_directory[os.path.dirname(path)], by_directory["all"]):
+            top = "/".join(os.path.dirname(path).split("/")[:2])
+            for total in (by_directory[top], by_directory["all"]):
                 total[0] += len(of)
                 total[1] += sum(count > 0 for count in of.values())
             function = None
