@@ -5,8 +5,8 @@
 # lines run, and leaves the counters in /mnt/out/profraw, also if the script fails. Its status is
 # the script's. tests/coverage runs it.
 set -eu
-modprobe riwarp_coverage
+insmod "${0%/*}/build/collector-$(uname -r).ko"
 status=0
 "${0%/*}/$1.sh" "${@:2}" || status=$?
-cat /sys/kernel/debug/riwarp_coverage >/mnt/out/profraw
+cat /sys/kernel/debug/collector >/mnt/out/profraw
 exit "$status"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The module riwarp_coverage, for builds that count (RIWARP_COVERAGE). Adds up the counters of
+ * For builds of riwarp that count (RIWARP_COVERAGE in its Kbuild). Adds up the counters of
  * riwarp over all its loads, from the call of its init until after its exit. The file
- * /sys/kernel/debug/riwarp_coverage has them in the raw format of LLVM 19 (InstrProfData.inc there
+ * /sys/kernel/debug/collector has them in the raw format of LLVM 19 (InstrProfData.inc there
  * describes it), for llvm-profdata. It must be loaded before riwarp.
  */
 #include <linux/debugfs.h>
@@ -144,7 +144,7 @@ static int on_module(struct notifier_block *nb, unsigned long state, void *data)
 		if (find_sections(mod))
 			counted = mod;
 		else
-			pr_err("riwarp_coverage: riwarp does not count\n");
+			pr_err("collector: riwarp does not count\n");
 	} else if (state == MODULE_STATE_GOING && counted == mod) {
 		raw = raw_total(&size);
 		if (raw) {
@@ -152,7 +152,7 @@ static int on_module(struct notifier_block *nb, unsigned long state, void *data)
 			sum = raw;
 			sum_size = size;
 		} else {
-			pr_err("riwarp_coverage: counters are lost\n");
+			pr_err("collector: counters are lost\n");
 		}
 		counted = NULL;
 	}
@@ -219,7 +219,7 @@ static int __init coverage_init(void)
 	int error = register_module_notifier(&notifier);
 
 	if (!error)
-		file = debugfs_create_file("riwarp_coverage", 0400, NULL, NULL, &file_ops);
+		file = debugfs_create_file("collector", 0400, NULL, NULL, &file_ops);
 	return error;
 }
 
