@@ -236,7 +236,7 @@ pub(crate) fn empty_ring<T>(entries: usize) -> Result<KVVec<Option<T>>> {
     Ok(slots)
 }
 
-#[kernel::prelude::kunit_tests(riwarp_wr)]
+#[kernel::prelude::kunit_tests(riwarp_abi_wr)]
 mod tests {
     use super::*;
 
