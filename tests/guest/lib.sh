@@ -202,6 +202,9 @@ nothing_left() {
 	eventually "$limit" none_of "$@" || die "left: $(objects "$@")"
 }
 
+# no_qp: succeeds if end A's device has no queue pair.
+no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
+
 none_of() { [ -z "$(objects "$@")" ]; }
 
 # objects KIND...: prints the RDMA objects that processes own.
@@ -341,6 +344,7 @@ load_modules() {
 #   netns       two namespaces, each with a device of TYPE on its end of a veth pair
 #   self        one device of TYPE in the initial namespace, both ends on it; traffic to its own
 #               address goes through lo, whose MTU is set (65536)
+#   initial     two devices of TYPE in the initial namespace, for consumers that know no other
 #   siw-server  TYPE in a namespace as A, siw in the initial namespace as B
 #   siw-client  siw in the initial namespace as A, TYPE in a namespace as B
 # Towards siw, riwarp has the settings that the README recommends.
@@ -352,6 +356,12 @@ ends_up() {
 	load_modules "$MODULE" || return 1
 	case $topology in
 	netns) veth_ends "ria$n" "rib$n" "$mtu" ;;
+	initial)
+		veth_ends - - "$mtu"
+		# A listener on the wildcard address answers through its own interface, so its packets
+		# arrive from outside with an address of this machine.
+		echo 1 >"/proc/sys/net/ipv4/conf/$NET_A/accept_local"
+		;;
 	siw-server)
 		load_modules siw || return 1
 		veth_ends "ria$n" - "$mtu"

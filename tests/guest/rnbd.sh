@@ -36,14 +36,7 @@ connect() {
 	eventually 10 disk_is_there || die 'no disk'
 }
 
-disk_is_there() {
-	local block
-	for block in /sys/block/rnbd*; do
-		DISK=/dev/${block##*/}
-		[ ! -b "$DISK" ] || return 0
-	done
-	return 1
-}
+disk_is_there() { first_disk /sys/block/rnbd*; }
 
 disconnect() {
 	echo normal >"/sys/block/${DISK##*/}/rnbd/unmap_device"
@@ -76,14 +69,7 @@ without_new_keys() {
 	connected verified 8
 }
 
-load_modules "$MODULE"
-veth_ends - - 1500
-DEV_A=${TYPE}a DEV_B=${TYPE}b
-link_add - "$DEV_A" "$TYPE" "$NET_A"
-link_add - "$DEV_B" "$TYPE" "$NET_B"
-# A listener on the wildcard address answers through its own interface, so its packets arrive from
-# outside with an address of this machine.
-echo 1 >"/proc/sys/net/ipv4/conf/$NET_A/accept_local"
+ends_up initial
 disk_in_memory
 target_up
 modprobe rnbd-client

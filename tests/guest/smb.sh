@@ -72,8 +72,6 @@ cycles() {
 	eventually 30 no_qp || die "left: $(rdma resource show qp)"
 }
 
-no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
-
 if ! modinfo smbdirect >/dev/null 2>&1; then
 	skip "$SCRIPT/all" 'this kernel is built without SMB Direct'
 	finish

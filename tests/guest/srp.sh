@@ -38,12 +38,16 @@ target_down() {
 	within 30 rmmod ib_srpt
 }
 
+# The kernel forgets a session later than its disk, and refuses a second one until then.
 connect() {
-	local guid
+	local guid end=$((SECONDS + 30 * SLOW))
 	guid=$(cat /sys/module/ib_srpt/parameters/srpt_service_guid)
 	guid=${guid#0x}
-	echo "id_ext=$guid,ioc_guid=$guid,src=$IP4_A,dest=$IP4_B:$LOGIN_PORT" |
-		within 60 tee "/sys/class/infiniband_srp/srp-$DEV_A-1/add_target" >/dev/null || die "login: $?"
+	until echo "id_ext=$guid,ioc_guid=$guid,src=$IP4_A,dest=$IP4_B:$LOGIN_PORT" |
+		within 60 tee "/sys/class/infiniband_srp/srp-$DEV_A-1/add_target" 2>"$TMP/login" >/dev/null; do
+		grep -q 'File exists' "$TMP/login" && [ "$SECONDS" -lt "$end" ] || die "login: $(cat "$TMP/login")"
+		nap 0.1
+	done
 	eventually 10 disk_is_there || die 'no disk'
 }
 
@@ -58,14 +62,7 @@ impatient() {
 	done
 }
 
-disk_is_there() {
-	local block
-	for block in /sys/block/sd*; do
-		DISK=/dev/${block##*/}
-		[ ! -b "$DISK" ] || return 0
-	done
-	return 1
-}
+disk_is_there() { first_disk /sys/block/sd*; }
 
 disconnect() {
 	local port
@@ -79,14 +76,7 @@ no_disk() { ! disk_is_there; }
 
 over_rdma() { ! no_qp || die "no queue pair of $DEV_A"; }
 
-load_modules "$MODULE"
-veth_ends - - 1500
-DEV_A=${TYPE}a DEV_B=${TYPE}b
-link_add - "$DEV_A" "$TYPE" "$NET_A"
-link_add - "$DEV_B" "$TYPE" "$NET_B"
-# A listener on the wildcard address answers through its own interface, so its packets arrive from
-# outside with an address of this machine.
-echo 1 >"/proc/sys/net/ipv4/conf/$NET_A/accept_local"
+ends_up initial
 target_up
 # By default a command has 12 pieces at most, here pages.
 modprobe ib_srp cmd_sg_entries=255

@@ -232,8 +232,6 @@ cycles() {
 	eventually 10 no_qp || die "left: $(rdma resource show qp)"
 }
 
-no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
-
 # load_begin SECONDS: starts I/O in the background, and waits until it runs. It reads what it wrote
 # shortly before, and compares. It leaves the mark's part of the disk alone.
 load_begin() {
@@ -314,6 +312,16 @@ again() {
 	eventually 60 disk_is_gone || die 'the disk is still there'
 	[ "${1:-}" = lost ] || connected marked
 	connected verified 8
+}
+
+# first_disk PATH...: sets DISK to the first device in sysfs, of these, that has its node in /dev.
+first_disk() {
+	local block
+	for block; do
+		DISK=/dev/${block##*/}
+		[ ! -b "$DISK" ] || return 0
+	done
+	return 1
 }
 
 disk_is_gone() { [ ! -b "$DISK" ]; }

@@ -105,14 +105,7 @@ always_on() {
 	done
 }
 
-disk_is_there() {
-	local block
-	for block in /sys/class/iscsi_session/session*/device/target*/*:*/block/*; do
-		DISK=/dev/${block##*/}
-		[ ! -b "$DISK" ] || return 0
-	done
-	return 1
-}
+disk_is_there() { first_disk /sys/class/iscsi_session/session*/device/target*/*:*/block/*; }
 
 # impatient: connects, and gives up lost connections within seconds.
 impatient() {
