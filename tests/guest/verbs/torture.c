@@ -270,11 +270,13 @@ static void post(struct side *e, size_t n, struct ibv_send_wr *wr, uint32_t leng
 	r->op = wr->opcode;
 	r->length = length;
 	r->busy = true;
-	if (ibv_post_send(e->id->qp, wr, &bad)) {
-		/* The queue has room for all requests, so only the end of the connection can be why. */
-		r->busy = false;
+	/*
+	 * The queue has room for all requests, so only the end of the connection can be why this
+	 * fails. A request whose doorbell has failed, since the device has gone, is in the queue and
+	 * may yet be completed, or not.
+	 */
+	if (ibv_post_send(e->id->qp, wr, &bad))
 		e->dead = true;
-	}
 }
 
 static ssize_t free_request(const struct side *e)
