@@ -23,7 +23,6 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    compat::smp_mb,
     mm::shared_ring::SharedMem,
     rdma::wr::{
         WcExtra,
@@ -52,8 +51,20 @@ use crate::{
     }, //
 };
 
+mod ring;
 #[cfg(CONFIG_KUNIT = "y")]
 mod tests;
+
+use ring::{
+    CompletionRing,
+    Ring,
+    RingEntry,
+    CQE_LEN, //
+};
+pub(crate) use ring::{
+    FLAGS_AT,
+    VALID, //
+};
 
 /// Most elements of a scatter/gather list: the size of an array in the library.
 pub(crate) const MAX_SGE: usize = 6;
@@ -61,13 +72,6 @@ pub(crate) const MAX_SGE: usize = 6;
 pub(crate) const MAX_INLINE: usize = (MAX_SGE - 1) * SGE_LEN;
 const SQE_LEN: usize = 120;
 pub(crate) const RQE_LEN: usize = 112;
-const CQE_LEN: usize = 32;
-/// Length in octets of the control block after the completion queue entries.
-const CQ_CTRL_LEN: usize = 8;
-/// Offset of an entry's flags.
-pub(crate) const FLAGS_AT: usize = 8;
-/// The entry belongs to the side that reads it.
-pub(crate) const VALID: u16 = 1;
 const SQE_SGES_AT: usize = 24;
 const RQE_SGES_AT: usize = 16;
 /// Inline octets start where the second element of the list would be.
@@ -94,11 +98,6 @@ const OP_SEND_REMOTE_INV: u8 = 5;
 const OP_RECEIVE: u8 = 8;
 const OP_INVAL_STAG: u8 = 10;
 const OP_REG_MR: u8 = 11;
-
-/// Arms a completion queue for solicited completions.
-const NOTIFY_SOLICITED: u32 = 1 << 0;
-/// Arms a completion queue for the next completion.
-const NOTIFY_NEXT: u32 = 1 << 1;
 
 /// Answer to the creation of a completion queue (`siw_uresp_create_cq`).
 #[derive(IntoBytes, zerocopy_derive::Immutable)]
@@ -128,80 +127,6 @@ pub(super) struct SiwCreateSrqResponse {
     pub(super) num_rqe: u32,
     pub(super) pad: u32,
     pub(super) srq_key: u64,
-}
-
-/// A send or receive queue: an entry belongs to the kernel while its VALID flag is set.
-#[derive(Clone)]
-struct Ring<const LEN: usize> {
-    memory: Arc<SharedMem>,
-    /// The number of entries, a power of two, less 1.
-    mask: u32,
-}
-
-impl<const LEN: usize> Ring<LEN> {
-    fn new(entries: u32) -> Result<Self> {
-        let memory = SharedMem::try_new(entries as usize * LEN)?;
-        Ok(Self {
-            memory: Arc::new(memory, GFP_KERNEL_ACCOUNT)?,
-            mask: entries.wrapping_sub(1),
-        })
-    }
-
-    fn at(&self, position: u32) -> usize {
-        (position & self.mask) as usize * LEN
-    }
-
-    /// Returns whether the entry belongs to the kernel.
-    fn is_posted(&self, position: u32) -> bool {
-        // ORDERING: the rest of the entry is read after this; pairs with libsiw's `atomic_store` of
-        // the flags, sequentially consistent, after it has filled the entry.
-        let flags = self.memory.load_u16_acquire(self.at(position) + FLAGS_AT);
-        flags.is_some_and(|flags| flags & VALID != 0)
-    }
-
-    /// Decodes a posted entry and returns it to the process.
-    #[inline]
-    fn take<R>(&self, position: u32, decode: impl FnOnce(RingEntry<'_, LEN>) -> R) -> Option<R> {
-        let at = self.at(position);
-        let decoded = decode(RingEntry {
-            memory: &self.memory,
-            at,
-        });
-        // ORDERING: the entry was read before this; pairs with libsiw's `atomic_load` of the flags,
-        // after which it fills the entry again.
-        self.memory.store_u16_release(at + FLAGS_AT, 0).ok()?;
-        Some(decoded)
-    }
-}
-
-/// An entry that a process has posted. Each of its octets is read at most once.
-struct RingEntry<'a, const LEN: usize> {
-    memory: &'a SharedMem,
-    at: usize,
-}
-
-impl<const LEN: usize> RingEntry<'_, LEN> {
-    /// Copies the first `N` octets out.
-    #[inline]
-    fn head<const N: usize>(&self) -> Option<[u8; N]>
-    where
-        [u8; N]: FromBytes,
-    {
-        const { assert!(N <= LEN) };
-        self.memory.copy_out(self.at)
-    }
-
-    /// Fills `room` with the octets from `from` on. Returns false if `room` is [`None`] or the
-    /// entry is too short.
-    #[inline]
-    fn fill(&self, from: usize, room: Option<&mut [u8]>) -> bool {
-        match room {
-            Some(room) if room.len() <= LEN - from => {
-                self.memory.copy_bytes_out(self.at + from, room).is_ok()
-            }
-            _ => false,
-        }
-    }
 }
 
 /// The send queue of a process.
@@ -235,13 +160,8 @@ impl SiwSendRing {
     /// Takes the request at `position`, which the caller knows to be posted.
     #[inline(never)]
     pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
-        let decoded = self.0.take(position, |entry| decode_sqe(&entry, wr))?;
-        // ORDERING: the process stores the next entry, then loads the flags of this one, and rings
-        // no doorbell if this one is still valid. The kernel returns this entry, then loads the
-        // flags of the next one. Without a full barrier between store and load on each side,
-        // neither side might see the other's store, and the next entry would not be sent.
-        smp_mb();
-        Some(decoded)
+        self.0
+            .take_before_next(position, |entry| decode_sqe(&entry, wr))
     }
 }
 
@@ -287,71 +207,32 @@ pub(super) fn full_ring() -> Result<Arc<SharedMem>> {
     Ok(ring.memory)
 }
 
-/// How often [`SiwCqRing::disarm_for`] evaluates the process's request again because it has
-/// changed.
-const MAX_LOOKS: u32 = 16;
-
 /// The completion queue of a process, which polls and arms it without a system call.
 #[derive(Clone)]
-pub(crate) struct SiwCqRing {
-    memory: Arc<SharedMem>,
-    /// The number of entries, a power of two, less 1.
-    mask: u32,
-}
+pub(crate) struct SiwCqRing(CompletionRing);
 
 impl SiwCqRing {
     /// Makes a queue of `entries` entries, a power of two.
     pub(crate) fn new(entries: u32) -> Result<Self> {
-        let memory = SharedMem::try_new(entries as usize * CQE_LEN + CQ_CTRL_LEN)?;
-        Ok(Self {
-            memory: Arc::new(memory, GFP_KERNEL_ACCOUNT)?,
-            mask: entries.wrapping_sub(1),
-        })
+        CompletionRing::new(entries).map(Self)
     }
 
     /// Returns the memory that the process maps.
     pub(crate) fn memory(&self) -> &Arc<SharedMem> {
-        &self.memory
+        &self.0.memory
     }
 
     /// Stores a completion. Returns false if the process has not polled the completion that
     /// occupies the entry.
     pub(crate) fn post(&self, position: u32, completion: &Completion) -> bool {
-        let at = (position & self.mask) as usize * CQE_LEN;
-        let flags_at = at + FLAGS_AT;
-        // ORDERING: the entry is written after this; pairs with the `atomic_store` of 0 by which
-        // libsiw returns an entry that it has read. The release of the flags below pairs with its
-        // `atomic_load` before it reads the entry.
-        if self.memory.load_u8_acquire(flags_at) != Some(0) {
-            return false;
-        }
         let (entry, flags) = encode_cqe(completion);
-        self.memory.copy_in(at, &entry).is_ok()
-            && self.memory.store_u8_release(flags_at, flags).is_ok()
+        self.0.add(position, &entry, flags)
     }
 
     /// Clears the process's request for a notification if `event` satisfies it. Returns whether
     /// this call cleared it.
     pub(crate) fn disarm_for(&self, event: PendingEvent) -> bool {
-        let at = (self.mask as usize + 1) * CQE_LEN;
-        let answers = |armed: u32| {
-            armed & NOTIFY_NEXT != 0
-                || (event == PendingEvent::Solicited && armed & NOTIFY_SOLICITED != 0)
-        };
-        let mut armed = self.memory.load_u32_acquire(at);
-        for _ in 0..MAX_LOOKS {
-            let Some(seen) = armed.filter(|armed| answers(*armed)) else {
-                return false;
-            };
-            // A request that the process stores afterwards applies to later completions.
-            match self.memory.replace_u32(at, seen, 0) {
-                Some(Ok(_)) => return true,
-                Some(Err(now)) => armed = Some(now),
-                None => return false,
-            }
-        }
-        // The process keeps changing its request; notify it.
-        true
+        self.0.disarm_for(event)
     }
 }
 

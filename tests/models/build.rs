@@ -14,6 +14,8 @@ fn main() {
     for (name, path) in [
         ("serial_task.rs", "../../rust/sync/serial_task.rs"),
         ("counts.rs", "../../rust/sync/bh_revocable/counts.rs"),
+        ("rxe_queue.rs", "../../src/abi/rxe/queue.rs"),
+        ("siw_ring.rs", "../../src/abi/siw/ring.rs"),
     ] {
         println!("cargo:rerun-if-changed={path}");
         let text = fs::read_to_string(path).expect("a source of the module");

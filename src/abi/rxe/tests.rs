@@ -6,6 +6,7 @@ mod cq;
 mod recv;
 mod send;
 
+use super::queue::*;
 use super::*;
 
 const ID: u64 = 0x1122_3344_5566_7788;

@@ -4,6 +4,7 @@
 
 #[kernel::prelude::kunit_tests(riwarp_abi_siw)]
 mod siw {
+    use super::super::ring::*;
     use super::super::*;
     use crate::bench::COMPLETION;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Models of `rust/sync`: its code, with loom's atomics in the place of the kernel's.
+//! Models of `rust/sync` and of the queues that the driver shares with processes: their code, with
+//! loom's atomics in the place of the kernel's.
 //!
 //! Where the kernel orders fully (`Full`), the models have a fence of sequential consistency before
 //! and after the operation. loom has no weaker hardware in it than C11's model allows.
@@ -8,6 +9,61 @@
 #![allow(dead_code, reason = "the models use a part of what the sources offer")]
 
 extern crate self as kernel;
+extern crate self as kernel_ext;
+extern crate self as zerocopy;
+
+/// What the sources take from zerocopy.
+pub trait Immutable {}
+impl<const N: usize> Immutable for [u8; N] {}
+
+pub mod shared_ring;
+
+/// What the sources take from the kernel crate.
+pub mod prelude {
+    pub use crate::shared_ring::{
+        FromBytes,
+        IntoBytes, //
+    };
+    pub use core::result::Result as CoreResult;
+
+    /// An error number.
+    #[derive(Debug)]
+    pub struct Error;
+    /// Of the sources' fallible functions.
+    pub type Result<T = (), E = Error> = CoreResult<T, E>;
+    /// The error of offsets outside of the memory.
+    pub const EINVAL: Error = Error;
+    /// How memory is allocated.
+    pub const GFP_KERNEL_ACCOUNT: () = ();
+}
+
+/// What the sources take from the module's own crate of abstractions.
+pub mod mm {
+    pub use crate::shared_ring;
+}
+
+/// What the sources take from the module's own crate of abstractions.
+pub mod compat {
+    /// A full barrier.
+    pub fn smp_mb() {
+        loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// What the sources take from the driver.
+pub mod abi {
+    /// What the sources take from the driver.
+    pub mod wr {
+        /// What a completion is.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub enum PendingEvent {
+            /// A completion.
+            Plain,
+            /// A completion of a solicited Send, or an error.
+            Solicited,
+        }
+    }
+}
 
 /// What the sources take from the kernel crate.
 pub mod ffi {
@@ -19,6 +75,26 @@ pub mod ffi {
 
 /// What the sources take from the kernel crate.
 pub mod sync {
+    /// The kernel's counted pointer.
+    pub struct Arc<T>(loom::sync::Arc<T>);
+    impl<T> Arc<T> {
+        /// Allocates it.
+        pub fn new(value: T, _: ()) -> crate::prelude::Result<Self> {
+            Ok(Self(loom::sync::Arc::new(value)))
+        }
+    }
+    impl<T> Clone for Arc<T> {
+        fn clone(&self) -> Self {
+            Self(self.0.clone())
+        }
+    }
+    impl<T> core::ops::Deref for Arc<T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            &self.0
+        }
+    }
+
     /// The kernel's atomics, by loom.
     pub mod atomic {
         use loom::sync::atomic::{
@@ -128,6 +204,15 @@ mod serial_task {
 mod counts {
     include!(concat!(env!("OUT_DIR"), "/counts.rs"));
 }
+mod rxe_queue {
+    include!(concat!(env!("OUT_DIR"), "/rxe_queue.rs"));
+}
+mod siw_ring {
+    include!(concat!(env!("OUT_DIR"), "/siw_ring.rs"));
+}
+
+#[cfg(test)]
+mod queue_tests;
 
 #[no_mangle]
 extern "C" fn riwarp_helper_cpu_relax() {
