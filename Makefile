@@ -26,12 +26,15 @@
 #                       their packages (docs/programs.md)
 #   make test-docs      runs the commands of README and docs/ in a guest
 #   make kunit          runs the KUnit suites in that kernel
-#   make soak           runs each fuzz target for ten minutes, then mutated conversations and
-#                       corrupted queues in that kernel (SECONDS=n is the time of each), then many
-#                       objects, strangers, and each of some accidents hundreds of times, then
-#                       mutants of the driver, each of which has to fail a suite (tests/mutation)
-#   make soak-kcsan     runs these conversations, torture and corrupted queues in a kernel with KCSAN,
-#                       which reports data races. Builds that kernel (the first time: about 30 minutes)
+#   make soak           looks for faults by chance for T=60m (10m if not given; s, m or h): the fuzz
+#                       targets of the protocol core, then mutated conversations, torture and
+#                       corrupted queues in the debug kernel (tests/soak)
+#   make soak-kcsan     does the same in a kernel with KCSAN, which reports data races. Builds that
+#                       kernel (the first time: about 30 minutes)
+#   make endurance      unloads the module, kills processes and deletes namespaces hundreds of times,
+#                       makes many objects and has many strangers: hours (tests/endurance)
+#   make mutation       makes mutants of the driver, each of which has to fail a suite: hours
+#                       (tests/mutation)
 #   make coverage       measures which lines of the protocol core its tests run, and which lines of the
 #                       module KUnit and the guest suites run in User-Mode Linux: half an hour
 #                       (tests/coverage)
@@ -70,7 +73,7 @@ modules:
 debug kcsan:
 	@qemu/setup host root kdir $@
 
-demo demo-nvme demo-iser test test-stacks test-docs: modules
+demo demo-nvme demo-iser test test-stacks test-docs endurance mutation: modules
 test kunit soak: debug
 soak-kcsan: kcsan
 demo:
@@ -92,9 +95,13 @@ deb:
 test-package:
 	@tests/package
 soak:
-	@tests/soak $(SECONDS)
+	@tests/soak $(T)
 soak-kcsan:
-	@tests/soak --kernel kcsan $(SECONDS)
+	@tests/soak --kernel kcsan $(T)
+endurance:
+	@tests/endurance
+mutation:
+	@tests/mutation
 
 kunit:
 	@tests/kunit
@@ -119,4 +126,4 @@ distclean: clean
 		layer-* log modules-* mutation-* root-* run sources-* uml-* *.lock
 
 .PHONY: all install kdir modules debug kcsan demo demo-nvme demo-iser test test-stacks test-docs test-kernels deb \
-	test-package kunit soak soak-kcsan bench check coverage fmt clean distclean
+	test-package kunit soak soak-kcsan endurance mutation bench check coverage fmt clean distclean
