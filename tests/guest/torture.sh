@@ -253,6 +253,38 @@ encrypted() {
 }
 esp_received() { ip -n "${B[I]}" -s xfrm state list src "${ADDRESS_OF_A[I]}" | grep -q '[1-9][0-9]*(packets)'; }
 
+# WireGuard carries the packets of a link for a while, between the link's addresses of the family that
+# its streams do not have. The streams stay open.
+tunnelled() {
+	local ns outer bits
+	some 0 $((${#TYPES[@]} - 1))
+	I=$SOME
+	if [ "${ADDRESS[I]}" = "${IP4_OF_B[I]}" ]; then
+		outer=("[${IP6_OF_A[I]}]" "[${IP6_OF_B[I]}]") bits=32
+	else
+		outer=("${IP4_OF_A[I]}" "${IP4_OF_B[I]}") bits=128
+	fi
+	tunnel_end "${A[I]}" key_a key_b "${outer[1]}" "${ADDRESS[I]}/$bits"
+	tunnel_end "${B[I]}" key_b key_a "${outer[0]}" "${ADDRESS_OF_A[I]}/$bits"
+	eventually 30 tunnel_carries || die "no packet came by WireGuard: $(in_ns "${B[I]}" wg show wg0)"
+	some 1 3
+	nap "$SOME"
+	for ns in "${A[I]}" "${B[I]}"; do ip -n "$ns" link del wg0; done
+}
+
+# tunnel_end NETNS OWN_KEY PEERS_KEY OUTER_ADDRESS_OF_PEER ADDRESSES_OF_PEER
+tunnel_end() {
+	local key
+	for key in "$2" "$3"; do [ -e "$TMP/$key" ] || (umask 077 && wg genkey >"$TMP/$key"); done
+	ip -n "$1" link add wg0 type wireguard
+	in_ns "$1" wg set wg0 listen-port 51820 private-key "$TMP/$2" \
+		peer "$(wg pubkey <"$TMP/$3")" endpoint "$4:51820" allowed-ips "$5"
+	ip -n "$1" link set wg0 mtu 1420 up
+	ip -n "$1" route add "$5" dev wg0
+}
+# More than the handshake, whose messages have 92 and 148 octets.
+tunnel_carries() { in_ns "${B[I]}" wg show wg0 transfer | awk '{ exit $2 < 10000 }'; }
+
 processor_off() {
 	echo 0 >/sys/devices/system/cpu/cpu1/online
 	nap 0.$((1 + RANDOM % 9))
@@ -342,6 +374,7 @@ torture() {
 		settings_changed route_changed memory_dropped namespace_deleted module_unloaded)
 	[ ! -w /sys/devices/system/cpu/cpu1/online ] || everything+=(processor_off)
 	! modprobe -qa esp4 esp6 xfrm_user || everything+=(encrypted)
+	! modprobe -q wireguard || everything+=(tunnelled)
 	! can_starve || everything+=(memory_fails memory_fails)
 	[ -z "${ACTIONS:-}" ] || read -ra everything <<<"$ACTIONS"
 	start_all
