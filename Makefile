@@ -29,8 +29,8 @@
 #   make soak           looks for faults by chance for T=60m (10m if not given; s, m or h): the fuzz
 #                       targets of the protocol core, then mutated conversations, torture and
 #                       corrupted queues in the debug kernel (tests/soak)
-#   make soak-kcsan     does the same in a kernel with KCSAN, which reports data races. Builds that
-#                       kernel (the first time: about 30 minutes)
+#   make soak-kcsan     does the latter three in a kernel with KCSAN, which reports data races. Builds
+#                       that kernel (the first time: about 30 minutes)
 #   make endurance      unloads the module, kills processes and deletes namespaces hundreds of times,
 #                       makes many objects and has many strangers: hours (tests/endurance)
 #   make mutation       makes mutants of the driver, each of which has to fail a suite: hours
