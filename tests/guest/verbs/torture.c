@@ -751,7 +751,14 @@ static struct rdma_conn_param params_with(const struct target *mine)
 	};
 }
 
-static bool call_once(struct side *e, int port, int64_t until)
+struct caller {
+	uint32_t seed;
+	int64_t life;  /* in ms, from the first connection on */
+	int64_t until; /* 0 before that */
+	int port;
+};
+
+static bool call_once(struct side *e, struct caller *c)
 {
 	struct sockaddr_storage to;
 	struct rdma_conn_param params;
@@ -760,7 +767,7 @@ static bool call_once(struct side *e, int port, int64_t until)
 	e->events = rdma_create_event_channel();
 	if (!e->events || rdma_create_id(e->events, &e->id, NULL, RDMA_PS_TCP))
 		return false;
-	addr_with_port(&to, port);
+	addr_with_port(&to, c->port);
 	if (rdma_resolve_addr(e->id, NULL, (struct sockaddr *)&to, 2000 * slow) ||
 	    !expect(e, RDMA_CM_EVENT_ADDR_RESOLVED, NULL))
 		return false;
@@ -772,27 +779,28 @@ static bool call_once(struct side *e, int port, int64_t until)
 	params = params_with(&mine);
 	if (rdma_connect(e->id, &params) || !expect(e, RDMA_CM_EVENT_ESTABLISHED, &e->peer))
 		return false;
-	work(e, until);
+	if (!c->until)
+		c->until = now_ms() + c->life;
+	work(e, c->until);
 	return true;
 }
 
-struct caller {
-	uint32_t seed;
-	int64_t until;
-	int port;
-};
+/* Ends without a connection only if many attempts have failed: the device may have gone. */
+#define ATTEMPTS 20
 
 static void *caller(void *arg)
 {
 	struct caller *c = arg;
 	uint32_t seed = c->seed;
+	int failed = 0;
 
-	while (now_ms() < c->until) {
+	while (c->until ? now_ms() < c->until : failed < ATTEMPTS) {
 		struct side e = { .random = seed += 0x9e3779b9, .extensions = has_extensions() };
 
 		e.random |= !e.random;
-		if (!call_once(&e, c->port, c->until)) {
+		if (!call_once(&e, c)) {
 			count(REFUSED, 1);
+			failed++;
 			sleep_ms(50);
 		}
 		end_free(&e);
@@ -899,7 +907,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "serve"))
 		return serve(port, seed);
 	for (int i = 0; i < n && i < 16; i++) {
-		all[i] = (struct caller){ seed ^ (uint32_t)i << 20, now_ms() + 1000 * atoi(argv[4]), port };
+		all[i] = (struct caller){ seed ^ (uint32_t)i << 20, 1000 * atoi(argv[4]), 0, port };
 		if (pthread_create(&threads[i], NULL, caller, &all[i]))
 			return 1;
 	}
