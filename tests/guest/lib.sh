@@ -14,7 +14,7 @@
 # `finish` exits with the script's status.
 #
 # Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw, riwarp_ib or
-# siw), TOPOLOGY (netns, self, siw-server, siw-client), ONLY (a glob: run only the cases whose name
+# siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a glob: run only the cases whose name
 # matches), VERBOSE=1 (show every log).
 
 for setting in "$@"; do
@@ -230,6 +230,7 @@ NETNS_MADE=()
 LINKS_MADE=()
 NETDEVS_MADE=()
 ADDRESSES_MADE=()
+TAPS_MADE=()
 
 # in_ns NETNS COMMAND...
 in_ns() {
@@ -290,9 +291,10 @@ address_add() {
 	ADDRESSES_MADE+=("$1 $2 $3")
 }
 
-# veth_ends NETNS_A NETNS_B MTU: joins two namespaces (or the initial one) by a veth pair. Each end
-# knows the other's link-layer address, because rdma_resolve_addr takes two seconds if the kernel
-# has to ask for it.
+# veth_ends NETNS_A NETNS_B MTU: joins two namespaces (or the initial one) by a veth pair, or, with
+# LINK=tap, by two TAP devices and a program that gives frames many shapes (tests/hostile/taps.rs).
+# Each end knows the other's link-layer address, because rdma_resolve_addr takes two seconds if the
+# kernel has to ask for it.
 veth_ends() {
 	local n=$ENDS_COUNT mac_a mac_b a=() b=()
 	NS_A=$1 NS_B=$2 NET_A=va$n NET_B=vb$n
@@ -301,10 +303,50 @@ veth_ends() {
 	[ "$NS_B" = - ] || { netns_add "$NS_B"; b=(netns "$NS_B"); }
 	printf -v mac_a '02:71:00:00:%02x:0a' "$n"
 	printf -v mac_b '02:71:00:00:%02x:0b' "$n"
-	ip link add "$NET_A" address "$mac_a" "${a[@]}" type veth peer name "$NET_B" address "$mac_b" "${b[@]}"
-	NETDEVS_MADE+=("$NET_A")
+	if [ "${LINK:-veth}" = tap ]; then
+		tap_pair "$mac_a" "$mac_b" || return 1
+	else
+		ip link add "$NET_A" address "$mac_a" "${a[@]}" type veth peer name "$NET_B" address "$mac_b" "${b[@]}"
+		NETDEVS_MADE+=("$NET_A")
+	fi
 	veth_end "$NS_A" "$NET_A" "$3" "$IP4_A" "$IP6_A" "$mac_b" "$IP4_B" "$IP6_B"
 	veth_end "$NS_B" "$NET_B" "$3" "$IP4_B" "$IP6_B" "$mac_a" "$IP4_A" "$IP6_A"
+}
+
+# tap_pair MAC_A MAC_B: makes the two TAP devices NET_A and NET_B. What the program has written is in
+# $TMP/taps.N after ends_down, where N was ENDS_COUNT. TAPS_SEED repeats a run's random numbers.
+# GRO may keep packets for some milliseconds, so that it merges those of several frames.
+tap_pair() {
+	local log=$TMP/taps.$ENDS_COUNT seed=${TAPS_SEED:-$RANDOM}
+	modprobe tun || { echo 'no tun'; return 1; }
+	test_module shapes || return 1
+	echo "# TAPS_SEED=$seed"
+	"$VERBS_DIR/taps" "$seed" "$NS_A" "$NET_A" "$NS_B" "$NET_B" >"$log" 2>&1 </dev/null &
+	TAPS_MADE+=($!)
+	eventually 20 grep -q ready "$log" || { echo "no TAP devices: $(last_line "$log")"; return 1; }
+	tap_end "$NS_A" "$NET_A" "$1"
+	tap_end "$NS_B" "$NET_B" "$2"
+}
+
+# tap_end NETNS NETDEV MAC
+tap_end() {
+	ip_ns "$1" link set "$2" address "$3"
+	in_ns "$1" sh -c "echo 5000000 >/sys/class/net/$2/gro_flush_timeout"
+}
+
+# taps_did: prints, after ends_down, what was written, and in which shapes it arrived at sockets of
+# the kernel's own.
+taps_did() {
+	sed 's/^/# taps: /' "$TMP"/taps.*
+	(cd /sys/module/shapes/parameters && grep -H . -- *) | sed 's/^/# shapes: /'
+}
+
+# shapes_arrived: fails unless octets have arrived at sockets of the kernel's own in each shape.
+shapes_arrived() {
+	local shape
+	for shape in /sys/module/shapes/parameters/*; do
+		[ "$(<"$shape")" != 0 ] || die "no ${shape##*/}"
+	done
 }
 
 # veth_end NETNS NETDEV MTU IP4 IP6 MAC_OF_PEER IP4_OF_PEER IP6_OF_PEER: sets up one end, in one
@@ -415,8 +457,10 @@ ends_down() {
 		ip_ns "$1" addr del "$3" dev "$2" 2>/dev/null || true
 	done
 	for x in "${NETDEVS_MADE[@]}"; do ip link del "$x" 2>/dev/null || true; done
+	for x in "${TAPS_MADE[@]}"; do kill "$x" 2>/dev/null || true; done
+	for x in "${TAPS_MADE[@]}"; do wait "$x" 2>/dev/null || true; done
 	for x in "${NETNS_MADE[@]}"; do ip netns del "$x" 2>/dev/null || true; done
-	LINKS_MADE=() ADDRESSES_MADE=() NETDEVS_MADE=() NETNS_MADE=()
+	LINKS_MADE=() ADDRESSES_MADE=() NETDEVS_MADE=() NETNS_MADE=() TAPS_MADE=()
 }
 
 # unloads: takes the ends down and unloads the module; its threads must end.

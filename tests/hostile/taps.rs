@@ -1,0 +1,804 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A link of two TAP devices on which frames arrive in socket buffers of many shapes.
+//!
+//! usage: taps SEED NETNS_A NAME_A NETNS_B NAME_B
+//!
+//! Makes a TAP device in each network namespace (`-` is the caller's own), prints `ready`, and
+//! carries frames between them until SIGTERM, SIGINT, or the end of a device. Then it prints what
+//! it has written, a number a line.
+//!
+//! Each device takes checksums and TSO from the stack, so a segment of up to 64 KiB crosses the
+//! link in one piece, as on virtio, unless `ethtool -K` turns that off. Two threads, each on a
+//! processor of its own, carry the frames of each direction. A TCP connection has one of two
+//! manners, by its ports and SEED:
+//!
+//! * pieces (`IFF_NAPI_FRAGS`): the buffer has a linear part of any length, and up to 17 fragments.
+//!   GRO does not merge these frames: tun flushes it after each of them.
+//! * whole (`IFF_NAPI`): the buffer is linear, in a page or in kmalloc's memory, or has a linear
+//!   part and large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not
+//!   0: pages become fragments; what lies in kmalloc's memory, or is one fragment too many, goes to
+//!   a `frag_list`. So that it has something to merge, half of these segments are cut into up to 24
+//!   short ones.
+//!
+//! A connection keeps its queue, so its frames stay in order. Packet sockets on both devices make
+//! the kernel share and clone the buffers; they are emptied at random times, and while they are
+//! full, nothing is cloned.
+
+use std::{
+    array,
+    env,
+    ffi::CString,
+    fs::{
+        File,
+        OpenOptions, //
+    },
+    io::{
+        self,
+        Write as _, //
+    },
+    os::fd::{
+        AsRawFd as _,
+        FromRawFd as _,
+        OwnedFd, //
+    },
+    process::{
+        self,
+        ExitCode, //
+    },
+    ptr,
+    sync::atomic::{
+        AtomicU64,
+        Ordering, //
+    },
+    thread, //
+};
+
+/// What the standard library lacks of the C library, and constants of Linux.
+mod c {
+    use std::ffi::{
+        c_char,
+        c_int,
+        c_long,
+        c_short,
+        c_ulong,
+        c_void, //
+    };
+
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    pub(super) struct Iovec {
+        pub(super) base: *const u8,
+        pub(super) len: usize,
+    }
+
+    #[repr(C)]
+    pub(super) struct Pollfd {
+        pub(super) fd: c_int,
+        pub(super) events: c_short,
+        pub(super) revents: c_short,
+    }
+
+    /// `struct ifreq`, as `TUNSETIFF` takes it.
+    #[repr(C)]
+    pub(super) struct Ifreq {
+        pub(super) name: [u8; 16],
+        pub(super) flags: u16,
+        pub(super) rest: [u8; 22],
+    }
+
+    #[repr(C)]
+    pub(super) struct SockaddrLl {
+        pub(super) family: u16,
+        pub(super) protocol: u16,
+        pub(super) ifindex: c_int,
+        pub(super) rest: [u8; 12],
+    }
+
+    pub(super) type Sigset = [u64; 16];
+
+    pub(super) const TUNSETIFF: c_ulong = 0x4004_54ca;
+    pub(super) const TUNSETOFFLOAD: c_ulong = 0x4004_54d0;
+    pub(super) const IFF_TAP: u16 = 0x2;
+    pub(super) const IFF_NAPI: u16 = 0x10;
+    pub(super) const IFF_NAPI_FRAGS: u16 = 0x20;
+    pub(super) const IFF_MULTI_QUEUE: u16 = 0x100;
+    pub(super) const IFF_NO_PI: u16 = 0x1000;
+    pub(super) const IFF_VNET_HDR: u16 = 0x4000;
+    /// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6` and `TUN_F_TSO_ECN`.
+    pub(super) const OFFLOADS: c_ulong = 0xf;
+    pub(super) const CLONE_NEWNET: c_int = 0x4000_0000;
+    pub(super) const AF_PACKET: c_int = 17;
+    pub(super) const SOCK_DGRAM: c_int = 2;
+    pub(super) const SOL_PACKET: c_int = 263;
+    pub(super) const PACKET_IGNORE_OUTGOING: c_int = 23;
+    pub(super) const ETH_P_ALL: u16 = 3;
+    pub(super) const ETH_P_IP: u16 = 0x800;
+    pub(super) const ETH_P_IPV6: u16 = 0x86dd;
+    pub(super) const MSG_DONTWAIT: c_int = 0x40;
+    pub(super) const POLLIN: c_short = 1;
+    pub(super) const RWF_NOWAIT: c_int = 8;
+    pub(super) const SIG_BLOCK: c_int = 0;
+    pub(super) const SIGINT: c_int = 2;
+    pub(super) const SIGTERM: c_int = 15;
+    pub(super) const EAGAIN: c_int = 11;
+    pub(super) const EBADFD: c_int = 77;
+
+    extern "C" {
+        pub(super) fn bind(fd: c_int, address: *const SockaddrLl, len: u32) -> c_int;
+        pub(super) fn if_nametoindex(name: *const c_char) -> u32;
+        pub(super) fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
+        pub(super) fn kill(pid: c_int, signal: c_int) -> c_int;
+        pub(super) fn poll(fds: *mut Pollfd, count: c_ulong, timeout: c_int) -> c_int;
+        pub(super) fn preadv2(
+            fd: c_int,
+            iov: *const Iovec,
+            count: c_int,
+            offset: c_long,
+            flags: c_int,
+        ) -> isize;
+        pub(super) fn pthread_sigmask(how: c_int, set: *const Sigset, old: *mut Sigset) -> c_int;
+        pub(super) fn pwritev2(
+            fd: c_int,
+            iov: *const Iovec,
+            count: c_int,
+            offset: c_long,
+            flags: c_int,
+        ) -> isize;
+        pub(super) fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
+        pub(super) fn sched_setaffinity(pid: c_int, len: usize, mask: *const u64) -> c_int;
+        pub(super) fn setns(fd: c_int, kind: c_int) -> c_int;
+        pub(super) fn setsockopt(
+            fd: c_int,
+            level: c_int,
+            name: c_int,
+            value: *const c_int,
+            len: u32,
+        ) -> c_int;
+        pub(super) fn sigaddset(set: *mut Sigset, signal: c_int) -> c_int;
+        pub(super) fn sigwait(set: *const Sigset, signal: *mut c_int) -> c_int;
+        pub(super) fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int;
+    }
+}
+
+/// The number of threads in each direction, and of queues of each manner.
+const THREADS: usize = 2;
+/// The length of `struct virtio_net_hdr`.
+const VNET_LEN: usize = 10;
+/// `MAX_SKB_FRAGS` of a kernel with the usual configuration.
+const FRAGS: usize = 17;
+/// The longest fragment that tun makes.
+const PAGE: usize = 4096;
+/// A frame and its `struct virtio_net_hdr`.
+const BUFFER: usize = VNET_LEN + 65536 + 256;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let [seed, netns_a, name_a, netns_b, name_b] = &args[..] else {
+        eprintln!("usage: taps SEED NETNS_A NAME_A NETNS_B NAME_B");
+        return ExitCode::FAILURE;
+    };
+    let Ok(seed) = seed.parse() else {
+        eprintln!("taps: {seed} is no number");
+        return ExitCode::FAILURE;
+    };
+    match run(seed, [netns_a, netns_b], [name_a, name_b]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("taps: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(seed: u64, netns: [&str; 2], names: [&str; 2]) -> io::Result<()> {
+    let mut ends = [0; 16];
+    let mut signal = 0;
+    // SAFETY: `ends` is a valid set of signals, which is empty before.
+    unsafe {
+        c::sigaddset(&mut ends, c::SIGTERM);
+        c::sigaddset(&mut ends, c::SIGINT);
+        c::pthread_sigmask(c::SIG_BLOCK, &ends, ptr::null_mut());
+    }
+    let a: &Tap = Box::leak(Box::new(Tap::make(netns[0], names[0])?));
+    let b: &Tap = Box::leak(Box::new(Tap::make(netns[1], names[1])?));
+    let counts: &Counts = Box::leak(Box::default());
+    for index in 0..THREADS {
+        for (way, (from, to)) in [(a, b), (b, a)].into_iter().enumerate() {
+            let carrier = Carrier {
+                from,
+                to,
+                index,
+                processor: (index + way) % THREADS,
+                seed,
+                random: Random::new(seed + (2 * index + way) as u64),
+                counts,
+                kind: Kind::Page,
+                kind_left: 0,
+            };
+            thread::spawn(move || {
+                let why = carrier.carry();
+                eprintln!("taps: {why}");
+                // SAFETY: `kill` has no requirements.
+                unsafe { c::kill(process::id() as i32, c::SIGTERM) };
+            });
+        }
+    }
+    println!("ready");
+    io::stdout().flush()?;
+    // SAFETY: `ends` is a valid set of signals, and `signal` is writable.
+    unsafe { c::sigwait(&ends, &mut signal) };
+    counts.print();
+    // The threads end with the process.
+    Ok(())
+}
+
+/// Returns the result of a system call, or its error.
+fn checked(result: i32) -> io::Result<i32> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// A TAP device.
+struct Tap {
+    /// `THREADS` for frames in pieces, then `THREADS` for whole ones.
+    queues: [File; 2 * THREADS],
+    /// Packet sockets, which share and clone what arrives.
+    listeners: [OwnedFd; 3],
+}
+
+impl Tap {
+    /// Makes a device in this namespace.
+    fn make(netns: &str, name: &str) -> io::Result<Self> {
+        thread::scope(|scope| {
+            let made = scope.spawn(|| {
+                if netns != "-" {
+                    let file = File::open(format!("/run/netns/{netns}"))?;
+                    // SAFETY: `setns` has no requirements.
+                    checked(unsafe { c::setns(file.as_raw_fd(), c::CLONE_NEWNET) })?;
+                }
+                Self::make_here(name)
+            });
+            made.join().expect("the thread ends")
+        })
+    }
+
+    fn make_here(name: &str) -> io::Result<Self> {
+        let mut queues = Vec::new();
+        for index in 0..2 * THREADS {
+            let frags = if index < THREADS {
+                c::IFF_NAPI_FRAGS
+            } else {
+                0
+            };
+            let flags = c::IFF_TAP
+                | c::IFF_NO_PI
+                | c::IFF_VNET_HDR
+                | c::IFF_MULTI_QUEUE
+                | c::IFF_NAPI
+                | frags;
+            queues.push(queue(name, flags)?);
+        }
+        // SAFETY: This request of a TAP device takes a number.
+        checked(unsafe { c::ioctl(queues[0].as_raw_fd(), c::TUNSETOFFLOAD, c::OFFLOADS) })?;
+        let queues = queues.try_into().expect("so many queues");
+        let name = CString::new(name)?;
+        // SAFETY: `name` is a string that ends with 0.
+        let ifindex = unsafe { c::if_nametoindex(name.as_ptr()) } as i32;
+        // The first is before IP, which gets clones; the others behind, so IP gets shared buffers.
+        let listeners = [
+            listener(ifindex, c::ETH_P_ALL)?,
+            listener(ifindex, c::ETH_P_IP)?,
+            listener(ifindex, c::ETH_P_IPV6)?,
+        ];
+        Ok(Self { queues, listeners })
+    }
+
+    /// Empties the packet sockets; returns how many frames they had.
+    fn drain(&self) -> u64 {
+        let mut octet = 0_u8;
+        let mut drained = 0;
+        for fd in &self.listeners {
+            // SAFETY: One octet is writable.
+            while unsafe {
+                let to = (&raw mut octet).cast();
+                c::recv(fd.as_raw_fd(), to, 1, c::MSG_DONTWAIT) >= 0
+            } {
+                drained += 1;
+            }
+        }
+        drained
+    }
+}
+
+/// Makes a queue of a TAP device, and the device with its first queue.
+fn queue(name: &str, flags: u16) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")?;
+    let mut request = c::Ifreq {
+        name: [0; 16],
+        flags,
+        rest: [0; 22],
+    };
+    if name.len() >= request.name.len() {
+        return Err(io::Error::other("the name is too long"));
+    }
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: This request takes a valid `struct ifreq`, and may write to it.
+    checked(unsafe { c::ioctl(file.as_raw_fd(), c::TUNSETIFF, &mut request) })?;
+    Ok(file)
+}
+
+/// Makes a socket that gets the frames of one protocol that arrive on a device.
+fn listener(ifindex: i32, protocol: u16) -> io::Result<OwnedFd> {
+    let address = c::SockaddrLl {
+        family: c::AF_PACKET as u16,
+        protocol: protocol.to_be(),
+        ifindex,
+        rest: [0; 12],
+    };
+    // SAFETY: The descriptor is new, and so owned by nobody. The pointers are to valid values of
+    // these lengths.
+    unsafe {
+        let fd = checked(c::socket(c::AF_PACKET, c::SOCK_DGRAM, 0))?;
+        let fd = OwnedFd::from_raw_fd(fd);
+        let name = c::PACKET_IGNORE_OUTGOING;
+        checked(c::setsockopt(fd.as_raw_fd(), c::SOL_PACKET, name, &1, 4))?;
+        let len = size_of::<c::SockaddrLl>() as u32;
+        checked(c::bind(fd.as_raw_fd(), &address, len))?;
+        Ok(fd)
+    }
+}
+
+/// What was written.
+#[derive(Default)]
+struct Counts {
+    frames: AtomicU64,
+    octets: AtomicU64,
+    /// Frames that their device could not take.
+    lost: AtomicU64,
+    /// Frames that the receiver may split into segments.
+    gso: AtomicU64,
+    /// Frames whose checksum the sender has left to its device.
+    unsummed: AtomicU64,
+    /// Frames in so many pieces, the linear part included.
+    pieces: [AtomicU64; FRAGS + 2],
+    /// Of these, with a linear part that ends in the headers, at the payload, and one octet behind.
+    cut_in_headers: AtomicU64,
+    cut_at_payload: AtomicU64,
+    cut_after_one_octet: AtomicU64,
+    /// Segments that were cut into shorter ones, and those.
+    cut: AtomicU64,
+    short: AtomicU64,
+    /// Whole frames by [`Kind`], a segment that was cut as one.
+    page: AtomicU64,
+    kmalloc: AtomicU64,
+    paged: AtomicU64,
+    /// Frames that packet sockets got.
+    drained: AtomicU64,
+}
+
+fn count(what: &AtomicU64) {
+    what.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Counts {
+    fn print(&self) {
+        let one = |name: &str, number: &AtomicU64| {
+            println!("{name} {}", number.load(Ordering::Relaxed));
+        };
+        one("frames", &self.frames);
+        one("octets", &self.octets);
+        one("lost", &self.lost);
+        one("gso", &self.gso);
+        one("unsummed", &self.unsummed);
+        for (pieces, number) in self.pieces.iter().enumerate().skip(1) {
+            one(&format!("pieces-{pieces}"), number);
+        }
+        one("cut-in-headers", &self.cut_in_headers);
+        one("cut-at-payload", &self.cut_at_payload);
+        one("cut-after-one-octet", &self.cut_after_one_octet);
+        one("cut", &self.cut);
+        one("short", &self.short);
+        one("page", &self.page);
+        one("kmalloc", &self.kmalloc);
+        one("paged", &self.paged);
+        one("drained", &self.drained);
+    }
+}
+
+/// Numbers by Marsaglia's xorshift.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        let mut this = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            this.next();
+        }
+        this
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Returns a number from `low` to `high`.
+    fn between(&mut self, low: usize, high: usize) -> usize {
+        low + (self.next() >> 16) as usize % (high - low + 1)
+    }
+}
+
+/// The buffer of a whole frame.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Linear, in a page, if it fits; else as `Kmalloc`.
+    Page,
+    /// Linear, in memory of kmalloc, as far as that is long enough.
+    Kmalloc,
+    /// If it is longer than a page, a linear part that ends somewhere, and fragments of up to 32
+    /// KiB; else as `Kmalloc`.
+    Paged,
+}
+
+/// What a thread has.
+struct Carrier {
+    from: &'static Tap,
+    to: &'static Tap,
+    index: usize,
+    processor: usize,
+    seed: u64,
+    random: Random,
+    counts: &'static Counts,
+    /// The kind of the next `kind_left` frames. GRO merges the same kind to longer chains.
+    kind: Kind,
+    kind_left: usize,
+}
+
+impl Carrier {
+    /// Carries frames until a device has gone; returns the error.
+    fn carry(mut self) -> io::Error {
+        let mut buffer = vec![0_u8; BUFFER];
+        loop {
+            // A processor that was off line for a while has lost its threads.
+            let mask = 1_u64 << self.processor;
+            // SAFETY: The mask has 8 octets.
+            unsafe { c::sched_setaffinity(0, 8, &mask) };
+            let from = self.from;
+            let queues = [
+                &from.queues[self.index],
+                &from.queues[self.index + THREADS], //
+            ];
+            let mut fds = queues.map(|queue| c::Pollfd {
+                fd: queue.as_raw_fd(),
+                events: c::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: `fds` is an array of this length.
+            if unsafe { c::poll(fds.as_mut_ptr(), fds.len() as u64, -1) } < 0 {
+                return io::Error::last_os_error();
+            }
+            for queue in queues {
+                for _ in 0..64 {
+                    match self.carry_one(queue, &mut buffer) {
+                        Ok(true) => {}
+                        Ok(false) => break,
+                        Err(error) => return error,
+                    }
+                }
+            }
+            if self.random.between(0, 15) == 0 {
+                let drained = self.to.drain();
+                self.counts.drained.fetch_add(drained, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Carries a frame, if there is one.
+    fn carry_one(&mut self, queue: &File, buffer: &mut [u8]) -> io::Result<bool> {
+        let iov = c::Iovec {
+            base: buffer.as_mut_ptr(),
+            len: buffer.len(),
+        };
+        // SAFETY: `iov` is a buffer that is borrowed exclusively.
+        let len = unsafe { c::preadv2(queue.as_raw_fd(), &iov, 1, -1, c::RWF_NOWAIT) };
+        if len < 0 {
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(c::EAGAIN) => Ok(false),
+                _ => Err(error),
+            };
+        }
+        let len = len as usize;
+        if len <= VNET_LEN + 14 {
+            return Ok(true);
+        }
+        let (vnet, frame) = buffer[..len].split_at_mut(VNET_LEN);
+        let vnet: &mut [u8; VNET_LEN] = vnet.try_into().expect("this is its length");
+        count(&self.counts.frames);
+        let octets = &self.counts.octets;
+        octets.fetch_add(frame.len() as u64, Ordering::Relaxed);
+        if vnet[1] != 0 {
+            count(&self.counts.gso);
+        }
+        if vnet[0] & 1 != 0 {
+            count(&self.counts.unsummed);
+        }
+        let headers = Headers::of(frame);
+        let written = if self.in_pieces(headers.ports) {
+            self.write_pieces(vnet, frame, headers.len)
+        } else {
+            self.write_whole(vnet, frame, &headers)
+        };
+        match written {
+            Err(error) if error.raw_os_error() == Some(c::EBADFD) => Err(error),
+            // The device is down, for example.
+            Err(_) => {
+                count(&self.counts.lost);
+                Ok(true)
+            }
+            Ok(()) => Ok(true),
+        }
+    }
+
+    /// Returns the manner of a connection, which is the same in both directions.
+    fn in_pieces(&self, ports: u16) -> bool {
+        Random::new(self.seed ^ u64::from(ports)).between(0, 1) == 0
+    }
+
+    /// Writes a frame in a random number of pieces of random lengths.
+    fn write_pieces(
+        &mut self,
+        vnet: &mut [u8; VNET_LEN],
+        frame: &[u8],
+        headers: usize,
+    ) -> io::Result<()> {
+        let len = frame.len();
+        let least = len.saturating_sub(FRAGS * PAGE).max(1);
+        let linear = match self.random.between(0, 7) {
+            0 => len,
+            1 | 2 => headers + 1,
+            3 | 4 => headers,
+            5 => self.random.between(1, headers),
+            _ => self.random.between(1, len),
+        };
+        let linear = linear.clamp(least, len);
+        let mut lengths = vec![linear];
+        let mut left = len - linear;
+        if left > 0 {
+            // With so many fragments, each at least an octet and at most a page.
+            let most = left.min(FRAGS);
+            let mut fragments = match self.random.between(0, 3) {
+                0 => most,
+                1 => 1,
+                _ => self.random.between(1, most),
+            };
+            fragments = fragments.max(left.div_ceil(PAGE));
+            let small = self.random.between(0, 1) == 0;
+            while fragments > 0 {
+                fragments -= 1;
+                let low = left.saturating_sub(fragments * PAGE).max(1);
+                let high = (left - fragments).min(PAGE);
+                let high = if small { high.min(low + 8) } else { high };
+                let len = if fragments == 0 {
+                    left
+                } else {
+                    self.random.between(low, high)
+                };
+                lengths.push(len);
+                left -= len;
+            }
+        }
+        count(&self.counts.pieces[lengths.len()]);
+        if linear < headers {
+            count(&self.counts.cut_in_headers);
+        } else if linear == headers {
+            count(&self.counts.cut_at_payload);
+        } else if linear == headers + 1 {
+            count(&self.counts.cut_after_one_octet);
+        }
+        self.write(self.index, vnet, frame, &lengths, headers, 0)
+    }
+
+    /// Writes a frame as a whole, or cuts it into several.
+    fn write_whole(
+        &mut self,
+        vnet: &mut [u8; VNET_LEN],
+        frame: &[u8],
+        headers: &Headers,
+    ) -> io::Result<()> {
+        if self.kind_left == 0 {
+            self.kind_left = self.random.between(1, 60);
+            self.kind = match self.random.between(0, 2) {
+                0 => Kind::Page,
+                1 => Kind::Kmalloc,
+                _ => Kind::Paged,
+            };
+        }
+        self.kind_left -= 1;
+        count(match self.kind {
+            Kind::Page => &self.counts.page,
+            Kind::Kmalloc => &self.counts.kmalloc,
+            Kind::Paged => &self.counts.paged,
+        });
+        let payload = &frame[headers.len..];
+        // The sum over the payload of a segment without this mark would have to be computed.
+        let can_cut = vnet[0] & 1 != 0 && vnet[1] == 0 && headers.plain && payload.len() > 1;
+        if !can_cut || self.random.between(0, 1) == 0 {
+            return self.write_one(vnet, frame, headers.len);
+        }
+        let size = payload.len().div_ceil(self.random.between(2, 24));
+        count(&self.counts.cut);
+        for (i, part) in payload.chunks(size).enumerate() {
+            let segment = headers.segment(frame, i, i * size, part);
+            self.write_one(vnet, &segment, headers.len)?;
+            count(&self.counts.short);
+        }
+        Ok(())
+    }
+
+    /// Writes a frame as the present kind of buffer.
+    fn write_one(
+        &mut self,
+        vnet: &mut [u8; VNET_LEN],
+        frame: &[u8],
+        headers: usize,
+    ) -> io::Result<()> {
+        let (linear, flags) = match self.kind {
+            Kind::Page => (frame.len(), c::RWF_NOWAIT),
+            Kind::Kmalloc => (frame.len(), 0),
+            Kind::Paged => {
+                let linear = match self.random.between(0, 2) {
+                    0 => headers + 1,
+                    1 => headers,
+                    _ => self.random.between(headers, frame.len()),
+                };
+                (linear.min(frame.len()), 0)
+            }
+        };
+        let queue = self.index + THREADS;
+        self.write(queue, vnet, frame, &[frame.len()], linear, flags)
+    }
+
+    /// Writes a frame to a queue in pieces of these lengths. Where tun decides how long the linear
+    /// part is, it takes `linear`.
+    fn write(
+        &self,
+        queue: usize,
+        vnet: &mut [u8; VNET_LEN],
+        frame: &[u8],
+        lengths: &[usize],
+        linear: usize,
+        flags: i32,
+    ) -> io::Result<()> {
+        let linear = u16::try_from(linear.min(frame.len())).unwrap_or(u16::MAX);
+        vnet[2..4].copy_from_slice(&linear.to_ne_bytes());
+        let mut rest = frame;
+        let iov: [c::Iovec; FRAGS + 2] = array::from_fn(|i| {
+            let piece = match i {
+                0 => &vnet[..],
+                _ => {
+                    let (piece, after) = rest.split_at(lengths.get(i - 1).copied().unwrap_or(0));
+                    rest = after;
+                    piece
+                }
+            };
+            c::Iovec {
+                base: piece.as_ptr(),
+                len: piece.len(),
+            }
+        });
+        let fd = self.to.queues[queue].as_raw_fd();
+        let count = 1 + lengths.len() as i32;
+        // SAFETY: The entries of `iov` are borrowed parts of `vnet` and `frame`.
+        let written = unsafe { c::pwritev2(fd, iov.as_ptr(), count, -1, flags) };
+        if written < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+/// What of a frame's headers matters here.
+struct Headers {
+    /// Their length, if the frame is one of TCP, else that of Ethernet's.
+    len: usize,
+    /// Where TCP's begins.
+    tcp: usize,
+    /// Both ports added, if the frame is one of TCP.
+    ports: u16,
+    /// It is a segment of TCP with nothing but data.
+    plain: bool,
+}
+
+/// Where IP's header begins.
+const IP: usize = 14;
+
+impl Headers {
+    fn of(frame: &[u8]) -> Self {
+        Self::of_tcp(frame).unwrap_or(Self {
+            len: IP,
+            tcp: IP,
+            ports: 0,
+            plain: false,
+        })
+    }
+
+    fn of_tcp(frame: &[u8]) -> Option<Self> {
+        const TCP: u8 = 6;
+        const ACK: u8 = 0x10;
+        let (at, ip_len) = match be16(frame, 12) {
+            c::ETH_P_IP if *frame.get(23)? == TCP => {
+                (IP + 4 * usize::from(frame[IP] & 15), be16(frame, 16).into())
+            }
+            c::ETH_P_IPV6 if *frame.get(20)? == TCP => (IP + 40, 40 + usize::from(be16(frame, 18))),
+            _ => return None,
+        };
+        let tcp = frame.get(at..at + 20)?;
+        let len = at + 4 * usize::from(tcp[12] >> 4);
+        (len <= frame.len()).then_some(Self {
+            len,
+            tcp: at,
+            ports: be16(tcp, 0).wrapping_add(be16(tcp, 2)),
+            plain: tcp[13] & !PSH == ACK && IP + ip_len == frame.len(),
+        })
+    }
+
+    /// Returns number `i` of the segments into which one is cut that has these headers; it has the
+    /// octets `part` at `offset` of the payload.
+    fn segment(&self, frame: &[u8], i: usize, offset: usize, part: &[u8]) -> Vec<u8> {
+        let mut segment = [&frame[..self.len], part].concat();
+        // What it is shorter by.
+        let less = (frame.len() - segment.len()) as u16;
+        if be16(frame, 12) == c::ETH_P_IP {
+            put16(&mut segment, 16, be16(frame, 16) - less);
+            put16(&mut segment, 18, be16(frame, 18).wrapping_add(i as u16));
+            put16(&mut segment, 24, 0);
+            let sum = (IP..self.tcp)
+                .step_by(2)
+                .fold(0, |sum, at| add16(sum, be16(&segment, at)));
+            put16(&mut segment, 24, !sum);
+        } else {
+            put16(&mut segment, 18, be16(frame, 18) - less);
+        }
+        let tcp = self.tcp;
+        let number = u32::from_be_bytes(frame[tcp + 4..tcp + 8].try_into().expect("four octets"));
+        let number = number.wrapping_add(offset as u32);
+        segment[tcp + 4..tcp + 8].copy_from_slice(&number.to_be_bytes());
+        if self.len + offset + part.len() < frame.len() {
+            segment[tcp + 13] &= !PSH;
+        }
+        // The sum of the pseudo header, to which the device adds the segment's.
+        put16(
+            &mut segment,
+            tcp + 16,
+            add16(be16(frame, tcp + 16), !less), //
+        );
+        segment
+    }
+}
+
+/// TCP's flag, which makes GRO pass on what it has.
+const PSH: u8 = 8;
+
+fn be16(octets: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([octets[at], octets[at + 1]])
+}
+
+fn put16(octets: &mut [u8], at: usize, value: u16) {
+    octets[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Adds as the Internet checksum does.
+fn add16(a: u16, b: u16) -> u16 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + u16::from(carry)
+}
