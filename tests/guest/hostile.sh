@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# A peer on a plain TCP socket against the device, over a veth pair with an MTU of 1500.
+# A peer on a plain TCP socket against the device, over a veth pair with an MTU of 1500, or over TAP
+# devices (hostile_shapes.sh).
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -15,6 +16,24 @@ ENDS_COUNT=1
 if [ "$TYPE" = siw ]; then veth_ends ria1 - 1500; else veth_ends ria1 rib1 1500; fi
 DEV_B=${TYPE}b
 link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"
+
+# Changes offloads of both ends all the time. With TSO, messages arrive as the peer sends them;
+# without it, as segments that GRO merges.
+offloads_change() {
+	local ends=("$NS_A $NET_A" "$NS_B $NET_B") ns net
+	while :; do
+		read -r ns net <<<"${ends[RANDOM % 2]}"
+		in_ns "$ns" ethtool -K "$net" tx "$(on_or_off 4)" tso "$(on_or_off 2)" gso "$(on_or_off 3)" \
+			gro "$(on_or_off 4)" rx-gro-list "$(on_or_off 2)" || true
+		nap 3
+	done >/dev/null 2>&1
+}
+# on_or_off N: is `off` in one of N times.
+on_or_off() { if [ $((RANDOM % $1)) = 0 ]; then echo off; else echo on; fi; }
+if [ "${LINK:-}" = tap ]; then
+	offloads_change &
+	CHANGER=$!
+fi
 
 raw_peer
 # With fault injection, fails the next allocation below the function of the module that gives a
@@ -34,7 +53,7 @@ END
 	export STARVABLE=1
 fi
 # shellcheck disable=SC2086
-RELAY_NAME=all relay 800 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
+RELAY_NAME=all relay "${LIMIT:-800}" ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
 	${HOSTILE_CASES:-}
 
 # The same device again, with a library that has no messages of RFC 7306.
@@ -42,5 +61,11 @@ if [ -z "${HOSTILE_CASES:-}" ] && [ "$TYPE" = riwarp ]; then
 	link_del "$NS_B" "$DEV_B"
 	link_add "$NS_B" "$DEV_B" riwarp_siw "$NET_B"
 	RELAY_NAME=unknown relay 60 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 unknown
+fi
+if [ "${LINK:-}" = tap ]; then
+	kill "$CHANGER"
+	ends_down
+	taps_did
+	try shapes 10 shapes_arrived
 fi
 finish

@@ -32,5 +32,5 @@ END
 	cp "$VERBS_DIR/socket" "$TMP/socket"
 	export PUPPET=$TMP/puppet SETTING=$TMP/setting SOCKET=$TMP/socket THERE
 	# In a slow kernel, verbs programs that start together delay each other too much.
-	[ "$SLOW" = 1 ] || export WORKERS=1
+	[ "$SLOW" = 1 ] || export WORKERS="${WORKERS:-1}"
 }
