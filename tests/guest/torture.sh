@@ -191,7 +191,7 @@ packets_hurt() {
 offloads_changed() {
 	local feature
 	side
-	for feature in tso gso gro tx; do
+	for feature in tso gso gro rx-gro-list tx; do
 		pick on off
 		in_ns "$NS" ethtool -K "$NET" "$feature" "$PICKED" >/dev/null 2>&1 || true
 	done
@@ -403,8 +403,12 @@ torture() {
 
 A=() B=() DEV_OF_A=() DEV_OF_B=() NET_OF_A=() NET_OF_B=() IP4_OF_A=() IP4_OF_B=() IP6_OF_A=() IP6_OF_B=()
 modprobe sch_netem || true
+# The first link is one of TAP devices where the kernel has them, the second a veth pair.
+LINK=veth
+! modprobe -q tun || LINK=tap
 for TYPE in "${TYPES[@]}"; do
 	ends_up netns
+	LINK=veth
 	A+=("$NS_A") B+=("$NS_B") DEV_OF_A+=("$DEV_A") DEV_OF_B+=("$DEV_B") NET_OF_A+=("$NET_A") NET_OF_B+=("$NET_B")
 	IP4_OF_A+=("$IP4_A") IP4_OF_B+=("$IP4_B") IP6_OF_A+=("$IP6_A") IP6_OF_B+=("$IP6_B")
 done
@@ -413,4 +417,6 @@ echo "# SEED=$SEED"
 try random $((DURATION + 200)) torture
 [ ! -e "$TMP/counts" ] || sed 's/^/# /' "$TMP/counts"
 try unloads 60 unloads
+ends_down
+[ ! -e "$TMP/taps.1" ] || taps_did
 finish
