@@ -36,6 +36,18 @@ spare() {
 	done
 }
 
+# spare_kmemleak: excepts what kmemleak allocates for itself with each object, without which it goes
+# on for a while.
+spare_kmemleak() {
+	local first last kind
+	read -r first last < <(awk '/ [tT] / { print "0x" $1, $3 }' /proc/kallsyms | sort |
+		awk 'first && $1 != first { print first, $1; exit } $2 == "__alloc_object" { first = $1 }')
+	for kind in failslab fail_page_alloc; do
+		echo "$first" >"$FAILING/$kind/reject-start"
+		echo "$last" >"$FAILING/$kind/reject-end"
+	done
+}
+
 # starve failslab|fail_page_alloc PERCENT TIMES: makes this percentage of the allocations fail,
 # TIMES at most.
 starve() {

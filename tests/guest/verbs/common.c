@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/udmabuf.h>
 #include <linux/userfaultfd.h>
 #include <netdb.h>
 #include <poll.h>
@@ -1121,6 +1122,73 @@ void send_breaks_receiver(struct pair *p, const struct region *src, const struct
 	try_send(&p->b, &wr);
 	must(qp_reaches(p->a.qp, IBV_QPS_ERR, SOON));
 	nothing_moved(src, dst);
+}
+
+/* --- dma-bufs -------------------------------------------------------------------------------- */
+
+bool dmabuf_make(struct dmabuf *b, size_t len)
+{
+	int maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+	int file = memfd_create("behind", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+	struct udmabuf_create create = { .memfd = file, .flags = UDMABUF_FLAGS_CLOEXEC, .size = len };
+
+	b->fd = -1;
+	b->len = len;
+	if (maker < 0) {
+		test_skip("no udmabuf: %s", strerror(errno));
+		close(file);
+		return false;
+	}
+	if (file < 0 || ftruncate(file, len) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK)) {
+		fail("a file in memory: %s", strerror(errno));
+	} else {
+		b->fd = ioctl(maker, UDMABUF_CREATE, &create);
+		if (b->fd < 0)
+			fail("a dma-buf: %s", strerror(errno));
+		b->buf = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+		if (b->buf == MAP_FAILED)
+			fail("mmap: %s", strerror(errno));
+	}
+	close(file);
+	close(maker);
+	return !test_failed();
+}
+
+void dmabuf_free(struct dmabuf *b)
+{
+	if (b->fd >= 0)
+		close(b->fd);
+	munmap(b->buf, b->len);
+}
+
+int dmabuf_reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, uint64_t len,
+	       uint64_t iova, uint32_t access)
+{
+	uint32_t lkey = 0, rkey = 0;
+	struct ib_uverbs_attr attrs[] = {
+		given(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, 0, 0),
+		given(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd->handle, 0),
+		given(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, offset, 8),
+		given(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, len, 8),
+		given(UVERBS_ATTR_REG_DMABUF_MR_IOVA, iova, 8),
+		given(UVERBS_ATTR_REG_DMABUF_MR_FD, (uint32_t)fd, 4),
+		given(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, access, 4),
+		given(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, (uintptr_t)&lkey, 4),
+		given(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, (uintptr_t)&rkey, 4),
+	};
+	int error = method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR, attrs,
+			   ARRAY_SIZE(attrs));
+
+	if (error)
+		return error;
+	/* The library frees it as its own object, whose public part comes first. */
+	*out = calloc(1, 512);
+	(*out)->context = pd->context;
+	(*out)->pd = pd;
+	(*out)->handle = attrs[0].data;
+	(*out)->lkey = lkey;
+	(*out)->rkey = rkey;
+	return 0;
 }
 
 /* --- asynchronous events ---------------------------------------------------------------------- */

@@ -314,6 +314,25 @@ void request_is_refused(struct pair *p, const struct region *src, const struct r
 /* Checks that a Send of `dst` breaks the bad receive queue of end `a`, and moves nothing. */
 void send_breaks_receiver(struct pair *p, const struct region *src, const struct region *dst);
 
+/* --- dma-bufs --------------------------------------------------------------------------------- */
+
+/* A dma-buf, and its memory as mapped by the process. */
+struct dmabuf {
+	int fd;
+	uint8_t *buf;
+	size_t len;
+};
+
+/*
+ * Makes one of a file in memory. Returns false if the case has failed, or dma-bufs are not available
+ * here.
+ */
+bool dmabuf_make(struct dmabuf *b, size_t len);
+void dmabuf_free(struct dmabuf *b);
+/* Registers a dma-buf; returns an errno. The libraries of the device lack the call. */
+int dmabuf_reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, uint64_t len,
+	       uint64_t iova, uint32_t access);
+
 /* --- asynchronous events ---------------------------------------------------------------------- */
 
 /* Waits until an event of this type for this object was seen (events are kept). */

@@ -10,61 +10,17 @@
 
 #include <fcntl.h>
 #include <linux/dma-heap.h>
-#include <linux/udmabuf.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #define LEN (64 * PAGE)
 #define RIGHTS (ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
 
-/* A dma-buf, and its memory as mapped by the process. */
-struct buffer {
-	int fd;
-	uint8_t *buf;
-	size_t len;
-};
-
 static struct region local, remote;
-static struct buffer buffer;
-
-/* Returns false if the case has failed, or dma-bufs are not available here. */
-static bool buffer_make(struct buffer *b, size_t len)
-{
-	int maker = open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
-	int file = memfd_create("behind", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-	struct udmabuf_create create = { .memfd = file, .flags = UDMABUF_FLAGS_CLOEXEC, .size = len };
-
-	b->fd = -1;
-	b->len = len;
-	if (maker < 0) {
-		test_skip("no udmabuf: %s", strerror(errno));
-		close(file);
-		return false;
-	}
-	if (file < 0 || ftruncate(file, len) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK)) {
-		fail("a file in memory: %s", strerror(errno));
-	} else {
-		b->fd = ioctl(maker, UDMABUF_CREATE, &create);
-		if (b->fd < 0)
-			fail("a dma-buf: %s", strerror(errno));
-		b->buf = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-		if (b->buf == MAP_FAILED)
-			fail("mmap: %s", strerror(errno));
-	}
-	close(file);
-	close(maker);
-	return !test_failed();
-}
-
-static void buffer_free(struct buffer *b)
-{
-	if (b->fd >= 0)
-		close(b->fd);
-	munmap(b->buf, b->len);
-}
+static struct dmabuf buffer;
 
 /* Returns how many references the dma-buf has; 0 if unknown. */
-static long holders(const struct buffer *b)
+static long holders(const struct dmabuf *b)
 {
 	char path[64], line[128];
 	long count = 0;
@@ -81,7 +37,7 @@ static long holders(const struct buffer *b)
 }
 
 /* The last close of a file takes effect a moment later. */
-static bool held_by(const struct buffer *b, long count)
+static bool held_by(const struct dmabuf *b, long count)
 {
 	int64_t end = now_ms() + SOON;
 
@@ -92,50 +48,19 @@ static bool held_by(const struct buffer *b, long count)
 	return !test_failed();
 }
 
-/* Registers a dma-buf; returns an errno. */
-static int reg(struct ibv_mr **out, struct ibv_pd *pd, int fd, uint64_t offset, uint64_t len,
-	       uint64_t iova, uint32_t access)
-{
-	uint32_t lkey = 0, rkey = 0;
-	struct ib_uverbs_attr attrs[] = {
-		given(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, 0, 0),
-		given(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd->handle, 0),
-		given(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, offset, 8),
-		given(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, len, 8),
-		given(UVERBS_ATTR_REG_DMABUF_MR_IOVA, iova, 8),
-		given(UVERBS_ATTR_REG_DMABUF_MR_FD, (uint32_t)fd, 4),
-		given(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, access, 4),
-		given(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, (uintptr_t)&lkey, 4),
-		given(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, (uintptr_t)&rkey, 4),
-	};
-	int error = method(pd->context, UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR, attrs,
-			   ARRAY_SIZE(attrs));
-
-	if (error)
-		return error;
-	/* The library frees it as its own object, whose public part comes first. */
-	*out = calloc(1, 512);
-	(*out)->context = pd->context;
-	(*out)->pd = pd;
-	(*out)->handle = attrs[0].data;
-	(*out)->lkey = lkey;
-	(*out)->rkey = rkey;
-	return 0;
-}
-
 /* Makes a region of all of a new dma-buf, at the addresses of the process's mapping. */
-static bool region_of(struct region *r, struct buffer *b, struct ibv_pd *pd, size_t len, int access)
+static bool region_of(struct region *r, struct dmabuf *b, struct ibv_pd *pd, size_t len, int access)
 {
 	int error;
 
-	if (!buffer_make(b, len))
+	if (!dmabuf_make(b, len))
 		return false;
 	r->buf = b->buf;
 	r->len = len;
-	error = reg(&r->mr, pd, b->fd, 0, len, (uintptr_t)b->buf, access);
+	error = dmabuf_reg(&r->mr, pd, b->fd, 0, len, (uintptr_t)b->buf, access);
 	if (error) {
 		fail("registering a dma-buf: %s", strerror(error));
-		buffer_free(b);
+		dmabuf_free(b);
 		return false;
 	}
 	region_keep(r);
@@ -203,7 +128,7 @@ PAIR_CASE(send_and_receive)
 {
 	struct ibv_sge out[3], in[2];
 	struct ibv_send_wr wr;
-	struct buffer source;
+	struct dmabuf source;
 	struct region from;
 	struct ibv_wc wc;
 	size_t len = 40000;
@@ -277,13 +202,13 @@ PAIR_CASE(a_part_under_another_address)
 {
 	const size_t offset = 5 * PAGE + 40, len = 3 * PAGE;
 	const uint64_t iova = 0x7000000000ULL + 40;
-	struct buffer b;
+	struct dmabuf b;
 	int error, status;
 
-	must(buffer_make(&b, LEN));
+	must(dmabuf_make(&b, LEN));
 	must(region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
 	remote = (struct region){ .buf = b.buf, .len = LEN };
-	error = reg(&remote.mr, p->b.pd, b.fd, offset, len, iova, ALL_RIGHTS);
+	error = dmabuf_reg(&remote.mr, p->b.pd, b.fd, offset, len, iova, ALL_RIGHTS);
 	check(!error, "%s", strerror(error));
 	region_keep(&remote);
 	memset(b.buf, 0xee, LEN);
@@ -327,19 +252,19 @@ PAIR_CASE(what_is_refused)
 		{ -2, 0, LEN, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND, EINVAL },
 		{ -2, 0, LEN, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED, EINVAL },
 	};
-	struct buffer b;
+	struct dmabuf b;
 	struct ibv_mr *mr;
 
-	must(buffer_make(&b, LEN));
+	must(dmabuf_make(&b, LEN));
 	for (size_t i = 0; i < ARRAY_SIZE(tries); i++) {
-		int error = reg(&mr, p->b.pd, tries[i].fd == -2 ? b.fd : tries[i].fd,
+		int error = dmabuf_reg(&mr, p->b.pd, tries[i].fd == -2 ? b.fd : tries[i].fd,
 				tries[i].offset, tries[i].len, tries[i].iova, tries[i].access);
 
 		check(error == tries[i].error, "number %zu: %s", i, strerror(error));
 	}
 	/* The failed attempts leave no references. */
 	must(held_by(&b, 1));
-	buffer_free(&b);
+	dmabuf_free(&b);
 	close(file);
 	must(exchange_works(p));
 }
@@ -371,9 +296,9 @@ PAIR_CASE(a_descriptor_for_reading)
 		return test_skip("no heap: %s", strerror(errno));
 	check(!ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &data), "a dma-buf: %s", strerror(errno));
 	close(heap);
-	error = reg(&remote.mr, p->b.pd, data.fd, 0, LEN, 0, ALL_RIGHTS);
+	error = dmabuf_reg(&remote.mr, p->b.pd, data.fd, 0, LEN, 0, ALL_RIGHTS);
 	check(error == EACCES, "for writing: %s", strerror(error));
-	error = reg(&remote.mr, p->b.pd, data.fd, 0, LEN, 0, IBV_ACCESS_REMOTE_READ);
+	error = dmabuf_reg(&remote.mr, p->b.pd, data.fd, 0, LEN, 0, IBV_ACCESS_REMOTE_READ);
 	check(!error, "for reading: %s", strerror(error));
 	must(region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
 	memset(local.buf, 0x77, LEN);
@@ -410,7 +335,7 @@ PAIR_CASE(a_region_holds_the_dma_buf)
 	pattern_fill(remote.buf, LEN, 9);
 	/* Several regions of one dma-buf, released in another order than made. */
 	for (size_t i = 0; i < ARRAY_SIZE(mrs); i++) {
-		error = reg(&mrs[i], p->b.pd, buffer.fd, i * PAGE, PAGE, i * PAGE, ALL_RIGHTS);
+		error = dmabuf_reg(&mrs[i], p->b.pd, buffer.fd, i * PAGE, PAGE, i * PAGE, ALL_RIGHTS);
 		check(!error, "region %zu: %s", i, strerror(error));
 	}
 	must(held_by(&buffer, 2 + ARRAY_SIZE(mrs)));
@@ -421,7 +346,7 @@ PAIR_CASE(a_region_holds_the_dma_buf)
 	must(!test_failed());
 	must(region_release(&remote));
 	must(held_by(&buffer, 1));
-	buffer_free(&buffer);
+	dmabuf_free(&buffer);
 }
 
 /* Without its key a peer cannot access the region, nor the device the memory. */
@@ -443,7 +368,7 @@ PAIR_CASE(deregistered_under_traffic)
 	/* In case all of them were faster. */
 	posted += try_send(&p->a, &wr) == 0;
 	must(held_by(&buffer, 1));
-	buffer_free(&buffer);
+	dmabuf_free(&buffer);
 	while (done < posted && poll_wc(p->a.send_cq, &wc, SOON))
 		done++;
 	check(done == posted, "%d completions", done);
@@ -489,7 +414,7 @@ static int exporter(unsigned long request, void *argument)
 }
 
 /* Makes a dma-buf of that exporter, of so many octets with a pattern. */
-static bool moving_make(struct buffer *b, enum exporter_kind kind, uint32_t seed)
+static bool moving_make(struct dmabuf *b, enum exporter_kind kind, uint32_t seed)
 {
 	struct exporter_make how = { .len = LEN, .kind = kind };
 	int file = open("/dev/dmabuf_exporter", O_RDWR | O_CLOEXEC);
@@ -511,13 +436,13 @@ static bool moving_make(struct buffer *b, enum exporter_kind kind, uint32_t seed
 	return true;
 }
 
-static int evict(const struct buffer *b)
+static int evict(const struct dmabuf *b)
 {
 	return exporter(EXPORTER_EVICT, (void *)(uintptr_t)b->fd);
 }
 
 /* Checks who holds the memory; a release takes effect a moment later at most. */
-static bool held_as(const struct buffer *b, uint32_t attached, uint32_t pinned, uint32_t mapped)
+static bool held_as(const struct dmabuf *b, uint32_t attached, uint32_t pinned, uint32_t mapped)
 {
 	struct exporter_state state = { .fd = b->fd };
 	int64_t end = now_ms() + SOON;
@@ -546,7 +471,7 @@ static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
 	must(region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE));
 	remote = (struct region){ .buf = buffer.buf, .len = LEN };
 	must(held_as(&buffer, 0, 0, 0));
-	error = reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)remote.buf, ALL_RIGHTS);
+	error = dmabuf_reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)remote.buf, ALL_RIGHTS);
 	check(!error, "registering: %s", strerror(error));
 	must(held_as(&buffer, 1, pins, 1));
 	error = evict(&buffer);
@@ -560,7 +485,7 @@ static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
 	must(!test_failed());
 	check(pattern_differs(buffer.buf, LEN, 21) < 0, "the process sees other octets");
 
-	error = reg(&second, p->b.pd, buffer.fd, PAGE, PAGE, 0, ALL_RIGHTS);
+	error = dmabuf_reg(&second, p->b.pd, buffer.fd, PAGE, PAGE, 0, ALL_RIGHTS);
 	check(!error, "a second region: %s", strerror(error));
 	must(held_as(&buffer, 2, 2 * pins, 1));
 	must(region_release(&remote));
@@ -574,13 +499,13 @@ static void the_memory_does_not_move(struct pair *p, enum exporter_kind kind)
 	error = evict(&buffer);
 	check(!error, "evicting: %s", strerror(error));
 	check(not_all(buffer.buf, LEN, EXPORTER_POISON) < 0, "it has not moved");
-	error = reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)remote.buf, ALL_RIGHTS);
+	error = dmabuf_reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)remote.buf, ALL_RIGHTS);
 	check(!error, "registering again: %s", strerror(error));
 	reads(p, (uintptr_t)remote.buf, LEN, 21);
 	must(!test_failed());
 	must(region_release(&remote));
 	must(held_as(&buffer, 0, 0, 0));
-	buffer_free(&buffer);
+	dmabuf_free(&buffer);
 }
 
 PAIR_CASE(memory_that_attaching_pins)
@@ -612,14 +537,14 @@ PAIR_CASE(exporters_that_fail)
 	for (size_t i = 0; i < ARRAY_SIZE(tries); i++) {
 		must(moving_make(&buffer, tries[i].kind, 22));
 		for (int again = 0; again < 2; again++) {
-			int error = reg(&mr, p->b.pd, buffer.fd, 0, LEN, 0, ALL_RIGHTS);
+			int error = dmabuf_reg(&mr, p->b.pd, buffer.fd, 0, LEN, 0, ALL_RIGHTS);
 
 			check(error == tries[i].error, "number %zu: %s", i, strerror(error));
 			must(held_as(&buffer, 0, 0, 0));
 		}
 		/* The remaining references are the descriptor and the process's own mapping. */
 		must(held_by(&buffer, 2));
-		buffer_free(&buffer);
+		dmabuf_free(&buffer);
 	}
 	must(exchange_works(p));
 }
@@ -630,7 +555,7 @@ static void victim(struct pair *p)
 	int error;
 
 	remote = (struct region){ .buf = buffer.buf, .len = LEN };
-	error = reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)buffer.buf, ALL_RIGHTS);
+	error = dmabuf_reg(&remote.mr, p->b.pd, buffer.fd, 0, LEN, (uintptr_t)buffer.buf, ALL_RIGHTS);
 	if (error || !region_make(&local, p->a.pd, LEN, IBV_ACCESS_LOCAL_WRITE))
 		_exit(1);
 	for (bool first = true;; first = false) {
@@ -643,10 +568,10 @@ static void victim(struct pair *p)
 
 static void the_process_dies(void)
 {
-	must(buffer_make(&buffer, LEN));
+	must(dmabuf_make(&buffer, LEN));
 	must(killed_in(victim));
 	must(held_by(&buffer, 1));
-	buffer_free(&buffer);
+	dmabuf_free(&buffer);
 	world_is_well();
 }
 

@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Each allocation of each operation fails once (verbs/failnth.c), for both libraries. In a kernel
+# with fault injection only.
+#
+# CASE: runs this operation only. Prints for each operation how many allocations have failed.
+set -eu
+# shellcheck source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=starve.sh
+. "$(dirname "$0")/starve.sh"
+
+# sweep: runs the operations on a device of TYPE.
+sweep() {
+	ends_up self
+	ip link add "spare$ENDS_COUNT" type dummy
+	NETDEVS_MADE+=("spare$ENDS_COUNT")
+	ip link set "spare$ENDS_COUNT" up
+	aim_at_module
+	spare_kmemleak
+	# Pages of processes and of vmalloc fail, too.
+	echo N >$FAILING/fail_page_alloc/ignore-gfp-highmem
+	rm -f "$TMP/counts"
+	COUNTS=$TMP/counts SPARE=spare$ENDS_COUNT RELAY_NAME=$TYPE relay 600 "$VERBS_DIR/failnth" "$IP4_B"
+	[ ! -e "$TMP/counts" ] || sed "s/^/# $TYPE | /" "$TMP/counts"
+	try "$TYPE/nothing_left" 30 nothing_left 10 qp cm_id cq mr pd mw srq ctx
+	try "$TYPE/unloads" 60 unloads
+	ends_down
+}
+
+if ! can_starve; then
+	skip "$SCRIPT" 'the kernel has no fault injection'
+	finish
+fi
+load_modules "$MODULE"
+modprobe dummy
+EXTENSIONS=1 sweep
+TYPE=riwarp_siw
+sweep
+finish
