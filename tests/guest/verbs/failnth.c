@@ -517,7 +517,7 @@ static struct ibv_cq *made_cq;
 
 static const char *cq_run(void)
 {
-	made_cq = ibv_create_cq(ctx, 500, NULL, NULL, 0);
+	made_cq = ibv_create_cq(ctx, 100, NULL, NULL, 0);
 	return made_cq ? NULL : of_errno(errno);
 }
 
@@ -537,7 +537,7 @@ static bool resize_prepare(void)
 
 static const char *resize_run(void)
 {
-	int rc = ibv_resize_cq(made_cq, 500);
+	int rc = ibv_resize_cq(made_cq, 100);
 
 	return of_errno(rc < 0 ? errno : rc);
 }
@@ -556,7 +556,7 @@ static struct ibv_srq *made_srq;
 
 static const char *srq_run(void)
 {
-	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 200, .max_sge = 4 } };
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 50, .max_sge = 2 } };
 
 	made_srq = ibv_create_srq(pd, &attr);
 	return made_srq ? NULL : of_errno(errno);
@@ -581,7 +581,7 @@ static bool srq_prepare(void)
 
 static const char *srq_resize(void)
 {
-	struct ibv_srq_attr attr = { .max_wr = 400 };
+	struct ibv_srq_attr attr = { .max_wr = 100 };
 	int rc = ibv_modify_srq(made_srq, &attr, IBV_SRQ_MAX_WR);
 
 	return of_errno(rc < 0 ? -rc : rc);
@@ -611,7 +611,7 @@ static struct ibv_qp *qp_make(uint32_t depth, struct ibv_srq *srq)
 
 static const char *qp_run(void)
 {
-	made_qp = qp_make(100, NULL);
+	made_qp = qp_make(16, NULL);
 	return made_qp ? NULL : of_errno(errno);
 }
 
@@ -630,7 +630,7 @@ OPERATION(create_qp_with_srq, OWN, NULL, srq_prepare, qp_srq_run, qp_undo)
 /* Long arrays are allocated in another way. */
 static const char *deep_run(void)
 {
-	made_qp = qp_make(1000, NULL);
+	made_qp = qp_make(400, NULL);
 	return made_qp ? NULL : of_errno(errno);
 }
 
@@ -878,7 +878,8 @@ static bool oob_prepare(void)
 	return init_prepare();
 }
 
-OPERATION(oob_connect, ANY, NO_SOCKET " RETRY_EXC_ERR GENERAL_ERR WR_FLUSH_ERR", oob_prepare, oob_run, sides_undo)
+SLOW_OPERATION(oob_connect, ANY, NO_SOCKET " RETRY_EXC_ERR GENERAL_ERR WR_FLUSH_ERR", oob_prepare, oob_run,
+	       sides_undo, 4)
 
 /* --- connections ------------------------------------------------------------------------------ */
 
@@ -1077,8 +1078,8 @@ static bool reject_prepare(void)
 	return connect_prepare();
 }
 
-OPERATION(connect_and_accept, OWN | ANY, NO_CONNECTION, accept_prepare, connect_run, ends_undo)
-OPERATION(connect_and_reject, OWN | ANY, NO_CONNECTION, reject_prepare, connect_run, ends_undo)
+SLOW_OPERATION(connect_and_accept, OWN | ANY, NO_CONNECTION, accept_prepare, connect_run, ends_undo, 4)
+SLOW_OPERATION(connect_and_reject, ANY, NO_CONNECTION, reject_prepare, connect_run, ends_undo, 4)
 
 static bool disconnect_prepare(void)
 {
