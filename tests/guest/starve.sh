@@ -36,12 +36,12 @@ spare() {
 	done
 }
 
-# spare_kmemleak: excepts what kmemleak allocates for itself with each object, without which it goes
-# on for a while.
-spare_kmemleak() {
+# spare_kernel NAME: excepts what this function of the kernel, or of another module, calls.
+spare_kernel() {
 	local first last kind
 	read -r first last < <(awk '/ [tT] / { print "0x" $1, $3 }' /proc/kallsyms | sort |
-		awk 'first && $1 != first { print first, $1; exit } $2 == "__alloc_object" { first = $1 }')
+		awk -v name="$1" 'first && $1 != first { print first, $1; exit } $2 == name { first = $1 }') ||
+		return 1
 	for kind in failslab fail_page_alloc; do
 		echo "$first" >"$FAILING/$kind/reject-start"
 		echo "$last" >"$FAILING/$kind/reject-end"
