@@ -63,6 +63,10 @@ impl Mappings {
 
     /// Adds memory to the table of `context` and returns its key.
     ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if memory is short, or no key is left.
+    ///
     /// # Safety
     ///
     /// `context` must be valid and outlive this value.
@@ -77,7 +81,7 @@ impl Mappings {
         let entry = KBox::new(
             MmapEntry {
                 base: bindings::rdma_user_mmap_entry::default(),
-                memory,
+                memory: memory.clone(),
             },
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -106,6 +110,11 @@ impl Mappings {
         let base = unsafe { NonNull::new_unchecked(base) };
         // INVARIANT: The entry was just inserted, and its first reference belongs to this value.
         self.entries.push(base, GFP_KERNEL_ACCOUNT)?;
+        if key == NO_MEMORY {
+            // This entry keeps that key from others. The next one gets another key.
+            // SAFETY: The caller guarantees what this function requires.
+            return unsafe { self.insert(context, memory) };
+        }
         Ok(key)
     }
 }
@@ -156,9 +165,16 @@ pub(super) unsafe extern "C" fn mmap_free(base: *mut bindings::rdma_user_mmap_en
     drop(unsafe { KBox::from_raw(base.cast::<MmapEntry>()) });
 }
 
-/// The lowest offset, in pages. Provider libraries use small numbers as markers: libsiw uses
-/// 0x90000 for an object without memory to map.
-const FIRST_PAGE: u32 = 0x1000;
+/// The key by which libsiw knows an object without memory to map (`SIW_INVAL_UOBJ_KEY`).
+const NO_MEMORY: u64 = 0x9_0000;
+
+/// The lowest key, in pages.
+///
+/// The table is an XArray, which keeps the inner nodes that it has allocated if memory for the next
+/// one is short; then `ib_uverbs` finds it not empty when the process has ended, and warns. Small
+/// keys need one node, and those below 4096 one more at a time. Not 0, which is no memory to map for
+/// other libraries.
+const FIRST_PAGE: u32 = 1;
 
 extern "C" {
     fn riwarp_helper_rdma_user_mmap_get_offset(entry: *const bindings::rdma_user_mmap_entry)
