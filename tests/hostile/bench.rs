@@ -40,10 +40,10 @@ use crate::{
         fail,
         quiet,
         require,
+        soon, //
         Failure,
         Outcome,
         Wire,
-        SOON, //
     }, //
 };
 
@@ -237,7 +237,7 @@ impl<'a> Bench<'a> {
         let socket = loop {
             match listener.accept() {
                 Ok((socket, _)) => break socket,
-                Err(_) if begun.elapsed() < SOON => std::thread::yield_now(),
+                Err(_) if begun.elapsed() < soon() => std::thread::yield_now(),
                 Err(error) => fail!("the device does not call: {error}"),
             }
         };

@@ -38,9 +38,9 @@ use crate::{
         fail,
         quiet,
         require,
+        soon, //
         Failure,
         Outcome,
-        SOON, //
     }, //
 };
 
@@ -116,7 +116,7 @@ impl Puppet {
 
     fn answer(&self) -> Outcome<String> {
         self.answers
-            .recv_timeout(SOON)
+            .recv_timeout(soon())
             .map_err(|_| Failure("the verbs program does not answer".into()))
     }
 
@@ -235,7 +235,7 @@ impl Puppet {
 
     /// Waits for the first event that begins with these words; `*` matches any word.
     pub(crate) fn wait(&self, pattern: &str) -> Outcome<Event> {
-        if let Some(event) = self.take_event(pattern, SOON) {
+        if let Some(event) = self.take_event(pattern, soon()) {
             return Ok(event);
         }
         let list = lock(&self.events.list);
@@ -277,7 +277,7 @@ impl Drop for Puppet {
     fn drop(&mut self) {
         let _ = writeln!(self.input, "quit");
         let begun = Instant::now();
-        while begun.elapsed() < SOON {
+        while begun.elapsed() < soon() {
             if matches!(self.process.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }

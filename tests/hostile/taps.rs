@@ -10,16 +10,20 @@
 //!
 //! Each device takes checksums and TSO from the stack, so a segment of up to 64 KiB crosses the
 //! link in one piece, as on virtio, unless `ethtool -K` turns that off. Two threads, each on a
-//! processor of its own, carry the frames of each direction. A TCP connection has one of two
+//! processor of its own, carry the frames of each direction. A TCP connection has one of three
 //! manners, by its ports and SEED:
 //!
 //! * pieces (`IFF_NAPI_FRAGS`): the buffer has a linear part of any length, and up to 17 fragments.
 //!   GRO does not merge these frames: tun flushes it after each of them.
-//! * whole (`IFF_NAPI`): the buffer is linear, in a page or in kmalloc's memory, or has a linear
-//!   part and large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not
-//!   0: pages become fragments; what lies in kmalloc's memory, or is one fragment too many, goes to
-//!   a `frag_list`. So that it has something to merge, half of these segments are cut into up to 24
-//!   short ones.
+//! * pages (`IFF_NAPI`): the buffer is linear and lies in a page. What is too long for that is cut.
+//! * owned (`IFF_NAPI`): the buffer is linear and lies in kmalloc's memory, or has a linear part and
+//!   large fragments. Its owner is the queue.
+//!
+//! GRO merges the frames of the last two if the device's `gro_flush_timeout` is not 0: pages become
+//! fragments; what lies in kmalloc's memory, or is one fragment too many, goes to a `frag_list`. So
+//! that it has something to merge, half of the segments are cut into up to 40 short ones. No
+//! connection has buffers with an owner and without, which GRO would count wrongly if it merged
+//! them.
 //!
 //! A connection keeps its queue, so its frames stay in order. Packet sockets on both devices make
 //! the kernel share and clone the buffers; they are emptied at random times, and while they are
@@ -169,6 +173,10 @@ const VNET_LEN: usize = 10;
 const FRAGS: usize = 17;
 /// The longest fragment that tun makes.
 const PAGE: usize = 4096;
+/// The longest frame that is written to a page; tun takes somewhat longer ones.
+const IN_PAGE: usize = 3000;
+/// The longest payload of a segment that is cut because it is too long.
+const SHORT: usize = 1400;
 /// A frame and its `struct virtio_net_hdr`.
 const BUFFER: usize = VNET_LEN + 65536 + 256;
 
@@ -213,7 +221,7 @@ fn run(seed: u64, netns: [&str; 2], names: [&str; 2]) -> io::Result<()> {
                 seed,
                 random: Random::new(seed + (2 * index + way) as u64),
                 counts,
-                kind: Kind::Page,
+                kind: Kind::Kmalloc,
                 kind_left: 0,
             };
             thread::spawn(move || {
@@ -437,10 +445,18 @@ impl Random {
     }
 }
 
+/// How the frames of a connection are written.
+#[derive(Clone, Copy)]
+enum Manner {
+    Pieces,
+    Pages,
+    Owned,
+}
+
 /// The buffer of a whole frame.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Linear, in a page, if it fits; else as `Kmalloc`.
+    /// Linear, in a page.
     Page,
     /// Linear, in memory of kmalloc, as far as that is long enough.
     Kmalloc,
@@ -458,7 +474,7 @@ struct Carrier {
     seed: u64,
     random: Random,
     counts: &'static Counts,
-    /// The kind of the next `kind_left` frames. GRO merges the same kind to longer chains.
+    /// The kind of the next `kind_left` frames with an owner.
     kind: Kind,
     kind_left: usize,
 }
@@ -533,10 +549,13 @@ impl Carrier {
             count(&self.counts.unsummed);
         }
         let headers = Headers::of(frame);
-        let written = if self.in_pieces(headers.ports) {
-            self.write_pieces(vnet, frame, headers.len)
-        } else {
-            self.write_whole(vnet, frame, &headers)
+        let written = match self.manner(headers.ports) {
+            Manner::Pieces => self.write_pieces(vnet, frame, headers.len),
+            Manner::Pages => self.write_whole(vnet, frame, &headers, Kind::Page),
+            Manner::Owned => {
+                let kind = self.next_kind();
+                self.write_whole(vnet, frame, &headers, kind)
+            }
         };
         match written {
             Err(error) if error.raw_os_error() == Some(c::EBADFD) => Err(error),
@@ -550,8 +569,25 @@ impl Carrier {
     }
 
     /// Returns the manner of a connection, which is the same in both directions.
-    fn in_pieces(&self, ports: u16) -> bool {
-        Random::new(self.seed ^ u64::from(ports)).between(0, 1) == 0
+    fn manner(&self, ports: u16) -> Manner {
+        match Random::new(self.seed ^ u64::from(ports)).between(0, 3) {
+            0 | 1 => Manner::Pieces,
+            2 => Manner::Pages,
+            _ => Manner::Owned,
+        }
+    }
+
+    /// Returns the kind of the next frame with an owner.
+    fn next_kind(&mut self) -> Kind {
+        if self.kind_left == 0 {
+            self.kind_left = self.random.between(1, 60);
+            self.kind = match self.random.between(0, 1) {
+                0 => Kind::Kmalloc,
+                _ => Kind::Paged,
+            };
+        }
+        self.kind_left -= 1;
+        self.kind
     }
 
     /// Writes a frame in a random number of pieces of random lengths.
@@ -614,45 +650,57 @@ impl Carrier {
         vnet: &mut [u8; VNET_LEN],
         frame: &[u8],
         headers: &Headers,
+        kind: Kind,
     ) -> io::Result<()> {
-        if self.kind_left == 0 {
-            self.kind_left = self.random.between(1, 60);
-            self.kind = match self.random.between(0, 2) {
-                0 => Kind::Page,
-                1 => Kind::Kmalloc,
-                _ => Kind::Paged,
-            };
-        }
-        self.kind_left -= 1;
-        count(match self.kind {
+        count(match kind {
             Kind::Page => &self.counts.page,
             Kind::Kmalloc => &self.counts.kmalloc,
             Kind::Paged => &self.counts.paged,
         });
         let payload = &frame[headers.len..];
+        let too_long = matches!(kind, Kind::Page) && frame.len() > IN_PAGE;
         // The sum over the payload of a segment without this mark would have to be computed.
-        let can_cut = vnet[0] & 1 != 0 && vnet[1] == 0 && headers.plain && payload.len() > 1;
-        if !can_cut || self.random.between(0, 1) == 0 {
-            return self.write_one(vnet, frame, headers.len);
-        }
-        let size = payload.len().div_ceil(self.random.between(2, 24));
+        let can_cut = vnet[0] & 1 != 0 && headers.plain && payload.len() > 1;
+        let size = if too_long && can_cut {
+            // It may be one that the receiver would have split.
+            let segment = u16::from_ne_bytes([vnet[4], vnet[5]]);
+            vnet[1] = 0;
+            vnet[4..6].fill(0);
+            match usize::from(segment) {
+                0 => SHORT,
+                len => len.min(SHORT),
+            }
+        } else if too_long {
+            // It may overtake others.
+            return self.write_pieces(vnet, frame, headers.len);
+        } else if can_cut && vnet[1] == 0 && self.random.between(0, 1) == 0 {
+            let pieces = match self.random.between(0, 2) {
+                // More than a buffer has fragments.
+                0 => self.random.between(2 * FRAGS, 40),
+                _ => self.random.between(2, 8),
+            };
+            payload.len().div_ceil(pieces)
+        } else {
+            return self.write_one(vnet, frame, headers.len, kind);
+        };
         count(&self.counts.cut);
         for (i, part) in payload.chunks(size).enumerate() {
             let segment = headers.segment(frame, i, i * size, part);
-            self.write_one(vnet, &segment, headers.len)?;
+            self.write_one(vnet, &segment, headers.len, kind)?;
             count(&self.counts.short);
         }
         Ok(())
     }
 
-    /// Writes a frame as the present kind of buffer.
+    /// Writes a frame to this kind of buffer.
     fn write_one(
         &mut self,
         vnet: &mut [u8; VNET_LEN],
         frame: &[u8],
         headers: usize,
+        kind: Kind,
     ) -> io::Result<()> {
-        let (linear, flags) = match self.kind {
+        let (linear, flags) = match kind {
             Kind::Page => (frame.len(), c::RWF_NOWAIT),
             Kind::Kmalloc => (frame.len(), 0),
             Kind::Paged => {

@@ -78,17 +78,24 @@ macro_rules! require {
 }
 pub(crate) use {fail, require};
 
-/// How long to wait for an expected event.
-pub(crate) const SOON: Duration = Duration::from_secs(15);
+/// Returns how long to wait for an expected event.
+pub(crate) fn soon() -> Duration {
+    Duration::from_secs(15) * slow()
+}
+
 /// Returns how long to wait before concluding that nothing comes, where no answer can show it.
-/// SLOW in the environment is the factor by which the device is slower than in the stock kernel.
 pub(crate) fn quiet() -> Duration {
+    Duration::from_millis(80) * slow()
+}
+
+/// Returns SLOW of the environment, the factor by which the device is slower than in the stock
+/// kernel.
+fn slow() -> u32 {
     static SLOW: OnceLock<u32> = OnceLock::new();
-    let slow = SLOW.get_or_init(|| {
+    *SLOW.get_or_init(|| {
         let slow = std::env::var("SLOW").ok();
         slow.and_then(|text| text.parse().ok()).unwrap_or(1)
-    });
-    Duration::from_millis(80) * *slow
+    })
 }
 
 /// Whether a stream may end with a reset.
@@ -163,7 +170,7 @@ impl Wire {
     // Output.
 
     pub(crate) fn put(&mut self, octets: &[u8]) -> Outcome {
-        self.socket.set_write_timeout(Some(SOON))?;
+        self.socket.set_write_timeout(Some(soon()))?;
         Ok(self.socket.write_all(octets)?)
     }
 
@@ -266,9 +273,9 @@ impl Wire {
     pub(crate) fn take(&mut self, count: usize) -> Outcome<Vec<u8>> {
         let begun = Instant::now();
         while self.pending.len() < count {
-            let what = match self.fill(SOON.saturating_sub(begun.elapsed()))? {
+            let what = match self.fill(soon().saturating_sub(begun.elapsed()))? {
                 Next::Octets => continue,
-                Next::Nothing if begun.elapsed() < SOON => continue,
+                Next::Nothing if begun.elapsed() < soon() => continue,
                 Next::Nothing => "nothing more comes",
                 Next::Fin => "end of stream",
                 Next::Reset => "reset",
@@ -335,15 +342,15 @@ impl Wire {
     }
 
     pub(crate) fn ends(&mut self, end: End) -> Outcome {
-        self.ends_within(end, SOON)
+        self.ends_within(end, soon())
     }
 
     /// Discards input until the stream ends in any way.
     pub(crate) fn drain(&mut self) -> Outcome {
         let begun = Instant::now();
-        while begun.elapsed() < SOON {
+        while begun.elapsed() < soon() {
             self.pending.clear();
-            match self.fill(SOON.saturating_sub(begun.elapsed())) {
+            match self.fill(soon().saturating_sub(begun.elapsed())) {
                 Ok(Next::Fin | Next::Reset) | Err(_) => return Ok(()),
                 Ok(Next::Octets | Next::Nothing) => {}
             }
