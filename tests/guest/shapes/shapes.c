@@ -2,7 +2,7 @@
 /*
  * Counts the shapes of the socket buffers in which octets arrive at TCP sockets of the kernel's own,
  * such as those of a queue pair: /sys/module/shapes/parameters has a number for each shape. Two
- * processors may count at a time, so a number may be a little too small.
+ * processors may count at a time, so a number may be a little too small: a race that is meant.
  */
 
 #include <linux/module.h>
@@ -33,6 +33,9 @@ SHAPE(gso);
 /* The checksum is left to a device. */
 SHAPE(partial);
 
+/* Adds one to the number of a shape that the buffer has. */
+#define COUNT(shape, has) data_race(shape += (has))
+
 static struct tracepoint *tcp_probe;
 
 static void probe(void *data, struct sock *sk, const struct sk_buff *skb)
@@ -45,21 +48,21 @@ static void probe(void *data, struct sock *sk, const struct sk_buff *skb)
 	/* A socket of a process has a file. One that was not accepted yet has neither. */
 	if (!sk->sk_socket || sk->sk_socket->file || skb->len <= headers)
 		return;
-	all++;
-	linear_none += !linear;
-	linear_one += linear == 1;
-	linear_all += !skb->data_len;
-	linear_some += linear && skb->data_len;
-	frags_16_or_17 += skb_shinfo(skb)->nr_frags >= 16;
-	frag_list += skb_has_frag_list(skb);
+	COUNT(all, 1);
+	COUNT(linear_none, !linear);
+	COUNT(linear_one, linear == 1);
+	COUNT(linear_all, !skb->data_len);
+	COUNT(linear_some, linear && skb->data_len);
+	COUNT(frags_16_or_17, skb_shinfo(skb)->nr_frags >= 16);
+	COUNT(frag_list, skb_has_frag_list(skb));
 	skb_walk_frags(skb, member) {
-		frag_list_of_frags += skb_shinfo(member)->nr_frags > 0;
-		frag_list_of_linear += skb_headlen(member) > 0;
+		COUNT(frag_list_of_frags, skb_shinfo(member)->nr_frags > 0);
+		COUNT(frag_list_of_linear, skb_headlen(member) > 0);
 	}
-	cloned += skb_cloned(skb);
-	cloned_frag_list += skb_cloned(skb) && skb_has_frag_list(skb);
-	gso += skb_is_gso(skb);
-	partial += skb->ip_summed == CHECKSUM_PARTIAL;
+	COUNT(cloned, skb_cloned(skb));
+	COUNT(cloned_frag_list, skb_cloned(skb) && skb_has_frag_list(skb));
+	COUNT(gso, skb_is_gso(skb));
+	COUNT(partial, skb->ip_summed == CHECKSUM_PARTIAL);
 }
 
 static void find(struct tracepoint *tracepoint, void *data)
