@@ -341,11 +341,12 @@ taps_did() {
 	(cd /sys/module/shapes/parameters && grep -H . -- *) | sed 's/^/# shapes: /'
 }
 
-# shapes_arrived: fails unless octets have arrived at sockets of the kernel's own in each shape.
+# shapes_arrived: fails unless octets have arrived at sockets of the kernel's own in each shape. A
+# frag_list whose members have fragments needs long segments that GRO merges, which are rare.
 shapes_arrived() {
 	local shape
 	for shape in /sys/module/shapes/parameters/*; do
-		[ "$(<"$shape")" != 0 ] || die "no ${shape##*/}"
+		[ "$(<"$shape")" != 0 ] || [ "${shape##*/}" = frag_list_of_frags ] || die "no ${shape##*/}"
 	done
 }
 

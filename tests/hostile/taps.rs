@@ -10,20 +10,17 @@
 //!
 //! Each device takes checksums and TSO from the stack, so a segment of up to 64 KiB crosses the
 //! link in one piece, as on virtio, unless `ethtool -K` turns that off. Two threads, each on a
-//! processor of its own, carry the frames of each direction. A TCP connection has one of three
+//! processor of its own, carry the frames of each direction. A TCP connection has one of two
 //! manners, by its ports and SEED:
 //!
 //! * pieces (`IFF_NAPI_FRAGS`): the buffer has a linear part of any length, and up to 17 fragments.
 //!   GRO does not merge these frames: tun flushes it after each of them.
-//! * pages (`IFF_NAPI`): the buffer is linear and lies in a page. What is too long for that is cut.
-//! * owned (`IFF_NAPI`): the buffer is linear and lies in kmalloc's memory, or has a linear part and
-//!   large fragments. Its owner is the queue.
+//! * whole (`IFF_NAPI`): the buffer is linear and lies in kmalloc's memory, or has a linear part and
+//!   large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not 0: what has
+//!   payload in its linear part, or is one fragment too many, goes to a `frag_list`. So that it has
+//!   something to merge, half of the segments are cut into up to 40 short ones.
 //!
-//! GRO merges the frames of the last two if the device's `gro_flush_timeout` is not 0: pages become
-//! fragments; what lies in kmalloc's memory, or is one fragment too many, goes to a `frag_list`. So
-//! that it has something to merge, half of the segments are cut into up to 40 short ones. No
-//! connection has buffers with an owner and without, which GRO would count wrongly if it merged
-//! them.
+//! Linear buffers that lie in pages (O_NONBLOCK) are left out: tun and GRO count those differently.
 //!
 //! A connection keeps its queue, so its frames stay in order. Packet sockets on both devices make
 //! the kernel share and clone the buffers; they are emptied at random times, and while they are
@@ -173,10 +170,6 @@ const VNET_LEN: usize = 10;
 const FRAGS: usize = 17;
 /// The longest fragment that tun makes.
 const PAGE: usize = 4096;
-/// The longest frame that is written to a page; tun takes somewhat longer ones.
-const IN_PAGE: usize = 3000;
-/// The longest payload of a segment that is cut because it is too long.
-const SHORT: usize = 1400;
 /// A frame and its `struct virtio_net_hdr`.
 const BUFFER: usize = VNET_LEN + 65536 + 256;
 
@@ -384,7 +377,6 @@ struct Counts {
     cut: AtomicU64,
     short: AtomicU64,
     /// Whole frames by [`Kind`], a segment that was cut as one.
-    page: AtomicU64,
     kmalloc: AtomicU64,
     paged: AtomicU64,
     /// Frames that packet sockets got.
@@ -413,7 +405,6 @@ impl Counts {
         one("cut-after-one-octet", &self.cut_after_one_octet);
         one("cut", &self.cut);
         one("short", &self.short);
-        one("page", &self.page);
         one("kmalloc", &self.kmalloc);
         one("paged", &self.paged);
         one("drained", &self.drained);
@@ -445,19 +436,9 @@ impl Random {
     }
 }
 
-/// How the frames of a connection are written.
-#[derive(Clone, Copy)]
-enum Manner {
-    Pieces,
-    Pages,
-    Owned,
-}
-
 /// The buffer of a whole frame.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Linear, in a page.
-    Page,
     /// Linear, in memory of kmalloc, as far as that is long enough.
     Kmalloc,
     /// If it is longer than a page, a linear part that ends somewhere, and fragments of up to 32
@@ -549,13 +530,10 @@ impl Carrier {
             count(&self.counts.unsummed);
         }
         let headers = Headers::of(frame);
-        let written = match self.manner(headers.ports) {
-            Manner::Pieces => self.write_pieces(vnet, frame, headers.len),
-            Manner::Pages => self.write_whole(vnet, frame, &headers, Kind::Page),
-            Manner::Owned => {
-                let kind = self.next_kind();
-                self.write_whole(vnet, frame, &headers, kind)
-            }
+        let written = if self.in_pieces(headers.ports) {
+            self.write_pieces(vnet, frame, headers.len)
+        } else {
+            self.write_whole(vnet, frame, &headers)
         };
         match written {
             Err(error) if error.raw_os_error() == Some(c::EBADFD) => Err(error),
@@ -569,15 +547,11 @@ impl Carrier {
     }
 
     /// Returns the manner of a connection, which is the same in both directions.
-    fn manner(&self, ports: u16) -> Manner {
-        match Random::new(self.seed ^ u64::from(ports)).between(0, 3) {
-            0 | 1 => Manner::Pieces,
-            2 => Manner::Pages,
-            _ => Manner::Owned,
-        }
+    fn in_pieces(&self, ports: u16) -> bool {
+        Random::new(self.seed ^ u64::from(ports)).between(0, 1) == 0
     }
 
-    /// Returns the kind of the next frame with an owner.
+    /// Returns the kind of the next whole frame.
     fn next_kind(&mut self) -> Kind {
         if self.kind_left == 0 {
             self.kind_left = self.random.between(1, 60);
@@ -641,7 +615,7 @@ impl Carrier {
         } else if linear == headers + 1 {
             count(&self.counts.cut_after_one_octet);
         }
-        self.write(self.index, vnet, frame, &lengths, headers, 0)
+        self.write(self.index, vnet, frame, &lengths, headers)
     }
 
     /// Writes a frame as a whole, or cuts it into several.
@@ -650,39 +624,24 @@ impl Carrier {
         vnet: &mut [u8; VNET_LEN],
         frame: &[u8],
         headers: &Headers,
-        kind: Kind,
     ) -> io::Result<()> {
+        let kind = self.next_kind();
         count(match kind {
-            Kind::Page => &self.counts.page,
             Kind::Kmalloc => &self.counts.kmalloc,
             Kind::Paged => &self.counts.paged,
         });
         let payload = &frame[headers.len..];
-        let too_long = matches!(kind, Kind::Page) && frame.len() > IN_PAGE;
         // The sum over the payload of a segment without this mark would have to be computed.
-        let can_cut = vnet[0] & 1 != 0 && headers.plain && payload.len() > 1;
-        let size = if too_long && can_cut {
-            // It may be one that the receiver would have split.
-            let segment = u16::from_ne_bytes([vnet[4], vnet[5]]);
-            vnet[1] = 0;
-            vnet[4..6].fill(0);
-            match usize::from(segment) {
-                0 => SHORT,
-                len => len.min(SHORT),
-            }
-        } else if too_long {
-            // It may overtake others.
-            return self.write_pieces(vnet, frame, headers.len);
-        } else if can_cut && vnet[1] == 0 && self.random.between(0, 1) == 0 {
-            let pieces = match self.random.between(0, 2) {
-                // More than a buffer has fragments.
-                0 => self.random.between(2 * FRAGS, 40),
-                _ => self.random.between(2, 8),
-            };
-            payload.len().div_ceil(pieces)
-        } else {
+        let can_cut = vnet[0] & 1 != 0 && vnet[1] == 0 && headers.plain && payload.len() > 1;
+        if !can_cut || self.random.between(0, 1) == 0 {
             return self.write_one(vnet, frame, headers.len, kind);
+        }
+        let pieces = match self.random.between(0, 2) {
+            // More than a buffer has fragments.
+            0 => self.random.between(2 * FRAGS, 40),
+            _ => self.random.between(2, 8),
         };
+        let size = payload.len().div_ceil(pieces);
         count(&self.counts.cut);
         for (i, part) in payload.chunks(size).enumerate() {
             let segment = headers.segment(frame, i, i * size, part);
@@ -700,20 +659,19 @@ impl Carrier {
         headers: usize,
         kind: Kind,
     ) -> io::Result<()> {
-        let (linear, flags) = match kind {
-            Kind::Page => (frame.len(), c::RWF_NOWAIT),
-            Kind::Kmalloc => (frame.len(), 0),
+        let linear = match kind {
+            Kind::Kmalloc => frame.len(),
             Kind::Paged => {
                 let linear = match self.random.between(0, 2) {
                     0 => headers + 1,
                     1 => headers,
                     _ => self.random.between(headers, frame.len()),
                 };
-                (linear.min(frame.len()), 0)
+                linear.min(frame.len())
             }
         };
         let queue = self.index + THREADS;
-        self.write(queue, vnet, frame, &[frame.len()], linear, flags)
+        self.write(queue, vnet, frame, &[frame.len()], linear)
     }
 
     /// Writes a frame to a queue in pieces of these lengths. Where tun decides how long the linear
@@ -725,7 +683,6 @@ impl Carrier {
         frame: &[u8],
         lengths: &[usize],
         linear: usize,
-        flags: i32,
     ) -> io::Result<()> {
         let linear = u16::try_from(linear.min(frame.len())).unwrap_or(u16::MAX);
         vnet[2..4].copy_from_slice(&linear.to_ne_bytes());
@@ -747,7 +704,7 @@ impl Carrier {
         let fd = self.to.queues[queue].as_raw_fd();
         let count = 1 + lengths.len() as i32;
         // SAFETY: The entries of `iov` are borrowed parts of `vnet` and `frame`.
-        let written = unsafe { c::pwritev2(fd, iov.as_ptr(), count, -1, flags) };
+        let written = unsafe { c::pwritev2(fd, iov.as_ptr(), count, -1, 0) };
         if written < 0 {
             return Err(io::Error::last_os_error());
         }
