@@ -842,7 +842,17 @@ static const char *set_port(const char *text)
 
 static const char *port_run(void) { return set_port("24792"); }
 
-static int port_undo(void) { return set_port("24791") ? EIO : 0; }
+/* The other port is an operation like the first, and may fail like it. */
+static int port_undo(void)
+{
+	struct paused p;
+	const char *result;
+
+	pause_failures(&p);
+	result = set_port("24791");
+	resume_failures(&p);
+	return result ? EIO : 0;
+}
 
 OPERATION(set_pairing_port, OWN, NO_SOCKET, nothing, port_run, port_undo)
 
