@@ -172,8 +172,8 @@ const NO_MEMORY: u64 = 0x9_0000;
 ///
 /// The table is an XArray, which keeps the inner nodes that it has allocated if memory for the next
 /// one is short; then `ib_uverbs` finds it not empty when the process has ended, and warns. Small
-/// keys need one node, and those below 4096 one more at a time. Not 0, which is no memory to map for
-/// other libraries.
+/// keys need one node, and those below 4096 one more at a time. Not 0, which is no memory to map
+/// for other libraries.
 const FIRST_PAGE: u32 = 1;
 
 extern "C" {

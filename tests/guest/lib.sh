@@ -14,8 +14,8 @@
 # `finish` exits with the script's status.
 #
 # Arguments NAME=VALUE, or environment: TYPE (link type under test: riwarp, riwarp_siw, riwarp_ib or
-# siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a glob: run only the cases whose name
-# matches), VERBOSE=1 (show every log).
+# siw), TOPOLOGY (netns, self, siw-server, siw-client), LINK (veth or tap: see veth_ends), ONLY (a
+# glob: run only the cases whose name matches), VERBOSE=1 (show every log).
 
 for setting in "$@"; do
 	case $setting in *=*) export "${setting?}" ;; esac

@@ -15,10 +15,10 @@
 //!
 //! * pieces (`IFF_NAPI_FRAGS`): the buffer has a linear part of any length, and up to 17 fragments.
 //!   GRO does not merge these frames: tun flushes it after each of them.
-//! * whole (`IFF_NAPI`): the buffer is linear and lies in kmalloc's memory, or has a linear part and
-//!   large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not 0: what has
-//!   payload in its linear part, or is one fragment too many, goes to a `frag_list`. So that it has
-//!   something to merge, half of the segments are cut into up to 40 short ones.
+//! * whole (`IFF_NAPI`): the buffer is linear and lies in kmalloc's memory, or has a linear part
+//!   and large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not 0: what
+//!   has payload in its linear part, or is one fragment too many, goes to a `frag_list`. So that it
+//!   has something to merge, half of the segments are cut into up to 40 short ones.
 //!
 //! Linear buffers that lie in pages (O_NONBLOCK) are left out: tun and GRO count those differently.
 //!
@@ -27,7 +27,6 @@
 //! full, nothing is cloned.
 
 use std::{
-    array,
     env,
     ffi::CString,
     fs::{
@@ -36,6 +35,7 @@ use std::{
     },
     io::{
         self,
+        IoSlice,
         Write as _, //
     },
     os::fd::{
@@ -139,13 +139,6 @@ mod c {
             flags: c_int,
         ) -> isize;
         pub(super) fn pthread_sigmask(how: c_int, set: *const Sigset, old: *mut Sigset) -> c_int;
-        pub(super) fn pwritev2(
-            fd: c_int,
-            iov: *const Iovec,
-            count: c_int,
-            offset: c_long,
-            flags: c_int,
-        ) -> isize;
         pub(super) fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
         pub(super) fn sched_setaffinity(pid: c_int, len: usize, mask: *const u64) -> c_int;
         pub(super) fn setns(fd: c_int, kind: c_int) -> c_int;
@@ -455,7 +448,7 @@ struct Carrier {
     seed: u64,
     random: Random,
     counts: &'static Counts,
-    /// The kind of the next `kind_left` frames with an owner.
+    /// The kind of the next `kind_left` whole frames.
     kind: Kind,
     kind_left: usize,
 }
@@ -687,28 +680,13 @@ impl Carrier {
         let linear = u16::try_from(linear.min(frame.len())).unwrap_or(u16::MAX);
         vnet[2..4].copy_from_slice(&linear.to_ne_bytes());
         let mut rest = frame;
-        let iov: [c::Iovec; FRAGS + 2] = array::from_fn(|i| {
-            let piece = match i {
-                0 => &vnet[..],
-                _ => {
-                    let (piece, after) = rest.split_at(lengths.get(i - 1).copied().unwrap_or(0));
-                    rest = after;
-                    piece
-                }
-            };
-            c::Iovec {
-                base: piece.as_ptr(),
-                len: piece.len(),
-            }
-        });
-        let fd = self.to.queues[queue].as_raw_fd();
-        let count = 1 + lengths.len() as i32;
-        // SAFETY: The entries of `iov` are borrowed parts of `vnet` and `frame`.
-        let written = unsafe { c::pwritev2(fd, iov.as_ptr(), count, -1, 0) };
-        if written < 0 {
-            return Err(io::Error::last_os_error());
+        let mut iov = vec![IoSlice::new(vnet)];
+        for len in lengths {
+            let (piece, after) = rest.split_at(*len);
+            iov.push(IoSlice::new(piece));
+            rest = after;
         }
-        Ok(())
+        (&self.to.queues[queue]).write_vectored(&iov).map(drop)
     }
 }
 

@@ -41,6 +41,24 @@ use loom::{
 /// How often each end goes on to the next element, more often than the queue has places.
 const ELEMENTS: u32 = 3;
 
+/// Runs the process's end of a queue and the driver's in threads of their own.
+fn both_ends<Q: 'static>(make: fn() -> Arc<Q>, process: fn(&Q), driver: fn(&Q)) {
+    loom::model(move || {
+        let queue = make();
+        let other = queue.clone();
+        let other = thread::spawn(move || process(&other));
+        driver(&queue);
+        other.join().expect("a thread of the model");
+    });
+}
+
+/// Lets other threads run until the condition is true.
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        thread::yield_now();
+    }
+}
+
 /// A queue of two places, one of which is always empty.
 fn rxe_queue() -> Arc<Queue> {
     words_that_order(|at| at == PRODUCER_AT || at == CONSUMER_AT);
@@ -60,59 +78,43 @@ fn contents(n: u32) -> [u8; ELEMENT_MIN] {
 /// librxe posts (`queue_full`, then the element, then `advance_producer`), the driver takes.
 #[test]
 fn what_librxe_posts_is_taken_whole_and_in_order() {
-    loom::model(|| {
-        let queue = rxe_queue();
-        let process = queue.clone();
-        let process = thread::spawn(move || {
-            let memory = &process.memory;
-            for n in 0..ELEMENTS {
-                while memory.load_u32_acquire(CONSUMER_AT) == Some((n + 1) & 1) {
-                    thread::yield_now();
-                }
-                memory.copy_in(element(n), &contents(n)).expect("inside");
-                memory
-                    .store_u32_release(PRODUCER_AT, (n + 1) & 1)
-                    .expect("inside");
-            }
-        });
+    let process = |queue: &Queue| {
+        let memory = &queue.memory;
         for n in 0..ELEMENTS {
-            while queue.added(n) == 0 {
-                thread::yield_now();
-            }
+            let next = (n + 1) & 1;
+            wait_until(|| memory.load_u32_acquire(CONSUMER_AT) != Some(next));
+            memory.copy_in(element(n), &contents(n)).expect("inside");
+            memory.store_u32_release(PRODUCER_AT, next).expect("inside");
+        }
+    };
+    both_ends(rxe_queue, process, |queue| {
+        for n in 0..ELEMENTS {
+            wait_until(|| queue.added(n) != 0);
             let mut seen = [0; ELEMENT_MIN];
             assert!(queue.copy_out(n, 0, &mut seen));
             queue.hand_back(n);
             assert_eq!(seen, contents(n));
         }
-        process.join().expect("a thread of the model");
     });
 }
 
 /// The driver completes, librxe polls (`queue_empty`, then the element, then `advance_consumer`).
 #[test]
 fn what_the_driver_completes_librxe_polls_whole_and_in_order() {
-    loom::model(|| {
-        let queue = rxe_queue();
-        let process = queue.clone();
-        let process = thread::spawn(move || {
-            let memory = &process.memory;
-            for n in 0..ELEMENTS {
-                while memory.load_u32_acquire(PRODUCER_AT) == Some(n & 1) {
-                    thread::yield_now();
-                }
-                let seen: [u8; ELEMENT_MIN] = memory.copy_out(element(n)).expect("inside");
-                memory
-                    .store_u32_release(CONSUMER_AT, (n + 1) & 1)
-                    .expect("inside");
-                assert_eq!(seen, contents(n));
-            }
-        });
+    let process = |queue: &Queue| {
+        let memory = &queue.memory;
         for n in 0..ELEMENTS {
-            while !queue.add(n, &contents(n)) {
-                thread::yield_now();
-            }
+            wait_until(|| memory.load_u32_acquire(PRODUCER_AT) != Some(n & 1));
+            let seen: [u8; ELEMENT_MIN] = memory.copy_out(element(n)).expect("inside");
+            let next = (n + 1) & 1;
+            memory.store_u32_release(CONSUMER_AT, next).expect("inside");
+            assert_eq!(seen, contents(n));
         }
-        process.join().expect("a thread of the model");
+    };
+    both_ends(rxe_queue, process, |queue| {
+        for n in 0..ELEMENTS {
+            wait_until(|| queue.add(n, &contents(n)));
+        }
     });
 }
 
@@ -154,24 +156,17 @@ fn take(ring: &Ring<ENTRY>, n: u32) {
 
 #[test]
 fn what_libsiw_posts_is_taken_whole_and_in_order() {
-    loom::model(|| {
-        let ring = siw_ring();
-        let process = ring.clone();
-        let process = thread::spawn(move || {
-            for n in 0..ENTRIES + 1 {
-                while process.is_posted(n) {
-                    thread::yield_now();
-                }
-                fill(&process, n);
-            }
-        });
+    let process = |ring: &Ring<ENTRY>| {
         for n in 0..ENTRIES + 1 {
-            while !ring.is_posted(n) {
-                thread::yield_now();
-            }
-            take(&ring, n);
+            wait_until(|| !ring.is_posted(n));
+            fill(ring, n);
         }
-        process.join().expect("a thread of the model");
+    };
+    both_ends(siw_ring, process, |ring| {
+        for n in 0..ENTRIES + 1 {
+            wait_until(|| ring.is_posted(n));
+            take(ring, n);
+        }
     });
 }
 
@@ -254,22 +249,15 @@ impl Completions {
 
 #[test]
 fn what_the_driver_completes_libsiw_polls_whole_and_in_order() {
-    loom::model(|| {
-        let cq = Completions::new();
-        let process = cq.clone();
-        let process = thread::spawn(move || {
-            for n in 0..ENTRIES + 1 {
-                while !process.poll(n) {
-                    thread::yield_now();
-                }
-            }
-        });
+    let process = |cq: &Completions| {
         for n in 0..ENTRIES + 1 {
-            while !cq.post(n) {
-                thread::yield_now();
-            }
+            wait_until(|| cq.poll(n));
         }
-        process.join().expect("a thread of the model");
+    };
+    both_ends(Completions::new, process, |cq| {
+        for n in 0..ENTRIES + 1 {
+            wait_until(|| cq.post(n));
+        }
     });
 }
 
