@@ -228,8 +228,9 @@ impl Paged {
     ///
     /// # Errors
     ///
-    /// `EFAULT` if they are not mapped, not writable although `write` is set, or the process has
-    /// exited.
+    /// * `EFAULT` if they are not mapped, not writable although `write` is set, or the process has
+    ///   exited.
+    /// * `ENOMEM`.
     pub fn fetch(&self, at: u64, len: usize, write: bool) -> Result<PageList> {
         let pinned = PinnedPages::pin(self, at, len, write)?;
         // The next accesses are likely to be near. A failure makes no difference.

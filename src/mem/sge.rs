@@ -61,13 +61,14 @@ impl From<WcStatus> for NotCopied {
 }
 
 impl From<Error> for NotCopied {
-    /// Converts the error of a failed copy.
+    /// Converts the error of a failed copy, or of a failed fetch of memory for one.
     #[cold]
     fn from(error: Error) -> Self {
-        if error == EAGAIN {
-            Self::Absent
-        } else {
-            Self::Refused(WcStatus::LocalProtection)
+        match error {
+            EAGAIN => Self::Absent,
+            // Memory is short; the request itself was right.
+            ENOMEM => Self::Refused(WcStatus::LocalQpOperation),
+            _ => Self::Refused(WcStatus::LocalProtection),
         }
     }
 }

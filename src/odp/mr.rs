@@ -55,7 +55,8 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// `EFAULT` if the range cannot be fetched, or the region has ended.
+    /// * `EFAULT` if the range cannot be fetched, or the region has ended.
+    /// * `ENOMEM`.
     pub(crate) fn fetch(&self) -> Result<Memory> {
         let (paged, at) = self.region.paged(self.at).ok_or(EFAULT)?;
         let write = self.usage == LocalUse::Sink;
@@ -86,6 +87,7 @@ impl Region {
 ///   region or the process's memory.
 /// * `EINVAL` if a region is not paged on demand.
 /// * `EINTR` if the process is being killed.
+/// * `ENOMEM`.
 pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
     let usage = match advice.what {
         Prefetch::Present | Prefetch::Read => LocalUse::Source,

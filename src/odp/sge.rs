@@ -99,8 +99,7 @@ impl Slice {
         }
         let refused = NotCopied::Refused(WcStatus::LocalProtection);
         let wanted = self.wanted(pd, LocalUse::Source, offset, len);
-        let memory = wanted.ok_or(refused)?.fetch().map_err(|_| refused)?;
-        memory.read(0, octets).map_err(|_| refused)
+        Ok(wanted.ok_or(refused)?.fetch()?.read(0, octets)?)
     }
 }
 

@@ -8,8 +8,10 @@ use super::super::mem_map::MemoryOwner;
 use super::super::mem_map::PageList;
 use super::pages_of;
 use super::Paged;
+use super::Space;
 use crate::bindings;
 use kernel::ffi::c_int;
+use kernel::ffi::c_long;
 use kernel::ffi::c_void;
 use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
@@ -27,6 +29,10 @@ unsafe impl Sync for PinnedPages {}
 
 impl PinnedPages {
     /// Pins the pages of the `len` octets at `at`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if memory is short, `EFAULT` otherwise.
     pub(super) fn pin(paged: &Paged, at: u64, len: usize, write: bool) -> Result<Self> {
         let begin = paged.address(at).ok_or(EFAULT)?;
         let (first, wanted) = pages_of(begin, len).ok_or(EFAULT)?;
@@ -35,33 +41,19 @@ impl PinnedPages {
             pages: KVec::from_elem(core::ptr::null_mut(), wanted, GFP_KERNEL)?,
             write,
         };
-        let mm = space.0.as_ptr();
-        let flags = if write { bindings::FOLL_WRITE } else { 0 };
-        let mut locked: c_int = 1;
-        // SAFETY: `space` holds the address space.
-        unsafe { riwarp_helper_mmap_read_lock(mm) };
-        // SAFETY: The lock is held, and `pages` has room for `wanted` pages.
-        let got = unsafe {
-            bindings::pin_user_pages_remote(
-                mm,
-                first,
-                wanted,
-                flags,
-                this.pages.as_mut_ptr(),
-                &mut locked,
-            )
+        // A call that fails after some pages returns their number, and the next call the error.
+        let mut got = 0;
+        let result = loop {
+            match this.pages.get_mut(got..) {
+                None | Some([]) => break Ok(()),
+                Some(rest) => match pin_some(&space, first + got * PAGE_SIZE, rest, write) {
+                    Ok(more) => got += more,
+                    Err(error) => break Err(error),
+                },
+            }
         };
-        if locked != 0 {
-            // SAFETY: The lock is still held.
-            unsafe { riwarp_helper_mmap_read_unlock(mm) };
-        }
-        drop(space);
-        let got = usize::try_from(got).unwrap_or(0);
         this.pages.truncate(got);
-        if got < wanted {
-            return Err(EFAULT);
-        }
-        Ok(this)
+        result.map(|()| this)
     }
 
     pub(super) fn into_pages(self, paged: &Paged, at: u64, len: usize) -> Result<PageList> {
@@ -81,6 +73,42 @@ impl PinnedPages {
         }
         list.own(MemoryOwner::Pinned(self));
         Ok(list)
+    }
+}
+
+/// Pins pages from the one at `start` on, at least one and not more than `pages` has room for.
+/// Returns how many.
+fn pin_some(
+    space: &Space,
+    start: usize,
+    pages: &mut [*mut bindings::page],
+    write: bool,
+) -> Result<usize> {
+    let mm = space.0.as_ptr();
+    let flags = if write { bindings::FOLL_WRITE } else { 0 };
+    let mut locked: c_int = 1;
+    // SAFETY: `space` holds the address space.
+    unsafe { riwarp_helper_mmap_read_lock(mm) };
+    // SAFETY: The lock is held, and `pages` has room for so many pages.
+    let got = unsafe {
+        bindings::pin_user_pages_remote(
+            mm,
+            start,
+            pages.len(),
+            flags,
+            pages.as_mut_ptr(),
+            &mut locked,
+        )
+    };
+    if locked != 0 {
+        // SAFETY: The lock is still held.
+        unsafe { riwarp_helper_mmap_read_unlock(mm) };
+    }
+    match usize::try_from(got) {
+        Ok(0) => Err(EFAULT),
+        Ok(got) => Ok(got),
+        Err(_) if got == ENOMEM.to_errno() as c_long => Err(ENOMEM),
+        Err(_) => Err(EFAULT),
     }
 }
 

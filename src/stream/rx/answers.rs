@@ -21,6 +21,7 @@ use kernel_ext::rdma::wr::WcStatus;
 
 use super::{
     fpdu::Fpdu,
+    paging::DeferredCopy,
     RxRound,
     RxStream,
     Stop, //
@@ -50,7 +51,8 @@ impl RxStream {
             let sink = sink.ok_or(Fault::LocalPlacement)?;
             let piece = PayloadPiece::of(fpdu, payload, placement.offset);
             if let Err(why) = round.place(&sink, &piece) {
-                return Err(self.put_off_response(why, placement, sink, payload));
+                let step = DeferredCopy::Response(placement, sink, payload);
+                return Err(self.put_off_answer(round, why, step));
             }
         }
         round.answered(placement.complete);
@@ -66,7 +68,7 @@ impl RxStream {
         let (original, sink) = round.qp.sq.atomic_response(response)?;
         let sink = sink.ok_or(Fault::LocalPlacement)?;
         if let Err(why) = sink.put(round.qp.pd(), &original.to_ne_bytes(), round.off) {
-            return Err(self.put_off_original(why, original, sink));
+            return Err(self.put_off_answer(round, why, DeferredCopy::Original(original, sink)));
         }
         round.answered(true);
         Ok(())
@@ -139,5 +141,15 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
         }
         // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.
         self.outcome.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
+    }
+
+    /// Completes the oldest outstanding Read or atomic operation with an error, because its sink
+    /// cannot be written. Returns the fault that the caller ends the stream for.
+    #[cold]
+    pub(super) fn refuse_answer(&self, status: WcStatus) -> Fault {
+        if let Some((Some(slot), _)) = self.qp.sq.read_done() {
+            self.qp.sq.finish(slot, status, self.qp.origin());
+        }
+        Fault::LocalPlacement
     }
 }

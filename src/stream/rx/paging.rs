@@ -67,7 +67,7 @@ pub(super) struct Deferred {
 }
 
 /// What remains to be done: the copy, and what follows it.
-enum DeferredCopy {
+pub(super) enum DeferredCopy {
     Write(TaggedSegment),
     Send(SendSegment, SendPlacement),
     Response(ReadPlacement, Slice, PayloadSpan),
@@ -124,27 +124,18 @@ impl RxStream {
         self.put_off(DeferredCopy::Send(*segment, placement))
     }
 
-    /// Defers a Read Response whose sink is absent; other errors are faults.
+    /// Defers a Read Response or Atomic Response whose sink is absent; other errors end the
+    /// request.
     #[cold]
-    pub(super) fn put_off_response(
+    pub(super) fn put_off_answer(
         &mut self,
+        round: &RxRound<'_, '_, impl StreamOwner>,
         why: NotCopied,
-        placement: ReadPlacement,
-        sink: Slice,
-        payload: PayloadSpan,
+        step: DeferredCopy,
     ) -> Stop {
         match why {
-            NotCopied::Absent => self.put_off(DeferredCopy::Response(placement, sink, payload)),
-            NotCopied::Refused(_) => Stop::Fault(Fault::LocalPlacement),
-        }
-    }
-
-    /// Defers an Atomic Response whose sink is absent; other errors are faults.
-    #[cold]
-    pub(super) fn put_off_original(&mut self, why: NotCopied, original: u64, sink: Slice) -> Stop {
-        match why {
-            NotCopied::Absent => self.put_off(DeferredCopy::Original(original, sink)),
-            NotCopied::Refused(_) => Stop::Fault(Fault::LocalPlacement),
+            NotCopied::Absent => self.put_off(step),
+            NotCopied::Refused(status) => round.refuse_answer(status).into(),
         }
     }
 
@@ -185,7 +176,18 @@ impl RxStream {
                 self.deferred = Some(deferred);
                 return Some(wanted);
             }
-            Err(Halt::Refused(_)) => self.stop(round, Fault::LocalPlacement, &fpdu, header),
+            Err(Halt::Refused(status)) => {
+                let fault = match deferred.step {
+                    DeferredCopy::Write(_) => Fault::LocalPlacement,
+                    DeferredCopy::Send(..) => {
+                        self.incoming.refuse(round.qp, status, Fault::LocalPlacement)
+                    }
+                    DeferredCopy::Response(..) | DeferredCopy::Original(..) => {
+                        round.refuse_answer(status)
+                    }
+                };
+                self.stop(round, fault, &fpdu, header);
+            }
             Err(Halt::Fault(fault)) => self.stop(round, fault, &fpdu, header),
         }
         None
@@ -214,14 +216,8 @@ impl RxStream {
                     let (slice, offset, len) =
                         piece.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
                     let pos = fpdu.payload_pos(payload) + *done;
-                    match round.place_piece(&slice, &PayloadPiece { offset, pos, len }, fetched) {
-                        Ok(()) => *done += len,
-                        Err(Halt::Refused(status)) => {
-                            let fault = Fault::LocalPlacement;
-                            return Err(incoming.refuse(qp, status, fault).into());
-                        }
-                        Err(halt) => return Err(halt),
-                    }
+                    round.place_piece(&slice, &PayloadPiece { offset, pos, len }, fetched)?;
+                    *done += len;
                 }
                 Ok(incoming.deliver(qp, *placement, segment)?)
             }
@@ -278,7 +274,8 @@ impl RxStream {
         })?;
         match placed {
             Ok(()) => Ok(()),
-            Err(error) if error == EAGAIN => Err(Halt::Wants(wanted)),
+            Err(EAGAIN) => Err(Halt::Wants(wanted)),
+            Err(ENOMEM) => Err(Halt::Fault(Fault::LocalPlacement)),
             // The process has no memory mapped there.
             Err(_) => Err(Halt::Fault(Fault::TaggedBounds)),
         }
@@ -312,15 +309,17 @@ fn with_fetched(
     fetched: Option<&Fetched>,
     copy: impl FnOnce(Option<&Memory>) -> Result<(), NotCopied>,
 ) -> Result<(), Halt> {
-    const REFUSED: Halt = Halt::Refused(WcStatus::LocalProtection);
     // CAST: below 2^32, since it comes from the callers' offsets.
     let wanted = slice.wanted(pd, LocalUse::Sink, range.start as u32, range.len());
-    let wanted = wanted.ok_or(REFUSED)?;
-    let memory = match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
-        Some(Fetched { memory, .. }) => Some(memory.as_ref().map_err(|_| REFUSED)?),
-        None => None,
+    let wanted = wanted.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
+    let copied = match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
+        Some(Fetched { memory, .. }) => match memory {
+            Ok(memory) => copy(Some(memory)),
+            Err(error) => Err((*error).into()),
+        },
+        None => copy(None),
     };
-    copy(memory).map_err(|why| match why {
+    copied.map_err(|why| match why {
         NotCopied::Absent => Halt::Wants(wanted),
         NotCopied::Refused(status) => Halt::Refused(status),
     })

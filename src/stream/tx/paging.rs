@@ -292,9 +292,10 @@ impl QpShared {
             len: octets.len(),
             usage: LocalUse::Source,
         };
-        // The process has no memory mapped there.
-        let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
-        memory.read(0, octets).map_err(|_| Fault::SourceBounds)
+        wanted
+            .fetch()
+            .and_then(|memory| memory.read(0, octets))
+            .map_err(fault_of_fetch)
     }
 
     /// Carries out an atomic operation of the peer on memory that it fetches.
@@ -314,10 +315,19 @@ impl QpShared {
             len: 8,
             usage: LocalUse::Sink,
         };
-        let memory = wanted.fetch().map_err(|_| Fault::SourceBounds)?;
+        let memory = wanted.fetch().map_err(fault_of_fetch)?;
         let (_inside, _) = check()?;
         memory
             .update_u64(0, |original| request.operation.apply(original))
             .map_err(|_| Fault::Local)
+    }
+}
+
+/// Returns what the peer is told about memory that cannot be fetched.
+fn fault_of_fetch(error: Error) -> Fault {
+    match error {
+        ENOMEM => Fault::Local,
+        // The process has no memory mapped there.
+        _ => Fault::SourceBounds,
     }
 }

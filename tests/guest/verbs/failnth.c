@@ -1337,8 +1337,11 @@ OPERATION(read_long, OWN | ANY, NULL, transfer_prepare, read_run, transfer_undo)
 OPERATION(atomic, OWN | ANY, NULL, transfer_prepare, atomic_run, transfer_undo)
 OPERATION(bind_mw, OWN | ANY, NULL, transfer_prepare, bind_run, transfer_undo)
 
-/* A page that cannot be fetched ends the stream as if nothing were mapped there. */
-#define NO_PAGE "LOC_PROT_ERR REM_ACCESS_ERR"
+/*
+ * No memory for a page is a fault of the end that has the page, not of the request. riwarp_siw's
+ * library has no status for a fault of the peer.
+ */
+#define NO_PAGE "LOC_QP_OP_ERR REM_OP_ERR GENERAL_ERR"
 
 OPERATION(send_on_demand, OWN | ANY, NO_PAGE, paged_prepare, send_list_run, transfer_undo)
 OPERATION(write_on_demand, OWN | ANY, NO_PAGE, paged_prepare, write_run, transfer_undo)
