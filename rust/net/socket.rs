@@ -608,14 +608,43 @@ impl Socket {
         unsafe { received.read_volatile() }
     }
 
-    /// Sends a FIN after everything that was sent. Runs the hook's `state_change`. Context:
-    /// process.
-    pub fn shutdown_write(&self) {
+    /// Returns the sequence number after all that was sent or waits to be sent, and the first one
+    /// that the peer has not acknowledged; a FIN counts. Context: any.
+    fn sequence(&self) -> (u32, u32) {
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
+        let end = unsafe { &raw const (*self.tp()).write_seq };
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
+        let acked = unsafe { &raw const (*self.tp()).snd_una };
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
+        let end = unsafe { end.read_volatile() };
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
+        (end, unsafe { acked.read_volatile() })
+    }
+
+    /// Returns whether the peer has acknowledged everything, while nothing more is sent. Context:
+    /// any.
+    pub fn is_acked(&self) -> bool {
+        let (end, acked) = self.sequence();
+        end == acked
+    }
+
+    /// Sends a FIN after everything that was sent, of which nothing may be sent at the same time.
+    /// Runs the hook's `state_change`. Context: process.
+    ///
+    /// Returns false if TCP has no memory for the FIN. `tcp_send_fin()` sends none then, now or
+    /// later, although the state becomes that of a connection with a FIN.
+    pub fn shutdown_write(&self) -> bool {
+        let (before, _) = self.sequence();
+        let sends_fin = matches!(
+            self.state(),
+            TcpState::Established | TcpState::SynReceived | TcpState::CloseWait
+        );
         // SAFETY: `kernel_sock_shutdown()` requires a valid socket, which `self` has. An error
         // means that it was not connected.
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
         };
+        !sends_fin || self.sequence().0 != before
     }
 
     /// Resets the connection; [`Socket::error`] is `ECONNABORTED` then. Runs the hook's

@@ -114,14 +114,20 @@ pub(in crate::cm) struct HalfClosed {
 /// A connection whose FIN was sent.
 pub(in crate::cm) struct Closing {
     ack_deadline: AckDeadline,
+    /// TCP had no memory for the FIN, so that the peer will not see one.
+    lacks_fin: bool,
     /// The peer has acknowledged everything; only its FIN is missing.
     delivered: bool,
 }
 
 impl Closing {
-    fn of(conn: &Conn) -> Self {
+    /// Sends the FIN, and a time limit begins.
+    fn begin(conn: &Conn, actor: &mut Actor) -> Self {
+        let lacks_fin = !conn.socket.shutdown_write();
+        actor.limit(limit::DELIVERY);
         Self {
             ack_deadline: AckDeadline::of(conn),
+            lacks_fin,
             delivered: false,
         }
     }
@@ -318,9 +324,7 @@ impl Conn {
 
     /// Sends the FIN that the queue pair requested, after its octets.
     fn begin_closing(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        self.socket.shutdown_write();
-        actor.limit(limit::DELIVERY);
-        NextStep::Again(ConnPhase::Closing(Closing::of(self)))
+        NextStep::Again(ConnPhase::Closing(Closing::begin(self, actor)))
     }
 
     pub(in crate::cm) fn half_closed(
@@ -360,7 +364,12 @@ impl Conn {
         match self.await_fin(actor, &mut closing) {
             // Await the FIN without the queue pair, so that sent data is delivered.
             None if self.is_cut_off() => {
-                self.end(actor, Ended::Lost(Loss::Here), FinalAction::Linger)
+                let action = if closing.lacks_fin {
+                    FinalAction::Reset
+                } else {
+                    FinalAction::Linger
+                };
+                self.end(actor, Ended::Lost(Loss::Here), action)
             }
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
@@ -375,7 +384,7 @@ impl Conn {
                     self.end(actor, Ended::Lost(Loss::Here), FinalAction::Done)
                 }
             },
-            Some(FinalAction::Reset) => {
+            Some(FinalAction::Reset) if !closing.lacks_fin => {
                 self.end(actor, Ended::Lost(Loss::Stuck), FinalAction::Reset)
             }
             Some(action) => self.end(actor, Ended::Lost(Loss::Here), action),
@@ -400,6 +409,12 @@ impl Conn {
     /// Checks for the peer's FIN after ours was sent; returns the final action if the wait is over.
     fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<FinalAction> {
         match self.socket.state() {
+            // Without a FIN, only a reset tells the peer of the end, once it has everything.
+            TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2
+                if closing.lacks_fin && self.socket.is_acked() =>
+            {
+                Some(FinalAction::Reset)
+            }
             TcpState::Established | TcpState::FinWait1 => closing
                 .ack_deadline
                 .is_stuck(self, actor, limit::DELIVERY)
@@ -426,11 +441,9 @@ impl Conn {
     /// longer involved.
     pub(in crate::cm) fn linger(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.set_route(Route::Nobody);
-        self.socket.shutdown_write();
+        let mut closing = Closing::begin(self, actor);
         self.socket
             .with_inbound(|inbound| inbound.consume(inbound.available()));
-        actor.limit(limit::DELIVERY);
-        let mut closing = Closing::of(self);
         // No caller waits for it.
         closing.ack_deadline.renewals = limit::LINGER_RENEWALS;
         NextStep::Again(ConnPhase::Lingering(closing))
@@ -461,10 +474,8 @@ impl Conn {
         }
         match action {
             FinalAction::Done => self.release(actor),
-            FinalAction::Fin => {
-                self.socket.shutdown_write();
-                self.release(actor)
-            }
+            FinalAction::Fin if self.socket.shutdown_write() => self.release(actor),
+            FinalAction::Fin => self.reset(actor),
             FinalAction::Linger => self.linger(actor),
             FinalAction::Reset => self.reset(actor),
         }
