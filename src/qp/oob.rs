@@ -537,24 +537,31 @@ impl Qp {
                     self.oob_connection_lost();
                 }
             }
-            OobAction::GiveUp => self.give_up_oob(),
+            OobAction::GiveUp => {
+                if self.give_up_oob() {
+                    self.device.stats.pairing_timeouts.inc();
+                }
+            }
             OobAction::Nothing => {}
         }
     }
 
-    /// Fails what is posted: the peer has not come in time, or has closed its half without a new
-    /// connection.
-    fn give_up_oob(self: &Arc<Self>) {
+    /// Fails what is posted: the peer has not come in time, has closed its half without a new
+    /// connection, or has had a stream for which this end had no memory, and will not come again.
+    /// Returns whether the queue pair had searched, or had lost its peer.
+    ///
+    /// Context: process.
+    pub(crate) fn give_up_oob(self: &Arc<Self>) -> bool {
         let actions = self.on(match self.end_oob() {
             Some(_) => Event::SearchTimeout,
             None => Event::PeerClosedTimeout,
         });
         if actions == Actions::NONE {
-            return;
+            return false;
         }
-        self.device.stats.pairing_timeouts.inc();
         self.act(actions);
         self.transmit();
+        true
     }
 
     /// Returns how long a Send waits, in milliseconds; [`None`] for no limit.

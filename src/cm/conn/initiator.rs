@@ -284,10 +284,12 @@ impl Conn {
         }
         if let Err(error) = qp.attach(self.clone(), &params) {
             // MPA-46; revision 1 cannot express it.
-            return match rules.peer_depths {
+            let next = match rules.peer_depths {
                 Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),
                 None => self.fail(actor, error),
             };
+            qp.give_up_oob();
+            return next;
         }
         self.established();
         if let Err(error) = self.connected(actor, rules, hand_up(private_data, inbox.octets())) {

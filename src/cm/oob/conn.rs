@@ -118,7 +118,9 @@ impl Conn {
                     return self.fail(actor, ECONNRESET);
                 };
                 if let Err(error) = qp.attach(self.clone(), &params) {
-                    return self.fail(actor, error);
+                    let next = self.fail(actor, error);
+                    qp.give_up_oob();
+                    return next;
                 }
                 self.established();
                 self.enter_stream();
