@@ -628,8 +628,8 @@ impl Socket {
         end == acked
     }
 
-    /// Sends a FIN after everything that was sent, of which nothing may be sent at the same time.
-    /// Runs the hook's `state_change`. Context: process.
+    /// Sends a FIN after everything that was sent; nothing else may be sent meanwhile. Runs the
+    /// hook's `state_change`. Context: process.
     ///
     /// Returns false if TCP has no memory for the FIN. `tcp_send_fin()` sends none then, now or
     /// later, although the state becomes that of a connection with a FIN.

@@ -76,7 +76,7 @@ mod socket {
     #[test]
     fn each_direction_ends_by_itself() -> Result {
         let (active, passive) = pair(Family::V4)?;
-        active.shutdown_write();
+        assert!(active.shutdown_write());
         let mut octet = [0];
         eventually(|| passive.recv(&mut octet) == Ok(0))?;
         assert_eq!(passive.state(), TcpState::CloseWait);
@@ -87,8 +87,11 @@ mod socket {
         assert_eq!(active.send(b"more"), Err(EPIPE));
         assert_eq!(passive.send(b"!")?, 1);
         eventually(|| active.recv(&mut octet) == Ok(1))?;
-        passive.shutdown_write();
+        // The second time there is nothing to send.
+        assert!(active.shutdown_write());
+        assert!(passive.shutdown_write());
         eventually(|| passive.state() == TcpState::Closed)?;
+        assert!(active.is_acked() && passive.is_acked());
         Ok(())
     }
 
