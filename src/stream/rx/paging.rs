@@ -177,11 +177,10 @@ impl RxStream {
                 return Some(wanted);
             }
             Err(Halt::Refused(status)) => {
+                let local = Fault::LocalPlacement;
                 let fault = match deferred.step {
-                    DeferredCopy::Write(_) => Fault::LocalPlacement,
-                    DeferredCopy::Send(..) => {
-                        self.incoming.refuse(round.qp, status, Fault::LocalPlacement)
-                    }
+                    DeferredCopy::Write(_) => local,
+                    DeferredCopy::Send(..) => self.incoming.refuse(round.qp, status, local),
                     DeferredCopy::Response(..) | DeferredCopy::Original(..) => {
                         round.refuse_answer(status)
                     }
