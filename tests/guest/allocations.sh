@@ -28,8 +28,10 @@ sweep() {
 		*) spare_kernel __alloc_object || true ;;
 		esac
 		rm -f "$TMP/counts"
+		# The program ends each wait itself. With a hundred failures, add_device takes minutes beside
+		# other guests.
 		SCRIPT=$SCRIPT/$TYPE CASE=$name COUNTS=$TMP/counts SPARE=spare$ENDS_COUNT \
-			relay 100 "$VERBS_DIR/failnth" "$IP4_B"
+			relay 300 "$VERBS_DIR/failnth" "$IP4_B"
 		[ ! -e "$TMP/counts" ] || sed "s/^/# $TYPE | /" "$TMP/counts"
 	done
 	try "$TYPE/nothing_left" 30 nothing_left 10 qp cm_id cq mr pd mw srq ctx
