@@ -608,24 +608,23 @@ impl Socket {
         unsafe { received.read_volatile() }
     }
 
-    /// Returns the sequence number after all that was sent or waits to be sent, and the first one
-    /// that the peer has not acknowledged; a FIN counts. Context: any.
-    fn sequence(&self) -> (u32, u32) {
+    /// Returns the sequence number after all that was sent or waits to be sent; a FIN counts.
+    /// Context: any.
+    fn write_seq(&self) -> u32 {
         // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
         let end = unsafe { &raw const (*self.tp()).write_seq };
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let acked = unsafe { &raw const (*self.tp()).snd_una };
         // SAFETY: A field of a valid socket, read once; it may change at any time.
-        let end = unsafe { end.read_volatile() };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        (end, unsafe { acked.read_volatile() })
+        unsafe { end.read_volatile() }
     }
 
     /// Returns whether the peer has acknowledged everything, while nothing more is sent. Context:
     /// any.
     pub fn is_acked(&self) -> bool {
-        let (end, acked) = self.sequence();
-        end == acked
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
+        let acked = unsafe { &raw const (*self.tp()).snd_una };
+        // SAFETY: A field of a valid socket, read once; it may change at any time.
+        let acked = unsafe { acked.read_volatile() };
+        acked == self.write_seq()
     }
 
     /// Sends a FIN after everything that was sent; nothing else may be sent meanwhile. Runs the
@@ -634,7 +633,7 @@ impl Socket {
     /// Returns false if TCP has no memory for the FIN. `tcp_send_fin()` sends none then, now or
     /// later, although the state becomes that of a connection with a FIN.
     pub fn shutdown_write(&self) -> bool {
-        let (before, _) = self.sequence();
+        let before = self.write_seq();
         let sends_fin = matches!(
             self.state(),
             TcpState::Established | TcpState::SynReceived | TcpState::CloseWait
@@ -644,7 +643,7 @@ impl Socket {
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
         };
-        !sends_fin || self.sequence().0 != before
+        !sends_fin || self.write_seq() != before
     }
 
     /// Resets the connection; [`Socket::error`] is `ECONNABORTED` then. Runs the hook's

@@ -510,6 +510,24 @@ impl Qp {
         }
     }
 
+    /// Fails what is posted: the peer has not come in time, has closed its half without a new
+    /// connection, or has had a stream for which this end had no memory, and will not come again.
+    /// Returns whether the queue pair had searched, or had lost its peer.
+    ///
+    /// Context: process.
+    pub(crate) fn give_up_oob(self: &Arc<Self>) -> bool {
+        let actions = self.on(match self.end_oob() {
+            Some(_) => Event::SearchTimeout,
+            None => Event::PeerClosedTimeout,
+        });
+        if actions == Actions::NONE {
+            return false;
+        }
+        self.act(actions);
+        self.transmit();
+        true
+    }
+
     /// Returns whether a connection is the bound one.
     pub(super) fn is_bound(&self, conn: &dyn StreamConnection) -> bool {
         let inner = self.inner.lock();
@@ -544,24 +562,6 @@ impl Qp {
             }
             OobAction::Nothing => {}
         }
-    }
-
-    /// Fails what is posted: the peer has not come in time, has closed its half without a new
-    /// connection, or has had a stream for which this end had no memory, and will not come again.
-    /// Returns whether the queue pair had searched, or had lost its peer.
-    ///
-    /// Context: process.
-    pub(crate) fn give_up_oob(self: &Arc<Self>) -> bool {
-        let actions = self.on(match self.end_oob() {
-            Some(_) => Event::SearchTimeout,
-            None => Event::PeerClosedTimeout,
-        });
-        if actions == Actions::NONE {
-            return false;
-        }
-        self.act(actions);
-        self.transmit();
-        true
     }
 
     /// Returns how long a Send waits, in milliseconds; [`None`] for no limit.

@@ -16,9 +16,9 @@
 //! * pieces (`IFF_NAPI_FRAGS`): the buffer has a linear part of any length, and up to 17 fragments.
 //!   GRO does not merge these frames: tun flushes it after each of them.
 //! * whole (`IFF_NAPI`): the buffer is linear and lies in kmalloc's memory, or has a linear part
-//!   and large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not 0: what
-//!   has payload in its linear part, or is one fragment too many, goes to a `frag_list`. So that it
-//!   has something to merge, half of the segments are cut into up to 40 short ones.
+//!   and large fragments. GRO merges these frames if the device's `gro_flush_timeout` is not 0:
+//!   what has payload in its linear part, or is one fragment too many, goes to a `frag_list`. So
+//!   that it has something to merge, half of the segments are cut into up to 40 short ones.
 //!
 //! Linear buffers that lie in pages (O_NONBLOCK) are left out: tun and GRO count those differently.
 //!

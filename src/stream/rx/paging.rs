@@ -311,11 +311,10 @@ fn with_fetched(
     // CAST: below 2^32, since it comes from the callers' offsets.
     let wanted = slice.wanted(pd, LocalUse::Sink, range.start as u32, range.len());
     let wanted = wanted.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
-    let copied = match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
-        Some(Fetched { memory, .. }) => match memory {
-            Ok(memory) => copy(Some(memory)),
-            Err(error) => Err((*error).into()),
-        },
+    let fetched = fetched.filter(|fetched| fetched.wanted.is(&wanted));
+    let copied = match fetched.map(|fetched| &fetched.memory) {
+        Some(Ok(memory)) => copy(Some(memory)),
+        Some(Err(error)) => Err((*error).into()),
         None => copy(None),
     };
     copied.map_err(|why| match why {

@@ -715,16 +715,23 @@ PAIR_CASE(a_read_of_nothing)
 	read_meets(p, punch);
 }
 
+/* Makes the hole for an atomic operation, if the library has these. */
+static bool punch_for_atomics(struct pair *p)
+{
+	if (!has_extensions()) {
+		test_skip("the library has no atomic operations");
+		return false;
+	}
+	return prepare(p, LEN, RIGHTS) && punch();
+}
+
 PAIR_CASE(an_atomic_on_nothing)
 {
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
 	struct ibv_wc wc;
 
-	if (!has_extensions())
-		return test_skip("the library has no atomic operations");
-	must(prepare(p, LEN, RIGHTS));
-	must(punch());
+	must(punch_for_atomics(p));
 	sge = sge_of(&local, 0, 8);
 	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, remote.buf + 8 * PAGE, 1, 0);
 	must(post_send(&p->a, &wr));
@@ -787,13 +794,11 @@ PAIR_CASE(an_atomic_into_nothing)
 	struct ibv_sge sge;
 	struct ibv_wc wc;
 
-	if (!has_extensions())
-		return test_skip("the library has no atomic operations");
-	must(prepare(p, LEN, RIGHTS));
-	must(punch());
+	must(punch_for_atomics(p));
 	sge = sge_of(&remote, 8 * PAGE, 8);
 	target = ibv_reg_mr(p->a.pd, local.buf, PAGE, ALL_RIGHTS | IBV_ACCESS_REMOTE_ATOMIC);
 	check(target, "the target: %s", strerror(errno));
+	must(!test_failed());
 	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, local.buf, 1, 0);
 	wr.wr.atomic.rkey = target->rkey;
 	must(post_send(&p->b, &wr));
