@@ -10,8 +10,8 @@
 #   interrupted  its last command says when it has begun, and runs until it is interrupted
 #   says=WORD    its output has this word
 #
-# A block starts as root in an empty directory, on a machine with the interface eth0, whose address is
-# 10.0.0.1, the table and the chain of Debian's firewall, and no RDMA device. DOCS says which
+# A block starts as root in an empty directory, on a machine with the interface eth0, whose address
+# is 10.0.0.1, the table and the chain of Debian's firewall, and no RDMA device. DOCS says which
 # documents, by default all that have such blocks. tests/documented checks these words.
 set -eu
 # shellcheck source=lib.sh

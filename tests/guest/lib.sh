@@ -313,8 +313,8 @@ veth_ends() {
 	veth_end "$NS_B" "$NET_B" "$3" "$IP4_B" "$IP6_B" "$mac_a" "$IP4_A" "$IP6_A"
 }
 
-# tap_pair MAC_A MAC_B: makes the two TAP devices NET_A and NET_B. What the program has written is in
-# $TMP/taps.N after ends_down, where N was ENDS_COUNT. TAPS_SEED repeats a run's random numbers.
+# tap_pair MAC_A MAC_B: makes the two TAP devices NET_A and NET_B. What the program has written is
+# in $TMP/taps.N after ends_down, where N was ENDS_COUNT. TAPS_SEED repeats a run's random numbers.
 # GRO may keep packets for some milliseconds, so that it merges those of several frames.
 tap_pair() {
 	local log=$TMP/taps.$ENDS_COUNT seed=${TAPS_SEED:-$RANDOM}

@@ -3,8 +3,8 @@
 # Many connections: 200 in a row, 64 at once, 1000 of 100 processes. They leave nothing behind.
 #
 # Many objects and devices: the last ones take no more than twice the time of the first ones, and
-# each no more memory than MEMORY says; a device that has them goes within seconds. FEWER divides the
-# numbers of objects. GIB is the length of the long stream.
+# each no more memory than MEMORY says; a device that has them goes within seconds. FEWER divides
+# the numbers of objects. GIB is the length of the long stream.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -94,7 +94,8 @@ devices() {
 	modprobe "$MODULE"
 }
 
-# hold NAME ARGUMENT...: starts a program that makes objects and keeps them; waits until it has them.
+# hold NAME ARGUMENT...: starts a program that makes objects and keeps them; waits until it has
+# them.
 hold() {
 	local log=$TMP/hold.$1
 	shift
@@ -127,7 +128,8 @@ long_stream() { scale -n 1 -s 65536 -t $((GIB << 30)) write; }
 
 FEWER=${FEWER:-$SLOW}
 GIB=${GIB:-5}
-# Processors may keep a large part of the memory that is free, and TCP keeps connections in TIME-WAIT.
+# Processors may keep a large part of the memory that is free, and TCP keeps connections in
+# TIME-WAIT.
 sysctl -qw vm.percpu_pagelist_high_fraction=1000000
 ends_up "${TOPOLOGY:-netns}"
 in_ns "$NS_B" sysctl -qw net.ipv4.tcp_max_tw_buckets=0

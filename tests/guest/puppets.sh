@@ -67,8 +67,9 @@ fresh_ends() {
 	ends_up netns
 }
 
-# join OCTETS [DEPTH]: connects puppet a (at end A) to puppet b (at end B), with so many Reads from a
-# to b at once. Sets C, a's connection; FROM and AT with KEY, regions of so many octets of a and b.
+# join OCTETS [DEPTH]: connects puppet a (at end A) to puppet b (at end B), with so many Reads from
+# a to b at once. Sets C, a's connection; FROM and AT with KEY, regions of so many octets of a and
+# b.
 join() {
 	puppet a "$NS_A" "$IP4_A"
 	puppet b "$NS_B" "$IP4_B"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # The tests that Debian's rdma-core ships, which use its Python binding, on one device. They connect
-# their queue pairs without rdma_cm, except those about rdma_cm. The suite `stacks` runs those of the
-# newest rdma-core.
+# their queue pairs without rdma_cm, except those about rdma_cm. The suite `stacks` runs those of
+# the newest rdma-core.
 #
 # TESTS: the tests to run (pyverbs_tests.sh); default all.
 set -eu

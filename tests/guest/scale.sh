@@ -6,8 +6,8 @@
 #
 #     row WHAT PARAMETER DEVICE FIGURE UNIT     (separated by tabs)
 #
-# and at the end a table of medians. DEVICE is siw; riw: riwarp without CRC; rsiw: riwarp_siw without
-# CRC; rxe; tcp, sockets, for memory only. With MODULES, riw@FILE and rsiw@FILE.
+# and at the end a table of medians. DEVICE is siw; riw: riwarp without CRC; rsiw: riwarp_siw
+# without CRC; rxe; tcp, sockets, for memory only. With MODULES, riw@FILE and rsiw@FILE.
 #
 # Arguments NAME=VALUE:
 #   WHATS      what is measured: connect at_once qps regions memory register processors

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What /sys/kernel/debug/riwarp says: which peers are connected with which settings, which queue pair
-# is stuck and on what, why the last stream ended. And what the trace events say: the life of a
+# What /sys/kernel/debug/riwarp says: which peers are connected with which settings, which queue
+# pair is stuck and on what, why the last stream ended. And what the trace events say: the life of a
 # connection and of a request, faults.
 set -eu
 # shellcheck source=lib.sh

@@ -3,9 +3,9 @@
 # Programs with random operations, whose data are checked from end to end (verbs/torture.c), while
 # their processes, devices, interfaces, packets, processors and memory are taken away.
 #
-# DURATION is in seconds (default 40), SEED repeats a sequence of random numbers, though not what the
-# processes make of it, and ACTIONS selects some of those below. STEPS says how many of them are done,
-# instead of DURATION.
+# DURATION is in seconds (default 40), SEED repeats a sequence of random numbers, though not what
+# the processes make of it, and ACTIONS selects some of those below. STEPS says how many of them are
+# done, instead of DURATION.
 set -eu
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -253,8 +253,8 @@ encrypted() {
 }
 esp_received() { ip -n "${B[I]}" -s xfrm state list src "${ADDRESS_OF_A[I]}" | grep -q '[1-9][0-9]*(packets)'; }
 
-# WireGuard carries the packets of a link for a while, between the link's addresses of the family that
-# its streams do not have. The streams stay open.
+# WireGuard carries the packets of a link for a while, between the link's addresses of the family
+# that its streams do not have. The streams stay open.
 tunnelled() {
 	local ns outer bits
 	some 0 $((${#TYPES[@]} - 1))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * least [-c] TEST SIZE SECONDS - measure the least work that any software device over TCP has to do.
+ * least [-c] TEST SIZE SECONDS - measure the least work that any software device over TCP has to
+ * do.
  *
  * TEST is one of rbench's. Of a bandwidth test that is, for each message, a system call that sends
  * SIZE octets through TCP without copying them (sendfile), and two copies: from a buffer into

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counts the shapes of the socket buffers in which octets arrive at TCP sockets of the kernel's own,
- * such as those of a queue pair: /sys/module/shapes/parameters has a number for each shape. Two
- * processors may count at a time, so a number may be a little too small: a race that is meant.
+ * Counts the shapes of the socket buffers in which octets arrive at TCP sockets of the kernel's
+ * own, such as those of a queue pair: /sys/module/shapes/parameters has a number for each shape.
+ * Two processors may count at a time, so a number may be a little too small: a race that is meant.
  */
 
 #include <linux/module.h>

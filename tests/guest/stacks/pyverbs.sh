@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # shellcheck shell=bash
 #
-# Part of stacks.sh: the tests of the newest rdma-core (qemu/root-stacks), with its own libraries and
-# its own Python binding. pyverbs.sh runs those of Debian's rdma-core.
+# Part of stacks.sh: the tests of the newest rdma-core (qemu/root-stacks), with its own libraries
+# and its own Python binding. pyverbs.sh runs those of Debian's rdma-core.
 
 # shellcheck source=tests/guest/pyverbs_tests.sh
 . "$GUEST_DIR/pyverbs_tests.sh"

@@ -23,8 +23,8 @@ ucx() {
 	UCX_TLS=rc_verbs,tcp:aux,self UCX_NET_DEVICES=$DEV_A:1,$NET_A "$@"
 }
 
-# ucx_perftest_of SIZE TEST...: runs it; it does not compare what it receives, which mpi.py does. Without
-# -P 0 it waits for MPI.
+# ucx_perftest_of SIZE TEST...: runs it; it does not compare what it receives, which mpi.py does.
+# Without -P 0 it waits for MPI.
 ucx_perftest_of() {
 	local test size=$1
 	shift

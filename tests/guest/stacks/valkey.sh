@@ -13,7 +13,8 @@ run_py() {
 	grep -qF "Valkey Over RDMA test over $IP4_B [OK]" "$TMP/run"
 }
 
-# valkey_server OPTIONS...: starts a server at end B, for RDMA at PORT and for TCP at the port above.
+# valkey_server OPTIONS...: starts a server at end B, for RDMA at PORT and for TCP at the port
+# above.
 valkey_server() {
 	rm -rf "$TMP/valkey"
 	mkdir "$TMP/valkey"

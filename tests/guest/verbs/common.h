@@ -324,8 +324,8 @@ struct dmabuf {
 };
 
 /*
- * Makes one of a file in memory. Returns false if the case has failed, or dma-bufs are not available
- * here.
+ * Makes one of a file in memory. Returns false if the case has failed, or dma-bufs are not
+ * available here.
  */
 bool dmabuf_make(struct dmabuf *b, size_t len);
 void dmabuf_free(struct dmabuf *b);

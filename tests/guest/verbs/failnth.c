@@ -3,8 +3,8 @@
  * Each allocation of each operation fails once, in a kernel with fault injection.
  *
  * Allocations count if the module's code is in the call stack: tests/guest/allocations.sh has aimed
- * failslab and fail_page_alloc at it. A sweep repeats an operation: the first allocation fails, then
- * the second, and so on until none is left to fail. There are four kinds of sweep:
+ * failslab and fail_page_alloc at it. A sweep repeats an operation: the first allocation fails,
+ * then the second, and so on until none is left to fail. There are four kinds of sweep:
  *
  *   nth     of the allocations of this thread (/proc/thread-self/fail-nth)
  *   burst   the same, and the next ones of this thread fail too: what the kernel can allocate in two
@@ -13,11 +13,11 @@
  *   pages   the same of pages
  *
  * After a failure the operation has failed with one of the results that it names, or has succeeded
- * in spite of it. Then it must succeed without a failure. An operation of which no allocation failed
- * fails the case.
+ * in spite of it. Then it must succeed without a failure. An operation of which no allocation
+ * failed fails the case.
  *
- * The file COUNTS gets a line for each operation: its name, how many allocations failed in each kind
- * of sweep, the longest time in ms, and the results. SPARE is an interface without a device.
+ * The file COUNTS gets a line for each operation: its name, how many allocations failed in each
+ * kind of sweep, the longest time in ms, and the results. SPARE is an interface without a device.
  */
 
 #include "modify.h"
@@ -140,8 +140,8 @@ static void allocate(void)
 }
 
 /*
- * Lets the nth allocation fail, once. The kernel fails each one at which its count of allocations is
- * a multiple of the interval, and does not reset this count: here it becomes such a multiple.
+ * Lets the nth allocation fail, once. The kernel fails each one at which its count of allocations
+ * is a multiple of the interval, and does not reset this count: here it becomes such a multiple.
  */
 static void interval_arm(enum attribute a, int n)
 {
@@ -526,8 +526,8 @@ static int cq_undo(void) { return ibv_destroy_cq(made_cq); }
 OPERATION(create_cq, OWN, NULL, nothing, cq_run, cq_undo)
 
 /*
- * The first queue of a context, which ends behind it. When memory for a queue's offset is short, the
- * context's table of offsets must not keep what it had allocated: ib_uverbs would warn.
+ * The first queue of a context, which ends behind it. When memory for a queue's offset is short,
+ * the context's table of offsets must not keep what it had allocated: ib_uverbs would warn.
  */
 static struct ibv_context *own_ctx;
 
@@ -1157,8 +1157,8 @@ OPERATION(disconnect, OWN | ANY, NULL, disconnect_prepare, disconnect_run, ends_
 /* --- transfers -------------------------------------------------------------------------------- */
 
 /*
- * A pair that stays connected until a transfer has failed. A stream keeps pages for a second, so that
- * each transfer of a sweep of pages has a new one.
+ * A pair that stays connected until a transfer has failed. A stream keeps pages for a second, so
+ * that each transfer of a sweep of pages has a new one.
  */
 static struct pair pair;
 static struct region from, to;
