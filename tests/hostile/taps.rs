@@ -28,7 +28,13 @@
 
 use std::{
     env,
-    ffi::CString,
+    ffi::{
+        c_char,
+        c_int,
+        c_short,
+        c_uint,
+        CString, //
+    },
     fs::{
         File,
         OpenOptions, //
@@ -38,6 +44,7 @@ use std::{
         IoSlice,
         Write as _, //
     },
+    mem,
     os::fd::{
         AsRawFd as _,
         FromRawFd as _,
@@ -55,106 +62,16 @@ use std::{
     thread, //
 };
 
-/// What the standard library lacks of the C library, and constants of Linux.
-mod c {
-    use std::ffi::{
-        c_char,
-        c_int,
-        c_long,
-        c_short,
-        c_ulong,
-        c_void, //
-    };
+/// Protocols of frames, as their headers have them.
+const ETH_P_ALL: u16 = libc::ETH_P_ALL as u16;
+const ETH_P_IP: u16 = libc::ETH_P_IP as u16;
+const ETH_P_IPV6: u16 = libc::ETH_P_IPV6 as u16;
+/// A packet socket's option, which the `libc` crate lacks.
+const PACKET_IGNORE_OUTGOING: c_int = 23;
 
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    pub(super) struct Iovec {
-        pub(super) base: *const u8,
-        pub(super) len: usize,
-    }
-
-    #[repr(C)]
-    pub(super) struct Pollfd {
-        pub(super) fd: c_int,
-        pub(super) events: c_short,
-        pub(super) revents: c_short,
-    }
-
-    /// `struct ifreq`, as `TUNSETIFF` takes it.
-    #[repr(C)]
-    pub(super) struct Ifreq {
-        pub(super) name: [u8; 16],
-        pub(super) flags: u16,
-        pub(super) rest: [u8; 22],
-    }
-
-    #[repr(C)]
-    pub(super) struct SockaddrLl {
-        pub(super) family: u16,
-        pub(super) protocol: u16,
-        pub(super) ifindex: c_int,
-        pub(super) rest: [u8; 12],
-    }
-
-    pub(super) type Sigset = [u64; 16];
-
-    pub(super) const TUNSETIFF: c_ulong = 0x4004_54ca;
-    pub(super) const TUNSETOFFLOAD: c_ulong = 0x4004_54d0;
-    pub(super) const IFF_TAP: u16 = 0x2;
-    pub(super) const IFF_NAPI: u16 = 0x10;
-    pub(super) const IFF_NAPI_FRAGS: u16 = 0x20;
-    pub(super) const IFF_MULTI_QUEUE: u16 = 0x100;
-    pub(super) const IFF_NO_PI: u16 = 0x1000;
-    pub(super) const IFF_VNET_HDR: u16 = 0x4000;
-    /// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6` and `TUN_F_TSO_ECN`.
-    pub(super) const OFFLOADS: c_ulong = 0xf;
-    pub(super) const CLONE_NEWNET: c_int = 0x4000_0000;
-    pub(super) const AF_PACKET: c_int = 17;
-    pub(super) const SOCK_DGRAM: c_int = 2;
-    pub(super) const SOL_PACKET: c_int = 263;
-    pub(super) const PACKET_IGNORE_OUTGOING: c_int = 23;
-    pub(super) const ETH_P_ALL: u16 = 3;
-    pub(super) const ETH_P_IP: u16 = 0x800;
-    pub(super) const ETH_P_IPV6: u16 = 0x86dd;
-    pub(super) const MSG_DONTWAIT: c_int = 0x40;
-    pub(super) const POLLIN: c_short = 1;
-    pub(super) const RWF_NOWAIT: c_int = 8;
-    pub(super) const SIG_BLOCK: c_int = 0;
-    pub(super) const SIGINT: c_int = 2;
-    pub(super) const SIGTERM: c_int = 15;
-    pub(super) const EAGAIN: c_int = 11;
-    pub(super) const EBADFD: c_int = 77;
-
-    extern "C" {
-        pub(super) fn bind(fd: c_int, address: *const SockaddrLl, len: u32) -> c_int;
-        pub(super) fn if_nametoindex(name: *const c_char) -> u32;
-        pub(super) fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
-        pub(super) fn kill(pid: c_int, signal: c_int) -> c_int;
-        pub(super) fn poll(fds: *mut Pollfd, count: c_ulong, timeout: c_int) -> c_int;
-        pub(super) fn preadv2(
-            fd: c_int,
-            iov: *const Iovec,
-            count: c_int,
-            offset: c_long,
-            flags: c_int,
-        ) -> isize;
-        pub(super) fn pthread_sigmask(how: c_int, set: *const Sigset, old: *mut Sigset) -> c_int;
-        pub(super) fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize;
-        pub(super) fn sched_setaffinity(pid: c_int, len: usize, mask: *const u64) -> c_int;
-        pub(super) fn setns(fd: c_int, kind: c_int) -> c_int;
-        pub(super) fn setsockopt(
-            fd: c_int,
-            level: c_int,
-            name: c_int,
-            value: *const c_int,
-            len: u32,
-        ) -> c_int;
-        pub(super) fn sigaddset(set: *mut Sigset, signal: c_int) -> c_int;
-        pub(super) fn sigwait(set: *const Sigset, signal: *mut c_int) -> c_int;
-        pub(super) fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int;
-    }
-}
-
+/// What a device does for IP, so that frames of up to 64 KiB go through it.
+const OFFLOADS: c_uint =
+    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 /// The number of threads in each direction, and of queues of each manner.
 const THREADS: usize = 2;
 /// The length of `struct virtio_net_hdr`.
@@ -186,14 +103,16 @@ fn main() -> ExitCode {
 }
 
 fn run(seed: u64, netns: [&str; 2], names: [&str; 2]) -> io::Result<()> {
-    let mut ends = [0; 16];
     let mut signal = 0;
-    // SAFETY: `ends` is a valid set of signals, which is empty before.
-    unsafe {
-        c::sigaddset(&mut ends, c::SIGTERM);
-        c::sigaddset(&mut ends, c::SIGINT);
-        c::pthread_sigmask(c::SIG_BLOCK, &ends, ptr::null_mut());
-    }
+    // SAFETY: `sigemptyset` makes a set of signals valid. A null pointer asks for no old set.
+    let ends = unsafe {
+        let mut ends = mem::zeroed();
+        libc::sigemptyset(&mut ends);
+        libc::sigaddset(&mut ends, libc::SIGTERM);
+        libc::sigaddset(&mut ends, libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &ends, ptr::null_mut());
+        ends
+    };
     let a: &Tap = Box::leak(Box::new(Tap::make(netns[0], names[0])?));
     let b: &Tap = Box::leak(Box::new(Tap::make(netns[1], names[1])?));
     let counts: &Counts = Box::leak(Box::default());
@@ -214,14 +133,14 @@ fn run(seed: u64, netns: [&str; 2], names: [&str; 2]) -> io::Result<()> {
                 let why = carrier.carry();
                 eprintln!("taps: {why}");
                 // SAFETY: `kill` has no requirements.
-                unsafe { c::kill(process::id() as i32, c::SIGTERM) };
+                unsafe { libc::kill(process::id() as i32, libc::SIGTERM) };
             });
         }
     }
     println!("ready");
     io::stdout().flush()?;
     // SAFETY: `ends` is a valid set of signals, and `signal` is writable.
-    unsafe { c::sigwait(&ends, &mut signal) };
+    unsafe { libc::sigwait(&ends, &mut signal) };
     counts.print();
     // The threads end with the process.
     Ok(())
@@ -252,7 +171,7 @@ impl Tap {
                 if netns != "-" {
                     let file = File::open(format!("/run/netns/{netns}"))?;
                     // SAFETY: `setns` has no requirements.
-                    checked(unsafe { c::setns(file.as_raw_fd(), c::CLONE_NEWNET) })?;
+                    checked(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) })?;
                 }
                 Self::make_here(name)
             });
@@ -264,29 +183,29 @@ impl Tap {
         let mut queues = Vec::new();
         for index in 0..2 * THREADS {
             let frags = if index < THREADS {
-                c::IFF_NAPI_FRAGS
+                libc::IFF_NAPI_FRAGS
             } else {
                 0
             };
-            let flags = c::IFF_TAP
-                | c::IFF_NO_PI
-                | c::IFF_VNET_HDR
-                | c::IFF_MULTI_QUEUE
-                | c::IFF_NAPI
+            let flags = libc::IFF_TAP
+                | libc::IFF_NO_PI
+                | libc::IFF_VNET_HDR
+                | libc::IFF_MULTI_QUEUE
+                | libc::IFF_NAPI
                 | frags;
             queues.push(queue(name, flags)?);
         }
         // SAFETY: This request of a TAP device takes a number.
-        checked(unsafe { c::ioctl(queues[0].as_raw_fd(), c::TUNSETOFFLOAD, c::OFFLOADS) })?;
+        checked(unsafe { libc::ioctl(queues[0].as_raw_fd(), libc::TUNSETOFFLOAD, OFFLOADS) })?;
         let queues = queues.try_into().expect("so many queues");
         let name = CString::new(name)?;
         // SAFETY: `name` is a string that ends with 0.
-        let ifindex = unsafe { c::if_nametoindex(name.as_ptr()) } as i32;
+        let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) } as i32;
         // The first is before IP, which gets clones; the others behind, so IP gets shared buffers.
         let listeners = [
-            listener(ifindex, c::ETH_P_ALL)?,
-            listener(ifindex, c::ETH_P_IP)?,
-            listener(ifindex, c::ETH_P_IPV6)?,
+            listener(ifindex, ETH_P_ALL)?,
+            listener(ifindex, ETH_P_IP)?,
+            listener(ifindex, ETH_P_IPV6)?,
         ];
         Ok(Self { queues, listeners })
     }
@@ -299,7 +218,7 @@ impl Tap {
             // SAFETY: One octet is writable.
             while unsafe {
                 let to = (&raw mut octet).cast();
-                c::recv(fd.as_raw_fd(), to, 1, c::MSG_DONTWAIT) >= 0
+                libc::recv(fd.as_raw_fd(), to, 1, libc::MSG_DONTWAIT) >= 0
             } {
                 drained += 1;
             }
@@ -309,42 +228,52 @@ impl Tap {
 }
 
 /// Makes a queue of a TAP device, and the device with its first queue.
-fn queue(name: &str, flags: u16) -> io::Result<File> {
+fn queue(name: &str, flags: c_int) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/net/tun")?;
-    let mut request = c::Ifreq {
-        name: [0; 16],
-        flags,
-        rest: [0; 22],
-    };
-    if name.len() >= request.name.len() {
+    // SAFETY: All of it may be zero.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
         return Err(io::Error::other("the name is too long"));
     }
-    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    // The highest flag is the sign.
+    request.ifr_ifru.ifru_flags = flags as c_short;
     // SAFETY: This request takes a valid `struct ifreq`, and may write to it.
-    checked(unsafe { c::ioctl(file.as_raw_fd(), c::TUNSETIFF, &mut request) })?;
+    checked(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &mut request) })?;
     Ok(file)
 }
 
 /// Makes a socket that gets the frames of one protocol that arrive on a device.
 fn listener(ifindex: i32, protocol: u16) -> io::Result<OwnedFd> {
-    let address = c::SockaddrLl {
-        family: c::AF_PACKET as u16,
-        protocol: protocol.to_be(),
-        ifindex,
-        rest: [0; 12],
-    };
+    // SAFETY: All of it may be zero.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = ifindex;
+    let on: c_int = 1;
     // SAFETY: The descriptor is new, and so owned by nobody. The pointers are to valid values of
     // these lengths.
     unsafe {
-        let fd = checked(c::socket(c::AF_PACKET, c::SOCK_DGRAM, 0))?;
+        let fd = checked(libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0))?;
         let fd = OwnedFd::from_raw_fd(fd);
-        let name = c::PACKET_IGNORE_OUTGOING;
-        checked(c::setsockopt(fd.as_raw_fd(), c::SOL_PACKET, name, &1, 4))?;
-        let len = size_of::<c::SockaddrLl>() as u32;
-        checked(c::bind(fd.as_raw_fd(), &address, len))?;
+        checked(libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            PACKET_IGNORE_OUTGOING,
+            (&raw const on).cast(),
+            size_of_val(&on) as u32,
+        ))?;
+        let len = size_of_val(&address) as u32;
+        checked(libc::bind(
+            fd.as_raw_fd(),
+            (&raw const address).cast(),
+            len,
+        ))?;
         Ok(fd)
     }
 }
@@ -459,21 +388,24 @@ impl Carrier {
         let mut buffer = vec![0_u8; BUFFER];
         loop {
             // A processor that was off line for a while has lost its threads.
-            let mask = 1_u64 << self.processor;
-            // SAFETY: The mask has 8 octets.
-            unsafe { c::sched_setaffinity(0, 8, &mask) };
+            // SAFETY: All of a set may be zero; the one that is passed has this size.
+            unsafe {
+                let mut set = mem::zeroed();
+                libc::CPU_SET(self.processor, &mut set);
+                libc::sched_setaffinity(0, size_of_val(&set), &set);
+            }
             let from = self.from;
             let queues = [
                 &from.queues[self.index],
                 &from.queues[self.index + THREADS], //
             ];
-            let mut fds = queues.map(|queue| c::Pollfd {
+            let mut fds = queues.map(|queue| libc::pollfd {
                 fd: queue.as_raw_fd(),
-                events: c::POLLIN,
+                events: libc::POLLIN,
                 revents: 0,
             });
             // SAFETY: `fds` is an array of this length.
-            if unsafe { c::poll(fds.as_mut_ptr(), fds.len() as u64, -1) } < 0 {
+            if unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as u64, -1) } < 0 {
                 return io::Error::last_os_error();
             }
             for queue in queues {
@@ -494,16 +426,16 @@ impl Carrier {
 
     /// Carries a frame, if there is one.
     fn carry_one(&mut self, queue: &File, buffer: &mut [u8]) -> io::Result<bool> {
-        let iov = c::Iovec {
-            base: buffer.as_mut_ptr(),
-            len: buffer.len(),
+        let iov = libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
         };
         // SAFETY: `iov` is a buffer that is borrowed exclusively.
-        let len = unsafe { c::preadv2(queue.as_raw_fd(), &iov, 1, -1, c::RWF_NOWAIT) };
+        let len = unsafe { libc::preadv2(queue.as_raw_fd(), &iov, 1, -1, libc::RWF_NOWAIT) };
         if len < 0 {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
-                Some(c::EAGAIN) => Ok(false),
+                Some(libc::EAGAIN) => Ok(false),
                 _ => Err(error),
             };
         }
@@ -529,7 +461,7 @@ impl Carrier {
             self.write_whole(vnet, frame, &headers)
         };
         match written {
-            Err(error) if error.raw_os_error() == Some(c::EBADFD) => Err(error),
+            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Err(error),
             // The device is down, for example.
             Err(_) => {
                 count(&self.counts.lost);
@@ -719,10 +651,10 @@ impl Headers {
         const TCP: u8 = 6;
         const ACK: u8 = 0x10;
         let (at, ip_len) = match be16(frame, 12) {
-            c::ETH_P_IP if *frame.get(23)? == TCP => {
+            ETH_P_IP if *frame.get(23)? == TCP => {
                 (IP + 4 * usize::from(frame[IP] & 15), be16(frame, 16).into())
             }
-            c::ETH_P_IPV6 if *frame.get(20)? == TCP => (IP + 40, 40 + usize::from(be16(frame, 18))),
+            ETH_P_IPV6 if *frame.get(20)? == TCP => (IP + 40, 40 + usize::from(be16(frame, 18))),
             _ => return None,
         };
         let tcp = frame.get(at..at + 20)?;
@@ -741,7 +673,7 @@ impl Headers {
         let mut segment = [&frame[..self.len], part].concat();
         // What it is shorter by.
         let less = (frame.len() - segment.len()) as u16;
-        if be16(frame, 12) == c::ETH_P_IP {
+        if be16(frame, 12) == ETH_P_IP {
             put16(&mut segment, 16, be16(frame, 16) - less);
             put16(&mut segment, 18, be16(frame, 18).wrapping_add(i as u16));
             put16(&mut segment, 24, 0);
