@@ -339,41 +339,55 @@ PAIR_CASE(atomics_on_untouched_pages)
  */
 
 static volatile bool storm_ends;
+static volatile long storm_count;
 static struct ibv_pd *advised_pd;
 static uint8_t *storm_at;
 
 /* Removes all pages, as often as it can. */
-static void *storm(void *arg)
+static void *storm(void *unused)
 {
-	long *count = arg;
-
 	while (!storm_ends) {
 		madvise(storm_at, LEN, MADV_DONTNEED);
-		++*count;
+		storm_count++;
 	}
-	return NULL;
+	return unused;
 }
 
 static pthread_t storm_thread;
-static long storm_count;
+static int64_t storm_limit;
+
+/* How often all pages have to go in a case. */
+#define STORM_ENOUGH 10
 
 static bool storm_begin(uint8_t *at)
 {
 	storm_at = at;
 	storm_ends = false;
 	storm_count = 0;
-	if (pthread_create(&storm_thread, NULL, storm, &storm_count)) {
+	storm_limit = now_ms() + 6 * SOON;
+	if (pthread_create(&storm_thread, NULL, storm, NULL)) {
 		fail("a thread");
 		return false;
 	}
 	return true;
 }
 
+/*
+ * Returns whether a case goes on: while it has rounds left, and until the other thread has run
+ * often enough, which may get no processor for a while.
+ */
+static bool storm_lasts(bool has_rounds)
+{
+	bool enough = storm_count >= STORM_ENOUGH || now_ms() >= storm_limit;
+
+	return !test_failed() && (has_rounds || !enough);
+}
+
 static void storm_end(void)
 {
 	storm_ends = true;
 	pthread_join(storm_thread, NULL);
-	if (storm_count < 10)
+	if (storm_count < STORM_ENOUGH)
 		fail("the pages went only %ld times", storm_count);
 }
 
@@ -395,7 +409,7 @@ PAIR_CASE(writes_while_pages_go)
 {
 	must(prepare(p, LEN, RIGHTS));
 	must(storm_begin(remote.buf));
-	for (int i = 0; i < 50 && !test_failed(); i++) {
+	for (int i = 0; storm_lasts(i < 50); i++) {
 		int status;
 
 		pattern_fill(local.buf, LEN, 1);
@@ -414,7 +428,7 @@ PAIR_CASE(reads_while_pages_go)
 {
 	must(prepare(p, LEN, RIGHTS));
 	must(storm_begin(remote.buf));
-	for (int i = 0; i < 50 && !test_failed(); i++) {
+	for (int i = 0; storm_lasts(i < 50); i++) {
 		int status;
 
 		for (size_t page = 0; page < LEN / PAGE; page++)
@@ -437,7 +451,7 @@ PAIR_CASE(sends_while_pages_go)
 	must(prepare(p, LEN, RIGHTS));
 	must(storm_begin(remote.buf));
 	pattern_fill(local.buf, LEN, 3);
-	for (int i = 0; i < 50 && !test_failed(); i++) {
+	for (int i = 0; storm_lasts(i < 50); i++) {
 		struct ibv_sge sge = sge_of(&local, 0, LEN);
 		struct ibv_send_wr wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
 		struct ibv_wc wc;
@@ -460,12 +474,12 @@ PAIR_CASE(atomics_while_pages_go)
 	must(prepare(p, LEN, RIGHTS));
 	sge = sge_of(&local, 0, 8);
 	must(storm_begin(remote.buf));
-	for (int i = 0; i < 200 && !test_failed(); i++) {
+	for (int i = 0; storm_lasts(i < 200); i++) {
 		struct ibv_send_wr wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, i, &sge,
 					       remote.buf + i % 64 * PAGE, 1, 0);
 
 		if (post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, i, IBV_WC_SUCCESS) &&
-		    *(uint64_t *)local.buf > 200)
+		    *(uint64_t *)local.buf > (uint64_t)i)
 			fail("fetched %#lx", *(uint64_t *)local.buf);
 	}
 	storm_end();
@@ -494,22 +508,21 @@ static void share_again(const char *path, const char *before)
  * In real time, brings a page of the region's last half in and takes it away again; then the other
  * threads have the processor. Both change the table of the region's pages.
  */
-static void *real_time_storm(void *arg)
+static void *real_time_storm(void *unused)
 {
 	const struct timespec pause = { .tv_nsec = 50000 };
-	long *count = arg;
 
 	while (!storm_ends) {
-		uint8_t *page = storm_at + *count % 32 * PAGE;
+		uint8_t *page = storm_at + storm_count % 32 * PAGE;
 
 		if (advise(advised_pd, WRITE, IBV_ADVISE_MR_FLAG_FLUSH, page, PAGE,
 			   remote.mr->lkey) ||
 		    madvise(page, PAGE, MADV_DONTNEED))
 			return "";
-		++*count;
+		storm_count++;
 		nanosleep(&pause, NULL);
 	}
-	return NULL;
+	return unused;
 }
 
 static void writes_under_real_time_storm(struct pair *p)
@@ -524,14 +537,14 @@ static void writes_under_real_time_storm(struct pair *p)
 	storm_ends = false;
 	storm_count = 0;
 	pattern_fill(local.buf, LEN / 2, 4);
-	check(!pthread_create(&storm_thread, NULL, real_time_storm, &storm_count), "a thread");
+	check(!pthread_create(&storm_thread, NULL, real_time_storm, NULL), "a thread");
 	if (pthread_setschedparam(storm_thread, SCHED_FIFO, &prio))
 		fail("a real-time thread");
 	/* The other thread may be through before this one runs again. */
 	do {
 		if (transfer(p, IBV_WR_RDMA_WRITE, 0, LEN / 2, remote.buf) != IBV_WC_SUCCESS)
 			fail("a Write");
-	} while (*(volatile long *)&storm_count < enough && now_ms() < end && !test_failed());
+	} while (storm_count < enough && now_ms() < end && !test_failed());
 	storm_ends = true;
 	pthread_join(storm_thread, &failed);
 	check(!failed && storm_count >= enough, "pages came and went only %ld times", storm_count);
@@ -943,7 +956,7 @@ PAIR_CASE(advice_while_pages_go)
 		must(storm_begin(remote.buf));
 		while (n < ADVISERS && !pthread_create(&advisers[n], NULL, adviser, (void *)n))
 			n++;
-		while (now_ms() < enough && !test_failed()) {
+		while (storm_lasts(now_ms() < enough)) {
 			struct ibv_sge sge = sge_of(&local, 0, LEN);
 			struct ibv_send_wr wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
 			struct ibv_wc wc;
