@@ -262,8 +262,11 @@ mod posting {
                 ..QpAttr::default()
             };
             Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE)?;
-            later |= polled(&rig.cq).is_none();
+            later = polled(&rig.cq).is_none();
             rig.settle();
+            if later {
+                break;
+            }
         }
         assert!(later);
         Ok(())
