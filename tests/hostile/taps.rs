@@ -269,11 +269,7 @@ fn listener(ifindex: i32, protocol: u16) -> io::Result<OwnedFd> {
             size_of_val(&on) as u32,
         ))?;
         let len = size_of_val(&address) as u32;
-        checked(libc::bind(
-            fd.as_raw_fd(),
-            (&raw const address).cast(),
-            len,
-        ))?;
+        checked(libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len))?;
         Ok(fd)
     }
 }
