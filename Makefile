@@ -20,8 +20,8 @@
 #                       and the one before, and prints the support matrix; hours (tests/kernels says
 #                       how to take one kernel)
 #   make deb            builds the Debian packages riwarp-dkms and riwarp-utils into deb/
-#   make test-package   installs, upgrades and purges these packages in a fresh Debian with the kernels
-#                       of its backports, and boots it in QEMU: up to an hour (tests/package)
+#   make test-package   installs, upgrades and purges these packages in a fresh Debian with the
+#                       kernels of its backports, and boots it in QEMU: up to an hour (tests/package)
 #   make test-stacks    runs other people's programs (libfabric, MPI, UCX, ...) in a guest root with
 #                       their packages (docs/programs.md)
 #   make test-docs      runs the commands of README and docs/ in a guest
@@ -29,17 +29,18 @@
 #   make soak           looks for faults by chance for T=60m (10m if not given; s, m or h): the fuzz
 #                       targets of the protocol core, then mutated conversations, torture and
 #                       corrupted queues in the debug kernel (tests/soak)
-#   make soak-kcsan     does the latter three in a kernel with KCSAN, which reports data races. Builds
-#                       that kernel (the first time: about 30 minutes)
-#   make endurance      unloads the module, kills processes and deletes namespaces hundreds of times,
-#                       makes many objects and has many strangers: hours (tests/endurance)
+#   make soak-kcsan     does the latter three in a kernel with KCSAN, which reports data races.
+#                       Builds that kernel (the first time: about 30 minutes)
+#   make endurance      unloads the module, kills processes and deletes namespaces hundreds of
+#                       times, makes many objects and has many strangers: hours (tests/endurance)
 #   make mutation       makes mutants of the driver, each of which has to fail a suite: hours
 #                       (tests/mutation)
-#   make coverage       measures which lines of the protocol core its tests run, and which lines of the
-#                       module KUnit and the guest suites run in User-Mode Linux: half an hour
+#   make coverage       measures which lines of the protocol core its tests run, and which lines of
+#                       the module KUnit and the guest suites run in User-Mode Linux: half an hour
 #                       (tests/coverage)
-#   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode Linux, in
-#                       up to an hour; BENCH="NAME=VALUE..." selects measurements (tests/bench)
+#   make bench          measures riwarp, siw, rxe and TCP in QEMU and, natively, in User-Mode
+#                       Linux, in up to an hour; BENCH="NAME=VALUE..." selects measurements
+#                       (tests/bench)
 #   make check          checks formatting, lints and docs/conformance.md, and runs the tests that
 #                       need no kernel
 #   make kdir           makes the kernel tree to build against
