@@ -37,6 +37,16 @@ use kernel::ffi::c_uint;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
 
+/// Reads a field of a [`Socket`]'s `struct tcp_sock` once; it may change at any time.
+macro_rules! read {
+    ($socket:expr, $field:ident) => {{
+        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
+        let field = unsafe { &raw const (*$socket.tp()).$field };
+        // SAFETY: A field of plain data in a valid socket.
+        unsafe { field.read_volatile() }
+    }};
+}
+
 mod info;
 mod send;
 
@@ -586,45 +596,23 @@ impl Socket {
     /// Returns how many octets TCP now puts into a full segment (EMSS in RFC 5044). Context: any.
     #[inline]
     pub fn emss(&self) -> u32 {
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let mss = unsafe { &raw const (*self.tp()).mss_cache };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        unsafe { mss.read_volatile() }
+        read!(self, mss_cache)
     }
 
     /// Returns how many octets the peer has acknowledged so far, the FIN included. Context: any.
     pub fn acked(&self) -> u64 {
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let acked = unsafe { &raw const (*self.tp()).bytes_acked };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        unsafe { acked.read_volatile() }
+        read!(self, bytes_acked)
     }
 
     /// Returns how many octets have arrived in order so far. Context: any.
     pub fn received(&self) -> u64 {
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let received = unsafe { &raw const (*self.tp()).bytes_received };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        unsafe { received.read_volatile() }
-    }
-
-    /// Returns the sequence number after all that was sent or waits to be sent; a FIN counts.
-    /// Context: any.
-    fn write_seq(&self) -> u32 {
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let end = unsafe { &raw const (*self.tp()).write_seq };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        unsafe { end.read_volatile() }
+        read!(self, bytes_received)
     }
 
     /// Returns whether the peer has acknowledged everything, while nothing more is sent. Context:
     /// any.
     pub fn is_acked(&self) -> bool {
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let acked = unsafe { &raw const (*self.tp()).snd_una };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        let acked = unsafe { acked.read_volatile() };
-        acked == self.write_seq()
+        read!(self, snd_una) == read!(self, write_seq)
     }
 
     /// Sends a FIN after everything that was sent; nothing else may be sent meanwhile. Runs the
@@ -633,7 +621,8 @@ impl Socket {
     /// Returns false if TCP has no memory for the FIN. `tcp_send_fin()` sends none then, now or
     /// later, although the state becomes that of a connection with a FIN.
     pub fn shutdown_write(&self) -> bool {
-        let before = self.write_seq();
+        // After all that was sent or waits to be sent; a FIN counts.
+        let before = read!(self, write_seq);
         let sends_fin = matches!(
             self.state(),
             TcpState::Established | TcpState::SynReceived | TcpState::CloseWait
@@ -643,7 +632,7 @@ impl Socket {
         unsafe {
             bindings::kernel_sock_shutdown(self.raw.as_ptr(), bindings::sock_shutdown_cmd_SHUT_WR)
         };
-        !sends_fin || self.write_seq() != before
+        !sends_fin || read!(self, write_seq) != before
     }
 
     /// Resets the connection; [`Socket::error`] is `ECONNABORTED` then. Runs the hook's

@@ -35,16 +35,6 @@ pub struct TcpInfo {
     pub received: u64,
 }
 
-/// Reads a field of the TCP socket.
-macro_rules! read {
-    ($socket:expr, $field:ident) => {{
-        // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let field = unsafe { &raw const (*$socket.tp()).$field };
-        // SAFETY: A field of a valid socket, read once; it may change at any time.
-        unsafe { field.read_volatile() }
-    }};
-}
-
 impl Socket {
     /// Returns the state of the connection. Context: any.
     pub fn info(&self) -> TcpInfo {
