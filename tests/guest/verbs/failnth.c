@@ -1128,9 +1128,13 @@ static bool disconnect_prepare(void)
 	return !test_failed();
 }
 
+/*
+ * A FIN for which there is no memory is made up for at once: not only when the driver gives up a
+ * peer that acknowledges nothing, after 20 seconds.
+ */
 static const char *disconnect_run(void)
 {
-	int64_t end = now_ms() + SOON;
+	int64_t end = now_ms() + 15000;
 
 	if (rdma_disconnect(cm.a))
 		return of_errno(errno);
@@ -1180,9 +1184,16 @@ static bool transfer_open(int access)
 	return !broken;
 }
 
-static bool transfer_prepare(void) { return transfer_open(0); }
+static bool transfer_prepare(void)
+{
+	if (!transfer_open(0))
+		return false;
+	memset(from.buf, 0, LONG);
+	memset(to.buf, 0, LONG);
+	return true;
+}
 
-/* The pages of both regions are fetched during the transfer. */
+/* The pages of both regions are fetched during the transfer, the first ones of the sink too. */
 static bool paged_prepare(void)
 {
 	if (!transfer_open(IBV_ACCESS_ON_DEMAND))
@@ -1223,7 +1234,7 @@ static const char *ended(const char *result)
 
 static const char *posted(struct ibv_send_wr *wr) { return of_errno(try_send(&pair.a, wr)); }
 
-/* Sends `len` octets by a list of `pieces`. */
+/* Sends `len` octets by a list of `pieces`, into zeroes. */
 static const char *send_pieces(size_t len, int pieces, int flags)
 {
 	struct ibv_sge sge[4], at = sge_of(&to, 0, len);
@@ -1233,7 +1244,6 @@ static const char *send_pieces(size_t len, int pieces, int flags)
 	int rc;
 
 	pattern_fill(from.buf, len, 5);
-	memset(to.buf, 0, len);
 	for (int i = 0; i < pieces; i++)
 		sge[i] = sge_of(&from, len / pieces * i, len / pieces);
 	rc = ibv_post_recv(pair.b.qp, &recv, &bad);
@@ -1253,7 +1263,7 @@ static const char *send_pieces(size_t len, int pieces, int flags)
 static const char *send_inline_run(void) { return send_pieces(48, 1, IBV_SEND_INLINE); }
 static const char *send_list_run(void) { return send_pieces(40000, 4, 0); }
 
-/* A Write or Read; a Read behind a Write shows that its octets are placed. */
+/* A Write or Read into zeroes; a Read behind a Write shows that its octets are placed. */
 static const char *reach(enum ibv_wr_opcode op)
 {
 	bool writes = op == IBV_WR_RDMA_WRITE;
@@ -1265,8 +1275,6 @@ static const char *reach(enum ibv_wr_opcode op)
 	const char *result;
 
 	pattern_fill(source->buf, LONG, 6);
-	if (sink->mr)
-		memset(sink->buf, 0, 1);
 	wr.next = writes ? &settle : NULL;
 	result = posted(&wr);
 	if (!result)
@@ -1285,9 +1293,10 @@ static const char *atomic_run(void)
 {
 	struct ibv_sge sge = sge_of(&from, 0, 8);
 	struct ibv_send_wr wr = wr_make(IBV_WR_ATOMIC_FETCH_AND_ADD, 7, IBV_SEND_SIGNALED, &sge, 1);
-	uint64_t before = *(uint64_t *)to.buf;
+	uint64_t before = 40;
 	const char *result;
 
+	*(uint64_t *)to.buf = before;
 	wr.wr.atomic.remote_addr = (uintptr_t)to.buf;
 	wr.wr.atomic.rkey = to.mr->rkey;
 	wr.wr.atomic.compare_add = 3;
