@@ -354,23 +354,25 @@ static void *storm(void *unused)
 }
 
 static pthread_t storm_thread;
+static long storm_enough;
 static int64_t storm_limit;
 
-/* How often all pages have to go in a case. */
-#define STORM_ENOUGH 10
-
-static bool storm_begin(uint8_t *at)
+/* Starts a thread that has to remove pages so often in a case. */
+static bool storm_begin_by(void *(*thread)(void *), uint8_t *at, long enough)
 {
 	storm_at = at;
 	storm_ends = false;
 	storm_count = 0;
+	storm_enough = enough;
 	storm_limit = now_ms() + 6 * SOON;
-	if (pthread_create(&storm_thread, NULL, storm, NULL)) {
+	if (pthread_create(&storm_thread, NULL, thread, NULL)) {
 		fail("a thread");
 		return false;
 	}
 	return true;
 }
+
+static bool storm_begin(uint8_t *at) { return storm_begin_by(storm, at, 10); }
 
 /*
  * Returns whether a case goes on: while it has rounds left, and until the other thread has run
@@ -378,16 +380,18 @@ static bool storm_begin(uint8_t *at)
  */
 static bool storm_lasts(bool has_rounds)
 {
-	bool enough = storm_count >= STORM_ENOUGH || now_ms() >= storm_limit;
+	bool enough = storm_count >= storm_enough || now_ms() >= storm_limit;
 
 	return !test_failed() && (has_rounds || !enough);
 }
 
 static void storm_end(void)
 {
+	void *failed;
+
 	storm_ends = true;
-	pthread_join(storm_thread, NULL);
-	if (storm_count < STORM_ENOUGH)
+	pthread_join(storm_thread, &failed);
+	if (failed || storm_count < storm_enough)
 		fail("the pages went only %ld times", storm_count);
 }
 
@@ -528,27 +532,19 @@ static void *real_time_storm(void *unused)
 static void writes_under_real_time_storm(struct pair *p)
 {
 	const struct sched_param prio = { .sched_priority = 50 };
-	const long enough = 300;
-	int64_t end = now_ms() + 6 * SOON;
-	void *failed = NULL;
 
 	advised_pd = p->b.pd;
-	storm_at = remote.buf + LEN / 2;
-	storm_ends = false;
-	storm_count = 0;
 	pattern_fill(local.buf, LEN / 2, 4);
-	check(!pthread_create(&storm_thread, NULL, real_time_storm, NULL), "a thread");
+	must(storm_begin_by(real_time_storm, remote.buf + LEN / 2, 300));
 	if (pthread_setschedparam(storm_thread, SCHED_FIFO, &prio))
 		fail("a real-time thread");
 	/* The other thread may be through before this one runs again. */
 	do {
 		if (transfer(p, IBV_WR_RDMA_WRITE, 0, LEN / 2, remote.buf) != IBV_WC_SUCCESS)
 			fail("a Write");
-	} while (storm_count < enough && now_ms() < end && !test_failed());
-	storm_ends = true;
-	pthread_join(storm_thread, &failed);
-	check(!failed && storm_count >= enough, "pages came and went only %ld times", storm_count);
-	must(settle(p));
+	} while (storm_lasts(false));
+	storm_end();
+	must(!test_failed() && settle(p));
 	check(pattern_differs(remote.buf, LEN / 2, 4) < 0, "octet %zd is another",
 	      pattern_differs(remote.buf, LEN / 2, 4));
 }
