@@ -29,11 +29,19 @@ cmtime_one_port() {
 	grep '^cm connect ' "$CLIENT_OUT"
 }
 
+# A TCP program that ends each connection. It imports little, since a module like http.server takes
+# up to 20 seconds to start on a busy machine.
+HANGS_UP='
+import socket, sys
+server = socket.create_server(("", int(sys.argv[1])))
+while True:
+    server.accept()[0].close()
+'
 # A listener on all addresses, whose port a TCP program has. After 65535 comes 1. A peer without the
 # offset finds the TCP port by its own number.
 one_port_on_all_addresses() {
 	local tcp=$((PORT - 1)) server
-	start "$NS_B" "$TMP/http" python3 -m http.server "$PORT"
+	start "$NS_B" "$TMP/tcp" python3 -c "$HANGS_UP" "$PORT"
 	wait_listen "$PORT"
 	offset 65534
 	start "$NS_B" "$TMP/server" within 60 rping -s -P -p "$PORT"
