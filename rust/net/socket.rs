@@ -39,9 +39,9 @@ use kernel::prelude::*;
 
 /// Reads a field of a [`Socket`]'s `struct tcp_sock` once; it may change at any time.
 macro_rules! read {
-    ($socket:expr, $field:ident) => {{
+    ($socket:expr, $($field:ident).+) => {{
         // SAFETY: The field lies inside the allocation: `tp` returns a valid TCP socket.
-        let field = unsafe { &raw const (*$socket.tp()).$field };
+        let field = unsafe { &raw const (*$socket.tp())$(.$field)+ };
         // SAFETY: A field of plain data in a valid socket.
         unsafe { field.read_volatile() }
     }};
@@ -513,8 +513,10 @@ impl Socket {
                 (ip(&local), ip(&remote))
             }
         };
+        // TCP clears `skc_num` when the connection has ended, but not this.
+        let port = read!(self, inet_conn.icsk_inet.inet_sport);
         (
-            SockAddr::new(local, ports.skc_num),
+            SockAddr::new(local, u16::from_be(port)),
             SockAddr::new(remote, u16::from_be(ports.skc_dport)),
         )
     }

@@ -107,6 +107,18 @@ mod socket {
     }
 
     #[test]
+    fn addresses_stay_after_the_end() -> Result {
+        for family in [Family::V4, Family::V6] {
+            let (active, passive) = pair(family)?;
+            let addrs = (active.addr_pair(), passive.addr_pair());
+            active.abort();
+            eventually(|| passive.state() == TcpState::Closed)?;
+            assert_eq!((active.addr_pair(), passive.addr_pair()), addrs);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn nobody_listens() -> Result {
         let gone = {
             let listener = listener(Family::V4)?;

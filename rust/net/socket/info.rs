@@ -35,22 +35,30 @@ pub struct TcpInfo {
     pub received: u64,
 }
 
+/// Returns how many octets lie between two sequence numbers; 0 if `end` is an older value than
+/// `begin` and therefore before it.
+fn octets_between(begin: u32, end: u32) -> u32 {
+    let octets = end.wrapping_sub(begin);
+    // A window has fewer octets than half of the numbers.
+    if octets >> 31 == 0 {
+        octets
+    } else {
+        0
+    }
+}
+
 impl Socket {
     /// Returns the state of the connection. Context: any.
     pub fn info(&self) -> TcpInfo {
-        // The order makes the differences not negative: what is read later can only have grown.
-        let acked_to = read!(self, snd_una);
-        let sent_to = read!(self, snd_nxt);
+        // ORDERING: none: TCP changes each value meanwhile.
         let written_to = read!(self, write_seq);
-        let taken_to = read!(self, copied_seq);
-        let received_to = read!(self, rcv_nxt);
         TcpInfo {
-            unacked: written_to.wrapping_sub(acked_to),
-            unsent: written_to.wrapping_sub(sent_to),
+            unacked: octets_between(read!(self, snd_una), written_to),
+            unsent: octets_between(read!(self, snd_nxt), written_to),
             peer_window: read!(self, snd_wnd),
             congestion_window: read!(self, snd_cwnd),
             window: read!(self, rcv_wnd),
-            queued: received_to.wrapping_sub(taken_to),
+            queued: octets_between(read!(self, copied_seq), read!(self, rcv_nxt)),
             retransmits: read!(self, total_retrans),
             // TCP keeps eight times the value.
             rtt_micros: read!(self, srtt_us) >> 3,
@@ -63,5 +71,19 @@ impl Socket {
     pub fn is_writeable(&self) -> bool {
         // SAFETY: `__sk_stream_is_writeable()` requires a valid socket, which `self` has.
         unsafe { riwarp_helper_sk_stream_is_writeable(self.sk()) }
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_socket_info)]
+mod tests {
+    use super::octets_between;
+
+    #[test]
+    fn no_count_of_octets_is_negative() {
+        assert_eq!(octets_between(7, 7), 0);
+        assert_eq!(octets_between(7, 1000), 993);
+        assert_eq!(octets_between(u32::MAX, 3), 4);
+        assert_eq!(octets_between(1000, 7), 0);
+        assert_eq!(octets_between(3, u32::MAX), 0);
     }
 }
