@@ -19,10 +19,8 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         Arc,
         Completion,
@@ -99,6 +97,7 @@ pub(crate) struct Registry {
     ports: Arc<HeldPorts>,
     refs: Arc<DeviceRefs>,
     /// How many entries were made so far.
+    // ORDERING: Relaxed: only makes the numbers differ.
     made: Atomic<u64>,
     log_limit: Arc<RateLimit>,
 }
@@ -289,11 +288,19 @@ impl Registry {
     /// Ends at its first error. Context: process, since the last reference may be dropped.
     fn each<E>(&self, mut f: impl FnMut(&RdmaDevice) -> Result<(), E>) -> Result<(), E> {
         let mut last = 0;
-        while let Some(entry) = self.find(|entry| entry.serial > last) {
+        while let Some(entry) = self.after(last) {
             last = entry.serial;
             f(&entry.device)?;
         }
         Ok(())
+    }
+
+    /// Returns the entry that was made next after that with the number `serial`.
+    fn after(&self, serial: u64) -> Option<Arc<DeviceEntry>> {
+        // Two links may be added at the same time, so entries may be in another order.
+        let entries = self.entries.lock();
+        let later = entries.iter().filter(|entry| entry.serial > serial);
+        later.min_by_key(|entry| entry.serial).cloned()
     }
 
     /// Removes the devices that `which` selects, and returns when they are gone.
@@ -345,12 +352,16 @@ impl DeviceEntry {
     }
 
     fn is_doomed(&self) -> bool {
-        self.doomed.load(Acquire)
+        // ORDERING: for `settle`, the lock of `state` orders this: `end` takes it after the mark is
+        // set, so if it found `State::Making`, `settle`, which takes it next, sees the mark. For
+        // others the old value is right, too.
+        self.doomed.load(Relaxed)
     }
 
     /// Marks the device as doomed. Context: any.
     fn doom(&self) {
-        self.doomed.store(true, Release);
+        // ORDERING: as in `is_doomed`.
+        self.doomed.store(true, Relaxed);
     }
 
     /// Queues the removal of the device to the reaper. Context: any.
@@ -510,7 +521,31 @@ impl NetnsExit for Riwarp {
 #[kernel::prelude::kunit_tests(riwarp_registry)]
 mod tests {
     use super::*;
+    use crate::{
+        bench::Bench,
+        device::settings::DEFAULTS, //
+    };
     use kernel_ext::rdma::types::PortEvent;
+
+    /// Two links are added at the same time: the device that was made first is entered last.
+    #[test]
+    fn each_device_is_reported_whatever_the_order_of_entry() -> Result {
+        let benches = [Bench::new()?, Bench::new()?];
+        let registry = Registry::new(DEFAULTS)?;
+        let first = DeviceEntry::new(registry.clone(), benches[0].rdma.clone())?;
+        let second = DeviceEntry::new(registry.clone(), benches[1].rdma.clone())?;
+        registry.enter(second.clone())?;
+        // Both are on one interface, which may get another device then.
+        second.doom();
+        registry.enter(first.clone())?;
+        let mut seen = KVec::new();
+        registry.each(|device| seen.push(core::ptr::from_ref(device), GFP_KERNEL))?;
+        registry.leave(&first);
+        registry.leave(&second);
+        let made = benches.each_ref().map(|bench| &raw const *bench.rdma);
+        assert_eq!(&seen[..], &made[..]);
+        Ok(())
+    }
 
     #[test]
     fn names_that_are_no_file_names_are_refused() {
