@@ -299,8 +299,11 @@ pub(crate) struct Device {
     guid: Guid,
     link: DeviceLink,
     /// How many of each [`Resource`] are in use.
+    // ORDERING: Relaxed: a count stands for no other memory, and the exchange keeps the limit.
     used: [Atomic<u32>; Resource::COUNT],
     /// The registration is complete.
+    // ORDERING: Relaxed: for logs and for the origin of listeners, for which the old value is
+    // right, too.
     registered: Atomic<bool>,
     /// The device is being shut down: no verb runs any more, and the interface must not be handed
     /// out.
@@ -403,6 +406,9 @@ impl Device {
 
     /// Begins the end: nothing new may begin.
     pub(crate) fn begin_shut_down(&self) {
+        // ORDERING: pairs with `is_going`. Who takes a port looks under the lock of `OobWaiters`,
+        // which is taken after this to release the ports; so either it sees this, or its port is
+        // released.
         self.going.store(true, Release);
     }
 
@@ -460,6 +466,7 @@ impl Device {
     /// Reports the state of the port if it differs from the one reported last.
     fn report_state(&self) {
         let active = self.netdev.is_running();
+        // ORDERING: none: events of an interface come one at a time.
         if self.active.xchg(active, Relaxed) == active {
             return;
         }

@@ -107,13 +107,19 @@ pub(crate) struct Qp {
     shared: QpShared,
     pub(crate) caps: QpCaps,
     /// The stream's peer supports Send with Immediate.
+    // ORDERING: Relaxed: stored before the transition `Attach`, a full barrier; who sees RTS sees
+    // it.
     send_immediate: Atomic<bool>,
     /// How long a Send on an out-of-band connection waits for the peer, in milliseconds, or
     /// [`FOR_EVER`].
+    // ORDERING: Relaxed: stored before the search begins under its lock, and before the transition
+    // to RTS.
     retry_timeout: Atomic<u32>,
     /// `LastWqeReached` was raised: the queue pair takes no more receives from the SRQ.
+    // ORDERING: Relaxed: for the running transmit task, and for a reset, which excludes it.
     last_wqe_raised: Atomic<bool>,
     /// Delay of the next flush of what a process posts after the stream, in milliseconds.
+    // ORDERING: Relaxed: a heuristic; an update that gets lost changes one delay.
     flush_pause: Atomic<u32>,
     /// Serializes a consumer's changes of state and attributes.
     #[pin]

@@ -52,12 +52,14 @@ void riwarp_helper_dev_hold(struct net_device *dev)
 int riwarp_helper_dev_ifindex(const struct net_device *dev);
 int riwarp_helper_dev_ifindex(const struct net_device *dev)
 {
+	/* Changes when the device moves to another namespace; the old or the new one is right. */
 	return READ_ONCE(dev->ifindex);
 }
 
 unsigned int riwarp_helper_dev_mtu(const struct net_device *dev);
 unsigned int riwarp_helper_dev_mtu(const struct net_device *dev)
 {
+	/* Changes under rtnl; the old or the new one is right. */
 	return READ_ONCE(dev->mtu);
 }
 
@@ -217,6 +219,7 @@ int riwarp_helper_ip6_sock_set_v6only(struct sock *sk)
 void riwarp_helper_ip6_sock_set_tclass(struct sock *sk, int val);
 void riwarp_helper_ip6_sock_set_tclass(struct sock *sk, int val)
 {
+	/* TCP reads it without the lock, under which this is written. */
 	WRITE_ONCE(inet6_sk(sk)->tclass, val);
 }
 
@@ -325,6 +328,7 @@ void riwarp_helper_sk_setup(struct sock *sk, int rcvbuf)
 	sk->sk_allocation = GFP_ATOMIC;
 	sk->sk_use_task_frag = false;
 	sock_set_flag(sk, SOCK_URGINLINE);
+	/* TCP reads it without the lock, under which this is written. */
 	WRITE_ONCE(sk->sk_rcvbuf, max(sk->sk_rcvbuf, rcvbuf));
 }
 
@@ -343,6 +347,7 @@ void riwarp_helper_tcp_open_window(struct sock *sk)
 int riwarp_helper_sk_acceptq_is_half_full(const struct sock *sk);
 int riwarp_helper_sk_acceptq_is_half_full(const struct sock *sk)
 {
+	/* TCP changes both meanwhile; this is a hint. */
 	return READ_ONCE(sk->sk_ack_backlog) > READ_ONCE(sk->sk_max_ack_backlog) / 2;
 }
 
@@ -350,6 +355,7 @@ int riwarp_helper_sk_acceptq_is_half_full(const struct sock *sk)
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n);
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n)
 {
+	/* TCP reads it without the lock, under which this is written. */
 	WRITE_ONCE(sk->sk_sndbuf, max(sk->sk_sndbuf, sk->sk_wmem_queued + (int)(2 * n + SZ_4K)));
 }
 

@@ -407,6 +407,9 @@ impl Memory {
             // SAFETY: The run is valid and aligned; other writers of this memory race by their own
             // choice.
             let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
+            // ORDERING: the load is a first guess. `Full` pairs with the atomic operations of the
+            // program and of other calls of this: who sees the new value sees what the stream
+            // placed before.
             old = word.load(Relaxed);
             loop {
                 match word.cmpxchg(old, f(old), Full) {

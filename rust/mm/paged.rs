@@ -76,6 +76,9 @@ const WRITTEN: usize = 2;
 /// object's mutex held, after checking that the page is still present, and removed by
 /// [`invalidate`].
 pub struct Paged {
+    // ORDERING: entries are Relaxed: they change inside an update, without users, and its end pairs
+    // with the entry of the next user. Users at the same time only add `WRITTEN`, all the same
+    // value.
     table: BhRevocable<KVVec<Atomic<usize>>>,
     /// Address of the first page.
     first: usize,

@@ -5,7 +5,7 @@
 //! The driver allocates the memory, the process maps it (see [`crate::rdma::mmap`]). The process
 //! may change it at any time, so nothing returns a reference: entries are copied out once and the
 //! copy is checked; single fields that order the others are loaded with acquire and stored with
-//! release.
+//! release. Their partners are in the process's library; each caller names its own.
 //!
 //! All offsets are checked against the length; an access outside returns `None` or `EINVAL` and
 //! never faults.
@@ -155,6 +155,7 @@ impl SharedMem {
     #[inline]
     pub fn load_u8_acquire(&self, offset: usize) -> Option<u8> {
         let at = self.at(offset, 1, 1)?;
+        // ORDERING: the caller's, which names its partner.
         // SAFETY: `from_ptr` requires valid memory that others access by atomic operations only:
         // `at` is inside the memory, by `Self::at`; the accesses of a process are outside the Rust
         // memory model.
@@ -167,6 +168,7 @@ impl SharedMem {
     #[inline]
     pub fn load_u16_acquire(&self, offset: usize) -> Option<u16> {
         let at = self.at(offset, 2, 2)?;
+        // ORDERING: the caller's, which names its partner.
         // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
         // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
         // process are outside the Rust memory model.
@@ -179,6 +181,7 @@ impl SharedMem {
     #[inline]
     pub fn load_u32_acquire(&self, offset: usize) -> Option<u32> {
         let at = self.at(offset, 4, 4)?;
+        // ORDERING: the caller's, which names its partner.
         // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
         // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
         // process are outside the Rust memory model.
@@ -193,6 +196,7 @@ impl SharedMem {
     #[inline]
     pub fn store_u8_release(&self, offset: usize, value: u8) -> Result {
         let at = self.at(offset, 1, 1).ok_or(EINVAL)?;
+        // ORDERING: the caller's, which names its partner.
         // CAST: The same eight bits.
         // SAFETY: `from_ptr` requires valid memory that others access by atomic operations only:
         // `at` is inside the memory, by `Self::at`; the accesses of a process are outside the Rust
@@ -209,6 +213,7 @@ impl SharedMem {
     #[inline]
     pub fn store_u16_release(&self, offset: usize, value: u16) -> Result {
         let at = self.at(offset, 2, 2).ok_or(EINVAL)?;
+        // ORDERING: the caller's, which names its partner.
         // CAST: The same sixteen bits.
         // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
         // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
@@ -225,6 +230,7 @@ impl SharedMem {
     #[inline]
     pub fn store_u32_release(&self, offset: usize, value: u32) -> Result {
         let at = self.at(offset, 4, 4).ok_or(EINVAL)?;
+        // ORDERING: the caller's, which names its partner.
         // SAFETY: `from_ptr` requires valid and aligned memory that others access by atomic
         // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
         // process are outside the Rust memory model.
@@ -241,6 +247,7 @@ impl SharedMem {
         // operations only: `at` is inside the memory and aligned, by `Self::at`; the accesses of a
         // process are outside the Rust memory model.
         let word = unsafe { Atomic::<u32>::from_ptr(at.as_ptr().cast()) };
+        // ORDERING: pairs with libsiw's `atomic_store` of its request; the caller says how.
         Some(word.cmpxchg(old, new, kernel::sync::atomic::Full))
     }
 }

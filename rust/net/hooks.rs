@@ -305,6 +305,8 @@ impl<T: SocketEvents> Hooked<T> {
     /// Context: process; not from a callback of the same socket, nor with a lock held that its
     /// callbacks take.
     pub fn unhook(&self) {
+        // ORDERING: pairs with itself: only one of several calls gets the pointer. Callbacks do not
+        // use this field, and the lock in `restore` waits for them.
         let hook = self.hook.xchg(ptr::null(), Full);
         if let Some(hook) = NonNull::new(hook.cast_mut().cast::<Hook>()) {
             // SAFETY: `restore` requires a valid socket and TCP's callbacks: the invariants of

@@ -88,6 +88,8 @@ pub struct ModuleCellGuard<T: Send + Sync + 'static> {
 
 impl<T: Send + Sync + 'static> Drop for ModuleCellGuard<T> {
     fn drop(&mut self) {
+        // ORDERING: pairs with `Acquire` in `get`; the grace period below waits for those that saw
+        // the pointer.
         let raw = self.cell.value.xchg(ptr::null_mut(), Full);
         // By the type invariant it is not null.
         if let Some(raw) = NonNull::new(raw) {

@@ -203,6 +203,7 @@ impl SiwRecvRing {
 /// reads it.
 pub(super) fn full_ring() -> Result<Arc<SharedMem>> {
     let ring = Ring::<SQE_LEN>::new(1)?;
+    // ORDERING: no partner: no process has mapped the memory yet.
     ring.memory.store_u16_release(FLAGS_AT, VALID)?;
     Ok(ring.memory)
 }

@@ -192,6 +192,8 @@ impl WorkItem<TIMER> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
+        // ORDERING: pairs with the exchange in `set_timer`: queueing the step, a full barrier,
+        // comes after this, so the next step sees it.
         this.timer_expired.xchg(true, Full);
         // Do not run the step here: it may be running already.
         this.kick();

@@ -246,7 +246,9 @@ pub(super) fn await_peers(cm: &Arc<Cm>, addr: SockAddr) -> Result<Arc<Listener>>
 /// Ends a listener. Resets connections whose Request was not put to the consumer; the others still
 /// wait for its answer.
 pub(crate) fn destroy_listen(listener: Arc<Listener>) {
-    // ORDERING: Pairs with `is_open`; the connections are reset after this store.
+    // ORDERING: pairs with `is_open`. A connection is entered in `waiting` and then loads this; this
+    // call stores it and then looks in `waiting`. Its lock orders both: either this call finds the
+    // connection, or the connection sees the listener closed.
     listener.open.store(false, Release);
     let socket = listener.socket.lock().take();
     if let Some(socket) = socket {
@@ -303,7 +305,7 @@ impl Listener {
 
     /// Returns whether connections are still admitted.
     pub(super) fn is_open(&self) -> bool {
-        // ORDERING: Pairs with the release in `destroy_listen`.
+        // ORDERING: pairs with the store in `destroy_listen`, which says why that suffices.
         self.open.load(Acquire)
     }
 

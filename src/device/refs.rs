@@ -13,7 +13,8 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            Full, //
+            Full,
+            Relaxed, //
         },
         Arc,
         Completion, //
@@ -45,6 +46,8 @@ impl DeviceRefs {
     }
 
     fn put(&self) {
+        // ORDERING: `Full` pairs with the same of the last one: what each did with its device comes
+        // before `complete_all`, for which `wait_empty` waits.
         if self.count.fetch_sub(1, Full) == 1 {
             self.empty.complete_all();
         }
@@ -69,7 +72,8 @@ impl DeviceRef {
 
     /// Counts one more device.
     pub(crate) fn new(refs: &Arc<DeviceRefs>) -> Self {
-        refs.count.fetch_add(1, Full);
+        // ORDERING: none: the module's own count keeps the sum above 0.
+        refs.count.fetch_add(1, Relaxed);
         Self(refs.clone())
     }
 }

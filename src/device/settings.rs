@@ -100,6 +100,7 @@ impl DepthLimit {
 }
 
 /// The settings of one device.
+// ORDERING: all Relaxed: each is a word by itself, and a connection may use the old or new one.
 pub(crate) struct Settings {
     pub(crate) crc: Atomic<bool>,
     mpa_rev: Atomic<u32>,

@@ -244,7 +244,8 @@ impl Region {
     /// Returns the current STag. Context: any.
     #[inline]
     pub(crate) fn stag(&self) -> Stag {
-        // ORDERING: none needed; the value is only a filter, and checks use the STag of the body.
+        // ORDERING: none of its own: who names a new STag learned it from a message or completion
+        // behind the store, and locks order both. Checks use the STag of the body.
         Stag::new(self.stag.load(Relaxed))
     }
 

@@ -112,6 +112,7 @@ impl Regions {
 
     /// Returns a number that no protection domain of this device ever had.
     pub(super) fn next_pd_id(&self) -> PdId {
+        // ORDERING: none: only makes the numbers differ.
         PdId::new(self.pds.fetch_add(1, Relaxed))
     }
 }

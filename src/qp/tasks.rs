@@ -128,6 +128,8 @@ impl StreamOwner for Qp {
     }
 
     fn arm_tx_timer(self: &Arc<Self>, after: Delta) {
+        // ORDERING: pairs with the exchange in the timer's `run`: if this finds the timer armed,
+        // the transmit task that it starts sees what was posted before this.
         if self.tx_timer_armed.xchg(true, Full) {
             return;
         }

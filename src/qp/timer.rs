@@ -59,6 +59,9 @@ impl HrTimerCallback for Qp {
     /// Context: hard interrupt.
     fn run(this: ArcBorrow<'_, Self>, _: HrTimerCallbackContext<'_, Self>) -> HrTimerRestart {
         // A doorbell after this has to arm the timer again.
+        // ORDERING: pairs with `tx_timer_is_armed` and with the exchange in `arm_tx_timer`: who
+        // found the timer armed had posted before this, and the transmit task that starts now sees
+        // that.
         this.tx_timer_armed.xchg(false, Full);
         Arc::from(this).enqueue_tx();
         HrTimerRestart::NoRestart
@@ -113,6 +116,7 @@ impl Qp {
     pub(super) fn stop_tx_timer(&self) {
         if let TxTimer::Ready(last) = &mut *self.tx_timer.lock() {
             *last = None;
+            // ORDERING: as in the timer's `run`: the caller's transmit task looks after this.
             self.tx_timer_armed.xchg(false, Full);
         }
     }

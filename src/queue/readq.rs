@@ -211,6 +211,8 @@ impl InboundReads {
 
     /// Records that TCP has accepted all that was packed.
     pub(crate) fn accepted(&self) {
+        // ORDERING: none of its own: TCP took the octets under the lock of the socket before this,
+        // and who closes for what `owes` says takes that lock afterwards.
         self.packed.store(false, Relaxed);
     }
 

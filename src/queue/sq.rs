@@ -168,6 +168,8 @@ pub(crate) struct SendQueue {
     done: Atomic<u32>,
     /// While the queue drains: the position, modulo 2^32, from which on requests are not taken; the
     /// task may already be past it. Else [`NEVER`].
+    // ORDERING: Relaxed: stored before the transition to Closing or of `Attach`, both full
+    // barriers; a transmit task that sees the phase sees this.
     last: Atomic<i64>,
     /// The contents of the completions of the requests `done..taken`.
     pending: PendingRing,
@@ -289,6 +291,8 @@ impl SendQueue {
     /// Returns how many requests were completed so far, modulo 2^32.
     #[inline]
     fn done(&self) -> u32 {
+        // ORDERING: none: for readers with the lock under which it is written; `flush` looks again
+        // there. Others use `is_full`.
         self.done.load(Relaxed)
     }
 

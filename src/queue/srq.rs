@@ -46,9 +46,12 @@ use crate::{
 pub(crate) struct Srq {
     link: SrqLink,
     /// The sizes that were reported to the consumer.
+    // ORDERING: Relaxed: only for reports.
     max_wr: Atomic<u32>,
     max_sge: u32,
     /// The event is raised when fewer requests than this are left; 0 if not armed.
+    // ORDERING: Relaxed: `arm` stores it and then takes the queue's lock; `take` takes that lock
+    // and then loads it, so one of them sees the other. The exchange lets one raise the event.
     limit: Atomic<u32>,
     #[pin]
     queue: RecvQueue,

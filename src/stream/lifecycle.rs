@@ -56,12 +56,14 @@ impl LifecycleWord {
         Lifecycle::from_raw(self.0.load(Acquire))
     }
 
-    /// Makes the transition for `event`. A full barrier, even if the state stays the same.
+    /// Makes the transition for `event`. A full barrier, even if the state stays the same; none if
+    /// the event is refused.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the state machine refuses the event.
     pub(crate) fn on(&self, event: Event) -> Result<Transition> {
+        // ORDERING: only a first guess, which the exchange checks.
         let mut raw = self.0.load(Relaxed);
         loop {
             let before = Lifecycle::from_raw(raw);

@@ -185,14 +185,21 @@ pub(crate) struct QpShared {
     pub(crate) receives: Receives,
     pub(crate) lifecycle: LifecycleWord,
     /// Upper limit of the peer's rights: an [`Access`].
+    // ORDERING: Relaxed: set under the lock of `Qp::attrs`, which is taken before the stream
+    // begins; a later change holds for what arrives afterwards.
     pub(crate) rights: Atomic<u32>,
     /// Code of the peer's Terminate, as in [`crate::abi::wr::Completion::vendor_err`].
+    // ORDERING: Relaxed: stored before the transition `PeerTerminate`, a full barrier; who flushes
+    // has seen that.
     pub(crate) peer_terminate: Atomic<u32>,
     /// Why the stream ended, if not as both ends wanted: a [`StreamEnd`], or 0.
+    // ORDERING: Relaxed: stands for no other memory; the exchange decides which reason is the
+    // first.
     pub(crate) ending: Atomic<u32>,
     #[pin]
     pub(crate) inner: SpinLockIrq<QpInner>,
     /// What a request waited for the last time that it waited for Reads: a [`ReadWait`].
+    // ORDERING: Relaxed: only for reports.
     pub(crate) read_wait: Atomic<u32>,
     /// Requests an idle check from the transmit task.
     pub(crate) idle_check: Atomic<bool>,

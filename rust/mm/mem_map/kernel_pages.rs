@@ -11,9 +11,10 @@ use kernel::sync::Arc;
 
 /// The pieces of memory that a kernel consumer registered fast, allocated once.
 ///
-/// The consumer may map again only while the region is invalid; otherwise readers see a mix of old
-/// and new pieces.
+/// Mapped again only inside an update of the region's `BhRevocable`.
 pub struct KernelPages {
+    // ORDERING: all is Relaxed: it changes inside an update, without users, and its end pairs with
+    // the entry of the next user.
     pieces: KVVec<KernelPiece>,
     used: Atomic<u32>,
     /// The number of [`KernelPages::push`] calls, at most the number of pieces.

@@ -15,6 +15,7 @@ use kernel::prelude::*;
 use kernel::sync::atomic::Acquire;
 use kernel::sync::atomic::Atomic;
 use kernel::sync::atomic::Full;
+use kernel::sync::atomic::Relaxed;
 use kernel::sync::atomic::Release;
 use kernel::sync::Arc;
 use kernel::sync::Completion;
@@ -178,14 +179,16 @@ impl QpLink {
         if !self.may_connect(&Caller::current()) {
             return None;
         }
-        self.0.users.fetch_add(1, Full);
+        // ORDERING: none of its own: the end of the guard, a release, pairs with the revocation, so
+        // the destruction, which waits after it, sees this count.
+        self.0.users.fetch_add(1, Relaxed);
         Some(qp.0)
     }
 
     /// Drops a reference of the connection manager.
     pub(in crate::rdma) fn remove_user(&self) {
-        // ORDERING: Full: whatever the connection manager did with the queue pair happens before
-        // its destruction.
+        // ORDERING: `Full` pairs with the same of the last user: what each did with the queue pair
+        // comes before `complete_all`, for which the destruction waits.
         if self.0.users.fetch_sub(1, Full) == 1 {
             self.0.unused.complete_all();
         }

@@ -75,6 +75,7 @@ impl CpuCall {
         if self.asked.xchg(true, Full) {
             return Ok(());
         }
+        // ORDERING: none: the caller of `wait` ensures that all calls of this came before.
         self.under_way.fetch_add(1, Relaxed);
         let data = self.data.get();
         // SAFETY: By the type's invariant nothing else uses `data`: `asked` was clear, and this
@@ -110,6 +111,7 @@ impl CpuCall {
     ///
     /// Context: process.
     pub(super) fn wait(&self) {
+        // ORDERING: pairs with `Release` in `end`: the calls have ended before `self` may be freed.
         while self.under_way.load(Acquire) != 0 {
             // SAFETY: `cpu_relax()` has no requirements.
             unsafe { riwarp_helper_cpu_relax() };

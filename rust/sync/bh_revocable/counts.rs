@@ -87,6 +87,7 @@ impl Users {
     /// Adds `mark` and waits until no user is left; `false` if the value was revoked.
     fn mark(&self, mark: c_int) -> bool {
         let [Count(first), others @ ..] = &self.0;
+        // ORDERING: only a first guess, here and below; the exchange checks it.
         let mut seen = first.load(Relaxed);
         loop {
             if seen >= REVOKED {
@@ -100,6 +101,9 @@ impl Users {
             }
             // NO-OVERFLOW: `seen` is below `UPDATING`, and twice `REVOKED` does not exceed the
             // range.
+            // ORDERING: pairs with `Release` in the drop of the last `Exclusive`, and, with the
+            // loads below, with `Full` in `try_enter`: either that call sees the mark, or the loads
+            // see the user.
             match first.cmpxchg(seen, seen.wrapping_add(mark), Full) {
                 Ok(_) => break,
                 Err(now) => seen = now,
@@ -107,6 +111,7 @@ impl Users {
         }
         // INVARIANT: The first count has the mark, so no other call adds one.
         for count in others {
+            // ORDERING: as above.
             count.0.fetch_add(mark, Full);
         }
         for count in &self.0 {
@@ -122,6 +127,7 @@ impl Users {
     /// Returns whether the value is revoked, or is being revoked.
     #[inline]
     pub(super) fn is_revoked(&self) -> bool {
+        // ORDERING: none: a hint, which may be outdated at once.
         self.here().load(Relaxed) >= REVOKED
     }
 

@@ -101,6 +101,7 @@ impl Readers {
     /// Returns whether the value is revoked, or is being revoked.
     #[inline]
     pub(super) fn is_revoked(&self) -> bool {
+        // ORDERING: none: a hint, which may be outdated at once.
         self.revoked.load(Relaxed)
     }
 

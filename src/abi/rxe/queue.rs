@@ -37,6 +37,7 @@ impl Queue {
         let len = len.max(ELEMENT_MIN).next_power_of_two();
         let memory = SharedMem::try_new(HEADER_LEN + places as usize * len)?;
         let (mask, shift) = (places.wrapping_sub(1), len.trailing_zeros());
+        // ORDERING: no partner: no process has mapped the memory yet.
         memory.store_u32_release(ELEMENT_SHIFT_AT, shift)?;
         memory.store_u32_release(INDEX_MASK_AT, mask)?;
         Ok(Self {
@@ -111,12 +112,15 @@ impl Queue {
                 other.memory.copy_in(to + skip, &part.ok_or(EINVAL)?)?;
             }
         }
+        // ORDERING: the elements were written before; pairs with librxe's acquire of the producer
+        // index (`queue_empty`).
         other.memory.store_u32_release(PRODUCER_AT, end)
     }
 
     /// Returns how many elements before `position` the process has not taken yet; [`None`] never,
     /// since the offset is inside the header.
     pub(super) fn waiting(&self, position: u32) -> Option<u32> {
+        // ORDERING: pairs with librxe's release of the consumer index (`advance_consumer`).
         let consumer = self.memory.load_u32_acquire(CONSUMER_AT)?;
         Some(position.wrapping_sub(consumer) & self.mask)
     }

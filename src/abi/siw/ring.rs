@@ -171,6 +171,9 @@ impl CompletionRing {
             armed & NOTIFY_NEXT != 0
                 || (event == PendingEvent::Solicited && armed & NOTIFY_SOLICITED != 0)
         };
+        // ORDERING: pairs with libsiw's `atomic_store` of its request (`siw_notify_cq`), behind
+        // which it looks for completions; `Cq::notify_pending` has the barrier between the
+        // completion and this. The exchange decides which call clears the request.
         let mut armed = self.memory.load_u32_acquire(at);
         for _ in 0..MAX_LOOKS {
             let Some(seen) = armed.filter(|armed| answers(*armed)) else {

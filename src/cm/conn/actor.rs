@@ -317,6 +317,8 @@ impl Conn {
             (Some(deadline), Some(recheck)) => Some(deadline.min(recheck)),
             (one, other) => one.or(other),
         };
+        // ORDERING: pairs with the exchange of the timer's item: if this misses it, another step
+        // follows.
         if self.timer_expired.xchg(false, Full) {
             actor.armed = None;
         }

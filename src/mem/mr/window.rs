@@ -65,7 +65,8 @@ pub(super) struct Claim(Arc<Region>);
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // ORDERING: `Full`: the part of the memory was dropped before.
+        // ORDERING: `Full` pairs with the exchange in `refuse_windows`: the part of the memory was
+        // dropped before, so who finds no window may unpin the whole.
         self.0.windows.fetch_sub(1, Full);
     }
 }
@@ -103,6 +104,7 @@ impl Region {
     ///
     /// `EBUSY` if a window is bound.
     pub(super) fn refuse_windows(&self) -> Result {
+        // ORDERING: pairs with the drop of a `Claim`.
         match self.windows.cmpxchg(0, CLOSED, Full) {
             Ok(_) | Err(CLOSED) => Ok(()),
             Err(_) => Err(EBUSY),
@@ -111,14 +113,17 @@ impl Region {
 
     /// Returns how many windows are bound to it.
     pub(super) fn windows(&self) -> u32 {
+        // ORDERING: none: only for reports.
         self.windows.load(Relaxed) & !CLOSED
     }
 
     /// Counts a window that is about to be bound to it; [`None`] if windows are refused.
     fn claim(self: &Arc<Self>) -> Option<Claim> {
+        // ORDERING: none: one word decides between this and `refuse_windows`, and access to the
+        // memory begins with `try_access`.
         let mut seen = self.windows.load(Relaxed);
         while seen & CLOSED == 0 {
-            match self.windows.cmpxchg(seen, seen + 1, Full) {
+            match self.windows.cmpxchg(seen, seen + 1, Relaxed) {
                 Ok(_) => return Some(Claim(self.clone())),
                 Err(now) => seen = now,
             }

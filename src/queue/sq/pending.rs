@@ -27,6 +27,8 @@ pub(super) struct PendingWqe {
 }
 
 /// An entry of the ring.
+// ORDERING: Relaxed: `SendQueue::taken` (release, acquire) publishes an entry, and
+// `SendQueue::done` (release in `complete_one`, acquire in `is_full`) gives it back.
 struct PendingSlot {
     id: Atomic<u64>,
     /// Octets, the opcode behind them, and [`SIGNALLED`].
