@@ -12,6 +12,7 @@
 //!
 //! Context: process, unless a function says otherwise.
 
+use iwarp::lifecycle::Lifecycle;
 use kernel::{
     prelude::*,
     sync::{
@@ -130,6 +131,14 @@ impl DeviceKind {
         match self {
             Self::Rxe | Self::Siw => NodeType::Rnic,
             Self::Ib => NodeType::ChannelAdapter,
+        }
+    }
+
+    /// Returns the state of a new queue pair, which programs expect of such a device.
+    pub(crate) fn new_queue_pair(self) -> Lifecycle {
+        match self {
+            Self::Rxe | Self::Siw => Lifecycle::NEW,
+            Self::Ib => Lifecycle::RESET,
         }
     }
 

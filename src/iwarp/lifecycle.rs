@@ -311,6 +311,9 @@ impl Lifecycle {
     /// A new queue pair. iWARP calls this state idle; programs expect an RNIC to report INIT.
     pub const NEW: Self = Self::idle(Requested::Init);
 
+    /// A new queue pair as InfiniBand has it, and what a reset leaves.
+    pub const RESET: Self = Self::idle(Requested::Reset);
+
     const fn idle(requested: Requested) -> Self {
         Self {
             phase: QpPhase::Idle,

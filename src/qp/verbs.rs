@@ -139,8 +139,7 @@ impl Qp {
                         pd: parts.pd,
                         recv_cq: parts.recv_cq,
                         receives: parts.receives,
-                        // iWARP's Idle is INIT to the verbs; programs expect that of an RNIC.
-                        lifecycle: LifecycleWord::new(),
+                        lifecycle: LifecycleWord::new(qps.device().kind.new_queue_pair()),
                         rights: Atomic::new(Access::ALL.bits().into()),
                         peer_terminate: Atomic::new(0),
                         ending: Atomic::new(0),

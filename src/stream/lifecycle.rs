@@ -46,8 +46,8 @@ pub(crate) struct Transition {
 }
 
 impl LifecycleWord {
-    pub(crate) fn new() -> Self {
-        Self(Atomic::new(Lifecycle::NEW.to_raw()))
+    pub(crate) fn new(state: Lifecycle) -> Self {
+        Self(Atomic::new(state.to_raw()))
     }
 
     pub(crate) fn load(&self) -> Lifecycle {
@@ -166,9 +166,11 @@ impl QpShared {
         let attach = Event::Attach {
             wait_first_fpdu: false,
         };
-        if phase == QpPhase::Closing {
-            self.on(attach);
-        }
+        match phase {
+            QpPhase::Waiting => self.on(Event::ModifyInit),
+            QpPhase::Closing => self.on(attach),
+            _ => Actions::NONE,
+        };
         self.on(match phase {
             QpPhase::Idle => Event::ResetEnd,
             QpPhase::Waiting => Event::ModifyRtrPath,

@@ -194,6 +194,24 @@ static void pkeys(void)
 	check(ibv_query_pkey(ctx, 1, port.pkey_tbl_len, &pkey), "a P_Key behind the table");
 }
 
+/* Its state is what programs expect of such a device: an RNIC reports INIT. */
+static void a_new_queue_pair(void)
+{
+	bool ib = ctx->device->node_type == IBV_NODE_CA;
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+
+	init.recv_cq = init.send_cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	init.cap.max_send_wr = init.cap.max_recv_wr = 1;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+
+	check(qp, "ibv_create_qp: %s", strerror(errno));
+	check(qp_state(qp) == (ib ? IBV_QPS_RESET : IBV_QPS_INIT), "state %d", qp_state(qp));
+	ibv_destroy_qp(qp);
+	ibv_destroy_cq(init.send_cq);
+	ibv_dealloc_pd(pd);
+}
+
 static void every_gid(void)
 {
 	struct ibv_port_attr attr;
@@ -787,6 +805,7 @@ int main(int argc, char **argv)
 	RUN(both_at_once_one_connection_stays);
 	RUN(many_at_once);
 	RUN(pkeys);
+	RUN(a_new_queue_pair);
 	RUN(every_gid);
 	RUN(a_peer_that_never_comes);
 	RUN(time_is_what_timeout_and_retry_cnt_say);
