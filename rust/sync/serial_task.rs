@@ -29,8 +29,9 @@ use kernel::sync::atomic::Release;
 ///
 /// # Invariants
 ///
-/// `state` is [`IDLE`], [`RUNNING`] or [`REARMED`]. Only the call of [`SerialTask::run`] that
-/// changed `state` from [`IDLE`] accesses the value, until that call stores [`IDLE`] again.
+/// `state` is [`IDLE`], [`RUNNING`] or [`REARMED`]. Only the call of [`SerialTask::run`] or
+/// [`SerialTask::try_run`] that changed `state` from [`IDLE`] accesses the value, until that call
+/// stores [`IDLE`] again.
 pub struct SerialTask<T> {
     state: Atomic<i32>,
     value: UnsafeCell<T>,
@@ -91,14 +92,38 @@ impl<T: Send> SerialTask<T> {
     /// round follows.
     ///
     /// Context: any; the context of `f` is that of the caller.
-    pub fn run(&self, mut f: impl FnMut(&mut T) -> Next) -> Ran {
+    pub fn run(&self, f: impl FnMut(&mut T) -> Next) -> Ran {
         if !self.start_or_rearm() {
             return Ran::Elsewhere;
         }
+        // SAFETY: `start_or_rearm` has changed `state` from `IDLE`.
+        unsafe { self.rounds(f) }
+    }
+
+    /// As [`SerialTask::run`], but leaves another call that runs the task alone. For a caller that
+    /// tries again until it runs the task itself: rearming a running call would keep it running.
+    ///
+    /// Context: any; the context of `f` is that of the caller.
+    pub fn try_run(&self, f: impl FnMut(&mut T) -> Next) -> Ran {
+        // ORDERING: acquires what the last running call wrote, as in `start_or_rearm`.
+        if self.state.cmpxchg(IDLE, RUNNING, Full).is_err() {
+            return Ran::Elsewhere;
+        }
+        // SAFETY: This call has just changed `state` from `IDLE`.
+        unsafe { self.rounds(f) }
+    }
+
+    /// Runs `f` until it is done and the task is not rearmed, or until it yields.
+    ///
+    /// # Safety
+    ///
+    /// The caller has changed `state` from [`IDLE`].
+    #[inline]
+    unsafe fn rounds(&self, mut f: impl FnMut(&mut T) -> Next) -> Ran {
         loop {
-            // SAFETY: A `&mut` must be the only reference. `start_or_rearm` has changed `state`
-            // from `IDLE`, so by the type invariant only this call accesses the value until it
-            // stores `IDLE`; the reference of the last round has ended.
+            // SAFETY: A `&mut` must be the only reference. The caller has changed `state` from
+            // `IDLE`, so by the type invariant only this call accesses the value until it stores
+            // `IDLE`; the reference of the last round has ended.
             let next = f(unsafe { &mut *self.value.get() });
             match next {
                 Next::Again => {
@@ -217,6 +242,23 @@ mod tests {
         assert_eq!(ran, Ran::Here);
         let mut task = task;
         assert_eq!(*task.get_mut(), 2);
+    }
+
+    #[test]
+    fn a_trial_leaves_a_running_call_alone() {
+        let task = SerialTask::new(0);
+        let ran = task.run(|rounds| {
+            *rounds += 1;
+            assert_eq!(task.try_run(|_| Next::Again), Ran::Elsewhere);
+            Next::Done
+        });
+        assert_eq!(ran, Ran::Here);
+        let ran = task.try_run(|rounds| {
+            *rounds += 1;
+            Next::Done
+        });
+        let mut task = task;
+        assert_eq!((ran, *task.get_mut()), (Ran::Here, 2));
     }
 
     #[test]

@@ -265,10 +265,12 @@ impl Qp {
     /// Runs the transmit task until idle, waiting for another context that runs it first; calls
     /// `last` before releasing it.
     ///
+    /// It does not rearm that other context, which would go on as long as a process posts requests.
+    ///
     /// Context: process, sleeps; the queue pair has no connection.
     pub(super) fn transmit_until_idle(self: &Arc<Self>, mut last: impl FnMut()) {
         loop {
-            let ran = self.tx.run(|tx| {
+            let ran = self.tx.try_run(|tx| {
                 let next = self.round(tx, &mut TcpSender::Process);
                 if next == Next::Done {
                     last();

@@ -290,14 +290,14 @@ static void random_everything(void)
 
 /* --- requests without end --------------------------------------------------------------------- */
 
-/* Enough for the processors to work in parallel. A reset may have to flush each entry twice. */
-#define DEEP (8192 / slow - 1)
+/* Enough for the processors to work in parallel. */
+#define DEEP 8191
 /*
  * How long the device gets more and more requests, in milliseconds, and how long a call may take
  * meanwhile. A call that waits for their end takes the former; one on a busy machine, seconds.
  */
 #define ENDLESS (30000 * slow)
-#define IN_TIME (20000 * slow)
+#define IN_TIME (10000 * slow)
 
 static volatile bool enough;
 
