@@ -388,6 +388,11 @@ impl SendQueue {
             .is_ok_and(|last| position.wrapping_sub(last) as i32 >= 0)
     }
 
+    /// Returns whether the queue drains, and each request that was posted before has been taken.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.is_drained_at(self.taken())
+    }
+
     /// Starts to drain: requests posted from now on are not taken, but flushed at the end.
     pub(crate) fn drain(&self) {
         let posted = match &self.user {

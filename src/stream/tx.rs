@@ -353,7 +353,9 @@ impl TxStream {
                 if self.batch.has_spare() {
                     self.check_idle(qp);
                 }
-                let done = || self.current.is_none() && qp.sq.is_idle() && !qp.inbound_reads.owes();
+                // A request that waits for the peer's first FPDU has not been taken yet.
+                let sent = || self.current.is_none() && qp.sq.is_drained() && qp.sq.is_idle();
+                let done = || sent() && !qp.inbound_reads.owes();
                 if phase == QpPhase::Closing && done() {
                     self.conn.as_arc_borrow().close(Close::Graceful);
                 }

@@ -44,6 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
         reset_while_reads_are_answered: "DDP-3 DDP-63",
         both_end_at_once: "DDP-61",
         peer_ends_while_the_program_disconnects: "DDP-61 DDP-58",
+        disconnect_before_the_first_fpdu: "DDP-57 MPA-9",
         fault_behind_the_devices_end: "DDP-62 RDMAP-136",
         octets_at_random: "MPA-31 DDP-87",
         octets_at_random_behind_a_good_length: "MPA-20 MPA-31",
@@ -229,6 +230,19 @@ fn peer_ends_while_the_program_disconnects(b: &mut Bench<'_>) -> Outcome {
     let (_, data) = wire.message()?;
     require!(data.len() == 30_000, "{} octets", data.len());
     wire.ends(End::Graceful)?;
+    b.down(&wire)
+}
+
+/// What the program has sent before waits for the first FPDU, and goes out before the end.
+fn disconnect_before_the_first_fpdu(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.connect()?;
+    b.puppet.ask(&format!("send {} 30000 -", wire.conn))?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    wire.send(&[write(0, 0, &[])])?;
+    let (_, data) = wire.message()?;
+    require!(data.len() == 30_000, "{} octets", data.len());
+    wire.ends(End::Graceful)?;
+    wire.half_close()?;
     b.down(&wire)
 }
 
