@@ -246,9 +246,9 @@ pub(super) fn await_peers(cm: &Arc<Cm>, addr: SockAddr) -> Result<Arc<Listener>>
 /// Ends a listener. Resets connections whose Request was not put to the consumer; the others still
 /// wait for its answer.
 pub(crate) fn destroy_listen(listener: Arc<Listener>) {
-    // ORDERING: pairs with `is_open`. A connection is entered in `waiting` and then loads this; this
-    // call stores it and then looks in `waiting`. Its lock orders both: either this call finds the
-    // connection, or the connection sees the listener closed.
+    // ORDERING: pairs with `is_open`. A connection is entered in `waiting` and then loads the flag;
+    // this call stores it and then looks in `waiting`. Its lock orders both: either this call finds
+    // the connection, or the connection sees the listener closed.
     listener.open.store(false, Release);
     let socket = listener.socket.lock().take();
     if let Some(socket) = socket {

@@ -445,7 +445,7 @@ impl Lifecycle {
                 .and(Actions::TRANSMIT),
             Event::ResetBegin { .. } => Actions::END_SEARCH,
             Event::ResetEnd => {
-                next = Self::idle(Requested::Reset);
+                next = Self::RESET;
                 Actions::NONE
             }
             Event::Destroy => Actions::END_SEARCH,

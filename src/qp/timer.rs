@@ -126,8 +126,8 @@ impl Qp {
     ///
     /// Context: process; the running transmit task.
     pub(super) fn flush_some(self: &Arc<Self>) -> Next {
-        // If it expired during a flush, it would rearm this context for one more, which sets it
-        // again, and so on.
+        // If the timer expired during this flush, it would rearm this context for another one,
+        // which would set it again, and so on.
         self.stop_tx_timer();
         if self.has_posted() {
             self.flush_pause.store(FLUSH_PERIOD, Relaxed);

@@ -355,8 +355,7 @@ impl TxStream {
                 }
                 // A request that waits for the peer's first FPDU has not been taken yet.
                 let sent = || self.current.is_none() && qp.sq.is_drained() && qp.sq.is_idle();
-                let done = || sent() && !qp.inbound_reads.owes();
-                if phase == QpPhase::Closing && done() {
+                if phase == QpPhase::Closing && sent() && !qp.inbound_reads.owes() {
                     self.conn.as_arc_borrow().close(Close::Graceful);
                 }
                 return Next::Done;
