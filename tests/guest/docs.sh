@@ -44,7 +44,7 @@ run() {
 		pid=$!
 		eventually 280 grep -qi attach "$said" || die "does not begin: $(last_line "$said")"
 		# Some messages must have been exchanged meanwhile.
-		fpdus=$(rx_fpdus)
+		fpdus=$(counter riw0 rx_fpdus)
 		eventually 60 more_fpdus $((fpdus + 20))
 		kill -INT -- "-$pid"
 		wait "$pid" || die "exit status $?"
@@ -58,8 +58,7 @@ run() {
 		;;
 	esac
 }
-rx_fpdus() { cat /sys/class/infiniband/riw0/ports/1/hw_counters/rx_fpdus; }
-more_fpdus() { [ "$(rx_fpdus)" -ge "$1" ]; }
+more_fpdus() { [ "$(counter riw0 rx_fpdus)" -ge "$1" ]; }
 
 # start_over: takes away what a block has left. Its processes are gone.
 start_over() {

@@ -48,19 +48,13 @@ unmounted() { umount "$CLIENT"; }
 direct_placement() {
 	local before
 	mounted
-	before=$(counter rx_read_requests)
+	before=$(counter "$DEV_A" rx_read_requests)
 	head -c 1000 /dev/urandom >"$CLIENT/short"
-	[ "$(counter rx_read_requests)" = "$before" ] || die 'a short file was read from the client'
+	[ "$(counter "$DEV_A" rx_read_requests)" = "$before" ] || die 'a short file was read from the client'
 	head -c 1048576 /dev/urandom >"$CLIENT/long"
-	[ "$(counter rx_read_requests)" -gt "$before" ] || die 'a long file was not'
+	[ "$(counter "$DEV_A" rx_read_requests)" -gt "$before" ] || die 'a long file was not'
 	unmounted
 	rm "$SERVED"/*
-}
-
-# counter NAME: the device renews its counters every 10 ms.
-counter() {
-	nap 0.05
-	cat "/sys/class/infiniband/$DEV_A/ports/1/hw_counters/$1"
 }
 
 cycles() {

@@ -17,18 +17,14 @@ version() {
 	[ -z "$found" ] || echo "version $1 $2 $found"
 }
 
-# received DEVICE: prints how many octets a device has received. Only the initial namespace has the
-# counters.
-received() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/rx_bytes"; }
-
 # over_rdma OCTETS COMMAND...: runs a command; the device of end B must have received so much
 # meanwhile, else the program has used something else.
 over_rdma() {
 	local least=$1 before after
 	shift
-	before=$(received "$DEV_B")
+	before=$(counter "$DEV_B" rx_bytes)
 	"$@"
-	after=$(received "$DEV_B")
+	after=$(counter "$DEV_B" rx_bytes)
 	[ $((after - before)) -ge "$least" ] || die "only $((after - before)) octets over $DEV_B instead of $least"
 }
 

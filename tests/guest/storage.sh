@@ -177,12 +177,8 @@ eight_of() {
 	cmp "$TMP/data" "$TMP/back" || die "the data differ in pieces of $1"
 }
 
-# Prints how many Read Requests the host's device has received. The device renews its counters every
-# 10 ms.
-read_requests() {
-	nap 0.05
-	cat "/sys/class/infiniband/$DEV_A/ports/1/hw_counters/rx_read_requests"
-}
+# Prints how many Read Requests the host's device has received.
+read_requests() { counter "$DEV_A" rx_read_requests; }
 
 # commands read|write: prints how many the disk has completed.
 commands() {

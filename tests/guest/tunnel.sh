@@ -181,13 +181,12 @@ nothing_leaves_unprotected() {
 	eventually 30 moves || die 'the stream does not go on'
 	kill "$client"
 }
-sent() { cat "/sys/class/infiniband/$DEV_A/ports/1/hw_counters/tx_bytes"; }
 # moves: the device has sent something within a second.
 moves() {
 	local before
-	before=$(sent)
+	before=$(counter "$DEV_A" tx_bytes)
 	nap 1
-	[ "$(sent)" -gt "$before" ]
+	[ "$(counter "$DEV_A" tx_bytes)" -gt "$before" ]
 }
 stands_still() { eventually 20 not_moves || die 'it goes on without keys'; }
 not_moves() { ! moves; }
