@@ -33,6 +33,7 @@ on_or_off() { if [ $((RANDOM % $1)) = 0 ]; then echo off; else echo on; fi; }
 if [ "${LINK:-}" = tap ]; then
 	offloads_change &
 	CHANGER=$!
+	export SEGMENTS_ARE_CUT=1
 fi
 
 raw_peer

@@ -8,7 +8,8 @@
 //!
 //! PUPPET, SETTING, SOCKET and THERE in the environment are commands; see [`bench::Place`]. WORKERS
 //! is the number of verbs programs that run at a time. STARVABLE says that the device has a setting
-//! `starved`: 1 makes the next allocation of its driver fail.
+//! `starved`: 1 makes the next allocation of its driver fail. SEGMENTS_ARE_CUT says that a segment
+//! of TCP's may arrive as several.
 //!
 //! Prints `ok NAME` or `not ok NAME: why` for each case. `--list` prints each case's group, name
 //! and requirements: RDMAP-n (RFC 5040), DDP-n (RFC 5041), MPA-n (RFC 5044 and RFC 6581), EXT-n
@@ -127,6 +128,12 @@ fn run(place: &Place, wanted: &[String]) -> ExitCode {
     if distinct.len() != names.len() {
         println!("not ok hostile: two cases have the same name");
         return ExitCode::FAILURE;
+    }
+    for name in wanted {
+        if !names.contains(&name.as_str()) && !groups.iter().any(|group| group.name == name) {
+            println!("not ok hostile: there is no case or group {name}");
+            return ExitCode::FAILURE;
+        }
     }
     if env::var_os("STARVABLE").is_none() {
         groups.retain(|group| group.name != "memory");

@@ -4,6 +4,8 @@
 
 mod rtr;
 
+use std::env;
+
 use super::{
     case,
     code,
@@ -370,11 +372,16 @@ fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
 /// Sends octets right behind the Reply, though the Responder may not send before the Initiator's
 /// first FPDU. The program may see the connection come up, since the Reply was good; the early
 /// octets are not delivered.
+/// Checks that these octets end the connection if they are in one segment with the Reply. If the
+/// link cuts the segment, they may arrive when the stream is up: an FPDU is delivered then.
 fn behind_the_reply(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let (mut wire, request) = b.called()?;
     wire.put(&[&reply_to(&request, &[]).octets()[..], octets].concat())?;
     let event = b.puppet.wait(&format!("* {}", wire.conn))?;
     if event[0] == "established" {
+        if env::var_os("SEGMENTS_ARE_CUT").is_some() {
+            return Ok(());
+        }
         b.puppet.wait(&format!("disconnected {}", wire.conn))?;
     }
     wire.drain()?;
