@@ -401,23 +401,40 @@ impl Region {
             return Err(WcStatus::LocalQpOperation);
         }
         let access = to_rights(access).map_err(|_| WcStatus::LocalProtection)?;
-        let mut refused = false;
-        let open = self.body.update(|body| {
-            refused = body.valid;
-            if !refused {
+        let registered = self.change(
+            |body| !body.valid,
+            |body| {
                 body.stag = key;
                 body.base = base;
                 body.access = access;
                 body.registered_on = Some(stream.qpn);
                 body.valid = true;
                 self.stag.store(key.raw(), Relaxed);
+            },
+        );
+        match registered {
+            true => Ok(()),
+            false if self.is_open() => Err(WcStatus::LocalProtection),
+            false => Err(WcStatus::LocalQpOperation),
+        }
+    }
+
+    /// Changes the body if `may` returns true; returns whether it did. A request that is refused
+    /// leaves the region accessible meanwhile: it may name a region that streams of others use, and
+    /// these would find it revoked while [`BhRevocable::update`] waits.
+    fn change(&self, may: impl Fn(&Body) -> bool, change: impl FnOnce(&mut Body)) -> bool {
+        if !self.try_access().is_some_and(|inside| may(&inside)) {
+            return false;
+        }
+        let mut changed = false;
+        self.body.update(|body| {
+            // Another request may have been faster.
+            if may(body) {
+                change(body);
+                changed = true;
             }
         });
-        match (open, refused) {
-            (true, false) => Ok(()),
-            (true, true) => Err(WcStatus::LocalProtection),
-            (false, _) => Err(WcStatus::LocalQpOperation),
-        }
+        changed
     }
 
     /// Invalidates the region for the local consumer: LOCAL_INV, or a Read that invalidates its
@@ -472,14 +489,17 @@ impl Region {
         }
         let mut was_valid = None;
         let mut released = None;
-        self.body.update(|body| {
-            let tied = body.tied_to.is_some_and(|qpn| qpn != stream.qpn);
-            if body.stag == stag && !tied && may(body) {
+        self.change(
+            |body| {
+                let tied = body.tied_to.is_some_and(|qpn| qpn != stream.qpn);
+                body.stag == stag && !tied && may(body)
+            },
+            |body| {
                 was_valid = Some(body.valid);
                 body.valid = false;
                 released = body.unbind();
-            }
-        });
+            },
+        );
         drop(released);
         was_valid
     }

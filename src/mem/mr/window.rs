@@ -140,11 +140,11 @@ impl Region {
     fn divide(self: &Arc<Self>, stream: StreamId, bind: &Bind) -> Result<Body, WcStatus> {
         const REFUSED: WcStatus = WcStatus::MwBind;
         let access = named_rights(bind.access).map_err(|_| REFUSED)?;
-        let claim = self.claim().ok_or(REFUSED)?;
+        if self.kind != Kind::User || self.pd != stream.pd {
+            return Err(REFUSED);
+        }
         let inside = self.try_access().ok_or(REFUSED)?;
-        if self.kind != Kind::User
-            || self.pd != stream.pd
-            || !inside.valid
+        if !inside.valid
             || inside.stag != bind.region
             || (access.contains(Access::REMOTE_WRITE) || access.contains(Access::REMOTE_ATOMIC))
                 && !inside.access.contains(Access::LOCAL_WRITE)
@@ -153,6 +153,8 @@ impl Region {
         }
         let skip = inside.offset(bind.addr).ok_or(REFUSED)?;
         let memory = inside.memory().part(skip, bind.len).ok_or(REFUSED)?;
+        // Last: while it is counted, the region cannot be deregistered.
+        let claim = self.claim().ok_or(REFUSED)?;
         Ok(Body {
             claim: Some(claim),
             ..Body::new(bind.addr, bind.len, access, memory)
@@ -175,6 +177,9 @@ impl Region {
         let Kind::Window(kind) = self.kind else {
             return Err(REFUSED);
         };
+        if self.pd != stream.pd {
+            return Err(REFUSED);
+        }
         let mut new = match (bind.len, region) {
             (0, _) => Body {
                 valid: false,
@@ -185,16 +190,17 @@ impl Region {
         };
         new.stag = Stag::from_parts(self.stag().index(), bind.key.key());
         new.tied_to = (kind == MwType::Two).then_some(stream.qpn);
-        let mut bound = false;
         // Drops the body that is in `new` afterwards outside the update.
-        self.body.update(|body| {
-            let free = kind == MwType::One || (!body.valid && bind.len != 0);
-            if free && self.pd == stream.pd && body.stag == bind.window {
+        let bound = self.change(
+            |body| {
+                let free = kind == MwType::One || (!body.valid && bind.len != 0);
+                free && body.stag == bind.window
+            },
+            |body| {
                 core::mem::swap(body, &mut new);
                 self.stag.store(body.stag.raw(), Relaxed);
-                bound = true;
-            }
-        });
+            },
+        );
         if bound {
             Ok(())
         } else {

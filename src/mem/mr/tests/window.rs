@@ -21,17 +21,34 @@ mod windows {
     };
     use kernel::{
         prelude::*,
-        sync::Arc, //
+        sync::{
+            atomic::{
+                Atomic,
+                Relaxed, //
+            },
+            Arc, //
+        },
+        time::{
+            Delta,
+            Instant,
+            Monotonic, //
+        }, //
     };
     use kernel_ext::{
         mm::mem_map::{
             Divisible,
             Memory, //
         },
+        net::bench::eventually,
         rdma::{
             bench::kernel_owned,
             types::MwType,
             wr::WcStatus, //
+        },
+        workqueue::{
+            Flags,
+            OwnedQueue,
+            Placement, //
         }, //
     };
 
@@ -273,6 +290,91 @@ mod windows {
         drop(region.body.revoke());
         assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
         assert!(is_unbound(&window, &region));
+        Ok(())
+    }
+
+    fn queue() -> Result<OwnedQueue> {
+        let flags = Flags {
+            placement: Placement::Unbound,
+            highpri: false,
+            mem_reclaim: false,
+        };
+        OwnedQueue::try_new(c"riwarp_kunit", flags)
+    }
+
+    /// How far a user of a region on another CPU has come.
+    const INSIDE: u32 = 1;
+    const TOLD: u32 = 2;
+    const LEFT: u32 = 3;
+
+    /// Calls `f` while a user on another CPU has access to `region`; returns whether it returned
+    /// without waiting for that user.
+    fn beside_a_user(region: &Arc<Region>, f: impl FnOnce()) -> Result<bool> {
+        let queue = queue()?;
+        let state = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let (user, used) = (state.clone(), region.clone());
+        queue.try_spawn(move || {
+            let inside = used.try_access();
+            user.store(INSIDE, Relaxed);
+            let begin = Instant::<Monotonic>::now();
+            while user.load(Relaxed) == INSIDE && begin.elapsed() < Delta::from_secs(5) {}
+            user.store(LEFT, Relaxed);
+            drop(inside);
+        })?;
+        eventually(|| state.load(Relaxed) != 0)?;
+        f();
+        let alone = state.cmpxchg(INSIDE, TOLD, Relaxed).is_err();
+        queue.flush();
+        Ok(!alone)
+    }
+
+    #[test]
+    fn what_is_refused_waits_for_nobody() -> Result {
+        let foreign = StreamId {
+            pd: PdId::new(4),
+            ..STREAM
+        };
+        let neighbour = StreamId { qpn: 6, ..STREAM };
+        for kind in BOTH {
+            let (window, region) = (window(kind)?, region(Access::NONE)?);
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+            let stays = beside_a_user(&window, || {
+                let nothing = Bind { len: 0, ..AGAIN };
+                assert_eq!(window.bind(foreign, &nothing, None), REFUSED);
+                assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
+                assert!(window.invalidate_local(neighbour, BIND.key).is_err());
+                assert!(window.invalidate_remote(neighbour, BIND.key).is_err());
+            })?;
+            assert!(stays);
+            assert!(window.view(STREAM).valid && window.stag() == BIND.key);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_refused_window_is_never_counted() -> Result {
+        let window = window(MwType::One)?;
+        let divisible = Divisible::try_new()?.fill(memory()?);
+        let region = region_of(Kind::User, PdId::new(4), Access::NONE, divisible)?;
+        let queue = queue()?;
+        let state = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let (watcher, watched) = (state.clone(), region.clone());
+        queue.try_spawn(move || {
+            watcher.store(INSIDE, Relaxed);
+            let begin = Instant::<Monotonic>::now();
+            let mut counted = 0;
+            while watcher.load(Relaxed) == INSIDE && begin.elapsed() < Delta::from_secs(5) {
+                counted = watched.windows().max(counted);
+            }
+            watcher.store(LEFT + counted, Relaxed);
+        })?;
+        eventually(|| state.load(Relaxed) != 0)?;
+        for _ in 0..10_000 {
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
+        }
+        let _ = state.cmpxchg(INSIDE, TOLD, Relaxed);
+        queue.flush();
+        assert_eq!(state.load(Relaxed), LEFT);
         Ok(())
     }
 
