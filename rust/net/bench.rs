@@ -68,13 +68,6 @@ pub fn with_small_windows<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns the peer's receive window: how many octets beyond the acknowledged ones it accepts.
-pub fn window(socket: &Socket) -> u32 {
-    // SAFETY: `tp` points to a valid TCP socket for as long as `socket` is borrowed; the value may
-    // change at any time.
-    unsafe { (&raw const (*socket.tp()).snd_wnd).read_volatile() }
-}
-
 /// Waits until `is_so` returns true: softirqs may run on another thread.
 ///
 /// # Errors

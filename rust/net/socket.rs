@@ -708,7 +708,7 @@ impl Socket {
 
     /// Returns the TCP socket, which is valid while `self` lives.
     #[inline]
-    pub(super) fn tp(&self) -> *const bindings::tcp_sock {
+    fn tp(&self) -> *const bindings::tcp_sock {
         self.sk().cast_const().cast()
     }
 

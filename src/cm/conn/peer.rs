@@ -33,7 +33,6 @@ mod peer {
         net::{
             bench::{
                 eventually,
-                window,
                 with_small_windows, //
             },
             TcpState, //
@@ -109,11 +108,12 @@ mod peer {
     #[test]
     fn the_window_has_room_for_several_of_the_longest_fpdus() -> Result {
         let rig = with_small_windows(ConnRig::new)?;
-        let before = window(&rig.far);
+        let window = || rig.far.info().peer_window;
+        let before = window();
         rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         // The next segment advertises it.
         post_send::<Riwarp, _>(&[1], |wrs| rig.qp.post_send(wrs))?;
-        eventually(|| window(&rig.far) >= 4 << 16)?;
+        eventually(|| window() >= 4 << 16)?;
         assert!(before < 1 << 16);
         Ok(())
     }
