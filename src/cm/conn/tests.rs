@@ -11,10 +11,16 @@ mod conn {
             ConnRig,
             FPDU, //
         },
+        actor::{
+            ConnPhase,
+            NextStep, //
+        },
+        frames::Outbox,
         requests::{
             config,
             Role, //
         },
+        responder::AfterReply,
         *, //
     };
     use crate::{
@@ -150,6 +156,28 @@ mod conn {
 
     /// The queue pair cannot take the stream any more when the Reply comes: a local failure that
     /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
+    /// A stranger that acknowledges nothing keeps no memory of the driver's.
+    #[test]
+    fn a_rejected_peer_is_left_to_tcp() -> Result {
+        let rig = ConnRig::new()?;
+        let depths = Depths { ird: 1, ord: 1 };
+        let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
+        let frame = initiator.request(&[]).map_err(|_| EINVAL)?;
+        let out = Outbox::new(KBox::new(frame, GFP_KERNEL)?);
+        let mut actor = rig.conn.actor.lock();
+        let next = rig.conn.replying(&mut actor, out, AfterReply::Refuse);
+        assert!(matches!(next, NextStep::Wait(ConnPhase::Released)));
+        drop(actor);
+        rig.take::<24>()?;
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = rig.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        assert_eq!(end, Ok(0));
+        Ok(())
+    }
+
     #[test]
     fn a_failure_behind_the_reply_is_told_by_a_terminate() -> Result {
         let rig = ConnRig::new()?;
