@@ -148,6 +148,8 @@ struct TxContext {
     extensions: Extensions,
     /// When a signalled Write is complete.
     writes: WriteCompletion,
+    /// The peer takes Reads and atomic operations: the negotiated ORD is not 0.
+    reads: bool,
     /// Maximum length of a ULPDU in the current batch, in octets.
     mulpdu: u16,
     send_msn: Msn,
@@ -281,6 +283,7 @@ impl TxStream {
             context: TxContext {
                 extensions,
                 writes,
+                reads: params.ord != 0,
                 mulpdu: 0,
                 send_msn: Msn::FIRST,
                 read_msn: Msn::FIRST,

@@ -428,7 +428,9 @@ impl QpShared {
 
     fn must_wait_for_reads(&self, wr: &SendWr, reads: bool) -> bool {
         let fenced = || wr.fence && !self.sq.no_reads();
-        let waits = || fenced() || (reads && !self.sq.may_read());
+        // With an ORD of 0 there is nothing to wait for; `TxContext::sink` refuses the request.
+        let full = || !self.sq.may_read() && !self.sq.no_reads();
+        let waits = || fenced() || (reads && full());
         if !waits() {
             return false;
         }
@@ -511,8 +513,13 @@ impl TxContext {
     }
 
     /// Resolves the list, of at most one element, in which a Response is placed.
+    ///
+    /// # Errors
+    ///
+    /// [`WcStatus::LocalQpOperation`] if the data is inline or the peer takes no Reads,
+    /// [`WcStatus::LocalLength`] for more elements, and those of [`Slices::resolve`].
     fn sink(&mut self, qp: &QpShared, payload: &Payload) -> Result<Option<Slice>, WcStatus> {
-        if payload.inline().is_some() {
+        if payload.inline().is_some() || !self.reads {
             return Err(WcStatus::LocalQpOperation);
         }
         if payload.sges().len() > 1 {

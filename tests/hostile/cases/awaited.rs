@@ -63,6 +63,12 @@ pub(super) fn send_completes_behind(
 pub(super) fn own_fault(b: &mut Bench<'_>, command: &str) -> Outcome {
     let mut wire = b.begun()?;
     b.puppet.ask(&format!("{command} {}", wire.conn))?;
+    refused_here(b, &mut wire, "loc_prot")
+}
+
+/// Checks that the device refuses its program's request with this status: nothing but a Terminate
+/// for a local error comes.
+pub(super) fn refused_here(b: &mut Bench<'_>, wire: &mut Wire, status: &str) -> Outcome {
     let got = wire.get()?;
     require!(
         got.op() == op::TERMINATE && got.data().len() == 4,
@@ -72,7 +78,7 @@ pub(super) fn own_fault(b: &mut Bench<'_>, command: &str) -> Outcome {
     let local = Code(0, 0, got.data()[1]).alone();
     require!(got.0 == local, "{}", got.describe());
     wire.ends(End::Graceful)?;
-    b.completed(&wire, "loc_prot")
+    b.completed(wire, status)
 }
 
 /// Ends the stream as the peer, with a Terminate for a segment of the device; checks that the

@@ -9,6 +9,7 @@ use super::{
         beside_the_sink,
         brought,
         own_fault,
+        refused_here,
         reset,
         send_completes_behind,
         terminated,
@@ -58,6 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
         read_answered_twice: "RDMAP-75",
         second_read_answered_first: "RDMAP-76 RDMAP-77",
         no_more_reads_than_granted: "RDMAP-127 RDMAP-128",
+        no_reads_at_all: "RDMAP-127 RDMAP-128",
         sends_complete_behind_reads: "RDMAP-118 RDMAP-122",
         fenced_send_waits_for_the_read: "RDMAP-115",
         own_fault_sends_no_octet: "RDMAP-140 RDMAP-44 RDMAP-139",
@@ -313,6 +315,23 @@ fn no_more_reads_than_granted(b: &mut Bench<'_>) -> Outcome {
                 .wait(&format!("wc {} send * success 8", wire.conn))?;
         }
         wire.nothing_waits()?;
+    }
+    Ok(())
+}
+
+/// A Read that the peer will never take fails at once.
+fn no_reads_at_all(b: &mut Bench<'_>) -> Outcome {
+    let ram = b.ram.number();
+    for request in [
+        format!("read WIRE {ram} 0 8 0 77 -"),
+        format!("read WIRE {ram} 0 8 0 77 f"),
+        format!("add WIRE {ram} 0 8 0 77 - 1"),
+    ] {
+        let mut wire = b.connect_by(&Start::enhanced(Depths::new(0, 4), &[]))?;
+        wire.send(&[write(0, 0, &[])])?;
+        b.puppet
+            .ask(&request.replace("WIRE", &wire.conn.to_string()))?;
+        refused_here(b, &mut wire, "loc_qp_op")?;
     }
     Ok(())
 }

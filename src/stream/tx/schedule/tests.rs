@@ -115,6 +115,7 @@ mod schedule {
         TxContext {
             extensions: Extensions::Rfc7306,
             writes: WriteCompletion::Accepted,
+            reads: true,
             mulpdu: 1000,
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
