@@ -193,11 +193,13 @@ impl Qp {
         paging_out || self.is_paging_in()
     }
 
-    /// Returns whether the stream still has data to send to a peer that has closed its half.
+    /// Returns whether the stream still has data to send to a peer that has closed its half: what
+    /// was posted, answers, or a Terminate.
     pub(crate) fn owes(&self) -> bool {
-        matches!(
-            self.phase(),
-            QpPhase::Rts | QpPhase::Closing | QpPhase::Terminate
-        ) && (self.inbound_reads.owes() || self.sq.owes())
+        match self.phase() {
+            QpPhase::Rts | QpPhase::Closing => self.inbound_reads.owes() || self.sq.owes(),
+            QpPhase::Terminate => true,
+            QpPhase::Idle | QpPhase::Waiting | QpPhase::Error | QpPhase::Gone => false,
+        }
     }
 }

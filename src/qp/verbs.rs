@@ -8,7 +8,8 @@ use iwarp::{
     fault::Fault,
     lifecycle::{
         Actions,
-        Event, //
+        Event,
+        QpPhase, //
     },
     stag::Access,
     terminate::Terminate, //
@@ -365,6 +366,10 @@ impl Qp {
     ///
     /// Context: process, sleeps.
     pub(crate) fn retire(self: &Arc<Self>) {
+        if matches!(self.phase(), QpPhase::Closing | QpPhase::Terminate) {
+            // An orderly end that waits only for the transmit task to see that nothing is left.
+            self.transmit();
+        }
         self.on(Event::Destroy);
         drop(self.end_oob());
         self.end_tx_timer();

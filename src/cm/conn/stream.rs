@@ -265,7 +265,10 @@ impl Conn {
         if open.lingers && is_wanted(&self.wants.orphan) && !self.is_aborted() {
             return self.end(actor, Ended::Graceful, FinalAction::Linger);
         }
-        if self.is_cut_off() {
+        // Who destroys a queue pair right after it was closed still wants everything delivered
+        // (DDP-57, RDMAP-135).
+        let orphaned = is_wanted(&self.wants.orphan) && !is_wanted(&self.wants.graceful);
+        if orphaned || self.is_aborted() {
             return self.end(actor, Ended::Lost(self.loss_at_abort()), FinalAction::Reset);
         }
         if open.unreported.is_some() {
@@ -335,13 +338,18 @@ impl Conn {
         if is_wanted(&self.wants.kill) {
             return self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
         }
-        let owes = self.qp().is_some_and(|qp| qp.owes());
+        let qp = self.qp();
+        let owes = qp.as_ref().is_some_and(|qp| qp.owes());
         if !matches!(self.socket.state(), TcpState::CloseWait) {
             // A peer that was owed nothing may have gone in any way after its FIN.
             let loss = if owes { self.loss_by_tcp() } else { Loss::Here };
             return self.end(actor, Ended::Lost(loss), FinalAction::Done);
         }
         let stopped = self.is_cut_off() || is_wanted(&self.wants.graceful);
+        if qp.is_some_and(|qp| qp.waits_for_memory()) {
+            // Not the peer's fault.
+            actor.limit(limit::OWED);
+        }
         if owes && !stopped && !half.ack_deadline.is_stuck(self, actor, limit::OWED) {
             actor.recheck_with_backoff(&mut half.pause, limit::OWED_RECHECK_MAX);
             return NextStep::Wait(ConnPhase::HalfClosed(half));
@@ -541,16 +549,25 @@ impl Conn {
 #[kernel::prelude::kunit_tests(riwarp_conn_limits)]
 mod limits {
     use super::{
-        super::bench::{
-            fill,
-            ConnRig,
-            PARAMS, //
+        super::{
+            bench::{
+                fill,
+                ConnRig,
+                PARAMS, //
+            },
+            want, //
         },
         *, //
     };
     use crate::{
         abi::wr::SendWr,
-        queue::sq::Taken, //
+        queue::sq::Taken,
+        stream::tx::paging::PagingOut, //
+    };
+    use iwarp::{
+        fault::Fault,
+        lifecycle::Event,
+        terminate::Terminate, //
     };
     use kernel_ext::net::bench::eventually;
 
@@ -576,9 +593,10 @@ mod limits {
     }
 
     /// Returns how often [`limit::OWED`] expires for a peer that has closed its half.
-    fn times_owed(goes_on: bool) -> Result<u32> {
+    fn times_owed(goes_on: bool, paging: PagingOut) -> Result<u32> {
         let rig = ConnRig::new()?;
         rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        *rig.qp.paging_out.lock() = paging;
         // A work request that was taken but is never delivered.
         rig.qp.sq.post(SendWr::default())?;
         let Taken::Wr(_) = rig.qp.sq.take(&mut SendWr::default()) else {
@@ -590,7 +608,7 @@ mod limits {
         let mut actor = conn.actor.lock();
         actor.limit(limit::OWED);
         let half = HalfClosed::begin(conn, false);
-        Ok(times(
+        let times = times(
             half,
             goes_on,
             |half| &mut half.ack_deadline,
@@ -601,13 +619,72 @@ mod limits {
                     _ => None,
                 }
             },
-        ))
+        );
+        *rig.qp.paging_out.lock() = PagingOut::Idle;
+        Ok(times)
     }
 
     #[test]
     fn what_is_owed_is_owed_for_200_seconds() -> Result {
-        assert_eq!(times_owed(true)?, 200_000 / limit::OWED);
-        assert_eq!(times_owed(false)?, 1);
+        assert_eq!(times_owed(true, PagingOut::Idle)?, 200_000 / limit::OWED);
+        assert_eq!(times_owed(false, PagingOut::Idle)?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn memory_of_this_end_is_waited_for() -> Result {
+        assert_eq!(times_owed(false, PagingOut::Busy)?, 0);
+        Ok(())
+    }
+
+    /// DDP-57, RDMAP-135: the queue pair may be destroyed before a step has seen that it wants to
+    /// close the stream.
+    #[test]
+    fn a_queue_pair_that_has_closed_its_stream_may_be_destroyed() -> Result {
+        for reset in [false, true] {
+            let rig = ConnRig::new()?;
+            rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+            let conn = &rig.conn;
+            want(&conn.wants.graceful);
+            want(&conn.wants.orphan);
+            if reset {
+                want(&conn.wants.abort);
+            }
+            let step = conn.open(&mut conn.actor.lock(), Open::reported());
+            let closes = matches!(step, NextStep::Again(ConnPhase::Closing(_)));
+            assert_eq!(closes, !reset);
+            let mut end = Err(EAGAIN);
+            eventually(|| {
+                end = rig.far.recv(&mut [0]);
+                end != Err(EAGAIN)
+            })?;
+            assert_eq!(end, if reset { Err(ECONNRESET) } else { Ok(0) });
+        }
+        Ok(())
+    }
+
+    /// RDMAP-132: the FIN may be handled before the transmit task has run.
+    #[test]
+    fn a_terminate_is_owed_to_a_peer_that_has_closed_its_half() -> Result {
+        let rig = ConnRig::new()?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        let terminate = Terminate::for_fault(Fault::Crc, None);
+        rig.qp.terminate_on(Event::Fault, terminate);
+        rig.far.shutdown_write();
+        let conn = &rig.conn;
+        eventually(|| conn.socket.state() == TcpState::CloseWait)?;
+        let mut actor = conn.actor.lock();
+        actor.limit(limit::OWED);
+        let half = HalfClosed::begin(conn, false);
+        let NextStep::Wait(ConnPhase::HalfClosed(half)) = conn.half_closed(&mut actor, half) else {
+            return Err(EINVAL);
+        };
+        rig.qp.transmit();
+        eventually(|| rig.far.peek(&mut [0; 8]) == Ok(8))?;
+        assert!(matches!(
+            conn.half_closed(&mut actor, half),
+            NextStep::Wait(ConnPhase::Released)
+        ));
         Ok(())
     }
 

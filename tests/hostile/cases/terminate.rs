@@ -37,6 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         terminate_inside_a_message: "RDMAP-96 RDMAP-97",
         terminate_inside_a_write: "RDMAP-96 RDMAP-97",
         terminate_as_the_first_fpdu: "RDMAP-97 MPA-9",
+        fault_before_the_peers_end: "RDMAP-132 RDMAP-141 DDP-82",
         nothing_counts_behind_a_terminate: "RDMAP-97 RDMAP-137",
         terminate_crosses_a_terminate: "RDMAP-144 RDMAP-100",
         terminate_and_then_a_reset: "RDMAP-134",
@@ -159,7 +160,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Checks that the device takes the Terminate: it sends nothing more, and the program sees the
 /// failure.
-fn is_over(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
+pub(super) fn is_over(b: &mut Bench<'_>, wire: &mut Wire) -> Outcome {
     wire.ends(End::Graceful)?;
     b.puppet.wait(&format!("event {} QP_FATAL", wire.conn))?;
     b.puppet.none_yet(&format!("event {}", wire.conn))?;
@@ -236,6 +237,18 @@ fn terminate_as_the_first_fpdu(b: &mut Bench<'_>) -> Outcome {
     let mut wire = b.answered()?;
     wire.send(&[Code(2, 0, 5).alone()])?;
     is_over(b, &mut wire)
+}
+
+/// The peer has closed its half only, so it hears what was wrong, however soon its end follows.
+fn fault_before_the_peers_end(b: &mut Bench<'_>) -> Outcome {
+    for _ in 0..50 {
+        let mut wire = b.connect()?;
+        let bad = write(0xffff_ffff, 0, b"x");
+        wire.send(std::slice::from_ref(&bad))?;
+        wire.half_close()?;
+        wire.expect_refusal(code::STAG, &bad)?;
+    }
+    Ok(())
 }
 
 fn nothing_counts_behind_a_terminate(b: &mut Bench<'_>) -> Outcome {
