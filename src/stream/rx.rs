@@ -392,7 +392,10 @@ impl RxStream {
         header: &[u8],
         segment: &Segment,
     ) -> Result<(), Stop> {
-        if self.untouched && !self.expect_rtr.is_empty() {
+        // An initiator that cannot go on after the Reply sends a Terminate instead (MPA-38, MPA-43,
+        // MPA-46).
+        let terminate = matches!(segment, Segment::Terminate(_));
+        if self.untouched && !self.expect_rtr.is_empty() && !terminate {
             match self.expect_rtr.expect(segment)? {
                 // The consumer never sees this message (MPA-42).
                 Rtr::Send | Rtr::Write => return Ok(()),

@@ -8,6 +8,7 @@ use super::{
     code,
     responder::established,
     scripts,
+    terminate::is_over,
     Case, //
 };
 use crate::{
@@ -49,6 +50,22 @@ pub(super) fn cases() -> Vec<Case> {
         ));
     }
     list.extend(wrong_rtrs());
+    for (name, code) in [
+        ("serves_less", code::INSUFFICIENT_IRD),
+        ("has_no_common_kind", code::NO_RTR),
+        ("fails", code::LOCAL_STARTUP),
+    ] {
+        list.push(case(
+            format!("terminate_of_an_initiator_that_{name}"),
+            "RDMAP-97 MPA-41",
+            move |b| {
+                let (mut wire, _) = ask_for_peer_to_peer(b, Rtr::WRITE)?;
+                wire.send(&[code.alone()])?;
+                is_over(b, &mut wire)?;
+                b.flushed(&wire, 4)
+            },
+        ));
+    }
     list
 }
 

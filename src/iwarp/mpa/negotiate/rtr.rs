@@ -87,7 +87,7 @@ impl RtrKinds {
     /// Checks that the first segment of a stream is an RTR of one of these kinds (MPA-41), and
     /// returns which one. The caller admits and answers a Read like any other, and does not deliver
     /// a Send to the ULP. An FPDU without ULPDU counts as a Send, since RFC 6581 calls that kind a
-    /// zero-length FULPDU.
+    /// zero-length FULPDU. A Terminate is no RTR; it may come instead, and the caller acts on it.
     ///
     /// # Errors
     ///
