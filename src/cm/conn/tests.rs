@@ -5,15 +5,15 @@
 #[kernel::prelude::kunit_tests(riwarp_conn)]
 mod conn {
     use super::super::{
+        actor::{
+            ConnPhase,
+            NextStep, //
+        },
         bench::{
             self,
             fill,
             ConnRig,
             FPDU, //
-        },
-        actor::{
-            ConnPhase,
-            NextStep, //
         },
         frames::Outbox,
         requests::{
