@@ -305,10 +305,11 @@ impl Qp {
                 }
                 Next::Done
             }
+            QpPhase::Waiting if !self.sq.has_posted() => Next::Done,
+            // Takes a mutex.
+            QpPhase::Waiting if !sender.may_sleep() => Next::Yield,
             QpPhase::Waiting => {
-                if self.sq.has_posted() {
-                    self.expedite_oob();
-                }
+                self.expedite_oob();
                 Next::Done
             }
             QpPhase::Rts | QpPhase::Closing => {
