@@ -120,7 +120,7 @@ impl OwnedQueue {
     ///
     /// `ENOMEM`.
     #[cfg(CONFIG_KUNIT = "y")]
-    pub fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
+    pub(crate) fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
         // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
         // type invariant it is, as long as `self`, whose drop waits for the item.
         Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, f)?)

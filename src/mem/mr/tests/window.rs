@@ -20,6 +20,8 @@ mod windows {
         pd::PdId, //
     };
     use kernel::{
+        impl_has_work,
+        new_work,
         prelude::*,
         sync::{
             atomic::{
@@ -32,6 +34,10 @@ mod windows {
             Delta,
             Instant,
             Monotonic, //
+        },
+        workqueue::{
+            Work,
+            WorkItem, //
         }, //
     };
     use kernel_ext::{
@@ -293,39 +299,66 @@ mod windows {
         Ok(())
     }
 
-    fn queue() -> Result<OwnedQueue> {
+    /// Another CPU's view of a region.
+    #[pin_data]
+    struct Watcher {
+        region: Arc<Region>,
+        /// Has access to the region meanwhile.
+        inside: bool,
+        /// How far it has come; at the end [`LEFT`] and the most windows that it has seen.
+        state: Atomic<u32>,
+        #[pin]
+        work: Work<Self>,
+    }
+
+    impl_has_work! {
+        impl HasWork<Self> for Watcher { self.work }
+    }
+
+    const WATCHES: u32 = 1;
+    const TOLD: u32 = 2;
+    const LEFT: u32 = 3;
+
+    impl WorkItem for Watcher {
+        type Pointer = Arc<Self>;
+
+        fn run(this: Arc<Self>) {
+            let inside = this.inside.then(|| this.region.try_access());
+            this.state.store(WATCHES, Relaxed);
+            let begin = Instant::<Monotonic>::now();
+            let mut windows = 0;
+            while this.state.load(Relaxed) == WATCHES && begin.elapsed() < Delta::from_secs(5) {
+                windows = this.region.windows().max(windows);
+            }
+            this.state.store(LEFT + windows, Relaxed);
+            drop(inside);
+        }
+    }
+
+    /// Calls `f` while another CPU watches the region, from `inside` or outside. Returns whether it
+    /// still did when `f` returned, and the most windows that it has seen.
+    fn watched(region: &Arc<Region>, inside: bool, f: impl FnOnce()) -> Result<(bool, u32)> {
         let flags = Flags {
             placement: Placement::Unbound,
             highpri: false,
             mem_reclaim: false,
         };
-        OwnedQueue::try_new(c"riwarp_kunit", flags)
-    }
-
-    /// How far a user of a region on another CPU has come.
-    const INSIDE: u32 = 1;
-    const TOLD: u32 = 2;
-    const LEFT: u32 = 3;
-
-    /// Calls `f` while a user on another CPU has access to `region`; returns whether it returned
-    /// without waiting for that user.
-    fn beside_a_user(region: &Arc<Region>, f: impl FnOnce()) -> Result<bool> {
-        let queue = queue()?;
-        let state = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-        let (user, used) = (state.clone(), region.clone());
-        queue.try_spawn(move || {
-            let inside = used.try_access();
-            user.store(INSIDE, Relaxed);
-            let begin = Instant::<Monotonic>::now();
-            while user.load(Relaxed) == INSIDE && begin.elapsed() < Delta::from_secs(5) {}
-            user.store(LEFT, Relaxed);
-            drop(inside);
-        })?;
-        eventually(|| state.load(Relaxed) != 0)?;
+        let queue = OwnedQueue::try_new(c"riwarp_kunit", flags)?;
+        let watcher = Arc::pin_init(
+            pin_init!(Watcher {
+                region: region.clone(),
+                inside,
+                state: Atomic::new(0),
+                work <- new_work!("Watcher::work"),
+            }),
+            GFP_KERNEL,
+        )?;
+        assert!(queue.enqueue(watcher.clone()).is_ok());
+        eventually(|| watcher.state.load(Relaxed) != 0)?;
         f();
-        let alone = state.cmpxchg(INSIDE, TOLD, Relaxed).is_err();
+        let watches = watcher.state.cmpxchg(WATCHES, TOLD, Relaxed).is_ok();
         queue.flush();
-        Ok(!alone)
+        Ok((watches, watcher.state.load(Relaxed) - LEFT))
     }
 
     #[test]
@@ -338,7 +371,7 @@ mod windows {
         for kind in BOTH {
             let (window, region) = (window(kind)?, region(Access::NONE)?);
             assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
-            let stays = beside_a_user(&window, || {
+            let (stays, _) = watched(&window, true, || {
                 let nothing = Bind { len: 0, ..AGAIN };
                 assert_eq!(window.bind(foreign, &nothing, None), REFUSED);
                 assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
@@ -356,25 +389,12 @@ mod windows {
         let window = window(MwType::One)?;
         let divisible = Divisible::try_new()?.fill(memory()?);
         let region = region_of(Kind::User, PdId::new(4), Access::NONE, divisible)?;
-        let queue = queue()?;
-        let state = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-        let (watcher, watched) = (state.clone(), region.clone());
-        queue.try_spawn(move || {
-            watcher.store(INSIDE, Relaxed);
-            let begin = Instant::<Monotonic>::now();
-            let mut counted = 0;
-            while watcher.load(Relaxed) == INSIDE && begin.elapsed() < Delta::from_secs(5) {
-                counted = watched.windows().max(counted);
+        let (_, windows) = watched(&region, false, || {
+            for _ in 0..10_000 {
+                assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
             }
-            watcher.store(LEFT + counted, Relaxed);
         })?;
-        eventually(|| state.load(Relaxed) != 0)?;
-        for _ in 0..10_000 {
-            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
-        }
-        let _ = state.cmpxchg(INSIDE, TOLD, Relaxed);
-        queue.flush();
-        assert_eq!(state.load(Relaxed), LEFT);
+        assert_eq!(windows, 0);
         Ok(())
     }
 
