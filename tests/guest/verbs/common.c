@@ -95,6 +95,12 @@ void test_fail(const char *file, int line, const char *what, const char *fmt, ..
 		snprintf(reason + n, sizeof(reason) - n, " [%s]", what);
 }
 
+void test_must(const char *file, int line, const char *what)
+{
+	if (!skipped)
+		test_fail(file, line, what, "false");
+}
+
 void test_skip(const char *fmt, ...)
 {
 	va_list ap;

@@ -49,6 +49,7 @@ void test_run(const char *name, void (*fn)(void));
 
 void test_fail(const char *file, int line, const char *what, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
+void test_must(const char *file, int line, const char *what);
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 bool test_failed(void);
 /* Reports that the program cannot start, with the last failure's reason. */
@@ -63,11 +64,13 @@ int test_cannot_start(void);
 		}                                                              \
 	} while (0)
 
-/* For helpers that report their own failure by test_fail and return false. */
+/* For helpers that return false if they fail or skip the case; it fails if they do neither. */
 #define must(call)                                                             \
 	do {                                                                   \
-		if (!(call))                                                   \
+		if (!(call)) {                                                 \
+			test_must(__FILE__, __LINE__, #call);                  \
 			return;                                                \
+		}                                                              \
 	} while (0)
 
 #define fail(...) test_fail(__FILE__, __LINE__, "", __VA_ARGS__)

@@ -399,11 +399,12 @@ SIDES_CASE(reset_amid_work)
 			must(side_rdma(a, i & 1 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 10 + i, 0, b, 0,
 				       60000));
 		nanosleep(&pause, NULL);
-		must(sides_reset(a, b));
+		must(side_to(a, IBV_QPS_RESET));
 		for (int i = 0; i < 8; i++) {
 			must(poll_wc(a->cq, &wc, SOON));
 			check(wc.wr_id == 10u + i, "request %d is %d", i, (int)wc.wr_id);
 		}
+		must(sides_reset(a, b));
 	}
 	must(sides_join(a, b) && traffic(a, b) && traffic(b, a));
 }
