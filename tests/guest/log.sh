@@ -210,6 +210,7 @@ while c.recv(1000): pass
 }
 
 flood() {
+	local begin=$SECONDS
 	fresh
 	serve 600 rping -s -P -a "$IP4_B" -p "$PORT"
 	STARTED=$SERVER_PID
@@ -230,7 +231,7 @@ for i in range($STRANGERS):
 	echo "$(lines | wc -l) lines for $STRANGERS peers"
 	[ "$(lines | wc -l)" -ge 15 ] || die "not 15 lines: $(lines)"
 	[ "$(lines | wc -l)" -le 100 ] || die 'too many'
-	if [ "$SECONDS" -lt 50 ]; then
+	if [ $((SECONDS - begin)) -lt 50 ]; then
 		[ "$(lines | wc -l)" = 15 ] || die "not 15 lines: $(lines)"
 	fi
 }

@@ -23,7 +23,7 @@ over_rdma() {
 	local least=$1 before after
 	shift
 	before=$(counter "$DEV_B" rx_bytes)
-	"$@"
+	"$@" || return
 	after=$(counter "$DEV_B" rx_bytes)
 	[ $((after - before)) -ge "$least" ] || die "only $((after - before)) octets over $DEV_B instead of $least"
 }
@@ -33,7 +33,9 @@ in_a_row() {
 	local i count=$1
 	shift
 	for ((i = 1; i <= count; i++)); do
-		"$@" || die "run $i of $count"
+		# Not in a condition, which would hide the failure of a command in the middle.
+		echo "run $i of $count"
+		"$@"
 		PORT=$((PORT + 1))
 	done
 	PORT=$((PORT - count))

@@ -33,7 +33,11 @@ serve_orders() {
 		eventually 600 test -e "$file" || { not_ok orders 'none came'; return; }
 		read -r -a words <"$file"
 		[ "${words[0]}" != finish ] || return 0
-		[ -e "$file.said" ] || ( set -eu; "${words[@]}" ) >"$file.said" 2>&1 </dev/null || status=$?
+		if [ ! -e "$file.said" ]; then
+			# In the background, since `set -e` has no effect in a condition.
+			(set -eu; "${words[@]}") >"$file.said" 2>&1 </dev/null &
+			wait $! || status=$?
+		fi
 		echo "$status" >"$file.done.new"
 		mv "$file.done.new" "$file.done"
 	done

@@ -36,12 +36,6 @@ kill_hard() {
 }
 
 
-# both_end: both programs must end within 15 s, with any exit status.
-both_end() {
-	eventually 15 gone "$CLIENT" || die 'the client does not end'
-	eventually 15 gone "$SERVER" || die 'the server does not end'
-}
-
 load_stop() {
 	kill "$CLIENT" "$SERVER" 2>/dev/null || true
 	wait "$CLIENT" "$SERVER" 2>/dev/null || true
@@ -58,13 +52,15 @@ killed() {
 	local operation=$1 end=$2
 	load_start "$operation"
 	kill_hard "${!end}"
-	# The client must notice; one that waits forever on a dead connection is stopped here.
+	# The client's device must notice; some programs wait forever on a dead connection.
 	if [ "$end" = SERVER ]; then
-		eventually 20 gone "$CLIENT" || load_stop
+		eventually 20 none_in_rts || die "$(rdma resource show qp link "$DEV_A")"
 	fi
 	load_stop
 	all_is_well
 }
+
+none_in_rts() { ! rdma resource show qp link "$DEV_A" | grep 'state RTS'; }
 
 killed_both() {
 	load_start "$1"
@@ -167,8 +163,11 @@ unloaded_while_programs_die() {
 
 namespace_exits_under_load() {
 	load_start write
+	# Each goes with its last process.
+	ip netns del "$NS_A"
+	ip netns del "$NS_B"
 	kill_hard "$CLIENT" "$SERVER"
-	ends_down
+	load_stop
 	eventually 10 no_devices || die "left: $(rdma link show)"
 	ends_up netns
 	all_is_well

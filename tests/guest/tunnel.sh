@@ -96,7 +96,6 @@ wg_end() {
 }
 
 wireguard_up() {
-	modprobe -q wireguard || return 1
 	(umask 077 && wg genkey >"$TMP/key_a" && wg genkey >"$TMP/key_b")
 	wg_end "$NS_A" key_a key_b 10.9.0.1 "$LOWER4_B"
 	wg_end "$NS_B" key_b key_a 10.9.0.2 "$LOWER4_A"
@@ -208,7 +207,8 @@ fi
 router_up
 try shorter_link_behind_a_router 90 shorter_link_behind_a_router
 
-if wireguard_up; then
+if modprobe -q wireguard; then
+	wireguard_up
 	try wireguard_hides_all 60 wireguard_hides_all
 	try others_do_not_reach_the_tunnels_address 60 others_do_not_reach_the_tunnels_address
 else
