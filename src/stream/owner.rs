@@ -268,27 +268,21 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
         self.kick();
     }
 
-    /// Terminates the stream for a fault in what the peer sent or asked for.
+    /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event of
+    /// its class.
     ///
     /// Context: any.
     #[cold]
-    fn fail(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
+    fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
         self.trace_fault(terminate_number(fault.code()), fault.text());
         self.note_end(StreamEnd::Fault(fault), quoted);
         self.terminate(Terminate::for_fault(fault, quoted));
-    }
-
-    /// Terminates the stream for a fault in what the peer sent, and raises the event of its class.
-    ///
-    /// Context: any.
-    fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
-        self.fail(fault, quoted);
         self.link.event(event_of(fault));
     }
 
     /// Completes a request that cannot be carried out with an error, and terminates the stream.
     ///
-    /// Context: the running transmit task.
+    /// Context: any.
     #[cold]
     fn refuse(self: &Arc<Self>, slot: Slot, status: WcStatus) {
         self.trace_fault(terminate_number(Fault::Local.code()), request_text(status));

@@ -443,7 +443,7 @@ impl TxStream {
             Failed::Remote(fault, read, sent) => {
                 self.current = None;
                 let quoted = read.quoted.map(|quoted| quoted.after(sent));
-                qp.fail(fault, quoted.as_ref());
+                qp.fault(fault, quoted.as_ref());
             }
             // The batch is sent; acknowledgements return its pages.
             Failed::Memory => return Pause::Starved,

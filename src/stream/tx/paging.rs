@@ -226,7 +226,7 @@ pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
         }
     };
     if let (None, Some((why, quoted))) = (&outdated, fault) {
-        qp.fail(why, quoted.as_ref());
+        qp.fault(why, quoted.as_ref());
     }
     drop(outdated);
     true

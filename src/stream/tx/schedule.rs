@@ -166,7 +166,7 @@ impl TxStream {
                     original,
                 }),
                 Err(fault) => {
-                    qp.fail(fault, atomic.quoted.as_ref());
+                    qp.fault(fault, atomic.quoted.as_ref());
                     return Err(Pause::Drained);
                 }
             },

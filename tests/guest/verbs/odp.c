@@ -717,6 +717,7 @@ static void read_meets(struct pair *p, bool (*spoil)(void))
 	must(!test_failed());
 	status = transfer(p, IBV_WR_RDMA_READ, 0, LEN, remote.buf);
 	check(status == IBV_WC_REM_ACCESS_ERR, "status %d", status);
+	check(async_qp_error(p->b.qp->context, p->b.qp, SOON), "no event at the source");
 	mend();
 	world_is_well();
 }
@@ -747,6 +748,7 @@ PAIR_CASE(an_atomic_on_nothing)
 	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, remote.buf + 8 * PAGE, 1, 0);
 	must(post_send(&p->a, &wr));
 	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_REM_ACCESS_ERR));
+	check(async_qp_error(p->b.qp->context, p->b.qp, SOON), "no event at the target");
 	mend();
 	world_is_well();
 }

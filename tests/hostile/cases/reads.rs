@@ -479,7 +479,10 @@ fn region_released_inside_a_response(b: &mut Bench<'_>) -> Outcome {
     };
     let want = code::SOURCE_STAG.answer(&rest.segment(1));
     require!(last.0 == want, "{} behind {sent} octets", last.describe());
-    wire.ends(crate::wire::End::Graceful)
+    wire.ends(crate::wire::End::Graceful)?;
+    b.puppet
+        .wait(&format!("event {} QP_ACCESS_ERR", wire.conn))
+        .map(drop)
 }
 
 fn fault_in_the_middle_of_a_response(b: &mut Bench<'_>) -> Outcome {
