@@ -139,6 +139,8 @@ pub(crate) struct TxStream {
     idle_checked_at: Option<u64>,
     /// Which side goes first when both the peer and the consumer have requests.
     turn: Turn,
+    /// The FIN was asked for, so nothing may follow.
+    closed: bool,
     context: TxContext,
 }
 
@@ -280,6 +282,7 @@ impl TxStream {
             rtr: params.send_rtr,
             idle_checked_at: None,
             turn: Turn::Responses,
+            closed: false,
             context: TxContext {
                 extensions,
                 writes,
@@ -312,6 +315,11 @@ impl TxStream {
         qp: &Arc<impl StreamOwner>,
         sender: &mut TcpSender<'_, '_>,
     ) -> Next {
+        if self.closed {
+            // The peer's requests are not answered any more; what else it sends is still taken
+            // (DDP-62).
+            return Next::Done;
+        }
         for _ in 0..sender.budget() {
             let filled = self.fill(qp, sender.grow());
             if filled == Err(Pause::Starved) && self.batch.is_empty() {
@@ -359,6 +367,7 @@ impl TxStream {
                 // A request that waits for the peer's first FPDU has not been taken yet.
                 let sent = || self.current.is_none() && qp.sq.is_drained() && qp.sq.is_idle();
                 if phase == QpPhase::Closing && sent() && !qp.inbound_reads.owes() {
+                    self.closed = true;
                     self.conn.as_arc_borrow().close(Close::Graceful);
                 }
                 return Next::Done;

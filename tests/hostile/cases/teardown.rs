@@ -35,6 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
         end_at_once: "RDMAP-131 DDP-9",
         disconnect_is_graceful: "DDP-57 RDMAP-131",
         sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",
+        requests_behind_the_devices_end: "DDP-62",
         half_close_behind_a_read_request: "DDP-60",
         half_close_behind_many_read_requests: "DDP-60 RDMAP-67",
         half_close_of_a_slow_reader: "DDP-60",
@@ -122,6 +123,24 @@ fn sends_arrive_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     wire.half_close()?;
     b.down(&wire)?;
     b.flushed(&wire, 3)
+}
+
+/// They are not answered, and what follows them still arrives.
+fn requests_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
+    for len in [0, 8] {
+        let mut wire = b.begun()?;
+        b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+        wire.ends(End::Graceful)?;
+        wire.send(&[read(1, len, b.ram.key, b.ram.at)])?;
+        for msn in 1..4 {
+            wire.send(&[send(msn, b"late")])?;
+            b.received(&wire, b"late")?;
+        }
+        wire.half_close()?;
+        b.down(&wire)?;
+        b.flushed(&wire, 1)?;
+    }
+    Ok(())
 }
 
 fn half_close_behind_a_read_request(b: &mut Bench<'_>) -> Outcome {
