@@ -351,12 +351,16 @@ int riwarp_helper_sk_acceptq_is_half_full(const struct sock *sk)
 	return READ_ONCE(sk->sk_ack_backlog) > READ_ONCE(sk->sk_max_ack_backlog) / 2;
 }
 
-/* Twice n, because the limit includes TCP's overhead. */
+/*
+ * Twice n, because the limit includes TCP's overhead; and no limit of what is not sent yet
+ * (tcp_notsent_lowat), which the last octets of a stream need not keep.
+ */
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n);
 void riwarp_helper_sk_make_room(struct sock *sk, size_t n)
 {
 	/* TCP reads it without the lock, under which this is written. */
 	WRITE_ONCE(sk->sk_sndbuf, max(sk->sk_sndbuf, sk->sk_wmem_queued + (int)(2 * n + SZ_4K)));
+	WRITE_ONCE(tcp_sk(sk)->notsent_lowat, UINT_MAX);
 }
 
 /*

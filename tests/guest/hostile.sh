@@ -57,6 +57,14 @@ fi
 RELAY_NAME=all relay "${LIMIT:-800}" ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
 	${HOSTILE_CASES:-}
 
+# TCP lets little wait that is not sent, so it often takes no more in the middle of a message.
+if [ -z "${HOSTILE_CASES:-}" ]; then
+	in_ns "$NS_B" sysctl -qw net.ipv4.tcp_notsent_lowat=16384
+	RELAY_NAME=lowat relay 60 ip netns exec "$NS_A" "$VERBS_DIR/hostile" "$IP4_B" "$IP4_A" 7900 \
+		fault_in_the_middle_of_a_response fault_in_the_middle_of_a_send
+	in_ns "$NS_B" sysctl -qw net.ipv4.tcp_notsent_lowat=4294967295
+fi
+
 # The same device again, with a library that has no messages of RFC 7306.
 if [ -z "${HOSTILE_CASES:-}" ] && [ "$TYPE" = riwarp ]; then
 	link_del "$NS_B" "$DEV_B"
