@@ -131,12 +131,11 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
         let qp = self.qp;
         self.outcome.completed = true;
         if let Some((slot, invalidate)) = qp.sq.read_done() {
-            let status = match invalidate.map(|stag| qp.invalidate_local(stag)) {
-                Some(Err(status)) => status,
-                Some(Ok(())) | None => WcStatus::Success,
-            };
-            if let Some(slot) = slot {
-                qp.sq.finish(slot, status, qp.origin());
+            let invalidated = invalidate.map_or(Ok(()), |stag| qp.invalidate_local(stag));
+            match (slot, invalidated) {
+                (Some(slot), Ok(())) => qp.sq.finish(slot, WcStatus::Success, qp.origin()),
+                (Some(slot), Err(status)) => qp.refuse(slot, status),
+                (None, _) => {}
             }
         }
         // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.

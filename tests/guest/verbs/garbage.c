@@ -237,7 +237,9 @@ REFUSED(key_zero, s.sge[0].lkey = 0)
 REFUSED(key_of_the_peer, s.sge[0].lkey = dst.mr->lkey; s.sge[0].laddr = (uintptr_t)dst.buf)
 REFUSED(read_of_two_elements, s.opcode = SIW_OP_READ; s.num_sge = 2; s.sge[1] = s.sge[0])
 
-/* Checks an entry that may be refused or executed, but always completes. */
+/*
+ * Checks an entry that may be refused or executed, but always completes; an error ends the stream.
+ */
 static void completes(struct siw_sqe (*make)(void))
 {
 	struct target t = { 0 };
@@ -247,6 +249,8 @@ static void completes(struct siw_sqe (*make)(void))
 		place(&t, 1, make());
 		if (!poll_wc(t.p.a.send_cq, &wc, SOON))
 			fail("no completion");
+		else if (wc.status != IBV_WC_SUCCESS)
+			qp_reaches(t.p.a.qp, IBV_QPS_ERR, SOON);
 	}
 	pair_close(&t.p);
 	world_is_well();
