@@ -303,6 +303,24 @@ mod posting {
     }
 
     #[test]
+    fn nobody_waits_for_the_event_of_a_drained_queue() -> Result {
+        let rig = QpRig::new()?;
+        rig.qp.enter(QpPhase::Rts);
+        let drain = |notify| {
+            let attr = QpAttr {
+                qp_state: QpState::Sqd,
+                en_sqd_async_notify: notify,
+                ..QpAttr::default()
+            };
+            let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+            Qp::modify(rig.qp.as_arc_borrow(), &attr, mask)
+        };
+        assert_eq!((drain(1), rig.qp.phase()), (Err(EOPNOTSUPP), QpPhase::Rts));
+        assert_eq!((drain(0), rig.qp.phase()), (Ok(()), QpPhase::Closing));
+        Ok(())
+    }
+
+    #[test]
     fn depths_stay_within_the_limits_of_the_device() -> Result {
         let rig = QpRig::new()?;
         let set = |mask, depth: u32| {

@@ -219,11 +219,15 @@ impl Qp {
     /// # Errors
     ///
     /// `EINVAL` for an invalid transition, `EOPNOTSUPP` for a path in any transition but the one to
-    /// RTR, and the errors of the out-of-band connect.
+    /// RTR and for the event SQ_DRAINED, and the errors of the out-of-band connect.
     pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let _one_at_a_time = self.modifying.lock();
         let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
+            return Err(EOPNOTSUPP);
+        }
+        // SQD ends the stream, so nobody needs to be told that the queue has drained.
+        if mask.contains(QpAttrMask::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify != 0 {
             return Err(EOPNOTSUPP);
         }
         if mask.contains(QpAttrMask::MAX_QP_RD_ATOMIC)
