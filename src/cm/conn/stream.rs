@@ -298,6 +298,10 @@ impl Conn {
                 CloseState::Going | CloseState::Waiting => NextStep::Wait(ConnPhase::Open(open)),
                 CloseState::Cut => self.end(actor, Ended::Lost(Loss::Cut), FinalAction::Reset),
                 CloseState::Whole => {
+                    if is_wanted(&self.wants.first_fpdu) {
+                        // It came since the check above.
+                        open.report(actor);
+                    }
                     if let Some(id) = &actor.id {
                         // Rejected, correctly, if the connection was not reported as established.
                         let _ = id.disconnect();
