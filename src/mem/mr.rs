@@ -421,9 +421,13 @@ impl Region {
 
     /// Changes the body if `may` returns true; returns whether it did. A request that is refused
     /// leaves the region accessible meanwhile: it may name a region that streams of others use, and
-    /// these would find it revoked while [`BhRevocable::update`] waits.
+    /// these would find it revoked while [`BhRevocable::update`] waits. While another change runs,
+    /// nobody has access anyway, so this one waits for it.
     fn change(&self, may: impl Fn(&Body) -> bool, change: impl FnOnce(&mut Body)) -> bool {
-        if !self.try_access().is_some_and(|inside| may(&inside)) {
+        let refused = self
+            .try_access()
+            .map_or(!self.is_open(), |inside| !may(&inside));
+        if refused {
             return false;
         }
         let mut changed = false;
