@@ -262,6 +262,30 @@ impl Qp {
         anew
     }
 
+    /// Lets the transmit task see that nothing is left to send before an orderly end, if that is so:
+    /// a program may destroy its queue pair right after it has disconnected. No request completes.
+    /// Waits a tenth of a second at most for another context that runs the task.
+    ///
+    /// Context: process, sleeps.
+    pub(super) fn finish_closing(self: &Arc<Self>) {
+        let closes = || self.phase() == QpPhase::Closing && self.sq.is_idle();
+        for _ in 0..1000 {
+            if !closes() {
+                return;
+            }
+            let ran = self.tx.try_run(|tx| {
+                if closes() {
+                    self.round(tx, &mut TcpSender::Process);
+                }
+                Next::Done
+            });
+            match ran {
+                Ran::Here | Ran::Yielded => return,
+                Ran::Elsewhere => fsleep(Delta::from_micros(100)),
+            }
+        }
+    }
+
     /// Runs the transmit task until idle, waiting for another context that runs it first; calls
     /// `last` before releasing it.
     ///

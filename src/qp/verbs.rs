@@ -8,8 +8,7 @@ use iwarp::{
     fault::Fault,
     lifecycle::{
         Actions,
-        Event,
-        QpPhase, //
+        Event, //
     },
     stag::Access,
     terminate::Terminate, //
@@ -370,10 +369,7 @@ impl Qp {
     ///
     /// Context: process, sleeps.
     pub(crate) fn retire(self: &Arc<Self>) {
-        if matches!(self.phase(), QpPhase::Closing | QpPhase::Terminate) {
-            // An orderly end that waits only for the transmit task to see that nothing is left.
-            self.transmit();
-        }
+        self.finish_closing();
         self.on(Event::Destroy);
         drop(self.end_oob());
         self.end_tx_timer();

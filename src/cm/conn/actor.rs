@@ -431,6 +431,9 @@ impl Conn {
     /// socket.
     pub(in crate::cm) fn release(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         self.set_route(Route::Nobody);
+        // TCP resets a connection that is closed with unread octets.
+        self.socket
+            .with_inbound(|inbound| inbound.consume(inbound.available()));
         self.socket.unhook();
         self.entry.remove();
         actor.no_limit();

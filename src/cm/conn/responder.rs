@@ -426,10 +426,7 @@ impl Conn {
         let late = matches!(sent, Ok(Sent::Part)) && actor.is_overdue();
         match then {
             AfterReply::Refuse => match sent {
-                // TCP delivers the Reply by itself, and bounds how many connections without an
-                // owner it keeps: a stranger may acknowledge nothing.
-                Ok(Sent::All) if self.socket.shutdown_write() => self.release(actor),
-                Ok(Sent::All) => self.linger(actor),
+                Ok(Sent::All) => self.leave_to_tcp(actor),
                 Ok(Sent::Part) if !late && !is_wanted(&self.wants.kill) => {
                     NextStep::Wait(ConnPhase::Replying { out, then })
                 }

@@ -376,12 +376,12 @@ impl Conn {
         match self.await_fin(actor, &mut closing) {
             // Await the FIN without the queue pair, so that sent data is delivered.
             None if self.is_cut_off() => {
-                let action = if closing.lacks_fin {
-                    FinalAction::Reset
-                } else {
-                    FinalAction::Linger
+                let (how, action) = match (closing.lacks_fin, self.is_aborted()) {
+                    (true, _) => (Ended::Lost(Loss::Here), FinalAction::Reset),
+                    (false, true) => (Ended::Lost(Loss::Here), FinalAction::Linger),
+                    (false, false) => (Ended::Graceful, FinalAction::Linger),
                 };
-                self.end(actor, Ended::Lost(Loss::Here), action)
+                self.end(actor, how, action)
             }
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
@@ -458,6 +458,18 @@ impl Conn {
             .with_inbound(|inbound| inbound.consume(inbound.available()));
         // No caller waits for it.
         closing.ack_deadline.renewals = limit::LINGER_RENEWALS;
+        NextStep::Again(ConnPhase::Lingering(closing))
+    }
+
+    /// Closes the sending half and releases the connection: TCP delivers the rest by itself, and
+    /// bounds how many connections without an owner it keeps. A stranger may acknowledge nothing.
+    pub(in crate::cm) fn leave_to_tcp(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
+        let mut closing = Closing::begin(self, actor);
+        if !closing.lacks_fin {
+            return self.release(actor);
+        }
+        self.set_route(Route::Nobody);
+        closing.ack_deadline.renewals = 0;
         NextStep::Again(ConnPhase::Lingering(closing))
     }
 
@@ -570,10 +582,16 @@ mod limits {
     };
     use iwarp::{
         fault::Fault,
-        lifecycle::Event,
+        lifecycle::{
+            Event,
+            QpPhase, //
+        },
         terminate::Terminate, //
     };
-    use kernel_ext::net::bench::eventually;
+    use kernel_ext::{
+        net::bench::eventually,
+        rdma::ops::QpOps, //
+    };
 
     /// Returns how often a time limit expires until the phase ends, at most a hundred times. In
     /// between the peer acknowledges data or not.
@@ -664,6 +682,24 @@ mod limits {
             })?;
             assert_eq!(end, if reset { Err(ECONNRESET) } else { Ok(0) });
         }
+        Ok(())
+    }
+
+    /// A kernel consumer's disconnect leaves the rest to the transmit task, which may not have run.
+    #[test]
+    fn a_queue_pair_that_is_closing_may_be_destroyed() -> Result {
+        let rig = ConnRig::new()?;
+        rig.open(&PARAMS)?;
+        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        rig.qp.sq.drain();
+        rig.qp.enter(QpPhase::Closing);
+        Qp::destroy(rig.qp.clone());
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = rig.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        assert_eq!(end, Ok(0));
         Ok(())
     }
 

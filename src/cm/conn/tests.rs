@@ -154,8 +154,6 @@ mod conn {
         Ok(())
     }
 
-    /// The queue pair cannot take the stream any more when the Reply comes: a local failure that
-    /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
     /// A stranger that acknowledges nothing keeps no memory of the driver's.
     #[test]
     fn a_rejected_peer_is_left_to_tcp() -> Result {
@@ -178,6 +176,8 @@ mod conn {
         Ok(())
     }
 
+    /// The queue pair cannot take the stream any more when the Reply comes: a local failure that
+    /// the peer does not know of (RFC 6581, section 9.3; MPA-46).
     #[test]
     fn a_failure_behind_the_reply_is_told_by_a_terminate() -> Result {
         let rig = ConnRig::new()?;
