@@ -260,24 +260,27 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
     /// Context: the running transmit task.
     fn time_out_closed_peer(self: &Arc<Self>);
 
-    /// Ends the stream with a Terminate. Only the first of several is sent (RDMAP-144).
+    /// Ends the stream with a Terminate. Only the first of several is sent (RDMAP-144); returns
+    /// whether it is this one.
     ///
     /// Context: any.
-    fn terminate(self: &Arc<Self>, terminate: Terminate) {
-        self.terminate_on(Event::Fault, terminate);
+    fn terminate(self: &Arc<Self>, terminate: Terminate) -> bool {
+        let kept = self.terminate_on(Event::Fault, terminate);
         self.kick();
+        kept
     }
 
     /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event of
-    /// its class.
+    /// its class, unless the stream has ended already.
     ///
     /// Context: any.
     #[cold]
     fn fault(self: &Arc<Self>, fault: Fault, quoted: Option<&Quoted>) {
         self.trace_fault(terminate_number(fault.code()), fault.text());
         self.note_end(StreamEnd::Fault(fault), quoted);
-        self.terminate(Terminate::for_fault(fault, quoted));
-        self.link.event(event_of(fault));
+        if self.terminate(Terminate::for_fault(fault, quoted)) {
+            self.link.event(event_of(fault));
+        }
     }
 
     /// Completes a request that cannot be carried out with an error, and terminates the stream.
@@ -362,12 +365,14 @@ impl QpShared {
     }
 
     /// As [`StreamOwner::terminate`], for this event; the caller runs the transmit task.
-    pub(crate) fn terminate_on(&self, event: Event, terminate: Terminate) {
+    pub(crate) fn terminate_on(&self, event: Event, terminate: Terminate) -> bool {
         // The transmit task takes it under the lock, so it sees no phase without the message.
         let mut inner = self.inner.lock();
-        if self.on(event).contains(Actions::KEEP_TERMINATE) {
+        let kept = self.on(event).contains(Actions::KEEP_TERMINATE);
+        if kept {
             inner.terminate = Some(terminate);
         }
+        kept
     }
 
     /// Returns the stream of the transmit task; takes a new one first.
