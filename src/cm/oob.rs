@@ -94,8 +94,9 @@ pub(crate) struct OobWaiters {
 struct OobWaitersInner {
     /// The configured port, unless it is 0 or in use by a program.
     hold: Option<PortHold>,
-    /// Address pair and number of each waiting queue pair.
-    waiting: RBTree<(AddrPair, QpNumber), ()>,
+    /// Address pair and number of each waiting queue pair, and how many of its searches have not
+    /// ended: after a reset the new one may begin before the old one is dropped.
+    waiting: RBTree<(AddrPair, QpNumber), usize>,
     /// The peers that queue pairs wait for, by address.
     peers: RBTree<[u8; 16], Peer>,
     listeners: KVec<OobListener>,
@@ -257,7 +258,7 @@ impl OobConnector for Cm {
     fn wait(self: ArcBorrow<'_, Self>, pair: &Pair, addr: SockAddr) -> Result {
         let cm: Arc<Cm> = self.into();
         let oob_waiters = &cm.oob_waiters;
-        let node = RBTreeNode::new(key(pair), (), GFP_KERNEL_ACCOUNT)?;
+        let node = RBTreeNode::new(key(pair), 1, GFP_KERNEL_ACCOUNT)?;
         let peer = Peer {
             wrong: WrongGuesses::default(),
             users: 1,
@@ -266,7 +267,10 @@ impl OobConnector for Cm {
         let mut inner = oob_waiters.inner.lock();
         inner.hold_port(&oob_waiters.ports, &cm.device)?;
         inner.get(&cm, addr)?;
-        inner.waiting.insert(node);
+        match inner.waiting.get_mut(&key(pair)) {
+            Some(searches) => *searches = searches.saturating_add(1),
+            None => drop(inner.waiting.insert(node)),
+        }
         match inner.peers.get_mut(&pair.remote.gid) {
             // NO-OVERFLOW: far fewer queue pairs exist.
             Some(peer) => peer.users = peer.users.saturating_add(1),
@@ -277,7 +281,13 @@ impl OobConnector for Cm {
 
     fn end_wait(&self, pair: &Pair, addr: SockAddr) {
         let mut inner = self.oob_waiters.inner.lock();
-        inner.waiting.remove(&key(pair));
+        if let Some(mut found) = inner.waiting.find_mut(&key(pair)) {
+            let searches = found.get().saturating_sub(1);
+            *found.get_mut() = searches;
+            if searches == 0 {
+                found.remove();
+            }
+        }
         inner.put(addr);
         if let Some(mut found) = inner.peers.find_mut(&pair.remote.gid) {
             let users = found.get().users.saturating_sub(1);

@@ -364,9 +364,10 @@ impl Qp {
     /// Ends the search. Dropping the result also closes the listener, after the last search at its
     /// address.
     pub(super) fn end_oob(self: &Arc<Self>) -> Option<OobSearch> {
-        let oob = self.oob.lock().take();
+        let mut oob = self.oob.lock();
+        // Under the lock, so that it is not the timer of a search that begins now.
         cancel_delayed::<Self, OOB>(self);
-        oob
+        oob.take()
     }
 
     /// Handles the first work request posted in RTS without a peer: starts the time limit and
@@ -516,10 +517,24 @@ impl Qp {
     ///
     /// Context: process.
     pub(crate) fn give_up_oob(self: &Arc<Self>) -> bool {
-        let actions = self.on(match self.end_oob() {
+        let given_up = self.give_up(&mut self.oob.lock());
+        self.has_given_up(given_up)
+    }
+
+    /// Ends the search. The lock is held, so that this is not one that begins after a reset.
+    fn give_up(self: &Arc<Self>, oob: &mut Option<OobSearch>) -> (Option<OobSearch>, Actions) {
+        cancel_delayed::<Self, OOB>(self);
+        let search = oob.take();
+        let event = match search {
             Some(_) => Event::SearchTimeout,
             None => Event::PeerClosedTimeout,
-        });
+        };
+        (search, self.on(event))
+    }
+
+    /// Does what [`Qp::give_up`] asks for, without the lock.
+    fn has_given_up(self: &Arc<Self>, (search, actions): (Option<OobSearch>, Actions)) -> bool {
+        drop(search);
         if actions == Actions::NONE {
             return false;
         }
@@ -539,7 +554,8 @@ impl Qp {
 // Called by the timer.
 impl Qp {
     fn continue_search(self: &Arc<Self>) {
-        let action = match &mut *self.oob.lock() {
+        let mut oob = self.oob.lock();
+        let action = match &mut *oob {
             Some(oob) => {
                 let action = oob.next_action();
                 self.arm(oob);
@@ -548,6 +564,8 @@ impl Qp {
             None if self.lifecycle().has_lost_peer() => OobAction::GiveUp,
             None => OobAction::Nothing,
         };
+        let given_up = matches!(action, OobAction::GiveUp).then(|| self.give_up(&mut oob));
+        drop(oob);
         match action {
             OobAction::Connect(connect) => {
                 let attempt = self.connector.as_arc_borrow().connect(self, &connect);
@@ -556,7 +574,7 @@ impl Qp {
                 }
             }
             OobAction::GiveUp => {
-                if self.give_up_oob() {
+                if given_up.is_some_and(|given_up| self.has_given_up(given_up)) {
                     self.device.stats.pairing_timeouts.inc();
                 }
             }
