@@ -20,10 +20,13 @@ version() {
 # over_rdma OCTETS COMMAND...: runs a command; the device of end B must have received so much
 # meanwhile, else the program has used something else.
 over_rdma() {
-	local least=$1 before after
+	local least=$1 before after status
 	shift
 	before=$(counter "$DEV_B" rx_bytes)
-	"$@" || return
+	"$@"
+	# `set -e` has no effect if the caller is a condition.
+	status=$?
+	[ "$status" = 0 ] || return "$status"
 	after=$(counter "$DEV_B" rx_bytes)
 	[ $((after - before)) -ge "$least" ] || die "only $((after - before)) octets over $DEV_B instead of $least"
 }

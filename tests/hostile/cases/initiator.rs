@@ -370,10 +370,9 @@ fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
 }
 
 /// Sends octets right behind the Reply, though the Responder may not send before the Initiator's
-/// first FPDU. The program may see the connection come up, since the Reply was good; the early
-/// octets are not delivered.
-/// Checks that these octets end the connection if they are in one segment with the Reply. If the
-/// link cuts the segment, they may arrive when the stream is up: an FPDU is delivered then.
+/// first FPDU. The program may see the connection come up, since the Reply was good, but the early
+/// octets end it. Only if the link cuts the segment, they may arrive when the stream is up, and an
+/// FPDU is delivered then.
 fn behind_the_reply(b: &mut Bench<'_>, octets: &[u8]) -> Outcome {
     let (mut wire, request) = b.called()?;
     wire.put(&[&reply_to(&request, &[]).octets()[..], octets].concat())?;
