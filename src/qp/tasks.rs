@@ -262,9 +262,9 @@ impl Qp {
         anew
     }
 
-    /// Lets the transmit task see that nothing is left to send before an orderly end, if that is so:
-    /// a program may destroy its queue pair right after it has disconnected. No request completes.
-    /// Waits a tenth of a second at most for another context that runs the task.
+    /// Lets the transmit task see that nothing is left to send before an orderly end, if that is
+    /// so: a program may destroy its queue pair right after it has disconnected. No request
+    /// completes. Waits a tenth of a second at most for another context that runs the task.
     ///
     /// Context: process, sleeps.
     pub(super) fn finish_closing(self: &Arc<Self>) {

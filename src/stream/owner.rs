@@ -270,8 +270,8 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
         kept
     }
 
-    /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event of
-    /// its class, unless the stream has ended already.
+    /// Terminates the stream for a fault in what the peer sent or asked for, and raises the event
+    /// of its class, unless the stream has ended already.
     ///
     /// Context: any.
     #[cold]

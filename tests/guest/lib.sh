@@ -205,8 +205,8 @@ nothing_left() {
 # no_qp: succeeds if end A's device has no queue pair.
 no_qp() { [ -z "$(rdma resource show qp link "$DEV_A")" ]; }
 
-# counter DEVICE NAME: prints one of a device's counters. The device renews them every 10 ms, and only
-# the initial namespace has them.
+# counter DEVICE NAME: prints one of a device's counters. The device renews them every 10 ms, and
+# only the initial namespace has them.
 counter() {
 	nap 0.05
 	cat "/sys/class/infiniband/$1/ports/1/hw_counters/$2"

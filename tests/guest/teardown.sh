@@ -35,7 +35,6 @@ kill_hard() {
 	pkill -KILL -P "$*" || die 'nothing to kill'
 }
 
-
 load_stop() {
 	kill "$CLIENT" "$SERVER" 2>/dev/null || true
 	wait "$CLIENT" "$SERVER" 2>/dev/null || true

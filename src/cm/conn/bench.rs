@@ -162,6 +162,17 @@ impl ConnRig {
         Ok(())
     }
 
+    /// Waits for what the peer receives next, and returns it: 0 octets at an orderly end, an error
+    /// at a reset.
+    pub(crate) fn end(&self) -> Result<Result<usize>> {
+        let mut end = Err(EAGAIN);
+        eventually(|| {
+            end = self.far.recv(&mut [0]);
+            end != Err(EAGAIN)
+        })?;
+        Ok(end)
+    }
+
     /// Sends an FPDU with one untagged segment that is a whole message; the length of `rest` must
     /// need no pad.
     pub(crate) fn put<const REST: usize>(

@@ -171,12 +171,7 @@ mod peer {
         conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         conn.step();
         // The stream ends in an orderly way, not by a reset.
-        let mut end = Err(EAGAIN);
-        eventually(|| {
-            end = rig.far.recv(&mut [0]);
-            end != Err(EAGAIN)
-        })?;
-        assert_eq!(end, Ok(0));
+        assert_eq!(rig.end()?, Ok(0));
         Ok(())
     }
 
@@ -191,11 +186,7 @@ mod peer {
         (fpdu[1], fpdu[2], fpdu[3], fpdu[15]) = (18, control, 0x43, 1);
         rig.far.send(&fpdu)?;
         rig.far.shutdown_write();
-        let mut end = Err(EAGAIN);
-        eventually(|| {
-            end = rig.far.recv(&mut [0]);
-            end != Err(EAGAIN)
-        })?;
+        let end = rig.end()?;
         Ok((count(&rig, c"rx_fpdus"), end, count(&rig, c"aborts")))
     }
 

@@ -675,12 +675,7 @@ mod limits {
             let step = conn.open(&mut conn.actor.lock(), Open::reported());
             let closes = matches!(step, NextStep::Again(ConnPhase::Closing(_)));
             assert_eq!(closes, !reset);
-            let mut end = Err(EAGAIN);
-            eventually(|| {
-                end = rig.far.recv(&mut [0]);
-                end != Err(EAGAIN)
-            })?;
-            assert_eq!(end, if reset { Err(ECONNRESET) } else { Ok(0) });
+            assert_eq!(rig.end()?, if reset { Err(ECONNRESET) } else { Ok(0) });
         }
         Ok(())
     }
@@ -694,12 +689,7 @@ mod limits {
         rig.qp.sq.drain();
         rig.qp.enter(QpPhase::Closing);
         Qp::destroy(rig.qp.clone());
-        let mut end = Err(EAGAIN);
-        eventually(|| {
-            end = rig.far.recv(&mut [0]);
-            end != Err(EAGAIN)
-        })?;
-        assert_eq!(end, Ok(0));
+        assert_eq!(rig.end()?, Ok(0));
         Ok(())
     }
 
