@@ -327,3 +327,52 @@ pub(super) fn addrs_of(socket: &Socket) -> Result<AddrPair> {
         remote: gid::of_addr(&plain(socket.peer_addr()?)).0,
     })
 }
+
+#[kernel::prelude::kunit_tests(riwarp_oob_waiters)]
+mod tests {
+    use super::*;
+    use crate::bench::Bench;
+    use iwarp::oob::{
+        Features,
+        Psn,
+        QpAddr, //
+    };
+    use kernel_ext::net::{
+        bench::address,
+        Family, //
+    };
+
+    #[test]
+    fn a_queue_pair_waits_until_its_last_search_ends() -> Result {
+        let bench = Bench::new()?;
+        let cm = &bench.rdma.cm;
+        let end = |number| QpAddr {
+            gid: [0; 16],
+            number: QpNumber::new(number),
+        };
+        let pair = Pair {
+            local: end(1),
+            remote: end(2),
+            receive_psn: Psn::new(1),
+            send_psn: None,
+            features: Features::NONE,
+        };
+        let here = address(Family::V4, 0);
+        let waits = || {
+            let inner = cm.oob_waiters.inner.lock();
+            (
+                inner.waiting.get(&key(&pair)).is_some(),
+                inner.peers.get(&pair.remote.gid).is_some(),
+                inner.listeners.len(),
+            )
+        };
+        // The search of a reset queue pair ends after the next one has begun.
+        cm.as_arc_borrow().wait(&pair, here)?;
+        cm.as_arc_borrow().wait(&pair, here)?;
+        cm.end_wait(&pair, here);
+        assert_eq!(waits(), (true, true, 1));
+        cm.end_wait(&pair, here);
+        assert_eq!(waits(), (false, false, 0));
+        Ok(())
+    }
+}

@@ -341,11 +341,16 @@ impl Qp {
                     let (kind, limit) = (self.device.kind, self.device.settings.ord_limit());
                     oob.depths.ord = kind.read_depth(attr.max_rd_atomic, limit);
                     let wrong = oob.promised.is_some_and(|promised| promised != psn);
-                    if !wrong {
+                    let impostor = if wrong {
+                        // Unbound already here, so that it cannot attach its stream any more.
+                        oob.connection_lost();
+                        self.inner.lock().conn.take()
+                    } else {
                         oob.connect_at = oob.born.elapsed();
-                        self.arm(oob);
-                    }
-                    wrong.then(|| self.conn()).flatten()
+                        None
+                    };
+                    self.arm(oob);
+                    impostor
                 }
                 None if attrs.promised.is_some_and(|promised| promised != psn) => {
                     let actions = self.on(Event::WrongPsn);
@@ -511,17 +516,27 @@ impl Qp {
         }
     }
 
-    /// Fails what is posted: the peer has not come in time, has closed its half without a new
-    /// connection, or has had a stream for which this end had no memory, and will not come again.
-    /// Returns whether the queue pair had searched, or had lost its peer.
+    /// Unbinds a connection that the peer takes for its stream, but for which this end has no
+    /// memory, and ends the search, because the peer will not come again. Does nothing if the
+    /// connection is not the bound one of a search.
     ///
     /// Context: process.
-    pub(crate) fn give_up_oob(self: &Arc<Self>) -> bool {
-        let given_up = self.give_up(&mut self.oob.lock());
-        self.has_given_up(given_up)
+    pub(crate) fn give_up_oob(self: &Arc<Self>, conn: &dyn StreamConnection) {
+        let mut oob = self.oob.lock();
+        if oob.is_none() {
+            return;
+        }
+        let Some(_drop_outside_lock) = self.take_bound(conn) else {
+            return;
+        };
+        let given_up = self.give_up(&mut oob);
+        drop(oob);
+        self.has_given_up(given_up);
     }
 
-    /// Ends the search. The lock is held, so that this is not one that begins after a reset.
+    /// Fails what is posted: the peer has not come in time, has closed its half without a new
+    /// connection, or will not come again. The lock is held, so that this is not a search that
+    /// begins after a reset.
     fn give_up(self: &Arc<Self>, oob: &mut Option<OobSearch>) -> (Option<OobSearch>, Actions) {
         cancel_delayed::<Self, OOB>(self);
         let search = oob.take();
@@ -532,7 +547,8 @@ impl Qp {
         (search, self.on(event))
     }
 
-    /// Does what [`Qp::give_up`] asks for, without the lock.
+    /// Does what [`Qp::give_up`] asks for, without the lock. Returns whether the queue pair had
+    /// searched, or had lost its peer.
     fn has_given_up(self: &Arc<Self>, (search, actions): (Option<OobSearch>, Actions)) -> bool {
         drop(search);
         if actions == Actions::NONE {
@@ -626,6 +642,10 @@ mod tests {
     use super::*;
     use crate::{
         bench::Bench,
+        cm::conn::{
+            bench::PARAMS,
+            Conn, //
+        },
         device::{
             DeviceKind,
             MAX_ORD, //
@@ -634,7 +654,10 @@ mod tests {
     use iwarp::lifecycle::QpPhase;
     use kernel_ext::{
         net::{
-            bench::address,
+            bench::{
+                address,
+                pair, //
+            },
             Family, //
         },
         rdma::{
@@ -700,6 +723,59 @@ mod tests {
             Some(OobAction::Connect(connect)) => Ok(connect.depths.ord),
             _ => Err(EINVAL),
         }
+    }
+
+    /// Makes a queue pair that accepts a peer, which expects it to send from PSN 1, and lets `f` run
+    /// while no connection makes a step and no timer of a search expires.
+    fn while_accepting(f: impl FnOnce(&Arc<Qp>, &Arc<Conn>) -> Result) -> Result {
+        let bench = Bench::new()?;
+        let qp = bench.qp(4, &bench.cq(4)?)?;
+        let (near, _far) = pair(Family::V4)?;
+        let conn = Conn::of_nobody(&bench.rdma.cm, near)?;
+        *qp.oob.lock() = Some(OobSearch {
+            bond: Bond::Accepting,
+            promised: Some(Psn::new(1)),
+            ..search(&qp)?
+        });
+        qp.inner.lock().conn = Some(conn.clone());
+        qp.enter(QpPhase::Waiting);
+        let done = conn.without_steps(|| f(&qp, &conn));
+        conn.end_of_nobody();
+        Qp::destroy(qp);
+        done
+    }
+
+    fn bond(qp: &Qp) -> Option<Bond> {
+        (*qp.oob.lock()).as_ref().map(|oob| oob.bond)
+    }
+
+    #[test]
+    fn a_peer_with_another_psn_is_unbound_at_once() -> Result {
+        while_accepting(|qp, conn| {
+            let attr = QpAttr {
+                qp_state: QpState::Rts,
+                sq_psn: 2,
+                ..QpAttr::default()
+            };
+            let mask = QpAttrMask::STATE.union(FOR_RTS);
+            Qp::modify(qp.as_arc_borrow(), &attr, mask)?;
+            // Its first octets have arrived before it is reset.
+            assert_eq!(qp.attach(conn.clone(), &PARAMS), Err(EINVAL));
+            qp.give_up_oob(&**conn);
+            assert_eq!(bond(qp), Some(Bond::Free));
+            assert_eq!(qp.phase(), QpPhase::Waiting);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_peer_whose_stream_cannot_begin_ends_the_search() -> Result {
+        while_accepting(|qp, conn| {
+            qp.give_up_oob(&**conn);
+            assert_eq!(bond(qp), None);
+            assert_eq!(qp.phase(), QpPhase::Error);
+            Ok(())
+        })
     }
 
     #[test]

@@ -65,15 +65,20 @@ impl Qp {
 
     /// Unbinds the connection after a failed start-up, if it is still this one.
     pub(crate) fn unbind(self: &Arc<Self>, conn: &dyn StreamConnection) {
-        let dropped = {
-            let mut inner = self.inner.lock();
-            match &inner.conn {
-                Some(mine) if is_same(&**mine, conn) => inner.conn.take(),
-                _ => None,
-            }
-        };
-        if dropped.is_some() {
+        if self.take_bound(conn).is_some() {
             self.oob_connection_lost();
+        }
+    }
+
+    /// Unbinds a connection and returns the reference to drop, if it is the bound one.
+    pub(super) fn take_bound(
+        &self,
+        conn: &dyn StreamConnection,
+    ) -> Option<Arc<dyn StreamConnection>> {
+        let mut inner = self.inner.lock();
+        match &inner.conn {
+            Some(mine) if is_same(&**mine, conn) => inner.conn.take(),
+            _ => None,
         }
     }
 

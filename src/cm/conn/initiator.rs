@@ -283,13 +283,12 @@ impl Conn {
             return self.fail(actor, EPROTO);
         }
         if let Err(error) = qp.attach(self.clone(), &params) {
+            qp.give_up_oob(&**self);
             // MPA-46; revision 1 cannot express it.
-            let next = match rules.peer_depths {
+            return match rules.peer_depths {
                 Some(_) => self.fail_after_reply(actor, rules, Fault::LocalStartup, error),
                 None => self.fail(actor, error),
             };
-            qp.give_up_oob();
-            return next;
         }
         self.established();
         if let Err(error) = self.connected(actor, rules, hand_up(private_data, inbox.octets())) {

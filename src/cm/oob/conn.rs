@@ -118,9 +118,8 @@ impl Conn {
                     return self.fail(actor, ECONNRESET);
                 };
                 if let Err(error) = qp.attach(self.clone(), &params) {
-                    let next = self.fail(actor, error);
-                    qp.give_up_oob();
-                    return next;
+                    qp.give_up_oob(&**self);
+                    return self.fail(actor, error);
                 }
                 self.established();
                 self.enter_stream();
