@@ -430,14 +430,19 @@ impl Conn {
     /// Unhooks the socket and removes the connection from the table; the last reference closes the
     /// socket.
     pub(in crate::cm) fn release(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        self.set_route(Route::Nobody);
         // TCP resets a connection that is closed with unread octets.
-        self.socket
-            .with_inbound(|inbound| inbound.consume(inbound.available()));
+        self.discard_input();
         self.socket.unhook();
         self.entry.remove();
         actor.no_limit();
         NextStep::Wait(ConnPhase::Released)
+    }
+
+    /// Discards what has arrived and what will arrive.
+    pub(in crate::cm) fn discard_input(&self) {
+        self.set_route(Route::Nobody);
+        self.socket
+            .with_inbound(|inbound| inbound.consume(inbound.available()));
     }
 }
 

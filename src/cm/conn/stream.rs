@@ -452,24 +452,24 @@ impl Conn {
     /// Closes the sending half and discards what arrives until the peer's FIN. The queue pair is no
     /// longer involved.
     pub(in crate::cm) fn linger(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        self.set_route(Route::Nobody);
-        let mut closing = Closing::begin(self, actor);
-        self.socket
-            .with_inbound(|inbound| inbound.consume(inbound.available()));
+        let closing = Closing::begin(self, actor);
         // No caller waits for it.
-        closing.ack_deadline.renewals = limit::LINGER_RENEWALS;
-        NextStep::Again(ConnPhase::Lingering(closing))
+        self.linger_for(closing, limit::LINGER_RENEWALS)
     }
 
     /// Closes the sending half and releases the connection: TCP delivers the rest by itself, and
     /// bounds how many connections without an owner it keeps. A stranger may acknowledge nothing.
     pub(in crate::cm) fn leave_to_tcp(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        let mut closing = Closing::begin(self, actor);
-        if !closing.lacks_fin {
-            return self.release(actor);
+        let closing = Closing::begin(self, actor);
+        if closing.lacks_fin {
+            return self.linger_for(closing, 0);
         }
-        self.set_route(Route::Nobody);
-        closing.ack_deadline.renewals = 0;
+        self.release(actor)
+    }
+
+    fn linger_for(&self, mut closing: Closing, renewals: u32) -> NextStep {
+        self.discard_input();
+        closing.ack_deadline.renewals = renewals;
         NextStep::Again(ConnPhase::Lingering(closing))
     }
 
