@@ -11,7 +11,10 @@ use kernel::{
 };
 use kernel_ext::{
     mm::shared_ring::SharedMem,
-    net::NetDevice,
+    net::{
+        NetDevice,
+        NetId, //
+    },
     rdma::{
         bench::{
             kernel_owned,
@@ -103,9 +106,20 @@ impl Bench {
     /// As [`Bench::new`], with a device that another link type makes.
     pub(crate) fn of(kind: DeviceKind) -> Result<Self> {
         let netdev = NetDevice::loopback()?;
+        let home = netdev.net_id();
+        Self::on(kind, netdev, home)
+    }
+
+    /// As [`Bench::new`], with an interface that has left the namespace of the device.
+    pub(crate) fn left() -> Result<Self> {
+        Self::on(DeviceKind::Rxe, NetDevice::loopback()?, NetId::NONE)
+    }
+
+    fn on(kind: DeviceKind, netdev: NetDevice, home: NetId) -> Result<Self> {
         let rdma = RdmaDevice::new(
             Parts {
                 kind,
+                home,
                 guid: Guid::of(&netdev),
                 netdev,
                 link: DeviceLink::dead()?,

@@ -283,6 +283,8 @@ impl Drop for Reservation {
 /// The arguments of [`Device::new`].
 pub(crate) struct Parts {
     pub(crate) kind: DeviceKind,
+    /// The network namespace of the device.
+    pub(crate) home: NetId,
     pub(crate) netdev: NetDevice,
     pub(crate) guid: Guid,
     pub(crate) link: DeviceLink,
@@ -299,7 +301,7 @@ pub(crate) struct Device {
     pub(crate) kind: DeviceKind,
     /// The network interface below.
     pub(crate) netdev: NetDevice,
-    /// The network namespace of the interface when the device was made; all sockets are in it.
+    /// The network namespace in which the device was made; all sockets are in it.
     pub(crate) home: NetId,
     #[pin]
     gids: GidTable,
@@ -341,7 +343,7 @@ impl Device {
         Arc::try_pin_init(
             try_pin_init!(Self {
                 kind: parts.kind,
-                home: parts.netdev.net_id(),
+                home: parts.home,
                 netdev: parts.netdev,
                 gids <- GidTable::new(),
                 settings: parts.settings,

@@ -186,9 +186,10 @@ impl Registry {
             node_type: kind.node_type(),
         };
         let mut made = None;
-        let result = Registration::try_new(name, netdev, &identity, |link| {
+        let result = Registration::try_new(name, netdev, &identity, |link, home| {
             let parts = Parts {
                 kind,
+                home,
                 netdev: netdev.clone(),
                 guid,
                 link,
@@ -201,6 +202,8 @@ impl Registry {
             let entry = DeviceEntry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
+            // From here on the events of the interface find the device. It may have left before.
+            device.net()?;
             // After `enter`: from here on the end of the namespace waits for the device, and so for
             // the held port.
             if let Err(error) = device.cm.oob_waiters.hold_port(&device.device) {
@@ -373,6 +376,8 @@ impl DeviceEntry {
     /// Stores the registration of the new device.
     fn settle(self: &Arc<Self>, registration: Registration<Riwarp>) {
         self.device.set_registered();
+        // Events of addresses and of the port that came before are lost.
+        self.device.addr_event();
         *self.state.lock() = State::Registered(registration);
         // A removal that found `State::Making` under the lock has left the rest to this call.
         if self.is_doomed() {
@@ -488,8 +493,13 @@ impl NetdevEvents for Riwarp {
         };
         registry.with_netdev(netdev, |entry| match event {
             // Also sent when the interface moves to another namespace: the device does not move
-            // with it.
+            // with it. If the entry was made too late for that, an event in the new namespace
+            // follows.
             NetdevEvent::Unregister => {
+                entry.doom();
+                entry.end_later();
+            }
+            _ if netdev.net_id() != entry.device.home => {
                 entry.doom();
                 entry.end_later();
             }
@@ -568,11 +578,12 @@ mod tests {
             node_type: DeviceKind::Rxe.node_type(),
         };
         let mut kept = None;
-        let made = Registration::<Riwarp>::try_new(c"riwarp_kunit", &netdev, &identity, |link| {
-            assert!(link.is_open());
-            kept = Some(link);
-            Err(ENOSPC)
-        });
+        let made =
+            Registration::<Riwarp>::try_new(c"riwarp_kunit", &netdev, &identity, |link, _| {
+                assert!(link.is_open());
+                kept = Some(link);
+                Err(ENOSPC)
+            });
         assert_eq!(made.err(), Some(ENOSPC));
         let link = kept.ok_or(EINVAL)?;
         // The device is freed: an open link would read it.

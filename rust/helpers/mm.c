@@ -77,6 +77,18 @@ bool riwarp_helper_is_readable(const void *address)
 	return !copy_from_kernel_nofault(&octet, address, sizeof(octet));
 }
 
+void riwarp_helper_fs_reclaim_acquire(void);
+void riwarp_helper_fs_reclaim_acquire(void)
+{
+	fs_reclaim_acquire(GFP_KERNEL);
+}
+
+void riwarp_helper_fs_reclaim_release(void);
+void riwarp_helper_fs_reclaim_release(void)
+{
+	fs_reclaim_release(GFP_KERNEL);
+}
+
 void riwarp_helper_memalloc_noio_restore(unsigned int flags);
 void riwarp_helper_memalloc_noio_restore(unsigned int flags)
 {

@@ -210,10 +210,22 @@ void riwarp_helper_lock_sock(struct sock *sk)
 	lock_sock(sk);
 }
 
-int riwarp_helper_ip6_sock_set_v6only(struct sock *sk);
-int riwarp_helper_ip6_sock_set_v6only(struct sock *sk)
+void riwarp_helper_sk_set_v6only(struct sock *sk, bool only);
+void riwarp_helper_sk_set_v6only(struct sock *sk, bool only)
 {
-	return ip6_sock_set_v6only(sk);
+	sk->sk_ipv6only = only;
+}
+
+bool riwarp_helper_sk_has_port(const struct sock *sk);
+bool riwarp_helper_sk_has_port(const struct sock *sk)
+{
+	return inet_sk(sk)->inet_num;
+}
+
+void riwarp_helper_sk_bind_without_port(struct sock *sk);
+void riwarp_helper_sk_bind_without_port(struct sock *sk)
+{
+	inet_set_bit(BIND_ADDRESS_NO_PORT, sk);
 }
 
 void riwarp_helper_ip6_sock_set_tclass(struct sock *sk, int val);

@@ -386,6 +386,10 @@ impl Drop for NetRef {
 pub struct NetId(pub(super) usize);
 
 impl NetId {
+    /// No namespace. For KUnit suites.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub const NONE: Self = Self(0);
+
     /// Returns the namespace of the current task; that of a kernel thread is the initial one.
     /// Context: process.
     pub fn current() -> Self {

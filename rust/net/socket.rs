@@ -61,11 +61,12 @@ extern "C" {
         len: c_int,
     ) -> c_int;
     fn riwarp_helper_ip6_sock_set_tclass(sk: *mut bindings::sock, val: c_int);
-    fn riwarp_helper_ip6_sock_set_v6only(sk: *mut bindings::sock) -> c_int;
     fn riwarp_helper_lock_sock(sk: *mut bindings::sock);
     fn riwarp_helper_maybe_get_net(net: *mut bindings::net) -> *mut bindings::net;
     fn riwarp_helper_put_net(net: *mut bindings::net);
     fn riwarp_helper_sk_acceptq_is_half_full(sk: *const bindings::sock) -> c_int;
+    fn riwarp_helper_sk_bind_without_port(sk: *mut bindings::sock);
+    fn riwarp_helper_sk_has_port(sk: *const bindings::sock) -> bool;
     fn riwarp_helper_sk_held(sk: *const bindings::sock) -> c_int;
     fn riwarp_helper_sk_memcg(sk: *const bindings::sock) -> *mut bindings::mem_cgroup;
     fn riwarp_helper_sk_set_memcg(sk: *mut bindings::sock, memcg: *mut bindings::mem_cgroup);
@@ -80,6 +81,7 @@ extern "C" {
         flags: c_int,
     ) -> c_int;
     fn riwarp_helper_sk_set_reuse(sk: *mut bindings::sock, reuse: c_int);
+    fn riwarp_helper_sk_set_v6only(sk: *mut bindings::sock, only: bool);
     fn riwarp_helper_sk_setup(sk: *mut bindings::sock, rcvbuf: c_int);
 }
 
@@ -306,6 +308,19 @@ impl Socket {
         })
     }
 
+    /// Binds to an address only, of which `addr` must have no port: TCP chooses one when the socket
+    /// connects, and then it may be one that connections to other peers have
+    /// (`IP_BIND_ADDRESS_NO_PORT`). Context: process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Socket::bind`].
+    pub fn bind_without_port(&self, addr: &SockAddr) -> Result {
+        // SAFETY: The helper requires a valid socket, which `self` has; the flag is atomic.
+        unsafe { riwarp_helper_sk_bind_without_port(self.sk()) };
+        self.bind(addr)
+    }
+
     /// Starts listening. Context: process.
     ///
     /// # Errors
@@ -425,18 +440,25 @@ impl Socket {
         });
     }
 
-    /// Makes an IPv6 socket refuse IPv4 connections. Context: process.
+    /// Makes an IPv6 socket refuse IPv4 connections, or take them. (A new socket does what the
+    /// setting `net.ipv6.bindv6only` says.) Context: process.
     ///
     /// # Errors
     ///
     /// `EINVAL` if it is bound, or not IPv6.
-    pub fn set_v6only(&self) -> Result {
+    pub fn set_v6only(&self, only: bool) -> Result {
         if self.family() != Family::V6 {
             return Err(EINVAL);
         }
-        // SAFETY: `ip6_sock_set_v6only()` requires a valid IPv6 socket, which `self` has, as just
-        // checked; it takes the lock.
-        to_result(unsafe { riwarp_helper_ip6_sock_set_v6only(self.sk()) })
+        self.locked(|sk| {
+            // SAFETY: The helper requires a valid socket: `locked` gives one.
+            if unsafe { riwarp_helper_sk_has_port(sk) } {
+                return Err(EINVAL);
+            }
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one.
+            unsafe { riwarp_helper_sk_set_v6only(sk, only) };
+            Ok(())
+        })
     }
 
     /// Sets the type of service (IPv4) or traffic class (IPv6). Context: process.

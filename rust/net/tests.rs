@@ -12,6 +12,7 @@ mod socket {
     use crate::net::NetId;
     use crate::net::NetRef;
     use crate::net::SendHint;
+    use crate::net::SockAddr;
     use crate::net::TcpState;
     use crate::net::TxBatch;
     use kernel::prelude::*;
@@ -148,11 +149,14 @@ mod socket {
     #[test]
     fn what_cannot_be_set_is_refused() -> Result {
         let four = socket(Family::V4)?;
-        assert_eq!(four.set_v6only(), Err(EINVAL));
+        assert_eq!(four.set_v6only(true), Err(EINVAL));
         assert_eq!(four.set_bound_dev(u32::MAX), Err(ENODEV));
         assert_eq!(four.set_bound_dev(0), Ok(()));
         let six = socket(Family::V6)?;
-        assert_eq!(six.set_v6only(), Ok(()));
+        assert_eq!(six.set_v6only(true), Ok(()));
+        assert_eq!(six.set_v6only(false), Ok(()));
+        six.bind(&SockAddr::unspecified(Family::V6))?;
+        assert_eq!(six.set_v6only(false), Err(EINVAL));
         Ok(())
     }
 

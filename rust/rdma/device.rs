@@ -29,7 +29,10 @@ use super::types::LinkSpeed;
 use super::types::NodeType;
 use super::types::PortEvent;
 use crate::bindings;
-use crate::net::NetDevice;
+use crate::net::{
+    NetDevice,
+    NetId, //
+};
 use crate::sync::BhRevocable;
 use core::mem::offset_of;
 use core::ptr::addr_of_mut;
@@ -326,7 +329,7 @@ unsafe impl<T: Driver> Sync for Registration<T> {}
 impl<T: Driver> Registration<T> {
     /// Creates a device and registers it. `name` may contain a `%d`.
     ///
-    /// `make` creates the driver's object; verbs may run on it before this function returns. If
+    /// `make` creates the driver's object for a device in this namespace; verbs may run on it before this function returns. If
     /// registering fails after `make` succeeded, [`DeviceOps::dealloc`] is called as for any
     /// unregistration. If `make` fails, the link passed to it is closed, even if `make` kept a
     /// copy.
@@ -339,7 +342,7 @@ impl<T: Driver> Registration<T> {
         name: &CStr,
         netdev: &NetDevice,
         identity: &Identity,
-        make: impl FnOnce(DeviceLink) -> Result<Arc<T::Device>>,
+        make: impl FnOnce(DeviceLink, NetId) -> Result<Arc<T::Device>>,
     ) -> Result<Self> {
         const { assert!(offset_of!(DeviceObject<T::Device>, base) == 0) };
 
@@ -366,7 +369,7 @@ impl<T: Driver> Registration<T> {
         });
         let settings = SettingGroup::try_new(T::SETTINGS)?;
         let counters = Counters::try_new(T::COUNTERS)?;
-        let data = make(link.clone())?;
+        let data = make(link.clone(), net.id())?;
 
         let driver_part = DeviceTail {
             data,

@@ -72,7 +72,6 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    mm::noio::without_io,
     net::{
         Hooked,
         Inbound,
@@ -176,9 +175,7 @@ impl WorkItem<STEP> for Conn {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // Block I/O may depend on this connection or on one queued behind it, so allocations must
-        // not start I/O.
-        without_io(|| this.step());
+        this.step();
     }
 }
 

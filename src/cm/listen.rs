@@ -48,6 +48,7 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
+    mm::noio::without_io,
     net::{
         AcceptQueue,
         NetId,
@@ -293,7 +294,8 @@ impl Listener {
             }? Error),
             GFP_KERNEL,
         )?;
-        *listener.socket.lock() = params.open_socket(&listener)?;
+        // Its locks are also those of work items that steps of connections are queued behind.
+        *listener.socket.lock() = without_io(|| params.open_socket(&listener))?;
         listener.kick_socket();
         Ok(listener)
     }

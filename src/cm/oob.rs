@@ -42,6 +42,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::ECONNREFUSED,
+    mm::noio::without_io,
     net::{
         SockAddr,
         Socket, //
@@ -142,7 +143,13 @@ impl OobWaiters {
     ///
     /// Those of [`OobWaiters::set_port`].
     pub(crate) fn hold_port(&self, device: &Device) -> Result {
-        self.inner.lock().hold_port(&self.ports, device)
+        self.locked(|inner| inner.hold_port(&self.ports, device))
+    }
+
+    /// Runs `f` with the lock held, which steps of connections take, too: so allocations must not
+    /// start I/O.
+    fn locked<R>(&self, f: impl FnOnce(&mut OobWaitersInner) -> R) -> R {
+        without_io(|| f(&mut self.inner.lock()))
     }
 
     /// Changes the configured port and holds it; 0 holds none. Queue pairs that wait keep their
@@ -154,14 +161,15 @@ impl OobWaiters {
     /// * `ENODEV` if the device or its namespace is being removed.
     /// * `ENOMEM`.
     pub(crate) fn set_port(&self, device: &Device, port: u16) -> Result {
-        let mut inner = self.inner.lock();
-        let hold = match port {
-            0 => None,
-            port => Some(hold(&self.ports, device, port)?),
-        };
-        device.settings.set_pairing_port(port);
-        inner.hold = hold;
-        Ok(())
+        self.locked(|inner| {
+            let hold = match port {
+                0 => None,
+                port => Some(hold(&self.ports, device, port)?),
+            };
+            device.settings.set_pairing_port(port);
+            inner.hold = hold;
+            Ok(())
+        })
     }
 
     /// Releases the port of a device that is being removed.
@@ -264,19 +272,20 @@ impl OobConnector for Cm {
             users: 1,
         };
         let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
-        let mut inner = oob_waiters.inner.lock();
-        inner.hold_port(&oob_waiters.ports, &cm.device)?;
-        inner.get(&cm, addr)?;
-        match inner.waiting.get_mut(&key(pair)) {
-            Some(searches) => *searches = searches.saturating_add(1),
-            None => drop(inner.waiting.insert(node)),
-        }
-        match inner.peers.get_mut(&pair.remote.gid) {
-            // NO-OVERFLOW: far fewer queue pairs exist.
-            Some(peer) => peer.users = peer.users.saturating_add(1),
-            None => drop(inner.peers.insert(peer)),
-        }
-        Ok(())
+        oob_waiters.locked(|inner| {
+            inner.hold_port(&oob_waiters.ports, &cm.device)?;
+            inner.get(&cm, addr)?;
+            match inner.waiting.get_mut(&key(pair)) {
+                Some(searches) => *searches = searches.saturating_add(1),
+                None => drop(inner.waiting.insert(node)),
+            }
+            match inner.peers.get_mut(&pair.remote.gid) {
+                // NO-OVERFLOW: far fewer queue pairs exist.
+                Some(peer) => peer.users = peer.users.saturating_add(1),
+                None => drop(inner.peers.insert(peer)),
+            }
+            Ok(())
+        })
     }
 
     fn end_wait(&self, pair: &Pair, addr: SockAddr) {
@@ -337,9 +346,12 @@ mod tests {
         Psn,
         QpAddr, //
     };
-    use kernel_ext::net::{
-        bench::address,
-        Family, //
+    use kernel_ext::{
+        mm::noio::bench::with_io_waiting,
+        net::{
+            bench::address,
+            Family, //
+        }, //
     };
 
     #[test]
@@ -371,6 +383,8 @@ mod tests {
         cm.as_arc_borrow().wait(&pair, here)?;
         cm.end_wait(&pair, here);
         assert_eq!(waits(), (true, true, 1));
+        // Steps of connections, which disk I/O may wait for, look here, too.
+        with_io_waiting(waits);
         cm.end_wait(&pair, here);
         assert_eq!(waits(), (false, false, 0));
         Ok(())

@@ -53,6 +53,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::as_millis_ceil,
+    mm::noio::without_io,
     net::{
         Family,
         SockAddr,
@@ -259,20 +260,24 @@ impl Conn {
     ///
     /// Context: process; see the module's documentation for the locks.
     pub(in crate::cm) fn step(self: &Arc<Self>) {
-        let mut actor = self.actor.lock();
-        loop {
-            self.trace_phase(&mut actor);
-            let phase = core::mem::replace(&mut actor.phase, ConnPhase::Released);
-            match self.advance(&mut actor, phase) {
-                NextStep::Again(phase) => actor.phase = phase,
-                NextStep::Wait(phase) => {
-                    actor.phase = phase;
-                    self.trace_phase(&mut actor);
-                    break;
+        // Block I/O may depend on this connection or on one queued behind it, so allocations must
+        // not start I/O.
+        without_io(|| {
+            let mut actor = self.actor.lock();
+            loop {
+                self.trace_phase(&mut actor);
+                let phase = core::mem::replace(&mut actor.phase, ConnPhase::Released);
+                match self.advance(&mut actor, phase) {
+                    NextStep::Again(phase) => actor.phase = phase,
+                    NextStep::Wait(phase) => {
+                        actor.phase = phase;
+                        self.trace_phase(&mut actor);
+                        break;
+                    }
                 }
             }
-        }
-        self.set_timer(&mut actor);
+            self.set_timer(&mut actor);
+        });
     }
 
     fn advance(self: &Arc<Self>, actor: &mut Actor, phase: ConnPhase) -> NextStep {

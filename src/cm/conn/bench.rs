@@ -59,7 +59,7 @@ impl Conn {
 
     /// Calls `f` while no connection makes a step and the workqueue of connections runs no other
     /// item. Calls must not overlap.
-    pub(crate) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
+    pub(in crate::cm) fn without_steps<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
         let _actor = self.actor.lock();
         self.kick();
         f()

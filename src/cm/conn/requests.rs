@@ -41,6 +41,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::ECONNRESET,
+    mm::noio::without_io,
     net::{
         SockAddr,
         Socket, //
@@ -183,7 +184,7 @@ pub(crate) fn connect(cm: ArcBorrow<'_, Cm>, id: CmId, param: &ConnParam<'_>) ->
     // The connection manager's port numbers are unknown to TCP, so one of them could be in use
     // there. TCP chooses the port.
     local.set_port(0);
-    socket.bind(&local)?;
+    socket.bind_without_port(&local)?;
 
     let conn = Conn::new(cm.into(), socket, Actor::new(ConnPhase::Released))?;
     // Holds off steps until this call either fails or owes events.
@@ -208,7 +209,10 @@ pub(crate) fn connect_oob(cm: Arc<Cm>, qp: &Arc<Qp>, oob: &OobConnect) -> Result
     let request = KBox::new(request.map_err(|_| EINVAL)?, GFP_KERNEL)?;
 
     let socket = Socket::new_tcp(&cm.device.net()?, oob.from.family())?;
-    socket.bind(&oob.from)?;
+    match oob.to {
+        OobTarget::Peer(_) => socket.bind_without_port(&oob.from)?,
+        OobTarget::Itself => socket.bind(&oob.from)?,
+    }
     let conn = Conn::new(cm, socket, Actor::new(ConnPhase::Released))?;
     let mut actor = conn.actor.lock();
     let to = match oob.to {
@@ -289,7 +293,8 @@ impl Conn {
     ) -> Result {
         let begun = bound.and_then(|()| {
             self.qp.populate(BhRevocable::new(qp));
-            self.socket.connect_nonblock(remote)
+            // A step may wait for the lock.
+            without_io(|| self.socket.connect_nonblock(remote))
         });
         match begun {
             Ok(_) => {

@@ -32,7 +32,6 @@ use kernel::{
 };
 use kernel_ext::{
     compat::{
-        EADDRINUSE,
         EADDRNOTAVAIL,
         ECONNABORTED, //
     },
@@ -155,7 +154,7 @@ impl ListenSocket {
         params: &ListenParams,
         scope: BindScope,
     ) -> Result<Arc<Self>> {
-        let socket = params.socket(&listener.cm.device, scope)?;
+        let socket = params.socket(listener, scope)?;
         let mut listeners = KVec::new();
         listeners.push(listener.clone(), GFP_KERNEL)?;
         let listen_socket = Arc::pin_init(
@@ -385,12 +384,13 @@ impl ListenParams {
     }
 
     /// Opens a listener's socket, or adds the listener to a shared one. Returns [`None`] for a
-    /// foreign listener on the wildcard address, and for one of unknown origin whose port is in
-    /// use.
+    /// foreign listener on the wildcard address, for any there once the interface has left its
+    /// namespace, and for one of unknown origin whose socket cannot be opened: an error would hide
+    /// the new device from `rdma_cm`.
     ///
     /// # Errors
     ///
-    /// Those of TCP.
+    /// `ENOMEM`, and others of TCP.
     pub(super) fn open_socket(
         &self,
         listener: &Arc<Listener>,
@@ -408,31 +408,34 @@ impl ListenParams {
             port: self.addr.port(),
             v6_only: self.v6_only,
         };
+        let device = &listener.cm.device;
         let all = LISTEN_SOCKETS.get().ok_or(ENODEV)?;
         match all.add(listener, self, scope) {
-            Err(error) if error == EADDRINUSE && listener.origin == ListenerOrigin::Unknown => {
-                let device = &listener.cm.device;
+            Ok(socket) => Ok(Some(socket)),
+            // The device is about to go, too.
+            Err(_) if device.net().is_err() => Ok(None),
+            Err(error) if error != ENOMEM && listener.origin == ListenerOrigin::Unknown => {
                 device.notice(fmt!(
-                    "TCP port {} is taken: a program that listened there before the device was made gets no \
-                     connections through it",
+                    "TCP port {} cannot be bound ({error:?}): a program that listened there before the device was \
+                     made gets no connections through it",
                     self.addr.port()
                 ));
                 Ok(None)
             }
-            added => added.map(Some),
+            Err(error) => Err(error),
         }
     }
 
     /// Makes the socket and binds it.
-    fn socket(&self, device: &Device, scope: BindScope) -> Result<Socket> {
-        let socket = Socket::new_tcp(&device.net()?, self.addr.family())?;
+    fn socket(&self, listener: &Listener, scope: BindScope) -> Result<Socket> {
+        let socket = Socket::new_tcp(&listener.cm.device.net()?, self.addr.family())?;
         socket.set_reuse(if self.is_held {
             Reuse::Always
         } else {
             Reuse::Lingering
         });
-        if self.v6_only && self.addr.family() == Family::V6 {
-            socket.set_v6only()?;
+        if self.addr.family() == Family::V6 {
+            socket.set_v6only(self.v6_only)?;
         }
         if let Some(tos) = self.tos {
             socket.set_tos(tos);
@@ -441,7 +444,9 @@ impl ListenParams {
             BindScope::Address => {}
             BindScope::Interface { ifindex, .. } => socket.set_bound_dev(ifindex)?,
         }
-        if self.is_held {
+        // `rdma_cm` has checked the right to the port when the program bound it. This task may be
+        // another one, which makes the device.
+        if self.is_held || listener.origin == ListenerOrigin::Unknown {
             socket.bind_privileged(&self.addr)?;
         } else {
             socket.bind(&self.addr)?;
@@ -470,16 +475,19 @@ mod tests {
         bench::Bench,
         cm::conn::Conn, //
     };
-    use kernel_ext::net::{
-        bench::{
-            address,
-            eventually,
-            pair,
-            socket, //
-        },
-        AcceptQueue,
-        Connecting,
-        TcpState, //
+    use kernel_ext::{
+        mm::noio::bench::with_io_waiting,
+        net::{
+            bench::{
+                address,
+                eventually,
+                pair,
+                socket, //
+            },
+            AcceptQueue,
+            Connecting,
+            TcpState, //
+        }, //
     };
 
     /// A socket whose only listener turns all connections away. Ended on drop.
@@ -565,6 +573,35 @@ mod tests {
         }
         rig.bench.device.queues.conn.flush();
         assert_eq!(rig.take_all(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_listener_on_the_wildcard_begins_where_the_interface_has_left() -> Result {
+        let bench = Bench::left()?;
+        let cm = &bench.rdma.cm;
+        // An error would end the listening on the other devices, too.
+        let listener = await_peers(cm, SockAddr::unspecified(Family::V4))?;
+        assert!(listener.socket.lock().is_none());
+        destroy_listen(listener);
+        let refused = await_peers(cm, address(Family::V4, 0));
+        assert_eq!(refused.err(), Some(ENODEV));
+        Ok(())
+    }
+
+    #[test]
+    fn who_begins_to_listen_does_not_wait_for_disks() -> Result {
+        let bench = Bench::new()?;
+        let listen = || await_peers(&bench.rdma.cm, SockAddr::unspecified(Family::V4));
+        let (one, other) = (listen()?, listen()?);
+        let listen_socket = one.socket.lock().clone().ok_or(EINVAL)?;
+        // Steps of connections, which disk I/O may wait for, take these locks, too.
+        with_io_waiting(|| {
+            let _ = LISTEN_SOCKETS.get().map(|all| all.sockets.lock().len());
+            drop(listen_socket.inner.lock());
+        });
+        destroy_listen(one);
+        destroy_listen(other);
         Ok(())
     }
 

@@ -135,7 +135,7 @@ impl Drop for PortHold {
 fn bound(net: &NetRef, family: Family, port: u16) -> Result<Socket> {
     let socket = Socket::new_tcp(net, family)?.into_listener();
     if family == Family::V6 {
-        socket.set_v6only()?;
+        socket.set_v6only(true)?;
     }
     let mut addr = SockAddr::unspecified(family);
     addr.set_port(port);
