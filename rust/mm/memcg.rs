@@ -106,6 +106,17 @@ impl Memcg {
         core::mem::ManuallyDrop::new(self).0
     }
 
+    /// Takes over a reference.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be null, or a memory cgroup to which the caller owns a reference, which it gives
+    /// up.
+    pub(crate) unsafe fn from_raw(raw: *mut bindings::mem_cgroup) -> Self {
+        // INVARIANT: The caller gives the reference up.
+        Self(raw)
+    }
+
     /// Returns the raw pointer.
     pub(crate) fn as_raw(&self) -> *mut bindings::mem_cgroup {
         self.0

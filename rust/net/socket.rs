@@ -193,8 +193,24 @@ impl Socket {
             callbacks,
             listener: false,
         };
+        socket.uncharge();
         socket.setup();
         Ok(socket)
+    }
+
+    /// Charges a new socket to no memory cgroup, whatever the current task: the consumer may be in
+    /// the kernel, and what a work item sends must not wait for the cgroup of some process.
+    fn uncharge(&self) {
+        let charged = self.locked(|sk| {
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one.
+            let memcg = unsafe { riwarp_helper_sk_memcg(sk) };
+            // SAFETY: The helper requires a valid socket that is locked: `locked` gives one. TCP
+            // keeps nothing in a new socket that would be charged to the cgroup.
+            unsafe { riwarp_helper_sk_set_memcg(sk, ptr::null_mut()) };
+            // SAFETY: `from_raw` requires a reference or null: that of the socket ends here.
+            unsafe { Memcg::from_raw(memcg) }
+        });
+        drop(charged);
     }
 
     /// Turns the socket into one that only listens ([`Socket::listen`]).
@@ -218,8 +234,8 @@ impl Socket {
     }
 
     /// Charges the socket, and what TCP keeps in it now and later, to a memory cgroup, unless one
-    /// is charged already. A socket that a work item has created or accepted is charged to none,
-    /// since the current task is a kernel thread.
+    /// is charged already. No new socket is charged to any, nor is one that a work item has
+    /// accepted, since the current task is a kernel thread.
     ///
     /// Charges what TCP keeps already as `accept()` of a process does (`__sk_charge()`, which
     /// modules cannot call): reserves it once more with the cgroup set, then releases it once

@@ -10,6 +10,7 @@
 use super::mmap::Mappings;
 use super::mr::MapSg;
 use super::object::CqLink;
+use super::object::CqObject;
 use super::object::DriverPart;
 use super::object::QpLink;
 use super::object::QpObject;
@@ -350,6 +351,41 @@ impl<H: CqHandler> CqConsumer<H> {
     /// Returns the link for the driver's queue.
     pub fn link(&self) -> CqLink {
         self.link.clone()
+    }
+
+    /// Frees the driver's queue as `ib_free_cq()` does, and calls `late` when that has cancelled
+    /// the work item that polls the queue.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn free<T: Driver>(self, data: Arc<T::Cq>, late: impl FnOnce()) -> Result {
+        let driver_part = DriverPart {
+            data,
+            link: self.link.clone(),
+            mappings: Mappings::new(),
+        };
+        let ops = table::<T>(Provider::Rxe);
+        let mut object = KBox::<CqObject<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+        let cq = object.as_mut_ptr().cast::<bindings::ib_cq>();
+        // SAFETY: The allocation has the size that `fill` requires, and its driver part, all
+        // zeroes, holds nothing.
+        unsafe { CqObject::<T>::fill(cq, driver_part) };
+        if let Some(pre_destroy) = ops.pre_destroy_cq {
+            // SAFETY: The queue was just filled.
+            unsafe { pre_destroy(cq) };
+        }
+        late();
+        match (ops.post_destroy_cq, ops.destroy_cq) {
+            // SAFETY: The queue was filled, `pre_destroy_cq` was called, and nothing uses it.
+            (Some(post_destroy), _) => unsafe { post_destroy(cq) },
+            (None, Some(destroy)) => {
+                // SAFETY: The queue was filled, and nothing uses it.
+                unsafe { destroy(cq, core::ptr::null_mut()) };
+            }
+            (None, None) => {}
+        }
+        Ok(())
     }
 }
 

@@ -455,11 +455,22 @@ fn to_wc(completion: &Completion) -> Wc {
 #[kernel::prelude::kunit_tests(riwarp_cq)]
 mod tests {
     use super::*;
-    use crate::bench::{
-        polled,
-        Bench, //
+    use crate::{
+        bench::{
+            polled,
+            Bench, //
+        },
+        Riwarp, //
+    };
+    use kernel::sync::atomic::{
+        Atomic,
+        Relaxed, //
     };
     use kernel_ext::rdma::{
+        bench::{
+            CqConsumer,
+            CqHandler, //
+        },
         ops::{
             ArmResult,
             CqOps, //
@@ -632,6 +643,33 @@ mod tests {
         );
         assert!(polled(&cq).is_some());
         assert_eq!(arm(true), ArmResult::Armed);
+        Ok(())
+    }
+
+    struct Calls(Atomic<u32>);
+
+    impl CqHandler for Calls {
+        fn completed(&self) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_being_freed_tells_nobody() -> Result {
+        let bench = Bench::new()?;
+        let calls = Arc::new(Calls(Atomic::new(0)), GFP_KERNEL)?;
+        let consumer = CqConsumer::try_new(calls.clone())?;
+        let cq = bench.cq_of(consumer.link(), 4)?;
+        let post_and_tell = || {
+            cq.arm(NotifyOn::Next);
+            cq.post(&COMPLETION);
+            cq.notify();
+        };
+        post_and_tell();
+        assert_eq!(calls.0.load(Relaxed), 1);
+        // The handler would queue a work item on memory that is freed.
+        consumer.free::<Riwarp>(cq.clone(), post_and_tell)?;
+        assert_eq!(calls.0.load(Relaxed), 1);
         Ok(())
     }
 

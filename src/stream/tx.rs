@@ -43,7 +43,10 @@ use iwarp::{
 use kernel::{
     prelude::*,
     sync::Arc,
-    time::Delta, //
+    time::{
+        delay::fsleep,
+        Delta, //
+    }, //
 };
 use kernel_ext::{
     mm::memcg::Memcg,
@@ -335,11 +338,22 @@ impl TxStream {
                 Err(Pause::Drained | Pause::Starved | Pause::Yield) => SendHint::Push,
             };
             if !self.batch.is_empty() {
+                // Then TCP has room, and refuses only if it is short of memory.
+                let has_room = self.conn.socket().is_acked();
                 match sender.send(self, more) {
                     Ok(octets) => self.sent(qp, octets),
                     Err(e) if e == EAGAIN => {
                         qp.device.stats.tx_stalls.inc();
-                        return qp.next_after_sending();
+                        let next = qp.next_after_sending();
+                        if !has_room || next != Next::Done {
+                            return next;
+                        }
+                        if !sender.may_sleep() {
+                            return Next::Yield;
+                        }
+                        // No acknowledgement will follow. TCP has rearmed the task already.
+                        fsleep(STARVED_PERIOD);
+                        return Next::Again;
                     }
                     // This context cannot send now; the work item does.
                     Err(e) if e == EBUSY => return Next::Yield,

@@ -233,7 +233,34 @@ unsafe fn avoid_irq_poll(cq: *mut bindings::ib_cq) {
     }
 }
 
-/// `ops.destroy_cq`.
+/// `ops.pre_destroy_cq`: completions that come from now on are not announced.
+///
+/// `ib_free_cq()` calls it before it cancels the work item that polls the queue. A transmit task
+/// that has already completed the consumer's last request may only then announce it, and the item
+/// would run on a freed queue.
+///
+/// # Safety
+///
+/// `cq` was filled.
+pub(super) unsafe extern "C" fn pre_destroy_cq<T: Driver>(cq: *mut bindings::ib_cq) -> c_int {
+    // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile: `cq`
+    // is, by this function's `# Safety`, and `ib_core` empties it later.
+    unsafe { CqObject::<T>::driver_part(cq) }.link.close();
+    0
+}
+
+/// `ops.post_destroy_cq`.
+///
+/// # Safety
+///
+/// [`pre_destroy_cq`] was called, and `cq` is not used any more.
+pub(super) unsafe extern "C" fn post_destroy_cq<T: Driver>(cq: *mut bindings::ib_cq) {
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `cq` is, by this
+    // function's `# Safety`.
+    drop(unsafe { CqObject::<T>::empty(cq) });
+}
+
+/// `ops.destroy_cq`, for a queue of a process, or one of the kernel that could not be made.
 ///
 /// # Safety
 ///
