@@ -90,6 +90,24 @@ foreign_listener_opens_nothing() {
 	foreign_listener
 }
 
+# A program listens on all addresses at a port that is open to the privileged only. Somebody without
+# the right to such ports makes a device, through which rdma_cm connects nevertheless.
+privileged_port() {
+	local server
+	start - "$TMP/privileged" rping -s -P -p 600
+	server=$STARTED
+	eventually 10 listeners 3 || die 'no listener'
+	ip link add d2 type dummy
+	ip link set d2 up
+	ip addr add 10.90.2.1/24 dev d2
+	setpriv --bounding-set -net_bind_service --inh-caps -net_bind_service \
+		rdma link add dev2 type "$TYPE" netdev d2
+	rping -c -a 10.90.2.1 -p 600 -C 2 -V >"$TMP/rping" 2>&1 || die "rping: $(last_line "$TMP/rping")"
+	rdma link del dev2
+	ip link del d2
+	kill "$server"
+}
+
 # aim_at KIND PATTERN: aims at the function of the module whose symbol matches.
 aim_at() {
 	local first last
@@ -144,6 +162,7 @@ eventually 10 listeners 2 || die 'no listener in this namespace'
 
 [ "$TYPE" = siw ] || try one_is_full 90 one_is_full
 [ "$TYPE" = siw ] || try requests_stay 90 requests_stay
+[ "$TYPE" = siw ] || try privileged_port 60 privileged_port
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages
 [ "$TYPE" = siw ] || try foreign_listener 60 foreign_listener_opens_nothing

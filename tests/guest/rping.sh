@@ -37,6 +37,30 @@ source_address() {
 		rping -c -I "$IP4_A" -a "$IP4_B" -p "$PORT" -V -C 3
 }
 
+# Connections to another server have all local ports. A connection to this one can share a port.
+few_ports() {
+	local range other=$((PORT + 1)) program
+	range=$(in_ns "$NS_A" sysctl -n net.ipv4.ip_local_port_range)
+	start "$NS_B" "$TMP/other" python3 -c 'import socket, sys, time
+taken = socket.create_server((sys.argv[1], int(sys.argv[2])))
+time.sleep(600)' "$IP4_B" "$other"
+	program=$STARTED
+	wait_listen "$other"
+	in_ns "$NS_A" sysctl -qw net.ipv4.ip_local_port_range='40000 40003'
+	start "$NS_A" "$TMP/connected" python3 -c 'import socket, sys, time
+there = (sys.argv[1], int(sys.argv[2]))
+streams = [socket.create_connection(there, 20) for _ in range(4)]
+try:
+    socket.create_connection(there, 20)
+except OSError:
+    print("all are taken", flush=True)
+time.sleep(600)' "$IP4_B" "$other"
+	eventually 20 grep -q taken "$TMP/connected" || die "$(<"$TMP/connected")"
+	rping_pair 4 3 -V
+	in_ns "$NS_A" sysctl -qw net.ipv4.ip_local_port_range="$range"
+	kill "$program" "$STARTED"
+}
+
 # repeated_in NAMESPACE: prints how many segments TCP has retransmitted there.
 repeated_in() { in_ns "$1" awk '/^Tcp: [0-9]/ { print $13 }' /proc/net/snmp; }
 
@@ -66,6 +90,7 @@ for topology in ${TOPOLOGIES:-netns self}; do
 	if [ "$topology" = netns ]; then
 		try "$topology/wildcard_ipv4" 60 wildcard_server 0.0.0.0 "$IP4_B"
 		try "$topology/wildcard_ipv6" 60 wildcard_server :: "$IP6_B"
+		try few_ports 60 few_ports
 		try lossy_path 90 lossy_path
 	fi
 	ends_down
