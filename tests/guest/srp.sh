@@ -74,6 +74,32 @@ disconnect() {
 
 no_disk() { ! disk_is_there; }
 
+# What TCP keeps for a disk is not charged to the process that has added it.
+uncharged() {
+	local groups=/tmp/cgroups adder most=0 now
+	adder=$groups/adder
+	mkdir -p $groups
+	mount -t cgroup2 none $groups
+	grep -qw memory $groups/cgroup.controllers || skip_case 'the kernel does not charge cgroups with memory'
+	echo +memory >$groups/cgroup.subtree_control
+	mkdir $adder
+	(
+		echo $BASHPID >$adder/cgroup.procs
+		connect
+	)
+	disk_is_there
+	start - "$TMP/read" within 60 dd if="$DISK" of=/dev/null bs=1M count=32 iflag=direct
+	while [ -d "/proc/$STARTED" ]; do
+		now=$(awk '$1 == "sock" { print $2 }' $adder/memory.stat)
+		[ "$now" -le "$most" ] || most=$now
+	done
+	wait "$STARTED" || die "$(<"$TMP/read")"
+	disconnect
+	rmdir $adder
+	umount $groups
+	[ "$most" = 0 ] || die "$most octets of sockets are charged"
+}
+
 over_rdma() { ! no_qp || die "no queue pair of $DEV_A"; }
 
 ends_up initial
@@ -82,6 +108,7 @@ target_up
 modprobe ib_srp cmd_sg_entries=255
 modprobe sd_mod
 try login 40 connected over_rdma
+try uncharged 60 uncharged
 disk_cases
 ! can_starve || try starved 150 starved
 within 30 rmmod ib_srp
