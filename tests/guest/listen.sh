@@ -139,6 +139,36 @@ no_pages() {
 	feed
 }
 
+# TCP has no memory for what is to be sent, and nothing is under way of which an acknowledgement
+# would come. Each of the two ends tries again once in a millisecond at most.
+no_buffers() {
+	local first last client stalls begin
+	read -r first last < <(awk '/ [tT] / { print "0x" $1, $3 }' /proc/kallsyms | sort |
+		awk 'first && $1 != first { print first, $1; exit } $2 == "tcp_stream_alloc_skb" { first = $1 }')
+	aim failslab "$first" "$last"
+	start - "$TMP/client" rping -c -a $ADDRESS -p $HERE -C 1000000
+	client=$STARTED
+	eventually 20 has_sent 100 || die "$(<"$TMP/client")"
+	begin=$(date +%s%3N) stalls=$(counter dev0 tx_stalls)
+	starve failslab 100 1000000000
+	nap 1
+	feed
+	stalls=$(($(counter dev0 tx_stalls) - stalls))
+	begin=$(($(date +%s%3N) - begin))
+	echo "# $stalls times in $begin ms" >&2
+	[ "$stalls" -gt 0 ] || die 'nothing failed'
+	[ "$stalls" -le $((begin * 2)) ] || die "$stalls times in $begin ms"
+	has_sent 0
+	eventually 20 has_sent 100 || die 'nothing is sent any more'
+	kill "$client"
+}
+
+# has_sent COUNT: whether so many batches were sent since a call with 0.
+has_sent() {
+	[ "$1" != 0 ] || SENT=$(counter dev0 tx_batches)
+	[ "$(counter dev0 tx_batches)" -ge $((${SENT:-0} + $1)) ]
+}
+
 listeners() { [ "$(rdma resource show cm_id | grep -c LISTEN)" = "$1" ]; }
 all_failed() { [ "$(cat "$FAILING/$1/times")" = 0 ]; }
 
@@ -165,6 +195,7 @@ eventually 10 listeners 2 || die 'no listener in this namespace'
 [ "$TYPE" = siw ] || try privileged_port 60 privileged_port
 ! can_starve || try no_socket 60 no_socket
 ! can_starve || try no_pages 60 no_pages
+! can_starve || try no_buffers 90 no_buffers
 [ "$TYPE" = siw ] || try foreign_listener 60 foreign_listener_opens_nothing
 kill "$STARTED" "$OTHER"
 finish

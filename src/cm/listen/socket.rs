@@ -103,8 +103,7 @@ impl WorkItem for ListenSocket {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        // Steps of connections are queued behind this item, and block I/O may depend on them.
-        without_io(|| this.accept_all());
+        this.accept_all();
     }
 }
 
@@ -186,15 +185,18 @@ impl ListenSocket {
 
     /// Accepts waiting connections, at most [`BUDGET`] before other work items run.
     fn accept_all(self: &Arc<Self>) {
-        for _ in 0..BUDGET {
-            let Some(arrival) = self.accept() else {
-                return;
-            };
-            // A connection that cannot be admitted is closed, and its peer tries again: no queue
-            // pair waits for it, or memory is short.
-            let _ = arrival.admit();
-        }
-        self.kick();
+        // Steps of connections are queued behind this, and block I/O may depend on them.
+        without_io(|| {
+            for _ in 0..BUDGET {
+                let Some(arrival) = self.accept() else {
+                    return;
+                };
+                // A connection that cannot be admitted is closed, and its peer tries again: no
+                // queue pair waits for it, or memory is short.
+                let _ = arrival.admit();
+            }
+            self.kick();
+        });
     }
 
     /// Accepts a waiting connection.
@@ -541,7 +543,7 @@ mod tests {
             let inner = self.listen_socket.inner.lock();
             let accept = || inner.socket.as_ref()?.accept().ok();
             // CAST: a small count.
-            core::iter::from_fn(accept).count() as u32
+            without_io(|| core::iter::from_fn(accept).count() as u32)
         }
     }
 

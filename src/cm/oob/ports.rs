@@ -22,6 +22,7 @@ use kernel::{
 };
 use kernel_ext::{
     compat::EAFNOSUPPORT,
+    mm::noio::without_io,
     net::{
         Family,
         NetId,
@@ -79,13 +80,16 @@ impl HeldPorts {
     /// * `ENOMEM` and others of TCP.
     pub(super) fn hold(self: &Arc<Self>, net: &NetRef, port: u16) -> Result<PortHold> {
         let place = (net.id(), port);
-        let mut list = self.list.lock();
-        match list.iter_mut().find(|held| held.place == place) {
-            // NO-OVERFLOW: far fewer devices and queue pairs exist.
-            Some(held) => held.holders = held.holders.saturating_add(1),
-            None => list.push(HeldPort::bind(net, port)?, GFP_KERNEL)?,
-        }
-        drop(list);
+        // Steps of connections, on which disk I/O may depend, take the lock, too.
+        without_io(|| -> Result {
+            let mut list = self.list.lock();
+            match list.iter_mut().find(|held| held.place == place) {
+                // NO-OVERFLOW: far fewer devices and queue pairs exist.
+                Some(held) => held.holders = held.holders.saturating_add(1),
+                None => list.push(HeldPort::bind(net, port)?, GFP_KERNEL)?,
+            }
+            Ok(())
+        })?;
         Ok(PortHold {
             ports: self.clone(),
             place,
