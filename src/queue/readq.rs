@@ -16,6 +16,7 @@ use iwarp::{
         AtomicRequest,
         AtomicResponse, //
     },
+    fault::Fault,
     rdmap::ReadRequest,
     readq::Depth,
     receiver::QueueRoom,
@@ -47,6 +48,8 @@ pub(crate) enum InboundRequest {
     Atomic(InboundAtomic),
     /// The Response of an Atomic Request that was carried out.
     Answer(AtomicResponse),
+    /// An Atomic Request that cannot be carried out, and its headers.
+    Failed(Fault, Option<Quoted>),
 }
 
 /// Identifies one of the successive streams that the queue serves.
@@ -181,8 +184,8 @@ impl InboundReads {
         self.inner.lock().epoch
     }
 
-    /// Puts back the request that was taken out last and is not answered, or its answer. Does
-    /// nothing if its stream has ended.
+    /// Puts back the request that was taken out last and is not answered, or what became of it.
+    /// Does nothing if its stream has ended.
     pub(crate) fn put_back(&self, epoch: Epoch, request: InboundRequest) {
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
@@ -265,7 +268,9 @@ mod tests {
     fn len(request: Option<InboundRequest>) -> Option<u32> {
         match request? {
             InboundRequest::Read(read) => Some(read.request.len),
-            InboundRequest::Atomic(_) | InboundRequest::Answer(_) => None,
+            InboundRequest::Atomic(_) | InboundRequest::Answer(_) | InboundRequest::Failed(..) => {
+                None
+            }
         }
     }
 

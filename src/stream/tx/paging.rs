@@ -4,8 +4,12 @@
 //!
 //! If the payload of an FPDU or the target of the peer's atomic operation is absent, the transmit
 //! task stops before it, and a work item fetches the memory. The work item then provides a copy of
-//! the payload for exactly that FPDU, or the answer to the operation, and runs the transmit task.
-//! So each FPDU waits once, whatever the process does.
+//! the payload for exactly that FPDU, or carries out the operation and provides the answer, and
+//! runs the transmit task. So each FPDU waits once, whatever the process does.
+//!
+//! The stream may end meanwhile, and another one may begin. An operation is carried out under the
+//! lock of the state, with which the end of the stream makes it outdated: so nothing is carried out
+//! after the end, or with the rights of the next stream.
 //!
 //! As with any payload, the copy is made between the post of the request and its completion. For
 //! the peer's Read, packing the FPDU checks again that the octets may be sent.
@@ -25,7 +29,10 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::rdma::wr::WcStatus;
+use kernel_ext::{
+    mm::mem_map::Memory,
+    rdma::wr::WcStatus, //
+};
 
 use crate::{
     mem::{
@@ -192,44 +199,46 @@ pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
         }
     };
     qp.device.stats.tx_page_waits.inc();
-    let mut fault = None;
-    let result = match need {
+    match need {
         Need::Payload(place, origin) => {
             let octets = qp.fetch(&place, &origin);
-            PagingOut::Found(FetchedPayload { place, octets })
+            // Dropped outside the lock, because it may hold the last reference to its connection.
+            let mut found = PagingOut::Found(FetchedPayload { place, octets });
+            let mut state = qp.paging_out.lock();
+            if state.end_fetch() {
+                core::mem::swap(&mut *state, &mut found);
+            }
         }
         Need::Atomic(atomic, epoch) => {
-            match qp.operate_paged(&atomic) {
-                Ok(original) => {
-                    let identifier = atomic.request.identifier;
-                    let answer = AtomicResponse {
-                        identifier,
-                        original,
-                    };
-                    qp.inbound_reads
-                        .put_back(epoch, InboundRequest::Answer(answer));
-                }
-                Err(why) => fault = Some((why, atomic.quoted)),
-            }
-            PagingOut::Idle
+            // Dropped outside the lock, because unpinning memory may sleep.
+            let target = qp.fetch_target(&atomic);
+            let done = {
+                let mut state = qp.paging_out.lock();
+                state.end_fetch().then(|| match &target {
+                    Ok(memory) => qp.operate_fetched(&atomic, memory),
+                    Err(why) => Err(*why),
+                })
+            };
+            let identifier = atomic.request.identifier;
+            let request = match done {
+                Some(Ok(original)) => InboundRequest::Answer(AtomicResponse {
+                    identifier,
+                    original,
+                }),
+                Some(Err(why)) => InboundRequest::Failed(why, atomic.quoted),
+                None => return true,
+            };
+            qp.inbound_reads.put_back(epoch, request);
         }
-    };
-    // Dropped outside the lock, because it may hold the last reference to its connection.
-    let outdated = {
-        let mut state = qp.paging_out.lock();
-        match core::mem::take(&mut *state) {
-            PagingOut::Busy => {
-                *state = result;
-                None
-            }
-            _ => Some(result),
-        }
-    };
-    if let (None, Some((why, quoted))) = (&outdated, fault) {
-        qp.fault(why, quoted.as_ref());
     }
-    drop(outdated);
     true
+}
+
+impl PagingOut {
+    /// Ends the work item's fetch. Returns whether the stream for which it began still exists.
+    fn end_fetch(&mut self) -> bool {
+        matches!(core::mem::take(self), Self::Busy)
+    }
 }
 
 impl QpShared {
@@ -298,25 +307,33 @@ impl QpShared {
             .map_err(fault_of_fetch)
     }
 
-    /// Carries out an atomic operation of the peer on memory that it fetches.
-    fn operate_paged(&self, atomic: &InboundAtomic) -> Result<u64, Fault> {
+    /// Fetches the target of an atomic operation of the peer.
+    fn fetch_target(&self, atomic: &InboundAtomic) -> Result<Memory, Fault> {
         let InboundAtomic {
             request, target, ..
         } = atomic;
-        let check = || {
+        let at = {
             let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
-            let at = target.check_atomic(&inside, self.stream_id(), request)?;
-            Ok::<_, Fault>((inside, at))
+            target.check_atomic(&inside, self.stream_id(), request)?
         };
-        let (_, at) = check()?;
         let wanted = Wanted {
             region: target.clone(),
             at,
             len: 8,
             usage: LocalUse::Sink,
         };
-        let memory = wanted.fetch().map_err(fault_of_fetch)?;
-        let (_inside, _) = check()?;
+        wanted.fetch().map_err(fault_of_fetch)
+    }
+
+    /// Carries out an atomic operation of the peer on its fetched target, which it checks again.
+    ///
+    /// Context: `paging_out` locked; does not sleep.
+    fn operate_fetched(&self, atomic: &InboundAtomic, memory: &Memory) -> Result<u64, Fault> {
+        let InboundAtomic {
+            request, target, ..
+        } = atomic;
+        let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
+        target.check_atomic(&inside, self.stream_id(), request)?;
         memory
             .update_u64(0, |original| request.operation.apply(original))
             .map_err(|_| Fault::Local)

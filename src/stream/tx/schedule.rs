@@ -156,6 +156,10 @@ impl TxStream {
                 }
             }
             Some(InboundRequest::Answer(answer)) => self.context.atomic_response(answer),
+            Some(InboundRequest::Failed(fault, quoted)) => {
+                qp.fault(fault, quoted.as_ref());
+                return Err(Pause::Drained);
+            }
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
                 Ok(None) => {
                     want_atomic(qp, atomic);

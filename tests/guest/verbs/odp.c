@@ -1289,6 +1289,49 @@ PAIR_CASE(what_waits_goes)
 	munmap(remote.buf, LEN);
 }
 
+/*
+ * The queue pair is destroyed while a page fault for the peer's atomic operation is under way, and
+ * its region stays: the operation is not carried out. One of another stream waits for the same page
+ * behind it, so when that has completed, the page has come for both.
+ */
+PAIR_CASE(an_atomic_that_waits_goes)
+{
+	struct pair others;
+	struct region answer;
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct ibv_wc wc;
+	struct ibv_mr *same;
+	int fd;
+
+	if (!has_extensions())
+		return test_skip("the library has no atomic operations");
+	must(prepare(p, LEN, RIGHTS) && pair_open(&others, NULL));
+	must(region_make(&answer, others.a.pd, PAGE, ALL_RIGHTS));
+	same = ibv_reg_mr(others.b.pd, remote.buf, LEN, RIGHTS);
+	check(same, "ibv_reg_mr: %s", strerror(errno));
+	must(!test_failed());
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	sge = sge_of(&local, 0, 8);
+	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 1, &sge, remote.buf, 5, 0);
+	must(post_send(&p->a, &wr) && fault_came(fd));
+	sge = sge_of(&answer, 0, 8);
+	wr = atomic(IBV_WR_ATOMIC_FETCH_AND_ADD, 2, &sge, remote.buf, 7, 0);
+	wr.wr.atomic.rkey = same->rkey;
+	must(post_send(&others.a, &wr) && fault_came(fd));
+	rdma_destroy_qp(p->b.id);
+	p->b.qp = NULL;
+	must(poll_wc(p->a.send_cq, &wc, SOON));
+	check(wc.status != IBV_WC_SUCCESS, "the operation succeeded");
+	must(faults_end(fd, remote.buf, LEN));
+	must(expect_wc(others.a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+	must(exchange_works(&others));
+	check(*remote.buf == 7, "left %u", *remote.buf);
+	check(!ibv_dereg_mr(same), "ibv_dereg_mr: %s", strerror(errno));
+	pair_close(&others);
+}
+
 /* Makes a window on memory of end b; NULL if windows are not supported. */
 static struct ibv_mw *window_make(struct pair *p, uint8_t *at, size_t len)
 {
@@ -1340,8 +1383,8 @@ PAIR_CASE(what_is_read_goes)
 static struct region earlier;
 
 /*
- * An operation of the old stream waits for a page, and then completes or, if the page is removed,
- * fails.
+ * An operation of the old stream waits for a page. Neither that it comes nor that it is removed
+ * matters to the new stream, whose own operation waits behind it; and nothing is carried out.
  */
 static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode op, bool page_goes)
 {
@@ -1375,6 +1418,7 @@ static void old_stream_waits(struct side *a, struct side *b, enum ibv_wr_opcode 
 	}
 	must(expect_wc(a->cq, &wc, 2, IBV_WC_SUCCESS));
 	check(*remote.buf == 7, "left %u", *remote.buf);
+	check(page_goes || !*earlier.buf, "the old stream left %u", *earlier.buf);
 	must(traffic(a, b) && traffic(b, a));
 	if (page_goes)
 		region_release(&earlier);
@@ -1582,6 +1626,7 @@ int main(int argc, char **argv)
 	RUN(an_end_behind_what_waits);
 	RUN(both_ends_behind_what_waits);
 	RUN(what_waits_goes);
+	RUN(an_atomic_that_waits_goes);
 	RUN(what_is_read_goes);
 	RUN(new_stream_behind_a_write_that_waits);
 	RUN(new_stream_behind_a_read_that_waits);
