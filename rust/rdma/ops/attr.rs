@@ -115,6 +115,8 @@ pub(super) unsafe fn qp_from_raw(
 
 /// Converts the attributes of a queue pair to C.
 pub(super) fn qp_to_raw(attr: &QpAttr, raw: &mut bindings::ib_qp_attr) {
+    // All of it is filled: a caller in the kernel passes the alternate path on to a process, too.
+    *raw = bindings::ib_qp_attr::default();
     raw.qp_state = attr.qp_state.to_raw();
     raw.cur_qp_state = attr.cur_qp_state.to_raw();
     raw.path_mtu = attr.path_mtu.to_raw();
@@ -232,6 +234,23 @@ mod tests {
             }
         );
         Ok(())
+    }
+
+    #[test]
+    fn nothing_remains_of_what_was_there() {
+        let mut raw = bindings::ib_qp_attr {
+            alt_pkey_index: 1,
+            alt_port_num: 2,
+            alt_timeout: 3,
+            ..Default::default()
+        };
+        raw.alt_ah_attr.port_num = 4;
+        raw.alt_ah_attr.grh.dgid.raw = [5; 16];
+        qp_to_raw(&attr(), &mut raw);
+        assert_eq!((raw.alt_pkey_index, raw.alt_port_num), (0, 0));
+        assert_eq!((raw.alt_timeout, raw.alt_ah_attr.port_num), (0, 0));
+        // SAFETY: All variants of the union are 16 octets of plain data.
+        assert_eq!(unsafe { raw.alt_ah_attr.grh.dgid.raw }, [0; 16]);
     }
 
     #[test]
