@@ -43,6 +43,7 @@ mod posting {
                 SrqOps, //
             },
             types::{
+                AccessFlags,
                 NotifyOn,
                 NotifyRequest,
                 QpAttr,
@@ -317,6 +318,31 @@ mod posting {
         };
         assert_eq!((drain(1), rig.qp.phase()), (Err(EOPNOTSUPP), QpPhase::Rts));
         assert_eq!((drain(0), rig.qp.phase()), (Ok(()), QpPhase::Closing));
+        Ok(())
+    }
+
+    #[test]
+    fn neither_sizes_nor_other_paths_are_modified() -> Result {
+        let rig = QpRig::new()?;
+        let before = rig.qp.attr();
+        let attr = QpAttr {
+            qp_state: QpState::Init,
+            access: AccessFlags::REMOTE_READ,
+            ..QpAttr::default()
+        };
+        let modify = |mask| Qp::modify(rig.qp.as_arc_borrow(), &attr, mask);
+        let with = QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS;
+        for mask in [
+            QpAttrMask::CAP,
+            QpAttrMask::ALT_PATH,
+            QpAttrMask::PATH_MIG_STATE,
+        ] {
+            assert_eq!(modify(mask), Err(EOPNOTSUPP));
+            assert_eq!(modify(mask | with), Err(EOPNOTSUPP));
+            assert!(rig.qp.attr() == before);
+        }
+        assert_eq!(modify(with), Ok(()));
+        assert!(rig.qp.attr() != before);
         Ok(())
     }
 

@@ -217,10 +217,14 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an invalid transition, `EOPNOTSUPP` for a path in any transition but the one to
-    /// RTR and for the event SQ_DRAINED, and the errors of the out-of-band connect.
+    /// `EINVAL` for an invalid transition, `EOPNOTSUPP` for sizes, an alternate path and the state
+    /// of path migration, for a path in any transition but the one to RTR and for the event
+    /// SQ_DRAINED, and the errors of the out-of-band connect.
     pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {
         let _one_at_a_time = self.modifying.lock();
+        if mask.intersects(REFUSED) {
+            return Err(EOPNOTSUPP);
+        }
         let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
             return Err(EOPNOTSUPP);
@@ -383,3 +387,8 @@ impl Qp {
         self.qps.remove(self.number);
     }
 }
+
+/// What modifying never changes: sizes, and what belongs to path migration, which iWARP lacks.
+const REFUSED: QpAttrMask = QpAttrMask::CAP
+    .union(QpAttrMask::ALT_PATH)
+    .union(QpAttrMask::PATH_MIG_STATE);

@@ -96,6 +96,42 @@ PAIR_CASE(a_connected_queue_pair, .sq_depth = 33, .rq_depth = 47, .depth = 5)
 	check(p->a.qp->qp_num != p->b.qp->qp_num, "the same QP number twice");
 }
 
+/* A refused attribute changes neither itself nor what else the call names. */
+PAIR_CASE(what_cannot_be_modified)
+{
+	static const struct {
+		int mask, error;
+	} tries[] = {
+		{ IBV_QP_CAP, EOPNOTSUPP },
+		{ IBV_QP_PATH_MIG_STATE, EOPNOTSUPP },
+		/* The RDMA core answers first. */
+		{ IBV_QP_ALT_PATH, EINVAL },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(tries); i++) {
+		for (int and = 0; and <= IBV_QP_ACCESS_FLAGS; and += IBV_QP_ACCESS_FLAGS) {
+			struct ibv_qp_attr before = { 0 }, after = { 0 }, attr;
+			struct ibv_qp_init_attr init;
+			int rc;
+
+			check(!ibv_query_qp(p->a.qp, &before, QUERY, &init), "ibv_query_qp");
+			attr = before;
+			attr.qp_access_flags = 0;
+			attr.cap.max_send_wr *= 2;
+			attr.cap.max_recv_wr *= 2;
+			attr.path_mig_state = IBV_MIG_ARMED;
+			attr.alt_port_num = attr.alt_ah_attr.port_num = 1;
+			rc = ibv_modify_qp(p->a.qp, &attr, tries[i].mask | and);
+			check(rc == tries[i].error, "mask %#x: %s", tries[i].mask | and,
+			      strerror(rc));
+			check(!ibv_query_qp(p->a.qp, &after, QUERY, &init), "ibv_query_qp");
+			check(!memcmp(&before, &after, sizeof(after)), "mask %#x: changed",
+			      tries[i].mask | and);
+		}
+	}
+	must(exchange_works(p));
+}
+
 /* The peer's IRD limits the ORD, and its ORD the IRD. */
 static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 {
@@ -172,6 +208,7 @@ int main(int argc, char **argv)
 	RUN(port);
 	RUN(gid);
 	RUN(a_connected_queue_pair);
+	RUN(what_cannot_be_modified);
 	RUN(depths_are_negotiated);
 	return test_end();
 }
