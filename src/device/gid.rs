@@ -12,7 +12,8 @@
 //! index.
 //!
 //! `ib_core` caches the table when the device is registered and after each GID_CHANGE event. So
-//! each read of the table looks up the interface's addresses.
+//! each read of the table looks up the interface's addresses, twice, because the list may be longer
+//! than the table. The locks of the interface's lists are taken below the lock of the table.
 
 use core::net::{
     IpAddr,
@@ -32,7 +33,7 @@ use kernel_ext::{
 
 use crate::device::Guid;
 
-/// Entries of the table. Further addresses have no GID.
+/// Entries of the table. Further addresses have no GID until one of those in the table is removed.
 pub(crate) const GID_TABLE_LEN: u32 = 32;
 
 type Slots = [Option<Ipv6Addr>; GID_TABLE_LEN as usize];
@@ -60,15 +61,10 @@ impl GidTable {
     ///
     /// `EINVAL` beyond the end of the table.
     pub(crate) fn get(&self, netdev: &NetDevice, guid: Guid, index: usize) -> Result<Gid> {
-        let mut found = [None; GID_TABLE_LEN as usize];
-        let mut places = found.iter_mut();
-        netdev.for_each_addr(|addr| {
-            if let Some(place) = places.next() {
-                *place = Some(mapped(&addr));
-            }
-        });
         let mut slots = self.slots.lock();
-        update(&mut slots, &found);
+        update(&mut slots, |f| {
+            netdev.for_each_addr(|addr| f(mapped(&addr)));
+        });
         let slot = slots.get(index).ok_or(EINVAL)?;
         Ok(match (slot, index) {
             (Some(ip), _) => Gid(ip.octets()),
@@ -104,18 +100,29 @@ fn mapped(addr: &SockAddr) -> Ipv6Addr {
     }
 }
 
-/// Updates the table with the current addresses: IPv4 first, then IPv6.
-fn update(slots: &mut Slots, found: &Slots) {
-    for slot in slots.iter_mut() {
-        if slot.is_some() && !found.contains(slot) {
+/// Updates the table with the current addresses, for each of which `for_each_addr` calls its
+/// argument: IPv4 first, then IPv6.
+fn update(slots: &mut Slots, for_each_addr: impl Fn(&mut dyn FnMut(Ipv6Addr))) {
+    let is_v4 = |ip: &Ipv6Addr| ip.to_ipv4_mapped().is_some();
+    let is_fit = |ip: &Ipv6Addr| ip.segments()[4..] != [0; 4];
+    let mut first = None;
+    let mut kept = [false; GID_TABLE_LEN as usize];
+    // The list may be longer than the table, so all of it is compared before any slot is cleared.
+    for_each_addr(&mut |ip| {
+        if first.is_none() && is_fit(&ip) {
+            first = Some(ip);
+        }
+        for (slot, kept) in slots.iter().zip(&mut kept) {
+            *kept |= *slot == Some(ip);
+        }
+    });
+    for (slot, kept) in slots.iter_mut().zip(kept) {
+        if !kept {
             *slot = None;
         }
     }
     // Choose index 0 anew if its address is gone, or the first IPv4 address has come.
-    let is_v4 = |ip: &Ipv6Addr| ip.to_ipv4_mapped().is_some();
-    let is_fit = |ip: &Ipv6Addr| ip.segments()[4..] != [0; 4];
-    let first = found.iter().flatten().find(|ip| is_fit(ip));
-    if let (Some(first), [zero, rest @ ..]) = (first, &mut slots[..]) {
+    if let (Some(first), [zero, rest @ ..]) = (&first, &mut slots[..]) {
         if zero.is_none_or(|ip| is_v4(first) && !is_v4(&ip)) {
             *zero = Some(*first);
             for slot in rest.iter_mut().filter(|slot| **slot == Some(*first)) {
@@ -123,13 +130,13 @@ fn update(slots: &mut Slots, found: &Slots) {
             }
         }
     }
-    for ip in found.iter().flatten() {
-        if !slots.contains(&Some(*ip)) {
+    for_each_addr(&mut |ip| {
+        if !slots.contains(&Some(ip)) {
             if let Some(slot) = slots.iter_mut().skip(1).find(|slot| slot.is_none()) {
-                *slot = Some(*ip);
+                *slot = Some(ip);
             }
         }
-    }
+    });
 }
 
 #[kernel::prelude::kunit_tests(riwarp_gid)]
@@ -138,12 +145,8 @@ mod tests {
     use core::net::Ipv4Addr;
 
     /// The current addresses of an interface, IPv4 first.
-    fn found(list: &[Ipv6Addr]) -> Slots {
-        let mut found = [None; GID_TABLE_LEN as usize];
-        for (place, ip) in found.iter_mut().zip(list) {
-            *place = Some(*ip);
-        }
-        found
+    fn found(list: &[Ipv6Addr]) -> impl Fn(&mut dyn FnMut(Ipv6Addr)) + '_ {
+        |f| list.iter().copied().for_each(f)
     }
 
     /// Whether the table begins with these entries and has no others.
@@ -238,6 +241,30 @@ mod tests {
         update(&mut slots, &found(&next));
         assert_eq!((slots[0], slots[9]), (Some(v4(1)), Some(v6(1))));
         assert!(slots.iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn an_address_keeps_its_index_among_more_addresses_than_entries() {
+        let mut all: [_; GID_TABLE_LEN as usize + 1] = core::array::from_fn(|n| v6(n as u16 + 1));
+        let mut slots = EMPTY;
+        update(&mut slots, &found(&all[..GID_TABLE_LEN as usize]));
+        let before = slots;
+        // The interface lists a new IPv6 address before the others.
+        all.rotate_right(1);
+        update(&mut slots, &found(&all));
+        assert!(slots == before);
+        // It gets the next index that becomes free, and no other address moves.
+        let mut next = before;
+        next[7] = Some(v6(33));
+        all[8] = v6(34);
+        update(&mut slots, &found(&all));
+        assert!(slots == next);
+        // So does the next one when an address moves to index 0.
+        next[0] = Some(v6(33));
+        next[7] = Some(v6(35));
+        all[1] = v6(35);
+        update(&mut slots, &found(&all));
+        assert!(slots == next);
     }
 
     #[test]
