@@ -1152,8 +1152,8 @@ PAIR_CASE(many_small_ones_wait)
 	check(device_counter(p->b.id->verbs, ENDS) == before, "a round has ended while all wait");
 	must(faults_end(fd, remote.buf, LEN));
 	must(settle(p));
-	check(device_counter(p->b.id->verbs, ENDS) >= before + count / 4096, "%ld rounds have ended",
-	      device_counter(p->b.id->verbs, ENDS) - before);
+	/* Whether all have arrived at once is up to TCP: what it still has makes rounds of its own. */
+	check(device_counter(p->b.id->verbs, ENDS) > before, "no round has ended");
 	check(pattern_differs(remote.buf, PAGE, 1) < 0, "octet %zd is another",
 	      pattern_differs(remote.buf, PAGE, 1));
 }
