@@ -6,6 +6,7 @@
 //! Context: process, unless a function says otherwise.
 
 use iwarp::lifecycle::{
+    Actions,
     Event,
     QpPhase, //
 };
@@ -263,18 +264,28 @@ impl Qp {
     }
 
     /// Lets the transmit task see that nothing is left to send before an orderly end, if that is
-    /// so: a program may destroy its queue pair right after it has disconnected. No request
-    /// completes. Waits a tenth of a second at most for another context that runs the task.
+    /// so: a program may destroy its queue pair right after it has disconnected. Closes the stream
+    /// too if only answers to the peer are left: then requests have completed whose octets a reset
+    /// would take back from TCP.
     ///
     /// Context: process, sleeps.
     pub(super) fn finish_closing(self: &Arc<Self>) {
         let closes = || self.phase() == QpPhase::Closing && self.sq.is_idle();
+        self.finish(closes);
+        if closes() && self.sq.is_drained() {
+            self.act(Actions::CLOSE);
+        }
+    }
+
+    /// Runs rounds of the transmit task while `due`, until it is not rearmed. Waits a tenth of a
+    /// second at most for another context that runs the task.
+    fn finish(self: &Arc<Self>, due: impl Fn() -> bool) {
         for _ in 0..1000 {
-            if !closes() {
+            if !due() {
                 return;
             }
             let ran = self.tx.try_run(|tx| {
-                if closes() {
+                if due() {
                     self.round(tx, &mut TcpSender::Process);
                 }
                 Next::Done

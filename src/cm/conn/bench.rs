@@ -173,6 +173,21 @@ impl ConnRig {
         Ok(end)
     }
 
+    /// Receives until the stream ends; returns how many octets came, and the end as
+    /// [`ConnRig::end`] does.
+    pub(crate) fn rest(&self) -> Result<(usize, Result<usize>)> {
+        let (mut octets, mut total, mut end) = ([0; 512], 0, Err(EAGAIN));
+        eventually(|| loop {
+            end = self.far.recv(&mut octets);
+            match end {
+                Ok(0) => return true,
+                Ok(len) => total += len,
+                Err(error) => return error != EAGAIN,
+            }
+        })?;
+        Ok((total, end))
+    }
+
     /// Sends an FPDU with one untagged segment that is a whole message; the length of `rest` must
     /// need no pad.
     pub(crate) fn put<const REST: usize>(

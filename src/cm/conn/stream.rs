@@ -577,10 +577,14 @@ mod limits {
     };
     use crate::{
         abi::wr::SendWr,
-        queue::sq::Taken,
+        queue::{
+            readq::InboundRequest,
+            sq::Taken, //
+        },
         stream::tx::paging::PagingOut, //
     };
     use iwarp::{
+        atomic::AtomicResponse,
         fault::Fault,
         lifecycle::{
             Event,
@@ -690,6 +694,25 @@ mod limits {
         rig.qp.enter(QpPhase::Closing);
         Qp::destroy(rig.qp.clone());
         assert_eq!(rig.end()?, Ok(0));
+        Ok(())
+    }
+
+    /// DDP-57: what has completed is delivered also if TCP has no room for an answer to the peer.
+    #[test]
+    fn a_queue_pair_that_owes_an_answer_may_be_destroyed() -> Result {
+        let rig = ConnRig::new()?;
+        rig.open(&PARAMS)?;
+        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        let full = fill(&rig.conn.socket);
+        let response = AtomicResponse {
+            identifier: 5,
+            original: 6,
+        };
+        assert!(rig.qp.inbound_reads.put(InboundRequest::Answer(response)));
+        rig.qp.sq.drain();
+        rig.qp.enter(QpPhase::Closing);
+        Qp::destroy(rig.qp.clone());
+        assert_eq!(rig.rest()?, (full, Ok(0)));
         Ok(())
     }
 
