@@ -277,6 +277,17 @@ impl Qp {
         }
     }
 
+    /// Lets the transmit task send the Terminate of a fault, if it has not yet: a program may end
+    /// the stream as soon as it has polled the completion of the request at fault.
+    ///
+    /// Context: process, sleeps; the caller runs the transmit task afterwards.
+    pub(super) fn finish_terminate(self: &Arc<Self>) {
+        // The receiver reports a fault before it releases this lock, but may have completed the
+        // request before that.
+        drop(self.rx.lock());
+        self.finish(|| self.phase() == QpPhase::Terminate);
+    }
+
     /// Runs rounds of the transmit task while `due`, until it is not rearmed. Waits a tenth of a
     /// second at most for another context that runs the task.
     fn finish(self: &Arc<Self>, due: impl Fn() -> bool) {

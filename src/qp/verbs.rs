@@ -240,8 +240,11 @@ impl Qp {
         {
             return Err(EINVAL);
         }
-        if state == Some(QpState::Reset) {
-            self.reset()?;
+        match state {
+            Some(QpState::Reset) => self.reset()?,
+            Some(QpState::Err) => self.finish_terminate(),
+            Some(QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+            | None => {}
         }
         let mut attrs = self.attrs.lock();
         if state.is_some() {
@@ -303,11 +306,14 @@ impl Qp {
     /// `EINVAL` while a stream of the connection manager exists, or if the connection manager has
     /// begun to set one up meanwhile.
     fn reset(self: &Arc<Self>) -> Result {
+        let begin = || Event::ResetBegin {
+            posted: self.has_posted(),
+        };
+        self.would(begin())?;
+        self.finish_terminate();
         let (oob, conn) = {
             let _attrs = self.attrs.lock();
-            self.try_on(Event::ResetBegin {
-                posted: self.has_posted(),
-            })?;
+            self.try_on(begin())?;
             (self.end_oob(), self.inner.lock().conn.take())
         };
         drop(oob);
@@ -374,6 +380,7 @@ impl Qp {
     /// Context: process, sleeps.
     pub(crate) fn retire(self: &Arc<Self>) {
         self.finish_closing();
+        self.finish_terminate();
         self.on(Event::Destroy);
         drop(self.end_oob());
         self.end_tx_timer();

@@ -341,7 +341,10 @@ impl TxStream {
                 // Then TCP has room, and refuses only if it is short of memory.
                 let has_room = self.conn.socket().is_acked();
                 match sender.send(self, more) {
-                    Ok(octets) => self.sent(qp, octets),
+                    Ok(octets) => {
+                        self.sent(qp, octets);
+                        qp.sq.cq().notify();
+                    }
                     Err(e) if e == EAGAIN => {
                         qp.device.stats.tx_stalls.inc();
                         let next = qp.next_after_sending();
@@ -417,7 +420,6 @@ impl TxStream {
             qp.inbound_reads.accepted();
         }
         qp.sq.accepted(self.accepted, &mut self.marks, qp.origin());
-        qp.sq.cq().notify();
     }
 
     /// Fills the batch; the error says why it is shorter than [`BATCH_LEN`].

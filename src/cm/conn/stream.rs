@@ -590,11 +590,19 @@ mod limits {
             Event,
             QpPhase, //
         },
+        mpa::CRC_LEN,
         terminate::Terminate, //
     };
     use kernel_ext::{
         net::bench::eventually,
-        rdma::ops::QpOps, //
+        rdma::{
+            ops::QpOps,
+            types::{
+                QpAttr,
+                QpAttrMask,
+                QpState, //
+            }, //
+        }, //
     };
 
     /// Returns how often a time limit expires until the phase ends, at most a hundred times. In
@@ -714,6 +722,56 @@ mod limits {
         Qp::destroy(rig.qp.clone());
         assert_eq!(rig.rest()?, (full, Ok(0)));
         Ok(())
+    }
+
+    /// RDMAP-132: a consumer that has seen the completion of a faulty request may be quicker than
+    /// the transmit task. `by_path`: the stream is one without connection manager.
+    fn ends_with_a_terminate(by_path: bool, end: impl FnOnce(&Arc<Qp>) -> Result) -> Result {
+        let rig = ConnRig::new()?;
+        if by_path {
+            rig.qp.enter(QpPhase::Waiting);
+        }
+        rig.open(&PARAMS)?;
+        let open = Open::reported();
+        let open = if by_path { open.oob() } else { open };
+        rig.conn.actor.lock().phase = ConnPhase::Open(open);
+        rig.bench.device.queues.tx.flush();
+        let terminate = Terminate::for_fault(Fault::Crc, None);
+        rig.qp.terminate_on(Event::Fault, terminate);
+        end(&rig.qp)?;
+        // The Terminate without its CRC, and then only that.
+        if rig.take_terminate() == Ok((2, 0, 2)) && rig.rest()? == (CRC_LEN, Ok(0)) {
+            Ok(())
+        } else {
+            Err(EINVAL)
+        }
+    }
+
+    /// Modifies the state of a queue pair.
+    fn modify(qp: &Arc<Qp>, state: QpState) -> Result {
+        let attr = QpAttr {
+            qp_state: state,
+            ..QpAttr::default()
+        };
+        Qp::modify(qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
+    }
+
+    #[test]
+    fn a_terminate_that_is_due_comes_before_a_destroy() -> Result {
+        ends_with_a_terminate(false, |qp| {
+            Qp::destroy(qp.clone());
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_terminate_that_is_due_comes_before_a_flush() -> Result {
+        ends_with_a_terminate(false, |qp| modify(qp, QpState::Err))
+    }
+
+    #[test]
+    fn a_terminate_that_is_due_comes_before_a_reset() -> Result {
+        ends_with_a_terminate(true, |qp| modify(qp, QpState::Reset))
     }
 
     /// RDMAP-132: the FIN may be handled before the transmit task has run.
