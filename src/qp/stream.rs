@@ -107,6 +107,7 @@ impl Qp {
             conn.socket().open_window();
             let extensions = self.extensions(params);
             let writes = self.device.kind.write_completion(params.ord);
+            self.packed.store(false, Relaxed);
             let tx = TxStream::new(&conn, params, extensions, writes, &self.owner)?;
             self.start_rx(&conn, params, extensions)?;
             let _drop_outside_lock = {
@@ -202,7 +203,12 @@ impl Qp {
     /// was posted, answers, or a Terminate.
     pub(crate) fn owes(&self) -> bool {
         match self.phase() {
-            QpPhase::Rts | QpPhase::Closing => self.inbound_reads.owes() || self.sq.owes(),
+            QpPhase::Rts | QpPhase::Closing => {
+                self.inbound_reads.owes()
+                    || self.sq.owes()
+                    // Last: see the field.
+                    || self.packed.load(Relaxed)
+            }
             QpPhase::Terminate => true,
             QpPhase::Idle | QpPhase::Waiting | QpPhase::Error | QpPhase::Gone => false,
         }

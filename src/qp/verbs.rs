@@ -154,6 +154,7 @@ impl Qp {
                         _sender: NextCacheLine,
                         sq <- sq,
                         tx: SerialTask::new(Tx::default()),
+                        packed: Atomic::new(false),
                         coalescer: DoorbellCoalescer::new(qps.device().abi().doorbells()),
                         tx_timer_armed: Atomic::new(false),
                         _receiver: NextCacheLine,

@@ -84,8 +84,6 @@ struct InboundReadsInner {
 pub(crate) struct InboundReads {
     /// Requests that were not taken out yet; read without the lock.
     waiting: Atomic<u32>,
-    /// Whether the end of an answer is on its way to TCP; written by the transmit task.
-    packed: Atomic<bool>,
     #[pin]
     inner: SpinLockIrq<InboundReadsInner>,
 }
@@ -95,7 +93,6 @@ impl InboundReads {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             waiting: Atomic::new(0),
-            packed: Atomic::new(false),
             inner <- new_spinlock_irq!(InboundReadsInner {
                 slots: KVVec::new(),
                 depth: Depth::new(0),
@@ -114,7 +111,6 @@ impl InboundReads {
             inner.depth = Depth::new(ird);
             inner.epoch = Epoch(inner.epoch.0.wrapping_add(1));
             self.waiting.store(0, Relaxed);
-            self.packed.store(false, Relaxed);
             core::mem::replace(&mut inner.slots, slots)
         };
         Ok(())
@@ -131,11 +127,10 @@ impl InboundReads {
         (inner.depth.used().into(), inner.depth.limit().into())
     }
 
-    /// Returns whether TCP has not yet accepted all octets of the answers.
+    /// Returns whether a request is not answered. The end of an answer may still be on its way to
+    /// TCP.
     pub(crate) fn owes(&self) -> bool {
-        // ORDERING: in this order: `answered` stores `packed` before it frees the entry under the
-        // lock, so who finds the entry free under the lock sees `packed`.
-        self.inner.lock().depth.used() != 0 || self.packed.load(Relaxed)
+        self.inner.lock().depth.used() != 0
     }
 
     /// Puts a request in; returns false, without effect, if the queue is full.
@@ -208,15 +203,7 @@ impl InboundReads {
     /// Frees the entry of the request that was taken out last, once the last octet of its answer is
     /// in the batch. So the entry is free before the peer can see the answer and ask for more.
     pub(crate) fn answered(&self) {
-        self.packed.store(true, Relaxed);
         self.inner.lock().depth.release();
-    }
-
-    /// Records that TCP has accepted all that was packed.
-    pub(crate) fn accepted(&self) {
-        // ORDERING: none of its own: TCP took the octets under the lock of the socket before this,
-        // and who closes for what `owes` says takes that lock afterwards.
-        self.packed.store(false, Relaxed);
     }
 
     /// Drops all requests.
@@ -349,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_owed_until_tcp_has_the_answer() -> Result {
+    fn a_peer_is_owed_until_its_answer_is_packed() -> Result {
         let reads = started(2)?;
         assert!(!reads.owes());
         reads.put(read(1));
@@ -357,8 +344,6 @@ mod tests {
         reads.take();
         assert!(reads.owes());
         reads.answered();
-        assert!(reads.owes());
-        reads.accepted();
         assert!(!reads.owes());
         Ok(())
     }

@@ -42,7 +42,10 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -417,7 +420,7 @@ impl TxStream {
         stats.tx_fpdus.add(core::mem::take(&mut self.fpdus));
         qp.coalescer.sent(octets);
         if self.batch.is_empty() {
-            qp.inbound_reads.accepted();
+            qp.packed.store(false, Relaxed);
         }
         qp.sq.accepted(self.accepted, &mut self.marks, qp.origin());
     }

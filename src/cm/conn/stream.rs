@@ -569,6 +569,7 @@ mod limits {
             bench::{
                 fill,
                 ConnRig,
+                FPDU,
                 PARAMS, //
             },
             want, //
@@ -576,7 +577,10 @@ mod limits {
         *, //
     };
     use crate::{
-        abi::wr::SendWr,
+        abi::wr::{
+            SendOp,
+            SendWr, //
+        },
         queue::{
             readq::InboundRequest,
             sq::Taken, //
@@ -591,6 +595,7 @@ mod limits {
             QpPhase, //
         },
         mpa::CRC_LEN,
+        stag::Stag,
         terminate::Terminate, //
     };
     use kernel_ext::{
@@ -772,6 +777,42 @@ mod limits {
     #[test]
     fn a_terminate_that_is_due_comes_before_a_reset() -> Result {
         ends_with_a_terminate(true, |qp| modify(qp, QpState::Reset))
+    }
+
+    /// DDP-60: lets a step see that the peer has closed its half; returns what the peer receives
+    /// from then on, after the transmit task has run.
+    fn after_the_peers_end(rig: &ConnRig) -> Result<(usize, Result<usize>)> {
+        let conn = &rig.conn;
+        rig.far.shutdown_write();
+        eventually(|| conn.socket.state() == TcpState::CloseWait)?;
+        conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        conn.step();
+        rig.qp.transmit();
+        rig.rest()
+    }
+
+    /// Neither a request before a Read nor the Read Request itself is cut by the FIN.
+    #[test]
+    fn what_was_packed_before_the_peers_end_is_sent() -> Result {
+        const REQUEST: usize = FPDU + 28;
+        let rig = ConnRig::new()?;
+        rig.open(&PARAMS)?;
+        let full = fill(&rig.conn.socket);
+        rig.qp.sq.post(SendWr::default())?;
+        let read = SendOp::Read {
+            stag: Stag::ZERO,
+            to: 0,
+            invalidate_local: false,
+        };
+        rig.qp.sq.post(SendWr {
+            op: read,
+            ..SendWr::default()
+        })?;
+        rig.qp.transmit();
+        assert!(rig.qp.awaits_answers());
+        let expected = (full + FPDU + REQUEST, Ok(0));
+        assert_eq!(after_the_peers_end(&rig)?, expected);
+        Ok(())
     }
 
     /// RDMAP-132: the FIN may be handled before the transmit task has run.

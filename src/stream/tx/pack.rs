@@ -33,7 +33,10 @@ use iwarp::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    }, //
 };
 use kernel_ext::{
     crc32c,
@@ -142,6 +145,7 @@ impl TxStream {
                 return Err(failed(current, plan, error));
             }
         }
+        qp.packed.store(true, Relaxed);
         // NO-OVERFLOW: a stream never sends 2^64 octets.
         self.appended += u64::from(fpdu_len);
         if let Some(clock) = &mut self.markers {

@@ -40,6 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
         half_close_behind_many_read_requests: "DDP-60 RDMAP-67",
         half_close_of_a_slow_reader: "DDP-60",
         half_close_while_the_device_sends: "DDP-60",
+        half_close_while_a_read_waits_behind_a_send: "DDP-60",
         reset_of_an_idle_connection: "DDP-63 RDMAP-131",
         reset_while_the_device_sends: "DDP-3 DDP-64",
         reset_while_reads_are_answered: "DDP-3 DDP-63",
@@ -196,6 +197,39 @@ fn half_close_while_the_device_sends(b: &mut Bench<'_>) -> Outcome {
     );
     wire.ends(End::Graceful)?;
     b.down(&wire)
+}
+
+/// The last octets of the Send wait for room in TCP when the device has begun the Read. It looks
+/// once a second at most whether it owes something.
+fn half_close_while_a_read_waits_behind_a_send(b: &mut Bench<'_>) -> Outcome {
+    for before in [350_000, 400_000] {
+        let mut wire = b.begun()?;
+        wire.window(1 << 14)?;
+        let (conn, ram) = (wire.conn, b.ram.number());
+        b.puppet.ask(&format!("send {conn} 500000 -"))?;
+        b.puppet.ask(&format!("read {conn} {ram} 0 8 0 77 -"))?;
+        wire.half_close()?;
+        let mut len = 0;
+        let mut paused = false;
+        loop {
+            let got = wire.get()?;
+            require!(got.op() == op::SEND, "{}", got.describe());
+            len += got.data().len();
+            if got.is_last() {
+                break;
+            }
+            if len > before && !paused {
+                std::thread::sleep(std::time::Duration::from_millis(1500));
+                paused = true;
+            }
+        }
+        require!(len == 500_000, "{len} octets");
+        let got = wire.get()?;
+        require!(got.op() == op::READ_REQUEST, "{}", got.describe());
+        wire.ends(End::Graceful)?;
+        b.down(&wire)?;
+    }
+    Ok(())
 }
 
 fn reset_of_an_idle_connection(b: &mut Bench<'_>) -> Outcome {
