@@ -202,10 +202,12 @@ impl Qp {
     /// Returns whether the stream still has data to send to a peer that has closed its half: what
     /// was posted, answers, or a Terminate.
     pub(crate) fn owes(&self) -> bool {
-        match self.phase() {
+        let lifecycle = self.lifecycle();
+        match lifecycle.phase() {
             QpPhase::Rts | QpPhase::Closing => {
+                let takes = lifecycle.may_send() && !lifecycle.is_peer_closed();
                 self.inbound_reads.owes()
-                    || self.sq.owes()
+                    || self.sq.owes(takes)
                     // Last: see the field.
                     || self.packed.load(Relaxed)
             }

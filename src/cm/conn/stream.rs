@@ -791,6 +791,16 @@ mod limits {
         rig.rest()
     }
 
+    /// As if a doorbell was delayed.
+    #[test]
+    fn what_was_posted_before_the_peers_end_is_sent() -> Result {
+        let rig = ConnRig::new()?;
+        rig.open(&PARAMS)?;
+        rig.qp.sq.post(SendWr::default())?;
+        assert_eq!(after_the_peers_end(&rig)?, (FPDU, Ok(0)));
+        Ok(())
+    }
+
     /// Neither a request before a Read nor the Read Request itself is cut by the FIN.
     #[test]
     fn what_was_packed_before_the_peers_end_is_sent() -> Result {
