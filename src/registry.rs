@@ -163,6 +163,7 @@ impl Registry {
     ///
     /// * `EINVAL` if the interface type is unsuitable, or the name cannot be a file name.
     /// * `EEXIST` if the interface has a device.
+    /// * `ENODEV` if the interface has left the namespace meanwhile.
     /// * `ENFILE` if the name is taken.
     fn add(self: &Arc<Self>, name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
         if !device::is_suitable(netdev) {
@@ -202,8 +203,6 @@ impl Registry {
             let entry = DeviceEntry::new(self.clone(), device.clone())?;
             self.enter(entry.clone())?;
             made = Some(entry);
-            // From here on the events of the interface find the device. It may have left before.
-            device.net()?;
             // After `enter`: from here on the end of the namespace waits for the device, and so for
             // the held port.
             if let Err(error) = device.cm.oob_waiters.hold_port(&device.device) {
@@ -243,9 +242,13 @@ impl Registry {
         }
     }
 
-    /// Adds an entry, unless its interface has one already.
+    /// Adds an entry, unless its interface has one already, or has left the namespace of the device.
+    /// From here on the events of the interface find the entry.
     fn enter(&self, entry: Arc<DeviceEntry>) -> Result {
         let mut entries = self.entries.lock();
+        if entry.has_left() {
+            return Err(ENODEV);
+        }
         if entries
             .iter()
             .any(|other| other.is_on(&entry.device.netdev) && !other.is_doomed())
@@ -285,6 +288,23 @@ impl Registry {
         if let Some(entry) = entry {
             f(entry);
         }
+    }
+
+    /// Handles an event of an interface.
+    ///
+    /// Context: any.
+    fn netdev_event(&self, event: NetdevEvent, netdev: &NetDevice) {
+        self.with_netdev(netdev, |entry| {
+            // NETDEV_UNREGISTER also comes before an interface moves to another namespace; the
+            // device does not move with it. If the entry was made too late for that, events in the
+            // new namespace follow.
+            if event == NetdevEvent::Unregister || entry.has_left() {
+                entry.doom();
+                entry.end_later();
+            } else {
+                entry.device.netdev_event(event);
+            }
+        });
     }
 
     /// Calls `f` with each device, without the lock held, in the order in which they were made.
@@ -352,6 +372,11 @@ impl DeviceEntry {
 
     fn is_on(&self, netdev: &NetDevice) -> bool {
         self.device.netdev.is_same(netdev)
+    }
+
+    /// Returns whether the interface is in another namespace than the device.
+    fn has_left(&self) -> bool {
+        self.device.netdev.net_id() != self.device.home
     }
 
     fn is_doomed(&self) -> bool {
@@ -488,23 +513,9 @@ fn newlink(name: &CStr, netdev: &NetDevice, kind: DeviceKind) -> Result {
 
 impl NetdevEvents for Riwarp {
     fn netdev_event(event: NetdevEvent, netdev: &NetDevice) {
-        let Some(registry) = REGISTRY.get() else {
-            return;
-        };
-        registry.with_netdev(netdev, |entry| match event {
-            // Also sent when the interface moves to another namespace: the device does not move
-            // with it. If the entry was made too late for that, an event in the new namespace
-            // follows.
-            NetdevEvent::Unregister => {
-                entry.doom();
-                entry.end_later();
-            }
-            _ if netdev.net_id() != entry.device.home => {
-                entry.doom();
-                entry.end_later();
-            }
-            _ => entry.device.netdev_event(event),
-        });
+        if let Some(registry) = REGISTRY.get() {
+            registry.netdev_event(event, netdev);
+        }
     }
 }
 
@@ -554,6 +565,32 @@ mod tests {
         registry.leave(&second);
         let made = benches.each_ref().map(|bench| &raw const *bench.rdma);
         assert_eq!(&seen[..], &made[..]);
+        Ok(())
+    }
+
+    #[test]
+    fn no_device_is_entered_whose_interface_has_left() -> Result {
+        let bench = Bench::left()?;
+        let registry = Registry::new(DEFAULTS)?;
+        let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
+        assert_eq!(registry.enter(entry), Err(ENODEV));
+        assert!(registry.find(|_| true).is_none());
+        Ok(())
+    }
+
+    /// The interface was about to leave when the device was entered.
+    #[test]
+    fn an_event_in_another_namespace_ends_the_device() -> Result {
+        let benches = [Bench::new()?, Bench::left()?];
+        let registry = Registry::new(DEFAULTS)?;
+        for (bench, ends) in benches.iter().zip([false, true]) {
+            let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
+            registry.entries.lock().push(entry.clone(), GFP_ATOMIC)?;
+            registry.netdev_event(NetdevEvent::Register, &bench.device.netdev);
+            assert_eq!(entry.is_doomed(), ends);
+            registry.queues.flush();
+            registry.leave(&entry);
+        }
         Ok(())
     }
 

@@ -55,41 +55,6 @@ two_devices_share_the_port() {
 	ip link del two
 }
 
-# The table of the kernel has an address that comes at any time while the device is made.
-addresses_come_while_a_device_is_made() {
-	local i
-	ip link add three type dummy
-	ip link set three up
-	for i in {1..100}; do
-		ip addr add "10.72.$i.1/24" dev three &
-		rdma link add three type "$TYPE" netdev three
-		wait $!
-		eventually 5 has_gid "$(printf '0000:0000:0000:0000:0000:ffff:0a48:%02x01' "$i")" ||
-			die "round $i: $(cat /sys/class/infiniband/three/ports/1/gids/* | sort -u)"
-		rdma link del three
-		ip addr del "10.72.$i.1/24" dev three
-	done
-	ip link del three
-}
-
-has_gid() { cat /sys/class/infiniband/three/ports/1/gids/* 2>/dev/null | grep -q "$1"; }
-
-# No device stays on an interface that leaves its namespace at any time while the device is made.
-interfaces_leave_while_a_device_is_made() {
-	local i
-	netns_add elsewhere
-	for i in {1..100}; do
-		ip link add "gone$i" type dummy
-		rdma link add three type "$TYPE" netdev "gone$i" 2>/dev/null &
-		ip link set "gone$i" netns elsewhere
-		wait $! || true
-		eventually 5 no_device || die "round $i: the device stays"
-	done
-	netns_del elsewhere
-}
-
-no_device() { [ ! -e /sys/class/infiniband/three ]; }
-
 # The kernel's own link-local address is usable a second or two after the link is up.
 all_usable() { ! ip -6 addr show dev "$NET_A" tentative | grep -q .; }
 
@@ -100,8 +65,6 @@ relay 300 "$VERBS_DIR/stranger" "$IP4_B"
 relay 100 "$VERBS_DIR/ports" "$IP4_B"
 try port_is_taken_when_the_device_is_made 60 port_is_taken_when_the_device_is_made
 try two_devices_share_the_port 60 two_devices_share_the_port
-try addresses_come_while_a_device_is_made 120 addresses_come_while_a_device_is_made
-try interfaces_leave_while_a_device_is_made 120 interfaces_leave_while_a_device_is_made
 try nothing_left 30 nothing_left 10 qp cq mr pd
 
 # The link type without rdma_cm. On a path that delays, a Write is complete when it has arrived.
