@@ -242,8 +242,8 @@ impl Registry {
         }
     }
 
-    /// Adds an entry, unless its interface has one already, or has left the namespace of the device.
-    /// From here on the events of the interface find the entry.
+    /// Adds an entry, unless its interface has one already, or has left the namespace of the
+    /// device. From here on the events of the interface find the entry.
     fn enter(&self, entry: Arc<DeviceEntry>) -> Result {
         let mut entries = self.entries.lock();
         if entry.has_left() {
@@ -401,7 +401,8 @@ impl DeviceEntry {
     /// Stores the registration of the new device.
     fn settle(self: &Arc<Self>, registration: Registration<Riwarp>) {
         self.device.set_registered();
-        // Events of addresses and of the port that came before are lost.
+        // Events that came before are lost. With this one `ib_core` reads all addresses and the
+        // state of the port again.
         self.device.addr_event();
         *self.state.lock() = State::Registered(registration);
         // A removal that found `State::Making` under the lock has left the rest to this call.

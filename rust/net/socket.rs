@@ -324,7 +324,7 @@ impl Socket {
         })
     }
 
-    /// Binds to an address only, of which `addr` must have no port: TCP chooses one when the socket
+    /// Binds to the address of `addr`, whose port must be 0: TCP chooses one when the socket
     /// connects, and then it may be one that connections to other peers have
     /// (`IP_BIND_ADDRESS_NO_PORT`). Context: process.
     ///

@@ -329,10 +329,10 @@ unsafe impl<T: Driver> Sync for Registration<T> {}
 impl<T: Driver> Registration<T> {
     /// Creates a device and registers it. `name` may contain a `%d`.
     ///
-    /// `make` creates the driver's object for a device in this namespace; verbs may run on it before this function returns. If
-    /// registering fails after `make` succeeded, [`DeviceOps::dealloc`] is called as for any
-    /// unregistration. If `make` fails, the link passed to it is closed, even if `make` kept a
-    /// copy.
+    /// `make` creates the driver's object, for a device in the namespace that it is given; verbs
+    /// may run on it before this function returns. If registering fails after `make` succeeded,
+    /// [`DeviceOps::dealloc`] is called as for any unregistration. If `make` fails, the link passed
+    /// to it is closed, even if `make` kept a copy.
     ///
     /// # Errors
     ///

@@ -40,9 +40,10 @@
 //! connection, and [`StreamConnection::detach_qp`], which runs a step. No caller holds a lock of a
 //! queue pair or a socket when it takes this mutex, so a step may call into both: actor > queue
 //! pair, actor > socket. The pending reply's mutex and the table's are innermost: no calls are made
-//! with them held. Socket callbacks take none of these; what they need is atomic or revocable.
-//! Events of the iWARP connection manager may be raised with the actor's mutex held, because the
-//! connection manager queues them without calling back.
+//! with them held. Socket callbacks take none of these; what they need is atomic or revocable. Disk
+//! I/O may depend on a step, so allocations under any mutex that steps take do not wait for it
+//! ([`kernel_ext::mm::noio`]). Events of the iWARP connection manager may be raised with the
+//! actor's mutex held, because the connection manager queues them without calling back.
 //!
 //! RFC 5044, section 7; RFC 6581; RFC 5041, section 8; RFC 5040, section 6.
 

@@ -294,7 +294,7 @@ impl Listener {
             }? Error),
             GFP_KERNEL,
         )?;
-        // Its locks are also those of work items that steps of connections are queued behind.
+        // This takes locks that work items of the connections' queue take, too.
         *listener.socket.lock() = without_io(|| params.open_socket(&listener))?;
         listener.kick_socket();
         Ok(listener)

@@ -208,10 +208,11 @@ pub(crate) struct QpShared {
     #[pin]
     pub(crate) sq: SendQueue,
     pub(crate) tx: SerialTask<Tx>,
-    /// Octets of an FPDU are packed that TCP has not accepted; written by the transmit task.
+    /// A part of a message is packed, and TCP has not accepted all of the message; written by the
+    /// transmit task.
     // ORDERING: Relaxed: set before the task frees the entry of an answered request, begins a Read
-    // or completes a request, each under a lock that `Qp::owes` takes before it loads this. Cleared
-    // after TCP took the octets under the socket's lock, which a FIN takes too.
+    // behind other octets or completes a request, each under a lock that `Qp::owes` takes before it
+    // loads this. Cleared after TCP took the octets under the socket's lock, which a FIN takes too.
     pub(crate) packed: Atomic<bool>,
     pub(crate) coalescer: DoorbellCoalescer,
     /// The transmit timer is armed; the transmit task it starts sees what was posted before.

@@ -357,9 +357,9 @@ impl TxStream {
                         if !sender.may_sleep() {
                             return Next::Yield;
                         }
-                        // No acknowledgement will follow. TCP has rearmed the task already.
+                        // No acknowledgement will follow. This caller waits only once.
                         fsleep(STARVED_PERIOD);
-                        return Next::Again;
+                        return Next::Yield;
                     }
                     // This context cannot send now; the work item does.
                     Err(e) if e == EBUSY => return Next::Yield,
@@ -419,7 +419,8 @@ impl TxStream {
         stats.tx_batches.inc();
         stats.tx_fpdus.add(core::mem::take(&mut self.fpdus));
         qp.coalescer.sent(octets);
-        if self.batch.is_empty() {
+        // Between two batches of a message, too, the peer waits for the rest.
+        if self.batch.is_empty() && self.current.is_none() {
             qp.packed.store(false, Relaxed);
         }
         qp.sq.accepted(self.accepted, &mut self.marks, qp.origin());

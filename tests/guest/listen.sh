@@ -143,9 +143,9 @@ no_pages() {
 # would come. The end whose turn it is tries again once in a millisecond at most.
 no_buffers() {
 	local first last client stalls begin
-	read -r first last < <(awk '/ [tT] / { print "0x" $1, $3 }' /proc/kallsyms | sort |
-		awk 'first && $1 != first { print first, $1; exit } $2 == "tcp_stream_alloc_skb" { first = $1 }')
+	read -r first last < <(kernel_addresses_of tcp_stream_alloc_skb)
 	aim failslab "$first" "$last"
+	has_sent 0
 	start - "$TMP/client" rping -c -a $ADDRESS -p $HERE -C 1000000
 	client=$STARTED
 	eventually 20 has_sent 100 || die "$(<"$TMP/client")"

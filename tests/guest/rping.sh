@@ -46,18 +46,20 @@ taken = socket.create_server((sys.argv[1], int(sys.argv[2])))
 time.sleep(600)' "$IP4_B" "$other"
 	program=$STARTED
 	wait_listen "$other"
+	# shellcheck disable=SC2064
+	trap "in_ns '$NS_A' sysctl -qw net.ipv4.ip_local_port_range='$range'" EXIT
 	in_ns "$NS_A" sysctl -qw net.ipv4.ip_local_port_range='40000 40003'
-	start "$NS_A" "$TMP/connected" python3 -c 'import socket, sys, time
+	start "$NS_A" "$TMP/connected" python3 -c 'import errno, socket, sys, time
 there = (sys.argv[1], int(sys.argv[2]))
 streams = [socket.create_connection(there, 20) for _ in range(4)]
 try:
     socket.create_connection(there, 20)
-except OSError:
-    print("all are taken", flush=True)
+except OSError as error:
+    if error.errno == errno.EADDRNOTAVAIL:
+        print("all are taken", flush=True)
 time.sleep(600)' "$IP4_B" "$other"
 	eventually 20 grep -q taken "$TMP/connected" || die "$(<"$TMP/connected")"
 	rping_pair 4 3 -V
-	in_ns "$NS_A" sysctl -qw net.ipv4.ip_local_port_range="$range"
 	kill "$program" "$STARTED"
 }
 

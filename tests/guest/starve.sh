@@ -36,12 +36,16 @@ spare() {
 	done
 }
 
+# kernel_addresses_of NAME: prints the same of a function of the kernel, or of another module.
+kernel_addresses_of() {
+	awk '/ [tT] / { print "0x" $1, $3 }' /proc/kallsyms | sort |
+		awk -v name="$1" 'first && $1 != first { print first, $1; exit } $2 == name { first = $1 }'
+}
+
 # spare_kernel NAME: excepts what this function of the kernel, or of another module, calls.
 spare_kernel() {
 	local first last kind
-	read -r first last < <(awk '/ [tT] / { print "0x" $1, $3 }' /proc/kallsyms | sort |
-		awk -v name="$1" 'first && $1 != first { print first, $1; exit } $2 == name { first = $1 }') ||
-		return 1
+	read -r first last < <(kernel_addresses_of "$1") || return 1
 	for kind in failslab fail_page_alloc; do
 		echo "$first" >"$FAILING/$kind/reject-start"
 		echo "$last" >"$FAILING/$kind/reject-end"

@@ -29,8 +29,8 @@ used() {
 busy() { awk '/^cpu / { print 10 * ($2 + $3 + $4 + $7 + $8) }' /proc/stat; }
 
 # two_groups: if the kernel can, makes two groups of processes that get equal parts of the
-# processors: this one with the good peers, and one for strangers and the program that serves them.
-# What a good peer loses beyond a half, the kernel has taken.
+# processors: this one with the good peers and their server, and one for strangers and the programs
+# that serve only them. What a good peer loses beyond a half, the kernel or its own server has taken.
 two_groups() {
 	mkdir -p "$GROUPS_DIR"
 	mount -t cgroup2 none "$GROUPS_DIR"
@@ -83,7 +83,7 @@ strange() {
 	echo "$what: $(tail -n 1 "$TMP/stranger"), $time ms of the processors; a good peer connects $TIMES times" \
 		"within $longest ms and has $beside of $alone Writes; $most KiB" | tee -a "$TMP/figures"
 	[ "$longest" -le $((PATIENCE * SLOW)) ] || die "a good peer takes $longest ms"
-	# Beside the good pair are the stranger and who serves it, and as much again is the kernel's.
+	# A half is the other group's, and the kernel may take half of the rest.
 	[ "$((beside * 4))" -ge "$alone" ] || die "$beside of $alone Writes"
 	[ "$most" -le "$MEMORY" ] || die "$most KiB"
 	good_peer
@@ -95,6 +95,7 @@ reader() {
 	shift
 	setting "$NS_B" "$DEV_B" crc 0
 	puppet b "$NS_B" "$IP4_B"
+	is_strange $!
 	ask b set ird 4
 	ask b listen "$PORT"
 	ask b mr $REGION 31 0

@@ -385,10 +385,10 @@ impl ListenParams {
         }
     }
 
-    /// Opens a listener's socket, or adds the listener to a shared one. Returns [`None`] for a
-    /// foreign listener on the wildcard address, for any there once the interface has left its
-    /// namespace, and for one of unknown origin whose socket cannot be opened: an error would hide
-    /// the new device from `rdma_cm`.
+    /// Opens a listener's socket, or adds the listener to a shared one. On the wildcard address,
+    /// returns [`None`] for a foreign listener, for any once the interface has left its namespace,
+    /// and for one of unknown origin if TCP refuses the port: an error would hide the new device
+    /// from `rdma_cm`.
     ///
     /// # Errors
     ///
