@@ -28,7 +28,14 @@ use kernel_ext::{
         },
         Family, //
     },
-    rdma::ops::QpOps, //
+    rdma::{
+        ops::QpOps,
+        types::{
+            QpAttr,
+            QpAttrMask,
+            QpState, //
+        }, //
+    }, //
 };
 
 use crate::{
@@ -160,6 +167,15 @@ impl ConnRig {
         self.qp.attach(self.conn.clone(), params)?;
         self.conn.enter_stream();
         Ok(())
+    }
+
+    /// Modifies the state of the queue pair.
+    pub(crate) fn modify(&self, qp_state: QpState) -> Result {
+        let attr = QpAttr {
+            qp_state,
+            ..QpAttr::default()
+        };
+        Qp::modify(self.qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
     }
 
     /// Waits for what the peer receives next, and returns it: 0 octets at an orderly end, an error

@@ -43,11 +43,7 @@ mod peer {
                 post_send, //
             },
             ops::QpOps,
-            types::{
-                QpAttr,
-                QpAttrMask,
-                QpState, //
-            }, //
+            types::QpState, //
         },
         sync::{
             Next,
@@ -81,11 +77,7 @@ mod peer {
     #[test]
     fn a_stream_of_rdma_cm_is_not_reset() -> Result {
         let rig = ConnRig::new()?;
-        let attr = QpAttr {
-            qp_state: QpState::Reset,
-            ..QpAttr::default()
-        };
-        let reset = || Qp::modify(rig.qp.as_arc_borrow(), &attr, QpAttrMask::STATE);
+        let reset = || rig.modify(QpState::Reset);
         rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         assert_eq!(reset(), Err(EINVAL));
         // The stream still works.

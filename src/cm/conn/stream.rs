@@ -602,11 +602,7 @@ mod limits {
         net::bench::eventually,
         rdma::{
             ops::QpOps,
-            types::{
-                QpAttr,
-                QpAttrMask,
-                QpState, //
-            }, //
+            types::QpState, //
         }, //
     };
 
@@ -697,15 +693,20 @@ mod limits {
         Ok(())
     }
 
+    /// Destroys a queue pair that has a stream and was disconnected.
+    fn destroy_while_closing(rig: &ConnRig) {
+        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
+        rig.qp.sq.drain();
+        rig.qp.enter(QpPhase::Closing);
+        Qp::destroy(rig.qp.clone());
+    }
+
     /// A kernel consumer's disconnect leaves the rest to the transmit task, which may not have run.
     #[test]
     fn a_queue_pair_that_is_closing_may_be_destroyed() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
-        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
-        rig.qp.sq.drain();
-        rig.qp.enter(QpPhase::Closing);
-        Qp::destroy(rig.qp.clone());
+        destroy_while_closing(&rig);
         assert_eq!(rig.end()?, Ok(0));
         Ok(())
     }
@@ -715,23 +716,20 @@ mod limits {
     fn a_queue_pair_that_owes_an_answer_may_be_destroyed() -> Result {
         let rig = ConnRig::new()?;
         rig.open(&PARAMS)?;
-        rig.conn.actor.lock().phase = ConnPhase::Open(Open::reported());
         let full = fill(&rig.conn.socket);
         let response = AtomicResponse {
             identifier: 5,
             original: 6,
         };
         assert!(rig.qp.inbound_reads.put(InboundRequest::Answer(response)));
-        rig.qp.sq.drain();
-        rig.qp.enter(QpPhase::Closing);
-        Qp::destroy(rig.qp.clone());
+        destroy_while_closing(&rig);
         assert_eq!(rig.rest()?, (full, Ok(0)));
         Ok(())
     }
 
     /// RDMAP-132: a consumer that has seen the completion of a faulty request may be quicker than
     /// the transmit task. `by_path`: the stream is one without connection manager.
-    fn ends_with_a_terminate(by_path: bool, end: impl FnOnce(&Arc<Qp>) -> Result) -> Result {
+    fn ends_with_a_terminate(by_path: bool, end: impl FnOnce(&ConnRig) -> Result) -> Result {
         let rig = ConnRig::new()?;
         if by_path {
             rig.qp.enter(QpPhase::Waiting);
@@ -743,7 +741,7 @@ mod limits {
         rig.bench.device.queues.tx.flush();
         let terminate = Terminate::for_fault(Fault::Crc, None);
         rig.qp.terminate_on(Event::Fault, terminate);
-        end(&rig.qp)?;
+        end(&rig)?;
         // The Terminate without its CRC, and then only that.
         if rig.take_terminate() == Ok((2, 0, 2)) && rig.rest()? == (CRC_LEN, Ok(0)) {
             Ok(())
@@ -752,31 +750,22 @@ mod limits {
         }
     }
 
-    /// Modifies the state of a queue pair.
-    fn modify(qp: &Arc<Qp>, state: QpState) -> Result {
-        let attr = QpAttr {
-            qp_state: state,
-            ..QpAttr::default()
-        };
-        Qp::modify(qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
-    }
-
     #[test]
     fn a_terminate_that_is_due_comes_before_a_destroy() -> Result {
-        ends_with_a_terminate(false, |qp| {
-            Qp::destroy(qp.clone());
+        ends_with_a_terminate(false, |rig| {
+            Qp::destroy(rig.qp.clone());
             Ok(())
         })
     }
 
     #[test]
     fn a_terminate_that_is_due_comes_before_a_flush() -> Result {
-        ends_with_a_terminate(false, |qp| modify(qp, QpState::Err))
+        ends_with_a_terminate(false, |rig| rig.modify(QpState::Err))
     }
 
     #[test]
     fn a_terminate_that_is_due_comes_before_a_reset() -> Result {
-        ends_with_a_terminate(true, |qp| modify(qp, QpState::Reset))
+        ends_with_a_terminate(true, |rig| rig.modify(QpState::Reset))
     }
 
     /// DDP-60: lets a step see that the peer has closed its half; returns what the peer receives
