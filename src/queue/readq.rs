@@ -77,6 +77,8 @@ struct InboundReadsInner {
     slots: KVVec<Option<InboundRequest>>,
     depth: Depth,
     epoch: Epoch,
+    /// Whether further requests are dropped.
+    is_closed: bool,
 }
 
 /// The inbound read queue of a stream.
@@ -97,6 +99,7 @@ impl InboundReads {
                 slots: KVVec::new(),
                 depth: Depth::new(0),
                 epoch: Epoch(0),
+                is_closed: false,
             }),
         })
     }
@@ -110,6 +113,7 @@ impl InboundReads {
             let mut inner = self.inner.lock();
             inner.depth = Depth::new(ird);
             inner.epoch = Epoch(inner.epoch.0.wrapping_add(1));
+            inner.is_closed = false;
             self.waiting.store(0, Relaxed);
             core::mem::replace(&mut inner.slots, slots)
         };
@@ -133,10 +137,14 @@ impl InboundReads {
         self.inner.lock().depth.used() != 0
     }
 
-    /// Puts a request in; returns false, without effect, if the queue is full.
+    /// Puts a request in; returns false, without effect, if the queue is full. Drops the request if
+    /// the queue is closed.
     pub(crate) fn put(&self, request: InboundRequest) -> bool {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
+        if inner.is_closed {
+            return true;
+        }
         let slot = inner
             .depth
             .try_take()
@@ -206,6 +214,13 @@ impl InboundReads {
         self.inner.lock().depth.release();
     }
 
+    /// Drops what arrives from now on until the queue is started again, so that a peer with requests
+    /// outstanding all the time cannot put off the end of the stream. To the peer they are requests
+    /// that this end's FIN has overtaken.
+    pub(crate) fn close(&self) {
+        self.inner.lock().is_closed = true;
+    }
+
     /// Drops all requests.
     ///
     /// Context: process.
@@ -270,6 +285,24 @@ mod tests {
         }
         assert_eq!(reads.room(), QueueRoom::Full);
         assert!(!reads.put(read(3)));
+        Ok(())
+    }
+
+    #[test]
+    fn a_closed_queue_takes_nothing_more() -> Result {
+        let reads = started(2)?;
+        assert!(reads.put(read(1)));
+        reads.close();
+        for _ in 0..3 {
+            assert!(reads.put(read(2)));
+        }
+        assert_eq!(len(reads.take()), Some(1));
+        assert!(reads.take().is_none());
+        reads.answered();
+        assert!(!reads.owes());
+        reads.start(1)?;
+        assert!(reads.put(read(3)));
+        assert_eq!(len(reads.take()), Some(3));
         Ok(())
     }
 

@@ -374,6 +374,12 @@ impl TxStream {
             if !matches!(phase, QpPhase::Rts | QpPhase::Closing) {
                 return Next::Again;
             }
+            // A request that waits for the peer's first FPDU has not been taken yet.
+            let closes = phase == QpPhase::Closing && qp.sq.is_drained() && qp.sq.is_idle();
+            if closes {
+                // Only answers to the peer are left.
+                qp.inbound_reads.close();
+            }
             if filled == Err(Pause::Yield) {
                 return Next::Yield;
             }
@@ -384,9 +390,7 @@ impl TxStream {
                 if self.batch.has_spare() {
                     self.check_idle(qp);
                 }
-                // A request that waits for the peer's first FPDU has not been taken yet.
-                let sent = || self.current.is_none() && qp.sq.is_drained() && qp.sq.is_idle();
-                if phase == QpPhase::Closing && sent() && !qp.inbound_reads.owes() {
+                if closes && self.current.is_none() && !qp.inbound_reads.owes() {
                     self.closed = true;
                     self.conn.as_arc_borrow().close(Close::Graceful);
                 }

@@ -23,6 +23,7 @@ use crate::{
         Segment, //
     },
     wire::{
+        fail,
         require,
         End,
         Outcome, //
@@ -36,6 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         disconnect_is_graceful: "DDP-57 RDMAP-131",
         sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",
         requests_behind_the_devices_end: "DDP-62",
+        requests_without_end: "DDP-57",
         half_close_behind_a_read_request: "DDP-60",
         half_close_behind_many_read_requests: "DDP-60 RDMAP-67",
         half_close_of_a_slow_reader: "DDP-60",
@@ -142,6 +144,30 @@ fn requests_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
         b.flushed(&wire, 2)?;
     }
     Ok(())
+}
+
+/// A peer that has requests outstanding all the time does not put off the device's end: once the
+/// program has disconnected, only requests that have arrived are answered. The answers are more
+/// than the two ends of TCP hold.
+fn requests_without_end(b: &mut Bench<'_>) -> Outcome {
+    const LEN: u32 = 1 << 21;
+    let mut wire = b.begun()?;
+    wire.window(1 << 14)?;
+    let request = |msn| read(msn, LEN, b.large.key, b.large.at);
+    wire.send(&[request(1), request(2), request(3), request(4)])?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    for msn in 5..21 {
+        let mut len = 0;
+        while len < LEN as usize {
+            match wire.get() {
+                Ok(got) => len += got.data().len(),
+                Err(_) if len == 0 => return wire.ends(End::Graceful),
+                Err(e) => return Err(e),
+            }
+        }
+        wire.send(&[request(msn)])?;
+    }
+    fail!("the device answers without end")
 }
 
 fn half_close_behind_a_read_request(b: &mut Bench<'_>) -> Outcome {
