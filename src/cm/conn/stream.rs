@@ -103,7 +103,7 @@ impl Open {
 
 /// A stream whose peer has closed its half.
 pub(in crate::cm) struct HalfClosed {
-    ack_deadline: AckDeadline,
+    ack_deadline: ProgressDeadline,
     /// Delay before the next check of what is owed, in milliseconds.
     pause: u32,
     /// Whether the queue pair may keep its posted receives as long as it expects nothing from the
@@ -113,11 +113,11 @@ pub(in crate::cm) struct HalfClosed {
 
 /// A connection whose FIN was sent.
 pub(in crate::cm) struct Closing {
-    ack_deadline: AckDeadline,
+    ack_deadline: ProgressDeadline,
+    /// For the peer's FIN, once the peer has acknowledged everything.
+    fin_deadline: Option<ProgressDeadline>,
     /// TCP had no memory for the FIN, so that the peer will not see one.
     lacks_fin: bool,
-    /// The peer has acknowledged everything; only its FIN is missing.
-    delivered: bool,
 }
 
 impl Closing {
@@ -126,9 +126,9 @@ impl Closing {
         let lacks_fin = !conn.socket.shutdown_write();
         actor.limit(limit::DELIVERY);
         Self {
-            ack_deadline: AckDeadline::of(conn),
+            ack_deadline: ProgressDeadline::new(conn.socket.acked(), u32::MAX),
+            fin_deadline: None,
             lacks_fin,
-            delivered: false,
         }
     }
 }
@@ -136,41 +136,35 @@ impl Closing {
 impl HalfClosed {
     /// Begins the phase; its time limit is [`limit::OWED`].
     fn begin(conn: &Conn, lingers: bool) -> Self {
-        let mut ack_deadline = AckDeadline::of(conn);
-        ack_deadline.renewals = limit::OWED_RENEWALS;
         Self {
-            ack_deadline,
+            ack_deadline: ProgressDeadline::new(conn.socket.acked(), limit::OWED_RENEWALS),
             pause: limit::OWED_RECHECK,
             lingers,
         }
     }
 }
 
-/// A time limit that restarts on expiry if the peer has acknowledged more: a slow peer is not
-/// stuck.
-struct AckDeadline {
-    /// Octets that the peer had acknowledged when the limit was set.
-    acked: u64,
+/// A time limit that restarts on expiry if the peer has made progress: a slow peer is not stuck.
+struct ProgressDeadline {
+    /// Octets that the peer had acknowledged, or sent, when the limit was set.
+    progress: u64,
     /// How often the limit may restart.
     renewals: u32,
 }
 
-impl AckDeadline {
-    fn of(conn: &Conn) -> Self {
-        Self {
-            acked: conn.socket.acked(),
-            renewals: u32::MAX,
-        }
+impl ProgressDeadline {
+    const fn new(progress: u64, renewals: u32) -> Self {
+        Self { progress, renewals }
     }
 
     /// Returns whether the time limit has expired without progress, or with no restarts left.
-    /// Otherwise restarts an expired limit.
-    fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor, millis: u32) -> bool {
+    /// Otherwise restarts an expired limit. `progress` is the present count of octets.
+    fn is_stuck(&mut self, progress: u64, actor: &mut Actor, millis: u32) -> bool {
         if !actor.is_overdue() {
             return false;
         }
-        let before = core::mem::replace(&mut self.acked, conn.socket.acked());
-        if self.acked == before || self.renewals == 0 {
+        let before = core::mem::replace(&mut self.progress, progress);
+        if progress == before || self.renewals == 0 {
             return true;
         }
         self.renewals -= 1;
@@ -256,8 +250,11 @@ mod limit {
     pub(in crate::cm) const DELIVERY_RECHECK: u32 = 5_000;
     /// How often `DELIVERY` restarts once the queue pair is detached: 200 seconds in all.
     pub(in crate::cm) const LINGER_RENEWALS: u32 = 9;
-    /// For the peer's FIN after ours was acknowledged.
+    /// For the peer's FIN, or any octets of it, after ours was acknowledged.
     pub(in crate::cm) const FIN: u32 = 2_000;
+    /// How often `FIN` restarts while a queue pair takes what arrives: 200 seconds in all, because
+    /// the peer decides how long it sends.
+    pub(in crate::cm) const FIN_RENEWALS: u32 = 99;
 }
 
 impl Conn {
@@ -354,7 +351,12 @@ impl Conn {
             // Not the peer's fault.
             actor.limit(limit::OWED);
         }
-        if owes && !stopped && !half.ack_deadline.is_stuck(self, actor, limit::OWED) {
+        if owes
+            && !stopped
+            && !half
+                .ack_deadline
+                .is_stuck(self.socket.acked(), actor, limit::OWED)
+        {
             actor.recheck_with_backoff(&mut half.pause, limit::OWED_RECHECK_MAX);
             return NextStep::Wait(ConnPhase::HalfClosed(half));
         }
@@ -386,10 +388,9 @@ impl Conn {
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
                 CloseState::Whole => self.end(actor, Ended::Graceful, FinalAction::Done),
-                // Not the peer's fault, and its FIN may follow: restart its time limit.
+                // Not the peer's fault, and its FIN may follow.
                 CloseState::Waiting if !self.is_cut_off() => {
-                    closing.delivered = false;
-                    actor.no_limit();
+                    actor.limit(limit::FIN);
                     NextStep::Wait(ConnPhase::Closing(closing))
                 }
                 CloseState::Cut | CloseState::Going | CloseState::Waiting => {
@@ -429,14 +430,19 @@ impl Conn {
             }
             TcpState::Established | TcpState::FinWait1 => closing
                 .ack_deadline
-                .is_stuck(self, actor, limit::DELIVERY)
+                .is_stuck(self.socket.acked(), actor, limit::DELIVERY)
                 .then_some(FinalAction::Reset),
             TcpState::FinWait2 => {
-                if !closing.delivered {
-                    closing.delivered = true;
+                let received = self.socket.received();
+                let deadline = closing.fin_deadline.get_or_insert_with(|| {
                     actor.limit(limit::FIN);
-                }
-                actor.is_overdue().then_some(FinalAction::Done)
+                    // DDP-62; nobody needs what is discarded.
+                    let renewals = self.qp().map_or(0, |_| limit::FIN_RENEWALS);
+                    ProgressDeadline::new(received, renewals)
+                });
+                deadline
+                    .is_stuck(received, actor, limit::FIN)
+                    .then_some(FinalAction::Done)
             }
             TcpState::SynSent
             | TcpState::SynReceived
@@ -607,17 +613,17 @@ mod limits {
     };
 
     /// Returns how often a time limit expires until the phase ends, at most a hundred times. In
-    /// between the peer acknowledges data or not.
+    /// between the peer makes progress or not.
     fn times<P>(
         mut phase: P,
         goes_on: bool,
-        progress: impl Fn(&mut P) -> &mut AckDeadline,
+        progress: impl Fn(&mut P) -> &mut ProgressDeadline,
         mut step: impl FnMut(P) -> Option<P>,
     ) -> u32 {
         for time in 1..=100 {
             if goes_on {
-                // Make the earlier count of acknowledged octets differ.
-                progress(&mut phase).acked = u64::MAX;
+                // Make the earlier count of octets differ.
+                progress(&mut phase).progress = u64::MAX;
             }
             match step(phase) {
                 Some(next) => phase = next,
@@ -663,6 +669,47 @@ mod limits {
     fn what_is_owed_is_owed_for_200_seconds() -> Result {
         assert_eq!(times_owed(true, PagingOut::Idle)?, 200_000 / limit::OWED);
         assert_eq!(times_owed(false, PagingOut::Idle)?, 1);
+        Ok(())
+    }
+
+    /// Returns how often [`limit::FIN`] expires for a peer that has acknowledged this end's FIN and
+    /// sends none itself, in a stream with a queue pair or in a detached one.
+    fn times_without_fin(goes_on: bool, detached: bool) -> Result<u32> {
+        let rig = ConnRig::new()?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        let conn = &rig.conn;
+        let mut actor = conn.actor.lock();
+        let closing = Closing::begin(conn, &mut actor);
+        eventually(|| conn.socket.state() == TcpState::FinWait2)?;
+        if detached {
+            drop(conn.take_qp());
+        }
+        let mut step = |closing| match conn.closing(&mut actor, closing) {
+            NextStep::Wait(ConnPhase::Closing(closing)) => {
+                actor.pass(limit::FIN);
+                Some(closing)
+            }
+            _ => None,
+        };
+        let closing = step(closing).ok_or(EINVAL)?;
+        Ok(times(
+            closing,
+            goes_on,
+            |closing| {
+                closing
+                    .fin_deadline
+                    .get_or_insert_with(|| ProgressDeadline::new(0, 0))
+            },
+            step,
+        ))
+    }
+
+    /// DDP-62: a peer that still sends is read for as long as one that still has to receive.
+    #[test]
+    fn a_peer_that_sends_is_read_for_200_seconds() -> Result {
+        assert_eq!(times_without_fin(true, false)?, 200_000 / limit::FIN);
+        assert_eq!(times_without_fin(false, false)?, 1);
+        assert_eq!(times_without_fin(true, true)?, 1);
         Ok(())
     }
 

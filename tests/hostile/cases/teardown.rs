@@ -3,6 +3,11 @@
 //! Ends of streams without a fault (RFC 5040, section 6.2; RFC 5041, section 8.2), and random
 //! octets.
 
+use std::time::{
+    Duration,
+    Instant, //
+};
+
 use super::{
     case,
     scripts,
@@ -37,6 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
         disconnect_is_graceful: "DDP-57 RDMAP-131",
         sends_arrive_behind_the_devices_end: "DDP-62 DDP-57",
         requests_behind_the_devices_end: "DDP-62",
+        sends_arrive_long_after_the_devices_end: "DDP-62",
         requests_without_end: "DDP-57",
         half_close_behind_a_read_request: "DDP-60",
         half_close_behind_many_read_requests: "DDP-60 RDMAP-67",
@@ -146,6 +152,23 @@ fn requests_behind_the_devices_end(b: &mut Bench<'_>) -> Outcome {
     Ok(())
 }
 
+/// The device gives up a silent peer after two seconds, but not one that sends.
+fn sends_arrive_long_after_the_devices_end(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    wire.ends(End::Graceful)?;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(100));
+        wire.send(&[write(b.ram.key, b.ram.at, b"late")])?;
+    }
+    wire.send(&[send(1, b"late")])?;
+    b.received(&wire, b"late")?;
+    wire.half_close()?;
+    b.down(&wire)?;
+    b.flushed(&wire, 3)
+}
+
 /// A peer that has requests outstanding all the time does not put off the device's end: once the
 /// program has disconnected, only requests that have arrived are answered. The answers are more
 /// than the two ends of TCP hold.
@@ -202,7 +225,7 @@ fn half_close_of_a_slow_reader(b: &mut Bench<'_>) -> Outcome {
     // What was packed but not yet accepted by the socket is part of the Response too.
     let mut wire = b.connect()?;
     wire.window(1 << 14)?;
-    wire.pace = std::time::Duration::from_millis(10);
+    wire.pace = Duration::from_millis(10);
     wire.send(&[read(1, 1 << 20, b.large.key, b.large.at)])?;
     wire.half_close()?;
     let (first, data) = wire.message()?;
@@ -246,7 +269,7 @@ fn half_close_while_a_read_waits_behind_a_send(b: &mut Bench<'_>) -> Outcome {
                 break;
             }
             if len > before && !paused {
-                std::thread::sleep(std::time::Duration::from_millis(1500));
+                std::thread::sleep(Duration::from_millis(1500));
                 paused = true;
             }
         }
