@@ -236,14 +236,15 @@ impl Actor {
     }
 
     /// Returns the time since the connection was made.
-    fn now(&self) -> Delta {
+    pub(in crate::cm) fn now(&self) -> Delta {
         let now = self.born.elapsed();
         #[cfg(CONFIG_KUNIT = "y")]
         let now = now + self.ahead;
         now
     }
 
-    fn after(&self, millis: u32) -> Delta {
+    /// Returns the time that will be `now` then.
+    pub(in crate::cm) fn after(&self, millis: u32) -> Delta {
         // NO-OVERFLOW: the clock overflows only centuries after any limit.
         self.now() + Delta::from_millis(millis.into())
     }

@@ -25,7 +25,8 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    time::Delta, //
 };
 use kernel_ext::{
     compat::ECONNRESET,
@@ -114,10 +115,11 @@ pub(in crate::cm) struct HalfClosed {
 /// A connection whose FIN was sent.
 pub(in crate::cm) struct Closing {
     ack_deadline: ProgressDeadline,
-    /// For the peer's FIN, once the peer has acknowledged everything.
-    fin_deadline: Option<ProgressDeadline>,
+    fin_deadline: ProgressDeadline,
     /// TCP had no memory for the FIN, so that the peer will not see one.
     lacks_fin: bool,
+    /// The peer has acknowledged everything, and `fin_deadline` holds; only its FIN is missing.
+    delivered: bool,
 }
 
 impl Closing {
@@ -126,9 +128,10 @@ impl Closing {
         let lacks_fin = !conn.socket.shutdown_write();
         actor.limit(limit::DELIVERY);
         Self {
-            ack_deadline: ProgressDeadline::new(conn.socket.acked(), u32::MAX),
-            fin_deadline: None,
+            ack_deadline: ProgressDeadline::new(conn.socket.acked(), limit::DELIVERY_RENEWALS),
+            fin_deadline: ProgressDeadline::new(conn.socket.received(), limit::FIN_RENEWALS),
             lacks_fin,
+            delivered: false,
         }
     }
 }
@@ -178,26 +181,29 @@ impl ProgressDeadline {
 struct CloseProgress {
     acked: u64,
     received: u64,
+    /// When no progress helps any more.
+    end: Delta,
 }
 
 impl CloseProgress {
     /// Starts the time limit.
     fn begin(conn: &Conn, actor: &mut Actor) -> Self {
         actor.limit(limit::DELIVERY);
-        Self::of(conn)
+        Self::of(conn, actor.after(limit::CLOSE))
     }
 
-    fn of(conn: &Conn) -> Self {
+    fn of(conn: &Conn, end: Delta) -> Self {
         Self {
             acked: conn.socket.acked(),
             received: conn.socket.received(),
+            end,
         }
     }
 
-    /// Returns whether the time limit has expired since the last progress. Requests periodic
-    /// checks.
+    /// Returns whether the time limit has expired since the last progress, or that for all of the
+    /// work. Requests periodic checks.
     fn is_stuck(&mut self, conn: &Conn, actor: &mut Actor) -> bool {
-        let now = Self::of(conn);
+        let now = Self::of(conn, self.end);
         let came = now.received != self.received;
         let goes_on = |qp: Arc<Qp>| came && qp.awaits_answers() || qp.waits_for_memory();
         if now.acked != self.acked || conn.qp().is_some_and(goes_on) {
@@ -205,7 +211,7 @@ impl CloseProgress {
             actor.limit(limit::DELIVERY);
         }
         actor.recheck_after(limit::DELIVERY_RECHECK);
-        actor.is_overdue()
+        actor.is_overdue() || actor.now() >= self.end
     }
 }
 
@@ -248,8 +254,11 @@ mod limit {
     pub(in crate::cm) const DELIVERY: u32 = 20_000;
     /// Delay between checks for such progress, before the FIN.
     pub(in crate::cm) const DELIVERY_RECHECK: u32 = 5_000;
-    /// How often `DELIVERY` restarts once the queue pair is detached: 200 seconds in all.
-    pub(in crate::cm) const LINGER_RENEWALS: u32 = 9;
+    /// How often `DELIVERY` restarts after the FIN: 200 seconds in all for what TCP holds.
+    pub(in crate::cm) const DELIVERY_RENEWALS: u32 = 9;
+    /// For all that the queue pair has to finish before the FIN: an hour. A peer that withholds an
+    /// answer could always make some other progress, and consumers wait for the end.
+    pub(in crate::cm) const CLOSE: u32 = 3_600_000;
     /// For the peer's FIN, or any octets of it, after ours was acknowledged.
     pub(in crate::cm) const FIN: u32 = 2_000;
     /// How often `FIN` restarts while a queue pair takes what arrives: 200 seconds in all, because
@@ -388,9 +397,10 @@ impl Conn {
             None => NextStep::Wait(ConnPhase::Closing(closing)),
             Some(FinalAction::Done) if self.socket.error() == 0 => match self.drain() {
                 CloseState::Whole => self.end(actor, Ended::Graceful, FinalAction::Done),
-                // Not the peer's fault, and its FIN may follow.
+                // Not the peer's fault, and its FIN may follow: restart its time limit.
                 CloseState::Waiting if !self.is_cut_off() => {
-                    actor.limit(limit::FIN);
+                    closing.delivered = false;
+                    actor.no_limit();
                     NextStep::Wait(ConnPhase::Closing(closing))
                 }
                 CloseState::Cut | CloseState::Going | CloseState::Waiting => {
@@ -423,7 +433,11 @@ impl Conn {
     fn await_fin(&self, actor: &mut Actor, closing: &mut Closing) -> Option<FinalAction> {
         match self.socket.state() {
             // Without a FIN, only a reset tells the peer of the end, once it has everything.
-            TcpState::Established | TcpState::FinWait1 | TcpState::FinWait2
+            TcpState::Established
+            | TcpState::FinWait1
+            | TcpState::FinWait2
+            | TcpState::Closing
+            | TcpState::LastAck
                 if closing.lacks_fin && self.socket.is_acked() =>
             {
                 Some(FinalAction::Reset)
@@ -433,15 +447,17 @@ impl Conn {
                 .is_stuck(self.socket.acked(), actor, limit::DELIVERY)
                 .then_some(FinalAction::Reset),
             TcpState::FinWait2 => {
-                let received = self.socket.received();
-                let deadline = closing.fin_deadline.get_or_insert_with(|| {
+                if !closing.delivered {
+                    closing.delivered = true;
                     actor.limit(limit::FIN);
-                    // DDP-62; nobody needs what is discarded.
-                    let renewals = self.qp().map_or(0, |_| limit::FIN_RENEWALS);
-                    ProgressDeadline::new(received, renewals)
-                });
-                deadline
-                    .is_stuck(received, actor, limit::FIN)
+                }
+                // DDP-62; but nobody needs what is discarded.
+                if !self.qp().is_some_and(|qp| qp.lifecycle().is_streaming()) {
+                    closing.fin_deadline.renewals = 0;
+                }
+                closing
+                    .fin_deadline
+                    .is_stuck(self.socket.received(), actor, limit::FIN)
                     .then_some(FinalAction::Done)
             }
             TcpState::SynSent
@@ -459,23 +475,22 @@ impl Conn {
     /// longer involved.
     pub(in crate::cm) fn linger(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
         let closing = Closing::begin(self, actor);
-        // No caller waits for it.
-        self.linger_for(closing, limit::LINGER_RENEWALS)
+        self.discard_until_the_end(closing)
     }
 
     /// Closes the sending half and releases the connection: TCP delivers the rest by itself, and
     /// bounds how many connections without an owner it keeps. A stranger may acknowledge nothing.
     pub(in crate::cm) fn leave_to_tcp(self: &Arc<Self>, actor: &mut Actor) -> NextStep {
-        let closing = Closing::begin(self, actor);
+        let mut closing = Closing::begin(self, actor);
         if closing.lacks_fin {
-            return self.linger_for(closing, 0);
+            closing.ack_deadline.renewals = 0;
+            return self.discard_until_the_end(closing);
         }
         self.release(actor)
     }
 
-    fn linger_for(&self, mut closing: Closing, renewals: u32) -> NextStep {
+    fn discard_until_the_end(&self, closing: Closing) -> NextStep {
         self.discard_input();
-        closing.ack_deadline.renewals = renewals;
         NextStep::Again(ConnPhase::Lingering(closing))
     }
 
@@ -673,17 +688,15 @@ mod limits {
     }
 
     /// Returns how often [`limit::FIN`] expires for a peer that has acknowledged this end's FIN and
-    /// sends none itself, in a stream with a queue pair or in a detached one.
-    fn times_without_fin(goes_on: bool, detached: bool) -> Result<u32> {
+    /// sends none itself, after `change`.
+    fn times_without_fin(goes_on: bool, change: impl FnOnce(&ConnRig)) -> Result<u32> {
         let rig = ConnRig::new()?;
         rig.qp.attach(rig.conn.clone(), &PARAMS)?;
         let conn = &rig.conn;
         let mut actor = conn.actor.lock();
         let closing = Closing::begin(conn, &mut actor);
         eventually(|| conn.socket.state() == TcpState::FinWait2)?;
-        if detached {
-            drop(conn.take_qp());
-        }
+        change(&rig);
         let mut step = |closing| match conn.closing(&mut actor, closing) {
             NextStep::Wait(ConnPhase::Closing(closing)) => {
                 actor.pass(limit::FIN);
@@ -695,11 +708,7 @@ mod limits {
         Ok(times(
             closing,
             goes_on,
-            |closing| {
-                closing
-                    .fin_deadline
-                    .get_or_insert_with(|| ProgressDeadline::new(0, 0))
-            },
+            |closing| &mut closing.fin_deadline,
             step,
         ))
     }
@@ -707,9 +716,52 @@ mod limits {
     /// DDP-62: a peer that still sends is read for as long as one that still has to receive.
     #[test]
     fn a_peer_that_sends_is_read_for_200_seconds() -> Result {
-        assert_eq!(times_without_fin(true, false)?, 200_000 / limit::FIN);
-        assert_eq!(times_without_fin(false, false)?, 1);
-        assert_eq!(times_without_fin(true, true)?, 1);
+        assert_eq!(times_without_fin(true, |_| ())?, 200_000 / limit::FIN);
+        assert_eq!(times_without_fin(false, |_| ())?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn nobody_reads_for_long_what_is_discarded() -> Result {
+        assert_eq!(times_without_fin(true, |rig| drop(rig.conn.take_qp()))?, 1);
+        assert_eq!(
+            times_without_fin(true, |rig| rig.qp.enter(QpPhase::Error))?,
+            1
+        );
+        Ok(())
+    }
+
+    /// Returns how many minutes a queue pair may need before it closes its stream.
+    fn minutes_before_fin(goes_on: bool) -> Result<u32> {
+        let rig = ConnRig::new()?;
+        rig.qp.attach(rig.conn.clone(), &PARAMS)?;
+        let conn = &rig.conn;
+        want(&conn.wants.leaving);
+        let mut actor = conn.actor.lock();
+        let mut step = |open| match conn.open(&mut actor, open) {
+            NextStep::Wait(ConnPhase::Open(open)) => {
+                actor.pass(60_000);
+                Some(open)
+            }
+            _ => None,
+        };
+        let mut open = step(Open::reported()).ok_or(EINVAL)?;
+        for minute in 1..=100 {
+            if let (true, Some(leaving)) = (goes_on, &mut open.leaving) {
+                leaving.acked = u64::MAX;
+            }
+            match step(open) {
+                Some(next) => open = next,
+                None => return Ok(minute),
+            }
+        }
+        Ok(0)
+    }
+
+    #[test]
+    fn a_queue_pair_closes_its_stream_within_an_hour() -> Result {
+        assert_eq!(minutes_before_fin(true)?, limit::CLOSE / 60_000);
+        assert_eq!(minutes_before_fin(false)?, 1);
         Ok(())
     }
 
