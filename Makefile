@@ -3,7 +3,7 @@
 # The targets for users; Kbuild is for the kernel's build system.
 #
 #   make [KDIR=...]     builds riwarp.ko for a kernel whose build tree has the Rust side
-#   make install        installs it for the running kernel
+#   make install        installs it for that kernel
 #
 # The targets below need only a Debian (12 or later) with make and git, root, its package mirror
 # and, for tests, the Rust package registry. They make a small Debian with the kernel, the compilers
@@ -63,7 +63,7 @@ all:
 
 install: all
 	$(MAKE) -C $(KDIR) M=$(CURDIR) modules_install
-	depmod
+	depmod "$$(cat $(KDIR)/include/config/kernel.release)"
 
 kdir:
 	@qemu/setup host root kdir
@@ -119,7 +119,8 @@ fmt: kdir
 # Kbuild removes its own files; any kernel tree will do.
 clean:
 	@if [ -e $(KDIR)/Makefile ]; then make -C $(KDIR) M=$(CURDIR) clean; \
-	else qemu/chroot make -C /kdir M=/riwarp clean; fi
+	elif bash -c '. qemu/lib.sh && [ -d "$$root" ] && [ -d "$$kdir" ]'; then \
+		qemu/chroot make -C /kdir M=/riwarp clean; fi
 	@rm -rf deb tests/guest/build tests/target
 
 distclean: clean
