@@ -113,6 +113,12 @@ bool riwarp_helper_memcg_charge(void *object)
 	return kmem_cache_charge(object, GFP_ATOMIC);
 }
 
+bool riwarp_helper_memcg_charge_kvmalloc(void *object);
+bool riwarp_helper_memcg_charge_kvmalloc(void *object)
+{
+	return is_vmalloc_addr(object) || kmem_cache_charge(object, GFP_ATOMIC);
+}
+
 bool riwarp_helper_memcg_get(struct mem_cgroup *memcg);
 bool riwarp_helper_memcg_get(struct mem_cgroup *memcg)
 {

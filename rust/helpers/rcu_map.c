@@ -18,7 +18,7 @@ int riwarp_helper_xa_err(void *entry)
 void riwarp_helper_xa_init(struct xarray *xa);
 void riwarp_helper_xa_init(struct xarray *xa)
 {
-	xa_init_flags(xa, XA_FLAGS_ALLOC);
+	xa_init_flags(xa, XA_FLAGS_ALLOC | XA_FLAGS_ACCOUNT);
 }
 
 int riwarp_helper_xa_reserve(struct xarray *xa, u32 *id, const struct xa_limit *limit, u32 *next);

@@ -12,9 +12,11 @@ use crate::bindings;
 use core::ptr;
 use kernel::alloc::allocator::Kmalloc;
 use kernel::alloc::Box;
+use kernel::alloc::KVVec;
 
 extern "C" {
     fn riwarp_helper_memcg_charge(object: *mut kernel::ffi::c_void) -> bool;
+    fn riwarp_helper_memcg_charge_kvmalloc(object: *mut kernel::ffi::c_void) -> bool;
     fn riwarp_helper_memcg_current() -> *mut bindings::mem_cgroup;
     fn riwarp_helper_memcg_get(memcg: *mut bindings::mem_cgroup) -> bool;
     fn riwarp_helper_memcg_put(memcg: *mut bindings::mem_cgroup);
@@ -82,6 +84,18 @@ impl Memcg {
         // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a box of
         // `Kmalloc` is one.
         unsafe { self.charge_raw(object.cast_mut().cast()) };
+    }
+
+    /// Charges a list that was allocated uncharged, like [`Self::charge`]. One that is too long for
+    /// contiguous memory stays uncharged.
+    pub fn charge_list<T>(&self, list: &KVVec<T>) {
+        if list.capacity() == 0 || size_of::<T>() == 0 {
+            return;
+        }
+        let object = list.as_ptr().cast_mut().cast();
+        // Such a charge does not fail; if it did, the list would stay uncharged.
+        // SAFETY: The helper requires memory of `kvmalloc()`: a list that has any is from there.
+        self.scope(|| unsafe { riwarp_helper_memcg_charge_kvmalloc(object) });
     }
 
     /// # Safety

@@ -142,6 +142,13 @@ impl Paged {
         let begin = usize::try_from(start)?;
         let octets = usize::try_from(len)?;
         let (first, pages) = pages_of(begin, octets).ok_or(EINVAL)?;
+        // First, since it is charged to the process: what `ib_umem_odp_get()` allocates, as much
+        // again, is not.
+        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
+        let mut table = KVVec::with_capacity(pages, flags)?;
+        for _ in 0..pages {
+            table.push(Atomic::new(0), flags)?;
+        }
         // Large pages are only a hint for devices.
         // CAST: Flags in an int; every bit keeps its place.
         let access = access.without(AccessFlags::HUGETLB).bits() as c_int;
@@ -153,11 +160,6 @@ impl Paged {
         };
         // INVARIANT: The object was just created.
         let odp = NonNull::new(from_err_ptr(raw)?).map(Odp).ok_or(EFAULT)?;
-        let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        let mut table = KVVec::with_capacity(pages, flags)?;
-        for _ in 0..pages {
-            table.push(Atomic::new(0), flags)?;
-        }
         let this = Self {
             table: BhRevocable::new(table),
             first,

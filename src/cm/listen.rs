@@ -30,6 +30,7 @@
 //! Context: process.
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     new_mutex,
     prelude::*,
     sync::{
@@ -148,7 +149,7 @@ impl ListenerOrigin {
 /// Connections whose Request is missing or held back.
 struct PendingConns {
     /// Oldest first, with capacity for `limit`.
-    list: KVec<PendingConn>,
+    list: KVVec<PendingConn>,
     limit: usize,
     next_key: u64,
     /// Whether a connection was left in TCP's queue.
@@ -281,7 +282,7 @@ impl Listener {
                 socket <- new_mutex!(None, "riwarp::Listener::socket"),
                 waiting <- new_mutex!(
                     PendingConns {
-                        list: KVec::with_capacity(limit, GFP_KERNEL)?,
+                        list: KVVec::with_capacity(limit, GFP_KERNEL_ACCOUNT | __GFP_NOWARN)?,
                         limit,
                         next_key: 0,
                         full: false,
@@ -292,7 +293,7 @@ impl Listener {
                 ),
                 backlog: backlog.max(1),
             }? Error),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         // This takes locks that work items of the connections' queue take, too.
         *listener.socket.lock() = without_io(|| params.open_socket(&listener))?;

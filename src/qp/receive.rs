@@ -46,6 +46,7 @@ impl Qp {
         extensions: Extensions,
     ) -> Result {
         let stream = RxStream::new(conn, params, extensions)?;
+        self.owner.charge(&stream);
         let _drop_outside_lock = self.rx.lock().stream.replace(stream);
         Ok(())
     }

@@ -101,8 +101,8 @@ impl Qp {
             if !self.is_bound(&*conn) {
                 return Err(EINVAL);
             }
-            self.sq.start(params.ord)?;
-            self.inbound_reads.start(params.ird)?;
+            self.sq.start(params.ord, &self.owner)?;
+            self.inbound_reads.start(params.ird, &self.owner)?;
             conn.socket().charge_to(&self.owner)?;
             conn.socket().open_window();
             let extensions = self.extensions(params);

@@ -32,9 +32,12 @@ use kernel::{
         Arc, //
     }, //
 };
-use kernel_ext::compat::{
-    new_spinlock_irq,
-    SpinLockIrq, //
+use kernel_ext::{
+    compat::{
+        new_spinlock_irq,
+        SpinLockIrq, //
+    },
+    mm::memcg::Memcg, //
 };
 
 use crate::{
@@ -104,11 +107,12 @@ impl InboundReads {
         })
     }
 
-    /// Empties the queue and makes `ird` entries.
+    /// Empties the queue and makes `ird` entries, for which `owner` is charged.
     ///
     /// Context: process.
-    pub(crate) fn start(&self, ird: u16) -> Result {
+    pub(crate) fn start(&self, ird: u16, owner: &Memcg) -> Result {
         let slots = empty_ring(usize::from(ird))?;
+        owner.charge_list(&slots);
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.depth = Depth::new(ird);
@@ -263,7 +267,7 @@ mod tests {
 
     fn started(ird: u16) -> Result<Pin<KBox<InboundReads>>> {
         let reads = KBox::pin_init(InboundReads::new(), GFP_KERNEL_ACCOUNT)?;
-        reads.start(ird)?;
+        reads.start(ird, &Memcg::nobody())?;
         Ok(reads)
     }
 
@@ -300,7 +304,7 @@ mod tests {
         assert!(reads.take().is_none());
         reads.answered();
         assert!(!reads.owes());
-        reads.start(1)?;
+        reads.start(1, &Memcg::nobody())?;
         assert!(reads.put(read(3)));
         assert_eq!(len(reads.take()), Some(3));
         Ok(())
@@ -358,7 +362,7 @@ mod tests {
         let epoch = reads.epoch();
         reads.put(read(1));
         reads.take();
-        reads.start(1)?;
+        reads.start(1, &Memcg::nobody())?;
         reads.put_back(epoch, read(1));
         assert!(reads.take().is_none() && !reads.owes());
         reads.put(read(2));
@@ -398,7 +402,7 @@ mod tests {
         assert!(reads.take().is_none() && !reads.owes());
         assert_eq!(reads.room(), QueueRoom::Free);
         reads.put(read(3));
-        reads.start(5)?;
+        reads.start(5, &Memcg::nobody())?;
         assert!(reads.take().is_none() && !reads.owes());
         for n in 0..5 {
             assert!(reads.put(read(n)));

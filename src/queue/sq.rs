@@ -50,6 +50,7 @@ use kernel_ext::{
         new_spinlock_irq,
         SpinLockIrq, //
     },
+    mm::memcg::Memcg,
     rdma::{
         types::SignalPolicy,
         wr::{
@@ -237,8 +238,9 @@ impl SendQueue {
     /// Makes `ord` entries for outstanding Reads and resets the octet stream.
     ///
     /// Context: process; before the transmit task runs.
-    pub(crate) fn start(&self, ord: u16) -> Result {
+    pub(crate) fn start(&self, ord: u16, owner: &Memcg) -> Result {
         let reads = empty_ring(usize::from(ord))?;
+        owner.charge_list(&reads);
         let _drop_outside_lock = {
             let mut inner = self.inner.lock();
             inner.accepted = 0;

@@ -190,7 +190,7 @@ mod sq {
     #[test]
     fn what_is_behind_a_read_waits_for_its_response() -> Result {
         let rig = SqRig::kernel(4)?;
-        rig.sq.start(2)?;
+        rig.sq.start(2, &Memcg::nobody())?;
         let [read, send] = rig.taken()?;
         let mut marks = TxMarks::default();
         rig.read(Some(read), None);
@@ -211,7 +211,7 @@ mod sq {
     fn as_many_reads_are_outstanding_as_was_agreed() -> Result {
         let rig = SqRig::kernel(4)?;
         assert!(!rig.sq.may_read() && rig.sq.no_reads());
-        rig.sq.start(2)?;
+        rig.sq.start(2, &Memcg::nobody())?;
         let [first, second] = rig.taken()?;
         assert!(rig.sq.may_read());
         rig.read(Some(first), Some(Stag::new(7)));
@@ -289,7 +289,7 @@ mod sq {
     #[test]
     fn the_end_flushes_what_is_pending_and_what_is_posted() -> Result {
         let rig = SqRig::kernel(8)?;
-        rig.sq.start(1)?;
+        rig.sq.start(1, &Memcg::nobody())?;
         let [read, _, done] = rig.taken()?;
         rig.read(Some(read), None);
         rig.finish(done);
@@ -347,14 +347,14 @@ mod sq {
     #[test]
     fn a_stream_that_is_over_leaves_nothing_to_the_next_one() -> Result {
         let rig = SqRig::kernel(64)?;
-        rig.sq.start(1)?;
+        rig.sq.start(1, &Memcg::nobody())?;
         let [first] = rig.taken()?;
         let mut marks = TxMarks::default();
         rig.sq.sent(&mut marks, first, 1000);
         rig.sq.accepted(1000, &mut marks, ORIGIN);
         assert!(rig.completes(&[(0, OK)]));
         rig.sq.drain();
-        rig.sq.start(3)?;
+        rig.sq.start(3, &Memcg::nobody())?;
         // The queue does not drain any more, and the octet count restarts: the marks are full, so
         // the queue knows where the first requests end before TCP has accepted any of them.
         let slots: [_; 40] = rig.taken()?;
@@ -378,7 +378,7 @@ mod sq {
     #[test]
     fn responses_answer_the_oldest_request() -> Result {
         let rig = SqRig::kernel(4)?;
-        rig.sq.start(2)?;
+        rig.sq.start(2, &Memcg::nobody())?;
         let segment = TaggedSegment {
             stag: Stag::ZERO,
             to: TaggedOffset::new(0),

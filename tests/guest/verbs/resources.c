@@ -396,6 +396,103 @@ static void streams_are_charged(void)
 	file_write(DEFER_MAX, before);
 }
 
+/* Returns what the cgroup is charged with for the kernel's own memory. */
+static long kernel_charged(void) { return number_behind(CHARGED "/memory.stat", "kernel "); }
+
+#define WINDOWS 4096
+
+/* Windows have scattered numbers: almost each has a node of the device's table for itself. */
+static void windows_charge(void)
+{
+	static struct ibv_mw *windows[WINDOWS];
+	const long slack = 512 * 1024;
+	struct ibv_pd *pd = ibv_alloc_pd(test_context());
+	long before, slab, now;
+	int made = 0;
+
+	must(pd);
+	before = kernel_charged();
+	slab = 1024 * number_behind("/proc/meminfo", "Slab:");
+	for (; made < WINDOWS; made++) {
+		windows[made] = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+		if (!windows[made])
+			break;
+	}
+	now = kernel_charged() - before;
+	slab = 1024 * number_behind("/proc/meminfo", "Slab:") - slab;
+	if (!made && errno == EOPNOTSUPP)
+		test_skip("the library has no windows");
+	else if (made < WINDOWS)
+		fail("window %d: %s", made, strerror(errno));
+	else if (now + slack < slab)
+		fail("%d windows take %ld octets, %ld are charged", WINDOWS, slab, now);
+	while (made--)
+		ibv_dealloc_mw(windows[made]);
+	ibv_dealloc_pd(pd);
+}
+
+static void windows_are_charged(void) { in_cgroup(windows_charge); }
+
+#define LISTENERS 64
+
+/* A backlog of 0 is the longest: the kernel's rdma_ucm makes 1024 of it. */
+static void listeners_charge(void)
+{
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	struct rdma_cm_id *ids[LISTENERS];
+	long before, now;
+	int made = 0;
+
+	must(events);
+	before = kernel_charged();
+	while (made < LISTENERS && (ids[made] = cm_listening_id(events, next_port(), 0)))
+		made++;
+	now = kernel_charged() - before;
+	/* Each has to know 1024 connections that have not started up, by a pointer or more. */
+	if (made == LISTENERS && now < LISTENERS * 1024 * (long)sizeof(void *))
+		fail("%d listeners are charged with %ld octets", LISTENERS, now);
+	while (made--)
+		rdma_destroy_id(ids[made]);
+	rdma_destroy_event_channel(events);
+}
+
+static void listeners_are_charged(void) { in_cgroup(listeners_charge); }
+
+/* Opens connections with such IRD and ORD; returns what the cgroup is charged with for them. */
+static long pairs_charge(struct pair *pairs, int depth)
+{
+	struct pair_opts opts = { .depth = depth };
+	long before = kernel_charged();
+
+	for (int i = 0; i < PAIRS && !test_failed(); i++)
+		pair_open(&pairs[i], &opts);
+	return kernel_charged() - before;
+}
+
+/*
+ * What is outstanding has a place each, at both ends; it takes 32 octets at least. The first
+ * connections are not counted: they make what all share.
+ */
+static void depths_charge(void)
+{
+	struct pair first[PAIRS] = {}, few[PAIRS] = {}, many[PAIRS] = {};
+	long with_few, with_many;
+
+	pairs_charge(first, 1);
+	with_few = pairs_charge(few, 1);
+	with_many = pairs_charge(many, 128);
+	if (!test_failed() && with_many - with_few < 2 * PAIRS * 2 * 127 * 32)
+		fail("%d connections: %ld octets are charged with a depth of 1, %ld with 128", PAIRS,
+		     with_few, with_many);
+	for (int i = 0; i < PAIRS; i++) {
+		pair_close(&many[i]);
+		pair_close(&few[i]);
+		pair_close(&first[i]);
+	}
+}
+
+static void depths_are_charged(void) { in_cgroup(depths_charge); }
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -406,5 +503,8 @@ int main(int argc, char **argv)
 	RUN(queues_are_nobody_elses);
 	RUN(queues_are_charged);
 	RUN(streams_are_charged);
+	RUN(windows_are_charged);
+	RUN(listeners_are_charged);
+	RUN(depths_are_charged);
 	return test_end();
 }

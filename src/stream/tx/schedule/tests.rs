@@ -23,7 +23,10 @@ mod schedule {
         lifecycle::Actions, //
     };
     use kernel_ext::{
-        mm::shared_ring::SharedMem,
+        mm::{
+            memcg::Memcg,
+            shared_ring::SharedMem, //
+        },
         rdma::{
             bench::kernel_owned,
             ops::QpOps,
@@ -53,7 +56,7 @@ mod schedule {
             let cq = bench.cq(16)?;
             let made = Mr::dma(bench.pd.as_arc_borrow(), kernel_owned(), access)?;
             let qp = bench.qp(4, &cq)?;
-            qp.sq.start(2)?;
+            qp.sq.start(2, &Memcg::nobody())?;
             Ok(Self {
                 qp,
                 _cq: cq,
