@@ -442,7 +442,8 @@ impl Odp {
             let error = unsafe {
                 compat::hmm_range_fault(&mut range, msecs_to_jiffies(FAULT_TIMEOUT_MS) as c_ulong)
             };
-            to_result(error)?;
+            // What the process may not write is no address for that; hmm calls it EPERM.
+            to_result(error).map_err(|e| if e == EPERM { EFAULT } else { e })?;
             let locked = self.lock();
             // SAFETY: `mmu_interval_read_retry()` requires a registered notifier, which this one is
             // as long as the object lives, and the mutex that `invalidate` takes, which `locked`

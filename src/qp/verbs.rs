@@ -226,6 +226,11 @@ impl Qp {
         if mask.intersects(REFUSED) {
             return Err(EOPNOTSUPP);
         }
+        if mask.contains(QpAttrMask::CUR_STATE)
+            && attr.cur_qp_state != qp_state(self.lifecycle().verbs_state())
+        {
+            return Err(EINVAL);
+        }
         let state = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
             return Err(EOPNOTSUPP);

@@ -81,6 +81,10 @@ impl SrqOps for Srq {
     }
 
     fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, udata: &mut Udata<'_>) -> Result {
+        let known = SrqAttrMask::MAX_WR.union(SrqAttrMask::LIMIT);
+        if mask.without(known) != SrqAttrMask::empty() {
+            return Err(EINVAL);
+        }
         let now = self.attr();
         let resize = mask.contains(SrqAttrMask::MAX_WR);
         let arm = mask.contains(SrqAttrMask::LIMIT);

@@ -1053,6 +1053,10 @@ PAIR_CASE(bad_advice)
 	check(!error, "to read: %s", strerror(error));
 	error = advise(p->b.pd, 7, now, remote.buf, LEN, remote.mr->lkey);
 	check(error == EOPNOTSUPP, "another advice: %s", strerror(error));
+	must(!mprotect(remote.buf, LEN, PROT_READ));
+	error = advise(p->b.pd, WRITE, now, remote.buf, LEN, remote.mr->lkey);
+	check(error == EFAULT, "of what the process may not write: %s", strerror(error));
+	must(!mprotect(remote.buf, LEN, PROT_READ | PROT_WRITE));
 	error = advise(p->b.pd, READ, 2, remote.buf, LEN, remote.mr->lkey);
 	check(error == EINVAL, "another flag: %s", strerror(error));
 	must(punch());

@@ -132,6 +132,19 @@ PAIR_CASE(what_cannot_be_modified)
 	must(exchange_works(p));
 }
 
+PAIR_CASE(the_current_state_must_be_right)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR, .cur_qp_state = IBV_QPS_SQE };
+	int mask = IBV_QP_STATE | IBV_QP_CUR_STATE;
+	int rc = ibv_modify_qp(p->a.qp, &attr, mask);
+
+	check(rc == EINVAL, "of another state: %s", strerror(rc));
+	must(exchange_works(p));
+	attr.cur_qp_state = IBV_QPS_RTS;
+	rc = ibv_modify_qp(p->a.qp, &attr, mask);
+	check(!rc, "of its own: %s", strerror(rc));
+}
+
 /* The peer's IRD limits the ORD, and its ORD the IRD. */
 static void depths(int a_ord, int a_ird, int b_ord, int b_ird)
 {
@@ -209,6 +222,7 @@ int main(int argc, char **argv)
 	RUN(gid);
 	RUN(a_connected_queue_pair);
 	RUN(what_cannot_be_modified);
+	RUN(the_current_state_must_be_right);
 	RUN(depths_are_negotiated);
 	return test_end();
 }

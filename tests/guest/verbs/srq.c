@@ -240,6 +240,15 @@ PAIR_CASE(a_limit_above_the_size_is_refused, .srq = srq_make)
 	check(ibv_modify_srq(p->b.srq, &attr, IBV_SRQ_LIMIT) == EINVAL, "taken");
 }
 
+PAIR_CASE(an_unknown_attribute_is_refused, .srq = srq_make)
+{
+	struct ibv_srq_attr attr = { .srq_limit = 1 };
+
+	check(ibv_modify_srq(p->b.srq, &attr, 1 << 2) == EINVAL, "taken");
+	check(ibv_modify_srq(p->b.srq, &attr, IBV_SRQ_LIMIT | 1 << 2) == EINVAL, "taken");
+	check(!ibv_modify_srq(p->b.srq, &attr, IBV_SRQ_LIMIT), "refused");
+}
+
 static int resize(struct ibv_srq *srq, int max_wr)
 {
 	struct ibv_srq_attr attr = { .max_wr = max_wr };
@@ -307,6 +316,7 @@ int main(int argc, char **argv)
 	RUN(receives_outlive_a_queue_pair);
 	RUN(overfull_is_refused);
 	RUN(a_limit_above_the_size_is_refused);
+	RUN(an_unknown_attribute_is_refused);
 	RUN(resized_with_receives_in_it);
 	return test_end();
 }
