@@ -32,7 +32,8 @@ declare -A DONE
 # --- the processes --------------------------------------------------------------------------------
 
 # again NAME NETNS COMMAND...: runs a program again and again until the file `stop` exists. The
-# program with the file pid.NAME may be killed at any time; status 3 says that something was wrong.
+# program with the file pid.NAME may be killed at any time; status 3 says that something was wrong,
+# and so does another signal.
 # The words SEED and LIFE of the command are new each time.
 again() {
 	local name=$1 where=$2 rc word command
@@ -52,8 +53,8 @@ again() {
 		echo "$STARTED" >"$TMP/pid.$name"
 		wait "$STARTED" || rc=$?
 		rm -f "$TMP/pid.$name"
-		if [ "$rc" = 3 ] || grep -q '^WRONG' "$TMP/log.$name"; then
-			{ echo "${command[*]}: "; tail -n 5 "$TMP/log.$name"; } >>"$TMP/wrong"
+		if [ "$rc" = 3 ] || { [ "$rc" -gt 128 ] && [ "$rc" != 137 ]; } || grep -q '^WRONG' "$TMP/log.$name"; then
+			{ echo "${command[*]}: status $rc: "; tail -n 5 "$TMP/log.$name"; } >>"$TMP/wrong"
 		fi
 		nap 0.1
 	done

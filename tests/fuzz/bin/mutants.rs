@@ -284,7 +284,8 @@ impl Peer<'_> {
         if abrupt {
             return Ok(());
         }
-        let said = judge(&[before, &end(socket)?].concat())?;
+        let (octets, in_order) = end(socket)?;
+        let said = judge(&[before, &octets].concat(), in_order)?;
         self.tally
             .terminates
             .fetch_add(said.is_some().into(), Ordering::Relaxed);
@@ -509,8 +510,9 @@ fn send(socket: &mut TcpStream, octets: &[u8], cuts: u32) -> Result<(), Failure>
     Ok(())
 }
 
-/// Closes this end's half; returns what comes until the device has closed its own.
-fn end(socket: &mut TcpStream) -> Result<Vec<u8>, Failure> {
+/// Closes this end's half; returns what comes until the device has closed its own, and whether it
+/// did that in order.
+fn end(socket: &mut TcpStream) -> Result<(Vec<u8>, bool), Failure> {
     // An error means that the device has closed.
     let _ = socket.shutdown(Shutdown::Write);
     let mut octets = Vec::new();
@@ -518,7 +520,8 @@ fn end(socket: &mut TcpStream) -> Result<Vec<u8>, Failure> {
         Err(error) if !is_end(error.kind()) => {
             Err(format!("the device does not end the stream: {error}"))
         }
-        Err(_) | Ok(_) => Ok(octets),
+        Err(_) => Ok((octets, false)),
+        Ok(_) => Ok((octets, true)),
     }
 }
 
@@ -530,8 +533,8 @@ fn is_end(error: ErrorKind) -> bool {
 }
 
 /// Checks what the device sent: whole FPDUs with good CRCs, in order, and nothing behind a
-/// Terminate. Returns the Terminate in words, if there is one.
-fn judge(octets: &[u8]) -> Result<Option<String>, Failure> {
+/// Terminate. An end in order is not inside an FPDU. Returns the Terminate in words, if there is one.
+fn judge(octets: &[u8], in_order: bool) -> Result<Option<String>, Failure> {
     let mut wire = Wire::new();
     wire.push(octets);
     let mut receiver = Receiver::new(Extensions::Rfc7306);
@@ -563,6 +566,9 @@ fn judge(octets: &[u8]) -> Result<Option<String>, Failure> {
                 | Segment::Empty,
             ) => {}
         }
+    }
+    if in_order && !wire.is_empty() {
+        return Err("the device ends the stream inside an FPDU".into());
     }
     Ok(terminate)
 }

@@ -287,7 +287,7 @@ SIDES_CASE(a_peer_that_never_comes)
 	/* The minimum: a second. */
 	a->timeout = 1;
 	a->retry_cnt = 0;
-	must(gives_up(a, b, 990, 3000));
+	must(gives_up(a, b, 990, 1000 + 2000 * slow));
 	check(device_counter(ctx, "pairing_timeouts") == before + 1, "not counted");
 	must(nobody_listens());
 }
@@ -297,7 +297,7 @@ SIDES_CASE(time_is_what_timeout_and_retry_cnt_say)
 	/* 4.096 us * 2^16 = 268 ms, four times as long, three tries: 3.2 s. */
 	a->timeout = 16;
 	a->retry_cnt = 2;
-	must(gives_up(a, b, 3200, 5200));
+	must(gives_up(a, b, 3200, 3200 + 2000 * slow));
 }
 
 SIDES_CASE(without_a_timeout_a_send_waits)
@@ -683,6 +683,7 @@ static void what_was_sent_arrives_though_the_sender_goes(void)
 SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 {
 	struct ibv_wc wc;
+	int64_t begin;
 
 	a->timeout = 1;
 	a->retry_cnt = 0;
@@ -693,15 +694,16 @@ SIDES_CASE(a_peer_that_has_gone_is_noticed_by_the_next_send_only)
 	b->qp = NULL;
 	must(expect_no_wc(a->cq, 300));
 	check(qp_state(a->qp) == IBV_QPS_RTS, "state %d", qp_state(a->qp));
+	begin = now_ms();
 	must(side_send(a, 0, 100));
-	must(expect_no_wc(a->cq, 900));
 	check(poll_wc(a->cq, &wc, SOON) && wc.wr_id == 0 && is_retry_exceeded(wc.status),
 	      "%s for request %llu", ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id);
+	check(now_ms() >= begin + 990, "after %lld ms", (long long)(now_ms() - begin));
 	must(expect_wc(a->cq, &wc, 3, IBV_WC_WR_FLUSH_ERR));
 	must(qp_reaches(a->qp, IBV_QPS_ERR, SOON));
 }
 
-/* A Send without a configured timeout does not wait. */
+/* A Send without a configured timeout does not wait, not even for the shortest one, a second. */
 SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
 {
 	struct ibv_wc wc;
@@ -712,7 +714,7 @@ SIDES_CASE(who_only_waited_does_not_wait_for_one_that_has_gone)
 	a->qp = NULL;
 	must(expect_no_wc(b->cq, 300));
 	must(side_send(b, 3, 10));
-	check(poll_wc(b->cq, &wc, 900) && wc.wr_id == 3 && is_retry_exceeded(wc.status),
+	check(poll_wc(b->cq, &wc, 900 * slow) && wc.wr_id == 3 && is_retry_exceeded(wc.status),
 	      "status %d", wc.status);
 }
 
@@ -782,11 +784,10 @@ SIDES_CASE(another_port)
 	set_device_value(ctx, "pairing_port", port);
 	must(!test_failed());
 	check(!somebody_listens(port), "somebody listens at the other port");
-	/* b gets its peer after the setting is back: they do not meet. */
-	must(side_rts(a) && side_rtr(b, a) && side_rts(b));
-	a->timeout = b->timeout = 1;
-	sleep_ms(300);
 	check(device_value(ctx, "pairing_port") == port, "not what was set");
+	/* b gets its peer after the setting is back, and finds it at the port of now. */
+	must(side_rtr(b, a) && side_rts(a) && side_rts(b));
+	must(traffic(a, b));
 }
 
 int main(int argc, char **argv)

@@ -460,6 +460,8 @@ static void message_came(struct side *e, const struct ibv_wc *wc)
 	const struct header *header = (void *)(e->recvs + wc->wr_id * MESSAGE_LEN);
 	ssize_t at;
 
+	if (wc->wr_id >= RECVS)
+		wrong("a message in receive %llu", (unsigned long long)wc->wr_id);
 	if (wc->byte_len < sizeof(*header) || header->length != wc->byte_len)
 		wrong("a message of %u octets says that it has %u", wc->byte_len, header->length);
 	switch (header->kind) {
