@@ -13,7 +13,12 @@ in_background() {
 
 # end_background: ends what in_background has started, and waits for it. For traps on EXIT.
 end_background() {
-	local job
-	for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || true; done
+	local job jobs end=$((SECONDS + 30))
+	jobs=$(jobs -p)
+	for job in $jobs; do kill -- "-$job" 2>/dev/null || true; done
+	# Whoever leads a group ends first; the others clean up.
+	for job in $jobs; do
+		while kill -0 -- "-$job" 2>/dev/null && [ "$SECONDS" -lt "$end" ]; do sleep 0.05; done
+	done
 	wait
 }
