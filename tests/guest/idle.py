@@ -17,7 +17,7 @@ case, count, host, port, tracing = sys.argv[1], int(sys.argv[2]), sys.argv[3], i
 slow = int(os.environ.get("SLOW", "1"))
 
 # Seconds for which the driver's work queues are watched.
-WATCH = 4
+WATCH = 3
 # Work items per second that a connection or queue pair may cost, on average.
 STEPS = 4
 READ_LEN = 4 << 20
