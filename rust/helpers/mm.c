@@ -110,12 +110,6 @@ struct mem_cgroup *riwarp_helper_memcg_current(void)
 bool riwarp_helper_memcg_charge(void *object);
 bool riwarp_helper_memcg_charge(void *object)
 {
-	return kmem_cache_charge(object, GFP_ATOMIC);
-}
-
-bool riwarp_helper_memcg_charge_kvmalloc(void *object);
-bool riwarp_helper_memcg_charge_kvmalloc(void *object)
-{
 	return is_vmalloc_addr(object) || kmem_cache_charge(object, GFP_ATOMIC);
 }
 

@@ -16,7 +16,6 @@ use kernel::alloc::KVVec;
 
 extern "C" {
     fn riwarp_helper_memcg_charge(object: *mut kernel::ffi::c_void) -> bool;
-    fn riwarp_helper_memcg_charge_kvmalloc(object: *mut kernel::ffi::c_void) -> bool;
     fn riwarp_helper_memcg_current() -> *mut bindings::mem_cgroup;
     fn riwarp_helper_memcg_get(memcg: *mut bindings::mem_cgroup) -> bool;
     fn riwarp_helper_memcg_put(memcg: *mut bindings::mem_cgroup);
@@ -81,7 +80,7 @@ impl Memcg {
     /// Does not wait for memory of the cgroup, which may exceed its limit by this.
     pub fn charge<T>(&self, object: &Box<T, Kmalloc>) {
         let object: *const T = &**object;
-        // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a box of
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kvmalloc()`: a box of
         // `Kmalloc` is one.
         unsafe { self.charge_raw(object.cast_mut().cast()) };
     }
@@ -92,19 +91,18 @@ impl Memcg {
         if list.capacity() == 0 || size_of::<T>() == 0 {
             return;
         }
-        let object = list.as_ptr().cast_mut().cast();
-        // Such a charge does not fail; if it did, the list would stay uncharged.
-        // SAFETY: The helper requires memory of `kvmalloc()`: a list that has any is from there.
-        self.scope(|| unsafe { riwarp_helper_memcg_charge_kvmalloc(object) });
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kvmalloc()`: a `KVVec`
+        // that has memory has it from there.
+        unsafe { self.charge_raw(list.as_ptr().cast_mut().cast()) };
     }
 
     /// # Safety
     ///
-    /// `object` must be an object of a slab cache or of `kmalloc()`.
+    /// `object` must be an object of a slab cache or of `kvmalloc()`.
     pub(crate) unsafe fn charge_raw(&self, object: *mut kernel::ffi::c_void) {
         // Such a charge does not fail; if it did, the object would stay uncharged.
-        // SAFETY: `kmem_cache_charge()` requires an object of a slab cache or of `kmalloc()`: the
-        // caller guarantees that for `object`.
+        // SAFETY: The helper requires an object of a slab cache or of `kvmalloc()`: the caller
+        // guarantees that for `object`.
         self.scope(|| unsafe { riwarp_helper_memcg_charge(object) });
     }
 

@@ -286,10 +286,10 @@ impl Socket {
             unsafe { riwarp_helper_sk_set_memcg(sk, owner.into_raw()) };
             Ok(())
         })?;
-        // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a `struct
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kvmalloc()`: a `struct
         // sock` of TCP is the former.
         unsafe { memcg.charge_raw(self.sk().cast()) };
-        // SAFETY: `charge_raw` requires an object of a slab cache or of `kmalloc()`: a `struct
+        // SAFETY: `charge_raw` requires an object of a slab cache or of `kvmalloc()`: a `struct
         // socket` is the first member of one of the former.
         unsafe { memcg.charge_raw(self.raw.as_ptr().cast()) };
         Ok(())

@@ -218,8 +218,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an invalid transition, a current state that is another one, and depths above the
-    /// device's limits, `EOPNOTSUPP` for sizes, an alternate path and the state
+    /// `EINVAL` for an invalid transition, a current state that is another one, and depths above
+    /// the device's limits, `EOPNOTSUPP` for sizes, an alternate path and the state
     /// of path migration, for a path in any transition but the one to RTR and for the event
     /// SQ_DRAINED, and the errors of the out-of-band connect.
     pub(crate) fn modify_attrs(self: &Arc<Self>, attr: &QpAttr, mask: QpAttrMask) -> Result {

@@ -218,9 +218,9 @@ impl InboundReads {
         self.inner.lock().depth.release();
     }
 
-    /// Drops what arrives from now on until the queue is started again, so that a peer with requests
-    /// outstanding all the time cannot put off the end of the stream. To the peer they are requests
-    /// that this end's FIN has overtaken.
+    /// Drops what arrives from now on until the queue is started again, so that a peer with
+    /// requests outstanding all the time cannot put off the end of the stream. To the peer they are
+    /// requests that this end's FIN has overtaken.
     pub(crate) fn close(&self) {
         self.inner.lock().is_closed = true;
     }

@@ -30,7 +30,8 @@ busy() { awk '/^cpu / { print 10 * ($2 + $3 + $4 + $7 + $8) }' /proc/stat; }
 
 # two_groups: if the kernel can, makes two groups of processes that get equal parts of the
 # processors: this one with the good peers and their server, and one for strangers and the programs
-# that serve only them. What a good peer loses beyond a half, the kernel or its own server has taken.
+# that serve only them. What a good peer loses beyond a half, the kernel or its own server has
+# taken.
 two_groups() {
 	mkdir -p "$GROUPS_DIR"
 	mount -t cgroup2 none "$GROUPS_DIR"

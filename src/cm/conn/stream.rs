@@ -628,17 +628,16 @@ mod limits {
     };
 
     /// Returns how often a time limit expires until the phase ends, at most a hundred times. In
-    /// between the peer makes progress or not.
+    /// between the peer makes progress or not; `progress` makes an earlier count of octets differ.
     fn times<P>(
         mut phase: P,
         goes_on: bool,
-        progress: impl Fn(&mut P) -> &mut ProgressDeadline,
+        progress: impl Fn(&mut P),
         mut step: impl FnMut(P) -> Option<P>,
     ) -> u32 {
         for time in 1..=100 {
             if goes_on {
-                // Make the earlier count of octets differ.
-                progress(&mut phase).progress = u64::MAX;
+                progress(&mut phase);
             }
             match step(phase) {
                 Some(next) => phase = next,
@@ -667,7 +666,7 @@ mod limits {
         let times = times(
             half,
             goes_on,
-            |half| &mut half.ack_deadline,
+            |half| half.ack_deadline.progress = u64::MAX,
             |half| {
                 actor.pass(limit::OWED);
                 match conn.half_closed(&mut actor, half) {
@@ -708,7 +707,7 @@ mod limits {
         Ok(times(
             closing,
             goes_on,
-            |closing| &mut closing.fin_deadline,
+            |closing| closing.fin_deadline.progress = u64::MAX,
             step,
         ))
     }
@@ -745,17 +744,13 @@ mod limits {
             }
             _ => None,
         };
-        let mut open = step(Open::reported()).ok_or(EINVAL)?;
-        for minute in 1..=100 {
-            if let (true, Some(leaving)) = (goes_on, &mut open.leaving) {
+        let open = step(Open::reported()).ok_or(EINVAL)?;
+        let progress = |open: &mut Open| {
+            if let Some(leaving) = &mut open.leaving {
                 leaving.acked = u64::MAX;
             }
-            match step(open) {
-                Some(next) => open = next,
-                None => return Ok(minute),
-            }
-        }
-        Ok(0)
+        };
+        Ok(times(open, goes_on, progress, step))
     }
 
     #[test]
@@ -952,7 +947,7 @@ mod limits {
         Ok(times(
             closing,
             goes_on,
-            |closing| &mut closing.ack_deadline,
+            |closing| closing.ack_deadline.progress = u64::MAX,
             |closing| {
                 actor.pass(limit::DELIVERY);
                 match conn.lingering(&mut actor, closing) {

@@ -533,7 +533,8 @@ fn is_end(error: ErrorKind) -> bool {
 }
 
 /// Checks what the device sent: whole FPDUs with good CRCs, in order, and nothing behind a
-/// Terminate. An end in order is not inside an FPDU. Returns the Terminate in words, if there is one.
+/// Terminate. An end in order is not inside an FPDU. Returns the Terminate in words, if there is
+/// one.
 fn judge(octets: &[u8], in_order: bool) -> Result<Option<String>, Failure> {
     let mut wire = Wire::new();
     wire.push(octets);

@@ -399,7 +399,7 @@ static void streams_are_charged(void)
 /* Returns what the cgroup is charged with for the kernel's own memory. */
 static long kernel_charged(void) { return number_behind(CHARGED "/memory.stat", "kernel "); }
 
-/* Returns the same, once it is at least so much or SOON has passed: the figure may be seconds old. */
+/* Returns the same, once it is at least so much or SOON has passed: it may be seconds old. */
 static long kernel_charged_at_least(long octets)
 {
 	long now = kernel_charged();
