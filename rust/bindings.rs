@@ -25,9 +25,9 @@
 )]
 
 // The types in functions of the `kernel` crate that this crate calls or implements, which uses them
-// itself: `Kuid`, `Backend::init`, `ThisModule`, `Page`, `Work`, `Queue`.
+// itself: `Kuid`, `Backend::init`, `ThisModule`, `Page`, `SeqFile`, `Work`, `Queue`.
 pub(crate) use kernel::bindings::{
-    kuid_t, lock_class_key, module, page, work_struct, workqueue_struct,
+    kuid_t, lock_class_key, module, page, seq_file, work_struct, workqueue_struct,
 };
 use kernel::ffi;
 use pin_init::MaybeZeroable;

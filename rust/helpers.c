@@ -16,6 +16,7 @@ MODULE_VERSION(RIWARP_VERSION);
 #pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
 #endif
 #include "helpers/compat.c"
+#include "helpers/debugfs.c"
 #ifdef RIWARP_INLINE
 #include "helpers/kernel.c"
 #endif

@@ -2,7 +2,7 @@
 
 //! Safe abstractions that the `kernel` crate does not have yet: RDMA core, TCP sockets and their
 //! callbacks, user memory, bottom-half locking, tables under RCU, work queues, counters per CPU,
-//! rate limits, checksums, trace events.
+//! rate limits, checksums, trace events, files in debugfs.
 //!
 //! This crate is the only place of riwarp with unsafe code and with bindings. Paths mirror those of
 //! the `kernel` crate, so that a module can move upstream without a rewrite.
@@ -17,6 +17,7 @@ mod bindings;
 
 pub mod compat;
 pub mod crc32c;
+pub mod debugfs;
 pub mod mm;
 pub mod net;
 pub mod percpu;

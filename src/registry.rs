@@ -81,7 +81,7 @@ use crate::{
 
 mod report;
 
-pub(crate) use report::StateFiles;
+pub(crate) use report::state_files;
 
 /// The registry, for callbacks without a context pointer. Filled while the module is in service.
 pub(crate) static REGISTRY: ModuleCell<Registry> = ModuleCell::empty();

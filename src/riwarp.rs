@@ -22,6 +22,7 @@
 use kernel::prelude::*;
 use kernel_ext::{
     compat::parameter,
+    debugfs,
     net::{
         self,
         AddrNotifier,
@@ -46,12 +47,12 @@ use crate::{
         MpaRevision, //
     },
     registry::{
+        state_files,
         IbLink,
         Registry,
         RxeLink,
         SiwLink,
         SiwNameLink,
-        StateFiles,
         REGISTRY, //
     }, //
 };
@@ -138,7 +139,7 @@ struct Module {
     _ib_link: LinkRegistration<IbLink>,
     /// If the parameter asks for it. First the link type is given up, then siw may be loaded.
     _siw_name_link: Option<(Pin<KBox<LinkRegistration<SiwNameLink>>>, SiwExclusion)>,
-    _files: StateFiles,
+    _files: debugfs::Dir,
     _netns: NetnsNotifier<Riwarp>,
     _netdevs: NetdevNotifier<Riwarp>,
     _addrs: AddrNotifier<Riwarp>,
@@ -154,7 +155,6 @@ impl kernel::InPlaceModule for Module {
                 .then(SiwExclusion::new)
                 .transpose()?;
             let service = Service::begin(defaults)?;
-            let files = StateFiles::new(&REGISTRY.get().ok_or(ENODEV)?)?;
             let addrs = AddrNotifier::new()?;
             let netdevs = NetdevNotifier::new()?;
             let netns = NetnsNotifier::new()?;
@@ -163,8 +163,7 @@ impl kernel::InPlaceModule for Module {
                 _netdevs: netdevs,
                 _addrs: addrs,
                 _service: service,
-                _files: files,
-                // Last, since devices can be made from here on.
+                // Devices can be made from here on.
                 _siw_name_link: match siw {
                     Some(siw) => {
                         Some((KBox::pin_init(LinkRegistration::new(), GFP_KERNEL)?, siw))
@@ -174,6 +173,8 @@ impl kernel::InPlaceModule for Module {
                 _ib_link <- LinkRegistration::new(),
                 _siw_link <- LinkRegistration::new(),
                 _rxe_link <- LinkRegistration::new(),
+                // Last: an open file does not hold a module whose start fails.
+                _files: state_files(),
             }? Error))
         })
     }

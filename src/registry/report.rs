@@ -9,48 +9,28 @@
 //!
 //! A reader has references of its own to the device and to the object whose line it writes, and no
 //! lock: a device, queue pair or connection may end meanwhile. The end of the device then waits for
-//! that line.
+//! that line. An open file holds the module: it cannot be unloaded.
 //!
 //! Context: process.
 
-use kernel::{
-    debugfs::{
-        Dir,
-        File, //
-    },
-    fmt,
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::fmt;
+use kernel::prelude::*;
+use kernel_ext::debugfs::Dir;
 
-use super::Registry;
+use super::REGISTRY;
 
-/// The files. Dropping them waits for readers.
-pub(crate) struct StateFiles {
-    _qps: Pin<KBox<File<Arc<Registry>>>>,
-    _conns: Pin<KBox<File<Arc<Registry>>>>,
-    _dir: Dir,
+/// Makes the files; dropping them waits for reads under way. Without debugfs there are none.
+pub(crate) fn state_files() -> Dir {
+    let dir = Dir::new(c"riwarp");
+    dir.file(c"qps", write_qps);
+    dir.file(c"conns", write_conns);
+    dir
 }
 
-impl StateFiles {
-    /// Makes the files. Without debugfs there are none, which is no error.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
-    pub(crate) fn new(registry: &Arc<Registry>) -> Result<Self> {
-        let dir = Dir::new(c"riwarp");
-        let qps = dir.read_callback_file(c"qps", registry.clone(), &write_qps);
-        let conns = dir.read_callback_file(c"conns", registry.clone(), &write_conns);
-        Ok(Self {
-            _qps: KBox::pin_init(qps, GFP_KERNEL)?,
-            _conns: KBox::pin_init(conns, GFP_KERNEL)?,
-            _dir: dir.clone(),
-        })
-    }
-}
-
-fn write_qps(registry: &Arc<Registry>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_qps(out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Some(registry) = REGISTRY.get() else {
+        return Ok(());
+    };
     registry.each(|device| {
         let mut from = 0;
         while let Some(qp) = device.qps.next(from) {
@@ -63,7 +43,10 @@ fn write_qps(registry: &Arc<Registry>, out: &mut fmt::Formatter<'_>) -> fmt::Res
     })
 }
 
-fn write_conns(registry: &Arc<Registry>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_conns(out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Some(registry) = REGISTRY.get() else {
+        return Ok(());
+    };
     registry.each(|device| {
         device.cm.each_conn(|conn| {
             out.write_fmt(fmt!("device={} ", device.name()))?;

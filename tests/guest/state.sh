@@ -303,16 +303,31 @@ read_meanwhile() {
 		PORT=$((PORT + 1))
 		[ $((i % 2)) != 0 ] || { link_add "$NS_A" "$DEV_A" "$TYPE" "$NET_A"; link_add "$NS_B" "$DEV_B" "$TYPE" "$NET_B"; }
 	done
-	# With readers in the files the module unloads too.
-	rmmod "$MODULE"
+	# Between two readers the module unloads.
+	eventually 60 rmmod "$MODULE" || die 'the module stays'
 	# shellcheck disable=SC2086
 	kill $reader
 	grep -q ' phase=rts ' "$TMP/read" || die 'nothing was read'
 	modprobe "$MODULE"
 }
 
+# An open file holds the module, whose function its last close calls.
+held_open() {
+	local file fd
+	for file in qps conns; do
+		exec {fd}<"$FILES/$file"
+		! rmmod "$MODULE" 2>"$TMP/rmmod" || die "unloaded with $file open"
+		grep -q 'in use' "$TMP/rmmod" || die "$(cat "$TMP/rmmod")"
+		cat <&"$fd" >/dev/null || die "$file cannot be read"
+		exec {fd}<&-
+		rmmod "$MODULE"
+		modprobe "$MODULE"
+	done
+}
+
 load_modules "$MODULE"
 try nothing_without_devices 120 nothing_without_devices
+try held_open 120 held_open
 try connected 120 connected
 try with_other_settings 120 with_other_settings
 try stuck_on_tcp 120 stuck_on_tcp
