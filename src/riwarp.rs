@@ -166,6 +166,7 @@ impl kernel::InPlaceModule for Module {
                 // Devices can be made from here on.
                 _siw_name_link: match siw {
                     Some(siw) => {
+                        siw.check()?;
                         Some((KBox::pin_init(LinkRegistration::new(), GFP_KERNEL)?, siw))
                     }
                     None => None,

@@ -29,11 +29,12 @@ unsafe impl Send for SiwExclusion {}
 unsafe impl Sync for SiwExclusion {}
 
 impl SiwExclusion {
-    /// Excludes siw. Context: process, sleeps.
+    /// Refuses siw from now on. One that is loaded already, or just then, is found by
+    /// [`Self::check`]. Context: process, sleeps.
     ///
     /// # Errors
     ///
-    /// `EBUSY` if siw is loaded or built in, which the log says; `ENOMEM`.
+    /// `ENOMEM`.
     pub fn new() -> Result<Self> {
         let block = bindings::notifier_block {
             notifier_call: Some(refuse),
@@ -45,13 +46,24 @@ impl SiwExclusion {
         // it.
         to_result(unsafe { bindings::register_module_notifier(block.get()) })?;
         // INVARIANT: Registered just now.
-        let exclusion = Self(block);
+        Ok(Self(block))
+    }
+
+    /// Fails if siw is there, to be called right before its link type is registered.
+    ///
+    /// A module that the notifiers have let pass appears in sysfs only after its parameters are
+    /// parsed: right after [`Self::new`] it would not be found. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if siw is loaded or built in, which the log says.
+    pub fn check(&self) -> Result {
         // SAFETY: Has no requirements.
         if unsafe { riwarp_helper_has_siw() } {
             pr_err!("siw_link_type=1: the kernel's siw is there, and has the link type siw\n");
             return Err(EBUSY);
         }
-        Ok(exclusion)
+        Ok(())
     }
 }
 
