@@ -59,7 +59,10 @@ use super::{
         Owner, //
     }, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    mm::memcg::Memcg, //
+};
 
 mod attr;
 mod cq;
@@ -167,6 +170,18 @@ impl Provider {
             Self::Rxe => POST_SEND | ARM,
             Self::Siw => POST_SEND,
         }
+    }
+}
+
+/// Runs `make`, which makes an object, for the kernel or a process. What it allocates is charged to
+/// the cgroup of the process; for the kernel to none, whichever process that works for.
+///
+/// Context: process.
+fn charged<R>(kernel: bool, make: impl FnOnce() -> Result<R>) -> Result<R> {
+    if kernel {
+        Memcg::nobody().scope(make)
+    } else {
+        make()
     }
 }
 

@@ -19,6 +19,7 @@ use kernel::{
 };
 
 use super::{
+    charged,
     owner,
     Driver, //
 };
@@ -154,7 +155,7 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
     init: *const bindings::ib_cq_init_attr,
     attrs: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
-    from_result(|| {
+    let make = || {
         let udata = if attrs.is_null() {
             core::ptr::null_mut()
         } else {
@@ -210,7 +211,8 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
         // holds nothing: `cq` is a new object.
         unsafe { CqObject::<T>::fill(cq, driver_part) };
         Ok(0)
-    })
+    };
+    from_result(|| charged(attrs.is_null(), make))
 }
 
 /// Has `ib_core` poll the queue from a work item if its consumer asked for a softirq.

@@ -22,7 +22,10 @@ use kernel::{
     }, //
 };
 
-use super::Driver;
+use super::{
+    charged,
+    Driver, //
+};
 use crate::{
     bindings,
     compat::EOPNOTSUPP,
@@ -442,7 +445,7 @@ pub(super) unsafe extern "C" fn get_dma_mr<T: Driver>(
         let created = T::Mr::get_dma(pd, proof, AccessFlags::from_raw(access))?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
-    make().unwrap_or_else(error_ptr)
+    charged(true, make).unwrap_or_else(error_ptr)
 }
 
 /// `ops.alloc_mr`, which only the kernel calls.
@@ -470,7 +473,7 @@ pub(super) unsafe extern "C" fn alloc_mr<T: Driver>(
         let created = T::Mr::alloc(unsafe { PdObject::<T>::data(pd) }, proof, shape, max_pages)?;
         Ok(finish_region(room, created, Mappings::new(), (0, 0)))
     };
-    make().unwrap_or_else(error_ptr)
+    charged(true, make).unwrap_or_else(error_ptr)
 }
 
 /// A protection domain of a kernel consumer, with the proof that it is one.

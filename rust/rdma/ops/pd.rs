@@ -12,7 +12,10 @@ use kernel::{
     }, //
 };
 
-use super::Driver;
+use super::{
+    charged,
+    Driver, //
+};
 use crate::{
     bindings,
     rdma::{
@@ -49,12 +52,12 @@ pub trait PdOps: Sized + Send + Sync + 'static {
 ///
 /// # Safety
 ///
-/// `pd` is a new object of the size `ops.size_ib_pd`.
+/// `pd` is a new object of the size `ops.size_ib_pd`, `udata` null or valid.
 pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
     pd: *mut bindings::ib_pd,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
-    from_result(|| {
+    let make = || {
         // SAFETY: A field of `pd`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*pd).device };
@@ -71,7 +74,8 @@ pub(super) unsafe extern "C" fn alloc_pd<T: Driver>(
         // holds nothing: `pd` is a new object.
         unsafe { PdObject::<T>::fill(pd, driver_part) };
         Ok(0)
-    })
+    };
+    from_result(|| charged(udata.is_null(), make))
 }
 
 /// `ops.dealloc_pd`.

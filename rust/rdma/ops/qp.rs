@@ -17,6 +17,7 @@ use kernel::{
 
 use super::{
     attr,
+    charged,
     cq::cq_of,
     owner,
     pd::pd_of,
@@ -202,7 +203,7 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
     init: *mut bindings::ib_qp_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
-    from_result(|| {
+    let make = || {
         // SAFETY: A reference requires valid memory that nothing else uses: `init` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
@@ -267,7 +268,8 @@ pub(super) unsafe extern "C" fn create_qp<T: Driver>(
         unsafe { QpObject::<T>::fill(qp, driver_part) };
         link.filled();
         Ok(0)
-    })
+    };
+    from_result(|| charged(udata.is_null(), make))
 }
 
 /// `ops.modify_qp`.

@@ -16,6 +16,7 @@ use kernel::{
 
 use super::{
     attr,
+    charged,
     owner,
     qp::post_recv_list,
     Driver, //
@@ -142,7 +143,7 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
     init: *mut bindings::ib_srq_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
-    from_result(|| {
+    let make = || {
         // SAFETY: A reference requires valid memory that nothing else uses: `init` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
@@ -179,7 +180,8 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
         // holds nothing: `srq` is a new object.
         unsafe { SrqObject::<T>::fill(srq, driver_part) };
         Ok(0)
-    })
+    };
+    from_result(|| charged(udata.is_null(), make))
 }
 
 /// `ops.modify_srq`.
