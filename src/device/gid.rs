@@ -14,6 +14,9 @@
 //! `ib_core` caches the table when the device is registered and after each GID_CHANGE event. So
 //! each read of the table looks up the interface's addresses, twice, because the list may be longer
 //! than the table. The locks of the interface's lists are taken below the lock of the table.
+//!
+//! An IPv6 address is in the table while its duplicate address detection runs. If that fails the
+//! kernel tells nobody, so the address stays in the cache until the next event.
 
 use core::net::{
     IpAddr,
