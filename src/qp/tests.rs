@@ -7,6 +7,7 @@
 mod posting {
     use super::super::*;
     use crate::{
+        abi::wr::SendWr,
         bench::{
             polled,
             Bench, //
@@ -16,7 +17,10 @@ mod posting {
             MAX_ORD,
             MAX_QP_WR, //
         },
-        queue::cq::Cq,
+        queue::{
+            cq::Cq,
+            sq::Taken, //
+        },
         stream::owner::{
             event_of,
             StreamOwner, //
@@ -318,6 +322,47 @@ mod posting {
         };
         assert_eq!((drain(1), rig.qp.phase()), (Err(EOPNOTSUPP), QpPhase::Rts));
         assert_eq!((drain(0), rig.qp.phase()), (Ok(()), QpPhase::Closing));
+        Ok(())
+    }
+
+    #[test]
+    fn a_query_tells_until_when_a_queue_drains() -> Result {
+        let query = |qp: &Qp| {
+            let attr = qp.attr();
+            (attr.qp_state, attr.sq_draining)
+        };
+        let drain = |qp: &Arc<Qp>| {
+            let attr = QpAttr {
+                qp_state: QpState::Sqd,
+                ..QpAttr::default()
+            };
+            Qp::modify(qp.as_arc_borrow(), &attr, QpAttrMask::STATE)
+        };
+        // Nothing is posted.
+        let rig = QpRig::new()?;
+        rig.qp.enter(QpPhase::Rts);
+        assert_eq!(drain(&rig.qp), Ok(()));
+        assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
+        // A Send is posted, and nothing is transmitted.
+        let rig = QpRig::new()?;
+        rig.qp.enter(QpPhase::Rts);
+        assert_eq!(rig.send(&[1]), Ok(()));
+        assert_eq!(query(&rig.qp), (QpState::Rts, 0));
+        assert_eq!(drain(&rig.qp), Ok(()));
+        rig.settle();
+        assert_eq!(query(&rig.qp), (QpState::Sqd, 1));
+        let Taken::Wr(slot) = rig.qp.sq.take(&mut SendWr::default()) else {
+            return Err(EINVAL);
+        };
+        assert_eq!(query(&rig.qp), (QpState::Sqd, 1));
+        rig.qp.sq.finish(slot, WcStatus::Success, rig.qp.origin());
+        assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
+        // What is posted now waits for the end.
+        assert_eq!(rig.send(&[2]), Ok(()));
+        assert_eq!(query(&rig.qp), (QpState::Sqd, 0));
+        rig.qp.enter(QpPhase::Error);
+        assert_eq!(query(&rig.qp), (QpState::Err, 0));
+        rig.settle();
         Ok(())
     }
 

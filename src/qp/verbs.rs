@@ -8,7 +8,8 @@ use iwarp::{
     fault::Fault,
     lifecycle::{
         Actions,
-        Event, //
+        Event,
+        QpPhase, //
     },
     stag::Access,
     terminate::Terminate, //
@@ -236,7 +237,8 @@ impl Qp {
         if mask.contains(QpAttrMask::AV) && state != Some(QpState::Rtr) {
             return Err(EOPNOTSUPP);
         }
-        // SQD ends the stream, so nobody needs to be told that the queue has drained.
+        // SQD ends the stream, so nobody needs the event: a query tells whether the queue has
+        // drained.
         if mask.contains(QpAttrMask::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -366,15 +368,20 @@ impl Qp {
         true
     }
 
-    /// Returns the current attributes and state.
+    /// Returns the current attributes and state. In SQD, `sq_draining` is 1 until all that was
+    /// posted before is complete; no event says so.
     ///
     /// Context: process, sleeps.
     pub(crate) fn attr(&self) -> QpAttr {
         let attrs = self.attrs.lock();
-        let state = qp_state(self.lifecycle().verbs_state());
+        let lifecycle = self.lifecycle();
+        let state = qp_state(lifecycle.verbs_state());
+        let draining =
+            lifecycle.phase() == QpPhase::Closing && !(self.sq.is_drained() && self.sq.is_idle());
         QpAttr {
             qp_state: state,
             cur_qp_state: state,
+            sq_draining: draining.into(),
             caps: self.caps,
             ..attrs.stored
         }

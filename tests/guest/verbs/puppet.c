@@ -45,6 +45,7 @@
  *	swap C M OFF LEN ADDR KEY FLAGS SWAP COMPARE
  *	badadd C			a FetchAdd with a local key that does not exist
  *	state C				= the number of the QP's state
+ *	draining C			= 1 in SQD until the send queue has drained, else 0
  *	guards				= ok, if no octet around any memory has changed
  *	clear C M			destroys all but connections below C, regions below M
  *	disconnect C
@@ -662,6 +663,14 @@ static void posted(int rc)
 		say("= %llu", (unsigned long long)next_id - 1);
 }
 
+static int is_draining(struct ibv_qp *qp)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	return qp && !ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) ? attr.sq_draining : -1;
+}
+
 #define MAX_MWS 16
 static struct ibv_mw *mws[MAX_MWS];
 
@@ -947,6 +956,8 @@ static bool command(char *line)
 			posted(post(c, &wr));
 		} else if (!strcmp(word, "state")) {
 			say("= %d", c->id->qp ? (int)qp_state(c->id->qp) : -1);
+		} else if (!strcmp(word, "draining")) {
+			say("= %d", is_draining(c->id->qp));
 		} else if (!strcmp(word, "disconnect")) {
 			result(rdma_disconnect(c->id) ? errno : 0);
 		} else {

@@ -60,6 +60,7 @@ pub(super) fn cases() -> Vec<Case> {
         second_read_answered_first: "RDMAP-76 RDMAP-77",
         no_more_reads_than_granted: "RDMAP-127 RDMAP-128",
         no_reads_at_all: "RDMAP-127 RDMAP-128",
+        queue_drains_until_the_read_is_answered: "DDP-57 RDMAP-131",
         sends_complete_behind_reads: "RDMAP-118 RDMAP-122",
         fenced_send_waits_for_the_read: "RDMAP-115",
         own_fault_sends_no_octet: "RDMAP-140 RDMAP-44 RDMAP-139",
@@ -333,6 +334,27 @@ fn no_reads_at_all(b: &mut Bench<'_>) -> Outcome {
             .ask(&request.replace("WIRE", &wire.conn.to_string()))?;
         refused_here(b, &mut wire, "loc_qp_op")?;
     }
+    Ok(())
+}
+
+/// The program's end waits for the Response. Meanwhile a query says so.
+fn queue_drains_until_the_read_is_answered(b: &mut Bench<'_>) -> Outcome {
+    let mut wire = b.begun()?;
+    let (read, ..) = pending(b, &mut wire, 64)?;
+    drains(b, &wire, "0")?;
+    b.puppet.ask(&format!("disconnect {}", wire.conn))?;
+    drains(b, &wire, "1")?;
+    wire.send(&[part(&read, 0, &[7; 64])])?;
+    b.completed(&wire, "success")?;
+    drains(b, &wire, "0")?;
+    wire.ends(End::Graceful)?;
+    b.down(&wire)
+}
+
+/// Checks what a query of the program says of its send queue.
+fn drains(b: &mut Bench<'_>, wire: &Wire, want: &str) -> Outcome {
+    let got = b.puppet.ask(&format!("draining {}", wire.conn))?;
+    require!(got == want, "sq_draining is {got}, not {want}");
     Ok(())
 }
 
