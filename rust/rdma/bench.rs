@@ -26,6 +26,9 @@ use super::wr::WcSink;
 use super::wr::WcStatus;
 use crate::bindings;
 use crate::mm::mem_map::KernelPages;
+use crate::workqueue::Flags;
+use crate::workqueue::OwnedQueue;
+use crate::workqueue::Placement;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::error::from_result;
@@ -35,7 +38,12 @@ use kernel::ffi::c_uint;
 use kernel::ffi::c_ulong;
 use kernel::ffi::c_void;
 use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Relaxed;
 use kernel::sync::Arc;
+use kernel::time::Delta;
+use kernel::time::Instant;
+use kernel::time::Monotonic;
 
 /// Returns the proof for the objects of a test.
 pub fn kernel_owned() -> KernelOwned {
@@ -405,6 +413,122 @@ unsafe extern "C" fn completed<H: CqHandler>(_cq: *mut bindings::ib_cq, context:
     // `context` belongs to a consumer whose link is open, and the consumer keeps the handler until
     // the link is closed.
     unsafe { &*context.cast::<H>() }.completed();
+}
+
+/// A handler that polls its queue until that is being destroyed, and a little longer.
+struct PollingHandler {
+    link: CqLink,
+    poll: PollCq,
+    is_filled: unsafe fn(*mut bindings::ib_cq) -> bool,
+    /// It runs.
+    began: Atomic<bool>,
+    /// The queue had its driver part before each poll.
+    filled: Atomic<bool>,
+}
+
+/// The type of `ops.poll_cq`.
+type PollCq = unsafe extern "C" fn(*mut bindings::ib_cq, c_int, *mut bindings::ib_wc) -> c_int;
+
+/// The time after which a test gives up.
+const LONG: Delta = Delta::from_secs(10);
+
+impl PollingHandler {
+    /// Waits until the handler runs.
+    fn wait(&self) -> Result {
+        let begin = Instant::<Monotonic>::now();
+        while !self.began.load(Relaxed) {
+            if begin.elapsed() > LONG {
+                return Err(ETIMEDOUT);
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls as long as `more`.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be a queue that was filled, for which this handler was called.
+    unsafe fn poll_while(&self, cq: *mut bindings::ib_cq, more: impl Fn(Delta) -> bool) {
+        let begin = Instant::<Monotonic>::now();
+        while more(begin.elapsed()) {
+            // SAFETY: The caller guarantees that `cq` was filled.
+            if !unsafe { (self.is_filled)(cq) } {
+                self.filled.store(false, Relaxed);
+                return;
+            }
+            let mut wc = bindings::ib_wc::default();
+            // SAFETY: The queue is filled, as just seen, and there is room for one completion.
+            unsafe { (self.poll)(cq, 1, &mut wc) };
+        }
+    }
+}
+
+/// Calls a [`PollingHandler`].
+///
+/// # Safety
+///
+/// `cq` must be a queue that was filled, whose context is the [`PollingHandler`].
+unsafe extern "C" fn poll_until_closed(cq: *mut bindings::ib_cq, context: *mut c_void) {
+    // SAFETY: A reference requires valid memory that is not written to: the caller guarantees that
+    // `context` is a `PollingHandler`, which lives as long as the queue.
+    let poller = unsafe { &*context.cast::<PollingHandler>() };
+    poller.began.store(true, Relaxed);
+    // SAFETY: The caller guarantees that `cq` was filled and calls this handler.
+    unsafe { poller.poll_while(cq, |elapsed| poller.link.is_open() && elapsed < LONG) };
+    // SAFETY: The caller guarantees that `cq` was filled and calls this handler.
+    unsafe { poller.poll_while(cq, |elapsed| elapsed < Delta::from_millis(5)) };
+}
+
+/// Destroys a queue as `ib_destroy_cq()` does, while its handler polls it on another CPU. Returns
+/// whether each poll found the queue's driver part.
+///
+/// # Errors
+///
+/// `ENOMEM`, or `ETIMEDOUT` if the handler does not run in time.
+pub fn destroy_polled<T: Driver>(data: Arc<T::Cq>) -> Result<bool> {
+    let flags = Flags {
+        placement: Placement::Unbound,
+        highpri: false,
+        mem_reclaim: false,
+    };
+    let queue = OwnedQueue::try_new(c"riwarp_kunit", flags)?;
+    let ops = table::<T>(Provider::Rxe);
+    let (Some(poll), Some(destroy)) = (ops.poll_cq, ops.destroy_cq) else {
+        return Err(EINVAL);
+    };
+    let mut object = KBox::<CqObject<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+    let cq = object.as_mut_ptr().cast::<bindings::ib_cq>();
+    // SAFETY: The structure lives until the end of this function; it is destroyed before, which
+    // closes the link, or the link is closed by the error path below.
+    let link = unsafe { CqLink::new(NonNull::new(cq).ok_or(EINVAL)?, None) }?;
+    let poller = PollingHandler {
+        link: link.clone(),
+        poll,
+        is_filled: CqObject::<T>::is_filled,
+        began: Atomic::new(false),
+        filled: Atomic::new(true),
+    };
+    let poller = Arc::new(poller, GFP_KERNEL).inspect_err(|_| link.close())?;
+    // SAFETY: A field of the allocation, which nothing else uses yet.
+    unsafe { (*cq).comp_handler = Some(poll_until_closed) };
+    // SAFETY: A field of the allocation, which nothing else uses yet.
+    unsafe { (*cq).cq_context = Arc::as_ptr(&poller).cast_mut().cast() };
+    let driver_part = DriverPart {
+        data,
+        link: link.clone(),
+        mappings: Mappings::new(),
+    };
+    // SAFETY: The allocation has the size that `fill` requires, and its driver part, all zeroes,
+    // holds nothing.
+    unsafe { CqObject::<T>::fill(cq, driver_part) };
+    let began = queue
+        .try_spawn(move || link.notify())
+        .and_then(|()| poller.wait());
+    // SAFETY: The queue was filled, and only its handler uses it.
+    unsafe { destroy(cq, core::ptr::null_mut()) };
+    queue.flush();
+    began.map(|()| poller.filled.load(Relaxed))
 }
 
 /// A region for fast registration as `ib_core` keeps it.

@@ -9,8 +9,9 @@
 //!
 //! A *link* ([`CqLink`], [`QpLink`], [`SrqLink`]) lets the driver report events to the consumer. It
 //! is reference counted and may outlive the C structure. The `destroy_*` trampolines close a link
-//! and wait for every report under way, so no handler of a consumer runs after `ib_destroy_*`
-//! returned. A closed link does nothing.
+//! and wait for every report under way before they empty the driver part, since a handler may poll
+//! its queue or post to it. So no handler of a consumer runs after `ib_destroy_*` returned. A
+//! closed link does nothing.
 //!
 //! Context: a report on a link may be made from any context but hard interrupt; handlers run with
 //! bottom halves or interrupts disabled.
@@ -134,6 +135,19 @@ impl<B, D, L> Object<B, D, L> {
         // SAFETY: `driver_part` requires that `base` was filled and is not emptied during `'a`: the
         // caller guarantees that.
         &unsafe { Self::driver_part(base) }.data
+    }
+
+    /// Returns whether the structure has its driver part.
+    ///
+    /// # Safety
+    ///
+    /// `base` must have been filled.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(super) unsafe fn is_filled(base: *mut B) -> bool {
+        let this = base.cast::<Self>();
+        // SAFETY: The field is inside the allocation and initialised: the caller guarantees that it
+        // was filled.
+        unsafe { &*addr_of_mut!((*this).driver_part) }.is_some()
     }
 
     /// Takes the driver part out of the structure.

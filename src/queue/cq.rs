@@ -468,6 +468,7 @@ mod tests {
     };
     use kernel_ext::rdma::{
         bench::{
+            destroy_polled,
             CqConsumer,
             CqHandler, //
         },
@@ -670,6 +671,14 @@ mod tests {
         // The handler would queue a work item on memory that is freed.
         consumer.free::<Riwarp>(cq.clone(), post_and_tell)?;
         assert_eq!(calls.0.load(Relaxed), 1);
+        Ok(())
+    }
+
+    /// A consumer of `ib_create_cq()` may destroy its queue while the handler runs.
+    #[test]
+    fn a_queue_can_be_polled_until_its_link_is_closed() -> Result {
+        let bench = Bench::new()?;
+        assert_eq!(destroy_polled::<Riwarp>(bench.cq(4)?), Ok(true));
         Ok(())
     }
 

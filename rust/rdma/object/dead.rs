@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Links without a consumer, for tests: events and notifications have no effect.
+//! For tests: links without a consumer, whose events and notifications have no effect, and whether
+//! a link is open.
 
 use super::CpuCall;
 use super::CqLink;
@@ -36,6 +37,11 @@ impl CqLink {
             GFP_KERNEL,
         )?;
         Ok(Self(inner))
+    }
+
+    /// Returns whether the link is not closed, nor being closed.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.object.is_accessible()
     }
 }
 

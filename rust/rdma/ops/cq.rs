@@ -235,7 +235,8 @@ unsafe fn avoid_irq_poll(cq: *mut bindings::ib_cq) {
     }
 }
 
-/// `ops.pre_destroy_cq`: completions that come from now on are not announced.
+/// `ops.pre_destroy_cq`: completions that come from now on are not announced, and no handler runs
+/// once this returned.
 ///
 /// `ib_free_cq()` calls it before it cancels the work item that polls the queue. A transmit task
 /// that has already completed the consumer's last request may only then announce it, and the item
@@ -262,19 +263,24 @@ pub(super) unsafe extern "C" fn post_destroy_cq<T: Driver>(cq: *mut bindings::ib
     drop(unsafe { CqObject::<T>::empty(cq) });
 }
 
-/// `ops.destroy_cq`, for a queue of a process, or one of the kernel that could not be made.
+/// `ops.destroy_cq`, for a queue of a process, for one of `ib_create_cq()`, and for one that
+/// `ib_alloc_cq()` could not complete.
 ///
 /// # Safety
 ///
-/// `cq` was filled, and is not used any more.
+/// `cq` was filled, and is used by its handler only, which may still run.
 pub(super) unsafe extern "C" fn destroy_cq<T: Driver>(
     cq: *mut bindings::ib_cq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `cq` is, by this
-    // function's `# Safety`.
-    let driver_part = unsafe { CqObject::<T>::empty(cq) };
-    driver_part.link.close();
+    // The handler may poll the queue, so the driver part stays until the link is closed.
+    // SAFETY: `pre_destroy_cq` requires a queue that was filled: `cq` is, by this function's
+    // `# Safety`.
+    unsafe { pre_destroy_cq::<T>(cq) };
+    // SAFETY: `post_destroy_cq` requires a call of `pre_destroy_cq`, which was just made, and that
+    // `cq` is not used any more: by this function's `# Safety` only its handler used it, and none
+    // runs behind that call.
+    unsafe { post_destroy_cq::<T>(cq) };
     0
 }
 

@@ -237,15 +237,18 @@ pub(super) unsafe extern "C" fn query_srq<T: Driver>(
 ///
 /// # Safety
 ///
-/// `srq` was filled, and is not used any more.
+/// `srq` was filled, and is used by its handler only, which may still run.
 pub(super) unsafe extern "C" fn destroy_srq<T: Driver>(
     srq: *mut bindings::ib_srq,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `empty` requires a structure that was filled and that nothing uses: `srq` is, by this
-    // function's `# Safety`.
-    let driver_part = unsafe { SrqObject::<T>::empty(srq) };
-    driver_part.link.close();
+    // The handler may post to the queue, so the driver part stays until the link is closed.
+    // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
+    // `srq` is, by this function's `# Safety`.
+    unsafe { SrqObject::<T>::driver_part(srq) }.link.close();
+    // SAFETY: `empty` requires a structure that was filled and that nothing uses: by this
+    // function's `# Safety` only its handler used `srq`, and none runs once the link is closed.
+    drop(unsafe { SrqObject::<T>::empty(srq) });
     0
 }
 
