@@ -114,16 +114,23 @@ impl OwnedQueue {
         unsafe { Queue::from_raw(self.0.as_ptr()) }.enqueue(item)
     }
 
-    /// Enqueues a closure, for tests of other modules. Context: process, sleeps.
+    /// Enqueues a closure, for tests. Context: process, sleeps.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     #[cfg(CONFIG_KUNIT = "y")]
-    pub(crate) fn try_spawn(&self, f: impl FnOnce() + Send + 'static) -> Result {
+    pub fn try_spawn(&self, f: impl FnMut() + Send + 'static) -> Result {
+        self.spawn_boxed(KBox::new(f, GFP_KERNEL)?)
+    }
+
+    /// The generic function that it calls has one lockdep key, but a name for each type, of which
+    /// lockdep warns. So it is called with one type.
+    #[cfg(CONFIG_KUNIT = "y")]
+    fn spawn_boxed(&self, mut f: KBox<dyn FnMut() + Send>) -> Result {
         // SAFETY: `from_raw` requires a queue that is valid as long as the result is used: by the
         // type invariant it is, as long as `self`, whose drop waits for the item.
-        Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, f)?)
+        Ok(unsafe { Queue::from_raw(self.0.as_ptr()) }.try_spawn(GFP_KERNEL, move || f())?)
     }
 
     /// Waits until all items have run that were enqueued before. Context: process, sleeps; not from

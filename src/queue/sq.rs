@@ -545,8 +545,17 @@ impl SendQueue {
         Ok((original, oldest.and_then(|read| read.sink.clone())))
     }
 
-    /// Removes the oldest outstanding request; returns its slot and the local STag to invalidate,
-    /// which the caller does before it calls [`SendQueue::finish`] for the slot.
+    /// Returns the slot of the oldest outstanding request and the local STag that it invalidates;
+    /// [`None`] if it invalidates none. The caller does it before it calls
+    /// [`SendQueue::read_done`].
+    pub(crate) fn oldest_invalidate(&self) -> Option<(Slot, Stag)> {
+        let mut inner = self.inner.lock();
+        let read = inner.oldest_read()?;
+        read.slot.zip(read.invalidate)
+    }
+
+    /// Removes the oldest outstanding request; returns its slot, and the local STag that it
+    /// invalidates. The caller calls [`SendQueue::finish`] for the slot.
     pub(crate) fn read_done(&self) -> Option<(Option<Slot>, Option<Stag>)> {
         let read = {
             let mut inner = self.inner.lock();

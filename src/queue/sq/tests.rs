@@ -208,6 +208,23 @@ mod sq {
     }
 
     #[test]
+    fn a_read_is_outstanding_while_its_key_is_invalidated() -> Result {
+        let rig = SqRig::kernel(4)?;
+        rig.sq.start(2, &Memcg::nobody())?;
+        let [read, _] = rig.taken()?;
+        let key = Stag::new(7);
+        rig.read(Some(read), Some(key));
+        assert!(rig.sq.oldest_invalidate() == Some((read, key)));
+        // A fenced request still waits.
+        assert!(!rig.sq.no_reads() && rig.completes(&[]));
+        assert!(rig.sq.read_done() == Some((Some(read), Some(key))));
+        assert!(rig.sq.no_reads() && rig.sq.oldest_invalidate().is_none());
+        rig.read(None, None);
+        assert!(rig.sq.oldest_invalidate().is_none());
+        Ok(())
+    }
+
+    #[test]
     fn as_many_reads_are_outstanding_as_was_agreed() -> Result {
         let rig = SqRig::kernel(4)?;
         assert!(!rig.sq.may_read() && rig.sq.no_reads());

@@ -130,12 +130,16 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     fn end_read(&mut self) {
         let qp = self.qp;
         self.outcome.completed = true;
-        if let Some((slot, invalidate)) = qp.sq.read_done() {
-            let invalidated = invalidate.map_or(Ok(()), |stag| qp.invalidate_local(stag));
-            match (slot, invalidated) {
-                (Some(slot), Ok(())) => qp.sq.finish(slot, WcStatus::Success, qp.origin()),
-                (Some(slot), Err(status)) => qp.refuse(slot, status),
-                (None, _) => {}
+        // A fenced request may begin once the Read is removed. It has to find the region invalid,
+        // or the stream at its end.
+        let refused = qp.sq.oldest_invalidate().is_some_and(|(slot, stag)| {
+            qp.invalidate_local(stag)
+                .inspect_err(|status| qp.refuse(slot, *status))
+                .is_err()
+        });
+        if let Some((Some(slot), _)) = qp.sq.read_done() {
+            if !refused {
+                qp.sq.finish(slot, WcStatus::Success, qp.origin());
             }
         }
         // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.

@@ -25,14 +25,33 @@ mod rest {
         }, //
     };
     use iwarp::stag::Stag;
+    use kernel::{
+        sync::atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        time::{
+            Delta,
+            Instant,
+            Monotonic, //
+        }, //
+    };
     use kernel_ext::{
         crc32c,
         net::bench::eventually,
         rdma::{
             types::AccessFlags,
             wr::WcStatus, //
+        },
+        workqueue::{
+            Flags,
+            OwnedQueue,
+            Placement, //
         }, //
     };
+
+    /// The time after which a test gives up.
+    const LONG: Delta = Delta::from_secs(10);
 
     /// Octets of payload in each FPDU.
     const PART: usize = 8;
@@ -163,7 +182,7 @@ mod rest {
             match kind {
                 MessageKind::Write => {}
                 MessageKind::Send => rest.post_receive(1, &[(0, WHOLE)])?,
-                MessageKind::Response => rest.post_read()?,
+                MessageKind::Response => rest.post_read(false)?,
             }
             Ok(rest)
         }
@@ -190,13 +209,13 @@ mod rest {
         }
 
         /// Posts a Read to the target, and receives its Request.
-        fn post_read(&self) -> Result {
+        fn post_read(&self, invalidate_local: bool) -> Result {
             let mut wr = SendWr {
                 id: 1,
                 op: SendOp::Read {
                     stag: Stag::ZERO,
                     to: 0,
-                    invalidate_local: false,
+                    invalidate_local,
                 },
                 signalled: true,
                 ..SendWr::default()
@@ -517,6 +536,52 @@ mod rest {
         assert_eq!(rig.round()?.fpdus, 1);
         assert_eq!(rig.rig.take_terminate(), Ok(STAG));
         rig.holds(&[0, 1])
+    }
+
+    /// What another CPU sees that uses a region when that is invalidated.
+    struct Seen {
+        inside: Atomic<bool>,
+        /// Reads were outstanding.
+        reads: Atomic<bool>,
+    }
+
+    /// A request with a fence that began before would find the region valid.
+    #[test]
+    fn a_read_is_outstanding_until_its_sink_is_invalid() -> Result {
+        let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
+        rig.kind = MessageKind::Response;
+        rig.post_read(true)?;
+        let flags = Flags {
+            placement: Placement::Unbound,
+            highpri: false,
+            mem_reclaim: false,
+        };
+        let queue = OwnedQueue::try_new(c"riwarp_kunit", flags)?;
+        let seen = Seen {
+            inside: Atomic::new(false),
+            reads: Atomic::new(false),
+        };
+        let seen = Arc::new(seen, GFP_KERNEL)?;
+        let (there, qp) = (seen.clone(), rig.rig.qp.clone());
+        let region = rig.target.mr.region.clone();
+        queue.try_spawn(move || {
+            let inside = region.try_access();
+            there.inside.store(true, Relaxed);
+            let begin = Instant::<Monotonic>::now();
+            // No one gets in once the invalidation waits for this guard.
+            while region.try_access().is_some() && begin.elapsed() < LONG {}
+            there.reads.store(!qp.sq.no_reads(), Relaxed);
+            drop(inside);
+        })?;
+        let begin = Instant::<Monotonic>::now();
+        while !seen.inside.load(Relaxed) && begin.elapsed() < LONG {}
+        rig.parts(0..PARTS)?;
+        rig.expect(PARTS, PARTS)?;
+        queue.flush();
+        assert!(seen.reads.load(Relaxed));
+        assert_eq!(rig.completed(), Ok((1, SUCCESS, WHOLE as u32)));
+        assert!(!rig.target.is_valid(&rig.rig.bench.pd) && rig.rig.qp.sq.no_reads());
+        Ok(())
     }
 
     #[test]
