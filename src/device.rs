@@ -319,7 +319,7 @@ pub(crate) struct Device {
     /// The device is being shut down: no verb runs any more, and the interface must not be handed
     /// out.
     going: Atomic<bool>,
-    /// The port state reported last.
+    /// The port state reported last, at first that of [`Device::note_state`].
     active: Atomic<bool>,
     pub(crate) queues: Arc<Queues>,
     /// Limits what is logged, for all devices.
@@ -339,7 +339,6 @@ impl Device {
 
     /// Makes a device without registering it.
     pub(crate) fn new(parts: Parts) -> Result<Arc<Self>> {
-        let active = parts.netdev.is_running();
         Arc::try_pin_init(
             try_pin_init!(Self {
                 kind: parts.kind,
@@ -353,7 +352,7 @@ impl Device {
                 used: [const { Atomic::new(0) }; Resource::COUNT],
                 registered: Atomic::new(false),
                 going: Atomic::new(false),
-                active: Atomic::new(active),
+                active: Atomic::new(false),
                 paging: PagingQueue::new(&parts.queues)?,
                 queues: parts.queues,
                 log_limit: parts.log_limit,
@@ -472,6 +471,21 @@ impl Device {
     /// Context: any.
     pub(crate) fn addr_event(&self) {
         self.link.event(PortEvent::GidChange, PORT);
+    }
+
+    /// Takes the current state of the port for the one reported last: `ib_core` reads it when it
+    /// registers the device. Events that come from now on have to find the device.
+    ///
+    /// Context: any.
+    pub(crate) fn note_state(&self) {
+        // ORDERING: none: the caller excludes events.
+        self.active.store(self.netdev.is_running(), Relaxed);
+    }
+
+    /// Replaces the port state reported last, and returns it. For tests.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn replace_reported_state(&self, active: bool) -> bool {
+        self.active.xchg(active, Relaxed)
     }
 
     /// Reports the state of the port if it differs from the one reported last.

@@ -255,6 +255,8 @@ impl Registry {
         {
             return Err(EEXIST);
         }
+        // Events of the interface take the lock: one about a later change finds the entry.
+        entry.device.note_state();
         entries.push(entry, GFP_ATOMIC)?;
         Ok(())
     }
@@ -576,6 +578,21 @@ mod tests {
         let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
         assert_eq!(registry.enter(entry), Err(ENODEV));
         assert!(registry.find(|_| true).is_none());
+        Ok(())
+    }
+
+    /// The carrier changed while the device was made, and the event found no entry.
+    #[test]
+    fn an_entered_device_has_the_state_of_its_interface() -> Result {
+        let bench = Bench::new()?;
+        let registry = Registry::new(DEFAULTS)?;
+        let entry = DeviceEntry::new(registry.clone(), bench.rdma.clone())?;
+        let device = &bench.device;
+        let running = device.netdev.is_running();
+        device.replace_reported_state(!running);
+        registry.enter(entry.clone())?;
+        assert_eq!(device.replace_reported_state(running), running);
+        registry.leave(&entry);
         Ok(())
     }
 
