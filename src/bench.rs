@@ -172,6 +172,7 @@ impl Bench {
                 max_sge: 1,
                 srq_limit,
             },
+            pd: self.pd.clone(),
             link: SrqLink::dead()?,
         };
         Ok(Srq::create(self.rdma.as_arc_borrow(), init, &mut Udata::none())?.srq)

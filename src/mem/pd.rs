@@ -2,8 +2,9 @@
 
 //! Protection domains.
 //!
-//! A protection domain is a number. Queue pairs and regions carry the number of their domain, and a
-//! stream may use a region only if the two are equal (RFC 5041, section 10.3; DDP-88).
+//! A protection domain is a number. Queue pairs, shared receive queues and regions carry the number
+//! of their domain. A stream may use a region only if it has the queue pair's (RFC 5041, section
+//! 10.3; DDP-88); for a receive from a shared queue it must have that queue's.
 //!
 //! Context: process.
 

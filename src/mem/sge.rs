@@ -3,10 +3,10 @@
 //! Resolved scatter/gather lists: from keys and addresses to regions.
 //!
 //! A [`Slices`] is made from the unchecked elements of a work request, and copies between memory
-//! and the wire. Each element must lie inside a region of the queue pair's protection domain, with
-//! the rights needed. This is checked when the list is resolved or, if one copy takes all of it, by
-//! that copy. A region may be revoked later; each copy accesses it again and fails if it was
-//! revoked (RDMAP-165).
+//! and the wire. Each element must lie inside a region of the queue pair's protection domain, or of
+//! the shared receive queue's for a receive from one, with the rights needed. This is checked when
+//! the list is resolved or, if one copy takes all of it, by that copy. A region may be revoked
+//! later; each copy accesses it again and fails if it was revoked (RDMAP-165).
 //!
 //! Context: any; nothing here sleeps.
 

@@ -38,6 +38,10 @@ use crate::{
         Abi,
         Reservation, //
     },
+    mem::pd::{
+        Pd,
+        PdId, //
+    },
     queue::rq::RecvQueue, //
 };
 
@@ -45,6 +49,7 @@ use crate::{
 #[pin_data]
 pub(crate) struct Srq {
     link: SrqLink,
+    pd: Arc<Pd>,
     /// The sizes that were reported to the consumer.
     // ORDERING: Relaxed: only for reports.
     max_wr: Atomic<u32>,
@@ -59,14 +64,15 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Makes a shared receive queue of `places` entries, with the ring that a process has mapped,
-    /// if any.
+    /// Makes a shared receive queue of `places` entries in a protection domain, with the ring that a
+    /// process has mapped, if any.
     ///
     /// # Errors
     ///
     /// `ENOMEM`.
     pub(crate) fn new(
         link: SrqLink,
+        pd: Arc<Pd>,
         attr: SrqAttr,
         (places, ring): (u32, Option<RecvRing>),
         reservation: Reservation,
@@ -75,6 +81,7 @@ impl Srq {
         Arc::pin_init(
             pin_init!(Self {
                 link,
+                pd,
                 max_wr: Atomic::new(attr.max_wr),
                 max_sge: attr.max_sge,
                 limit: Atomic::new(attr.srq_limit),
@@ -83,6 +90,11 @@ impl Srq {
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// Returns the protection domain of the regions that its requests use.
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd.id()
     }
 
     /// Takes the oldest request into `wr`, and raises the limit event if too few are left.

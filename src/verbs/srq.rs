@@ -46,7 +46,7 @@ impl SrqOps for Srq {
 
     fn create(
         dev: ArcBorrow<'_, RdmaDevice>,
-        init: SrqInit,
+        init: SrqInit<Riwarp>,
         udata: &mut Udata<'_>,
     ) -> Result<SrqCreated<Self>> {
         if init.srq_type != 0 {
@@ -76,7 +76,7 @@ impl SrqOps for Srq {
             max_sge,
             srq_limit,
         };
-        let srq = Self::new(init.link, attr, (places.all, ring), reservation)?;
+        let srq = Self::new(init.link, init.pd, attr, (places.all, ring), reservation)?;
         Ok(SrqCreated { srq, attr })
     }
 

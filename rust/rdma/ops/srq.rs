@@ -18,6 +18,7 @@ use super::{
     attr,
     charged,
     owner,
+    pd::pd_of,
     qp::post_recv_list,
     Driver, //
 };
@@ -66,7 +67,7 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
     /// * `ENOMEM` if the device has reached its maximum of queues, or memory is short.
     fn create(
         dev: ArcBorrow<'_, <Self::Driver as Driver>::Device>,
-        init: SrqInit,
+        init: SrqInit<Self::Driver>,
         udata: &mut Udata<'_>,
     ) -> Result<SrqCreated<Self>>;
 
@@ -114,13 +115,15 @@ pub trait SrqOps: Sized + Send + Sync + 'static {
 }
 
 /// The parameters of a new shared receive queue.
-pub struct SrqInit {
+pub struct SrqInit<T: Driver> {
     /// Its creator.
     pub owner: Owner,
     /// `enum ib_srq_type`; 0 is the plain one.
     pub srq_type: u32,
     /// Its sizes.
     pub attr: SrqAttr,
+    /// Its protection domain: that of the regions in its receives, whichever queue pair takes them.
+    pub pd: Arc<T::Pd>,
     /// The link to its consumer.
     pub link: SrqLink,
 }
@@ -137,7 +140,8 @@ pub struct SrqCreated<S> {
 ///
 /// # Safety
 ///
-/// `srq` is a new object of the size `ops.size_ib_srq`, `init` is valid, `udata` null or valid.
+/// `srq` is a new object of the size `ops.size_ib_srq` and has a domain that was filled, `init` is
+/// valid, `udata` null or valid.
 pub(super) unsafe extern "C" fn create_srq<T: Driver>(
     srq: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
@@ -147,6 +151,9 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
         // SAFETY: A reference requires valid memory that nothing else uses: `init` is `ib_core`'s
         // own for this call, by this function's `# Safety`.
         let raw = unsafe { &mut *init };
+        // SAFETY: A field of `srq`, which is a new object; `ib_core` sets it before the driver sees
+        // the object.
+        let pd = NonNull::new(unsafe { (*srq).pd }).ok_or(EINVAL)?;
         // SAFETY: `SrqLink::new` requires a queue that is valid until the link is closed: the
         // object lives until `destroy_srq`, which closes the link, as the error path below does.
         let link = unsafe { SrqLink::new(NonNull::new(srq).ok_or(EINVAL)?) }?;
@@ -156,6 +163,10 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
             owner: unsafe { owner(udata) },
             srq_type: raw.srq_type,
             attr: attr::srq_from_raw(&raw.attr),
+            // SAFETY: `pd_of` requires a domain that was filled, which that of `srq` is by this
+            // function's `# Safety`, and that is not destroyed meanwhile: `ib_core` has a reference
+            // to it for the call, and one for the object afterwards.
+            pd: unsafe { pd_of::<T>(pd.as_ptr()) },
             link: link.clone(),
         };
         let mut mappings = Mappings::new();

@@ -29,6 +29,7 @@ use super::{
 use crate::{
     mem::{
         mr::RegionGuard,
+        pd::PdId,
         sge::{
             NotCopied,
             Slice, //
@@ -50,7 +51,7 @@ impl RxStream {
         if payload.len != 0 {
             let sink = sink.ok_or(Fault::LocalPlacement)?;
             let piece = PayloadPiece::of(fpdu, payload, placement.offset);
-            if let Err(why) = round.place(&sink, &piece) {
+            if let Err(why) = round.place(&sink, round.qp.pd(), &piece) {
                 let step = DeferredCopy::Response(placement, sink, payload);
                 return Err(self.put_off_answer(round, why, step));
             }
@@ -98,11 +99,16 @@ impl PayloadPiece {
 }
 
 impl<Q: StreamOwner> RxRound<'_, '_, Q> {
-    /// Copies octets from TCP into an element of a scatter/gather list.
+    /// Copies octets from TCP into an element of a scatter/gather list, if the domain allows it.
     #[inline(always)]
-    pub(super) fn place(&mut self, sink: &Slice, piece: &PayloadPiece) -> Result<(), NotCopied> {
+    pub(super) fn place(
+        &mut self,
+        sink: &Slice,
+        pd: PdId,
+        piece: &PayloadPiece,
+    ) -> Result<(), NotCopied> {
         let PayloadPiece { offset, pos, len } = *piece;
-        sink.place(self.qp.pd(), offset, self.inbound, pos, len, self.off)
+        sink.place(pd, offset, self.inbound, pos, len, self.off)
     }
 
     /// As [`RxRound::place`], under the caller's access to the element's region.
@@ -111,10 +117,11 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
         &mut self,
         sink: &Slice,
         inside: &RegionGuard<'_>,
+        pd: PdId,
         piece: &PayloadPiece,
     ) -> Result<(), NotCopied> {
         let PayloadPiece { offset, pos, len } = *piece;
-        sink.place_inside(inside, self.qp.pd(), offset, self.inbound, pos, len)
+        sink.place_inside(inside, pd, offset, self.inbound, pos, len)
     }
 
     /// Counts an FPDU that answers the oldest outstanding Read or atomic operation; the last one

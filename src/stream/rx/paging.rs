@@ -204,6 +204,7 @@ impl RxStream {
             DeferredCopy::Write(segment) => self.finish_write(round, fpdu, segment, fetched),
             DeferredCopy::Send(segment, placement) => {
                 let qp = round.qp;
+                let pd = qp.receive_pd();
                 round.outcome.completed = true;
                 let payload = segment.payload;
                 let len = usize::from(payload.len);
@@ -215,7 +216,7 @@ impl RxStream {
                     let (slice, offset, len) =
                         piece.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
                     let pos = fpdu.payload_pos(payload) + *done;
-                    round.place_piece(&slice, &PayloadPiece { offset, pos, len }, fetched)?;
+                    round.place_piece(&slice, pd, &PayloadPiece { offset, pos, len }, fetched)?;
                     *done += len;
                 }
                 Ok(incoming.deliver(qp, *placement, segment)?)
@@ -226,7 +227,7 @@ impl RxStream {
                     pos: fpdu.payload_pos(*payload),
                     len: usize::from(payload.len),
                 };
-                round.place_piece(sink, &piece, fetched)?;
+                round.place_piece(sink, round.qp.pd(), &piece, fetched)?;
                 round.answered(placement.complete);
                 Ok(())
             }
@@ -286,16 +287,16 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     fn place_piece(
         &mut self,
         slice: &Slice,
+        pd: PdId,
         piece: &PayloadPiece,
         fetched: Option<&Fetched>,
     ) -> Result<(), Halt> {
-        let pd = self.qp.pd();
         let PayloadPiece { offset, pos, len } = *piece;
         // CAST: widens; 64-bit machines only.
         let range = offset as usize..offset as usize + len;
         with_fetched(pd, slice, range, fetched, |memory| match memory {
             Some(memory) => slice.place_in(memory, pd, offset, self.inbound, pos, len),
-            None => self.place(slice, piece),
+            None => self.place(slice, pd, piece),
         })
     }
 }

@@ -129,7 +129,7 @@ impl RxStream {
         if payload.len != 0 {
             let pos = fpdu.payload_pos(payload);
             let len = usize::from(payload.len);
-            let (buffer, pd) = (&incoming.buffer, qp.pd());
+            let (buffer, pd) = (&incoming.buffer, qp.receive_pd());
             let placed = if unchecked {
                 buffer.place_first(pd, round.inbound, pos, len, round.off)
             } else {
@@ -234,7 +234,7 @@ impl Incoming {
         let found = if unchecked {
             buffer.find(list, regions, cache)
         } else {
-            buffer.resolve(list, regions, qp.pd(), LocalUse::Sink, cache)
+            buffer.resolve(list, regions, qp.receive_pd(), LocalUse::Sink, cache)
         };
         if let Err(status) = found {
             return Err(self.refuse(qp, status, Fault::LocalPlacement));

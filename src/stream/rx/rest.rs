@@ -171,6 +171,7 @@ impl Fpdus<'_> {
         let Some(inside) = sink.region.try_access_bh_off(round.off) else {
             return;
         };
+        let pd = round.qp.receive_pd();
         let part = |segment: &Segment| match segment {
             Segment::Send(segment) if !segment.last.is_last() && segment.payload.len != 0 => {
                 Some(*segment)
@@ -181,7 +182,7 @@ impl Fpdus<'_> {
             let mut next = *progress;
             let placement = next.accept(segment, len).ok()?;
             let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
-            round.place_inside(sink, &inside, &piece).ok()?;
+            round.place_inside(sink, &inside, pd, &piece).ok()?;
             *progress = next;
             Some(())
         });
@@ -196,6 +197,7 @@ impl Fpdus<'_> {
         let Some(inside) = sink.region.try_access_bh_off(round.off) else {
             return;
         };
+        let pd = round.qp.pd();
         let part = |segment: &Segment| match segment {
             Segment::ReadResponse(segment)
                 if !segment.last.is_last() && segment.payload.len != 0 =>
@@ -208,7 +210,7 @@ impl Fpdus<'_> {
             let mut next = read;
             let placement = next.accept(segment).ok()?;
             let piece = PayloadPiece::of(fpdu, segment.payload, placement.offset);
-            round.place_inside(&sink, &inside, &piece).ok()?;
+            round.place_inside(&sink, &inside, pd, &piece).ok()?;
             read = next;
             round.outcome.answers += 1;
             Some(())

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Shared receive queues: receives, the limit event, the last request of a queue pair. */
+/*
+ * Shared receive queues: receives, their domain, the limit event, the last request of a queue
+ * pair.
+ */
 
 #include "common.h"
+
+#include <sched.h>
 
 static struct region src, dst;
 
@@ -303,6 +308,109 @@ PAIR_CASE(resized_with_receives_in_it, .srq = srq_make)
 	must(use_some(p, 5 * SRQ_DEPTH - 10, 6 * SRQ_DEPTH - 10));
 }
 
+/*
+ * --- a queue in another domain than the queue pair ----------------------------------------------
+ *
+ * Whoever posts to the queue does not know which queue pair will take the receive, so what it may
+ * use is in the domain of the queue.
+ */
+
+static struct ibv_pd *srq_pd;
+
+static struct ibv_srq *srq_make_apart(struct ibv_pd *pd)
+{
+	srq_pd = ibv_alloc_pd(pd->context);
+	if (!srq_pd) {
+		fail("ibv_alloc_pd: %s", strerror(errno));
+		return NULL;
+	}
+	return srq_make(srq_pd);
+}
+
+static void with_srq_apart(void (*body)(struct pair *p))
+{
+	struct pair_opts opts = { .srq = srq_make_apart };
+
+	with_pair(&opts, body);
+	if (srq_pd && ibv_dealloc_pd(srq_pd))
+		fail("ibv_dealloc_pd: %s", strerror(errno));
+	srq_pd = NULL;
+}
+
+/* The lengths of a Send in one FPDU, and in many. */
+#define SHORT 16
+#define LONG (1 << 20)
+
+static bool post_recv_and_send(struct pair *p, struct ibv_pd *pd, size_t len, int access)
+{
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+
+	if (!region_make(&src, p->a.pd, len, 0) || !region_make(&dst, pd, len, access))
+		return false;
+	pattern_fill(src.buf, len, 5);
+	sge = sge_of(&src, 0, len);
+	wr = wr_make(IBV_WR_SEND, 1, IBV_SEND_SIGNALED, &sge, 1);
+	return post_recv(&p->b, 2, &dst, 0, len) && post_send(&p->a, &wr);
+}
+
+static void receives_in_the_queues_domain(struct pair *p, int access)
+{
+	static const size_t lengths[] = { SHORT, LONG };
+	struct ibv_wc wc;
+
+	for (size_t i = 0; i < ARRAY_SIZE(lengths); i++) {
+		must(post_recv_and_send(p, srq_pd, lengths[i], access));
+		must(expect_wc(p->b.recv_cq, &wc, 2, IBV_WC_SUCCESS));
+		must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS));
+		/* A system call: in User-Mode Linux a process sees its new pages only then. */
+		sched_yield();
+		check(pattern_differs(dst.buf, lengths[i], 5) < 0, "octet %zd of %zu is another",
+		      pattern_differs(dst.buf, lengths[i], 5), lengths[i]);
+	}
+}
+
+static void pinned_body(struct pair *p)
+{
+	receives_in_the_queues_domain(p, IBV_ACCESS_LOCAL_WRITE);
+}
+
+static void a_receive_is_of_the_queues_domain(void) { with_srq_apart(pinned_body); }
+
+static void paged_body(struct pair *p)
+{
+	struct ibv_device_attr_ex attr;
+
+	check(!ibv_query_device_ex(p->b.id->verbs, NULL, &attr), "%s", strerror(errno));
+	if (!(attr.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_SRQ_RECV))
+		return test_skip("the device does not page on demand");
+	receives_in_the_queues_domain(p, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
+}
+
+static void a_paged_receive_is_of_the_queues_domain(void) { with_srq_apart(paged_body); }
+
+static void a_receive_is_refused(struct pair *p, size_t len)
+{
+	struct ibv_wc wc;
+
+	must(post_recv_and_send(p, p->b.pd, len, IBV_ACCESS_LOCAL_WRITE));
+	check(poll_wc(p->b.recv_cq, &wc, SOON), "no completion");
+	/* siw says GENERAL_ERR, riwarp never. */
+	check(wc.wr_id == 2 &&
+		      (wc.status == IBV_WC_LOC_PROT_ERR || wc.status == IBV_WC_GENERAL_ERR),
+	      "%llu with '%s'", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+	must(qp_reaches(p->b.qp, IBV_QPS_ERR, SOON));
+	check(not_all(dst.buf, len, 0) < 0, "octets were placed");
+}
+
+static void short_body(struct pair *p) { a_receive_is_refused(p, SHORT); }
+
+static void a_receive_of_the_queue_pairs_domain_is_refused(void) { with_srq_apart(short_body); }
+
+static void long_body(struct pair *p) { a_receive_is_refused(p, LONG); }
+
+static void a_long_receive_of_the_queue_pairs_domain_is_refused(void) { with_srq_apart(long_body); }
+
 int main(int argc, char **argv)
 {
 	test_begin(argc, argv);
@@ -318,5 +426,9 @@ int main(int argc, char **argv)
 	RUN(a_limit_above_the_size_is_refused);
 	RUN(an_unknown_attribute_is_refused);
 	RUN(resized_with_receives_in_it);
+	RUN(a_receive_is_of_the_queues_domain);
+	RUN(a_paged_receive_is_of_the_queues_domain);
+	RUN(a_receive_of_the_queue_pairs_domain_is_refused);
+	RUN(a_long_receive_of_the_queue_pairs_domain_is_refused);
 	return test_end();
 }
