@@ -383,8 +383,9 @@ impl Conn {
         }
     }
 
-    /// Handles an accept by the consumer.
-    fn accepted(
+    /// Handles an accept by the consumer. To the connection manager the connection is open from now
+    /// on, so a failure ends it as a stream ends.
+    pub(in crate::cm) fn accepted(
         self: &Arc<Self>,
         actor: &mut Actor,
         reply: KBox<Frame>,
@@ -392,10 +393,10 @@ impl Conn {
         rtr: RtrKinds,
     ) -> NextStep {
         if self.is_stopped() || !self.is_quiet() {
-            return self.fail(actor, ECONNRESET);
+            return self.fail_open(actor, ECONNRESET);
         }
         let Some(qp) = self.qp() else {
-            return self.fail(actor, ECONNRESET);
+            return self.fail_open(actor, ECONNRESET);
         };
         // Attach before the Reply, so that what the Reply promises exists. The queue pair sends
         // nothing before the peer's first FPDU (MPA-9), so it cannot overtake the Reply.
@@ -403,7 +404,7 @@ impl Conn {
             .attach(self.clone(), &StreamParams::responder(rules, rtr))
             .is_err()
         {
-            return self.fail(actor, ECONNRESET);
+            return self.fail_open(actor, ECONNRESET);
         }
         actor.limit(limit::READY);
         NextStep::Again(ConnPhase::Replying {

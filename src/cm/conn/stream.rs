@@ -494,12 +494,16 @@ impl Conn {
         NextStep::Again(ConnPhase::Lingering(closing))
     }
 
-    /// Fails a stream that could not be reported, or whose Reply could not be sent.
+    /// Fails a stream that could not be reported, or an accepted connection before its Reply was
+    /// sent.
     pub(in crate::cm) fn fail_open(self: &Arc<Self>, actor: &mut Actor, error: Error) -> NextStep {
-        if let Some(id) = actor.id.take() {
+        let id = actor.id.take();
+        let next = self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset);
+        // Not by `end`, which knows only one error.
+        if let Some(id) = id {
             give_up(&id, error, &[]);
         }
-        self.end(actor, Ended::Lost(Loss::Here), FinalAction::Reset)
+        next
     }
 
     /// Ends a stream: the queue pair first, so that it is in error when CLOSE is raised.

@@ -37,6 +37,7 @@ mod conn {
     };
     use iwarp::{
         mpa::{
+            start::RtrKinds,
             Crc, //
         },
         rdmap::Extensions, //
@@ -47,9 +48,13 @@ mod conn {
     };
     use kernel_ext::{
         compat::EOPNOTSUPP,
-        net::bench::eventually,
+        net::{
+            bench::eventually,
+            TcpState, //
+        },
         rdma::{
             bench::{
+                post_recv,
                 post_send,
                 post_send_immediate, //
             },
@@ -168,6 +173,33 @@ mod conn {
         drop(actor);
         rig.take::<24>()?;
         assert_eq!(rig.end()?, Ok(0));
+        Ok(())
+    }
+
+    /// A failed accept is reported as a connection that was up and has ended, and then the queue
+    /// pair is in error and its receives are flushed.
+    #[test]
+    fn a_peer_that_goes_before_the_reply_ends_the_queue_pair() -> Result {
+        let rig = ConnRig::new()?;
+        post_recv(&[7], |wrs| Qp::post_recv(rig.qp.as_arc_borrow(), wrs))?;
+        rig.far.shutdown_write();
+        eventually(|| rig.conn.socket.state() == TcpState::CloseWait)?;
+        let depths = Depths { ird: 1, ord: 1 };
+        let initiator = Initiator::new(config(&rig.bench.device, Role::Initiator), depths);
+        // Never sent.
+        let reply = KBox::new(initiator.request(&[]).map_err(|_| EINVAL)?, GFP_KERNEL)?;
+        let rules = initiator.rules_with_itself();
+        let mut actor = rig.conn.actor.lock();
+        let next = rig.conn.accepted(&mut actor, reply, &rules, RtrKinds::NONE);
+        assert!(matches!(next, NextStep::Wait(ConnPhase::Released)));
+        drop(actor);
+        assert_eq!(rig.qp.phase(), QpPhase::Error);
+        let mut flushed = None;
+        eventually(|| {
+            flushed = polled(&rig.cq);
+            flushed.is_some()
+        })?;
+        assert_eq!(flushed, Some((7, Some(WcStatus::Flushed), 0)));
         Ok(())
     }
 

@@ -10,7 +10,10 @@ use super::{
     Case, //
 };
 use crate::{
-    bench::Bench,
+    bench::{
+        Bench,
+        RECEIVES, //
+    },
     frame::{
         flag,
         hex,
@@ -349,6 +352,9 @@ fn gone_before_the_answer(b: &mut Bench<'_>, reset: bool) -> Outcome {
     let answer = b.puppet.try_ask(&format!("accept {conn}"))?;
     if answer == "= ok" {
         b.puppet.wait(&format!("disconnected {conn}"))?;
+        for _ in 0..RECEIVES {
+            b.puppet.wait(&format!("wc {conn} recv * flushed"))?;
+        }
     }
     b.puppet.none_yet(&format!("wc {conn} recv * success"))
 }
