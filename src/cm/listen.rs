@@ -461,7 +461,21 @@ mod tests {
     use super::*;
     use crate::{
         bench::Bench,
+        cm::conn::{
+            frames::Inbox,
+            requests::{
+                config,
+                Asked,
+                Role, //
+            }, //
+        },
         device::stats::Stats, //
+    };
+    use iwarp::mpa::negotiate::{
+        Depths,
+        Initiator,
+        Progress,
+        Responder, //
     };
     use kernel::time::Delta;
     use kernel_ext::{
@@ -583,6 +597,31 @@ mod tests {
         assert!(!rig.may_ask(key, 0));
         rig.listener.left(first);
         is_reset(&far)
+    }
+
+    /// Otherwise the connection would ask again at once, and again.
+    #[test]
+    fn a_request_that_cannot_be_put_to_the_consumer_tells_nobody() -> Result {
+        let rig = ListenerRig::new()?;
+        let (key, far) = rig.add_conn()?;
+        assert!(rig.may_ask(key, 0));
+        let config = config(&rig.bench.device, Role::Responder);
+        let initiator = Initiator::new(config, Depths { ird: 1, ord: 1 });
+        let frame = initiator.request(&[]).map_err(|_| EINVAL)?;
+        let responder = Responder::new(config);
+        let Ok(Progress::Done(request)) = responder.handle_request(frame.as_octets()) else {
+            return Err(EINVAL);
+        };
+        let asked = Asked { responder, request };
+        let (near, _far) = pair(Family::V4)?;
+        let conn = Conn::of_nobody(&rig.bench.rdma.cm, near)?;
+        // Without a connection manager there is no consumer to ask.
+        let invited = conn.invite(&rig.listener, &Inbox::new()?, &asked);
+        conn.end_of_nobody();
+        assert_eq!(invited.err(), Some(EINVAL));
+        rig.bench.device.queues.conn.flush();
+        assert_eq!(far.recv(&mut [0]), Err(EAGAIN));
+        Ok(())
     }
 
     #[test]

@@ -281,15 +281,21 @@ impl Conn {
     }
 
     /// Asks the consumer of a listener. After an error the consumer cannot answer.
-    fn invite(&self, listener: &Arc<Listener>, inbox: &Inbox, asked: &Asked) -> Result<Unanswered> {
-        let unanswered = listener.ask();
-        // The answer may come before this returns.
+    pub(in crate::cm) fn invite(
+        &self,
+        listener: &Arc<Listener>,
+        inbox: &Inbox,
+        asked: &Asked,
+    ) -> Result<Unanswered> {
+        // The answer may come before this returns; the step that follows takes it.
         *self.pending_reply.lock() = PendingReply::Open(*asked);
         self.raise_request(listener, inbox, &asked.request)
             .inspect_err(|_| {
                 self.pending_reply.lock().close();
             })?;
-        Ok(unanswered)
+        // Not counted before: the count going back down would run a step of the next connection,
+        // which is this one.
+        Ok(listener.ask())
     }
 
     /// Raises CONNECT_REQUEST.
