@@ -264,6 +264,9 @@ impl ListenSocket {
         if socket.is_some() {
             // Without a socket the work item is not delayed again.
             cancel_delayed(self);
+        } else {
+            // While this listener was full, connections were left in TCP for the others, too.
+            self.kick();
         }
         socket
     }
@@ -503,9 +506,13 @@ mod tests {
 
     impl ListenSocketRig {
         fn new() -> Result<Self> {
+            Self::at(address(Family::V4, 0))
+        }
+
+        fn at(addr: SockAddr) -> Result<Self> {
             let bench = Bench::new()?;
             let (near, far) = pair(Family::V4)?;
-            let listener = await_peers(&bench.rdma.cm, address(Family::V4, 0))?;
+            let listener = await_peers(&bench.rdma.cm, addr)?;
             let listen_socket = listener.socket.lock().clone().ok_or(EINVAL)?;
             bench.device.queues.conn.flush();
             Ok(Self {
@@ -575,6 +582,29 @@ mod tests {
         }
         rig.bench.device.queues.conn.flush();
         assert_eq!(rig.take_all(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn who_waits_for_a_full_listener_is_let_in_when_that_one_goes() -> Result {
+        let any = SockAddr::unspecified(Family::V4);
+        let rig = ListenSocketRig::at(any)?;
+        let other = await_peers(&rig.bench.rdma.cm, any)?;
+        let shared = other.socket.lock().clone().ok_or(EINVAL)?;
+        while rig.listener.waiting.lock().add().is_ok() {}
+        let callers = rig.callers(1)?;
+        let waits = || {
+            rig.bench.device.queues.conn.flush();
+            callers
+                .iter()
+                .all(|caller| caller.recv(&mut [0]) == Err(EAGAIN))
+        };
+        let waits_for_full = waits();
+        destroy_listen(rig.listener.clone());
+        let waits_for_nobody = waits();
+        destroy_listen(other);
+        assert!(Arc::ptr_eq(&shared, &rig.listen_socket));
+        assert!(waits_for_full && !waits_for_nobody);
         Ok(())
     }
 
