@@ -266,12 +266,17 @@ impl OobConnector for Cm {
     fn wait(self: ArcBorrow<'_, Self>, pair: &Pair, addr: SockAddr) -> Result {
         let cm: Arc<Cm> = self.into();
         let oob_waiters = &cm.oob_waiters;
-        let node = RBTreeNode::new(key(pair), 1, GFP_KERNEL_ACCOUNT)?;
         let peer = Peer {
             wrong: WrongGuesses::default(),
             users: 1,
         };
-        let peer = RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?;
+        // The caller holds its queue pair's attributes, a lock that steps take, too.
+        let (node, peer) = without_io(|| -> Result<_> {
+            Ok((
+                RBTreeNode::new(key(pair), 1, GFP_KERNEL_ACCOUNT)?,
+                RBTreeNode::new(pair.remote.gid, peer, GFP_KERNEL_ACCOUNT)?,
+            ))
+        })?;
         oob_waiters.locked(|inner| {
             inner.hold_port(&oob_waiters.ports, &cm.device)?;
             inner.get(&cm, addr)?;
