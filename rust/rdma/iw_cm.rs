@@ -123,6 +123,10 @@ pub struct ConnectRequest<'a> {
 /// Dropping it raises the events that are still owed (see the [module](self)).
 pub struct CmId {
     endpoint: Endpoint,
+    /// The addresses as the call had them: the connection manager replaces those of its object when
+    /// it handles a successful reply.
+    local: Result<SockAddr>,
+    remote: Result<SockAddr>,
 }
 
 /// The connection manager's object behind a [`CmId`]; the queue pair of the connection holds one
@@ -188,18 +192,12 @@ impl CmPhaseCell {
 impl CmId {
     /// Returns the local address that the consumer named, after port mapping.
     pub fn local_addr(&self) -> Result<SockAddr> {
-        // SAFETY: A reference requires valid memory that is not written to: by the invariant of
-        // `Endpoint` the object is valid, and the address does not change once the driver has the
-        // object.
-        SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_local_addr })
+        self.local
     }
 
     /// Returns the remote address that the consumer named, after port mapping.
     pub fn remote_addr(&self) -> Result<SockAddr> {
-        // SAFETY: A reference requires valid memory that is not written to: by the invariant of
-        // `Endpoint` the object is valid, and the address does not change once the driver has the
-        // object.
-        SockAddr::from_raw(unsafe { &(*self.endpoint.raw.as_ptr()).m_remote_addr })
+        self.remote
     }
 
     /// Returns the type of service, if the consumer set one.

@@ -11,6 +11,7 @@ use super::Endpoint;
 use crate::bindings;
 use crate::compat::ECONNRESET;
 use crate::compat::EISCONN;
+use crate::net::SockAddr;
 use crate::rdma::device::device_data;
 use crate::rdma::object::QpObject;
 use crate::rdma::ops::Driver;
@@ -107,14 +108,26 @@ impl CmCall {
     ///
     /// # Safety
     ///
-    /// `raw` must be null or a valid object during the call.
+    /// `raw` must be null or a valid object during the call, and no event of it pending.
     unsafe fn begin(raw: *mut bindings::iw_cm_id, phase: CmPhase) -> Result<(Self, CmId)> {
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         let cell = CmPhaseCell::new(phase)?;
         // SAFETY: `Endpoint::new` requires an object that is valid during the call; the caller
         // guarantees that for `raw`.
         let endpoint = unsafe { Endpoint::new(raw, cell.clone()) };
-        Ok((Self { cell }, CmId { endpoint }))
+        // SAFETY: A reference requires valid memory that is not written to: `raw` is valid, and the
+        // connection manager writes the address before the call and when it handles an event, of
+        // which none is pending, as the caller guarantees.
+        let local = SockAddr::from_raw(unsafe { &(*raw.as_ptr()).m_local_addr });
+        // SAFETY: A reference requires valid memory that is not written to: that holds for this
+        // address as for the other.
+        let remote = SockAddr::from_raw(unsafe { &(*raw.as_ptr()).m_remote_addr });
+        let id = CmId {
+            endpoint,
+            local,
+            remote,
+        };
+        Ok((Self { cell }, id))
     }
 
     /// Returns the result of the call: `result`, or success if an event was already raised.
@@ -192,8 +205,8 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     let begin = || {
-        // SAFETY: `CmCall::begin` requires an object that is valid during the call: `raw` is, by
-        // this function's `# Safety`.
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
+        // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
         let (call, id) = unsafe { CmCall::begin(raw, CmPhase::ConnectCall) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
@@ -262,8 +275,8 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        // SAFETY: `CmCall::begin` requires an object that is valid during the call: `raw` is, by
-        // this function's `# Safety`.
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
+        // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
         let (call, id) = match unsafe { CmCall::begin(raw, CmPhase::AcceptCall) } {
             Ok(begun) => begun,
             Err(error) => {
@@ -325,8 +338,8 @@ pub(in crate::rdma) unsafe extern "C" fn create_listen<T: Driver>(
 ) -> c_int {
     from_result(|| {
         let backlog = u32::try_from(backlog)?;
-        // SAFETY: `CmCall::begin` requires an object that is valid during the call: `raw` is, by
-        // this function's `# Safety`.
+        // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
+        // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
         let (_, id) = unsafe { CmCall::begin(raw, CmPhase::Listening) }?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
