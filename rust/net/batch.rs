@@ -265,7 +265,9 @@ impl TxBatch {
     /// Returns whether the batch has more memory than a stream that sends little needs.
     #[inline]
     pub fn has_spare(&self) -> bool {
-        self.spare.len > 0 || self.live.iter().any(|chunk| chunk.size > PAGE_SIZE)
+        self.spare.len > 0
+            || self.live.len > 1
+            || self.live.iter().any(|chunk| chunk.size > PAGE_SIZE)
     }
 
     /// Frees all chunks but those with unsent octets. Memory that TCP references is freed when TCP
@@ -475,13 +477,14 @@ impl TxBatch {
         }
     }
 
-    /// Moves chunks to `spare` that TCP has accepted entirely, and frees those of one page.
+    /// Moves chunks to `spare` that TCP has accepted entirely, and frees those that are not of full
+    /// size.
     fn put_aside(&mut self) {
         let accepted = self.accepted;
         // INVARIANT: The moved chunks cover no unsent octets.
         while let Some(chunk) = self.live.take_front(|chunk| chunk.end() <= accepted) {
-            // A stream that has used up a page needs longer chunks.
-            if chunk.size == PAGE_SIZE {
+            // A stream that has used up a short one needs longer ones.
+            if chunk.size < PAGE_SIZE << ORDER {
                 continue;
             }
             if self.spare.is_full() {
