@@ -322,8 +322,9 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if they do not fit; nothing is copied then.
+    /// * `EFAULT` if they do not fit; nothing is written then.
     /// * `EACCES` if the memory is read-only.
+    /// * `EAGAIN` if the memory is not all present; some octets may have been written.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result {
         if !self.is_writable() {
             return Err(EACCES);
@@ -389,6 +390,7 @@ impl Memory {
     /// * `EFAULT` if they are not inside, or not contiguous.
     /// * `EINVAL` if their address is not a multiple of 8.
     /// * `EACCES` if the memory is read-only.
+    /// * `EAGAIN` if the memory is not present.
     pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
         if !self.is_writable() {
             return Err(EACCES);

@@ -85,8 +85,9 @@ impl Region {
 ///
 /// * `EFAULT` if a key is wrong or lacks the requested right to write, or a range exceeds its
 ///   region or the process's memory.
-/// * `EINVAL` if a region is not paged on demand.
-/// * `EINTR` if the process is being killed.
+/// * `EINVAL` if a region is not paged on demand, or its process has exited.
+/// * `EBUSY` if pages keep changing.
+/// * `EINTR` if the calling process is being killed.
 /// * `ENOMEM`.
 pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
     let usage = match advice.what {

@@ -116,7 +116,7 @@ impl QpShared {
     /// Closes the connection and raises the event as a transition requires. The caller runs the
     /// transmit task.
     ///
-    /// Context: any, no spin lock of the driver held.
+    /// Context: any, no spin lock of the driver held but `rx`.
     pub(crate) fn act(&self, actions: Actions) {
         if actions.contains(Actions::NOTIFY_FATAL) {
             self.link.event(QpEvent::Fatal);

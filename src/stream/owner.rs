@@ -311,7 +311,7 @@ pub(crate) trait StreamOwner: Deref<Target = QpShared> + Sized {
 
     /// Handles the peer's Terminate (RDMAP-97, -133).
     ///
-    /// Context: any.
+    /// Context: any, no spin lock of the driver held but `rx`.
     fn terminated_by_peer(self: &Arc<Self>, terminate: &Terminate) {
         self.device.stats.terminates_received.inc();
         self.trace_terminate(TerminateSender::Peer, terminate_number(terminate.code));

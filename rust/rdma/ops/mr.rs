@@ -127,8 +127,11 @@ pub trait MrOps: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `EFAULT` for a range outside of all regions of the domain, `EINVAL` for a region that does
-    /// not support the advice.
+    /// * `EFAULT` for a range outside of all regions of the domain, or of the process's memory.
+    /// * `EINVAL` for a region that does not support the advice, or whose process has exited.
+    /// * `EBUSY` if its pages keep changing.
+    /// * `EINTR` if the calling process is being killed.
+    /// * `ENOMEM`.
     fn advise(pd: ArcBorrow<'_, <Self::Driver as Driver>::Pd>, advice: Advice<'_>) -> Result;
 
     /// Creates the region that covers all kernel memory.
