@@ -52,7 +52,11 @@ use kernel::{
     }, //
 };
 use kernel_ext::{
-    compat::as_millis_ceil,
+    compat::{
+        as_millis_ceil,
+        ECONNRESET,
+        EPROTO, //
+    },
     mm::noio::without_io,
     net::{
         Family,
@@ -362,16 +366,25 @@ impl Conn {
             .with_inbound(|inbound| BhOff::run(|off| self.feed(inbound, off)));
     }
 
-    /// Returns whether the peer is still connected and silent, as a Responder must be after its
-    /// Reply, and an Initiator between its Request and the Reply (MPA-7).
+    /// Returns whether the peer is still connected and silent; see [`Conn::check_quiet`].
     pub(in crate::cm) fn is_quiet(&self) -> bool {
+        self.check_quiet().is_ok()
+    }
+
+    /// Checks that the peer is still connected and silent, as a Responder must be after its Reply,
+    /// and an Initiator between its Request and the Reply (MPA-7).
+    ///
+    /// # Errors
+    ///
+    /// `ECONNRESET` if the peer has gone, `EPROTO` if it has sent octets.
+    pub(in crate::cm) fn check_quiet(&self) -> Result {
         match readable(&self.socket) {
-            Ok(Readable::Nothing) => true,
+            Ok(Readable::Nothing) => Ok(()),
             Ok(Readable::Octets) => {
                 self.misbehaved(StartError::Excess);
-                false
+                Err(EPROTO)
             }
-            Ok(Readable::End) | Err(_) => false,
+            Ok(Readable::End) | Err(_) => Err(ECONNRESET),
         }
     }
 

@@ -211,8 +211,8 @@ impl Conn {
         let private_data = reply.private_data;
         match &reply.verdict {
             Verdict::Accepted { rules, rtr } => {
-                if !self.is_quiet() {
-                    return self.fail(actor, EPROTO);
+                if let Err(error) = self.check_quiet() {
+                    return self.fail(actor, error);
                 }
                 if rtr.is_none() && actor.id.is_some() {
                     actor.limit(limit::SETTLING);
@@ -328,10 +328,12 @@ impl Conn {
         // Without negotiation, assume that the peer agrees.
         let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
         let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
+        // Also of a connection that was just lost, whose end is reported next.
+        let (local, remote) = self.socket.addr_pair();
         id.connect_reply(&ConnectReply {
             status: Ok(()),
-            local: self.socket.local_addr()?,
-            remote: self.socket.peer_addr()?,
+            local,
+            remote,
             private_data,
             ird: ird.into(),
             ord: ord.into(),

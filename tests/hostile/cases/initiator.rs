@@ -67,6 +67,8 @@ pub(super) fn cases() -> Vec<Case> {
         reply_with_the_banner_of_another_protocol: "MPA-2",
         reply_cut_off_by_the_end: "MPA-2 MPA-30",
         reply_cut_off_by_a_reset: "MPA-2 MPA-30",
+        end_right_behind_the_reply: "DDP-9",
+        reset_right_behind_the_reply: "DDP-9",
         fpdu_behind_the_reply: "MPA-7 MPA-9",
         octet_behind_the_reply: "MPA-7 MPA-9",
         reserved_flags_of_a_reply: "MPA-3",
@@ -367,6 +369,39 @@ fn reply_cut_off_by_a_reset(b: &mut Bench<'_>) -> Outcome {
         b.start_up_failed(conn)?;
     }
     Ok(())
+}
+
+/// The peer accepts and goes at once. The program sees the connection lost, after it came up or
+/// before.
+fn gone_right_behind_the_reply(b: &mut Bench<'_>, reset: bool) -> Outcome {
+    // Of which completions would come before the events.
+    b.puppet.set(&[("recvs", 0)])?;
+    for _ in 0..20 {
+        let (mut wire, _) = b.called()?;
+        let conn = wire.conn;
+        if reset {
+            // Takes effect when the last handle is closed.
+            wire.another()?.reset()?;
+        }
+        wire.put(&Start::reply(1, &[]).octets())?;
+        drop(wire);
+        let event = b.puppet.wait(&format!("* {conn}"))?;
+        if event[0] == "established" {
+            b.puppet.wait(&format!("disconnected {conn}"))?;
+        } else {
+            let lost = event[0] == "rejected" && event[2] == "-104";
+            require!(lost, "unexpected event: {}", event.join(" "));
+        }
+    }
+    Ok(())
+}
+
+fn end_right_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
+    gone_right_behind_the_reply(b, false)
+}
+
+fn reset_right_behind_the_reply(b: &mut Bench<'_>) -> Outcome {
+    gone_right_behind_the_reply(b, true)
 }
 
 /// Sends octets right behind the Reply, though the Responder may not send before the Initiator's
