@@ -153,6 +153,8 @@ pub(crate) struct Body {
     /// The region that a window is bound to. Declared after the memory, which has to be dropped
     /// first.
     claim: Option<Claim>,
+    /// How often the window was bound.
+    binding: u64,
 }
 
 impl Body {
@@ -168,6 +170,7 @@ impl Body {
             registered_on: None,
             memory,
             claim: None,
+            binding: 0,
         }
     }
 }
@@ -189,6 +192,13 @@ impl Body {
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Returns which binding of a window this is, also if its key is one of an earlier binding. The
+    /// memory of one binding stays the same until it is invalidated.
+    #[inline]
+    pub(crate) fn binding(&self) -> u64 {
+        self.binding
     }
 
     /// Returns the offset of an address in the region, if it is inside or directly after the end.
@@ -353,7 +363,7 @@ impl Region {
 
     /// As [`Region::check_local`], under a guard: stays true while `inside` lives.
     #[inline]
-    pub(super) fn check_local_inside(
+    pub(crate) fn check_local_inside(
         &self,
         inside: &RegionGuard<'_>,
         key: Stag,

@@ -32,51 +32,101 @@ use iwarp::stag::Stag;
 use crate::mem::{
     mr::{
         LocalUse,
-        Region, //
+        Region,
+        RegionGuard, //
     },
     pd::Pd, //
 };
 
 /// A range of a region for which a copy waits.
 pub(crate) struct Wanted {
-    pub(crate) region: Arc<Region>,
+    region: Arc<Region>,
+    /// Which binding, if the region is a window: another one refers to other memory.
+    binding: u64,
     /// Offset in the region.
-    pub(crate) at: u64,
+    at: u64,
     /// Length in octets.
-    pub(crate) len: usize,
+    len: usize,
     /// How the copy uses the range.
-    pub(crate) usage: LocalUse,
+    usage: LocalUse,
+}
+
+/// Memory fetched for a copy, or why it could not be fetched.
+pub(crate) struct Fetched {
+    wanted: Wanted,
+    memory: Result<Memory>,
 }
 
 impl Wanted {
+    /// Names the `len` octets at `at`, under the guard with which that was checked.
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        inside: &RegionGuard<'_>,
+        at: u64,
+        len: usize,
+        usage: LocalUse,
+    ) -> Self {
+        Self {
+            region: region.clone(),
+            binding: inside.binding(),
+            at,
+            len,
+            usage,
+        }
+    }
+
     /// Fetches the range. The returned memory holds exactly this range; the caller drops it soon
     /// after the copy, in process context. The copy has to be made while the region is accessible,
     /// and checked as any other.
     ///
     /// # Errors
     ///
-    /// * `EFAULT` if the range cannot be fetched, or the region has ended.
+    /// * `EFAULT` if the range cannot be fetched, or the region has ended or is bound anew.
     /// * `ENOMEM`.
     pub(crate) fn fetch(&self) -> Result<Memory> {
-        let (paged, at) = self.region.paged(self.at).ok_or(EFAULT)?;
+        let (paged, at) = self.paged().ok_or(EFAULT)?;
         let write = self.usage == LocalUse::Sink;
         Ok(Memory::Pages(paged.fetch(at, self.len, write)?))
     }
 
-    /// Returns whether both name the same range and use.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// Returns the paged memory and the offset in it.
+    fn paged(&self) -> Option<(Arc<Paged>, u64)> {
+        let inside = self.region.try_access()?;
+        if inside.binding() != self.binding {
+            return None;
+        }
+        paged(&inside, self.at)
+    }
+
+    /// Returns whether both name the same memory and use.
+    fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.region, &other.region)
+            && self.binding == other.binding
             && (self.at, self.len, self.usage) == (other.at, other.len, other.usage)
     }
 }
 
-impl Region {
-    /// Returns the paged memory of the region and the offset in it.
-    fn paged(&self, at: u64) -> Option<(Arc<Paged>, u64)> {
-        let inside = self.try_access()?;
-        let (paged, at) = inside.memory().paged(at)?;
-        Some((paged.clone(), at))
+impl Fetched {
+    /// Fetches the range.
+    ///
+    /// Context: process; takes as long as page faults do.
+    pub(crate) fn new(wanted: Wanted) -> Self {
+        let memory = wanted.fetch();
+        Self { wanted, memory }
     }
+
+    /// Returns what was fetched, if that is `wanted`.
+    pub(crate) fn memory_of(&self, wanted: &Wanted) -> Option<Result<&Memory>> {
+        self.wanted
+            .is(wanted)
+            .then(|| self.memory.as_ref().map_err(|error| *error))
+    }
+}
+
+/// Returns the paged memory of a region and the offset in it.
+fn paged(inside: &RegionGuard<'_>, at: u64) -> Option<(Arc<Paged>, u64)> {
+    let (paged, at) = inside.memory().paged(at)?;
+    Some((paged.clone(), at))
 }
 
 /// Prefetches memory.
@@ -100,7 +150,8 @@ pub(crate) fn advise(pd: ArcBorrow<'_, Pd>, advice: Advice<'_>) -> Result {
             .check_local(Stag::new(lkey), pd.id(), addr, length, usage)
             .map_err(|_| EFAULT)?;
         if length != 0 {
-            let (paged, at) = region.paged(at).ok_or(EINVAL)?;
+            let inside = region.try_access();
+            let (paged, at) = inside.and_then(|inside| paged(&inside, at)).ok_or(EINVAL)?;
             paged.prefetch(at, length.into(), advice.what)?;
         }
     }

@@ -38,14 +38,11 @@ impl Slice {
     ) -> Option<Wanted> {
         let addr = self.addr.checked_add(offset.into())?;
         let octets = u32::try_from(len).ok()?;
-        let region = self.region.clone();
-        let at = region.check_local(self.key, pd, addr, octets, usage).ok()?;
-        Some(Wanted {
-            region,
-            at,
-            len,
-            usage,
-        })
+        let (region, inside) = (&self.region, self.region.try_access()?);
+        let at = region
+            .check_local_inside(&inside, self.key, pd, addr, octets, usage)
+            .ok()?;
+        Some(Wanted::new(region, &inside, at, len, usage))
     }
 
     /// As [`Slice::place`], into fetched memory.

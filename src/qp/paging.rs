@@ -18,9 +18,9 @@ use super::{
     PAGING_IN,
     PAGING_OUT, //
 };
-use crate::stream::{
-    rx::paging::Fetched,
-    tx::paging::page_out, //
+use crate::{
+    odp::mr::Fetched,
+    stream::tx::paging::page_out, //
 };
 
 impl WorkItem<PAGING_IN> for Qp {

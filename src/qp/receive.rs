@@ -15,14 +15,16 @@ use kernel_ext::{
 };
 
 use crate::{
-    odp::mr::Wanted,
+    odp::mr::{
+        Fetched,
+        Wanted, //
+    },
     stream::{
         connection::{
             StreamConnection,
             StreamParams, //
         },
         rx::{
-            paging::Fetched,
             RxRound,
             RxStream, //
         }, //

@@ -41,13 +41,15 @@ use kernel::{
     sync::Arc, //
 };
 use kernel_ext::{
-    mm::mem_map::Memory,
     net::Inbound,
     sync::BhOff, //
 };
 
 use crate::mem::{
-    mr::Region,
+    mr::{
+        Region,
+        RegionGuard, //
+    },
     sge::RegionCache, //
 };
 
@@ -460,7 +462,8 @@ impl RxStream {
             .get(&round.qp.regions, segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(payload);
-        let placed = round.inside_target(region, segment, |memory, at, inbound| {
+        let placed = round.inside_target(region, segment, |inside, at, inbound| {
+            let memory = inside.memory();
             memory.copy_from_inbound(at, inbound, pos, usize::from(payload.len))
         })?;
         match placed {
@@ -471,14 +474,14 @@ impl RxStream {
 }
 
 impl<'b, Q: StreamOwner> RxRound<'_, 'b, Q> {
-    /// Checks the target of a Write segment, and calls `place(memory, offset, inbound)` while the
+    /// Checks the target of a Write segment, and calls `place(inside, offset, inbound)` while the
     /// region is accessible.
     #[inline(always)]
     fn inside_target(
         &mut self,
         region: &Region,
         segment: &TaggedSegment,
-        place: impl FnOnce(&Memory, u64, &mut Inbound<'b>) -> Result,
+        place: impl FnOnce(&RegionGuard<'_>, u64, &mut Inbound<'b>) -> Result,
     ) -> Result<Result, Fault> {
         let inside = region
             .try_access_bh_off(self.off)
@@ -491,7 +494,7 @@ impl<'b, Q: StreamOwner> RxRound<'_, 'b, Q> {
             u32::from(segment.payload.len),
             Access::REMOTE_WRITE,
         )?;
-        Ok(place(inside.memory(), at, self.inbound))
+        Ok(place(&inside, at, self.inbound))
     }
 }
 

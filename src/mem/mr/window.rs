@@ -197,6 +197,8 @@ impl Region {
                 free && body.stag == bind.window
             },
             |body| {
+                // NO-OVERFLOW: no window is bound 2^64 times; wrapping for the compiler's sake.
+                new.binding = body.binding.wrapping_add(1);
                 core::mem::swap(body, &mut new);
                 self.stag.store(body.stag.raw(), Relaxed);
             },

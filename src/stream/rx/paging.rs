@@ -8,7 +8,8 @@
 //! [`Deferred`] records what was done already, so only the copy is repeated.
 //!
 //! The fetched memory stays pinned until the copy is made, so each FPDU waits once for each piece
-//! of its memory, whatever the process does.
+//! of its memory, whichever pages the process takes away. If the process binds a window anew
+//! meanwhile, the FPDU waits for the memory that the window refers to now.
 //!
 //! Context: deferring: softirq, or process with the socket locked. Resuming: process, the socket
 //! locked.
@@ -55,7 +56,10 @@ use crate::{
             Slice, //
         }, //
     },
-    odp::mr::Wanted,
+    odp::mr::{
+        Fetched,
+        Wanted, //
+    },
     stream::owner::StreamOwner, //
 };
 
@@ -73,22 +77,6 @@ pub(super) enum DeferredCopy {
     Response(ReadPlacement, Slice, PayloadSpan),
     /// The original value in the answer to a local atomic operation.
     Original(u64, Slice),
-}
-
-/// Memory fetched for an FPDU of a stream.
-pub(crate) struct Fetched {
-    wanted: Wanted,
-    memory: Result<Memory>,
-}
-
-impl Fetched {
-    /// Fetches the range.
-    ///
-    /// Context: process; takes as long as page faults do.
-    pub(crate) fn new(wanted: Wanted) -> Self {
-        let memory = wanted.fetch();
-        Self { wanted, memory }
-    }
 }
 
 /// Why a deferred FPDU is not placed.
@@ -256,28 +244,21 @@ impl RxStream {
             .get(&round.qp.regions, segment.stag)
             .ok_or(Fault::TaggedInvalidStag)?;
         let pos = fpdu.payload_pos(segment.payload);
-        let mut wanted = Wanted {
-            region: region.clone(),
-            at: 0,
-            len: usize::from(segment.payload.len),
-            usage: LocalUse::Sink,
-        };
-        let placed = round.inside_target(region, segment, |memory, at, inbound| {
-            wanted.at = at;
-            match fetched.filter(|fetched| fetched.wanted.is(&wanted)) {
-                Some(Fetched { memory, .. }) => match memory {
-                    Ok(memory) => memory.copy_from_inbound(0, inbound, pos, wanted.len),
-                    Err(error) => Err(*error),
-                },
-                None => memory.copy_from_inbound(at, inbound, pos, wanted.len),
+        let len = usize::from(segment.payload.len);
+        let mut wants = None;
+        let placed = round.inside_target(region, segment, |inside, at, inbound| {
+            let wanted = wants.insert(Wanted::new(region, inside, at, len, LocalUse::Sink));
+            match fetched.and_then(|fetched| fetched.memory_of(wanted)) {
+                Some(memory) => memory?.copy_from_inbound(0, inbound, pos, len),
+                None => inside.memory().copy_from_inbound(at, inbound, pos, len),
             }
         })?;
-        match placed {
-            Ok(()) => Ok(()),
-            Err(EAGAIN) => Err(Halt::Wants(wanted)),
-            Err(ENOMEM) => Err(Halt::Fault(Fault::LocalPlacement)),
+        match (placed, wants) {
+            (Ok(()), _) => Ok(()),
+            (Err(EAGAIN), Some(wanted)) => Err(Halt::Wants(wanted)),
+            (Err(ENOMEM), _) => Err(Halt::Fault(Fault::LocalPlacement)),
             // The process has no memory mapped there.
-            Err(_) => Err(Halt::Fault(Fault::TaggedBounds)),
+            (Err(_), _) => Err(Halt::Fault(Fault::TaggedBounds)),
         }
     }
 }
@@ -312,10 +293,9 @@ fn with_fetched(
     // CAST: below 2^32, since it comes from the callers' offsets.
     let wanted = slice.wanted(pd, LocalUse::Sink, range.start as u32, range.len());
     let wanted = wanted.ok_or(Halt::Refused(WcStatus::LocalProtection))?;
-    let fetched = fetched.filter(|fetched| fetched.wanted.is(&wanted));
-    let copied = match fetched.map(|fetched| &fetched.memory) {
+    let copied = match fetched.and_then(|fetched| fetched.memory_of(&wanted)) {
         Some(Ok(memory)) => copy(Some(memory)),
-        Some(Err(error)) => Err((*error).into()),
+        Some(Err(error)) => Err(error.into()),
         None => copy(None),
     };
     copied.map_err(|why| match why {

@@ -136,6 +136,7 @@ impl TxStream {
                         position: self.appended,
                         offset: plan.payload_offset(),
                         len: usize::from(plan.payload_len()),
+                        binding: packer.binding(),
                     },
                 ),
                 error => Err(error),
@@ -298,7 +299,8 @@ struct Packer<'a, Q> {
 impl<Q: StreamOwner> Packer<'_, Q> {
     /// Packs an FPDU whose payload was absent: uses the fetched copy, or requests the fetch. The
     /// caller has just tried without the copy, which checked that the peer may read the source
-    /// (RDMAP-165), under the key used for the fetch.
+    /// (RDMAP-165), under the key used for the fetch. The binding in `place` was looked up after
+    /// that: so the source has not been revoked since the fetch began if the copy is of the same.
     #[cold]
     fn pack_found(&self, batch: &mut TxBatch, place: PayloadKey) -> Result<(), PackError> {
         let offset = place.offset;
@@ -322,6 +324,22 @@ impl<Q: StreamOwner> Packer<'_, Q> {
             ..*self
         };
         found.pack(batch)
+    }
+
+    /// Returns which binding of a window the peer reads; 0 for other sources.
+    #[cold]
+    fn binding(&self) -> u64 {
+        match self.source {
+            Source::Remote(InboundRead {
+                source: Some(region),
+                ..
+            }) => region.try_access().map_or(0, |inside| inside.binding()),
+            Source::Remote(_)
+            | Source::Nothing
+            | Source::Slices
+            | Source::Inline
+            | Source::Found(..) => 0,
+        }
     }
 
     #[inline(always)]

@@ -5,11 +5,14 @@
 //! If the payload of an FPDU or the target of the peer's atomic operation is absent, the transmit
 //! task stops before it, and a work item fetches the memory. The work item then provides a copy of
 //! the payload for exactly that FPDU, or carries out the operation and provides the answer, and
-//! runs the transmit task. So each FPDU waits once, whatever the process does.
+//! runs the transmit task. So each FPDU waits once, whichever pages the process takes away.
 //!
 //! The stream may end meanwhile, and another one may begin. An operation is carried out under the
 //! lock of the state, with which the end of the stream makes it outdated: so nothing is carried out
 //! after the end, or with the rights of the next stream.
+//!
+//! The process may bind a window anew meanwhile, even under the same key. Then what was fetched is
+//! not used, and the memory that the window refers to now is fetched.
 //!
 //! As with any payload, the copy is made between the post of the request and its completion. For
 //! the peer's Read, packing the FPDU checks again that the octets may be sent.
@@ -17,7 +20,10 @@
 //! Context: requesting: the running transmit task. Fetching: process.
 
 use iwarp::{
-    atomic::AtomicResponse,
+    atomic::{
+        AtomicResponse,
+        TARGET_LEN, //
+    },
     fault::Fault,
     rdmap::ReadRequest,
     stag::{
@@ -29,23 +35,24 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-use kernel_ext::{
-    mm::mem_map::Memory,
-    rdma::wr::WcStatus, //
-};
+use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
     mem::{
         mr::{
             LocalUse,
-            Region, //
+            Region,
+            RegionGuard, //
         },
         sge::{
             NotCopied,
             Slices, //
         }, //
     },
-    odp::mr::Wanted,
+    odp::mr::{
+        Fetched,
+        Wanted, //
+    },
     queue::readq::{
         Epoch,
         InboundAtomic,
@@ -95,6 +102,9 @@ pub(crate) struct PayloadKey {
     pub(super) offset: u32,
     /// Length in octets.
     pub(super) len: usize,
+    /// Which binding of a window the peer reads. It only grows, and the fetch begins after it was
+    /// looked up: so if it is still the same, nothing else was fetched.
+    pub(super) binding: u64,
 }
 
 impl PayloadKey {
@@ -102,6 +112,7 @@ impl PayloadKey {
     fn covers(&self, other: &Self) -> bool {
         is_same(&*self.conn, &*other.conn)
             && (self.position, self.offset) == (other.position, other.offset)
+            && self.binding == other.binding
             && self.len >= other.len
     }
 }
@@ -215,16 +226,17 @@ pub(crate) fn page_out(qp: &Arc<impl StreamOwner>) -> bool {
             let done = {
                 let mut state = qp.paging_out.lock();
                 state.end_fetch().then(|| match &target {
-                    Ok(memory) => qp.operate_fetched(&atomic, memory),
+                    Ok(fetched) => qp.operate_fetched(&atomic, fetched),
                     Err(why) => Err(*why),
                 })
             };
             let identifier = atomic.request.identifier;
             let request = match done {
-                Some(Ok(original)) => InboundRequest::Answer(AtomicResponse {
+                Some(Ok(Some(original))) => InboundRequest::Answer(AtomicResponse {
                     identifier,
                     original,
                 }),
+                Some(Ok(None)) => InboundRequest::Atomic(atomic),
                 Some(Err(why)) => InboundRequest::Failed(why, atomic.quoted),
                 None => return true,
             };
@@ -284,22 +296,17 @@ impl QpShared {
         request: &ReadRequest,
         octets: &mut [u8],
     ) -> Result<(), Fault> {
-        let at = {
+        let wanted = {
             let inside = region.try_access().ok_or(Fault::SourceInvalidStag)?;
-            check_source(
+            let at = check_source(
                 Some(&region.view_inside(&inside, self.stream_id())),
                 request.source_stag,
                 request.source_to,
                 // CAST: less than the payload of one FPDU.
                 octets.len() as u32,
                 Access::REMOTE_READ,
-            )?
-        };
-        let wanted = Wanted {
-            region: region.clone(),
-            at,
-            len: octets.len(),
-            usage: LocalUse::Source,
+            )?;
+            Wanted::new(region, &inside, at, octets.len(), LocalUse::Source)
         };
         wanted
             .fetch()
@@ -308,35 +315,42 @@ impl QpShared {
     }
 
     /// Fetches the target of an atomic operation of the peer.
-    fn fetch_target(&self, atomic: &InboundAtomic) -> Result<Memory, Fault> {
-        let InboundAtomic {
-            request, target, ..
-        } = atomic;
-        let at = {
-            let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
-            target.check_atomic(&inside, self.stream_id(), request)?
+    fn fetch_target(&self, atomic: &InboundAtomic) -> Result<Fetched, Fault> {
+        let wanted = {
+            let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
+            self.target(&inside, atomic)?
         };
-        let wanted = Wanted {
-            region: target.clone(),
-            at,
-            len: 8,
-            usage: LocalUse::Sink,
-        };
-        wanted.fetch().map_err(fault_of_fetch)
+        Ok(Fetched::new(wanted))
     }
 
     /// Carries out an atomic operation of the peer on its fetched target, which it checks again.
+    /// Returns [`None`], without effect, if the target is another one now.
     ///
     /// Context: `paging_out` locked; does not sleep.
-    fn operate_fetched(&self, atomic: &InboundAtomic, memory: &Memory) -> Result<u64, Fault> {
-        let InboundAtomic {
-            request, target, ..
-        } = atomic;
-        let inside = target.try_access().ok_or(Fault::SourceInvalidStag)?;
-        target.check_atomic(&inside, self.stream_id(), request)?;
+    fn operate_fetched(
+        &self,
+        atomic: &InboundAtomic,
+        fetched: &Fetched,
+    ) -> Result<Option<u64>, Fault> {
+        let operation = &atomic.request.operation;
+        let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
+        let Some(memory) = fetched.memory_of(&self.target(&inside, atomic)?) else {
+            return Ok(None);
+        };
         memory
-            .update_u64(0, |original| request.operation.apply(original))
+            .map_err(fault_of_fetch)?
+            .update_u64(0, |original| operation.apply(original))
+            .map(Some)
             .map_err(|_| Fault::Local)
+    }
+
+    /// Checks the target of an atomic operation of the peer.
+    fn target(&self, inside: &RegionGuard<'_>, atomic: &InboundAtomic) -> Result<Wanted, Fault> {
+        let (request, region) = (&atomic.request, &atomic.target);
+        let at = region.check_atomic(inside, self.stream_id(), request)?;
+        // CAST: widens.
+        let len = TARGET_LEN as usize;
+        Ok(Wanted::new(region, inside, at, len, LocalUse::Sink))
     }
 }
 

@@ -1384,6 +1384,128 @@ PAIR_CASE(what_is_read_goes)
 	      not_all(local.buf, LEN, 0x77));
 }
 
+static struct region other;
+
+/*
+ * Binds the window to the whole region under this key, by a queue pair of end b. One of type 1,
+ * whose key the library chooses, is bound until it has come to that key.
+ */
+static bool bind_under(struct end *e, struct ibv_mw *mw, uint32_t key, const struct region *r)
+{
+	struct ibv_mw_bind_info info = { .mr = r->mr,
+					 .addr = (uintptr_t)remote.buf,
+					 .length = LEN,
+					 .mw_access_flags = RIGHTS & ~(IBV_ACCESS_LOCAL_WRITE | ODP) };
+	struct ibv_mw_bind bind = { .wr_id = 9, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+	struct ibv_send_wr wr = wr_make(IBV_WR_BIND_MW, 9, IBV_SEND_SIGNALED, NULL, 0);
+	struct ibv_wc wc;
+
+	do {
+		wr.bind_mw.mw = mw;
+		wr.bind_mw.rkey = key;
+		wr.bind_mw.bind_info = info;
+		if (mw->type == IBV_MW_TYPE_1 ? ibv_bind_mw(e->qp, mw, &bind) : !post_send(e, &wr)) {
+			fail("binding: %s", strerror(errno));
+			return false;
+		}
+		if (!expect_wc(e->send_cq, &wc, 9, IBV_WC_SUCCESS))
+			return false;
+		if (mw->type == IBV_MW_TYPE_2)
+			mw->rkey = key;
+	} while (mw->rkey != key);
+	return true;
+}
+
+/*
+ * A window is bound to other memory, under the same key and with the same addresses, while the
+ * pages for the peer's operation are faulted in, and its first region is deregistered. Nothing is
+ * placed in the first memory and nothing read from it: the operation goes to the other, which is
+ * not known to be present either.
+ */
+static void bound_anew(struct pair *p, enum ibv_wr_opcode op)
+{
+	/* Behind a Response that waits, the queue pair of end b binds nothing. */
+	bool by_another = op == IBV_WR_RDMA_READ;
+	struct pair_opts beside = { .beside = &p->b };
+	const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND | ODP;
+	struct ibv_send_wr inv = wr_make(IBV_WR_LOCAL_INV, 8, IBV_SEND_SIGNALED, NULL, 0);
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+	struct pair others;
+	struct end *binder;
+	struct ibv_mw *mw;
+	struct ibv_wc wc;
+	uint32_t key;
+	int fd;
+
+	if (!has_extensions())
+		return test_skip("the library has no memory windows");
+	must(prepare(p, LEN, access) && region_make(&other, p->b.pd, LEN, access));
+	/* The other region has the addresses of the first. */
+	must(region_release(&other));
+	other.mr = ibv_reg_mr_iova(p->b.pd, other.buf, LEN, (uintptr_t)remote.buf, access);
+	check(other.mr, "ibv_reg_mr_iova: %s", strerror(errno));
+	region_keep(&other);
+	pattern_fill(other.buf, LEN, 1);
+	must(pair_open(&others, &beside));
+	binder = by_another ? &others.b : &p->b;
+	mw = ibv_alloc_mw(p->b.pd, by_another ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
+	check(mw, "ibv_alloc_mw: %s", strerror(errno));
+	key = ibv_inc_rkey(mw->rkey);
+	must(bind_under(binder, mw, key, &remote));
+	fd = faults_wait(remote.buf, LEN);
+	must(fd >= 0);
+	pattern_fill(local.buf, LEN, 2);
+	sge = sge_of(&local, 0, 64);
+	wr = wr_rdma(op, 1, IBV_SEND_SIGNALED, &sge, 1, (uintptr_t)remote.buf, key);
+	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		sge.length = 8;
+		wr = atomic(op, 1, &sge, remote.buf, 5, 0);
+		wr.wr.atomic.rkey = key;
+		*(uint64_t *)other.buf = 7;
+	}
+	must(post_send(&p->a, &wr) && fault_came(fd));
+	if (!by_another) {
+		inv.invalidate_rkey = key;
+		must(post_send(&p->b, &inv) && expect_wc(p->b.send_cq, &wc, 8, IBV_WC_SUCCESS));
+	}
+	must(bind_under(binder, mw, key, &other));
+	must(region_release(&remote));
+	must(faults_end(fd, remote.buf, LEN));
+	must(expect_wc(p->a.send_cq, &wc, 1, IBV_WC_SUCCESS) && settle(p));
+	/* Any system call: User-Mode Linux exchanges the pages of a running process only then. */
+	sched_yield();
+	check(not_all(remote.buf, LEN, 0) < 0, "octet %zd was written after the region had gone",
+	      not_all(remote.buf, LEN, 0));
+	if (op == IBV_WR_RDMA_WRITE)
+		check(pattern_differs(other.buf, 64, 2) < 0, "octet %zd is another",
+		      pattern_differs(other.buf, 64, 2));
+	else if (op == IBV_WR_RDMA_READ)
+		check(pattern_differs(local.buf, 64, 1) < 0, "octet %zd is another",
+		      pattern_differs(local.buf, 64, 1));
+	else
+		check(*(uint64_t *)other.buf == 12 && *(uint64_t *)local.buf == 7,
+		      "left %lu, fetched %lu", *(uint64_t *)other.buf, *(uint64_t *)local.buf);
+	check(!ibv_dealloc_mw(mw), "ibv_dealloc_mw: %s", strerror(errno));
+	pair_close(&others);
+	munmap(remote.buf, LEN);
+}
+
+PAIR_CASE(a_window_bound_anew_while_a_write_waits, .srq = srq_make)
+{
+	bound_anew(p, IBV_WR_RDMA_WRITE);
+}
+
+PAIR_CASE(a_window_bound_anew_while_a_read_waits, .srq = srq_make)
+{
+	bound_anew(p, IBV_WR_RDMA_READ);
+}
+
+PAIR_CASE(a_window_bound_anew_while_an_atomic_waits, .srq = srq_make)
+{
+	bound_anew(p, IBV_WR_ATOMIC_FETCH_AND_ADD);
+}
+
 static struct region earlier;
 
 /*
@@ -1632,6 +1754,9 @@ int main(int argc, char **argv)
 	RUN(what_waits_goes);
 	RUN(an_atomic_that_waits_goes);
 	RUN(what_is_read_goes);
+	RUN(a_window_bound_anew_while_a_write_waits);
+	RUN(a_window_bound_anew_while_a_read_waits);
+	RUN(a_window_bound_anew_while_an_atomic_waits);
 	RUN(new_stream_behind_a_write_that_waits);
 	RUN(new_stream_behind_a_read_that_waits);
 	RUN(new_stream_behind_an_atomic_that_waits);

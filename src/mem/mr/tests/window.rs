@@ -469,6 +469,28 @@ mod windows {
     }
 
     #[test]
+    fn each_binding_is_another_though_under_the_same_key() -> Result {
+        for kind in BOTH {
+            let (window, region) = (window(kind)?, region(Access::NONE)?);
+            let binding = || window.try_access().map(|inside| inside.binding());
+            assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
+            let first = binding();
+            assert_eq!(binding(), first);
+            if kind == MwType::Two {
+                assert_eq!(window.invalidate_local(STREAM, BIND.key), Ok(()));
+            }
+            let same = Bind {
+                window: BIND.key,
+                ..BIND
+            };
+            assert_eq!(window.bind(STREAM, &same, Some(&region)), Ok(()));
+            assert_eq!(window.stag(), BIND.key);
+            assert!(binding() > first);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_region_stays_as_long_as_it_has_windows() -> Result {
         let (first, second) = (window(MwType::One)?, window(MwType::Two)?);
         let region = region(Access::NONE)?;
