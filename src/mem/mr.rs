@@ -105,12 +105,24 @@ pub(crate) enum Kind {
     Window(MwType),
 }
 
+/// Identifies a queue pair over the life of the device, unlike its number, which a later queue pair
+/// may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpSerial(u64);
+
+impl QpSerial {
+    /// Makes it from a count that never repeats.
+    pub(crate) const fn new(count: u64) -> Self {
+        Self(count)
+    }
+}
+
 /// The attributes of a stream that the checks of a region use.
 #[derive(Clone, Copy)]
 pub(crate) struct StreamId {
     pub(crate) pd: PdId,
-    /// The number of its queue pair.
-    pub(crate) qpn: u32,
+    /// Its queue pair.
+    pub(crate) qp: QpSerial,
     /// The most that its peer may do.
     pub(crate) rights: Access,
 }
@@ -145,10 +157,10 @@ pub(crate) struct Body {
     /// bound.
     valid: bool,
     /// The only queue pair that may use it.
-    tied_to: Option<u32>,
+    tied_to: Option<QpSerial>,
     /// The queue pair that it was fast-registered on; only that queue pair's peer may invalidate
     /// it.
-    registered_on: Option<u32>,
+    registered_on: Option<QpSerial>,
     memory: Memory,
     /// The region that a window is bound to. Declared after the memory, which has to be dropped
     /// first.
@@ -330,8 +342,8 @@ impl Region {
     }
 
     #[inline]
-    fn association(&self, tied_to: Option<u32>, stream: StreamId) -> Association {
-        if self.pd == stream.pd && tied_to.is_none_or(|qpn| qpn == stream.qpn) {
+    fn association(&self, tied_to: Option<QpSerial>, stream: StreamId) -> Association {
+        if self.pd == stream.pd && tied_to.is_none_or(|qp| qp == stream.qp) {
             Association::Ours
         } else {
             Association::Foreign
@@ -417,7 +429,7 @@ impl Region {
                 body.stag = key;
                 body.base = base;
                 body.access = access;
-                body.registered_on = Some(stream.qpn);
+                body.registered_on = Some(stream.qp);
                 body.valid = true;
                 self.stag.store(key.raw(), Relaxed);
             },
@@ -475,7 +487,7 @@ impl Region {
     ///
     /// Those of [`check_invalidate`].
     pub(crate) fn invalidate_remote(&self, stream: StreamId, stag: Stag) -> Result<(), Fault> {
-        let theirs = |body: &Body| body.registered_on.is_none_or(|qpn| qpn == stream.qpn);
+        let theirs = |body: &Body| body.registered_on.is_none_or(|qp| qp == stream.qp);
         let open = self.try_access().is_some_and(|inside| theirs(&inside));
         let permission = if open && self.can_be_invalidated() {
             RemoteInvalidation::Allowed
@@ -505,7 +517,7 @@ impl Region {
         let mut released = None;
         self.change(
             |body| {
-                let tied = body.tied_to.is_some_and(|qpn| qpn != stream.qpn);
+                let tied = body.tied_to.is_some_and(|qp| qp != stream.qp);
                 body.stag == stag && !tied && may(body)
             },
             |body| {

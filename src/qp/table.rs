@@ -5,9 +5,17 @@
 //! A queue pair and the table refer to each other from creation until [`Qps::remove`], at the end
 //! of the queue pair.
 
+use core::ops::Range;
+
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 use kernel_ext::{
     rcu_map::{
@@ -17,7 +25,10 @@ use kernel_ext::{
     rdma::object::QpLink, //
 };
 
-use crate::device::Device;
+use crate::{
+    device::Device,
+    mem::mr::QpSerial, //
+};
 
 use super::Qp;
 
@@ -26,6 +37,8 @@ use super::Qp;
 pub(crate) struct Qps {
     #[pin]
     table: RcuMap<Qp>,
+    /// The next serial number.
+    serials: Atomic<u64>,
     /// Dropped last, since the module may be unloaded without it.
     device: Arc<Device>,
 }
@@ -37,10 +50,15 @@ impl Qps {
     ///
     /// `ENOMEM`.
     pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Self>> {
+        // Numbers 0 and 1 are special in other RDMA networks.
+        Self::with_numbers(device, 2..1 << 24)
+    }
+
+    fn with_numbers(device: Arc<Device>, numbers: Range<u32>) -> Result<Arc<Self>> {
         Arc::try_pin_init(
             try_pin_init!(Self {
-                // Numbers 0 and 1 are special in other RDMA networks.
-                table <- RcuMap::new(2..1 << 24, Order::Rising(16)),
+                table <- RcuMap::new(numbers, Order::Rising(16)),
+                serials: Atomic::new(0),
                 device,
             }? Error),
             GFP_KERNEL,
@@ -50,6 +68,12 @@ impl Qps {
     /// Returns the device.
     pub(super) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Returns a serial number that no queue pair of this device ever had.
+    pub(super) fn next_serial(&self) -> QpSerial {
+        // ORDERING: none: only makes the numbers differ.
+        QpSerial::new(self.serials.fetch_add(1, Relaxed))
     }
 
     /// Finds a queue pair.
@@ -96,5 +120,44 @@ impl Qps {
     /// Context: process, sleeps.
     pub(crate) fn flush(&self) {
         self.table.flush();
+    }
+}
+
+#[kernel::prelude::kunit_tests(riwarp_qp_table)]
+mod tests {
+    use super::*;
+    use crate::{
+        bench::Bench,
+        mem::mr::bench::Target, //
+    };
+    use iwarp::{
+        fault::Fault,
+        stag::Stag, //
+    };
+    use kernel_ext::rdma::ops::QpOps;
+
+    /// What is tied to a queue pair is of no use to a later one (DDP-89, RDMAP-161, -166).
+    #[test]
+    fn who_gets_a_number_again_gets_nothing_of_who_had_it() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        // It has one number to give.
+        let qps = Qps::with_numbers(bench.device.clone(), 7..8)?;
+        let made = || Qp::among(&qps, &bench, 2, None, &cq);
+        let first = made()?;
+        let (number, stream) = (first.number, first.stream_id());
+        let target = Target::new(&bench.pd, stream.qp, 0)?;
+        let key = Stag::new(target.key());
+        Qp::destroy(first);
+        let second = made()?;
+        assert_eq!(second.number, number);
+        assert!(second.stream_id().qp != stream.qp);
+        let refused = second.invalidate_remote(key);
+        assert_eq!(refused, Err(Fault::InvalidateForbidden));
+        assert!(target.is_valid(&bench.pd));
+        Qp::destroy(second);
+        // Both are gone before their table.
+        qps.flush();
+        Ok(())
     }
 }

@@ -141,6 +141,7 @@ impl Qp {
                         recv_cq: parts.recv_cq,
                         receives: parts.receives,
                         lifecycle: LifecycleWord::new(qps.device().kind.new_queue_pair()),
+                        serial: qps.next_serial(),
                         rights: Atomic::new(Access::ALL.bits().into()),
                         peer_terminate: Atomic::new(0),
                         ending: Atomic::new(0),
@@ -201,6 +202,18 @@ impl Qp {
         ring: SendRing,
         cq: &Arc<Cq>,
     ) -> Result<Arc<Self>> {
+        Self::among(&bench.rdma.qps, bench, entries, Some(ring), cq)
+    }
+
+    /// As [`Qp::of_ring`], in a table of its own; without a ring a kernel consumer posts to it.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(super) fn among(
+        qps: &Arc<Qps>,
+        bench: &Bench,
+        entries: u32,
+        ring: Option<SendRing>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Self>> {
         let parts = QpParts {
             caps: QpCaps::default(),
             user: false,
@@ -211,8 +224,8 @@ impl Qp {
             connector: bench.rdma.cm.clone(),
             reservation: bench.device.reserve(Resource::Qp)?,
         };
-        let sq = SendQueue::new(entries, true, cq.clone(), Some(ring))?;
-        Self::assemble(&bench.rdma.qps, parts, sq)
+        let sq = SendQueue::new(entries, true, cq.clone(), ring)?;
+        Self::assemble(qps, parts, sq)
     }
 
     /// Changes attributes and state.

@@ -63,6 +63,7 @@ use crate::{
     mem::{
         mr::{
             Bind,
+            QpSerial,
             StreamId, //
         },
         pd::{
@@ -184,6 +185,7 @@ pub(crate) struct QpShared {
     pub(crate) recv_cq: Arc<Cq>,
     pub(crate) receives: Receives,
     pub(crate) lifecycle: LifecycleWord,
+    pub(crate) serial: QpSerial,
     /// Upper limit of the peer's rights: an [`Access`].
     // ORDERING: Relaxed: set under the lock of `Qp::attrs`, which is taken before the stream
     // begins; a later change holds for what arrives afterwards.
@@ -342,10 +344,10 @@ impl QpShared {
     }
 
     /// Returns how regions identify the stream.
-    pub(super) fn stream_id(&self) -> StreamId {
+    pub(crate) fn stream_id(&self) -> StreamId {
         StreamId {
             pd: self.pd(),
-            qpn: self.number,
+            qp: self.serial,
             // CAST: only the bits of an `Access` are stored.
             rights: Access::from_bits(self.rights.load(Relaxed) as u8),
         }

@@ -30,6 +30,7 @@ use kernel_ext::{
 
 use super::{
     Mr,
+    QpSerial,
     StreamId, //
 };
 use crate::mem::pd::Pd;
@@ -46,19 +47,19 @@ pub(crate) struct Target {
 
 impl Target {
     /// Registers the first [`LEN`] octets of a page in a domain, with all rights, from the tagged
-    /// offset `base` on, as if on the queue pair `qpn`.
-    pub(crate) fn new(pd: &Arc<Pd>, qpn: u32, base: u64) -> Result<Self> {
+    /// offset `base` on, as if on the queue pair `qp`.
+    pub(crate) fn new(pd: &Arc<Pd>, qp: QpSerial, base: u64) -> Result<Self> {
         let all = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
-        Self::of(pd, qpn, (base, LEN), all)
+        Self::of(pd, qp, (base, LEN), all)
     }
 
     /// As [`Target::new`], from a tagged offset on, so many octets, with these rights.
     pub(crate) fn of(
         pd: &Arc<Pd>,
-        qpn: u32,
+        qp: QpSerial,
         (base, len): (u64, usize),
         rights: AccessFlags,
     ) -> Result<Self> {
@@ -75,7 +76,7 @@ impl Target {
         assert_eq!(target.mr.map_sg(&mut list.view()), Ok(1));
         let stream = StreamId {
             pd: pd.id(),
-            qpn,
+            qp,
             rights: Access::ALL,
         };
         let key = target.mr.region.stag();
@@ -90,7 +91,7 @@ impl Target {
     pub(crate) fn is_valid(&self, pd: &Pd) -> bool {
         let stream = StreamId {
             pd: pd.id(),
-            qpn: 0,
+            qp: QpSerial::new(0),
             rights: Access::ALL,
         };
         self.mr.region.view(stream).valid

@@ -41,7 +41,7 @@ mod regions {
     fn of(pd: PdId) -> StreamId {
         StreamId {
             pd,
-            qpn: 5,
+            qp: QpSerial::new(5),
             rights: Access::ALL,
         }
     }
@@ -182,7 +182,10 @@ mod regions {
     #[test]
     fn only_the_stream_that_it_was_registered_on_takes_it_back() -> Result {
         let fast = region(Kind::FastReg, Access::NONE, false)?;
-        let neighbour = StreamId { qpn: 6, ..of(PD) };
+        let neighbour = StreamId {
+            qp: QpSerial::new(6),
+            ..of(PD)
+        };
         let register = |stream| fast.register(stream, KEY, BASE, AccessFlags::REMOTE_READ);
         assert_eq!(register(of(PD)), Ok(()));
         // All streams of the domain may use it; their peers may not invalidate it.

@@ -189,7 +189,7 @@ impl Region {
             (_, None) => return Err(REFUSED),
         };
         new.stag = Stag::from_parts(self.stag().index(), bind.key.key());
-        new.tied_to = (kind == MwType::Two).then_some(stream.qpn);
+        new.tied_to = (kind == MwType::Two).then_some(stream.qp);
         // Drops the body that is in `new` afterwards outside the update.
         let bound = self.change(
             |body| {

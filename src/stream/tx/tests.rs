@@ -612,7 +612,7 @@ mod tx {
     ) -> Result<([u8; WIRE], [u8; LONG as usize])> {
         let source = Target::of(
             &rig.bench.pd,
-            rig.qp.number,
+            rig.qp.serial,
             (BASE, len),
             AccessFlags::REMOTE_READ,
         )?;

@@ -10,6 +10,7 @@ mod lists {
             AccessFlags,
             LocalUse,
             Mr,
+            QpSerial,
             StreamId,
             MAX_FAST_REG_PAGES, //
         }, //
@@ -107,7 +108,7 @@ mod lists {
         fn stream(&self) -> StreamId {
             StreamId {
                 pd: self.bench.pd.id(),
-                qpn: 5,
+                qp: QpSerial::new(5),
                 rights: Access::ALL,
             }
         }

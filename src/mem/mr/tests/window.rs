@@ -13,6 +13,7 @@ mod windows {
             Body,
             Kind,
             LocalUse,
+            QpSerial,
             Region,
             Stag,
             StreamId, //
@@ -65,8 +66,14 @@ mod windows {
 
     const STREAM: StreamId = StreamId {
         pd: PD,
-        qpn: 5,
+        qp: QpSerial::new(5),
         rights: Access::ALL,
+    };
+
+    /// Another stream of the same domain.
+    const NEIGHBOUR: StreamId = StreamId {
+        qp: QpSerial::new(6),
+        ..STREAM
     };
 
     /// The octets 0 to 255, used as the memory of a process.
@@ -367,7 +374,6 @@ mod windows {
             pd: PdId::new(4),
             ..STREAM
         };
-        let neighbour = StreamId { qpn: 6, ..STREAM };
         for kind in BOTH {
             let (window, region) = (window(kind)?, region(Access::NONE)?);
             assert_eq!(window.bind(STREAM, &BIND, Some(&region)), Ok(()));
@@ -375,8 +381,8 @@ mod windows {
                 let nothing = Bind { len: 0, ..AGAIN };
                 assert_eq!(window.bind(foreign, &nothing, None), REFUSED);
                 assert_eq!(window.bind(STREAM, &BIND, Some(&region)), REFUSED);
-                assert!(window.invalidate_local(neighbour, BIND.key).is_err());
-                assert!(window.invalidate_remote(neighbour, BIND.key).is_err());
+                assert!(window.invalidate_local(NEIGHBOUR, BIND.key).is_err());
+                assert!(window.invalidate_remote(NEIGHBOUR, BIND.key).is_err());
             })?;
             assert!(stays);
             assert!(window.view(STREAM).valid && window.stag() == BIND.key);
@@ -421,9 +427,8 @@ mod windows {
         assert!(!window.view(STREAM).valid && window.stag() == BIND.key);
         // Any stream of the domain may bind it.
         let bound = window.bind(STREAM, &AGAIN, Some(&region));
-        let neighbour = StreamId { qpn: 6, ..STREAM };
         assert_eq!(bound, Ok(()));
-        assert_eq!(window.view(neighbour).association, Association::Ours);
+        assert_eq!(window.view(NEIGHBOUR).association, Association::Ours);
         Ok(())
     }
 
@@ -436,12 +441,11 @@ mod windows {
         assert_eq!(window.bind(STREAM, &AGAIN, Some(&region)), REFUSED);
         assert_eq!(window.stag(), BIND.key);
         assert_eq!(region.windows(), 1);
-        let neighbour = StreamId { qpn: 6, ..STREAM };
-        assert_eq!(window.view(neighbour).association, Association::Foreign);
+        assert_eq!(window.view(NEIGHBOUR).association, Association::Foreign);
         // Another stream cannot invalidate it either.
-        let refused = window.invalidate_local(neighbour, BIND.key);
+        let refused = window.invalidate_local(NEIGHBOUR, BIND.key);
         assert_eq!(refused, Err(WcStatus::LocalQpOperation));
-        assert!(window.invalidate_remote(neighbour, BIND.key).is_err());
+        assert!(window.invalidate_remote(NEIGHBOUR, BIND.key).is_err());
         assert!(window.view(STREAM).valid);
         Ok(())
     }

@@ -53,7 +53,7 @@ mod kernel_memory {
     fn an_atomic_is_aligned_by_its_address() -> Result {
         const BASE: u64 = 0x1004;
         let rig = ConnRig::new()?;
-        let target = Target::new(&rig.bench.pd, rig.qp.number, BASE)?;
+        let target = Target::new(&rig.bench.pd, rig.qp.serial, BASE)?;
         target.memory.copy_in(8, &41_u64)?;
         rig.open(&PARAMS)?;
         add_one(&rig, &target, BASE + 8, 1)?;
@@ -77,8 +77,8 @@ mod kernel_memory {
         let rig = ConnRig::new()?;
         let other = Pd::new(rig.bench.rdma.regions.clone())?;
         let (ours, foreign) = (
-            Target::new(&rig.bench.pd, rig.qp.number, 0)?,
-            Target::new(&other, rig.qp.number, 0)?,
+            Target::new(&rig.bench.pd, rig.qp.serial, 0)?,
+            Target::new(&other, rig.qp.serial, 0)?,
         );
         rig.open(&PARAMS)?;
         let receives = post_recv(&[1, 2], |wrs| rig.qp.as_arc_borrow().post_recv(wrs));

@@ -171,7 +171,7 @@ mod rest {
     impl RestRig {
         fn new(kind: MessageKind, params: &StreamParams) -> Result<Self> {
             let rig = ConnRig::new()?;
-            let target = Target::new(&rig.bench.pd, rig.qp.number, BASE)?;
+            let target = Target::new(&rig.bench.pd, rig.qp.serial, BASE)?;
             rig.qp.attach(rig.conn.clone(), params)?;
             let rest = Self {
                 kind,
@@ -487,7 +487,7 @@ mod rest {
     #[test]
     fn parts_of_a_write_go_to_several_regions() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
-        let other = Target::new(&rig.rig.bench.pd, rig.rig.qp.number, BASE)?;
+        let other = Target::new(&rig.rig.bench.pd, rig.rig.qp.serial, BASE)?;
         for n in 0..PARTS {
             rig.changed(n, |part| {
                 if [1, 3].contains(&n) {
@@ -505,8 +505,8 @@ mod rest {
     #[test]
     fn a_write_needs_the_right_to_the_region_used_last() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
-        let (pd, qpn) = (rig.rig.bench.pd.clone(), rig.rig.qp.number);
-        rig.target = Target::of(&pd, qpn, (BASE, LEN), AccessFlags::LOCAL_WRITE)?;
+        let (pd, qp) = (rig.rig.bench.pd.clone(), rig.rig.qp.serial);
+        rig.target = Target::of(&pd, qp, (BASE, LEN), AccessFlags::LOCAL_WRITE)?;
         rig.post_receive(1, &[(0, PART)])?;
         let first = rig.header(0);
         let send = Header {
