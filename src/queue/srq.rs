@@ -64,8 +64,8 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Makes a shared receive queue of `places` entries in a protection domain, with the ring that a
-    /// process has mapped, if any.
+    /// Makes a shared receive queue of `places` entries in a protection domain, with the ring that
+    /// a process has mapped, if any.
     ///
     /// # Errors
     ///

@@ -334,8 +334,8 @@ impl QpShared {
         self.pd.id()
     }
 
-    /// Returns the domain of the regions that receives use. Who posts to a shared receive queue does
-    /// not know which queue pair will take the request, so it is the domain of that queue.
+    /// Returns the domain of the regions that receives use. Who posts to a shared receive queue
+    /// does not know which queue pair will take the request, so it is the domain of that queue.
     pub(super) fn receive_pd(&self) -> PdId {
         match &self.receives {
             Receives::Own(_) => self.pd(),

@@ -1392,10 +1392,11 @@ static struct region other;
  */
 static bool bind_under(struct end *e, struct ibv_mw *mw, uint32_t key, const struct region *r)
 {
+	const unsigned int rights = RIGHTS & ~(IBV_ACCESS_LOCAL_WRITE | ODP);
 	struct ibv_mw_bind_info info = { .mr = r->mr,
 					 .addr = (uintptr_t)remote.buf,
 					 .length = LEN,
-					 .mw_access_flags = RIGHTS & ~(IBV_ACCESS_LOCAL_WRITE | ODP) };
+					 .mw_access_flags = rights };
 	struct ibv_mw_bind bind = { .wr_id = 9, .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
 	struct ibv_send_wr wr = wr_make(IBV_WR_BIND_MW, 9, IBV_SEND_SIGNALED, NULL, 0);
 	struct ibv_wc wc;
