@@ -103,6 +103,21 @@ impl OwnedQueue {
         NonNull::new(queue).map(Self).ok_or(ENOMEM)
     }
 
+    /// Makes a queue whose items run on any CPU, for tests. Context: process, sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub fn for_tests() -> Result<Self> {
+        let flags = Flags {
+            placement: Placement::Unbound,
+            highpri: false,
+            mem_reclaim: false,
+        };
+        Self::try_new(c"riwarp_kunit", flags)
+    }
+
     /// Enqueues an item; returns it as an error if it is in a queue already. Context: any.
     #[inline]
     pub fn enqueue<W, const ID: u64>(&self, item: W) -> W::EnqueueOutput

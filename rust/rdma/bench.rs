@@ -26,9 +26,8 @@ use super::wr::WcSink;
 use super::wr::WcStatus;
 use crate::bindings;
 use crate::mm::mem_map::KernelPages;
-use crate::workqueue::Flags;
+use crate::net::bench::eventually;
 use crate::workqueue::OwnedQueue;
-use crate::workqueue::Placement;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::error::from_result;
@@ -433,17 +432,6 @@ type PollCq = unsafe extern "C" fn(*mut bindings::ib_cq, c_int, *mut bindings::i
 const LONG: Delta = Delta::from_secs(10);
 
 impl PollingHandler {
-    /// Waits until the handler runs.
-    fn wait(&self) -> Result {
-        let begin = Instant::<Monotonic>::now();
-        while !self.began.load(Relaxed) {
-            if begin.elapsed() > LONG {
-                return Err(ETIMEDOUT);
-            }
-        }
-        Ok(())
-    }
-
     /// Polls as long as `more`.
     ///
     /// # Safety
@@ -487,12 +475,7 @@ unsafe extern "C" fn poll_until_closed(cq: *mut bindings::ib_cq, context: *mut c
 ///
 /// `ENOMEM`, or `ETIMEDOUT` if the handler does not run in time.
 pub fn destroy_polled<T: Driver>(data: Arc<T::Cq>) -> Result<bool> {
-    let flags = Flags {
-        placement: Placement::Unbound,
-        highpri: false,
-        mem_reclaim: false,
-    };
-    let queue = OwnedQueue::try_new(c"riwarp_kunit", flags)?;
+    let queue = OwnedQueue::for_tests()?;
     let ops = table::<T>(Provider::Rxe);
     let (Some(poll), Some(destroy)) = (ops.poll_cq, ops.destroy_cq) else {
         return Err(EINVAL);
@@ -524,7 +507,7 @@ pub fn destroy_polled<T: Driver>(data: Arc<T::Cq>) -> Result<bool> {
     unsafe { CqObject::<T>::fill(cq, driver_part) };
     let began = queue
         .try_spawn(move || link.notify())
-        .and_then(|()| poller.wait());
+        .and_then(|()| eventually(|| poller.began.load(Relaxed)));
     // SAFETY: The queue was filled, and only its handler uses it.
     unsafe { destroy(cq, core::ptr::null_mut()) };
     queue.flush();

@@ -216,9 +216,7 @@ impl Drop for BottomHalvesOff {
 #[kernel::prelude::kunit_tests(riwarp_bh_revocable)]
 mod tests {
     use super::*;
-    use crate::workqueue::Flags;
     use crate::workqueue::OwnedQueue;
-    use crate::workqueue::Placement;
     use kernel::prelude::*;
     use kernel::sync::atomic::Atomic;
     use kernel::sync::atomic::Relaxed;
@@ -350,18 +348,9 @@ mod tests {
     /// The time after which a test gives up.
     const LONG: Delta = Delta::from_secs(10);
 
-    fn queue() -> Result<OwnedQueue> {
-        let flags = Flags {
-            placement: Placement::Unbound,
-            highpri: false,
-            mem_reclaim: false,
-        };
-        OwnedQueue::try_new(c"riwarp_kunit", flags)
-    }
-
     #[test]
     fn closing_waits_for_who_is_inside() -> Result {
-        let queue = queue()?;
+        let queue = OwnedQueue::for_tests()?;
         let visited = Visited::new(&queue)?;
         assert_eq!(visited.revocable.revoke(), Some(7));
         assert_eq!(visited.left.load(Relaxed), 1);
@@ -371,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_change_waits_for_who_is_inside() -> Result {
-        let queue = queue()?;
+        let queue = OwnedQueue::for_tests()?;
         let visited = Visited::new(&queue)?;
         let mut left = 0;
         assert!(visited

@@ -24,11 +24,7 @@ mod suite {
             WorkItem, //
         }, //
     };
-    use kernel_ext::workqueue::{
-        Flags,
-        OwnedQueue,
-        Placement, //
-    };
+    use kernel_ext::workqueue::OwnedQueue;
 
     fn completion(id: u64) -> Completion {
         Completion { id, ..COMPLETION }
@@ -208,14 +204,7 @@ mod suite {
 
     #[test]
     fn a_place_is_published_when_its_completion_is_whole() -> Result {
-        let queue = OwnedQueue::try_new(
-            c"riwarp_kunit",
-            Flags {
-                placement: Placement::Unbound,
-                highpri: false,
-                mem_reclaim: false,
-            },
-        )?;
+        let queue = OwnedQueue::for_tests()?;
         let poller = Arc::pin_init(
             pin_init!(Poller {
                 ring: RxeCqRing::new(8)?,

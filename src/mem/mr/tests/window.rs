@@ -52,11 +52,7 @@ mod windows {
             types::MwType,
             wr::WcStatus, //
         },
-        workqueue::{
-            Flags,
-            OwnedQueue,
-            Placement, //
-        }, //
+        workqueue::OwnedQueue, //
     };
 
     const PD: PdId = PdId::new(3);
@@ -345,12 +341,7 @@ mod windows {
     /// Calls `f` while another CPU watches the region, from `inside` or outside. Returns whether it
     /// still did when `f` returned, and the most windows that it has seen.
     fn watched(region: &Arc<Region>, inside: bool, f: impl FnOnce()) -> Result<(bool, u32)> {
-        let flags = Flags {
-            placement: Placement::Unbound,
-            highpri: false,
-            mem_reclaim: false,
-        };
-        let queue = OwnedQueue::try_new(c"riwarp_kunit", flags)?;
+        let queue = OwnedQueue::for_tests()?;
         let watcher = Arc::pin_init(
             pin_init!(Watcher {
                 region: region.clone(),

@@ -43,11 +43,7 @@ mod rest {
             types::AccessFlags,
             wr::WcStatus, //
         },
-        workqueue::{
-            Flags,
-            OwnedQueue,
-            Placement, //
-        }, //
+        workqueue::OwnedQueue, //
     };
 
     /// The time after which a test gives up.
@@ -551,12 +547,7 @@ mod rest {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
         rig.kind = MessageKind::Response;
         rig.post_read(true)?;
-        let flags = Flags {
-            placement: Placement::Unbound,
-            highpri: false,
-            mem_reclaim: false,
-        };
-        let queue = OwnedQueue::try_new(c"riwarp_kunit", flags)?;
+        let queue = OwnedQueue::for_tests()?;
         let seen = Seen {
             inside: Atomic::new(false),
             reads: Atomic::new(false),
@@ -573,8 +564,7 @@ mod rest {
             there.reads.store(!qp.sq.no_reads(), Relaxed);
             drop(inside);
         })?;
-        let begin = Instant::<Monotonic>::now();
-        while !seen.inside.load(Relaxed) && begin.elapsed() < LONG {}
+        eventually(|| seen.inside.load(Relaxed))?;
         rig.parts(0..PARTS)?;
         rig.expect(PARTS, PARTS)?;
         queue.flush();
