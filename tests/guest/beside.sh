@@ -45,13 +45,17 @@ second_device() {
 	in_ns "$NS_B" rdma link del other
 }
 
+client_is_connected() {
+	in_ns "$NS_A" rdma resource show qp link "$DEV_A" | grep -q 'state RTS'
+}
+
 # Unloads rdma_rxe while processes use a riwarp device.
 other_driver_goes() {
 	start "$NS_B" "$TMP/watch" ibv_asyncwatch -d "$DEV_B"
 	start "$NS_B" "$TMP/server" rping -s -a "$IP4_B" -p "$PORT"
 	wait_listen "$PORT"
 	start "$NS_A" "$TMP/client" rping -c -a "$IP4_B" -p "$PORT" -C 1000000
-	nap 1
+	eventually 20 client_is_connected || die 'the client is not connected'
 	rmmod rdma_rxe
 	link_is_gone "$NS_B" "$DEV_B" || die "$DEV_B is still there"
 	link_is_gone "$NS_A" "$DEV_A" || die "$DEV_A is still there"

@@ -20,8 +20,7 @@ set -eu
 # run LINE WORDS FILE: runs the block behind this line.
 run() {
 	local words=" $2 " said=$TMP/said pid fpdus status
-	mkdir "$TMP/at.$1"
-	cd "$TMP/at.$1"
+	cd "$(mktemp -d "$TMP/at.XXXXXX")"
 	awk -v begin="$1" 'NR > begin { if (/^ *```/) exit; print }' "/riwarp/$3" >"$TMP/block"
 	case $words in
 	*' blue '*)
