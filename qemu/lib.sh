@@ -157,7 +157,7 @@ lock() {
 wait_turn() {
 	local slot=0
 	mkdir -p "$cache/run"
-	find "$cache/run" -mindepth 1 -maxdepth 1 -type d -mmin +1440 -exec rm -rf {} +
+	find "$cache/run" -mindepth 1 -maxdepth 1 -type d -mtime +13 -exec rm -rf {} +
 	until exec {turn}>"$cache/run/$1$slot" && flock -n "$turn"; do
 		exec {turn}>&-
 		slot=$(((slot + 1) % $(nproc)))
