@@ -545,25 +545,26 @@ impl SendQueue {
         Ok((original, oldest.and_then(|read| read.sink.clone())))
     }
 
-    /// Returns the slot of the oldest outstanding request and the local STag that it invalidates;
-    /// [`None`] if it invalidates none. The caller does it before it calls
-    /// [`SendQueue::read_done`].
-    pub(crate) fn oldest_invalidate(&self) -> Option<(Slot, Stag)> {
+    /// Returns the slot of the oldest outstanding request, and the local STag that it invalidates.
+    /// [`None`] if nothing is outstanding, or the ready-to-receive Read, which no consumer posted.
+    pub(crate) fn oldest_posted_read(&self) -> Option<(Slot, Option<Stag>)> {
         let mut inner = self.inner.lock();
         let read = inner.oldest_read()?;
-        read.slot.zip(read.invalidate)
+        read.slot.map(|slot| (slot, read.invalidate))
     }
 
-    /// Removes the oldest outstanding request; returns its slot, and the local STag that it
-    /// invalidates. The caller calls [`SendQueue::finish`] for the slot.
-    pub(crate) fn read_done(&self) -> Option<(Option<Slot>, Option<Stag>)> {
+    /// Removes the oldest outstanding request, so that a fenced request may begin. The caller has
+    /// invalidated what [`SendQueue::oldest_posted_read`] names, and calls [`SendQueue::finish`]
+    /// for its slot. Returns whether there was one.
+    pub(crate) fn read_done(&self) -> bool {
+        // The region of the sink is dropped without the lock.
         let read = {
             let mut inner = self.inner.lock();
             let inner = &mut *inner;
-            let at = inner.depth.release()?;
-            inner.reads.get_mut(usize::from(at))?.take()?
+            let at = inner.depth.release();
+            at.and_then(|at| inner.reads.get_mut(usize::from(at))?.take())
         };
-        Some((read.slot, read.invalidate))
+        read.is_some()
     }
 
     /// Completes pending requests with an error, then takes and flushes those that are only posted.
@@ -577,7 +578,7 @@ impl SendQueue {
     pub(crate) fn flush(&self, mut first: Option<WcStatus>, origin: WcOrigin) -> bool {
         self.last.store(NEVER, Relaxed);
         // Drops the regions of outstanding Reads without the lock.
-        while self.read_done().is_some() {}
+        while self.read_done() {}
         let mut wr = SendWr::default();
         for _ in 0..=self.entries {
             while self.done() != self.taken() {

@@ -197,8 +197,7 @@ mod sq {
         rig.sq.sent(&mut marks, send, 10);
         rig.sq.accepted(10, &mut marks, ORIGIN);
         assert!(rig.completes(&[]));
-        let over = rig.sq.read_done();
-        assert!(over.is_some_and(|(slot, key)| slot == Some(read) && key.is_none()));
+        assert!(rig.sq.oldest_posted_read() == Some((read, None)) && rig.sq.read_done());
         // The octets of the Response are still being placed: a Read that is not outstanding is not
         // done yet.
         assert!(rig.completes(&[]));
@@ -214,13 +213,11 @@ mod sq {
         let [read, _] = rig.taken()?;
         let key = Stag::new(7);
         rig.read(Some(read), Some(key));
-        assert!(rig.sq.oldest_invalidate() == Some((read, key)));
+        assert!(rig.sq.oldest_posted_read() == Some((read, Some(key))));
         // A fenced request still waits.
         assert!(!rig.sq.no_reads() && rig.completes(&[]));
-        assert!(rig.sq.read_done() == Some((Some(read), Some(key))));
-        assert!(rig.sq.no_reads() && rig.sq.oldest_invalidate().is_none());
-        rig.read(None, None);
-        assert!(rig.sq.oldest_invalidate().is_none());
+        assert!(rig.sq.read_done() && rig.sq.no_reads());
+        assert!(rig.sq.oldest_posted_read().is_none());
         Ok(())
     }
 
@@ -238,15 +235,15 @@ mod sq {
         rig.read(None, None);
         assert!(!rig.sq.may_read());
         // Oldest first.
-        let over = rig.sq.read_done();
-        assert!(over.is_some_and(|(slot, key)| slot == Some(first) && key == Some(Stag::new(7))));
+        let oldest = rig.sq.oldest_posted_read();
+        assert!(oldest == Some((first, Some(Stag::new(7)))) && rig.sq.read_done());
         assert!(rig.sq.may_read() && !rig.sq.no_reads());
+        assert!(rig.sq.oldest_posted_read().is_none());
         rig.read(Some(second), None);
         assert!(!rig.sq.may_read());
-        assert!(rig.sq.read_done().is_some_and(|(slot, _)| slot.is_none()));
-        let over = rig.sq.read_done();
-        assert!(over.is_some_and(|(slot, _)| slot == Some(second)));
-        assert!(rig.sq.no_reads() && rig.sq.read_done().is_none());
+        assert!(rig.sq.read_done());
+        assert!(rig.sq.oldest_posted_read() == Some((second, None)) && rig.sq.read_done());
+        assert!(rig.sq.no_reads() && !rig.sq.read_done());
         Ok(())
     }
 
@@ -409,7 +406,7 @@ mod sq {
         rig.sq.read_sent(Some(atomic), state, None, None);
         rig.read(Some(read), None);
         assert_eq!(rig.sq.read_response(&segment).err(), unsolicited);
-        assert!(rig.sq.read_done().is_some());
+        assert!(rig.sq.read_done());
         let placed = rig.sq.read_response(&segment);
         assert!(placed.is_ok_and(|(place, sink)| place.complete && sink.is_none()));
         Ok(())

@@ -137,28 +137,34 @@ impl<Q: StreamOwner> RxRound<'_, '_, Q> {
     fn end_read(&mut self) {
         let qp = self.qp;
         self.outcome.completed = true;
+        let posted = qp.sq.oldest_posted_read();
         // A fenced request may begin once the Read is removed. It has to find the region invalid,
         // or the stream at its end.
-        let refused = qp.sq.oldest_invalidate().is_some_and(|(slot, stag)| {
-            qp.invalidate_local(stag)
-                .inspect_err(|status| qp.refuse(slot, *status))
-                .is_err()
-        });
-        if let Some((Some(slot), _)) = qp.sq.read_done() {
-            if !refused {
-                qp.sq.finish(slot, WcStatus::Success, qp.origin());
+        let refused = match posted {
+            Some((slot, Some(stag))) => {
+                let result = qp.invalidate_local(stag);
+                result
+                    .inspect_err(|status| qp.refuse(slot, *status))
+                    .is_err()
             }
+            _ => false,
+        };
+        qp.sq.read_done();
+        if let (Some((slot, _)), false) = (posted, refused) {
+            qp.sq.finish(slot, WcStatus::Success, qp.origin());
         }
         // The transmit task may wait for it: with a fenced request, one beyond ORD, or the close.
         self.outcome.kick |= qp.on(Event::ReadAnswered).contains(Actions::TRANSMIT);
     }
 
     /// Completes the oldest outstanding Read or atomic operation with an error, because its sink
-    /// cannot be written. Returns the fault that the caller ends the stream for.
+    /// cannot be written. It stays outstanding until the queue is flushed, so that no fenced
+    /// request begins meanwhile. Returns the fault that the caller ends the stream for.
     #[cold]
     pub(super) fn refuse_answer(&self, status: WcStatus) -> Fault {
-        if let Some((Some(slot), _)) = self.qp.sq.read_done() {
-            self.qp.sq.finish(slot, status, self.qp.origin());
+        let qp = self.qp;
+        if let Some((slot, _)) = qp.sq.oldest_posted_read() {
+            qp.sq.finish(slot, status, qp.origin());
         }
         Fault::LocalPlacement
     }

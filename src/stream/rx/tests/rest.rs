@@ -574,6 +574,22 @@ mod rest {
         Ok(())
     }
 
+    /// A request with a fence could begin before the fault ends the stream.
+    #[test]
+    fn a_read_whose_sink_is_refused_stays_outstanding() -> Result {
+        let rig = RestRig::new(MessageKind::Response, &PARAMS)?;
+        let qp = &rig.rig.qp;
+        let status = WcStatus::LocalProtection;
+        let fault = rig.rig.conn.socket().with_inbound(|inbound| {
+            BhOff::run(|off| RxRound::new(qp, inbound, off).refuse_answer(status))
+        });
+        assert_eq!(fault, Fault::LocalPlacement);
+        let done = rig.completed();
+        assert!(done.is_ok_and(|(id, done, _)| (id, done) == (1, Some(status))));
+        assert!(!qp.sq.no_reads());
+        Ok(())
+    }
+
     #[test]
     fn a_send_to_several_elements_leaves_what_is_between() -> Result {
         let mut rig = RestRig::new(MessageKind::Write, &PARAMS)?;
