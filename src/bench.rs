@@ -232,3 +232,9 @@ pub(crate) fn store_send(memory: &SharedMem, at: u32, opcode: u32) -> Result {
     memory.copy_in(entry + 8, &[0, opcode])?;
     memory.store_u32_release(128, at + 1)
 }
+
+/// Posts a Write of no octets to a send queue that libsiw shares, as entry `at`.
+pub(crate) fn store_siw_send(memory: &SharedMem, at: u32) -> Result {
+    // Entries of 120 octets; the one bit of the flags says that it is posted.
+    memory.store_u16_release(120 * at as usize + 8, 1)
+}

@@ -169,15 +169,15 @@ impl RxeSendRing {
         self.0.added(position)
     }
 
-    /// Takes the request at `position`, which the caller knows to be posted.
-    pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
-        let head = self
-            .0
-            .memory
-            .copy_out::<[u8; SEND_LEN]>(self.0.at(position))?;
-        let decoded = self.decode(position, &head, wr);
+    /// Decodes the request at `position`, which the caller knows to be posted.
+    pub(crate) fn read(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+        let head = self.0.memory.copy_out(self.0.at(position))?;
+        Some(self.decode(position, &head, wr))
+    }
+
+    /// Returns the request at `position` to the process.
+    pub(crate) fn hand_back(&self, position: u32) {
         self.0.hand_back(position);
-        Some(decoded)
     }
 
     /// Decodes the request at `position`, whose first octets are in `head`.

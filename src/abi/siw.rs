@@ -157,11 +157,24 @@ impl SiwSendRing {
         posted as u32
     }
 
-    /// Takes the request at `position`, which the caller knows to be posted.
+    /// Returns a position behind each request that is posted from `position` on, as seen beside
+    /// the transmit task: that may have returned requests at the front already. One beyond another
+    /// that is posted was posted later, so the last one implies the others.
+    pub(crate) fn end(&self, position: u32) -> u32 {
+        let ends = (0..=self.0.mask).map(|n| position.wrapping_add(n));
+        let last = ends.rev().find(|at| self.is_posted(*at));
+        last.map_or(position, |last| last.wrapping_add(1))
+    }
+
+    /// Decodes the request at `position`, which the caller knows to be posted.
     #[inline(never)]
-    pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
-        self.0
-            .take_before_next(position, |entry| decode_sqe(&entry, wr))
+    pub(crate) fn read(&self, position: u32, wr: &mut SendWr) -> Result<(), BadWr> {
+        decode_sqe(&self.0.entry(position), wr)
+    }
+
+    /// Returns the request at `position` to the process, before a look at the next one.
+    pub(crate) fn hand_back(&self, position: u32) {
+        self.0.hand_back_before_next(position);
     }
 }
 
@@ -191,7 +204,9 @@ impl SiwRecvRing {
         if !self.0.is_posted(position) {
             return None;
         }
-        self.0.take(position, |entry| decode_rqe(&entry, wr))
+        let decoded = decode_rqe(&self.0.entry(position), wr);
+        self.0.hand_back(position);
+        Some(decoded)
     }
 }
 

@@ -100,11 +100,28 @@ impl SendRing {
         }
     }
 
-    /// Takes the request at `position`, which the caller knows to be posted, into `wr`.
-    pub(crate) fn take(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+    /// Returns a position behind each request that is posted from `position` on, as seen beside
+    /// the transmit task, which may return requests meanwhile.
+    pub(crate) fn end(&self, position: u32) -> u32 {
         match self {
-            Self::Rxe(ring) => ring.take(position, wr),
-            Self::Siw(ring) => ring.take(position, wr),
+            Self::Rxe(ring) => position.wrapping_add(ring.posted(position)),
+            Self::Siw(ring) => ring.end(position),
+        }
+    }
+
+    /// Reads the request at `position`, which the caller knows to be posted, into `wr`.
+    pub(crate) fn read(&self, position: u32, wr: &mut SendWr) -> Option<Result<(), BadWr>> {
+        match self {
+            Self::Rxe(ring) => ring.read(position, wr),
+            Self::Siw(ring) => Some(ring.read(position, wr)),
+        }
+    }
+
+    /// Returns the request at `position`, which was read, to the process.
+    pub(crate) fn hand_back(&self, position: u32) {
+        match self {
+            Self::Rxe(ring) => ring.hand_back(position),
+            Self::Siw(ring) => ring.hand_back(position),
         }
     }
 }

@@ -343,7 +343,7 @@ impl SendQueue {
         }
         let index = self.index(position);
         let taken = match &self.user {
-            Some(ring) => ring.take(position, wr),
+            Some(ring) => ring.read(position, wr),
             None => self.take_from_kernel(index, wr),
         };
         let slot = Slot(position);
@@ -372,6 +372,10 @@ impl SendQueue {
         // ORDERING: pairs with the acquire in `taken`: a reader that sees the request sees its
         // entry.
         self.taken.store(position.wrapping_add(1), Release);
+        // Only now, so that whoever looks meanwhile finds the request posted or taken.
+        if let Some(ring) = &self.user {
+            ring.hand_back(position);
+        }
         taken
     }
 
@@ -399,10 +403,7 @@ impl SendQueue {
     pub(crate) fn drain(&self) {
         let posted = match &self.user {
             // A request that the process posts meanwhile may be counted or not.
-            Some(ring) => {
-                let taken = self.taken();
-                taken.wrapping_add(ring.posted(taken))
-            }
+            Some(ring) => ring.end(self.taken()),
             None => self.posted(),
         };
         self.last.store(posted.into(), Relaxed);

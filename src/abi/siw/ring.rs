@@ -59,39 +59,35 @@ impl<const LEN: usize> Ring<LEN> {
         flags.is_some_and(|flags| flags & VALID != 0)
     }
 
-    /// Decodes a posted entry and returns it to the process.
+    /// Returns a posted entry, to be decoded.
     #[inline]
-    pub(super) fn take<R>(
-        &self,
-        position: u32,
-        decode: impl FnOnce(RingEntry<'_, LEN>) -> R,
-    ) -> Option<R> {
-        let at = self.at(position);
-        let decoded = decode(RingEntry {
+    pub(super) fn entry(&self, position: u32) -> RingEntry<'_, LEN> {
+        RingEntry {
             memory: &self.memory,
-            at,
-        });
-        // ORDERING: the entry was read before this; pairs with libsiw's `atomic_load` of the flags,
-        // after which it fills the entry again.
-        self.memory.store_u16_release(at + FLAGS_AT, 0).ok()?;
-        Some(decoded)
+            at: self.at(position),
+        }
     }
 
-    /// As [`Ring::take`], before a look at the next entry of a queue whose process rings a doorbell
-    /// only if the queue seems idle.
+    /// Returns the entry to the process.
     #[inline]
-    pub(super) fn take_before_next<R>(
-        &self,
-        position: u32,
-        decode: impl FnOnce(RingEntry<'_, LEN>) -> R,
-    ) -> Option<R> {
-        let decoded = self.take(position, decode)?;
+    pub(super) fn hand_back(&self, position: u32) {
+        let at = self.at(position) + FLAGS_AT;
+        // ORDERING: the entry was read before this; pairs with libsiw's `atomic_load` of the flags,
+        // after which it fills the entry again.
+        // Cannot fail: the offset is inside the ring.
+        let _ = self.memory.store_u16_release(at, 0);
+    }
+
+    /// As [`Ring::hand_back`], before a look at the next entry of a queue whose process rings a
+    /// doorbell only if the queue seems idle.
+    #[inline]
+    pub(super) fn hand_back_before_next(&self, position: u32) {
+        self.hand_back(position);
         // ORDERING: the process stores the next entry, then loads the flags of this one, and rings
         // no doorbell if this one is still valid. The kernel returns this entry, then loads the
         // flags of the next one. Without a full barrier between store and load on each side,
         // neither side might see the other's store, and the next entry would not be sent.
         smp_mb();
-        Some(decoded)
     }
 }
 

@@ -8,11 +8,13 @@ mod sq {
     use crate::{
         abi::{
             rxe,
+            siw,
             wr::SendOp, //
         },
         bench::{
             polled,
             store_send,
+            store_siw_send,
             Bench, //
         }, //
     };
@@ -358,6 +360,25 @@ mod sq {
         Ok(())
     }
 
+    /// `drain` has read the position, then the transmit task takes the first request.
+    #[test]
+    fn it_drains_to_the_end_of_what_a_process_has_posted() -> Result {
+        let ring = siw::SiwSendRing::new(4)?;
+        let memory = ring.memory().clone();
+        let rig = SqRig::new(4, false, Some(SendRing::Siw(ring)))?;
+        for at in 0..3 {
+            store_siw_send(&memory, at)?;
+        }
+        let Slot(first) = rig.take()?;
+        rig.sq.taken.store(first, Relaxed);
+        rig.sq.drain();
+        rig.sq.taken.store(first.wrapping_add(1), Relaxed);
+        store_siw_send(&memory, 3)?;
+        assert!(rig.take().is_ok() && rig.take().is_ok());
+        assert!(matches!(rig.take(), Err(ENOENT)) && rig.sq.is_drained());
+        Ok(())
+    }
+
     #[test]
     fn a_stream_that_is_over_leaves_nothing_to_the_next_one() -> Result {
         let rig = SqRig::kernel(64)?;
@@ -427,6 +448,8 @@ mod sq {
             return Err(EINVAL);
         };
         assert_eq!(status, WcStatus::LocalQpOperation);
+        // It is returned like any other.
+        assert_eq!(memory.load_u32_acquire(256), Some(2));
         rig.sq.finish(second, status, ORIGIN);
         assert!(rig.completes(&[]));
         // The first one is good and unsignalled.

@@ -145,13 +145,12 @@ fn fill(ring: &Ring<ENTRY>, n: u32) {
 
 /// Takes an entry as the driver does; its two words are what the process has written.
 fn take(ring: &Ring<ENTRY>, n: u32) {
-    let seen = ring.take_before_next(n, |entry| {
-        let (mut first, mut last) = ([0; 8], [0; 8]);
-        assert!(entry.fill(0, Some(&mut first)));
-        assert!(entry.fill(16, Some(&mut last)));
-        (first, last)
-    });
-    assert_eq!(seen, Some(([n as u8 + 1; 8], [n as u8 + 1; 8])));
+    let entry = ring.entry(n);
+    let (mut first, mut last) = ([0; 8], [0; 8]);
+    assert!(entry.fill(0, Some(&mut first)));
+    assert!(entry.fill(16, Some(&mut last)));
+    ring.hand_back_before_next(n);
+    assert_eq!((first, last), ([n as u8 + 1; 8], [n as u8 + 1; 8]));
 }
 
 #[test]
