@@ -64,7 +64,8 @@ impl CqOps for Cq {
         };
         Ok(CqCreated {
             cq: Self::new(&dev.device, init.link, places.all, ring)?,
-            entries: places.usable,
+            // They can be asked for again.
+            entries: places.usable.min(MAX_CQE),
         })
     }
 

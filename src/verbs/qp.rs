@@ -110,11 +110,13 @@ impl QpOps for Qp {
         };
         let send = places(caps.max_send_wr);
         let recv = init.srq.is_none().then(|| places(caps.max_recv_wr));
-        caps.max_send_wr = send.usable;
-        caps.max_recv_wr = recv.map_or(0, |recv| recv.usable);
 
         let (mut send_ring, mut recv_ring, mut answer) = (None, None, None);
         if user {
+            // What is reported can be asked for again, so it is no more than the limit. A kernel
+            // consumer gets what it asked for, and finds room for what `ib_drain_qp()` posts.
+            caps.max_send_wr = send.usable.min(MAX_QP_WR);
+            caps.max_recv_wr = recv.map_or(0, |recv| recv.usable.min(MAX_QP_WR));
             let sizes = (send.all, recv.map(|recv| recv.all));
             let rings = QpRings::create(abi, sizes, &mut caps, udata)?;
             send_ring = rings.send;

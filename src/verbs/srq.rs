@@ -72,7 +72,8 @@ impl SrqOps for Srq {
             (Places::plain(attr.max_wr), None, attr.max_sge)
         };
         let attr = SrqAttr {
-            max_wr: places.usable,
+            // It can be asked for again.
+            max_wr: places.usable.min(MAX_SRQ_WR),
             max_sge,
             srq_limit,
         };

@@ -176,6 +176,39 @@ static void refused_mr(struct ibv_pd *pd, void *addr, size_t len, int access, co
 	}
 }
 
+/* A program makes its next object with the attributes that it got back for the last one. */
+static void what_was_given_can_be_had_again(void)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	struct ibv_srq_init_attr sattr = { .attr = { .max_wr = dev.max_srq_wr, .max_sge = 1 } };
+	struct ibv_qp_init_attr attr = qp_attr(cq);
+	int cqe = dev.max_cqe;
+
+	check(pd && cq, "preparation: %s", strerror(errno));
+	attr.cap.max_send_wr = attr.cap.max_recv_wr = dev.max_qp_wr;
+	for (int i = 0; i < 2; i++) {
+		struct ibv_cq *big = ibv_create_cq(ctx, cqe, NULL, NULL, 0);
+		struct ibv_srq *srq = ibv_create_srq(pd, &sattr);
+		struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+
+		check(big && srq && qp, "%d. CQ of %d, SRQ of %u, QP of %u and %u: %s", i, cqe,
+		      sattr.attr.max_wr, attr.cap.max_send_wr, attr.cap.max_recv_wr,
+		      strerror(errno));
+		cqe = big->cqe;
+		ibv_destroy_qp(qp);
+		ibv_destroy_srq(srq);
+		ibv_destroy_cq(big);
+		check(cqe == dev.max_cqe && sattr.attr.max_wr == (uint32_t)dev.max_srq_wr &&
+			      attr.cap.max_send_wr == (uint32_t)dev.max_qp_wr &&
+			      attr.cap.max_recv_wr == (uint32_t)dev.max_qp_wr,
+		      "a CQ of %d, an SRQ of %u, a QP of %u and %u", cqe, sattr.attr.max_wr,
+		      attr.cap.max_send_wr, attr.cap.max_recv_wr);
+	}
+	ibv_destroy_cq(cq);
+	ibv_dealloc_pd(pd);
+}
+
 static void bad_registrations(void)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
@@ -275,6 +308,7 @@ int main(int argc, char **argv)
 	RUN(absurd_completion_queues);
 	RUN(absurd_shared_receive_queues);
 	RUN(what_is_reported_can_be_had);
+	RUN(what_was_given_can_be_had_again);
 	RUN(bad_registrations);
 	RUN(keys_are_hard_to_guess);
 	RUN(busy_objects);
