@@ -218,11 +218,14 @@ impl Cq {
     ///
     /// Context: any; the locks of queue pairs may be held.
     pub(crate) fn post(&self, completion: &Completion) {
-        let mut overflow = false;
+        let (mut overflow, mut shared) = (false, false);
         {
             let mut inner = self.inner.lock();
             let inner = &mut *inner;
-            if inner.overflown {
+            // A process would find a gap where it reads on. Several kernel consumers may share a
+            // queue, and one that was promised less than its queue pairs can complete: what comes
+            // once there is room again is delivered to them.
+            if inner.overflown && matches!(inner.ring, CqStorage::User(_)) {
                 return;
             }
             let index = self.index(inner.posted);
@@ -247,11 +250,17 @@ impl Cq {
                 // flag sees the completion and the `solicited` stored before it.
                 self.event_pending.store(true, Release);
             } else {
-                inner.overflown = true;
-                overflow = true;
+                overflow = !core::mem::replace(&mut inner.overflown, true);
+                shared = matches!(inner.ring, CqStorage::Kernel(_));
             }
         }
         if overflow {
+            if shared {
+                pr_warn!(
+                    "{}: a completion queue of the kernel has no room\n",
+                    self.device_name()
+                );
+            }
             self.link.error();
         }
     }
@@ -623,6 +632,20 @@ mod tests {
         let posted = end(&cq).wrapping_sub(start);
         assert_eq!((posted, old.id_at(4)), (5, Some(4)));
         assert!(Move::begin(old, rxe::RxeCqRing::new(4)?, end(&cq)).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_full_queue_of_the_kernel_takes_what_comes_when_it_has_room() -> Result {
+        let bench = Bench::new()?;
+        let cq = bench.cq(4)?;
+        post_many(&cq, 0..6);
+        for id in 0..4 {
+            assert_eq!(polled(&cq).map(|(id, ..)| id), Some(id));
+        }
+        assert!(polled(&cq).is_none() && cq.state().overflown);
+        post_many(&cq, 7..8);
+        assert_eq!(polled(&cq).map(|(id, ..)| id), Some(7));
         Ok(())
     }
 
