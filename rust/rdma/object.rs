@@ -222,7 +222,7 @@ struct CqLinkInner {
     /// The call to that CPU.
     call: CpuCall,
     #[pin]
-    resized: Resized,
+    shared: QueueMappings,
 }
 
 impl CqLinkInner {
@@ -270,17 +270,17 @@ impl CqLinkInner {
     }
 }
 
-/// Memory shared with a process by the last resize of a queue.
+/// Memory shared with a process by the call that made a queue, or by the one that resized it last.
 #[pin_data]
-struct Resized {
+struct QueueMappings {
     #[pin]
     mappings: Mutex<Mappings>,
 }
 
-impl Resized {
+impl QueueMappings {
     fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            mappings <- new_mutex!(Mappings::new(), "Resized::mappings"),
+            mappings <- new_mutex!(Mappings::new(), "QueueMappings::mappings"),
         })
     }
 
@@ -316,7 +316,7 @@ impl CqLink {
                 task: SerialTask::new(()),
                 vector,
                 call: CpuCall::new(),
-                resized <- Resized::new(),
+                shared <- QueueMappings::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -403,19 +403,19 @@ impl CqLink {
         unsafe { IbDeviceName::read(device) }
     }
 
-    /// Resizes the queue, one call at a time; memory that `f` shares replaces what an earlier call
-    /// shared.
+    /// Makes or resizes the queue, one call at a time; memory that `f` shares replaces what an
+    /// earlier call shared.
     ///
     /// Context: process.
-    pub(super) fn resize<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
-        self.0.resized.replace(f)
+    pub(super) fn share<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
+        self.0.shared.replace(f)
     }
 
     /// Closes the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.object.revoke();
         self.0.call.wait();
-        self.0.resized.close();
+        self.0.shared.close();
     }
 }
 
@@ -427,7 +427,7 @@ pub struct SrqLink(Arc<SrqLinkInner>);
 struct SrqLinkInner {
     object: BhRevocable<ObjectPtr<bindings::ib_srq>>,
     #[pin]
-    resized: Resized,
+    shared: QueueMappings,
 }
 
 impl SrqLink {
@@ -440,7 +440,7 @@ impl SrqLink {
         let inner = Arc::pin_init(
             pin_init!(SrqLinkInner {
                 object: BhRevocable::new(ObjectPtr(srq)),
-                resized <- Resized::new(),
+                shared <- QueueMappings::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -471,17 +471,17 @@ impl SrqLink {
         }
     }
 
-    /// Modifies the queue, one call at a time; memory that `f` shares replaces what an earlier call
-    /// shared.
+    /// Makes or modifies the queue, one call at a time; memory that `f` shares replaces what an
+    /// earlier call shared.
     ///
     /// Context: process.
-    pub(super) fn modify<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
-        self.0.resized.replace(f)
+    pub(super) fn share<R>(&self, f: impl FnOnce(&mut Mappings) -> Result<R>) -> Result<R> {
+        self.0.shared.replace(f)
     }
 
     /// Closes the link; no handler runs once this returned.
     pub(super) fn close(&self) {
         self.0.object.revoke();
-        self.0.resized.close();
+        self.0.shared.close();
     }
 }

@@ -7,7 +7,7 @@ use super::CpuCall;
 use super::CqLink;
 use super::CqLinkInner;
 use super::ObjectPtr;
-use super::Resized;
+use super::QueueMappings;
 use super::SrqLink;
 use super::SrqLinkInner;
 use crate::sync::BhRevocable;
@@ -32,7 +32,7 @@ impl CqLink {
                 task: SerialTask::new(()),
                 vector: None,
                 call: CpuCall::new(),
-                resized <- Resized::new(),
+                shared <- QueueMappings::new(),
             }),
             GFP_KERNEL,
         )?;
@@ -51,7 +51,7 @@ impl SrqLink {
         let inner = Arc::pin_init(
             pin_init!(SrqLinkInner {
                 object: revoked(),
-                resized <- Resized::new(),
+                shared <- QueueMappings::new(),
             }),
             GFP_KERNEL,
         )?;

@@ -183,25 +183,27 @@ pub(super) unsafe extern "C" fn create_cq<T: Driver>(
             flags: init.flags,
             link: link.clone(),
         };
-        let mut mappings = Mappings::new();
-        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
-        // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and is destroyed before it.
-        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `cq`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*cq).device };
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        let created = T::Cq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
+        let created = link.share(|mappings| {
+            // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by
+            // this function's `# Safety`, and mappings that do not outlive the context of the call:
+            // the link drops them before the object, which belongs to the context, is freed.
+            let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
+            T::Cq::create(dev, init, &mut udata)
+        });
+        let created = created.inspect_err(|_| link.close())?;
         // SAFETY: A field of `cq`, which is valid; its one writer is the verb that makes or resizes
         // the queue.
         unsafe { (*cq).cqe = c_int::try_from(created.entries).unwrap_or(c_int::MAX) };
         let driver_part = DriverPart {
             data: created.cq,
             link,
-            mappings,
+            mappings: Mappings::new(),
         };
         if cfg!(CONFIG_PREEMPT_RT) {
             // SAFETY: A new queue, by this function's `# Safety`.
@@ -298,7 +300,7 @@ pub(super) unsafe extern "C" fn resize_user_cq<T: Driver>(
         // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
         // `cq` is, by this function's `# Safety`.
         let driver_part = unsafe { CqObject::<T>::driver_part(cq) };
-        let entries = driver_part.link.resize(|mappings| {
+        let entries = driver_part.link.share(|mappings| {
             // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by
             // this function's `# Safety`, and mappings that do not outlive the context of the call:
             // the link drops them before the object, which belongs to the context, is freed.

@@ -169,23 +169,25 @@ pub(super) unsafe extern "C" fn create_srq<T: Driver>(
             pd: unsafe { pd_of::<T>(pd.as_ptr()) },
             link: link.clone(),
         };
-        let mut mappings = Mappings::new();
-        // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by this
-        // function's `# Safety`, and mappings that do not outlive the context of the call: the
-        // object belongs to the context and is destroyed before it.
-        let mut udata = unsafe { Udata::new(udata, Some(&mut mappings)) };
         // SAFETY: A field of `srq`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*srq).device };
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
-        let created = T::Srq::create(dev, init, &mut udata).inspect_err(|_| link.close())?;
+        let created = link.share(|mappings| {
+            // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by
+            // this function's `# Safety`, and mappings that do not outlive the context of the call:
+            // the link drops them before the object, which belongs to the context, is freed.
+            let mut udata = unsafe { Udata::new(udata, Some(mappings)) };
+            T::Srq::create(dev, init, &mut udata)
+        });
+        let created = created.inspect_err(|_| link.close())?;
         raw.attr = attr::srq_to_raw(&created.attr);
         let driver_part = DriverPart {
             data: created.srq,
             link,
-            mappings,
+            mappings: Mappings::new(),
         };
         // SAFETY: `fill` requires the head of an allocation of `SIZE` octets whose driver part
         // holds nothing: `srq` is a new object.
@@ -214,7 +216,7 @@ pub(super) unsafe extern "C" fn modify_srq<T: Driver>(
         // SAFETY: `driver_part` requires a structure that was filled and is not emptied meanwhile:
         // `srq` is, by this function's `# Safety`.
         let driver_part = unsafe { SrqObject::<T>::driver_part(srq) };
-        driver_part.link.modify(|mappings| {
+        driver_part.link.share(|mappings| {
             // SAFETY: `Udata::new` requires a channel that is null or valid, which `udata` is by
             // this function's `# Safety`, and mappings that do not outlive the context of the call:
             // the link drops them before the object, which belongs to the context, is freed.

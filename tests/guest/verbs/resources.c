@@ -172,6 +172,14 @@ static long shared(void)
 	return octets;
 }
 
+/* Waits until the charge is nearer to `low` than to `high`. */
+static void charge_falls(long high, long low)
+{
+	for (int64_t end = now_ms() + SOON; charged() > (low + high) / 2; sleep_ms(10))
+		check(now_ms() < end, "%ld octets are still charged, expected %ld instead of %ld",
+		      charged(), low, high);
+}
+
 static void charges(void)
 {
 	struct ibv_context *context = test_context();
@@ -192,9 +200,37 @@ static void charges(void)
 	else if (now - before + ahead < shared() - shared_before)
 		fail("%ld octets are shared, %ld charged", shared() - shared_before, now - before);
 	ibv_destroy_cq(cq);
-	for (int64_t end = now_ms() + SOON; charged() > (before + now) / 2; sleep_ms(10))
-		check(now_ms() < end, "%ld octets are still charged, %ld before, %ld with the queue",
-		      charged(), before, now);
+	charge_falls(now, before);
+}
+
+/* A queue that becomes smaller gives its memory back, not only when it is destroyed. */
+static void smaller_charges(void)
+{
+	struct ibv_context *context = test_context();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_srq_init_attr init = { .attr = { .max_sge = 1 } };
+	struct ibv_srq_attr few = { .max_wr = 63 };
+	struct ibv_device_attr attr;
+	struct ibv_srq *srq;
+	struct ibv_cq *cq;
+	long before;
+
+	must(pd);
+	check(!ibv_query_device(context, &attr), "ibv_query_device: %s", strerror(errno));
+	cq = ibv_create_cq(context, attr.max_cqe, NULL, NULL, 0);
+	check(cq, "ibv_create_cq: %s", strerror(errno));
+	before = charged();
+	check(!ibv_resize_cq(cq, 63), "ibv_resize_cq: %s", strerror(errno));
+	charge_falls(before, before - 32L * attr.max_cqe);
+	init.attr.max_wr = attr.max_srq_wr;
+	srq = ibv_create_srq(pd, &init);
+	check(srq, "ibv_create_srq: %s", strerror(errno));
+	before = charged();
+	check(!ibv_modify_srq(srq, &few, IBV_SRQ_MAX_WR), "ibv_modify_srq: %s", strerror(errno));
+	charge_falls(before, before - 32L * attr.max_srq_wr);
+	ibv_destroy_srq(srq);
+	ibv_destroy_cq(cq);
+	ibv_dealloc_pd(pd);
 }
 
 static bool cgroups_know_memory(void)
@@ -231,6 +267,13 @@ static void in_cgroup(void (*body)(void))
 
 /* The process that makes a queue is charged for its memory. */
 static void queues_are_charged(void) { in_cgroup(charges); }
+
+static void what_becomes_smaller_is_given_back(void)
+{
+	if (!has_extensions())
+		return test_skip("the library resizes no queues");
+	in_cgroup(smaller_charges);
+}
 
 /* Returns the number behind a word in a file of the kernel, or -1. */
 static long number_behind(const char *path, const char *word)
@@ -520,6 +563,7 @@ int main(int argc, char **argv)
 	RUN(shared_receive_queue);
 	RUN(queues_are_nobody_elses);
 	RUN(queues_are_charged);
+	RUN(what_becomes_smaller_is_given_back);
 	RUN(streams_are_charged);
 	RUN(windows_are_charged);
 	RUN(listeners_are_charged);
