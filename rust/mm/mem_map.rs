@@ -145,6 +145,21 @@ impl Memory {
         }
     }
 
+    /// Returns whether the processor's atomic instructions work in the memory.
+    ///
+    /// A dma-buf may be mapped without the caches, and whoever maps it does not learn that. On x86
+    /// they work there too; on arm64 they may fault or never succeed, which is implementation
+    /// defined.
+    pub fn takes_atomics(&self) -> bool {
+        match self {
+            Self::Pages(list) => {
+                cfg!(target_arch = "x86_64") || !matches!(list.owner, Some(MemoryOwner::DmaBuf(_)))
+            }
+            Self::KernelPages(_) | Self::KernelVirtual(_) | Self::Paged(_) => true,
+            Self::Part(part) => part.takes_atomics(),
+        }
+    }
+
     /// Returns the longest contiguous run at `offset`, at most `max` octets; `None` outside, if
     /// `max` is 0, and for memory that is paged on demand.
     #[inline]
@@ -389,10 +404,10 @@ impl Memory {
     ///
     /// * `EFAULT` if they are not inside, or not contiguous.
     /// * `EINVAL` if their address is not a multiple of 8.
-    /// * `EACCES` if the memory is read-only.
+    /// * `EACCES` if the memory is read-only, or takes no atomics.
     /// * `EAGAIN` if the memory is not present.
     pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
-        if !self.is_writable() {
+        if !self.is_writable() || !self.takes_atomics() {
             return Err(EACCES);
         }
         if !self.covers(offset, 8) {

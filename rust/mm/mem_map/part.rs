@@ -59,6 +59,10 @@ impl Part {
     pub(super) fn is_writable(&self) -> bool {
         self.whole.is_writable()
     }
+
+    pub(super) fn takes_atomics(&self) -> bool {
+        self.whole.takes_atomics()
+    }
 }
 
 impl Memory {

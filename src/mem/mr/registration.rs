@@ -108,7 +108,8 @@ impl Mr {
     ///   [`to_rights`].
     /// * `EACCES` for rights to write with a read-only descriptor.
     /// * `ENOMEM` if the device has its maximum number of regions, or memory is short.
-    /// * `EOPNOTSUPP` for paging on demand, and those of [`RegDmaBufMr::map`].
+    /// * `EOPNOTSUPP` for paging on demand, for a peer's atomic operations if the memory takes
+    ///   none, and those of [`RegDmaBufMr::map`].
     pub(crate) fn register_dma_buf(
         pd: ArcBorrow<'_, Pd>,
         request: &RegDmaBufMr<'_>,
@@ -124,6 +125,9 @@ impl Mr {
         let memory = Memory::Pages(pages);
         if access.contains(Access::LOCAL_WRITE) && !memory.is_writable() {
             return Err(EACCES);
+        }
+        if access.contains(Access::REMOTE_ATOMIC) && !memory.takes_atomics() {
+            return Err(EOPNOTSUPP);
         }
         let body = Body::new(request.iova, request.length, access, memory);
         Ok(Self::insert(pd, Kind::User, None, body, request.access)?.created())

@@ -48,7 +48,8 @@ impl Mr {
     /// * As [`Mr::register_user`].
     /// * `EACCES` if the memory that stays may not be written although the new rights need it.
     /// * `EBUSY` if a window is bound to it.
-    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more.
+    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more, or
+    ///   takes no atomics and a peer is to have the right to them.
     pub(crate) fn reregister(
         &self,
         pd: ArcBorrow<'_, Pd>,
@@ -82,8 +83,11 @@ impl Mr {
         if on_demand(flags) != on_demand(self.access) {
             return Err(EOPNOTSUPP);
         }
-        if access.contains(Access::LOCAL_WRITE) && !self.is_writable() {
+        if access.contains(Access::LOCAL_WRITE) && !self.stays(Memory::is_writable) {
             return Err(EACCES);
+        }
+        if access.contains(Access::REMOTE_ATOMIC) && !self.stays(Memory::takes_atomics) {
+            return Err(EOPNOTSUPP);
         }
         let room = if flags.contains(AccessFlags::MW_BIND) {
             Some(Divisible::try_new()?)
@@ -114,9 +118,10 @@ impl Mr {
         Ok(new)
     }
 
-    fn is_writable(&self) -> bool {
+    /// Returns whether the memory that stays can do this.
+    fn stays(&self, can: fn(&Memory) -> bool) -> bool {
         self.region
             .try_access()
-            .is_some_and(|inside| inside.memory().is_writable())
+            .is_some_and(|inside| can(inside.memory()))
     }
 }
