@@ -14,8 +14,9 @@
 //! listener may change at any time (`tcp_abort()`, also run for an administrator). So a listener
 //! has a `sk_data_ready` of its own, which does not touch the receive queue.
 //!
-//! Other users may replace the private data of a socket (a BPF socket map, for example). Its flags
-//! identify data of this module.
+//! Other users may have private data at a socket: a BPF program may put a connection into a socket
+//! map before it is accepted, and TCP looks for the map's data for ever if that is gone. Flags
+//! identify the data of this module, which leaves that of others alone.
 //!
 //! C headers: `include/net/sock.h`, `include/net/tcp.h`.
 
@@ -128,28 +129,44 @@ impl Callbacks {
     /// Installs these callbacks without private data, which removes the hook if the socket has one.
     /// Waits for running callbacks.
     ///
+    /// # Errors
+    ///
+    /// `EBUSY` if the socket has private data of another user, which stays.
+    ///
     /// # Safety
     ///
     /// `sk` must be a valid socket, and these callbacks must be this module's or TCP's. (A call
     /// from a callback of the same socket deadlocks.)
-    pub(super) unsafe fn restore(self, sk: *mut bindings::sock) {
+    pub(super) unsafe fn restore(self, sk: *mut bindings::sock) -> Result {
         // SAFETY: `write` requires a valid socket, which the caller guarantees, and data that the
         // callbacks expect: this module's do nothing if it is null, and TCP's do not read it.
-        unsafe { self.write(sk, ptr::null_mut()) };
+        unsafe { self.write(sk, ptr::null_mut()) }
     }
 
+    /// Installs these callbacks, and private data unless the socket has that of another user.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if it has.
+    ///
     /// # Safety
     ///
     /// `sk` must be a valid socket, and `user_data` what the callbacks expect: for this module's
     /// null, or a [`Hook`] with [`NOCOPY`], which stays valid until other data is written.
-    unsafe fn write(self, sk: *mut bindings::sock, user_data: *mut c_void) {
+    unsafe fn write(self, sk: *mut bindings::sock, user_data: *mut c_void) -> Result {
         // SAFETY: The lock is part of `sk`, which the caller guarantees to be valid.
         unsafe { riwarp_helper_sk_callback_write_lock(sk) };
         // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_user_data };
+        // SAFETY: A field of a valid socket, read once.
+        let present = unsafe { place.read_volatile() }.addr();
+        // Null may have flags too.
+        let foreign = present & !FLAGS != 0 && present & FLAGS != NOCOPY;
         // TCP reads these fields without the lock; so each is written once.
-        // SAFETY: A field of a valid socket, written only under the lock, which is held.
-        unsafe { place.write_volatile(user_data) };
+        if !foreign {
+            // SAFETY: A field of a valid socket, written only under the lock, which is held.
+            unsafe { place.write_volatile(user_data) };
+        }
         // SAFETY: The field lies inside the allocation, since `sk` is valid.
         let place = unsafe { &raw mut (*sk).sk_data_ready };
         // SAFETY: A field of a valid socket, written only under the lock, which is held.
@@ -168,6 +185,11 @@ impl Callbacks {
         unsafe { place.write_volatile(self.error_report) };
         // SAFETY: This call took the lock above.
         unsafe { riwarp_helper_sk_callback_write_unlock(sk) };
+        if foreign {
+            Err(EBUSY)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -278,7 +300,7 @@ impl<T: SocketEvents> Hooked<T> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; closes the socket.
+    /// `ENOMEM`, or `EBUSY` if the socket has private data of another user; closes the socket.
     pub fn new(socket: Socket, target: Arc<T>) -> Result<Self> {
         let hook = KBox::into_raw(KBox::new(Hook::new(target), GFP_KERNEL)?);
         let user_data = hook.map_addr(|addr| addr | NOCOPY).cast();
@@ -290,13 +312,14 @@ impl<T: SocketEvents> Hooked<T> {
         // SAFETY: `write` requires a valid socket, which `socket` is by its invariants, and the
         // data that our callbacks expect: a hook, which `unhook` frees only after removing it from
         // the socket.
-        unsafe { callbacks.write(socket.sk(), user_data) };
-        // INVARIANT: As written above.
-        Ok(Self {
+        let written = unsafe { callbacks.write(socket.sk(), user_data) };
+        // INVARIANT: As written above; data of another user never points to the hook.
+        let hooked = Self {
             socket,
             hook: Atomic::new(hook.cast_const().cast()),
             _target: PhantomData,
-        })
+        };
+        written.map(|()| hooked)
     }
 
     /// Removes the hook: waits for running callbacks, then drops the reference to the target. Does
@@ -309,9 +332,10 @@ impl<T: SocketEvents> Hooked<T> {
         // use this field, and the lock in `restore` waits for them.
         let hook = self.hook.xchg(ptr::null(), Full);
         if let Some(hook) = NonNull::new(hook.cast_mut().cast::<Hook>()) {
+            // The data of another user, which no hook has replaced, stays.
             // SAFETY: `restore` requires a valid socket and TCP's callbacks: the invariants of
             // `Socket` guarantee both.
-            unsafe { self.socket.callbacks().restore(self.socket.sk()) };
+            let _ = unsafe { self.socket.callbacks().restore(self.socket.sk()) };
             // SAFETY: `from_raw` requires a pointer of `KBox::into_raw` that is freed only here: by
             // the type invariant it is one, and only the call that swapped it for null gets it. The
             // socket no longer points to it, and callbacks that saw it have ended, since they hold

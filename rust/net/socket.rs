@@ -381,8 +381,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the accept queue is empty, `ECONNABORTED` if the connection is gone, `EINVAL` if
-    /// the socket does not listen, `ENOMEM`.
+    /// `EAGAIN` if the accept queue is empty, `ECONNABORTED` if the connection is gone or belongs to
+    /// a BPF socket map, `EINVAL` if the socket does not listen, `ENOMEM`.
     pub fn accept(&self) -> Result<Socket> {
         let mut raw = ptr::null_mut();
         // SAFETY: `kernel_accept()` requires a valid socket, which `self` has by the type
@@ -399,7 +399,7 @@ impl Socket {
         // The child starts with a copy of the listener's callbacks, without the data.
         // SAFETY: `restore` requires a valid socket and TCP's callbacks: by the type invariant
         // `child` has the former and `self` the latter.
-        unsafe { self.callbacks.restore(child.sk()) };
+        unsafe { self.callbacks.restore(child.sk()) }.map_err(|_| ECONNABORTED)?;
         child.setup();
         Ok(child)
     }

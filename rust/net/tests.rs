@@ -624,6 +624,30 @@ mod hooks {
     }
 
     #[test]
+    fn the_data_of_others_stays() -> Result {
+        let (_active, passive) = pair(Family::V4)?;
+        let mut other = KBox::new([0u64; 16], GFP_KERNEL)?;
+        let other = (&raw mut *other).cast::<u8>();
+        let sk = passive.sk();
+        // SAFETY: A field of a valid socket lies inside the allocation.
+        let place = unsafe { &raw mut (*sk).sk_user_data };
+        // As of a BPF socket map: `SK_USER_DATA_PSOCK` with `SK_USER_DATA_NOCOPY`.
+        let theirs = other.map_addr(|addr| addr | 5).cast();
+        // SAFETY: Nothing else changes the data of this socket; the memory outlives it.
+        unsafe { place.write(theirs) };
+        // SAFETY: `restore` requires a valid socket and TCP's callbacks, which the socket has.
+        let restored = unsafe { passive.callbacks().restore(sk) };
+        assert_eq!(restored, Err(EBUSY));
+        // SAFETY: As for the write.
+        assert!(unsafe { place.read() } == theirs);
+        let events = CountedEvents::new()?;
+        let hooked = Hooked::new(passive, events.clone());
+        assert_eq!(hooked.err(), Some(EBUSY));
+        assert!(Arc::into_unique_or_drop(events).is_some());
+        Ok(())
+    }
+
+    #[test]
     fn a_softirq_sends_where_it_receives() -> Result {
         let (active, passive) = pair(Family::V4)?;
         let echo = Echo::new()?;
