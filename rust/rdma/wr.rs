@@ -138,11 +138,15 @@ pub enum IbSendOp<'a, M> {
 ///
 /// # Invariants
 ///
-/// `raw` points to an `ib_send_wr` that is valid and constant for `'a`, from a kernel consumer of a
-/// device whose regions have an `M` as the driver's object; its `sg_list` holds `num_sge` entries,
-/// and it is embedded in the larger structure that its opcode requires.
+/// `raw` is a copy of the `ib_send_wr` at `at`, which is valid and constant for `'a`, from a kernel
+/// consumer of a device whose regions have an `M` as the driver's object; its `sg_list` holds
+/// `num_sge` entries, and it is embedded in the larger structure that its opcode requires. One of an
+/// opcode without such a structure may be unaligned: iSER's target keeps its Sends in packed
+/// structures (`struct iser_tx_desc`).
 pub struct IbSendWr<'a, M> {
-    raw: &'a bindings::ib_send_wr,
+    raw: bindings::ib_send_wr,
+    at: *const bindings::ib_send_wr,
+    _life: PhantomData<&'a bindings::ib_send_wr>,
     _type: PhantomData<fn() -> M>,
 }
 
@@ -164,7 +168,8 @@ pub struct SendWrs<'a, M> {
 ///
 /// As for [`IbSendWr`].
 pub struct IbRecvWr<'a> {
-    raw: &'a bindings::ib_recv_wr,
+    raw: bindings::ib_recv_wr,
+    _life: PhantomData<&'a bindings::ib_recv_wr>,
 }
 
 /// The list of one `post_recv` or `post_srq_recv` call; used like [`SendWrs`].
@@ -219,20 +224,37 @@ impl<'a, M> Iterator for SendWrs<'a, M> {
 
     #[inline]
     fn next(&mut self) -> Option<IbSendWr<'a, M>> {
-        // SAFETY: `as_ref` requires null or a request that is valid and constant for `'a`: the
-        // caller of `new` guarantees that for all of the list.
-        let raw = unsafe { self.next.as_ref() }?;
-        self.last = self.next;
-        self.next = raw.next;
-        // INVARIANT: By the contract of `new`.
-        Some(IbSendWr {
-            raw,
-            _type: PhantomData,
-        })
+        let at = self.next;
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: `copy` requires a request as for `IbSendWr`: the caller of `new` guarantees that
+        // for all of the list.
+        let wr = unsafe { IbSendWr::copy(at) };
+        self.last = at;
+        self.next = wr.raw.next;
+        Some(wr)
     }
 }
 
 impl<'a, M> IbSendWr<'a, M> {
+    /// Copies the request at `at`.
+    ///
+    /// # Safety
+    ///
+    /// It must be as the invariants say.
+    #[inline]
+    unsafe fn copy(at: *const bindings::ib_send_wr) -> Self {
+        // INVARIANT: As the caller guarantees.
+        Self {
+            // SAFETY: `read_unaligned` requires a valid request, which the caller guarantees.
+            raw: unsafe { at.read_unaligned() },
+            at,
+            _life: PhantomData,
+            _type: PhantomData,
+        }
+    }
+
     /// Returns the consumer's number of the request.
     #[inline]
     pub fn wr_id(&self) -> u64 {
@@ -367,7 +389,7 @@ impl<'a, M> IbSendWr<'a, M> {
     /// Returns address and key of the peer's buffer.
     #[inline]
     fn rdma(&self) -> (u64, u32) {
-        let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_rdma_wr>();
+        let wr = self.at.cast::<bindings::ib_rdma_wr>();
         // SAFETY: Reading requires a valid structure of that type: by the type's invariant the
         // request, whose opcode the caller has checked, is embedded in one, as its first member.
         unsafe { ((*wr).remote_addr, (*wr).rkey) }
@@ -376,7 +398,7 @@ impl<'a, M> IbSendWr<'a, M> {
     /// Returns the whole atomic request.
     #[inline]
     fn atomic(&self) -> &bindings::ib_atomic_wr {
-        let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_atomic_wr>();
+        let wr = self.at.cast::<bindings::ib_atomic_wr>();
         // SAFETY: Reading requires a valid structure of that type: by the type's invariant the
         // request, whose opcode the caller has checked, is embedded in one, as its first member.
         unsafe { &*wr }
@@ -384,7 +406,7 @@ impl<'a, M> IbSendWr<'a, M> {
 
     /// Returns the fast registration.
     fn reg_mr(&self) -> IbSendOp<'a, M> {
-        let wr = core::ptr::from_ref(self.raw).cast::<bindings::ib_reg_wr>();
+        let wr = self.at.cast::<bindings::ib_reg_wr>();
         // SAFETY: Reading requires a valid structure of that type: by the type's invariant the
         // request, whose opcode the caller has checked, is embedded in one, as its first member.
         let (mr, key, access) = unsafe { ((*wr).mr, (*wr).key, (*wr).access) };
@@ -429,13 +451,20 @@ impl<'a> Iterator for RecvWrs<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<IbRecvWr<'a>> {
-        // SAFETY: `as_ref` requires null or a request that is valid and constant for `'a`: the
-        // caller of `new` guarantees that for all of the list.
-        let raw = unsafe { self.next.as_ref() }?;
-        self.last = self.next;
+        let at = self.next;
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: `read_unaligned` requires a request that is valid: the caller of `new` guarantees
+        // that for all of the list.
+        let raw = unsafe { at.read_unaligned() };
+        self.last = at;
         self.next = raw.next;
         // INVARIANT: By the contract of `new`.
-        Some(IbRecvWr { raw })
+        Some(IbRecvWr {
+            raw,
+            _life: PhantomData,
+        })
     }
 }
 
@@ -481,12 +510,9 @@ impl AtomicWr {
 
     /// Returns the request as the driver reads it.
     pub fn view<M>(&self) -> IbSendWr<'_, M> {
-        // INVARIANT: The request is borrowed, so constant; it has no `sg_list`; it is the head of
-        // the structure for atomic requests.
-        IbSendWr {
-            raw: &self.0.wr,
-            _type: PhantomData,
-        }
+        // SAFETY: `copy` requires a request as for `IbSendWr`: it is borrowed, so constant; it has
+        // no `sg_list`; it is the head of the structure for atomic requests.
+        unsafe { IbSendWr::copy((&raw const self.0).cast()) }
     }
 }
 
@@ -539,12 +565,10 @@ impl<'a> RdmaWr<'a> {
 
     /// Returns the request as the driver reads it.
     pub fn view<M>(&self) -> IbSendWr<'_, M> {
-        // INVARIANT: The request is borrowed, so constant; `_sges` has the entries of its list, and
-        // the pieces live as long; it is the head of the structure for Writes and Reads.
-        IbSendWr {
-            raw: &self.wr.wr,
-            _type: PhantomData,
-        }
+        // SAFETY: `copy` requires a request as for `IbSendWr`: it is borrowed, so constant; `_sges`
+        // has the entries of its list, and the pieces live as long; it is the head of the structure
+        // for Writes and Reads.
+        unsafe { IbSendWr::copy((&raw const self.wr).cast()) }
     }
 }
 
