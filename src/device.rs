@@ -511,12 +511,15 @@ pub(crate) struct Guid([u8; 8]);
 impl Guid {
     /// Makes it from the hardware address of an interface, or at random if the interface has none.
     pub(crate) fn of(netdev: &NetDevice) -> Self {
-        Self::from_hw_addr(netdev).unwrap_or_else(|| {
-            // Neither a group nor a universal address, so no assigned one (RFC 4291, appendix A).
-            let [first, rest @ ..] = random::octets::<8>();
-            let [b, c, d, e, f, g, h] = rest;
-            Self([first & !3, b, c, d, e, f, g, h])
-        })
+        Self::from_hw_addr(netdev).unwrap_or_else(Self::random)
+    }
+
+    /// Makes one at random.
+    pub(crate) fn random() -> Self {
+        // Neither a group nor a universal address, so no assigned one (RFC 4291, appendix A).
+        let [first, rest @ ..] = random::octets::<8>();
+        let [b, c, d, e, f, g, h] = rest;
+        Self([first & !3, b, c, d, e, f, g, h])
     }
 
     /// Makes it from the current hardware address of an interface.

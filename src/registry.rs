@@ -178,7 +178,7 @@ impl Registry {
             refuse(name, netdev, "the name of the device cannot be a file name");
             return Err(EINVAL);
         }
-        let guid = Guid::of(netdev);
+        let guid = self.new_guid(netdev);
         let identity = Identity {
             provider: kind.abi().provider(),
             node_guid: guid.octets(),
@@ -239,6 +239,19 @@ impl Registry {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Returns the identifier of a new device on an interface. Consumers in the kernel know devices
+    /// by it alone (`nvme_rdma`, `ib_isert`), so it is another one than that of each device on an
+    /// interface with the same hardware address, like a VLAN's. Two that are made at the same time
+    /// may still get the same.
+    fn new_guid(&self, netdev: &NetDevice) -> Guid {
+        let guid = Guid::of(netdev);
+        let taken = self.find(|other| other.device.guid() == guid && !other.is_doomed());
+        match taken {
+            Some(_) => Guid::random(),
+            None => guid,
         }
     }
 
