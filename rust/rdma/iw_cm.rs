@@ -61,6 +61,7 @@ use crate::bindings;
 use crate::compat::new_spinlock_irq;
 use crate::compat::SpinLockIrq;
 use crate::compat::ECONNRESET;
+use crate::net::Family;
 use crate::net::SockAddr;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
@@ -91,10 +92,6 @@ pub struct ConnParam<'a> {
 pub struct ConnectReply<'a> {
     /// Success, or the error.
     pub status: Result,
-    /// The local end.
-    pub local: SockAddr,
-    /// The remote end.
-    pub remote: SockAddr,
     /// Private data from the peer's consumer.
     pub private_data: &'a [u8],
     /// The IRD of the peer.
@@ -228,8 +225,11 @@ impl CmId {
     pub fn connect_reply(&self, reply: &ConnectReply<'_>) -> Result {
         let mut event = new_event(bindings::iw_cm_event_type_IW_CM_EVENT_CONNECT_REPLY);
         set_private_data(&mut event, reply.private_data)?;
-        event.local_addr = reply.local.to_raw();
-        event.remote_addr = reply.remote.to_raw();
+        // As it names them itself: the connection manager takes them over, and forgets its entry of
+        // the port mapper by the local one.
+        let unknown = SockAddr::unspecified(Family::V4);
+        event.local_addr = self.local.unwrap_or(unknown).to_raw();
+        event.remote_addr = self.remote.unwrap_or(unknown).to_raw();
         event.ird = depth(reply.ird);
         event.ord = depth(reply.ord);
         let next = match reply.status {

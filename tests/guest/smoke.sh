@@ -272,6 +272,48 @@ fit_netdevs() {
 	rdma link del l0
 }
 
+# With the port mapper's daemon, the kernel makes an entry for each listener and each connection; it
+# finds a connection's again by the addresses that the driver reports.
+port_mapper_forgets() {
+	local tracing=/sys/kernel/tracing
+	mountpoint -q $tracing || mount -t tracefs none $tracing
+	[ -e $tracing/kprobe_events ] || skip_case 'this kernel has no kprobes'
+	# shellcheck disable=SC2016
+	echo 'r:forgotten iw_cm:iwpm_remove_mapinfo status=$retval:s32' >$tracing/kprobe_events
+	echo 1 >$tracing/events/kprobes/forgotten/enable
+	ip addr add 10.70.0.1/32 dev lo
+	rdma link add l0 type "$TYPE" netdev lo
+	iwpmd
+	eventually 20 mapper_listens || die 'the port mapper does not listen'
+	NS_A=- NS_B=- IP4_B=10.70.0.1
+	for _ in 1 2 3; do rping_pair 4 5; done
+	kill "$(pidof iwpmd)"
+	rdma link del l0
+	ip addr del 10.70.0.1/32 dev lo
+	echo 0 >$tracing/events/kprobes/forgotten/enable
+	grep -o 'forgotten: .*' $tracing/trace >"$TMP/forgotten" || die 'nothing was forgotten'
+	echo >$tracing/kprobe_events
+	# Of each connection one at the end that connects, and one of its listener.
+	[ "$(grep -c 'status=0$' "$TMP/forgotten")" -ge 4 ] || die "too little was forgotten: $(last_line "$TMP/forgotten")"
+	! grep -v 'status=0$' "$TMP/forgotten" || die 'an entry was not found again'
+}
+
+# The kernel's requests go to a group of the netlink protocol NETLINK_RDMA.
+mapper_listens() { awk '$2 == 20 && $4 != "00000000" { found = 1 } END { exit !found }' /proc/net/netlink; }
+
+# A VLAN has the hardware address of its interface. Kernel consumers know a device by its GUID.
+each_has_a_guid() {
+	ip link add guid0 type dummy && ip link add link guid0 name guid1 type vlan id 7 ||
+		skip_case 'this kernel has no such interfaces'
+	rdma link add g0 type "$TYPE" netdev guid0
+	rdma link add g1 type "$TYPE" netdev guid1
+	[ "$(sort -u /sys/class/infiniband/g[01]/node_guid | wc -l)" = 2 ] ||
+		die "$(cat /sys/class/infiniband/g[01]/node_guid)"
+	rdma link del g1
+	rdma link del g0
+	ip link del guid0
+}
+
 # On lo, with an address other than 127.0.0.1.
 works_on_lo() {
 	ip addr add 10.70.0.1/32 dev lo
@@ -565,7 +607,9 @@ try name_in_use 20 name_in_use
 try bad_names 20 bad_names
 try unfit_netdevs 20 unfit_netdevs
 try fit_netdevs 60 fit_netdevs
+try each_has_a_guid 20 each_has_a_guid
 try works_on_lo 30 works_on_lo
+try port_mapper_forgets 60 port_mapper_forgets
 try netdev_goes 30 netdev_goes
 try netdev_is_renamed 20 netdev_is_renamed
 try device_is_renamed 20 device_is_renamed

@@ -58,11 +58,7 @@ use kernel_ext::{
         EPROTO, //
     },
     mm::noio::without_io,
-    net::{
-        Family,
-        SockAddr,
-        TcpState, //
-    },
+    net::TcpState,
     rdma::iw_cm::{
         CmId,
         ConnectReply, //
@@ -468,11 +464,8 @@ impl Conn {
 /// Raises whichever event the iWARP connection manager still expects: a failed reply, or the end of
 /// a connection that was established or accepted (which counts as established).
 pub(in crate::cm) fn give_up(id: &CmId, error: Error, private_data: &[u8]) {
-    let unknown = SockAddr::unspecified(Family::V4);
     let mut reply = ConnectReply {
         status: Err(error),
-        local: id.local_addr().unwrap_or(unknown),
-        remote: id.remote_addr().unwrap_or(unknown),
         private_data,
         ird: 0,
         ord: 0,

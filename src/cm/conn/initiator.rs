@@ -328,12 +328,8 @@ impl Conn {
         // Without negotiation, assume that the peer agrees.
         let ird = peer.and_then(|peer| peer.ird).unwrap_or(rules.depths.ord);
         let ord = peer.and_then(|peer| peer.ord).unwrap_or(rules.depths.ird);
-        // Also of a connection that was just lost, whose end is reported next.
-        let (local, remote) = self.socket.addr_pair();
         id.connect_reply(&ConnectReply {
             status: Ok(()),
-            local,
-            remote,
             private_data,
             ird: ird.into(),
             ord: ord.into(),
