@@ -307,14 +307,41 @@ impl CmId {
     }
 
     /// Attaches the endpoint to the queue pair of the connection.
-    fn attach(&self, qp: Option<QpLink>) -> Result {
-        qp.ok_or(EINVAL)?.attach(self.endpoint.clone())
+    fn attach(&self, qp: Option<QpLink>) -> Result<Attached> {
+        let qp = qp.ok_or(EINVAL)?;
+        let before = qp.attach(self.endpoint.clone())?;
+        Ok(Attached {
+            qp,
+            endpoint: self.endpoint.clone(),
+            before,
+        })
     }
 }
 
 impl Drop for CmId {
     fn drop(&mut self) {
         self.endpoint.settle();
+    }
+}
+
+/// An endpoint that was attached to a queue pair for a call that may still fail.
+struct Attached {
+    qp: QpLink,
+    endpoint: Endpoint,
+    /// What was attached before.
+    before: Option<Endpoint>,
+}
+
+impl Attached {
+    /// Attaches again what was attached before, if `result` is an error; returns it.
+    ///
+    /// Otherwise the connection manager, which drops its last reference after the error, would wait
+    /// for its own work, as long as the queue pair has one.
+    fn keep_if(self, result: Result) -> Result {
+        if result.is_err() {
+            self.qp.detach(&self.endpoint, self.before);
+        }
+        result
     }
 }
 
@@ -333,6 +360,21 @@ impl Endpoint {
         }
         // INVARIANT: The reference was just taken.
         Self { raw, cell }
+    }
+
+    /// Returns whether both are of one call.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.cell, &other.cell)
+    }
+
+    /// Returns whether this is the endpoint of that object.
+    pub(super) fn is_of(&self, raw: *mut bindings::iw_cm_id) -> bool {
+        self.raw.as_ptr() == raw
+    }
+
+    /// Raises no event any more.
+    fn abandon(&self) {
+        *self.cell.phase.lock() = CmPhase::Done;
     }
 
     /// See [`CmId::close`].

@@ -181,18 +181,42 @@ unsafe fn bytes_from_raw<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     unsafe { core::slice::from_raw_parts(data.cast(), len) }
 }
 
-/// Takes the connection's name out of its object.
+/// What the object of a request knows: `provider_data`.
+enum RequestState {
+    /// The name of the connection, which was neither accepted nor rejected.
+    Name(NonZeroUsize),
+    /// The number of the queue pair that it was accepted with.
+    Accepted(u32),
+    /// Nothing: it was rejected, or could not be accepted.
+    Over,
+}
+
+/// The bit of `provider_data` that tells a queue pair from a name; names count from 1.
+const ACCEPTED: usize = 1 << (usize::BITS - 1);
+
+/// Replaces what the object of a request knows.
 ///
 /// # Safety
 ///
 /// `raw` must be the valid object of an `accept` or `reject` of this driver.
-unsafe fn take_name(raw: *mut bindings::iw_cm_id) -> Option<NonZeroUsize> {
+unsafe fn replace_state(raw: *mut bindings::iw_cm_id, new: RequestState) -> RequestState {
     // SAFETY: A `&mut` requires valid memory that nothing else uses: the caller guarantees that
     // `raw` is a valid object, and only `accept`, `reject` and the creation of the child use the
-    // field, which the connection manager runs one after the other.
+    // field, which the connection manager's users run one after the other.
     let data = unsafe { &mut (*raw).provider_data };
-    let data = core::mem::replace(data, core::ptr::null_mut());
-    NonZeroUsize::new(data.addr())
+    let new = match new {
+        RequestState::Name(name) => name.get(),
+        // CAST: widens; 64-bit machines only.
+        RequestState::Accepted(qpn) => ACCEPTED | qpn as usize,
+        RequestState::Over => 0,
+    };
+    let old = core::mem::replace(data, core::ptr::without_provenance_mut(new)).addr();
+    match NonZeroUsize::new(old) {
+        None => RequestState::Over,
+        // CAST: the low half has the number.
+        Some(_) if old & ACCEPTED != 0 => RequestState::Accepted(old as u32),
+        Some(name) => RequestState::Name(name),
+    }
 }
 
 /// `ops.iw_connect`.
@@ -218,8 +242,8 @@ pub(in crate::rdma) unsafe extern "C" fn connect<T: Driver>(
         // with this call, and private data of the stated length: `param` is so, by this function's
         // `# Safety`.
         let param = unsafe { param_from_raw(param) };
-        id.attach(T::Qp::find(dev, param.qpn))?;
-        call.end(T::Conn::connect(dev, id, &param))
+        let attached = id.attach(T::Qp::find(dev, param.qpn))?;
+        attached.keep_if(call.end(T::Conn::connect(dev, id, &param)))
     };
     from_result(|| {
         match begin() {
@@ -257,6 +281,10 @@ unsafe fn fail_by_event(raw: *mut bindings::iw_cm_id, error: Error) -> Result {
 
 /// `ops.iw_accept`.
 ///
+/// Until the connection is up, the connection manager lets its consumer accept it once more: it
+/// takes a reference to the queue pair that is named now, and forgets the one to the first. Then
+/// that is given back, and the connection ends for the consumer, which drops the other one.
+///
 /// # Safety
 ///
 /// As the connection manager calls it: both pointers are valid, and the object is the child of a
@@ -266,15 +294,34 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
     param: *mut bindings::iw_cm_conn_param,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `take_name` requires the valid object of an `accept` or `reject`: `raw` is, by
-        // this function's `# Safety`.
-        let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
+        // SAFETY: `param_from_raw` requires parameters that are valid for the lifetime, which ends
+        // with this call, and private data of the stated length: `param` is so, by this function's
+        // `# Safety`.
+        let param = unsafe { param_from_raw(param) };
+        // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
+        // by this function's `# Safety`.
+        let name = match unsafe { replace_state(raw, RequestState::Over) } {
+            RequestState::Name(name) => name,
+            RequestState::Accepted(first) => {
+                // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw`
+                // is, by this function's `# Safety`.
+                unsafe { replace_state(raw, RequestState::Accepted(param.qpn)) };
+                if let Some(qp) = T::Qp::find(dev, first) {
+                    if let Some(connection) = qp.connection_of(raw) {
+                        connection.settle();
+                    }
+                    qp.remove_user();
+                }
+                return Ok(0);
+            }
+            RequestState::Over => return Err(EINVAL),
+        };
         // SAFETY: `CmCall::begin` requires an object that is valid during the call, and no event
         // of it pending: `raw` is, by this function's `# Safety`, and events follow this call.
         let (call, id) = match unsafe { CmCall::begin(raw, CmPhase::AcceptCall) } {
@@ -285,15 +332,13 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
                 return Err(error);
             }
         };
-        // SAFETY: `param_from_raw` requires parameters that are valid for the lifetime, which ends
-        // with this call, and private data of the stated length: `param` is so, by this function's
-        // `# Safety`.
-        let param = unsafe { param_from_raw(param) };
-        if let Err(error) = id.attach(T::Qp::find(dev, param.qpn)) {
+        let attached = id.attach(T::Qp::find(dev, param.qpn)).inspect_err(|_| {
             let _ = T::Conn::reject(dev, name, &[]);
-            return Err(error);
-        }
-        call.end(T::Conn::accept(dev, id, name, &param))?;
+        })?;
+        attached.keep_if(call.end(T::Conn::accept(dev, id, name, &param)))?;
+        // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
+        // by this function's `# Safety`.
+        unsafe { replace_state(raw, RequestState::Accepted(param.qpn)) };
         Ok(0)
     })
 }
@@ -310,15 +355,26 @@ pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
     len: u8,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: `take_name` requires the valid object of an `accept` or `reject`: `raw` is, by
-        // this function's `# Safety`.
-        let name = unsafe { take_name(raw) }.ok_or(EINVAL)?;
         // SAFETY: A field of `raw`, which is valid; `ib_core` sets it before the driver sees the
         // object.
         let device = unsafe { (*raw).device };
         // SAFETY: `device_data` requires a device of `T` that is registered or being registered:
         // that holds while a verb runs.
         let dev = unsafe { device_data::<T::Device>(device) };
+        // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
+        // by this function's `# Safety`.
+        let name = match unsafe { replace_state(raw, RequestState::Over) } {
+            RequestState::Name(name) => name,
+            // The connection manager expects no event any more.
+            RequestState::Accepted(qpn) => {
+                let qp = T::Qp::find(dev, qpn);
+                if let Some(connection) = qp.and_then(|qp| qp.connection_of(raw)) {
+                    connection.abandon();
+                }
+                return Err(EINVAL);
+            }
+            RequestState::Over => return Err(EINVAL),
+        };
         // SAFETY: `bytes_from_raw` requires that many octets, valid for the lifetime, which ends
         // with this call: `data` has `len`, by this function's `# Safety`.
         let data = unsafe { bytes_from_raw(data, usize::from(len)) };

@@ -194,13 +194,13 @@ impl QpLink {
         }
     }
 
-    /// Records a connection that begins.
+    /// Records a connection that begins; returns the one that was begun before.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the queue pair is still being created, is being destroyed, or belongs to another
     /// user.
-    pub(in crate::rdma) fn attach(&self, endpoint: Endpoint) -> Result {
+    pub(in crate::rdma) fn attach(&self, endpoint: Endpoint) -> Result<Option<Endpoint>> {
         // Checked again: if the number was reused since `add_user`, this is another queue pair.
         if !self.may_connect(&Caller::current()) {
             return Err(EINVAL);
@@ -209,10 +209,33 @@ impl QpLink {
         if let Connection::Over = *connection {
             return Err(EINVAL);
         }
-        let old = core::mem::replace(&mut *connection, Connection::Begun(endpoint));
-        drop(connection);
-        drop(old);
-        Ok(())
+        match core::mem::replace(&mut *connection, Connection::Begun(endpoint)) {
+            Connection::Begun(before) => Ok(Some(before)),
+            Connection::None | Connection::Over => Ok(None),
+        }
+    }
+
+    /// Records that the connection did not begin, and that `before` was the last one, unless
+    /// another one has begun or the queue pair is being destroyed.
+    pub(in crate::rdma) fn detach(&self, endpoint: &Endpoint, before: Option<Endpoint>) {
+        let before = before.map_or(Connection::None, Connection::Begun);
+        let _drop_outside_lock = {
+            let mut connection = self.0.connection.lock();
+            match &*connection {
+                Connection::Begun(last) if last.is(endpoint) => {
+                    core::mem::replace(&mut *connection, before)
+                }
+                _ => before,
+            }
+        };
+    }
+
+    /// Returns the connection that was begun last, if it is that of this object.
+    pub(in crate::rdma) fn connection_of(&self, raw: *mut bindings::iw_cm_id) -> Option<Endpoint> {
+        match &*self.0.connection.lock() {
+            Connection::Begun(last) if last.is_of(raw) => Some(last.clone()),
+            _ => None,
+        }
     }
 
     /// Drops the link's own reference and waits until the connection manager has none.

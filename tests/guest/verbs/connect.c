@@ -83,7 +83,7 @@ static void refused_body(struct attempt *t)
 		      t->event == RDMA_CM_EVENT_CONNECT_ERROR,
 	      "%s", rdma_event_str(t->event));
 	check(t->status, "with status 0");
-	check(now_ms() - start < 5000, "only after %lld ms", (long long)(now_ms() - start));
+	check(now_ms() - start < 5000 * slow, "only after %lld ms", (long long)(now_ms() - start));
 }
 
 static void nobody_listens(void)
@@ -202,7 +202,7 @@ static void a_silent_peer_delays_nobody(void)
 	must(tcp_peer_start(&peer, port, NULL, 0));
 	if (attempt_start(&t, port)) {
 		start = now_ms();
-		if (pair_open(&p, NULL) && exchange_works(&p) && now_ms() - start > 3000)
+		if (pair_open(&p, NULL) && exchange_works(&p) && now_ms() - start > 3000 * slow)
 			fail("%lld ms for another connection", (long long)(now_ms() - start));
 		pair_close(&p);
 	}
@@ -335,6 +335,86 @@ static void a_slow_acceptor(void)
 	rdma_destroy_id(lid);
 	rdma_destroy_event_channel(lch);
 }
+
+/* Makes a queue pair that librdmacm does not know, in the state INIT. */
+static struct ibv_qp *own_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RC,
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	int mask;
+
+	if (!qp || rdma_init_qp_attr(id, &attr, &mask) || ibv_modify_qp(qp, &attr, mask))
+		fail("a queue pair: %s", strerror(errno));
+	return qp;
+}
+
+/*
+ * Accepts a request; then accepts it again, with the same queue pair or another one, or rejects it.
+ * The peer promises a ready-to-receive message and withholds it, so the connection is not up yet.
+ */
+static void accepted_and(bool rejected, int second)
+{
+	/* Revision 2, with enhanced data: peer to peer, by a Send or a Write; IRD and ORD are 1. */
+	static const char request[] = "MPA ID Req Frame\x50\x02\0\x04\xc0\x01\x80\x01";
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1 };
+	int port = next_port(), fd;
+	struct rdma_cm_id *listener = cm_listening_id(ch, port, 1), *id;
+	struct sockaddr_storage addr;
+	struct rdma_cm_event *ev;
+	struct ibv_qp *qp[2];
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+
+	must(listener);
+	addr_with_port(&addr, port);
+	fd = socket(addr.ss_family, SOCK_STREAM, 0);
+	check(!connect(fd, (void *)&addr, sizeof(addr)) &&
+		      send(fd, request, sizeof(request) - 1, 0) == sizeof(request) - 1,
+	      "the peer: %s", strerror(errno));
+	ev = cm_event(ch, SOON);
+	check(ev && ev->event == RDMA_CM_EVENT_CONNECT_REQUEST, "no request");
+	id = ev->id;
+	rdma_ack_cm_event(ev);
+	pd = ibv_alloc_pd(id->verbs);
+	cq = ibv_create_cq(id->verbs, 16, NULL, NULL, 0);
+	check(pd && cq, "preparation: %s", strerror(errno));
+	qp[0] = own_qp(id, pd, cq);
+	qp[1] = own_qp(id, pd, cq);
+	must(!test_failed());
+	param.qp_num = qp[0]->qp_num;
+	check(!rdma_accept(id, &param), "rdma_accept: %s", strerror(errno));
+	param.qp_num = qp[second]->qp_num;
+	if (rejected)
+		rdma_reject(id, NULL, 0);
+	else
+		rdma_accept(id, &param);
+	close(fd);
+	/* Whatever events come. */
+	while ((ev = cm_event(ch, 500)))
+		rdma_ack_cm_event(ev);
+	/* A rejected one stays with the connection manager as long as its id. */
+	if (rejected)
+		rdma_destroy_id(id);
+	ibv_destroy_qp(qp[0]);
+	ibv_destroy_qp(qp[1]);
+	if (!rejected)
+		rdma_destroy_id(id);
+	ibv_destroy_cq(cq);
+	ibv_dealloc_pd(pd);
+	rdma_destroy_id(listener);
+	rdma_destroy_event_channel(ch);
+}
+
+static void accepted_twice(void) { accepted_and(false, 0); }
+static void accepted_with_two_queue_pairs(void) { accepted_and(false, 1); }
+static void accepted_and_rejected(void) { accepted_and(true, 0); }
 
 static bool prepare_all(struct attempt *t, uint8_t count, int port)
 {
@@ -507,6 +587,9 @@ int main(int argc, char **argv)
 	RUN(listen_again);
 	RUN(listener_goes_with_requests_waiting);
 	RUN(a_slow_acceptor);
+	RUN(accepted_twice);
+	RUN(accepted_with_two_queue_pairs);
+	RUN(accepted_and_rejected);
 	RUN(requests_come_in_order);
 	RUN(more_requests_than_the_backlog);
 	return test_end();
