@@ -18,7 +18,6 @@ SEED=${SEED:-$((0x$(head -c 3 /dev/urandom | od -An -tx1 | tr -d ' ')))}
 RANDOM=$SEED
 TYPES=(riwarp riwarp_siw)
 CALLERS=3
-export TALLY=$TMP/tally
 
 # pick WORD...: sets PICKED to one of them.
 pick() { shift $((RANDOM % $#)); PICKED=$1; }
@@ -53,11 +52,15 @@ again() {
 		echo "$STARTED" >"$TMP/pid.$name"
 		wait "$STARTED" || rc=$?
 		rm -f "$TMP/pid.$name"
-		if [ "$rc" = 3 ] || { [ "$rc" -gt 128 ] && [ "$rc" != 137 ]; } || grep -q '^WRONG' "$TMP/log.$name"; then
-			{ echo "${command[*]}: status $rc: "; tail -n 5 "$TMP/log.$name"; } >>"$TMP/wrong"
-		fi
+		judge "$name" "$rc" "${command[@]}"
 		nap 0.1
 	done
+}
+
+# judge NAME STATUS WORD...: notes what the program, whose output is in log.NAME, has found wrong.
+judge() {
+	[ "$2" = 3 ] || { [ "$2" -gt 128 ] && [ "$2" != 137 ]; } || grep -q '^WRONG' "$TMP/log.$1" || return 0
+	{ echo "$1, ${*:3}: status $2: "; tail -n 5 "$TMP/log.$1"; } >>"$TMP/wrong"
 }
 
 # start_all: starts a server and CALLERS callers for each link type. Each link has its own family.
@@ -69,10 +72,10 @@ start_all() {
 		address=${ADDRESS[i]}
 		local extensions=()
 		[ "${TYPES[i]}" != riwarp ] || extensions=(EXTENSIONS=1)
-		again "server$i" "${B[i]}" env PORT=$((PORT + i)) "${extensions[@]}" "$VERBS_DIR/torture" serve "$address" SEED &
+		again "server$i" "${B[i]}" env TALLY="$TMP/tally.$i" PORT=$((PORT + i)) "${extensions[@]}" "$VERBS_DIR/torture" serve "$address" SEED &
 		LOOPS+=($!)
 		for ((n = 0; n < CALLERS; n++)); do
-			again "caller$i$n" "${A[i]}" env PORT=$((PORT + i)) THREADS=2 "${extensions[@]}" \
+			again "caller$i$n" "${A[i]}" env TALLY="$TMP/tally.$i" PORT=$((PORT + i)) THREADS=2 "${extensions[@]}" \
 				"$VERBS_DIR/torture" call "$address" SEED LIFE &
 			LOOPS+=($!)
 		done
@@ -113,21 +116,25 @@ stop_all() {
 
 kill_one() {
 	local all
+	eventually 20 any_runs || die 'no process runs'
 	mapfile -t all < <(running)
+	# It may just have ended by itself.
 	[ ${#all[@]} -gt 0 ] || return 0
 	pick "${all[@]}"
 	kill_and_see "$PICKED"
 }
 
-# side: picks a link and a side: sets I, NS, DEV, NET.
+any_runs() { [ "$(running)" ]; }
+
+# side: picks a link and a side: sets I, NS, DEV, NET, and TO, the address of the other side.
 side() {
 	some 0 $((${#TYPES[@]} - 1))
 	I=$SOME
 	pick A B
 	if [ "$PICKED" = A ]; then
-		NS=${A[I]} DEV=${DEV_OF_A[I]} NET=${NET_OF_A[I]}
+		NS=${A[I]} DEV=${DEV_OF_A[I]} NET=${NET_OF_A[I]} TO=${ADDRESS[I]}
 	else
-		NS=${B[I]} DEV=${DEV_OF_B[I]} NET=${NET_OF_B[I]}
+		NS=${B[I]} DEV=${DEV_OF_B[I]} NET=${NET_OF_B[I]} TO=${ADDRESS_OF_A[I]}
 	fi
 }
 
@@ -224,11 +231,15 @@ settings_changed() {
 	}
 }
 
+# The way to the other side gets the smallest MTU, or almost, for a while.
 route_changed() {
+	local mtu=600
 	side
-	in_ns "$NS" ip route replace "10.99.$I.0/24" dev "$NET" mtu lock 600 || true
-	in_ns "$NS" ip route flush cache
-	in_ns "$NS" ip route del "10.99.$I.0/24" dev "$NET" || true
+	[[ $TO != *:* ]] || mtu=1280
+	in_ns "$NS" ip route replace "$TO" dev "$NET" mtu lock "$mtu" || die "no route to $TO"
+	some 1 3
+	nap "$SOME"
+	in_ns "$NS" ip route del "$TO" dev "$NET" mtu lock "$mtu" || die "the route to $TO stays"
 }
 
 # ESP protects a link for a while. Its streams stay open, and packets of theirs come that way.
@@ -314,22 +325,28 @@ memory_fails() {
 
 # A namespace is deleted with a device in it on which programs work.
 namespace_deleted() {
-	local pids=() i
+	local pids=() n rc
 	NAMESPACES=$((${NAMESPACES:-0} + 1))
 	ip netns add gone
 	ip -n gone link set lo up
 	in_ns gone rdma link add "gone$NAMESPACES" type riwarp netdev lo || die 'no device in the new namespace'
-	start gone "$TMP/log.gone1" env PORT=7999 EXTENSIONS=1 "$VERBS_DIR/torture" serve 127.0.0.1 $RANDOM
+	GONE=$TMP/tally.gone$NAMESPACES
+	start gone "$TMP/log.gone1" env TALLY="$GONE" PORT=7999 EXTENSIONS=1 "$VERBS_DIR/torture" serve 127.0.0.1 $RANDOM
 	pids+=("$STARTED")
-	start gone "$TMP/log.gone2" env PORT=7999 EXTENSIONS=1 "$VERBS_DIR/torture" call 127.0.0.1 $RANDOM 30
+	start gone "$TMP/log.gone2" env TALLY="$GONE" PORT=7999 EXTENSIONS=1 "$VERBS_DIR/torture" call 127.0.0.1 $RANDOM 30
 	pids+=("$STARTED")
-	nap 1
+	eventually 30 gone_works || die "nothing in the namespace: $(last_line "$TMP/log.gone2")"
 	# The namespace goes when nothing is left in it; its device may go before.
 	ip netns del gone
 	kill_and_see "${pids[@]}"
-	wait "${pids[@]}" 2>/dev/null || true
+	for n in 1 2; do
+		rc=0
+		wait "${pids[n - 1]}" 2>/dev/null || rc=$?
+		judge "gone$n" "$rc"
+	done
 	eventually 30 link_is_gone - "gone$NAMESPACES" || die 'the device of a deleted namespace is left'
 }
+gone_works() { [ "$(tally_of "$GONE" octets-compared)" -gt 0 ]; }
 
 # The module goes with all devices, and comes again.
 module_unloaded() {
@@ -350,18 +367,30 @@ module_unloaded() {
 
 # --- the run --------------------------------------------------------------------------------------
 
-tally() { "$VERBS_DIR/torture" tally | awk -v name="$1" '$1 == name { print $2 }'; }
-compared_more() { [ "$(tally octets-compared)" -gt "$BEFORE" ] && [ "$(tally connections)" -gt "$CONNECTIONS_BEFORE" ]; }
+# tally_of FILE NAME: prints what the programs have counted in this file.
+tally_of() { TALLY=$1 "$VERBS_DIR/torture" tally | awk -v name="$2" '$1 == name { print $2 }'; }
+# compared_more TYPE: whether more connections were made and more data compared over this link type.
+compared_more() {
+	[ "$(tally_of "$TMP/tally.$1" octets-compared)" -gt "${COMPARED[$1]}" ] &&
+		[ "$(tally_of "$TMP/tally.$1" connections)" -gt "${CONNECTIONS[$1]}" ]
+}
 
-# goes_on: fails unless connections are made and data move, now that nobody does anything to them.
+# goes_on: fails unless connections are made and data move over each link type, now that nobody does
+# anything to them.
 goes_on() {
-	BEFORE=$(tally octets-compared) CONNECTIONS_BEFORE=$(tally connections)
-	eventually 30 compared_more || {
-		rdma link show
-		rdma resource show qp
-		tail -n 3 "$TMP"/log.*
-		die "nothing goes on: $(tally octets-compared) octets, $(tally connections) connections"
-	}
+	local i
+	for i in "${!TYPES[@]}"; do
+		COMPARED[i]=$(tally_of "$TMP/tally.$i" octets-compared)
+		CONNECTIONS[i]=$(tally_of "$TMP/tally.$i" connections)
+	done
+	for i in "${!TYPES[@]}"; do
+		eventually 60 compared_more "$i" || {
+			rdma link show
+			rdma resource show qp
+			tail -n 3 "$TMP"/log.*
+			die "nothing goes on over ${TYPES[i]}: ${COMPARED[i]} octets, ${CONNECTIONS[i]} connections before"
+		}
+	done
 }
 
 nothing_wrong() {
@@ -394,14 +423,17 @@ torture() {
 	goes_on
 	stop_all
 	nothing_wrong
+	[ "${DONE[memory_fails]:-0}" -lt 3 ] || [ "${FAILURES:-0}" -gt 0 ] || die 'no allocation has failed'
 	{
-		"$VERBS_DIR/torture" tally
+		for what in "$TMP"/tally.*; do TALLY=$what "$VERBS_DIR/torture" tally; done |
+			awk '!($1 in n) { names[++count] = $1 } { n[$1] += $2 } END { for (i = 1; i <= count; i++) print names[i], n[names[i]] }'
 		for what in "${!DONE[@]}"; do echo "$what ${DONE[$what]}"; done | sort
 		echo "allocations-failed ${FAILURES:-0}"
 	} >"$TMP/counts"
 	nothing_left 30 qp cm_id cq mr pd mw srq ctx
 }
 
+COMPARED=() CONNECTIONS=()
 A=() B=() DEV_OF_A=() DEV_OF_B=() NET_OF_A=() NET_OF_B=() IP4_OF_A=() IP4_OF_B=() IP6_OF_A=() IP6_OF_B=()
 modprobe sch_netem || true
 # The first link is one of TAP devices where the kernel has them, the second a veth pair.

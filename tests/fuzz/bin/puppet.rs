@@ -26,10 +26,10 @@ use std::{
 };
 
 use super::{
+    soon,
     text,
     Failure,
-    MEMORY_LEN,
-    SOON, //
+    MEMORY_LEN, //
 };
 
 /// The connections that the program reported as established.
@@ -45,7 +45,7 @@ impl Established {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let (_list, waited) = self
             .news
-            .wait_timeout_while(list, SOON, |list| !list.remove(connection))
+            .wait_timeout_while(list, soon(), |list| !list.remove(connection))
             .unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             return Err("the device does not take a right Reply".into());
@@ -114,7 +114,7 @@ impl Puppet {
     }
 
     fn answer(&self) -> Result<String, Failure> {
-        match self.answers.recv_timeout(SOON) {
+        match self.answers.recv_timeout(soon()) {
             Err(error) => Err(error.to_string()),
             Ok(line) => match line.strip_prefix("= ") {
                 Some(answer) => Ok(answer.into()),

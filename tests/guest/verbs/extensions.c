@@ -504,6 +504,10 @@ PAIR_CASE(lists_of_32_elements, .send_sge = 32, .recv_sge = 32)
 	wr = wr_rdma(IBV_WR_RDMA_WRITE, 2, IBV_SEND_SIGNALED, from, 32, (uintptr_t)remote.buf,
 		     remote.mr->rkey);
 	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 2, IBV_WC_SUCCESS));
+	/* A Write is complete when TCP has it; the Response of a Read comes behind it. */
+	wr = wr_rdma(IBV_WR_RDMA_READ, 3, IBV_SEND_SIGNALED, NULL, 0, (uintptr_t)remote.buf,
+		     remote.mr->rkey);
+	must(post_send(&p->a, &wr) && expect_wc(p->a.send_cq, &wc, 3, IBV_WC_SUCCESS));
 	check(!memcmp(remote.buf, local.buf, 3200), "the Write differs");
 }
 

@@ -1182,12 +1182,12 @@ PAIR_CASE(a_queue_full_of_what_waits, .sq_depth = 8)
 	 * TCP is full when a large request stays, though small ones behind it make the transmit
 	 * task try again.
 	 */
-	while (stuck < 3 && posted < 1000) {
+	while (stuck < 6 && posted < 1000) {
 		must(post(&p->a, IBV_WR_RDMA_WRITE, posted, &local, 0, posted == done ? LEN : 8,
 			  remote.buf, remote.mr->rkey));
 		posted++;
 		stuck++;
-		while (done < posted && poll_wc(p->a.send_cq, &wc, 250)) {
+		while (done < posted && poll_wc(p->a.send_cq, &wc, 250 * slow)) {
 			check(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)done, "request %d",
 			      done);
 			done++;

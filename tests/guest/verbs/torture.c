@@ -69,13 +69,13 @@ struct target {
 
 enum what {
 	CONNECTIONS, REFUSED, SENDS, WRITES, READS_DONE, ATOMICS, COMPARED, LOST, ORDERLY, DESTROYED, BAD_KEY,
-	DEREGISTERED, UNMAPPED, IN_ERROR, FORKS, NOISE, WHATS,
+	DEREGISTERED, UNMAPPED, IN_ERROR, FORKS, NOISE, COMPLETE, WHATS,
 };
 
 static const char *const what_names[] = {
 	"connections", "attempts-refused", "sends", "writes", "reads", "atomics", "octets-compared", "connections-lost",
 	"ended-in-order", "destroyed", "bad-keys", "deregistered", "unmapped", "put-into-error", "forks",
-	"objects-made",
+	"objects-made", "all-complete",
 };
 
 static uint64_t *tally;
@@ -144,8 +144,10 @@ struct side {
 	struct request requests[REQUESTS];
 	unsigned int reads;
 	uint32_t sent, acked, received, told; /* Sends, in both directions */
+	unsigned int receives; /* that are posted */
 	bool own_region_gone;
 	bool dead;
+	bool gone; /* the device, so that nothing more need complete */
 };
 
 static void *memory(size_t len)
@@ -160,7 +162,12 @@ static bool post_one_recv(struct side *e, uint64_t n)
 	struct ibv_sge sge = { (uintptr_t)e->recvs + n * MESSAGE_LEN, MESSAGE_LEN, e->recvs_mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	return !ibv_post_recv(e->id->qp, &wr, &bad);
+	if (ibv_post_recv(e->id->qp, &wr, &bad)) {
+		e->gone = true;
+		return false;
+	}
+	e->receives++;
+	return true;
 }
 
 /* Makes everything but the connection. */
@@ -276,7 +283,7 @@ static void post(struct side *e, size_t n, struct ibv_send_wr *wr, uint32_t leng
 	 * may yet be completed, or not.
 	 */
 	if (ibv_post_send(e->id->qp, wr, &bad))
-		e->dead = true;
+		e->dead = e->gone = true;
 }
 
 static ssize_t free_request(const struct side *e)
@@ -555,13 +562,17 @@ static void completions(struct side *e)
 		default:
 			wrong("status %s of %#llx", ibv_wc_status_str(wc.status), (unsigned long long)wc.wr_id);
 		}
-		if (wc.wr_id >> 32)
+		if (wc.wr_id >> 32) {
 			request_done(e, &wc);
-		else if (!wc.status)
+			continue;
+		}
+		if (!e->receives--)
+			wrong("receive %#llx is complete, but was not posted", (unsigned long long)wc.wr_id);
+		if (!wc.status)
 			message_came(e, &wc);
 	}
 	if (n < 0)
-		e->dead = true;
+		e->dead = e->gone = true;
 }
 
 /* Looks at events of the connection. */
@@ -571,8 +582,10 @@ static void connection_events(struct side *e)
 
 	while ((event = cm_event(e->events, 0))) {
 		switch (event->event) {
-		case RDMA_CM_EVENT_DISCONNECTED:
 		case RDMA_CM_EVENT_DEVICE_REMOVAL:
+			e->dead = e->gone = true;
+			break;
+		case RDMA_CM_EVENT_DISCONNECTED:
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 			e->dead = true;
 			break;
@@ -594,9 +607,9 @@ static void wait_for_something(struct side *e, int ms)
 	if (fds[0].revents & POLLIN && !ibv_get_cq_event(e->channel, &cq, &context)) {
 		ibv_ack_cq_events(cq, 1);
 		if (ibv_req_notify_cq(e->cq, any_of(&e->random) % 8 == 0))
-			e->dead = true;
+			e->dead = e->gone = true;
 	} else if (fds[0].revents) {
-		e->dead = true;
+		e->dead = e->gone = true;
 	}
 	if (fds[1].revents)
 		connection_events(e);
@@ -619,8 +632,41 @@ static bool all_done(const struct side *e)
 	return e->sent == e->acked;
 }
 
-/* Ends the connection in one of the ways that programs have. */
-static void end_somehow(struct side *e)
+static bool nothing_is_posted(const struct side *e)
+{
+	for (size_t n = 0; n < REQUESTS; n++)
+		if (e->requests[n].busy)
+			return false;
+	return !e->receives;
+}
+
+/*
+ * Of a queue pair in error each request and each receive completes. Returns whether they have; they
+ * need not if the device goes.
+ */
+static bool all_complete(struct side *e)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init;
+	int64_t until = now_ms() + 30000 * slow;
+
+	if (e->gone || ibv_modify_qp(e->id->qp, &attr, IBV_QP_STATE))
+		return false;
+	for (;;) {
+		completions(e);
+		connection_events(e);
+		if (nothing_is_posted(e))
+			return true;
+		if (e->gone || ibv_query_qp(e->id->qp, &attr, IBV_QP_STATE, &init))
+			return false;
+		if (now_ms() > until)
+			wrong("requests, or %u receives, do not complete", e->receives);
+		sleep_ms(5);
+	}
+}
+
+/* Ends the connection in one of the ways that programs have; returns whether the queue pair stays. */
+static bool end_somehow(struct side *e)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	int64_t until = now_ms() + 2000 * slow;
@@ -639,7 +685,7 @@ static void end_somehow(struct side *e)
 	case 2:
 		/* With work under way. */
 		count(DESTROYED, 1);
-		return;
+		return false;
 	case 3:
 		if (n >= 0) {
 			struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_READ };
@@ -682,12 +728,14 @@ static void end_somehow(struct side *e)
 		completions(e);
 		wait_for_something(e, 5);
 	} while (now_ms() < until);
+	return true;
 }
 
 /* Works on an established connection until it ends, or this end ends it. */
 static void work(struct side *e, int64_t until)
 {
 	unsigned int steps = any_of(&e->random) % 2000;
+	bool stays = true;
 
 	count(CONNECTIONS, 1);
 	while (!e->dead && steps-- && now_ms() < until) {
@@ -721,7 +769,9 @@ static void work(struct side *e, int64_t until)
 	if (e->dead)
 		count(LOST, 1);
 	else
-		end_somehow(e);
+		stays = end_somehow(e);
+	if (stays && any_of(&e->random) % 2)
+		count(COMPLETE, all_complete(e));
 }
 
 /* --- both ends -------------------------------------------------------------------------------- */

@@ -31,6 +31,7 @@ use crate::{
         fail,
         require,
         End,
+        Failure,
         Outcome, //
     }, //
 };
@@ -184,7 +185,11 @@ fn requests_without_end(b: &mut Bench<'_>) -> Outcome {
         while len < LEN as usize {
             match wire.get() {
                 Ok(got) => len += got.data().len(),
-                Err(_) if len == 0 => return wire.ends(End::Graceful),
+                // Not a reset.
+                Err(Failure(why)) if len == 0 => {
+                    require!(why.starts_with("end of stream with 0 of"), "{why}");
+                    return Ok(());
+                }
                 Err(e) => return Err(e),
             }
         }
