@@ -381,8 +381,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// `EAGAIN` if the accept queue is empty, `ECONNABORTED` if the connection is gone or belongs to
-    /// a BPF socket map, `EINVAL` if the socket does not listen, `ENOMEM`.
+    /// `EAGAIN` if the accept queue is empty, `ECONNABORTED` if the connection is gone or belongs
+    /// to a BPF socket map, `EINVAL` if the socket does not listen, `ENOMEM`.
     pub fn accept(&self) -> Result<Socket> {
         let mut raw = ptr::null_mut();
         // SAFETY: `kernel_accept()` requires a valid socket, which `self` has by the type

@@ -140,8 +140,8 @@ pub enum IbSendOp<'a, M> {
 ///
 /// `raw` is a copy of the `ib_send_wr` at `at`, which is valid and constant for `'a`, from a kernel
 /// consumer of a device whose regions have an `M` as the driver's object; its `sg_list` holds
-/// `num_sge` entries, and it is embedded in the larger structure that its opcode requires. One of an
-/// opcode without such a structure may be unaligned: iSER's target keeps its Sends in packed
+/// `num_sge` entries, and it is embedded in the larger structure that its opcode requires. One of
+/// an opcode without such a structure may be unaligned: iSER's target keeps its Sends in packed
 /// structures (`struct iser_tx_desc`).
 pub struct IbSendWr<'a, M> {
     raw: bindings::ib_send_wr,

@@ -309,8 +309,8 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         let name = match unsafe { replace_state(raw, RequestState::Over) } {
             RequestState::Name(name) => name,
             RequestState::Accepted(first) => {
-                // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw`
-                // is, by this function's `# Safety`.
+                // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`:
+                // `raw` is, by this function's `# Safety`.
                 unsafe { replace_state(raw, RequestState::Accepted(param.qpn)) };
                 if let Some(qp) = T::Qp::find(dev, first) {
                     if let Some(connection) = qp.connection_of(raw) {

@@ -48,8 +48,8 @@ impl Mr {
     /// * As [`Mr::register_user`].
     /// * `EACCES` if the memory that stays may not be written although the new rights need it.
     /// * `EBUSY` if a window is bound to it.
-    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more, or
-    ///   takes no atomics and a peer is to have the right to them.
+    /// * `EOPNOTSUPP` if memory that stays is to be paged on demand from now on, or not any more,
+    ///   or takes no atomics and a peer is to have the right to them.
     pub(crate) fn reregister(
         &self,
         pd: ArcBorrow<'_, Pd>,

@@ -665,7 +665,7 @@ static bool all_complete(struct side *e)
 	}
 }
 
-/* Ends the connection in one of the ways that programs have; returns whether the queue pair stays. */
+/* Ends the connection as programs do, in one of the ways; returns whether the queue pair stays. */
 static bool end_somehow(struct side *e)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
