@@ -12,6 +12,7 @@ use kernel::{
 use kernel_ext::{
     mm::shared_ring::SharedMem,
     net::{
+        bench::eventually,
         NetDevice,
         NetId, //
     },
@@ -221,6 +222,20 @@ impl Drop for Bench {
 /// Polls the oldest completion: its cookie, status and octets.
 pub(crate) fn polled(cq: &Cq) -> Option<(u64, Option<WcStatus>, u32)> {
     poll_one(|sink| cq.poll(sink))
+}
+
+/// Waits for the oldest completion, and polls it.
+///
+/// # Errors
+///
+/// As [`eventually`].
+pub(crate) fn completed(cq: &Cq) -> Result<(u64, Option<WcStatus>, u32)> {
+    let mut done = None;
+    eventually(|| {
+        done = polled(cq);
+        done.is_some()
+    })?;
+    done.ok_or(EINVAL)
 }
 
 /// Stores request `at`, without payload, in a send queue of librxe as a process would. `at` counts

@@ -24,7 +24,7 @@ mod conn {
         *, //
     };
     use crate::{
-        bench::polled,
+        bench::completed,
         stream::connection::StreamParams,
         Riwarp, //
     };
@@ -149,12 +149,7 @@ mod conn {
         let send: [u8; 18] = message(&rig.far)?;
         assert_eq!((send[1], send[13]), (0x43, 3));
         for id in [7, 8, 10] {
-            let mut done = None;
-            eventually(|| {
-                done = polled(&rig.cq);
-                done.is_some()
-            })?;
-            assert_eq!(done, Some((id, Some(WcStatus::Success), 0)));
+            assert_eq!(completed(&rig.cq), Ok((id, Some(WcStatus::Success), 0)));
         }
         Ok(())
     }
@@ -194,12 +189,7 @@ mod conn {
         assert!(matches!(next, NextStep::Wait(ConnPhase::Released)));
         drop(actor);
         assert_eq!(rig.qp.phase(), QpPhase::Error);
-        let mut flushed = None;
-        eventually(|| {
-            flushed = polled(&rig.cq);
-            flushed.is_some()
-        })?;
-        assert_eq!(flushed, Some((7, Some(WcStatus::Flushed), 0)));
+        assert_eq!(completed(&rig.cq), Ok((7, Some(WcStatus::Flushed), 0)));
         Ok(())
     }
 
@@ -244,12 +234,8 @@ mod conn {
         expected[13] = 1;
         assert_eq!(message(&rig.far)?, expected);
         for status in [WcStatus::Success, WcStatus::LocalProtection] {
-            let mut done = None;
-            eventually(|| {
-                done = polled(&rig.cq);
-                done.is_some()
-            })?;
-            assert_eq!(done.map(|(_, status, _)| status), Some(Some(status)));
+            let done = completed(&rig.cq);
+            assert_eq!(done.map(|(_, status, _)| status), Ok(Some(status)));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 #[kernel::prelude::kunit_tests(riwarp_rx_kernel_memory)]
 mod kernel_memory {
     use crate::{
-        bench::polled,
+        bench::completed,
         cm::conn::bench::{
             ConnRig,
             PARAMS,
@@ -25,7 +25,6 @@ mod kernel_memory {
     };
     use kernel::prelude::*;
     use kernel_ext::{
-        net::bench::eventually,
         rdma::{
             bench::post_recv,
             ops::QpOps,
@@ -86,12 +85,7 @@ mod kernel_memory {
 
         let stag = ours.mr.region.stag().raw();
         rig.put(SEND_INVALIDATE, stag, (0, 1), [])?;
-        let mut done = None;
-        eventually(|| {
-            done = polled(&rig.cq);
-            done.is_some()
-        })?;
-        assert_eq!(done, Some((1, Some(WcStatus::Success), 0)));
+        assert_eq!(completed(&rig.cq), Ok((1, Some(WcStatus::Success), 0)));
         assert!(!ours.is_valid(&rig.bench.pd));
 
         let stag = foreign.mr.region.stag().raw();

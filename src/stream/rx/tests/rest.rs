@@ -10,7 +10,7 @@ mod rest {
             SendOp,
             SendWr, //
         },
-        bench::polled,
+        bench::completed,
         cm::conn::bench::{
             ConnRig,
             PARAMS,
@@ -293,12 +293,7 @@ mod rest {
 
         /// Returns the next completion.
         fn completed(&self) -> Result<(u64, Option<WcStatus>, u32)> {
-            let mut done = None;
-            eventually(|| {
-                done = polled(&self.rig.cq);
-                done.is_some()
-            })?;
-            done.ok_or(EINVAL)
+            completed(&self.rig.cq)
         }
     }
 
