@@ -194,22 +194,18 @@ enum RequestState {
 /// The bit of `provider_data` that tells a queue pair from a name; names count from 1.
 const ACCEPTED: usize = 1 << (usize::BITS - 1);
 
-/// Replaces what the object of a request knows.
+/// Replaces what the object of a request knows by the number of a queue pair, or by nothing.
 ///
 /// # Safety
 ///
 /// `raw` must be the valid object of an `accept` or `reject` of this driver.
-unsafe fn replace_state(raw: *mut bindings::iw_cm_id, new: RequestState) -> RequestState {
+unsafe fn replace_state(raw: *mut bindings::iw_cm_id, accepted: Option<u32>) -> RequestState {
     // SAFETY: A `&mut` requires valid memory that nothing else uses: the caller guarantees that
     // `raw` is a valid object, and only `accept`, `reject` and the creation of the child use the
     // field, which the connection manager's users run one after the other.
     let data = unsafe { &mut (*raw).provider_data };
-    let new = match new {
-        RequestState::Name(name) => name.get(),
-        // CAST: widens; 64-bit machines only.
-        RequestState::Accepted(qpn) => ACCEPTED | qpn as usize,
-        RequestState::Over => 0,
-    };
+    // CAST: widens; 64-bit machines only.
+    let new = accepted.map_or(0, |qpn| ACCEPTED | qpn as usize);
     let old = core::mem::replace(data, core::ptr::without_provenance_mut(new)).addr();
     match NonZeroUsize::new(old) {
         None => RequestState::Over,
@@ -306,12 +302,12 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         let param = unsafe { param_from_raw(param) };
         // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
         // by this function's `# Safety`.
-        let name = match unsafe { replace_state(raw, RequestState::Over) } {
+        let name = match unsafe { replace_state(raw, None) } {
             RequestState::Name(name) => name,
             RequestState::Accepted(first) => {
                 // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`:
                 // `raw` is, by this function's `# Safety`.
-                unsafe { replace_state(raw, RequestState::Accepted(param.qpn)) };
+                unsafe { replace_state(raw, Some(param.qpn)) };
                 if let Some(qp) = T::Qp::find(dev, first) {
                     if let Some(connection) = qp.connection_of(raw) {
                         connection.settle();
@@ -338,7 +334,7 @@ pub(in crate::rdma) unsafe extern "C" fn accept<T: Driver>(
         attached.keep_if(call.end(T::Conn::accept(dev, id, name, &param)))?;
         // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
         // by this function's `# Safety`.
-        unsafe { replace_state(raw, RequestState::Accepted(param.qpn)) };
+        unsafe { replace_state(raw, Some(param.qpn)) };
         Ok(0)
     })
 }
@@ -363,7 +359,7 @@ pub(in crate::rdma) unsafe extern "C" fn reject<T: Driver>(
         let dev = unsafe { device_data::<T::Device>(device) };
         // SAFETY: `replace_state` requires the valid object of an `accept` or `reject`: `raw` is,
         // by this function's `# Safety`.
-        let name = match unsafe { replace_state(raw, RequestState::Over) } {
+        let name = match unsafe { replace_state(raw, None) } {
             RequestState::Name(name) => name,
             // The connection manager expects no event any more.
             RequestState::Accepted(qpn) => {
