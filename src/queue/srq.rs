@@ -3,7 +3,9 @@
 //! The shared receive queue: a ring of receive work requests for many queue pairs.
 //!
 //! The limit event tells a consumer that the queue runs low. It is raised once each time it is
-//! armed (RDMAP-178).
+//! armed (RDMAP-178). If the queue runs low already, arming raises it at once, unless it was raised
+//! before and no request was taken since: then the consumer knows, and would otherwise make the
+//! kernel queue an event for each call.
 //!
 //! Context: any, unless a function says otherwise.
 
@@ -45,6 +47,9 @@ use crate::{
     queue::rq::RecvQueue, //
 };
 
+/// Mark in [`Srq::limit`]: the event was raised, and no request was taken since. A limit is below it.
+const RAISED: u32 = 1 << 31;
+
 /// A shared receive queue.
 #[pin_data]
 pub(crate) struct Srq {
@@ -54,7 +59,7 @@ pub(crate) struct Srq {
     // ORDERING: Relaxed: only for reports.
     max_wr: Atomic<u32>,
     max_sge: u32,
-    /// The event is raised when fewer requests than this are left; 0 if not armed.
+    /// The event is raised when fewer requests than this are left; 0 if not armed. With [`RAISED`].
     // ORDERING: Relaxed: `arm` stores it and then takes the queue's lock; `take` takes that lock
     // and then loads it, so one of them sees the other. The exchange lets one raise the event.
     limit: Atomic<u32>,
@@ -100,7 +105,11 @@ impl Srq {
     /// Takes the oldest request into `wr`, and raises the limit event if too few are left.
     pub(crate) fn take(&self, wr: &mut RecvWr) -> Option<Result<(), BadWr>> {
         let taken = self.queue.take(wr);
-        self.check_limit(self.limit.load(Relaxed));
+        let mut limit = self.limit.load(Relaxed);
+        if limit & RAISED != 0 && taken.is_some() {
+            limit = self.update_limit(|old| old & !RAISED);
+        }
+        self.check_limit(limit);
         taken
     }
 
@@ -138,18 +147,33 @@ impl Srq {
         Ok(())
     }
 
-    /// Arms the limit event; 0 disarms it.
+    /// Arms the limit event; 0 disarms it. `limit` is at most [`MAX_SRQ_WR`](crate::device::MAX_SRQ_WR).
     pub(crate) fn arm(&self, limit: u32) {
-        self.limit.store(limit, Relaxed);
+        let armed = self.update_limit(|old| limit | (old & RAISED));
         // If too few are left already, raise the event now: the consumer need not wait for another
         // take.
-        self.check_limit(limit);
+        self.check_limit(armed);
+    }
+
+    /// Replaces the limit with its mark, and returns the new value.
+    fn update_limit(&self, new: impl Fn(u32) -> u32) -> u32 {
+        let mut old = self.limit.load(Relaxed);
+        loop {
+            match self.limit.cmpxchg(old, new(old), Relaxed) {
+                Ok(_) => return new(old),
+                Err(found) => old = found,
+            }
+        }
     }
 
     /// Raises the limit event once, if it is armed and fewer requests than `limit` are left.
     #[inline]
     fn check_limit(&self, limit: u32) {
-        if limit != 0 && !self.queue.holds(limit) && self.limit.cmpxchg(limit, 0, Relaxed).is_ok() {
+        if limit != 0
+            && limit & RAISED == 0
+            && !self.queue.holds(limit)
+            && self.limit.cmpxchg(limit, RAISED, Relaxed).is_ok()
+        {
             self.link.event(SrqEvent::LimitReached);
         }
     }
@@ -159,7 +183,7 @@ impl Srq {
         SrqAttr {
             max_wr: self.max_wr.load(Relaxed),
             max_sge: self.max_sge,
-            srq_limit: self.limit.load(Relaxed),
+            srq_limit: self.limit.load(Relaxed) & !RAISED,
         }
     }
 }
@@ -266,6 +290,26 @@ mod tests {
         assert_eq!(srq.query().srq_limit, 2);
         // 0 disarms.
         assert_eq!(modify(&srq, 0, 0, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn arming_again_raises_no_event_before_a_request_is_taken() -> Result {
+        let bench = Bench::new()?;
+        let srq = bench.srq(8, 0)?;
+        // An event disarms; 0 says that it was raised.
+        assert_eq!(modify(&srq, 0, 1, LIMIT), Ok(()));
+        assert_eq!(srq.query().srq_limit, 0);
+        for limit in [1, 8, 0, 1, 2] {
+            assert_eq!(modify(&srq, 0, limit, LIMIT), Ok(()));
+            assert_eq!(srq.query().srq_limit, limit);
+        }
+        // Nor does a message that finds no request.
+        assert_eq!(taken(&srq), None);
+        assert_eq!(srq.query().srq_limit, 2);
+        post(&srq, &[1, 2])?;
+        assert_eq!(taken(&srq), Some(1));
         assert_eq!(srq.query().srq_limit, 0);
         Ok(())
     }

@@ -152,6 +152,30 @@ PAIR_CASE(limit_above_the_fill, .srq = srq_make)
 	check(soon || async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON), "no event");
 }
 
+/*
+ * Who arms again and again gets one event, and the next one when a receive was used: the kernel
+ * keeps each event until it is read.
+ */
+PAIR_CASE(limit_event_without_receives_comes_once, .srq = srq_make)
+{
+	struct ibv_context *ctx = p->a.id->verbs;
+	struct ibv_wc wc;
+
+	must(prepare(p));
+	must(arm(p->b.srq, 1));
+	check(async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON), "no event while empty");
+	async_forget(ctx);
+	for (int i = 0; i < 100; i++)
+		must(arm(p->b.srq, 1));
+	check(!async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, QUIET),
+	      "another event without a receive used");
+	must(post_recv(&p->b, 1, &dst, 0, 16));
+	must(send_signed(&p->a, 0));
+	must(expect_wc(p->b.recv_cq, &wc, 1, IBV_WC_SUCCESS));
+	check(async_seen(ctx, IBV_EVENT_SRQ_LIMIT_REACHED, p->b.srq, SOON),
+	      "no event when the receive was used");
+}
+
 /* This event tells the consumer of an SRQ that a broken QP takes no more receives from it. */
 PAIR_CASE(last_wqe_after_disconnect, .srq = srq_make)
 {
@@ -418,6 +442,7 @@ int main(int argc, char **argv)
 	RUN(use_is_told_by_queue_pair);
 	RUN(limit_event);
 	RUN(limit_above_the_fill);
+	RUN(limit_event_without_receives_comes_once);
 	RUN(last_wqe_after_disconnect);
 	RUN(last_wqe_after_modify);
 	RUN(last_wqe_is_told_once);
