@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Memory: protection domains ([`pd`]), regions and windows ([`mr`]) and their table ([`regions`]),
-//! what work requests name of it ([`payload`]), and scatter/gather lists ([`sge`]).
+//! what work requests name of it ([`payload`]), scatter/gather lists ([`sge`]), and operations on
+//! words of it ([`atomic`]).
 
+pub(crate) mod atomic;
 pub(crate) mod mr;
 pub(crate) mod payload;
 pub(crate) mod pd;

@@ -44,6 +44,9 @@ pub use part::Divisible;
 pub use part::Part;
 
 /// Memory that the data path writes to and reads from.
+/// How often [`Memory::update_u64`] tries.
+pub const UPDATE_ATTEMPTS: u32 = 100;
+
 pub enum Memory {
     /// Memory of a process that stays in its place.
     Pages(PageList),
@@ -109,7 +112,7 @@ impl Memory {
     ///
     /// The region of all kernel memory begins at 0 and has a length of `u64::MAX`: its offsets are
     /// addresses.
-    pub fn kernel_virtual(_proof: KernelOwned, base: u64, len: u64) -> Result<Self> {
+    pub fn kernel_virtual(_proof: KernelOwned<'_>, base: u64, len: u64) -> Result<Self> {
         let base = usize::try_from(base)?;
         Ok(Self::KernelVirtual(KernelWindow { base, len }))
     }
@@ -396,9 +399,44 @@ impl Memory {
     }
 
     /// Atomically replaces the 64 bits at `offset` by the result of `f`, and returns the old value.
+    /// Atomically adds to the 64 bits at `offset`, and returns the old value.
     ///
-    /// It is atomic towards every processor and device that uses atomics of its own. `f` may be
-    /// called several times.
+    /// # Errors
+    ///
+    /// As [`Memory::update_u64`], without `EBUSY`.
+    pub fn fetch_add_u64(&self, offset: u64, add: u64) -> Result<u64> {
+        // ORDERING: as in `with_word`.
+        self.with_word(offset, |word| Ok(word.fetch_add(add, Full)))
+    }
+
+    /// Atomically replaces the 64 bits at `offset`, and returns the old value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::update_u64`], without `EBUSY`.
+    pub fn exchange_u64(&self, offset: u64, new: u64) -> Result<u64> {
+        // ORDERING: as in `with_word`.
+        self.with_word(offset, |word| Ok(word.xchg(new, Full)))
+    }
+
+    /// Atomically replaces the 64 bits at `offset` by `new` if they are `old`, and returns their old
+    /// value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::update_u64`], without `EBUSY`.
+    pub fn compare_exchange_u64(&self, offset: u64, old: u64, new: u64) -> Result<u64> {
+        self.with_word(offset, |word| {
+            // ORDERING: as in `with_word`.
+            Ok(word.cmpxchg(old, new, Full).unwrap_or_else(|found| found))
+        })
+    }
+
+    /// Atomically replaces the 64 bits at `offset` by the result of `f`, and returns the old value.
+    /// `f` may be called several times.
+    ///
+    /// The owner of the memory may change the word as fast as it can, so the number of attempts is
+    /// limited: this may run in softirq.
     ///
     /// # Errors
     ///
@@ -408,7 +446,29 @@ impl Memory {
     /// * `EAGAIN` if the memory is not present.
     pub fn update_u64(&self, offset: u64, mut f: impl FnMut(u64) -> u64) -> Result<u64> {
         if !self.is_writable() || !self.takes_atomics() {
+    /// * `EBUSY` if others changed the word during each of [`UPDATE_ATTEMPTS`] attempts; it may be
+    ///   tried again.
             return Err(EACCES);
+        self.with_word(offset, |word| {
+            // ORDERING: the load is a first guess; the exchange as in `with_word`.
+            let mut old = word.load(Relaxed);
+            for _ in 0..UPDATE_ATTEMPTS {
+                match word.cmpxchg(old, f(old), Full) {
+                    Ok(_) => return Ok(old),
+                    Err(found) => old = found,
+                }
+            }
+            Err(EBUSY)
+        })
+    }
+
+    /// Calls `f` with the 64 bits at `offset`. What it does by an atomic operation is atomic with
+    /// respect to every processor and device that uses atomics of its own.
+    fn with_word(
+        &self,
+        offset: u64,
+        mut f: impl FnMut(&Atomic<u64>) -> Result<u64>,
+    ) -> Result<u64> {
         }
         if !self.covers(offset, 8) {
             return Err(EFAULT);
@@ -424,16 +484,11 @@ impl Memory {
             // SAFETY: The run is valid and aligned; other writers of this memory race by their own
             // choice.
             let word = unsafe { Atomic::<u64>::from_ptr(run.start.cast()) };
-            // ORDERING: the load is a first guess. `Full` pairs with the atomic operations of the
-            // program and of other calls of this: who sees the new value sees what the stream
-            // placed before.
-            old = word.load(Relaxed);
-            loop {
-                match word.cmpxchg(old, f(old), Full) {
-                    Ok(_) => return Ok(()),
-                    Err(found) => old = found,
-                }
-            }
+            // ORDERING: `Full`, by which the callers change the word, pairs with the atomic
+            // operations of the program and of other calls of these: who sees the new value sees
+            // what the stream placed before.
+            old = f(word)?;
+            Ok(())
         })?;
         Ok(old)
     }

@@ -2,9 +2,10 @@
 
 //! Atomic operations: the two messages, and the arithmetic.
 //!
-//! A request is parsed into one of the two operations; the driver applies
-//! [`AtomicOperation::apply`] to the 64-bit word at the target, in the target's own byte order,
-//! inside a compare-exchange loop.
+//! A request is parsed into one of the two operations; the driver carries it out on the 64-bit word
+//! at the target, in the target's own byte order: by one instruction of the processor where there is
+//! one ([`AtomicOperation::instruction`]), else by [`AtomicOperation::apply`] inside a
+//! compare-exchange loop.
 //!
 //! AOpCode 1 is Swap in the first draft of RFC 7306 (draft-ietf-storm-rdmap-ext-00) and reserved in
 //! the RFC. A request with it becomes the equivalent CmpSwap; the driver never sends it (EXT-81).
@@ -60,6 +61,28 @@ impl AtomicOperation {
     const DRAFT_SWAP: u32 = 0x1;
     const COMPARE_SWAP: u32 = 0x2;
 
+    /// Returns the instruction with the same effect as [`AtomicOperation::apply`]. Operations without
+    /// masks have one.
+    #[inline]
+    pub const fn instruction(self) -> Instruction {
+        match self {
+            Self::FetchAdd { add, mask: 0 } => Instruction::Add(add),
+            Self::CompareSwap {
+                swap,
+                swap_mask: u64::MAX,
+                compare_mask: 0,
+                ..
+            } => Instruction::Exchange(swap),
+            Self::CompareSwap {
+                swap,
+                swap_mask: u64::MAX,
+                compare,
+                compare_mask: u64::MAX,
+            } => Instruction::CompareExchange { swap, compare },
+            Self::FetchAdd { .. } | Self::CompareSwap { .. } => Instruction::Loop,
+        }
+    }
+
     /// Returns what the target holds afterwards if it held `original` before.
     ///
     /// A CmpSwap that does not match leaves the word unchanged (EXT-28, -29).
@@ -86,6 +109,24 @@ impl AtomicOperation {
             }
         }
     }
+}
+
+/// How a processor carries out an [`AtomicOperation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    /// Adds this.
+    Add(u64),
+    /// Stores this.
+    Exchange(u64),
+    /// Stores `swap` if the word is `compare`.
+    CompareExchange {
+        /// What to store.
+        swap: u64,
+        /// What to compare with.
+        compare: u64,
+    },
+    /// None does it: a loop of compare-exchange with [`AtomicOperation::apply`].
+    Loop,
 }
 
 /// The header of an Atomic Request.
@@ -280,6 +321,52 @@ mod tests {
         assert_eq!(swap(7, u64::MAX, 5, u64::MAX).apply(4), 4);
         assert_eq!(swap(7, u64::MAX, 0x15, 0x0f).apply(0xf5), 7);
         assert_eq!(swap(7, 0x0f, 0, 0).apply(0xab), 0xa7);
+    }
+
+    #[test]
+    fn instructions_do_what_the_operations_without_masks_do() {
+        const WORDS: [u64; 5] = [0, 1, 1 << 63, 0x0123_4567_89ab_cdef, u64::MAX];
+        for (original, operand, compare) in WORDS
+            .into_iter()
+            .flat_map(|a| WORDS.into_iter().map(move |b| (a, b)))
+            .flat_map(|(a, b)| WORDS.into_iter().map(move |c| (a, b, c)))
+        {
+            for (operation, becomes) in [
+                (add(operand, 0), original.wrapping_add(operand)),
+                (swap(operand, u64::MAX, compare, 0), operand),
+                (
+                    swap(operand, u64::MAX, compare, u64::MAX),
+                    if original == compare {
+                        operand
+                    } else {
+                        original
+                    },
+                ),
+            ] {
+                assert_eq!(operation.apply(original), becomes);
+            }
+            assert_eq!(add(operand, 0).instruction(), Instruction::Add(operand));
+            assert_eq!(
+                swap(operand, u64::MAX, compare, 0).instruction(),
+                Instruction::Exchange(operand)
+            );
+            assert_eq!(
+                swap(operand, u64::MAX, compare, u64::MAX).instruction(),
+                Instruction::CompareExchange {
+                    swap: operand,
+                    compare
+                }
+            );
+        }
+        for masked in [
+            add(1, 1),
+            add(1, 1 << 63),
+            swap(1, u64::MAX, 2, 1),
+            swap(1, u64::MAX - 1, 2, u64::MAX),
+            swap(1, 0, 2, 0),
+        ] {
+            assert_eq!(masked.instruction(), Instruction::Loop);
+        }
     }
 
     #[test]

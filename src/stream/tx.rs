@@ -242,7 +242,8 @@ enum Pause {
     Drained,
     /// Memory allocation failed.
     Starved,
-    /// Many requests were done without a message; the task yields.
+    /// Many requests were done without a message, or others kept changing the target of an atomic
+    /// operation; the task yields.
     Yield,
 }
 

@@ -147,6 +147,47 @@ mod mem_map {
         Ok(())
     }
 
+    #[test]
+    fn single_instructions_return_what_was_there() -> Result {
+        let pinned = pinned(true)?;
+        let memory = &pinned.memory;
+        memory.write(8, &5u64.to_ne_bytes())?;
+        assert_eq!(memory.fetch_add_u64(8, 7), Ok(5));
+        assert_eq!(memory.exchange_u64(8, 1), Ok(12));
+        assert_eq!(memory.compare_exchange_u64(8, 2, 9), Ok(1));
+        assert_eq!(memory.compare_exchange_u64(8, 1, 9), Ok(1));
+        assert_eq!(memory.fetch_add_u64(8, u64::MAX), Ok(9));
+        assert_eq!(memory.update_u64(8, |old| old)?, 8);
+        for refused in [
+            memory.fetch_add_u64(4, 1),
+            memory.exchange_u64(4, 1),
+            memory.compare_exchange_u64(4, 0, 1),
+        ] {
+            assert_eq!(refused, Err(EINVAL));
+        }
+        assert_eq!(memory.fetch_add_u64(124, 1), Err(EFAULT));
+        Ok(())
+    }
+
+    /// A process that changes the word without a pause does not keep a softirq.
+    #[test]
+    fn an_update_ends_if_others_always_change_the_word() -> Result {
+        let pinned = pinned(true)?;
+        pinned.memory.write(8, &[0; 8])?;
+        let mut looks = 0;
+        let result = pinned.memory.update_u64(8, |old| {
+            looks += 1;
+            // Bounded, so that an update without a limit ends too.
+            if looks < 10 * UPDATE_ATTEMPTS {
+                let _ = pinned.memory.fetch_add_u64(8, 1);
+            }
+            old | 1 << 63
+        });
+        assert_eq!((result, looks), (Err(EBUSY), UPDATE_ATTEMPTS));
+        assert_eq!(pinned.memory.fetch_add_u64(8, 0)?, looks.into());
+        Ok(())
+    }
+
     /// A peer's atomic operation does not lose a concurrent addition to the word between its load
     /// and its store (RFC 7306, section 5).
     #[test]

@@ -39,6 +39,7 @@ use kernel_ext::rdma::wr::WcStatus;
 
 use crate::{
     mem::{
+        atomic::carry_out,
         mr::{
             LocalUse,
             Region,
@@ -324,7 +325,8 @@ impl QpShared {
     }
 
     /// Carries out an atomic operation of the peer on its fetched target, which it checks again.
-    /// Returns [`None`], without effect, if the target is another one now.
+    /// Returns [`None`], without effect, if the target is another one now, or others keep changing
+    /// it.
     ///
     /// Context: `paging_out` locked; does not sleep.
     fn operate_fetched(
@@ -337,11 +339,11 @@ impl QpShared {
         let Some(memory) = fetched.memory_of(&self.target(&inside, atomic)?) else {
             return Ok(None);
         };
-        memory
-            .map_err(fault_of_fetch)?
-            .update_u64(0, |original| operation.apply(original))
-            .map(Some)
-            .map_err(|_| Fault::Local)
+        match carry_out(memory.map_err(fault_of_fetch)?, 0, *operation) {
+            Ok(original) => Ok(Some(original)),
+            Err(error) if error == EBUSY => Ok(None),
+            Err(_) => Err(Fault::Local),
+        }
     }
 
     /// Checks the target of an atomic operation of the peer.

@@ -59,6 +59,7 @@ use crate::{
     },
     device::WriteCompletion,
     mem::{
+        atomic::carry_out,
         mr::LocalUse,
         payload::Payload,
         sge::Slice, //
@@ -106,6 +107,17 @@ enum RequestOutcome {
     Done,
 }
 
+/// What became of an atomic operation of the peer.
+#[derive(Debug, PartialEq, Eq)]
+enum Operated {
+    /// It was carried out; the target's original value.
+    Done(u64),
+    /// The target is absent.
+    Absent,
+    /// Others kept changing the target: another attempt may succeed.
+    Contended,
+}
+
 impl TxStream {
     /// Makes the next message the current one; the error says why none can be sent now.
     pub(super) fn next_message(&mut self, qp: &Arc<impl StreamOwner>) -> Result<(), Pause> {
@@ -117,11 +129,20 @@ impl TxStream {
         if !qp.lifecycle().may_send() {
             return Err(Pause::Drained);
         }
+        // A response that has to be tried again later counts even if no request does.
+        let why = |response, request| match response {
+            Pause::Yield => Pause::Yield,
+            Pause::Drained | Pause::Starved => request,
+        };
         let found = match self.turn {
-            Turn::Responses => self.next_response(qp).or_else(|_| self.next_request(qp)),
-            Turn::Requests => self
-                .next_request(qp)
-                .or_else(|why| self.next_response(qp).map_err(|_| why)),
+            Turn::Responses => self.next_response(qp).or_else(|response| {
+                self.next_request(qp)
+                    .map_err(|request| why(response, request))
+            }),
+            Turn::Requests => self.next_request(qp).or_else(|request| {
+                self.next_response(qp)
+                    .map_err(|response| why(response, request))
+            }),
         };
         self.turn = match self.turn {
             Turn::Responses => Turn::Requests,
@@ -161,11 +182,17 @@ impl TxStream {
                 return Err(Pause::Drained);
             }
             Some(InboundRequest::Atomic(atomic)) => match qp.operate(&atomic) {
-                Ok(None) => {
+                Ok(Operated::Absent) => {
                     want_atomic(qp, atomic);
                     return Err(Pause::Drained);
                 }
-                Ok(Some(original)) => self.context.atomic_response(AtomicResponse {
+                Ok(Operated::Contended) => {
+                    let epoch = qp.inbound_reads.epoch();
+                    qp.inbound_reads
+                        .put_back(epoch, InboundRequest::Atomic(atomic));
+                    return Err(Pause::Yield);
+                }
+                Ok(Operated::Done(original)) => self.context.atomic_response(AtomicResponse {
                     identifier: atomic.request.identifier,
                     original,
                 }),
@@ -391,21 +418,18 @@ impl TxStream {
 }
 
 impl QpShared {
-    /// Carries out the peer's atomic operation after all requests before it (EXT-58). Returns the
-    /// target's original value, or [`None`] if it is absent. Checks the target again, since its
-    /// owner may revoke it at any time.
-    fn operate(&self, atomic: &InboundAtomic) -> Result<Option<u64>, Fault> {
+    /// Carries out the peer's atomic operation after all requests before it (EXT-58). Checks the
+    /// target again, since its owner may revoke it at any time.
+    fn operate(&self, atomic: &InboundAtomic) -> Result<Operated, Fault> {
         let request = &atomic.request;
         let inside = atomic.target.try_access().ok_or(Fault::SourceInvalidStag)?;
         let at = atomic
             .target
             .check_atomic(&inside, self.stream_id(), request)?;
-        match inside
-            .memory()
-            .update_u64(at, |original| request.operation.apply(original))
-        {
-            Ok(original) => Ok(Some(original)),
-            Err(error) if error == EAGAIN => Ok(None),
+        match carry_out(inside.memory(), at, request.operation) {
+            Ok(original) => Ok(Operated::Done(original)),
+            Err(error) if error == EAGAIN => Ok(Operated::Absent),
+            Err(error) if error == EBUSY => Ok(Operated::Contended),
             Err(_) => Err(Fault::Local),
         }
     }

@@ -94,7 +94,7 @@ mod schedule {
         }
 
         /// Carries out an atomic operation of the peer on the word at `at`.
-        fn operate(&self, at: usize, operation: AtomicOperation) -> Result<Option<u64>, Fault> {
+        fn operate(&self, at: usize, operation: AtomicOperation) -> Result<Operated, Fault> {
             self.qp.operate(&InboundAtomic {
                 request: AtomicRequest {
                     identifier: 1,
@@ -309,8 +309,8 @@ mod schedule {
     fn an_operation_of_the_peer_is_carried_out_on_its_target_alone() -> Result {
         let rig = ScheduleRig::new(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC)?;
         rig.memory.copy_in(64, &[1u64, 10, 100])?;
-        assert_eq!(rig.operate(72, ADD), Ok(Some(10)));
-        assert_eq!(rig.operate(72, ADD), Ok(Some(15)));
+        assert_eq!(rig.operate(72, ADD), Ok(Operated::Done(10)));
+        assert_eq!(rig.operate(72, ADD), Ok(Operated::Done(15)));
         assert_eq!(rig.memory.copy_out(64), Some([1u64, 20, 100]));
         // An unaligned access would not be atomic.
         for at in 73..80 {
